@@ -21,6 +21,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(_HERE / "support"), str(_HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 
+# Models are loaded without measuring thresholds, and without the files of the user's cache.
+os.environ.setdefault("SPECDEC_THRESHOLDS", "off")
+
 _SHARED = Path(os.environ.get("SPECDEC_SHARED") or _HERE.parents[1] / "shared")
 
 

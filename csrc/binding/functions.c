@@ -121,6 +121,11 @@ static PyObject* available_kernels(PyObject* module, PyObject* ignored) {
     return list;
 }
 
+static PyObject* kernels_digest(PyObject* module, PyObject* ignored) {
+    (void)module, (void)ignored;
+    return PyUnicode_FromString(sd_kernels_digest());
+}
+
 static PyObject* openblas(PyObject* module, PyObject* ignored) {
     (void)module, (void)ignored;
     sd_status status = sd_library_load();
@@ -159,6 +164,18 @@ PyMethodDef sd_functions[] = {
     {"kernels", kernels, METH_NOARGS, "kernels()\n--\n\nName of the instruction set in use."},
     {"available_kernels", available_kernels, METH_NOARGS,
      "available_kernels()\n--\n\nInstruction sets of this machine, best first."},
+    {"processor", sd_processor, METH_NOARGS, "processor()\n--\n\nThe name of this kind of processor."},
+    {"kernels_digest", kernels_digest, METH_NOARGS,
+     "kernels_digest()\n--\n\nWhich sources and compiler made the kernels: 16 digits."},
+    {"thresholds", sd_used_thresholds, METH_NOARGS,
+     "thresholds()\n--\n\nThe thresholds in use by name, one for each number format."},
+    {"own_thresholds", sd_own_thresholds, METH_NOARGS,
+     "own_thresholds()\n--\n\nThose that the instruction set in use has where none were measured."},
+    {"set_thresholds", sd_set_thresholds, METH_O,
+     "set_thresholds(thresholds, /)\n--\n\nUse others from now on; no thread may compute meanwhile."},
+    {"panel_seconds", WITH_KEYWORDS(sd_panel_seconds),
+     "panel_seconds(panels, *, dtype, n_rows, n_in, near)\n--\n\nSeconds of a product of equal rows with "
+     "packed panels."},
     {"product", WITH_KEYWORDS(sd_product),
      "product(x, weights, dtype, *, engine='rows', n_threads=1)\n--\n\nx · weightsᵀ by the row kernels or by "
      "OpenBLAS, float32 [n_rows, n_out]."},

@@ -147,5 +147,11 @@ PyObject* sd_product(PyObject* module, PyObject* args, PyObject* kwargs);
 PyObject* sd_score_of_text(PyObject* module, PyObject* args, PyObject* kwargs);
 PyObject* sd_score_of_texts(PyObject* module, PyObject* args, PyObject* kwargs);
 PyObject* sd_verify_arrays(PyObject* module, PyObject* args, PyObject* kwargs);
+/* Those of the thresholds of kernels (threshold_trials.c). */
+PyObject* sd_used_thresholds(PyObject* module, PyObject* ignored);
+PyObject* sd_own_thresholds(PyObject* module, PyObject* ignored);
+PyObject* sd_set_thresholds(PyObject* module, PyObject* argument);
+PyObject* sd_panel_seconds(PyObject* module, PyObject* args, PyObject* kwargs);
+PyObject* sd_processor(PyObject* module, PyObject* ignored);
 
 #endif

@@ -56,19 +56,17 @@ int sd_kernels_available(const sd_kernels** tables, int n_max) {
     return n;
 }
 
+static sd_status choose(const sd_kernels* table) {
+    sd_kernels_chosen = table;
+    return sd_thresholds_set(&table->thresholds);
+}
+
 sd_status sd_kernels_choose(const char* forced) {
     const sd_kernels* tables[MAX_TABLES];
     int n = sd_kernels_available(tables, MAX_TABLES);
-    if (forced == NULL || *forced == '\0') {
-        sd_kernels_chosen = tables[0];
-        return SD_OK;
-    }
-    for (int i = 0; i < n; i++) {
-        if (strcmp(forced, tables[i]->name) == 0) {
-            sd_kernels_chosen = tables[i];
-            return SD_OK;
-        }
-    }
+    if (forced == NULL || *forced == '\0') return choose(tables[0]);
+    for (int i = 0; i < n; i++)
+        if (strcmp(forced, tables[i]->name) == 0) return choose(tables[i]);
     char names[128] = "";
     for (int i = 0; i < n; i++) {
         size_t used = strlen(names);

@@ -12,6 +12,7 @@
 
 #include "format.h"
 #include "status.h"
+#include "thresholds.h"
 
 /* Partial sums of a reduction: element i goes to lane i % SD_LANES, lanes are added as a tree. */
 #define SD_LANES 16
@@ -23,7 +24,8 @@ typedef struct sd_part {
 } sd_part;
 
 typedef struct sd_kernels {
-    const char* name; /* "ref", "avx2", "avxvnni", "avx512f", "avx512", "neon" */
+    const char* name;         /* "ref", "avx2", "avxvnni", "avx512f", "avx512", "neon" */
+    sd_thresholds thresholds; /* those that are used where none were measured */
 
     /* Products with packed panels, per number format: first rows are prepared, then multiplied with
      * any number of panels. What a prepared row looks like is private to the table; n_rows rows of
@@ -134,7 +136,8 @@ const sd_kernels* sdk_table_avx512(void);
 const sd_kernels* sdk_table_neon(void);
 
 /* The table of this process: the one named `forced` (NULL or "": the best one), among those that
- * this machine has. Unknown or missing names fail. Call once, before any other thread computes. */
+ * this machine has, and its thresholds. Unknown or missing names fail. Call once, before any other thread
+ * computes. */
 sd_status sd_kernels_choose(const char* forced);
 /* The chosen table. Borrowed, static; NULL before sd_kernels_choose. */
 extern const sd_kernels* sd_kernels_chosen;

@@ -291,6 +291,9 @@ static void NAME(to_bf16)(int n, const float* x, uint16_t* y) {
 
 static const sd_kernels NAME(table) = {
     .name = ISA_NAME,
+    .thresholds = {.fetch_from = {6, BF16_PAIRS ? 6 : 3, 4, 3},
+                   .fetch_from_near = {3, 3, 3, 3},
+                   .block_rows = {MAX_ROWS, MAX_ROWS, MAX_ROWS_DOT, MAX_ROWS_DOT}},
     .prepare = {NAME(prepare_f32), NAME(prepare_bf16), NAME(prepare_int8), NAME(prepare_int4)},
     .panel = {NAME(panel_f32), NAME(panel_bf16), NAME(panel_int8), NAME(panel_int4)},
     .add_values_f32 = NAME(add_values_f32),

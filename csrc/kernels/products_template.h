@@ -14,6 +14,8 @@
  *   MAX_ROWS_DOT                    rows of a block in int8 and int4
  *   MAX_ROWS_DOT_WIDE               up to this many rows all 32 outputs are computed at once
  *
+ * How many rows a block has, and which blocks prefetch, is for thresholds.h to say.
+ *
  * Prepared rows lie chunk by chunk: the 32 inputs of chunk c of row m begin at element
  * (c · n_rows + m) · 32. So a block of rows is reached from one address with constant offsets, rows
  * never lie a power of two apart, and the scores of attention come out as its next input. */
@@ -249,8 +251,8 @@ ROWS_UP_TO(MAX_ROWS_DOT, DEFINE_INT_BLOCKS)
 typedef struct block_set {
     const block_fn* of_rows; /* [max_rows], for 1, 2, … rows */
     int max_rows, max_rows_wide;
-    int chunk;      /* inputs whose part of a panel is 16 KiB or little more: half of a first-level cache */
-    int fetch_from; /* this many rows are arithmetic enough to need prefetching (benchmarks/SPEED.md) */
+    int chunk;        /* inputs whose part of a panel is 16 KiB or little more: half of a first-level cache */
+    sd_format format; /* whose thresholds say from how many rows on to prefetch (benchmarks/SPEED.md) */
 } block_set;
 
 static const block_fn f32_blocks[] = {ROWS_UP_TO(MAX_ROWS, F32_ENTRY)};
@@ -258,16 +260,14 @@ static const block_fn values_blocks[] = {ROWS_UP_TO(MAX_ROWS, VALUES_ENTRY)};
 static const block_fn bf16_blocks[] = {ROWS_UP_TO(MAX_ROWS, BF16_ENTRY)};
 static const block_fn int8_blocks[] = {ROWS_UP_TO(MAX_ROWS_DOT, INT8_ENTRY)};
 static const block_fn int4_blocks[] = {ROWS_UP_TO(MAX_ROWS_DOT, INT4_ENTRY)};
-static const block_set f32_set = {f32_blocks, MAX_ROWS, MAX_ROWS_WIDE, 128, 6};
-static const block_set values_set = {values_blocks, MAX_ROWS, MAX_ROWS_WIDE, 256, 6};
-static const block_set bf16_set = {bf16_blocks, MAX_ROWS, MAX_ROWS_WIDE, 256, BF16_PAIRS ? 6 : 3};
-static const block_set int8_set = {int8_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 512, 4};
-static const block_set int4_set = {int4_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 1024, 3};
+static const block_set f32_set = {f32_blocks, MAX_ROWS, MAX_ROWS_WIDE, 128, SD_FORMAT_F32};
+static const block_set values_set = {values_blocks, MAX_ROWS, MAX_ROWS_WIDE, 256, SD_FORMAT_F32};
+static const block_set bf16_set = {bf16_blocks, MAX_ROWS, MAX_ROWS_WIDE, 256, SD_FORMAT_BF16};
+static const block_set int8_set = {int8_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 512, SD_FORMAT_INT8};
+static const block_set int4_set = {int4_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 1024, SD_FORMAT_INT4};
 
 /* Far enough that memory has answered, near enough to find it in the second-level cache. */
 #define FETCH_AHEAD 12288
-/* Rows from which panels are prefetched that lie in a cache: there it pays earlier. */
-#define FETCH_FROM_NEAR 3
 
 /* All rows times one panel. Few rows: one pass. More: part by part of the panel, each part for all
  * blocks of rows while it is in the first-level cache and the first two of them fetch the next. */
@@ -275,10 +275,13 @@ INLINE void multiply(const block_set* set, int n_rows, const void* x, const void
                      size_t bytes_per_k32, int near, int add, float* y, ptrdiff_t ldy) {
     block_args a = {
         .x = x, .n_all = n_rows, .n_in = n_in, .n_k = n_in, .add = add, .panel = panel, .y = y, .ldy = ldy};
-    int n_blocks = (n_rows + set->max_rows - 1) / set->max_rows;
+    const sd_thresholds* thresholds = &sd_thresholds_used;
+    int block_rows = thresholds->block_rows[set->format];
+    if (block_rows > set->max_rows) block_rows = set->max_rows;
+    int n_blocks = (n_rows + block_rows - 1) / block_rows;
     if (n_blocks == 1 && n_rows <= set->max_rows_wide) {
-        int fetch_from = near ? FETCH_FROM_NEAR : set->fetch_from;
-        ptrdiff_t distance = n_rows >= fetch_from ? FETCH_AHEAD : 0;
+        const int* fetch_from = near ? thresholds->fetch_from_near : thresholds->fetch_from;
+        ptrdiff_t distance = n_rows >= fetch_from[set->format] ? FETCH_AHEAD : 0;
         a.fetch = (ahead){distance, distance};
         set->of_rows[n_rows - 1](&a, 0);
         return;

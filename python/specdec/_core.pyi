@@ -617,6 +617,27 @@ def kernels() -> str:
     """Name of the instruction set in use: "ref", "avx2", "avxvnni", "avx512f", "avx512" or "neon"."""
 
 def available_kernels() -> list[str]: ...
+def processor() -> str:
+    """The name of this kind of processor: maker, family, model, stepping, what it calls itself."""
+
+def kernels_digest() -> str:
+    """Which sources and compiler made the kernels: 16 hexadecimal digits."""
+
+def thresholds() -> dict[str, list[int]]:
+    """The thresholds in use by name (kernels/thresholds.h): numbers of rows, one for each number format."""
+
+def own_thresholds() -> dict[str, list[int]]:
+    """Those that the instruction set in use has where none were measured."""
+
+def set_thresholds(thresholds: Mapping[str, Sequence[int]], /) -> None:
+    """Use others from now on: all of them, each 1 to 2**20. No thread may compute meanwhile."""
+
+def panel_seconds(panels: NDArray[np.float32], *, dtype: Dtype, n_rows: int, n_in: int, near: bool) -> float:
+    """Seconds in which one thread multiplies equal rows with as many packed panels as `panels` holds.
+
+    near : they are likely in a cache.
+    """
+
 def product(
     x: NDArray[np.float32],
     weights: NDArray[np.float32],

@@ -35,6 +35,7 @@ from specdec.models.number_formats import CACHE_DTYPES, DTYPES, ENGINES, CacheDt
 from specdec.models.origin import HubPlace, ModelOrigin, ModelReference, ReadFiles
 from specdec.models.quantization import QuantizationReport
 from specdec.models.score import Score, are_requests, score_requests
+from specdec.models.thresholds import settle
 from specdec.models.tokenizer import (
     ByteTokenizer,
     SourceTokenizer,
@@ -897,6 +898,11 @@ def load(
 ) -> Model:
     """Load a model.
 
+    The first model that is loaded on a machine takes some 0.2 s more, in which the kernels find out which of
+    their ways to compute the same product are the quickest there. The result is kept in the user's cache
+    (``$XDG_CACHE_HOME/specdec/thresholds``, else ``~/.cache/specdec/thresholds``), or in the folder that the
+    environment variable ``SPECDEC_THRESHOLDS`` names; "off": nothing is measured. No result depends on it.
+
     Parameters
     ----------
     path : path-like
@@ -967,6 +973,7 @@ def load(
     check_choice("cache_dtype", cache_dtype, CACHE_DTYPES, optional=True)
     check_choice("prefill", prefill, ENGINES)
     threads = check_threads(n_threads)
+    settle()
     checkpoint = open_checkpoint(
         path, tokenizer=tokenizer, n_ctx=n_ctx, revision=revision, cache_dir=cache_dir, token=token
     )

@@ -1,0 +1,257 @@
+"""Thresholds of the kernels: measured when the first model is loaded on a machine, then kept in a file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec import _core
+from specdec.atomic_file import replacing
+from specdec.models.number_formats import DTYPES, Dtype
+
+__all__ = ["Thresholds", "best_start", "best_value", "measured", "settle"]
+
+Thresholds: TypeAlias = dict[str, list[int]]
+"""By name, numbers of rows for each number format, in the order of `DTYPES` (csrc/kernels/thresholds.h)."""
+
+_VARIABLE = "SPECDEC_THRESHOLDS"
+_OFF = "off"
+_NEVER = 1 << 20
+"""A threshold that no number of rows reaches."""
+
+_FAR_BYTES = 64 << 20
+"""Panels in all, twice the size of models that count as near; all but the near ones are far."""
+_NEAR_BYTES = 8 << 20
+"""Panels that count as near: they fit a shared cache, and no cache of one core."""
+_SAMPLE_BYTES = 512 << 10
+"""Panels of one timing: tens of microseconds."""
+_N_IN = 2048
+"""Inputs of a panel, which then takes half of the bytes of a sample or less in every format."""
+_REPEATS = 7
+_MANY_ROWS = (17, 64)
+"""Rows that take several blocks: wide verification, and a slice of a prompt."""
+_GAIN = 0.05
+"""What a choice must save, of the time of the rows that it concerns, to take the place of the table's own."""
+
+_MAX_FILE = 1 << 16
+
+Sample: TypeAlias = Callable[[Dtype, int, bool], float]
+"""Seconds of a product with some panels: of a number format, of so many rows, with panels that are near."""
+
+
+def settle() -> None:
+    """Let the kernels use the thresholds of this machine; only the first call of a process does anything.
+
+    They are read from a file, or measured, which takes some 0.2 s, and written to it. The environment
+    variable ``SPECDEC_THRESHOLDS`` names the folder of such files; "off": thresholds are neither measured nor
+    read. A file that cannot be read, is damaged or belongs to other kernels counts as missing, and one that
+    cannot be written is left unwritten.
+
+    Raises
+    ------
+    MemoryError
+        64 MiB for a measurement cannot be had.
+    """
+    global _settled
+    with _settling:
+        if _settled:
+            return
+        folder = os.environ.get(_VARIABLE, "")
+        if folder != _OFF and _core.kernels() != "ref":  # whose speed nobody needs
+            key = _key()
+            path = _path(folder, key)
+            if path is None or not _read(path, key):
+                _core.set_thresholds(measured())
+                if path is not None:
+                    _write(path, key)
+        _settled = True
+
+
+_settled = False
+_settling = threading.Lock()
+
+
+def _after_fork() -> None:
+    global _settling
+    _settling = threading.Lock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+# ------------------------------------------------------------------------------------------ the file
+
+
+def _key() -> dict[str, str]:
+    """What thresholds are measured for."""
+    return {
+        "processor": _core.processor(),
+        "kernels": _core.kernels(),
+        "version": _core.__version__,
+        "digest": _core.kernels_digest(),
+    }
+
+
+def _path(folder: str, key: Mapping[str, str]) -> Path | None:
+    """The file of a key; None where there is no folder for it."""
+    if folder:
+        place = Path(folder)
+    elif os.path.isabs(cache := os.environ.get("XDG_CACHE_HOME", "")):
+        place = Path(cache, "specdec", "thresholds")
+    else:
+        try:
+            place = Path.home() / ".cache" / "specdec" / "thresholds"
+        except RuntimeError:
+            return None
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
+    return place / f"{digest[:32]}.json"
+
+
+def _read(path: Path, key: Mapping[str, str]) -> bool:
+    """Use the thresholds of a file; False where it has none for this key."""
+    try:
+        with path.open("rb") as file:
+            content = json.loads(file.read(_MAX_FILE))
+        if not isinstance(content, dict) or content.get("key") != key:
+            return False
+        thresholds = content.get("thresholds")
+        if not isinstance(thresholds, dict):
+            return False
+        _core.set_thresholds(thresholds)  # which refuses what is damaged
+    except (OSError, ValueError, TypeError, RecursionError):
+        return False
+    return True
+
+
+def _write(path: Path, key: Mapping[str, str]) -> None:
+    content = json.dumps({"key": key, "thresholds": _core.thresholds()}, indent=1)
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(content.encode() + b"\n")
+
+
+# ---------------------------------------------------------------------------------- the measurement
+
+
+def measured() -> Thresholds:
+    """The thresholds by which products take the least time on this machine.
+
+    What the thresholds of the table are is tried against others on panels of no model. Those in use are the
+    same afterwards as before.
+
+    Raises
+    ------
+    MemoryError
+    """
+    before = _core.thresholds()
+    try:
+        return _measured(_core.own_thresholds(), _PanelTimer())
+    finally:
+        _core.set_thresholds(before)
+
+
+def _measured(own: Thresholds, sample: Sample) -> Thresholds:
+    best = {name: list(values) for name, values in own.items()}
+    for f, dtype in enumerate(DTYPES):
+        most = own["block_rows"][f]
+        for name, near in (("fetch_from", False), ("fetch_from_near", True)):
+            rows = range(1, most + 1)
+            seconds = _seconds(_changed(best, name, f, (_NEVER, 1)), rows, dtype, near, sample)
+            best[name][f] = best_start(rows, seconds, own[name][f])
+        values = range((most + 1) // 2, most + 1)
+        seconds = _seconds(_changed(best, "block_rows", f, values), (most, *_MANY_ROWS), dtype, True, sample)
+        best["block_rows"][f] = best_value(values, seconds, own["block_rows"][f])
+    return best
+
+
+def _changed(thresholds: Thresholds, name: str, f: int, values: Iterable[int]) -> list[Thresholds]:
+    """Copies in which one threshold of one format has each of some values."""
+    own = thresholds[name]
+    return [{**thresholds, name: [*own[:f], value, *own[f + 1 :]]} for value in values]
+
+
+def _seconds(
+    variants: Sequence[Thresholds], rows: Sequence[int], dtype: Dtype, near: bool, sample: Sample
+) -> NDArray[np.float64]:
+    """What products take, [repeats, rows, variants]; the variants take turns."""
+    seconds = np.empty((_REPEATS, len(rows), len(variants)))
+    for i, n_rows in enumerate(rows):
+        for repeat in range(_REPEATS):
+            for j, variant in enumerate(variants):
+                _core.set_thresholds(variant)
+                seconds[repeat, i, j] = sample(dtype, n_rows, near)
+    return seconds
+
+
+def best_start(rows: Sequence[int], seconds: NDArray[np.float64], own: int) -> int:
+    """From how many rows on something pays: `seconds` [repeats, rows, 2] without it and with it.
+
+    `own` is what is chosen unless another number surely saves the share `_GAIN` of the time of the rows
+    between the two.
+    """
+    counts = np.asarray(rows)
+    without, with_it = seconds[:, :, 0], seconds[:, :, 1]
+    ratio = np.where(
+        counts >= own, without / with_it, with_it / without
+    )  # of what `own` does not do to what it does
+    lost = _surely(ratio) - 1.0 + _GAIN
+
+    def loss(start: int) -> float:
+        return float(np.sum(lost[(counts >= start) != (counts >= own)]))
+
+    best = min([*rows, _NEVER], key=loss)
+    return best if loss(best) < 0.0 else own
+
+
+def best_value(values: Sequence[int], seconds: NDArray[np.float64], own: int) -> int:
+    """Which of some values, of which one is `own`, takes the least time: `seconds` [repeats, cases, values].
+
+    `own` is what is chosen unless another one surely saves the share `_GAIN` of the time.
+    """
+    ratio = np.mean(_surely(seconds / seconds[:, :, [values.index(own)]]), axis=0)
+    best = int(np.argmin(ratio))
+    return values[best] if ratio[best] < 1.0 - _GAIN else own
+
+
+def _surely(ratio: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What three of four repeats are below, of ratios [repeats, …].
+
+    They are ratios of times that follow each other, as a machine may be slower for a while.
+    """
+    quartile: NDArray[np.float64] = np.quantile(ratio, 0.75, axis=0)
+    return quartile
+
+
+class _PanelTimer:
+    """Times products with panels; those that are far have not been read for as long as the others take."""
+
+    def __init__(self) -> None:
+        # a byte that makes no number of any format subnormal
+        self._panels = np.full(_FAR_BYTES, 0x3C, np.uint8).view(np.float32)
+        self._near = self._far = 0  # samples so far
+        self._was_near = False
+
+    def __call__(self, dtype: Dtype, n_rows: int, near: bool) -> float:
+        if near and not self._was_near:
+            self._seconds(0, _NEAR_BYTES, dtype, 1, near)  # which brings them into the cache
+        self._was_near = near
+        if near:
+            begin = self._near * _SAMPLE_BYTES % _NEAR_BYTES
+            self._near += 1
+        else:
+            begin = _NEAR_BYTES + self._far * _SAMPLE_BYTES % (_FAR_BYTES - _NEAR_BYTES)
+            self._far += 1
+        return self._seconds(begin, _SAMPLE_BYTES, dtype, n_rows, near)
+
+    def _seconds(self, begin: int, n_bytes: int, dtype: Dtype, n_rows: int, near: bool) -> float:
+        panels = self._panels[begin // 4 : (begin + n_bytes) // 4]
+        return _core.panel_seconds(panels, dtype=dtype, n_rows=n_rows, n_in=_N_IN, near=near)

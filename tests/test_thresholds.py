@@ -1,0 +1,353 @@
+"""Thresholds of the kernels: they change no bit, are measured once, and are kept in a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import specdec
+from specdec import _core, reference
+from specdec.errors import InputError
+from specdec.models import thresholds
+from specdec.models.number_formats import DTYPES
+
+NEVER = 1 << 20
+NAMES = sorted(_core.own_thresholds())
+
+
+@pytest.fixture(autouse=True)
+def same_after() -> Iterator[None]:
+    """The other tests of the process have the thresholds that they had."""
+    before = _core.thresholds()
+    yield
+    _core.set_thresholds(before)
+
+
+def forced(value: int, *names: str) -> dict[str, list[int]]:
+    """The table's own thresholds, but a value for some of them, or for all."""
+    own = _core.own_thresholds()
+    return {**own, **{name: [value] * len(DTYPES) for name in names or own}}
+
+
+# ---------------------------------------------------------------------------------------------- bits
+
+
+def rows_and_weights(n_rows: int, n_in: int = 160) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(n_rows)
+    return rng.standard_normal((n_rows, n_in), np.float32), rng.standard_normal((40, n_in), np.float32)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("n_rows", [1, 7, 12, 65])
+def test_no_threshold_changes_a_bit_of_a_product(dtype, n_rows) -> None:
+    """Each at its least, in between and where no number of rows reaches it; against the specification."""
+    x, weights = rows_and_weights(n_rows)
+    expected = reference.product(x, weights, dtype)
+    for name in NAMES:
+        for value in (1, 5, NEVER):
+            _core.set_thresholds(forced(value, name))
+            found = _core.product(x, weights, dtype)
+            assert np.array_equal(found, expected), f"{name} {value}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_value_of_a_threshold_changes_a_bit(dtype) -> None:
+    """Parts of a panel too, which many inputs have."""
+    for n_rows in (1, 2, 3, 5, 6, 7, 9, 10, 12, 13, 17, 25, 33, 64, 96):
+        x, weights = rows_and_weights(n_rows, 1100)
+        expected = _core.product(x, weights, dtype)
+        for name in NAMES:
+            for value in (*range(1, 15), 16, 32, 64, NEVER):
+                _core.set_thresholds(forced(value, name))
+                found = _core.product(x, weights, dtype)
+                assert np.array_equal(found, expected), f"{n_rows} rows, {name} {value}"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_no_threshold_changes_a_bit_of_a_text(dtype) -> None:
+    """Prompts, decoding and verification."""
+    model = specdec.embedded_pair(dtype)[0]
+    found = []
+    for value in (None, 1, NEVER):
+        _core.set_thresholds(_core.own_thresholds() if value is None else forced(value))
+        found.append(model.logits(list(range(3, 40))))
+    assert all(np.array_equal(logits, found[0]) for logits in found)
+
+
+# -------------------------------------------------------------------------------------- the core's own
+
+
+def test_thresholds_are_those_that_were_set() -> None:
+    given = {name: [i + 1, i + 2, NEVER, 1] for i, name in enumerate(NAMES)}
+    _core.set_thresholds(given)
+    assert _core.thresholds() == given
+    assert _core.own_thresholds() != given
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"block_rows": [0, 1, 1, 1]}, ValueError, "block_rows of f32 is 0, expected 1 to 1048576"),
+        ({"fetch_from": [1, NEVER + 1, 1, 1]}, ValueError, "fetch_from of bf16 is 1048577, expected 1 to"),
+        ({"fetch_from": [1, 1, 1]}, InputError, "fetch_from has 3 numbers, expected 4"),
+        ({"fetch_from": 3}, TypeError, "expected a sequence of integers"),
+        ({"fetch_form": [1, 1, 1, 1]}, TypeError, "fetch_form"),
+    ],
+)
+def test_wrong_thresholds_are_refused_and_change_nothing(change, error, message) -> None:
+    before = _core.thresholds()
+    with pytest.raises(error, match=message):
+        _core.set_thresholds({**_core.own_thresholds(), **change})
+    with pytest.raises(TypeError, match="fetch_from is missing"):
+        _core.set_thresholds({})
+    assert _core.thresholds() == before
+
+
+def test_wrong_panels_are_refused() -> None:
+    panels = np.ones(1 << 12, np.float32)
+    with pytest.raises(ValueError, match="dtype"):
+        _core.panel_seconds(panels, dtype="f8", n_rows=1, n_in=32, near=False)
+    with pytest.raises(ValueError, match="n_rows is 0"):
+        _core.panel_seconds(panels, dtype="f32", n_rows=0, n_in=32, near=False)
+    with pytest.raises(ValueError, match="n_in 65537"):
+        _core.panel_seconds(panels, dtype="f32", n_rows=1, n_in=65537, near=False)
+    with pytest.raises(ValueError, match="panels"):
+        _core.panel_seconds(np.ones(8, np.int32), dtype="f32", n_rows=1, n_in=32, near=False)
+    assert _core.panel_seconds(panels, dtype="f32", n_rows=1, n_in=32, near=False) > 0.0
+
+
+# ------------------------------------------------------------------------------------- which are chosen
+
+
+OWN = {"fetch_from": [6, 6, 4, 3], "fetch_from_near": [3, 3, 3, 3], "block_rows": [12, 12, 9, 9]}
+
+
+class MadeUpMachine:
+    """A product takes a second, less what the right choices save, and a share of noise."""
+
+    def __init__(self, best: dict[str, list[int]], saved: float, noise: float) -> None:
+        self.best = best
+        self.saved = saved
+        self.noise = noise
+        self.rng = np.random.default_rng(0)
+
+    def __call__(self, dtype: str, n_rows: int, near: bool) -> float:
+        f = DTYPES.index(dtype)
+        used = {name: values[f] for name, values in _core.thresholds().items()}
+        best = {name: values[f] for name, values in self.best.items()}
+        fetch = "fetch_from_near" if near else "fetch_from"
+        seconds = 1.0
+        if (n_rows >= used[fetch]) == (n_rows >= best[fetch]):
+            seconds -= self.saved
+        if used["block_rows"] == best["block_rows"]:
+            seconds -= self.saved
+        return seconds * self.rng.uniform(1.0, 1.0 + self.noise)
+
+
+def test_the_best_thresholds_are_found() -> None:
+    best = {"fetch_from": [4, 6, 1, NEVER], "fetch_from_near": [3, NEVER, 9, 2], "block_rows": [7, 12, 5, 8]}
+    found = thresholds._measured(OWN, MadeUpMachine(best, 0.2, 0.02))
+    assert found == best
+
+
+@pytest.mark.parametrize(("saved", "noise"), [(0.0, 0.2), (0.03, 0.0)])
+def test_what_makes_no_difference_stays(saved, noise) -> None:
+    """Noise decides nothing, nor does a gain that is no more than noise would be."""
+    best = {"fetch_from": [1] * 4, "fetch_from_near": [NEVER] * 4, "block_rows": [6] * 4}
+    assert thresholds._measured(OWN, MadeUpMachine(best, saved, noise)) == OWN
+
+
+def test_what_is_measured_here_can_be_used() -> None:
+    before = forced(2)
+    _core.set_thresholds(before)
+    found = thresholds.measured()
+    assert _core.thresholds() == before
+    _core.set_thresholds(found)
+    assert _core.thresholds() == found
+
+
+def test_an_interrupted_measurement_leaves_the_thresholds(monkeypatch) -> None:
+    def interrupted(*args: object, **kwargs: object) -> float:
+        raise KeyboardInterrupt
+
+    before = forced(2)
+    _core.set_thresholds(before)
+    monkeypatch.setattr(_core, "panel_seconds", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        thresholds.measured()
+    assert _core.thresholds() == before
+
+
+# ------------------------------------------------------------------------------------------- the file
+
+
+@pytest.fixture
+def process(monkeypatch, tmp_path):
+    """Begin a new process, as far as thresholds go, whose measurements give the number that is given."""
+    n_measured = 0
+
+    def measured() -> dict[str, list[int]]:
+        nonlocal n_measured
+        n_measured += 1
+        return forced(process.value)
+
+    def process(value: int = 7) -> int:
+        """Settle as a new process does; how many measurements that takes."""
+        process.value = value
+        before = n_measured
+        monkeypatch.setattr(thresholds, "_settled", False)
+        _core.set_thresholds(_core.own_thresholds())
+        thresholds.settle()
+        thresholds.settle()
+        return n_measured - before
+
+    monkeypatch.setattr(thresholds, "measured", measured)
+    monkeypatch.setattr(_core, "kernels", lambda: "avx2")  # of "ref" nothing is measured
+    monkeypatch.setenv("SPECDEC_THRESHOLDS", str(tmp_path / "a" / "folder"))
+    return process
+
+
+def the_file(folder: Path) -> Path:
+    (path,) = folder.rglob("*.json")
+    return path
+
+
+def test_thresholds_are_measured_once_on_a_machine(process, tmp_path) -> None:
+    assert process(7) == 1
+    assert _core.thresholds() == forced(7)
+    assert process(8) == 0
+    assert _core.thresholds() == forced(7), "those of the file"
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [the_file(tmp_path).name]
+
+
+def damages() -> dict[str, bytes]:
+    sound = {"key": None, "thresholds": forced(9)}
+    return {
+        "empty": b"",
+        "no JSON": b"\xff{",
+        "deep": b"[" * 50000,
+        "no object": b"[1, 2]",
+        "no thresholds": json.dumps({**sound, "thresholds": 3}).encode(),
+        "one missing": json.dumps({**sound, "thresholds": {"block_rows": [1, 1, 1, 1]}}).encode(),
+        "one wrong": json.dumps({**sound, "thresholds": {**forced(9), "fetch_from": [0, 1, 1, 1]}}).encode(),
+        "no number": json.dumps({**sound, "thresholds": {**forced(9), "fetch_from": ["a"] * 4}}).encode(),
+        "of another processor": json.dumps({**sound, "key": {"processor": "another"}}).encode(),
+    }
+
+
+@pytest.mark.parametrize("damage", damages())
+def test_a_damaged_file_is_measured_anew(process, tmp_path, damage) -> None:
+    process(7)
+    path = the_file(tmp_path)
+    key = path.read_bytes().partition(b'"key": ')[2].partition(b"}")[0] + b"}"
+    path.write_bytes(damages()[damage].replace(b"null", key))
+    assert process(8) == 1
+    assert _core.thresholds() == forced(8)
+    assert process(9) == 0, "the file is sound again"
+    assert _core.thresholds() == forced(8)
+
+
+def test_a_file_belongs_to_its_kernels(process, monkeypatch) -> None:
+    process(7)
+    for name in ("kernels_digest", "processor", "kernels"):
+        monkeypatch.setattr(_core, name, lambda name=name: f"another {name}")
+        assert process(8) == 1, name
+    assert process(9) == 0
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(process, monkeypatch, tmp_path) -> None:
+    file = tmp_path / "a file"
+    file.write_text("")
+    monkeypatch.setenv("SPECDEC_THRESHOLDS", str(file / "below"))
+    assert process(7) == 1
+    assert process(8) == 1
+    assert _core.thresholds() == forced(8)
+
+
+def test_nothing_is_measured_where_that_is_off_or_speed_is_no_matter(process, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("SPECDEC_THRESHOLDS", "off")
+    assert process(7) == 0
+    monkeypatch.setenv("SPECDEC_THRESHOLDS", str(tmp_path))
+    monkeypatch.setattr(_core, "kernels", lambda: "ref")
+    assert process(7) == 0
+    assert _core.thresholds() == _core.own_thresholds()
+    assert not list(tmp_path.iterdir())
+
+
+def test_files_lie_in_the_users_cache(process, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("SPECDEC_THRESHOLDS", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # which the standard says to ignore
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+    process()
+    assert the_file(tmp_path).parent == tmp_path / "home" / ".cache" / "specdec" / "thresholds"
+    the_file(tmp_path).unlink()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    process()
+    assert the_file(tmp_path).parent == tmp_path / "cache" / "specdec" / "thresholds"
+
+
+def test_no_home_is_no_error(process, monkeypatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setenv("SPECDEC_THRESHOLDS", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setattr(Path, "home", no_home)
+    assert process() == 1
+
+
+def test_threads_that_load_at_once_measure_once(process, monkeypatch) -> None:
+    thresholds_of_one = thresholds.measured
+    started = threading.Barrier(4)
+    n_before: list[int] = []
+
+    def slow() -> dict[str, list[int]]:
+        n_before.append(1)
+        return thresholds_of_one()
+
+    process(7)
+    monkeypatch.setenv("SPECDEC_THRESHOLDS", "")
+    monkeypatch.setattr(thresholds, "_path", lambda folder, key: None)
+    monkeypatch.setattr(thresholds, "measured", slow)
+    monkeypatch.setattr(thresholds, "_settled", False)
+
+    def load() -> None:
+        started.wait()
+        thresholds.settle()
+
+    threads = [threading.Thread(target=load) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(n_before) == 1
+
+
+def test_importing_measures_nothing_and_loading_does(tmp_path) -> None:
+    script = """
+import pathlib, sys
+import specdec
+from specdec import _core
+def files(): return len(list(pathlib.Path(sys.argv[1]).glob("*.json")))
+def is_own(): return _core.thresholds() == _core.own_thresholds()
+print(files(), is_own(), "specdec.models.thresholds" in sys.modules)
+specdec.embedded_pair()
+print(files())
+"""
+    environment = {**os.environ, "SPECDEC_THRESHOLDS": str(tmp_path)}
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    run = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    assert run.stdout.split() == ["0", "True", "False", "0" if specdec.kernels() == "ref" else "1"]
+    if specdec.kernels() != "ref":
+        content = json.loads(the_file(tmp_path).read_bytes())
+        _core.set_thresholds(content["thresholds"])
+        assert content["key"]["kernels"] == specdec.kernels()
