@@ -41,7 +41,7 @@ static inline __m256 pow2_8(__m256 n) {
     __m256i bits = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
     return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 23));
 }
-static inline vec v_pow2(vec n) { return (vec){pow2_8(n.a), pow2_8(n.b)}; }
+static inline vec v_times_pow2(vec x, vec n) { return v_mul(x, ((vec){pow2_8(n.a), pow2_8(n.b)})); }
 static inline vec v_keep_from(vec x, float low, vec y) {
     __m256 l = _mm256_set1_ps(low);
     return (vec){_mm256_and_ps(_mm256_cmp_ps(x.a, l, _CMP_GE_OQ), y.a),

@@ -26,10 +26,7 @@ typedef __m512 vec;
 #define v_fma(a, b, c) _mm512_fmadd_ps(a, b, c)
 #define v_round(a) _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 #define v_largest_abs(a) _mm512_reduce_max_ps(a)
-static inline vec v_pow2(vec n) {
-    __m512i bits = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(bits, 23));
-}
+#define v_times_pow2(a, n) _mm512_scalef_ps(a, n)
 static inline vec v_keep_from(vec x, float low, vec y) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(low), _CMP_GE_OQ), y);
 }

@@ -38,6 +38,7 @@ static inline vec v_round(vec x) { EACH(vrndnq_f32(x.q[i])); }
 static inline vec v_pow2(vec n) {
     EACH(vreinterpretq_f32_s32(vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n.q[i]), vdupq_n_s32(127)), 23)));
 }
+static inline vec v_times_pow2(vec x, vec n) { return v_mul(x, v_pow2(n)); }
 static inline vec v_keep_from(vec x, float low, vec y) {
     EACH(
         vreinterpretq_f32_u32(vandq_u32(vcgeq_f32(x.q[i], vdupq_n_f32(low)), vreinterpretq_u32_f32(y.q[i]))));

@@ -40,7 +40,7 @@ static inline float pow2_1(float n) {
     memcpy(&value, &bits, sizeof value);
     return value;
 }
-static inline vec v_pow2(vec n) { EACH(pow2_1(n.f[i])); }
+static inline vec v_times_pow2(vec x, vec n) { EACH(x.f[i] * pow2_1(n.f[i])); }
 static inline vec v_keep_from(vec x, float low, vec y) { EACH(x.f[i] >= low ? y.f[i] : 0.0f); }
 
 static inline int v_any_from(vec x, float low) {

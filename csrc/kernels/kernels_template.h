@@ -4,7 +4,7 @@
  *   ISA, ISA_NAME           suffix of the names, and the set's name as a string
  *   vec                     16 floats; v_load, v_store, v_set1, v_add, v_sub, v_mul, v_div, v_max,
  *                           v_min, v_fma(a, b, c) = a·b + c, v_round (nearest, ties to even),
- *                           v_pow2 (2^n for an integral n in [−126, 127]),
+ *                           v_times_pow2(a, n) (a · 2^n, a and n normal, n integral in [−126, 127]),
  *                           v_keep_from(x, low, y) = y where x ≥ low, else +0
  *   v_abs, v_largest_abs (of a vector of absolute values), v_store_int8, v_store_bf16 (as a
  *                           prepared row has it), v_to_bf16
@@ -116,13 +116,12 @@ static void NAME(multiply)(int n, float* x, const float* y) {
     FOR_EACH_16(n, i, m) STORE(x, i, m, v_mul(LOAD(x, i, m), LOAD(y, i, m)));
 }
 
-/* exp(x): x = n·ln 2 + r, |r| ≤ ln 2 / 2; a degree-5 polynomial in r after Cephes' expf (error
- * below 2 ulp), times 2^n. Zero where the result would be below the smallest normal number. */
-INLINE vec v_exp(vec x) {
-    const float lowest = -87.3f, highest = 88.0f;
-    vec c = v_min(v_max(x, v_set1(lowest)), v_set1(highest));
-    vec n = v_round(v_mul(c, v_set1(1.44269504f)));
-    vec r = v_fma(n, v_set1(-0.693359375f), c);
+/* exp(x) for low ≤ x ≤ 88: x = n·ln 2 + r, |r| ≤ ln 2 / 2; a degree-5 polynomial in r after Cephes' expf
+ * (error below 2 ulp), times 2^n. */
+#define LOWEST_EXP -87.3f
+INLINE vec v_exp_between(vec x) {
+    vec n = v_round(v_mul(x, v_set1(1.44269504f)));
+    vec r = v_fma(n, v_set1(-0.693359375f), x);
     r = v_fma(n, v_set1(2.12194440e-4f), r);
     vec p = v_set1(1.9875691500e-4f);
     p = v_fma(p, r, v_set1(1.3981999507e-3f));
@@ -131,7 +130,16 @@ INLINE vec v_exp(vec x) {
     p = v_fma(p, r, v_set1(1.6666665459e-1f));
     p = v_fma(p, r, v_set1(5.0000001201e-1f));
     p = v_fma(p, v_mul(r, r), v_add(r, v_set1(1.0f)));
-    return v_keep_from(x, lowest, v_mul(p, v_pow2(n)));
+    return v_times_pow2(p, n);
+}
+/* exp(x), 0 where the result would be below the smallest normal number; of numbers that are 0 or below. */
+INLINE vec v_exp_below(vec x) {
+    return v_keep_from(x, LOWEST_EXP, v_exp_between(v_max(x, v_set1(LOWEST_EXP))));
+}
+/* The same of any number. */
+INLINE vec v_exp(vec x) {
+    vec c = v_min(v_max(x, v_set1(LOWEST_EXP)), v_set1(88.0f));
+    return v_keep_from(x, LOWEST_EXP, v_exp_between(c));
 }
 
 /* 1 / (1 + exp(−x)) */
@@ -259,16 +267,36 @@ static float NAME(max)(int n, const float* x) {
 }
 
 static float NAME(softmax)(int n, float* x, ptrdiff_t chunk, float factor, int n_sum, float* lanes) {
-    float largest = NAME(max)(n < SD_BLOCK ? n : SD_BLOCK, x);
-    for (int i = SD_BLOCK; i < n; i += SD_BLOCK) {
-        float here = NAME(max)(n - i < SD_BLOCK ? n - i : SD_BLOCK, x + i / SD_BLOCK * chunk);
+    int whole = n / SD_BLOCK;
+    float largest = -INFINITY;
+    if (whole > 0) {
+        vec a = v_load(x), b = v_load(x + SD_LANES);
+        for (int c = 1; c < whole; c++) {
+            a = v_max(a, v_load(x + c * chunk));
+            b = v_max(b, v_load(x + c * chunk + SD_LANES));
+        }
+        float both[SD_BLOCK];
+        v_store(both, v_max(a, b));
+        largest = NAME(max)(SD_LANES, both);
+    }
+    if (n % SD_BLOCK > 0) {
+        float here = NAME(max)(n % SD_BLOCK, x + whole * chunk);
         largest = here > largest ? here : largest;
     }
     vec shift = v_set1(largest), scale = v_set1(factor), sum = v_set1(0.0f);
-    for (int i = 0; i < n; i += SD_LANES) {
+    int c = 0;
+    for (; c < whole && (c + 1) * SD_BLOCK <= n_sum; c++) {
+        float* at = x + c * chunk;
+        vec a = v_exp_below(v_mul(v_sub(v_load(at), shift), scale));
+        vec b = v_exp_below(v_mul(v_sub(v_load(at + SD_LANES), shift), scale));
+        v_store(at, a);
+        v_store(at + SD_LANES, b);
+        sum = v_add(v_add(sum, a), b);
+    }
+    for (int i = c * SD_BLOCK; i < n; i += SD_LANES) {
         float* at = x + i / SD_BLOCK * chunk + i % SD_BLOCK;
         int some = n - i < SD_LANES ? n - i : SD_LANES;
-        vec e = v_exp(v_mul(v_sub(LOAD(at, 0, some), shift), scale));
+        vec e = v_exp_below(v_mul(v_sub(LOAD(at, 0, some), shift), scale));
         STORE(at, 0, some, e);
         if (i + SD_LANES <= n_sum)
             sum = v_add(sum, e);

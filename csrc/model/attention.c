@@ -35,6 +35,9 @@ typedef struct site {
     const sd_layer_config* config;
     const sd_layer* layer;
     const sd_attention_scratch* scratch;
+    /* SD_ATTEND_TEXT: so many of the first pending nodes are a chain, each the child of the one before it. The
+     * slots of committed tokens and of these are their positions. */
+    int n_chain;
 } site;
 
 /* The slots that some rows attend to, [first, end): none outside has a weight. `first` is that of a panel,
@@ -50,8 +53,11 @@ static float* weight_at(float* weights, ptrdiff_t chunk, span s, int slot) {
 }
 
 static void mask(float* weights, ptrdiff_t chunk, span s, int first, int end) {
-    for (int slot = first > s.first ? first : s.first; slot < end; slot++)
-        *weight_at(weights, chunk, s, slot) = -INFINITY;
+    for (int slot = first > s.first ? first : s.first, n; slot < end; slot += n) {
+        float* at = weight_at(weights, chunk, s, slot);
+        n = SD_PANEL - slot % SD_PANEL < end - slot ? SD_PANEL - slot % SD_PANEL : end - slot;
+        for (int i = 0; i < n; i++) at[i] = -INFINITY;
+    }
 }
 
 /* The first position that a row at `position` attends to. */
@@ -143,27 +149,39 @@ static void adjust_scores(const site* a, int head, int position, float* weights,
     }
 }
 
+/* How many of the first pending nodes are a chain. */
+static int chain_length(const sd_cache* cache) {
+    int n = 0;
+    while (n < cache->n_pending && cache->parents[n] == n - 1) n++;
+    return n;
+}
+
 /* Mask the slots of the tree that are not on the way up from the node, and what lies before the window. The
- * way up meets slots in descending order, so the gaps fill as it goes. */
-static void mask_others(const sd_cache* cache, int node, int start, float* weights, ptrdiff_t chunk, span s) {
-    int n_committed = cache->n_committed, masked_from = s.end;
-    for (int up = node; up >= 0; up = cache->parents[up]) {
+ * way up meets slots in descending order, so the gaps fill as it goes. It ends at a node of the chain: returns
+ * the slots up to this one, whose numbers are those of their positions. */
+static int mask_others(const site* a, int node, int start, float* weights, ptrdiff_t chunk, span s) {
+    const sd_cache* cache = a->attention->cache;
+    int n_committed = cache->n_committed, masked_from = s.end, up = node;
+    for (; up >= a->n_chain; up = cache->parents[up]) {
         int slot = n_committed + up, in_window = n_committed + cache->depths[up] >= start;
         mask(weights, chunk, s, slot + in_window, masked_from);
         masked_from = slot;
     }
-    mask(weights, chunk, s, n_committed, masked_from);
-    mask(weights, chunk, s, 0, start < n_committed ? start : n_committed);
+    int n_whole = n_committed + up + 1;
+    mask(weights, chunk, s, n_whole, masked_from);
+    mask(weights, chunk, s, 0, start < n_whole ? start : n_whole);
+    return n_whole;
 }
 
 /* Add the weights of a node and its ancestors from position `start` on to the lanes of their positions, from
- * the root down: their depths are 0, 1, … so each is found by walking up. */
-static void add_ancestors(const sd_cache* cache, int node, int start, float* weights, ptrdiff_t chunk, span s,
+ * the top down: their depths ascend by 1, so each is found by walking up. None of them is in the chain. */
+static void add_ancestors(const site* a, int node, int start, float* weights, ptrdiff_t chunk, span s,
                           float* lanes) {
+    const sd_cache* cache = a->attention->cache;
     int n_committed = cache->n_committed, depth = cache->depths[node];
     float by_depth[64];
-    for (int low = start > n_committed ? start - n_committed : 0; low <= depth; low += 64) {
-        for (int up = node; up >= 0; up = cache->parents[up]) {
+    for (int low = start - n_committed; low <= depth; low += 64) {
+        for (int up = node; up >= a->n_chain; up = cache->parents[up]) {
             int d = cache->depths[up];
             if (d >= low && d < low + 64) by_depth[d - low] = *weight_at(weights, chunk, s, n_committed + up);
         }
@@ -198,11 +216,12 @@ static float softmax(const site* a, int row, int head, float* weights, ptrdiff_t
     }
     int n_whole = s.end - s.first; /* slots whose number is that of their position */
     if (cache) {
-        mask_others(cache, node, start, weights, chunk, s);
-        n_whole = cache->n_committed > s.first ? cache->n_committed - s.first : 0;
+        int behind = mask_others(a, node, start, weights, chunk, s);
+        n_whole = behind > s.first ? behind - s.first : 0;
+        if (start < behind) start = behind;
     }
     float largest = k->softmax(s.end - s.first, weights, chunk, scale, n_whole, lanes);
-    if (cache) add_ancestors(cache, node, start, weights, chunk, s, lanes);
+    if (cache) add_ancestors(a, node, start, weights, chunk, s, lanes);
     float total = sdk_tree_sum(lanes);
     if (a->layer->sinks != NULL && at->attended != SD_ATTEND_SOURCE) {
         double weight;
@@ -297,7 +316,8 @@ static int rows_together(const sd_attention* at, const sd_attention_scratch* scr
 
 void sd_attention_run(const sd_attention* at, const sd_attention_scratch* scratch) {
     const sd_kernels* k = sd_kernels_get();
-    const site a = {at, &at->model->config.layers[at->layer], &at->model->layers[at->layer], scratch};
+    const site a = {at, &at->model->config.layers[at->layer], &at->model->layers[at->layer], scratch,
+                    at->cache ? chain_length(at->cache) : 0};
     int d_head = a.config->d_head, group = a.config->n_head / a.config->n_kv_head;
     ptrdiff_t first_query = (ptrdiff_t)at->kv_head * group * d_head;
     ptrdiff_t ld_output = (ptrdiff_t)sd_value_panels(d_head) * SD_PANEL;
