@@ -123,7 +123,7 @@ static void multiply(const sd_pass* pass, sd_product* product) {
 }
 
 void sd_pass_multiply(const sd_pass* pass, sd_product product) {
-    SD_PROFILED(product.matrix == &pass->w->model->head ? SD_DOES_LOGITS : SD_DOES_PRODUCT,
+    SD_PROFILED(pass->w && product.matrix == &pass->w->model->head ? SD_DOES_LOGITS : SD_DOES_PRODUCT,
                 multiply(pass, &product));
 }
 
