@@ -35,8 +35,8 @@ typedef struct site {
     const sd_layer_config* config;
     const sd_layer* layer;
     const sd_attention_scratch* scratch;
-    /* SD_ATTEND_TEXT: so many of the first pending nodes are a chain, each the child of the one before it. The
-     * slots of committed tokens and of these are their positions. */
+    /* SD_ATTEND_TEXT: so many of the first pending nodes are a chain, each the child of the one before it.
+     * The slots of committed tokens and of these are their positions. */
     int n_chain;
 } site;
 
@@ -157,8 +157,8 @@ static int chain_length(const sd_cache* cache) {
 }
 
 /* Mask the slots of the tree that are not on the way up from the node, and what lies before the window. The
- * way up meets slots in descending order, so the gaps fill as it goes. It ends at a node of the chain: returns
- * the slots up to this one, whose numbers are those of their positions. */
+ * way up meets slots in descending order, so the gaps fill as it goes. It ends at a node of the chain.
+ * Returns how many slots there are up to this one; their numbers are those of their positions. */
 static int mask_others(const site* a, int node, int start, float* weights, ptrdiff_t chunk, span s) {
     const sd_cache* cache = a->attention->cache;
     int n_committed = cache->n_committed, masked_from = s.end, up = node;
