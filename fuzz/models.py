@@ -86,6 +86,8 @@ def draw_model(draws: Draws, **fixed: Any) -> dict[str, Any]:
     found |= fixed
     if "encoder" not in fixed and draws.chance(0.3):
         found["encoder"] = _draw_encoder(draws, found)
+    if found["dtype"] == "bf16" and draws.chance(0.25):
+        found["prefill"] = "tiles"
     if found["dtype"] == "f32" and not _has_experts(found) and draws.chance(0.25):
         found["prefill"] = "blas"
         if "encoder" not in found and draws.chance(0.3):
@@ -202,8 +204,8 @@ def draft_description(target: dict[str, Any], draft: dict[str, Any]) -> dict[str
     shared = {name: target[name] for name in ("n_vocab", "text") if name in target}
     own = {name: value for name, value in draft.items() if name != "own"}
     found = own | shared if draft.get("own") else target | own | shared
-    if found.get("dtype", "f32") != "f32":
-        found.pop("prefill", None)  # OpenBLAS computes in f32 alone
+    if found.get("prefill") != {"f32": "blas", "bf16": "tiles"}.get(found.get("dtype", "f32")):
+        found.pop("prefill", None)
     return found
 
 

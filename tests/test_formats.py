@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -85,8 +85,25 @@ def slow_activations(row: list[Fraction]) -> tuple[list[int], list[Fraction]]:
     return codes, scales
 
 
-def slow_product(x: list[Fraction], w: list[Fraction], dtype: str) -> Fraction:
+def slow_product_in_tiles(x: list[Fraction], w: list[Fraction]) -> Fraction:
+    """One output in bf16 in the order of tiles."""
+    total = Fraction(0)
+    x, w = ([flushed(bf16(value)) for value in (*row, *[Fraction(0)] * (-len(row) % 32))] for row in (x, w))
+    for first in range(0, len(x), 32):
+        chains = []
+        for offset in (0, 1):
+            chain = Fraction(0)
+            for k in range(first + offset, first + 32, 2):
+                chain = flushed_sum(x[k] * w[k] + chain)
+            chains.append(chain)
+        total = flushed_sum(total + flushed_sum(sum(chains)))
+    return total
+
+
+def slow_product(x: list[Fraction], w: list[Fraction], dtype: str, engine: str = "rows") -> Fraction:
     """One output: the chain of docs/NUMERICS.md."""
+    if engine == "tiles":
+        return slow_product_in_tiles(x, w)
     total = Fraction(0)
     if dtype == "f32":
         for a, b in zip(x, w, strict=True):
@@ -148,6 +165,11 @@ def rows(rng: np.random.Generator, n_rows: int, n_in: int) -> np.ndarray:
 
 
 N_INS = [1, 31, 32, 33, 100, 257]
+
+PRODUCTS: list[tuple[str, Literal["rows", "tiles"]]] = [
+    *((dtype, "rows") for dtype in DTYPES),
+    ("bf16", "tiles"),
+]
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int4"])
@@ -216,16 +238,16 @@ def test_activations_too_small_to_be_scaled_are_zeros():
         np.testing.assert_array_equal(_core.product(x, weights, dtype), reference.product(x, weights, dtype))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("dtype", "engine"), PRODUCTS)
 @pytest.mark.parametrize("n_in", [1, 31, 33, 100])
-def test_product(dtype, n_in):
+def test_product(dtype, engine, n_in):
     rng = np.random.default_rng(n_in)
     x, weights = rows(rng, 3, n_in), rows(rng, 4, n_in)
-    found = reference.product(x, weights, dtype)
+    found = reference.product(x, weights, dtype, engine)
     assert found.dtype == np.float32
     for i, x_row in enumerate(x):
         for j, w_row in enumerate(weights):
-            assert float(found[i, j]) == slow_product(fractions(x_row), fractions(w_row), dtype)
+            assert float(found[i, j]) == slow_product(fractions(x_row), fractions(w_row), dtype, engine)
 
 
 # A factor, the sum after the first fma of a pair, and that after the second, each below 2**-126.
@@ -242,11 +264,21 @@ ALMOST_TINY = (
 )
 
 
-@pytest.mark.parametrize("factors", [FLUSHED, ALMOST_TINY], ids=["small", "almost normal"])
-def test_bf16_products_flush_subnormal_numbers(factors):
+# The same two products in the chain of the even inputs.
+ALMOST_TINY_IN_A_CHAIN = tuple(matrix[:, [1, 1, 0, 0]] * np.float32([1, 0, 1, 0]) for matrix in ALMOST_TINY)
+FLUSHING = [
+    (FLUSHED, "rows"),
+    (FLUSHED, "tiles"),
+    (ALMOST_TINY, "rows"),
+    (ALMOST_TINY_IN_A_CHAIN, "tiles"),
+]
+
+
+@pytest.mark.parametrize(("factors", "engine"), FLUSHING)
+def test_bf16_products_flush_subnormal_numbers(factors, engine):
     x, weights = factors
-    found = reference.product(x, weights, "bf16")
-    slow = [[slow_product(fractions(a), fractions(b), "bf16") for b in weights] for a in x]
+    found = reference.product(x, weights, "bf16", engine)
+    slow = [[slow_product(fractions(a), fractions(b), "bf16", engine) for b in weights] for a in x]
     assert [fractions(row) for row in found] == slow
     assert (found == 0).sum() > (reference.product(x, weights, "f32") == 0).sum()
 
@@ -305,31 +337,31 @@ def test_the_core_names_a_tensor_without_finite_scale(dtype):
 
 
 @pytest.mark.grid
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("dtype", "engine"), PRODUCTS)
 @pytest.mark.parametrize("n_out", [1, 31, 33, 70])
 @pytest.mark.parametrize("n_in", [1, 31, 33, 100, 257])
-def test_products_have_the_bits_of_the_specification(n_in, n_out, dtype):
+def test_products_have_the_bits_of_the_specification(n_in, n_out, dtype, engine):
     """For any number of rows; so a row's bits do not depend on the others, and any subset has the same."""
     rng = np.random.default_rng(n_in * n_out)
     x, weights = rows(rng, 64, n_in), rows(rng, n_out, n_in)
-    expected = reference.product(x, weights, dtype)
+    expected = reference.product(x, weights, dtype, engine)
     for n_rows in (*range(1, 21), 64):
-        found = _core.product(x[:n_rows], weights, dtype, n_threads=1 + n_rows % 2)
+        found = _core.product(x[:n_rows], weights, dtype, engine=engine, n_threads=1 + n_rows % 2)
         assert found.dtype == np.float32 and found.shape == (n_rows, n_out)
         np.testing.assert_array_equal(found, expected[:n_rows], err_msg=f"{n_rows} rows")
     some = rng.permutation(64)[:17]
-    np.testing.assert_array_equal(_core.product(x[some], weights, dtype), expected[some])
+    np.testing.assert_array_equal(_core.product(x[some], weights, dtype, engine=engine), expected[some])
 
 
 def test_every_instruction_set_flushes_subnormal_numbers_of_bf16():
     program = (
         "import sys; import numpy as np; from specdec import _core\n"
-        "products = [_core.product(*map(np.float32, pair), 'bf16') for pair in eval(sys.argv[1])]\n"
+        "products = [_core.product(*map(np.float32, pair), 'bf16', engine=engine)"
+        " for pair, engine in eval(sys.argv[1])]\n"
         "print(_core.kernels(), *(product.tobytes().hex() for product in products))"
     )
-    factors = (FLUSHED, ALMOST_TINY)
-    expected = [reference.product(*pair, "bf16").tobytes().hex() for pair in factors]
-    argument = repr([tuple(matrix.tolist() for matrix in pair) for pair in factors])
+    expected = [reference.product(*pair, "bf16", engine).tobytes().hex() for pair, engine in FLUSHING]
+    argument = repr([(tuple(matrix.tolist() for matrix in pair), engine) for pair, engine in FLUSHING])
     for kernels in _core.available_kernels():
         run = subprocess.run(
             [sys.executable, "-c", program, argument],

@@ -305,7 +305,7 @@ def test_what_it_is_not_for_is_refused(tmp_path: Path) -> None:
     mixture = MIXTURES["mixture-softmax"]
     with pytest.raises(InputError, match="not for mixtures of experts"):
         build(mixture, random_tensors(mixture), prefill="blas")
-    with pytest.raises(ValueError, match='prefill is "mkl", expected "rows" or "blas"'):
+    with pytest.raises(ValueError, match='prefill is "mkl", expected "rows", "tiles" or "blas"'):
         build(LLAMA, tensors, prefill="mkl")
     folder = write_hf(tmp_path, llama_config(), seed=0)
     with pytest.raises(InputError, match="prefill"):

@@ -25,14 +25,19 @@ int sd_format_from(const char* name, const char* argument, sd_format* format) {
     return -1;
 }
 
+int sd_engine_from(const char* name, const char* argument, sd_engine* engine) {
+    for (int e = 0; e < SD_N_ENGINES; e++) {
+        if (strcmp(sd_engine_names[e], name) != 0) continue;
+        *engine = e;
+        return 0;
+    }
+    PyErr_Format(PyExc_ValueError, "%s is \"%s\", expected \"rows\", \"tiles\" or \"blas\"", argument, name);
+    return -1;
+}
+
 static int numbers_from(const char* dtype, const char* cache_dtype, const char* prefill,
                         sd_numbers* numbers) {
-    int blas = strcmp(prefill, "blas") == 0;
-    if (!blas && strcmp(prefill, "rows") != 0) {
-        PyErr_Format(PyExc_ValueError, "prefill is \"%s\", expected \"rows\" or \"blas\"", prefill);
-        return -1;
-    }
-    numbers->prefill = blas ? SD_ENGINE_BLAS : SD_ENGINE_ROWS;
+    if (sd_engine_from(prefill, "prefill", &numbers->prefill) < 0) return -1;
     if (sd_format_from(dtype, "dtype", &numbers->weights) < 0) return -1;
     if (strcmp(cache_dtype, "f32") != 0 && strcmp(cache_dtype, "bf16") != 0) {
         PyErr_Format(PyExc_ValueError, "cache_dtype is \"%s\", expected \"f32\" or \"bf16\"", cache_dtype);
@@ -151,7 +156,7 @@ static PyObject* get_cache_dtype(PyObject* self, void* closure) {
 static PyObject* get_prefill(PyObject* self, void* closure) {
     (void)closure;
     const sd_model* model = ((sd_model_object*)self)->model;
-    return PyUnicode_FromString(model && model->numbers.prefill == SD_ENGINE_BLAS ? "blas" : "rows");
+    return PyUnicode_FromString(sd_engine_names[model ? model->numbers.prefill : SD_ENGINE_ROWS]);
 }
 
 static PyObject* matrix(PyObject* base, PyObject* argument) {

@@ -140,6 +140,7 @@ sd_corrections_object* sd_corrections_from(const sd_module_state* state, PyObjec
 
 /* A number format by the name that Python gives it; -1 with an exception naming `argument`. */
 int sd_format_from(const char* name, const char* argument, sd_format* format);
+int sd_engine_from(const char* name, const char* argument, sd_engine* engine);
 
 /* The module's functions `product` (product.c), `verify` (verification.c), `score` and `score_texts`
  * (scores.c). */

@@ -1,4 +1,5 @@
-/* product: one matrix product by the row kernels or by OpenBLAS, for tests and for measurements. */
+/* product: one matrix product by the row kernels, in either order, or by OpenBLAS, for tests and for
+ * measurements. */
 #include <string.h>
 
 #include "gemm.h"
@@ -8,6 +9,7 @@
 
 typedef struct job {
     const sd_matrix* matrix;
+    sd_engine engine;
     int n_rows;
     const void* x; /* prepared */
     float* y;
@@ -17,7 +19,8 @@ typedef struct job {
 static void multiply_panels(void* argument, int thread, int first, int end) {
     (void)thread;
     const job* j = argument;
-    sd_matrix_multiply(j->matrix, first, end, j->n_rows, j->x, j->y + (ptrdiff_t)first * SD_PANEL, j->ldy);
+    sd_matrix_multiply(j->matrix, j->engine, first, end, j->n_rows, j->x, j->y + (ptrdiff_t)first * SD_PANEL,
+                       j->ldy);
 }
 
 static sd_status multiply_by_openblas(int n_rows, int n_in, int n_out, const float* x, const float* weights,
@@ -32,7 +35,7 @@ static sd_status multiply_by_openblas(int n_rows, int n_in, int n_out, const flo
 }
 
 /* Pack, prepare and multiply; y [n_rows, n_out]. */
-static sd_status multiply(sd_format format, int n_rows, int n_in, int n_out, const float* x,
+static sd_status multiply(sd_engine engine, sd_format format, int n_rows, int n_in, int n_out, const float* x,
                           const float* weights, int n_threads, float* y) {
     sd_arena arena = {0};
     sd_matrix matrix;
@@ -50,8 +53,8 @@ static sd_status multiply(sd_format format, int n_rows, int n_in, int n_out, con
     if (status == SD_OK)
         status = sd_matrix_pack(&matrix, &source, n_out, (sd_rows){0, 1}, "weights", n_threads);
     if (status == SD_OK) {
-        sd_kernels_get()->prepare[format]((sd_part){n_rows, 0, n_rows, 0, n_in}, x, n_in, n_in, prepared);
-        job j = {&matrix, n_rows, prepared, padded, ldy};
+        sd_rows_prepare(engine, format, (sd_part){n_rows, 0, n_rows, 0, n_in}, x, n_in, n_in, prepared);
+        job j = {&matrix, engine, n_rows, prepared, padded, ldy};
         sd_team team = sd_team_open(n_threads);
         sd_team_run(&team, sd_matrix_panels(n_out), 1, multiply_panels, &j);
         sd_team_close(&team);
@@ -66,19 +69,21 @@ PyObject* sd_product(PyObject* module, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"x", "weights", "dtype", "engine", "n_threads", NULL};
     (void)module;
     Py_buffer x = {0}, weights = {0};
-    const char *dtype, *engine = "rows";
+    const char *dtype, *engine_name = "rows";
+    sd_engine engine;
     int n_threads = 1;
     sd_format format;
     PyObject *x_argument, *weights_argument, *array = NULL;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOs|$si", names, &x_argument, &weights_argument, &dtype,
-                                     &engine, &n_threads))
+                                     &engine_name, &n_threads))
         return NULL;
     if (sd_format_from(dtype, "dtype", &format) < 0) return NULL;
-    int by_openblas = strcmp(engine, "blas") == 0;
-    if (!by_openblas && strcmp(engine, "rows") != 0)
-        return PyErr_Format(PyExc_ValueError, "engine is '%s', expected 'rows' or 'blas'", engine);
+    if (sd_engine_from(engine_name, "engine", &engine) < 0) return NULL;
+    int by_openblas = engine == SD_ENGINE_BLAS;
     if (by_openblas && format != SD_FORMAT_F32)
         return PyErr_Format(PyExc_ValueError, "dtype is '%s', expected 'f32' for the engine 'blas'", dtype);
+    if (engine == SD_ENGINE_TILES && format != SD_FORMAT_BF16)
+        return PyErr_Format(PyExc_ValueError, "dtype is '%s', expected 'bf16' for the engine 'tiles'", dtype);
     sd_status status = by_openblas ? sd_library_load() : SD_OK;
     if (status != SD_OK) return sd_raise(status);
     if (sd_view(x_argument, "x", 'f', 2, &x) < 0) return NULL;
@@ -95,7 +100,7 @@ PyObject* sd_product(PyObject* module, PyObject* args, PyObject* kwargs) {
     PyThreadState* saved_thread;
     sd_gil_release(&saved_thread);
     status = by_openblas ? multiply_by_openblas(n_rows, n_in, n_out, x.buf, weights.buf, n_threads, y)
-                         : multiply(format, n_rows, n_in, n_out, x.buf, weights.buf, n_threads, y);
+                         : multiply(engine, format, n_rows, n_in, n_out, x.buf, weights.buf, n_threads, y);
     sd_gil_take(&saved_thread);
     if (status != SD_OK) {
         Py_CLEAR(array);

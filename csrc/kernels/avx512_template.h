@@ -43,19 +43,6 @@ static inline vec v_wide_bf16(const uint16_t* p) {
     __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void*)p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
-#if DOT_PRODUCTS
-#define BF16_PAIRS 1
-#define FLUSHED(statement) statement
-/* In assembly, because GCC 12 copies and spills around the intrinsic and does not broadcast inside
- * the instruction. */
-#define v_pair(sum, w, p) \
-    __asm__("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(*(const int*)(const void*)(p)))
-static inline void v_to_bf16(uint16_t* to, vec v) {
-    _mm256_storeu_si256((void*)to, (__m256i)_mm512_cvtneps_pbh(v));
-}
-#define v_store_bf16(to, v) v_to_bf16((uint16_t*)(void*)(to), v)
-#else
-#define BF16_PAIRS 0
 /* The flags of the processor that flush subnormal operands and results, as VDPBF16PS does. */
 #define FLUSHED(statement)              \
     do {                                \
@@ -72,6 +59,18 @@ static inline vec v_odd_bf16(const uint16_t* p) {
     __m512i high = _mm512_set1_epi32((int)0xffff0000);
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), high));
 }
+#if DOT_PRODUCTS
+#define BF16_PAIRS 1
+/* In assembly, because GCC 12 copies and spills around the intrinsic and does not broadcast inside
+ * the instruction. */
+#define v_pair(sum, w, p) \
+    __asm__("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(*(const int*)(const void*)(p)))
+static inline void v_to_bf16(uint16_t* to, vec v) {
+    _mm256_storeu_si256((void*)to, (__m256i)_mm512_cvtneps_pbh(v));
+}
+#define v_store_bf16(to, v) v_to_bf16((uint16_t*)(void*)(to), v)
+#else
+#define BF16_PAIRS 0
 static inline void v_store_bf16(float* to, vec v) {
     __m512i bits = _mm512_castps_si512(v), exponent = _mm512_set1_epi32(0x7f800000);
     __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));

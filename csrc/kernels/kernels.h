@@ -23,6 +23,10 @@ typedef struct sd_part {
     int n_all, row, n_rows, input, n_inputs;
 } sd_part;
 
+typedef void (*sd_prepare_kernel)(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out);
+typedef void (*sd_panel_kernel)(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
+                                ptrdiff_t ldy);
+
 typedef struct sd_kernels {
     const char* name;         /* "ref", "avx2", "avxvnni", "avx512f", "avx512", "neon" */
     sd_thresholds thresholds; /* those that are used where none were measured */
@@ -33,15 +37,19 @@ typedef struct sd_kernels {
      *
      * prepare: a part of them; x [part.n_rows, part.n_inputs] f32, rows `ldx` apart, borrowed; `out`:
      * all prepared rows, borrowed. */
-    void (*prepare[SD_N_FORMATS])(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out);
+    sd_prepare_kernel prepare[SD_N_FORMATS];
     /* y[m, j] = Σ_k x[m, k] · panel[k, j] in the format's own order, which is the same for every
      * n_rows: f32: k ascending, one fused multiply-add each, from +0; bf16: pairs, rounded rows;
      * int8, int4: blocks of 32, quantised rows (docs/NUMERICS.md).
      * x: n_rows prepared rows; panel: as in format.h; y [n_rows, SD_PANEL] rows `ldy` apart, f32;
      * all borrowed; y does not overlap the others. `near`: the panels are likely in a cache; it
      * changes only when memory is asked for. */
-    void (*panel[SD_N_FORMATS])(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
-                                ptrdiff_t ldy);
+    sd_panel_kernel panel[SD_N_FORMATS];
+
+    /* The same for panels of bf16 in the order of tiles (docs/NUMERICS.md): per 32 inputs the even ones and
+     * the odd ones are a chain each. */
+    sd_prepare_kernel prepare_tiles;
+    sd_panel_kernel panel_tiles;
 
     /* y[m, j] = fma(x[m, k], values[k, j], y[m, j]), k ascending. x: n_rows rows prepared as f32:
      * [⌈n_k / 32⌉][n_rows][32]; values [n_k, SD_PANEL], f32 or bf16. */

@@ -57,6 +57,7 @@ INLINE float tree_sum(vec v) {
 }
 
 #include "products_template.h"
+#include "tiles_template.h"
 
 /* -------------------------------------------------------------------------------------- norms */
 
@@ -324,6 +325,8 @@ static const sd_kernels NAME(table) = {
                    .block_rows = {MAX_ROWS, MAX_ROWS, MAX_ROWS_DOT, MAX_ROWS_DOT}},
     .prepare = {NAME(prepare_f32), NAME(prepare_bf16), NAME(prepare_int8), NAME(prepare_int4)},
     .panel = {NAME(panel_f32), NAME(panel_bf16), NAME(panel_int8), NAME(panel_int4)},
+    .prepare_tiles = NAME(prepare_tiles),
+    .panel_tiles = NAME(panel_tiles),
     .add_values_f32 = NAME(add_values_f32),
     .add_values_bf16 = NAME(add_values_bf16),
     .to_bf16 = NAME(to_bf16),

@@ -304,7 +304,11 @@ static void NAME(panel_f32)(int n_rows, const void* x, const void* panel, int n_
 }
 static void NAME(panel_bf16)(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
                              ptrdiff_t ldy) {
+#if BF16_PAIRS /* the instruction flushes by itself */
+    multiply(&bf16_set, n_rows, x, panel, n_in, SD_BLOCK * SD_PANEL * 2, near, 0, y, ldy);
+#else
     FLUSHED(multiply(&bf16_set, n_rows, x, panel, n_in, SD_BLOCK * SD_PANEL * 2, near, 0, y, ldy));
+#endif
 }
 static void NAME(panel_int8)(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
                              ptrdiff_t ldy) {

@@ -12,7 +12,8 @@ typedef struct activation {
 
 static void activate_groups(void* argument, int thread, int first, int end) {
     const activation* a = argument;
-    sd_mlp_activate(a->pass->w, a->mlp, a->pass->n_rows, a->input, thread, first, end, a->pass->w->activated);
+    sd_mlp_activate(a->pass->w, a->mlp, a->pass->engine, a->pass->n_rows, a->input, thread, first, end,
+                    a->pass->w->activated);
 }
 
 static void activate_slices(void* argument, int thread, int first, int end) {

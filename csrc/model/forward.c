@@ -336,7 +336,7 @@ sd_status sd_forward_more_logits(sd_workspace* w, const int32_t* rows, int n, co
     for (int i = 0; i < n; i++)
         memcpy(w->update + (size_t)i * d_model, w->hidden + (size_t)rows[i] * d_model,
                d_model * sizeof *w->update);
-    sd_pass pass = {.w = w, .n_rows = n, .keep = -1};
+    sd_pass pass = {.w = w, .n_rows = n, .engine = w->last_engine, .keep = -1};
     pass.team = sd_team_open(w->n_threads);
     run_head(&pass, w->update, n, first);
     sd_team_close(&pass.team);

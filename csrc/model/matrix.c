@@ -8,6 +8,8 @@
 /* What the last level of cache has on the machines that were measured. */
 #define SHARED_CACHE ((size_t)32 << 20)
 
+const char* const sd_engine_names[SD_N_ENGINES] = {"rows", "tiles", "blas"};
+
 sd_matrix sd_matrix_take(sd_arena* arena, sd_format format, sd_layout layout, int n_out, int n_in,
                          int group) {
     size_t per_panel = sd_panel_bytes(format, (size_t)n_in);
@@ -98,10 +100,21 @@ int sd_matrix_grain(const sd_matrix* matrix, const sd_team* team) {
     return matrix->group * (grain > 1 ? grain : 1);
 }
 
-void sd_matrix_multiply(const sd_matrix* matrix, int first, int end, int n_rows, const void* x, float* y,
-                        ptrdiff_t ldy) {
-    const sd_kernels* kernels = sd_kernels_get();
+static int in_tiles(sd_engine engine, sd_format format) {
+    return engine == SD_ENGINE_TILES && format == SD_FORMAT_BF16;
+}
+
+void sd_rows_prepare(sd_engine engine, sd_format format, sd_part part, const float* x, ptrdiff_t ldx,
+                     int n_in, void* out) {
+    const sd_kernels* k = sd_kernels_get();
+    sd_prepare_kernel prepare = in_tiles(engine, format) ? k->prepare_tiles : k->prepare[format];
+    prepare(part, x, ldx, n_in, out);
+}
+
+void sd_matrix_multiply(const sd_matrix* matrix, sd_engine engine, int first, int end, int n_rows,
+                        const void* x, float* y, ptrdiff_t ldy) {
+    const sd_kernels* k = sd_kernels_get();
+    sd_panel_kernel multiply = in_tiles(engine, matrix->format) ? k->panel_tiles : k->panel[matrix->format];
     for (int p = first; p < end; p++, y += SD_PANEL)
-        kernels->panel[matrix->format](n_rows, x, sd_matrix_panel(matrix, p), matrix->n_in, matrix->near, y,
-                                       ldy);
+        multiply(n_rows, x, sd_matrix_panel(matrix, p), matrix->n_in, matrix->near, y, ldy);
 }

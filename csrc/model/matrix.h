@@ -5,12 +5,19 @@
 #ifndef SD_MATRIX_H
 #define SD_MATRIX_H
 
-#include "format.h"
+#include "kernels.h"
 #include "memory.h"
 #include "pool.h"
 
 /* How the weights lie in memory, as bits. */
 typedef enum sd_layout { SD_LAYOUT_PANELS = 1, SD_LAYOUT_PLAIN = 2, SD_LAYOUT_BOTH = 3 } sd_layout;
+
+/* What multiplies rows: the row kernels; the row kernels in the order of tiles (kernels.h), where the matrix
+ * is in bf16; OpenBLAS. */
+typedef enum sd_engine { SD_ENGINE_ROWS, SD_ENGINE_TILES, SD_ENGINE_BLAS, SD_N_ENGINES } sd_engine;
+
+/* "rows", "tiles", "blas". */
+extern const char* const sd_engine_names[SD_N_ENGINES];
 
 typedef struct sd_matrix {
     int n_out, n_in;
@@ -45,10 +52,15 @@ void sd_matrix_gather(const sd_matrix* from, const int32_t* rows, sd_matrix* to)
  * the group. */
 int sd_matrix_grain(const sd_matrix* matrix, const sd_team* team);
 
-/* y[m, j] = Σ_k x[m, k] · matrix[j, k] for the outputs of panels [first, end), all rows.
- * x: n_rows rows of n_in inputs, prepared for the matrix's format (kernels.h), borrowed;
+/* Prepare a part of rows for products with matrices of a format by an engine, which is not OpenBLAS: x
+ * [part.n_rows, part.n_inputs] f32, rows ldx apart; out: all prepared rows (kernels.h). All borrowed. */
+void sd_rows_prepare(sd_engine engine, sd_format format, sd_part part, const float* x, ptrdiff_t ldx,
+                     int n_in, void* out);
+
+/* y[m, j] = Σ_k x[m, k] · matrix[j, k] for the outputs of panels [first, end), all rows, by an engine, which
+ * is not OpenBLAS. x: n_rows rows of n_in inputs, prepared for the engine and the matrix's format, borrowed;
  * y [n_rows, 32 · (end − first)] f32, rows ldy apart, borrowed. */
-void sd_matrix_multiply(const sd_matrix* matrix, int first, int end, int n_rows, const void* x, float* y,
-                        ptrdiff_t ldy);
+void sd_matrix_multiply(const sd_matrix* matrix, sd_engine engine, int first, int end, int n_rows,
+                        const void* x, float* y, ptrdiff_t ldy);
 
 #endif

@@ -32,26 +32,27 @@ static void gather_inputs(void* argument, int thread, int first, int end) {
     const mixture* mix = argument;
     const sd_workspace* w = mix->pass->w;
     const sd_routing* r = &w->routing;
-    const sd_kernels* k = sd_kernels_get();
     int d = w->model->config.d_model;
     const sd_expert_rows* expert = r->touched;
     for (int i = first, before = 0; i < end; i++) {
         for (; i >= before + expert->n_rows; expert++) before += expert->n_rows;
         const sd_part part = {expert->n_rows, i - before, 1, 0, d};
-        k->prepare[w->model->numbers.weights](part, mix->rows + (ptrdiff_t)expert->rows[i - before] * d, d, d,
-                                              (void*)expert->input);
+        const float* row = mix->rows + (ptrdiff_t)expert->rows[i - before] * d;
+        sd_rows_prepare(mix->pass->engine, w->model->numbers.weights, part, row, d, d, (void*)expert->input);
     }
 }
 
 /* Groups [first, end) of the activations of all touched experts. */
 static void activate_groups(void* argument, int thread, int first, int end) {
-    const sd_workspace* w = ((const mixture*)argument)->pass->w;
+    const sd_pass* pass = ((const mixture*)argument)->pass;
+    const sd_workspace* w = pass->w;
     const sd_expert_rows* expert = w->routing.touched;
     for (int group = first; group < end; expert++) {
         int n_groups = sd_mlp_groups(expert->mlp), from = group - expert->first_group;
         if (from >= n_groups) continue;
         int to = end - expert->first_group < n_groups ? end - expert->first_group : n_groups;
-        sd_mlp_activate(w, expert->mlp, expert->n_rows, expert->input, thread, from, to, expert->activated);
+        sd_mlp_activate(w, expert->mlp, pass->engine, expert->n_rows, expert->input, thread, from, to,
+                        expert->activated);
         group += to - from;
     }
 }
@@ -68,7 +69,8 @@ static void add_experts(void* argument, int thread, int first, int end) {
     for (const sd_expert_rows* e = w->routing.touched; e < w->routing.touched + w->routing.n_touched; e++) {
         for (int panel = first; panel < end; panel++) {
             int at = panel * SD_PANEL, n = d - at < SD_PANEL ? d - at : SD_PANEL;
-            sd_matrix_multiply(&e->mlp->down, panel, panel + 1, e->n_rows, e->activated, y, SD_PANEL);
+            sd_matrix_multiply(&e->mlp->down, mix->pass->engine, panel, panel + 1, e->n_rows, e->activated, y,
+                               SD_PANEL);
             sd_add_bias(e->n_rows, n, y, SD_PANEL, e->mlp->down_bias ? e->mlp->down_bias + at : NULL);
             for (int i = 0; i < e->n_rows; i++) {
                 float *of_row = y + i * SD_PANEL, *update = w->update + e->rows[i] * w->ld_update + at;

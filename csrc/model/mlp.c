@@ -22,8 +22,8 @@ static void activate(const sd_config* c, int n, float* gate, const float* up) {
 }
 
 /* One group of panels after the other, so that what follows the projection needs no loop of its own. */
-void sd_mlp_activate(const sd_workspace* w, const sd_mlp* mlp, int n_rows, const void* input, int thread,
-                     int first, int end, void* activated) {
+void sd_mlp_activate(const sd_workspace* w, const sd_mlp* mlp, sd_engine engine, int n_rows,
+                     const void* input, int thread, int first, int end, void* activated) {
     const sd_config* c = &w->model->config;
     const sd_kernels* k = sd_kernels_get();
     const sd_matrix* matrix = &mlp->in;
@@ -33,7 +33,7 @@ void sd_mlp_activate(const sd_workspace* w, const sd_mlp* mlp, int n_rows, const
             int panel = group * matrix->group + i, output = panel * SD_PANEL;
             int n = matrix->n_out - output < SD_PANEL ? matrix->n_out - output : SD_PANEL;
             float* y = projected + (ptrdiff_t)i * n_rows * SD_PANEL;
-            sd_matrix_multiply(matrix, panel, panel + 1, n_rows, input, y, SD_PANEL);
+            sd_matrix_multiply(matrix, engine, panel, panel + 1, n_rows, input, y, SD_PANEL);
             if (mlp->in_bias)
                 SD_PROFILED(SD_DOES_ADDITION, k->add(n_rows, n, y, SD_PANEL, mlp->in_bias + output, 0));
         }
@@ -42,8 +42,8 @@ void sd_mlp_activate(const sd_workspace* w, const sd_mlp* mlp, int n_rows, const
                     activate(c, n_gates, projected, c->gated ? projected + n_gates : NULL));
         int column = group * SD_PANEL, n = mlp->width - column < SD_PANEL ? mlp->width - column : SD_PANEL;
         const sd_part part = {n_rows, 0, n_rows, column, n};
-        SD_PROFILED(SD_DOES_PREPARATION,
-                    k->prepare[w->model->numbers.weights](part, projected, SD_PANEL, mlp->width, activated));
+        SD_PROFILED(SD_DOES_PREPARATION, sd_rows_prepare(engine, w->model->numbers.weights, part, projected,
+                                                         SD_PANEL, mlp->width, activated));
     }
 }
 

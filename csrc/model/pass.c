@@ -56,7 +56,7 @@ static void prepare_rows(void* argument, int thread, int first, int end) {
         return;
     }
     const sd_part part = {p->n_rows, first, end - first, 0, p->n};
-    sd_kernels_get()->prepare[p->format](part, x, p->n, p->n, p->out);
+    sd_rows_prepare(p->pass->engine, p->format, part, x, p->n, p->n, p->out);
 }
 
 void sd_pass_prepare_for(const sd_pass* pass, sd_format format, int n_rows, const float* x, int n,
@@ -86,12 +86,19 @@ static void complete(const sd_product* p, int row, int end, int first, int n) {
     if (p->hidden) k->add(end - row, n, p->hidden + row * n_out + first, n_out, y, p->ldy);
 }
 
+/* A product on its way through a pass. */
+typedef struct multiplication {
+    const sd_pass* pass;
+    const sd_product* product;
+} multiplication;
+
 static void multiply_panels(void* argument, int thread, int panel, int panel_end) {
     (void)thread;
-    const sd_product* p = argument;
+    const multiplication* of = argument;
+    const sd_product* p = of->product;
     int n_out = p->matrix->n_out, first = panel * SD_PANEL;
     int end = panel_end * SD_PANEL < n_out ? panel_end * SD_PANEL : n_out;
-    sd_matrix_multiply(p->matrix, panel, panel_end, p->n_rows, p->x, p->y + first, p->ldy);
+    sd_matrix_multiply(p->matrix, of->pass->engine, panel, panel_end, p->n_rows, p->x, p->y + first, p->ldy);
     SD_PROFILED(SD_DOES_ADDITION, complete(p, 0, p->n_rows, first, end - first));
 }
 
@@ -119,7 +126,8 @@ static void multiply(const sd_pass* pass, sd_product* product) {
         return;
     }
     sd_team_run(&pass->team, sd_matrix_panels(product->matrix->n_out),
-                sd_matrix_grain(product->matrix, &pass->team), multiply_panels, product);
+                sd_matrix_grain(product->matrix, &pass->team), multiply_panels,
+                &(multiplication){pass, product});
 }
 
 void sd_pass_multiply(const sd_pass* pass, sd_product product) {
@@ -131,7 +139,7 @@ void sd_pass_multiply_rows(const sd_pass* pass, const float* x, ptrdiff_t ldx, v
                            sd_product product) {
     const sd_matrix* m = product.matrix;
     const sd_part all = {product.n_rows, 0, product.n_rows, 0, m->n_in};
-    sd_kernels_get()->prepare[m->format](all, x, ldx, m->n_in, prepared);
+    sd_rows_prepare(pass->engine, m->format, all, x, ldx, m->n_in, prepared);
     product.x = prepared;
     sd_pass_multiply(pass, product);
 }

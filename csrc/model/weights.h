@@ -43,15 +43,14 @@ typedef struct sd_layer {
     sd_mlp* experts;    /* [n_experts], and the shared one, if there is one; NULL in a dense layer */
 } sd_layer;
 
-/* What multiplies the rows of prompts, and of sources: the row kernels, as everything else, or OpenBLAS. */
-typedef enum sd_engine { SD_ENGINE_ROWS, SD_ENGINE_BLAS } sd_engine;
-
 /* Which numbers a model computes with, and by what. */
 typedef struct sd_numbers {
     sd_format weights; /* of the matrices */
     sd_format cache;   /* of keys and values: SD_FORMAT_F32 or SD_FORMAT_BF16 */
-    sd_engine prefill; /* of an encoder-decoder: that of its encoder, keys and values of cross-attention among
-                        * it; its texts are short. SD_ENGINE_BLAS needs f32 weights, and no mixtures */
+    /* What multiplies the rows of prompts; of an encoder-decoder, whose texts are short, those of sources:
+     * the encoder, keys and values of cross-attention among it. SD_ENGINE_TILES needs weights in bf16,
+     * SD_ENGINE_BLAS in f32, and no mixtures. */
+    sd_engine prefill;
 } sd_numbers;
 
 typedef struct sd_model {

@@ -648,7 +648,8 @@ def product(
 ) -> NDArray[np.float32]:
     """x · weightsᵀ as a model of this dtype computes it: [n_rows, n_in], [n_out, n_in] → [n_rows, n_out].
 
-    The engine "rows" is the row kernels, "blas" OpenBLAS, for the dtype "f32" alone.
+    The engine "rows" is the row kernels, "tiles" these in the order of tiles, for the dtype "bf16" alone, and
+    "blas" OpenBLAS, for "f32" alone.
     """
 
 def openblas() -> str:

@@ -501,7 +501,10 @@ class Model:
 
     @property
     def prefill(self) -> Engine:
-        """What multiplies the rows of prompts or sources: "rows", the row kernels, or "blas", OpenBLAS."""
+        """What multiplies the rows of prompts or sources.
+
+        "rows", the row kernels; "tiles", these in the order of tiles; or "blas", OpenBLAS.
+        """
         return self._core.prefill
 
     @property
@@ -519,7 +522,7 @@ class Model:
         layers = number_of(c.n_layer, "layer")
         if c.encoder is not None:
             layers = f"{number_of(c.encoder.n_layer, 'layer')} of an encoder, {c.n_layer} of a decoder"
-        engine = ", prompts by OpenBLAS" if self.prefill == "blas" else ""
+        engine = {"rows": "", "tiles": ", prompts in tiles", "blas": ", prompts by OpenBLAS"}[self.prefill]
         return (
             f"<specdec.Model {str(self._path)!r}: {self._architecture}, {_short(self.n_parameters)} "
             f"parameters in {self.dtype} ({_short(self.n_bytes, 'G')}B){engine}, "
@@ -916,12 +919,14 @@ def load(
         activations to int8 by rows and blocks. :meth:`Model.quantization_report` says what a format costs.
     cache_dtype : {None, "f32", "bf16"}
         The number format of cached keys and values. None: f32 for a model in f32, else bf16.
-    prefill : {"rows", "blas"}
+    prefill : {"rows", "tiles", "blas"}
         What multiplies the rows of prompts and of texts that are scored, or, in an encoder-decoder, of
-        sources: the row kernels, which compute everything else, or OpenBLAS, for models in f32 without
-        mixtures of experts. With OpenBLAS a prompt has bits of its own, which differ between kinds of
-        processors (docs/NUMERICS.md), and the matrices of a decoder-only model take twice the memory; those
-        of an encoder take no more.
+        sources. "rows": the row kernels, which compute everything else. "tiles": for models in bf16, sums in
+        the order of a tile of Intel's AMX, which makes this several times faster on processors that have it.
+        A prompt has bits of its own, the same on every processor; without AMX it is slower than "rows".
+        "blas": OpenBLAS, for models in f32 without mixtures of experts. A prompt has bits of its own, which
+        differ between kinds of processors (docs/NUMERICS.md), and the matrices of a decoder-only model take
+        twice the memory; those of an encoder take no more.
     tokenizer : None, False, path-like or Tokenizer
         None: the tokenizer beside the weights, if there is one. False: none; ids in, ids out. A path: the
         one at that path. An object of ``transformers`` (as ``AutoTokenizer`` gives it) or ``tokenizers``:

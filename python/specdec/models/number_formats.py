@@ -22,8 +22,8 @@ Dtype: TypeAlias = Literal["f32", "bf16", "int8", "int4"]
 """A number format of the matrices of a model."""
 CacheDtype: TypeAlias = Literal["f32", "bf16"]
 """A number format of cached keys and values."""
-Engine: TypeAlias = Literal["rows", "blas"]
-"""What multiplies matrices: the row kernels, or OpenBLAS."""
+Engine: TypeAlias = Literal["rows", "tiles", "blas"]
+"""What multiplies matrices: the row kernels, these in the order of tiles, or OpenBLAS."""
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 CACHE_DTYPES: tuple[CacheDtype, ...] = get_args(CacheDtype)
 ENGINES: tuple[Engine, ...] = get_args(Engine)

@@ -135,7 +135,7 @@ def quantise_activations(x: ArrayLike) -> tuple[Array, Array]:
     return codes.reshape(len(x), -1)[:, : x.shape[1]], scales[..., 0]
 
 
-def product(x: ArrayLike, weights: ArrayLike, dtype: str) -> Array:
+def product(x: ArrayLike, weights: ArrayLike, dtype: str, engine: str = "rows") -> Array:
     """Rows of activations times a matrix of weights, with the bits of the core's row kernels.
 
     Every output is one chain along the inputs, so it depends on its row and its weights alone:
@@ -148,6 +148,11 @@ def product(x: ArrayLike, weights: ArrayLike, dtype: str) -> Array:
     - int8, int4: block after block, ``sum = fma(block_sum * x_scale, w_scale, sum)`` with the exact integer
       sum of the products of codes; its product with a power of two is exact too.
 
+    In the order of tiles, that of the instruction TDPBF16PS, a block of 32 inputs, missing ones being 0, has
+    two chains from +0, ``even = fma(x[2i], w[2i], even)`` and ``odd = fma(x[2i + 1], w[2i + 1], odd)``, i
+    ascending; then ``sum = sum + (even + odd)``. Both sides are rounded, and subnormal numbers are zero, as
+    in bf16.
+
     Parameters
     ----------
     x : array_like, [n_rows, n_in]
@@ -155,14 +160,32 @@ def product(x: ArrayLike, weights: ArrayLike, dtype: str) -> Array:
     weights : array_like, [n_out, n_in]
         Before rounding or quantising; this does it.
     dtype : {"f32", "bf16", "int8", "int4"}
+    engine : {"rows", "tiles"}
+        "tiles", for bf16 alone: the order of tiles.
 
     Returns
     -------
     ndarray of float32, [n_rows, n_out]
+
+    Raises
+    ------
+    ValueError
+        "tiles" with another format than bf16.
     """
     x, weights = np.asarray(x, dtype=np.float32), np.asarray(weights, dtype=np.float32)
     total = np.zeros((len(x), len(weights)), dtype=np.float32)
-    if dtype == "f32":
+    if engine == "tiles" and dtype != "bf16":
+        raise ValueError(f"dtype is {dtype!r}, expected 'bf16' for the order of tiles")
+    if engine == "tiles":
+        one = np.float32(1)
+        x, weights = (_flush(round_bf16(_padded(rows, BLOCK))) for rows in (x, weights))
+        for first in range(0, x.shape[1], BLOCK):
+            even = odd = np.zeros_like(total)
+            for k in range(first, first + BLOCK, 2):
+                even = _flushed_fma(x[:, k, None], weights[:, k], even)
+                odd = _flushed_fma(x[:, k + 1, None], weights[:, k + 1], odd)
+            total = _flushed_fma(one, _flushed_fma(one, even, odd), total)
+    elif dtype == "f32":
         for k in range(x.shape[1]):
             total = fma(x[:, k, None], weights[:, k], total)
     elif dtype == "bf16":
