@@ -66,6 +66,28 @@ def test_nodes_of_a_tree_have_the_bits_of_their_path(model: _core.Model) -> None
         first += length
 
 
+def test_a_text_that_is_cut_goes_on_with_the_same_bits(model: _core.Model) -> None:
+    """Shortly behind its end; further back, where windows have moved on, nothing is left of it."""
+    text = ids()
+    expected = rows_of(model, text)
+    decoder = _core.Decoder(model, capacity=N_IDS, max_nodes=7)
+    decoder.prefill(text)
+    for n in (N_IDS, N_IDS - 3, N_IDS - 5):
+        decoder.cut(n)
+        assert decoder.n_committed == n
+        if n < N_IDS:
+            chain = text[n : n + 2]
+            assert np.array_equal(decoder.forward(chain, [-1, 0]), expected[n : n + 2])
+            decoder.keep([0])
+    for n in (-1, decoder.n_committed + 1):
+        with pytest.raises(ValueError, match=rf"n is {n}, expected 0 to the {decoder.n_committed} tokens"):
+            decoder.cut(n)
+    decoder.cut(1)
+    assert decoder.n_committed == 0
+    decoder.prefill(text[:20])
+    assert np.array_equal(decoder.forward(text[20:21], [-1]), expected[20:21])
+
+
 def test_sessions_give_plain_texts_and_bits(model: _core.Model) -> None:
     """Drafts with caches of their own, one below another; prompts with common beginnings, long and short."""
     common = ids(300)

@@ -228,6 +228,20 @@ static PyObject* keep(PyObject* base, PyObject* argument) {
     return status == SD_OK ? Py_NewRef(Py_None) : sd_raise(status);
 }
 
+static PyObject* cut(PyObject* base, PyObject* argument) {
+    decoder_object* self = (decoder_object*)base;
+    long n = PyLong_AsLong(argument);
+    if (n == -1 && PyErr_Occurred()) return NULL;
+    if (enter(self) < 0) return NULL;
+    sd_cache* cache = &self->cache;
+    int n_committed = cache->n_committed, fits = n >= 0 && n <= n_committed;
+    if (fits) sd_cache_cut(cache, (int)n);
+    leave(self);
+    if (fits) return Py_NewRef(Py_None);
+    return PyErr_Format(PyExc_ValueError, "n is %ld, expected 0 to the %d tokens that are kept", n,
+                        n_committed);
+}
+
 static PyObject* tapped(PyObject* base, PyObject* argument) {
     decoder_object* self = (decoder_object*)base;
     long layer = PyLong_AsLong(argument);
@@ -270,6 +284,8 @@ static PyMethodDef methods[] = {
      "A hidden state of `taps` [n, d_model], of the committed tokens and of the nodes of the last forward."},
     {"keep", keep, METH_O,
      "keep($self, path, /)\n--\n\nCommit these nodes of the last forward, drop the others."},
+    {"cut", cut, METH_O,
+     "cut($self, n, /)\n--\n\nKeep the first n tokens; none where a window has moved on past them."},
     {0},
 };
 

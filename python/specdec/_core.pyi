@@ -308,6 +308,8 @@ class Decoder:
         """A hidden state of `taps` [n, d_model], of the committed tokens and of the last forward's nodes."""
     def keep(self, path: Sequence[int]) -> None:
         """Commit the nodes of ``path`` (from node 0 down) of the last forward; drop the others."""
+    def cut(self, n: int) -> None:
+        """Keep the first `n` tokens and no nodes; no tokens where a window has moved on past them."""
 
 class CachedText:
     """The keys and values of a text; `Session.cached_text` makes it. Immutable, for any number of threads."""
