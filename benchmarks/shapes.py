@@ -35,7 +35,7 @@ Tensor = tuple[str, NDArray[Any], str]
 def _gpt2(n_layer: int, n_head: int, d_model: int, d_ff: int, n_vocab: int) -> dict[str, Any]:
     """GPT-2's layout with a head of its own: layer norm, learned positions, biases."""
     return {
-        **_sizes(n_layer, n_head, n_head, d_model, d_ff, n_vocab, n_ctx=1024),
+        **_sizes(n_layer, n_head, n_head, d_model, d_ff, n_vocab, n_ctx=4096),
         **{"norm": "layer", "norm_eps": 1e-5, "position": "learned", "inv_freq": []},
         **{"activation": "gelu_tanh", "gated": False},
         **{"qkv_bias": True, "out_bias": True, "mlp_bias": True},
@@ -46,7 +46,7 @@ def _llama(
     n_layer: int, n_head: int, n_kv_head: int, d_model: int, d_ff: int, n_vocab: int
 ) -> dict[str, Any]:
     return {
-        **_sizes(n_layer, n_head, n_kv_head, d_model, d_ff, n_vocab, n_ctx=2048),
+        **_sizes(n_layer, n_head, n_kv_head, d_model, d_ff, n_vocab, n_ctx=4096),
         **{"norm": "rms", "norm_eps": 1e-5, "position": "rotary"},
         **{"inv_freq": _frequencies(d_model // n_head)},
         **{"activation": "silu", "gated": True},

@@ -197,15 +197,17 @@ def forwards_options(options: Options) -> None:
     options.many("--shapes", str, TIMED, choices=SHAPES)
     options.many("--cells", str, CELLS, choices=CELLS)
     options.add("--seconds", type=float, default=0.1, help="of each burst, at least one sample")
+    options.add("--prefill-seconds", type=float, default=0.5, help="the same of prefill")
 
 
 def forwards(args: argparse.Namespace, report: Report) -> None:
     """Forward passes and prefill of specdec and other engines, in every number format.
 
     Cells: plain, a forward of one position on a cache of 128; t(5) and t(9), one forward of 5 or 9
-    positions there, all logits; prefill, from an empty cache to the last position's logits. In every round
-    each engine has a short burst of each cell. "off by" says how far eight positions' logits are from
-    specdec's in f32, in standard deviations of the logits. Ratios above 1 are specdec's.
+    positions there, all logits; prefill, from an empty cache to the last position's logits. What has run is
+    in the cache afterwards. In every round each engine has a short burst of each cell. "off by" says how far
+    eight positions' logits are from specdec's in f32, in standard deviations of the logits. Ratios above 1
+    are specdec's.
     """
     begin(args, report)
     references: dict[str, Any] = {}
@@ -224,7 +226,10 @@ def forwards(args: argparse.Namespace, report: Report) -> None:
                     np.abs(np.array(answer["logits"]) - reference).max() / reference.std()
                 )
 
-        requests = [(cell, {"do": "time", "cell": cell, "seconds": args.seconds}) for cell in args.cells]
+        requests = []
+        for cell in args.cells:
+            seconds = args.prefill_seconds if cell.startswith("prefill") else args.seconds
+            requests.append((cell, {"do": "time", "cell": cell, "seconds": seconds}))
         contest = compete(
             args.engines, {"target": job}, lambda _, requests=requests: iter(requests),
             n_gigabytes(shape, number), args, check,
@@ -288,7 +293,8 @@ def batches(args: argparse.Namespace, report: Report) -> None:
 
     New tokens per second, from the call to its return: prompts of 16 to 48 random tokens are read
     and each is continued by --tokens. There are twice as many prompts as are decoded at once (four at
-    least), so that prompts follow one another in a slot.
+    least), so that prompts follow one another in a slot. In the rows of a draft specdec takes turns with
+    itself too: with gamma="auto", and without the draft.
     """
 
     def request(round_: int, target: str, n_at_once: int) -> Answer:
@@ -309,11 +315,11 @@ def _rates(
     for pair, number in itertools.product(args.pairs, args.formats):
         target, draft = pair.split("+")
         job = {"format": number, "work": str(args.work), "n_threads": args.threads}
-        columns = {"gamma": "d", "at once": "d", **dict.fromkeys(args.engines, ".1f")}
-        table = report.table(
-            {**columns, "fastest peer": "", "specdec, times as fast": ".2f"},
-            f"{pair}, {number}, acceptance {args.alpha:g}: tokens/s",
-        )
+        columns: dict[str, str] = {"gamma": "d", "at once": "d", **dict.fromkeys(args.engines, ".1f")}
+        columns |= {"fastest peer": "", "specdec, times as fast": ".2f"}
+        if {"specdec, auto", "specdec, plain"} <= set(args.engines):
+            columns["auto, times plain"] = ".2f"
+        table = report.table(columns, f"{pair}, {number}, acceptance {args.alpha:g}: tokens/s")
         settings: dict[str, Column] = {}
         for gamma, n_at_once in itertools.product(args.gamma, args.at_once):
             drafted = {**job, "shape": draft, "alpha": args.alpha} if gamma else None
@@ -332,7 +338,12 @@ def _rates(
                 for column in contest.columns.values()
             ]
             peer, ratio = contest.best("rate", higher_is_better=True) or (None, None)
-            table.row(gamma, n_at_once, *cells, peer, ratio)
+            row = [gamma, n_at_once, *cells, peer, ratio]
+            if "auto, times plain" in columns:
+                auto, plain = (contest.columns[f"specdec, {how}"].values for how in ("auto", "plain"))
+                both = zip(auto.get("rate", []), plain.get("rate", []), strict=False)
+                row.append(Spread.of(a / b for a, b in both) if "rate" in auto and "rate" in plain else None)
+            table.row(*row)
             settings |= {name: column for name, column in contest.columns.items() if column.settings}
         say_settings(settings, report)
         _say_best(table.rows, args.engines, report)

@@ -7,6 +7,7 @@ from importlib import import_module
 #: Engine names, as on the command line and in the tables, and where each is.
 ENGINES = {
     "specdec": "with_specdec.Specdec",
+    "specdec, OpenBLAS": "with_specdec.SpecdecBlas",
     "llama.cpp": "with_llama_cpp.LlamaCpp",
     "openvino": "with_openvino.OpenVino",
     "onnxruntime": "with_onnxruntime.OnnxRuntime",
@@ -23,9 +24,12 @@ PAIRS = {
 #: Those that decode many prompts.
 BATCHES = {
     "specdec": "with_specdec.SpecdecBatch",
+    "specdec, auto": "with_specdec.SpecdecAutoBatch",
+    "specdec, plain": "with_specdec.SpecdecPlainBatch",
     "llama.cpp": "with_llama_cpp.LlamaServerBatch",
     "openvino": "with_openvino.OpenVinoBatch",
     "transformers": "with_transformers.TransformersBatch",
+    "ctranslate2": "with_ctranslate2.CTranslate2Batch",
 }
 #: Those asked whether speculation changes their output.
 WRITERS = {

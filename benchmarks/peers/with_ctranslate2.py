@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from benchmarks import encoder_decoders
 from benchmarks.peers import translator
-from benchmarks.peers.engine import CACHE, CELLS, Engine, Job, Unsupported, Writer
+from benchmarks.peers.engine import CACHE, CELLS, Batch, Engine, Job, Unsupported, Writer
 from benchmarks.peers.translator import SourceJob
 from benchmarks.shapes import vocabulary
 
@@ -87,6 +87,32 @@ class CTranslate2(Engine):
             return [time.perf_counter() - begun]
 
         return plain if cell == "plain" else prefill if cell.startswith("prefill") else several
+
+
+class CTranslate2Batch(Batch):
+    """`generate_batch`, which makes batches of prompts of like lengths."""
+
+    settings = "int8: one scale per row; a batch ends with its longest text"
+
+    def __init__(self, target: Job, draft: Job | None, gamma: int, n_at_once: int) -> None:
+        super().__init__(target, draft, gamma, n_at_once)
+        self.engine = CTranslate2(target)
+        self.ids = {token: i for i, token in enumerate(self.engine.tokens)}
+
+    @classmethod
+    def prepare(cls, target: Job, draft: Job | None) -> None:
+        """Convert."""
+        if draft:
+            raise Unsupported("has no speculative decoding")
+        CTranslate2.prepare(target)
+
+    def generate(self, prompts: list[list[int]], n: int) -> list[list[int]]:
+        """One call."""
+        results = self.engine.generator.generate_batch(
+            [[self.engine.tokens[i] for i in ids] for ids in prompts], max_batch_size=self.n_at_once,
+            max_length=n, min_length=n, include_prompt_in_result=False,
+        )  # fmt: skip
+        return [[self.ids[token] for token in result.sequences[0]] for result in results]
 
 
 def _folder(job: Job):

@@ -21,7 +21,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as Type
 from numpy.typing import NDArray
 
-from benchmarks.peers.engine import Batch, Engine, Job, Pair, Writer
+from benchmarks.peers.engine import ROOM, Batch, Engine, Job, Pair, Writer
 from benchmarks.shapes import model_type, random_tensors, vocabulary
 
 _TYPES = {"f32": Type.F32, "bf16": Type.BF16, "int8": Type.Q8_0, "int4": Type.Q4_0}
@@ -45,15 +45,15 @@ class LlamaCpp(Engine):
         of_model.load_mode = llama.LLAMA_LOAD_MODE_NONE
         self.model = llama.llama_model_load_from_file(bytes(gguf_file(job)), of_model)
         options = llama.llama_context_default_params()
-        options.n_ctx, options.n_batch, options.n_ubatch = 640, 512, 512
+        options.n_ctx, options.n_batch, options.n_ubatch = ROOM, ROOM, 512
         options.n_threads = options.n_threads_batch = job.n_threads
         self.context = llama.llama_init_from_model(self.model, options)
         self.memory = llama.llama_get_memory(self.context)
-        self.batch = batch = llama.llama_batch_init(512, 0, 1)
-        for i in range(512):
+        self.batch = batch = llama.llama_batch_init(ROOM, 0, 1)
+        for i in range(ROOM):
             batch.n_seq_id[i], batch.seq_id[i][0] = 1, 0
         arrays = (batch.token, batch.pos, batch.logits)
-        self.tokens, self.positions, self.wanted = (np.ctypeslib.as_array(a, (512,)) for a in arrays)
+        self.tokens, self.positions, self.wanted = (np.ctypeslib.as_array(a, (ROOM,)) for a in arrays)
         self.length = 0
 
     @classmethod

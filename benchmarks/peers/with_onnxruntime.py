@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime_genai as og
 from numpy.typing import NDArray
 
-from benchmarks.peers.engine import Engine, Job, Pair, Unsupported, Writer
+from benchmarks.peers.engine import ROOM, Engine, Job, Pair, Unsupported, Writer
 
 _PRECISIONS = {"f32": "fp32", "int8": "int8", "int4": "int4"}
 
@@ -25,7 +25,7 @@ class OnnxRuntime(Engine):
         super().__init__(job)
         self.model = og.Model(str(onnx_folder(job)))
         self.params = og.GeneratorParams(self.model)
-        self.params.set_search_options(max_length=640, do_sample=False)
+        self.params.set_search_options(max_length=ROOM, do_sample=False)
         self.trim(0)
 
     @classmethod

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import specdec
 from benchmarks.encoder_decoders import CONFIGS
-from benchmarks.peers.engine import Batch, Engine, Job, Pair, Unsupported, Writer
+from benchmarks.peers.engine import CELLS, ROOM, Batch, Engine, Job, Pair, Unsupported, Writer
 from benchmarks.peers.translator import SOURCE, TEXT, SourceJob, Translator
 from specdec import _core
 
@@ -19,10 +19,15 @@ from specdec import _core
 class Specdec(Engine):
     """The core's decoder, as sessions drive it."""
 
+    reads_prompts = "rows"
+
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        self.model = _load(job)
-        self.trim(0)
+        self.model = _load(job, self.reads_prompts)
+        self.decoder = _core.Decoder(
+            self.model.core, capacity=ROOM, max_nodes=max(m for m in CELLS.values() if m < 32),
+            n_threads=job.n_threads,
+        )  # fmt: skip
 
     @classmethod
     def prepare(cls, job: Job) -> None:
@@ -37,15 +42,28 @@ class Specdec(Engine):
         return logits[0]
 
     def forward(self, ids: list[int]) -> NDArray[np.float32]:
-        """A chain, not committed."""
-        return self.decoder.forward(ids, list(range(-1, len(ids) - 1)))
+        """A chain, committed."""
+        logits = self.decoder.forward(ids, list(range(-1, len(ids) - 1)))
+        self.decoder.keep(list(range(len(ids))))
+        return logits
 
     def trim(self, n: int) -> None:
-        """Nothing that `forward` ran is in the cache."""
-        if n == 0:
-            self.decoder = _core.Decoder(
-                self.model.core, capacity=640, max_nodes=9, n_threads=self.job.n_threads
-            )
+        """Free."""
+        self.decoder.cut(min(n, self.decoder.n_committed))
+
+
+class SpecdecBlas(Specdec):
+    """The same with the products of prompts by OpenBLAS."""
+
+    reads_prompts = "blas"
+    cells = tuple(cell for cell in CELLS if cell.startswith("prefill"))
+
+    @classmethod
+    def prepare(cls, job: Job) -> None:
+        """Only f32 can."""
+        if job.format != "f32":
+            raise Unsupported("prefill='blas' is of f32 models")
+        super().prepare(job)
 
 
 class SpecdecPair(Pair):
@@ -87,12 +105,44 @@ class SpecdecBatch(Batch):
 
     def generate(self, prompts: list[list[int]], n: int) -> list[list[int]]:
         """One call."""
-        options = {"gamma": self.gamma} if self.gamma else {}
         results = specdec.generate(
             *self.models, prompts, batch_size=self.n_at_once, max_new_tokens=n,
-            n_threads=self.target.n_threads, ignore_eos=True, **options,
+            n_threads=self.target.n_threads, ignore_eos=True, **self.options(),
         )  # fmt: skip
         return [list(result.tokens) for result in results]
+
+    def options(self) -> dict[str, Any]:
+        """Of `specdec.generate`."""
+        return {"gamma": self.gamma} if self.draft else {}
+
+
+class SpecdecAutoBatch(SpecdecBatch):
+    """With the draft, and gamma chosen round by round."""
+
+    settings = "gamma='auto'"
+
+    @classmethod
+    def prepare(cls, target: Job, draft: Job | None) -> None:
+        """Beside a fixed gamma."""
+        if not draft:
+            raise Unsupported("without a draft")
+        super().prepare(target, draft)
+
+    def options(self) -> dict[str, Any]:
+        """The most is its default."""
+        return {"gamma": "auto"}
+
+
+class SpecdecPlainBatch(SpecdecBatch):
+    """Without the draft, in the same rounds."""
+
+    def __init__(self, target: Job, draft: Job | None, gamma: int, n_at_once: int) -> None:
+        super().__init__(target, None, 0, n_at_once)
+
+    @classmethod
+    def prepare(cls, target: Job, draft: Job | None) -> None:
+        """Beside a fixed gamma."""
+        SpecdecAutoBatch.prepare(target, draft)
 
 
 class SpecdecWriter(Writer):
@@ -212,5 +262,5 @@ class SpecdecBlasTranslator(SpecdecTranslator):
         super().prepare(target, draft)
 
 
-def _load(job: Job) -> specdec.Model:
-    return specdec.load(job.checkpoint, job.format, tokenizer=False, n_threads=job.n_threads)
+def _load(job: Job, prefill: str = "rows") -> specdec.Model:
+    return specdec.load(job.checkpoint, job.format, tokenizer=False, n_threads=job.n_threads, prefill=prefill)

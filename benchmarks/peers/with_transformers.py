@@ -15,25 +15,29 @@ from benchmarks.encoder_decoders import CONFIGS
 from benchmarks.peers.engine import Batch, Engine, Job, Unsupported, Writer
 from benchmarks.peers.translator import SOURCE, TEXT, SourceJob, Translator
 
+_INT8 = "int8: torch.ao.quantization.quantize_dynamic of all linear layers"
+
 
 class Transformers(Engine):
     """A causal model and a DynamicCache, which can be cropped."""
 
-    settings = "eager, sdpa attention, DynamicCache"
+    settings = f"eager, sdpa attention, DynamicCache; {_INT8}"
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         torch.set_num_threads(job.n_threads)
         torch.set_grad_enabled(False)
-        dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[job.format]
+        dtype = torch.bfloat16 if job.format == "bf16" else torch.float32
         self.model = transformers.AutoModelForCausalLM.from_pretrained(job.checkpoint, dtype=dtype).eval()
+        if job.format == "int8":
+            self.model = _in_int8(self.model)
         self.trim(0)
 
     @classmethod
     def prepare(cls, job: Job) -> None:
         """Nothing to convert."""
-        if job.format not in ("f32", "bf16"):
-            raise Unsupported("torch has no quantised linear layers for the CPU without torchao")
+        if job.format == "int4":
+            raise Unsupported("torch has no linear layers of 4 bits for the CPU without torchao")
 
     def _run(self, ids: list[int], n_logits: int) -> NDArray[np.float32]:
         done = self.model(
@@ -143,10 +147,7 @@ class TransformersWriter(Writer):
 class TransformersTranslator(Translator):
     """`generate`, with an assistant model; the encoder and the decoder as modules."""
 
-    settings = (
-        "eager; int8: torch.ao.quantization.quantize_dynamic of all linear layers; constant number of "
-        "assistant tokens, no confidence threshold"
-    )
+    settings = f"eager; {_INT8}; constant number of assistant tokens, no confidence threshold"
 
     def __init__(self, target: SourceJob, draft: SourceJob | None, gamma: int) -> None:
         super().__init__(target, draft, gamma)
@@ -224,8 +225,20 @@ def _translator(job: SourceJob) -> torch.nn.Module:
     model.generation_config.eos_token_id = None  # no token ends a text
     model.generation_config.forced_eos_token_id = None
     if job.format == "int8":
-        with warnings.catch_warnings(action="ignore"):
-            model = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)
+        model = _in_int8(model)
     elif job.format != "f32":
         raise Unsupported(f"{job.format} is not compared")
     return model
+
+
+def _in_int8(model: torch.nn.Module) -> torch.nn.Module:
+    """The model with its linear layers quantised, also those that GPT-2 has by the name of Conv1D."""
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, transformers.pytorch_utils.Conv1D):
+                n_in, n_out = child.weight.shape
+                linear = torch.nn.Linear(n_in, n_out)
+                linear.weight, linear.bias = torch.nn.Parameter(child.weight.T.contiguous()), child.bias
+                setattr(module, name, linear)
+    with warnings.catch_warnings(action="ignore"):
+        return torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, dtype=torch.qint8)
