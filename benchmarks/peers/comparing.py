@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -107,12 +108,7 @@ def compete(
         What else to ask an engine that has loaded.
     """
     contest = Contest({name: Column() for name in engines})
-    able = []
-    for name in engines:
-        worker = engine_process(name, args.work, args.threads)
-        if not contest.columns[name].refuse(worker.ask("prepare", **load)):
-            able.append(name)
-        worker.close()
+    able = [name for name in engines if not contest.columns[name].refuse(_prepare(name, load, args))]
     if "specdec" not in able:
         return contest
     peers, size = able[1:], max(1, int(args.memory / gigabytes) - 1)
@@ -149,6 +145,21 @@ def compete(
         for cell, values in beside.items():
             contest.columns["specdec"].values.setdefault(cell, []).extend(values)
     return contest
+
+
+#: Answers to requests that prepare, which take long to come to nothing where all has been made.
+_prepared: dict[str, Answer] = {}
+
+
+def _prepare(name: str, load: Answer, args: argparse.Namespace) -> Answer:
+    """Let an engine make its files; once for all that differ in the number of sequences at once."""
+    request = load | ({"n_at_once": 0} if "n_at_once" in load else {})
+    key = json.dumps([name, request], sort_keys=True)
+    if key not in _prepared:
+        worker = engine_process(name, args.work, args.threads)
+        _prepared[key] = worker.ask("prepare", **request)
+        worker.close()
+    return _prepared[key]
 
 
 def installed(package: str) -> str:

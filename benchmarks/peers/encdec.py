@@ -63,8 +63,9 @@ def translators(args: argparse.Namespace, report: Report) -> None:
 
 
 def _engines(number: str, args: argparse.Namespace) -> list[str]:
-    """Without OpenBLAS where the format has none."""
-    return [name for name in args.engines if number == "f32" or name != "specdec, OpenBLAS"]
+    """Without those that the format has not."""
+    only = {"specdec, OpenBLAS": "f32", "transformers, oneDNN": "int8"}
+    return [name for name in args.engines if only.get(name, number) == number]
 
 
 def _load(args: argparse.Namespace, target: str, number: str, draft: str | None, gamma: int) -> Answer:
@@ -126,7 +127,7 @@ def _pair(pair: str, number: str, args: argparse.Namespace, report: Report) -> N
     target, draft = pair.split("+")
     if target not in CHAINED or draft not in CHAINED:
         raise SystemExit(f"{pair}: a pair is of {', '.join(CHAINED)}")
-    engines = [name for name in args.engines if name != "specdec, OpenBLAS"]
+    engines = [name for name in _engines(number, args) if name != "specdec, OpenBLAS"]
     table = report.table(
         {"gamma": "d", **dict.fromkeys(engines, ".1f"), "fastest peer": "", "specdec, times as fast": ".2f"},
         f"{pair}, {number}, acceptance {args.alpha:g}: tokens/s",

@@ -12,6 +12,7 @@ ENGINES = {
     "openvino": "with_openvino.OpenVino",
     "onnxruntime": "with_onnxruntime.OnnxRuntime",
     "transformers": "with_transformers.Transformers",
+    "transformers, oneDNN": "with_transformers.TransformersOneDnn",
     "ctranslate2": "with_ctranslate2.CTranslate2",
 }
 #: Those with speculative decoding of one prompt.
@@ -29,6 +30,7 @@ BATCHES = {
     "llama.cpp": "with_llama_cpp.LlamaServerBatch",
     "openvino": "with_openvino.OpenVinoBatch",
     "transformers": "with_transformers.TransformersBatch",
+    "transformers, oneDNN": "with_transformers.TransformersOneDnnBatch",
     "ctranslate2": "with_ctranslate2.CTranslate2Batch",
 }
 #: Those asked whether speculation changes their output.
@@ -46,6 +48,7 @@ TRANSLATORS = {
     "specdec": "with_specdec.SpecdecTranslator",
     "specdec, OpenBLAS": "with_specdec.SpecdecBlasTranslator",
     "transformers": "with_transformers.TransformersTranslator",
+    "transformers, oneDNN": "with_transformers.TransformersOneDnnTranslator",
     "ctranslate2": "with_ctranslate2.CTranslate2Translator",
 }
 

@@ -15,13 +15,14 @@ from benchmarks.encoder_decoders import CONFIGS
 from benchmarks.peers.engine import Batch, Engine, Job, Unsupported, Writer
 from benchmarks.peers.translator import SOURCE, TEXT, SourceJob, Translator
 
-_INT8 = "int8: torch.ao.quantization.quantize_dynamic of all linear layers"
+_INT8 = "int8: torch.ao.quantization.quantize_dynamic of all linear layers, by the engine"
 
 
 class Transformers(Engine):
     """A causal model and a DynamicCache, which can be cropped."""
 
-    settings = f"eager, sdpa attention, DynamicCache; {_INT8}"
+    settings = f"eager, sdpa attention, DynamicCache; {_INT8} x86"
+    engine = "x86"
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
@@ -30,7 +31,7 @@ class Transformers(Engine):
         dtype = torch.bfloat16 if job.format == "bf16" else torch.float32
         self.model = transformers.AutoModelForCausalLM.from_pretrained(job.checkpoint, dtype=dtype).eval()
         if job.format == "int8":
-            self.model = _in_int8(self.model)
+            self.model = _in_int8(self.model, self.engine)
         self.trim(0)
 
     @classmethod
@@ -61,22 +62,91 @@ class Transformers(Engine):
             self.cache.crop(-excess)
 
 
+class TransformersOneDnn(Transformers):
+    """int8 by another of torch's engines: quicker from many rows on where there is AMX, slower for few."""
+
+    settings = f"eager, sdpa attention, DynamicCache; {_INT8} onednn"
+    engine = "onednn"
+
+    @classmethod
+    def prepare(cls, job: Job) -> None:
+        """Other formats do not know the choice."""
+        if job.format != "int8":
+            raise Unsupported("differs in int8 alone")
+        super().prepare(job)
+
+
+class TransformersWriter(Writer):
+    """`generate`, with an assistant model."""
+
+    settings = "constant number of assistant tokens, no confidence threshold"
+    reader: type[Transformers] = Transformers
+
+    def __init__(self, target: Job, draft: Job | None, gamma: int) -> None:
+        super().__init__(target, draft, gamma)
+        self.model = self.reader(target).model
+        self.model.register_forward_pre_hook(self._count)
+        self.n_runs = 0
+        self.options: dict[str, object] = {}
+        if draft:
+            assistant = self.reader(draft).model
+            config = assistant.generation_config  # what is passed to generate is not used
+            config.num_assistant_tokens = gamma
+            config.num_assistant_tokens_schedule = "constant"
+            config.assistant_confidence_threshold = 0.0
+            self.options["assistant_model"] = assistant
+            assistant.generation_config.eos_token_id = None
+        self.model.generation_config.eos_token_id = None  # no token ends a text
+
+    def _count(self, *_: object) -> None:
+        self.n_runs += 1
+
+    @classmethod
+    def prepare(cls, target: Job, draft: Job | None) -> None:
+        """Nothing to convert."""
+        for job in filter(None, (target, draft)):
+            cls.reader.prepare(job)
+
+    def write(self, ids: list[int], n: int, seed: int | None = None) -> list[int]:
+        """Each run of the target gives one token that is no draft."""
+        how: dict[str, object] = {"do_sample": False}
+        if seed is not None:
+            torch.manual_seed(seed)
+            how = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
+        begun = self.n_runs
+        prompt = torch.tensor([ids])
+        out = self.model.generate(
+            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=n, **how, **self.options
+        )
+        tokens = out[0, len(ids) :].tolist()
+        self.n_tokens += len(tokens)
+        self.n_accepted += len(tokens) - (self.n_runs - begun)
+        return tokens
+
+
+class TransformersOneDnnWriter(TransformersWriter):
+    """int8 by another of torch's engines."""
+
+    reader = TransformersOneDnn
+
+
 class TransformersBatch(Batch):
     """`generate` with padding on the left: a batch ends with its last text, then comes the next."""
 
-    settings = "batches padded on the left; a batch ends with its longest text"
+    settings = f"batches padded on the left; a batch ends with its longest text; {_INT8} x86"
+    writer: type[TransformersWriter] = TransformersWriter
 
     def __init__(self, target: Job, draft: Job | None, gamma: int, n_at_once: int) -> None:
         super().__init__(target, draft, gamma, n_at_once)
         if draft and n_at_once > 1:
             raise Unsupported("assisted generation takes one prompt")
-        writer = TransformersWriter(target, draft, gamma)
+        writer = self.writer(target, draft, gamma)
         self.model, self.options = writer.model, writer.options
 
     @classmethod
     def prepare(cls, target: Job, draft: Job | None) -> None:
         """Nothing to convert."""
-        TransformersWriter.prepare(target, draft)
+        cls.writer.prepare(target, draft)
 
     def generate(self, prompts: list[list[int]], n: int) -> list[list[int]]:
         """Prompts of like lengths together, which wastes least on padding."""
@@ -97,67 +167,28 @@ class TransformersBatch(Batch):
         return [texts[i] for i in range(len(prompts))]
 
 
-class TransformersWriter(Writer):
-    """`generate`, with an assistant model."""
+class TransformersOneDnnBatch(TransformersBatch):
+    """int8 by another of torch's engines."""
 
-    settings = "constant number of assistant tokens, no confidence threshold"
-
-    def __init__(self, target: Job, draft: Job | None, gamma: int) -> None:
-        super().__init__(target, draft, gamma)
-        self.model = Transformers(target).model
-        self.model.register_forward_pre_hook(self._count)
-        self.n_runs = 0
-        self.options: dict[str, object] = {}
-        if draft:
-            assistant = Transformers(draft).model
-            config = assistant.generation_config  # what is passed to generate is not used
-            config.num_assistant_tokens = gamma
-            config.num_assistant_tokens_schedule = "constant"
-            config.assistant_confidence_threshold = 0.0
-            self.options["assistant_model"] = assistant
-            assistant.generation_config.eos_token_id = None
-        self.model.generation_config.eos_token_id = None  # no token ends a text
-
-    def _count(self, *_: object) -> None:
-        self.n_runs += 1
-
-    @classmethod
-    def prepare(cls, target: Job, draft: Job | None) -> None:
-        """Nothing to convert."""
-        for job in filter(None, (target, draft)):
-            Transformers.prepare(job)
-
-    def write(self, ids: list[int], n: int, seed: int | None = None) -> list[int]:
-        """Each run of the target gives one token that is no draft."""
-        how: dict[str, object] = {"do_sample": False}
-        if seed is not None:
-            torch.manual_seed(seed)
-            how = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}
-        begun = self.n_runs
-        prompt = torch.tensor([ids])
-        out = self.model.generate(
-            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=n, **how, **self.options
-        )
-        tokens = out[0, len(ids) :].tolist()
-        self.n_tokens += len(tokens)
-        self.n_accepted += len(tokens) - (self.n_runs - begun)
-        return tokens
+    settings = f"batches padded on the left; a batch ends with its longest text; {_INT8} onednn"
+    writer = TransformersOneDnnWriter
 
 
 class TransformersTranslator(Translator):
     """`generate`, with an assistant model; the encoder and the decoder as modules."""
 
-    settings = f"eager; {_INT8}; constant number of assistant tokens, no confidence threshold"
+    settings = f"eager; {_INT8} x86; constant number of assistant tokens, no confidence threshold"
+    engine = "x86"
 
     def __init__(self, target: SourceJob, draft: SourceJob | None, gamma: int) -> None:
         super().__init__(target, draft, gamma)
         torch.set_num_threads(target.n_threads)
         torch.set_grad_enabled(False)
-        self.model = _translator(target)
+        self.model = _translator(target, self.engine)
         self.start = CONFIGS[target.shape]["decoder_start_token_id"]
         self.options: dict[str, object] = {}
         if draft:
-            assistant = _translator(draft)
+            assistant = _translator(draft, self.engine)
             config = assistant.generation_config  # what is passed to generate is not used
             config.num_assistant_tokens = gamma
             config.num_assistant_tokens_schedule = "constant"
@@ -220,19 +251,33 @@ class TransformersTranslator(Translator):
         return torch.log_softmax(logits, -1)[range(len(text)), text].numpy()
 
 
-def _translator(job: SourceJob) -> torch.nn.Module:
+class TransformersOneDnnTranslator(TransformersTranslator):
+    """int8 by another of torch's engines."""
+
+    settings = f"eager; {_INT8} onednn; constant number of assistant tokens, no confidence threshold"
+    engine = "onednn"
+
+    @classmethod
+    def prepare(cls, target: SourceJob, draft: SourceJob | None) -> None:
+        """Other formats do not know the choice."""
+        if target.format != "int8":
+            raise Unsupported("differs in int8 alone")
+
+
+def _translator(job: SourceJob, engine: str) -> torch.nn.Module:
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(job.checkpoint, dtype=torch.float32).eval()
     model.generation_config.eos_token_id = None  # no token ends a text
     model.generation_config.forced_eos_token_id = None
     if job.format == "int8":
-        model = _in_int8(model)
+        model = _in_int8(model, engine)
     elif job.format != "f32":
         raise Unsupported(f"{job.format} is not compared")
     return model
 
 
-def _in_int8(model: torch.nn.Module) -> torch.nn.Module:
+def _in_int8(model: torch.nn.Module, engine: str) -> torch.nn.Module:
     """The model with its linear layers quantised, also those that GPT-2 has by the name of Conv1D."""
+    torch.backends.quantized.engine = engine
     for module in list(model.modules()):
         for name, child in module.named_children():
             if isinstance(child, transformers.pytorch_utils.Conv1D):
