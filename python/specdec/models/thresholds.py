@@ -8,8 +8,9 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +41,7 @@ _REPEATS = 7
 _MANY_ROWS = (17, 64)
 """Rows that take several blocks: wide verification, and a slice of a prompt."""
 _GAIN = 0.05
-"""What a choice must save, of the time of the rows that it concerns, to take the place of the table's own."""
+"""The share of time that a choice must save to take the place of the table's own."""
 
 _MAX_FILE = 1 << 16
 
@@ -159,17 +160,41 @@ def measured() -> Thresholds:
         _core.set_thresholds(before)
 
 
+@dataclass(frozen=True)
+class _Start:
+    """The trial of a threshold that says from how many rows on something is done."""
+
+    name: str
+    dtypes: tuple[Dtype, ...]
+    near: bool
+    """Are the panels near?"""
+    gain: float
+    """The share of time that another value than the table's own must save."""
+    rows: tuple[int, ...] = ()
+    """The numbers of rows that are tried; none: those of one block."""
+
+
+_STARTS: Final = (
+    # Prefetching from memory loses a tenth of the time or saves a third of it, by the state of the
+    # memory, which changes within seconds. So what is seen once must be clear.
+    _Start("fetch_from", DTYPES, near=False, gain=0.2),
+    _Start("fetch_from_near", DTYPES, near=True, gain=_GAIN),
+)
+
+
 def _measured(own: Thresholds, sample: Sample) -> Thresholds:
     best = {name: list(values) for name, values in own.items()}
+    for start in _STARTS:
+        for dtype in start.dtypes:
+            f = DTYPES.index(dtype)
+            rows = start.rows or range(1, own["block_rows"][f] + 1)
+            seconds = _seconds(_changed(best, start.name, f, (_NEVER, 1)), rows, dtype, start.near, sample)
+            best[start.name][f] = best_start(rows, seconds, own[start.name][f], start.gain)
     for f, dtype in enumerate(DTYPES):
         most = own["block_rows"][f]
-        for name, near in (("fetch_from", False), ("fetch_from_near", True)):
-            rows = range(1, most + 1)
-            seconds = _seconds(_changed(best, name, f, (_NEVER, 1)), rows, dtype, near, sample)
-            best[name][f] = best_start(rows, seconds, own[name][f])
         values = range((most + 1) // 2, most + 1)
         seconds = _seconds(_changed(best, "block_rows", f, values), (most, *_MANY_ROWS), dtype, True, sample)
-        best["block_rows"][f] = best_value(values, seconds, own["block_rows"][f])
+        best["block_rows"][f] = best_value(values, seconds, most, _GAIN)
     return best
 
 
@@ -192,10 +217,10 @@ def _seconds(
     return seconds
 
 
-def best_start(rows: Sequence[int], seconds: NDArray[np.float64], own: int) -> int:
+def best_start(rows: Sequence[int], seconds: NDArray[np.float64], own: int, gain: float) -> int:
     """From how many rows on something pays: `seconds` [repeats, rows, 2] without it and with it.
 
-    `own` is what is chosen unless another number surely saves the share `_GAIN` of the time of the rows
+    `own` is what is chosen unless another number surely saves the share `gain` of the time of the rows
     between the two.
     """
     counts = np.asarray(rows)
@@ -203,7 +228,7 @@ def best_start(rows: Sequence[int], seconds: NDArray[np.float64], own: int) -> i
     ratio = np.where(
         counts >= own, without / with_it, with_it / without
     )  # of what `own` does not do to what it does
-    lost = _surely(ratio) - 1.0 + _GAIN
+    lost = _surely(ratio) - 1.0 + gain
 
     def loss(start: int) -> float:
         return float(np.sum(lost[(counts >= start) != (counts >= own)]))
@@ -212,14 +237,14 @@ def best_start(rows: Sequence[int], seconds: NDArray[np.float64], own: int) -> i
     return best if loss(best) < 0.0 else own
 
 
-def best_value(values: Sequence[int], seconds: NDArray[np.float64], own: int) -> int:
+def best_value(values: Sequence[int], seconds: NDArray[np.float64], own: int, gain: float) -> int:
     """Which of some values, of which one is `own`, takes the least time: `seconds` [repeats, cases, values].
 
-    `own` is what is chosen unless another one surely saves the share `_GAIN` of the time.
+    `own` is what is chosen unless another one surely saves the share `gain` of the time.
     """
     ratio = np.mean(_surely(seconds / seconds[:, :, [values.index(own)]]), axis=0)
     best = int(np.argmin(ratio))
-    return values[best] if ratio[best] < 1.0 - _GAIN else own
+    return values[best] if ratio[best] < 1.0 - gain else own
 
 
 def _surely(ratio: NDArray[np.float64]) -> NDArray[np.float64]:
