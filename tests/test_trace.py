@@ -133,7 +133,8 @@ def test_speed() -> None:
     assert math.isnan(TRACE.predicted_speedup)
 
 
-PLAIN = Trace([chain(i, (), 0, (), times=(0.0, 0.05 + 0.01 * i, 0.001)) for i in range(3)])  # t(1) = 0.06
+# t(1) = 0.06: the first round's root has been read in the prefill
+PLAIN = Trace([chain(i, (), 0, (), times=(0.0, (0.004, 0.05, 0.06, 0.07)[i], 0.001)) for i in range(4)])
 
 
 def test_speed_against_a_plain_run() -> None:
@@ -142,7 +143,8 @@ def test_speed_against_a_plain_run() -> None:
     tokens = TRACE.expected_tokens_per_call
     assert trace.rounds == TRACE.rounds
     assert trace.prefill_s == TRACE.prefill_s
-    assert trace.target_s == pytest.approx(0.06)
+    assert trace.target_s == PLAIN.run_s == pytest.approx(0.06)
+    assert Trace(PLAIN.rounds[:1]).run_s == 0.004 and math.isnan(Trace([]).run_s)
     assert trace.cost_coefficient == pytest.approx((0.065 / 13) / 0.06)
     assert trace.ideal_speedup == pytest.approx(tokens / (13 / 4 * (0.065 / 13) / 0.06 + 1))
     # Rounds take (0.065 + 0.39) / 4 s in both models, where t(1) is 0.06 s.
@@ -176,7 +178,7 @@ def test_the_law_of_one_gamma_as_printed() -> None:
 
 
 def test_a_run_measures_t1_in_its_own_plain_rounds() -> None:
-    plain = [chain(i, (), 0, (), times=(0.0, 0.03 + 0.01 * (i % 2), 0.001)) for i in range(6)]
+    plain = [chain(1 + i, (), 0, (), times=(0.0, 0.03 + 0.01 * (i % 2), 0.001)) for i in range(6)]
     trace = Trace([CORRECTED, *plain, BONUS])
     assert trace.target_s == pytest.approx(0.035)
     tokens = trace.expected_tokens_per_call
@@ -335,7 +337,7 @@ def test_summary_and_repr_show_the_figures() -> None:
     assert "acceptance rate         none, nothing was drafted" in PLAIN.summary()
     assert "n_drafted=0, tokens_per_call=1.00" in repr(PLAIN)
     result = Result(None, [99] * 3, "length", None, PLAIN, [1], (0, 0))
-    assert repr(result) == "Result(text=None, n_tokens=3, finish_reason='length', n_calls=3)"
+    assert repr(result) == "Result(text=None, n_tokens=3, finish_reason='length', n_calls=4)"
     assert repr(dataclasses.replace(result, trace=TRACE)).endswith("n_calls=4, acceptance_rate=0.689)")
     assert "batch of  3 sequences" in Trace(TRACE.rounds, n_sequences=3).summary()
     assert repr(TRACE).startswith(

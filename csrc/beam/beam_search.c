@@ -187,9 +187,9 @@ sd_status sd_beam_search_prefill(sd_beam_search* s, int* done) {
         s->begun = 1;
     }
     if (s->n_target_read < n)
-        return sd_forward_slice(&s->target, &s->tree.target, s->prompt, n, &s->n_target_read, 0);
+        return sd_forward_slice(&s->target, &s->tree.target, s->prompt, n, &s->n_target_read, SD_LOGITS_NONE);
     if (s->tree.drafting && s->n_draft_read < n)
-        return sd_forward_slice(&s->draft, &s->tree.draft, s->prompt, n, &s->n_draft_read, 0);
+        return sd_forward_slice(&s->draft, &s->tree.draft, s->prompt, n, &s->n_draft_read, SD_LOGITS_NONE);
     *done = 1;
     s->ready = 1;
     return SD_OK;

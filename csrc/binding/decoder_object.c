@@ -7,6 +7,9 @@
 #include "forward.h"
 #include "module.h"
 
+/* Rows of logits that a forward has room for. */
+#define LOGITS 64
+
 typedef struct decoder_object {
     PyObject_HEAD sd_model_object* model; /* strong reference; NULL until __init__ has succeeded */
     sd_cache cache;
@@ -69,13 +72,15 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
         return -1;
     }
     int slice = sd_prompt_slice(model->model), rows = max_nodes > slice ? max_nodes : slice;
+    int n_logits = max_nodes > LOGITS ? max_nodes : LOGITS;
+    if (sd_prompts_in_slices(model->model)) n_logits = rows; /* whose slices have a length of their own */
     sd_cache cache = {0};
     sd_workspace workspace = {0};
     sd_status status = sd_encoder_check(model->model, source, n_source);
     if (status == SD_OK)
         status = sd_cache_create(&cache, model->model, capacity + max_nodes, max_nodes, 0, &taps);
     if (status == SD_OK)
-        status = sd_workspace_create_for(&workspace, model->model, n_vocab, n_threads, rows, rows,
+        status = sd_workspace_create_for(&workspace, model->model, n_vocab, n_threads, rows, n_logits,
                                          capacity + max_nodes);
     if (status == SD_OK && source != NULL) {
         sd_gil_release(&self->exclusive.saved_thread);
@@ -116,51 +121,70 @@ static void dealloc(PyObject* base) {
     Py_DECREF(type);
 }
 
-/* Copy n rows of the workspace's logits to consecutive rows of `out`. */
-static void copy_logits(const decoder_object* self, int n, float* out) {
+/* Copy rows [first, first + n) of the workspace's logits to consecutive rows of `out`. */
+static void copy_logits(const decoder_object* self, int first, int n, float* out) {
     size_t n_vocab = (size_t)self->workspace.n_vocab;
     for (int i = 0; i < n; i++)
-        memcpy(out + (size_t)i * n_vocab, self->workspace.logits + i * self->workspace.ld_logits,
+        memcpy(out + (size_t)i * n_vocab, self->workspace.logits + (first + i) * self->workspace.ld_logits,
                n_vocab * sizeof *out);
 }
 
-static PyObject* prefill(PyObject* base, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"ids", "logits", "finite", NULL};
-    decoder_object* self = (decoder_object*)base;
-    PyObject *argument, *array = NULL;
-    int logits = 0, finite = 0, n = 0, done = 0;
-    int32_t* ids = NULL;
-    float* rows = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$pp", names, &argument, &logits, &finite)) return NULL;
-    if (enter(self) < 0) return NULL;
-    self->workspace.name = finite ? "the model" : NULL;
-    int n_before = self->cache.n_committed;
-    if (sd_ids_from(argument, "ids", &ids, &n) < 0) goto fail;
-    if (n > self->capacity - n_before) {
-        PyErr_Format(PyExc_ValueError, "%d tokens do not fit the %d free slots", n,
-                     self->capacity - n_before);
-        goto fail;
-    }
-    if (logits) {
-        array = sd_new_array("float32", n, self->workspace.n_vocab, (void**)&rows);
-        if (array == NULL) goto fail;
-    }
-    sd_cache_keep(&self->cache, NULL, 0); /* drop what a forward left */
+/* Run the slices of a prompt [n]; rows: those of the logits that are wanted. On failure an exception is set
+ * and nothing is in the cache that was not there before. */
+static int run_slices(decoder_object* self, const int32_t* ids, int n, sd_prompt_logits logits, float* rows) {
+    int n_before = self->cache.n_committed, done = 0;
     while (done < n) {
         int before = done;
-        sd_status status;
         PyThreadState* saved_thread;
         sd_gil_release(&saved_thread);
-        status = sd_forward_slice(&self->workspace, &self->cache, ids, n, &done, logits);
-        if (status == SD_OK && logits)
-            copy_logits(self, done - before, rows + (size_t)before * (size_t)self->workspace.n_vocab);
+        sd_status status = sd_forward_slice(&self->workspace, &self->cache, ids, n, &done, logits);
+        if (status == SD_OK && logits == SD_LOGITS_ALL)
+            copy_logits(self, 0, done - before, rows + (size_t)before * (size_t)self->workspace.n_vocab);
+        if (status == SD_OK && logits == SD_LOGITS_LAST && done == n)
+            copy_logits(self, self->workspace.n_last_logits - 1, 1, rows);
         sd_gil_take(&saved_thread);
         if (status != SD_OK) sd_raise(status);
         if (status != SD_OK || PyErr_CheckSignals() < 0) {
             sd_cache_cut(&self->cache, n_before); /* nothing is half-changed */
-            goto fail;
+            return -1;
         }
     }
+    return 0;
+}
+
+static PyObject* prefill(PyObject* base, PyObject* args, PyObject* kwargs) {
+    static char* names[] = {"ids", "logits", "last", "finite", NULL};
+    decoder_object* self = (decoder_object*)base;
+    PyObject *argument, *array = NULL;
+    int all = 0, last = 0, finite = 0, n = 0;
+    int32_t* ids = NULL;
+    float* rows = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$ppp", names, &argument, &all, &last, &finite))
+        return NULL;
+    if (enter(self) < 0) return NULL;
+    self->workspace.name = finite ? "the model" : NULL;
+    if (sd_ids_from(argument, "ids", &ids, &n) < 0) goto fail;
+    if (n > self->capacity - self->cache.n_committed) {
+        PyErr_Format(PyExc_ValueError, "%d tokens do not fit the %d free slots", n,
+                     self->capacity - self->cache.n_committed);
+        goto fail;
+    }
+    sd_prompt_logits logits = all ? SD_LOGITS_ALL : last ? SD_LOGITS_LAST : SD_LOGITS_NONE;
+    if (all && last) {
+        PyErr_SetString(PyExc_ValueError, "logits and last are both given, expected one of them");
+        goto fail;
+    }
+    if (last && n == 0) {
+        PyErr_SetString(PyExc_ValueError, "ids is empty, expected at least one token with last");
+        goto fail;
+    }
+    if (logits != SD_LOGITS_NONE) {
+        array = all ? sd_new_array("float32", n, self->workspace.n_vocab, (void**)&rows)
+                    : sd_new_array("float32", self->workspace.n_vocab, -1, (void**)&rows);
+        if (array == NULL) goto fail;
+    }
+    sd_cache_keep(&self->cache, NULL, 0); /* drop what a forward left */
+    if (run_slices(self, ids, n, logits, rows) < 0) goto fail;
     PyMem_Free(ids);
     leave(self);
     return array ? array : Py_NewRef(Py_None);
@@ -196,7 +220,7 @@ static PyObject* forward(PyObject* base, PyObject* args) {
     const sd_branch branch = {
         .cache = &self->cache, .tokens = tokens, .parents = parents, .n_new = n, .n_logits = n};
     status = sd_forward(&self->workspace, &branch, 1);
-    if (status == SD_OK) copy_logits(self, n, rows);
+    if (status == SD_OK) copy_logits(self, 0, n, rows);
     sd_gil_take(&saved_thread);
     if (status != SD_OK) {
         sd_raise(status);
@@ -274,8 +298,8 @@ static PyObject* get_experts_read(PyObject* self, void* closure) {
 
 static PyMethodDef methods[] = {
     {"prefill", (PyCFunction)(void (*)(void))prefill, METH_VARARGS | METH_KEYWORDS,
-     "prefill($self, /, ids, *, logits=False, finite=False)\n--\n\nAppend a prompt; with logits, return [n, "
-     "n_vocab]."},
+     "prefill($self, /, ids, *, logits=False, last=False, finite=False)\n--\n\nAppend a prompt; with logits, "
+     "return [n, n_vocab]; with last, those of the last token alone, [n_vocab]."},
     {"forward", forward, METH_VARARGS,
      "forward($self, tokens, parents, /)\n--\n\nLogits [n_nodes, n_vocab] of a tree behind the "
      "text."},

@@ -159,6 +159,12 @@ static PyObject* get_prefill(PyObject* self, void* closure) {
     return PyUnicode_FromString(sd_engine_names[model ? model->numbers.prefill : SD_ENGINE_ROWS]);
 }
 
+static PyObject* get_prompt_slice(PyObject* self, void* closure) {
+    (void)closure;
+    const sd_model* model = ((sd_model_object*)self)->model;
+    return PyLong_FromLong(model ? sd_prompt_slice(model) : 0);
+}
+
 static PyObject* matrix(PyObject* base, PyObject* argument) {
     const sd_model* model = ((sd_model_object*)base)->model;
     const char* name = PyUnicode_AsUTF8(argument);
@@ -242,6 +248,7 @@ static PyGetSetDef getters[] = {
     SD_GET_N_PARAMETERS(weights_type),
     {"cache_dtype", get_cache_dtype, NULL, "Number format of keys and values.", NULL},
     {"prefill", get_prefill, NULL, "What multiplies the rows of prompts and sources.", NULL},
+    {"prompt_slice", get_prompt_slice, NULL, "Tokens of prompts that a forward reads.", NULL},
     {"config", get_config, NULL, "Copy of the canonical configuration.", NULL},
     {0},
 };

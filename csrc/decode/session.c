@@ -129,8 +129,15 @@ int sd_session_text_room(const sd_session_options* o, const sd_prompt* prompts, 
 static void begin(sd_session* s, int i, const sd_prompt* prompt) {
     sd_sequence* q = &s->sequences[i];
     sd_sequence_begin(q, prompt, text_room(&s->options, prompt));
-    /* the last token of the prompt is the root of the first round */
-    s->prefills[i] = (sd_prefill){q->text, q->n_text - 1, -1, q->source, q->n_source};
+    /* The last token of the prompt is the root of the first round. Where nothing is drafted that round
+     * computes no other row, so the root is read with the prompt, unless prompts have bits of their own. */
+    int with_root = s->drafter == NULL && !sd_prompts_apart(s->options.target);
+    s->prefills[i] = (sd_prefill){.text = q->text,
+                                  .n = q->n_text - 1,
+                                  .n_read = -1,
+                                  .with_root = with_root,
+                                  .source = q->source,
+                                  .n_source = q->n_source};
 }
 
 sd_status sd_session_create(const sd_session_options* options, const sd_prompt* prompts, int n,
@@ -164,7 +171,7 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
     for (int i = 0; i < n; i++) {
         begin(s, i, &prompts[i]);
         status = sd_cache_create(&s->caches[i], options->target, s->n_text + s->max_rows, s->max_rows,
-                                 drafter ? s->max_rows : 0, &taps);
+                                 s->max_rows, &taps);
         if (status != SD_OK) goto fail;
     }
     int rows = n * s->max_rows, budget = options->node_budget, slice = sd_prompt_slice(options->target);

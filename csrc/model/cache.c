@@ -1,5 +1,6 @@
 #include "cache.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* The slots that a layer has: all, or those of its window, of pending nodes, and of as many tokens that may
@@ -119,7 +120,7 @@ static void move_slot(const sd_cache* c, int from, int to) {
 
 /* No node is pending. */
 static void clear(sd_cache* c) {
-    c->n_pending = 0;
+    c->n_pending = c->n_waiting = 0;
     c->n_through = c->n_layer;
 }
 
@@ -321,7 +322,14 @@ sd_status sd_cache_prune(sd_cache* cache, const int32_t* nodes, int n) {
         cache->depths[i] = cache->depths[nodes[i]];
     }
     cache->n_pending = n;
+    cache->n_waiting = 0;
     return SD_OK;
+}
+
+void sd_cache_wait(sd_cache* cache, const float* hidden) {
+    assert(cache->n_pending == 1 && cache->n_through == cache->n_layer && cache->n_hidden >= 1);
+    memcpy(cache->hidden, hidden, (size_t)cache->model->config.d_model * sizeof *hidden);
+    cache->n_waiting = 1;
 }
 
 sd_status sd_cache_settle(sd_cache* cache, int n) {
@@ -343,5 +351,6 @@ sd_status sd_cache_settle(sd_cache* cache, int n) {
     }
     cache->n_committed += n;
     cache->n_pending -= n;
+    cache->n_waiting = 0;
     return SD_OK;
 }

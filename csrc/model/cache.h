@@ -11,7 +11,8 @@
  * commits the beginning that all branches share.
  *
  * Pending nodes may have gone through a part of the layers only, to be finished later (forward.h): these
- * cannot be committed. */
+ * cannot be committed. The last token of a prompt may be a node that has gone through all of them and waits
+ * for the head. */
 #ifndef SD_CACHE_H
 #define SD_CACHE_H
 
@@ -19,18 +20,7 @@
 #include <stdint.h>
 
 #include "encoded.h"
-#include "gemm.h"
 #include "taps.h"
-
-/* A prompt is read in slices of this many tokens: enough that arithmetic outweighs reading the
- * weights. It changes no bits. */
-#define SD_PROMPT_SLICE 64
-/* The same for OpenBLAS, whose bits depend on the slices: they begin at multiples of it. */
-#define SD_BLAS_SLICE SD_GEMM_ROWS
-
-static inline int sd_prompt_slice(const sd_model* model) {
-    return sd_prompts_in_slices(model) ? SD_BLAS_SLICE : SD_PROMPT_SLICE;
-}
 
 typedef struct sd_cache {
     /* Whose keys and values these are; borrowed. */
@@ -69,6 +59,9 @@ typedef struct sd_cache {
     sd_key_values* layers;
     /* Pending nodes that may wait to be finished. */
     int n_hidden;
+    /* The first of the pending nodes that wait to be finished: after n_through layers, or, with n_through =
+     * n_layer, for the head alone. */
+    int n_waiting;
     /* [n_hidden, d_model] f32 residual stream of such nodes after n_through layers. */
     float* hidden;
     /* Hidden states that are kept with tokens and nodes, and these: [n_slots, taps.n, d_model] f32. Nodes
@@ -77,10 +70,17 @@ typedef struct sd_cache {
     float* tapped;
 } sd_cache;
 
+/* The first of as few shares of n > 0 as there can be, even ones, of at most `most` each. */
+static inline int sd_even_share(long n, int most) {
+    long n_shares = (n + most - 1) / most;
+    return (int)((n + n_shares - 1) / n_shares);
+}
+
 /* How many of the next n tokens of a prompt are the next slice. */
 static inline int sd_slice_length(const sd_cache* cache, int n) {
     int most = sd_prompt_slice(cache->model);
-    if (sd_prompts_in_slices(cache->model)) most -= cache->n_committed % most;
+    if (n <= 0 || !sd_prompts_in_slices(cache->model)) return n <= 0 ? 0 : sd_even_share(n, most);
+    most -= cache->n_committed % most;
     return n < most ? n : most;
 }
 
@@ -147,6 +147,9 @@ int sd_cache_copy_low(const sd_cache* cache);
 /* Keep the pending nodes [n], ascending, each with its parent among them or -1, and drop the others;
  * nodes[i] becomes node i. What is kept has the bits it had: they do not depend on the slot. */
 sd_status sd_cache_prune(sd_cache* cache, const int32_t* nodes, int n);
+
+/* Let the one pending node, whose residual stream after all layers is hidden [d_model], wait for the head. */
+void sd_cache_wait(sd_cache* cache, const float* hidden);
 
 /* Commit the first n pending nodes, a chain from whose last node all other pending nodes descend (keep would
  * drop these); node i becomes node i - n. Nothing moves: the slots are those of the positions. */

@@ -174,6 +174,7 @@ static sd_status append(const sd_pass* pass) {
         }
     }
     for (int b = 0, row = 0; b < pass->n_branches; b++) {
+        pass->branches[b].cache->n_waiting = 0;
         place(w, &pass->branches[b], row);
         row += pass->branches[b].n_new;
     }
@@ -269,15 +270,19 @@ sd_status sd_forward_skipping(sd_workspace* w, const unsigned char* skipped, con
                                           .end = n_layer,
                                           .skipped = skipped,
                                           .keep = n_shared > 0 ? n_shared : -1});
-    for (int b = 0; b < n_branches && status == SD_OK; b++) branches[b].cache->n_through = n_shared;
+    for (int b = 0; b < n_branches && status == SD_OK; b++) {
+        sd_cache* cache = branches[b].cache;
+        cache->n_through = n_shared;
+        cache->n_waiting = n_shared > 0 ? cache->n_pending : 0;
+    }
     return status;
 }
 
-/* How many of a branch's first nodes are pending. */
+/* How many of a branch's first nodes wait to be finished. */
 static int count_begun(const sd_branch* branch) {
     const sd_cache* c = branch->cache;
     int n = 0;
-    while (n < branch->n_new && n < c->n_pending && c->tokens[c->n_committed + n] == branch->tokens[n] &&
+    while (n < branch->n_new && n < c->n_waiting && c->tokens[c->n_committed + n] == branch->tokens[n] &&
            c->parents[n] == branch->parents[n])
         n++;
     return n;
@@ -289,9 +294,8 @@ static int drop_others(const sd_branch* branches, int n_branches) {
     int from = 0;
     for (int b = 0; b < n_branches; b++) {
         sd_cache* cache = branches[b].cache;
-        int waits = cache->n_through < cache->n_layer && (from == 0 || cache->n_through == from);
-        int n_begun = waits && cache->n_through > 0 ? count_begun(&branches[b]) : 0;
-        cache->n_pending = n_begun;
+        int n_begun = from == 0 || cache->n_through == from ? count_begun(&branches[b]) : 0;
+        cache->n_pending = cache->n_waiting = n_begun;
         if (n_begun > 0)
             from = cache->n_through;
         else
@@ -323,7 +327,8 @@ sd_status sd_forward_finish(sd_workspace* w, const sd_branch* branches, int n_br
             &(sd_pass){.w = w, .branches = w->parts, .n_branches = n_parts, .end = from, .keep = from});
     if (status != SD_OK) return status;
     start(&rest);
-    for (int b = 0; b < n_branches; b++) branches[b].cache->n_through = n_layer;
+    for (int b = 0; b < n_branches; b++)
+        branches[b].cache->n_through = n_layer, branches[b].cache->n_waiting = 0;
     return SD_OK;
 }
 
@@ -429,15 +434,18 @@ sd_status sd_forward_check(sd_workspace* w, int first, int n) {
 }
 
 sd_status sd_forward_slice(sd_workspace* w, sd_cache* cache, const int32_t* tokens, int n, int* n_done,
-                           int logits) {
-    int32_t parents[SD_BLAS_SLICE], path[SD_BLAS_SLICE];
-    int n_here = sd_slice_length(cache, n - *n_done);
+                           sd_prompt_logits logits) {
+    int32_t parents[SD_MOST_SLICE], path[SD_MOST_SLICE];
+    int n_here = sd_slice_length(cache, n - *n_done), blas = sd_prompts_in_slices(w->model);
+    if (logits == SD_LOGITS_ALL && n_here > w->max_logits) n_here = w->max_logits;
+    int all = logits == SD_LOGITS_ALL, last = logits == SD_LOGITS_LAST && n_here == n - *n_done;
     for (int i = 0; i < n_here; i++) parents[i] = i - 1, path[i] = i;
     const sd_branch branch = {.cache = cache,
                               .tokens = tokens + *n_done,
                               .parents = parents,
                               .n_new = n_here,
-                              .n_logits = logits ? n_here : 0};
+                              /* by OpenBLAS the bits of a row may depend on the rows beside it */
+                              .n_logits = all || (last && blas) ? n_here : last};
     sd_status status = sd_forward_prompt(w, &branch, 1);
     if (status != SD_OK) return status;
     if (w->name && (status = sd_forward_check(w, 0, n_here)) != SD_OK) {

@@ -47,10 +47,15 @@ sd_status sd_forward_check(sd_workspace* workspace, int first, int n);
 long sd_forward_count(void);
 long sd_forward_work(void);
 
-/* Append tokens [n] to a cache as committed text, in slices of sd_prompt_slice(model); *n_done counts
- * the tokens already in, and one call computes one slice. With `logits` the slice's rows are left
- * in workspace->logits. All rows are checked if the workspace has a name. */
+/* After which tokens of a prompt logits are wanted. */
+typedef enum sd_prompt_logits { SD_LOGITS_NONE, SD_LOGITS_LAST, SD_LOGITS_ALL } sd_prompt_logits;
+
+/* Append tokens [n] to a cache as committed text, in slices of at most sd_prompt_slice(model); *n_done counts
+ * the tokens already in, and one call computes one slice, of no more tokens than the workspace has rows of
+ * logits if all are wanted. Its logits are left in workspace->logits: a row for each of its tokens, or, if
+ * the prompt ends with it, n_last_logits rows of which the last is that of the last token. All rows are
+ * checked if the workspace has a name. */
 sd_status sd_forward_slice(sd_workspace* workspace, sd_cache* cache, const int32_t* tokens, int n,
-                           int* n_done, int logits);
+                           int* n_done, sd_prompt_logits logits);
 
 #endif

@@ -57,23 +57,51 @@ static sd_status check_done(const sd_prefill* prefills, int n) {
     return SD_OK;
 }
 
+/* Rows that are left to read of a text that is not done. */
+static int rows_left(const sd_prefill* prefill) {
+    return prefill->n - (prefill->n_read > 0 ? prefill->n_read : 0) + prefill->with_root;
+}
+
+/* Rows of the next slice: as few slices as there can be, of even lengths. */
+static int fit_slice(const sd_model* model, const sd_prefill* prefills, int n) {
+    int slice = sd_prompt_slice(model);
+    long n_rows = 0;
+    if (sd_prompts_in_slices(model)) return slice;
+    for (int i = 0; i < n; i++)
+        if (!sd_prefill_done(&prefills[i])) n_rows += rows_left(&prefills[i]);
+    return n_rows == 0 ? slice : sd_even_share(n_rows, slice);
+}
+
+/* Keep what a branch has read of a text. */
+static sd_status keep(const sd_workspace* w, const sd_branch* branch, int last_row, sd_prefill* prefill) {
+    int n_text = prefill->n - prefill->n_read, with_root = branch->n_new > n_text;
+    int n_kept = branch->n_new - with_root;
+    sd_status status = sd_cache_settle(branch->cache, n_kept);
+    if (status != SD_OK) return status;
+    sd_cache_read(branch->cache, n_kept);
+    prefill->n_read += n_kept;
+    if (with_root) sd_cache_wait(branch->cache, w->hidden + (ptrdiff_t)last_row * w->model->config.d_model);
+    return SD_OK;
+}
+
 sd_status sd_prefill_slice(sd_workspace* w, sd_cache* caches, sd_prefill* prefills, int n) {
-    int32_t parents[SD_BLAS_SLICE], path[SD_BLAS_SLICE]; /* of every chain the same */
-    for (int i = 0; i < SD_BLAS_SLICE; i++) parents[i] = i - 1, path[i] = i;
-    sd_branch branches[SD_PROMPT_SLICE];
-    int read[SD_PROMPT_SLICE]; /* the prefill of each branch */
-    int n_branches = 0, room = sd_prompt_slice(w->model), encoded = 0;
-    int most = sd_prompts_in_slices(w->model) ? 1 : SD_PROMPT_SLICE; /* texts in a forward */
+    int32_t parents[SD_MOST_SLICE]; /* of every chain the same */
+    for (int i = 0; i < SD_MOST_SLICE; i++) parents[i] = i - 1;
+    sd_branch branches[SD_MOST_SLICE];
+    int read[SD_MOST_SLICE]; /* the prefill of each branch */
+    int n_branches = 0, encoded = 0, blas = sd_prompts_in_slices(w->model);
+    int most = blas ? 1 : SD_MOST_SLICE; /* texts in a forward */
     for (int i = 0; i < n && w->model->encoder != NULL; i++) {
         if (prefills[i].n_read >= 0) continue;
         sd_status status = attend(w, caches, prefills, n, i, &encoded);
         if (status != SD_OK || encoded) return status;
     }
+    int room = fit_slice(w->model, prefills, n);
     for (int i = 0; i < n && room > 0 && n_branches < most; i++) {
         sd_prefill* prefill = &prefills[i];
         if (prefill->n_read < 0) begin(caches, prefills, n, i);
         if (!being_read(prefill)) continue;
-        int n_here = sd_slice_length(&caches[i], prefill->n - prefill->n_read);
+        int n_here = blas ? sd_slice_length(&caches[i], rows_left(prefill)) : rows_left(prefill);
         if (n_here > room) n_here = room;
         branches[n_branches] = (sd_branch){.cache = &caches[i],
                                            .tokens = prefill->text + prefill->n_read,
@@ -84,12 +112,11 @@ sd_status sd_prefill_slice(sd_workspace* w, sd_cache* caches, sd_prefill* prefil
     }
     if (n_branches == 0) return check_done(prefills, n);
     sd_status status = sd_forward_prompt(w, branches, n_branches);
-    if (status == SD_OK && w->name && (status = sd_forward_check(w, 0, SD_BLAS_SLICE)) != SD_OK)
+    if (status == SD_OK && w->name && (status = sd_forward_check(w, 0, SD_MOST_SLICE)) != SD_OK)
         for (int b = 0; b < n_branches; b++) sd_cache_keep(branches[b].cache, NULL, 0);
-    for (int b = 0; b < n_branches && status == SD_OK; b++) {
-        status = sd_cache_keep(branches[b].cache, path, branches[b].n_new);
-        if (status == SD_OK) sd_cache_read(branches[b].cache, branches[b].n_new);
-        prefills[read[b]].n_read += branches[b].n_new;
+    for (int b = 0, row = 0; b < n_branches && status == SD_OK; b++) {
+        row += branches[b].n_new;
+        status = keep(w, &branches[b], row - 1, &prefills[read[b]]);
     }
     return status;
 }

@@ -9,6 +9,9 @@
 /* Tokens in common that are worth waiting for: fewer are read again, with others in the same forward. */
 #define WORTH_WAITING 16
 
+/* Rows of logits that are looked at together. */
+#define LOGITS 64
+
 /* Groups that are read at once, where the caller does not say. */
 #define MOST_LANES 16
 
@@ -132,7 +135,8 @@ sd_status sd_score_create(const sd_score_options* options, sd_scored_text* texts
         status = sd_cache_create(&s->caches[i], model, most.n_nodes, most.n_behind_stem + slice, 0, NULL);
         if (status != SD_OK) goto fail;
     }
-    status = sd_workspace_create(&s->workspace, model, options->n_threads, slice, slice, most.n_nodes);
+    status = sd_workspace_create(&s->workspace, model, options->n_threads, slice,
+                                 sd_prompts_in_slices(model) ? slice : LOGITS, most.n_nodes);
     if (status != SD_OK) goto fail;
     s->workspace.name = "the model";
     *out = s;
@@ -281,8 +285,8 @@ static int find_rows(sd_score* s, int n_branches) {
 /* Rows that are looked at. */
 typedef struct rows_of_logits {
     const sd_score* score;
-    const float* logits; /* row i at i, or, with `whole`, at its place among the rows of the forward */
-    int whole;
+    const float* logits; /* row i of those from `first` on, or, with `whole`, at its place in the forward */
+    int whole, first;
 } rows_of_logits;
 
 /* The most probable tokens of a row, with ln p, as the results of one token. */
@@ -304,9 +308,10 @@ static void look_at_rows(void* argument, int thread, int first, int end) {
     const rows_of_logits* rows = argument;
     const sd_score* s = rows->score;
     const sd_score_results* r = &s->options.results;
-    for (int i = first; i < end; i++) {
+    for (int row = first; row < end; row++) {
+        int i = rows->first + row;
         const sd_text_tree* tree = s->row_trees[i];
-        const float* logits = rows->logits + (rows->whole ? s->rows[i] : i) * s->workspace.ld_logits;
+        const float* logits = rows->logits + (rows->whole ? s->rows[i] : row) * s->workspace.ld_logits;
         const sd_row_law law = sd_row_law_of(logits, s->options.model->config.n_vocab);
         int first_want = tree->first_wants[s->row_nodes[i]];
         for (int w = first_want; w >= 0; w = tree->wants[w].next) {
@@ -324,17 +329,19 @@ static void look_at_rows(void* argument, int thread, int first, int end) {
 /* The results of the tokens that are scored after rows of the last forward. */
 static sd_status look(sd_score* s, int n_branches) {
     sd_workspace* w = &s->workspace;
-    int n = find_rows(s, n_branches);
-    rows_of_logits rows = {s, w->logits, sd_prompts_in_slices(s->options.model)};
-    if (n == 0) return SD_OK;
-    if (!rows.whole) {
-        sd_status status = sd_forward_more_logits(w, s->rows, n, &rows.logits);
-        if (status == SD_OK) status = sd_forward_check_more(w, s->rows, n);
-        if (status != SD_OK) return status;
+    int n = find_rows(s, n_branches), whole = sd_prompts_in_slices(s->options.model);
+    for (int first = 0, n_here; first < n; first += n_here) {
+        n_here = !whole && n - first > LOGITS ? LOGITS : n - first;
+        rows_of_logits rows = {s, w->logits, whole, first};
+        if (!whole) {
+            sd_status status = sd_forward_more_logits(w, s->rows + first, n_here, &rows.logits);
+            if (status == SD_OK) status = sd_forward_check_more(w, s->rows + first, n_here);
+            if (status != SD_OK) return status;
+        }
+        const sd_team team = sd_team_open(w->n_threads);
+        sd_team_run(&team, n_here, 1, look_at_rows, &rows);
+        sd_team_close(&team);
     }
-    const sd_team team = sd_team_open(w->n_threads);
-    sd_team_run(&team, n, 1, look_at_rows, &rows);
-    sd_team_close(&team);
     return SD_OK;
 }
 

@@ -3,6 +3,7 @@
 #define SD_WEIGHTS_H
 
 #include "config.h"
+#include "prompt_slice.h"
 #include "table.h"
 #include "tensors.h"
 
@@ -56,6 +57,7 @@ typedef struct sd_numbers {
 typedef struct sd_model {
     sd_config config;
     sd_numbers numbers;
+    int row_slice;                               /* tokens of a prompt that the row kernels read at a time */
     sd_arena arena;                              /* owns everything below */
     sd_layer* layers;                            /* [n_layer] */
     sd_matrix head;                              /* [sd_head_rows, d_model]; its own or its target's */
@@ -91,6 +93,11 @@ static inline int sd_prompts_apart(const sd_model* model) {
  * places, a slice of one text at a time. */
 static inline int sd_prompts_in_slices(const sd_model* model) {
     return sd_prompt_engine(model) == SD_ENGINE_BLAS;
+}
+
+/* Tokens of a prompt that a forward reads, of one text or several, at most SD_MOST_SLICE. */
+static inline int sd_prompt_slice(const sd_model* model) {
+    return sd_prompts_in_slices(model) ? SD_BLAS_SLICE : model->row_slice;
 }
 
 /* Allocate an empty model; the arrays of the configuration are copied. target: the finished model whose token

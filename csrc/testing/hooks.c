@@ -77,6 +77,16 @@ static PyObject* profile_end(PyObject* module, PyObject* ignored) {
     return dict;
 }
 
+static PyObject* prompt_slice(PyObject* module, PyObject* argument) {
+    (void)module;
+    long n = PyLong_AsLong(argument);
+    if (n == -1 && PyErr_Occurred()) return NULL;
+    if (n < 0 || n > SD_MOST_SLICE)
+        return PyErr_Format(PyExc_ValueError, "%ld, expected 0 to %d", n, SD_MOST_SLICE);
+    sd_row_slice_force((int)n);
+    return Py_NewRef(Py_None);
+}
+
 PyMethodDef sd_testing_functions[] = {
     {"_adaptive_gamma_reads", sd_hook_adaptive_gamma_reads, METH_VARARGS, "What a target's rows read."},
     {"_adaptive_gamma_rides", sd_hook_adaptive_gamma_rides, METH_VARARGS, "Rows that ride behind a row."},
@@ -94,5 +104,7 @@ PyMethodDef sd_testing_functions[] = {
     {"_forward_work", forward_work, METH_NOARGS, "Attentions and MLPs that rows have gone through."},
     {"_profile_begin", profile_begin, METH_NOARGS, "Begin to measure what this thread's time goes to."},
     {"_profile_end", profile_end, METH_NOARGS, "Seconds of each activity since then."},
+    {"_prompt_slice", prompt_slice, METH_O,
+     "Tokens of a prompt that models made from now on read at a time; 0: their own choice."},
     {0},
 };

@@ -97,6 +97,9 @@ class Model:
     def prefill(self) -> Engine:
         """What multiplies the rows of prompts, or of an encoder's sources."""
     @property
+    def prompt_slice(self) -> int:
+        """Tokens of prompts that a forward reads, of one text or of several."""
+    @property
     def cache_dtype(self) -> CacheDtype:
         """Number format of keys and values: "f32" or "bf16"."""
     @property
@@ -296,9 +299,14 @@ class Decoder:
     def experts_read(self) -> int:
         """Experts that all forward passes so far have read, counted in all layers; no shared ones."""
     def prefill(
-        self, ids: Sequence[int] | NDArray[np.int32], *, logits: bool = False, finite: bool = False
+        self,
+        ids: Sequence[int] | NDArray[np.int32],
+        *,
+        logits: bool = False,
+        last: bool = False,
+        finite: bool = False,
     ) -> NDArray[np.float32] | None:
-        """Append a prompt. With ``logits``, return [len(ids), n_vocab].
+        """Append a prompt. With ``logits``, return [len(ids), n_vocab]; with ``last``, [n_vocab] of the last.
 
         With ``finite`` numbers that are not raise NotFiniteError, and nothing is appended.
         """

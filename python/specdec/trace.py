@@ -57,7 +57,8 @@ class Round:
         Block verification judges no draft alone; its betas are sum(min(target, draft)).
     draft_s, verify_s, other_s : float
         Seconds spent in the draft's forward passes, in the target's, and on the rest (distributions of both,
-        acceptance, bookkeeping).
+        acceptance, bookkeeping). Plain decoding reads the whole prompt in the prefill, so that in its first
+        round the target computes logits alone.
         In a batch these are the times of the whole batch's round.
     experts : float
         Experts that a layer of the target with a mixture of experts has read, on average; in a batch, for the
@@ -227,6 +228,12 @@ _TOKEN_COLUMNS: Final = ("round", "position", "token", "origin", "beta")
 _FEWEST_PLAIN = 5  # rounds without drafts that a run's own t(1) is taken from
 
 
+def _mean_run_s(rounds: Sequence[Round]) -> float:
+    """Mean seconds of the target in rounds, those apart of which the prefill has done a part."""
+    whole = [r.verify_s for r in rounds if r.index > 0 or r.drafted] or [r.verify_s for r in rounds]
+    return _ratio(math.fsum(whole), len(whole))
+
+
 class RoundTimes:
     """Where the seconds of rounds were spent; what has `rounds` with these times inherits it."""
 
@@ -380,7 +387,7 @@ class Trace(RoundTimes):
             self.rounds,
             prefill_s=self.prefill_s,
             n_sequences=self.n_sequences,
-            target_s=plain.verify_s / plain.n_calls,
+            target_s=plain.run_s,
         )
 
     # -- counts and times ---------------------------------------------------------------------------------
@@ -389,6 +396,15 @@ class Trace(RoundTimes):
     def n_calls(self) -> int:
         """Runs of the target, one a round (the prefill is not counted)."""
         return len(self.rounds)
+
+    @property
+    def run_s(self) -> float:
+        """Mean seconds of a run of the target. NaN if there was no round.
+
+        Of plain decoding the first round of a text is left out, if there are others: what it needs of the
+        prompt's last token is computed with the rest of the prompt.
+        """
+        return _mean_run_s(self.rounds)
 
     @property
     def n_drafted(self) -> int:
@@ -537,10 +553,10 @@ class Trace(RoundTimes):
         """
         if self._target_s is not None:
             return self._target_s
-        plain = [r.verify_s for r in self.rounds if not r.drafted]
+        plain = [r for r in self.rounds if not r.drafted]
         if len(plain) < _FEWEST_PLAIN or (self.n_sequences > 1 and self.n_drafted):
             return math.nan
-        return math.fsum(plain) / len(plain)
+        return _mean_run_s(plain)
 
     @property
     def cost_coefficient(self) -> float:
@@ -627,6 +643,7 @@ class Trace(RoundTimes):
             "acceptance_by_position": self.acceptance_by_position,
             "tokens_per_call": self.tokens_per_call,
             "experts_per_call": self.experts_per_call,
+            "run_s": self.run_s,
             "target_s": self.target_s,
             "cost_coefficient": self.cost_coefficient,
             "expected_tokens_per_call": self.expected_tokens_per_call,

@@ -7,6 +7,9 @@
 #include "draft_tokens.h"
 #include "forward.h"
 
+/* Rows of a text that are read together with the root's, at most: more are read in slices. */
+#define MOST_CATCH_UP 64
+
 /* How a sequence is read. */
 typedef struct reading {
     const int32_t* prompt;  /* [n_prompt] on its way into the cache; borrowed */
@@ -35,7 +38,7 @@ typedef struct eagle_predictor {
     float* features;     /* [n_sequences, row_room, the wider of features and d_model] */
     float* own;          /* [n_sequences, n_slots, d_model] what pending rows hand to their children */
     int n_slots;         /* pending rows of a sequence, at most */
-    float* slice;        /* [SD_PROMPT_SLICE, width] features of a slice */
+    float* slice;        /* [slice of a prompt, width] features of a slice */
     float* logits;       /* [n_sequences · n_rows, ld] where tokens are translated, else no rows */
     int n_logits;
     ptrdiff_t ld;
@@ -60,7 +63,8 @@ static void lay_out(eagle_predictor* r) {
     r->tokens = sd_arena_take(arena, rows, sizeof *r->tokens);
     r->features = sd_arena_take(arena, rows, (size_t)feature_room(c) * sizeof *r->features);
     r->own = sd_arena_take(arena, n * (size_t)r->n_slots, d_model * sizeof *r->own);
-    r->slice = sd_arena_take(arena, SD_PROMPT_SLICE, (size_t)c->features.width * sizeof *r->slice);
+    r->slice = sd_arena_take(arena, (size_t)sd_prompt_slice(r->eagle->model),
+                             (size_t)c->features.width * sizeof *r->slice);
     r->logits =
         sd_arena_take(arena, r->eagle->tokens ? (size_t)r->n_logits : 0, (size_t)r->ld * sizeof *r->logits);
 }
@@ -103,9 +107,9 @@ static sd_status check_target(const eagle_predictor* r, const sd_cache* target, 
 /* Commit rows of `text` up to row `end`, a slice of them at most. */
 static sd_status read_slice(eagle_predictor* r, int sequence, const int32_t* text, const sd_cache* target,
                             int end) {
-    int32_t parents[SD_PROMPT_SLICE];
+    int32_t parents[SD_MOST_SLICE];
     sd_cache* cache = &r->caches[sequence];
-    int first = cache->n_committed, n = end - first < SD_PROMPT_SLICE ? end - first : SD_PROMPT_SLICE;
+    int first = cache->n_committed, n = sd_slice_length(cache, end - first);
     ptrdiff_t width = r->eagle->model->config.features.width;
     for (int i = 0; i < n; i++) {
         parents[i] = i - 1;
@@ -283,6 +287,7 @@ static void release(sd_predictor* base) {
 static sd_status make_room(eagle_predictor* r, const sd_prediction* of) {
     const sd_model* model = r->eagle->model;
     int n = r->n_sequences, n_ctx = model->config.n_ctx, n_rows = n * r->row_room;
+    int slice = sd_prompt_slice(model);
     int n_slots = (of->n_text < n_ctx ? of->n_text : n_ctx) + r->n_slots;
     for (int i = 0; i < n; i++) {
         sd_status status = sd_cache_create(&r->caches[i], model, n_slots, r->n_slots, 0, NULL);
@@ -290,7 +295,7 @@ static sd_status make_room(eagle_predictor* r, const sd_prediction* of) {
     }
     for (ptrdiff_t i = 0; r->eagle->tokens != NULL && i < r->n_logits * r->ld; i++) r->logits[i] = -INFINITY;
     return sd_workspace_create_for(&r->workspace, model, r->n_vocab, of->drafting->n_threads,
-                                   n_rows > SD_PROMPT_SLICE ? n_rows : SD_PROMPT_SLICE, r->n_logits, n_slots);
+                                   n_rows > slice ? n_rows : slice, r->n_logits, n_slots);
 }
 
 /* Does it read hidden states of a target of this width and with this vocabulary? */
@@ -314,7 +319,7 @@ sd_status sd_eagle_predictor_make(const void* given, const sd_prediction* of, sd
     if (status != SD_OK) return status;
     eagle_predictor* r = sd_alloc(sizeof *r);
     if (r == NULL) return SD_ERR_MEMORY;
-    int catch_up = of->n_nodes < SD_PROMPT_SLICE ? of->n_nodes : SD_PROMPT_SLICE;
+    int catch_up = of->n_nodes < MOST_CATCH_UP ? of->n_nodes : MOST_CATCH_UP;
     *r = (eagle_predictor){.base = {.begin = begin,
                                     .read = read_prompts,
                                     .follow = follow,

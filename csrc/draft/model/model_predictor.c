@@ -89,7 +89,8 @@ static sd_status follow(sd_predictor* base, sd_proposal* p) {
     if (r->options.skipped) return follow_in_target(r, cache, p->n_text);
     sd_cache_follow(cache, p->text, p->n_text - 1);
     for (int n_read = cache->n_committed; p->n_text - n_read > CATCH_UP;) {
-        sd_status status = sd_forward_slice(&r->workspace, cache, p->text, p->n_text - CATCH_UP, &n_read, 0);
+        sd_status status =
+            sd_forward_slice(&r->workspace, cache, p->text, p->n_text - CATCH_UP, &n_read, SD_LOGITS_NONE);
         if (status != SD_OK) return status;
     }
     return SD_OK;

@@ -13,7 +13,7 @@ from specdec.decoding.generate import generate
 from specdec.decoding.result import Result
 from specdec.drafts import Draft
 from specdec.models.model import Model, Prompt
-from specdec.trace import invalid_speedup
+from specdec.trace import Trace, invalid_speedup
 
 __all__ = ["NOT_RUN", "RoundCosts", "Speedup", "TimedRuns", "run_in_turns", "speedups", "timed_ways"]
 
@@ -167,7 +167,7 @@ class TimedRuns:
         guess, draft, verify = [], [], []
         for ours, theirs in zip(self.turns, plain.turns, strict=True):
             traces, base = [result.trace for result in ours], [result.trace for result in theirs]
-            target_s = math.fsum(one.verify_s for one in base) / sum(one.n_calls for one in base)
+            target_s = Trace([round_ for one in base for round_ in one.rounds]).run_s
             n_calls, n_drafted = (sum(getattr(t, name) for t in traces) for name in ("n_calls", "n_drafted"))
             draft_s = math.fsum(one.draft_s for one in traces)
             if n_drafted:

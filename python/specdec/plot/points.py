@@ -141,7 +141,7 @@ def _pair_of_runs(runs: Sequence[Run]) -> Pair:
         missing = "plain decoding (draft=None)" if drafted else "speculative decoding"
         raise InputError(f"there is no run of {missing} among the runs; a speed-up compares the two")
     base, every = trace_of(plain), trace_of(drafted)
-    target_s = base.verify_s / base.n_calls
+    target_s = base.run_s
     points = []
     for trace in drafted:
         full = full_rounds(trace)
