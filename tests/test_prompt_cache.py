@@ -128,9 +128,15 @@ def test_a_sliding_window(make_mistral: Factory) -> None:
         assert_equal(one, other)
 
 
+@needs_hooks
 def test_windows_that_have_moved_on(make_mistral: Factory) -> None:
-    """What a text with windows has forgotten is read again; of two texts the one that knows more is taken."""
+    """What a text with windows has forgotten is read again; of two texts the one that knows more is taken.
+
+    What it remembers goes with the slices of prompts.
+    """
+    _core._prompt_slice(64)  # type: ignore[attr-defined]
     model = specdec.load(make_mistral(max_position_embeddings=1024))
+    _core._prompt_slice(0)  # type: ignore[attr-defined]
     ids = [(7 * i + i * i) % 61 for i in range(700)]
     cache, options = PromptCache(), {"max_new_tokens": 4, "logits": True, "ignore_eos": True}
 
