@@ -35,11 +35,8 @@ class Specdec(Engine):
         job.checkpoint  # noqa: B018
 
     def prefill(self, ids: list[int]) -> NDArray[np.float32]:
-        """All but the last token, then the last: only its logits are wanted."""
-        self.decoder.prefill(ids[:-1])
-        logits = self.decoder.forward(ids[-1:], [-1])
-        self.decoder.keep([0])
-        return logits[0]
+        """Only the logits of the last token are wanted."""
+        return self.decoder.prefill(ids, last=True)
 
     def forward(self, ids: list[int]) -> NDArray[np.float32]:
         """A chain, committed."""
