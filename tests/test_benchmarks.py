@@ -17,6 +17,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks import decodings, engine
 from benchmarks.__main__ import PROGRAMS, main, parser
 from benchmarks.builds import Builds
+from benchmarks.peers.comparing import Column, Contest
+from benchmarks.peers.engine import CACHE, CELLS
+from benchmarks.peers.engine import Engine as PeerEngine
 from benchmarks.report import Report, Speedup, Spread
 from benchmarks.shapes import random_model
 from specdec import _core
@@ -159,6 +162,84 @@ def test_a_small_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with open(tmp_path / f"{name}-toy.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert rows and all(any(value for value in row.values()) for row in rows)
+
+
+class Noting(PeerEngine):
+    """Notes how long the cache is before and after each run."""
+
+    def __init__(self) -> None:
+        super().__init__(SimpleNamespace(ids=lambda n: list(range(n))))
+        self.length, self.runs = 0, []
+
+    @classmethod
+    def prepare(cls, job: Any) -> None:
+        raise NotImplementedError
+
+    def prefill(self, ids: list[int]) -> Any:
+        return self.forward(ids)
+
+    def forward(self, ids: list[int]) -> Any:
+        time.sleep(1e-3)
+        self.runs.append((self.length, self.length + len(ids)))
+        self.length += len(ids)
+
+    def trim(self, n: int) -> None:
+        self.length = min(self.length, n)
+
+
+def test_bursts_of_peers_begin_with_the_same_cache() -> None:
+    noting = Noting()
+    for cell in (*CELLS, "plain", "prefill 512", "t(9)"):
+        noting.runs.clear()
+        begun = time.perf_counter()
+        samples = noting.burst(cell, 0.03)
+        assert samples and sum(samples) < time.perf_counter() - begun
+        n = 0 if cell.startswith("prefill") else CACHE
+        runs = [run for run in noting.runs if run != (0, CACHE)] or noting.runs  # one fills the cache
+        assert set(runs) == {(n, n + CELLS[cell])}
+        assert len(runs) > len(samples)  # some warm up
+
+
+def test_a_run_longer_than_its_burst_counts() -> None:
+    noting = Noting()
+    assert len(noting.burst("prefill 32", 1e-6)) == 1 and len(noting.runs) == 2  # the first run of a cell
+    assert len(noting.burst("prefill 32", 1e-6)) == 1 and len(noting.runs) == 3
+
+
+def test_every_setting_of_specdec_is_compared_with_peers_alone() -> None:
+    times = {"specdec": [3.0, 3.0], "specdec, tiles": [1.0, 1.0], "one": [2.0, 4.0], "other": [6.0, 8.0]}
+    contest = Contest({name: Column({"cell": values}) for name, values in times.items()})
+    contest.beside = {name: {"cell": times["specdec"]} for name in list(times)[1:]}
+    assert contest.best("cell", higher_is_better=False) == ("one", Spread.of([2 / 3, 4 / 3]))
+    found = contest.best("cell", higher_is_better=False, setting="specdec, tiles")
+    assert found == ("one", Spread.of([2.0, 4.0]))
+    assert contest.best("other", higher_is_better=False) is None
+
+
+@pytest.mark.slow
+def test_specdec_beside_itself_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    words = ["peers-batch", "--work", str(tmp_path / "work"), "--formats", "int8", "--pairs", "paper6+paper6"]
+    words += ["--engines", "specdec, auto", "specdec, plain", "--at-once", "2", "--tokens", "4"]
+    (table,) = main([*words, "--repeats", "1", "--threads", "1"]).tables
+    plain, drafted = table.rows
+    assert plain[:2] == (0, 2) and isinstance(plain[2], Spread) and plain[3] == "without a draft"
+    assert all(isinstance(cell, Spread) for cell in (*drafted[2:5], drafted[-1]))
+
+
+@pytest.mark.slow
+@pytest.mark.oracle
+def test_forwards_beside_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPT-2's layout, whose linear layers torch does not quantise as they are."""
+    monkeypatch.chdir(ROOT)
+    words = ["peers", "--work", str(tmp_path / "work"), "--engines", "transformers", "transformers, oneDNN"]
+    words += ["--formats", "f32", "int8", "--shapes", "paper6", "--cells", "plain", "prefill 32"]
+    words += ["--repeats", "1", "--threads", "1", "--seconds", "0.01", "--prefill-seconds", "0.01"]
+    tables = main(words).tables
+    assert tables[0].rows[2][1] == "differs in int8 alone"
+    for row, limit in ((tables[0].rows[1], 1e-4), (tables[1].rows[1], 0.3), (tables[1].rows[2], 0.3)):
+        assert isinstance(row[1], Spread) and isinstance(row[2], Spread) and row[-1] < limit
+    assert tables[1].rows[1][-1] > 0.01  # quantised indeed
 
 
 @pytest.mark.slow

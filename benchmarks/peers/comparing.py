@@ -69,12 +69,18 @@ class Contest:
     columns: dict[str, Column]
     beside: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 
-    def best(self, cell: str, higher_is_better: bool) -> tuple[str, Spread] | None:
-        """The fastest peer, and how many times as fast specdec is, by round; None without a peer."""
+    def best(self, cell: str, higher_is_better: bool, setting: str = "specdec") -> tuple[str, Spread] | None:
+        """The fastest peer, and how many times as fast specdec is, by round; None without a peer.
+
+        `setting` is the column of specdec; only the first has values in the same rounds as every peer where
+        the peers come in groups.
+        """
         found = {}
         for peer, ours in self.beside.items():
             if peer.startswith("specdec"):  # another setting of it
                 continue
+            if setting != "specdec":
+                ours = self.columns[setting].values
             pairs = list(zip(ours.get(cell, []), self.columns[peer].values.get(cell, []), strict=False))
             if pairs and not self.columns[peer].reason:  # one may end early
                 found[peer] = Spread.of(a / b if higher_is_better else b / a for a, b in pairs)
@@ -256,6 +262,10 @@ def forwards(args: argparse.Namespace, report: Report) -> None:
         best = [contest.best(cell, higher_is_better=False) for cell in args.cells]
         table.row("fastest peer", *(found and found[0] for found in best), None)
         table.row("specdec, times as fast", *(found and found[1] for found in best), None)
+        for name, column in contest.columns.items():
+            if name.startswith("specdec, ") and not column.reason:
+                best = [contest.best(cell, higher_is_better=False, setting=name) for cell in args.cells]
+                table.row(f"{name}, times as fast", *(found and found[1] for found in best), None)
         say_settings(contest.columns, report)
 
 

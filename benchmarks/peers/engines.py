@@ -8,6 +8,7 @@ from importlib import import_module
 ENGINES = {
     "specdec": "with_specdec.Specdec",
     "specdec, OpenBLAS": "with_specdec.SpecdecBlas",
+    "specdec, tiles": "with_specdec.SpecdecTiles",
     "llama.cpp": "with_llama_cpp.LlamaCpp",
     "openvino": "with_openvino.OpenVino",
     "onnxruntime": "with_onnxruntime.OnnxRuntime",

@@ -52,15 +52,21 @@ class Specdec(Engine):
 class SpecdecBlas(Specdec):
     """The same with the products of prompts by OpenBLAS."""
 
-    reads_prompts = "blas"
+    reads_prompts, format = "blas", "f32"
     cells = tuple(cell for cell in CELLS if cell.startswith("prefill"))
 
     @classmethod
     def prepare(cls, job: Job) -> None:
-        """Only f32 can."""
-        if job.format != "f32":
-            raise Unsupported("prefill='blas' is of f32 models")
+        """Only one format can."""
+        if job.format != cls.format:
+            raise Unsupported(f"prefill={cls.reads_prompts!r} is of {cls.format} models")
         super().prepare(job)
+
+
+class SpecdecTiles(SpecdecBlas):
+    """The same with the products of prompts in the order of tiles."""
+
+    reads_prompts, format = "tiles", "bf16"
 
 
 class SpecdecPair(Pair):
