@@ -233,13 +233,12 @@ def test_forwards_beside_transformers(tmp_path: Path, monkeypatch: pytest.Monkey
     """GPT-2's layout, whose linear layers torch does not quantise as they are."""
     monkeypatch.chdir(ROOT)
     words = ["peers", "--work", str(tmp_path / "work"), "--engines", "transformers", "transformers, oneDNN"]
-    words += ["--formats", "f32", "int8", "--shapes", "paper6", "--cells", "plain", "prefill 32"]
+    words += ["--formats", "int8", "--shapes", "paper6", "--cells", "plain", "prefill 32"]
     words += ["--repeats", "1", "--threads", "1", "--seconds", "0.01", "--prefill-seconds", "0.01"]
-    tables = main(words).tables
-    assert tables[0].rows[2][1] == "differs in int8 alone"
-    for row, limit in ((tables[0].rows[1], 1e-4), (tables[1].rows[1], 0.3), (tables[1].rows[2], 0.3)):
-        assert isinstance(row[1], Spread) and isinstance(row[2], Spread) and row[-1] < limit
-    assert tables[1].rows[1][-1] > 0.01  # quantised indeed
+    (table,) = main(words).tables
+    for row in table.rows[1:3]:
+        assert isinstance(row[1], Spread) and isinstance(row[2], Spread)
+        assert 0.01 < row[-1] < 0.3  # quantised, and the same model
 
 
 @pytest.mark.slow
