@@ -128,7 +128,8 @@ def test_wrong_panels_are_refused() -> None:
 # ------------------------------------------------------------------------------------- which are chosen
 
 
-OWN = {"fetch_from": [6, 6, 4, 3], "fetch_from_near": [3, 3, 3, 3], "block_rows": [12, 12, 9, 9]}
+NO_TILES = {"tiles_from": [NEVER] * 4}
+OWN = {"fetch_from": [6, 6, 4, 3], "fetch_from_near": [3, 3, 3, 3], "block_rows": [12, 12, 9, 9]} | NO_TILES
 
 
 class MadeUpMachine:
@@ -154,7 +155,11 @@ class MadeUpMachine:
 
 
 def test_the_best_thresholds_are_found() -> None:
-    best = {"fetch_from": [4, 6, 1, NEVER], "fetch_from_near": [3, NEVER, 9, 2], "block_rows": [7, 12, 5, 8]}
+    best = {
+        "fetch_from": [4, 6, 1, NEVER],
+        "fetch_from_near": [3, NEVER, 9, 2],
+        "block_rows": [7, 12, 5, 8],
+    } | NO_TILES
     found = thresholds._measured(OWN, MadeUpMachine(best, 0.3, 0.02))
     assert found == best
 
@@ -162,7 +167,7 @@ def test_the_best_thresholds_are_found() -> None:
 @pytest.mark.parametrize(("saved", "noise"), [(0.0, 0.2), (0.03, 0.0)])
 def test_what_makes_no_difference_stays(saved, noise) -> None:
     """Noise decides nothing, nor does a gain that is no more than noise would be."""
-    best = {"fetch_from": [1] * 4, "fetch_from_near": [NEVER] * 4, "block_rows": [6] * 4}
+    best = {"fetch_from": [1] * 4, "fetch_from_near": [NEVER] * 4, "block_rows": [6] * 4} | NO_TILES
     assert thresholds._measured(OWN, MadeUpMachine(best, saved, noise)) == OWN
 
 

@@ -19,6 +19,24 @@ static int has_avxvnni(void) {
 }
 #endif
 
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* Has the processor tiles for int8 and bf16, and does Linux let this process use them? Linux wants to be
+ * asked, as the state of a thread grows by 8 KiB, and refuses where a thread has a stack for signals that is
+ * too small for that. */
+static int may_use_tiles(void) {
+    enum { TILE_DATA = 18, REQUEST_PERMISSION = 0x1023 };   /* <asm/prctl.h> of Linux 5.16 */
+    const unsigned wanted = 1u << 22 | 1u << 24 | 1u << 25; /* AMX-BF16, AMX-TILE, AMX-INT8 */
+    unsigned a, b, c, d;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & wanted) != wanted) return 0;
+    return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+}
+#else
+static int may_use_tiles(void) { return 0; }
+#endif
+
 const char* const sd_format_names[SD_N_FORMATS] = {"f32", "bf16", "int8", "int4"};
 
 const sd_kernels* sd_kernels_chosen;
@@ -31,7 +49,7 @@ float sdk_tree_sum(const float* lanes) {
     return sum[0] + sum[1];
 }
 
-#define MAX_TABLES 6
+#define MAX_TABLES 7
 
 int sd_kernels_available(const sd_kernels** tables, int n_max) {
     const sd_kernels* found[MAX_TABLES];
@@ -43,9 +61,9 @@ int sd_kernels_available(const sd_kernels** tables, int n_max) {
                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     /* every processor with AVX2 but one from 2012 has F16C; GCC 12 cannot ask for it */
     int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
-    if (sdk_table_avx512() && avx512 && __builtin_cpu_supports("avx512bf16") &&
-        __builtin_cpu_supports("avx512vnni"))
-        found[n++] = sdk_table_avx512();
+    int dots = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
+    if (sdk_table_amx() && avx512 && dots && may_use_tiles()) found[n++] = sdk_table_amx();
+    if (sdk_table_avx512() && avx512 && dots) found[n++] = sdk_table_avx512();
     if (sdk_table_avx512f() && avx512) found[n++] = sdk_table_avx512f();
     if (sdk_table_avxvnni() && avx2 && has_avxvnni()) found[n++] = sdk_table_avxvnni();
     if (sdk_table_avx2() && avx2) found[n++] = sdk_table_avx2();

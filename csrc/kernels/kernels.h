@@ -28,7 +28,7 @@ typedef void (*sd_panel_kernel)(int n_rows, const void* x, const void* panel, in
                                 ptrdiff_t ldy);
 
 typedef struct sd_kernels {
-    const char* name;         /* "ref", "avx2", "avxvnni", "avx512f", "avx512", "neon" */
+    const char* name;         /* "ref", "avx2", "avxvnni", "avx512f", "avx512", "amx", "neon" */
     sd_thresholds thresholds; /* those that are used where none were measured */
 
     /* Products with packed panels, per number format: first rows are prepared, then multiplied with
@@ -141,6 +141,7 @@ const sd_kernels* sdk_table_avx2(void);
 const sd_kernels* sdk_table_avxvnni(void);
 const sd_kernels* sdk_table_avx512f(void);
 const sd_kernels* sdk_table_avx512(void);
+const sd_kernels* sdk_table_amx(void);
 const sd_kernels* sdk_table_neon(void);
 
 /* The table of this process: the one named `forced` (NULL or "": the best one), among those that

@@ -15,6 +15,8 @@
 
 #include <string.h>
 
+#include "row_block.h"
+
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)
 #define NAME(base) JOIN(base, ISA)
@@ -322,7 +324,8 @@ static const sd_kernels NAME(table) = {
     .name = ISA_NAME,
     .thresholds = {.fetch_from = {6, BF16_PAIRS ? 6 : 3, 4, 3},
                    .fetch_from_near = {3, 3, 3, 3},
-                   .block_rows = {MAX_ROWS, MAX_ROWS, MAX_ROWS_DOT, MAX_ROWS_DOT}},
+                   .block_rows = {MAX_ROWS, MAX_ROWS, MAX_ROWS_DOT, MAX_ROWS_DOT},
+                   .tiles_from = {SD_NEVER, SD_NEVER, SD_NEVER, SD_NEVER}},
     .prepare = {NAME(prepare_f32), NAME(prepare_bf16), NAME(prepare_int8), NAME(prepare_int4)},
     .panel = {NAME(panel_f32), NAME(panel_bf16), NAME(panel_int8), NAME(panel_int4)},
     .prepare_tiles = NAME(prepare_tiles),

@@ -116,21 +116,13 @@ INLINE void bf16_block(const int n_rows, const int n_halves, const float* x, ptr
 
 /* ----------------------------------------------------------------------------- int8 and int4 */
 
-/* What a block of a row adds to. Its scale is a power of two, 2^e, so that neither a conversion nor a
- * product is needed to apply it: a sum of integers that starts from the bits of 1.5 · 2^(23 + e) is,
- * read as a float, 2^e · (1.5 · 2²³ + sum), exactly. */
-typedef struct row_block {
-    int32_t start; /* those bits − OFFSET · Σ codes of the row, so that the sum counts q alone */
-    float base;    /* 1.5 · 2^(23 + e): what is to be taken off */
-} row_block;
-
 #define N_UNITS (SD_PANEL / UNIT_LANES)
 #define FOR_UNITS UNROLL for (int u = first; u < first + at_once; u++)
 
 /* sum = fma(float(Σ x_q · w_q) · x_scale, w_scale, sum), blocks ascending; the inner sums are
  * integers, exact, so their order is free. x and block: of the first row in the first block; `n_all`
  * rows lie between blocks. */
-INLINE void int_block(const int n_rows, const int is_int4, const int8_t* x, const row_block* block,
+INLINE void int_block(const int n_rows, const int is_int4, const int8_t* x, const sd_row_block* block,
                       ptrdiff_t n_all, const uint8_t* panel, int n_k, ahead fetch, int add, float* y,
                       ptrdiff_t ldy) {
     enum { STEP = UNIT_LANES * 4 };
@@ -222,16 +214,11 @@ typedef void (*block_fn)(const block_args* a, int first);
     static void name##_##rows(const block_args* a, int first) {                                          \
         ptrdiff_t row = (ptrdiff_t)a->k / SD_BLOCK * a->n_all + first;                                   \
         const int8_t* x = (const int8_t*)a->x + row * SD_BLOCK;                                          \
-        const row_block* block = row_blocks((void*)(uintptr_t)a->x, a->n_all, a->n_in) + row;            \
+        const sd_row_block* block = sd_row_blocks((void*)(uintptr_t)a->x, a->n_all, a->n_in) + row;      \
         int_block(rows, is_int4, x, block, a->n_all, (const uint8_t*)a->panel, a->n_k, a->fetch, a->add, \
                   a->y + first * a->ldy, a->ldy);                                                        \
     }
 #define DEFINE_INT_BLOCKS(rows) DEFINE_INT_BLOCK(int8, rows, 0) DEFINE_INT_BLOCK(int4, rows, 1)
-
-/* Offsets and scales lie behind the codes of all rows. */
-INLINE row_block* row_blocks(void* prepared, int n_rows, int n_in) {
-    return (row_block*)(void*)((char*)prepared + sd_blocks((size_t)n_in) * (size_t)n_rows * SD_BLOCK);
-}
 
 #define ROWS_6(f) f(1) f(2) f(3) f(4) f(5) f(6)
 #define ROWS_9(f) ROWS_6(f) f(7) f(8) f(9)
@@ -363,7 +350,7 @@ INLINE int block_exponent(float largest) {
 }
 
 INLINE void prepare_int(int offset, sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out) {
-    row_block* blocks = row_blocks(out, part.n_all, n_in);
+    sd_row_block* blocks = sd_row_blocks(out, part.n_all, n_in);
     for (int i = 0; i < part.n_inputs; i += SD_BLOCK) {
         int n_here = part.n_inputs - i < SD_BLOCK ? part.n_inputs - i : SD_BLOCK;
         ptrdiff_t at = (ptrdiff_t)(part.input + i) / SD_BLOCK * part.n_all + part.row;
@@ -381,7 +368,7 @@ INLINE void prepare_int(int offset, sd_part part, const float* x, ptrdiff_t ldx,
             vec factor = v_set1(is_zero ? 0.0f : sd_float_from_bits((uint32_t)(127 - e) << 23));
             int sum = v_store_int8((int8_t*)out + at * SD_BLOCK, v_mul(a, factor), v_mul(b, factor));
             uint32_t base = (uint32_t)(127 + 23 + e) << 23 | 0x400000;
-            blocks[at] = (row_block){(int32_t)base - offset * sum, sd_float_from_bits(base)};
+            blocks[at] = (sd_row_block){(int32_t)base - offset * sum, sd_float_from_bits(base)};
         }
     }
 }

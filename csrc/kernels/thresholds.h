@@ -16,6 +16,7 @@ typedef struct sd_thresholds {
     int fetch_from[SD_N_FORMATS];      /* from as many rows on panels in memory are prefetched */
     int fetch_from_near[SD_N_FORMATS]; /* the same of panels that are likely in a cache */
     int block_rows[SD_N_FORMATS];      /* rows that are multiplied at once; as many as a table has at most */
+    int tiles_from[SD_N_FORMATS];      /* from as many rows on tiles multiply, where a table has them */
 } sd_thresholds;
 
 /* The thresholds by name. */
@@ -23,7 +24,7 @@ typedef struct sd_threshold_field {
     const char* name;
     size_t offset; /* of its int [SD_N_FORMATS] in sd_thresholds */
 } sd_threshold_field;
-#define SD_N_THRESHOLDS 3
+#define SD_N_THRESHOLDS 4
 extern const sd_threshold_field sd_threshold_fields[SD_N_THRESHOLDS];
 
 /* The values [SD_N_FORMATS] of a field, borrowed from the thresholds. */
