@@ -128,12 +128,16 @@ def test_wrong_panels_are_refused() -> None:
 # ------------------------------------------------------------------------------------- which are chosen
 
 
-NO_TILES = {"tiles_from": [NEVER] * 4}
-OWN = {"fetch_from": [6, 6, 4, 3], "fetch_from_near": [3, 3, 3, 3], "block_rows": [12, 12, 9, 9]} | NO_TILES
+OWN = {
+    "fetch_from": [6, 6, 4, 3],
+    "fetch_from_near": [3, 3, 3, 3],
+    "block_rows": [12, 12, 9, 9],
+    "tiles_from": [NEVER, NEVER, 9, NEVER],
+}
 
 
 class MadeUpMachine:
-    """A product takes a second, less what the right choices save, and a share of noise."""
+    """A product takes two seconds, less what each right choice saves, and a share of noise."""
 
     def __init__(self, best: dict[str, list[int]], saved: float, noise: float) -> None:
         self.best = best
@@ -145,13 +149,10 @@ class MadeUpMachine:
         f = DTYPES.index(dtype)
         used = {name: values[f] for name, values in _core.thresholds().items()}
         best = {name: values[f] for name, values in self.best.items()}
-        fetch = "fetch_from_near" if near else "fetch_from"
-        seconds = 1.0
-        if (n_rows >= used[fetch]) == (n_rows >= best[fetch]):
-            seconds -= self.saved
-        if used["block_rows"] == best["block_rows"]:
-            seconds -= self.saved
-        return seconds * self.rng.uniform(1.0, 1.0 + self.noise)
+        starts = ["tiles_from", "fetch_from_near" if near else "fetch_from"]
+        n_right = sum((n_rows >= used[name]) == (n_rows >= best[name]) for name in starts)
+        n_right += used["block_rows"] == best["block_rows"]
+        return (2.0 - n_right * self.saved) * self.rng.uniform(1.0, 1.0 + self.noise)
 
 
 def test_the_best_thresholds_are_found() -> None:
@@ -159,15 +160,20 @@ def test_the_best_thresholds_are_found() -> None:
         "fetch_from": [4, 6, 1, NEVER],
         "fetch_from_near": [3, NEVER, 9, 2],
         "block_rows": [7, 12, 5, 8],
-    } | NO_TILES
-    found = thresholds._measured(OWN, MadeUpMachine(best, 0.3, 0.02))
-    assert found == best
+        "tiles_from": [NEVER, NEVER, NEVER, 5],
+    }
+    assert thresholds._measured(OWN, MadeUpMachine(best, 0.5, 0.02)) == best
 
 
-@pytest.mark.parametrize(("saved", "noise"), [(0.0, 0.2), (0.03, 0.0)])
+@pytest.mark.parametrize(("saved", "noise"), [(0.0, 0.2), (0.06, 0.0)])
 def test_what_makes_no_difference_stays(saved, noise) -> None:
     """Noise decides nothing, nor does a gain that is no more than noise would be."""
-    best = {"fetch_from": [1] * 4, "fetch_from_near": [NEVER] * 4, "block_rows": [6] * 4} | NO_TILES
+    best = {
+        "fetch_from": [1] * 4,
+        "fetch_from_near": [NEVER] * 4,
+        "block_rows": [6] * 4,
+        "tiles_from": [5] * 4,
+    }
     assert thresholds._measured(OWN, MadeUpMachine(best, saved, noise)) == OWN
 
 
