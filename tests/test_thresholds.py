@@ -72,7 +72,7 @@ def test_no_value_of_a_threshold_changes_a_bit(dtype) -> None:
                 assert np.array_equal(found, expected), f"{n_rows} rows, {name} {value}"
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", ["bf16", "int4"])
 def test_no_threshold_changes_a_bit_of_a_text(dtype) -> None:
     """Prompts, decoding and verification."""
     model = specdec.embedded_pair(dtype)[0]
