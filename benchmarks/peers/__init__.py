@@ -2,8 +2,10 @@
 
 The engines come with ``pip install '.[bench]'``; --work takes their models (30 GB for all; kept).
 llama-cpp-python is to be built for this processor, with ``--no-binary llama-cpp-python`` and
-``CMAKE_ARGS=-DGGML_NATIVE=ON``. llama.cpp's server is built of the same sources into --work, or named by the
-environment variable LLAMA_SERVER.
+``CMAKE_ARGS=-DGGML_NATIVE=ON``; by GCC on a processor with AMX add
+``-DCMAKE_CXX_FLAGS=-include$PWD/benchmarks/peers/amx_memory.h``, without which what GCC 12 makes of its AMX
+kernels crashes. llama.cpp's server is built of the same sources into --work, or named by the environment
+variable LLAMA_SERVER.
 
 Each engine is a process of its own (`worker.py`), which holds one model at a time and is stopped (SIGSTOP)
 while another works. When the models do not fit in memory together (--memory), the peers come in groups,

@@ -11,6 +11,7 @@ ENGINES = {
     "specdec, tiles": "with_specdec.SpecdecTiles",
     "llama.cpp": "with_llama_cpp.LlamaCpp",
     "openvino": "with_openvino.OpenVino",
+    "openvino, f32": "with_openvino.OpenVinoF32",
     "onnxruntime": "with_onnxruntime.OnnxRuntime",
     "transformers": "with_transformers.Transformers",
     "transformers, oneDNN": "with_transformers.TransformersOneDnn",
@@ -21,6 +22,7 @@ PAIRS = {
     "specdec": "with_specdec.SpecdecPair",
     "llama.cpp": "with_llama_cpp.LlamaServer",
     "openvino": "with_openvino.OpenVinoGenAI",
+    "openvino, f32": "with_openvino.OpenVinoGenAIF32",
     "onnxruntime": "with_onnxruntime.OnnxRuntimePair",
 }
 #: Those that decode many prompts.
@@ -30,6 +32,7 @@ BATCHES = {
     "specdec, plain": "with_specdec.SpecdecPlainBatch",
     "llama.cpp": "with_llama_cpp.LlamaServerBatch",
     "openvino": "with_openvino.OpenVinoBatch",
+    "openvino, f32": "with_openvino.OpenVinoF32Batch",
     "transformers": "with_transformers.TransformersBatch",
     "transformers, oneDNN": "with_transformers.TransformersOneDnnBatch",
     "ctranslate2": "with_ctranslate2.CTranslate2Batch",

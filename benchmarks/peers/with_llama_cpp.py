@@ -260,6 +260,7 @@ def server(work: Path) -> Path:
             "CMAKE_BUILD_TYPE=Release", "GGML_NATIVE=ON", "LLAMA_OPENSSL=OFF", "LLAMA_BUILD_TESTS=OFF",
         ]  # fmt: skip
         switches += ["LLAMA_BUILD_EXAMPLES=OFF", "LLAMA_BUILD_UI=OFF"]
+        switches += [f"CMAKE_CXX_FLAGS=-include{Path(__file__).with_name('amx_memory.h')}"]
         build = folder / "build"
         subprocess.run(["cmake", "-S", source, "-B", build, *(f"-D{s}" for s in switches)], check=True)
         subprocess.run(["cmake", "--build", build, "-j", "--target", "llama-server"], check=True)

@@ -11,7 +11,7 @@ import openvino_genai
 from numpy.typing import NDArray
 from openvino_genai.py_openvino_genai import GenerationHandle, GenerationStatus
 
-from benchmarks.peers.engine import Batch, Engine, Job, Pair, Writer
+from benchmarks.peers.engine import Batch, Engine, Job, Pair, Unsupported, Writer
 
 #: How much longer than asked the cache may be when decoding is timed: see `OpenVino.trim`.
 _DRIFT = 32
@@ -20,12 +20,16 @@ _DRIFT = 32
 class OpenVino(Engine):
     """An inference request; which positions get logits is an input."""
 
-    settings = "latency hint, weights of int8 per row and int4 in blocks of 32 by NNCF, all layers"
+    settings = (
+        "latency hint, weights of int8 per row and int4 in blocks of 32 by NNCF, all layers, with products "
+        "in bf16"
+    )
+    hint = "bf16"
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         compiled = ov.Core().compile_model(
-            openvino_folder(job) / "openvino_model.xml", "CPU", properties(job)
+            openvino_folder(job) / "openvino_model.xml", "CPU", properties(job, self.hint)
         )
         self.request = compiled.create_infer_request()
         self.length = 0
@@ -71,16 +75,31 @@ class OpenVino(Engine):
             self.forward([0])
 
 
+class OpenVinoF32(OpenVino):
+    """Weights of int8 and int4 with products in f32: quicker for few rows, slower for many where AMX is."""
+
+    settings = "the same with products in f32"
+    hint = "f32"
+
+    @classmethod
+    def prepare(cls, job: Job) -> None:
+        """Convert by way of torch."""
+        _check_quantised(job)
+        super().prepare(job)
+
+
 class OpenVinoGenAI(Pair):
     """OpenVINO GenAI's pipeline."""
 
+    hint = "bf16"
+
     def __init__(self, target: Job, draft: Job | None, gamma: int) -> None:
         super().__init__(target, draft, gamma)
-        options = properties(target)
+        options = properties(target, self.hint)
         self.config = openvino_genai.GenerationConfig(ignore_eos=True, do_sample=False)
         if draft:
             folder = openvino_folder(draft, for_genai=True)
-            options["draft_model"] = openvino_genai.draft_model(folder, "CPU", **properties(draft))
+            options["draft_model"] = openvino_genai.draft_model(folder, "CPU", **properties(draft, self.hint))
             self.config.num_assistant_tokens = gamma
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.enable_prefix_caching = False
@@ -102,6 +121,18 @@ class OpenVinoGenAI(Pair):
         return list(result.tokens[0]), milliseconds / 1000
 
 
+class OpenVinoGenAIF32(OpenVinoGenAI):
+    """Weights of int8 and int4 with products in f32."""
+
+    hint = "f32"
+
+    @classmethod
+    def prepare(cls, target: Job, draft: Job | None) -> None:
+        """Convert both."""
+        _check_quantised(target)
+        super().prepare(target, draft)
+
+
 class OpenVinoBatch(Batch):
     """OpenVINO GenAI's continuous batching.
 
@@ -113,14 +144,15 @@ class OpenVinoBatch(Batch):
         "continuous batching, prefix caching off; no more requests in the pipeline than at once, by its "
         "counter scheduled_requests after each step"
     )
+    hint = "bf16"
 
     def __init__(self, target: Job, draft: Job | None, gamma: int, n_at_once: int) -> None:
         super().__init__(target, draft, gamma, n_at_once)
-        options = properties(target)
+        options = properties(target, self.hint)
         self.config = openvino_genai.GenerationConfig(ignore_eos=True, do_sample=False)
         if draft:
             folder = openvino_folder(draft, for_genai=True)
-            options["draft_model"] = openvino_genai.draft_model(folder, "CPU", **properties(draft))
+            options["draft_model"] = openvino_genai.draft_model(folder, "CPU", **properties(draft, self.hint))
             self.config.num_assistant_tokens = gamma
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.enable_prefix_caching = False
@@ -154,6 +186,18 @@ class OpenVinoBatch(Batch):
         return texts
 
 
+class OpenVinoF32Batch(OpenVinoBatch):
+    """Weights of int8 and int4 with products in f32."""
+
+    settings = "the same with products in f32"
+    hint = "f32"
+
+    @classmethod
+    def prepare(cls, target: Job, draft: Job | None) -> None:
+        """Convert both."""
+        OpenVinoGenAIF32.prepare(target, draft)
+
+
 class OpenVinoWriter(Writer):
     """OpenVINO GenAI's pipeline."""
 
@@ -183,14 +227,19 @@ class OpenVinoWriter(Writer):
         return tokens
 
 
-def properties(job: Job) -> dict[str, object]:
-    """The best settings found."""
+def _check_quantised(job: Job) -> None:
+    if job.format not in ("int8", "int4"):
+        raise Unsupported("differs in int8 and int4 alone")
+
+
+def properties(job: Job, hint: str) -> dict[str, object]:
+    """The best settings found; `hint` is in what quantised weights are multiplied."""
     return {
         "PERFORMANCE_HINT": "LATENCY",
         "NUM_STREAMS": 1,
         "ENABLE_CPU_PINNING": False,
         "INFERENCE_NUM_THREADS": job.n_threads,
-        "INFERENCE_PRECISION_HINT": "f32" if job.format == "f32" else "bf16",
+        "INFERENCE_PRECISION_HINT": {"f32": "f32", "bf16": "bf16"}.get(job.format, hint),
         **({"KV_CACHE_PRECISION": "f32"} if job.format == "f32" else {}),
     }
 
