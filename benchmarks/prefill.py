@@ -1,4 +1,4 @@
-"""What multiplies the rows of a source or of a prompt: the row kernels beside OpenBLAS."""
+"""What multiplies the rows of a source or of a prompt: the row kernels beside OpenBLAS, bf16 in tiles too."""
 
 from __future__ import annotations
 
@@ -37,13 +37,16 @@ def prefill(args: argparse.Namespace, report: Report) -> None:
     """A layer of an encoder, of one source of M rows, by the row kernels and by OpenBLAS.
 
     All take turns. Times are of a layer, attention among it; Gop/s counts the products with matrices alone.
-    OpenBLAS computes in f32. OPENBLAS_CORETYPE in the environment chooses its kernel.
+    OpenBLAS computes in f32, tiles in bf16. OPENBLAS_CORETYPE in the environment chooses its kernel.
     """
     report.say(f"\n{_core.openblas()}; row kernels: {_core.kernels()}")
-    engines = {("f32", "rows"), ("f32", "blas"), *((dtype, "rows") for dtype in args.dtypes)}
+    others = [(dtype, "rows") for dtype in args.dtypes]
+    if "bf16" in args.dtypes:
+        others.append(("bf16", "tiles"))
+    engines = {("f32", "rows"), ("f32", "blas"), *others}
     columns = {"M": "d", "f32 rows ms": ".3f", "f32 blas ms": ".3f", "rows over blas": ".2f"}
     columns |= {"rows Gop/s": ".0f", "blas Gop/s": ".0f"}
-    columns |= {f"{dtype} ms": ".3f" for dtype in args.dtypes}
+    columns |= {f"{dtype} {'ms' if engine == 'rows' else engine + ' ms'}": ".3f" for dtype, engine in others}
     for layer in args.layers:
         encoders = {engine: _encoder(layer, *engine, args) for engine in sorted(engines)}
         n_weights = _weights(layer)
@@ -58,7 +61,7 @@ def prefill(args: argparse.Namespace, report: Report) -> None:
             table.row(
                 m, Spread.of(rows), Spread.of(blas), ratios(rows, blas),
                 *(Spread.of(2e-6 * m * n_weights / t for t in one) for one in (rows, blas)),
-                *(Spread.of(times[dtype, "rows"]) for dtype in args.dtypes),
+                *(Spread.of(times[other]) for other in others),
             )  # fmt: skip
 
 

@@ -345,7 +345,7 @@ def test_products_have_the_bits_of_the_specification(n_in, n_out, dtype, engine)
     rng = np.random.default_rng(n_in * n_out)
     x, weights = rows(rng, 64, n_in), rows(rng, n_out, n_in)
     expected = reference.product(x, weights, dtype, engine)
-    for n_rows in (*range(1, 21), 64):
+    for n_rows in (*range(1, 21), 41, 50, 64):
         found = _core.product(x[:n_rows], weights, dtype, engine=engine, n_threads=1 + n_rows % 2)
         assert found.dtype == np.float32 and found.shape == (n_rows, n_out)
         np.testing.assert_array_equal(found, expected[:n_rows], err_msg=f"{n_rows} rows")

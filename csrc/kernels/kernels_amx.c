@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "row_block.h"
+#include "tiles_amx.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 32")
@@ -31,23 +32,12 @@
 #define WEIGHTS_ODD 4
 #define N_TILES 5
 
-typedef struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} tile_config;
-
-/* Shape the tiles of the calling thread for blocks of n_rows rows, which is slow, unless they have it. */
-static void shape_tiles(int n_rows) {
-    tile_config wanted = {.palette = 1}, now;
-    uint8_t rows = (uint8_t)n_rows, lines = SD_BLOCK / 4;
-    uint16_t sums = SD_LANES * sizeof(int32_t);
-    const uint8_t n_lines[N_TILES] = {rows, rows, rows, lines, lines};
-    const uint16_t line_bytes[N_TILES] = {sums, sums, SD_BLOCK, HALF_BYTES, HALF_BYTES};
-    memcpy(wanted.rows, n_lines, sizeof n_lines);
-    memcpy(wanted.row_bytes, line_bytes, sizeof line_bytes);
-    _tile_storeconfig(&now);
-    if (memcmp(&now, &wanted, sizeof now) != 0) _tile_loadconfig(&wanted);
+/* Shape the tiles for blocks of n_rows rows. */
+static void shape_for(int n_rows) {
+    const sd_tile_shape sums = {(uint8_t)n_rows, SD_LANES * sizeof(int32_t)};
+    const sd_tile_shape rows = {(uint8_t)n_rows, SD_BLOCK}, weights = {SD_BLOCK / 4, HALF_BYTES};
+    const sd_tile_shape shapes[N_TILES] = {sums, sums, rows, weights, weights};
+    sdk_shape_tiles(shapes, N_TILES);
 }
 
 /* Some blocks of inputs of a panel. */
@@ -161,7 +151,7 @@ INLINE void multiply(const int is_int4, int n_rows, const void* x, const uint8_t
     const tile_fn* blocks = is_int4 ? int4_blocks : int8_blocks;
     const sd_row_block* row_blocks = sd_row_blocks((void*)(uintptr_t)x, n_rows, n_in);
     int n_in_blocks = (int)sd_blocks((size_t)n_in);
-    shape_tiles(n_rows < MAX_ROWS_TILE ? n_rows : MAX_ROWS_TILE);
+    shape_for(n_rows < MAX_ROWS_TILE ? n_rows : MAX_ROWS_TILE);
     for (int b = 0; b < n_in_blocks; b += PART, panel += PART * PACKED_BYTES(is_int4)) {
         part p = {n_in_blocks - b < PART ? n_in_blocks - b : PART, panel, panel, !near};
         if (is_int4) {
@@ -195,6 +185,8 @@ const sd_kernels* sdk_table_amx(void) {
     table.name = "amx";
     table.panel[SD_FORMAT_INT8] = panel_int8;
     table.panel[SD_FORMAT_INT4] = panel_int4;
+    table.prepare_tiles = table.prepare[SD_FORMAT_BF16];
+    table.panel_tiles = sdk_panel_tiles_amx;
     table.thresholds.tiles_from[SD_FORMAT_INT8] = 9;
     table.thresholds.tiles_from[SD_FORMAT_INT4] = 9;
     return &table;

@@ -211,12 +211,12 @@ static sd_status create(const sd_config* config, sd_numbers numbers, sd_model** 
     sd_model* model = sd_alloc(sizeof *model);
     if (model == NULL) return SD_ERR_MEMORY;
     model->numbers = numbers;
-    model->row_slice = sd_row_slice(numbers.weights);
     sd_status status = SD_ARENA_BUILD(&model->arena, lay_out(model, &model->arena, config));
     if (status != SD_OK) {
         free_model(model);
         return status;
     }
+    model->row_slice = sd_row_slice(numbers.weights, sd_prompt_engine(model));
     fill_norms(model);
     *out = model;
     return SD_OK;

@@ -923,7 +923,7 @@ def load(
         What multiplies the rows of prompts and of texts that are scored, or, in an encoder-decoder, of
         sources. "rows": the row kernels, which compute everything else. "tiles": for models in bf16, sums in
         the order of a tile of Intel's AMX, which makes this several times faster on processors that have it.
-        A prompt has bits of its own, the same on every processor; without AMX it is slower than "rows".
+        A prompt has bits of its own, the same on every processor; without AMX nothing is gained.
         "blas": OpenBLAS, for models in f32 without mixtures of experts. A prompt has bits of its own, which
         differ between kinds of processors (docs/NUMERICS.md), and the matrices of a decoder-only model take
         twice the memory; those of an encoder take no more.

@@ -1,0 +1,22 @@
+/* The tiles of a thread, and products of bf16 by the instruction TDPBF16PS, in the order of tiles. Only in
+ * builds for x86-64, and where the process may use tiles. */
+#ifndef SD_TILES_AMX_H
+#define SD_TILES_AMX_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The rows of a tile and the bytes of each; a tile without rows has none. */
+typedef struct sd_tile_shape {
+    uint8_t rows;
+    uint16_t row_bytes;
+} sd_tile_shape;
+
+/* Shape the first n tiles of the calling thread, which is slow, unless they have these shapes. */
+void sdk_shape_tiles(const sd_tile_shape* shapes, int n);
+
+/* As panel_tiles of sd_kernels (kernels.h), of rows that AVX-512 has prepared for its products of bf16. */
+void sdk_panel_tiles_amx(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
+                         ptrdiff_t ldy);
+
+#endif
