@@ -61,6 +61,8 @@ INLINE float tree_sum(vec v) {
 #include "products_template.h"
 #include "tiles_template.h"
 
+#include "prepare_template.h"
+
 /* -------------------------------------------------------------------------------------- norms */
 
 static void NAME(rms_norm)(int n, const float* x, const float* weight, float eps, float* y) {
