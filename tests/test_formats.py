@@ -238,6 +238,18 @@ def test_activations_too_small_to_be_scaled_are_zeros():
         np.testing.assert_array_equal(_core.product(x, weights, dtype), reference.product(x, weights, dtype))
 
 
+@pytest.mark.parametrize("n_rows", [1, 20])
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_activations_too_large_to_be_scaled_are_cut_off(dtype, n_rows):
+    """Those above 127 * 2**100, and sums of codes with them, which some instructions need."""
+    x = rows(np.random.default_rng(0), n_rows, 64)
+    x[:, 3], x[:, 40] = 1e34, -3e33
+    weights = rows(np.random.default_rng(1), 5, 64)
+    codes, _ = reference.quantise_activations(x)
+    assert codes[:, 3].tolist() == [127] * n_rows and codes[:, 40].tolist() == [-127] * n_rows
+    np.testing.assert_array_equal(_core.product(x, weights, dtype), reference.product(x, weights, dtype))
+
+
 @pytest.mark.parametrize(("dtype", "engine"), PRODUCTS)
 @pytest.mark.parametrize("n_in", [1, 31, 33, 100])
 def test_product(dtype, engine, n_in):
@@ -339,7 +351,7 @@ def test_the_core_names_a_tensor_without_finite_scale(dtype):
 @pytest.mark.grid
 @pytest.mark.parametrize(("dtype", "engine"), PRODUCTS)
 @pytest.mark.parametrize("n_out", [1, 31, 33, 70])
-@pytest.mark.parametrize("n_in", [1, 31, 33, 100, 257])
+@pytest.mark.parametrize("n_in", [1, 31, 33, 100, 257, 545])
 def test_products_have_the_bits_of_the_specification(n_in, n_out, dtype, engine):
     """For any number of rows; so a row's bits do not depend on the others, and any subset has the same."""
     rng = np.random.default_rng(n_in * n_out)

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "avx512_quantise.h"
 #include "half.h"
 #include "kernels.h"
 
@@ -30,12 +31,14 @@ typedef __m512 vec;
 static inline vec v_keep_from(vec x, float low, vec y) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(low), _CMP_GE_OQ), y);
 }
-/* 32 codes, rounded to nearest even; returns their sum. */
+/* 32 codes, rounded to nearest even and cut off at ± 127; returns their sum. */
 static inline int v_store_int8(int8_t* to, vec a, vec b) {
-    __m512i i = _mm512_cvtps_epi32(a), j = _mm512_cvtps_epi32(b);
-    _mm_storeu_si128((void*)to, _mm512_cvtsepi32_epi8(i));
-    _mm_storeu_si128((void*)(to + 16), _mm512_cvtsepi32_epi8(j));
-    return _mm512_reduce_add_epi32(_mm512_add_epi32(i, j));
+    __m128i i = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a)),
+            j = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(b));
+    i = _mm_max_epi8(i, _mm_set1_epi8(-127)), j = _mm_max_epi8(j, _mm_set1_epi8(-127));
+    _mm_storeu_si128((void*)to, i);
+    _mm_storeu_si128((void*)(to + 16), j);
+    return _mm512_reduce_add_epi32(_mm512_add_epi32(_mm512_cvtepi8_epi32(i), _mm512_cvtepi8_epi32(j)));
 }
 
 /* ---- bf16 */
