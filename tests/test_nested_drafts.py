@@ -132,5 +132,6 @@ def test_each_model_reads_each_prompt_once(world: World) -> None:
     )  # fmt: skip
     before = _core._forward_count()
     session.prefill()
-    slices = -(-4 * 59 // 64)  # 59 tokens of each prompt, 64 tokens a forward
-    assert _core._forward_count() - before == 4 * slices, "the target, and three models that draft"
+    # 59 tokens of each prompt, by the target and by three models that draft
+    slices = [-(-4 * 59 // model.core.prompt_slice) for model in (world.target, world.draft)]
+    assert _core._forward_count() - before == slices[0] + 3 * slices[1]
