@@ -109,6 +109,14 @@ static void NAME(rotate)(int n_half, float* x, const float* cosine, const float*
 }
 
 static void NAME(add)(int n_rows, int n, float* x, ptrdiff_t ldx, const float* y, ptrdiff_t ldy) {
+    if (n == SD_PANEL) { /* the columns of a panel, most of all */
+        for (int m = 0; m < n_rows; m++, x += ldx, y += ldy) {
+            vec low = v_add(v_load(x), v_load(y)), high = v_add(v_load(x + SD_LANES), v_load(y + SD_LANES));
+            v_store(x, low);
+            v_store(x + SD_LANES, high);
+        }
+        return;
+    }
     for (int m = 0; m < n_rows; m++, x += ldx, y += ldy)
         FOR_EACH_16(n, i, some) STORE(x, i, some, v_add(LOAD(x, i, some), LOAD(y, i, some)));
 }
