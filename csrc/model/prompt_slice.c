@@ -6,8 +6,8 @@
 
 static int forced;
 
-/* Longer slices take the rows' activations from the second-level cache; AMX multiplies codes so fast that they
- * pay nevertheless (benchmarks/SPEED.md). */
+/* Longer slices take the rows' activations from the second-level cache; AMX multiplies codes so fast that
+ * they pay nevertheless (benchmarks/SPEED.md). */
 int sd_row_slice(sd_format weights, sd_engine engine) {
     if (forced > 0) return forced;
     if (engine == SD_ENGINE_TILES) return SD_MOST_SLICE;
