@@ -57,6 +57,8 @@ typedef struct sd_kernels {
     void (*add_values_bf16)(int n_rows, const float* x, const void* values, int n_k, float* y, ptrdiff_t ldy);
     /* y = x rounded to bf16, nearest even, subnormals flushed to 0; [n] */
     void (*to_bf16)(int n, const float* x, uint16_t* y);
+    /* y = x, [n], n a multiple of SD_LANES */
+    void (*from_bf16)(int n, const uint16_t* x, float* y);
 
     /* y = x / sqrt(mean(x²) + eps) · weight. x, weight, y [n] f32, borrowed. */
     void (*rms_norm)(int n, const float* x, const float* weight, float eps, float* y);

@@ -328,6 +328,10 @@ static void NAME(to_bf16)(int n, const float* x, uint16_t* y) {
     for (int j = i; j < n; j++) y[j] = rest[j - i];
 }
 
+static void NAME(from_bf16)(int n, const uint16_t* x, float* y) {
+    for (int i = 0; i < n; i += SD_LANES) v_store(y + i, v_wide_bf16(x + i));
+}
+
 #include "probability_template.h"
 
 static const sd_kernels NAME(table) = {
@@ -343,6 +347,7 @@ static const sd_kernels NAME(table) = {
     .add_values_f32 = NAME(add_values_f32),
     .add_values_bf16 = NAME(add_values_bf16),
     .to_bf16 = NAME(to_bf16),
+    .from_bf16 = NAME(from_bf16),
     .rms_norm = NAME(rms_norm),
     .layer_norm = NAME(layer_norm),
     .rotate = NAME(rotate),

@@ -6,8 +6,9 @@
 
 #include "kernels.h"
 
-/* Slots whose weights and values are multiplied for all rows before the next: 16 KiB of f32 values. */
-#define VALUE_SLOTS 128
+/* With so many rows values of a bf16 cache are widened once for all of them: fewer rows are multiplied at once,
+ * and widen what they read. */
+#define WIDENING_ROWS 13
 
 /* Sources up to this length have room for the scores of all rows that are computed together. */
 #define SHORT_SOURCE 4096
@@ -25,6 +26,7 @@ sd_attention_scratch sd_attention_take(sd_arena* arena, const sd_config* c, int 
         .weights = sd_arena_take(arena, room, sizeof(float)),
         .room = (ptrdiff_t)room,
         .output = sd_arena_take(arena, rows, (size_t)sd_value_panels((int)d_head) * SD_PANEL * sizeof(float)),
+        .values = sd_arena_take(arena, SD_VALUE_SLOTS, SD_PANEL * sizeof(float)),
         .bias = sd_has_distance_bias(c) ? sd_arena_take(arena, padded, sizeof(float)) : NULL,
     };
 }
@@ -278,19 +280,25 @@ static void score(const site* a, int n_rows, span s) {
 static void weigh(const site* a, int n_rows, span s) {
     const sd_kernels* k = sd_kernels_get();
     const sd_key_values* keys = a->attention->keys;
+    int is_f32 = keys->format == SD_FORMAT_F32, widened = !is_f32 && n_rows >= WIDENING_ROWS;
     void (*add_values)(int, const float*, const void*, int, float*, ptrdiff_t) =
-        keys->format == SD_FORMAT_F32 ? k->add_values_f32 : k->add_values_bf16;
+        is_f32 || widened ? k->add_values_f32 : k->add_values_bf16;
     int n_panels = sd_value_panels(keys->d_head);
     ptrdiff_t ldo = (ptrdiff_t)n_panels * SD_PANEL;
     memset(a->scratch->output, 0, (size_t)n_rows * (size_t)ldo * sizeof(float));
     for (int slot = s.first, n; slot < s.end; slot += n) {
         int run = sd_key_values_run(keys, slot);
-        n = run < VALUE_SLOTS ? run : VALUE_SLOTS;
+        n = run < SD_VALUE_SLOTS ? run : SD_VALUE_SLOTS;
         if (s.end - slot < n) n = s.end - slot;
-        for (int p = 0; p < n_panels; p++)
-            add_values(n_rows, a->scratch->weights + (ptrdiff_t)(slot - s.first) * n_rows,
-                       sd_value_rows(keys, a->attention->kv_head, p, slot), n,
+        for (int p = 0; p < n_panels; p++) {
+            const void* values = sd_value_rows(keys, a->attention->kv_head, p, slot);
+            if (widened) {
+                k->from_bf16(n * SD_PANEL, values, a->scratch->values);
+                values = a->scratch->values;
+            }
+            add_values(n_rows, a->scratch->weights + (ptrdiff_t)(slot - s.first) * n_rows, values, n,
                        a->scratch->output + (ptrdiff_t)p * SD_PANEL, ldo);
+        }
     }
 }
 
