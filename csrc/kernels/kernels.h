@@ -57,8 +57,6 @@ typedef struct sd_kernels {
     void (*add_values_bf16)(int n_rows, const float* x, const void* values, int n_k, float* y, ptrdiff_t ldy);
     /* y = x rounded to bf16, nearest even, subnormals flushed to 0; [n] */
     void (*to_bf16)(int n, const float* x, uint16_t* y);
-    /* y = x, [n], n a multiple of SD_LANES */
-    void (*from_bf16)(int n, const uint16_t* x, float* y);
 
     /* y = x / sqrt(mean(x²) + eps) · weight. x, weight, y [n] f32, borrowed. */
     void (*rms_norm)(int n, const float* x, const float* weight, float eps, float* y);
@@ -103,6 +101,17 @@ typedef struct sd_kernels {
      * exp((x − largest) · factor), in place; lanes[i % SD_LANES] = Σ of the first n_sum of them, i
      * ascending. Returns the largest. Whoever masks a score sets it to −infinity before. */
     float (*softmax)(int n, float* x, ptrdiff_t chunk, float factor, int n_sum, float* lanes);
+
+    /* Rows of scores as panels of keys give them: x [n_chunks][n_rows][SD_PANEL], borrowed; lanes [n_rows,
+     * SD_LANES], borrowed. Element i of a row belongs to lane i % SD_LANES.
+     *
+     * lanes = the largest score of each lane. */
+    void (*largest_scores)(int n_rows, int n_chunks, const float* x, float* lanes);
+    /* Elements first, first + 1, … of each row become exp((x − largest[m]) · factor), in place, with a factor
+     * above 0; those before n_sum[m] are added to their lanes, ascending. largest, n_sum [n_rows], borrowed;
+     * `first` is a multiple of SD_PANEL. */
+    void (*weigh_scores)(int n_rows, int n_chunks, int first, float* x, const float* largest, float factor,
+                         const int* n_sum, float* lanes);
 
     /* Sampling: rows over the vocabulary. Weights are probabilities up to a factor, ≥ 0, f64.
      * Sums add element i to one of 8 lanes, lane i % 8, i ascending, then ((0+4)+(2+6)) +

@@ -320,16 +320,42 @@ static float NAME(softmax)(int n, float* x, ptrdiff_t chunk, float factor, int n
     return largest;
 }
 
+static void NAME(largest_scores)(int n_rows, int n_chunks, const float* x, float* lanes) {
+    for (int c = 0; c < n_chunks; c++)
+        for (int m = 0; m < n_rows; m++, x += SD_PANEL) {
+            vec here = v_max(v_load(x), v_load(x + SD_LANES));
+            float* at = lanes + m * SD_LANES;
+            v_store(at, c == 0 ? here : v_max(v_load(at), here));
+        }
+}
+
+static void NAME(weigh_scores)(int n_rows, int n_chunks, int first, float* x, const float* largest,
+                               float factor, const int* n_sum, float* lanes) {
+    vec scale = v_set1(factor);
+    for (int c = 0; c < n_chunks; c++, first += SD_PANEL)
+        for (int m = 0; m < n_rows; m++, x += SD_PANEL) {
+            vec shift = v_set1(largest[m]);
+            vec a = v_exp_below(v_mul(v_sub(v_load(x), shift), scale));
+            vec b = v_exp_below(v_mul(v_sub(v_load(x + SD_LANES), shift), scale));
+            v_store(x, a);
+            v_store(x + SD_LANES, b);
+            int n = n_sum[m] - first;
+            if (n <= 0) continue;
+            if (n < SD_PANEL) {
+                if (n < SD_LANES) a = load_some(x, n);
+                b = n > SD_LANES ? load_some(x + SD_LANES, n - SD_LANES) : v_set1(0.0f);
+            }
+            float* at = lanes + m * SD_LANES;
+            v_store(at, v_add(v_add(v_load(at), a), b));
+        }
+}
+
 static void NAME(to_bf16)(int n, const float* x, uint16_t* y) {
     int i = 0;
     for (; i + SD_LANES <= n; i += SD_LANES) v_to_bf16(y + i, v_load(x + i));
     uint16_t rest[SD_LANES];
     if (i < n) v_to_bf16(rest, load_some(x + i, n - i));
     for (int j = i; j < n; j++) y[j] = rest[j - i];
-}
-
-static void NAME(from_bf16)(int n, const uint16_t* x, float* y) {
-    for (int i = 0; i < n; i += SD_LANES) v_store(y + i, v_wide_bf16(x + i));
 }
 
 #include "probability_template.h"
@@ -347,7 +373,6 @@ static const sd_kernels NAME(table) = {
     .add_values_f32 = NAME(add_values_f32),
     .add_values_bf16 = NAME(add_values_bf16),
     .to_bf16 = NAME(to_bf16),
-    .from_bf16 = NAME(from_bf16),
     .rms_norm = NAME(rms_norm),
     .layer_norm = NAME(layer_norm),
     .rotate = NAME(rotate),
@@ -366,6 +391,8 @@ static const sd_kernels NAME(table) = {
     .gated_step = NAME(gated_step),
     .max = NAME(max),
     .softmax = NAME(softmax),
+    .largest_scores = NAME(largest_scores),
+    .weigh_scores = NAME(weigh_scores),
     .argmax = NAME(argmax),
     .weigh = NAME(weigh),
     .mass = NAME(mass),

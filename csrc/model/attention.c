@@ -6,9 +6,9 @@
 
 #include "kernels.h"
 
-/* With so many rows values of a bf16 cache are widened once for all of them: fewer rows are multiplied at once,
- * and widen what they read. */
-#define WIDENING_ROWS 13
+/* Slots whose scores become weights, and are multiplied with values, for all rows before the next: with their
+ * values they fit a first-level cache. */
+#define VALUE_SLOTS 64
 
 /* Sources up to this length have room for the scores of all rows that are computed together. */
 #define SHORT_SOURCE 4096
@@ -26,7 +26,6 @@ sd_attention_scratch sd_attention_take(sd_arena* arena, const sd_config* c, int 
         .weights = sd_arena_take(arena, room, sizeof(float)),
         .room = (ptrdiff_t)room,
         .output = sd_arena_take(arena, rows, (size_t)sd_value_panels((int)d_head) * SD_PANEL * sizeof(float)),
-        .values = sd_arena_take(arena, SD_VALUE_SLOTS, SD_PANEL * sizeof(float)),
         .bias = sd_has_distance_bias(c) ? sd_arena_take(arena, padded, sizeof(float)) : NULL,
     };
 }
@@ -197,37 +196,66 @@ static int node_of(const site* a, int row) {
     return a->attention->cache->n_pending - a->attention->n_rows + row;
 }
 
-/* Turn one row of scores over the slots of a span into unnormalised weights: exp(scale (s − max)) for the
- * positions that the row attends to, 0 elsewhere. Returns 1 / their sum.
+/* From scores to weights, for rows that are computed together: exp(scale (s − max)) for the positions that a
+ * row attends to, 0 elsewhere.
  *
- * The sum runs in the order of positions, whatever slots the ancestors lie in: position p adds to
- * lane p % SD_LANES, ascending. Zero weights change no sum. That is why a node of a tree has the
- * bits of the same token decoded alone. A sink is added last. */
-static float softmax(const site* a, int row, int head, float* weights, ptrdiff_t chunk, span s) {
-    const sd_kernels* k = sd_kernels_get();
-    const sd_attention* at = a->attention;
-    const sd_cache* cache = at->cache;
+ * The sum of a row's weights runs in the order of positions, whatever slots the ancestors lie in: position p
+ * adds to lane p % SD_LANES, ascending. Zero weights change no sum. That is why a node of a tree has the bits
+ * of the same token decoded alone. A sink is added last. */
+typedef struct softmax {
+    int adjusted; /* scores are more than a factor times a product */
+    float scale;
+    float largest[SD_ATTENTION_ROWS];
+    int n_whole[SD_ATTENTION_ROWS]; /* slots of the span whose number is that of their position */
+    float lanes[SD_ATTENTION_ROWS * SD_LANES];
+} softmax;
+
+/* Adjust and mask the scores of row r of those computed together, `row` of the attention's. */
+static void begin_row(const site* a, softmax* rows, int r, int row, int head, float* weights, ptrdiff_t chunk,
+                      span s) {
+    const sd_cache* cache = a->attention->cache;
     int node = cache ? node_of(a, row) : 0;
-    int position = cache ? cache->n_committed + cache->depths[node] : at->position + row;
-    int start = cache ? window_start(a->config, position) : 0;
-    float scale = a->config->score_scale, lanes[SD_LANES];
-    int adjusted = at->model->config.attn_softcap > 0.0f || sd_has_distance_bias(&at->model->config);
-    if (adjusted && at->attended != SD_ATTEND_SOURCE) {
-        adjust_scores(a, head, position, weights, chunk, s);
-        scale = 1.0f;
-    }
-    int n_whole = s.end - s.first; /* slots whose number is that of their position */
+    int position = cache ? cache->n_committed + cache->depths[node] : a->attention->position + row;
+    if (rows->adjusted) adjust_scores(a, head, position, weights, chunk, s);
+    rows->n_whole[r] = sd_whole_panels(s.end - s.first);
     if (cache) {
-        int behind = mask_others(a, node, start, weights, chunk, s);
-        n_whole = behind > s.first ? behind - s.first : 0;
-        if (start < behind) start = behind;
+        int behind = mask_others(a, node, window_start(a->config, position), weights, chunk, s);
+        /* what lies behind a node of the chain has weight 0 */
+        if (node >= a->n_chain) rows->n_whole[r] = behind - s.first;
     }
-    float largest = k->softmax(s.end - s.first, weights, chunk, scale, n_whole, lanes);
-    if (cache) add_ancestors(a, node, start, weights, chunk, s, lanes);
+    mask(weights, chunk, s, s.end, s.first + sd_whole_panels(s.end - s.first));
+}
+
+static void begin_softmax(const site* a, softmax* rows, int n_rows, int first, span s) {
+    const sd_kernels* k = sd_kernels_get();
+    const sd_config* c = &a->attention->model->config;
+    int group = a->config->n_head / a->config->n_kv_head;
+    int adjusted = c->attn_softcap > 0.0f || sd_has_distance_bias(c);
+    float* weights = a->scratch->weights;
+    rows->adjusted = adjusted && a->attention->attended != SD_ATTEND_SOURCE;
+    rows->scale = rows->adjusted ? 1.0f : a->config->score_scale;
+    for (int r = 0; r < n_rows; r++)
+        begin_row(a, rows, r, (first + r) / group, a->attention->kv_head * group + (first + r) % group,
+                  weights + (ptrdiff_t)r * SD_PANEL, (ptrdiff_t)n_rows * SD_PANEL, s);
+    k->largest_scores(n_rows, sd_matrix_panels(s.end - s.first), weights, rows->lanes);
+    for (int r = 0; r < n_rows; r++) rows->largest[r] = k->max(SD_LANES, rows->lanes + r * SD_LANES);
+    memset(rows->lanes, 0, (size_t)n_rows * SD_LANES * sizeof(float));
+}
+
+/* 1 / the sum of the weights of row r. */
+static float normaliser(const site* a, softmax* rows, int r, int row, int head, float* weights,
+                        ptrdiff_t chunk, span s) {
+    const sd_cache* cache = a->attention->cache;
+    float* lanes = rows->lanes + r * SD_LANES;
+    if (cache && node_of(a, row) >= a->n_chain) {
+        int node = node_of(a, row), behind = s.first + rows->n_whole[r];
+        int start = window_start(a->config, cache->n_committed + cache->depths[node]);
+        add_ancestors(a, node, start > behind ? start : behind, weights, chunk, s, lanes);
+    }
     float total = sdk_tree_sum(lanes);
-    if (a->layer->sinks != NULL && at->attended != SD_ATTEND_SOURCE) {
+    if (a->layer->sinks != NULL && a->attention->attended != SD_ATTEND_SOURCE) {
         double weight;
-        k->weigh(1, &a->layer->sinks[head], largest * scale, 1.0f, &weight);
+        sd_kernels_get()->weigh(1, &a->layer->sinks[head], rows->largest[r] * rows->scale, 1.0f, &weight);
         total += (float)weight;
     }
     return 1.0f / total;
@@ -276,29 +304,26 @@ static void score(const site* a, int n_rows, span s) {
                                keys->d_head, 0, to, SD_PANEL);
 }
 
-/* output [n_rows, …] = Σ weight · value, one chain over the slots per column. */
-static void weigh(const site* a, int n_rows, span s) {
+/* output [n_rows, …] = Σ weight · value, one chain over the slots per column. Scores become weights on the
+ * way, while the first-level cache holds them. */
+static void weigh(const site* a, softmax* rows, int n_rows, span s) {
     const sd_kernels* k = sd_kernels_get();
     const sd_key_values* keys = a->attention->keys;
-    int is_f32 = keys->format == SD_FORMAT_F32, widened = !is_f32 && n_rows >= WIDENING_ROWS;
     void (*add_values)(int, const float*, const void*, int, float*, ptrdiff_t) =
-        is_f32 || widened ? k->add_values_f32 : k->add_values_bf16;
+        keys->format == SD_FORMAT_F32 ? k->add_values_f32 : k->add_values_bf16;
     int n_panels = sd_value_panels(keys->d_head);
     ptrdiff_t ldo = (ptrdiff_t)n_panels * SD_PANEL;
     memset(a->scratch->output, 0, (size_t)n_rows * (size_t)ldo * sizeof(float));
     for (int slot = s.first, n; slot < s.end; slot += n) {
         int run = sd_key_values_run(keys, slot);
-        n = run < SD_VALUE_SLOTS ? run : SD_VALUE_SLOTS;
+        n = run < VALUE_SLOTS ? run : VALUE_SLOTS;
         if (s.end - slot < n) n = s.end - slot;
-        for (int p = 0; p < n_panels; p++) {
-            const void* values = sd_value_rows(keys, a->attention->kv_head, p, slot);
-            if (widened) {
-                k->from_bf16(n * SD_PANEL, values, a->scratch->values);
-                values = a->scratch->values;
-            }
-            add_values(n_rows, a->scratch->weights + (ptrdiff_t)(slot - s.first) * n_rows, values, n,
+        float* weights = a->scratch->weights + (ptrdiff_t)(slot - s.first) * n_rows;
+        k->weigh_scores(n_rows, sd_matrix_panels(n), slot - s.first, weights, rows->largest, rows->scale,
+                        rows->n_whole, rows->lanes);
+        for (int p = 0; p < n_panels; p++)
+            add_values(n_rows, weights, sd_value_rows(keys, a->attention->kv_head, p, slot), n,
                        a->scratch->output + (ptrdiff_t)p * SD_PANEL, ldo);
-        }
     }
 }
 
@@ -344,17 +369,15 @@ void sd_attention_run(const sd_attention* at, const sd_attention_scratch* scratc
         k->prepare[at->keys->format]((sd_part){n, 0, n, 0, d_head}, scratch->queries, d_head, d_head,
                                      scratch->prepared);
         score(&a, n, s);
-        float normaliser[SD_ATTENTION_ROWS];
-        for (int r = 0; r < n; r++) {
-            int head = at->kv_head * group + (first + r) % group;
-            normaliser[r] = softmax(&a, (first + r) / group, head, scratch->weights + (ptrdiff_t)r * SD_PANEL,
-                                    (ptrdiff_t)n * SD_PANEL, s);
-        }
-        weigh(&a, n, s);
+        softmax rows;
+        begin_softmax(&a, &rows, n, first, s);
+        weigh(&a, &rows, n, s);
         for (int r = 0; r < n; r++) {
             int i = (first + r) / group, h = (first + r) % group;
             float* to = at->out + i * at->ldo + first_query + (ptrdiff_t)h * d_head;
-            k->scale(d_head, scratch->output + r * ld_output, normaliser[r], to);
+            float factor = normaliser(&a, &rows, r, i, at->kv_head * group + h,
+                                      scratch->weights + (ptrdiff_t)r * SD_PANEL, (ptrdiff_t)n * SD_PANEL, s);
+            k->scale(d_head, scratch->output + r * ld_output, factor, to);
         }
     }
 }

@@ -11,9 +11,6 @@
  * 8 query heads each; the scores of more would not fit a second-level cache. */
 #define SD_ATTENTION_ROWS 48
 
-/* Slots whose weights and values are multiplied for all rows before the next: 16 KiB of f32 values. */
-#define SD_VALUE_SLOTS 128
-
 /* One thread's scratch. */
 typedef struct sd_attention_scratch {
     float* queries; /* [SD_ATTENTION_ROWS, d_head], here and below of any layer */
@@ -22,7 +19,6 @@ typedef struct sd_attention_scratch {
                      * a source has more slots */
     ptrdiff_t room; /* floats of `weights` */
     float* output;  /* [SD_ATTENTION_ROWS, SD_PANEL · value panels] */
-    float* values;  /* [SD_VALUE_SLOTS, SD_PANEL] of a bf16 cache, widened */
     float* bias;    /* [n_slots in whole panels] biases of one row's scores; NULL where scores have none */
 } sd_attention_scratch;
 
