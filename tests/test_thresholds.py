@@ -58,6 +58,20 @@ def test_no_threshold_changes_a_bit_of_a_product(dtype, n_rows) -> None:
             assert np.array_equal(found, expected), f"{name} {value}"
 
 
+@pytest.mark.parametrize("n_rows", [1, 13, 30])
+def test_no_threshold_changes_which_numbers_of_bf16_are_flushed(n_rows) -> None:
+    """Products and sums around the smallest normal number, by pairs and by floats, in one block and more."""
+    rng = np.random.default_rng(n_rows)
+    x, weights = rows_and_weights(n_rows, 300)
+    x *= np.exp2(rng.integers(-70, -62, x.shape)).astype(np.float32)
+    weights *= np.exp2(rng.integers(-70, -62, weights.shape)).astype(np.float32)
+    expected = reference.product(x, weights, "bf16")
+    assert 0.2 < np.mean(expected == 0) < 0.8
+    for value in (1, NEVER):
+        _core.set_thresholds(forced(value, "floats_from"))
+        assert np.array_equal(_core.product(x, weights, "bf16"), expected), value
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_no_value_of_a_threshold_changes_a_bit(dtype) -> None:
@@ -133,11 +147,12 @@ OWN = {
     "fetch_from_near": [3, 3, 3, 3],
     "block_rows": [12, 12, 9, 9],
     "tiles_from": [NEVER, NEVER, 9, NEVER],
+    "floats_from": [NEVER] * 4,
 }
 
 
 class MadeUpMachine:
-    """A product takes two seconds, less what each right choice saves, and a share of noise."""
+    """A product takes two and a half seconds, less what each right choice saves, and a share of noise."""
 
     def __init__(self, best: dict[str, list[int]], saved: float, noise: float) -> None:
         self.best = best
@@ -149,10 +164,10 @@ class MadeUpMachine:
         f = DTYPES.index(dtype)
         used = {name: values[f] for name, values in _core.thresholds().items()}
         best = {name: values[f] for name, values in self.best.items()}
-        starts = ["tiles_from", "fetch_from_near" if near else "fetch_from"]
+        starts = ["floats_from", "tiles_from", "fetch_from_near" if near else "fetch_from"]
         n_right = sum((n_rows >= used[name]) == (n_rows >= best[name]) for name in starts)
         n_right += used["block_rows"] == best["block_rows"]
-        return (2.0 - n_right * self.saved) * self.rng.uniform(1.0, 1.0 + self.noise)
+        return (2.5 - n_right * self.saved) * self.rng.uniform(1.0, 1.0 + self.noise)
 
 
 def test_the_best_thresholds_are_found() -> None:
@@ -161,6 +176,7 @@ def test_the_best_thresholds_are_found() -> None:
         "fetch_from_near": [3, NEVER, 9, 2],
         "block_rows": [7, 12, 5, 8],
         "tiles_from": [NEVER, NEVER, NEVER, 5],
+        "floats_from": [NEVER, 3, NEVER, NEVER],
     }
     assert thresholds._measured(OWN, MadeUpMachine(best, 0.5, 0.02)) == best
 
@@ -173,6 +189,7 @@ def test_what_makes_no_difference_stays(saved, noise) -> None:
         "fetch_from_near": [NEVER] * 4,
         "block_rows": [6] * 4,
         "tiles_from": [5] * 4,
+        "floats_from": [1] * 4,
     }
     assert thresholds._measured(OWN, MadeUpMachine(best, saved, noise)) == OWN
 

@@ -83,6 +83,7 @@ static inline int v_store_int8(int8_t* to, vec x, vec y) {
         statement;                      \
         _mm_setcsr(before);             \
     } while (0)
+#define FLUSHES_ALL 1
 #define v_fma_flush v_fma
 static inline __m256 wide_8(const uint16_t* p) {
     __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const void*)p));

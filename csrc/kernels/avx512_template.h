@@ -54,6 +54,7 @@ static inline vec v_wide_bf16(const uint16_t* p) {
         statement;                      \
         _mm_setcsr(before);             \
     } while (0)
+#define FLUSHES_ALL 1
 #define v_fma_flush v_fma
 static inline vec v_even_bf16(const uint16_t* p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16));
@@ -71,7 +72,11 @@ static inline vec v_odd_bf16(const uint16_t* p) {
 static inline void v_to_bf16(uint16_t* to, vec v) {
     _mm256_storeu_si256((void*)to, (__m256i)_mm512_cvtneps_pbh(v));
 }
-#define v_store_bf16(to, v) v_to_bf16((uint16_t*)(void*)(to), v)
+#define v_store_pairs(to, v) v_to_bf16((uint16_t*)(void*)(to), v)
+static inline void v_store_bf16(float* to, vec v) {
+    __m512i wide = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(v));
+    v_store(to, _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16)));
+}
 #else
 #define BF16_PAIRS 0
 static inline void v_store_bf16(float* to, vec v) {

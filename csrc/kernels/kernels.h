@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "format.h"
+#include "memory.h"
 #include "status.h"
 #include "thresholds.h"
 

@@ -11,6 +11,7 @@
 /* ---- bf16: pairs are emulated, subnormals flushed as VDPBF16PS does */
 #define BF16_PAIRS 0
 #define FLUSHED(statement) statement
+#define FLUSHES_ALL 0
 static inline float flushed(float x) { return fabsf(x) < FLT_MIN ? copysignf(0.0f, x) : x; }
 /* r = fma(x, y, z) of bf16 factors, flushed. The instructions round to 24 bits before they look for a
  * subnormal result. So a sum below 2^-126 - 2^-151 is flushed even where r, rounded to a multiple of 2^-149,

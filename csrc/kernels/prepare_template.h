@@ -12,18 +12,31 @@ static void NAME(prepare_f32)(sd_part part, const float* x, ptrdiff_t ldx, int n
     }
 }
 
+/* The second of each pair of floats first. */
+INLINE void swap_pairs(float* x) {
+    uint64_t pairs[SD_BLOCK / 2];
+    memcpy(pairs, x, sizeof pairs);
+    for (int i = 0; i < SD_BLOCK / 2; i++) pairs[i] = pairs[i] << 32 | pairs[i] >> 32;
+    memcpy(x, pairs, sizeof pairs);
+}
+
 static void NAME(prepare_bf16)(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out) {
     (void)n_in;
-    const int row = PAIR_FLOATS * SD_BLOCK / 2;
+    const int pairs = by_pairs(part.n_all), row = pairs ? SD_BLOCK / 2 : SD_BLOCK;
     for (int i = 0; i < part.n_inputs; i += SD_BLOCK) {
         int n_here = part.n_inputs - i < SD_BLOCK ? part.n_inputs - i : SD_BLOCK;
         float* to = (float*)out + ((ptrdiff_t)(part.input + i) / SD_BLOCK * part.n_all + part.row) * row;
-        for (int m = 0; m < part.n_rows; m++, to += row)
+        for (int m = 0; m < part.n_rows; m++, to += row) {
             for (int j = 0; j < SD_BLOCK; j += SD_LANES) { /* a missing second of a pair must be 0 */
                 int some = n_here - j < 0 ? 0 : n_here - j < SD_LANES ? n_here - j : SD_LANES;
                 vec v = some == SD_LANES ? v_load(x + m * ldx + i + j) : load_some(x + m * ldx + i + j, some);
-                v_store_bf16(to + PAIR_FLOATS * j / 2, v);
+                if (pairs)
+                    v_store_pairs(to + j / 2, v);
+                else
+                    v_store_bf16(to + j, v);
             }
+            if (!pairs) swap_pairs(to);
+        }
     }
 }
 

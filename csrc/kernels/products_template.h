@@ -4,8 +4,9 @@
  *   v_even_bf16(p), v_odd_bf16(p)   of 16 pairs of bf16 at p, the first or second ones, widened
  *   v_wide_bf16(p)                  16 bf16 at p, widened
  *   BF16_PAIRS                      1: v_pair(sum, w, p) multiplies 16 pairs w with the pair at p in one
- *                                   instruction; 0: pairs are emulated
+ *                                   instruction, v_store_pairs(p, v) stores prepared ones; 0: there is none
  *   FLUSHED(statement)              run it with subnormals flushed to zero in v_fma_flush
+ *   FLUSHES_ALL                     1: v_fma flushes there too; 0: v_fma_flush alone
  *   unit, iunit                     UNIT_LANES (16 or 8) floats, as many int32; u_zero, u_set1, u_sub, u_fma,
  *                                   u_load, u_store, u_half (from f16), u_of_bits(iunit), i_set1
  *   dot8(sum, w, p), dot4           sum += Σ of the 4 codes of each lane times the 4 int8 at p
@@ -20,18 +21,24 @@
  * (c · n_rows + m) · 32. So a block of rows is reached from one address with constant offsets, rows
  * never lie a power of two apart, and the scores of attention come out as its next input. */
 
-/* Where memory is asked for: `even` and `odd` bytes ahead of each pair of cache lines. 0 asks for
- * what has just been read, which costs nothing. */
+/* Which memory is asked for: a block makes one request for each cache line of a panel that it reads, for
+ * what is `at`, which then moves on by `step` bytes. With a step of 64 it asks for as much as it reads.
+ * Blocks that read the same lines one after the other take smaller steps, and ask together for as much at an
+ * even pace. (Requests in a burst wait for memory, and loads wait behind them.) A step of 0 asks for one line
+ * again and again, which costs little. */
 typedef struct ahead {
-    ptrdiff_t even, odd;
+    const char* at;
+    ptrdiff_t step;
 } ahead;
 
-#define FETCH(address) __builtin_prefetch((const char*)(address), 0, 2)
-#define FETCH_PAIR(panel)                             \
-    do {                                              \
-        FETCH((const char*)(panel) + fetch.even);     \
-        FETCH((const char*)(panel) + 64 + fetch.odd); \
-    } while (0)
+INLINE void request(ahead* fetch) {
+    __builtin_prefetch(fetch->at, 0, 2);
+    fetch->at += fetch->step;
+}
+
+#ifndef v_store_pairs
+#define v_store_pairs v_store_bf16
+#endif
 
 #define FOR_ROWS UNROLL for (int m = 0; m < n_rows; m++)
 #define FOR_HALVES UNROLL for (int h = 0; h < n_halves; h++)
@@ -39,80 +46,104 @@ typedef struct ahead {
 /* --------------------------------------------------------------------------------------- f32 */
 
 /* n_rows rows times n_halves halves of a panel, both constant where this is inlined, so that the
- * sums live in registers; so is `widened`: the panel is [n_k][32] of bf16, the values of a bf16 cache.
- * With `add` the chains go on from y. x: chunks `chunk` floats apart. */
-INLINE void float_block(const int n_rows, const int n_halves, const int widened, const float* x,
-                        ptrdiff_t chunk, const char* panel, int n_k, ahead fetch, int add, float* y,
-                        ptrdiff_t ldy) {
+ * sums live in registers; so are `values`: the panel is [n_k][32] of bf16, the values of a bf16 cache, and
+ * `flush`: sums flush subnormals. With `add` the chains go on from y. x: chunks `chunk` floats apart. */
+INLINE void float_block(const int n_rows, const int n_halves, const int values, const int flush,
+                        const float* x, ptrdiff_t chunk, const char* panel, int n_k, ahead* fetch, int add,
+                        float* y, ptrdiff_t ldy) {
     vec sum[MAX_ROWS][2];
     FOR_ROWS FOR_HALVES sum[m][h] = add ? v_load(y + m * ldy + SD_LANES * h) : v_set1(0.0f);
     for (; n_k > 0; n_k -= SD_BLOCK, x += chunk) {
         int n_here = n_k < SD_BLOCK ? n_k : SD_BLOCK;
         _Pragma("GCC unroll 4") for (int k = 0; k < n_here; k++) {
-            FETCH(panel + fetch.even);
-            if (!widened) FETCH(panel + 64 + fetch.odd);
+            if (!values || n_halves == 2 || k % 2 == 0) request(fetch);
+            if (!values && n_halves == 2) request(fetch);
             vec w[2];
-            FOR_HALVES w[h] = widened ? v_wide_bf16((const uint16_t*)(const void*)panel + SD_LANES * h)
-                                      : v_load((const float*)(const void*)panel + SD_LANES * h);
+            FOR_HALVES w[h] = values ? v_wide_bf16((const uint16_t*)(const void*)panel + SD_LANES * h)
+                                     : v_load((const float*)(const void*)panel + SD_LANES * h);
             FOR_ROWS {
                 vec b = v_set1(x[m * SD_BLOCK + k]);
-                FOR_HALVES sum[m][h] = v_fma(b, w[h], sum[m][h]);
+                FOR_HALVES sum[m][h] = flush ? v_fma_flush(b, w[h], sum[m][h]) : v_fma(b, w[h], sum[m][h]);
             }
-            panel += SD_PANEL * (widened ? sizeof(uint16_t) : sizeof(float));
+            panel += SD_PANEL * (values ? sizeof(uint16_t) : sizeof(float));
         }
     }
     FOR_ROWS FOR_HALVES v_store(y + m * ldy + SD_LANES * h, sum[m][h]);
 }
 
 INLINE void f32_block(const int n_rows, const int n_halves, const float* x, ptrdiff_t chunk,
-                      const float* panel, int n_k, ahead fetch, int add, float* y, ptrdiff_t ldy) {
-    float_block(n_rows, n_halves, 0, x, chunk, (const char*)panel, n_k, fetch, add, y, ldy);
+                      const float* panel, int n_k, ahead* fetch, int add, float* y, ptrdiff_t ldy) {
+    float_block(n_rows, n_halves, 0, 0, x, chunk, (const char*)panel, n_k, fetch, add, y, ldy);
 }
 
 INLINE void values_block(const int n_rows, const int n_halves, const float* x, ptrdiff_t chunk,
-                         const uint16_t* panel, int n_k, ahead fetch, int add, float* y, ptrdiff_t ldy) {
-    float_block(n_rows, n_halves, 1, x, chunk, (const char*)panel, n_k, fetch, add, y, ldy);
+                         const uint16_t* panel, int n_k, ahead* fetch, int add, float* y, ptrdiff_t ldy) {
+    float_block(n_rows, n_halves, 1, 0, x, chunk, (const char*)panel, n_k, fetch, add, y, ldy);
 }
 
 /* -------------------------------------------------------------------------------------- bf16 */
 
 /* sum = fma(x[2i], w[2i], fma(x[2i + 1], w[2i + 1], sum)), i ascending, subnormals flushed: what the
- * instruction VDPBF16PS computes. A prepared pair is one 32-bit word where there is the instruction,
- * two floats where it is emulated. */
-#define PAIR_FLOATS (BF16_PAIRS ? 1 : 2)
-
-INLINE void bf16_block(const int n_rows, const int n_halves, const float* x, ptrdiff_t chunk,
-                       const uint16_t* panel, int n_k, ahead fetch, int add, float* y, ptrdiff_t ldy) {
-    const int row = PAIR_FLOATS * SD_BLOCK / 2;
+ * instruction VDPBF16PS computes, for prepared pairs of one 32-bit word. */
+#if BF16_PAIRS
+INLINE void pairs_block(const int n_rows, const int n_halves, const float* x, ptrdiff_t chunk,
+                        const uint16_t* panel, int n_k, ahead* fetch, int add, float* y, ptrdiff_t ldy) {
     vec sum[MAX_ROWS][2];
     FOR_ROWS FOR_HALVES sum[m][h] = add ? v_load(y + m * ldy + SD_LANES * h) : v_set1(0.0f);
     for (; n_k > 0; n_k -= SD_BLOCK, x += chunk) {
         int n_here = ((n_k < SD_BLOCK ? n_k : SD_BLOCK) + 1) / 2;
         _Pragma("GCC unroll 4") for (int k = 0; k < n_here; k++) {
-            FETCH_PAIR(panel);
-            const float* pair = x + PAIR_FLOATS * k;
-#if BF16_PAIRS
+            FOR_HALVES request(fetch);
             vec w[2];
             FOR_HALVES w[h] = v_load((const float*)(const void*)(panel + 2 * SD_LANES * h));
-            FOR_ROWS FOR_HALVES v_pair(sum[m][h], w[h], pair + m * row);
-#else
-            vec even[2], odd[2];
-            FOR_HALVES {
-                even[h] = v_even_bf16(panel + 2 * SD_LANES * h);
-                odd[h] = v_odd_bf16(panel + 2 * SD_LANES * h);
-            }
-            FOR_ROWS {
-                vec b = v_set1(pair[m * row + 1]);
-                FOR_HALVES sum[m][h] = v_fma_flush(b, odd[h], sum[m][h]);
-                b = v_set1(pair[m * row]);
-                FOR_HALVES sum[m][h] = v_fma_flush(b, even[h], sum[m][h]);
-            }
-#endif
+            FOR_ROWS FOR_HALVES v_pair(sum[m][h], w[h], x + m * (SD_BLOCK / 2) + k);
             panel += 2 * SD_PANEL;
         }
     }
     FOR_ROWS FOR_HALVES v_store(y + m * ldy + SD_LANES * h, sum[m][h]);
 }
+#endif
+
+/* The same with two fused multiply-adds, for prepared rows of rounded floats, the second of a pair first.
+ * With `keep` the widened panel is left at wide [n_k rounded up to even][32], in the order of the rows. */
+INLINE void bf16_block(const int n_rows, const int n_halves, const int keep, const float* x, ptrdiff_t chunk,
+                       const uint16_t* panel, int n_k, ahead* fetch, int add, float* y, ptrdiff_t ldy,
+                       float* wide) {
+    vec sum[MAX_ROWS][2];
+    FOR_ROWS FOR_HALVES sum[m][h] = add ? v_load(y + m * ldy + SD_LANES * h) : v_set1(0.0f);
+    for (; n_k > 0; n_k -= SD_BLOCK, x += chunk) {
+        int n_here = n_k < SD_BLOCK ? n_k : SD_BLOCK;
+        _Pragma("GCC unroll 2") for (int k = 0; k < n_here; k += 2) {
+            FOR_HALVES request(fetch);
+            vec even[2], odd[2];
+            FOR_HALVES {
+                even[h] = v_even_bf16(panel + 2 * SD_LANES * h);
+                odd[h] = v_odd_bf16(panel + 2 * SD_LANES * h);
+                if (keep) {
+                    v_store(wide + SD_LANES * h, odd[h]);
+                    v_store(wide + SD_PANEL + SD_LANES * h, even[h]);
+                }
+            }
+            if (keep) wide += 2 * SD_PANEL;
+            FOR_ROWS {
+                vec b = v_set1(x[m * SD_BLOCK + k]);
+                FOR_HALVES sum[m][h] = v_fma_flush(b, odd[h], sum[m][h]);
+                b = v_set1(x[m * SD_BLOCK + k + 1]);
+                FOR_HALVES sum[m][h] = v_fma_flush(b, even[h], sum[m][h]);
+            }
+            panel += 2 * SD_PANEL;
+        }
+    }
+    FOR_ROWS FOR_HALVES v_store(y + m * ldy + SD_LANES * h, sum[m][h]);
+}
+
+/* And for a part of a panel that was widened. */
+#if !FLUSHES_ALL
+INLINE void widened_block(const int n_rows, const int n_halves, const float* x, ptrdiff_t chunk,
+                          const float* panel, int n_k, ahead* fetch, int add, float* y, ptrdiff_t ldy) {
+    float_block(n_rows, n_halves, 0, 1, x, chunk, (const char*)panel, n_k, fetch, add, y, ldy);
+}
+#endif
 
 /* ----------------------------------------------------------------------------- int8 and int4 */
 
@@ -123,7 +154,7 @@ INLINE void bf16_block(const int n_rows, const int n_halves, const float* x, ptr
  * integers, exact, so their order is free. x and block: of the first row in the first block; `n_all`
  * rows lie between blocks. */
 INLINE void int_block(const int n_rows, const int is_int4, const int8_t* x, const sd_row_block* block,
-                      ptrdiff_t n_all, const uint8_t* panel, int n_k, ahead fetch, int add, float* y,
+                      ptrdiff_t n_all, const uint8_t* panel, int n_k, ahead* fetch, int add, float* y,
                       ptrdiff_t ldy) {
     enum { STEP = UNIT_LANES * 4 };
     const int bytes = is_int4 ? SD_BLOCK * SD_PANEL / 2 : SD_BLOCK * SD_PANEL;
@@ -142,7 +173,7 @@ INLINE void int_block(const int n_rows, const int is_int4, const int8_t* x, cons
             if (is_int4) {
                 UNROLL for (int s = 0; s < 4; s++) FOR_UNITS {
                     const uint8_t* codes = panel + 128 * s + STEP * u;
-                    if (STEP * u % 64 == 0) FETCH(codes + (u == 0 ? fetch.even : fetch.odd));
+                    if (STEP * u % 64 == 0) request(fetch);
                     codes4 low = c4_low(codes), high = c4_high(codes);
                     FOR_ROWS dot4(dot[m][u], low, x + m * SD_BLOCK + 8 * s);
                     FOR_ROWS dot4(dot[m][u], high, x + m * SD_BLOCK + 8 * s + 4);
@@ -150,7 +181,7 @@ INLINE void int_block(const int n_rows, const int is_int4, const int8_t* x, cons
             } else {
                 UNROLL for (int s = 0; s < 8; s++) FOR_UNITS {
                     const uint8_t* codes = panel + 128 * s + STEP * u;
-                    if (STEP * u % 64 == 0) FETCH(codes + (u == 0 ? fetch.even : fetch.odd));
+                    if (STEP * u % 64 == 0) request(fetch);
                     codes8 w = c8_load(codes);
                     FOR_ROWS dot8(dot[m][u], w, x + m * SD_BLOCK + 4 * s);
                 }
@@ -163,7 +194,7 @@ INLINE void int_block(const int n_rows, const int is_int4, const int8_t* x, cons
                 }
             }
         }
-        FETCH(panel + bytes + fetch.even);
+        request(fetch);
         panel += bytes + 2 * SD_PANEL;
         x += n_all * SD_BLOCK;
         block += n_all;
@@ -178,45 +209,87 @@ INLINE void int_block(const int n_rows, const int is_int4, const int8_t* x, cons
 typedef struct block_args {
     const char* x;
     int n_all, n_in, k, n_k, add;
-    ahead fetch;
+    ahead fetch;       /* of the block */
     const char* panel; /* from input k on */
     float* y;          /* of row 0 */
     ptrdiff_t ldy;
+    float* wide; /* where the panel is left widened, by the blocks that do so */
 } block_args;
 typedef void (*block_fn)(const block_args* a, int first);
 
 /* Both halves of the panel at once as far as registers go, else one after the other. */
-#define BOTH_HALVES(block, rows, row_floats, type, half_elements)                                          \
-    const float* x =                                                                                       \
-        (const float*)(const void*)a->x + ((ptrdiff_t)a->k / SD_BLOCK * a->n_all + first) * (row_floats);  \
-    const type* panel = (const type*)(const void*)a->panel;                                                \
-    float* y = a->y + first * a->ldy;                                                                      \
-    ptrdiff_t chunk = (ptrdiff_t)a->n_all * (row_floats);                                                  \
-    if (rows <= MAX_ROWS_WIDE) {                                                                           \
-        block(rows <= MAX_ROWS_WIDE ? rows : 1, 2, x, chunk, panel, a->n_k, a->fetch, a->add, y, a->ldy);  \
-    } else {                                                                                               \
-        const ahead only_even = {a->fetch.even, 0}, only_odd = {0, a->fetch.odd};                          \
-        block(rows, 1, x, chunk, panel, a->n_k, only_even, a->add, y, a->ldy);                             \
-        block(rows, 1, x, chunk, panel + (half_elements), a->n_k, only_odd, a->add, y + SD_LANES, a->ldy); \
+#define BOTH_HALVES(block, rows, row_floats, type, half_elements)                                         \
+    const float* x =                                                                                      \
+        (const float*)(const void*)a->x + ((ptrdiff_t)a->k / SD_BLOCK * a->n_all + first) * (row_floats); \
+    const type* panel = (const type*)(const void*)a->panel;                                               \
+    float* y = a->y + first * a->ldy;                                                                     \
+    ptrdiff_t chunk = (ptrdiff_t)a->n_all * (row_floats);                                                 \
+    ahead fetch = a->fetch;                                                                               \
+    if (rows <= MAX_ROWS_WIDE) {                                                                          \
+        block(rows <= MAX_ROWS_WIDE ? rows : 1, 2, x, chunk, panel, a->n_k, &fetch, a->add, y, a->ldy);   \
+    } else {                                                                                              \
+        block(rows, 1, x, chunk, panel, a->n_k, &fetch, a->add, y, a->ldy);                               \
+        block(rows, 1, x, chunk, panel + (half_elements), a->n_k, &fetch, a->add, y + SD_LANES, a->ldy);  \
     }
 
-#define DEFINE_FLOAT_BLOCKS(rows)                                                         \
-    static void f32_##rows(const block_args* a, int first) {                              \
-        BOTH_HALVES(f32_block, rows, SD_BLOCK, float, SD_LANES)                           \
-    }                                                                                     \
-    static void values_##rows(const block_args* a, int first) {                           \
-        BOTH_HALVES(values_block, rows, SD_BLOCK, uint16_t, SD_LANES)                     \
-    }                                                                                     \
-    static void bf16_##rows(const block_args* a, int first) {                             \
-        BOTH_HALVES(bf16_block, rows, PAIR_FLOATS * SD_BLOCK / 2, uint16_t, 2 * SD_LANES) \
+INLINE void direct_block(const int n_rows, const int n_halves, const float* x, ptrdiff_t chunk,
+                         const uint16_t* panel, int n_k, ahead* fetch, int add, float* y, ptrdiff_t ldy) {
+    bf16_block(n_rows, n_halves, 0, x, chunk, panel, n_k, fetch, add, y, ldy, NULL);
+}
+
+/* As BOTH_HALVES, the widened panel being kept. */
+INLINE void keeping_blocks(const int rows, const block_args* a, int first) {
+    ptrdiff_t chunk = (ptrdiff_t)a->n_all * SD_BLOCK;
+    const float* x =
+        (const float*)(const void*)a->x + ((ptrdiff_t)a->k / SD_BLOCK * a->n_all + first) * SD_BLOCK;
+    const uint16_t* panel = (const uint16_t*)(const void*)a->panel;
+    float* y = a->y + first * a->ldy;
+    ahead fetch = a->fetch;
+    if (rows <= MAX_ROWS_WIDE) {
+        bf16_block(rows <= MAX_ROWS_WIDE ? rows : 1, 2, 1, x, chunk, panel, a->n_k, &fetch, a->add, y, a->ldy,
+                   a->wide);
+    } else {
+        bf16_block(rows, 1, 1, x, chunk, panel, a->n_k, &fetch, a->add, y, a->ldy, a->wide);
+        bf16_block(rows, 1, 1, x, chunk, panel + 2 * SD_LANES, a->n_k, &fetch, a->add, y + SD_LANES, a->ldy,
+                   a->wide + SD_LANES);
     }
-#define DEFINE_INT_BLOCK(name, rows, is_int4)                                                            \
-    static void name##_##rows(const block_args* a, int first) {                                          \
-        ptrdiff_t row = (ptrdiff_t)a->k / SD_BLOCK * a->n_all + first;                                   \
-        const int8_t* x = (const int8_t*)a->x + row * SD_BLOCK;                                          \
-        const sd_row_block* block = sd_row_blocks((void*)(uintptr_t)a->x, a->n_all, a->n_in) + row;      \
-        int_block(rows, is_int4, x, block, a->n_all, (const uint8_t*)a->panel, a->n_k, a->fetch, a->add, \
-                  a->y + first * a->ldy, a->ldy);                                                        \
+}
+
+#define DEFINE_FLOAT_BLOCKS(rows)                                         \
+    static void f32_##rows(const block_args* a, int first) {              \
+        BOTH_HALVES(f32_block, rows, SD_BLOCK, float, SD_LANES)           \
+    }                                                                     \
+    static void values_##rows(const block_args* a, int first) {           \
+        BOTH_HALVES(values_block, rows, SD_BLOCK, uint16_t, SD_LANES)     \
+    }                                                                     \
+    static void bf16_##rows(const block_args* a, int first) {             \
+        BOTH_HALVES(direct_block, rows, SD_BLOCK, uint16_t, 2 * SD_LANES) \
+    }                                                                     \
+    static void keeping_##rows(const block_args* a, int first) { keeping_blocks(rows, a, first); }
+#if FLUSHES_ALL
+#define DEFINE_WIDENED_BLOCK(rows)
+#define WIDENED_ENTRY(rows) f32_##rows,
+#else
+#define DEFINE_WIDENED_BLOCK(rows)                                  \
+    static void widened_##rows(const block_args* a, int first) {    \
+        BOTH_HALVES(widened_block, rows, SD_BLOCK, float, SD_LANES) \
+    }
+#define WIDENED_ENTRY(rows) widened_##rows,
+#endif
+#if BF16_PAIRS
+#define DEFINE_PAIRS_BLOCK(rows)                                             \
+    static void pairs_##rows(const block_args* a, int first) {               \
+        BOTH_HALVES(pairs_block, rows, SD_BLOCK / 2, uint16_t, 2 * SD_LANES) \
+    }
+#endif
+#define DEFINE_INT_BLOCK(name, rows, is_int4)                                                          \
+    static void name##_##rows(const block_args* a, int first) {                                        \
+        ptrdiff_t row = (ptrdiff_t)a->k / SD_BLOCK * a->n_all + first;                                 \
+        const int8_t* x = (const int8_t*)a->x + row * SD_BLOCK;                                        \
+        const sd_row_block* block = sd_row_blocks((void*)(uintptr_t)a->x, a->n_all, a->n_in) + row;    \
+        ahead fetch = a->fetch;                                                                        \
+        int_block(rows, is_int4, x, block, a->n_all, (const uint8_t*)a->panel, a->n_k, &fetch, a->add, \
+                  a->y + first * a->ldy, a->ldy);                                                      \
     }
 #define DEFINE_INT_BLOCKS(rows) DEFINE_INT_BLOCK(int8, rows, 0) DEFINE_INT_BLOCK(int4, rows, 1)
 
@@ -226,11 +299,17 @@ typedef void (*block_fn)(const block_args* a, int first);
 #define ROWS_UP_TO_(n, f) ROWS_##n(f)
 #define ROWS_UP_TO(n, f) ROWS_UP_TO_(n, f)
 ROWS_UP_TO(MAX_ROWS, DEFINE_FLOAT_BLOCKS)
+ROWS_UP_TO(MAX_ROWS, DEFINE_WIDENED_BLOCK)
+#if BF16_PAIRS
+ROWS_UP_TO(MAX_ROWS, DEFINE_PAIRS_BLOCK)
+#endif
 ROWS_UP_TO(MAX_ROWS_DOT, DEFINE_INT_BLOCKS)
 
 #define F32_ENTRY(rows) f32_##rows,
 #define VALUES_ENTRY(rows) values_##rows,
 #define BF16_ENTRY(rows) bf16_##rows,
+#define KEEPING_ENTRY(rows) keeping_##rows,
+#define PAIRS_ENTRY(rows) pairs_##rows,
 #define INT8_ENTRY(rows) int8_##rows,
 #define INT4_ENTRY(rows) int4_##rows,
 
@@ -242,47 +321,98 @@ typedef struct block_set {
     sd_format format; /* whose thresholds say from how many rows on to prefetch (benchmarks/SPEED.md) */
 } block_set;
 
+/* Inputs of a part of a panel of bf16 that is widened: 16 KiB of floats. */
+#define WIDENED_CHUNK 128
+
 static const block_fn f32_blocks[] = {ROWS_UP_TO(MAX_ROWS, F32_ENTRY)};
 static const block_fn values_blocks[] = {ROWS_UP_TO(MAX_ROWS, VALUES_ENTRY)};
 static const block_fn bf16_blocks[] = {ROWS_UP_TO(MAX_ROWS, BF16_ENTRY)};
+static const block_fn keeping_blocks_of[] = {ROWS_UP_TO(MAX_ROWS, KEEPING_ENTRY)};
+static const block_fn widened_blocks[] = {ROWS_UP_TO(MAX_ROWS, WIDENED_ENTRY)};
+#if BF16_PAIRS
+static const block_fn pairs_blocks[] = {ROWS_UP_TO(MAX_ROWS, PAIRS_ENTRY)};
+#endif
 static const block_fn int8_blocks[] = {ROWS_UP_TO(MAX_ROWS_DOT, INT8_ENTRY)};
 static const block_fn int4_blocks[] = {ROWS_UP_TO(MAX_ROWS_DOT, INT4_ENTRY)};
 static const block_set f32_set = {f32_blocks, MAX_ROWS, MAX_ROWS_WIDE, 128, SD_FORMAT_F32};
 static const block_set values_set = {values_blocks, MAX_ROWS, MAX_ROWS_WIDE, 256, SD_FORMAT_F32};
 static const block_set bf16_set = {bf16_blocks, MAX_ROWS, MAX_ROWS_WIDE, 256, SD_FORMAT_BF16};
+static const block_set keeping_set = {keeping_blocks_of, MAX_ROWS, MAX_ROWS_WIDE, WIDENED_CHUNK,
+                                      SD_FORMAT_BF16};
+static const block_set widened_set = {widened_blocks, MAX_ROWS, MAX_ROWS_WIDE, WIDENED_CHUNK, SD_FORMAT_BF16};
+#if BF16_PAIRS
+static const block_set pairs_set = {pairs_blocks, MAX_ROWS, MAX_ROWS_WIDE, 256, SD_FORMAT_BF16};
+#endif
 static const block_set int8_set = {int8_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 512, SD_FORMAT_INT8};
 static const block_set int4_set = {int4_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 1024, SD_FORMAT_INT4};
 
 /* Far enough that memory has answered, near enough to find it in the second-level cache. */
 #define FETCH_AHEAD 12288
 
-/* All rows times one panel. Few rows: one pass. More: part by part of the panel, each part for all
- * blocks of rows while it is in the first-level cache and the first two of them fetch the next. */
+/* How many blocks rows are divided into. */
+INLINE int blocks_of(const block_set* set, int n_rows) {
+    int block_rows = sd_thresholds_used.block_rows[set->format];
+    if (block_rows > set->max_rows) block_rows = set->max_rows;
+    return (n_rows + block_rows - 1) / block_rows;
+}
+
+/* The first row of block b: shares are even. */
+INLINE int first_row(int n_rows, int b, int n_blocks) { return (int)((int64_t)n_rows * b / n_blocks); }
+
+/* Blocks [begin, end) of rows times a part of a panel while it is in the first-level cache; all of them
+ * together fetch the next, `fetched` bytes from `next` on. */
+INLINE void multiply_part(const block_set* set, const block_args* part, int begin, int end, int n_blocks,
+                          const char* next, ptrdiff_t fetched) {
+    ptrdiff_t step = (64 + n_blocks - 1) / n_blocks, asked = begin * (fetched / 64 * step);
+    for (int b = begin; b < end; b++, asked += fetched / 64 * step) {
+        int first = first_row(part->n_all, b, n_blocks),
+            rows = first_row(part->n_all, b + 1, n_blocks) - first;
+        block_args a = *part;
+        a.fetch = asked < fetched ? (ahead){next + asked, step} : (ahead){part->panel, 0};
+        set->of_rows[rows - 1](&a, first);
+    }
+}
+
+/* All rows times one panel. Few rows: one pass. More: part by part of the panel. */
 INLINE void multiply(const block_set* set, int n_rows, const void* x, const void* panel, int n_in,
                      size_t bytes_per_k32, int near, int add, float* y, ptrdiff_t ldy) {
     block_args a = {
         .x = x, .n_all = n_rows, .n_in = n_in, .n_k = n_in, .add = add, .panel = panel, .y = y, .ldy = ldy};
     const sd_thresholds* thresholds = &sd_thresholds_used;
-    int block_rows = thresholds->block_rows[set->format];
-    if (block_rows > set->max_rows) block_rows = set->max_rows;
-    int n_blocks = (n_rows + block_rows - 1) / block_rows;
+    int n_blocks = blocks_of(set, n_rows);
     if (n_blocks == 1 && n_rows <= set->max_rows_wide) {
         const int* fetch_from = near ? thresholds->fetch_from_near : thresholds->fetch_from;
-        ptrdiff_t distance = n_rows >= fetch_from[set->format] ? FETCH_AHEAD : 0;
-        a.fetch = (ahead){distance, distance};
+        a.fetch = (ahead){a.panel + (n_rows >= fetch_from[set->format] ? FETCH_AHEAD : 0), 64};
         set->of_rows[n_rows - 1](&a, 0);
         return;
     }
     ptrdiff_t distance = (ptrdiff_t)bytes_per_k32 * (set->chunk / SD_BLOCK);
     for (a.k = 0; a.k < n_in; a.k += set->chunk, a.add = 1, a.panel += distance) {
         a.n_k = n_in - a.k < set->chunk ? n_in - a.k : set->chunk;
-        for (int b = 0, first = 0; b < n_blocks; b++) {
-            int rows = (n_rows - first + n_blocks - b - 1) / (n_blocks - b); /* even shares */
-            a.fetch = (ahead){b == 0 ? distance : 0, b == 1 || n_blocks == 1 ? distance : 0};
-            set->of_rows[rows - 1](&a, first);
-            first += rows;
-        }
+        multiply_part(set, &a, 0, n_blocks, n_blocks, a.panel + distance, distance);
     }
+}
+
+/* More rows than a block times a panel of bf16: the first block widens each part for all others. */
+static void NAME(multiply_widened)(int n_rows, const void* x, const void* panel, int n_in, float* y,
+                                   ptrdiff_t ldy) {
+    _Alignas(SD_ALIGNMENT) float wide[WIDENED_CHUNK * SD_PANEL];
+    const ptrdiff_t distance = WIDENED_CHUNK * SD_PANEL * (ptrdiff_t)sizeof(uint16_t);
+    const char* part = panel;
+    block_args a = {.x = x, .n_all = n_rows, .n_in = n_in, .y = y, .ldy = ldy, .wide = wide};
+    int n_blocks = blocks_of(&keeping_set, n_rows);
+    for (; a.k < n_in; a.k += WIDENED_CHUNK, a.add = 1, part += distance) {
+        a.n_k = n_in - a.k < WIDENED_CHUNK ? n_in - a.k : WIDENED_CHUNK;
+        a.panel = part;
+        multiply_part(&keeping_set, &a, 0, 1, n_blocks, part + distance, distance);
+        a.panel = (const char*)wide;
+        multiply_part(&widened_set, &a, 1, n_blocks, n_blocks, part + distance, distance);
+    }
+}
+
+/* Whether the rows of a product with bf16 are prepared as pairs. */
+INLINE int by_pairs(int n_rows) {
+    return BF16_PAIRS && n_rows < sd_thresholds_used.floats_from[SD_FORMAT_BF16];
 }
 
 static void NAME(panel_f32)(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
@@ -291,11 +421,16 @@ static void NAME(panel_f32)(int n_rows, const void* x, const void* panel, int n_
 }
 static void NAME(panel_bf16)(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
                              ptrdiff_t ldy) {
-#if BF16_PAIRS /* the instruction flushes by itself */
-    multiply(&bf16_set, n_rows, x, panel, n_in, SD_BLOCK * SD_PANEL * 2, near, 0, y, ldy);
-#else
-    FLUSHED(multiply(&bf16_set, n_rows, x, panel, n_in, SD_BLOCK * SD_PANEL * 2, near, 0, y, ldy));
+#if BF16_PAIRS
+    if (by_pairs(n_rows)) { /* the instruction flushes by itself */
+        multiply(&pairs_set, n_rows, x, panel, n_in, SD_BLOCK * SD_PANEL * 2, near, 0, y, ldy);
+        return;
+    }
 #endif
+    if (blocks_of(&bf16_set, n_rows) == 1)
+        FLUSHED(multiply(&bf16_set, n_rows, x, panel, n_in, SD_BLOCK * SD_PANEL * 2, near, 0, y, ldy));
+    else
+        FLUSHED(NAME(multiply_widened)(n_rows, x, panel, n_in, y, ldy));
 }
 static void NAME(panel_int8)(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
                              ptrdiff_t ldy) {

@@ -5,6 +5,7 @@ const sd_threshold_field sd_threshold_fields[SD_N_THRESHOLDS] = {
     {"fetch_from_near", offsetof(sd_thresholds, fetch_from_near)},
     {"block_rows", offsetof(sd_thresholds, block_rows)},
     {"tiles_from", offsetof(sd_thresholds, tiles_from)},
+    {"floats_from", offsetof(sd_thresholds, floats_from)},
 };
 
 sd_thresholds sd_thresholds_used;

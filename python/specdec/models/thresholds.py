@@ -175,6 +175,8 @@ class _Start:
 
 
 _STARTS: Final = (
+    # First, as prefetching and blocks of bf16 depend on it.
+    _Start("floats_from", ("bf16",), near=True, gain=_GAIN),
     # Prefetching from memory loses a tenth of the time or saves a third of it, by the state of the
     # memory, which changes within seconds. So what is seen once must be clear.
     _Start("fetch_from", DTYPES, near=False, gain=0.2),
