@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "row_block.h"
+#include "tile_memory.h"
 #include "tiles_amx.h"
 
 #define INLINE static inline __attribute__((always_inline))
@@ -58,15 +59,15 @@ typedef struct tile_sums {
 } tile_sums;
 
 INLINE void multiply_tiles(const int8_t* x, const uint8_t* codes, tile_sums* sums) {
-    _tile_loadd(ROWS, x, SD_BLOCK);
+    SD_TILE_LOAD(ROWS, x, SD_BLOCK);
     _tile_zero(SUMS);
-    _tile_loadd(WEIGHTS, codes, 2 * HALF_BYTES);
+    SD_TILE_LOAD(WEIGHTS, codes, 2 * HALF_BYTES);
     _tile_dpbsud(SUMS, ROWS, WEIGHTS);
     _tile_zero(SUMS_ODD);
-    _tile_loadd(WEIGHTS_ODD, codes + HALF_BYTES, 2 * HALF_BYTES);
+    SD_TILE_LOAD(WEIGHTS_ODD, codes + HALF_BYTES, 2 * HALF_BYTES);
     _tile_dpbsud(SUMS_ODD, ROWS, WEIGHTS_ODD);
-    _tile_stored(SUMS, sums->of[0], sizeof sums->of[0][0]);
-    _tile_stored(SUMS_ODD, sums->of[1], sizeof sums->of[1][0]);
+    SD_TILE_STORE(SUMS, sums->of[0], sizeof sums->of[0][0]);
+    SD_TILE_STORE(SUMS_ODD, sums->of[1], sizeof sums->of[1][0]);
 }
 
 /* sum = fma(float(Σ x_q · w_q) · x_scale, w_scale, sum) */
@@ -141,7 +142,6 @@ static void unpack_int4(const uint8_t* panel, int n_blocks, uint8_t* codes) {
                 _mm512_store_si512(codes + h * HALF_BYTES, _mm512_and_si512(both, low));
                 _mm512_store_si512(codes + (2 + h) * HALF_BYTES, _mm512_and_si512(high, low));
             }
-    __asm__ volatile("" ::: "memory"); /* loading a tile does not tell the compiler what is read */
 }
 
 /* All rows times one panel, part by part, each part for all blocks of rows. */

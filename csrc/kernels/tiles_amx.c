@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels.h"
+#include "tile_memory.h"
 
 /* Rows of a tile, and bytes of each: 16 sums, or 16 pairs of bf16. */
 #define TILE_ROWS 16
@@ -23,21 +24,14 @@
 #define WEIGHTS_SECOND 7
 #define N_TILES 8
 
-/* As the processor reads it. */
-typedef struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} tile_config;
-
 void sdk_shape_tiles(const sd_tile_shape* shapes, int n) {
-    tile_config wanted = {.palette = 1}, now;
+    sd_tile_config wanted = {.palette = 1}, now;
     for (int i = 0; i < n; i++) {
         wanted.rows[i] = shapes[i].rows;
         wanted.row_bytes[i] = shapes[i].row_bytes;
     }
-    _tile_storeconfig(&now);
-    if (memcmp(&now, &wanted, sizeof now) != 0) _tile_loadconfig(&wanted);
+    sd_tile_store_config(&now);
+    if (memcmp(&now, &wanted, sizeof now) != 0) sd_tile_load_config(&wanted);
 }
 
 /* Shape the tiles for a block of n_rows rows. */
@@ -58,13 +52,13 @@ typedef struct chunks {
 } chunks;
 
 static inline __attribute__((always_inline)) void add_chunk(const int two, const char* x, const char* w) {
-    _tile_loadd(UPPER_ROWS, x, TILE_BYTES);
-    _tile_loadd(WEIGHTS_FIRST, w, 2 * TILE_BYTES);
+    SD_TILE_LOAD(UPPER_ROWS, x, TILE_BYTES);
+    SD_TILE_LOAD(WEIGHTS_FIRST, w, 2 * TILE_BYTES);
     _tile_dpbf16ps(UPPER_FIRST, UPPER_ROWS, WEIGHTS_FIRST);
-    _tile_loadd(WEIGHTS_SECOND, w + TILE_BYTES, 2 * TILE_BYTES);
+    SD_TILE_LOAD(WEIGHTS_SECOND, w + TILE_BYTES, 2 * TILE_BYTES);
     _tile_dpbf16ps(UPPER_SECOND, UPPER_ROWS, WEIGHTS_SECOND);
     if (!two) return;
-    _tile_loadd(LOWER_ROWS, x + TILE_ROWS * TILE_BYTES, TILE_BYTES);
+    SD_TILE_LOAD(LOWER_ROWS, x + TILE_ROWS * TILE_BYTES, TILE_BYTES);
     _tile_dpbf16ps(LOWER_FIRST, LOWER_ROWS, WEIGHTS_FIRST);
     _tile_dpbf16ps(LOWER_SECOND, LOWER_ROWS, WEIGHTS_SECOND);
 }
@@ -83,11 +77,11 @@ static inline __attribute__((always_inline)) void tile_block(const int two, cons
     const char* w = panel->whole;
     for (int i = 0; i < panel->n; i++, x += ldx, w += CHUNK_BYTES) add_chunk(two, x, w);
     if (panel->last) add_chunk(two, x, panel->last);
-    _tile_stored(UPPER_FIRST, y, stride);
-    _tile_stored(UPPER_SECOND, y + TILE_ROWS, stride);
+    SD_TILE_STORE(UPPER_FIRST, y, stride);
+    SD_TILE_STORE(UPPER_SECOND, y + TILE_ROWS, stride);
     if (two) {
-        _tile_stored(LOWER_FIRST, y + TILE_ROWS * ldy, stride);
-        _tile_stored(LOWER_SECOND, y + TILE_ROWS * ldy + TILE_ROWS, stride);
+        SD_TILE_STORE(LOWER_FIRST, y + TILE_ROWS * ldy, stride);
+        SD_TILE_STORE(LOWER_SECOND, y + TILE_ROWS * ldy + TILE_ROWS, stride);
     }
 }
 
@@ -102,7 +96,6 @@ void sdk_panel_tiles_amx(int n_rows, const void* x, const void* panel, int n_in,
         memset(last + pairs * SD_PANEL * 4, 0, CHUNK_BYTES - pairs * SD_PANEL * 4);
         p.last = last;
     }
-    __asm__ volatile("" ::: "memory"); /* loading a tile does not tell the compiler what is read */
     ptrdiff_t ldx = (ptrdiff_t)n_rows * TILE_BYTES;
     for (int first = 0, rows; first < n_rows; first += rows) {
         rows = n_rows - first < 2 * TILE_ROWS ? n_rows - first : 2 * TILE_ROWS;
