@@ -15,13 +15,9 @@ typedef struct sd_tile_config {
     uint8_t rows[16];
 } sd_tile_config;
 
-static inline void sd_tile_load_config(const sd_tile_config* config) {
-    __asm__ volatile("ldtilecfg %0" ::"m"(*config));
-}
-
-static inline void sd_tile_store_config(sd_tile_config* config) {
-    __asm__ volatile("sttilecfg %0" : "=m"(*config));
-}
+/* Shape the tiles of the calling thread; tell how they are shaped. config: an sd_tile_config. */
+#define SD_TILE_LOAD_CONFIG(config) __asm__ volatile("ldtilecfg %0" ::"m"(config))
+#define SD_TILE_STORE_CONFIG(config) __asm__ volatile("sttilecfg %0" : "=m"(config))
 
 #define SD_TILE_NAME_(tile) "%%tmm" #tile
 #define SD_TILE_NAME(tile) SD_TILE_NAME_(tile)

@@ -30,8 +30,8 @@ void sdk_shape_tiles(const sd_tile_shape* shapes, int n) {
         wanted.rows[i] = shapes[i].rows;
         wanted.row_bytes[i] = shapes[i].row_bytes;
     }
-    sd_tile_store_config(&now);
-    if (memcmp(&now, &wanted, sizeof now) != 0) sd_tile_load_config(&wanted);
+    SD_TILE_STORE_CONFIG(now);
+    if (memcmp(&now, &wanted, sizeof now) != 0) SD_TILE_LOAD_CONFIG(wanted);
 }
 
 /* Shape the tiles for a block of n_rows rows. */
