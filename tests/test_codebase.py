@@ -191,7 +191,7 @@ def test_calls_stay_where_they_belong(calls: tuple[str, ...], allowed: set[str])
 
 def declarations(path: Path) -> list[str]:
     """Top-level declarations of a header, one line each, without what stands in braces."""
-    text = re.sub(r"^[ \t]*#.*(?:\\\n.*)*$", "", code(path), flags=re.MULTILINE)
+    text = re.sub(r"^[ \t]*#(?:.*\\\n)*.*$", "", code(path), flags=re.MULTILINE)
     while "{" in text:
         text, n_blocks = re.subn(r"\{[^{}]*\}", block_end, text)
         assert n_blocks, f"{name(path)}: braces do not match"
