@@ -193,7 +193,7 @@ const sd_kernels* sdk_table_amx(void) {
     table.name = "amx";
     table.panel[SD_FORMAT_INT8] = panel_int8;
     table.panel[SD_FORMAT_INT4] = panel_int4;
-    table.prepare_tiles = table.prepare[SD_FORMAT_BF16];
+    table.prepare_tiles = sdk_prepare_pairs_avx512;
     table.panel_tiles = sdk_panel_tiles_amx;
     table.thresholds.tiles_from[SD_FORMAT_INT8] = 10;
     table.thresholds.tiles_from[SD_FORMAT_INT4] = 10;

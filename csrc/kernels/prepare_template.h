@@ -20,9 +20,9 @@ INLINE void swap_pairs(float* x) {
     memcpy(x, pairs, sizeof pairs);
 }
 
-static void NAME(prepare_bf16)(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out) {
-    (void)n_in;
-    const int pairs = by_pairs(part.n_all), row = pairs ? SD_BLOCK / 2 : SD_BLOCK;
+/* Rows rounded to bf16: pairs of them, each a 32-bit word, or floats. */
+INLINE void prepare_rounded(const int pairs, sd_part part, const float* x, ptrdiff_t ldx, void* out) {
+    const int row = pairs ? SD_BLOCK / 2 : SD_BLOCK;
     for (int i = 0; i < part.n_inputs; i += SD_BLOCK) {
         int n_here = part.n_inputs - i < SD_BLOCK ? part.n_inputs - i : SD_BLOCK;
         float* to = (float*)out + ((ptrdiff_t)(part.input + i) / SD_BLOCK * part.n_all + part.row) * row;
@@ -38,6 +38,10 @@ static void NAME(prepare_bf16)(sd_part part, const float* x, ptrdiff_t ldx, int 
             if (!pairs) swap_pairs(to);
         }
     }
+}
+static void NAME(prepare_bf16)(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out) {
+    (void)n_in;
+    prepare_rounded(by_pairs(part.n_all), part, x, ldx, out);
 }
 
 /* Per row and block of 32: the smallest power of two 2^e with absmax ≤ 127 · 2^e is the scale, codes

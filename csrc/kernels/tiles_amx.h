@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels.h"
+
 /* The rows of a tile and the bytes of each; a tile without rows has none. */
 typedef struct sd_tile_shape {
     uint8_t rows;
@@ -15,7 +17,10 @@ typedef struct sd_tile_shape {
 /* Shape the first n tiles of the calling thread, which is slow, unless they have these shapes. */
 void sdk_shape_tiles(const sd_tile_shape* shapes, int n);
 
-/* As panel_tiles of sd_kernels (kernels.h), of rows that AVX-512 has prepared for its products of bf16. */
+/* As prepare of sd_kernels (kernels.h): chunks of pairs of bf16, whatever thresholds say. */
+void sdk_prepare_pairs_avx512(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out);
+
+/* As panel_tiles of sd_kernels, of such rows. */
 void sdk_panel_tiles_amx(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
                          ptrdiff_t ldy);
 
