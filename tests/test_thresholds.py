@@ -40,7 +40,7 @@ def forced(value: int, *names: str) -> dict[str, list[int]]:
 # ---------------------------------------------------------------------------------------------- bits
 
 
-def rows_and_weights(n_rows: int, n_in: int = 160) -> tuple[np.ndarray, np.ndarray]:
+def rows_and_weights(n_rows: int, n_in: int = 163) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(n_rows)
     return rng.standard_normal((n_rows, n_in), np.float32), rng.standard_normal((40, n_in), np.float32)
 
@@ -56,6 +56,16 @@ def test_no_threshold_changes_a_bit_of_a_product(dtype, n_rows) -> None:
             _core.set_thresholds(forced(value, name))
             found = _core.product(x, weights, dtype)
             assert np.array_equal(found, expected), f"{name} {value}"
+
+
+@pytest.mark.parametrize("n_rows", [1, 17, 40])
+def test_no_threshold_changes_a_bit_in_tiles(n_rows) -> None:
+    """Rows of tiles are prepared in one way, whatever those of the other order are."""
+    x, weights = rows_and_weights(n_rows, 90)
+    expected = reference.product(x, weights, "bf16", "tiles")
+    for value in (1, 5, NEVER):
+        _core.set_thresholds(forced(value))
+        assert np.array_equal(_core.product(x, weights, "bf16", engine="tiles"), expected), value
 
 
 @pytest.mark.parametrize("n_rows", [1, 13, 30])

@@ -403,6 +403,7 @@ static void NAME(multiply_widened)(int n_rows, const void* x, const void* panel,
     int n_blocks = blocks_of(&keeping_set, n_rows);
     for (; a.k < n_in; a.k += WIDENED_CHUNK, a.add = 1, part += distance) {
         a.n_k = n_in - a.k < WIDENED_CHUNK ? n_in - a.k : WIDENED_CHUNK;
+        a.n_k += a.n_k % 2; /* whole pairs, whose second is first */
         a.panel = part;
         multiply_part(&keeping_set, &a, 0, 1, n_blocks, part + distance, distance);
         a.panel = (const char*)wide;
