@@ -137,6 +137,15 @@ def test_speed() -> None:
 PLAIN = Trace([chain(i, (), 0, (), times=(0.0, (0.004, 0.05, 0.06, 0.07)[i], 0.001)) for i in range(4)])
 
 
+def test_experts_of_a_run() -> None:
+    """The first round of plain decoding has no run of its own."""
+    rounds = [dataclasses.replace(r, experts=(0.0, 2.0, 2.0, 2.0)[r.index]) for r in PLAIN.rounds]
+    assert Trace(rounds).experts_per_call == 2.0
+    assert math.isnan(Trace(rounds[:1]).experts_per_call) and math.isnan(PLAIN.experts_per_call)
+    drafted = [dataclasses.replace(r, experts=4.0 - r.index) for r in (CORRECTED, BONUS)]
+    assert Trace(drafted).experts_per_call == 3.5
+
+
 def test_speed_against_a_plain_run() -> None:
     """With a measured t(1), c has it as denominator, and the prediction counts all of a round's time."""
     trace = TRACE.against(PLAIN)

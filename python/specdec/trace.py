@@ -62,7 +62,7 @@ class Round:
         In a batch these are the times of the whole batch's round.
     experts : float
         Experts that a layer of the target with a mixture of experts has read, on average; in a batch, for the
-        whole batch. 0 for a model without experts.
+        whole batch. 0 for a model without experts, and where the prefill has read all of a round's tokens.
     """
 
     index: int
@@ -228,10 +228,15 @@ _TOKEN_COLUMNS: Final = ("round", "position", "token", "origin", "beta")
 _FEWEST_PLAIN = 5  # rounds without drafts that a run's own t(1) is taken from
 
 
+def _whole_runs(rounds: Sequence[Round]) -> Sequence[Round]:
+    """Rounds, those apart of which the prefill has done a part, if there are others."""
+    return [r for r in rounds if r.index > 0 or r.drafted] or rounds
+
+
 def _mean_run_s(rounds: Sequence[Round]) -> float:
-    """Mean seconds of the target in rounds, those apart of which the prefill has done a part."""
-    whole = [r.verify_s for r in rounds if r.index > 0 or r.drafted] or [r.verify_s for r in rounds]
-    return _ratio(math.fsum(whole), len(whole))
+    """Mean seconds of the target in whole runs."""
+    whole = _whole_runs(rounds)
+    return _ratio(math.fsum(r.verify_s for r in whole), len(whole))
 
 
 class RoundTimes:
@@ -442,8 +447,10 @@ class Trace(RoundTimes):
 
         Tokens that are verified together go through different experts, so that a run on more rows reads more
         weights: divided by that of plain decoding, ``n_experts_per_token``, it says how many times as many.
+        As in `run_s`, the first round of plain decoding is left out, if there are others.
         """
-        mean = _ratio(math.fsum(r.experts for r in self.rounds), self.n_calls)
+        whole = _whole_runs(self.rounds)
+        mean = _ratio(math.fsum(r.experts for r in whole), len(whole))
         return mean if mean > 0.0 else math.nan
 
     # -- acceptance ---------------------------------------------------------------------------------------
