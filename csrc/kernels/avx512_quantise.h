@@ -8,18 +8,22 @@
 
 #define SD_BLOCKS_AT_ONCE 16
 
+/* The larger of numbers that are not negative, by their bits: NaN is the largest, in either place. */
+static inline __m512 sd_larger(__m512 a, __m512 b) {
+    return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+}
+
 /* Lane 4 q + l of what a tree of shuffles leaves is of register 8 (q % 2) + 4 (q / 2) + {0, 2, 1, 3}[l]. */
 static inline __m512 sd_max_of_16(__m512* v) {
     for (int i = 0; i < 8; i++)
-        v[i] = _mm512_max_ps(_mm512_shuffle_f32x4(v[i], v[i + 8], 0x44),
-                             _mm512_shuffle_f32x4(v[i], v[i + 8], 0xee));
-    for (int i = 0; i < 4; i++)
-        v[i] = _mm512_max_ps(_mm512_shuffle_f32x4(v[i], v[i + 4], 0x88),
-                             _mm512_shuffle_f32x4(v[i], v[i + 4], 0xdd));
-    for (int i = 0; i < 2; i++)
         v[i] =
-            _mm512_max_ps(_mm512_shuffle_ps(v[i], v[i + 2], 0x44), _mm512_shuffle_ps(v[i], v[i + 2], 0xee));
-    __m512 all = _mm512_max_ps(_mm512_shuffle_ps(v[0], v[1], 0x88), _mm512_shuffle_ps(v[0], v[1], 0xdd));
+            sd_larger(_mm512_shuffle_f32x4(v[i], v[i + 8], 0x44), _mm512_shuffle_f32x4(v[i], v[i + 8], 0xee));
+    for (int i = 0; i < 4; i++)
+        v[i] =
+            sd_larger(_mm512_shuffle_f32x4(v[i], v[i + 4], 0x88), _mm512_shuffle_f32x4(v[i], v[i + 4], 0xdd));
+    for (int i = 0; i < 2; i++)
+        v[i] = sd_larger(_mm512_shuffle_ps(v[i], v[i + 2], 0x44), _mm512_shuffle_ps(v[i], v[i + 2], 0xee));
+    __m512 all = sd_larger(_mm512_shuffle_ps(v[0], v[1], 0x88), _mm512_shuffle_ps(v[0], v[1], 0xdd));
     return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15),
                                  all);
 }
