@@ -178,7 +178,7 @@ def product(x: ArrayLike, weights: ArrayLike, dtype: str, engine: str = "rows") 
         raise ValueError(f"dtype is {dtype!r}, expected 'bf16' for the order of tiles")
     if engine == "tiles":
         one = np.float32(1)
-        x, weights = (_flush(round_bf16(_padded(rows, BLOCK))) for rows in (x, weights))
+        x, weights = (_flush(round_bf16(_padded(rows, BLOCK))) for rows in (_flush(x), weights))
         for first in range(0, x.shape[1], BLOCK):
             even = odd = np.zeros_like(total)
             for k in range(first, first + BLOCK, 2):
@@ -189,7 +189,7 @@ def product(x: ArrayLike, weights: ArrayLike, dtype: str, engine: str = "rows") 
         for k in range(x.shape[1]):
             total = fma(x[:, k, None], weights[:, k], total)
     elif dtype == "bf16":
-        x, weights = (_flush(round_bf16(_padded(rows, 2))) for rows in (x, weights))
+        x, weights = (_flush(round_bf16(_padded(rows, 2))) for rows in (_flush(x), weights))
         for k in range(0, x.shape[1], 2):
             for i in (k + 1, k):
                 total = _flushed_fma(x[:, i, None], weights[:, i], total)
