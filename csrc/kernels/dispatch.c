@@ -17,7 +17,6 @@ static int has_avxvnni(void) {
     unsigned a, b, c, d;
     return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
 }
-#endif
 
 #if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
@@ -35,6 +34,7 @@ static int may_use_tiles(void) {
 }
 #else
 static int may_use_tiles(void) { return 0; }
+#endif
 #endif
 
 const char* const sd_format_names[SD_N_FORMATS] = {"f32", "bf16", "int8", "int4"};
