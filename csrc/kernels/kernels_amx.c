@@ -189,6 +189,7 @@ DEFINE_PANEL(panel_int4, SD_FORMAT_INT4, 1)
 
 const sd_kernels* sdk_table_amx(void) {
     static sd_kernels table;
+    if (table.name != NULL) return &table; /* other threads may compute with it */
     table = *sdk_table_avx512();
     table.name = "amx";
     table.panel[SD_FORMAT_INT8] = panel_int8;
