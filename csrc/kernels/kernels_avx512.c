@@ -10,7 +10,7 @@
 
 void sdk_prepare_pairs_avx512(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out) {
     (void)n_in;
-    prepare_rounded(1, part, x, ldx, out);
+    prepare_rounded(1, 0, part, x, ldx, out);
 }
 
 const sd_kernels* sdk_table_avx512(void) { return &table_avx512; }

@@ -6,8 +6,8 @@
  *                           v_min, v_fma(a, b, c) = a·b + c, v_round (nearest, ties to even),
  *                           v_times_pow2(a, n) (a · 2^n, a and n normal, n integral in [−126, 127]),
  *                           v_keep_from(x, low, y) = y where x ≥ low, else +0
- *   v_abs, v_largest_abs (of a vector of absolute values), v_store_int8, v_store_bf16 (as a
- *                           prepared row has it), v_to_bf16
+ *   v_abs, v_largest_abs (of a vector of absolute values), v_store_int8; rounded to bf16:
+ *                           v_store_bf16 (as floats), v_to_bf16
  *   MAX_ROWS                rows of a panel block, 6 or 12: its sums must fit the registers
  *   MAX_ROWS_WIDE           up to this many rows all 32 outputs are computed at once, above 16
  *   and what products_template.h lists

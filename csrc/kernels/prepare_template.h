@@ -20,28 +20,39 @@ INLINE void swap_pairs(float* x) {
     memcpy(x, pairs, sizeof pairs);
 }
 
-/* Rows rounded to bf16: pairs of them, each a 32-bit word, or floats. */
-INLINE void prepare_rounded(const int pairs, sd_part part, const float* x, ptrdiff_t ldx, void* out) {
+/* Rows rounded to bf16; both choices are constant where this is inlined. `pairs`: as bf16, else as floats;
+ * `swap`: the second of each pair first. */
+INLINE void prepare_rounded(const int pairs, const int swap, sd_part part, const float* x, ptrdiff_t ldx,
+                            void* out) {
     const int row = pairs ? SD_BLOCK / 2 : SD_BLOCK;
     for (int i = 0; i < part.n_inputs; i += SD_BLOCK) {
         int n_here = part.n_inputs - i < SD_BLOCK ? part.n_inputs - i : SD_BLOCK;
         float* to = (float*)out + ((ptrdiff_t)(part.input + i) / SD_BLOCK * part.n_all + part.row) * row;
         for (int m = 0; m < part.n_rows; m++, to += row) {
-            for (int j = 0; j < SD_BLOCK; j += SD_LANES) { /* a missing second of a pair must be 0 */
+            for (int j = 0; j < SD_BLOCK; j += SD_LANES) { /* missing inputs must be 0 */
                 int some = n_here - j < 0 ? 0 : n_here - j < SD_LANES ? n_here - j : SD_LANES;
-                vec v = some == SD_LANES ? v_load(x + m * ldx + i + j) : load_some(x + m * ldx + i + j, some);
+                vec v = LOAD(x + m * ldx + i, j, some);
                 if (pairs)
                     v_store_pairs(to + j / 2, v);
                 else
                     v_store_bf16(to + j, v);
             }
-            if (!pairs) swap_pairs(to);
+            if (swap) swap_pairs(to);
         }
     }
 }
+
 static void NAME(prepare_bf16)(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out) {
     (void)n_in;
-    prepare_rounded(by_pairs(part.n_all), part, x, ldx, out);
+    if (by_pairs(part.n_all))
+        prepare_rounded(1, 0, part, x, ldx, out);
+    else
+        prepare_rounded(0, 1, part, x, ldx, out);
+}
+
+static void NAME(prepare_tiles)(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out) {
+    (void)n_in;
+    prepare_rounded(0, 0, part, x, ldx, out);
 }
 
 /* Per row and block of 32: the smallest power of two 2^e with absmax ≤ 127 · 2^e is the scale, codes

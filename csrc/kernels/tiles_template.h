@@ -5,7 +5,8 @@
  *
  * Per output and chunk of 32 inputs, missing ones being 0: two chains from +0, one over the even inputs, one
  * over the odd ones, each k ascending; their sum is added to the output. Subnormals are flushed throughout.
- * Prepared rows are chunks as in products_template.h, of numbers rounded to bf16, as floats. */
+ * Prepared rows are chunks as in products_template.h, of numbers rounded to bf16, as floats, in the order of
+ * the inputs. */
 
 /* Rows of a block: two chains for each row, in both halves of a panel where registers are many. */
 #define TILE_HALVES (MAX_ROWS_WIDE >= 6 ? 2 : 1)
@@ -78,19 +79,4 @@ static void NAME(panel_tiles)(int n_rows, const void* x, const void* panel, int 
                               ptrdiff_t ldy) {
     (void)near;
     FLUSHED(multiply_tiles(n_rows, x, panel, n_in, y, ldy));
-}
-
-static void NAME(prepare_tiles)(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out) {
-    (void)n_in;
-    for (int i = 0; i < part.n_inputs; i += SD_BLOCK) {
-        int n_here = part.n_inputs - i < SD_BLOCK ? part.n_inputs - i : SD_BLOCK;
-        float* to = (float*)out + ((ptrdiff_t)(part.input + i) / SD_BLOCK * part.n_all + part.row) * SD_BLOCK;
-        for (int m = 0; m < part.n_rows; m++, to += SD_BLOCK)
-            for (int j = 0; j < SD_BLOCK; j += SD_LANES) { /* missing inputs must be 0 */
-                int some = n_here - j < 0 ? 0 : n_here - j < SD_LANES ? n_here - j : SD_LANES;
-                uint16_t rounded[SD_LANES];
-                v_to_bf16(rounded, LOAD(x + m * ldx + i, j, some));
-                v_store(to + j, v_wide_bf16(rounded));
-            }
-    }
 }
