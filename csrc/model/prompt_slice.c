@@ -1,18 +1,16 @@
 #include "prompt_slice.h"
 
-#include <string.h>
-
 #include "kernels.h"
 
 static int forced;
 
-/* Longer slices take the rows' activations from the second-level cache; AMX multiplies codes so fast that
- * they pay nevertheless (benchmarks/SPEED.md). */
+/* In longer slices rows no longer fit the second-level cache; tiles multiply codes so fast that slices of 128
+ * pay nevertheless (benchmarks/SPEED.md). */
 int sd_row_slice(sd_format weights, sd_engine engine) {
     if (forced > 0) return forced;
     if (engine == SD_ENGINE_TILES) return SD_MOST_SLICE;
-    int fast = weights != SD_FORMAT_BF16 && strcmp(sd_kernels_get()->name, "amx") == 0;
-    return weights == SD_FORMAT_F32 || fast ? 128 : 64;
+    int by_tiles = sd_kernels_get()->thresholds.tiles_from[weights] < SD_NEVER;
+    return weights == SD_FORMAT_F32 || by_tiles ? 128 : 64;
 }
 
 #ifdef SPECDEC_TESTING
