@@ -250,6 +250,30 @@ def test_activations_too_large_to_be_scaled_are_cut_off(dtype, n_rows):
     np.testing.assert_array_equal(_core.product(x, weights, dtype), reference.product(x, weights, dtype))
 
 
+@pytest.mark.parametrize("n_rows", [1, 6, 7, 16, 17, 23, 40])
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_blocks_that_are_quantised_together_have_scales_of_their_own(dtype, n_rows):
+    """An output is the product with one block alone.
+
+    The largest number of each has a place, a sign and a magnitude of its own, at and next to where the scale
+    changes.
+    """
+    n_blocks, rng = 23, np.random.default_rng(n_rows)
+    exponents = rng.integers(-106, 99, (n_rows, n_blocks, 1))
+    x = rng.uniform(-0.5, 0.5, (n_rows, n_blocks, 32))
+    places = (np.arange(n_rows)[:, None] + np.arange(n_blocks)) % 32
+    steps = np.float32(1.984375) * (1 + rng.integers(-1, 2, places.shape) * 2.0**-23)
+    np.put_along_axis(x, places[:, :, None], (steps * rng.choice([-1, 1], places.shape))[:, :, None], axis=2)
+    x = np.ldexp(x, exponents).astype(np.float32)
+    x[rng.random(places.shape) < 0.1] = 0
+    weights = np.zeros((n_blocks, n_blocks, 32), np.float32)
+    weights[range(n_blocks), range(n_blocks)] = rng.standard_normal((n_blocks, 32))
+    x, weights = x.reshape(n_rows, -1), weights.reshape(n_blocks, -1)
+    found = _core.product(x, weights, dtype)
+    np.testing.assert_array_equal(found, reference.product(x, weights, dtype))
+    assert len(np.unique(found)) > n_rows * n_blocks / 2
+
+
 @pytest.mark.parametrize(("dtype", "engine"), PRODUCTS)
 @pytest.mark.parametrize("n_in", [1, 31, 33, 100])
 def test_product(dtype, engine, n_in):
@@ -357,7 +381,7 @@ def test_products_have_the_bits_of_the_specification(n_in, n_out, dtype, engine)
     rng = np.random.default_rng(n_in * n_out)
     x, weights = rows(rng, 64, n_in), rows(rng, n_out, n_in)
     expected = reference.product(x, weights, dtype, engine)
-    for n_rows in (*range(1, 21), 41, 50, 64):
+    for n_rows in (*range(1, 42), 50, 64):
         found = _core.product(x[:n_rows], weights, dtype, engine=engine, n_threads=1 + n_rows % 2)
         assert found.dtype == np.float32 and found.shape == (n_rows, n_out)
         np.testing.assert_array_equal(found, expected[:n_rows], err_msg=f"{n_rows} rows")

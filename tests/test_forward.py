@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 
+from allocations import needs_hooks
 from canonical import (
     DTYPES,
     ENCODER_DECODERS,
@@ -203,6 +204,31 @@ def test_instruction_sets_agree_bit_for_bit():
     for i, formats in enumerate(FORMATS):
         found = {name: of_formats[i] for name, of_formats in digests.items()}
         assert len(set(found.values())) == 1, (formats, found)
+
+
+@needs_hooks
+@pytest.mark.parametrize("n_chunks", [1, 2, 5])
+@pytest.mark.parametrize("n_rows", [1, 5, 24])
+def test_scores_become_weights(n_rows, n_chunks):
+    """Each row by its largest score; element i adds to lane i % 16, ascending, up to a number of its own."""
+    rng = np.random.default_rng(n_rows * n_chunks)
+    scores = (20 * rng.standard_normal((n_chunks, n_rows, 32))).astype(np.float32)
+    scores[rng.random(scores.shape) < 0.2] = -np.inf
+    scores[0, :, 3] = 1 + np.arange(n_rows)
+    n_sum = rng.integers(0, 32 * n_chunks + 1, n_rows)
+    n_sum[0] = 32 * n_chunks
+    weights, largest, sums = _core._weigh_scores(scores, 0.25, n_sum.tolist())
+    weights = weights.reshape(scores.shape)
+    by_lane = scores.reshape(n_chunks, n_rows, 2, 16)
+    assert np.array_equal(largest, by_lane.max(axis=(0, 2)))
+    shifted = (scores - largest.max(axis=1)[:, None]) * np.float32(0.25)
+    np.testing.assert_allclose(weights, np.exp(shifted.astype(np.float64)), rtol=3e-7, atol=1.2e-38)
+    assert np.all(weights[scores == -np.inf] == 0) and np.all(weights.max(axis=(0, 2)) == 1)
+    for row, n in enumerate(n_sum):
+        lanes = np.zeros(16, np.float32)
+        for i, weight in enumerate(weights[:, row].ravel()[:n]):
+            lanes[i % 16] += weight
+        assert np.array_equal(sums[row], lanes)
 
 
 def digests_of_all_variants() -> list[str]:

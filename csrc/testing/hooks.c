@@ -1,6 +1,9 @@
 #include "hooks.h"
 
+#include <string.h>
+
 #include "forward.h"
+#include "kernels.h"
 #include "memory.h"
 #include "profile.h"
 
@@ -77,6 +80,42 @@ static PyObject* profile_end(PyObject* module, PyObject* ignored) {
     return dict;
 }
 
+/* Scores [n_chunks, n_rows, 32] become weights: (weights, lanes of the largest, lanes of the sums). */
+static PyObject* weigh_scores(PyObject* module, PyObject* args) {
+    (void)module;
+    PyObject *argument, *counts, *weights = NULL, *largest = NULL, *sums = NULL, *found = NULL;
+    Py_buffer scores;
+    float factor, *to, *most, *lanes, largest_of[64];
+    int32_t* n_sum = NULL;
+    int n_rows;
+    if (!PyArg_ParseTuple(args, "OfO", &argument, &factor, &counts)) return NULL;
+    if (sd_view(argument, "scores", 'f', 3, &scores) < 0) return NULL;
+    if (sd_ids_from(counts, "n_sum", &n_sum, &n_rows) < 0) goto done;
+    if (scores.shape[0] < 1 || n_rows < 1 || n_rows > 64 || scores.shape[1] != n_rows ||
+        scores.shape[2] != SD_PANEL) {
+        PyErr_SetString(PyExc_ValueError, "expected scores [n_chunks, n_rows, 32], n_sum [n_rows]");
+        goto done;
+    }
+    int n_chunks = (int)scores.shape[0];
+    weights = sd_new_array("float32", (Py_ssize_t)n_chunks * n_rows, SD_PANEL, (void**)&to);
+    largest = sd_new_array("float32", n_rows, SD_LANES, (void**)&most);
+    sums = sd_new_array("float32", n_rows, SD_LANES, (void**)&lanes);
+    if (weights == NULL || largest == NULL || sums == NULL) goto done;
+    const sd_kernels* k = sd_kernels_get();
+    memcpy(to, scores.buf, (size_t)scores.len);
+    k->largest_scores(n_rows, n_chunks, to, most);
+    for (int m = 0; m < n_rows; m++) largest_of[m] = k->max(SD_LANES, most + m * SD_LANES);
+    memset(lanes, 0, (size_t)n_rows * SD_LANES * sizeof *lanes);
+    for (int c = 0; c < n_chunks; c += 2, to += 2 * n_rows * SD_PANEL) /* as attention does, in turns */
+        k->weigh_scores(n_rows, n_chunks - c < 2 ? 1 : 2, c * SD_PANEL, to, largest_of, factor, n_sum, lanes);
+    found = PyTuple_Pack(3, weights, largest, sums);
+done:
+    Py_XDECREF(weights), Py_XDECREF(largest), Py_XDECREF(sums);
+    PyMem_Free(n_sum);
+    PyBuffer_Release(&scores);
+    return found;
+}
+
 static PyObject* prompt_slice(PyObject* module, PyObject* argument) {
     (void)module;
     long n = PyLong_AsLong(argument);
@@ -104,6 +143,8 @@ PyMethodDef sd_testing_functions[] = {
     {"_forward_work", forward_work, METH_NOARGS, "Attentions and MLPs that rows have gone through."},
     {"_profile_begin", profile_begin, METH_NOARGS, "Begin to measure what this thread's time goes to."},
     {"_profile_end", profile_end, METH_NOARGS, "Seconds of each activity since then."},
+    {"_weigh_scores", weigh_scores, METH_VARARGS,
+     "Scores of attention as weights, and what kernels say of them."},
     {"_prompt_slice", prompt_slice, METH_O,
      "Tokens of a prompt that models made from now on read at a time; 0: their own choice."},
     {0},
