@@ -178,8 +178,7 @@ PyMethodDef sd_functions[] = {
      "packed panels."},
     {"product", WITH_KEYWORDS(sd_product),
      "product(x, weights, dtype, *, engine='rows', n_threads=1)\n--\n\nx · weightsᵀ by the row kernels, in "
-     "their "
-     "order or that of tiles, or by OpenBLAS, float32 [n_rows, n_out]."},
+     "their order or that of tiles, or by OpenBLAS, float32 [n_rows, n_out]."},
     {"openblas", openblas, METH_NOARGS,
      "openblas()\n--\n\nOpenBLAS's description of itself; it is loaded if it has not been."},
     {0},

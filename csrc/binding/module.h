@@ -138,7 +138,8 @@ sd_cached_text_object* sd_cached_text_from(const sd_module_state* state, PyObjec
 /* A Corrections argument, borrowed; NULL with an exception. */
 sd_corrections_object* sd_corrections_from(const sd_module_state* state, PyObject* object);
 
-/* A number format by the name that Python gives it; -1 with an exception naming `argument`. */
+/* A number format, and what multiplies matrices, by the name that Python gives it; -1 with an exception naming
+ * `argument`. */
 int sd_format_from(const char* name, const char* argument, sd_format* format);
 int sd_engine_from(const char* name, const char* argument, sd_engine* engine);
 
@@ -148,7 +149,7 @@ PyObject* sd_product(PyObject* module, PyObject* args, PyObject* kwargs);
 PyObject* sd_score_of_text(PyObject* module, PyObject* args, PyObject* kwargs);
 PyObject* sd_score_of_texts(PyObject* module, PyObject* args, PyObject* kwargs);
 PyObject* sd_verify_arrays(PyObject* module, PyObject* args, PyObject* kwargs);
-/* Those of the thresholds of kernels (threshold_trials.c). */
+/* Those of the thresholds of kernels, and `processor` (threshold_trials.c). */
 PyObject* sd_used_thresholds(PyObject* module, PyObject* ignored);
 PyObject* sd_own_thresholds(PyObject* module, PyObject* ignored);
 PyObject* sd_set_thresholds(PyObject* module, PyObject* argument);

@@ -228,9 +228,8 @@ def best_start(rows: Sequence[int], seconds: NDArray[np.float64], own: int, gain
     """
     counts = np.asarray(rows)
     without, with_it = seconds[:, :, 0], seconds[:, :, 1]
-    ratio = np.where(
-        counts >= own, without / with_it, with_it / without
-    )  # of what `own` does not do to what it does
+    # what the other choice takes, in times of what that of `own` takes
+    ratio = np.where(counts >= own, without / with_it, with_it / without)
     lost = _surely(ratio) - 1.0 + gain
 
     def loss(start: int) -> float:
