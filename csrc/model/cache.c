@@ -168,7 +168,7 @@ static int agreement(const sd_cache* c, const sd_encoded* encoded, const int32_t
     return at >= c->n_low ? at : 0;
 }
 
-void sd_cache_read(sd_cache* c, int n) {
+void sd_cache_count_prompt(sd_cache* c, int n) {
     if (of_prompt(c->model, n) == n && c->n_prompt == c->n_committed - n) c->n_prompt = c->n_committed;
 }
 

@@ -84,8 +84,8 @@ static inline int sd_slice_length(const sd_cache* cache, int n) {
     return n < most ? n : most;
 }
 
-/* A slice of a prompt has been kept: its tokens, n of them, are the last. */
-void sd_cache_read(sd_cache* cache, int n);
+/* Count the last n tokens, a slice of a prompt that has just been committed, in n_prompt. */
+void sd_cache_count_prompt(sd_cache* cache, int n);
 
 /* Make room for `n_slots` tokens and nodes of `model`; of these up to n_nodes (at least a slice)
  * are nodes that are pending at once, of which n_hidden may wait to be finished. taps, borrowed: hidden

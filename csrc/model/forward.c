@@ -454,7 +454,7 @@ sd_status sd_forward_slice(sd_workspace* w, sd_cache* cache, const int32_t* toke
     }
     status = sd_cache_keep(cache, path, n_here);
     if (status != SD_OK) return status;
-    sd_cache_read(cache, n_here);
+    sd_cache_count_prompt(cache, n_here);
     *n_done += n_here;
     return SD_OK;
 }

@@ -78,7 +78,7 @@ static sd_status keep(const sd_workspace* w, const sd_branch* branch, int last_r
     int n_kept = branch->n_new - with_root;
     sd_status status = sd_cache_settle(branch->cache, n_kept);
     if (status != SD_OK) return status;
-    sd_cache_read(branch->cache, n_kept);
+    sd_cache_count_prompt(branch->cache, n_kept);
     prefill->n_read += n_kept;
     if (with_root) sd_cache_wait(branch->cache, w->hidden + (ptrdiff_t)last_row * w->model->config.d_model);
     return SD_OK;

@@ -355,7 +355,7 @@ static sd_status advance(sd_score* s, int which, int n_new, int* n_ended) {
     int n_settled = n_stem - cache->n_committed;
     sd_status status = sd_cache_settle(cache, n_settled);
     if (status != SD_OK) return status;
-    sd_cache_read(cache, n_settled);
+    sd_cache_count_prompt(cache, n_settled);
     if (l->n_read < l->group->n_nodes) return SD_OK;
     *n_ended += l->group->n;
     l->group = NULL;
