@@ -138,8 +138,8 @@ sd_cached_text_object* sd_cached_text_from(const sd_module_state* state, PyObjec
 /* A Corrections argument, borrowed; NULL with an exception. */
 sd_corrections_object* sd_corrections_from(const sd_module_state* state, PyObject* object);
 
-/* A number format, and what multiplies matrices, by the name that Python gives it; -1 with an exception naming
- * `argument`. */
+/* A number format, and what multiplies matrices, by the name that Python gives it; -1 with an exception that
+ * names `argument`. */
 int sd_format_from(const char* name, const char* argument, sd_format* format);
 int sd_engine_from(const char* name, const char* argument, sd_engine* engine);
 
