@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import specdec
+from canonical import VARIANTS, build, random_tensors
 from specdec import _core, reference
 from specdec.errors import InputError
 from specdec.models import thresholds
@@ -104,6 +105,19 @@ def test_no_threshold_changes_a_bit_of_a_text(dtype) -> None:
     for value in (None, 1, NEVER):
         _core.set_thresholds(_core.own_thresholds() if value is None else forced(value))
         found.append(model.logits(list(range(3, 40))))
+    assert all(np.array_equal(logits, found[0]) for logits in found)
+
+
+@pytest.mark.parametrize("prefill", ["rows", "tiles"])
+def test_no_threshold_changes_a_bit_where_heads_have_an_odd_size(prefill) -> None:
+    """Scores are products of bf16 with an odd number of inputs; a prompt of several blocks of rows."""
+    config = VARIANTS["gpt-gelu"]
+    assert config["d_head"] % 2 == 1
+    model = build(config, random_tensors(config), dtype="bf16", cache_dtype="bf16", prefill=prefill)
+    found = []
+    for value in (None, 1, 5, NEVER):
+        _core.set_thresholds(_core.own_thresholds() if value is None else forced(value))
+        found.append(_core.Decoder(model, capacity=40).prefill(list(range(40)), logits=True))
     assert all(np.array_equal(logits, found[0]) for logits in found)
 
 
