@@ -250,6 +250,18 @@ def test_activations_too_large_to_be_scaled_are_cut_off(dtype, n_rows):
     np.testing.assert_array_equal(_core.product(x, weights, dtype), reference.product(x, weights, dtype))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_what_is_not_finite_spoils_a_row_alike_alone_and_with_others(dtype):
+    """Blocks are quantised one by one or many at once, by the number of rows and of inputs."""
+    rng = np.random.default_rng(0)
+    x, weights = rows(rng, 40, 64), rows(rng, 5, 64)
+    for row in range(40):
+        x[row, rng.integers(64)] = rng.choice([np.nan, -np.nan, np.inf])
+    together = _core.product(x, weights, dtype)
+    for row in range(40):
+        assert _core.product(x[row : row + 1], weights, dtype).tobytes() == together[row].tobytes()
+
+
 @pytest.mark.parametrize("n_rows", [1, 6, 7, 16, 17, 23, 40])
 @pytest.mark.parametrize("dtype", ["int8", "int4"])
 def test_blocks_that_are_quantised_together_have_scales_of_their_own(dtype, n_rows):
