@@ -308,6 +308,19 @@ def test_a_damaged_file_is_measured_anew(process, tmp_path, damage) -> None:
     assert _core.thresholds() == forced(8)
 
 
+def test_a_pipe_in_place_of_the_file_is_not_waited_for(process, tmp_path) -> None:
+    process(7)
+    path = the_file(tmp_path)
+    path.unlink()
+    os.mkfifo(path)
+    thread = threading.Thread(target=process, args=(8,), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert _core.thresholds() == forced(8)
+    assert path.is_file()
+
+
 def test_a_file_belongs_to_its_kernels(process, monkeypatch) -> None:
     process(7)
     for name in ("kernels_digest", "processor", "kernels"):

@@ -119,6 +119,8 @@ def _path(folder: str, key: Mapping[str, str]) -> Path | None:
 def _read(path: Path, key: Mapping[str, str]) -> bool:
     """Use the thresholds of a file; False where it has none for this key."""
     try:
+        if not path.is_file():  # reading a pipe would not end
+            return False
         with path.open("rb") as file:
             content = json.loads(file.read(_MAX_FILE))
         if not isinstance(content, dict) or content.get("key") != key:
