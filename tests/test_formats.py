@@ -331,6 +331,15 @@ def test_bf16_products_flush_subnormal_numbers(factors, engine):
     assert (found == 0).sum() > (reference.product(x, weights, "f32") == 0).sum()
 
 
+@pytest.mark.parametrize("engine", ["rows", "tiles"])
+def test_an_activation_is_flushed_before_it_is_rounded_to_bf16(engine):
+    """The bf16 nearest to it is the smallest normal number."""
+    x, weights = np.float32([[2.0**-126 * (1 - 2.0**-10)]]), np.float32([[2.0**60]])
+    assert reference.round_bf16(x) == 2.0**-126
+    assert reference.product(x, weights, "bf16", engine) == 0
+    assert _core.product(x, weights, "bf16", engine=engine) == 0
+
+
 @pytest.mark.oracle
 def test_errors_are_those_of_a_known_quantiser():
     """Blocks of the same size and scale in GGUF, whose rounding differs in ties and in the scale's order."""
