@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
+from specdec.models.thresholds import settle
 
 #: Canonical name, weights, number format.
 Tensor = tuple[str, NDArray[Any], str]
@@ -189,6 +190,8 @@ def random_model(
 ) -> _core.Model:
     """A model of a shape, straight from memory; the same weights in every format.
 
+    The kernels then use the thresholds of this machine, as after `specdec.load`.
+
     Parameters
     ----------
     name : str
@@ -202,6 +205,7 @@ def random_model(
     """
     cache_dtype = cache_dtype or ("f32" if dtype == "f32" else "bf16")
     tensors = random_tensors(name, alpha)
+    settle()
     return _core.Model(SHAPES[name], tensors, dtype=dtype, cache_dtype=cache_dtype, n_threads=n_threads)
 
 
