@@ -85,7 +85,7 @@ def test_what_the_engine_lacks_is_refused() -> None:
     x = numbers(0, 2, 32)
     with pytest.raises(ValueError, match="dtype is 'int8', expected 'f32' for the engine 'blas'"):
         _core.product(x, x, "int8", engine="blas")
-    with pytest.raises(ValueError, match="engine is 'mkl', expected 'rows' or 'blas'"):
+    with pytest.raises(ValueError, match='engine is "mkl", expected "rows", "tiles" or "blas"'):
         _core.product(x, x, "f32", engine="mkl")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="n_threads"):
         _core.product(x, x, "f32", engine="blas", n_threads=0)
