@@ -4,6 +4,7 @@
 #define SD_AVX512_QUANTISE_H
 
 #include <immintrin.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #define SD_BLOCKS_AT_ONCE 16
