@@ -20,12 +20,19 @@ from canonical import (
     LLAMA,
     MIXTURES,
     VARIANTS,
-    beams,
     build,
     perturbed,
     random_source,
     random_tensors,
-    run_session,
+)
+from own_prompts import (
+    Ids,
+    check_batch_and_draft_with_sources,
+    check_batch_draft_and_threads,
+    check_beams,
+    check_cached_beginnings,
+    check_places,
+    ids_of,
 )
 from specdec import _core
 from specdec.errors import InputError, NotFiniteError
@@ -39,12 +46,6 @@ LONG = {"n_ctx": 1100}
 WIDE = LLAMA | LONG | {"d_ff": 1300}
 DENSE = {name: config | LONG for name, config in VARIANTS.items() if name not in MIXTURES}
 DENSE_ENCODERS = {name: config for name, config in ENCODER_DECODERS.items() if "mixture" not in name}
-
-Ids = list[int]
-
-
-def ids_of(n: int, seed: int = 0) -> Ids:
-    return np.random.default_rng(seed).integers(0, 101, n).tolist()
 
 
 def pair(config: dict[str, Any], scale: float = 0.02) -> tuple[_core.Model, _core.Model]:
@@ -102,12 +103,6 @@ def test_scores_are_near_and_do_not_depend_on_threads() -> None:
     assert np.array_equal(found, _core.score(blas, ids, n_threads=3))
 
 
-def texts_of(run: Any) -> list[tuple[Ids, bytes]]:
-    """Tokens and bits of the logits of each sequence."""
-    tokens, logits, _ = run
-    return [(text, rows.tobytes()) for text, rows in zip(tokens, logits, strict=True)]
-
-
 WINDOWS = pytest.mark.parametrize(
     "windows", [[0, 0, 0], pytest.param([9, 0, 300], marks=pytest.mark.slow)], ids=str
 )
@@ -125,64 +120,30 @@ PROMPTS: list[Ids] = [
 @WINDOWS
 def test_neither_batch_nor_draft_nor_threads_change_a_bit(windows: Sequence[int]) -> None:
     target, draft = pair(WIDE | {"windows": windows})
-    alone = [texts_of(run_session(target, None, [prompt], seeds=[(0, 0)]))[0] for prompt in PROMPTS]
-    seeds = [(0, 0)] * len(PROMPTS)
-    for n_threads in (1, 3):
-        assert texts_of(run_session(target, None, PROMPTS, seeds=seeds, n_threads=n_threads)) == alone
-    assert texts_of(run_session(target, draft, PROMPTS, seeds=seeds, gamma=3)) == alone
-    assert texts_of(run_session(target, draft, PROMPTS[::-1], seeds=seeds, gamma=5)) == alone[::-1]
-
-
-def read(session: _core.Session) -> tuple[Ids, bytes]:
-    session.prefill()
-    tokens, logits = [], []
-    while batch := session.round():
-        for record in batch:
-            tokens += record["tokens"]
-            logits.append(record["logits"])
-    return tokens, np.concatenate(logits).tobytes()
-
-
-def session_of(target: _core.Model, prompt: Ids) -> _core.Session:
-    sampling = {"temperature": 0.0}
-    return _core.Session(
-        target, None, [prompt], sampling=sampling, draft_sampling=sampling, gamma=3, max_new_tokens=20,
-        n_threads=1, seeds=[(0, 0)], keep_logits=True,
-    )  # fmt: skip
+    check_batch_draft_and_threads(target, draft, PROMPTS)
 
 
 @WINDOWS
 def test_a_prompt_begins_with_whole_slices_of_a_cached_text(windows: Sequence[int]) -> None:
     """Neither with a part of one, nor with tokens that were generated: their bits are others."""
-    target, _ = pair(WIDE | {"windows": windows})
-    first = session_of(target, PROMPTS[0])
-    reply, _ = read(first)
-    text = first.cached_text(0)
-    for prompt in ([*PROMPTS[0], *reply[:-1], *ids_of(50, seed=5)], PROMPTS[2], PROMPTS[1]):
-        expected = read(session_of(target, prompt))
-        again = session_of(target, prompt)
-        n_copied = again.begin_with(0, text)
-        n = min(len(prompt), len(text.tokens))
-        n_common = int(np.cumprod(text.tokens[:n] == np.asarray(prompt[:n])).sum())
+
+    def check(n_common: int, n_copied: int) -> None:
         assert n_copied % SLICE == 0
         if windows == [0, 0, 0]:
             assert n_copied == min(n_common, len(PROMPTS[0]) - 1) // SLICE * SLICE
-        assert read(again) == expected
+
+    target, _ = pair(WIDE | {"windows": windows})
+    check_cached_beginnings(target, PROMPTS, check)
 
 
 def test_a_sequence_that_takes_the_place_of_another_has_its_own_bits() -> None:
     target, _ = pair(WIDE)
-    expected = [read(session_of(target, prompt)) for prompt in PROMPTS]
-    session = session_of(target, PROMPTS[0])
-    assert read(session) == expected[0]
-    for prompt, text in zip(PROMPTS[1:], expected[1:], strict=True):
-        session.replace(0, prompt, (0, 0))
-        assert read(session) == text
+    check_places(target, PROMPTS, first=0)
 
 
 def test_beams_of_speculation_are_the_plain_ones() -> None:
     target, draft = pair(WIDE)
-    assert beams(target, None, PROMPTS[2]) == beams(target, draft, PROMPTS[2])
+    check_beams(target, draft, PROMPTS[2])
 
 
 # -------------------------------------------------------------------------------------- sources
@@ -223,15 +184,7 @@ def test_neither_batch_nor_draft_change_a_bit_of_texts_with_sources(name: str) -
     config = DENSE_ENCODERS[name]
     target, draft = pair(config)
     sources = [random_source(config, n, seed=n) for n in (40, 3, 88, 40)]
-    prompts = [[7], [7, 8], [7], [9]]
-    alone = [
-        texts_of(run_session(target, None, [prompt], seeds=[(0, 0)], sources=[source]))[0]
-        for prompt, source in zip(prompts, sources, strict=True)
-    ]
-    seeds = [(0, 0)] * 4
-    for model, n_threads in ((None, 2), (draft, 1)):
-        run = run_session(target, model, prompts, seeds=seeds, sources=sources, n_threads=n_threads)
-        assert texts_of(run) == alone
+    check_batch_and_draft_with_sources(target, draft, sources)
 
 
 def test_what_it_takes_of_memory() -> None:
