@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,6 +22,7 @@ from specdec.drafts.online.corrections import Corrections, passages
 from specdec.errors import CheckpointError, InputError, LearningError
 from tiny_models import llama_config, tensors_for, write_hf
 from toy_pair import blurred
+from waiting import wait_for
 
 N_VOCAB = 61
 PROMPTS = [[3, 5, 8], [9, 2] * 5, list(range(20, 40))]
@@ -56,14 +56,6 @@ class Takes(drafts.Learner):
             raise answer
         self.answers.append(answer)
         return answer
-
-
-def wait_for(condition: Any) -> None:
-    for _ in range(1000):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it did not happen within ten seconds")
 
 
 # ------------------------------------------------------------------------------------------ the output
@@ -151,6 +143,7 @@ def test_threads_serve_and_learn_together(models: list[specdec.Model]) -> None:
             thread.start()
         for thread in threads:
             thread.join()
+        wait_for(lambda: online.n_updates > 0)
     assert got == [plain] * 9
     assert online.n_updates == len(learner.given) > 0
 
