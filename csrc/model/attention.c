@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "distance_bias.h"
 #include "kernels.h"
 
 /* Slots whose scores become weights, and are multiplied with values, for all rows before the next: with their
@@ -67,70 +68,21 @@ static int window_start(const sd_layer_config* config, int position) {
     return start > 0 ? start : 0;
 }
 
-/* The bias of the scores of a head in a bucket of distances. */
-static float bucket_bias(const site* a, int head, int bucket) {
-    const float* table = (const float*)(const void*)a->layer->relative_bias.data;
-    return table[(size_t)bucket * (size_t)a->config->n_head + (size_t)head];
-}
-
-/* The last bucket that begins at or below a distance. */
-static int bucket_of(const sd_config* c, int distance) {
-    int low = 0, high = c->n_buckets;
-    while (high - low > 1) {
-        int middle = low + (high - low) / 2;
-        if (c->bucket_starts[middle] <= distance)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-static float distance_bias(const site* a, int head, int distance) {
-    const sd_config* c = &a->attention->model->config;
-    if (c->alibi != NULL) return -(c->alibi[head] * (float)distance);
-    return bucket_bias(a, head, bucket_of(c, distance));
-}
-
-/* bias [n] of slots first, first + 1, … at or before a row at `position`, where slots are positions:
- * distances fall slot by slot. */
-static void fill_before(const site* a, int head, int position, int first, int n, float* bias) {
-    const sd_config* c = &a->attention->model->config;
-    if (c->alibi != NULL) {
-        float slope = c->alibi[head];
-        for (int i = 0; i < n; i++) bias[i] = -(slope * (float)(position - first - i));
-        return;
-    }
-    for (int i = 0, bucket = bucket_of(c, position - first); i < n; bucket--) {
-        float value = bucket_bias(a, head, bucket);
-        for (; i < n && position - first - i >= c->bucket_starts[bucket]; i++) bias[i] = value;
-    }
-}
-
-/* bias [n] of the n slots after that of a row, in an encoder: they have buckets of their own. */
-static void fill_after(const site* a, int head, int n, float* bias) {
-    const sd_config* c = &a->attention->model->config;
-    for (int distance = 1, bucket = bucket_of(c, 1); distance <= n; bucket++) {
-        float value = bucket_bias(a, head, c->n_buckets + bucket);
-        int last = bucket + 1 == c->n_buckets;
-        for (; distance <= n && (last || distance < c->bucket_starts[bucket + 1]); distance++)
-            bias[distance - 1] = value;
-    }
-}
-
 /* bias [slots of the span] for a row at `position`: of the slots that it does not attend to, any numbers. */
 static void fill_biases(const site* a, int head, int position, span s, float* bias) {
-    if (a->attention->attended == SD_ATTEND_OWN) {
-        fill_before(a, head, position, 0, position + 1, bias);
-        fill_after(a, head, a->attention->n_keys - position - 1, bias + position + 1);
+    const sd_attention* at = a->attention;
+    if (at->attended == SD_ATTEND_OWN) {
+        sd_distance_biases_before(at->model, at->layer, head, position, 0, position + 1, bias);
+        sd_distance_biases_after(at->model, at->layer, head, at->n_keys - position - 1, bias + position + 1);
         return;
     }
-    const sd_cache* cache = a->attention->cache;
+    const sd_cache* cache = at->cache;
     int n_committed = cache->n_committed, end = n_committed < s.end ? n_committed : s.end;
-    if (end > s.first) fill_before(a, head, position, s.first, end - s.first, bias);
+    if (end > s.first)
+        sd_distance_biases_before(at->model, at->layer, head, position, s.first, end - s.first, bias);
     for (int slot = end > s.first ? end : s.first; slot < s.end; slot++) {
         int distance = position - n_committed - cache->depths[slot - n_committed];
-        bias[slot - s.first] = distance_bias(a, head, distance > 0 ? distance : 0);
+        bias[slot - s.first] = sd_distance_bias(at->model, at->layer, head, distance > 0 ? distance : 0);
     }
 }
 
