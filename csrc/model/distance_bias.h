@@ -4,7 +4,8 @@
 
 #include "weights.h"
 
-/* The bias of a head's score with a key `distance` ≥ 0 positions before the row. The model has such biases. */
+/* Of a model that has such biases: that of a head's score with a key `distance` ≥ 0 positions before the
+ * row. */
 float sd_distance_bias(const sd_model* model, int layer, int head, int distance);
 
 /* bias [n], borrowed: of keys at positions first, first + 1, …, all at or before the row's. */
