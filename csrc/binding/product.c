@@ -82,8 +82,9 @@ PyObject* sd_product(PyObject* module, PyObject* args, PyObject* kwargs) {
     int by_openblas = engine == SD_ENGINE_BLAS;
     if (by_openblas && format != SD_FORMAT_F32)
         return PyErr_Format(PyExc_ValueError, "dtype is '%s', expected 'f32' for the engine 'blas'", dtype);
-    if (engine == SD_ENGINE_TILES && format != SD_FORMAT_BF16)
-        return PyErr_Format(PyExc_ValueError, "dtype is '%s', expected 'bf16' for the engine 'tiles'", dtype);
+    if (engine == SD_ENGINE_TILES && format == SD_FORMAT_F32)
+        return PyErr_Format(PyExc_ValueError,
+                            "dtype is 'f32', expected 'bf16', 'int8' or 'int4' for the engine 'tiles'");
     sd_status status = by_openblas ? sd_library_load() : SD_OK;
     if (status != SD_OK) return sd_raise(status);
     if (sd_view(x_argument, "x", 'f', 2, &x) < 0) return NULL;

@@ -47,10 +47,11 @@ typedef struct sd_kernels {
      * changes only when memory is asked for. */
     sd_panel_kernel panel[SD_N_FORMATS];
 
-    /* The same for panels of bf16 in the order of tiles (docs/NUMERICS.md): per 32 inputs the even ones and
-     * the odd ones are a chain each. */
+    /* The same in the order of tiles (docs/NUMERICS.md): per 32 inputs the even ones and the odd ones are a
+     * chain each. Rows are rounded to bf16 and so are weights: those of int8 and int4 are code · scale. There
+     * is none for f32: NULL. */
     sd_prepare_kernel prepare_tiles;
-    sd_panel_kernel panel_tiles;
+    sd_panel_kernel panel_tiles[SD_N_FORMATS];
 
     /* y[m, j] = fma(x[m, k], values[k, j], y[m, j]), k ascending. x: n_rows rows prepared as f32:
      * [⌈n_k / 32⌉][n_rows][32]; values [n_k, SD_PANEL], f32 or bf16. */

@@ -44,12 +44,23 @@ static void shape_for(int n_rows) {
     sdk_shape_tiles(shapes, N_TILES);
 }
 
-/* A panel in chunks of 32 inputs: n whole ones and, if inputs are missing, a last one with zeros in their
- * place; NULL: there is none. */
+/* A panel, or a part of one, in chunks of 32 inputs: n whole ones and, if inputs are missing, a last one with
+ * zeros in their place; NULL: there is none. */
 typedef struct chunks {
     const char *whole, *last;
     int n;
 } chunks;
+
+/* What memory is asked for while rows are multiplied: the lines [at, end), some with each chunk. */
+typedef struct ahead {
+    const char *at, *end;
+    int n_lines;
+} ahead;
+
+static inline __attribute__((always_inline)) void request(ahead* fetch) {
+    for (int i = 0; i < fetch->n_lines && fetch->at < fetch->end; i++, fetch->at += 64)
+        __builtin_prefetch(fetch->at, 0, 2);
+}
 
 static inline __attribute__((always_inline)) void add_chunk(const int two, const char* x, const char* w) {
     SD_TILE_LOAD(UPPER_ROWS, x, TILE_BYTES);
@@ -63,19 +74,31 @@ static inline __attribute__((always_inline)) void add_chunk(const int two, const
     _tile_dpbf16ps(LOWER_SECOND, LOWER_ROWS, WEIGHTS_SECOND);
 }
 
-/* y = a block of rows times a panel; `two`, which is constant where this is inlined: there are lower rows. x:
- * of the first chunk, others ldx bytes apart. */
+/* y (+)= a block of rows times a panel; `two`, which is constant where this is inlined: there are lower rows.
+ * x: of the first chunk, others ldx bytes apart; fetch: NULL where nothing is asked for. */
 static inline __attribute__((always_inline)) void tile_block(const int two, const char* x, ptrdiff_t ldx,
-                                                             const chunks* panel, float* y, ptrdiff_t ldy) {
+                                                             const chunks* panel, int add, ahead* fetch,
+                                                             float* y, ptrdiff_t ldy) {
     const size_t stride = (size_t)ldy * sizeof *y;
-    _tile_zero(UPPER_FIRST);
-    _tile_zero(UPPER_SECOND);
-    if (two) {
+    if (add) {
+        SD_TILE_LOAD(UPPER_FIRST, y, stride);
+        SD_TILE_LOAD(UPPER_SECOND, y + TILE_ROWS, stride);
+    } else {
+        _tile_zero(UPPER_FIRST);
+        _tile_zero(UPPER_SECOND);
+    }
+    if (two && add) {
+        SD_TILE_LOAD(LOWER_FIRST, y + TILE_ROWS * ldy, stride);
+        SD_TILE_LOAD(LOWER_SECOND, y + TILE_ROWS * ldy + TILE_ROWS, stride);
+    } else if (two) {
         _tile_zero(LOWER_FIRST);
         _tile_zero(LOWER_SECOND);
     }
     const char* w = panel->whole;
-    for (int i = 0; i < panel->n; i++, x += ldx, w += CHUNK_BYTES) add_chunk(two, x, w);
+    for (int i = 0; i < panel->n; i++, x += ldx, w += CHUNK_BYTES) {
+        if (fetch) request(fetch);
+        add_chunk(two, x, w);
+    }
     if (panel->last) add_chunk(two, x, panel->last);
     SD_TILE_STORE(UPPER_FIRST, y, stride);
     SD_TILE_STORE(UPPER_SECOND, y + TILE_ROWS, stride);
@@ -85,8 +108,23 @@ static inline __attribute__((always_inline)) void tile_block(const int two, cons
     }
 }
 
-void sdk_panel_tiles_amx(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
-                         ptrdiff_t ldy) {
+/* y (+)= all rows times a panel or a part of one; x: of the first chunk. */
+static inline __attribute__((always_inline)) void multiply(int n_rows, const char* x, const chunks* panel,
+                                                           int add, ahead* fetch, float* y, ptrdiff_t ldy) {
+    ptrdiff_t ldx = (ptrdiff_t)n_rows * TILE_BYTES;
+    for (int first = 0, rows; first < n_rows; first += rows) {
+        rows = n_rows - first < 2 * TILE_ROWS ? n_rows - first : 2 * TILE_ROWS;
+        if (first == 0 || rows < 2 * TILE_ROWS) shape_for(rows);
+        const char* from = x + (ptrdiff_t)first * TILE_BYTES;
+        if (rows > TILE_ROWS)
+            tile_block(1, from, ldx, panel, add, fetch, y + first * ldy, ldy);
+        else
+            tile_block(0, from, ldx, panel, add, fetch, y + first * ldy, ldy);
+    }
+}
+
+void sdk_panel_tiles_bf16_amx(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
+                              ptrdiff_t ldy) {
     (void)near;
     _Alignas(64) char last[CHUNK_BYTES];
     chunks p = {.whole = panel, .n = n_in / SD_BLOCK};
@@ -96,15 +134,95 @@ void sdk_panel_tiles_amx(int n_rows, const void* x, const void* panel, int n_in,
         memset(last + pairs * SD_PANEL * 4, 0, CHUNK_BYTES - pairs * SD_PANEL * 4);
         p.last = last;
     }
-    ptrdiff_t ldx = (ptrdiff_t)n_rows * TILE_BYTES;
-    for (int first = 0, rows; first < n_rows; first += rows) {
-        rows = n_rows - first < 2 * TILE_ROWS ? n_rows - first : 2 * TILE_ROWS;
-        if (first == 0 || rows < 2 * TILE_ROWS) shape_for(rows);
-        const char* from = (const char*)x + (ptrdiff_t)first * TILE_BYTES;
-        if (rows > TILE_ROWS)
-            tile_block(1, from, ldx, &p, y + first * ldy, ldy);
-        else
-            tile_block(0, from, ldx, &p, y + first * ldy, ldy);
+    multiply(n_rows, x, &p, 0, NULL, y, ldy);
+}
+
+/* ----------------------------------------------------------------------------- int8 and int4 */
+
+/* Blocks of inputs of a part of a panel, which lies as bf16 in the first-level cache for all blocks of
+ * rows. */
+#define PART 8
+#define PACKED_BYTES(is_int4) ((is_int4) ? SD_INT4_BLOCK_BYTES : SD_INT8_BLOCK_BYTES)
+
+/* 2¹⁵ + the code that begins at bit `shift` of each word. Times a scale that is exact, and so is 2¹⁵ plus the
+ * offset of the codes, as a scale has 11 bits. */
+static inline __attribute__((always_inline)) __m512 code_at(const int is_int4, const int shift,
+                                                            __m512i words) {
+    const int up = 8 - shift; /* to bit 8, of weight 1 where the exponent is that of 2¹⁵ */
+    __m512i at = up > 0   ? _mm512_slli_epi32(words, (unsigned)(up > 0 ? up : 0))
+                 : up < 0 ? _mm512_srli_epi32(words, (unsigned)(up < 0 ? -up : 0))
+                          : words;
+    __m512i code = _mm512_and_si512(at, _mm512_set1_epi32(is_int4 ? 0xf00 : 0xff00));
+    return _mm512_castsi512_ps(_mm512_or_si512(code, _mm512_set1_epi32(0x47000000)));
+}
+
+/* The scales of 16 outputs, and what is to be added to scale · code_at. */
+typedef struct scales {
+    __m512 scale, offset;
+} scales;
+
+/* Pairs of weights: of the codes that begin at bit `shift` and 8 bits behind it, rounded to bf16. */
+static inline __attribute__((always_inline)) void store_pairs(const int is_int4, const int shift,
+                                                              __m512i words, scales s, char* to) {
+    static const uint16_t order[] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    __m512 first = _mm512_fmadd_ps(code_at(is_int4, shift, words), s.scale, s.offset);
+    __m512 second = _mm512_fmadd_ps(code_at(is_int4, shift + 8, words), s.scale, s.offset);
+    __m512i rounded = (__m512i)_mm512_cvtne2ps_pbh(second, first);
+    _mm512_store_si512(to, _mm512_permutexvar_epi16(_mm512_loadu_si512(order), rounded));
+}
+
+/* Blocks of a panel as chunks of one of bf16. */
+static inline __attribute__((always_inline)) void dequantise(const int is_int4, const uint8_t* block,
+                                                             int n_blocks, char* chunk) {
+    const int n_lines = SD_BLOCK / (is_int4 ? 8 : 4), n_pairs = is_int4 ? 4 : 2; /* of a line */
+    const int line = 4 * SD_PANEL;                                               /* bytes, as of 32 pairs */
+    for (; n_blocks > 0; n_blocks--, block += PACKED_BYTES(is_int4), chunk += CHUNK_BYTES)
+        for (int h = 0; h < 2; h++) {
+            const uint8_t* packed = block + n_lines * line + 2 * TILE_ROWS * h;
+            scales s = {.scale = _mm512_cvtph_ps(_mm256_loadu_si256((const void*)packed))};
+            s.offset = _mm512_mul_ps(s.scale, _mm512_set1_ps(-0x1p15f - (is_int4 ? 8.0f : 128.0f)));
+            _Pragma("GCC unroll 8") for (int i = 0; i < n_lines; i++) {
+                __m512i words = _mm512_loadu_si512(block + i * line + TILE_BYTES * h);
+                char* to = chunk + i * n_pairs * line + TILE_BYTES * h;
+                store_pairs(is_int4, 0, words, s, to);
+                store_pairs(is_int4, 16, words, s, to + line);
+                if (!is_int4) continue;
+                store_pairs(is_int4, 4, words, s, to + 2 * line);
+                store_pairs(is_int4, 20, words, s, to + 3 * line);
+            }
+        }
+}
+
+/* Part by part of the panel; missing inputs are zeros. */
+static inline __attribute__((always_inline)) void multiply_codes(const int is_int4, int n_rows, const char* x,
+                                                                 const uint8_t* panel, int n_in, float* y,
+                                                                 ptrdiff_t ldy) {
+    _Alignas(64) char weights[PART * CHUNK_BYTES];
+    const int n_blocks = (int)sd_blocks((size_t)n_in),
+              row_blocks = (n_rows + 2 * TILE_ROWS - 1) / (2 * TILE_ROWS);
+    const int n_lines = PART * PACKED_BYTES(is_int4) / 64;
+    for (int b = 0; b < n_blocks; b += PART) {
+        const chunks p = {.whole = weights, .n = n_blocks - b < PART ? n_blocks - b : PART};
+        const char* next = (const char*)panel + p.n * PACKED_BYTES(is_int4);
+        int steps = p.n * row_blocks;
+        ahead fetch = {next, next + PART * PACKED_BYTES(is_int4), (n_lines + steps - 1) / steps};
+        dequantise(is_int4, panel, p.n, weights);
+        multiply(n_rows, x, &p, b > 0, &fetch, y, ldy);
+        panel = (const uint8_t*)next;
+        x += (ptrdiff_t)PART * n_rows * TILE_BYTES;
     }
+}
+
+void sdk_panel_tiles_int8_amx(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
+                              ptrdiff_t ldy) {
+    (void)near;
+    multiply_codes(0, n_rows, x, panel, n_in, y, ldy);
+}
+
+void sdk_panel_tiles_int4_amx(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
+                              ptrdiff_t ldy) {
+    (void)near;
+    multiply_codes(1, n_rows, x, panel, n_in, y, ldy);
 }
 #endif

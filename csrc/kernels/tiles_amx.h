@@ -1,4 +1,4 @@
-/* The tiles of a thread, and products of bf16 by the instruction TDPBF16PS, in the order of tiles. Only in
+/* The tiles of a thread, and products by the instruction TDPBF16PS, in the order of tiles. Only in
  * builds for x86-64, and where the process may use tiles. */
 #ifndef SD_TILES_AMX_H
 #define SD_TILES_AMX_H
@@ -21,7 +21,11 @@ void sdk_shape_tiles(const sd_tile_shape* shapes, int n);
 void sdk_prepare_pairs_avx512(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out);
 
 /* As panel_tiles of sd_kernels, of such rows. */
-void sdk_panel_tiles_amx(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
-                         ptrdiff_t ldy);
+void sdk_panel_tiles_bf16_amx(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
+                              ptrdiff_t ldy);
+void sdk_panel_tiles_int8_amx(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
+                              ptrdiff_t ldy);
+void sdk_panel_tiles_int4_amx(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
+                              ptrdiff_t ldy);
 
 #endif

@@ -1,4 +1,4 @@
-/* Products of bf16 in the order of tiles, for sets without the instruction TDPBF16PS (docs/NUMERICS.md).
+/* Products in the order of tiles, for sets without the instruction TDPBF16PS (docs/NUMERICS.md).
  *
  * Included by kernels_template.h after products_template.h, over the same operations. A sum of two numbers is
  * v_fma_flush(1, a, b), which rounds once.
@@ -6,7 +6,7 @@
  * Per output and chunk of 32 inputs, missing ones being 0: two chains from +0, one over the even inputs, one
  * over the odd ones, each k ascending; their sum is added to the output. Subnormals are flushed throughout.
  * Prepared rows are chunks as in products_template.h, of numbers rounded to bf16, as floats, in the order of
- * the inputs. */
+ * the inputs. Chunks of panels of int8 and int4 are first made bf16. */
 
 /* Rows of a block: two chains for each row, in both halves of a panel where registers are many. */
 #define TILE_HALVES (MAX_ROWS_WIDE >= 6 ? 2 : 1)
@@ -60,23 +60,76 @@ static void NAME(tile_blocks)(int n_rows, const float* x, const uint16_t* chunk,
     }
 }
 
-/* Chunk by chunk of the panel, which lies in the first-level cache for all rows. */
-INLINE void multiply_tiles(int n_rows, const float* x, const uint16_t* panel, int n_in, float* y,
+/* The weight of the code that begins at bit `shift` of a line's word, rounded to bf16. The product is exact;
+ * a zero has no sign. */
+INLINE uint32_t weight_of(const int is_int4, uint32_t word, int shift, float scale) {
+    int code = is_int4 ? (int)(word >> shift & 15) - 8 : (int)(word >> shift & 255) - 128;
+    return sd_bf16_from_float((float)code * scale + 0.0f);
+}
+
+/* A block of a panel of int8 or int4 as a chunk of a panel of bf16. */
+INLINE void dequantise(const int is_int4, const uint8_t* block, uint16_t* chunk) {
+    const int n_lines = SD_BLOCK / (is_int4 ? 8 : 4), n_pairs = is_int4 ? 4 : 2; /* of a line */
+    const uint8_t* scales = block + n_lines * 4 * SD_PANEL;
+    float scale[SD_PANEL];
+    for (int j = 0; j < SD_PANEL; j += UNIT_LANES)
+        u_store(scale + j, u_half((const uint16_t*)(const void*)scales + j));
+    for (int line = 0; line < n_lines; line++, block += 4 * SD_PANEL)
+        for (int pair = 0; pair < n_pairs; pair++, chunk += 2 * SD_PANEL) {
+            int shift = pair % 2 * 16 + pair / 2 * 4;
+            for (int j = 0; j < SD_PANEL; j++) {
+                uint32_t word, both;
+                memcpy(&word, block + 4 * j, sizeof word);
+                both = weight_of(is_int4, word, shift, scale[j]);
+                both |= weight_of(is_int4, word, shift + 8, scale[j]) << 16;
+                memcpy(chunk + 2 * j, &both, sizeof both);
+            }
+        }
+}
+
+/* All rows times a chunk of a panel of bf16, which lies in the first-level cache for all of them. */
+INLINE void multiply_chunk(int n_rows, const float* x, const uint16_t* chunk, int n_pairs, int add, float* y,
                            ptrdiff_t ldy) {
     int n_blocks = (n_rows + TILE_ROWS - 1) / TILE_ROWS;
-    for (int k = 0; k < n_in;
-         k += SD_BLOCK, panel += SD_BLOCK * SD_PANEL, x += (ptrdiff_t)n_rows * SD_BLOCK) {
-        int n_pairs = ((n_in - k < SD_BLOCK ? n_in - k : SD_BLOCK) + 1) / 2;
-        for (int b = 0, first = 0; b < n_blocks; b++) {
-            int rows = (n_rows - first + n_blocks - b - 1) / (n_blocks - b); /* even shares */
-            NAME(tile_blocks)(rows, x + first * SD_BLOCK, panel, n_pairs, k > 0, y + first * ldy, ldy);
-            first += rows;
-        }
+    for (int b = 0, first = 0; b < n_blocks; b++) {
+        int rows = (n_rows - first + n_blocks - b - 1) / (n_blocks - b); /* even shares */
+        NAME(tile_blocks)(rows, x + first * SD_BLOCK, chunk, n_pairs, add, y + first * ldy, ldy);
+        first += rows;
     }
 }
 
-static void NAME(panel_tiles)(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
-                              ptrdiff_t ldy) {
+INLINE void multiply_tiles(int n_rows, const float* x, const uint16_t* panel, int n_in, float* y,
+                           ptrdiff_t ldy) {
+    for (int k = 0; k < n_in;
+         k += SD_BLOCK, panel += SD_BLOCK * SD_PANEL, x += (ptrdiff_t)n_rows * SD_BLOCK) {
+        int n_pairs = ((n_in - k < SD_BLOCK ? n_in - k : SD_BLOCK) + 1) / 2;
+        multiply_chunk(n_rows, x, panel, n_pairs, k > 0, y, ldy);
+    }
+}
+
+/* The same of a panel of int8 or int4, whose missing inputs are zeros. */
+INLINE void multiply_codes(const int is_int4, int n_rows, const float* x, const uint8_t* panel, int n_in,
+                           float* y, ptrdiff_t ldy) {
+    const int bytes = is_int4 ? SD_INT4_BLOCK_BYTES : SD_INT8_BLOCK_BYTES;
+    uint16_t chunk[SD_BLOCK * SD_PANEL];
+    for (int k = 0; k < n_in; k += SD_BLOCK, panel += bytes, x += (ptrdiff_t)n_rows * SD_BLOCK) {
+        dequantise(is_int4, panel, chunk);
+        multiply_chunk(n_rows, x, chunk, SD_BLOCK / 2, k > 0, y, ldy);
+    }
+}
+
+static void NAME(panel_tiles_bf16)(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
+                                   ptrdiff_t ldy) {
     (void)near;
     FLUSHED(multiply_tiles(n_rows, x, panel, n_in, y, ldy));
+}
+static void NAME(panel_tiles_int8)(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
+                                   ptrdiff_t ldy) {
+    (void)near;
+    FLUSHED(multiply_codes(0, n_rows, x, panel, n_in, y, ldy));
+}
+static void NAME(panel_tiles_int4)(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
+                                   ptrdiff_t ldy) {
+    (void)near;
+    FLUSHED(multiply_codes(1, n_rows, x, panel, n_in, y, ldy));
 }

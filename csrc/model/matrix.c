@@ -101,7 +101,7 @@ int sd_matrix_grain(const sd_matrix* matrix, const sd_team* team) {
 }
 
 static int in_tiles(sd_engine engine, sd_format format) {
-    return engine == SD_ENGINE_TILES && format == SD_FORMAT_BF16;
+    return engine == SD_ENGINE_TILES && format != SD_FORMAT_F32;
 }
 
 void sd_rows_prepare(sd_engine engine, sd_format format, sd_part part, const float* x, ptrdiff_t ldx,
@@ -114,7 +114,8 @@ void sd_rows_prepare(sd_engine engine, sd_format format, sd_part part, const flo
 void sd_matrix_multiply(const sd_matrix* matrix, sd_engine engine, int first, int end, int n_rows,
                         const void* x, float* y, ptrdiff_t ldy) {
     const sd_kernels* k = sd_kernels_get();
-    sd_panel_kernel multiply = in_tiles(engine, matrix->format) ? k->panel_tiles : k->panel[matrix->format];
+    const sd_panel_kernel* panel = in_tiles(engine, matrix->format) ? k->panel_tiles : k->panel;
+    sd_panel_kernel multiply = panel[matrix->format];
     for (int p = first; p < end; p++, y += SD_PANEL)
         multiply(n_rows, x, sd_matrix_panel(matrix, p), matrix->n_in, matrix->near, y, ldy);
 }

@@ -13,7 +13,7 @@
 typedef enum sd_layout { SD_LAYOUT_PANELS = 1, SD_LAYOUT_PLAIN = 2, SD_LAYOUT_BOTH = 3 } sd_layout;
 
 /* What multiplies rows: the row kernels; the row kernels in the order of tiles (kernels.h), where the matrix
- * is in bf16; OpenBLAS. */
+ * is not in f32; OpenBLAS. */
 typedef enum sd_engine { SD_ENGINE_ROWS, SD_ENGINE_TILES, SD_ENGINE_BLAS, SD_N_ENGINES } sd_engine;
 
 /* "rows", "tiles", "blas". */

@@ -225,13 +225,15 @@ static sd_status create(const sd_config* config, sd_numbers numbers, sd_model** 
 /* Can the engine compute such a model? */
 static sd_status check_engine(const sd_config* c, sd_numbers numbers) {
     if (numbers.prefill == SD_ENGINE_ROWS) return SD_OK;
-    sd_format expected = numbers.prefill == SD_ENGINE_BLAS ? SD_FORMAT_F32 : SD_FORMAT_BF16;
-    if (numbers.weights != expected)
+    if (numbers.prefill == SD_ENGINE_TILES && numbers.weights == SD_FORMAT_F32)
         return sd_fail(SD_ERR_SETTING,
-                       "prefill is '%s', which is for models in %s, not in %s; expected dtype='%s' or "
+                       "prefill is 'tiles', which is for models in bf16, int8 and int4, not in f32; expected "
+                       "dtype='bf16', 'int8' or 'int4', or prefill='rows'");
+    if (numbers.prefill == SD_ENGINE_BLAS && numbers.weights != SD_FORMAT_F32)
+        return sd_fail(SD_ERR_SETTING,
+                       "prefill is 'blas', which is for models in f32, not in %s; expected dtype='f32' or "
                        "prefill='rows'",
-                       sd_engine_names[numbers.prefill], sd_format_names[expected],
-                       sd_format_names[numbers.weights], sd_format_names[expected]);
+                       sd_format_names[numbers.weights]);
     if (numbers.prefill == SD_ENGINE_BLAS && c->experts.n > 0)
         return sd_fail(SD_ERR_SETTING, "prefill is 'blas', which is not for mixtures of experts");
     if (c->features.use != SD_FEATURE_NONE)

@@ -49,8 +49,8 @@ typedef struct sd_numbers {
     sd_format weights; /* of the matrices */
     sd_format cache;   /* of keys and values: SD_FORMAT_F32 or SD_FORMAT_BF16 */
     /* What multiplies the rows of prompts; of an encoder-decoder, whose texts are short, those of sources:
-     * the encoder, keys and values of cross-attention among it. SD_ENGINE_TILES needs weights in bf16,
-     * SD_ENGINE_BLAS in f32, and no mixtures. */
+     * the encoder, keys and values of cross-attention among it. SD_ENGINE_TILES needs weights in
+     * another format than f32, SD_ENGINE_BLAS in f32, and no mixtures. */
     sd_engine prefill;
 } sd_numbers;
 

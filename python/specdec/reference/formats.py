@@ -151,7 +151,7 @@ def product(x: ArrayLike, weights: ArrayLike, dtype: str, engine: str = "rows") 
     In the order of tiles, that of the instruction TDPBF16PS, a block of 32 inputs, missing ones being 0, has
     two chains from +0, ``even = fma(x[2i], w[2i], even)`` and ``odd = fma(x[2i + 1], w[2i + 1], odd)``, i
     ascending; then ``sum = sum + (even + odd)``. Both sides are rounded, and subnormal numbers are zero, as
-    in bf16.
+    in bf16. Weights in int8 and int4 are what :func:`dequantise` gives, zeros being +0, rounded to bf16.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def product(x: ArrayLike, weights: ArrayLike, dtype: str, engine: str = "rows") 
         Before rounding or quantising; this does it.
     dtype : {"f32", "bf16", "int8", "int4"}
     engine : {"rows", "tiles"}
-        "tiles", for bf16 alone: the order of tiles.
+        "tiles", for all formats but f32: the order of tiles.
 
     Returns
     -------
@@ -170,14 +170,16 @@ def product(x: ArrayLike, weights: ArrayLike, dtype: str, engine: str = "rows") 
     Raises
     ------
     ValueError
-        "tiles" with another format than bf16.
+        "tiles" with f32.
     """
     x, weights = np.asarray(x, dtype=np.float32), np.asarray(weights, dtype=np.float32)
     total = np.zeros((len(x), len(weights)), dtype=np.float32)
-    if engine == "tiles" and dtype != "bf16":
-        raise ValueError(f"dtype is {dtype!r}, expected 'bf16' for the order of tiles")
+    if engine == "tiles" and dtype == "f32":
+        raise ValueError(f"dtype is {dtype!r}, expected 'bf16', 'int8' or 'int4' for the order of tiles")
     if engine == "tiles":
         one = np.float32(1)
+        if dtype != "bf16":
+            weights = stored(weights, dtype) + np.float32(0)  # which makes -0 +0
         x, weights = (_flush(round_bf16(_padded(rows, BLOCK))) for rows in (_flush(x), weights))
         for first in range(0, x.shape[1], BLOCK):
             even = odd = np.zeros_like(total)
