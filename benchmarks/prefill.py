@@ -1,4 +1,4 @@
-"""What multiplies the rows of a source or of a prompt: the row kernels beside OpenBLAS, bf16 in tiles too."""
+"""What multiplies the rows of a source or of a prompt: the row kernels beside OpenBLAS and tiles."""
 
 from __future__ import annotations
 
@@ -37,12 +37,11 @@ def prefill(args: argparse.Namespace, report: Report) -> None:
     """A layer of an encoder, of one source of M rows, by the row kernels and by OpenBLAS.
 
     All take turns. Times are of a layer, attention among it; Gop/s counts the products with matrices alone.
-    OpenBLAS computes in f32, tiles in bf16. OPENBLAS_CORETYPE in the environment chooses its kernel.
+    OpenBLAS computes in f32. OPENBLAS_CORETYPE in the environment chooses its kernel.
     """
     report.say(f"\n{_core.openblas()}; row kernels: {_core.kernels()}")
     others = [(dtype, "rows") for dtype in args.dtypes]
-    if "bf16" in args.dtypes:
-        others.append(("bf16", "tiles"))
+    others += [(dtype, "tiles") for dtype in args.dtypes if dtype != "f32"]
     engines = {("f32", "rows"), ("f32", "blas"), *others}
     columns = {"M": "d", "f32 rows ms": ".3f", "f32 blas ms": ".3f", "rows over blas": ".2f"}
     columns |= {"rows Gop/s": ".0f", "blas Gop/s": ".0f"}

@@ -86,7 +86,7 @@ def draw_model(draws: Draws, **fixed: Any) -> dict[str, Any]:
     found |= fixed
     if "encoder" not in fixed and draws.chance(0.3):
         found["encoder"] = _draw_encoder(draws, found)
-    if found["dtype"] == "bf16" and draws.chance(0.25):
+    if found["dtype"] != "f32" and draws.chance(0.25):
         found["prefill"] = "tiles"
     if found["dtype"] == "f32" and not _has_experts(found) and draws.chance(0.25):
         found["prefill"] = "blas"
@@ -204,7 +204,7 @@ def draft_description(target: dict[str, Any], draft: dict[str, Any]) -> dict[str
     shared = {name: target[name] for name in ("n_vocab", "text") if name in target}
     own = {name: value for name, value in draft.items() if name != "own"}
     found = own | shared if draft.get("own") else target | own | shared
-    if found.get("prefill") != {"f32": "blas", "bf16": "tiles"}.get(found.get("dtype", "f32")):
+    if found.get("prefill") != ("blas" if found.get("dtype", "f32") == "f32" else "tiles"):
         found.pop("prefill", None)
     return found
 

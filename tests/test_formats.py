@@ -413,6 +413,19 @@ def test_products_have_the_bits_of_the_specification(n_in, n_out, dtype, engine)
     np.testing.assert_array_equal(_core.product(x[some], weights, dtype, engine=engine), expected[some])
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_products_in_tiles_of_many_inputs_have_the_bits_of_the_specification(dtype):
+    """Weights become bf16 part by part of a panel; some scales are subnormal, some negative in int4."""
+    rng = np.random.default_rng(3)
+    x, weights = rows(rng, 35, 555), rows(rng, 33, 555)
+    weights[5] *= np.float32(2.0**-16)
+    weights[9, 40:300] = 0
+    expected = reference.product(x, weights, dtype, "tiles")
+    for n_rows in (1, 16, 17, 35):
+        found = _core.product(x[:n_rows], weights, dtype, engine="tiles")
+        np.testing.assert_array_equal(found, expected[:n_rows])
+
+
 def test_every_instruction_set_flushes_subnormal_numbers_of_bf16():
     program = (
         "import sys; import numpy as np; from specdec import _core\n"

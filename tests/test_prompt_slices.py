@@ -95,10 +95,11 @@ def test_what_plain_decoding_computes(slices: Any) -> None:
     assert work == [60, 1, 2, 2]  # a prompt of one token has no other rows to be read with
 
 
-@pytest.mark.parametrize("prefill", ["rows", "blas", "tiles"])
+@pytest.mark.parametrize(
+    ("dtype", "prefill"), [("f32", "rows"), ("f32", "blas"), ("bf16", "tiles"), ("int4", "tiles")]
+)
 @pytest.mark.parametrize("n", [1, 64, 65, 257, 300])
-def test_the_last_row_of_logits_alone(prefill: str, n: int) -> None:
-    dtype = "bf16" if prefill == "tiles" else "f32"
+def test_the_last_row_of_logits_alone(dtype: str, prefill: str, n: int) -> None:
     model, ids = build(CONFIG, random_tensors(CONFIG), dtype=dtype, prefill=prefill), ids_of(n)
     every = _core.Decoder(model, capacity=n).prefill(ids, logits=True)
     decoder = _core.Decoder(model, capacity=n + 1)

@@ -63,10 +63,11 @@ def test_no_threshold_changes_a_bit_of_a_product(dtype, n_rows) -> None:
 def test_no_threshold_changes_a_bit_in_tiles(n_rows) -> None:
     """Rows of tiles are prepared in one way, whatever those of the other order are."""
     x, weights = rows_and_weights(n_rows, 90)
-    expected = reference.product(x, weights, "bf16", "tiles")
-    for value in (1, 5, NEVER):
-        _core.set_thresholds(forced(value))
-        assert np.array_equal(_core.product(x, weights, "bf16", engine="tiles"), expected), value
+    for dtype in ("bf16", "int8", "int4"):
+        expected = reference.product(x, weights, dtype, "tiles")
+        for value in (1, 5, NEVER):
+            _core.set_thresholds(forced(value))
+            assert np.array_equal(_core.product(x, weights, dtype, engine="tiles"), expected), value
 
 
 @pytest.mark.parametrize("n_rows", [1, 13, 30])

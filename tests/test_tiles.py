@@ -1,4 +1,4 @@
-"""Prompts, scores and sources of bf16 in the order of tiles: bits of their own, the same on every machine."""
+"""Prompts, scores and sources in the order of tiles: bits of their own, the same on every machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 import specdec
 from canonical import (
-    DTYPES,
     ENCODER_DECODERS,
     LLAMA,
     MIXTURES,
@@ -39,16 +38,31 @@ from specdec.errors import InputError
 from tiny_models import llama_config, write_hf
 
 LONG = LLAMA | {"n_ctx": 400}
+IN_EACH_FORMAT = pytest.mark.parametrize("dtype", ["bf16", "int8", "int4"])
 
 
-def model_of(config: dict[str, Any], tensors: dict[str, Any], prefill: str = "tiles") -> _core.Model:
-    return build(config, tensors, dtype="bf16", cache_dtype="bf16", prefill=prefill)
+def model_of(
+    config: dict[str, Any], tensors: dict[str, Any], dtype: str = "bf16", prefill: str = "tiles"
+) -> _core.Model:
+    return build(config, tensors, dtype=dtype, cache_dtype="bf16", prefill=prefill)
 
 
-def pair(config: dict[str, Any], scale: float = 0.02) -> tuple[_core.Model, _core.Model]:
+def pair(config: dict[str, Any], dtype: str = "bf16", scale: float = 0.02) -> tuple[_core.Model, _core.Model]:
     """A target and a draft whose prompts are multiplied in tiles."""
     tensors = random_tensors(config)
-    return model_of(config, tensors), model_of(config, perturbed(tensors, scale))
+    return model_of(config, tensors, dtype), model_of(config, perturbed(tensors, scale), dtype)
+
+
+def in_bf16(config: dict[str, Any], tensors: dict[str, Any], dtype: str) -> _core.Model:
+    """A model in bf16 whose matrices are those that a model in int8 or int4 holds, rounded."""
+    held = dict(tensors)
+    if config["tied"]:
+        config, held["head"] = config | {"tied": False}, tensors["token_embedding"]
+    for name, tensor in held.items():
+        is_matrix = tensor.ndim == 2 and name.endswith((".weight", "head"))
+        if is_matrix and not name.endswith(("router.weight", "shared_gate.weight")):  # which are in f32
+            held[name] = reference.stored(tensor, dtype)
+    return model_of(config, held)
 
 
 def logits_of(model: _core.Model, ids: Ids, n_threads: int = 1, pieces: Sequence[int] = ()) -> NDArray[Any]:
@@ -59,14 +73,15 @@ def logits_of(model: _core.Model, ids: Ids, n_threads: int = 1, pieces: Sequence
 
 
 def assert_near(found: NDArray[Any], expected: NDArray[Any], tolerance: float = 0.03) -> None:
-    """Sums in another order are rounded to other numbers of bf16 here and there."""
+    """Sums in another order are rounded to other numbers here and there."""
     assert np.abs(found - expected).max() <= tolerance * np.abs(expected).max()
 
 
 # -------------------------------------------------------------------------------------- prompts
 
 
-def test_a_prompt_has_the_bits_of_the_order() -> None:
+@IN_EACH_FORMAT
+def test_a_prompt_has_the_bits_of_the_order(dtype: str) -> None:
     """With layers that add nothing the head multiplies embeddings, which a norm leaves as they are: ±1."""
     tensors = random_tensors(LLAMA)
     for name, tensor in tensors.items():
@@ -76,11 +91,11 @@ def test_a_prompt_has_the_bits_of_the_order() -> None:
     tensors["output_norm.weight"] = np.ones_like(tensors["output_norm.weight"])
     exponents = np.random.default_rng(1).integers(-9, 9, tensors["head"].shape)
     tensors["head"] = np.ldexp(tensors["head"], exponents)  # sums are rounded
-    model = model_of(LLAMA | {"norm_eps": 1e-30}, tensors)
+    model = model_of(LLAMA | {"norm_eps": 1e-30}, tensors, dtype)
     ids = ids_of(70)
     rows = tensors["token_embedding"][ids]
     expected = {
-        engine: reference.product(rows, tensors["head"], "bf16", engine) for engine in ("rows", "tiles")
+        engine: reference.product(rows, tensors["head"], dtype, engine) for engine in ("rows", "tiles")
     }
     assert not np.array_equal(expected["rows"], expected["tiles"])
     assert np.array_equal(logits_of(model, ids), expected["tiles"])
@@ -88,15 +103,24 @@ def test_a_prompt_has_the_bits_of_the_order() -> None:
     assert np.array_equal(decoder.forward([ids[0]], [-1]), expected["rows"][:1])
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_row_of_a_prompt_depends_on_the_tokens_before_it_alone(name: str) -> None:
+def test_codes_in_tiles_are_multiplied_as_their_values_in_bf16(name: str, dtype: str) -> None:
+    tensors, ids = random_tensors(VARIANTS[name]), ids_of(150)
+    found = logits_of(model_of(VARIANTS[name], tensors, dtype), ids)
+    assert np.array_equal(found, logits_of(in_bf16(VARIANTS[name], tensors, dtype), ids))
+
+
+@IN_EACH_FORMAT
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_row_of_a_prompt_depends_on_the_tokens_before_it_alone(name: str, dtype: str) -> None:
     """Neither on the slices in which a prompt is read, nor on threads; and it is near the row kernels'."""
     tensors, ids = random_tensors(VARIANTS[name]), ids_of(150)
-    rows, tiles = (model_of(VARIANTS[name], tensors, prefill) for prefill in ("rows", "tiles"))
+    rows, tiles = (model_of(VARIANTS[name], tensors, dtype, prefill) for prefill in ("rows", "tiles"))
     assert (rows.prefill, tiles.prefill) == ("rows", "tiles")
     found = logits_of(tiles, ids)
     expected = logits_of(rows, ids)
-    if name not in MIXTURES:  # a router may choose another expert
+    if name not in MIXTURES and dtype == "bf16":  # a router may choose another expert
         assert_near(found, expected)
     assert not np.array_equal(found, expected)
     assert np.array_equal(found, logits_of(tiles, ids, n_threads=3))
@@ -104,9 +128,10 @@ def test_a_row_of_a_prompt_depends_on_the_tokens_before_it_alone(name: str) -> N
     assert np.array_equal(found[:40], logits_of(tiles, ids[:40]))
 
 
-def test_scores_do_not_depend_on_the_texts_beside() -> None:
+@IN_EACH_FORMAT
+def test_scores_do_not_depend_on_the_texts_beside(dtype: str) -> None:
     """Texts that begin alike, and share their beginning's rows, have the scores that each has alone."""
-    model, _ = pair(LONG)
+    model, _ = pair(LONG, dtype)
     beginning = ids_of(90)
     texts = [beginning + ids_of(n, seed=n) for n in (1, 30, 70)] + [ids_of(5, seed=5), ids_of(200, seed=6)]
     flat, lengths = np.concatenate(texts).astype(np.int32), np.array([*map(len, texts)], np.int32)
@@ -135,54 +160,64 @@ PROMPTS: list[Ids] = [
 ]
 
 
+@IN_EACH_FORMAT
 @WINDOWS
-def test_neither_batch_nor_draft_nor_threads_change_a_bit(windows: Sequence[int]) -> None:
-    target, draft = pair(LONG | {"windows": windows})
+def test_neither_batch_nor_draft_nor_threads_change_a_bit(windows: Sequence[int], dtype: str) -> None:
+    target, draft = pair(LONG | {"windows": windows}, dtype)
     check_batch_draft_and_threads(target, draft, PROMPTS)
 
 
+@IN_EACH_FORMAT
 @WINDOWS
-def test_a_prompt_begins_with_what_a_cached_text_read_as_its_prompt(windows: Sequence[int]) -> None:
+def test_a_prompt_begins_with_what_a_cached_text_read_as_its_prompt(
+    windows: Sequence[int], dtype: str
+) -> None:
     """Not with tokens that were generated: their bits are others."""
 
     def check(n_common: int, n_copied: int) -> None:
         if windows == [0, 0, 0]:
             assert n_copied == min(n_common, len(PROMPTS[0]) - 1)
 
-    target, _ = pair(LONG | {"windows": windows})
+    target, _ = pair(LONG | {"windows": windows}, dtype)
     check_cached_beginnings(target, PROMPTS, check)
 
 
-def test_a_sequence_that_takes_the_place_of_another_has_its_own_bits() -> None:
-    target, _ = pair(LONG)
+@IN_EACH_FORMAT
+def test_a_sequence_that_takes_the_place_of_another_has_its_own_bits(dtype: str) -> None:
+    target, _ = pair(LONG, dtype)
     check_places(target, PROMPTS, first=2)  # the longest
 
 
-def test_beams_of_speculation_are_the_plain_ones() -> None:
-    target, draft = pair(LONG)
+@IN_EACH_FORMAT
+def test_beams_of_speculation_are_the_plain_ones(dtype: str) -> None:
+    target, draft = pair(LONG, dtype)
     check_beams(target, draft, PROMPTS[2])
 
 
 # -------------------------------------------------------------------------------------- sources
 
 
+@IN_EACH_FORMAT
 @pytest.mark.parametrize("name", ENCODER_DECODERS)
-def test_sources_are_near_those_of_the_row_kernels(name: str) -> None:
+def test_sources_are_near_those_of_the_row_kernels(name: str, dtype: str) -> None:
     config = ENCODER_DECODERS[name]
     tensors, source = random_tensors(config), random_source(config, 75)
     assert source is not None
-    rows, tiles = (model_of(config, tensors, prefill) for prefill in ("rows", "tiles"))
+    rows, tiles = (model_of(config, tensors, dtype, prefill) for prefill in ("rows", "tiles"))
     found, expected = tiles.encode(source), rows.encode(source)
     assert not np.array_equal(found, expected)
-    if "mixture" not in name:  # a router may choose another expert
+    if "mixture" not in name and dtype == "bf16":  # a router may choose another expert
         assert_near(found, expected, 0.05)
+    if dtype != "bf16":
+        assert np.array_equal(found, in_bf16(config, tensors, dtype).encode(source))
     assert np.array_equal(found, tiles.encode(source, n_threads=3))
     assert tiles.n_bytes == rows.n_bytes
 
 
-def test_neither_batch_nor_draft_change_a_bit_of_texts_with_sources() -> None:
+@IN_EACH_FORMAT
+def test_neither_batch_nor_draft_change_a_bit_of_texts_with_sources(dtype: str) -> None:
     config = ENCODER_DECODERS["norms-of-the-stream"]
-    target, draft = pair(config)
+    target, draft = pair(config, dtype)
     sources = [random_source(config, n, seed=n) for n in (40, 3, 88, 40)]
     check_batch_and_draft_with_sources(target, draft, sources)
 
@@ -195,8 +230,11 @@ import hashlib
 from canonical import ENCODER_DECODERS, random_source, random_tensors
 from test_tiles import LONG, ids_of, logits_of, model_of, pair
 config = ENCODER_DECODERS["norms-of-the-stream"]
-source = model_of(config, random_tensors(config)).encode(random_source(config, 75))
-print(hashlib.sha256(logits_of(pair(LONG)[0], ids_of(150)).tobytes() + source.tobytes()).hexdigest())
+digest = hashlib.sha256()
+for dtype in ("bf16", "int8", "int4"):
+    digest.update(model_of(config, random_tensors(config), dtype).encode(random_source(config, 75)).tobytes())
+    digest.update(logits_of(pair(LONG, dtype)[0], ids_of(150)).tobytes())
+print(digest.hexdigest())
 """
 
 
@@ -215,19 +253,19 @@ def test_every_instruction_set_has_the_same_bits() -> None:
 
 def test_what_it_is_not_for_is_refused(tmp_path: Path) -> None:
     tensors = random_tensors(LLAMA)
-    for dtype in DTYPES:
-        if dtype == "bf16":
-            continue
-        with pytest.raises(
-            InputError,
-            match=f"prefill is 'tiles', which is for models in bf16, not in {dtype}; expected dtype='bf16'",
-        ):
-            build(LLAMA, tensors, dtype=dtype, prefill="tiles")
-    with pytest.raises(ValueError, match="dtype is 'f32', expected 'bf16' for the engine 'tiles'"):
+    with pytest.raises(
+        InputError,
+        match="prefill is 'tiles', which is for models in bf16, int8 and int4, not in f32; "
+        "expected dtype='bf16', 'int8' or 'int4', or prefill='rows'",
+    ):
+        build(LLAMA, tensors, dtype="f32", prefill="tiles")
+    expected = "dtype is 'f32', expected 'bf16', 'int8' or 'int4' for the engine 'tiles'"
+    with pytest.raises(ValueError, match=expected):
         _core.product(np.ones((1, 4), np.float32), np.ones((1, 4), np.float32), "f32", engine="tiles")
-    with pytest.raises(ValueError, match="expected 'bf16' for the order of tiles"):
-        reference.product([[1.0]], [[1.0]], "int8", "tiles")
+    with pytest.raises(ValueError, match="expected 'bf16', 'int8' or 'int4' for the order of tiles"):
+        reference.product([[1.0]], [[1.0]], "f32", "tiles")
     folder = write_hf(tmp_path, llama_config(), seed=0)
-    model = specdec.load(folder, "bf16", prefill="tiles")
-    assert model.prefill == "tiles" and "tiles" in repr(model)
-    assert_near(model.logits([1, 2, 3]), specdec.load(folder, "bf16").logits([1, 2, 3]))
+    for dtype in ("bf16", "int8", "int4"):
+        model = specdec.load(folder, dtype, prefill="tiles")
+        assert model.prefill == "tiles" and "tiles" in repr(model)
+        assert_near(model.logits([1, 2, 3]), specdec.load(folder, dtype).logits([1, 2, 3]), 0.1)

@@ -52,21 +52,21 @@ class Specdec(Engine):
 class SpecdecBlas(Specdec):
     """The same with the products of prompts by OpenBLAS."""
 
-    reads_prompts, format = "blas", "f32"
+    reads_prompts, formats = "blas", ("f32",)
     cells = tuple(cell for cell in CELLS if cell.startswith("prefill"))
 
     @classmethod
     def prepare(cls, job: Job) -> None:
-        """Only one format can."""
-        if job.format != cls.format:
-            raise Unsupported(f"prefill={cls.reads_prompts!r} is of {cls.format} models")
+        """Not every format can."""
+        if job.format not in cls.formats:
+            raise Unsupported(f"prefill={cls.reads_prompts!r} is of {', '.join(cls.formats)} models")
         super().prepare(job)
 
 
 class SpecdecTiles(SpecdecBlas):
     """The same with the products of prompts in the order of tiles."""
 
-    reads_prompts, format = "tiles", "bf16"
+    reads_prompts, formats = "tiles", ("bf16", "int8", "int4")
 
 
 class SpecdecPair(Pair):

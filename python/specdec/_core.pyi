@@ -658,7 +658,7 @@ def product(
 ) -> NDArray[np.float32]:
     """x · weightsᵀ as a model of this dtype computes it: [n_rows, n_in], [n_out, n_in] → [n_rows, n_out].
 
-    The engine "rows" is the row kernels, "tiles" these in the order of tiles, for the dtype "bf16" alone, and
+    The engine "rows" is the row kernels, "tiles" these in the order of tiles, for dtypes but "f32", and
     "blas" OpenBLAS, for "f32" alone.
     """
 
