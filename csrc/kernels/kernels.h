@@ -28,6 +28,9 @@ typedef void (*sd_prepare_kernel)(sd_part part, const float* x, ptrdiff_t ldx, i
 typedef void (*sd_panel_kernel)(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
                                 ptrdiff_t ldy);
 
+typedef void (*sd_tiles_kernel)(int n_rows, const void* x, const void* panels, int n_panels, int n_in,
+                                int near, float* y, ptrdiff_t ldy);
+
 typedef struct sd_kernels {
     const char* name;         /* "ref", "avx2", "avxvnni", "avx512f", "avx512", "amx", "neon" */
     sd_thresholds thresholds; /* those that are used where none were measured */
@@ -49,9 +52,10 @@ typedef struct sd_kernels {
 
     /* The same in the order of tiles (docs/NUMERICS.md): per 32 inputs the even ones and the odd ones are a
      * chain each. Rows are rounded to bf16 and so are weights: those of int8 and int4 are code · scale. There
-     * is none for f32: NULL. */
+     * is none for f32: NULL. `panels`: n_panels that lie one behind the other; y [n_rows, n_panels ·
+     * SD_PANEL]. */
     sd_prepare_kernel prepare_tiles;
-    sd_panel_kernel panel_tiles[SD_N_FORMATS];
+    sd_tiles_kernel tiles[SD_N_FORMATS];
 
     /* y[m, j] = fma(x[m, k], values[k, j], y[m, j]), k ascending. x: n_rows rows prepared as f32:
      * [⌈n_k / 32⌉][n_rows][32]; values [n_k, SD_PANEL], f32 or bf16. */

@@ -195,9 +195,9 @@ const sd_kernels* sdk_table_amx(void) {
     table.panel[SD_FORMAT_INT8] = panel_int8;
     table.panel[SD_FORMAT_INT4] = panel_int4;
     table.prepare_tiles = sdk_prepare_pairs_avx512;
-    table.panel_tiles[SD_FORMAT_BF16] = sdk_panel_tiles_bf16_amx;
-    table.panel_tiles[SD_FORMAT_INT8] = sdk_panel_tiles_int8_amx;
-    table.panel_tiles[SD_FORMAT_INT4] = sdk_panel_tiles_int4_amx;
+    table.tiles[SD_FORMAT_BF16] = sdk_tiles_bf16_amx;
+    table.tiles[SD_FORMAT_INT8] = sdk_tiles_int8_amx;
+    table.tiles[SD_FORMAT_INT4] = sdk_tiles_int4_amx;
     table.thresholds.tiles_from[SD_FORMAT_INT8] = 10;
     table.thresholds.tiles_from[SD_FORMAT_INT4] = 10;
     return &table;

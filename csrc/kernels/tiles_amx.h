@@ -20,12 +20,12 @@ void sdk_shape_tiles(const sd_tile_shape* shapes, int n);
 /* As prepare of sd_kernels (kernels.h): chunks of pairs of bf16, whatever thresholds say. */
 void sdk_prepare_pairs_avx512(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out);
 
-/* As panel_tiles of sd_kernels, of such rows. */
-void sdk_panel_tiles_bf16_amx(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
-                              ptrdiff_t ldy);
-void sdk_panel_tiles_int8_amx(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
-                              ptrdiff_t ldy);
-void sdk_panel_tiles_int4_amx(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
-                              ptrdiff_t ldy);
+/* As tiles of sd_kernels, of such rows. */
+void sdk_tiles_bf16_amx(int n_rows, const void* x, const void* panels, int n_panels, int n_in, int near,
+                        float* y, ptrdiff_t ldy);
+void sdk_tiles_int8_amx(int n_rows, const void* x, const void* panels, int n_panels, int n_in, int near,
+                        float* y, ptrdiff_t ldy);
+void sdk_tiles_int4_amx(int n_rows, const void* x, const void* panels, int n_panels, int n_in, int near,
+                        float* y, ptrdiff_t ldy);
 
 #endif

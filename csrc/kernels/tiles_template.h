@@ -98,38 +98,30 @@ INLINE void multiply_chunk(int n_rows, const float* x, const uint16_t* chunk, in
     }
 }
 
-INLINE void multiply_tiles(int n_rows, const float* x, const uint16_t* panel, int n_in, float* y,
-                           ptrdiff_t ldy) {
-    for (int k = 0; k < n_in;
-         k += SD_BLOCK, panel += SD_BLOCK * SD_PANEL, x += (ptrdiff_t)n_rows * SD_BLOCK) {
-        int n_pairs = ((n_in - k < SD_BLOCK ? n_in - k : SD_BLOCK) + 1) / 2;
-        multiply_chunk(n_rows, x, panel, n_pairs, k > 0, y, ldy);
-    }
-}
-
-/* The same of a panel of int8 or int4, whose missing inputs are zeros. */
-INLINE void multiply_codes(const int is_int4, int n_rows, const float* x, const uint8_t* panel, int n_in,
+/* All rows times a panel, whose missing inputs are zeros where there are codes. */
+INLINE void multiply_tiles(const sd_format format, int n_rows, const float* x, const char* panel, int n_in,
                            float* y, ptrdiff_t ldy) {
-    const int bytes = is_int4 ? SD_INT4_BLOCK_BYTES : SD_INT8_BLOCK_BYTES;
-    uint16_t chunk[SD_BLOCK * SD_PANEL];
+    const ptrdiff_t bytes = (ptrdiff_t)sd_panel_bytes(format, SD_BLOCK);
+    uint16_t dequantised[SD_BLOCK * SD_PANEL];
     for (int k = 0; k < n_in; k += SD_BLOCK, panel += bytes, x += (ptrdiff_t)n_rows * SD_BLOCK) {
-        dequantise(is_int4, panel, chunk);
-        multiply_chunk(n_rows, x, chunk, SD_BLOCK / 2, k > 0, y, ldy);
+        if (format == SD_FORMAT_BF16) {
+            int n_pairs = ((n_in - k < SD_BLOCK ? n_in - k : SD_BLOCK) + 1) / 2;
+            multiply_chunk(n_rows, x, (const uint16_t*)(const void*)panel, n_pairs, k > 0, y, ldy);
+        } else {
+            dequantise(format == SD_FORMAT_INT4, (const uint8_t*)panel, dequantised);
+            multiply_chunk(n_rows, x, dequantised, SD_BLOCK / 2, k > 0, y, ldy);
+        }
     }
 }
 
-static void NAME(panel_tiles_bf16)(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
-                                   ptrdiff_t ldy) {
-    (void)near;
-    FLUSHED(multiply_tiles(n_rows, x, panel, n_in, y, ldy));
-}
-static void NAME(panel_tiles_int8)(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
-                                   ptrdiff_t ldy) {
-    (void)near;
-    FLUSHED(multiply_codes(0, n_rows, x, panel, n_in, y, ldy));
-}
-static void NAME(panel_tiles_int4)(int n_rows, const void* x, const void* panel, int n_in, int near, float* y,
-                                   ptrdiff_t ldy) {
-    (void)near;
-    FLUSHED(multiply_codes(1, n_rows, x, panel, n_in, y, ldy));
-}
+#define DEFINE_TILES(name, format)                                                                          \
+    static void NAME(name)(int n_rows, const void* x, const void* panels, int n_panels, int n_in, int near, \
+                           float* y, ptrdiff_t ldy) {                                                       \
+        (void)near;                                                                                         \
+        const char* panel = panels;                                                                         \
+        for (int p = 0; p < n_panels; p++, panel += sd_panel_bytes(format, (size_t)n_in))                   \
+            FLUSHED(multiply_tiles(format, n_rows, x, panel, n_in, y + (ptrdiff_t)p * SD_PANEL, ldy));      \
+    }
+DEFINE_TILES(tiles_bf16, SD_FORMAT_BF16)
+DEFINE_TILES(tiles_int8, SD_FORMAT_INT8)
+DEFINE_TILES(tiles_int4, SD_FORMAT_INT4)

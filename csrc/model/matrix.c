@@ -114,8 +114,12 @@ void sd_rows_prepare(sd_engine engine, sd_format format, sd_part part, const flo
 void sd_matrix_multiply(const sd_matrix* matrix, sd_engine engine, int first, int end, int n_rows,
                         const void* x, float* y, ptrdiff_t ldy) {
     const sd_kernels* k = sd_kernels_get();
-    const sd_panel_kernel* panel = in_tiles(engine, matrix->format) ? k->panel_tiles : k->panel;
-    sd_panel_kernel multiply = panel[matrix->format];
+    if (in_tiles(engine, matrix->format)) {
+        k->tiles[matrix->format](n_rows, x, sd_matrix_panel(matrix, first), end - first, matrix->n_in,
+                                 matrix->near, y, ldy);
+        return;
+    }
+    sd_panel_kernel multiply = k->panel[matrix->format];
     for (int p = first; p < end; p++, y += SD_PANEL)
         multiply(n_rows, x, sd_matrix_panel(matrix, p), matrix->n_in, matrix->near, y, ldy);
 }
