@@ -59,6 +59,17 @@ def test_no_threshold_changes_a_bit_of_a_product(dtype, n_rows) -> None:
             assert np.array_equal(found, expected), f"{name} {value}"
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+@pytest.mark.parametrize("n_blocks", [1, 2, 3, 16, 17, 18, 33])
+def test_tiles_of_codes_take_any_number_of_blocks(dtype, n_blocks) -> None:
+    """A block of inputs is multiplied while others are stored and scaled; a part of a panel has 16."""
+    for n_rows in (2, 12, 13, 17, 25):
+        x, weights = rows_and_weights(n_rows, 32 * n_blocks - n_rows % 3)
+        _core.set_thresholds(forced(1, "tiles_from"))
+        found = _core.product(x, weights, dtype)
+        assert np.array_equal(found, reference.product(x, weights, dtype)), n_rows
+
+
 @pytest.mark.parametrize("n_rows", [1, 17, 40])
 def test_no_threshold_changes_a_bit_in_tiles(n_rows) -> None:
     """Rows of tiles are prepared in one way, whatever those of the other order are."""

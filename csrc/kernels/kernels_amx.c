@@ -20,24 +20,29 @@
 #define MAX_ROWS_TILE 12
 /* Blocks of inputs of a part of a panel, whose codes take a third of a first-level cache. */
 #define PART 16
-/* The tiles are multiplied so many blocks of inputs before their sums are scaled. */
+/* Sums of a block of inputs are stored while the next block is multiplied, and scaled while the one after it
+ * is. */
 #define LEAD 2
+/* int4: codes are unpacked so many blocks before they are multiplied. */
+#define UNPACK_AHEAD 2
 #define HALF_BYTES (4 * SD_LANES) /* of a line of codes: those of 16 outputs */
 
-/* The tile registers: sums of both halves, codes of rows, weights of both halves. Macros, as GCC 12 writes
- * their names into assembly. */
-#define SUMS 0
-#define SUMS_ODD 1
-#define ROWS 2
-#define WEIGHTS 3
-#define WEIGHTS_ODD 4
-#define N_TILES 5
+/* The tile registers: sums of both halves of a panel, for even and odd blocks of inputs; codes of rows;
+ * weights of both halves. Macros, as GCC 12 writes their names into assembly. */
+#define EVEN_SUMS_FIRST 0
+#define EVEN_SUMS_SECOND 1
+#define ODD_SUMS_FIRST 2
+#define ODD_SUMS_SECOND 3
+#define ROWS 4
+#define WEIGHTS_FIRST 5
+#define WEIGHTS_SECOND 6
+#define N_TILES 7
 
 /* Shape the tiles for blocks of n_rows rows. */
 static void shape_for(int n_rows) {
     const sd_tile_shape sums = {(uint8_t)n_rows, SD_LANES * sizeof(int32_t)};
     const sd_tile_shape rows = {(uint8_t)n_rows, SD_BLOCK}, weights = {SD_BLOCK / 4, HALF_BYTES};
-    const sd_tile_shape shapes[N_TILES] = {sums, sums, rows, weights, weights};
+    const sd_tile_shape shapes[N_TILES] = {sums, sums, sums, sums, rows, weights, weights};
     sdk_shape_tiles(shapes, N_TILES);
 }
 
@@ -45,29 +50,46 @@ static void shape_for(int n_rows) {
 typedef struct part {
     int n_blocks;
     const uint8_t* packed; /* [n_blocks] of a panel */
-    const uint8_t* codes;  /* [n_blocks, 8, 32, 4]: those, or codes that were unpacked */
-    int fetch;             /* ask memory for the next part */
+    uint8_t* unpacked; /* int4: [n_blocks] codes as an int8 panel has them, left by the first block of rows */
+    const uint8_t* next; /* what memory is asked for, `n_lines` cache lines with each block of inputs */
+    int n_lines;
 } part;
 
-/* Bytes of a block of a panel, and from a block of codes to the next. */
+/* Bytes of a block of a panel. Unpacked codes of int4 lie as far apart as blocks of int8. */
 #define PACKED_BYTES(is_int4) ((is_int4) ? SD_INT4_BLOCK_BYTES : SD_INT8_BLOCK_BYTES)
-#define CODES_BYTES(is_int4) ((is_int4) ? SD_BLOCK * SD_PANEL : SD_INT8_BLOCK_BYTES)
+#define CODES_BYTES SD_INT8_BLOCK_BYTES
 
 /* Sums of the codes of n_rows rows in a block, as integers. */
 typedef struct tile_sums {
     int32_t of[SD_PANEL / SD_LANES][16][SD_LANES];
 } tile_sums;
 
-INLINE void multiply_tiles(const int8_t* x, const uint8_t* codes, tile_sums* sums) {
-    SD_TILE_LOAD(ROWS, x, SD_BLOCK);
-    _tile_zero(SUMS);
-    SD_TILE_LOAD(WEIGHTS, codes, 2 * HALF_BYTES);
-    _tile_dpbsud(SUMS, ROWS, WEIGHTS);
-    _tile_zero(SUMS_ODD);
-    SD_TILE_LOAD(WEIGHTS_ODD, codes + HALF_BYTES, 2 * HALF_BYTES);
-    _tile_dpbsud(SUMS_ODD, ROWS, WEIGHTS_ODD);
-    SD_TILE_STORE(SUMS, sums->of[0], sizeof sums->of[0][0]);
-    SD_TILE_STORE(SUMS_ODD, sums->of[1], sizeof sums->of[1][0]);
+#define MULTIPLY_INTO(sums_first, sums_second, x, codes)                    \
+    do {                                                                    \
+        SD_TILE_LOAD(ROWS, x, SD_BLOCK);                                    \
+        _tile_zero(sums_first);                                             \
+        SD_TILE_LOAD(WEIGHTS_FIRST, codes, 2 * HALF_BYTES);                 \
+        _tile_dpbsud(sums_first, ROWS, WEIGHTS_FIRST);                      \
+        _tile_zero(sums_second);                                            \
+        SD_TILE_LOAD(WEIGHTS_SECOND, (codes) + HALF_BYTES, 2 * HALF_BYTES); \
+        _tile_dpbsud(sums_second, ROWS, WEIGHTS_SECOND);                    \
+    } while (0)
+
+INLINE void multiply_tiles(const int odd, const int8_t* x, const uint8_t* codes) {
+    if (odd)
+        MULTIPLY_INTO(ODD_SUMS_FIRST, ODD_SUMS_SECOND, x, codes);
+    else
+        MULTIPLY_INTO(EVEN_SUMS_FIRST, EVEN_SUMS_SECOND, x, codes);
+}
+
+INLINE void store_tiles(const int odd, tile_sums* sums) {
+    if (odd) {
+        SD_TILE_STORE(ODD_SUMS_FIRST, sums->of[0], sizeof sums->of[0][0]);
+        SD_TILE_STORE(ODD_SUMS_SECOND, sums->of[1], sizeof sums->of[1][0]);
+    } else {
+        SD_TILE_STORE(EVEN_SUMS_FIRST, sums->of[0], sizeof sums->of[0][0]);
+        SD_TILE_STORE(EVEN_SUMS_SECOND, sums->of[1], sizeof sums->of[1][0]);
+    }
 }
 
 /* sum = fma(float(Σ x_q · w_q) · x_scale, w_scale, sum) */
@@ -87,99 +109,100 @@ INLINE void scale_sums(const int n_rows, const tile_sums* sums, const sd_row_blo
     }
 }
 
-/* y (+)= n_rows rows times a part of a panel. x, block: of the first row in the part's first block; n_all
- * rows lie between blocks. */
-INLINE void tile_block(const int n_rows, const int is_int4, const int8_t* x, const sd_row_block* block,
-                       ptrdiff_t n_all, const part* p, int add, float* y, ptrdiff_t ldy) {
-    enum { N_SUMS = 2 * LEAD };
-    _Alignas(64) tile_sums sums[N_SUMS];
-    const uint8_t *codes = p->codes, *packed = p->packed;
-    const int n_blocks = p->n_blocks, fetch = p->fetch, bytes = PACKED_BYTES(is_int4);
+/* The codes of a block of an int4 panel, as bytes in the order of an int8 panel. */
+INLINE void unpack_int4(const uint8_t* panel, uint8_t* codes) {
+    const __m512i low = _mm512_set1_epi8(15);
+    UNROLL for (int s = 0; s < 4; s++, codes += 4 * HALF_BYTES) UNROLL for (int h = 0; h < 2; h++) {
+        __m512i both = _mm512_loadu_si512(panel + (2 * s + h) * HALF_BYTES);
+        __m512i high = _mm512_srli_epi16(both, 4);
+        _mm512_store_si512(codes + h * HALF_BYTES, _mm512_and_si512(both, low));
+        _mm512_store_si512(codes + (2 + h) * HALF_BYTES, _mm512_and_si512(high, low));
+    }
+}
+
+/* y (+)= n_rows rows times a part of a panel, whose codes are left unpacked with `unpack`. x, block: of the
+ * first row in the part's first block; n_all rows lie between blocks. */
+INLINE void tile_block(const int n_rows, const int is_int4, const int unpack, const int8_t* x,
+                       const sd_row_block* block, ptrdiff_t n_all, const part* p, int add, float* y,
+                       ptrdiff_t ldy) {
+    _Alignas(64) tile_sums sums[2];
+    const uint8_t *packed = p->packed, *codes = is_int4 ? p->unpacked : packed, *next = p->next;
+    const int n_blocks = p->n_blocks, n_lines = p->n_lines, bytes = PACKED_BYTES(is_int4);
     __m512 sum[MAX_ROWS_TILE][2];
     FOR_ROWS UNROLL for (int h = 0; h < 2; h++) sum[m][h] =
         add ? _mm512_loadu_ps(y + m * ldy + SD_LANES * h) : _mm512_setzero_ps();
-    for (int b = -LEAD; b < n_blocks; b++) {
-        if (b + LEAD < n_blocks) {
-            multiply_tiles(x, codes, &sums[(b + LEAD) % N_SUMS]);
-            x += n_all * SD_BLOCK;
-            codes += CODES_BYTES(is_int4);
+    if (unpack)
+        for (int b = 0; b < UNPACK_AHEAD && b < n_blocks; b++)
+            unpack_int4(packed + b * bytes, p->unpacked + b * CODES_BYTES);
+    for (int first = 0; first < n_blocks + LEAD; first += 2) UNROLL for (int odd = 0; odd < 2; odd++) {
+            int b = first + odd; /* is multiplied, the one before is stored, that LEAD before is scaled */
+            if (b < n_blocks) {
+                multiply_tiles(odd, x, codes);
+                x += n_all * SD_BLOCK;
+                codes += CODES_BYTES;
+            }
+            if (unpack && b + UNPACK_AHEAD < n_blocks)
+                unpack_int4(p->packed + (b + UNPACK_AHEAD) * bytes,
+                            p->unpacked + (b + UNPACK_AHEAD) * CODES_BYTES);
+            if (b > 0 && b <= n_blocks) store_tiles(!odd, &sums[!odd]);
+            if (b < LEAD || b >= n_blocks + LEAD) continue;
+            for (int i = 0; i < n_lines; i++, next += 64) __builtin_prefetch(next, 0, 2);
+            scale_sums(n_rows, &sums[odd], block, packed + bytes - 2 * SD_PANEL, sum);
+            block += n_all;
+            packed += bytes;
         }
-        if (b < 0) continue;
-        if (fetch) {
-            const uint8_t* next = packed + PART * bytes;
-            UNROLL for (int i = 0; i < bytes; i += 64) __builtin_prefetch(next + i, 0, 2);
-        }
-        scale_sums(n_rows, &sums[b % N_SUMS], block, packed + bytes - 2 * SD_PANEL, sum);
-        block += n_all;
-        packed += bytes;
-    }
     FOR_ROWS UNROLL for (int h = 0; h < 2; h++) _mm512_storeu_ps(y + m * ldy + SD_LANES * h, sum[m][h]);
 }
 
 typedef void (*tile_fn)(const int8_t* x, const sd_row_block* block, ptrdiff_t n_all, const part* p, int add,
                         float* y, ptrdiff_t ldy);
 #define FOR_NUMBERS_OF_ROWS(f) f(1) f(2) f(3) f(4) f(5) f(6) f(7) f(8) f(9) f(10) f(11) f(12)
-#define DEFINE_TILE_BLOCK(name, rows, is_int4)                                                            \
+#define DEFINE_TILE_BLOCK(name, rows, is_int4, unpack)                                                    \
     static void name##_##rows(const int8_t* x, const sd_row_block* block, ptrdiff_t n_all, const part* p, \
                               int add, float* y, ptrdiff_t ldy) {                                         \
-        tile_block(rows, is_int4, x, block, n_all, p, add, y, ldy);                                       \
+        tile_block(rows, is_int4, unpack, x, block, n_all, p, add, y, ldy);                               \
     }
-#define DEFINE_TILE_BLOCKS(rows) DEFINE_TILE_BLOCK(int8, rows, 0) DEFINE_TILE_BLOCK(int4, rows, 1)
+#define DEFINE_TILE_BLOCKS(rows)        \
+    DEFINE_TILE_BLOCK(int8, rows, 0, 0) \
+    DEFINE_TILE_BLOCK(int4, rows, 1, 0) \
+    DEFINE_TILE_BLOCK(unpacking, rows, 1, 1)
 FOR_NUMBERS_OF_ROWS(DEFINE_TILE_BLOCKS)
 #define INT8_ENTRY(rows) int8_##rows,
 #define INT4_ENTRY(rows) int4_##rows,
+#define UNPACKING_ENTRY(rows) unpacking_##rows,
 static const tile_fn int8_blocks[MAX_ROWS_TILE] = {FOR_NUMBERS_OF_ROWS(INT8_ENTRY)};
 static const tile_fn int4_blocks[MAX_ROWS_TILE] = {FOR_NUMBERS_OF_ROWS(INT4_ENTRY)};
+static const tile_fn unpacking_blocks[MAX_ROWS_TILE] = {FOR_NUMBERS_OF_ROWS(UNPACKING_ENTRY)};
 
-/* The codes of a part of an int4 panel, as bytes in the order of an int8 panel. */
-static void unpack_int4(const uint8_t* panel, int n_blocks, uint8_t* codes) {
-    const __m512i low = _mm512_set1_epi8(15);
-    for (int b = 0; b < n_blocks; b++, panel += SD_INT4_BLOCK_BYTES)
-        for (int s = 0; s < 4; s++, codes += 4 * HALF_BYTES)
-            for (int h = 0; h < 2; h++) {
-                __m512i both = _mm512_loadu_si512(panel + (2 * s + h) * HALF_BYTES);
-                __m512i high = _mm512_srli_epi16(both, 4);
-                _mm512_store_si512(codes + h * HALF_BYTES, _mm512_and_si512(both, low));
-                _mm512_store_si512(codes + (2 + h) * HALF_BYTES, _mm512_and_si512(high, low));
-            }
-}
-
-/* All rows times one panel, part by part, each part for all blocks of rows. */
+/* All rows times one panel, part by part, each for all blocks of rows, which together ask for the next. */
 INLINE void multiply(const int is_int4, int n_rows, const void* x, const uint8_t* panel, int n_in, int near,
                      float* y, ptrdiff_t ldy) {
-    _Alignas(64) uint8_t unpacked[PART * SD_BLOCK * SD_PANEL];
-    const tile_fn* blocks = is_int4 ? int4_blocks : int8_blocks;
+    _Alignas(64) uint8_t unpacked[PART * CODES_BYTES];
+    const tile_fn *first_block = is_int4 ? unpacking_blocks : int8_blocks,
+                  *other_blocks = is_int4 ? int4_blocks : int8_blocks;
     const sd_row_block* row_blocks = sd_row_blocks((void*)(uintptr_t)x, n_rows, n_in);
-    int n_in_blocks = (int)sd_blocks((size_t)n_in);
-    shape_for(n_rows < MAX_ROWS_TILE ? n_rows : MAX_ROWS_TILE);
-    for (int b = 0; b < n_in_blocks; b += PART, panel += PART * PACKED_BYTES(is_int4)) {
-        part p = {n_in_blocks - b < PART ? n_in_blocks - b : PART, panel, panel, !near};
-        if (is_int4) {
-            unpack_int4(panel, p.n_blocks, unpacked);
-            p.codes = unpacked;
-        }
-        /* The last block of rows may be smaller. Its tiles are not: what lies behind its rows fills them. */
-        for (int first = 0, rows; first < n_rows; first += rows, p.fetch = 0) {
-            rows = n_rows - first < MAX_ROWS_TILE ? n_rows - first : MAX_ROWS_TILE;
+    const int n_in_blocks = (int)sd_blocks((size_t)n_in), bytes = PACKED_BYTES(is_int4);
+    int n_blocks = (n_rows + MAX_ROWS_TILE - 1) / MAX_ROWS_TILE;
+    int n_lines = near ? 0 : (bytes / 64 + n_blocks - 1) / n_blocks;
+    shape_for((n_rows + n_blocks - 1) / n_blocks);
+    for (int b = 0; b < n_in_blocks; b += PART, panel += PART * bytes) {
+        int n_here = n_in_blocks - b < PART ? n_in_blocks - b : PART;
+        part p = {n_here, panel, unpacked, panel + PART * bytes, n_lines};
+        /* A block of rows may be smaller, but for the last. Its tiles are not: the row behind fills them. */
+        for (int i = 0, first = 0, end; i < n_blocks; i++, first = end, p.next += PART * 64 * n_lines) {
+            end = (int)((int64_t)n_rows * (i + 1) / n_blocks);
+            const tile_fn* blocks = i == 0 ? first_block : other_blocks;
             ptrdiff_t at = (ptrdiff_t)b * n_rows + first;
-            blocks[rows - 1]((const int8_t*)x + at * SD_BLOCK, row_blocks + at, n_rows, &p, b > 0,
-                             y + first * ldy, ldy);
+            blocks[end - first - 1]((const int8_t*)x + at * SD_BLOCK, row_blocks + at, n_rows, &p, b > 0,
+                                    y + first * ldy, ldy);
         }
     }
-}
-
-/* A second block of fewer rows takes nearly the time of a whole one, and AVX-512 is no slower. */
-#define SECOND_FROM 6
-
-static int tiles_pay(sd_format format, int n_rows) {
-    return n_rows >= sd_thresholds_used.tiles_from[format] &&
-           (n_rows <= MAX_ROWS_TILE || n_rows >= MAX_ROWS_TILE + SECOND_FROM);
 }
 
 #define DEFINE_PANEL(name, format, is_int4)                                                      \
     static void name(int n_rows, const void* x, const void* panel, int n_in, int near, float* y, \
                      ptrdiff_t ldy) {                                                            \
-        if (tiles_pay(format, n_rows))                                                           \
+        if (n_rows >= sd_thresholds_used.tiles_from[format])                                     \
             multiply(is_int4, n_rows, x, panel, n_in, near, y, ldy);                             \
         else                                                                                     \
             sdk_table_avx512()->panel[format](n_rows, x, panel, n_in, near, y, ldy);             \
@@ -198,7 +221,7 @@ const sd_kernels* sdk_table_amx(void) {
     table.tiles[SD_FORMAT_BF16] = sdk_tiles_bf16_amx;
     table.tiles[SD_FORMAT_INT8] = sdk_tiles_int8_amx;
     table.tiles[SD_FORMAT_INT4] = sdk_tiles_int4_amx;
-    table.thresholds.tiles_from[SD_FORMAT_INT8] = 10;
+    table.thresholds.tiles_from[SD_FORMAT_INT8] = 9;
     table.thresholds.tiles_from[SD_FORMAT_INT4] = 10;
     return &table;
 }

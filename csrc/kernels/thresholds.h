@@ -16,7 +16,7 @@ typedef struct sd_thresholds {
     int fetch_from[SD_N_FORMATS];      /* from as many rows on panels in memory are prefetched */
     int fetch_from_near[SD_N_FORMATS]; /* the same of panels that are likely in a cache */
     int block_rows[SD_N_FORMATS];      /* rows that are multiplied at once; as many as a table has at most */
-    int tiles_from[SD_N_FORMATS];      /* from as many rows on a table with tiles takes them where they pay */
+    int tiles_from[SD_N_FORMATS];      /* from as many rows on a table with tiles takes them */
     /* bf16: from as many rows on a table with an instruction for pairs multiplies floats instead, which some
      * processors do at twice the rate; in other formats of no meaning */
     int floats_from[SD_N_FORMATS];
