@@ -45,11 +45,15 @@ typedef struct sd_attention {
     int n_keys;                /* SD_ATTEND_OWN, SD_ATTEND_SOURCE: all of these are attended to */
     int position;              /* SD_ATTEND_OWN: of the first row */
     int n_rows;
+    const sd_soon* soon;  /* is requested from memory meanwhile; NULL: nothing is */
     const float* queries; /* [n_rows, n_head · d_head] rows ldq apart, of all heads, rotated */
     ptrdiff_t ldq;
     float* out; /* [n_rows, n_head · d_head] rows ldo apart; the query heads of kv_head are written */
     ptrdiff_t ldo;
 } sd_attention;
+
+/* What attention of the pending nodes of a cache, in one layer and key/value head, reads first. */
+sd_soon sd_attention_soon(const sd_cache* cache, int layer, int kv_head);
 
 void sd_attention_run(const sd_attention* attention, const sd_attention_scratch* scratch);
 

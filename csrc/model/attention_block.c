@@ -36,6 +36,16 @@ static sd_attention rows_of(const block* b, sd_attended attended, int kv_head, p
                           .ldo = d_q};
 }
 
+/* What the attention of a (sequence, key/value head) pair reads first. With one sequence it is likely in a
+ * cache; of a text that begins there is nothing yet. */
+static sd_soon soon_of(const block* b, int pair) {
+    int n_kv_head = config_of(b)->n_kv_head, n = b->pass->n_branches;
+    if (n == 1 || pair == n * n_kv_head) return (sd_soon){0};
+    const sd_cache* cache = b->pass->branches[pair / n_kv_head].cache;
+    if (cache->n_committed == 0) return (sd_soon){0};
+    return sd_attention_soon(cache, b->layer, pair % n_kv_head);
+}
+
 /* Nodes of texts: (sequence, key/value head) pairs. */
 static void attend_to_texts(void* argument, int thread, int pair, int end) {
     const block* b = argument;
@@ -54,6 +64,8 @@ static void attend_to_texts(void* argument, int thread, int pair, int end) {
         sd_attention attention = rows_of(b, SD_ATTEND_TEXT, kv_head, row, branch->n_new);
         attention.keys = keys;
         attention.cache = cache;
+        sd_soon soon = soon_of(b, pair + 1);
+        attention.soon = &soon;
         sd_attention_run(&attention, &w->attention[thread]);
     }
 }
