@@ -41,8 +41,8 @@ typedef struct sd_soon {
 /* What is read first of slots [first, end) of a head: keys and values, or, where they are many, only keys. */
 sd_soon sd_key_values_soon(const sd_key_values* kv, int head, int first, int end);
 
-/* Request share `share` of n_shares of each piece from memory, line by line of all pieces in turn: a processor
- * that fetches the next lines of a page by itself then does so in several pages at once. */
+/* Request share `share` of n_shares of each piece from memory, a line of each piece in turn: a processor that
+ * fetches the next lines of a page by itself then does so in several pages at once. */
 void sd_request(const sd_soon* soon, int share, int n_shares);
 
 /* Store the key and value rows [d_head] of a slot. Slots do not depend on each other. */
