@@ -1,0 +1,136 @@
+"""The tensors that a model needs, from those that its files hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, MutableMapping
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.errors import CheckpointError, UnsupportedModelError, number_of
+from specdec.models.checkpoints.checkpoint import CanonicalTensor
+from specdec.models.families import Family, Source
+from specdec.models.json_fields import as_json
+
+__all__ = ["FileTensor", "canonical_tensors", "match_tensors"]
+
+
+class FileTensor(Protocol):
+    """A tensor that is still in its file."""
+
+    @property
+    def file(self) -> Path:
+        """The path of the file."""
+
+    @property
+    def name(self) -> str:
+        """As the file calls it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows first."""
+
+    @property
+    def format(self) -> str:
+        """The number format of `array`."""
+
+    def array(self, index: int | None = None, numbers: str = "") -> NDArray[Any]:
+        """The numbers."""
+
+    def check(self, numbers: str = "") -> None:
+        """Refuse numbers that are not read."""
+
+    def same_as(self, other: Any) -> bool:
+        """Whether both hold the same bits in the same shape."""
+
+
+def match_tensors(
+    place: Path,
+    family: Family,
+    config: Mapping[str, Any],
+    sources: list[Source],
+    tensors: MutableMapping[str, Any],
+    *,
+    described_by: str,
+    why_tied: str,
+) -> None:
+    """Check that the tensors the model needs are there in the right shape, with nothing else beside them.
+
+    Parameters
+    ----------
+    place : Path
+        The folder or file, for messages.
+    family, config, sources
+        What the model is, and where its tensors come from.
+    tensors : mapping of str to FileTensor
+        By the names of the family's table. A tied head in the place of the embedding becomes the embedding.
+    described_by, why_tied : str
+        For messages: what says which tensors there are, and why the head is the embedding.
+
+    Raises
+    ------
+    CheckpointError
+        A tensor is missing or has another shape, or a tied head differs from the embedding.
+    UnsupportedModelError
+        There are others, or a tensor has numbers that are not read.
+    """
+    expected = {
+        name: (shape, source.numbers)
+        for source in sources
+        for name, shape in zip(source.stored, source.stored_shapes, strict=True)
+    }
+    embedding = next(source.stored[0] for source in sources if source.canonical == "token_embedding")
+    head = family.head + ".weight"
+    if config["tied"] and embedding not in tensors and head in tensors:
+        tensors[embedding] = tensors.pop(head)  # one matrix, saved under its other name
+    for name, (shape, numbers) in expected.items():
+        if name not in tensors:
+            raise CheckpointError(
+                f"{place}: tensor '{name}' is missing; expected it with shape {list(shape)}"
+            )
+        found = tensors[name]
+        if found.shape != shape:
+            raise CheckpointError(
+                f"{found.file}: tensor '{found.name}' has shape {as_json(list(found.shape))}; "
+                f"expected {list(shape)}"
+            )
+        found.check(numbers)  # now rather than after half the weights
+
+    unknown = [name for name in tensors if name not in expected and not _HARMLESS.search(name)]
+    if config["tied"] and head in unknown:
+        if not tensors[head].same_as(tensors[embedding]):
+            raise CheckpointError(
+                f"{tensors[head].file}: tensor '{head}' differs from '{embedding}'; "
+                f"expected them equal or the head absent, {why_tied}"
+            )
+        unknown.remove(head)
+    if unknown:
+        first = ", ".join(f"'{tensors[name].name}'" for name in unknown[:5])
+        more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
+        raise UnsupportedModelError(
+            f"{place}: holds tensors that its {described_by} leaves without use: {first}{more}; "
+            f"expected only those of {number_of(config['n_layer'], 'layer')}"
+        )
+
+
+# Buffers that are functions of the configuration: causal masks, the masking constant, rotary frequencies.
+_HARMLESS: Final = re.compile(
+    r"\.(attn|attention)\.(attention\.)?(bias|masked_bias)$|\.rotary_emb\.inv_freq$|\.attn\.embed_positions$"
+)
+
+
+def canonical_tensors(sources: list[Source], tensors: Mapping[str, FileTensor]) -> Iterator[CanonicalTensor]:
+    """Each tensor of the model, read from the files when its turn comes."""
+    at: tuple[list[str], int | None] = [], None
+    arrays: list[NDArray[np.generic]] = []
+    for source in sources:
+        index = source.entry.index
+        if (source.stored, index) != at:  # some families have several in one
+            arrays = []  # before the next is read
+            at = source.stored, index
+            arrays = [tensors[name].array(index, source.numbers) for name in source.stored]
+        form = "" if source.numbers or not source.stored else tensors[source.stored[0]].format
+        yield (source.canonical, *source.take(arrays, form))
