@@ -746,7 +746,7 @@ def test_a_sentencepiece_file_that_cannot_be_read(tmp_path):
     from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
 
     with pytest.raises(TokenizerError, match="tokenizer.model: cannot be read: No such file"):
-        SentencePieceTokenizer(tmp_path / "tokenizer.model")
+        SentencePieceTokenizer.from_file(tmp_path / "tokenizer.model")
 
 
 def test_errors_of_specdec_s_own_code_are_not_the_library_s(tmp_path, monkeypatch):

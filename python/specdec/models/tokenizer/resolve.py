@@ -153,7 +153,7 @@ def _sentencepiece(
     path: Path, settings: dict[str, Any], bos_id: int | None, eos_ids: tuple[int, ...] | None
 ) -> SentencePieceTokenizer:
     adds_bos = settings.get("add_bos_token")
-    return SentencePieceTokenizer(
+    return SentencePieceTokenizer.from_file(
         path, bos_id=bos_id, eos_ids=eos_ids, adds_bos=adds_bos if isinstance(adds_bos, bool) else True
     )
 

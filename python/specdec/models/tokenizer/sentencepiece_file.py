@@ -10,17 +10,19 @@ from specdec.models.tokenizer.byte_stream import Strip
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
 from specdec.models.tokenizer.library import library_errors
 
-__all__ = ["META", "SentencePieceTokenizer", "open_sentencepiece"]
+__all__ = ["META", "SentencePieceTokenizer", "open_sentencepiece", "parse_sentencepiece"]
 
 META: Final = "\u2581"  # "▁", the visible space
 
 
 class SentencePieceTokenizer(ByteTokenizer):
-    """A SentencePiece model, unigram, BPE or characters.
+    """A SentencePiece model, unigram, BPE or characters; `from_file` reads one.
 
     Parameters
     ----------
-    path : Path
+    library : sentencepiece.SentencePieceProcessor
+    source : str
+        Where it was read, for messages.
     bos_id, eos_ids
         The model's own, from its configuration; None: the file's.
     adds_bos : bool
@@ -30,17 +32,18 @@ class SentencePieceTokenizer(ByteTokenizer):
 
     def __init__(
         self,
-        path: Path,
+        library: Any,
+        source: str,
         *,
         bos_id: int | None = None,
         eos_ids: tuple[int, ...] | None = None,
         adds_bos: bool = True,
     ) -> None:
-        self._library = open_sentencepiece(path)
-        with library_errors(f"{path}: not a SentencePiece model"):
+        self._library = library
+        with library_errors(f"{source}: not a SentencePiece model"):
             n_vocab = self._library.vocab_size()
             if n_vocab < 1:
-                raise TokenizerError(f"{path}: has no tokens; expected a SentencePiece model")
+                raise TokenizerError(f"{source}: has no tokens; expected a SentencePiece model")
             if bos_id is None and self._library.bos_id() >= 0:
                 bos_id = self._library.bos_id()
             if eos_ids is None:
@@ -51,7 +54,7 @@ class SentencePieceTokenizer(ByteTokenizer):
             replaced = {unknown: self._library.decode([unknown]).encode("utf-8")} if unknown >= 0 else {}
             strip = _strip_of(self._library)
         super().__init__(
-            str(path),
+            source,
             vocabulary=vocabulary,
             silent=silent,
             replaced=replaced,
@@ -60,6 +63,11 @@ class SentencePieceTokenizer(ByteTokenizer):
             eos_ids=eos_ids,
             adds_bos=adds_bos,
         )
+
+    @classmethod
+    def from_file(cls, path: Path, **options: Any) -> SentencePieceTokenizer:
+        """Read a file. Options are those of the class."""
+        return cls(open_sentencepiece(path), str(path), **options)
 
     def _token(self, token_id: int) -> bytes:
         piece: str = self._library.id_to_piece(token_id)
@@ -81,18 +89,23 @@ def open_sentencepiece(path: Path) -> Any:
     TokenizerError
     """
     try:
-        import sentencepiece
-    except ImportError as error:
-        raise MissingTokenizerLibraryError(
-            f"{path}: is read by the package `sentencepiece`, which is not installed: "
-            "pip install sentencepiece (or tokenizer=False: ids in, ids out)"
-        ) from error
-    library = sentencepiece.SentencePieceProcessor()
-    try:
         model = path.read_bytes()
     except OSError as error:
         raise TokenizerError(f"{path}: cannot be read: {error.strerror or error}") from error
-    with library_errors(f"{path}: not a SentencePiece model"):
+    return parse_sentencepiece(model, str(path))
+
+
+def parse_sentencepiece(model: bytes, source: str) -> Any:
+    """A serialised model, by the ``sentencepiece`` library; raises as `open_sentencepiece`."""
+    try:
+        import sentencepiece
+    except ImportError as error:
+        raise MissingTokenizerLibraryError(
+            f"{source}: is read by the package `sentencepiece`, which is not installed: "
+            "pip install sentencepiece (or tokenizer=False: ids in, ids out)"
+        ) from error
+    library = sentencepiece.SentencePieceProcessor()
+    with library_errors(f"{source}: not a SentencePiece model"):
         library.LoadFromSerializedProto(model)
     return library
 
