@@ -425,7 +425,7 @@ def test_wrong_kind_of_path(tmp_path, make_llama):
         with pytest.raises(CheckpointError, match="give the folder"):
             open_checkpoint(path)
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(CheckpointError, match=r"expected a Hugging Face folder or a llama2\.c"):
+    with pytest.raises(CheckpointError, match=r"expected a Hugging Face folder, a GGUF file or a llama2\.c"):
         open_checkpoint(tmp_path / "notes.txt")
     with pytest.raises(CheckpointNotFoundError, match=r"config\.json"):
         open_checkpoint(tmp_path)

@@ -156,6 +156,10 @@ class MissingHubError(MissingPackageError, CheckpointError):
     """``huggingface_hub`` is not installed."""
 
 
+class MissingGGUFError(MissingPackageError, CheckpointError):
+    """``gguf`` is not installed."""
+
+
 class MissingTokenizerLibraryError(MissingPackageError, TokenizerError):
     """``tokenizers`` or ``sentencepiece`` is not installed."""
 

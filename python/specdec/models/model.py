@@ -910,13 +910,15 @@ def load(
     ----------
     path : path-like
         A Hugging Face folder (``*.safetensors`` of f32, f16 or bf16; docs/FAMILIES.md lists the
-        architectures), a llama2.c ``.bin`` file of version 0, or a name ``org/name`` on the Hugging
-        Face Hub (by the package huggingface_hub).
+        architectures), a GGUF file, a llama2.c ``.bin`` file of version 0, or a name on the Hugging Face Hub
+        (by the package huggingface_hub): ``org/name``, or of GGUF files ``org/name:Q4_K_M`` and
+        ``hf://org/name/file.gguf``.
     dtype : {None, "f32", "bf16", "int8", "int4"}
         The number format of the matrices; norms and biases stay in f32. None: what the checkpoint holds,
-        which is bf16 if all its matrices are stored so, and f32 otherwise. In bf16 activations are rounded to
-        it where they meet a matrix. int8 and int4 have blocks of 32 weights with one scale each and quantise
-        activations to int8 by rows and blocks. :meth:`Model.quantization_report` says what a format costs.
+        which is bf16 if all its matrices are stored so, and f32 otherwise; the codes of a GGUF file become
+        int8, or int4 if all are of Q4_0. In bf16 activations are rounded to it where they meet a matrix. int8
+        and int4 have blocks of 32 weights with one scale each and quantise activations to int8 by rows and
+        blocks. :meth:`Model.quantization_report` says what a format costs.
     cache_dtype : {None, "f32", "bf16"}
         The number format of cached keys and values. None: f32 for a model in f32, else bf16.
     prefill : {"rows", "tiles", "blas"}

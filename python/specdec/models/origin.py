@@ -154,9 +154,11 @@ class FilesReference:
                 return folder
         place = Path(self.folder)
         if self.hub is not None and not place.is_dir():
-            from specdec.models.checkpoints.hub import HubOptions, download
+            from specdec.models.checkpoints.hub import HubName, HubOptions, fetch, parse_hub_name
 
-            return download(self.hub.name, HubOptions(self.hub.revision, self.hub.cache_dir))
+            name = parse_hub_name(self.hub.name) or HubName(self.hub.name)
+            found = fetch(name, HubOptions(self.hub.revision, self.hub.cache_dir))
+            return found if found.is_dir() else found.parent
         if not place.is_dir():
             raise CheckpointNotFoundError(f"{place}: no such folder; expected the files that a pickle names")
         return place

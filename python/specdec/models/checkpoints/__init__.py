@@ -30,9 +30,10 @@ def open_checkpoint(
     Parameters
     ----------
     path : path-like
-        A Hugging Face folder (``config.json`` and ``*.safetensors``), a llama2.c ``.bin`` file (version 0),
-        or the name ``org/name`` of a repository on the Hugging Face Hub (needs ``huggingface_hub``).
-        What exists on disk is taken before a name on the hub.
+        A Hugging Face folder (``config.json`` and ``*.safetensors``), a GGUF file (of one that was split any
+        part), a llama2.c ``.bin`` file (version 0), or the name of what is on the Hugging Face Hub (needs
+        ``huggingface_hub``): a repository ``org/name``, a GGUF file of one ``hf://org/name/file.gguf``, or
+        that of a type ``org/name:Q4_K_M``. What exists on disk is taken before a name on the hub.
     tokenizer : None, False, path-like or Tokenizer
         None: the tokenizer beside the weights, if there is one. False: none. A path: the tokenizer at that
         location. An object: itself.
@@ -69,7 +70,7 @@ def open_checkpoint(
 
 def _open(location: Path, name: str, tokenizer: Any, n_ctx: int | None, options: HubOptions) -> Checkpoint:
     # The loaders import the tokenizer and JSON machinery; `import specdec` shall not.
-    from specdec.models.checkpoints import hf_folder, hub, llama2c_file
+    from specdec.models.checkpoints import gguf_file, gguf_model, hf_folder, hub, llama2c_file
 
     if options.revision is not None and location.exists():
         raise InputError(
@@ -89,13 +90,21 @@ def _open(location: Path, name: str, tokenizer: Any, n_ctx: int | None, options:
                 wanted = f"None or {checkpoint.config['n_ctx']}, that of {location}"
                 raise InputError(f"n_ctx is {shown(n_ctx)}; expected {wanted}")
             return checkpoint
+        if location.suffix == ".gguf" or gguf_file.is_gguf(location):
+            return gguf_model.open_gguf(location, tokenizer, n_ctx)
         if location.name == "config.json" or location.suffix == ".safetensors":
             raise CheckpointError(
                 f"{location}: is a file of a Hugging Face folder; give the folder, {location.parent}"
             )
-        raise CheckpointError(f"{location}: expected a Hugging Face folder or a llama2.c .bin file")
-    if hub.is_repository_name(name):
-        return hf_folder.open_folder(hub.download(name, options), tokenizer, n_ctx)
+        raise CheckpointError(
+            f"{location}: expected a Hugging Face folder, a GGUF file or a llama2.c .bin file"
+        )
+    if (asked := hub.parse_hub_name(name)) is not None:
+        found = hub.fetch(asked, options)
+        if found.is_file():
+            return gguf_model.open_gguf(found, tokenizer, n_ctx)
+        return hf_folder.open_folder(found, tokenizer, n_ctx)
     raise CheckpointNotFoundError(
-        f"{shown(name)}: no such file or folder, and not a hub name of the form org/name"
+        f"{shown(name)}: no such file or folder, and not a hub name of the form org/name, org/name:Q4_K_M or "
+        "hf://org/name/file.gguf"
     )

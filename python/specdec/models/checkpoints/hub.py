@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from specdec.checks import check_path
 from specdec.errors import CheckpointError, InputError, MissingHubError, kind_of, shown
 
-__all__ = ["HubOptions", "download", "is_repository_name"]
+__all__ = ["HubName", "HubOptions", "download", "fetch", "is_repository_name", "parse_hub_name"]
 
 # The hub's own rule: words of letters, digits, "-", "_" and ".", one slash. A name that could be a relative
 # path on this disk ("./x", "../x") does not match.
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+
+# A file of a repository: hf://org/name/folder/file.gguf.
+_FILE = re.compile(r"hf://([^/:]+/[^/:]+)/([^:\\]+\.gguf)")
+# A GGUF file by its type: org/name:Q4_K_M, with or without hf:// in front.
+_TAGGED = re.compile(r"(?:hf://)?([^/:]+/[^/:]+)(?::([A-Za-z0-9_.-]{1,40}))?")
+# What may stand before and behind the type in the name of such a file, and the number of a part.
+_PART = r"(?:-\d{5}-of-\d{5})?\.gguf"
 
 # Names from before there were organisations, which the hub still takes.
 _FORMER = {
@@ -72,9 +82,92 @@ class HubOptions:
             raise InputError(f"token is {kind_of(self.token)}; expected a str, True, False or None")
 
 
+@dataclass(frozen=True)
+class HubName:
+    """What a name asks of the hub.
+
+    Attributes
+    ----------
+    repository : str
+        "org/name".
+    file : str
+        A GGUF file of it; empty: none by name.
+    tag : str
+        The type of a GGUF file of it, such as "Q4_K_M"; empty: the folder, or ``file``.
+    """
+
+    repository: str
+    file: str = ""
+    tag: str = ""
+
+
+def parse_hub_name(text: str) -> HubName | None:
+    """What ``text`` asks of the hub; None if it is no name of what is there.
+
+    Names are ``org/name``, ``org/name:Q4_K_M`` and ``hf://org/name/file.gguf``; ``hf://`` may stand before
+    the first two.
+    """
+    if (found := _FILE.fullmatch(text)) and is_repository_name(found[1]):
+        parts = found[2].split("/")
+        return None if {"", ".", ".."} & set(parts) else HubName(found[1], file=found[2])
+    if (found := _TAGGED.fullmatch(text)) and is_repository_name(found[1]):
+        return HubName(found[1], tag=found[2] or "")
+    return HubName(text) if is_repository_name(text) else None
+
+
 def is_repository_name(text: str) -> bool:
     """Whether ``text`` has the form ``org/name``, or is one of the few names without organisation."""
     return text in _FORMER or _REPOSITORY.fullmatch(text) is not None
+
+
+def fetch(name: HubName, options: HubOptions | None = None) -> Path:
+    """The local folder of a repository, or a GGUF file of it; downloaded where the hub's cache has it not.
+
+    All parts of a file that was split are fetched; the first is returned.
+
+    Raises
+    ------
+    CheckpointError
+        The download failed, no file or several have the type, or ``huggingface_hub`` is not installed (also
+        a MissingPackageError).
+    """
+    options = options or HubOptions()
+    if not (name.file or name.tag):
+        return download(name.repository, options)
+    library = _import_library(name.repository)
+    where = {"revision": options.revision, "token": options.token}
+    with _hub_errors(name.repository, options):
+        there = library.HfApi().list_repo_files(name.repository, **where)
+    wanted = _of_tag(name, there) if name.tag else _with_parts(name.file, there)
+    with _hub_errors(name.repository, options):
+        places = [
+            library.hf_hub_download(name.repository, file, cache_dir=options.cache_dir, **where)
+            for file in wanted
+        ]
+    return Path(places[0])
+
+
+def _with_parts(file: str, there: Sequence[str]) -> list[str]:
+    """A file and, if it is a part of one that was split, its other parts."""
+    if (part := re.fullmatch(r"(.*)-\d{5}(-of-\d{5}\.gguf)", file)) is None:
+        return [file]
+    pattern = re.compile(re.escape(part[1]) + r"-\d{5}" + re.escape(part[2]))
+    return sorted(name for name in there if pattern.fullmatch(name)) or [file]
+
+
+def _of_tag(name: HubName, there: Sequence[str]) -> list[str]:
+    """The file of a type, or its parts."""
+    pattern = re.compile(rf"(?:.*[-._/])?{re.escape(name.tag)}{_PART}", re.IGNORECASE)
+    models = [file for file in there if file.endswith(".gguf") and "mmproj" not in file]
+    found = sorted(file for file in models if pattern.fullmatch(file))
+    whole = {re.sub(_PART + "$", "", file) for file in found}
+    if len(whole) != 1:
+        listed = ", ".join(sorted({re.sub(_PART + "$", "", file) for file in models})) or "no GGUF file"
+        raise CheckpointError(
+            f"{name.repository}: has {len(whole)} GGUF files of the type {shown(name.tag)}; expected one of: "
+            f"{listed}"
+        )
+    return found
 
 
 def download(name: str, options: HubOptions | None = None) -> Path:
@@ -86,20 +179,32 @@ def download(name: str, options: HubOptions | None = None) -> Path:
         The download failed, or ``huggingface_hub`` is not installed (also a MissingPackageError).
     """
     options = options or HubOptions()
+    library = _import_library(name)
+    where = {"revision": options.revision, "cache_dir": options.cache_dir, "token": options.token}
+    with _hub_errors(name, options):
+        name = _FORMER.get(name, name)
+        folder = library.snapshot_download(name, allow_patterns=_WANTED, ignore_patterns=_UNWANTED, **where)
+        # By itself, as a pattern's * stands for slashes too.
+        library.snapshot_download(name, allow_patterns=[_TEMPLATES], **where)
+    return Path(folder)
+
+
+def _import_library(name: str) -> Any:
     try:
-        from huggingface_hub import snapshot_download
+        import huggingface_hub
     except ImportError as error:
         raise MissingHubError(
             f"{name}: no such file or folder; to fetch it from the Hugging Face Hub: "
             "pip install huggingface_hub"
         ) from error
-    where = {"revision": options.revision, "cache_dir": options.cache_dir, "token": options.token}
+    return huggingface_hub
+
+
+@contextmanager
+def _hub_errors(name: str, options: HubOptions) -> Iterator[None]:
+    """Whatever the library raises becomes a CheckpointError that names the repository."""
     try:
-        name = _FORMER.get(name, name)
-        folder = Path(snapshot_download(name, allow_patterns=_WANTED, ignore_patterns=_UNWANTED, **where))
-        # By itself, as a pattern's * stands for slashes too.
-        snapshot_download(name, allow_patterns=[_TEMPLATES], **where)
-        return folder
+        yield
     except Exception as error:  # the library's own errors, and those of its HTTP client, share no base class
         at = "" if options.revision is None else f" at revision {shown(options.revision)}"
         raise CheckpointError(

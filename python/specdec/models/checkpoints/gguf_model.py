@@ -1,0 +1,146 @@
+"""GGUF files as checkpoints: the model, its tokenizer and its chat templates from one file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from specdec.errors import CheckpointError, warn
+from specdec.models.chat_template import ChatTemplate, resolve_chat_template
+from specdec.models.checkpoints.checkpoint import Checkpoint
+from specdec.models.checkpoints.gguf_file import GGUFFile, StoredBlocks, read_gguf
+from specdec.models.checkpoints.matching import canonical_tensors, match_tensors
+from specdec.models.families import FAMILIES, ConfigReader
+from specdec.models.families.gguf import Metadata, architecture_of, settled
+from specdec.models.json_fields import Fields, as_json
+from specdec.models.number_formats import Dtype
+from specdec.models.tokenizer import resolve_tokenizer, source_side
+from specdec.models.tokenizer.gguf_vocabulary import Vocabulary, read_vocabulary
+
+__all__ = ["open_gguf"]
+
+# Tensors that are read with the configuration.
+_OF_CONFIG: Final = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
+# A decoder's biases by distance of the encoder's output, which nothing reads.
+_UNUSED: Final = "cross_attn_rel_b.weight"
+# A matrix of one row, which some files hold as a vector.
+_ROW: Final = "ffn_gate_inp_shexp.weight"
+
+
+def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Checkpoint:
+    """Open a GGUF file, or all parts of one; see :func:`specdec.checkpoints.open_checkpoint`."""
+    file, held = read_gguf(path)
+    named = file.get("general.architecture")
+    architecture = architecture_of(named, str(path))
+    values = {key.removeprefix(f"{named}."): file.get(key) for key in file if key.startswith(f"{named}.")}
+    metadata = Metadata(named, values, held, str(path))
+    name = architecture.architecture(metadata)
+    family = architecture.family(FAMILIES[name])
+    tensors = {
+        key: _as_matrix(tensor) if key.endswith(_ROW) else tensor
+        for key, tensor in held.items()
+        if key not in _OF_CONFIG and not key.endswith(_UNUSED)
+    }
+    fields = Fields(
+        architecture.fields(metadata)
+        | {"vocab_size": _n_vocab(path, tensors), "tie_word_embeddings": "output.weight" not in tensors},
+        path,
+    )
+    config = settled(family.read_config(ConfigReader(fields, n_ctx)), metadata, tensors)
+    try:
+        sources = list(family.sources(config, tensors))
+    except ValueError as error:  # the core's checks name the field of the canonical configuration
+        raise CheckpointError(f"{path}: {error}") from error
+    match_tensors(
+        path,
+        family,
+        config,
+        sources,
+        tensors,
+        described_by="metadata",
+        why_tied="as there is none of its own",
+    )
+    used = [tensors[stored] for stored in dict.fromkeys(key for source in sources for key in source.stored)]
+    vocabulary = None if tokenizer is not None else read_vocabulary(file)
+    _check_size(file, vocabulary, config["n_vocab"])
+    found = vocabulary.tokenizer if vocabulary is not None else resolve_tokenizer(tokenizer, path.parent)
+    with_encoder = config.get("encoder") is not None
+    return Checkpoint(
+        path=path,
+        architecture=name,
+        config=config,
+        tokenizer=found,
+        dtype=_dtype(path, used),
+        n_bytes=sum(tensor.n_bytes for tensor in used),
+        _tensors=lambda: canonical_tensors(sources, tensors),
+        chat_template=_chat_template(file, tokenizer, vocabulary),
+        source_tokenizer=source_side(found) if with_encoder else None,
+        decoder_start=_decoder_start(metadata, config["n_vocab"]) if with_encoder else (),
+        weight_files=tuple(sorted({tensor.file for tensor in held.values()})),
+    )
+
+
+def _as_matrix(tensor: StoredBlocks) -> StoredBlocks:
+    """A vector as a matrix of one row."""
+    return replace(tensor, shape=(1, *tensor.shape)) if len(tensor.shape) == 1 else tensor
+
+
+def _n_vocab(path: Path, tensors: dict[str, StoredBlocks]) -> int:
+    """The rows of the table of tokens."""
+    table = tensors.get("token_embd.weight")
+    if table is None or len(table.shape) != 2:
+        found = "is missing" if table is None else f"has shape {list(table.shape)}"
+        raise CheckpointError(f"{path}: tensor 'token_embd.weight' {found}; expected a matrix")
+    return table.shape[0]
+
+
+def _check_size(file: GGUFFile, vocabulary: Vocabulary | None, n_vocab: int) -> None:
+    if vocabulary is not None and vocabulary.n_tokens > n_vocab:
+        raise file.error(
+            f"metadata field 'tokenizer.ggml.tokens' has {vocabulary.n_tokens} tokens; expected at most "
+            f"{n_vocab}, the rows of 'token_embd.weight'"
+        )
+
+
+def _dtype(path: Path, used: list[StoredBlocks]) -> Dtype:
+    """The number format of a model of the file where the caller names none."""
+    types = {tensor.type for tensor in used if len(tensor.shape) > 1}
+    if types <= {"BF16"}:
+        return "bf16"
+    if types <= {"F32", "F16", "BF16"}:
+        return "f32"
+    coded = sorted(tensor.type for tensor in used if tensor.is_coded)
+    dtype: Dtype = "int4" if set(coded) == {"Q4_0"} else "int8"
+    if set(coded) - {"Q8_0", "Q4_0"} or len(set(coded)) > 1:
+        names = ", ".join(f"{coded.count(kind)} of {kind}" for kind in dict.fromkeys(coded))
+        warn(f"{path}: holds matrices in codes that are turned into {dtype}: {names}")
+    return dtype
+
+
+def _chat_template(file: GGUFFile, tokenizer: Any, vocabulary: Vocabulary | None) -> ChatTemplate | None:
+    """The templates of the file, unless the caller's tokenizer brings its own, or there is to be none."""
+    if tokenizer is not None:
+        return resolve_chat_template(tokenizer, file.path.parent)
+    prefix = "tokenizer.chat_template"
+    templates = {
+        "default" if key == prefix else key.removeprefix(f"{prefix}."): file.get(key)
+        for key in file
+        if key == prefix or key.startswith(f"{prefix}.")
+    }
+    for name, text in templates.items():
+        if not isinstance(text, str):
+            raise file.error(f"chat template '{name}' is {as_json(text)}; expected a text")
+    if not templates:
+        return None
+    tokens = {} if vocabulary is None else vocabulary.special_tokens
+    return ChatTemplate(templates, tokens=tokens, source=str(file.path))
+
+
+def _decoder_start(metadata: Metadata, n_vocab: int) -> tuple[int, ...]:
+    token = metadata.get("decoder_start_token_id")
+    if token is None:
+        return ()
+    if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < n_vocab:
+        raise metadata.error("decoder_start_token_id", f"a token id from 0 to {n_vocab - 1}")
+    return (token,)

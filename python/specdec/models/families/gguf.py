@@ -1,0 +1,634 @@
+"""Architectures of GGUF files: their metadata as the fields of a config.json, their names of tensors.
+
+A GGUF file describes a model by keys of its own. Each architecture here says which architecture of
+transformers it stands for, and gives the fields that the reader of that one expects; so a family is described
+once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from specdec.errors import CheckpointError, UnsupportedModelError
+from specdec.models.families.encoder_decoder import of_encoder
+from specdec.models.families.family import (
+    Array,
+    Config,
+    Either,
+    Family,
+    FusedRows,
+    Half,
+    Interleaved,
+    InterleavedNorms,
+    Named,
+    Shape,
+    named,
+)
+from specdec.models.families.moe import Stacked
+from specdec.models.json_fields import as_json
+
+__all__ = ["ARCHITECTURES", "Architecture", "Metadata", "architecture_of"]
+
+
+class Stored(Protocol):
+    """A tensor of the file."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows first."""
+
+    def numbers(self) -> Array:
+        """All of its numbers, f32."""
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """The metadata of a model, less the name of its architecture in front, and its tensors.
+
+    Attributes
+    ----------
+    name : str
+        Of the architecture, ``general.architecture``.
+    values : mapping
+        Keys as "block_count" to values.
+    tensors : mapping of str to Stored
+    file : str
+        For messages.
+    """
+
+    name: str
+    values: Mapping[str, Any]
+    tensors: Mapping[str, Any]
+    file: str
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A value; ``default`` if absent."""
+        value = self.values.get(key)
+        return default if value is None else value
+
+    def error(self, key: str, expected: str) -> CheckpointError:
+        """The exception for a key whose value is wrong."""
+        value = self.values.get(key)
+        found = "is missing" if value is None else f"is {as_json(value)}"
+        return CheckpointError(
+            f"{self.file}: metadata field '{self.name}.{key}' {found}; expected {expected}"
+        )
+
+    def unsupported(self, key: str, expected: str) -> UnsupportedModelError:
+        """The exception for a value that is right and asks for what specdec does not have."""
+        return UnsupportedModelError(str(self.error(key, expected)))
+
+    def integer(self, key: str) -> int:
+        """A whole number above 0."""
+        value = self.values.get(key)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self.error(key, "a whole number above 0")
+        return value
+
+    def number(self, key: str, *default: float | None) -> Any:
+        """A finite number from 0 on; the default, if there is one, where it is absent."""
+        value = self.values.get(key)
+        if value is None and default:
+            return default[0]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < math.inf:
+            raise self.error(key, "a finite number from 0 on")
+        return value
+
+    def flags(self, key: str, n: int) -> list[bool] | None:
+        """A value for each of n layers; None if absent."""
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, np.ndarray) or len(value) != n:
+            raise self.error(key, f"{n} values, one for each layer")
+        return [bool(flag) for flag in value]
+
+    @property
+    def d_head(self) -> int:
+        """The size of a head."""
+        if self.get("attention.key_length") is None:
+            n_head, width = self.integer("attention.head_count"), self.integer("embedding_length")
+            if width % n_head:
+                raise self.error("embedding_length", f"a multiple of the heads, {n_head}")
+            return width // n_head
+        size = self.integer("attention.key_length")
+        if self.get("attention.value_length", size) != size:
+            raise self.unsupported("attention.value_length", f"{size}, as keys have")
+        return size
+
+
+# -------------------------------------------------------------------------------------------- tensors
+
+
+class RowsOfHeads(Named):
+    """Norms of heads, one row for each: [heads, d_head]."""
+
+    def stored_shape(self, shape: Shape, config: Config) -> Shape:
+        """The shape in the file; see `Named`."""
+        return (shape[0] // config["d_head"], config["d_head"])
+
+    def view(self, array: Array, shape: Shape, config: Config) -> Array:
+        """The tensor; see `Named`."""
+        return array.reshape(shape)
+
+
+class Experts(Stacked):
+    """One expert of a tensor that holds those of a layer, under names with suffixes."""
+
+    def stored_names(self, suffix: str, config: Config) -> list[str]:
+        """The file's name; see `Named`."""
+        return [self.name + suffix]
+
+
+_BLOCK = "blk.{i}"
+_QKV = f"{_BLOCK}.attn_qkv"
+
+_TENSORS: Final[dict[str, Named | Either]] = {
+    **named(
+        token_embedding="token_embd.weight",
+        position_embedding="position_embd.weight",
+        embedding_norm="token_embd_norm",
+        attn_norm=f"{_BLOCK}.attn_norm",
+        attn_post_norm=f"{_BLOCK}.post_attention_norm",
+        attn_q_norm=f"{_BLOCK}.attn_q_norm",
+        attn_k_norm=f"{_BLOCK}.attn_k_norm",
+        attn_out=f"{_BLOCK}.attn_output",
+        mlp_norm=f"{_BLOCK}.ffn_norm",
+        mlp_post_norm=f"{_BLOCK}.post_ffw_norm",
+        mlp_gate=f"{_BLOCK}.ffn_gate",
+        mlp_up=f"{_BLOCK}.ffn_up",
+        mlp_down=f"{_BLOCK}.ffn_down",
+        router=f"{_BLOCK}.ffn_gate_inp",
+        output_norm="output_norm",
+        head="output.weight",
+        head_bias="output.bias",
+    ),
+    **{
+        f"attn_{role}": Either((Named(f"{_BLOCK}.attn_{role}"), FusedRows(_QKV, part)))
+        for part, role in enumerate("qkv")
+    },
+    **{f"experts.mlp_{part}": Experts(f"{_BLOCK}.ffn_{part}_exps") for part in ("gate", "up", "down")},
+    **{f"shared_expert.mlp_{part}": Named(f"{_BLOCK}.ffn_{part}_shexp") for part in ("gate", "up", "down")},
+    "shared_gate": Named(f"{_BLOCK}.ffn_gate_inp_shexp"),
+}
+# Queries and keys in the order in which neighbouring dimensions turn.
+_TURNED = {
+    "attn_q": Interleaved(f"{_BLOCK}.attn_q"),
+    "attn_k": Interleaved(f"{_BLOCK}.attn_k"),
+}
+
+
+def _t5_side(side: str, first: str) -> dict[str, Named]:
+    block = f"{side}.blk.{{i}}"
+    return named(
+        relative_bias=f"{side}.blk.{first}.attn_rel_b.weight",
+        attn_norm=f"{block}.attn_norm",
+        attn_q=f"{block}.attn_q",
+        attn_k=f"{block}.attn_k",
+        attn_v=f"{block}.attn_v",
+        attn_out=f"{block}.attn_o",
+        mlp_norm=f"{block}.ffn_norm",
+        mlp_gate=f"{block}.ffn_gate",
+        mlp_up=f"{block}.ffn_up",
+        mlp_down=f"{block}.ffn_down",
+        output_norm=f"{side}.output_norm",
+    )
+
+
+def _t5_tensors(config: Config) -> dict[str, Named]:
+    first = "{i}" if config["relative_bias_by_layer"] else "0"
+    cross = named(
+        cross_norm="dec.blk.{i}.cross_attn_norm",
+        cross_q="dec.blk.{i}.cross_attn_q",
+        cross_k="dec.blk.{i}.cross_attn_k",
+        cross_v="dec.blk.{i}.cross_attn_v",
+        cross_out="dec.blk.{i}.cross_attn_o",
+        token_embedding="token_embd.weight",
+        head="output.weight",
+    )
+    return {**_t5_side("dec", first), **cross, **of_encoder(_t5_side("enc", first))}
+
+
+# ------------------------------------------------------------------------------------------- metadata
+
+
+def _block(m: Metadata) -> dict[str, Any]:
+    """The fields that most architectures share."""
+    n_head = m.integer("attention.head_count")
+    fields = {
+        "hidden_size": m.integer("embedding_length"),
+        "num_hidden_layers": m.integer("block_count"),
+        "num_attention_heads": n_head,
+        "num_key_value_heads": m.get("attention.head_count_kv", n_head),
+        "intermediate_size": m.integer("feed_forward_length"),
+        "max_position_embeddings": m.integer("context_length"),
+        "head_dim": m.d_head,
+        "rms_norm_eps": m.number("attention.layer_norm_rms_epsilon", None),
+        "layer_norm_eps": m.number("attention.layer_norm_epsilon", None),
+        "rope_theta": m.number("rope.freq_base", 10_000.0),
+        "rope_scaling": _scaling(m),
+    }
+    n_turned = m.get("rope.dimension_count", m.d_head)
+    if n_turned != m.d_head:
+        if not isinstance(n_turned, int) or not 0 < n_turned < m.d_head:
+            raise m.error("rope.dimension_count", f"a whole number up to {m.d_head}, the size of a head")
+        # The reader multiplies and rounds down.
+        fields["partial_rotary_factor"] = math.nextafter(n_turned / m.d_head, 2.0)
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _scaling(m: Metadata) -> dict[str, Any] | None:
+    """The scaling of rotary frequencies, less that of ``rope_freqs.weight``."""
+    kind, factor = m.get("rope.scaling.type", "none"), m.get("rope.scaling.factor")
+    if kind == "none" or (kind == "linear" and factor in (None, 0.0, 1.0)):
+        return None
+    if kind == "linear":
+        return {"rope_type": "linear", "factor": factor}
+    if kind == "yarn":
+        fields = {
+            "factor": factor,
+            "original_max_position_embeddings": m.get("rope.scaling.original_context_length"),
+            "beta_fast": m.get("rope.scaling.yarn_beta_fast"),
+            "beta_slow": m.get("rope.scaling.yarn_beta_slow"),
+        }
+        return {"rope_type": "yarn"} | {name: value for name, value in fields.items() if value is not None}
+    if kind == "longrope":
+        return None  # its factors are tensors
+    raise m.unsupported("rope.scaling.type", "none, linear, yarn or longrope")
+
+
+def _llama(m: Metadata) -> dict[str, Any]:
+    if not m.get("expert_count"):
+        return _block(m)
+    return _block(m) | {
+        "num_local_experts": m.get("expert_count"),
+        "num_experts_per_tok": m.get("expert_used_count"),
+    }
+
+
+def _granite(m: Metadata) -> dict[str, Any]:
+    fields = {
+        "attention_multiplier": m.get("attention.scale") or m.d_head**-0.5,
+        "embedding_multiplier": m.get("embedding_scale"),
+        "residual_multiplier": m.get("residual_scale"),
+        "logits_scaling": m.get("logit_scale"),
+    }
+    return _block(m) | {name: value for name, value in fields.items() if value}
+
+
+def _mistral3(m: Metadata) -> dict[str, Any]:
+    fields = _block(m)
+    rope = fields.pop("rope_scaling", {"rope_type": "default"})
+    if m.get("rope.scaling.yarn_log_multiplier") and rope["rope_type"] == "yarn":
+        growth = 0.1 * math.log(rope["factor"])
+        of_all = m.number("rope.scaling.yarn_log_multiplier") * growth + 1.0
+        rope["attention_factor"] = (growth + 1.0) / of_all
+    if m.get("attention.temperature_scale"):
+        rope["llama_4_scaling_beta"] = m.get("attention.temperature_scale")
+    return fields | {"rope_parameters": rope | {"rope_theta": fields["rope_theta"]}}
+
+
+def _qwen_moe(m: Metadata) -> dict[str, Any]:
+    return _block(m) | {
+        "num_experts": m.get("expert_count"),
+        "num_experts_per_tok": m.get("expert_used_count"),
+        "moe_intermediate_size": m.get("expert_feed_forward_length"),
+        "shared_expert_intermediate_size": m.get("expert_shared_feed_forward_length"),
+        "norm_topk_prob": m.name == "qwen3moe",
+    }
+
+
+def _olmoe(m: Metadata) -> dict[str, Any]:
+    return _block(m) | {
+        "num_experts": m.get("expert_count"),
+        "num_experts_per_tok": m.get("expert_used_count"),
+        "clip_qkv": m.get("attention.clamp_kqv"),
+    }
+
+
+def _gpt_oss(m: Metadata) -> dict[str, Any]:
+    fields = _block(m)
+    rope = fields.pop("rope_scaling", {"rope_type": "default"})
+    return fields | {
+        "intermediate_size": m.get("expert_feed_forward_length"),
+        "num_local_experts": m.get("expert_count"),
+        "num_experts_per_tok": m.get("expert_used_count"),
+        "sliding_window": m.get("attention.sliding_window"),
+        "rope_parameters": rope | {"rope_theta": fields["rope_theta"], "truncate": False},
+    }
+
+
+def _gemma2(m: Metadata) -> dict[str, Any]:
+    width, n_head, n_layer = (
+        m.integer(key) for key in ("embedding_length", "attention.head_count", "block_count")
+    )
+    largest = n_layer == (46 if m.name == "gemma2" else 62)  # 27B scales by the width that a head would have
+    return _block(m) | {
+        "query_pre_attn_scalar": width // n_head if largest else m.d_head,
+        "attn_logit_softcapping": m.get("attn_logit_softcapping"),
+        "final_logit_softcapping": m.get("final_logit_softcapping"),
+        "sliding_window": m.get("attention.sliding_window"),
+    }
+
+
+def _gemma3(m: Metadata) -> dict[str, Any]:
+    fields = _gemma2(m) | {"rope_local_base_freq": m.number("rope.freq_base_swa", 10_000.0)}
+    fields["rope_theta"] = m.number("rope.freq_base", 1_000_000.0)
+    if not m.get("attention.sliding_window"):
+        fields["layer_types"] = ["full_attention"] * m.integer("block_count")
+    elif (windowed := m.flags("attention.sliding_window_pattern", m.integer("block_count"))) is not None:
+        fields["layer_types"] = _layer_types(windowed)
+    return fields
+
+
+def _layer_types(windowed: list[bool]) -> list[str]:
+    return ["sliding_attention" if flag else "full_attention" for flag in windowed]
+
+
+def _olmo(m: Metadata) -> dict[str, Any]:
+    return _block(m) | {"clip_qkv": m.get("attention.clamp_kqv")}
+
+
+def _olmo3(m: Metadata) -> dict[str, Any]:
+    fields = _block(m) | {"sliding_window": m.get("attention.sliding_window")}
+    windowed = m.flags("attention.sliding_window_pattern", m.integer("block_count"))
+    return fields if windowed is None else fields | {"layer_types": _layer_types(windowed)}
+
+
+def _factors(m: Metadata, name: str) -> list[float]:
+    """The numbers of a tensor; none if it is not there."""
+    tensor = m.tensors.get(name)
+    return [] if tensor is None else [float(factor) for factor in tensor.numbers().reshape(-1)]
+
+
+def _phi3(m: Metadata) -> dict[str, Any]:
+    original = m.get("rope.scaling.original_context_length", m.integer("context_length"))
+    fields = _block(m) | {
+        "original_max_position_embeddings": original,
+        "sliding_window": m.get("attention.sliding_window") or None,
+    }
+    short, long = (_factors(m, f"rope_factors_{length}.weight") for length in ("short", "long"))
+    if short and long:
+        fields["rope_scaling"] = {"rope_type": "longrope", "short_factor": short, "long_factor": long}
+        if m.get("rope.scaling.attn_factor"):
+            fields["rope_scaling"]["attention_factor"] = m.get("rope.scaling.attn_factor")
+    return fields
+
+
+def _stablelm(m: Metadata) -> dict[str, Any]:
+    # Without a norm of its own the second half of a layer reads what the first does.
+    return _block(m) | {
+        "use_parallel_residual": "blk.0.ffn_norm.weight" not in m.tensors,
+        "qk_layernorm": "blk.0.attn_q_norm.weight" in m.tensors,
+        "partial_rotary_factor": _block(m).get("partial_rotary_factor", 1.0),
+    }
+
+
+def _starcoder2(m: Metadata) -> dict[str, Any]:
+    return _block(m) | {
+        "norm_epsilon": m.number("attention.layer_norm_epsilon"),
+        "sliding_window": m.get("attention.sliding_window") or None,
+    }
+
+
+def _cohere(m: Metadata) -> dict[str, Any]:
+    return _block(m) | {
+        "logit_scale": m.get("logit_scale"),
+        "use_qk_norm": "blk.0.attn_q_norm.weight" in m.tensors,
+        "sliding_window": m.get("attention.sliding_window"),
+    }
+
+
+def _phi2(m: Metadata) -> dict[str, Any]:
+    return _block(m) | {"partial_rotary_factor": _block(m).get("partial_rotary_factor", 1.0)}
+
+
+def _neox(m: Metadata) -> dict[str, Any]:
+    return _block(m) | {
+        "rotary_pct": _block(m).get("partial_rotary_factor", 1.0),
+        "use_parallel_residual": m.get("use_parallel_residual"),
+    }
+
+
+def _gpt2(m: Metadata) -> dict[str, Any]:
+    return {
+        "n_embd": m.integer("embedding_length"),
+        "n_head": m.integer("attention.head_count"),
+        "n_layer": m.integer("block_count"),
+        "n_inner": m.integer("feed_forward_length"),
+        "n_positions": m.integer("context_length"),
+        "layer_norm_epsilon": m.number("attention.layer_norm_epsilon"),
+        "multi_query": m.get("attention.head_count_kv", 1) == 1,
+    }
+
+
+def _bloom(m: Metadata) -> dict[str, Any]:
+    return {
+        "hidden_size": m.integer("embedding_length"),
+        "n_head": m.integer("attention.head_count"),
+        "n_layer": m.integer("block_count"),
+        "n_inner": m.integer("feed_forward_length"),
+        "seq_length": m.integer("context_length"),
+        "layer_norm_epsilon": m.number("attention.layer_norm_epsilon"),
+    }
+
+
+def _mpt(m: Metadata) -> dict[str, Any]:
+    most = m.number("attention.max_alibi_bias", 8.0)
+    return {
+        "d_model": m.integer("embedding_length"),
+        "n_heads": m.integer("attention.head_count"),
+        "n_layers": m.integer("block_count"),
+        "d_ff": m.integer("feed_forward_length"),
+        "max_seq_len": m.integer("context_length"),
+        "layer_norm_epsilon": m.number("attention.layer_norm_epsilon"),
+        "no_bias": "blk.0.attn_qkv.bias" not in m.tensors,
+        "attn_config": {
+            "alibi": most > 0.0,
+            "alibi_bias_max": int(most) if most == int(most) else most,
+            "clip_qkv": m.get("attention.clamp_kqv"),
+        },
+    }
+
+
+def _falcon(m: Metadata) -> dict[str, Any]:
+    n_kv, n_head = m.get("attention.head_count_kv", 1), m.integer("attention.head_count")
+    two_norms = "blk.0.attn_norm_2.weight" in m.tensors
+    return _block(m) | {
+        "num_kv_heads": n_kv,
+        "ffn_hidden_size": m.integer("feed_forward_length"),
+        "multi_query": n_kv == 1,
+        "new_decoder_architecture": two_norms or n_kv not in (1, n_head),
+        "num_ln_in_parallel_attn": 2 if two_norms else 1,
+        "layer_norm_epsilon": m.number("attention.layer_norm_epsilon"),
+    }
+
+
+def _falcon_tensors(config: Config) -> dict[str, Named | Either]:
+    if config["parallel"] != "two_norms":
+        return _TENSORS
+    return _TENSORS | named(attn_norm=f"{_BLOCK}.attn_norm_2", mlp_norm=f"{_BLOCK}.attn_norm")
+
+
+def _t5(m: Metadata) -> dict[str, Any]:
+    gated = "enc.blk.0.ffn_gate.weight" in m.tensors
+    return {
+        "d_model": m.integer("embedding_length"),
+        "num_heads": m.integer("attention.head_count"),
+        "num_layers": m.integer("block_count"),
+        "num_decoder_layers": m.get("decoder_block_count"),
+        "d_ff": m.integer("feed_forward_length"),
+        "d_kv": m.d_head,
+        "layer_norm_epsilon": m.number("attention.layer_norm_rms_epsilon"),
+        "relative_attention_num_buckets": m.get("attention.relative_buckets_count"),
+        "feed_forward_proj": "gated-gelu" if gated else "relu",
+    }
+
+
+# -------------------------------------------------------------------------------------- architectures
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """An architecture of GGUF files.
+
+    Attributes
+    ----------
+    name : str or callable
+        The architecture of transformers; or, from the metadata, that.
+    fields : callable
+        From the metadata to the fields of a config.json, less ``vocab_size`` and ``tie_word_embeddings``.
+    tensors : mapping or callable
+        As of `Family`.
+    """
+
+    name: str | Callable[[Metadata], str]
+    fields: Callable[[Metadata], dict[str, Any]] = _block
+    tensors: Mapping[str, Named | Either] | Callable[[Config], Mapping[str, Any]] = dataclasses.field(
+        default_factory=lambda: _TENSORS
+    )
+
+    def architecture(self, metadata: Metadata) -> str:
+        """The name of the architecture of transformers."""
+        return self.name if isinstance(self.name, str) else self.name(metadata)
+
+    def family(self, like: Family) -> Family:
+        """How files are read: the configuration as one of transformers, tensors by their names here."""
+        return dataclasses.replace(
+            like, tensors=self.tensors, prefix="", head="output", renamed={}, left_out=(), settled=None
+        )
+
+
+def _is_mixture(m: Metadata) -> str:
+    return "MixtralForCausalLM" if m.get("expert_count") else "LlamaForCausalLM"
+
+
+def _olmo2_or_3(m: Metadata) -> str:
+    return "Olmo3ForCausalLM" if m.get("attention.sliding_window") else "Olmo2ForCausalLM"
+
+
+def _t5_kind(m: Metadata) -> str:
+    by_layer = "dec.blk.1.attn_rel_b.weight" in m.tensors
+    return "UMT5ForConditionalGeneration" if by_layer else "T5ForConditionalGeneration"
+
+
+_COHERE_TENSORS = _TENSORS | {
+    **_TURNED,
+    "attn_q_norm": InterleavedNorms(f"{_BLOCK}.attn_q_norm"),
+    "attn_k_norm": InterleavedNorms(f"{_BLOCK}.attn_k_norm"),
+}
+_STABLELM_TENSORS = _TENSORS | {
+    "attn_q_norm": RowsOfHeads(f"{_BLOCK}.attn_q_norm"),
+    "attn_k_norm": RowsOfHeads(f"{_BLOCK}.attn_k_norm"),
+}
+_PHI3_TENSORS = _TENSORS | {
+    "mlp_gate": Half(f"{_BLOCK}.ffn_up", 0),
+    "mlp_up": Half(f"{_BLOCK}.ffn_up", 1),
+}
+_GPT_OSS_TENSORS = _TENSORS | named(
+    mlp_norm=f"{_BLOCK}.post_attention_norm", attn_sinks=f"{_BLOCK}.attn_sinks.weight"
+)
+
+ARCHITECTURES: Final[Mapping[str, Architecture]] = {
+    "llama": Architecture(_is_mixture, _llama, _TENSORS | _TURNED),
+    "mistral3": Architecture("Ministral3ForCausalLM", _mistral3, _TENSORS | _TURNED),
+    "smollm3": Architecture("SmolLM3ForCausalLM", _block, _TENSORS | _TURNED),
+    "granite": Architecture("GraniteForCausalLM", _granite, _TENSORS | _TURNED),
+    "qwen2": Architecture("Qwen2ForCausalLM"),
+    "qwen3": Architecture("Qwen3ForCausalLM"),
+    "qwen2moe": Architecture("Qwen2MoeForCausalLM", _qwen_moe),
+    "qwen3moe": Architecture("Qwen3MoeForCausalLM", _qwen_moe),
+    "olmoe": Architecture("OlmoeForCausalLM", _olmoe),
+    "gpt-oss": Architecture("GptOssForCausalLM", _gpt_oss, _GPT_OSS_TENSORS),
+    "phi2": Architecture("PhiForCausalLM", _phi2),
+    "phi3": Architecture("Phi3ForCausalLM", _phi3, _PHI3_TENSORS),
+    "gemma": Architecture("GemmaForCausalLM"),
+    "gemma2": Architecture("Gemma2ForCausalLM", _gemma2),
+    "gemma3": Architecture("Gemma3ForCausalLM", _gemma3),
+    "olmo": Architecture("OlmoForCausalLM", _olmo, _TENSORS | _TURNED),
+    "olmo2": Architecture(_olmo2_or_3, _olmo3),
+    "stablelm": Architecture("StableLmForCausalLM", _stablelm, _STABLELM_TENSORS),
+    "starcoder": Architecture("GPTBigCodeForCausalLM", _gpt2),
+    "starcoder2": Architecture("Starcoder2ForCausalLM", _starcoder2),
+    "command-r": Architecture("CohereForCausalLM", _cohere, _COHERE_TENSORS),
+    "cohere2": Architecture("Cohere2ForCausalLM", _cohere, _COHERE_TENSORS),
+    "gpt2": Architecture("GPT2LMHeadModel", _gpt2),
+    "gptneox": Architecture("GPTNeoXForCausalLM", _neox),
+    "bloom": Architecture("BloomForCausalLM", _bloom),
+    "mpt": Architecture("MptForCausalLM", _mpt),
+    "falcon": Architecture("FalconForCausalLM", _falcon, _falcon_tensors),
+    "t5": Architecture(_t5_kind, _t5, _t5_tensors),
+}
+"""What ``general.architecture`` may be."""
+
+
+def architecture_of(name: Any, file: str) -> Architecture:
+    """The architecture that a file names.
+
+    Raises
+    ------
+    CheckpointError
+        The file names none.
+    UnsupportedModelError
+        It is not read.
+    """
+    if not isinstance(name, str) or not name:
+        raise CheckpointError(
+            f"{file}: metadata field 'general.architecture' is {as_json(name)}; expected the name of one"
+        )
+    if name not in ARCHITECTURES:
+        known = ", ".join(sorted(ARCHITECTURES))
+        raise UnsupportedModelError(
+            f"{file}: metadata field 'general.architecture' is {as_json(name)}; expected one of {known}"
+        )
+    return ARCHITECTURES[name]
+
+
+def settled(config: dict[str, Any], metadata: Metadata, tensors: Container[str]) -> dict[str, Any]:
+    """The configuration with what the tensors of the file say: biases, the head, factors of frequencies."""
+    config = config | {"tied": "output.weight" not in tensors}
+    if config.get("encoder") is None:
+        fused = "blk.0.attn_qkv.bias" in tensors
+        config["qkv_bias"] = fused or "blk.0.attn_q.bias" in tensors
+        config["out_bias"] = "blk.0.attn_output.bias" in tensors
+        config["head_bias"] = "output.bias" in tensors
+        if not config.get("n_experts"):
+            config["mlp_bias"] = "blk.0.ffn_down.bias" in tensors
+    factors = metadata.tensors.get("rope_freqs.weight")
+    if factors is not None and config["position"] == "rotary":
+        n = len(config["inv_freq"])
+        if factors.shape != (n,):
+            raise CheckpointError(
+                f"{metadata.file}: tensor 'rope_freqs.weight' has shape {list(factors.shape)}; expected [{n}]"
+            )
+        config["inv_freq"] = [
+            frequency / float(factor)
+            for frequency, factor in zip(config["inv_freq"], factors.numbers(), strict=True)
+        ]
+    return config

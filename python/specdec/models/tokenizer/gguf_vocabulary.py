@@ -1,0 +1,385 @@
+"""The vocabulary of a GGUF file, as a tokenizer of ``tokenizers`` or ``sentencepiece``."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from specdec.errors import MissingTokenizerLibraryError, TokenizerError
+from specdec.models.json_fields import as_json
+from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
+from specdec.models.tokenizer.interface import Tokenizer
+from specdec.models.tokenizer.library import library_errors
+from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer, parse_sentencepiece
+
+__all__ = ["Vocabulary", "read_vocabulary"]
+
+_PREFIX: Final = "tokenizer.ggml."
+_MAX_TOKENS: Final = 1 << 22
+
+# Types of tokens, those of SentencePiece.
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
+
+# How byte-level BPE cuts a text into words, by the names that ``tokenizer.ggml.pre`` has: steps, one after
+# the other. "digits": each by itself; "bytes": GPT-2's rule; else a regular expression.
+_GPT2: Final = ("bytes",)
+_DIGITS: Final = ("digits", "bytes")
+_CONTRACTIONS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_REST: Final = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_REST_SLASH: Final = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA3: Final = (rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_REST}",)
+_QWEN2: Final = (rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_REST}",)
+_UPPER: Final = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+_LOWER: Final = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_TEKKEN: Final = (rf"{_UPPER}*{_LOWER}+|{_UPPER}+{_LOWER}*|\p{{N}}|{_REST_SLASH}",)
+_GPT4O: Final = (
+    rf"{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|{_UPPER}+{_LOWER}*{_CONTRACTIONS}?|\p{{N}}{{1,3}}|{_REST_SLASH}",
+)
+_BLOOM: Final = (" ?[^(\\s|.,!?…。，、।۔،)]+",)
+_GPT2_WORDS: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "default": (r"[\p{P}\$\+<=>\^~\|]+", _GPT2_WORDS, r"\p{N}+", "[0-9][0-9][0-9]"),
+    **dict.fromkeys(
+        ("gpt-2", "phi-2", "olmo", "mpt", "jais", "trillion", "granite-docling", "mellum", "roberta-bpe"),
+        _GPT2,
+    ),
+    **dict.fromkeys(
+        ("starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b"), _DIGITS
+    ),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "dbrx", "smaug-bpe", "falcon3", "pixtral"), _LLAMA3),
+    **dict.fromkeys(("qwen2", "stablelm2", "deepseek-r1-qwen", "hunyuan", "megrez"), _QWEN2),
+    "tekken": _TEKKEN,
+    **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
+    "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", _GPT2_WORDS, "[0-9][0-9][0-9]"),
+    **dict.fromkeys(("bloom", "poro-chat", "gpt3-finnish"), _BLOOM),
+    "viking": (*_BLOOM, "digits"),
+    "deepseek-coder": ("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}"),
+    "deepseek-v3": (
+        r"\p{N}{1,3}",
+        "[一-龥぀-ゟ゠-ヿ]+",
+        r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+        r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    ),
+}
+_WHOLE_WORDS: Final = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken")
+"""Vocabularies that take a word that is a token as this token, whatever the merges."""
+_WITH_BOS: Final = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken")
+"""Those whose texts begin with BOS where the file does not say."""
+
+
+class Values(Protocol):
+    """The metadata of a file."""
+
+    def get(self, key: str) -> Any:
+        """A value; None if absent."""
+
+    @property
+    def path(self) -> Any:
+        """The file, for messages."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What a file says of its texts.
+
+    Attributes
+    ----------
+    tokenizer : Tokenizer
+    n_tokens : int
+    special_tokens : dict of str to str
+        Texts of the tokens that the file names, as "bos_token": variables of chat templates.
+    """
+
+    tokenizer: Tokenizer
+    n_tokens: int
+    special_tokens: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """The lists of a vocabulary, of one length; kinds and scores may be absent."""
+
+    source: str
+    texts: list[str]
+    kinds: list[int]
+    scores: Sequence[float] | None
+    bos_id: int | None
+    eos_ids: tuple[int, ...]
+
+    def of_kind(self, *kinds: int) -> Iterator[tuple[int, str]]:
+        """(id, text) of the tokens of some kinds."""
+        return (
+            (i, text)
+            for i, (text, kind) in enumerate(zip(self.texts, self.kinds, strict=True))
+            if kind in kinds
+        )
+
+
+def read_vocabulary(values: Values) -> Vocabulary | None:
+    """The vocabulary of a file; None if there is none.
+
+    Raises
+    ------
+    TokenizerError
+        A damaged vocabulary, one of a kind that is not read, or a missing library.
+    """
+    model = values.get(f"{_PREFIX}model")
+    if model is None or model == "none" or model == "no_vocab":
+        return None
+    tokens = _read_tokens(values)
+    tokenizer: Tokenizer
+    if model == "gpt2":
+        tokenizer = _byte_level(values, tokens)
+    elif model in ("llama", "t5"):
+        tokenizer = _pieces(values, tokens, unigram=model == "t5")
+    else:
+        raise TokenizerError(
+            f"{values.path}: metadata field 'tokenizer.ggml.model' is {as_json(model)}; expected gpt2, llama "
+            "or t5 (or tokenizer= with another one, or False: ids in, ids out)"
+        )
+    special = {
+        f"{name}_token": tokens.texts[token]
+        for name, key in (
+            ("bos", "bos"),
+            ("eos", "eos"),
+            ("unk", "unknown"),
+            ("sep", "seperator"),
+            ("pad", "padding"),
+        )
+        if (token := _token_id(values, f"{key}_token_id", len(tokens.texts))) is not None
+    }
+    return Vocabulary(tokenizer, len(tokens.texts), special)
+
+
+def _error(values: Values, key: str, expected: str) -> TokenizerError:
+    value = values.get(_PREFIX + key)
+    found = (
+        f"is {as_json(value)}"
+        if isinstance(value, bool | int | float | str)
+        else "is missing or of other items"
+    )
+    return TokenizerError(f"{values.path}: metadata field '{_PREFIX}{key}' {found}; expected {expected}")
+
+
+def _token_id(values: Values, key: str, n: int) -> int | None:
+    token = values.get(_PREFIX + key)
+    if token is None:
+        return None
+    if isinstance(token, bool) or not isinstance(token, int):
+        raise _error(values, key, f"a token id from 0 to {n - 1}")
+    return token if 0 <= token < n else None  # files name ids that the vocabulary has not for "none"
+
+
+def _flag(values: Values, key: str, absent: bool) -> bool:
+    value = values.get(_PREFIX + key)
+    if value is None:
+        return absent
+    if not isinstance(value, bool):
+        raise _error(values, key, "true or false")
+    return value
+
+
+def _read_tokens(values: Values) -> _Tokens:
+    texts = values.get(f"{_PREFIX}tokens")
+    if not isinstance(texts, list) or not 1 <= len(texts) <= _MAX_TOKENS:
+        raise _error(values, "tokens", f"an array of 1 to {_MAX_TOKENS} strings")
+    n = len(texts)
+    kinds = values.get(f"{_PREFIX}token_type")
+    if kinds is None:
+        kinds = np.full(n, _NORMAL)
+    if not isinstance(kinds, np.ndarray) or len(kinds) != n or kinds.dtype.kind not in "iu":
+        raise _error(values, "token_type", f"an array of {n} whole numbers, one for each token")
+    scores = values.get(f"{_PREFIX}scores")
+    if scores is not None and (
+        not isinstance(scores, np.ndarray) or len(scores) != n or not np.isfinite(scores).all()
+    ):
+        raise _error(values, "scores", f"an array of {n} finite numbers, one for each token")
+    ends = [_token_id(values, f"{key}_token_id", n) for key in ("eos", "eot", "eom")]
+    return _Tokens(
+        str(values.path),
+        texts,
+        kinds.tolist(),
+        None if scores is None else scores.tolist(),
+        _token_id(values, "bos_token_id", n),
+        tuple(dict.fromkeys(token for token in ends if token is not None)),
+    )
+
+
+# ------------------------------------------------------------------------------------ byte-level BPE
+
+
+def _byte_level(values: Values, tokens: _Tokens) -> HFTokenizer:
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise MissingTokenizerLibraryError(
+            f"{tokens.source}: its vocabulary is read by the package `tokenizers`, which is not installed: "
+            "pip install tokenizers (or tokenizer=False: ids in, ids out)"
+        ) from error
+    pre = values.get(f"{_PREFIX}pre")
+    pre = "default" if pre is None else pre
+    if pre not in _WORDS:
+        raise _error(
+            values, "pre", f"one of {', '.join(sorted(_WORDS))} (or tokenizer= with another tokenizer)"
+        )
+    merges = values.get(f"{_PREFIX}merges")
+    if not isinstance(merges, list):
+        raise _error(values, "merges", "an array of strings")
+    pairs = []
+    for merge in merges:
+        at = merge.find(" ", 1)
+        if at < 0 or at == len(merge) - 1:
+            raise TokenizerError(
+                f"{tokens.source}: metadata field '{_PREFIX}merges' has {as_json(merge)}; expected two "
+                "tokens with a space between them"
+            )
+        pairs.append((merge[:at], merge[at + 1 :]))
+    special = dict(tokens.of_kind(_CONTROL, _UNKNOWN))
+    added = special | dict(tokens.of_kind(_USER_DEFINED))
+    with library_errors(f"{tokens.source}: not a BPE vocabulary that `tokenizers` can use"):
+        vocabulary = {text: i for i, text in enumerate(tokens.texts)}
+        model = tokenizers.models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=pre in _WHOLE_WORDS)
+        library = tokenizers.Tokenizer(model)
+        library.pre_tokenizer = _words(tokenizers, _WORDS[pre])
+        if _WORDS[pre] is _QWEN2:
+            library.normalizer = tokenizers.normalizers.NFC()
+        library.decoder = tokenizers.decoders.ByteLevel()
+        library.add_tokens(
+            [tokenizers.AddedToken(added[i], special=i in special, normalized=False) for i in sorted(added)]
+        )
+    return HFTokenizer(
+        library,
+        tokens.source,
+        bos_id=tokens.bos_id,
+        eos_ids=tokens.eos_ids,
+        settings={"add_bos_token": _flag(values, "add_bos_token", pre in _WITH_BOS)},
+    )
+
+
+def _words(tokenizers: Any, steps: tuple[str, ...]) -> Any:
+    """The steps that cut a text into words, the last of which writes bytes as characters."""
+    pre = tokenizers.pre_tokenizers
+    made = []
+    for step in steps:
+        if step == "digits":
+            made.append(pre.Digits(individual_digits=True))
+        elif step == "bytes":
+            made.append(pre.ByteLevel(add_prefix_space=False))
+        else:
+            made.append(pre.Split(tokenizers.Regex(step), behavior="isolated"))
+    if steps[-1] != "bytes":
+        made.append(pre.ByteLevel(add_prefix_space=False, use_regex=False))
+    return pre.Sequence(made)
+
+
+# ------------------------------------------------------------------------------------- SentencePiece
+
+
+class MarkedPieces(SentencePieceTokenizer):
+    """Pieces, and tokens that are looked for in a text first: control tokens and user-defined ones.
+
+    What follows such a token is encoded as the beginning of a text is, as llama.cpp has it.
+    """
+
+    reads_special_tokens = True
+
+    def __init__(self, library: Any, source: str, marks: Mapping[str, int], **options: Any) -> None:
+        super().__init__(library, source, **options)
+        self._marks = dict(marks)
+        longest_first = sorted(self._marks, key=len, reverse=True)
+        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+    def _encode(self, text: str) -> list[int]:
+        if self._pattern is None:
+            return super()._encode(text)
+        ids: list[int] = []
+        at = 0
+        for found in self._pattern.finditer(text):
+            if found.start() > at:
+                ids += super()._encode(text[at : found.start()])
+            ids.append(self._marks[found[0]])
+            at = found.end()
+        return ids + super()._encode(text[at:]) if at < len(text) else ids
+
+
+def _pieces(values: Values, tokens: _Tokens, *, unigram: bool) -> MarkedPieces:
+    if tokens.scores is None:
+        raise _error(values, "scores", "an array of numbers")
+    for kind in set(tokens.kinds) - set(range(_NORMAL, _BYTE + 1)):
+        raise TokenizerError(
+            f"{tokens.source}: metadata field '{_PREFIX}token_type' has {kind}; expected 1 to 6"
+        )
+    unknown = _token_id(values, "unknown_token_id", len(tokens.texts))
+    model = _model_proto(values, tokens, unigram, unknown)
+    library = parse_sentencepiece(model, tokens.source)
+    marks = {text: i for i, text in tokens.of_kind(_CONTROL, _USER_DEFINED) if text}
+    made = MarkedPieces(
+        library,
+        tokens.source,
+        marks,
+        bos_id=tokens.bos_id,
+        eos_ids=tokens.eos_ids,
+        adds_bos=_flag(values, "add_bos_token", not unigram),
+    )
+    if _flag(values, "add_eos_token", unigram):
+        made.after = tokens.eos_ids[:1]
+    return made
+
+
+def _model_proto(values: Values, tokens: _Tokens, unigram: bool, unknown: int | None) -> bytes:
+    """The vocabulary as a serialised SentencePiece model (sentencepiece_model.proto)."""
+    charsmap = values.get(f"{_PREFIX}precompiled_charsmap")
+    if charsmap is not None and (not isinstance(charsmap, np.ndarray) or charsmap.dtype.itemsize != 1):
+        raise _error(values, "precompiled_charsmap", "an array of bytes")
+    kinds = list(tokens.kinds)
+    if _UNKNOWN not in kinds:  # SentencePiece wants one
+        kinds[unknown or 0] = _UNKNOWN
+    assert tokens.scores is not None
+    pieces = b"".join(
+        _field(1, _field(1, text.encode()) + _float(2, score) + _number(3, kind))
+        for text, score, kind in zip(tokens.texts, tokens.scores, kinds, strict=True)
+    )
+    trainer = _number(3, 1 if unigram else 2) + _number(35, int(_BYTE in kinds))
+    trainer += _number(40, kinds.index(_UNKNOWN))
+    for number, token in (
+        (41, tokens.bos_id),
+        (42, tokens.eos_ids[0] if tokens.eos_ids else None),
+        (43, None),
+    ):
+        trainer += _number(number, -1 if token is None else token)
+    normalizer = _field(1, b"identity" if charsmap is None else b"nmt_nfkc")
+    if charsmap is not None:
+        normalizer += _field(2, charsmap.tobytes())
+    normalizer += _number(3, int(_flag(values, "add_space_prefix", True)))
+    normalizer += _number(4, int(_flag(values, "remove_extra_whitespaces", False))) + _number(5, 1)
+    return pieces + _field(2, trainer) + _field(3, normalizer)
+
+
+# Protocol buffers: a field is its number and wire type, then its value.
+
+
+def _varint(value: int) -> bytes:
+    value &= (1 << 64) - 1
+    found = bytearray()
+    while value >= 0x80:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+def _number(field: int, value: int) -> bytes:
+    return _varint(field << 3) + _varint(value)
+
+
+def _float(field: int, value: float) -> bytes:
+    return _varint(field << 3 | 5) + struct.pack("<f", value)
+
+
+def _field(field: int, value: bytes) -> bytes:
+    return _varint(field << 3 | 2) + _varint(len(value)) + value

@@ -1,0 +1,288 @@
+"""GGUF files, written by the package ``gguf``: the same models as from Hugging Face folders, and damage."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Type
+from gguf import GGUFWriter
+
+import specdec
+from gguf_models import CASES, Case, llama3_factors, tensors, write_gguf
+from specdec.checkpoints import open_checkpoint
+from specdec.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    MissingPackageError,
+    UnsupportedModelError,
+)
+from specdec.models.checkpoints.gguf_file import read_gguf
+from specdec.models.families.gguf import ARCHITECTURES
+from tiny_models import write_hf
+
+SOURCE = [3, 9, 4, 11, 2, 5] * 4
+
+
+def write_folder(folder: Path, case: Case) -> Path:
+    return write_hf(folder / "folder", *case.folder())
+
+
+def test_every_architecture_has_a_case() -> None:
+    assert {case.architecture for case in CASES.values()} == set(ARCHITECTURES) - {"mistral3"}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_model_as_from_a_folder(tmp_path: Path, name: str) -> None:
+    """Logits to the bit: the same weights, whatever the order in which the file has them."""
+    case = CASES[name]
+    folder = specdec.load(write_folder(tmp_path, case))
+    model = specdec.load(write_gguf(tmp_path / "model.gguf", case))
+    assert model.architecture == folder.architecture and model.core.dtype == "f32"
+    ids = np.random.default_rng(5).integers(0, folder.config.n_vocab, min(24, folder.config.n_ctx)).tolist()
+    source = None if folder.config.encoder is None else SOURCE
+    assert np.array_equal(model.logits(ids, source), folder.logits(ids, source))
+
+
+def test_ministral_3(tmp_path: Path) -> None:
+    yarn = {
+        "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 8,
+        "attention_factor": 1.0, "llama_4_scaling_beta": 0.25,
+    }  # fmt: skip
+    keys = {
+        "rope.freq_base": 1e4,
+        "rope.scaling.type": "yarn",
+        "rope.scaling.factor": 4.0,
+        "rope.scaling.original_context_length": 8,
+        "rope.scaling.yarn_log_multiplier": 1.0,
+        "attention.temperature_scale": 0.25,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "attention.layer_norm_epsilon": ...,
+    }
+    case = Case("mistral3", "Ministral3ForCausalLM", {"rope_parameters": yarn}, change=CASES["llama"].change)
+    folder = specdec.load(write_folder(tmp_path, case))
+    model = specdec.load(write_gguf(tmp_path / "model.gguf", case, changes=keys))
+    assert np.array_equal(model.logits(range(1, 17)), folder.logits(range(1, 17)))
+
+
+def test_factors_of_frequencies(tmp_path: Path) -> None:
+    """Llama 3's scaling is a tensor; its factors are f32, so frequencies differ in their last bits."""
+    scaling, factors = llama3_factors(8, 16)
+    case = Case("llama", "LlamaForCausalLM", {"rope_scaling": scaling}, change=CASES["llama"].change)
+    folder = specdec.load(write_folder(tmp_path, case))
+    model = specdec.load(write_gguf(tmp_path / "model.gguf", case, more={"rope_freqs.weight": factors}))
+    expected = folder.logits(range(1, 17))
+    assert not np.array_equal(
+        expected, specdec.load(write_gguf(tmp_path / "plain.gguf", case)).logits(range(1, 17))
+    )
+    np.testing.assert_allclose(
+        model.logits(range(1, 17)), expected, rtol=0, atol=5e-5 * np.abs(expected).max()
+    )
+    bad = write_gguf(tmp_path / "bad.gguf", case, more={"rope_freqs.weight": factors[:3]})
+    with pytest.raises(
+        CheckpointError, match=r"bad.gguf: tensor 'rope_freqs.weight' has shape \[3\]; expected \[4\]"
+    ):
+        specdec.load(bad)
+
+
+def test_long_factors(tmp_path: Path) -> None:
+    long = {"type": "longrope", "short_factor": [1.0, 1.5, 2.0, 2.5], "long_factor": [2.0, 3.0, 4.0, 5.0]}
+    case = Case("phi3", "Phi3ForCausalLM", {"rope_scaling": long, "partial_rotary_factor": 1.0})
+    folder = write_folder(tmp_path, case)
+    keys = {"rope.scaling.original_context_length": 16, "rope.scaling.type": "longrope"}
+    more = {f"rope_factors_{part}.weight": np.array(long[f"{part}_factor"]) for part in ("short", "long")}
+    path = write_gguf(tmp_path / "model.gguf", case, changes=keys, more=more)
+    for n_ctx in (None, 32):
+        expected = specdec.load(folder, n_ctx=n_ctx).logits(range(1, 16))
+        assert np.array_equal(specdec.load(path, n_ctx=n_ctx).logits(range(1, 16)), expected)
+
+
+@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q5_1", "Q4_1", "MXFP4"])
+def test_weights_have_the_values_of_the_file(tmp_path: Path, kind: str) -> None:
+    """Decoded by ``gguf`` where the format is not one of ours."""
+    case = Case(
+        "llama", "LlamaForCausalLM", {**CASES["llama"].config, "hidden_size": 64, "intermediate_size": 96}
+    )
+    path = write_gguf(
+        tmp_path / "model.gguf", case, types=lambda name: Type.F32 if "norm" in name else Type[kind]
+    )
+    _, held = read_gguf(path)
+    config, weights = case.folder()
+    for name, array in tensors(case, config, weights).items():
+        if "norm" in name:
+            continue
+        assert held[name].type == kind and held[name].shape == array.shape
+        packed = gguf.quants.quantize(array, Type[kind])
+        assert np.array_equal(held[name].numbers(), gguf.quants.dequantize(packed, Type[kind]))
+
+
+def test_a_file_in_parts(tmp_path: Path) -> None:
+    case = CASES["llama"]
+    whole = specdec.load(write_gguf(tmp_path / "whole.gguf", case))
+    first = write_gguf(tmp_path / "parts.gguf", case, split=6)
+    parts = sorted(tmp_path.glob("parts-*.gguf"))
+    assert first == parts[0] and len(parts) > 2
+    for part in parts:
+        assert np.array_equal(specdec.load(part).logits([1, 2, 3]), whole.logits([1, 2, 3]))
+    assert open_checkpoint(first).weight_files == tuple(parts)
+    renamed = parts[1].rename(tmp_path / "other.gguf")
+    with pytest.raises(CheckpointNotFoundError, match=f"{parts[1].name}: no such file; expected part 2"):
+        specdec.load(first)
+    with pytest.raises(CheckpointError, match=r"other.gguf: is a part of \d; expected a name that ends as"):
+        specdec.load(renamed)
+    parts[2].rename(parts[1])
+    with pytest.raises(CheckpointError, match="says that it is part 3"):
+        specdec.load(first)
+
+
+# ------------------------------------------------------------------------------------------ bad files
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"embedding_length": ...}, CheckpointError, "field 'llama.embedding_length' is missing; expected"),
+        ({"block_count": "two"}, CheckpointError, "'llama.block_count' is \"two\"; expected a whole number"),
+        ({"block_count": 3}, CheckpointError, "tensor 'blk.2.attn_norm.weight' is missing"),
+        ({"block_count": 1}, UnsupportedModelError, "holds tensors that its metadata leaves without use"),
+        ({"attention.head_count": 3}, CheckpointError, "'llama.embedding_length' is 16; expected a multiple"),
+        (
+            {"attention.layer_norm_rms_epsilon": "x"},
+            CheckpointError,
+            'rms_epsilon\' is "x"; expected a finite',
+        ),
+        ({"rope.scaling.type": "new"}, UnsupportedModelError, 'rope.scaling.type\' is "new"; expected none'),
+        ({"general.alignment": 48}, CheckpointError, "general.alignment' is 48; expected a power of two"),
+        (
+            {"attention.key_length": 8, "attention.value_length": 4},
+            UnsupportedModelError,
+            "value_length' is 4; expected 8",
+        ),
+    ],
+)
+def test_bad_metadata(tmp_path: Path, changes: dict[str, Any], error: type[Exception], message: str) -> None:
+    path = write_gguf(tmp_path / "model.gguf", CASES["llama"], changes=changes)
+    with pytest.raises(error, match="model.gguf: ") as raised:
+        specdec.load(path)
+    assert message in str(raised.value)
+
+
+def test_an_architecture_that_is_not_read(tmp_path: Path) -> None:
+    writer = GGUFWriter(tmp_path / "model.gguf", "mamba")
+    writer.add_tensor("x", np.zeros((4, 4), np.float32))
+    for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+        step()
+    writer.close()
+    with pytest.raises(UnsupportedModelError, match='"mamba"; expected one of bloom, '):
+        specdec.load(tmp_path / "model.gguf")
+
+
+def test_a_cut_file_at_every_byte_of_its_head(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model.gguf", CASES["llama"])
+    whole = path.read_bytes()
+    first = min(tensor.start for tensor in read_gguf(path)[1].values())
+    cut = tmp_path / "cut.gguf"
+    for n in [*range(0, first, 7), first, len(whole) - 1]:
+        cut.write_bytes(whole[:n])
+        with pytest.raises(CheckpointError, match="cut.gguf: "):
+            read_gguf(cut)
+
+
+def test_damaged_heads(tmp_path: Path) -> None:
+    """Single bytes of the head changed: a named error or a model, within bounds of memory and time."""
+    path = write_gguf(tmp_path / "model.gguf", CASES["llama"])
+    whole = bytearray(path.read_bytes())
+    first = min(tensor.start for tensor in read_gguf(path)[1].values())
+    rng = np.random.default_rng(8)
+    for _ in range(300):
+        at = int(rng.integers(0, first))
+        damaged = bytearray(whole)
+        damaged[at] = int(rng.integers(0, 256))
+        path.write_bytes(damaged)
+        try:
+            specdec.load(path)
+        except (CheckpointError, UnsupportedModelError) as error:
+            assert str(path) in str(error) or "general.architecture" in str(error)
+
+
+def test_other_versions(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "model.gguf", CASES["llama"])
+    whole = path.read_bytes()
+    for version, message in ((b"\x01\0\0\0", "of version 1"), (b"\0\0\0\x03", "of the other byte order")):
+        path.write_bytes(whole[:4] + version + whole[8:])
+        with pytest.raises(UnsupportedModelError, match=message):
+            specdec.load(path)
+    path.write_bytes(whole[:4] + b"\x02\0\0\0" + whole[8:])
+    specdec.load(path)
+
+
+def test_the_package_is_named_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from specdec.models.checkpoints import gguf_file
+
+    path = write_gguf(tmp_path / "model.gguf", CASES["llama"])
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    gguf_file._types.cache_clear()
+    with pytest.raises(MissingPackageError, match="pip install gguf"):
+        specdec.load(path)
+
+
+# -------------------------------------------------------------------------------------------- the hub
+
+FILES = [
+    "README.md",
+    "M-Q4_K_M.gguf",
+    "M-Q8_0-00001-of-00002.gguf",
+    "M-Q8_0-00002-of-00002.gguf",
+    "x/M.F16.gguf",
+]
+
+
+class Hub:
+    """In the place of ``huggingface_hub``: every file is the same one."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self.asked = file, list[str]()
+
+    def HfApi(self) -> Any:  # noqa: N802
+        return SimpleNamespace(list_repo_files=lambda name, **options: FILES)
+
+    def hf_hub_download(self, name: str, file: str, **options: Any) -> str:
+        assert name == "org/name" and set(options) == {"cache_dir", "revision", "token"}
+        self.asked.append(file)
+        return str(self._file)
+
+
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("org/name:Q4_K_M", FILES[1:2]),
+        ("org/name:q8_0", FILES[2:4]),
+        ("hf://org/name:F16", FILES[4:]),
+        ("hf://org/name/x/M.F16.gguf", FILES[4:]),
+        ("hf://org/name/M-Q8_0-00002-of-00002.gguf", FILES[2:4]),
+    ],
+)
+def test_a_file_of_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, files: list[str]
+) -> None:
+    path = write_gguf(tmp_path / "model.gguf", CASES["llama"])
+    hub = Hub(path)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    assert specdec.load(name).path == path and hub.asked == files
+
+
+def test_a_type_that_the_hub_has_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", Hub(tmp_path))
+    with pytest.raises(
+        CheckpointError, match=r"org/name: has 0 GGUF files of the type 'Q5_K_M'; expected one of: M-Q"
+    ):
+        specdec.load("org/name:Q5_K_M")
+    with pytest.raises(
+        CheckpointNotFoundError, match="not a hub name of the form org/name, org/name:Q4_K_M or"
+    ):
+        specdec.load("hf://org/name/../x.gguf")

@@ -1,0 +1,209 @@
+"""Vocabularies of GGUF files against the libraries' own tokenizers, made from the same files."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sentencepiece
+from gguf import GGUFReader, GGUFWriter
+
+from specdec.errors import TokenizerError
+from specdec.models.checkpoints.gguf_file import GGUFFile
+from specdec.models.checkpoints.opened_file import OpenedFile
+from specdec.models.tokenizer import load_tokenizer
+from specdec.models.tokenizer.gguf_vocabulary import read_vocabulary
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+
+TEXTS = [
+    "Hello world",
+    "  two  spaces and\ttabs\n\nnew lines \r\n",
+    "it's DON'T we'LL 1234567 12 3.14",
+    "Ünïcödé ß 東京タワー 한국어 العربية हिन्दी",
+    "emoji 😀👩‍👩‍👧 🇫🇷",
+    "def f(x):\n    return x**2 # comment",
+    "",
+    "a",
+    "\n",
+    "   ",
+    "trailing   ",
+    "“quotes” – dash… £5",
+]
+
+
+def written(path: Path, model: str, tokens: list[str], **fields: Any) -> GGUFFile:
+    """A file with a vocabulary alone."""
+    writer = GGUFWriter(path, "llama")
+    writer.add_tokenizer_model(model)
+    writer.add_token_list(tokens)
+    for name, value in fields.items():
+        getattr(writer, f"add_{name}")(value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    return GGUFFile(OpenedFile(path))
+
+
+def llama2(path: Path, shared: Path) -> tuple[GGUFFile, Any]:
+    file = shared / "data" / "tokenizers" / "llama2_tokenizer.model"
+    library = sentencepiece.SentencePieceProcessor(model_file=str(file))
+    n = library.vocab_size()
+    kinds = [
+        UNKNOWN
+        if library.is_unknown(i)
+        else CONTROL
+        if library.is_control(i)
+        else BYTE
+        if library.is_byte(i)
+        else NORMAL
+        for i in range(n)
+    ]
+    return written(
+        path,
+        "llama",
+        [library.id_to_piece(i) for i in range(n)],
+        token_scores=[library.get_score(i) for i in range(n)],
+        token_types=kinds,
+        bos_token_id=1,
+        eos_token_id=2,
+        unk_token_id=0,
+    ), load_tokenizer(file)
+
+
+def byte_level(name: str, pre: str) -> Callable[[Path, Path], tuple[GGUFFile, Any]]:
+    def make(path: Path, shared: Path) -> tuple[GGUFFile, Any]:
+        folder = shared / "data" / "tokenizers"
+        vocab = json.loads((folder / f"{name}_vocab.json").read_text())
+        merges = (folder / f"{name}_merges.txt").read_text(encoding="utf-8").split("\n")
+        tokens = sorted(vocab, key=vocab.__getitem__)
+        marks = ["<|endoftext|>"] if name == "gpt2" else ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+        kinds = [CONTROL if token in marks else NORMAL for token in tokens]
+        for mark in marks:
+            if mark not in vocab:
+                tokens.append(mark)
+                kinds.append(CONTROL)
+        file = written(
+            path,
+            "gpt2",
+            tokens,
+            tokenizer_pre=pre,
+            token_types=kinds,
+            token_merges=[merge for merge in merges if merge and not merge.startswith("#version")],
+            eos_token_id=tokens.index("<|endoftext|>"),
+        )
+        own = path.parent / "folder"
+        own.mkdir()
+        for part in ("vocab.json", "merges.txt"):
+            (own / part).symlink_to(folder / f"{name}_{part}")
+        kind = "GPT2Tokenizer" if name == "gpt2" else "Qwen2Tokenizer"
+        (own / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind}))
+        return file, load_tokenizer(own)
+
+    return make
+
+
+def t5(path: Path, shared: Path) -> tuple[GGUFFile, Any]:
+    file = shared / "data" / "tokenizers" / "t5-small.tokenizer.json"
+    values = json.loads(file.read_text())
+    pieces = values["model"]["vocab"]
+    special = {token["id"]: token for token in values["added_tokens"]}
+    charsmap = base64.b64decode(values["normalizer"]["precompiled_charsmap"])
+    kinds = [
+        UNKNOWN if i == values["model"]["unk_id"] else CONTROL if i in special else NORMAL
+        for i in range(len(pieces))
+    ]
+    return written(
+        path,
+        "t5",
+        [piece for piece, _ in pieces],
+        token_scores=[score for _, score in pieces],
+        token_types=kinds,
+        precompiled_charsmap=charsmap,
+        eos_token_id=1,
+        unk_token_id=values["model"]["unk_id"],
+        add_space_prefix=True,
+        remove_extra_whitespaces=True,
+    ), load_tokenizer(file)
+
+
+@pytest.mark.parametrize("kind", ["llama2", "gpt2", pytest.param("qwen2.5", marks=pytest.mark.slow), "t5"])
+def test_ids_and_texts_are_those_of_the_library(tmp_path: Path, shared: Path, kind: str) -> None:
+    make = {
+        "llama2": llama2,
+        "gpt2": byte_level("gpt2", "gpt-2"),
+        "qwen2.5": byte_level("qwen2.5", "qwen2"),
+        "t5": t5,
+    }
+    file, expected = make[kind](tmp_path / "vocabulary.gguf", shared)
+    found = read_vocabulary(file)
+    assert found is not None
+    texts = [*TEXTS, (shared / "data" / "tinystories" / "tiny.txt").read_text()[:20_000]]
+    if kind == "t5":  # transformers' own file drops spaces of other lengths than the model's
+        texts = [text for text in texts if "  " not in text and "\n" not in text and text.strip() == text]
+    for text in texts:
+        ids = expected.encode(text, add_bos=False)
+        assert found.tokenizer.encode(text, add_bos=False) == ids, text
+        if not (kind == "t5" and 2 in ids):  # SentencePiece writes a mark for what is unknown
+            assert found.tokenizer.decode(ids) == expected.decode(ids)
+    assert found.tokenizer.encode("a", add_bos=True)[0] == 1 if kind == "llama2" else True
+
+
+def test_the_reader_of_the_package_finds_the_same(tmp_path: Path) -> None:
+    lists = {"token_types": [3, 1, 4], "token_scores": [0.0, -1.5, 2.0], "token_merges": ["a b", "ä c"]}
+    rest = {"bos_token_id": 2, "add_bos_token": True, "chat_template": "{{ x }}", "tokenizer_pre": "gpt-2"}
+    file = written(tmp_path / "vocabulary.gguf", "gpt2", ["<s>", "ä", "\n"], **lists, **rest)
+    fields = GGUFReader(file.path).fields
+    keys = [key for key in fields if not key.startswith("GGUF.")]
+    assert list(file) == keys and len(keys) > 8
+    for key in keys:
+        value, expected = file.get(key), fields[key].contents()
+        assert (value.tolist() if isinstance(value, np.ndarray) else value) == expected
+
+
+def test_control_tokens_are_looked_for_in_a_text(tmp_path: Path, shared: Path) -> None:
+    file, _ = llama2(tmp_path / "vocabulary.gguf", shared)
+    found = read_vocabulary(file)
+    assert found is not None and found.special_tokens == {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+    }
+    library = sentencepiece.SentencePieceProcessor(
+        model_file=str(shared / "data" / "tokenizers" / "llama2_tokenizer.model")
+    )
+    expected = [1, *library.encode("[INST] hi"), 2, *library.encode(" there")]
+    assert found.tokenizer.encode("<s>[INST] hi</s> there", add_bos=False) == expected
+
+
+LISTS: dict[str, Any] = {"token_scores": [0.0] * 3, "token_types": [UNKNOWN, NORMAL, NORMAL]}
+
+
+@pytest.mark.parametrize(
+    ("model", "fields", "message"),
+    [
+        ("bert", {}, "'tokenizer.ggml.model' is \"bert\"; expected gpt2, llama or t5"),
+        ("llama", {"token_types": [1] * 3}, "'tokenizer.ggml.scores' is missing"),
+        ("llama", LISTS | {"token_scores": [0.0]}, "'tokenizer.ggml.scores' is missing or of other items"),
+        (
+            "llama",
+            LISTS | {"token_types": [1, 2]},
+            "'tokenizer.ggml.token_type' is missing or of other items",
+        ),
+        ("llama", LISTS | {"token_types": [1, 2, 9]}, "token_type' has 9; expected 1 to 6"),
+        ("gpt2", {"tokenizer_pre": "new"}, "'tokenizer.ggml.pre' is \"new\"; expected one of bloom"),
+        ("gpt2", {"tokenizer_pre": "gpt-2"}, "'tokenizer.ggml.merges' is missing"),
+        ("gpt2", {"tokenizer_pre": "gpt-2", "token_merges": ["ab"]}, 'has "ab"; expected two tokens'),
+        ("gpt2", {"tokenizer_pre": "gpt-2", "token_merges": ["x y"]}, "not a BPE vocabulary"),
+    ],
+)
+def test_bad_vocabularies(tmp_path: Path, model: str, fields: dict[str, Any], message: str) -> None:
+    file = written(tmp_path / "vocabulary.gguf", model, ["<unk>", "a", "b"], **fields)
+    with pytest.raises(TokenizerError, match="vocabulary.gguf") as raised:
+        read_vocabulary(file)
+    assert message in str(raised.value)
