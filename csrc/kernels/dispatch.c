@@ -62,7 +62,8 @@ int sd_kernels_available(const sd_kernels** tables, int n_max) {
     /* every processor with AVX2 but one from 2012 has F16C; GCC 12 cannot ask for it */
     int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     int dots = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
-    if (sdk_table_amx() && avx512 && dots && may_use_tiles()) found[n++] = sdk_table_amx();
+    int bytes = __builtin_cpu_supports("avx512vbmi"); /* every processor with tiles has it */
+    if (sdk_table_amx() && avx512 && dots && bytes && may_use_tiles()) found[n++] = sdk_table_amx();
     if (sdk_table_avx512() && avx512 && dots) found[n++] = sdk_table_avx512();
     if (sdk_table_avx512f() && avx512) found[n++] = sdk_table_avx512f();
     if (sdk_table_avxvnni() && avx2 && has_avxvnni()) found[n++] = sdk_table_avxvnni();

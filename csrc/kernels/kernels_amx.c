@@ -4,7 +4,7 @@
  * them stays the work of AVX-512. Only products differ from the table "avx512"; prepared rows do not. */
 #include "kernels.h"
 
-#if defined(__AMX_INT8__) && defined(__AVX512BF16__) && defined(__AVX512VNNI__)
+#if defined(__AMX_INT8__) && defined(__AVX512BF16__) && defined(__AVX512VNNI__) && defined(__AVX512VBMI__)
 #include <immintrin.h>
 #include <string.h>
 

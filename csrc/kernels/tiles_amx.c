@@ -1,6 +1,6 @@
 #include "tiles_amx.h"
 
-#if defined(__AMX_BF16__) && defined(__AVX512F__)
+#if defined(__AMX_BF16__) && defined(__AVX512VBMI__)
 #include <immintrin.h>
 #include <string.h>
 
@@ -8,6 +8,7 @@
 #include "tile_memory.h"
 
 #define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 8")
 
 /* Rows of a tile, and bytes of each: 16 sums, or 16 pairs of bf16. */
 #define TILE_ROWS 16
@@ -71,52 +72,71 @@ INLINE void add_chunk(const int two, const char* x, const char* w) {
 
 /* ----------------------------------------------------------------------------- int8 and int4 */
 
-/* 2¹⁵ + the code that begins at bit `shift` of each word. Times a scale that is exact, and so is 2¹⁵ plus the
- * offset of the codes, as a scale has 11 bits. */
-INLINE __m512 code_at(const int is_int4, const int shift, __m512i words) {
-    const int up = 8 - shift; /* to bit 8, of weight 1 where the exponent is that of 2¹⁵ */
-    __m512i at = up > 0   ? _mm512_slli_epi32(words, (unsigned)(up > 0 ? up : 0))
-                 : up < 0 ? _mm512_srli_epi32(words, (unsigned)(up < 0 ? -up : 0))
-                          : words;
-    __m512i code = _mm512_and_si512(at, _mm512_set1_epi32(is_int4 ? 0xf00 : 0xff00));
-    return _mm512_castsi512_ps(_mm512_or_si512(code, _mm512_set1_epi32(0x47000000)));
+/* What makes 16 pairs of weights of bytes: 16 outputs have 4 bytes each, of which a pair takes two. */
+typedef struct spreading {
+    /* [pair of an output][outputs 0 to 7, 8 to 15] which byte comes to which place: both of an output are
+     * neighbours, each in the second byte of 32 bits */
+    __m512i bytes[2][2];
+    __m512 scale[2], offset[2]; /* [outputs 0 to 7, 8 to 15] each of an output twice; of a block */
+} spreading;
+
+INLINE spreading spreading_of_bytes(void) {
+    static const uint8_t from[16] = {0, 1, 4, 5, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29};
+    spreading s;
+    __m512i first = _mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_loadu_si128((const void*)from)), 8);
+    for (int pair = 0; pair < 2; pair++)
+        for (int half = 0; half < 2; half++)
+            s.bytes[pair][half] = _mm512_add_epi32(first, _mm512_set1_epi32((2 * pair + 32 * half) << 8));
+    return s;
 }
 
-/* The scales of 16 outputs, and what is to be added to scale · code_at. */
-typedef struct scales {
-    __m512 scale, offset;
-} scales;
+/* The scales of 16 outputs in f16. */
+INLINE void spread_scales(const int is_int4, const uint8_t* packed, spreading* s) {
+    const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    __m512 scales = _mm512_cvtph_ps(_mm256_loadu_si256((const void*)packed));
+    for (int half = 0; half < 2; half++) {
+        __m512i of_half = _mm512_add_epi32(twice, _mm512_set1_epi32(8 * half));
+        s->scale[half] = _mm512_permutexvar_ps(of_half, scales);
+        s->offset[half] = _mm512_mul_ps(s->scale[half], _mm512_set1_ps(-0x1p15f - (is_int4 ? 8.0f : 128.0f)));
+    }
+}
 
-/* Pairs of weights: of the codes that begin at bit `shift` and 8 bits behind it, rounded to bf16. */
-INLINE void store_pairs(const int is_int4, const int shift, __m512i words, scales s, char* to) {
-    static const uint16_t order[] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                                     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    __m512 first = _mm512_fmadd_ps(code_at(is_int4, shift, words), s.scale, s.offset);
-    __m512 second = _mm512_fmadd_ps(code_at(is_int4, shift + 8, words), s.scale, s.offset);
-    __m512i rounded = (__m512i)_mm512_cvtne2ps_pbh(second, first);
-    _mm512_store_si512(to, _mm512_permutexvar_epi16(_mm512_loadu_si512(order), rounded));
+/* The weights of a pair of each output. Its byte, in the second byte of the float 2¹⁵, is added to that float.
+ * The float times a scale is exact, and so is `offset`, as a scale has 11 bits: what is left is code · scale. */
+INLINE void store_pairs(const spreading* s, const int pair, __m512i bytes, char* to) {
+    const __m512i base = _mm512_castps_si512(_mm512_set1_ps(0x1p15f));
+    __m512 weight[2];
+    for (int half = 0; half < 2; half++) {
+        const __mmask64 second = 0x2222222222222222;
+        __m512i sum = _mm512_mask_permutexvar_epi8(base, second, s->bytes[pair][half], bytes);
+        weight[half] = _mm512_fmadd_ps(_mm512_castsi512_ps(sum), s->scale[half], s->offset[half]);
+    }
+    _mm512_store_si512(to, (__m512i)_mm512_cvtne2ps_pbh(weight[1], weight[0]));
 }
 
 /* Blocks of a panel as chunks of one of bf16. */
 INLINE void dequantise(const int is_int4, const uint8_t* block, int n_blocks, char* chunk) {
     const int n_lines = SD_BLOCK / (is_int4 ? 8 : 4), n_pairs = is_int4 ? 4 : 2; /* of a line */
     const int line = 4 * SD_PANEL;                                               /* bytes, as of 32 pairs */
-    for (; n_blocks > 0;
-         n_blocks--, block += is_int4 ? SD_INT4_BLOCK_BYTES : SD_INT8_BLOCK_BYTES, chunk += CHUNK_BYTES)
-        for (int h = 0; h < 2; h++) {
-            const uint8_t* packed = block + n_lines * line + 2 * TILE_ROWS * h;
-            scales s = {.scale = _mm512_cvtph_ps(_mm256_loadu_si256((const void*)packed))};
-            s.offset = _mm512_mul_ps(s.scale, _mm512_set1_ps(-0x1p15f - (is_int4 ? 8.0f : 128.0f)));
-            _Pragma("GCC unroll 8") for (int i = 0; i < n_lines; i++) {
-                __m512i words = _mm512_loadu_si512(block + i * line + TILE_BYTES * h);
-                char* to = chunk + i * n_pairs * line + TILE_BYTES * h;
-                store_pairs(is_int4, 0, words, s, to);
-                store_pairs(is_int4, 16, words, s, to + line);
-                if (!is_int4) continue;
-                store_pairs(is_int4, 4, words, s, to + 2 * line);
-                store_pairs(is_int4, 20, words, s, to + 3 * line);
+    const __m512i low = _mm512_set1_epi8(15);
+    spreading s = spreading_of_bytes();
+    for (int i = 0; i < n_blocks * 2; i++) {
+        const int half = i % 2 * TILE_BYTES; /* of a line: 16 outputs */
+        if (i > 0 && half == 0) block += n_lines * line + 2 * SD_PANEL;
+        spread_scales(is_int4, block + n_lines * line + half / 2, &s);
+        UNROLL for (int l = 0; l < n_lines; l++) {
+            __m512i bytes = _mm512_loadu_si512(block + l * line + half);
+            char* to = chunk + i / 2 * CHUNK_BYTES + l * n_pairs * line + half;
+            if (is_int4) {
+                __m512i high = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), low);
+                bytes = _mm512_and_si512(bytes, low);
+                store_pairs(&s, 0, high, to + 2 * line);
+                store_pairs(&s, 1, high, to + 3 * line);
             }
+            store_pairs(&s, 0, bytes, to);
+            store_pairs(&s, 1, bytes, to + line);
         }
+    }
 }
 
 /* -------------------------------------------------------------------------------------- products */
