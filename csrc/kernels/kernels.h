@@ -29,7 +29,7 @@ typedef void (*sd_panel_kernel)(int n_rows, const void* x, const void* panel, in
                                 ptrdiff_t ldy);
 
 typedef void (*sd_tiles_kernel)(int n_rows, const void* x, const void* panels, int n_panels, int n_in,
-                                int near, float* y, ptrdiff_t ldy);
+                                float* y, ptrdiff_t ldy);
 
 typedef struct sd_kernels {
     const char* name;         /* "ref", "avx2", "avxvnni", "avx512f", "avx512", "amx", "neon" */

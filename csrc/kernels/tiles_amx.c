@@ -212,7 +212,7 @@ INLINE const char* part_in_bf16(const sd_format format, const char* part, size_t
 /* Part by part of each panel. Where rows are many, each part of all panels, so that what these parts are
  * multiplied with stays in the second-level cache. */
 INLINE void multiply_panels(const sd_format format, int n_rows, const char* x, const char* panels,
-                            int n_panels, int n_in, int near, float* y, ptrdiff_t ldy) {
+                            int n_panels, int n_in, float* y, ptrdiff_t ldy) {
     _Alignas(64) char made[PART * CHUNK_BYTES];
     const int n_blocks = (int)sd_blocks((size_t)n_in),
               row_blocks = (n_rows + 2 * TILE_ROWS - 1) / (2 * TILE_ROWS);
@@ -232,7 +232,7 @@ INLINE void multiply_panels(const sd_format format, int n_rows, const char* x, c
                                    : b + n < n_blocks ? panels + (size_t)first * panel_bytes + at + whole
                                                       : panels + (size_t)end * panel_bytes;
                 int n_steps = n * row_blocks, n_lines = ((int)bytes / 64 + n_steps - 1) / n_steps;
-                ahead fetch = {next, near ? next : next + bytes, n_lines};
+                ahead fetch = {next, next + bytes, n_lines};
                 const char* w = part_in_bf16(format, part, bytes, n, made);
                 multiply(n_rows, x + (ptrdiff_t)b * n_rows * TILE_BYTES, w, n, b > 0, &fetch,
                          y + (ptrdiff_t)p * SD_PANEL, ldy);
@@ -241,10 +241,10 @@ INLINE void multiply_panels(const sd_format format, int n_rows, const char* x, c
     }
 }
 
-#define DEFINE_TILES(name, format)                                                                       \
-    void name(int n_rows, const void* x, const void* panels, int n_panels, int n_in, int near, float* y, \
-              ptrdiff_t ldy) {                                                                           \
-        multiply_panels(format, n_rows, x, panels, n_panels, n_in, near, y, ldy);                        \
+#define DEFINE_TILES(name, format)                                                             \
+    void name(int n_rows, const void* x, const void* panels, int n_panels, int n_in, float* y, \
+              ptrdiff_t ldy) {                                                                 \
+        multiply_panels(format, n_rows, x, panels, n_panels, n_in, y, ldy);                    \
     }
 DEFINE_TILES(sdk_tiles_bf16_amx, SD_FORMAT_BF16)
 DEFINE_TILES(sdk_tiles_int8_amx, SD_FORMAT_INT8)

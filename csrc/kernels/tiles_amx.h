@@ -21,11 +21,11 @@ void sdk_shape_tiles(const sd_tile_shape* shapes, int n);
 void sdk_prepare_pairs_avx512(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out);
 
 /* As tiles of sd_kernels, of such rows. */
-void sdk_tiles_bf16_amx(int n_rows, const void* x, const void* panels, int n_panels, int n_in, int near,
-                        float* y, ptrdiff_t ldy);
-void sdk_tiles_int8_amx(int n_rows, const void* x, const void* panels, int n_panels, int n_in, int near,
-                        float* y, ptrdiff_t ldy);
-void sdk_tiles_int4_amx(int n_rows, const void* x, const void* panels, int n_panels, int n_in, int near,
-                        float* y, ptrdiff_t ldy);
+void sdk_tiles_bf16_amx(int n_rows, const void* x, const void* panels, int n_panels, int n_in, float* y,
+                        ptrdiff_t ldy);
+void sdk_tiles_int8_amx(int n_rows, const void* x, const void* panels, int n_panels, int n_in, float* y,
+                        ptrdiff_t ldy);
+void sdk_tiles_int4_amx(int n_rows, const void* x, const void* panels, int n_panels, int n_in, float* y,
+                        ptrdiff_t ldy);
 
 #endif

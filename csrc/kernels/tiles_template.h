@@ -115,9 +115,8 @@ INLINE void multiply_tiles(const sd_format format, int n_rows, const float* x, c
 }
 
 #define DEFINE_TILES(name, format)                                                                          \
-    static void NAME(name)(int n_rows, const void* x, const void* panels, int n_panels, int n_in, int near, \
-                           float* y, ptrdiff_t ldy) {                                                       \
-        (void)near;                                                                                         \
+    static void NAME(name)(int n_rows, const void* x, const void* panels, int n_panels, int n_in, float* y, \
+                           ptrdiff_t ldy) {                                                                 \
         const char* panel = panels;                                                                         \
         for (int p = 0; p < n_panels; p++, panel += sd_panel_bytes(format, (size_t)n_in))                   \
             FLUSHED(multiply_tiles(format, n_rows, x, panel, n_in, y + (ptrdiff_t)p * SD_PANEL, ldy));      \

@@ -115,8 +115,8 @@ void sd_matrix_multiply(const sd_matrix* matrix, sd_engine engine, int first, in
                         const void* x, float* y, ptrdiff_t ldy) {
     const sd_kernels* k = sd_kernels_get();
     if (in_tiles(engine, matrix->format)) {
-        k->tiles[matrix->format](n_rows, x, sd_matrix_panel(matrix, first), end - first, matrix->n_in,
-                                 matrix->near, y, ldy);
+        k->tiles[matrix->format](n_rows, x, sd_matrix_panel(matrix, first), end - first, matrix->n_in, y,
+                                 ldy);
         return;
     }
     sd_panel_kernel multiply = k->panel[matrix->format];
