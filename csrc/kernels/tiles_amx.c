@@ -101,8 +101,9 @@ INLINE void spread_scales(const int is_int4, const uint8_t* packed, spreading* s
     }
 }
 
-/* The weights of a pair of each output. Its byte, in the second byte of the float 2¹⁵, is added to that float.
- * The float times a scale is exact, and so is `offset`, as a scale has 11 bits: what is left is code · scale. */
+/* The weights of a pair of each output. Its byte, in the second byte of the float 2¹⁵, is added to that
+ * float. The float times a scale is exact, and so is `offset`, as a scale has 11 bits: what is left is code ·
+ * scale. */
 INLINE void store_pairs(const spreading* s, const int pair, __m512i bytes, char* to) {
     const __m512i base = _mm512_castps_si512(_mm512_set1_ps(0x1p15f));
     __m512 weight[2];
