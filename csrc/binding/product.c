@@ -53,7 +53,7 @@ static sd_status multiply(sd_engine engine, sd_format format, int n_rows, int n_
     if (status == SD_OK)
         status = sd_matrix_pack(&matrix, &source, n_out, (sd_rows){0, 1}, "weights", n_threads);
     if (status == SD_OK) {
-        sd_rows_prepare(engine, format, (sd_part){n_rows, 0, n_rows, 0, n_in}, x, n_in, n_in, prepared);
+        sd_rows_prepare(engine, matrix.rows, (sd_part){n_rows, 0, n_rows, 0, n_in}, x, n_in, n_in, prepared);
         job j = {&matrix, engine, n_rows, prepared, padded, ldy};
         sd_team team = sd_team_open(n_threads);
         sd_team_run(&team, sd_matrix_panels(n_out), 1, multiply_panels, &j);

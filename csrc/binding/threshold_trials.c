@@ -82,7 +82,7 @@ static sd_status time_panels(sd_format format, int n_rows, int n_in, const char*
     if (status == SD_OK) {
         const sd_kernels* k = sd_kernels_get();
         for (int i = 0; i < n_in; i++) row[i] = 1.0f;
-        k->prepare[format]((sd_part){n_rows, 0, n_rows, 0, n_in}, row, 0, n_in, prepared);
+        k->prepare[sd_rows_of(format)]((sd_part){n_rows, 0, n_rows, 0, n_in}, row, 0, n_in, prepared);
         size_t bytes = sd_panel_bytes(format, (size_t)n_in);
         double begin = sd_now();
         for (size_t p = 0; p < n_panels; p++)

@@ -58,8 +58,8 @@ static inline float v_largest_abs(vec x) {
     most = _mm_max_ps(most, _mm_movehl_ps(most, most));
     return _mm_cvtss_f32(_mm_max_ss(most, _mm_movehdup_ps(most)));
 }
-/* 32 codes, rounded to nearest even and cut off at ± 127; returns their sum. */
-static inline int v_store_int8(int8_t* to, vec x, vec y) {
+/* 32 codes, rounded to nearest even and cut off at ± 127, and the sums of both halves. */
+static inline void v_store_int8(int8_t* to, vec x, vec y, int sums[2]) {
     __m256i a = _mm256_cvtps_epi32(x.a), b = _mm256_cvtps_epi32(x.b);
     __m256i c = _mm256_cvtps_epi32(y.a), d = _mm256_cvtps_epi32(y.b);
     /* packing works in halves of a register: put the groups of four in order again */
@@ -67,10 +67,11 @@ static inline int v_store_int8(int8_t* to, vec x, vec y) {
     codes = _mm256_permutevar8x32_epi32(codes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     codes = _mm256_max_epi8(codes, _mm256_set1_epi8(-127));
     _mm256_storeu_si256((void*)to, codes);
-    __m256i sums = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), codes), _mm256_set1_epi16(1));
-    __m128i sum = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
-    sum = _mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0x4e));
-    return _mm_cvtsi128_si32(_mm_add_epi32(sum, _mm_shuffle_epi32(sum, 0xb1)));
+    __m256i above =
+        _mm256_sad_epu8(_mm256_xor_si256(codes, _mm256_set1_epi8((char)0x80)), _mm256_setzero_si256());
+    __m256i both = _mm256_add_epi64(above, _mm256_unpackhi_epi64(above, above));
+    sums[0] = _mm256_cvtsi256_si32(both) - 16 * 128;
+    sums[1] = _mm_cvtsi128_si32(_mm256_extracti128_si256(both, 1)) - 16 * 128;
 }
 
 /* ---- bf16: pairs are emulated */

@@ -1,11 +1,13 @@
-/* 16 blocks of numbers quantised at once: the largest magnitude and the sum of the codes of each are found by
- * halving registers pair by pair, and the scales of all are one register. */
+/* 16 blocks of numbers quantised at once: their largest magnitudes are found by halving registers pair by
+ * pair, and the scales of all are one register. */
 #ifndef SD_AVX512_QUANTISE_H
 #define SD_AVX512_QUANTISE_H
 
 #include <immintrin.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "row_block.h"
 
 #define SD_BLOCKS_AT_ONCE 16
 
@@ -29,37 +31,47 @@ static inline __m512 sd_max_of_16(__m512* v) {
                                  all);
 }
 
-static inline __m512i sd_shuffled(__m512i a, __m512i b, int upper) {
-    __m512 x = _mm512_castsi512_ps(a), y = _mm512_castsi512_ps(b);
-    return _mm512_castps_si512(upper ? _mm512_shuffle_ps(x, y, 0xee) : _mm512_shuffle_ps(x, y, 0x44));
-}
-
-/* Sums of the halves of 8 registers: lane i is of half i % 2 of register i / 2. */
-static inline __m512i sd_sums_of_halves(__m512i* v) {
-    for (int i = 0; i < 4; i++)
-        v[i] = _mm512_add_epi32(_mm512_shuffle_i32x4(v[i], v[i + 4], 0x88),
-                                _mm512_shuffle_i32x4(v[i], v[i + 4], 0xdd));
-    for (int i = 0; i < 2; i++)
-        v[i] = _mm512_add_epi32(sd_shuffled(v[i], v[i + 2], 0), sd_shuffled(v[i], v[i + 2], 1));
-    __m512 x = _mm512_castsi512_ps(v[0]), y = _mm512_castsi512_ps(v[1]);
-    __m512i all = _mm512_add_epi32(_mm512_castps_si512(_mm512_shuffle_ps(x, y, 0x88)),
-                                   _mm512_castps_si512(_mm512_shuffle_ps(x, y, 0xdd)));
-    /* lane 4 q + l is of half q % 2 of register 4 (q / 2) + {0, 2, 1, 3}[l] */
-    return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 2, 6, 1, 5, 3, 7, 8, 12, 10, 14, 9, 13, 11, 15),
-                                    all);
-}
-
 /* 32 numbers times a factor as 32 bytes in the halves of two registers of words; rounded to nearest even. */
 static inline __m512i sd_words_of(const float* x, __m512 factor) {
     return _mm512_packs_epi32(_mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x), factor)),
                               _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16), factor)));
 }
 
-/* 16 blocks of 32 numbers at from[0 … 15], borrowed: their codes [16][32], and as sd_row_block
- * has them, [16] each, where sums start and what is to be taken off. offset: of the codes
- * that they are multiplied with. */
-static inline void sd_quantise_16(int offset, const float* const* from, int8_t* codes, int32_t* starts,
-                                  float* bases) {
+/* Four of 16 lanes of 128 bits, to places that lie 4 · 16 bytes apart. */
+static inline void sd_store_lanes(char* to, __m512i v) {
+    _mm_storeu_si128((void*)to, _mm512_castsi512_si128(v));
+    _mm_storeu_si128((void*)(to + 64), _mm512_extracti32x4_epi32(v, 1));
+    _mm_storeu_si128((void*)(to + 128), _mm512_extracti32x4_epi32(v, 2));
+    _mm_storeu_si128((void*)(to + 192), _mm512_extracti32x4_epi32(v, 3));
+}
+
+/* blocks [16] from what they have: 16 numbers each. */
+static inline void sd_store_blocks(__m512i start8, __m512i start4, __m512i base, __m512i sum,
+                                   sd_row_block* blocks) {
+    __m512i a = _mm512_unpacklo_epi32(start8, start4), b = _mm512_unpackhi_epi32(start8, start4);
+    __m512i c = _mm512_unpacklo_epi32(base, sum), d = _mm512_unpackhi_epi32(base, sum);
+    char* to = (char*)blocks;
+    sd_store_lanes(to, _mm512_unpacklo_epi64(a, c));
+    sd_store_lanes(to + 16, _mm512_unpackhi_epi64(a, c));
+    sd_store_lanes(to + 32, _mm512_unpacklo_epi64(b, d));
+    sd_store_lanes(to + 48, _mm512_unpackhi_epi64(b, d));
+}
+
+/* halves [8] of blocks, from the sums of their codes, two for each block. */
+static inline void sd_store_halves(__m512i sums, __m512i base, __m512 scale, sd_row_halves* halves) {
+    __m512i start = _mm512_sub_epi32(base, _mm512_slli_epi32(sums, 5));
+    __m512i sum = _mm512_castps_si512(_mm512_mul_ps(_mm512_cvtepi32_ps(sums), scale));
+    __m512i even = _mm512_unpacklo_epi64(start, sum), odd = _mm512_unpackhi_epi64(start, sum);
+    const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11),
+                  second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    _mm512_storeu_si512(halves, _mm512_permutex2var_epi64(even, first, odd));
+    _mm512_storeu_si512(halves + 4, _mm512_permutex2var_epi64(even, second, odd));
+}
+
+/* 16 blocks of 32 numbers at from[0 … 15], borrowed: their codes [16][32], blocks [16] and halves [16].
+ * offset8: that of the table (row_block.h). */
+static inline void sd_quantise_16(int offset8, const float* const* from, int8_t* codes, sd_row_block* blocks,
+                                  sd_row_halves* halves) {
     __m512 largest[16];
     for (int i = 0; i < 16; i++)
         largest[i] = _mm512_max_ps(_mm512_abs_ps(_mm512_loadu_ps(from[i])),
@@ -76,7 +88,7 @@ static inline void sd_quantise_16(int offset, const float* const* from, int8_t* 
     float factors[16];
     _mm512_storeu_si512(factors, _mm512_mask_mov_epi32(factor, zero, _mm512_setzero_si512()));
 
-    __m512i sums[8];
+    int32_t sums[2 * 16];
     for (int i = 0; i < 16; i += 2) {
         __m512i one = sd_words_of(from[i], _mm512_set1_ps(factors[i]));
         __m512i two = sd_words_of(from[i + 1], _mm512_set1_ps(factors[i + 1]));
@@ -86,14 +98,33 @@ static inline void sd_quantise_16(int offset, const float* const* from, int8_t* 
                                      _mm512_packs_epi16(one, two));
         both = _mm512_max_epi8(both, _mm512_set1_epi8(-127));
         _mm512_storeu_si512(codes + (ptrdiff_t)i * 32, both);
-        sums[i / 2] =
-            _mm512_madd_epi16(_mm512_maddubs_epi16(_mm512_set1_epi8(1), both), _mm512_set1_epi16(1));
+        /* the sums of both halves of both blocks, of numbers that are made 128 larger */
+        __m512i above =
+            _mm512_sad_epu8(_mm512_xor_si512(both, _mm512_set1_epi8((char)0x80)), _mm512_setzero_si512());
+        above = _mm512_add_epi64(above, _mm512_unpackhi_epi64(above, above));
+        above = _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
+                                         above);
+        _mm_storeu_si128((void*)(sums + 2 * i),
+                         _mm_sub_epi32(_mm512_castsi512_si128(above), _mm_set1_epi32(16 * 128)));
     }
+    const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    const __m512i behind = _mm512_add_epi32(twice, _mm512_set1_epi32(8));
+    __m512i low = _mm512_loadu_si512(sums), high = _mm512_loadu_si512(sums + 16);
+    __m512i sum =
+        _mm512_add_epi32(_mm512_permutex2var_epi32(low, evens, high),
+                         _mm512_permutex2var_epi32(low, _mm512_add_epi32(evens, _mm512_set1_epi32(1)), high));
     __m512i base = _mm512_slli_epi32(_mm512_add_epi32(exponent, _mm512_set1_epi32(127 + 23)), 23);
     base = _mm512_or_si512(base, _mm512_set1_epi32(0x400000));
-    __m512i less = _mm512_mullo_epi32(sd_sums_of_halves(sums), _mm512_set1_epi32(offset));
-    _mm512_storeu_si512(bases, base);
-    _mm512_storeu_si512(starts, _mm512_sub_epi32(base, less));
+    __m512i scale = _mm512_slli_epi32(_mm512_add_epi32(exponent, _mm512_set1_epi32(127)), 23);
+    __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_castsi512_ps(scale));
+    sd_store_blocks(_mm512_sub_epi32(base, _mm512_mullo_epi32(sum, _mm512_set1_epi32(offset8))),
+                    _mm512_sub_epi32(base, _mm512_slli_epi32(sum, 3)), base, _mm512_castps_si512(scaled),
+                    blocks);
+    sd_store_halves(low, _mm512_permutexvar_epi32(twice, base),
+                    _mm512_castsi512_ps(_mm512_permutexvar_epi32(twice, scale)), halves);
+    sd_store_halves(high, _mm512_permutexvar_epi32(behind, base),
+                    _mm512_castsi512_ps(_mm512_permutexvar_epi32(behind, scale)), halves + 8);
 }
 
 #endif

@@ -32,14 +32,18 @@ typedef __m512 vec;
 static inline vec v_keep_from(vec x, float low, vec y) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(low), _CMP_GE_OQ), y);
 }
-/* 32 codes, rounded to nearest even and cut off at ± 127; returns their sum. */
-static inline int v_store_int8(int8_t* to, vec a, vec b) {
+/* 32 codes, rounded to nearest even and cut off at ± 127, and the sums of both halves. */
+static inline void v_store_int8(int8_t* to, vec a, vec b, int sums[2]) {
     __m128i i = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a)),
             j = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(b));
     i = _mm_max_epi8(i, _mm_set1_epi8(-127)), j = _mm_max_epi8(j, _mm_set1_epi8(-127));
     _mm_storeu_si128((void*)to, i);
     _mm_storeu_si128((void*)(to + 16), j);
-    return _mm512_reduce_add_epi32(_mm512_add_epi32(_mm512_cvtepi8_epi32(i), _mm512_cvtepi8_epi32(j)));
+    const __m128i sign = _mm_set1_epi8((char)0x80), zero = _mm_setzero_si128();
+    __m128i p = _mm_sad_epu8(_mm_xor_si128(i, sign), zero), q = _mm_sad_epu8(_mm_xor_si128(j, sign), zero);
+    __m128i both = _mm_add_epi64(_mm_unpacklo_epi64(p, q), _mm_unpackhi_epi64(p, q));
+    sums[0] = _mm_cvtsi128_si32(both) - 16 * 128;
+    sums[1] = _mm_extract_epi32(both, 2) - 16 * 128;
 }
 
 /* ---- bf16 */

@@ -48,6 +48,15 @@ static inline size_t sd_panel_bytes(sd_format format, size_t n_in) {
     return 0;
 }
 
+/* What a row of activations is made when it is prepared for products: floats, rounded floats, or codes with a
+ * scale for each block (row_block.h). */
+typedef enum sd_row_kind { SD_ROWS_F32, SD_ROWS_BF16, SD_ROWS_CODES, SD_N_ROW_KINDS } sd_row_kind;
+
+/* The kind of rows that panels of a format are multiplied with. */
+static inline sd_row_kind sd_rows_of(sd_format format) {
+    return format == SD_FORMAT_F32 ? SD_ROWS_F32 : format == SD_FORMAT_BF16 ? SD_ROWS_BF16 : SD_ROWS_CODES;
+}
+
 /* Bytes that one row of activations takes when prepared for a product: at most. */
 static inline size_t sd_prepared_bytes(size_t n_in) { return sd_blocks(n_in) * SD_BLOCK * 4; }
 

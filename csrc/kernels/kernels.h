@@ -35,13 +35,13 @@ typedef struct sd_kernels {
     const char* name;         /* "ref", "avx2", "avxvnni", "avx512f", "avx512", "amx", "neon" */
     sd_thresholds thresholds; /* those that are used where none were measured */
 
-    /* Products with packed panels, per number format: first rows are prepared, then multiplied with
-     * any number of panels. What a prepared row looks like is private to the table; n_rows rows of
-     * n_in inputs take n_rows · sd_prepared_bytes(n_in), aligned to SD_ALIGNMENT.
+    /* Products with packed panels: first rows are prepared, as the kind that the panels' number formats want,
+     * then multiplied with any number of panels. What a prepared row looks like is private to the table;
+     * n_rows rows of n_in inputs take n_rows · sd_prepared_bytes(n_in), aligned to SD_ALIGNMENT.
      *
-     * prepare: a part of them; x [part.n_rows, part.n_inputs] f32, rows `ldx` apart, borrowed; `out`:
-     * all prepared rows, borrowed. */
-    sd_prepare_kernel prepare[SD_N_FORMATS];
+     * prepare: a part of them; x [part.n_rows, part.n_inputs] f32, rows `ldx` apart, borrowed; `out`: all
+     * prepared rows, borrowed. */
+    sd_prepare_kernel prepare[SD_N_ROW_KINDS];
     /* y[m, j] = Σ_k x[m, k] · panel[k, j] in the format's own order, which is the same for every
      * n_rows: f32: k ascending, one fused multiply-add each, from +0; bf16: pairs, rounded rows;
      * int8, int4: blocks of 32, quantised rows (docs/NUMERICS.md).

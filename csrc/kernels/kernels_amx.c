@@ -93,13 +93,13 @@ INLINE void store_tiles(const int odd, tile_sums* sums) {
 }
 
 /* sum = fma(float(Σ x_q · w_q) · x_scale, w_scale, sum) */
-INLINE void scale_sums(const int n_rows, const tile_sums* sums, const sd_row_block* block,
+INLINE void scale_sums(const int n_rows, const int is_int4, const tile_sums* sums, const sd_row_block* block,
                        const uint8_t* scales, __m512 (*sum)[2]) {
     __m512 scale[2];
     UNROLL for (int h = 0; h < 2; h++) scale[h] =
         _mm512_cvtph_ps(_mm256_loadu_si256((const void*)(scales + 2 * SD_LANES * h)));
     FOR_ROWS {
-        __m512i start = _mm512_set1_epi32(block[m].start);
+        __m512i start = _mm512_set1_epi32(is_int4 ? block[m].start4 : block[m].start8);
         __m512 base = _mm512_set1_ps(block[m].base);
         UNROLL for (int h = 0; h < 2; h++) {
             __m512i bits = _mm512_add_epi32(_mm512_load_si512(sums->of[h][m]), start);
@@ -147,7 +147,7 @@ INLINE void tile_block(const int n_rows, const int is_int4, const int unpack, co
             if (b > 0 && b <= n_blocks) store_tiles(!odd, &sums[!odd]);
             if (b < LEAD || b >= n_blocks + LEAD) continue;
             for (int i = 0; i < n_lines; i++, next += 64) __builtin_prefetch(next, 0, 2);
-            scale_sums(n_rows, &sums[odd], block, packed + bytes - 2 * SD_PANEL, sum);
+            scale_sums(n_rows, is_int4, &sums[odd], block, packed + bytes - 2 * SD_PANEL, sum);
             block += n_all;
             packed += bytes;
         }

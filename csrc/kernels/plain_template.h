@@ -73,15 +73,14 @@ static inline iunit add_dot(iunit sum, codes8 w, const int8_t* x) {
 #define dot8(sum, w, p) ((sum) = add_dot(sum, w, p))
 #define dot4 dot8
 
-/* 32 codes, rounded to nearest even and cut off at ± 127; returns their sum. */
-static inline int store_codes(int8_t* to, const float* x) {
-    int sum = 0;
+/* 32 codes, rounded to nearest even and cut off at ± 127, and the sums of both halves. */
+static inline void store_codes(int8_t* to, const float* x, int sums[2]) {
+    sums[0] = sums[1] = 0;
     for (int i = 0; i < 32; i++) {
         float r = rintf(x[i]);
         to[i] = (int8_t)(r < -127.0f ? -127.0f : r > 127.0f ? 127.0f : r);
-        sum += to[i];
+        sums[i / 16] += to[i];
     }
-    return sum;
 }
 
 #endif

@@ -40,11 +40,11 @@ static inline float v_largest_abs(vec v) {
     for (int i = 0; i < SD_LANES; i++) largest = f[i] > largest ? f[i] : largest;
     return largest;
 }
-static inline int v_store_int8(int8_t* to, vec a, vec b) {
+static inline void v_store_int8(int8_t* to, vec a, vec b, int sums[2]) {
     float f[2 * SD_LANES];
     v_store(f, a);
     v_store(f + SD_LANES, b);
-    return store_codes(to, f);
+    store_codes(to, f, sums);
 }
 
 static inline int d_any_below(dvec x, dvec y) {

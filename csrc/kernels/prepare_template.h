@@ -64,7 +64,7 @@ INLINE int block_exponent(float largest) {
 }
 
 /* One block of n numbers, up to 32. */
-INLINE void quantise(int offset, const float* x, int n, int8_t* codes, sd_row_block* block) {
+INLINE void quantise(const float* x, int n, int8_t* codes, sd_row_block* block, sd_row_halves* halves) {
     vec a, b = v_set1(0.0f);
     if (n == SD_BLOCK) {
         a = v_load(x), b = v_load(x + SD_LANES);
@@ -75,56 +75,57 @@ INLINE void quantise(int offset, const float* x, int n, int8_t* codes, sd_row_bl
     float largest = v_largest_abs(v_max(v_abs(a), v_abs(b)));
     int is_zero = largest < 0x1p-100f, e = is_zero ? 0 : block_exponent(largest);
     vec factor = v_set1(is_zero ? 0.0f : sd_float_from_bits((uint32_t)(127 - e) << 23));
-    int sum = v_store_int8(codes, v_mul(a, factor), v_mul(b, factor));
-    uint32_t base = (uint32_t)(127 + 23 + e) << 23 | 0x400000;
-    *block = (sd_row_block){(int32_t)base - offset * sum, sd_float_from_bits(base)};
+    int sums[2];
+    v_store_int8(codes, v_mul(a, factor), v_mul(b, factor), sums);
+    int32_t base = (int32_t)((uint32_t)(127 + 23 + e) << 23 | 0x400000), sum = sums[0] + sums[1];
+    float scale = sd_float_from_bits((uint32_t)(127 + e) << 23);
+    *block = (sd_row_block){base - OFFSET8 * sum, base - OFFSET4 * sum, sd_float_from_bits((uint32_t)base),
+                            (float)sum * scale};
+    *halves = (sd_row_halves){{base - 32 * sums[0], base - 32 * sums[1]},
+                              {(float)sums[0] * scale, (float)sums[1] * scale}};
 }
 
 /* n whole blocks that lie ldx floats apart, to places that lie `step` blocks apart. */
-INLINE void quantise_all(int offset, int n, const float* x, ptrdiff_t ldx, int8_t* codes,
-                         sd_row_block* blocks, ptrdiff_t step) {
+INLINE void quantise_all(int n, const float* x, ptrdiff_t ldx, int8_t* codes, sd_row_block* blocks,
+                         sd_row_halves* halves, ptrdiff_t step) {
 #ifdef SD_BLOCKS_AT_ONCE
     enum { AT_ONCE = SD_BLOCKS_AT_ONCE, FEW = 6 }; /* a few are sooner done one by one */
     for (int n_here; n > FEW; n -= n_here) {
         const float* from[AT_ONCE];
         int8_t of_all[AT_ONCE * SD_BLOCK];
-        int32_t starts[AT_ONCE];
-        float bases[AT_ONCE];
+        sd_row_block made[AT_ONCE];
+        sd_row_halves made_halves[AT_ONCE];
         n_here = n < AT_ONCE ? n : AT_ONCE;
         for (int i = 0; i < AT_ONCE; i++) from[i] = x + (i < n_here ? i : n_here - 1) * ldx;
-        sd_quantise_16(offset, from, of_all, starts, bases);
-        for (int i = 0; i < n_here; i++, codes += step * SD_BLOCK, blocks += step) {
+        sd_quantise_16(OFFSET8, from, of_all, made, made_halves);
+        for (int i = 0; i < n_here; i++, codes += step * SD_BLOCK, blocks += step, halves += step) {
             memcpy(codes, of_all + i * SD_BLOCK, SD_BLOCK);
-            *blocks = (sd_row_block){starts[i], bases[i]};
+            *blocks = made[i];
+            *halves = made_halves[i];
         }
         x += n_here * ldx;
     }
 #endif
-    for (; n > 0; n--, x += ldx, codes += step * SD_BLOCK, blocks += step)
-        quantise(offset, x, SD_BLOCK, codes, blocks);
+    for (; n > 0; n--, x += ldx, codes += step * SD_BLOCK, blocks += step, halves += step)
+        quantise(x, SD_BLOCK, codes, blocks, halves);
 }
 
 /* Blocks of rows or of inputs together, whichever way leaves fewer groups that are not full. */
-INLINE void prepare_int(int offset, sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out) {
+static void NAME(prepare_codes)(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out) {
     enum { GROUP = 16 };
     int n_whole = part.n_inputs / SD_BLOCK, rest = part.n_inputs % SD_BLOCK;
     ptrdiff_t at = (ptrdiff_t)part.input / SD_BLOCK * part.n_all + part.row, n_all = part.n_all;
     int8_t* codes = (int8_t*)out + at * SD_BLOCK;
     sd_row_block* blocks = sd_row_blocks(out, part.n_all, n_in) + at;
+    sd_row_halves* halves = sd_row_halves_of(out, part.n_all, n_in) + at;
     int by_rows = (part.n_rows + GROUP - 1) / GROUP * n_whole <= (n_whole + GROUP - 1) / GROUP * part.n_rows;
     for (int i = 0; by_rows && i < n_whole; i++)
-        quantise_all(offset, part.n_rows, x + i * SD_BLOCK, ldx, codes + i * n_all * SD_BLOCK,
-                     blocks + i * n_all, 1);
+        quantise_all(part.n_rows, x + i * SD_BLOCK, ldx, codes + i * n_all * SD_BLOCK, blocks + i * n_all,
+                     halves + i * n_all, 1);
     for (int m = 0; !by_rows && m < part.n_rows; m++)
-        quantise_all(offset, n_whole, x + m * ldx, SD_BLOCK, codes + (ptrdiff_t)m * SD_BLOCK, blocks + m,
+        quantise_all(n_whole, x + m * ldx, SD_BLOCK, codes + (ptrdiff_t)m * SD_BLOCK, blocks + m, halves + m,
                      n_all);
     for (int m = 0; rest > 0 && m < part.n_rows; m++)
-        quantise(offset, x + m * ldx + (ptrdiff_t)n_whole * SD_BLOCK, rest,
-                 codes + (n_whole * n_all + m) * SD_BLOCK, blocks + n_whole * n_all + m);
-}
-static void NAME(prepare_int8)(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out) {
-    prepare_int(OFFSET8, part, x, ldx, n_in, out);
-}
-static void NAME(prepare_int4)(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out) {
-    prepare_int(OFFSET4, part, x, ldx, n_in, out);
+        quantise(x + m * ldx + (ptrdiff_t)n_whole * SD_BLOCK, rest, codes + (n_whole * n_all + m) * SD_BLOCK,
+                 blocks + n_whole * n_all + m, halves + n_whole * n_all + m);
 }

@@ -169,7 +169,7 @@ INLINE void int_block(const int n_rows, const int is_int4, const int8_t* x, cons
             /* Or the compiler keeps the starts of the next unit in registers that the sums need. */
             __asm__("" : "+r"(block));
             iunit dot[MAX_ROWS_DOT][N_UNITS];
-            FOR_ROWS FOR_UNITS dot[m][u] = i_set1(block[m].start);
+            FOR_ROWS FOR_UNITS dot[m][u] = i_set1(is_int4 ? block[m].start4 : block[m].start8);
             if (is_int4) {
                 UNROLL for (int s = 0; s < 4; s++) FOR_UNITS {
                     const uint8_t* codes = panel + 128 * s + STEP * u;

@@ -338,8 +338,8 @@ void sd_attention_run(const sd_attention* at, const sd_attention_scratch* scratc
             memcpy(scratch->queries + (ptrdiff_t)r * d_head,
                    at->queries + i * at->ldq + first_query + (ptrdiff_t)h * d_head, row_bytes);
         }
-        k->prepare[at->keys->format]((sd_part){n, 0, n, 0, d_head}, scratch->queries, d_head, d_head,
-                                     scratch->prepared);
+        k->prepare[sd_rows_of(at->keys->format)]((sd_part){n, 0, n, 0, d_head}, scratch->queries, d_head,
+                                                 d_head, scratch->prepared);
         /* the last of the rows, or what was requested may not stay in the caches until it is read */
         const sd_soon* soon = first + n == n_pairs ? at->soon : NULL;
         requests r = {soon, 0, sd_matrix_panels(s.end - s.first) + sd_value_panels(d_head)};

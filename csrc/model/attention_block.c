@@ -156,7 +156,7 @@ static void project(const sd_pass* pass, const sd_matrix* matrix, const float* b
 static void project_back(const sd_pass* pass, const sd_matrix* matrix, const float* bias,
                          sd_norm_weights norm) {
     sd_workspace* w = pass->w;
-    sd_pass_prepare(pass, pass->n_rows, w->attended, matrix->n_in, (sd_norm_weights){0}, w->prepared);
+    sd_pass_prepare(pass, matrix, pass->n_rows, w->attended, matrix->n_in, (sd_norm_weights){0}, w->prepared);
     sd_pass_add_product(pass, matrix, bias, w->prepared, norm);
 }
 

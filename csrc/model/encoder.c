@@ -109,7 +109,7 @@ static sd_status run(encoder* e, const sd_model* model, const int32_t* source, i
     }
     if (status != SD_OK) return status;
     e->pass.team = sd_team_open(e->w.n_threads);
-    sd_pass_prepare(&e->pass, n, e->w.hidden, own->config.d_model,
+    sd_pass_prepare(&e->pass, &model->layers[0].cross_kv, n, e->w.hidden, own->config.d_model,
                     (sd_norm_weights){own->output_norm, own->output_norm_bias}, e->w.prepared);
     sd_team_close(&e->pass.team);
     return SD_OK;

@@ -32,7 +32,7 @@ static void project(const sd_pass* pass, int n_rows, const float* x, int n) {
     sd_workspace* w = pass->w;
     const sd_model* model = w->model;
     if (n_rows == 0) return;
-    sd_pass_prepare(pass, n_rows, x, n, (sd_norm_weights){0}, w->prepared);
+    sd_pass_prepare(pass, &model->feature_projection, n_rows, x, n, (sd_norm_weights){0}, w->prepared);
     sd_pass_multiply(pass, (sd_product){.matrix = &model->feature_projection,
                                         .bias = model->feature_projection_bias,
                                         .n_rows = n_rows,

@@ -62,8 +62,8 @@ static void run_head(const sd_pass* pass, const float* rows, int n, int first) {
     const sd_model* model = w->model;
     const sd_config* c = &model->config;
     float* logits = w->logits + first * w->ld_logits;
-    sd_pass_prepare_for(pass, model->head.format, n, rows, c->d_model,
-                        (sd_norm_weights){model->output_norm, model->output_norm_bias}, w->prepared);
+    sd_pass_prepare(pass, &model->head, n, rows, c->d_model,
+                    (sd_norm_weights){model->output_norm, model->output_norm_bias}, w->prepared);
     sd_pass_multiply(pass, (sd_product){.matrix = &model->head,
                                         .bias = model->head_bias,
                                         .n_rows = n,

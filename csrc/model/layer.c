@@ -10,28 +10,31 @@ void sd_layer_run(const sd_pass* pass, int i, unsigned skipped) {
     const sd_layer* layer = &w->model->layers[i];
     sd_norm_weights attn_norm = {layer->attn_norm, layer->attn_norm_bias};
     sd_norm_weights mlp_norm = {layer->mlp_norm, layer->mlp_norm_bias};
+    const sd_matrix* mlp = &sd_layer_mlp(c, layer)->in;
     const void *attn_input = w->prepared, *mlp_input = w->prepared;
     if (c->parallel != SD_PARALLEL_NO) {
         sd_norm_weights norm = c->parallel == SD_PARALLEL_ONE_NORM ? attn_norm : mlp_norm;
-        sd_pass_prepare(pass, pass->n_rows, w->hidden, c->d_model, norm, w->beside);
+        sd_pass_prepare(pass, mlp, pass->n_rows, w->hidden, c->d_model, norm, w->beside);
         mlp_input = w->beside;
-        if (c->parallel == SD_PARALLEL_ONE_NORM) attn_input = w->beside;
+        if (c->parallel == SD_PARALLEL_ONE_NORM && layer->qkv.rows == mlp->rows) attn_input = w->beside;
     }
     if (!(skipped & SD_SKIP_ATTN)) {
         if (c->layers[i].reads_token)
-            sd_pass_prepare(pass, pass->n_rows, w->joined, 2 * c->d_model, (sd_norm_weights){0}, w->prepared);
+            sd_pass_prepare(pass, &layer->qkv, pass->n_rows, w->joined, 2 * c->d_model, (sd_norm_weights){0},
+                            w->prepared);
         else if (attn_input == w->prepared)
-            sd_pass_prepare(pass, pass->n_rows, w->hidden, c->d_model, attn_norm, w->prepared);
+            sd_pass_prepare(pass, &layer->qkv, pass->n_rows, w->hidden, c->d_model, attn_norm, w->prepared);
         sd_attention_block_run(pass, i, attn_input);
         if (c->encoder) {
             sd_norm_weights cross_norm = {layer->cross_norm, layer->cross_norm_bias};
-            sd_pass_prepare(pass, pass->n_rows, w->hidden, c->d_model, cross_norm, w->prepared);
+            sd_pass_prepare(pass, &layer->cross_q, pass->n_rows, w->hidden, c->d_model, cross_norm,
+                            w->prepared);
             sd_cross_attention_run(pass, i, w->prepared);
         }
     }
     if (!(skipped & SD_SKIP_MLP)) {
         if (mlp_input == w->prepared)
-            sd_pass_prepare(pass, pass->n_rows, w->hidden, c->d_model, mlp_norm, w->prepared);
+            sd_pass_prepare(pass, mlp, pass->n_rows, w->hidden, c->d_model, mlp_norm, w->prepared);
         sd_feed_forward_run(pass, i, mlp_input);
     }
 }

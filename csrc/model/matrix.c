@@ -1,5 +1,6 @@
 #include "matrix.h"
 
+#include <stdint.h>
 #include <string.h>
 
 #include "half.h"
@@ -10,19 +11,46 @@
 
 const char* const sd_engine_names[SD_N_ENGINES] = {"rows", "tiles", "blas"};
 
-sd_matrix sd_matrix_take(sd_arena* arena, sd_format format, sd_layout layout, int n_out, int n_in,
-                         int group) {
-    size_t per_panel = sd_panel_bytes(format, (size_t)n_in);
-    size_t n_panels = layout & SD_LAYOUT_PANELS ? (size_t)sd_matrix_panels(n_out) : 0;
-    size_t n_plain = layout & SD_LAYOUT_PLAIN ? (size_t)n_out : 0;
-    char* panels = n_panels > 0 ? sd_arena_take(arena, n_panels, per_panel) : NULL;
-    float* plain = n_plain > 0 ? sd_arena_take(arena, n_plain, (size_t)n_in * sizeof(float)) : NULL;
-    int near = arena->base != NULL && arena->size < SHARED_CACHE;
-    return (sd_matrix){n_out, n_in, group, format, near, panels, plain};
+/* Bytes of all panels; the largest number, which no arena has, where they cannot be counted. */
+static size_t bytes_of_parts(const sd_matrix_part* parts, int n_parts, int n_in) {
+    size_t bytes = 0, of_part;
+    for (int i = 0; i < n_parts; i++) {
+        size_t n = (size_t)sd_matrix_panels(parts[i].n_rows);
+        if (__builtin_mul_overflow(n, sd_panel_bytes(parts[i].format, (size_t)n_in), &of_part) ||
+            __builtin_add_overflow(bytes, of_part, &bytes))
+            return SIZE_MAX;
+    }
+    return bytes;
 }
 
-char* sd_matrix_panel(const sd_matrix* matrix, int panel) {
-    return matrix->panels + (size_t)panel * sd_panel_bytes(matrix->format, (size_t)matrix->n_in);
+/* Panels lie in their order, whatever parts they belong to. */
+static void place_panels(const sd_matrix* m, const sd_matrix_part* parts, int n_parts, char* at) {
+    for (int i = 0; i < n_parts; i++)
+        for (int p = 0; p < sd_matrix_panels(parts[i].n_rows); p++)
+            m->panels[parts[i].rows.first / SD_PANEL + p * parts[i].rows.step].format = parts[i].format;
+    for (int p = 0; p < sd_matrix_panels(m->n_out); p++) {
+        m->panels[p].at = at;
+        at += sd_panel_bytes(m->panels[p].format, (size_t)m->n_in);
+    }
+}
+
+sd_matrix sd_matrix_take_parts(sd_arena* arena, const sd_matrix_part* parts, int n_parts, sd_layout layout,
+                               int n_out, int n_in, int group) {
+    sd_matrix m = {.n_out = n_out, .n_in = n_in, .group = group, .rows = sd_rows_of(parts[0].format)};
+    m.near = arena->base != NULL && arena->size < SHARED_CACHE;
+    if (layout & SD_LAYOUT_PANELS) {
+        m.panels = sd_arena_take(arena, (size_t)sd_matrix_panels(n_out), sizeof *m.panels);
+        char* at = sd_arena_take(arena, bytes_of_parts(parts, n_parts, n_in), 1);
+        if (m.panels != NULL) place_panels(&m, parts, n_parts, at);
+    }
+    if (layout & SD_LAYOUT_PLAIN) m.plain = sd_arena_take(arena, (size_t)n_out, (size_t)n_in * sizeof(float));
+    return m;
+}
+
+sd_matrix sd_matrix_take(sd_arena* arena, sd_format format, sd_layout layout, int n_out, int n_in,
+                         int group) {
+    const sd_matrix_part all = {{0, 1}, n_out, format};
+    return sd_matrix_take_parts(arena, &all, 1, layout, n_out, n_in, group);
 }
 
 static float int8_at(const uint8_t* panel, int j, int k) {
@@ -45,10 +73,10 @@ void sd_matrix_row(const sd_matrix* matrix, int r, float* out) {
         memcpy(out, matrix->plain + (ptrdiff_t)r * matrix->n_in, (size_t)matrix->n_in * sizeof *out);
         return;
     }
-    const void* panel = sd_matrix_panel(matrix, r / SD_PANEL);
+    const void* panel = matrix->panels[r / SD_PANEL].at;
     int j = r % SD_PANEL;
     for (int k = 0; k < matrix->n_in; k++) {
-        switch (matrix->format) {
+        switch (matrix->panels[r / SD_PANEL].format) {
         case SD_FORMAT_F32: out[k] = ((const float*)panel)[(size_t)k * SD_PANEL + j]; break;
         case SD_FORMAT_BF16:
             out[k] =
@@ -63,9 +91,8 @@ void sd_matrix_row(const sd_matrix* matrix, int r, float* out) {
 
 /* A panel is lines of SD_PANEL numbers of 4 bytes, of which a format with scales has some for each block, and
  * behind them a line of scales. Lines of a block of inputs, or, without scales, of the whole panel. */
-static size_t lines_of(const sd_matrix* m) {
-    size_t n_in = (size_t)m->n_in;
-    switch (m->format) {
+static size_t lines_of(sd_format format, size_t n_in) {
+    switch (format) {
     case SD_FORMAT_F32: return n_in;
     case SD_FORMAT_BF16: return (n_in + 1) / 2;
     case SD_FORMAT_INT8: return SD_BLOCK / 4;
@@ -76,9 +103,9 @@ static size_t lines_of(const sd_matrix* m) {
 }
 
 /* Copy lane `from_lane` of a panel to a lane of another. */
-static void copy_lane(const sd_matrix* m, const char* from, int from_lane, char* to, int to_lane) {
-    int scaled = m->format == SD_FORMAT_INT8 || m->format == SD_FORMAT_INT4;
-    size_t n_blocks = scaled ? sd_blocks((size_t)m->n_in) : 1, n_lines = lines_of(m), line = 4 * SD_PANEL;
+static void copy_lane(sd_format format, size_t n_in, const char* from, int from_lane, char* to, int to_lane) {
+    int scaled = sd_rows_of(format) == SD_ROWS_CODES;
+    size_t n_blocks = scaled ? sd_blocks(n_in) : 1, n_lines = lines_of(format, n_in), line = 4 * SD_PANEL;
     for (size_t block = 0; block < n_blocks; block++) {
         for (size_t i = 0; i < n_lines; i++, from += line, to += line)
             memcpy(to + 4 * to_lane, from + 4 * from_lane, 4);
@@ -91,8 +118,8 @@ static void copy_lane(const sd_matrix* m, const char* from, int from_lane, char*
 
 void sd_matrix_gather(const sd_matrix* from, const int32_t* rows, sd_matrix* to) {
     for (int r = 0; r < to->n_out; r++)
-        copy_lane(from, sd_matrix_panel(from, rows[r] / SD_PANEL), rows[r] % SD_PANEL,
-                  sd_matrix_panel(to, r / SD_PANEL), r % SD_PANEL);
+        copy_lane(from->panels[0].format, (size_t)from->n_in, from->panels[rows[r] / SD_PANEL].at,
+                  rows[r] % SD_PANEL, to->panels[r / SD_PANEL].at, r % SD_PANEL);
 }
 
 int sd_matrix_grain(const sd_matrix* matrix, const sd_team* team) {
@@ -100,26 +127,29 @@ int sd_matrix_grain(const sd_matrix* matrix, const sd_team* team) {
     return matrix->group * (grain > 1 ? grain : 1);
 }
 
-static int in_tiles(sd_engine engine, sd_format format) {
-    return engine == SD_ENGINE_TILES && format != SD_FORMAT_F32;
+static int in_tiles(sd_engine engine, sd_row_kind kind) {
+    return engine == SD_ENGINE_TILES && kind != SD_ROWS_F32;
 }
 
-void sd_rows_prepare(sd_engine engine, sd_format format, sd_part part, const float* x, ptrdiff_t ldx,
+void sd_rows_prepare(sd_engine engine, sd_row_kind kind, sd_part part, const float* x, ptrdiff_t ldx,
                      int n_in, void* out) {
     const sd_kernels* k = sd_kernels_get();
-    sd_prepare_kernel prepare = in_tiles(engine, format) ? k->prepare_tiles : k->prepare[format];
+    sd_prepare_kernel prepare = in_tiles(engine, kind) ? k->prepare_tiles : k->prepare[kind];
     prepare(part, x, ldx, n_in, out);
 }
 
 void sd_matrix_multiply(const sd_matrix* matrix, sd_engine engine, int first, int end, int n_rows,
                         const void* x, float* y, ptrdiff_t ldy) {
     const sd_kernels* k = sd_kernels_get();
-    if (in_tiles(engine, matrix->format)) {
-        k->tiles[matrix->format](n_rows, x, sd_matrix_panel(matrix, first), end - first, matrix->n_in, y,
-                                 ldy);
-        return;
+    const sd_place* at = matrix->panels;
+    int tiles = in_tiles(engine, matrix->rows);
+    for (int p = first, n; p < end; p += n, y += (ptrdiff_t)n * SD_PANEL) {
+        n = 1;
+        if (!tiles) {
+            k->panel[at[p].format](n_rows, x, at[p].at, matrix->n_in, matrix->near, y, ldy);
+            continue;
+        }
+        while (p + n < end && at[p + n].format == at[p].format) n++;
+        k->tiles[at[p].format](n_rows, x, at[p].at, n, matrix->n_in, y, ldy);
     }
-    sd_panel_kernel multiply = k->panel[matrix->format];
-    for (int p = first; p < end; p++, y += SD_PANEL)
-        multiply(n_rows, x, sd_matrix_panel(matrix, p), matrix->n_in, matrix->near, y, ldy);
 }

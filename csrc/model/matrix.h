@@ -19,14 +19,35 @@ typedef enum sd_engine { SD_ENGINE_ROWS, SD_ENGINE_TILES, SD_ENGINE_BLAS, SD_N_E
 /* "rows", "tiles", "blas". */
 extern const char* const sd_engine_names[SD_N_ENGINES];
 
+/* Where a panel lies, and what lies there: sd_panel_bytes of its format. */
+typedef struct sd_place {
+    char* at;
+    sd_format format;
+} sd_place;
+
 typedef struct sd_matrix {
     int n_out, n_in;
-    int group; /* panels that one thread computes together: 2 for gate and up, else 1 */
-    sd_format format;
-    int near;     /* the whole model is so small that it stays in a cache between forwards */
-    char* panels; /* [n_panels] of sd_panel_bytes each, owned by the model's arena; NULL: it is only plain */
+    int group;        /* panels that one thread computes together: 2 for gate and up, else 1 */
+    int near;         /* the whole model is so small that it stays in a cache between forwards */
+    sd_row_kind rows; /* what rows are prepared as for its products: all of its panels want the same */
+    sd_place*
+        panels;   /* [n_panels], one behind the other, owned by the model's arena; NULL: it is only plain */
     float* plain; /* [n_out, n_in] row-major, owned by the model's arena; NULL: it is only packed */
 } sd_matrix;
+
+/* Which rows of a matrix those of a source are: in groups of 32, which can be laid out alternately with those
+ * of another source, so that one thread has both a gate and its up projection. */
+typedef struct sd_rows {
+    int first; /* row of the matrix that source row 0 becomes */
+    int step;  /* 1: one after another; 2: every second group of 32 */
+} sd_rows;
+
+/* Rows of a matrix in one format. */
+typedef struct sd_matrix_part {
+    sd_rows rows;
+    int n_rows;
+    sd_format format;
+} sd_matrix_part;
 
 /* Panels of a matrix with n_out outputs. */
 static inline int sd_matrix_panels(int n_out) { return (n_out + SD_PANEL - 1) / SD_PANEL; }
@@ -38,27 +59,30 @@ static inline int sd_whole_panels(int n) { return SD_PANEL * sd_matrix_panels(n)
  * plain is f32. */
 sd_matrix sd_matrix_take(sd_arena* arena, sd_format format, sd_layout layout, int n_out, int n_in, int group);
 
-/* First byte of a panel. */
-char* sd_matrix_panel(const sd_matrix* matrix, int panel);
+/* The same of a matrix with several parts, which together have all of its panels. Their formats want rows of
+ * one kind. */
+sd_matrix sd_matrix_take_parts(sd_arena* arena, const sd_matrix_part* parts, int n_parts, sd_layout layout,
+                               int n_out, int n_in, int group);
 
 /* Row r as it is computed with, to out [n_in] f32, borrowed. */
 void sd_matrix_row(const sd_matrix* matrix, int r, float* out);
 
-/* Rows [to->n_out] of a packed matrix, by their numbers, become the rows of another of the same format and
- * number of inputs, as they are packed: its products have the same bits. All borrowed. */
+/* Rows [to->n_out] of a packed matrix whose panels have one format, by their numbers, become the rows of
+ * another of that format and number of inputs, as they are packed: its products have the same bits. All
+ * borrowed. */
 void sd_matrix_gather(const sd_matrix* from, const int32_t* rows, sd_matrix* to);
 
 /* How many panels a thread takes at a time: few enough that threads end together, a multiple of
  * the group. */
 int sd_matrix_grain(const sd_matrix* matrix, const sd_team* team);
 
-/* Prepare a part of rows for products with matrices of a format by an engine, which is not OpenBLAS: x
- * [part.n_rows, part.n_inputs] f32, rows ldx apart; out: all prepared rows (kernels.h). All borrowed. */
-void sd_rows_prepare(sd_engine engine, sd_format format, sd_part part, const float* x, ptrdiff_t ldx,
+/* Prepare a part of rows for products with matrices that want this kind, by an engine, which is not OpenBLAS:
+ * x [part.n_rows, part.n_inputs] f32, rows ldx apart; out: all prepared rows (kernels.h). All borrowed. */
+void sd_rows_prepare(sd_engine engine, sd_row_kind kind, sd_part part, const float* x, ptrdiff_t ldx,
                      int n_in, void* out);
 
 /* y[m, j] = Σ_k x[m, k] · matrix[j, k] for the outputs of panels [first, end), all rows, by an engine, which
- * is not OpenBLAS. x: n_rows rows of n_in inputs, prepared for the engine and the matrix's format, borrowed;
+ * is not OpenBLAS. x: n_rows rows of n_in inputs, prepared for the engine and the matrix, borrowed;
  * y [n_rows, 32 · (end − first)] f32, rows ldy apart, borrowed. */
 void sd_matrix_multiply(const sd_matrix* matrix, sd_engine engine, int first, int end, int n_rows,
                         const void* x, float* y, ptrdiff_t ldy);

@@ -16,8 +16,8 @@ static void prepare_f32(void* argument, int thread, int first, int end) {
     const mixture* mix = argument;
     int d = mix->pass->w->model->config.d_model;
     const sd_part part = {mix->pass->n_rows, first, end - first, 0, d};
-    sd_kernels_get()->prepare[SD_FORMAT_F32](part, mix->rows + (ptrdiff_t)first * d, d, d,
-                                             mix->pass->w->routing.input);
+    sd_kernels_get()->prepare[SD_ROWS_F32](part, mix->rows + (ptrdiff_t)first * d, d, d,
+                                           mix->pass->w->routing.input);
 }
 
 static void choose_experts(void* argument, int thread, int first, int end) {
@@ -30,15 +30,13 @@ static void choose_experts(void* argument, int thread, int first, int end) {
 static void gather_inputs(void* argument, int thread, int first, int end) {
     (void)thread;
     const mixture* mix = argument;
-    const sd_workspace* w = mix->pass->w;
-    const sd_routing* r = &w->routing;
-    int d = w->model->config.d_model;
-    const sd_expert_rows* expert = r->touched;
+    int d = mix->pass->w->model->config.d_model;
+    const sd_expert_rows* expert = mix->pass->w->routing.touched;
     for (int i = first, before = 0; i < end; i++) {
         for (; i >= before + expert->n_rows; expert++) before += expert->n_rows;
         const sd_part part = {expert->n_rows, i - before, 1, 0, d};
         const float* row = mix->rows + (ptrdiff_t)expert->rows[i - before] * d;
-        sd_rows_prepare(mix->pass->engine, w->model->numbers.weights, part, row, d, d, (void*)expert->input);
+        sd_rows_prepare(mix->pass->engine, expert->mlp->in.rows, part, row, d, d, (void*)expert->input);
     }
 }
 
@@ -88,7 +86,7 @@ void sd_mixture_run(const sd_pass* pass, int i, const float* rows, const void* i
     const sd_layer* layer = &w->model->layers[i];
     mixture mix = {pass, layer, rows};
     const void* unrounded = input;
-    if (w->model->numbers.weights != SD_FORMAT_F32) {
+    if (sd_layer_mlp(c, layer)->in.rows != SD_ROWS_F32) {
         sd_pass_loop_rows(pass, pass->n_rows, prepare_f32, &mix);
         unrounded = r->input;
     }

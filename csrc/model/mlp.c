@@ -42,8 +42,8 @@ void sd_mlp_activate(const sd_workspace* w, const sd_mlp* mlp, sd_engine engine,
                     activate(c, n_gates, projected, c->gated ? projected + n_gates : NULL));
         int column = group * SD_PANEL, n = mlp->width - column < SD_PANEL ? mlp->width - column : SD_PANEL;
         const sd_part part = {n_rows, 0, n_rows, column, n};
-        SD_PROFILED(SD_DOES_PREPARATION, sd_rows_prepare(engine, w->model->numbers.weights, part, projected,
-                                                         SD_PANEL, mlp->width, activated));
+        SD_PROFILED(SD_DOES_PREPARATION, sd_rows_prepare(engine, mlp->down.rows, part, projected, SD_PANEL,
+                                                         mlp->width, activated));
     }
 }
 

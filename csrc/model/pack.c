@@ -129,8 +129,8 @@ static int put_int4(uint8_t* block, tile_rows tile) {
 }
 
 /* Pack inputs k … k + n of the tile into the panel; the first row that cannot be packed, or -1. */
-static int put_tile(const sd_matrix* matrix, char* panel, tile_rows tile, int k, int n) {
-    switch (matrix->format) {
+static int put_tile(sd_format format, char* panel, tile_rows tile, int k, int n) {
+    switch (format) {
     case SD_FORMAT_F32: put_f32((float*)(void*)panel, tile, k, n); return -1;
     case SD_FORMAT_BF16: return put_bf16((uint16_t*)(void*)panel, tile, k, n);
     case SD_FORMAT_INT8:
@@ -158,7 +158,7 @@ static void read_tile(const sd_source* source, int r, int n_rows, int k, int n, 
     for (int j = 0; j < n_rows; j++) sd_source_read(source, r + j, k, n, tile[j]);
 }
 
-static void pack_by_tiles(job* j, char* panel, int r, int n_rows) {
+static void pack_by_tiles(job* j, const sd_place* panel, int r, int n_rows) {
     const sd_matrix* matrix = j->matrix;
     tile_rows tile;
     for (int k = 0; k < matrix->n_in; k += TILE) {
@@ -173,7 +173,7 @@ static void pack_by_tiles(job* j, char* panel, int r, int n_rows) {
                 return;
             }
         }
-        int bad_row = put_tile(matrix, panel, tile, k, n);
+        int bad_row = put_tile(panel->format, panel->at, tile, k, n);
         if (bad_row >= 0) {
             report(j, (long)(r + bad_row) * matrix->n_in + k);
             return;
@@ -212,10 +212,9 @@ static void pack_by_words(job* j, char* panel, int r, int n_rows) {
     }
 }
 
-static int same_words(const sd_matrix* matrix, const sd_source* source) {
-    if (source->number == SD_F32) return matrix->format == SD_FORMAT_F32 && source->col_stride == 4;
-    return source->number == SD_BF16 && matrix->format == SD_FORMAT_BF16 && source->col_stride == 2 &&
-           matrix->n_in % 2 == 0;
+static int same_words(sd_format format, int n_in, const sd_source* source) {
+    if (source->number == SD_F32) return format == SD_FORMAT_F32 && source->col_stride == 4;
+    return source->number == SD_BF16 && format == SD_FORMAT_BF16 && source->col_stride == 2 && n_in % 2 == 0;
 }
 
 /* Rows r … r + n_rows of the source to the rows of the plain matrix from `row` on. */
@@ -232,16 +231,15 @@ static void copy_plain(job* j, int r, int row, int n_rows) {
 static void pack_panels(void* argument, int thread, int first, int end) {
     (void)thread;
     job* j = argument;
-    int copied = same_words(j->matrix, j->source);
     for (int group = j->first + first; group < j->first + end; group++) {
         int r = group * SD_PANEL, n_rows = j->n_rows - r < SD_PANEL ? j->n_rows - r : SD_PANEL;
         int row = j->rows.first + r * j->rows.step;
         assert(row % SD_PANEL == 0 && row + n_rows <= j->matrix->n_out);
         if (j->matrix->plain) copy_plain(j, r, row, n_rows);
         if (j->matrix->panels == NULL) continue;
-        char* panel = sd_matrix_panel(j->matrix, row / SD_PANEL);
-        if (copied)
-            pack_by_words(j, panel, r, n_rows);
+        const sd_place* panel = &j->matrix->panels[row / SD_PANEL];
+        if (same_words(panel->format, j->matrix->n_in, j->source))
+            pack_by_words(j, panel->at, r, n_rows);
         else
             pack_by_tiles(j, panel, r, n_rows);
     }
@@ -269,7 +267,8 @@ sd_status sd_matrix_pack(sd_matrix* matrix, const sd_source* source, int n_rows,
         return sd_fail(SD_ERR_NOT_FINITE, "tensor %s: element [%d, %d] is %g, expected a finite number", name,
                        r, k, (double)value);
     const char* limits[SD_N_FORMATS] = {"", "3.39e38", "8.32e6", "5.24e5"};
+    sd_format format = matrix->panels[rows.first / SD_PANEL].format; /* of all panels of the source */
     return sd_fail(SD_ERR_VALUE,
                    "tensor %s: the block at [%d, %d] has a value too large for %s, expected below %s", name,
-                   r, k, sd_format_names[matrix->format], limits[matrix->format]);
+                   r, k, sd_format_names[format], limits[format]);
 }

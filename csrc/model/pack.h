@@ -16,15 +16,8 @@ typedef struct sd_source {
 /* Elements (row, col …) of a source as f32 [n], `out` borrowed. */
 void sd_source_read(const sd_source* source, int row, int col, int n, float* out);
 
-/* Where source row r goes: rows in groups of 32 can be laid out alternately with those of another
- * matrix, so that one thread has both a gate and its up projection. */
-typedef struct sd_rows {
-    int first; /* row of the matrix that source row 0 becomes */
-    int step;  /* 1: one after another; 2: every second group of 32 */
-} sd_rows;
-
-/* Pack n_rows of a source with n_threads reserved threads, rounding or quantising as the matrix's
- * format says. Fails on the first NaN or infinite value and on a value that the format cannot
+/* Pack n_rows of a source with n_threads reserved threads, rounding or quantising as the formats
+ * of its panels say. Fails on the first NaN or infinite value and on a value that the format cannot
  * hold, naming `name`; the matrix is then half-written. */
 sd_status sd_matrix_pack(sd_matrix* matrix, const sd_source* source, int n_rows, sd_rows rows,
                          const char* name, int n_threads);

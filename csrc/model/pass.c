@@ -32,7 +32,7 @@ void sd_pass_embed(const sd_pass* pass) {
 
 typedef struct preparation {
     const sd_pass* pass;
-    sd_format format;
+    sd_row_kind kind;
     const float* x; /* [n_rows, n] */
     int n_rows, n;
     sd_norm_weights norm;
@@ -56,18 +56,13 @@ static void prepare_rows(void* argument, int thread, int first, int end) {
         return;
     }
     const sd_part part = {p->n_rows, first, end - first, 0, p->n};
-    sd_rows_prepare(p->pass->engine, p->format, part, x, p->n, p->n, p->out);
+    sd_rows_prepare(p->pass->engine, p->kind, part, x, p->n, p->n, p->out);
 }
 
-void sd_pass_prepare_for(const sd_pass* pass, sd_format format, int n_rows, const float* x, int n,
-                         sd_norm_weights norm, void* out) {
-    preparation p = {pass, format, x, n_rows, n, norm, out};
+void sd_pass_prepare(const sd_pass* pass, const sd_matrix* matrix, int n_rows, const float* x, int n,
+                     sd_norm_weights norm, void* out) {
+    preparation p = {pass, matrix->rows, x, n_rows, n, norm, out};
     SD_PROFILED(SD_DOES_PREPARATION, sd_pass_loop_rows(pass, n_rows, prepare_rows, &p));
-}
-
-void sd_pass_prepare(const sd_pass* pass, int n_rows, const float* x, int n, sd_norm_weights norm,
-                     void* out) {
-    sd_pass_prepare_for(pass, pass->w->model->numbers.weights, n_rows, x, n, norm, out);
 }
 
 void sd_add_bias(int n_rows, int n, float* y, ptrdiff_t ldy, const float* bias) {
@@ -139,7 +134,7 @@ void sd_pass_multiply_rows(const sd_pass* pass, const float* x, ptrdiff_t ldx, v
                            sd_product product) {
     const sd_matrix* m = product.matrix;
     const sd_part all = {product.n_rows, 0, product.n_rows, 0, m->n_in};
-    sd_rows_prepare(pass->engine, m->format, all, x, ldx, m->n_in, prepared);
+    sd_rows_prepare(pass->engine, m->rows, all, x, ldx, m->n_in, prepared);
     product.x = prepared;
     sd_pass_multiply(pass, product);
 }

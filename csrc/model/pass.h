@@ -33,13 +33,10 @@ typedef struct sd_norm_weights {
  * the model's vocabulary are read as its last token. */
 void sd_pass_embed(const sd_pass* pass);
 
-/* Make the n_rows rows x [n_rows, n], normalised, the input of products: `out`, borrowed, prepared for the
- * model's number format; for OpenBLAS as they are, [n_rows, n]. */
-void sd_pass_prepare(const sd_pass* pass, int n_rows, const float* x, int n, sd_norm_weights norm, void* out);
-
-/* The same for the products of a matrix of another format than the model's. */
-void sd_pass_prepare_for(const sd_pass* pass, sd_format format, int n_rows, const float* x, int n,
-                         sd_norm_weights norm, void* out);
+/* Make the n_rows rows x [n_rows, n], normalised, the input of products: `out`, borrowed, prepared as
+ * the matrix wants them; for OpenBLAS as they are, [n_rows, n]. */
+void sd_pass_prepare(const sd_pass* pass, const sd_matrix* matrix, int n_rows, const float* x, int n,
+                     sd_norm_weights norm, void* out);
 
 /* A product of prepared rows with a matrix; all pointers borrowed. y = softcap(factor · (x · matrixᵀ +
  * bias)), and with `hidden` this is added to it. */

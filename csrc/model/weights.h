@@ -44,6 +44,13 @@ typedef struct sd_layer {
     sd_mlp* experts;    /* [n_experts], and the shared one, if there is one; NULL in a dense layer */
 } sd_layer;
 
+/* The feed-forward block that the rows of a layer are prepared for: the dense one, or that of the shared
+ * expert, or that of the first expert. */
+static inline const sd_mlp* sd_layer_mlp(const sd_config* config, const sd_layer* layer) {
+    if (layer->experts == NULL) return &layer->mlp;
+    return &layer->experts[config->experts.shared_width > 0 ? config->experts.n : 0];
+}
+
 /* Which numbers a model computes with, and by what. */
 typedef struct sd_numbers {
     sd_format weights; /* of the matrices */

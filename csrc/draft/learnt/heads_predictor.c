@@ -63,7 +63,8 @@ static void lay_out(heads_predictor* r, const sd_prediction* of) {
     r->output = target->head;
     r->output_bias = target->head_bias;
     if (!c->shared_output || r->options.heads->tokens == NULL) return;
-    r->output = sd_matrix_take(arena, target->head.format, SD_LAYOUT_PANELS, c->n_draft_vocab, c->d_model, 1);
+    r->output = sd_matrix_take(arena, target->head.panels[0].format, SD_LAYOUT_PANELS, c->n_draft_vocab,
+                               c->d_model, 1);
     size_t n_biases = target->head_bias ? (size_t)c->n_draft_vocab : 0;
     float* biases = sd_arena_take(arena, n_biases, sizeof *biases);
     r->output_bias = target->head_bias ? biases : NULL;
