@@ -13,8 +13,7 @@
 #include "format.h"
 
 typedef struct sd_row_block {
-    int32_t
-        start8; /* those bits, less OFFSET8 · Σ codes: OFFSET8 is 128 or 0, as the table of kernels has it */
+    int32_t start8; /* those bits, less OFFSET8 · Σ codes: 128 or 0, as the table of kernels has it */
     int32_t start4; /* the same for the offset 8 */
     float base;     /* 1.5 · 2^(23 + e): what is to be taken off; its bits are the start for the offset 0 */
     float sum;      /* 2^e · Σ codes */
