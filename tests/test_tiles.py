@@ -103,6 +103,64 @@ def test_a_prompt_has_the_bits_of_the_order(dtype: str) -> None:
     assert np.array_equal(decoder.forward([ids[0]], [-1]), expected["rows"][:1])
 
 
+ATTENTION: dict[str, Any] = LLAMA | {
+    "n_layer": 1, "n_head": 4, "n_kv_head": 2, "d_head": 24, "d_model": 64, "n_ctx": 400, "inv_freq": [1.0],
+    "rotations": [-1], "norm_eps": 1e-30, "output_norm": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("n_ids", [70, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "switches",
+    [{}, {"sliding_window": 40}, {"alibi": [0.5, 0.25, 0.125, 0.0625], "score_scales": [0.4]}],
+    ids=str,
+)
+def test_attention_has_the_bits_of_the_order(switches: dict[str, Any], n_ids: int) -> None:
+    """A norm leaves embeddings as they are, ±1; an MLP that adds nothing and no norm follow the attention."""
+    config = ATTENTION | switches
+    tensors = random_tensors(config)
+    tensors["token_embedding"] = np.sign(tensors["token_embedding"])
+    tensors["layers.0.attn_norm.weight"] = np.ones(64, np.float32)
+    tensors["layers.0.mlp_down.weight"] = np.zeros_like(tensors["layers.0.mlp_down.weight"])
+    rng = np.random.default_rng(3)
+    for part, deviation in (("attn_q", 0.5), ("attn_k", 0.5), ("attn_v", 1.0)):  # scores of deviation 80
+        weights = tensors[f"layers.0.{part}.weight"]
+        tensors[f"layers.0.{part}.weight"] = rng.normal(0, deviation, weights.shape).astype(np.float32)
+    ids = ids_of(n_ids)
+
+    def times(x: NDArray[Any], name: str) -> NDArray[Any]:
+        return reference.product(x, tensors[f"{name}.weight"], "bf16", "tiles")
+
+    x = tensors["token_embedding"][ids]
+    q, k, v = (times(x, f"layers.0.attn_{part}").reshape(n_ids, -1, 24) for part in "qkv")
+    distance = np.subtract.outer(np.arange(n_ids), np.arange(n_ids))
+    seen = (distance >= 0) & (distance < (config["sliding_window"] or n_ids))
+    scale = config.get("score_scales", [24**-0.5])[0]
+    attended = np.empty((n_ids, 4, 24), np.float32)
+    for head in range(4):
+        biases = None
+        if "alibi" in config:
+            biases = -(np.float32(config["alibi"][head]) * distance.astype(np.float32))
+        attended[:, head] = reference.attention_in_tiles(
+            q[:, head], k[:, head // 2], v[:, head // 2], seen, scale, biases
+        )
+    x = x + times(attended.reshape(n_ids, -1), "layers.0.attn_out")
+    expected = reference.product(x, tensors["head"], "bf16", "tiles")
+    assert np.array_equal(logits_of(model_of(config, tensors), ids), expected)
+
+
+def test_attention_of_a_cache_in_f32_rounds_what_it_reads() -> None:
+    """So it has the bits of one in bf16; texts that begin alike are branches of a tree."""
+    tensors, texts = random_tensors(LONG), [ids_of(90) + ids_of(n, seed=n) for n in (40, 70)]
+    models = [
+        build(LONG, tensors, dtype="bf16", cache_dtype=cache, prefill="tiles") for cache in ("bf16", "f32")
+    ]
+    flat, lengths = np.concatenate(texts).astype(np.int32), np.array([*map(len, texts)], np.int32)
+    scores = [_core.score_texts(model, (flat, lengths), np.ones(2, np.int32))[0] for model in models]
+    assert np.array_equal(*scores)
+    assert np.array_equal(*(logits_of(model, texts[1]) for model in models))
+
+
 @pytest.mark.parametrize("dtype", ["int8", "int4"])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_codes_in_tiles_are_multiplied_as_their_values_in_bf16(name: str, dtype: str) -> None:

@@ -58,6 +58,7 @@ static inline float v_largest_abs(vec x) {
     most = _mm_max_ps(most, _mm_movehl_ps(most, most));
     return _mm_cvtss_f32(_mm_max_ss(most, _mm_movehdup_ps(most)));
 }
+static inline float v_largest(vec x) { return v_largest_abs(x); }
 /* 32 codes, rounded to nearest even and cut off at ± 127, and the sums of both halves. */
 static inline void v_store_int8(int8_t* to, vec x, vec y, int sums[2]) {
     __m256i a = _mm256_cvtps_epi32(x.a), b = _mm256_cvtps_epi32(x.b);

@@ -28,6 +28,7 @@ typedef __m512 vec;
 #define v_round(a) _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
 /* Of the bits, which are ordered as the numbers are: sd_max_of_16 finds the same where one is NaN. */
 #define v_largest_abs(a) sd_float_from_bits((uint32_t)_mm512_reduce_max_epi32(_mm512_castps_si512(a)))
+#define v_largest(a) _mm512_reduce_max_ps(a)
 #define v_times_pow2(a, n) _mm512_scalef_ps(a, n)
 static inline vec v_keep_from(vec x, float low, vec y) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(low), _CMP_GE_OQ), y);

@@ -56,6 +56,13 @@ typedef struct sd_kernels {
      * SD_PANEL]. */
     sd_prepare_kernel prepare_tiles;
     sd_tiles_kernel tiles[SD_N_FORMATS];
+    /* The same for n_panels panels of bf16, the products with panel p at y + p · step, rows ldy apart. `add`:
+     * the sums go on from y. */
+    void (*add_tiles)(int n_rows, int n_panels, const void* x, const void* panels, int n_in, int add,
+                      float* y, ptrdiff_t ldy, ptrdiff_t step);
+    /* Rows 2i and 2i + 1 of x [2 n_pairs, SD_PANEL] bf16 as pairs of a panel: y [n_pairs, SD_PANEL, 2]; both
+     * borrowed. */
+    void (*pair_rows)(int n_pairs, const uint16_t* x, uint16_t* y);
 
     /* y[m, j] = fma(x[m, k], values[k, j], y[m, j]), k ascending. x: n_rows rows prepared as f32:
      * [⌈n_k / 32⌉][n_rows][32]; values [n_k, SD_PANEL], f32 or bf16. */
@@ -111,13 +118,27 @@ typedef struct sd_kernels {
     /* Rows of scores as panels of keys give them: x [n_chunks][n_rows][SD_PANEL], borrowed; lanes [n_rows,
      * SD_LANES], borrowed. Element i of a row belongs to lane i % SD_LANES.
      *
-     * lanes = the largest score of each lane. */
+     * lanes = the largest score of each lane, or what was there, if it is larger. */
     void (*largest_scores)(int n_rows, int n_chunks, const float* x, float* lanes);
     /* Elements first, first + 1, … of each row become exp((x − largest[m]) · factor), in place, with a factor
      * above 0; those before n_sum[m] are added to their lanes, ascending. largest, n_sum [n_rows], borrowed;
      * `first` is a multiple of SD_PANEL. */
     void (*weigh_scores)(int n_rows, int n_chunks, int first, float* x, const float* largest, float factor,
                          const int* n_sum, float* lanes);
+
+    /* The same in the order of tiles (docs/NUMERICS.md), where scores are taken in spans, and powers are
+     * coarse: exp(x) = 2^(x · log2 e), 0 below 2^-125. Rows lie as above; largest, rescale [n_rows],
+     * borrowed.
+     *
+     * largest[m] becomes the largest score of row m, or stays if it is larger; rescale[m] = exp((largest[m]
+     * before − after) · factor), 0 where both are -infinity. */
+    void (*raise_tiles)(int n_rows, int n_chunks, const float* x, float factor, float* largest,
+                        float* rescale);
+    /* x = x · factor, x [n] f32, in place; what is below 2^-126 then becomes 0. */
+    void (*fade)(int n, float* x, float factor);
+    /* Rows of scores become rows of 32 · n_chunks weights exp((x − largest[m]) · factor), prepared as
+     * prepare_tiles does, in place. Each weight is added to its lane before it is rounded. */
+    void (*weigh_tiles)(int n_rows, int n_chunks, float* x, const float* largest, float factor, float* lanes);
 
     /* Sampling: rows over the vocabulary. Weights are probabilities up to a factor, ≥ 0, f64.
      * Sums add element i to one of 8 lanes, lane i % 8, i ascending, then ((0+4)+(2+6)) +

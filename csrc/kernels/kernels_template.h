@@ -6,7 +6,7 @@
  *                           v_min, v_fma(a, b, c) = a·b + c, v_round (nearest, ties to even),
  *                           v_times_pow2(a, n) (a · 2^n, a and n normal, n integral in [−126, 127]),
  *                           v_keep_from(x, low, y) = y where x ≥ low, else +0
- *   v_abs, v_largest_abs (of a vector of absolute values), v_store_int8; rounded to bf16:
+ *   v_abs, v_largest_abs (of a vector of absolute values), v_largest, v_store_int8; rounded to bf16:
  *                           v_store_bf16 (as floats), v_to_bf16
  *   MAX_ROWS                rows of a panel block, 6 or 12: its sums must fit the registers
  *   MAX_ROWS_WIDE           up to this many rows all 32 outputs are computed at once, above 16
@@ -325,7 +325,7 @@ static void NAME(largest_scores)(int n_rows, int n_chunks, const float* x, float
         for (int m = 0; m < n_rows; m++, x += SD_PANEL) {
             vec here = v_max(v_load(x), v_load(x + SD_LANES));
             float* at = lanes + m * SD_LANES;
-            v_store(at, c == 0 ? here : v_max(v_load(at), here));
+            v_store(at, v_max(v_load(at), here));
         }
 }
 
@@ -350,6 +350,75 @@ static void NAME(weigh_scores)(int n_rows, int n_chunks, int first, float* x, co
         }
 }
 
+#define LARGEST_SUBNORMAL 0x1.fffffcp-127f
+
+/* 2^t for t ≤ 0, 0 below −125: t = n + r, |r| ≤ 1/2; a polynomial of degree 3 in r (error below 1.1e-4 of the
+ * result, 0 at r = 0), times 2^n. */
+#define LOWEST_POWER -125.0f
+INLINE vec v_coarse_power(vec t) {
+    vec c = v_max(t, v_set1(LOWEST_POWER));
+    vec n = v_round(c), r = v_sub(c, n);
+    vec p = v_fma(v_set1(0.05500832f), r, v_set1(0.24221115f));
+    p = v_fma(p, r, v_set1(0.69328302f));
+    p = v_fma(p, r, v_set1(1.0f));
+    return v_keep_from(t, LOWEST_POWER, v_times_pow2(p, n));
+}
+
+static void NAME(fade)(int n, float* x, float factor) {
+    FOR_EACH_16(n, i, m) {
+        vec v = v_mul(LOAD(x, i, m), v_set1(factor)), below = v_sub(v_set1(0.0f), v_abs(v));
+        STORE(x, i, m, v_sub(v, v_keep_from(below, -LARGEST_SUBNORMAL, v)));
+    }
+}
+
+#define LOG2_E 1.44269504f
+
+static void NAME(raise_tiles)(int n_rows, int n_chunks, const float* x, float factor, float* largest,
+                              float* rescale) {
+    for (int m = 0; m < n_rows; m++) {
+        const float* at = x + m * SD_PANEL;
+        vec most = v_max(v_load(at), v_load(at + SD_LANES));
+        for (int c = 1; c < n_chunks; c++) {
+            at += (ptrdiff_t)n_rows * SD_PANEL;
+            most = v_max(most, v_max(v_load(at), v_load(at + SD_LANES)));
+        }
+        float here = v_largest(most), before = largest[m];
+        largest[m] = here > before ? here : before;
+        rescale[m] = before - largest[m];
+    }
+    vec scale = v_set1(factor * LOG2_E);
+    FOR_EACH_16(n_rows, i, some)
+    STORE(rescale, i, some, v_coarse_power(v_mul(LOAD(rescale, i, some), scale)));
+}
+
+/* `pairs`, constant where this is inlined: rows are prepared as pairs of bf16, else as floats. */
+INLINE void weigh_rows_tiles(const int pairs, int n_rows, int n_chunks, float* x, const float* largest,
+                             float factor, float* lanes) {
+    const int row = pairs ? SD_BLOCK / 2 : SD_BLOCK;
+    float* to = x;
+    vec scale = v_set1(factor * LOG2_E);
+    for (int c = 0; c < n_chunks; c++)
+        for (int m = 0; m < n_rows; m++, x += SD_PANEL, to += row) {
+            vec shift = v_set1(largest[m]);
+            vec a = v_coarse_power(v_mul(v_sub(v_load(x), shift), scale));
+            vec b = v_coarse_power(v_mul(v_sub(v_load(x + SD_LANES), shift), scale));
+            float* at = lanes + m * SD_LANES;
+            v_store(at, v_add(v_add(v_load(at), a), b));
+            if (pairs) {
+                v_store_pairs(to, a);
+                v_store_pairs(to + SD_LANES / 2, b);
+            } else {
+                v_store_bf16(to, a);
+                v_store_bf16(to + SD_LANES, b);
+            }
+        }
+}
+
+static void NAME(weigh_tiles)(int n_rows, int n_chunks, float* x, const float* largest, float factor,
+                              float* lanes) {
+    weigh_rows_tiles(0, n_rows, n_chunks, x, largest, factor, lanes);
+}
+
 static void NAME(to_bf16)(int n, const float* x, uint16_t* y) {
     int i = 0;
     for (; i + SD_LANES <= n; i += SD_LANES) v_to_bf16(y + i, v_load(x + i));
@@ -371,6 +440,8 @@ static const sd_kernels NAME(table) = {
     .panel = {NAME(panel_f32), NAME(panel_bf16), NAME(panel_int8), NAME(panel_int4)},
     .prepare_tiles = NAME(prepare_tiles),
     .tiles = {NULL, NAME(tiles_bf16), NAME(tiles_int8), NAME(tiles_int4)},
+    .add_tiles = NAME(add_tiles),
+    .pair_rows = NAME(pair_rows),
     .add_values_f32 = NAME(add_values_f32),
     .add_values_bf16 = NAME(add_values_bf16),
     .to_bf16 = NAME(to_bf16),
@@ -394,6 +465,9 @@ static const sd_kernels NAME(table) = {
     .softmax = NAME(softmax),
     .largest_scores = NAME(largest_scores),
     .weigh_scores = NAME(weigh_scores),
+    .raise_tiles = NAME(raise_tiles),
+    .fade = NAME(fade),
+    .weigh_tiles = NAME(weigh_tiles),
     .argmax = NAME(argmax),
     .weigh = NAME(weigh),
     .mass = NAME(mass),

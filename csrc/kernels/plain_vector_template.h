@@ -40,6 +40,13 @@ static inline float v_largest_abs(vec v) {
     for (int i = 0; i < SD_LANES; i++) largest = f[i] > largest ? f[i] : largest;
     return largest;
 }
+static inline float v_largest(vec v) {
+    float f[SD_LANES];
+    v_store(f, v);
+    float largest = f[0];
+    for (int i = 1; i < SD_LANES; i++) largest = f[i] > largest ? f[i] : largest;
+    return largest;
+}
 static inline void v_store_int8(int8_t* to, vec a, vec b, int sums[2]) {
     float f[2 * SD_LANES];
     v_store(f, a);

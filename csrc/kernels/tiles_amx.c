@@ -250,4 +250,37 @@ INLINE void multiply_panels(const sd_format format, int n_rows, const char* x, c
 DEFINE_TILES(sdk_tiles_bf16_amx, SD_FORMAT_BF16)
 DEFINE_TILES(sdk_tiles_int8_amx, SD_FORMAT_INT8)
 DEFINE_TILES(sdk_tiles_int4_amx, SD_FORMAT_INT4)
+
+/* Panels of bf16 times n_rows of n_all rows, blocks of 32 or one smaller block. Each panel meets all blocks
+ * before the next. */
+static void add_panels(int n_all, int n_rows, int n_panels, const char* x, const char* panels, int n_in,
+                       int add, float* y, ptrdiff_t ldy, ptrdiff_t step) {
+    _Alignas(64) char made[PART * CHUNK_BYTES];
+    const int n_blocks = (int)sd_blocks((size_t)n_in);
+    const size_t panel_bytes = sd_panel_bytes(SD_FORMAT_BF16, (size_t)n_in);
+    const ptrdiff_t ldx = (ptrdiff_t)n_all * TILE_BYTES;
+    if (n_rows == 0) return;
+    shape_for(n_rows < 2 * TILE_ROWS ? n_rows : 2 * TILE_ROWS);
+    for (int p = 0; p < n_panels; p++, panels += panel_bytes, y += step)
+        for (int b = 0; b < n_blocks; b += PART) {
+            int n = n_blocks - b < PART ? n_blocks - b : PART;
+            size_t at = (size_t)b * CHUNK_BYTES, whole = (size_t)n * CHUNK_BYTES;
+            size_t bytes = panel_bytes - at < whole ? panel_bytes - at : whole;
+            const char *w = part_in_bf16(SD_FORMAT_BF16, panels + at, bytes, n, made), *from = x + b * ldx;
+            ahead none = {0};
+            for (int m = 0; m < n_rows; m += 2 * TILE_ROWS, from += 2 * TILE_ROWS * TILE_BYTES)
+                if (n_rows - m > TILE_ROWS)
+                    tile_block(1, from, ldx, w, n, add || b > 0, &none, y + m * ldy, ldy);
+                else
+                    tile_block(0, from, ldx, w, n, add || b > 0, &none, y + m * ldy, ldy);
+        }
+}
+
+void sdk_add_tiles_amx(int n_rows, int n_panels, const void* x, const void* panels, int n_in, int add,
+                       float* y, ptrdiff_t ldy, ptrdiff_t step) {
+    int whole = n_rows / (2 * TILE_ROWS) * (2 * TILE_ROWS);
+    add_panels(n_rows, whole, n_panels, x, panels, n_in, add, y, ldy, step);
+    add_panels(n_rows, n_rows - whole, n_panels, (const char*)x + (ptrdiff_t)whole * TILE_BYTES, panels, n_in,
+               add, y + whole * ldy, ldy, step);
+}
 #endif

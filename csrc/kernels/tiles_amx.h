@@ -20,6 +20,14 @@ void sdk_shape_tiles(const sd_tile_shape* shapes, int n);
 /* As prepare of sd_kernels (kernels.h): chunks of pairs of bf16, whatever thresholds say. */
 void sdk_prepare_pairs_avx512(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out);
 
+/* As weigh_tiles of sd_kernels: such rows. */
+void sdk_weigh_pairs_avx512(int n_rows, int n_chunks, float* x, const float* largest, float factor,
+                            float* lanes);
+
+/* As add_tiles of sd_kernels, of such rows. */
+void sdk_add_tiles_amx(int n_rows, int n_panels, const void* x, const void* panels, int n_in, int add,
+                       float* y, ptrdiff_t ldy, ptrdiff_t step);
+
 /* As tiles of sd_kernels, of such rows. */
 void sdk_tiles_bf16_amx(int n_rows, const void* x, const void* panels, int n_panels, int n_in, float* y,
                         ptrdiff_t ldy);

@@ -98,18 +98,19 @@ INLINE void multiply_chunk(int n_rows, const float* x, const uint16_t* chunk, in
     }
 }
 
-/* All rows times a panel, whose missing inputs are zeros where there are codes. */
+/* All rows times a panel, whose missing inputs are zeros where there are codes. `add`: the sums go on from
+ * y. */
 INLINE void multiply_tiles(const sd_format format, int n_rows, const float* x, const char* panel, int n_in,
-                           float* y, ptrdiff_t ldy) {
+                           int add, float* y, ptrdiff_t ldy) {
     const ptrdiff_t bytes = (ptrdiff_t)sd_panel_bytes(format, SD_BLOCK);
     uint16_t dequantised[SD_BLOCK * SD_PANEL];
     for (int k = 0; k < n_in; k += SD_BLOCK, panel += bytes, x += (ptrdiff_t)n_rows * SD_BLOCK) {
         if (format == SD_FORMAT_BF16) {
             int n_pairs = ((n_in - k < SD_BLOCK ? n_in - k : SD_BLOCK) + 1) / 2;
-            multiply_chunk(n_rows, x, (const uint16_t*)(const void*)panel, n_pairs, k > 0, y, ldy);
+            multiply_chunk(n_rows, x, (const uint16_t*)(const void*)panel, n_pairs, add || k > 0, y, ldy);
         } else {
             dequantise(format == SD_FORMAT_INT4, (const uint8_t*)panel, dequantised);
-            multiply_chunk(n_rows, x, dequantised, SD_BLOCK / 2, k > 0, y, ldy);
+            multiply_chunk(n_rows, x, dequantised, SD_BLOCK / 2, add || k > 0, y, ldy);
         }
     }
 }
@@ -119,8 +120,23 @@ INLINE void multiply_tiles(const sd_format format, int n_rows, const float* x, c
                            ptrdiff_t ldy) {                                                                 \
         const char* panel = panels;                                                                         \
         for (int p = 0; p < n_panels; p++, panel += sd_panel_bytes(format, (size_t)n_in))                   \
-            FLUSHED(multiply_tiles(format, n_rows, x, panel, n_in, y + (ptrdiff_t)p * SD_PANEL, ldy));      \
+            FLUSHED(multiply_tiles(format, n_rows, x, panel, n_in, 0, y + (ptrdiff_t)p * SD_PANEL, ldy));   \
     }
 DEFINE_TILES(tiles_bf16, SD_FORMAT_BF16)
 DEFINE_TILES(tiles_int8, SD_FORMAT_INT8)
 DEFINE_TILES(tiles_int4, SD_FORMAT_INT4)
+
+static void NAME(add_tiles)(int n_rows, int n_panels, const void* x, const void* panels, int n_in, int add,
+                            float* y, ptrdiff_t ldy, ptrdiff_t step) {
+    const char* panel = panels;
+    for (int p = 0; p < n_panels; p++, panel += sd_panel_bytes(SD_FORMAT_BF16, (size_t)n_in), y += step)
+        FLUSHED(multiply_tiles(SD_FORMAT_BF16, n_rows, x, panel, n_in, add, y, ldy));
+}
+
+static void NAME(pair_rows)(int n_pairs, const uint16_t* x, uint16_t* y) {
+    for (int i = 0; i < n_pairs; i++, x += 2 * SD_PANEL, y += 2 * SD_PANEL)
+        for (int j = 0; j < SD_PANEL; j++) {
+            y[2 * j] = x[j];
+            y[2 * j + 1] = x[SD_PANEL + j];
+        }
+}

@@ -73,7 +73,8 @@ static void fill_biases(const site* a, int head, int position, span s, float* bi
     const sd_attention* at = a->attention;
     if (at->attended == SD_ATTEND_OWN) {
         sd_distance_biases_before(at->model, at->layer, head, position, 0, position + 1, bias);
-        sd_distance_biases_after(at->model, at->layer, head, at->n_keys - position - 1, bias + position + 1);
+        sd_distance_biases_after(at->model, at->layer, head, 1, at->n_keys - position - 1,
+                                 bias + position + 1);
         return;
     }
     const sd_cache* cache = at->cache;
@@ -100,13 +101,6 @@ static void adjust_scores(const site* a, int head, int position, float* weights,
         if (c->attn_softcap > 0.0f) k->softcap(n, scores, c->attn_softcap);
         if (biased) k->add(1, n, scores, n, bias + slot - s.first, n);
     }
-}
-
-/* How many of the first pending nodes are a chain. */
-static int chain_length(const sd_cache* cache) {
-    int n = 0;
-    while (n < cache->n_pending && cache->parents[n] == n - 1) n++;
-    return n;
 }
 
 /* Mask the slots of the tree that are not on the way up from the node, and what lies before the window. The
@@ -189,6 +183,7 @@ static void begin_softmax(const site* a, softmax* rows, int n_rows, int first, s
     for (int r = 0; r < n_rows; r++)
         begin_row(a, rows, r, (first + r) / group, a->attention->kv_head * group + (first + r) % group,
                   weights + (ptrdiff_t)r * SD_PANEL, (ptrdiff_t)n_rows * SD_PANEL, s);
+    for (int i = 0; i < n_rows * SD_LANES; i++) rows->lanes[i] = -INFINITY;
     k->largest_scores(n_rows, sd_matrix_panels(s.end - s.first), weights, rows->lanes);
     for (int r = 0; r < n_rows; r++) rows->largest[r] = k->max(SD_LANES, rows->lanes + r * SD_LANES);
     memset(rows->lanes, 0, (size_t)n_rows * SD_LANES * sizeof(float));
@@ -322,7 +317,7 @@ static int rows_together(const sd_attention* at, const sd_attention_scratch* scr
 void sd_attention_run(const sd_attention* at, const sd_attention_scratch* scratch) {
     const sd_kernels* k = sd_kernels_get();
     const site a = {at, &at->model->config.layers[at->layer], &at->model->layers[at->layer], scratch,
-                    at->cache ? chain_length(at->cache) : 0};
+                    at->cache ? sd_cache_chain(at->cache) : 0};
     int d_head = a.config->d_head, group = a.config->n_head / a.config->n_kv_head;
     ptrdiff_t first_query = (ptrdiff_t)at->kv_head * group * d_head;
     ptrdiff_t ld_output = (ptrdiff_t)sd_value_panels(d_head) * SD_PANEL;

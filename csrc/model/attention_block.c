@@ -1,5 +1,6 @@
 #include "attention_block.h"
 
+#include "attention_tiles.h"
 #include "encoded.h"
 #include "kernels.h"
 #include "profile.h"
@@ -36,6 +37,33 @@ static sd_attention rows_of(const block* b, sd_attended attended, int kv_head, p
                           .ldo = d_q};
 }
 
+/* Rows whose queries, keys and values are asked for before their turn: the rows of a slice lie far apart, and
+ * not in a near cache. */
+#define ROWS_AHEAD 4
+
+static void fetch(const float* from, int n) {
+    for (int i = 0; i < n; i += SD_ALIGNMENT / (int)sizeof *from) __builtin_prefetch(from + i);
+}
+
+static void fetch_row(const block* b, int kv_head, ptrdiff_t row) {
+    const sd_layer_config* own = config_of(b);
+    const sd_workspace* w = b->pass->w;
+    const float* from = w->qkv + row * w->ld_qkv;
+    int d_head = own->d_head, group = own->n_head / own->n_kv_head;
+    fetch(from + (ptrdiff_t)kv_head * group * d_head, group * d_head);
+    fetch(from + sd_keys_column(own) + (ptrdiff_t)kv_head * d_head, d_head);
+    fetch(from + sd_values_column(own) + (ptrdiff_t)kv_head * d_head, d_head);
+}
+
+/* Run the attention of rows to their own text or source. */
+static void run(const block* b, const sd_attention* attention, int thread) {
+    sd_workspace* w = b->pass->w;
+    if (b->pass->engine == SD_ENGINE_TILES)
+        sd_attention_run_tiles(attention, &w->attention_tiles[thread]);
+    else
+        sd_attention_run(attention, &w->attention[thread]);
+}
+
 /* What the attention of a (sequence, key/value head) pair reads first. With one sequence it is likely in a
  * cache; of a text that begins there is nothing yet. */
 static sd_soon soon_of(const block* b, int pair) {
@@ -57,16 +85,18 @@ static void attend_to_texts(void* argument, int thread, int pair, int end) {
         const sd_key_values* keys = &cache->layers[b->layer];
         int kv_head = pair % n_kv_head, first = cache->n_pending - branch->n_new;
         ptrdiff_t row = row_of(b->pass, branch);
-        for (int i = 0; i < branch->n_new; i++)
+        for (int i = 0; i < branch->n_new; i++) {
+            if (i + ROWS_AHEAD < branch->n_new) fetch_row(b, kv_head, row + i + ROWS_AHEAD);
             sd_attention_store(w->model, b->layer, kv_head, &w->angles,
                                cache->n_committed + cache->depths[first + i], w->qkv + (row + i) * w->ld_qkv,
                                keys, cache->n_committed + first + i);
+        }
         sd_attention attention = rows_of(b, SD_ATTEND_TEXT, kv_head, row, branch->n_new);
         attention.keys = keys;
         attention.cache = cache;
         sd_soon soon = soon_of(b, pair + 1);
         attention.soon = &soon;
-        sd_attention_run(&attention, &w->attention[thread]);
+        run(b, &attention, thread);
     }
 }
 
@@ -85,7 +115,8 @@ static void store_source(void* argument, int thread, int pair, int end) {
 }
 
 /* Rows of a source that one piece of work attends with: as many as are computed together. */
-static int rows_together(const sd_layer_config* layer) {
+static int rows_together(const sd_pass* pass, const sd_layer_config* layer) {
+    if (pass->engine == SD_ENGINE_TILES) return SD_TILE_SOURCE_ROWS;
     int rows = SD_ATTENTION_ROWS / (layer->n_head / layer->n_kv_head);
     return rows > 1 ? rows : 1;
 }
@@ -93,8 +124,7 @@ static int rows_together(const sd_layer_config* layer) {
 /* Rows of a source: (key/value head, some rows) pairs. */
 static void attend_to_source(void* argument, int thread, int pair, int end) {
     const block* b = argument;
-    sd_workspace* w = b->pass->w;
-    int together = rows_together(config_of(b)), n_rows = b->pass->n_rows;
+    int together = rows_together(b->pass, config_of(b)), n_rows = b->pass->n_rows;
     int n_pieces = (n_rows + together - 1) / together;
     for (; pair < end; pair++) {
         int row = pair % n_pieces * together, n = n_rows - row < together ? n_rows - row : together;
@@ -102,7 +132,7 @@ static void attend_to_source(void* argument, int thread, int pair, int end) {
         attention.keys = b->pass->keys;
         attention.n_keys = n_rows;
         attention.position = row;
-        sd_attention_run(&attention, &w->attention[thread]);
+        run(b, &attention, thread);
     }
 }
 
@@ -162,7 +192,7 @@ static void project_back(const sd_pass* pass, const sd_matrix* matrix, const flo
 
 static void attend(const sd_pass* pass, const sd_layer_config* own, block* b) {
     if (pass->keys) {
-        int together = rows_together(own), n_pieces = (pass->n_rows + together - 1) / together;
+        int together = rows_together(pass, own), n_pieces = (pass->n_rows + together - 1) / together;
         sd_team_run(&pass->team, sd_matrix_panels(pass->n_rows) * own->n_kv_head, 1, store_source, b);
         sd_team_run(&pass->team, n_pieces * own->n_kv_head, 1, attend_to_source, b);
     } else {

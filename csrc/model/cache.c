@@ -97,6 +97,12 @@ sd_status sd_cache_grow(sd_cache* cache, const int32_t* tokens, const int32_t* p
     return SD_OK;
 }
 
+int sd_cache_chain(const sd_cache* cache) {
+    int n = 0;
+    while (n < cache->n_pending && cache->parents[n] == n - 1) n++;
+    return n;
+}
+
 float* sd_cache_tapped(const sd_cache* c, int slot, int layer) {
     size_t d_model = (size_t)c->model->config.d_model;
     return c->tapped + ((size_t)slot * (size_t)c->taps.n + (size_t)sd_taps_find(&c->taps, layer)) * d_model;

@@ -84,6 +84,9 @@ static inline int sd_slice_length(const sd_cache* cache, int n) {
     return n < most ? n : most;
 }
 
+/* How many of the first pending nodes are a chain, each the child of the one before it. */
+int sd_cache_chain(const sd_cache* cache);
+
 /* Count the last n tokens, a slice of a prompt that has just been committed, in n_prompt. */
 void sd_cache_count_prompt(sd_cache* cache, int n);
 

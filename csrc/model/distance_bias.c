@@ -40,12 +40,11 @@ void sd_distance_biases_before(const sd_model* model, int layer, int head, int p
     }
 }
 
-void sd_distance_biases_after(const sd_model* model, int layer, int head, int n, float* bias) {
+void sd_distance_biases_after(const sd_model* model, int layer, int head, int distance, int n, float* bias) {
     const sd_config* c = &model->config;
-    for (int distance = 1, bucket = bucket_of(c, 1); distance <= n; bucket++) {
+    for (int i = 0, bucket = bucket_of(c, distance); i < n; bucket++) {
         float value = bucket_bias(model, layer, head, c->n_buckets + bucket);
         int last = bucket + 1 == c->n_buckets;
-        for (; distance <= n && (last || distance < c->bucket_starts[bucket + 1]); distance++)
-            bias[distance - 1] = value;
+        for (; i < n && (last || distance + i < c->bucket_starts[bucket + 1]); i++) bias[i] = value;
     }
 }

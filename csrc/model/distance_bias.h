@@ -12,7 +12,8 @@ float sd_distance_bias(const sd_model* model, int layer, int head, int distance)
 void sd_distance_biases_before(const sd_model* model, int layer, int head, int position, int first, int n,
                                float* bias);
 
-/* bias [n], borrowed: of the n keys after a row, in an encoder: they have buckets of their own. */
-void sd_distance_biases_after(const sd_model* model, int layer, int head, int n, float* bias);
+/* bias [n], borrowed: of keys distance, distance + 1, … positions after the row, in an encoder: they have
+ * buckets of their own. */
+void sd_distance_biases_after(const sd_model* model, int layer, int head, int distance, int n, float* bias);
 
 #endif

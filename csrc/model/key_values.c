@@ -72,6 +72,36 @@ void sd_key_values_store(const sd_key_values* kv, int head, int slot, const floa
     }
 }
 
+void sd_key_values_gather_keys(const sd_key_values* kv, int head, const int* slots, uint16_t* panel) {
+    memset(panel, 0, sd_panel_bytes(SD_FORMAT_BF16, (size_t)kv->d_head));
+    for (int d = 0; d < kv->d_head; d++) {
+        float wide[SD_PANEL] = {0};
+        uint16_t rounded[SD_PANEL] = {0};
+        for (int i = 0; i < SD_PANEL; i++) {
+            if (slots[i] < 0) continue;
+            char* from = key_panel(kv, head, slots[i] / SD_PANEL);
+            if (kv->format == SD_FORMAT_F32)
+                wide[i] = *key_f32(from, slots[i], d);
+            else
+                rounded[i] = *key_bf16(from, slots[i], d);
+        }
+        if (kv->format == SD_FORMAT_F32) sd_kernels_get()->to_bf16(SD_PANEL, wide, rounded);
+        for (int i = 0; i < SD_PANEL; i++) panel[(d / 2 * SD_PANEL + i) * 2 + d % 2] = rounded[i];
+    }
+}
+
+void sd_key_values_gather_values(const sd_key_values* kv, int head, int p, const int* slots, uint16_t* rows) {
+    for (int i = 0; i < SD_PANEL; i++, rows += SD_PANEL) {
+        const void* from = slots[i] < 0 ? NULL : value_row(kv, head, p, slots[i]);
+        if (from == NULL)
+            memset(rows, 0, SD_PANEL * sizeof *rows);
+        else if (kv->format == SD_FORMAT_F32)
+            sd_kernels_get()->to_bf16(SD_PANEL, from, rows);
+        else
+            memcpy(rows, from, SD_PANEL * sizeof *rows);
+    }
+}
+
 void sd_key_values_copy_slot(const sd_key_values* kv, int from, const sd_key_values* other, int to) {
     for (int head = 0; head < kv->n_kv_head; head++) {
         char* source = key_panel(kv, head, from / SD_PANEL);

@@ -48,6 +48,12 @@ void sd_request(const sd_soon* soon, int share, int n_shares);
 /* Store the key and value rows [d_head] of a slot. Slots do not depend on each other. */
 void sd_key_values_store(const sd_key_values* kv, int head, int slot, const float* key, const float* value);
 
+/* Keys of one head in slots [32] as a panel in bf16, [d_head in pairs][32][2]; -1: no slot, zeros. */
+void sd_key_values_gather_keys(const sd_key_values* kv, int head, const int* slots, uint16_t* panel);
+
+/* The value columns of panel p in slots [32] as rows [32][32] in bf16; -1: no slot, zeros. */
+void sd_key_values_gather_values(const sd_key_values* kv, int head, int p, const int* slots, uint16_t* rows);
+
 /* Copy all heads of slot `from` to slot `to` of another layer of the same sizes but for its slots, or of the
  * same. */
 void sd_key_values_copy_slot(const sd_key_values* kv, int from, const sd_key_values* other, int to);

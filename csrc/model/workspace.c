@@ -1,5 +1,6 @@
 #include "workspace.h"
 
+#include "attention_tiles.h"
 #include "gemm.h"
 #include "library.h"
 
@@ -47,6 +48,8 @@ static void lay_out(sd_workspace* w) {
     for (int t = 0; t < w->n_threads; t++) {
         w->projected[t] = sd_arena_take(arena, projected, sizeof(float));
         w->attention[t] = sd_attention_take(arena, c, w->max_slots);
+        if (sd_prompt_engine(w->model) == SD_ENGINE_TILES)
+            w->attention_tiles[t] = sd_attention_tiles_take(arena, c, w->max_slots);
     }
 }
 

@@ -61,6 +61,7 @@ typedef struct sd_workspace {
     /* [2, max_rows, SD_PANEL] gate and up of one group, or a slice of OpenBLAS, each thread's own */
     float* projected[SD_MAX_THREADS];
     sd_attention_scratch attention[SD_MAX_THREADS];
+    sd_attention_tiles attention_tiles[SD_MAX_THREADS]; /* where prompts or sources are in tiles */
     sd_routing routing; /* of the layer with experts that runs, or has run last */
     /* Layers with experts that have run so far, and experts that they have read, the shared ones not among
      * them */

@@ -1,5 +1,6 @@
 #include "hooks.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "forward.h"
@@ -103,6 +104,7 @@ static PyObject* weigh_scores(PyObject* module, PyObject* args) {
     if (weights == NULL || largest == NULL || sums == NULL) goto done;
     const sd_kernels* k = sd_kernels_get();
     memcpy(to, scores.buf, (size_t)scores.len);
+    for (int i = 0; i < n_rows * SD_LANES; i++) most[i] = -INFINITY;
     k->largest_scores(n_rows, n_chunks, to, most);
     for (int m = 0; m < n_rows; m++) largest_of[m] = k->max(SD_LANES, most + m * SD_LANES);
     memset(lanes, 0, (size_t)n_rows * SD_LANES * sizeof *lanes);

@@ -7,6 +7,7 @@ is how SpecInfer (arXiv 2305.09781) verifies a tree. Nothing else of the package
 cannot hide on both sides of a comparison.
 """
 
+from specdec.reference.attention import attention_in_tiles
 from specdec.reference.beam import beam_search
 from specdec.reference.decode import decode
 from specdec.reference.decoder import encode, logits, tree_logits
@@ -57,6 +58,7 @@ __all__ = [
     "Candidate",
     "accept_probability",
     "adjusted_logits",
+    "attention_in_tiles",
     "beam_search",
     "block",
     "classical",

@@ -177,16 +177,9 @@ def product(x: ArrayLike, weights: ArrayLike, dtype: str, engine: str = "rows") 
     if engine == "tiles" and dtype == "f32":
         raise ValueError(f"dtype is {dtype!r}, expected 'bf16', 'int8' or 'int4' for the order of tiles")
     if engine == "tiles":
-        one = np.float32(1)
         if dtype != "bf16":
             weights = stored(weights, dtype) + np.float32(0)  # which makes -0 +0
-        x, weights = (_flush(round_bf16(_padded(rows, BLOCK))) for rows in (_flush(x), weights))
-        for first in range(0, x.shape[1], BLOCK):
-            even = odd = np.zeros_like(total)
-            for k in range(first, first + BLOCK, 2):
-                even = _flushed_fma(x[:, k, None], weights[:, k], even)
-                odd = _flushed_fma(x[:, k + 1, None], weights[:, k + 1], odd)
-            total = _flushed_fma(one, _flushed_fma(one, even, odd), total)
+        total = add_tiles(total, x, weights)
     elif dtype == "f32":
         for k in range(x.shape[1]):
             total = fma(x[:, k, None], weights[:, k], total)
@@ -202,6 +195,19 @@ def product(x: ArrayLike, weights: ArrayLike, dtype: str, engine: str = "rows") 
         for b in range(x_blocks.shape[1]):
             block_sum = (x_blocks[:, b] @ w_blocks[:, b].T).astype(np.float32)  # below 2**24, so exact
             total = fma(block_sum * x_scales[:, b, None], w_scales[:, b].astype(np.float32), total)
+    return total
+
+
+def add_tiles(total: Array, x: Array, weights: Array) -> Array:
+    """The sums of `product` in the order of tiles, going on from `total`: both sides are rounded to bf16."""
+    one = np.float32(1)
+    x, weights = (_flush(round_bf16(_padded(rows, BLOCK))) for rows in (_flush(x), weights))
+    for first in range(0, x.shape[1], BLOCK):
+        even = odd = np.zeros_like(total)
+        for k in range(first, first + BLOCK, 2):
+            even = _flushed_fma(x[:, k, None], weights[:, k], even)
+            odd = _flushed_fma(x[:, k + 1, None], weights[:, k + 1], odd)
+        total = _flushed_fma(one, _flushed_fma(one, even, odd), total)
     return total
 
 

@@ -1,0 +1,337 @@
+#include "attention_tiles.h"
+
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+
+#include "distance_bias.h"
+#include "kernels.h"
+
+/* Positions whose scores are computed together begin at a multiple of this number: bits depend on it. */
+#define SPAN 128
+
+sd_attention_tiles sd_attention_tiles_take(sd_arena* arena, const sd_config* c, int n_slots) {
+    size_t rows = SD_TILE_ATTENTION_ROWS, d_head = (size_t)sd_widest(c, sd_head_size);
+    size_t columns = (size_t)sd_value_panels((int)d_head) * SD_PANEL,
+           padded = (size_t)sd_whole_panels(n_slots);
+    size_t together = padded < SPAN ? padded : SPAN;
+    return (sd_attention_tiles){
+        .queries = sd_arena_take(arena, rows, d_head * sizeof(float)),
+        .prepared = sd_arena_take(arena, rows, sd_prepared_bytes(d_head)),
+        .scores = sd_arena_take(arena, rows, sd_prepared_bytes(SPAN)),
+        .key_panel = sd_arena_take(arena, sd_panel_bytes(SD_FORMAT_BF16, d_head), 1),
+        .value_rows = sd_arena_take(arena, (size_t)SD_BLOCK * SD_PANEL, sizeof(uint16_t)),
+        .values = sd_arena_take(arena, (size_t)sd_whole_panels(n_slots), columns * sizeof(uint16_t)),
+        .output = sd_arena_take(arena, rows, columns * sizeof(float)),
+        .bias = sd_has_distance_bias(c) ? sd_arena_take(arena, rows + SPAN, sizeof(float)) : NULL,
+    };
+}
+
+/* Rows whose positions follow each other on one path of the tree, or rows of a source. */
+typedef struct run {
+    const sd_attention* attention;
+    const sd_layer_config* config;
+    const sd_attention_tiles* scratch;
+    int row, n_rows;
+    int position;   /* of the first row */
+    int first, end; /* positions that are attended to by some row; `first` is that of a panel */
+    int n_same;     /* positions below it are in the slots of their numbers */
+    int node;       /* the pending node of the last row; those above it are in the other slots */
+} run;
+
+/* Rows of a run and query heads that are computed together. Pair m of row and head is row m / n_heads, head
+ * m % n_heads of them. */
+typedef struct block {
+    const run* run;
+    int row, n_rows;
+    int head, n_heads;
+    int position, first, end; /* as of the run */
+} block;
+
+/* Some positions, from that of a panel on. */
+typedef struct span {
+    int first, n_panels;
+} span;
+
+static int n_pairs(const block* b) { return b->n_rows * b->n_heads; }
+
+/* Scores of pairs from `pair` on with the keys of panel p of a span, [.., SD_PANEL]. */
+static float* scores_at(const block* b, int p, int pair) {
+    return b->run->scratch->scores + ((ptrdiff_t)p * n_pairs(b) + pair) * SD_PANEL;
+}
+
+/* -------------------------------------------------------------------------------- keys and values */
+
+/* Are 32 positions, as far as they are attended to, in slots that lie so too, in bf16? */
+static int lie_so(const run* r, int first) {
+    int end = first + SD_PANEL < r->end ? first + SD_PANEL : r->end;
+    return r->attention->keys->format == SD_FORMAT_BF16 && end <= r->n_same;
+}
+
+/* The slots of 32 positions; -1: not attended to. */
+static void find_slots(const run* r, int first, int slots[SD_PANEL]) {
+    const sd_cache* cache = r->attention->cache;
+    for (int i = 0; i < SD_PANEL; i++)
+        slots[i] = first + i < r->end && first + i < r->n_same ? first + i : -1;
+    if (cache == NULL) return;
+    for (int up = r->node; up >= 0; up = cache->parents[up]) {
+        int position = cache->n_committed + cache->depths[up];
+        if (position < r->n_same || position < first) return;
+        if (position < first + SD_PANEL) slots[position - first] = cache->n_committed + up;
+    }
+}
+
+/* Panels of keys from that of position `first` on, up to n: how many lie one after the other, and where. */
+static int key_panels(const run* r, int first, int n, const void** panels) {
+    const sd_attention* at = r->attention;
+    int more = 0, run = sd_key_values_run(at->keys, first) / SD_PANEL;
+    while (more < n && more < run && lie_so(r, first + more * SD_PANEL)) more++;
+    if (more > 0) {
+        *panels = sd_key_panel(at->keys, at->kv_head, first / SD_PANEL);
+        return more;
+    }
+    int slots[SD_PANEL];
+    find_slots(r, first, slots);
+    sd_key_values_gather_keys(at->keys, at->kv_head, slots, r->scratch->key_panel);
+    *panels = r->scratch->key_panel;
+    return 1;
+}
+
+/* The value columns of panel `column` from a position of the run on, with positions for inputs. */
+static uint16_t* values_at(const run* r, int column, int position) {
+    ptrdiff_t n = sd_whole_panels(r->end - r->first);
+    return r->scratch->values + (column * n + position - r->first) * SD_PANEL;
+}
+
+/* The values of a run's positions as panels: pairs of positions side by side. */
+static void pair_values(const run* r) {
+    const sd_attention* at = r->attention;
+    const sd_kernels* k = sd_kernels_get();
+    for (int column = 0; column < sd_value_panels(r->config->d_head); column++)
+        for (int first = r->first; first < r->end; first += SD_PANEL) {
+            int slots[SD_PANEL];
+            const void* rows = r->scratch->value_rows;
+            if (lie_so(r, first)) {
+                rows = sd_value_rows(at->keys, at->kv_head, column, first);
+            } else {
+                find_slots(r, first, slots);
+                sd_key_values_gather_values(at->keys, at->kv_head, column, slots, r->scratch->value_rows);
+            }
+            k->pair_rows(SD_PANEL / 2, rows, values_at(r, column, first));
+        }
+}
+
+/* ----------------------------------------------------------------------------------------- scores */
+
+/* The first position that a row at `position` attends to, and the first behind those. */
+static int seen_from(const run* r, int position) {
+    if (r->attention->attended != SD_ATTEND_TEXT || r->config->window == 0) return 0;
+    int start = position - r->config->window + 1;
+    return start > 0 ? start : 0;
+}
+static int seen_to(const run* r, int position) {
+    return r->attention->attended == SD_ATTEND_TEXT ? position + 1 : r->attention->n_keys;
+}
+
+/* Are scores more than a factor times a product? */
+static int is_adjusted(const run* r) {
+    const sd_config* c = &r->attention->model->config;
+    return c->attn_softcap > 0.0f || sd_has_distance_bias(c);
+}
+
+/* Add the biases of distances to the scores of a span. That of a row is that of the row before it, a position
+ * further on; so one line of them, by the distance from the last row, serves all rows of a head. */
+static void add_biases(const block* b, span s) {
+    const sd_attention* at = b->run->attention;
+    int last = b->position + b->n_rows - 1, n = s.n_panels * SD_PANEL + b->n_rows - 1;
+    int n_before = last - s.first + 1 < n ? last - s.first + 1 : n;
+    if (n_before < 0) n_before = 0;
+    for (int h = 0; h < b->n_heads; h++) {
+        float* bias = b->run->scratch->bias;
+        if (n_before > 0)
+            sd_distance_biases_before(at->model, at->layer, b->head + h, last, s.first, n_before, bias);
+        if (at->attended == SD_ATTEND_OWN && n > n_before)
+            sd_distance_biases_after(at->model, at->layer, b->head + h, s.first + n_before - last,
+                                     n - n_before, bias + n_before);
+        for (int p = 0; p < s.n_panels; p++)
+            sd_kernels_get()->add(b->n_rows, SD_PANEL, scores_at(b, p, h), (ptrdiff_t)b->n_heads * SD_PANEL,
+                                  bias + b->n_rows - 1 + p * SD_PANEL, -1);
+    }
+}
+
+static void mask(const block* b, span s) {
+    for (int p = 0; p < s.n_panels; p++) {
+        int first = s.first + p * SD_PANEL, last_row = b->position + b->n_rows - 1;
+        if (first >= seen_from(b->run, last_row) && first + SD_PANEL <= seen_to(b->run, b->position))
+            continue;
+        for (int m = 0; m < n_pairs(b); m++) {
+            float* scores = scores_at(b, p, m);
+            int position = b->position + m / b->n_heads;
+            int from = seen_from(b->run, position) - first, to = seen_to(b->run, position) - first;
+            for (int i = 0; i < SD_PANEL && i < from; i++) scores[i] = -INFINITY;
+            for (int i = to > 0 ? to : 0; i < SD_PANEL; i++) scores[i] = -INFINITY;
+        }
+    }
+}
+
+/* The scores of a span; those that a row does not attend to are -infinity. */
+static void score(const block* b, span s) {
+    const sd_kernels* k = sd_kernels_get();
+    const sd_config* c = &b->run->attention->model->config;
+    for (int p = 0, n; p < s.n_panels; p += n) {
+        const void* panels;
+        n = key_panels(b->run, s.first + p * SD_PANEL, s.n_panels - p, &panels);
+        k->add_tiles(n_pairs(b), n, b->run->scratch->prepared, panels, b->run->config->d_head, 0,
+                     scores_at(b, p, 0), SD_PANEL, (ptrdiff_t)n_pairs(b) * SD_PANEL);
+    }
+    if (is_adjusted(b->run)) {
+        int n = s.n_panels * n_pairs(b) * SD_PANEL;
+        float* scores = b->run->scratch->scores;
+        if (b->run->config->score_scale != 1.0f) k->scale(n, scores, b->run->config->score_scale, scores);
+        if (c->attn_softcap > 0.0f) k->softcap(n, scores, c->attn_softcap);
+        if (sd_has_distance_bias(c)) add_biases(b, s);
+    }
+    mask(b, s);
+}
+
+/* ---------------------------------------------------------------------------------- weighted sums */
+
+/* The positions from `first` on up to the next multiple of SPAN. */
+static span span_at(const block* b, int first) {
+    int end = first / SPAN * SPAN + SPAN;
+    return (span){first, sd_matrix_panels((b->end < end ? b->end : end) - first)};
+}
+
+/* The queries of the block's pairs, prepared. */
+static void prepare(const block* b) {
+    const sd_attention* at = b->run->attention;
+    int d_head = b->run->config->d_head;
+    float* to = b->run->scratch->queries;
+    for (int i = 0; i < b->n_rows; i++, to += (ptrdiff_t)b->n_heads * d_head)
+        memcpy(to, at->queries + (b->run->row + b->row + i) * at->ldq + (ptrdiff_t)b->head * d_head,
+               (size_t)b->n_heads * (size_t)d_head * sizeof *to);
+    sd_kernels_get()->prepare_tiles((sd_part){n_pairs(b), 0, n_pairs(b), 0, d_head}, b->run->scratch->queries,
+                                    d_head, d_head, b->run->scratch->prepared);
+}
+
+/* A sink, exp(sink − largest · scale); 0 where there is none. */
+static float sink_of(const block* b, int head, float largest) {
+    const sd_layer* layer = &b->run->attention->model->layers[b->run->attention->layer];
+    double weight;
+    if (layer->sinks == NULL) return 0.0f;
+    sd_kernels_get()->weigh(1, &layer->sinks[head], largest, 1.0f, &weight);
+    return (float)weight;
+}
+
+/* What a block's pairs have of the spans so far. */
+typedef struct sums {
+    float largest[SD_TILE_ATTENTION_ROWS];          /* scores */
+    float lanes[SD_TILE_ATTENTION_ROWS * SD_LANES]; /* sums of weights */
+} sums;
+
+/* Take the sums of pairs whose largest score has risen times the power that their weights have lost by it. */
+static void rescale(const block* b, const float* factors, sums* sums, ptrdiff_t ldo) {
+    const sd_kernels* k = sd_kernels_get();
+    for (int m = 0; m < n_pairs(b); m++) {
+        if (factors[m] == 1.0f) continue;
+        float *lanes = sums->lanes + m * SD_LANES, *output = b->run->scratch->output + m * ldo;
+        k->fade(SD_LANES, lanes, factors[m]);
+        k->fade((int)ldo, output, factors[m]);
+    }
+}
+
+/* The output of a block's pairs: weighted values over the sum of the weights. */
+static void finish(const block* b, float scale, const sums* sums, ptrdiff_t ldo) {
+    const sd_attention* at = b->run->attention;
+    int d_head = b->run->config->d_head;
+    for (int m = 0; m < n_pairs(b); m++) {
+        int row = b->run->row + b->row + m / b->n_heads, head = b->head + m % b->n_heads;
+        const float* from = b->run->scratch->output + m * ldo;
+        float* to = at->out + row * at->ldo + (ptrdiff_t)head * d_head;
+        float sink = sink_of(b, head, sums->largest[m] * scale);
+        float factor = 1.0f / (sdk_tree_sum(sums->lanes + m * SD_LANES) + sink);
+        for (int i = 0; i < d_head; i++) to[i] = (from[i] + 0.0f) * factor; /* −0 becomes +0 */
+    }
+}
+
+static void run_block(const block* b) {
+    const sd_kernels* k = sd_kernels_get();
+    const sd_attention_tiles* scratch = b->run->scratch;
+    float scale = is_adjusted(b->run) ? 1.0f : b->run->config->score_scale;
+    float factors[SD_TILE_ATTENTION_ROWS];
+    int n = n_pairs(b), n_columns = sd_value_panels(b->run->config->d_head);
+    ptrdiff_t ldo = (ptrdiff_t)n_columns * SD_PANEL;
+    sums sums;
+    for (int m = 0; m < n; m++) sums.largest[m] = -INFINITY;
+    memset(sums.lanes, 0, sizeof sums.lanes);
+    memset(scratch->output, 0, (size_t)n * (size_t)ldo * sizeof *scratch->output);
+    prepare(b);
+    for (int first = b->first; first < b->end; first = first / SPAN * SPAN + SPAN) {
+        span s = span_at(b, first);
+        score(b, s);
+        k->raise_tiles(n, s.n_panels, scratch->scores, scale, sums.largest, factors);
+        rescale(b, factors, &sums, ldo);
+        k->weigh_tiles(n, s.n_panels, scratch->scores, sums.largest, scale, sums.lanes);
+        for (int column = 0; column < n_columns; column++)
+            k->add_tiles(n, 1, scratch->scores, values_at(b->run, column, first), s.n_panels * SD_PANEL, 1,
+                         scratch->output + (ptrdiff_t)column * SD_PANEL, ldo, 0);
+    }
+    finish(b, scale, &sums, ldo);
+}
+
+/* ------------------------------------------------------------------------------------------- rows */
+
+/* The pending node that a row of a text is. */
+static int node_of(const sd_attention* at, int row) { return at->cache->n_pending - at->n_rows + row; }
+
+/* The rows from `row` on that are one run. n_chain: so many of the first pending nodes are a chain. */
+static run run_at(const sd_attention* at, const sd_attention_tiles* scratch, int row, int n_chain) {
+    const sd_cache* cache = at->cache;
+    run r = {.attention = at,
+             .config = &at->model->config.layers[at->layer],
+             .scratch = scratch,
+             .row = row,
+             .n_rows = at->n_rows - row};
+    if (cache == NULL) {
+        r.position = at->position + row;
+        r.end = r.n_same = at->n_keys;
+        return r;
+    }
+    int first = node_of(at, row), n = 1;
+    while (n < r.n_rows && cache->parents[first + n] == first + n - 1) n++;
+    r.n_rows = n;
+    r.node = first + n - 1;
+    r.position = cache->n_committed + cache->depths[first];
+    r.first = seen_from(&r, r.position) / SD_PANEL * SD_PANEL;
+    r.end = r.position + n;
+    int up = r.node;
+    while (up >= n_chain) up = cache->parents[up];
+    r.n_same = cache->n_committed + up + 1;
+    return r;
+}
+
+static void run_heads(const run* r, int head, int n_heads) {
+    int together = SD_TILE_ATTENTION_ROWS / n_heads;
+    for (int row = 0, n; row < r->n_rows; row += n) {
+        n = r->n_rows - row < together ? r->n_rows - row : together;
+        block b = {.run = r, .row = row, .n_rows = n, .head = head, .n_heads = n_heads};
+        b.position = r->position + row;
+        b.first = seen_from(r, b.position) / SD_PANEL * SD_PANEL;
+        b.end = seen_to(r, b.position + n - 1);
+        run_block(&b);
+    }
+}
+
+void sd_attention_run_tiles(const sd_attention* at, const sd_attention_tiles* scratch) {
+    const sd_layer_config* own = &at->model->config.layers[at->layer];
+    int group = own->n_head / own->n_kv_head, n_chain = at->cache ? sd_cache_chain(at->cache) : 0;
+    for (int row = 0; row < at->n_rows;) {
+        const run r = run_at(at, scratch, row, n_chain);
+        pair_values(&r);
+        for (int head = 0, n_heads; head < group; head += n_heads) {
+            n_heads = group - head < SD_TILE_ATTENTION_ROWS ? group - head : SD_TILE_ATTENTION_ROWS;
+            run_heads(&r, at->kv_head * group + head, n_heads);
+        }
+        row += r.n_rows;
+    }
+}
