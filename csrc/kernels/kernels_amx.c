@@ -183,13 +183,15 @@ INLINE void multiply(const int is_int4, int n_rows, const void* x, const uint8_t
     const sd_row_block* row_blocks = sd_row_blocks((void*)(uintptr_t)x, n_rows, n_in);
     const int n_in_blocks = (int)sd_blocks((size_t)n_in), bytes = PACKED_BYTES(is_int4);
     int n_blocks = (n_rows + MAX_ROWS_TILE - 1) / MAX_ROWS_TILE;
-    int n_lines = near ? 0 : (bytes / 64 + n_blocks - 1) / n_blocks;
+    const int* fetch_from = near ? sd_thresholds_used.fetch_from_near : sd_thresholds_used.fetch_from;
+    int fetch = n_rows >= fetch_from[is_int4 ? SD_FORMAT_INT4 : SD_FORMAT_INT8];
+    int n_lines = fetch ? (bytes / 64 + n_blocks - 1) / n_blocks : 0;
     shape_for((n_rows + n_blocks - 1) / n_blocks);
     for (int b = 0; b < n_in_blocks; b += PART, panel += PART * bytes) {
         int n_here = n_in_blocks - b < PART ? n_in_blocks - b : PART;
         part p = {n_here, panel, unpacked, panel + PART * bytes, n_lines};
         /* A block of rows may be smaller, but for the last. Its tiles are not: the row behind fills them. */
-        for (int i = 0, first = 0, end; i < n_blocks; i++, first = end, p.next += PART * 64 * n_lines) {
+        for (int i = 0, first = 0, end; i < n_blocks; i++, first = end, p.next += n_here * 64 * n_lines) {
             end = (int)((int64_t)n_rows * (i + 1) / n_blocks);
             const tile_fn* blocks = i == 0 ? first_block : other_blocks;
             ptrdiff_t at = (ptrdiff_t)b * n_rows + first;
@@ -223,7 +225,7 @@ const sd_kernels* sdk_table_amx(void) {
     table.tiles[SD_FORMAT_INT4] = sdk_tiles_int4_amx;
     table.add_tiles = sdk_add_tiles_amx;
     table.weigh_tiles = sdk_weigh_pairs_avx512;
-    table.thresholds.tiles_from[SD_FORMAT_INT8] = 9;
+    table.thresholds.tiles_from[SD_FORMAT_INT8] = 10;
     table.thresholds.tiles_from[SD_FORMAT_INT4] = 10;
     return &table;
 }
