@@ -120,30 +120,35 @@ INLINE void unpack_int4(const uint8_t* panel, uint8_t* codes) {
     }
 }
 
+/* Where a block of a part lies unpacked: a part that only one block of rows meets may be longer than there are
+ * places. */
+INLINE uint8_t* unpacked_at(const part* p, int b) {
+    return p->unpacked + (ptrdiff_t)(b % PART) * CODES_BYTES;
+}
+
 /* y (+)= n_rows rows times a part of a panel, whose codes are left unpacked with `unpack`. x, block: of the
  * first row in the part's first block; n_all rows lie between blocks. */
 INLINE void tile_block(const int n_rows, const int is_int4, const int unpack, const int8_t* x,
                        const sd_row_block* block, ptrdiff_t n_all, const part* p, int add, float* y,
                        ptrdiff_t ldy) {
     _Alignas(64) tile_sums sums[2];
-    const uint8_t *packed = p->packed, *codes = is_int4 ? p->unpacked : packed, *next = p->next;
+    const uint8_t *packed = p->packed, *next = p->next;
     const int n_blocks = p->n_blocks, n_lines = p->n_lines, bytes = PACKED_BYTES(is_int4);
     __m512 sum[MAX_ROWS_TILE][2];
     FOR_ROWS UNROLL for (int h = 0; h < 2; h++) sum[m][h] =
         add ? _mm512_loadu_ps(y + m * ldy + SD_LANES * h) : _mm512_setzero_ps();
     if (unpack)
         for (int b = 0; b < UNPACK_AHEAD && b < n_blocks; b++)
-            unpack_int4(packed + b * bytes, p->unpacked + b * CODES_BYTES);
+            unpack_int4(packed + b * bytes, unpacked_at(p, b));
     for (int first = 0; first < n_blocks + LEAD; first += 2) UNROLL for (int odd = 0; odd < 2; odd++) {
             int b = first + odd; /* is multiplied, the one before is stored, that LEAD before is scaled */
             if (b < n_blocks) {
-                multiply_tiles(odd, x, codes);
+                multiply_tiles(odd, x, is_int4 ? unpacked_at(p, b) : p->packed + (ptrdiff_t)b * bytes);
                 x += n_all * SD_BLOCK;
-                codes += CODES_BYTES;
             }
             if (unpack && b + UNPACK_AHEAD < n_blocks)
-                unpack_int4(p->packed + (b + UNPACK_AHEAD) * bytes,
-                            p->unpacked + (b + UNPACK_AHEAD) * CODES_BYTES);
+                unpack_int4(p->packed + (ptrdiff_t)(b + UNPACK_AHEAD) * bytes,
+                            unpacked_at(p, b + UNPACK_AHEAD));
             if (b > 0 && b <= n_blocks) store_tiles(!odd, &sums[!odd]);
             if (b < LEAD || b >= n_blocks + LEAD) continue;
             for (int i = 0; i < n_lines; i++, next += 64) __builtin_prefetch(next, 0, 2);
@@ -187,8 +192,9 @@ INLINE void multiply(const int is_int4, int n_rows, const void* x, const uint8_t
     int fetch = n_rows >= fetch_from[is_int4 ? SD_FORMAT_INT4 : SD_FORMAT_INT8];
     int n_lines = fetch ? (bytes / 64 + n_blocks - 1) / n_blocks : 0;
     shape_for((n_rows + n_blocks - 1) / n_blocks);
-    for (int b = 0; b < n_in_blocks; b += PART, panel += PART * bytes) {
-        int n_here = n_in_blocks - b < PART ? n_in_blocks - b : PART;
+    const int n_together = n_blocks == 1 ? n_in_blocks : PART;
+    for (int b = 0; b < n_in_blocks; b += n_together, panel += (ptrdiff_t)n_together * bytes) {
+        int n_here = n_in_blocks - b < n_together ? n_in_blocks - b : n_together;
         part p = {n_here, panel, unpacked, panel + PART * bytes, n_lines};
         /* A block of rows may be smaller, but for the last. Its tiles are not: the row behind fills them. */
         for (int i = 0, first = 0, end; i < n_blocks; i++, first = end, p.next += n_here * 64 * n_lines) {

@@ -183,7 +183,8 @@ _STARTS: Final = (
     # memory, which changes within seconds. So what is seen once must be clear.
     _Start("fetch_from", DTYPES, near=False, gain=0.2),
     _Start("fetch_from_near", DTYPES, near=True, gain=_GAIN),
-    _Start("tiles_from", ("int8", "int4"), near=True, gain=_GAIN, rows=(*range(1, 13), 24)),
+    # Fewer inputs, or panels from memory, gain less than those of the trial.
+    _Start("tiles_from", ("int8", "int4"), near=True, gain=0.1, rows=(*range(1, 13), 24)),
 )
 
 
