@@ -120,8 +120,8 @@ INLINE void unpack_int4(const uint8_t* panel, uint8_t* codes) {
     }
 }
 
-/* Where a block of a part lies unpacked: a part that only one block of rows meets may be longer than there are
- * places. */
+/* Where a block of a part lies unpacked: a part that only one block of rows meets may have more blocks than
+ * there are places. */
 INLINE uint8_t* unpacked_at(const part* p, int b) {
     return p->unpacked + (ptrdiff_t)(b % PART) * CODES_BYTES;
 }
