@@ -426,6 +426,19 @@ def test_products_in_tiles_of_many_inputs_have_the_bits_of_the_specification(dty
         np.testing.assert_array_equal(found, expected[:n_rows])
 
 
+@pytest.mark.parametrize(("dtype", "engine"), PRODUCTS)
+@pytest.mark.parametrize(("n_rows", "n_in"), [(97, 70), (700, 70), (130, 9000)])
+def test_rows_in_bands_have_the_bits_of_the_specification(dtype, engine, n_rows, n_in):
+    """Many rows are multiplied band by band, fewer of them where inputs are many."""
+    rng = np.random.default_rng(n_in)
+    x, weights = rows(rng, n_rows, n_in), rows(rng, 33, n_in)
+    some = [0, 1, n_rows // 2, n_rows - 2, n_rows - 1]
+    found = _core.product(x, weights, dtype, engine=engine, n_threads=2)
+    np.testing.assert_array_equal(found[some], reference.product(x[some], weights, dtype, engine))
+    few = [_core.product(x[i : i + 47], weights, dtype, engine=engine) for i in range(0, n_rows, 47)]
+    np.testing.assert_array_equal(found, np.concatenate(few))
+
+
 def test_every_instruction_set_flushes_subnormal_numbers_of_bf16():
     program = (
         "import sys; import numpy as np; from specdec import _core\n"

@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 from allocations import needs_hooks
-from canonical import LLAMA, VARIANTS, build, perturbed, random_tensors, run_session
+from canonical import (
+    ENCODER_DECODERS,
+    LLAMA,
+    MIXTURES,
+    VARIANTS,
+    build,
+    perturbed,
+    random_tensors,
+    run_session,
+)
 from specdec import _core
 
 Ids = list[int]
@@ -93,6 +102,34 @@ def test_what_plain_decoding_computes(slices: Any) -> None:
         call()
         work.append((_core._forward_work() - before[0]) / (2 * CONFIG["n_layer"]))
     assert work == [60, 1, 2, 2]  # a prompt of one token has no other rows to be read with
+
+
+@pytest.fixture
+def bands() -> Iterator[Any]:
+    """Sets the most rows of a band of products."""
+    yield getattr(_core, "_bands", None)
+    _core._bands(0)
+
+
+@needs_hooks
+@pytest.mark.parametrize(
+    ("dtype", "prefill"), [("f32", "rows"), ("bf16", "tiles"), ("int8", "rows"), ("int4", "rows")]
+)
+@pytest.mark.parametrize("name", ["llama", *MIXTURES, *ENCODER_DECODERS])
+def test_bands_change_no_bit(bands: Any, name: str, dtype: str, prefill: str) -> None:
+    """Products of all rows at once, and of bands of rows that are multiplied with all panels in turn."""
+    config = {**VARIANTS, **ENCODER_DECODERS}[name]
+    model = build(config, random_tensors(config), dtype=dtype, prefill=prefill)
+    found = []
+    for rows, n_threads in [(1000, 1), (24, 1), (24, 3), (1, 2)]:
+        bands(rows)
+        if name in ENCODER_DECODERS:
+            source = ids_of(min(83, config["encoder"]["n_ctx"]))
+            found.append(model.encode([token % 50 for token in source], n_threads=n_threads))
+        else:
+            decoder = _core.Decoder(model, capacity=83, n_threads=n_threads)
+            found.append(decoder.prefill(ids_of(min(83, config["n_ctx"])), logits=True))
+    assert all(np.array_equal(one, found[0]) for one in found)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@
 typedef struct job {
     const sd_matrix* matrix;
     sd_engine engine;
-    int n_rows;
-    const void* x; /* prepared */
+    sd_bands bands; /* of the rows */
+    const void* x;  /* prepared */
     float* y;
     ptrdiff_t ldy;
 } job;
@@ -19,8 +19,9 @@ typedef struct job {
 static void multiply_panels(void* argument, int thread, int first, int end) {
     (void)thread;
     const job* j = argument;
-    sd_matrix_multiply(j->matrix, j->engine, first, end, j->n_rows, j->x, j->y + (ptrdiff_t)first * SD_PANEL,
-                       j->ldy);
+    for (int band = 0; band < j->bands.n; band++)
+        sd_matrix_multiply(j->matrix, j->engine, first, end, j->bands, band, j->x,
+                           j->y + sd_band_row(j->bands, band) * j->ldy + (ptrdiff_t)first * SD_PANEL, j->ldy);
 }
 
 static sd_status multiply_by_openblas(int n_rows, int n_in, int n_out, const float* x, const float* weights,
@@ -54,7 +55,7 @@ static sd_status multiply(sd_engine engine, sd_format format, int n_rows, int n_
         status = sd_matrix_pack(&matrix, &source, n_out, (sd_rows){0, 1}, "weights", n_threads);
     if (status == SD_OK) {
         sd_rows_prepare(engine, matrix.rows, (sd_part){n_rows, 0, n_rows, 0, n_in}, x, n_in, n_in, prepared);
-        job j = {&matrix, engine, n_rows, prepared, padded, ldy};
+        job j = {&matrix, engine, sd_bands_of(engine, matrix.rows, n_in, n_rows), prepared, padded, ldy};
         sd_team team = sd_team_open(n_threads);
         sd_team_run(&team, sd_matrix_panels(n_out), 1, multiply_panels, &j);
         sd_team_close(&team);

@@ -8,12 +8,19 @@ typedef struct activation {
     const sd_pass* pass;
     const sd_mlp* mlp;
     const void* input; /* prepared */
+    sd_bands bands;    /* of the rows, where OpenBLAS does not multiply them */
 } activation;
 
-static void activate_groups(void* argument, int thread, int first, int end) {
+/* (Band of rows, group of panels) pairs. */
+static void activate_groups(void* argument, int thread, int pair, int end) {
     const activation* a = argument;
-    sd_mlp_activate(a->pass->w, a->mlp, a->pass->engine, a->pass->n_rows, a->input, thread, first, end,
-                    a->pass->w->activated);
+    int n_groups = sd_mlp_groups(a->mlp);
+    for (int n; pair < end; pair += n) {
+        int group = pair % n_groups;
+        n = n_groups - group < end - pair ? n_groups - group : end - pair;
+        sd_mlp_activate(a->pass->w, a->mlp, a->pass->engine, a->bands, pair / n_groups, a->input, thread,
+                        group, group + n, a->pass->w->activated);
+    }
 }
 
 static void activate_slices(void* argument, int thread, int first, int end) {
@@ -25,11 +32,13 @@ static void activate_slices(void* argument, int thread, int first, int end) {
 static void activate(activation* a) {
     const sd_pass* pass = a->pass;
     const sd_mlp* mlp = a->mlp;
-    if (pass->engine == SD_ENGINE_BLAS)
+    if (pass->engine == SD_ENGINE_BLAS) {
         sd_team_run(&pass->team, sd_mlp_slices(mlp, pass->n_rows), 1, activate_slices, a);
-    else
-        sd_team_run(&pass->team, sd_mlp_groups(mlp), sd_matrix_grain(&mlp->in, &pass->team) / mlp->in.group,
-                    activate_groups, a);
+        return;
+    }
+    a->bands = sd_mlp_bands(mlp, pass->engine, pass->n_rows);
+    sd_team_run(&pass->team, a->bands.n * sd_mlp_groups(mlp),
+                sd_matrix_grain(&mlp->in, a->bands.n, &pass->team), activate_groups, a);
 }
 
 void sd_feed_forward_run(const sd_pass* pass, int i, const void* input) {
@@ -40,7 +49,7 @@ void sd_feed_forward_run(const sd_pass* pass, int i, const void* input) {
         sd_mixture_run(pass, i, sd_norms_input(&w->model->config) ? w->normed : w->hidden, input);
         return;
     }
-    activation a = {pass, mlp, input};
+    activation a = {.pass = pass, .mlp = mlp, .input = input};
     SD_PROFILED(SD_DOES_PRODUCT, activate(&a));
     sd_pass_add_product(pass, &mlp->down, mlp->down_bias, pass->w->activated,
                         (sd_norm_weights){layer->mlp_post_norm, layer->mlp_post_norm_bias});

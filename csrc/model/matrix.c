@@ -5,6 +5,7 @@
 
 #include "half.h"
 #include "kernels.h"
+#include "row_block.h"
 
 /* What the last level of cache has on the machines that were measured. */
 #define SHARED_CACHE ((size_t)32 << 20)
@@ -122,34 +123,83 @@ void sd_matrix_gather(const sd_matrix* from, const int32_t* rows, sd_matrix* to)
                   rows[r] % SD_PANEL, to->panels[r / SD_PANEL].at, r % SD_PANEL);
 }
 
-int sd_matrix_grain(const sd_matrix* matrix, const sd_team* team) {
-    int pieces = 8, grain = sd_matrix_panels(matrix->n_out) / matrix->group / (pieces * team->n_threads);
-    return matrix->group * (grain > 1 ? grain : 1);
+int sd_matrix_grain(const sd_matrix* matrix, int n_bands, const sd_team* team) {
+    int n_groups = sd_matrix_panels(matrix->n_out) / matrix->group;
+    int pieces = 8, grain = n_bands * n_groups / (pieces * team->n_threads);
+    return grain > 1 ? grain : 1;
 }
 
 static int in_tiles(sd_engine engine, sd_row_kind kind) {
     return engine == SD_ENGINE_TILES && kind != SD_ROWS_F32;
 }
 
+/* Bytes of a row, prepared, that products read, about. */
+static size_t row_bytes(sd_engine engine, sd_row_kind kind, int n_in) {
+    size_t n_blocks = sd_blocks((size_t)n_in);
+    if (in_tiles(engine, kind)) return n_blocks * SD_BLOCK * 2;
+    return kind == SD_ROWS_CODES ? n_blocks * (SD_BLOCK + sizeof(sd_row_block))
+                                 : sd_prepared_bytes((size_t)n_in);
+}
+
+/* How many rows a band has: as many as take so many bytes, but so many at least and at most. */
+typedef struct band_limits {
+    int unit, fewest, most;
+    size_t bytes;
+} band_limits;
+
+/* Measured with a second-level cache of 2 MiB (benchmarks/SPEED.md). The row kernels put sums down from part
+ * to part of a panel, so those of a band should fit a first-level cache. Tiles go through a panel so fast
+ * that it has to be worth many rows, and divide inputs themselves. */
+static const band_limits of_rows = {12, 48, 96, (size_t)768 << 10};
+static const band_limits of_tiles = {32, 512, 512, SIZE_MAX};
+
+static int forced_rows;
+
+sd_bands sd_bands_of(sd_engine engine, sd_row_kind kind, int n_in, int n_rows) {
+    const band_limits limits = in_tiles(engine, kind) ? of_tiles : of_rows;
+    size_t fitting = limits.bytes / row_bytes(engine, kind, n_in);
+    int most = fitting < (size_t)limits.most ? (int)fitting : limits.most;
+    if (most < limits.fewest) most = limits.fewest;
+    if (forced_rows > 0) most = forced_rows;
+    int n_units = (n_rows + limits.unit - 1) / limits.unit, per_band = most / limits.unit;
+    if (per_band < 1) per_band = 1;
+    return (sd_bands){n_rows, (n_units + per_band - 1) / per_band, limits.unit};
+}
+
 void sd_rows_prepare(sd_engine engine, sd_row_kind kind, sd_part part, const float* x, ptrdiff_t ldx,
                      int n_in, void* out) {
     const sd_kernels* k = sd_kernels_get();
     sd_prepare_kernel prepare = in_tiles(engine, kind) ? k->prepare_tiles : k->prepare[kind];
-    prepare(part, x, ldx, n_in, out);
+    sd_bands bands = sd_bands_of(engine, kind, n_in, part.n_all);
+    for (int b = 0; b < bands.n; b++) {
+        int first = sd_band_row(bands, b), behind = sd_band_row(bands, b + 1);
+        int from = part.row > first ? part.row : first,
+            end = part.row + part.n_rows < behind ? part.row + part.n_rows : behind;
+        if (from >= end) continue;
+        const sd_part here = {behind - first, from - first, end - from, part.input, part.n_inputs};
+        prepare(here, x + (from - part.row) * ldx, ldx, n_in,
+                (char*)out + (size_t)first * sd_prepared_bytes((size_t)n_in));
+    }
 }
 
-void sd_matrix_multiply(const sd_matrix* matrix, sd_engine engine, int first, int end, int n_rows,
-                        const void* x, float* y, ptrdiff_t ldy) {
+void sd_matrix_multiply(const sd_matrix* matrix, sd_engine engine, int first, int end, sd_bands bands,
+                        int band, const void* x, float* y, ptrdiff_t ldy) {
     const sd_kernels* k = sd_kernels_get();
+    int row = sd_band_row(bands, band), n_rows = sd_band_row(bands, band + 1) - row;
+    const char* rows = (const char*)x + (size_t)row * sd_prepared_bytes((size_t)matrix->n_in);
     const sd_place* at = matrix->panels;
     int tiles = in_tiles(engine, matrix->rows);
     for (int p = first, n; p < end; p += n, y += (ptrdiff_t)n * SD_PANEL) {
         n = 1;
         if (!tiles) {
-            k->panel[at[p].format](n_rows, x, at[p].at, matrix->n_in, matrix->near, y, ldy);
+            k->panel[at[p].format](n_rows, rows, at[p].at, matrix->n_in, matrix->near, y, ldy);
             continue;
         }
         while (p + n < end && at[p + n].format == at[p].format) n++;
-        k->tiles[at[p].format](n_rows, x, at[p].at, n, matrix->n_in, y, ldy);
+        k->tiles[at[p].format](n_rows, rows, at[p].at, n, matrix->n_in, y, ldy);
     }
 }
+
+#ifdef SPECDEC_TESTING
+void sd_bands_force(int n_rows) { forced_rows = n_rows; }
+#endif

@@ -72,19 +72,44 @@ void sd_matrix_row(const sd_matrix* matrix, int r, float* out);
  * borrowed. */
 void sd_matrix_gather(const sd_matrix* from, const int32_t* rows, sd_matrix* to);
 
-/* How many panels a thread takes at a time: few enough that threads end together, a multiple of
- * the group. */
-int sd_matrix_grain(const sd_matrix* matrix, const sd_team* team);
+/* Rows as inputs of products lie in bands: so many rows that a cache holds them while panel after panel of a
+ * matrix goes by. The bits of a row do not depend on the bands. */
+typedef struct sd_bands {
+    int n_rows, n; /* rows, and bands that they lie in */
+    int unit;      /* bands begin at multiples of this */
+} sd_bands;
+
+/* The bands of n_rows rows of n_in inputs, for products with matrices that want this kind by an engine, which
+ * is not OpenBLAS. */
+sd_bands sd_bands_of(sd_engine engine, sd_row_kind kind, int n_in, int n_rows);
+
+/* The first row of a band; n_rows for the one behind the last. */
+static inline int sd_band_row(sd_bands bands, int band) {
+    int n_units = (bands.n_rows + bands.unit - 1) / bands.unit;
+    int row = (int)((int64_t)n_units * band / bands.n) * bands.unit;
+    return row < bands.n_rows ? row : bands.n_rows;
+}
+
+/* How many groups of panels, counted over all bands of rows, a thread takes at a time: few enough that
+ * threads end together. */
+int sd_matrix_grain(const sd_matrix* matrix, int n_bands, const sd_team* team);
 
 /* Prepare a part of rows for products with matrices that want this kind, by an engine, which is not OpenBLAS:
- * x [part.n_rows, part.n_inputs] f32, rows ldx apart; out: all prepared rows (kernels.h). All borrowed. */
+ * x [part.n_rows, part.n_inputs] f32, rows ldx apart; out: all prepared rows, n_all ·
+ * sd_prepared_bytes(n_in), band after band, each as kernels.h says. All borrowed. */
 void sd_rows_prepare(sd_engine engine, sd_row_kind kind, sd_part part, const float* x, ptrdiff_t ldx,
                      int n_in, void* out);
 
-/* y[m, j] = Σ_k x[m, k] · matrix[j, k] for the outputs of panels [first, end), all rows, by an engine, which
- * is not OpenBLAS. x: n_rows rows of n_in inputs, prepared for the engine and the matrix, borrowed;
- * y [n_rows, 32 · (end − first)] f32, rows ldy apart, borrowed. */
-void sd_matrix_multiply(const sd_matrix* matrix, sd_engine engine, int first, int end, int n_rows,
-                        const void* x, float* y, ptrdiff_t ldy);
+/* y[m, j] = Σ_k x[m, k] · matrix[j, k] for the outputs of panels [first, end) and the rows m of one band, by
+ * an engine, which is not OpenBLAS. x: all rows in their bands, prepared for the engine and the matrix,
+ * borrowed; y [rows of the band, 32 · (end − first)] f32, rows ldy apart, borrowed. */
+void sd_matrix_multiply(const sd_matrix* matrix, sd_engine engine, int first, int end, sd_bands bands,
+                        int band, const void* x, float* y, ptrdiff_t ldy);
+
+#ifdef SPECDEC_TESTING
+/* Testing: bands of at most n_rows rows, but of one unit at least; 0: as many as pay. What was prepared
+ * before is of no use after it. */
+void sd_bands_force(int n_rows);
+#endif
 
 #endif

@@ -16,8 +16,8 @@ static void prepare_f32(void* argument, int thread, int first, int end) {
     const mixture* mix = argument;
     int d = mix->pass->w->model->config.d_model;
     const sd_part part = {mix->pass->n_rows, first, end - first, 0, d};
-    sd_kernels_get()->prepare[SD_ROWS_F32](part, mix->rows + (ptrdiff_t)first * d, d, d,
-                                           mix->pass->w->routing.input);
+    sd_rows_prepare(mix->pass->engine, SD_ROWS_F32, part, mix->rows + (ptrdiff_t)first * d, d, d,
+                    mix->pass->w->routing.input);
 }
 
 static void choose_experts(void* argument, int thread, int first, int end) {
@@ -49,8 +49,10 @@ static void activate_groups(void* argument, int thread, int first, int end) {
         int n_groups = sd_mlp_groups(expert->mlp), from = group - expert->first_group;
         if (from >= n_groups) continue;
         int to = end - expert->first_group < n_groups ? end - expert->first_group : n_groups;
-        sd_mlp_activate(w, expert->mlp, pass->engine, expert->n_rows, expert->input, thread, from, to,
-                        expert->activated);
+        sd_bands bands = sd_mlp_bands(expert->mlp, pass->engine, expert->n_rows);
+        for (int band = 0; band < bands.n; band++)
+            sd_mlp_activate(w, expert->mlp, pass->engine, bands, band, expert->input, thread, from, to,
+                            expert->activated);
         group += to - from;
     }
 }
@@ -65,10 +67,13 @@ static void add_experts(void* argument, int thread, int first, int end) {
     for (int m = 0; m < mix->pass->n_rows; m++)
         memset(w->update + m * w->ld_update + column, 0, (size_t)(end - first) * SD_PANEL * sizeof(float));
     for (const sd_expert_rows* e = w->routing.touched; e < w->routing.touched + w->routing.n_touched; e++) {
+        const sd_matrix* down = &e->mlp->down;
+        sd_bands bands = sd_bands_of(mix->pass->engine, down->rows, down->n_in, e->n_rows);
         for (int panel = first; panel < end; panel++) {
             int at = panel * SD_PANEL, n = d - at < SD_PANEL ? d - at : SD_PANEL;
-            sd_matrix_multiply(&e->mlp->down, mix->pass->engine, panel, panel + 1, e->n_rows, e->activated, y,
-                               SD_PANEL);
+            for (int band = 0; band < bands.n; band++)
+                sd_matrix_multiply(down, mix->pass->engine, panel, panel + 1, bands, band, e->activated,
+                                   y + (ptrdiff_t)sd_band_row(bands, band) * SD_PANEL, SD_PANEL);
             sd_add_bias(e->n_rows, n, y, SD_PANEL, e->mlp->down_bias ? e->mlp->down_bias + at : NULL);
             for (int i = 0; i < e->n_rows; i++) {
                 float *of_row = y + i * SD_PANEL, *update = w->update + e->rows[i] * w->ld_update + at;
@@ -104,7 +109,7 @@ void sd_mixture_run(const sd_pass* pass, int i, const float* rows, const void* i
     int pieces = 8 * pass->team.n_threads, grain = r->n_groups / pieces;
     sd_team_run(&pass->team, r->n_groups, grain > 1 ? grain : 1, activate_groups, &mix);
     const sd_matrix* down = &layer->experts[0].down;
-    sd_team_run(&pass->team, sd_matrix_panels(c->d_model), sd_matrix_grain(down, &pass->team), add_experts,
+    sd_team_run(&pass->team, sd_matrix_panels(c->d_model), sd_matrix_grain(down, 1, &pass->team), add_experts,
                 &mix);
     sd_pass_add_update(pass, (sd_norm_weights){layer->mlp_post_norm, layer->mlp_post_norm_bias});
     w->n_mixtures++;

@@ -21,19 +21,24 @@ static void activate(const sd_config* c, int n, float* gate, const float* up) {
     if (up != NULL) k->multiply(n, gate, up);
 }
 
+sd_bands sd_mlp_bands(const sd_mlp* mlp, sd_engine engine, int n_rows) {
+    return sd_bands_of(engine, mlp->in.rows, mlp->in.n_in, n_rows);
+}
+
 /* One group of panels after the other, so that what follows the projection needs no loop of its own. */
-void sd_mlp_activate(const sd_workspace* w, const sd_mlp* mlp, sd_engine engine, int n_rows,
+void sd_mlp_activate(const sd_workspace* w, const sd_mlp* mlp, sd_engine engine, sd_bands bands, int band,
                      const void* input, int thread, int first, int end, void* activated) {
     const sd_config* c = &w->model->config;
     const sd_kernels* k = sd_kernels_get();
     const sd_matrix* matrix = &mlp->in;
     float* projected = w->projected[thread];
+    int row = sd_band_row(bands, band), n_rows = sd_band_row(bands, band + 1) - row;
     for (int group = first; group < end; group++) {
         for (int i = 0; i < matrix->group; i++) { /* gate, then up, each contiguous */
             int panel = group * matrix->group + i, output = panel * SD_PANEL;
             int n = matrix->n_out - output < SD_PANEL ? matrix->n_out - output : SD_PANEL;
             float* y = projected + (ptrdiff_t)i * n_rows * SD_PANEL;
-            sd_matrix_multiply(matrix, engine, panel, panel + 1, n_rows, input, y, SD_PANEL);
+            sd_matrix_multiply(matrix, engine, panel, panel + 1, bands, band, input, y, SD_PANEL);
             if (mlp->in_bias)
                 SD_PROFILED(SD_DOES_ADDITION, k->add(n_rows, n, y, SD_PANEL, mlp->in_bias + output, 0));
         }
@@ -41,7 +46,7 @@ void sd_mlp_activate(const sd_workspace* w, const sd_mlp* mlp, sd_engine engine,
         SD_PROFILED(SD_DOES_ACTIVATION,
                     activate(c, n_gates, projected, c->gated ? projected + n_gates : NULL));
         int column = group * SD_PANEL, n = mlp->width - column < SD_PANEL ? mlp->width - column : SD_PANEL;
-        const sd_part part = {n_rows, 0, n_rows, column, n};
+        const sd_part part = {bands.n_rows, row, n_rows, column, n};
         SD_PROFILED(SD_DOES_PREPARATION, sd_rows_prepare(engine, mlp->down.rows, part, projected, SD_PANEL,
                                                          mlp->width, activated));
     }

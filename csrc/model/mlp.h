@@ -4,11 +4,14 @@
 
 #include "workspace.h"
 
-/* Groups [first, end) of act(gate) · up, or of act(up), of n_rows rows, by an engine that is not OpenBLAS.
- * input: the rows, prepared, borrowed; activated: n_rows rows of `width`, prepared for the product with
- * `down`. `thread` computes, with scratch of its own in the workspace. */
-void sd_mlp_activate(const sd_workspace* workspace, const sd_mlp* mlp, sd_engine engine, int n_rows,
-                     const void* input, int thread, int first, int end, void* activated);
+/* The bands of n_rows rows as inputs of a block, for an engine that is not OpenBLAS. */
+sd_bands sd_mlp_bands(const sd_mlp* mlp, sd_engine engine, int n_rows);
+
+/* Groups [first, end) of act(gate) · up, or of act(up), of the rows of a band. input: all rows, prepared,
+ * borrowed; activated: all rows of `width`, prepared for the product with `down`. `thread` computes, with
+ * scratch of its own in the workspace. */
+void sd_mlp_activate(const sd_workspace* workspace, const sd_mlp* mlp, sd_engine engine, sd_bands bands,
+                     int band, const void* input, int thread, int first, int end, void* activated);
 
 /* The same by OpenBLAS, in slices that are a function of n_rows and the block alone: how many there are, and
  * slices [first, end) of them. input [n_rows, d_model], activated [n_rows, width], borrowed. */

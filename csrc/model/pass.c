@@ -85,16 +85,30 @@ static void complete(const sd_product* p, int row, int end, int first, int n) {
 typedef struct multiplication {
     const sd_pass* pass;
     const sd_product* product;
+    sd_bands bands; /* of the rows */
 } multiplication;
 
-static void multiply_panels(void* argument, int thread, int panel, int panel_end) {
-    (void)thread;
-    const multiplication* of = argument;
+/* Panels [panel, panel_end) for the rows of a band. */
+static void multiply_band(const multiplication* of, int band, int panel, int panel_end) {
     const sd_product* p = of->product;
+    int row = sd_band_row(of->bands, band), row_end = sd_band_row(of->bands, band + 1);
     int n_out = p->matrix->n_out, first = panel * SD_PANEL;
     int end = panel_end * SD_PANEL < n_out ? panel_end * SD_PANEL : n_out;
-    sd_matrix_multiply(p->matrix, of->pass->engine, panel, panel_end, p->n_rows, p->x, p->y + first, p->ldy);
-    SD_PROFILED(SD_DOES_ADDITION, complete(p, 0, p->n_rows, first, end - first));
+    sd_matrix_multiply(p->matrix, of->pass->engine, panel, panel_end, of->bands, band, p->x,
+                       p->y + row * p->ldy + first, p->ldy);
+    SD_PROFILED(SD_DOES_ADDITION, complete(p, row, row_end, first, end - first));
+}
+
+/* (Band of rows, panel) pairs: a band stays in a cache from panel to panel. */
+static void multiply_panels(void* argument, int thread, int pair, int end) {
+    (void)thread;
+    const multiplication* of = argument;
+    int n_panels = sd_matrix_panels(of->product->matrix->n_out);
+    for (int n; pair < end; pair += n) {
+        int panel = pair % n_panels;
+        n = n_panels - panel < end - pair ? n_panels - panel : end - pair;
+        multiply_band(of, pair / n_panels, panel, panel + n);
+    }
 }
 
 /* The product as OpenBLAS computes it. */
@@ -120,9 +134,10 @@ static void multiply(const sd_pass* pass, sd_product* product) {
         sd_team_run(&pass->team, sd_gemm_slices(&gemm), 1, multiply_slices, product);
         return;
     }
-    sd_team_run(&pass->team, sd_matrix_panels(product->matrix->n_out),
-                sd_matrix_grain(product->matrix, &pass->team), multiply_panels,
-                &(multiplication){pass, product});
+    const sd_matrix* m = product->matrix;
+    sd_bands bands = sd_bands_of(pass->engine, m->rows, m->n_in, product->n_rows);
+    sd_team_run(&pass->team, bands.n * sd_matrix_panels(m->n_out), sd_matrix_grain(m, bands.n, &pass->team),
+                multiply_panels, &(multiplication){pass, product, bands});
 }
 
 void sd_pass_multiply(const sd_pass* pass, sd_product product) {

@@ -128,6 +128,15 @@ static PyObject* prompt_slice(PyObject* module, PyObject* argument) {
     return Py_NewRef(Py_None);
 }
 
+static PyObject* bands(PyObject* module, PyObject* argument) {
+    (void)module;
+    long n = PyLong_AsLong(argument);
+    if (n == -1 && PyErr_Occurred()) return NULL;
+    if (n < 0 || n > SD_NEVER) return PyErr_Format(PyExc_ValueError, "%ld, expected 0 to %d", n, SD_NEVER);
+    sd_bands_force((int)n);
+    return Py_NewRef(Py_None);
+}
+
 PyMethodDef sd_testing_functions[] = {
     {"_adaptive_gamma_reads", sd_hook_adaptive_gamma_reads, METH_VARARGS, "What a target's rows read."},
     {"_adaptive_gamma_rides", sd_hook_adaptive_gamma_rides, METH_VARARGS, "Rows that ride behind a row."},
@@ -147,6 +156,9 @@ PyMethodDef sd_testing_functions[] = {
     {"_profile_end", profile_end, METH_NOARGS, "Seconds of each activity since then."},
     {"_weigh_scores", weigh_scores, METH_VARARGS,
      "Scores of attention as weights, and what kernels say of them."},
+    {"_product_times", (PyCFunction)(void (*)(void))sd_hook_product_times, METH_VARARGS | METH_KEYWORDS,
+     "Seconds of products of many rows."},
+    {"_bands", bands, METH_O, "Rows of a band of products, at most; 0: as many as pay."},
     {"_prompt_slice", prompt_slice, METH_O,
      "Tokens of a prompt that models made from now on read at a time; 0: their own choice."},
     {0},
