@@ -49,6 +49,8 @@ class Checkpoint:
         Of an encoder-decoder: what the files name as the beginning of the decoder's text.
     weight_files : tuple of Path
         The files that hold the weights.
+    fields : mapping or None
+        Of a GGUF file: the fields that a config.json of the same model has.
     """
 
     path: Path
@@ -63,6 +65,7 @@ class Checkpoint:
     source_tokenizer: SourceTokenizer | None = None
     decoder_start: tuple[int, ...] = ()
     weight_files: tuple[Path, ...] = ()
+    fields: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def tensors(self) -> Iterator[CanonicalTensor]:
         """Every weight once, read from the file when its turn comes.

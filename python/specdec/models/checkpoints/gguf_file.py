@@ -25,7 +25,7 @@ from specdec.models.checkpoints.opened_file import OpenedFile
 from specdec.models.json_fields import as_json
 from specdec.models.number_formats import widened
 
-__all__ = ["GGUFFile", "StoredBlocks", "is_gguf", "read_gguf"]
+__all__ = ["MAGIC", "GGUFFile", "StoredBlocks", "is_gguf", "read_gguf", "type_sizes"]
 
 MAGIC: Final = b"GGUF"
 _VERSIONS: Final = (2, 3)
@@ -449,6 +449,12 @@ def _types() -> dict[int, tuple[str, tuple[int, int]]]:
             "GGUF files are read with the package `gguf`, which is not installed: pip install gguf"
         ) from error
     return {int(kind): (kind.name, sizes) for kind, sizes in constants.GGML_QUANT_SIZES.items()}
+
+
+@cache
+def type_sizes() -> dict[str, tuple[int, tuple[int, int]]]:
+    """Types of tensors by ggml's name: number, elements and bytes of a block."""
+    return {name: (number, sizes) for number, (name, sizes) in _types().items()}
 
 
 def read_gguf(path: Path) -> tuple[GGUFFile, dict[str, StoredBlocks]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -11,47 +12,31 @@ from specdec.models.chat_template import ChatTemplate, resolve_chat_template
 from specdec.models.checkpoints.checkpoint import Checkpoint
 from specdec.models.checkpoints.gguf_file import GGUFFile, StoredBlocks, read_gguf
 from specdec.models.checkpoints.matching import canonical_tensors, match_tensors
-from specdec.models.families import FAMILIES, ConfigReader
+from specdec.models.families import FAMILIES, ConfigReader, Family, Source
 from specdec.models.families.gguf import Metadata, architecture_of, settled
 from specdec.models.json_fields import Fields, as_json
 from specdec.models.number_formats import Dtype
 from specdec.models.tokenizer import resolve_tokenizer, source_side
 from specdec.models.tokenizer.gguf_vocabulary import Vocabulary, read_vocabulary
 
-__all__ = ["open_gguf"]
+__all__ = ["ROW", "described", "of_model", "open_gguf"]
 
 # Tensors that are read with the configuration.
 _OF_CONFIG: Final = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 # A decoder's biases by distance of the encoder's output, which nothing reads.
 _UNUSED: Final = "cross_attn_rel_b.weight"
 # A matrix of one row, which some files hold as a vector.
-_ROW: Final = "ffn_gate_inp_shexp.weight"
+ROW: Final = "ffn_gate_inp_shexp.weight"
 
 
 def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Checkpoint:
     """Open a GGUF file, or all parts of one; see :func:`specdec.checkpoints.open_checkpoint`."""
     file, held = read_gguf(path)
     named = file.get("general.architecture")
-    architecture = architecture_of(named, str(path))
     values = {key.removeprefix(f"{named}."): file.get(key) for key in file if key.startswith(f"{named}.")}
     metadata = Metadata(named, values, held, str(path))
-    name = architecture.architecture(metadata)
-    family = architecture.family(FAMILIES[name])
-    tensors = {
-        key: _as_matrix(tensor) if key.endswith(_ROW) else tensor
-        for key, tensor in held.items()
-        if key not in _OF_CONFIG and not key.endswith(_UNUSED)
-    }
-    fields = Fields(
-        architecture.fields(metadata)
-        | {"vocab_size": _n_vocab(path, tensors), "tie_word_embeddings": "output.weight" not in tensors},
-        path,
-    )
-    config = settled(family.read_config(ConfigReader(fields, n_ctx)), metadata, tensors)
-    try:
-        sources = list(family.sources(config, tensors))
-    except ValueError as error:  # the core's checks name the field of the canonical configuration
-        raise CheckpointError(f"{path}: {error}") from error
+    name, family, config, sources = described(metadata, n_ctx)
+    tensors = of_model(held)
     match_tensors(
         path,
         family,
@@ -78,21 +63,69 @@ def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Ch
         source_tokenizer=source_side(found) if with_encoder else None,
         decoder_start=_decoder_start(metadata, config["n_vocab"]) if with_encoder else (),
         weight_files=tuple(sorted({tensor.file for tensor in held.values()})),
+        fields=fields_of(metadata),
     )
 
 
-def _as_matrix(tensor: StoredBlocks) -> StoredBlocks:
+def described(
+    metadata: Metadata, n_ctx: int | None = None
+) -> tuple[str, Family, dict[str, Any], list[Source]]:
+    """What a file's metadata and the shapes of its tensors say.
+
+    Returns
+    -------
+    str, Family, dict, list of Source
+        The architecture of transformers, how the file is read, the canonical configuration, and where each
+        tensor comes from.
+
+    Raises
+    ------
+    CheckpointError, UnsupportedModelError
+        Metadata that are wrong, or ask for what specdec does not have.
+    """
+    architecture = architecture_of(metadata.name, metadata.file)
+    name = architecture.architecture(metadata)
+    family = architecture.family(FAMILIES[name])
+    tensors = of_model(metadata.tensors)
+    fields = Fields(fields_of(metadata), Path(metadata.file))
+    config = settled(family.read_config(ConfigReader(fields, n_ctx)), metadata, tensors)
+    try:
+        return name, family, config, list(family.sources(config, tensors))
+    except ValueError as error:  # the core's checks name the field of the canonical configuration
+        raise CheckpointError(f"{metadata.file}: {error}") from error
+
+
+def fields_of(metadata: Metadata) -> dict[str, Any]:
+    """The fields of a config.json that describe the same model."""
+    tied = "output.weight" not in metadata.tensors
+    return architecture_of(metadata.name, metadata.file).fields(metadata) | {
+        "vocab_size": _n_vocab(metadata),
+        "tie_word_embeddings": tied,
+    }
+
+
+def of_model(held: Mapping[str, Any]) -> dict[str, Any]:
+    """The tensors of a file, less those of its configuration and those that nothing reads."""
+    return {
+        key: _as_matrix(tensor) if key.endswith(ROW) else tensor
+        for key, tensor in held.items()
+        if key not in _OF_CONFIG and not key.endswith(_UNUSED)
+    }
+
+
+def _as_matrix(tensor: Any) -> Any:
     """A vector as a matrix of one row."""
     return replace(tensor, shape=(1, *tensor.shape)) if len(tensor.shape) == 1 else tensor
 
 
-def _n_vocab(path: Path, tensors: dict[str, StoredBlocks]) -> int:
+def _n_vocab(metadata: Metadata) -> int:
     """The rows of the table of tokens."""
-    table = tensors.get("token_embd.weight")
+    table = metadata.tensors.get("token_embd.weight")
     if table is None or len(table.shape) != 2:
         found = "is missing" if table is None else f"has shape {list(table.shape)}"
-        raise CheckpointError(f"{path}: tensor 'token_embd.weight' {found}; expected a matrix")
-    return table.shape[0]
+        raise CheckpointError(f"{metadata.file}: tensor 'token_embd.weight' {found}; expected a matrix")
+    n_rows: int = table.shape[0]
+    return n_rows
 
 
 def _check_size(file: GGUFFile, vocabulary: Vocabulary | None, n_vocab: int) -> None:

@@ -10,7 +10,7 @@ takes the last.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -29,6 +29,7 @@ __all__ = [
     "read_safetensors",
     "read_safetensors_with_metadata",
     "write_safetensors",
+    "write_tensors",
 ]
 
 INDEX_NAME: Final = "model.safetensors.index.json"
@@ -57,12 +58,14 @@ _INTEGERS: Final[Mapping[str, str]] = {"I32": "<i4", "I64": "<i8"}
 _WRITTEN: Final[Mapping[str, str]] = {
     "float32": "F32",
     "float16": "F16",
-    "uint16": "BF16",
+    "bfloat16": "BF16",
     "int32": "I32",
     "int64": "I64",
     "bool": "BOOL",
 }
-"""What the file calls the numbers of an array; uint16 has the bits of bf16."""
+"""What the file calls numbers."""
+_NAMES: Final = {name: name for name in _WRITTEN} | {"uint16": "bfloat16"}
+"""The numbers of arrays; uint16 has the bits of bf16."""
 
 
 @dataclass(frozen=True)
@@ -383,17 +386,44 @@ def write_safetensors(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: 
     OSError
         It cannot be written.
     """
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
     ordered = sorted(arrays.items(), key=lambda entry: -entry[1].itemsize)
+    described = {name: (_NAMES[array.dtype.name], array.shape) for name, array in ordered}
+    write_tensors(path, described, (array for _, array in ordered), metadata)
+
+
+def write_tensors(
+    path: Path,
+    described: Mapping[str, tuple[str, tuple[int, ...]]],
+    arrays: Iterator[NDArray[Any]],
+    metadata: Mapping[str, str],
+) -> None:
+    """Write a file whose tensors are made one by one.
+
+    Parameters
+    ----------
+    path : Path
+        As of `write_safetensors`.
+    described : mapping of str to (str, tuple)
+        Numbers ("float32", "bfloat16", ...) and shape of each, in the order of the file.
+    arrays : iterator of ndarray
+        In the same order; taken one by one. uint16 has the bits of bf16.
+    metadata : mapping of str to str
+
+    Raises
+    ------
+    OSError
+        It cannot be written.
+    """
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
-    for name, array in ordered:
-        begin, end = end, end + array.nbytes
-        dtype, shape = _WRITTEN[array.dtype.name], list(array.shape)
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+    for name, (numbers, shape) in described.items():
+        begin = end
+        end += int(np.prod(shape, dtype=object)) * _BITS[_WRITTEN[numbers]] // 8
+        header[name] = {"dtype": _WRITTEN[numbers], "shape": list(shape), "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with replacing(path) as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for _, array in ordered:
+        for array in arrays:
             flat = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(-1)
             file.write(flat.view(np.uint8).data)

@@ -27,7 +27,7 @@ from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import Family, Source
 from specdec.models.json_fields import Fields, as_json
 
-__all__ = ["FAMILIES", "ConfigReader", "Family", "Source", "architecture_of"]
+__all__ = ["FAMILIES", "ConfigReader", "Family", "Source", "architecture_of", "model_type_of"]
 
 FAMILIES: Final[Mapping[str, Family]] = {
     **llama.FAMILIES,
@@ -163,3 +163,8 @@ def _why_refused(name: str) -> str:
         if name.startswith(beginnings):
             return reason
     return ""
+
+
+def model_type_of(architecture: str) -> str:
+    """What ``model_type`` is in a config.json of an architecture of `FAMILIES`."""
+    return next(kind for kind, name in _MODEL_TYPES.items() if name == architecture)

@@ -95,6 +95,27 @@ class Named:
         """The tensor from the one in the file."""
         return array
 
+    def store(self, stored: list[Array], array: Array, shape: Shape, config: Config) -> None:
+        """Write a tensor into its places in the file's: the inverse of `canonical`, in f32.
+
+        Parameters
+        ----------
+        stored : list of ndarray
+            The file's tensors, f32; of those with an `index` the part at this index.
+        array : ndarray
+            The tensor, f32.
+        """
+        (whole,) = stored
+        view = self.view(whole, shape, config)
+        if np.may_share_memory(view, whole):
+            view[...] = array
+        elif whole.ndim == len(shape):  # rows in another order
+            rows = self.view(np.arange(len(whole)), shape[:1], config)
+            whole[rows] = array
+        else:
+            places = self.view(np.arange(whole.size).reshape(whole.shape), shape, config)
+            whole.reshape(-1)[places] = array
+
 
 class Transposed(Named):
     """A Conv1D matrix, [n_in, n_out]."""
@@ -214,6 +235,9 @@ class Computed(Named):
         """The table and its format; see `Named`."""
         return self.make(shape), "f32"
 
+    def store(self, stored: list[Array], array: Array, shape: Shape, config: Config) -> None:
+        """Nothing is stored; see `Named`."""
+
 
 class PlusOne(Named):
     """The weights of a norm, less 1."""
@@ -221,6 +245,10 @@ class PlusOne(Named):
     def canonical(self, arrays: list[Array], form: str, shape: Shape, config: Config) -> tuple[Array, str]:
         """The tensor and its format; see `Named`."""
         return widened(arrays[0], form) + np.float32(1.0), "f32"
+
+    def store(self, stored: list[Array], array: Array, shape: Shape, config: Config) -> None:
+        """The weights less 1; see `Named`. Below 1/2 they are rounded."""
+        stored[0][...] = array - np.float32(1.0)
 
 
 def _halves(config: Config) -> NDArray[np.int64]:
@@ -273,6 +301,11 @@ class HeadNorms(Named):
         """The tensor and its format; see `Named`."""
         return np.concatenate(arrays), form
 
+    def store(self, stored: list[Array], array: Array, shape: Shape, config: Config) -> None:
+        """Each head's part; see `Named`."""
+        for whole, part in zip(stored, np.split(array, len(stored)), strict=True):
+            whole[...] = part
+
 
 @dataclass(frozen=True)
 class Either:
@@ -316,6 +349,12 @@ class Source:
     def take(self, arrays: list[Array], form: str) -> tuple[Array, str]:
         """The tensor and its number format, from arrays of the file."""
         return self.entry.canonical(arrays, form, self.shape, self.config)
+
+    def put(self, arrays: list[Array], tensor: Array) -> None:
+        """Write the tensor into arrays of the file, all f32."""
+        if self.entry.index is not None:
+            arrays = [array[self.entry.index] for array in arrays]
+        self.entry.store(arrays, tensor, self.shape, self.config)
 
 
 @dataclass(frozen=True)

@@ -506,6 +506,8 @@ class Architecture:
         From the metadata to the fields of a config.json, less ``vocab_size`` and ``tie_word_embeddings``.
     tensors : mapping or callable
         As of `Family`.
+    fused : bool
+        Files are written with queries, keys and values in one matrix.
     """
 
     name: str | Callable[[Metadata], str]
@@ -513,6 +515,7 @@ class Architecture:
     tensors: Mapping[str, Named | Either] | Callable[[Config], Mapping[str, Any]] = dataclasses.field(
         default_factory=lambda: _TENSORS
     )
+    fused: bool = False
 
     def architecture(self, metadata: Metadata) -> str:
         """The name of the architecture of transformers."""
@@ -566,23 +569,23 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "qwen3moe": Architecture("Qwen3MoeForCausalLM", _qwen_moe),
     "olmoe": Architecture("OlmoeForCausalLM", _olmoe),
     "gpt-oss": Architecture("GptOssForCausalLM", _gpt_oss, _GPT_OSS_TENSORS),
-    "phi2": Architecture("PhiForCausalLM", _phi2),
-    "phi3": Architecture("Phi3ForCausalLM", _phi3, _PHI3_TENSORS),
+    "phi2": Architecture("PhiForCausalLM", _phi2, fused=True),
+    "phi3": Architecture("Phi3ForCausalLM", _phi3, _PHI3_TENSORS, fused=True),
     "gemma": Architecture("GemmaForCausalLM"),
     "gemma2": Architecture("Gemma2ForCausalLM", _gemma2),
     "gemma3": Architecture("Gemma3ForCausalLM", _gemma3),
     "olmo": Architecture("OlmoForCausalLM", _olmo, _TENSORS | _TURNED),
     "olmo2": Architecture(_olmo2_or_3, _olmo3),
     "stablelm": Architecture("StableLmForCausalLM", _stablelm, _STABLELM_TENSORS),
-    "starcoder": Architecture("GPTBigCodeForCausalLM", _gpt2),
+    "starcoder": Architecture("GPTBigCodeForCausalLM", _gpt2, fused=True),
     "starcoder2": Architecture("Starcoder2ForCausalLM", _starcoder2),
     "command-r": Architecture("CohereForCausalLM", _cohere, _COHERE_TENSORS),
     "cohere2": Architecture("Cohere2ForCausalLM", _cohere, _COHERE_TENSORS),
-    "gpt2": Architecture("GPT2LMHeadModel", _gpt2),
-    "gptneox": Architecture("GPTNeoXForCausalLM", _neox),
-    "bloom": Architecture("BloomForCausalLM", _bloom),
-    "mpt": Architecture("MptForCausalLM", _mpt),
-    "falcon": Architecture("FalconForCausalLM", _falcon, _falcon_tensors),
+    "gpt2": Architecture("GPT2LMHeadModel", _gpt2, fused=True),
+    "gptneox": Architecture("GPTNeoXForCausalLM", _neox, fused=True),
+    "bloom": Architecture("BloomForCausalLM", _bloom, fused=True),
+    "mpt": Architecture("MptForCausalLM", _mpt, fused=True),
+    "falcon": Architecture("FalconForCausalLM", _falcon, _falcon_tensors, fused=True),
     "t5": Architecture(_t5_kind, _t5, _t5_tensors),
 }
 """What ``general.architecture`` may be."""

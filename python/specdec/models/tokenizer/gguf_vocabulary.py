@@ -17,13 +17,26 @@ from specdec.models.tokenizer.interface import Tokenizer
 from specdec.models.tokenizer.library import library_errors
 from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer, parse_sentencepiece
 
-__all__ = ["Vocabulary", "read_vocabulary"]
+__all__ = [
+    "BYTE",
+    "CONTROL",
+    "NORMAL",
+    "PREFIX",
+    "UNKNOWN",
+    "UNUSED",
+    "USER_DEFINED",
+    "WHOLE_WORDS",
+    "WORDS",
+    "Vocabulary",
+    "read_vocabulary",
+    "word_steps",
+]
 
-_PREFIX: Final = "tokenizer.ggml."
+PREFIX: Final = "tokenizer.ggml."
 _MAX_TOKENS: Final = 1 << 22
 
 # Types of tokens, those of SentencePiece.
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 # How byte-level BPE cuts a text into words, by the names that ``tokenizer.ggml.pre`` has: steps, one after
 # the other. "digits": each by itself; "bytes": GPT-2's rule; else a regular expression.
@@ -42,7 +55,7 @@ _GPT4O: Final = (
 )
 _BLOOM: Final = (" ?[^(\\s|.,!?…。，、।۔،)]+",)
 _GPT2_WORDS: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
-_WORDS: Final[Mapping[str, tuple[str, ...]]] = {
+WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "default": (r"[\p{P}\$\+<=>\^~\|]+", _GPT2_WORDS, r"\p{N}+", "[0-9][0-9][0-9]"),
     **dict.fromkeys(
         ("gpt-2", "phi-2", "olmo", "mpt", "jais", "trillion", "granite-docling", "mellum", "roberta-bpe"),
@@ -66,7 +79,7 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = {
         r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     ),
 }
-_WHOLE_WORDS: Final = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken")
+WHOLE_WORDS: Final = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken")
 """Vocabularies that take a word that is a token as this token, whatever the merges."""
 _WITH_BOS: Final = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken")
 """Those whose texts begin with BOS where the file does not say."""
@@ -128,7 +141,7 @@ def read_vocabulary(values: Values) -> Vocabulary | None:
     TokenizerError
         A damaged vocabulary, one of a kind that is not read, or a missing library.
     """
-    model = values.get(f"{_PREFIX}model")
+    model = values.get(f"{PREFIX}model")
     if model is None or model == "none" or model == "no_vocab":
         return None
     tokens = _read_tokens(values)
@@ -157,17 +170,17 @@ def read_vocabulary(values: Values) -> Vocabulary | None:
 
 
 def _error(values: Values, key: str, expected: str) -> TokenizerError:
-    value = values.get(_PREFIX + key)
+    value = values.get(PREFIX + key)
     found = (
         f"is {as_json(value)}"
         if isinstance(value, bool | int | float | str)
         else "is missing or of other items"
     )
-    return TokenizerError(f"{values.path}: metadata field '{_PREFIX}{key}' {found}; expected {expected}")
+    return TokenizerError(f"{values.path}: metadata field '{PREFIX}{key}' {found}; expected {expected}")
 
 
 def _token_id(values: Values, key: str, n: int) -> int | None:
-    token = values.get(_PREFIX + key)
+    token = values.get(PREFIX + key)
     if token is None:
         return None
     if isinstance(token, bool) or not isinstance(token, int):
@@ -176,7 +189,7 @@ def _token_id(values: Values, key: str, n: int) -> int | None:
 
 
 def _flag(values: Values, key: str, absent: bool) -> bool:
-    value = values.get(_PREFIX + key)
+    value = values.get(PREFIX + key)
     if value is None:
         return absent
     if not isinstance(value, bool):
@@ -185,16 +198,16 @@ def _flag(values: Values, key: str, absent: bool) -> bool:
 
 
 def _read_tokens(values: Values) -> _Tokens:
-    texts = values.get(f"{_PREFIX}tokens")
+    texts = values.get(f"{PREFIX}tokens")
     if not isinstance(texts, list) or not 1 <= len(texts) <= _MAX_TOKENS:
         raise _error(values, "tokens", f"an array of 1 to {_MAX_TOKENS} strings")
     n = len(texts)
-    kinds = values.get(f"{_PREFIX}token_type")
+    kinds = values.get(f"{PREFIX}token_type")
     if kinds is None:
-        kinds = np.full(n, _NORMAL)
+        kinds = np.full(n, NORMAL)
     if not isinstance(kinds, np.ndarray) or len(kinds) != n or kinds.dtype.kind not in "iu":
         raise _error(values, "token_type", f"an array of {n} whole numbers, one for each token")
-    scores = values.get(f"{_PREFIX}scores")
+    scores = values.get(f"{PREFIX}scores")
     if scores is not None and (
         not isinstance(scores, np.ndarray) or len(scores) != n or not np.isfinite(scores).all()
     ):
@@ -221,13 +234,13 @@ def _byte_level(values: Values, tokens: _Tokens) -> HFTokenizer:
             f"{tokens.source}: its vocabulary is read by the package `tokenizers`, which is not installed: "
             "pip install tokenizers (or tokenizer=False: ids in, ids out)"
         ) from error
-    pre = values.get(f"{_PREFIX}pre")
+    pre = values.get(f"{PREFIX}pre")
     pre = "default" if pre is None else pre
-    if pre not in _WORDS:
+    if pre not in WORDS:
         raise _error(
-            values, "pre", f"one of {', '.join(sorted(_WORDS))} (or tokenizer= with another tokenizer)"
+            values, "pre", f"one of {', '.join(sorted(WORDS))} (or tokenizer= with another tokenizer)"
         )
-    merges = values.get(f"{_PREFIX}merges")
+    merges = values.get(f"{PREFIX}merges")
     if not isinstance(merges, list):
         raise _error(values, "merges", "an array of strings")
     pairs = []
@@ -235,18 +248,18 @@ def _byte_level(values: Values, tokens: _Tokens) -> HFTokenizer:
         at = merge.find(" ", 1)
         if at < 0 or at == len(merge) - 1:
             raise TokenizerError(
-                f"{tokens.source}: metadata field '{_PREFIX}merges' has {as_json(merge)}; expected two "
+                f"{tokens.source}: metadata field '{PREFIX}merges' has {as_json(merge)}; expected two "
                 "tokens with a space between them"
             )
         pairs.append((merge[:at], merge[at + 1 :]))
-    special = dict(tokens.of_kind(_CONTROL, _UNKNOWN))
-    added = special | dict(tokens.of_kind(_USER_DEFINED))
+    special = dict(tokens.of_kind(CONTROL, UNKNOWN))
+    added = special | dict(tokens.of_kind(USER_DEFINED))
     with library_errors(f"{tokens.source}: not a BPE vocabulary that `tokenizers` can use"):
         vocabulary = {text: i for i, text in enumerate(tokens.texts)}
-        model = tokenizers.models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=pre in _WHOLE_WORDS)
+        model = tokenizers.models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=pre in WHOLE_WORDS)
         library = tokenizers.Tokenizer(model)
-        library.pre_tokenizer = _words(tokenizers, _WORDS[pre])
-        if _WORDS[pre] is _QWEN2:
+        library.pre_tokenizer = word_steps(tokenizers, WORDS[pre])
+        if WORDS[pre] is _QWEN2:
             library.normalizer = tokenizers.normalizers.NFC()
         library.decoder = tokenizers.decoders.ByteLevel()
         library.add_tokens(
@@ -261,7 +274,7 @@ def _byte_level(values: Values, tokens: _Tokens) -> HFTokenizer:
     )
 
 
-def _words(tokenizers: Any, steps: tuple[str, ...]) -> Any:
+def word_steps(tokenizers: Any, steps: tuple[str, ...]) -> Any:
     """The steps that cut a text into words, the last of which writes bytes as characters."""
     pre = tokenizers.pre_tokenizers
     made = []
@@ -310,14 +323,14 @@ class MarkedPieces(SentencePieceTokenizer):
 def _pieces(values: Values, tokens: _Tokens, *, unigram: bool) -> MarkedPieces:
     if tokens.scores is None:
         raise _error(values, "scores", "an array of numbers")
-    for kind in set(tokens.kinds) - set(range(_NORMAL, _BYTE + 1)):
+    for kind in set(tokens.kinds) - set(range(NORMAL, BYTE + 1)):
         raise TokenizerError(
-            f"{tokens.source}: metadata field '{_PREFIX}token_type' has {kind}; expected 1 to 6"
+            f"{tokens.source}: metadata field '{PREFIX}token_type' has {kind}; expected 1 to 6"
         )
     unknown = _token_id(values, "unknown_token_id", len(tokens.texts))
     model = _model_proto(values, tokens, unigram, unknown)
     library = parse_sentencepiece(model, tokens.source)
-    marks = {text: i for i, text in tokens.of_kind(_CONTROL, _USER_DEFINED) if text}
+    marks = {text: i for i, text in tokens.of_kind(CONTROL, USER_DEFINED) if text}
     made = MarkedPieces(
         library,
         tokens.source,
@@ -333,19 +346,19 @@ def _pieces(values: Values, tokens: _Tokens, *, unigram: bool) -> MarkedPieces:
 
 def _model_proto(values: Values, tokens: _Tokens, unigram: bool, unknown: int | None) -> bytes:
     """The vocabulary as a serialised SentencePiece model (sentencepiece_model.proto)."""
-    charsmap = values.get(f"{_PREFIX}precompiled_charsmap")
+    charsmap = values.get(f"{PREFIX}precompiled_charsmap")
     if charsmap is not None and (not isinstance(charsmap, np.ndarray) or charsmap.dtype.itemsize != 1):
         raise _error(values, "precompiled_charsmap", "an array of bytes")
     kinds = list(tokens.kinds)
-    if _UNKNOWN not in kinds:  # SentencePiece wants one
-        kinds[unknown or 0] = _UNKNOWN
+    if UNKNOWN not in kinds:  # SentencePiece wants one
+        kinds[unknown or 0] = UNKNOWN
     assert tokens.scores is not None
     pieces = b"".join(
         _field(1, _field(1, text.encode()) + _float(2, score) + _number(3, kind))
         for text, score, kind in zip(tokens.texts, tokens.scores, kinds, strict=True)
     )
-    trainer = _number(3, 1 if unigram else 2) + _number(35, int(_BYTE in kinds))
-    trainer += _number(40, kinds.index(_UNKNOWN))
+    trainer = _number(3, 1 if unigram else 2) + _number(35, int(BYTE in kinds))
+    trainer += _number(40, kinds.index(UNKNOWN))
     for number, token in (
         (41, tokens.bos_id),
         (42, tokens.eos_ids[0] if tokens.eos_ids else None),

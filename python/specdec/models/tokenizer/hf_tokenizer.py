@@ -121,6 +121,11 @@ class HFTokenizer(ByteTokenizer):
             adds_bos = bool(self.before)
         return bos_id, eos_ids, adds_bos
 
+    @property
+    def library(self) -> Any:
+        """The tokenizer of the library."""
+        return self._library
+
     @classmethod
     def from_file(cls, path: Path, **options: Any) -> HFTokenizer:
         """Read tokenizer.json. Options are those of the class."""

@@ -64,6 +64,11 @@ class SentencePieceTokenizer(ByteTokenizer):
             adds_bos=adds_bos,
         )
 
+    @property
+    def library(self) -> Any:
+        """The tokenizer of the library."""
+        return self._library
+
     @classmethod
     def from_file(cls, path: Path, **options: Any) -> SentencePieceTokenizer:
         """Read a file. Options are those of the class."""

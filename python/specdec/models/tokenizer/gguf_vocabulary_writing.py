@@ -1,0 +1,325 @@
+"""A tokenizer as the metadata of a GGUF file."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from specdec.errors import TokenizerError
+from specdec.models.tokenizer.gguf_vocabulary import (
+    BYTE,
+    CONTROL,
+    NORMAL,
+    PREFIX,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    WHOLE_WORDS,
+    WORDS,
+    read_vocabulary,
+    word_steps,
+)
+from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
+from specdec.models.tokenizer.interface import Tokenizer
+from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
+
+__all__ = ["vocabulary_values"]
+
+_BYTE_TOKEN: Final = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+_NAMES: Final[Mapping[str, str]] = {
+    "bos_token": "bos",
+    "eos_token": "eos",
+    "unk_token": "unknown",
+    "sep_token": "seperator",
+    "pad_token": "padding",
+}
+_ENDS: Final = ("eos", "eot", "eom")
+
+# Names of word rules that are written, the first that fits: those that stand for a rule alone.
+_WRITTEN: Final = (
+    "gpt-2", "llama-bpe", "smaug-bpe", "qwen2", "tekken", "gpt-4o", "starcoder", "deepseek-v3",
+    "deepseek-coder", "default", "falcon", "bloom", "viking",
+)  # fmt: skip
+
+PROBES: Final = (
+    "Hello, world! It's 12345 o'clock; WE'RE here, they'll say: \"no\".",
+    "  two spaces\n\n\tand a tab\r\n   \n end ",
+    "def f(x):\n    return x**2 + 3.14e-10  # naïve café\n",
+    "Größe, façade, ИСТОРИЯ, ελληνικά, 中文字符和日本語のテキスト, 한국어, العربية, हिन्दी",
+    "x1y22z333 4444 55555 666666 a_b-c/d\\e http://a.b/c?d=e&f=1",
+    "😀👍🏽 e\u0301 \u00a0nbsp \u2003 em… « quotes » 'tis 'S 'RE don't",
+    "A",
+    " leading",
+    "",
+)
+"""Texts that a tokenizer and the one that is read from its metadata have to encode alike."""
+
+
+@dataclass(frozen=True)
+class _Lists:
+    """The lists of a vocabulary; scores of SentencePiece, merges of byte-level BPE."""
+
+    texts: list[str]
+    kinds: list[int]
+    scores: list[float]
+
+
+def vocabulary_values(
+    tokenizer: Tokenizer, n_vocab: int, tokens: Mapping[str, str], path: Path, *, with_encoder: bool = False
+) -> dict[str, Any]:
+    """The metadata of a vocabulary, keys in full.
+
+    Parameters
+    ----------
+    tokenizer : Tokenizer
+        One that was read from a tokenizer.json, or a SentencePiece model.
+    n_vocab : int
+        Rows of the model's table of tokens; ids without token get one that is not used.
+    tokens : mapping of str to str
+        Texts of special tokens by the names that chat templates have for them.
+    path : Path
+        The file that is written, for messages.
+    with_encoder : bool
+        Sources end with EOS.
+
+    Raises
+    ------
+    TokenizerError
+        GGUF files have no vocabulary that encodes texts as this one does.
+    """
+    if isinstance(tokenizer, HFTokenizer):
+        found, lists = _of_library(tokenizer, path)
+    elif isinstance(tokenizer, SentencePieceTokenizer):
+        found, lists = _of_sentencepiece(tokenizer.library.serialized_model_proto())
+    else:
+        raise _refused(path, f"a {type(tokenizer).__name__}")
+    n = len(lists.texts)
+    if n > n_vocab:
+        raise _refused(path, f"{n} tokens, more than the model's {n_vocab}")
+    texts = lists.texts + [f"[PAD{i}]" for i in range(n, n_vocab)]
+    kinds = lists.kinds + [UNUSED] * (n_vocab - n)
+    found |= {"tokens": texts, "token_type": np.array(kinds, np.int32)}
+    if lists.scores:
+        found["scores"] = np.array(lists.scores + [-1000.0] * (n_vocab - n), np.float32)
+    ids: dict[str, int] = {}
+    places = {text: i for i, text in enumerate(texts)}
+    for name, key in _NAMES.items():
+        if tokens.get(name) in places:
+            ids[key] = places[tokens[name]]
+    if tokenizer.bos_id is not None:
+        ids["bos"] = tokenizer.bos_id
+    if UNKNOWN in kinds:
+        ids["unknown"] = kinds.index(UNKNOWN)
+    if len(tokenizer.eos_ids) > len(_ENDS):
+        raise _refused(path, f"{len(tokenizer.eos_ids)} tokens that end a text, more than {len(_ENDS)}")
+    ids |= dict(zip(_ENDS, tokenizer.eos_ids, strict=False))
+    found |= {f"{key}_token_id": token for key, token in ids.items() if token < n_vocab}
+    found["add_bos_token"] = tokenizer.adds_bos
+    if found["model"] != "gpt2":
+        found["add_eos_token"] = with_encoder
+    values = {PREFIX + key: value for key, value in found.items()}
+    _check(tokenizer, values, n_vocab, path)
+    return values
+
+
+def _refused(path: Path, what: str) -> TokenizerError:
+    return TokenizerError(
+        f"{path}: the model's tokenizer has {what}, which GGUF files cannot say; expected byte-level BPE or "
+        "SentencePiece (or tokenizer=False: a file without vocabulary)"
+    )
+
+
+@dataclass(frozen=True)
+class _Written:
+    """Metadata as a file has them."""
+
+    values: Mapping[str, Any]
+    path: Path
+
+    def get(self, key: str) -> Any:
+        """A value; None if absent."""
+        return self.values.get(key)
+
+
+def _check(tokenizer: Any, values: Mapping[str, Any], n_vocab: int, path: Path) -> None:
+    """Refuse metadata whose reader encodes some text in another way."""
+    vocabulary = read_vocabulary(_Written(values, path))
+    assert vocabulary is not None
+    read = vocabulary.tokenizer
+    if (read.bos_id, read.eos_ids) != (tokenizer.bos_id, tokenizer.eos_ids):
+        raise _refused(path, f"BOS {tokenizer.bos_id} and EOS {tokenizer.eos_ids}")
+    for text in PROBES:
+        if read.encode(text) != tokenizer.encode(text):
+            raise _refused(path, f"another encoding of {text!r}")
+
+
+# ------------------------------------------------------------------------------------ tokenizer.json
+
+
+def _of_library(tokenizer: HFTokenizer, path: Path) -> tuple[dict[str, Any], _Lists]:
+    state = json.loads(tokenizer.library.to_str())
+    model, kind = state["model"], state["model"]["type"]
+    steps = {step["type"] for step in _walk(state["decoder"])}
+    if kind == "BPE" and steps == {"ByteLevel"}:
+        return _of_byte_level(tokenizer, model, path)
+    if kind == "BPE" and model.get("byte_fallback"):
+        return _of_pieces(tokenizer, state, bpe=True)
+    if kind == "Unigram":
+        return _of_pieces(tokenizer, state, bpe=False)
+    raise _refused(path, f"a model of the type {kind} with the decoder {sorted(steps)}")
+
+
+def _walk(step: Any) -> Iterator[dict[str, Any]]:
+    """The steps of a normaliser, pre-tokenizer or decoder, one after the other."""
+    if step is None:
+        return
+    parts = next((step[key] for key in ("decoders", "normalizers", "pretokenizers") if key in step), None)
+    if parts is None:
+        yield step
+        return
+    for part in parts:
+        yield from _walk(part)
+
+
+def _texts_and_kinds(tokenizer: HFTokenizer) -> tuple[list[str], list[int]]:
+    """Tokens by id; those that were added are control tokens or the user's."""
+    library = tokenizer.library
+    ids = library.get_vocab(with_added_tokens=True)
+    texts = [f"[PAD{i}]" for i in range(max(ids.values()) + 1)]
+    kinds = [UNUSED] * len(texts)
+    for token_id in ids.values():
+        texts[token_id], kinds[token_id] = library.id_to_token(token_id), NORMAL
+    for token_id, added in library.get_added_tokens_decoder().items():
+        texts[token_id] = added.content
+        kinds[token_id] = CONTROL if added.special else USER_DEFINED
+    return texts, kinds
+
+
+def _pairs(model: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The merges, which files write as texts or as pairs."""
+    return [tuple(merge.split(" ", 1) if isinstance(merge, str) else merge) for merge in model["merges"]]
+
+
+def _of_byte_level(
+    tokenizer: HFTokenizer, model: Mapping[str, Any], path: Path
+) -> tuple[dict[str, Any], _Lists]:
+    import tokenizers
+
+    words = tokenizer.library.pre_tokenizer
+    normalizer = tokenizer.library.normalizer
+
+    def cut(text: str) -> Any:
+        plain = text if normalizer is None else normalizer.normalize_str(text)
+        return [word for word, _ in words.pre_tokenize_str(plain)]
+
+    cuts = [cut(text) for text in PROBES]
+    for name in _WRITTEN:
+        if (name in WHOLE_WORDS) != bool(model.get("ignore_merges")):
+            continue
+        rule = word_steps(tokenizers, WORDS[name])
+        if [[word for word, _ in rule.pre_tokenize_str(text)] for text in PROBES] == cuts:
+            break
+    else:
+        raise _refused(path, "words that are cut by another rule than those of GGUF files")
+    texts, kinds = _texts_and_kinds(tokenizer)
+    merges = [f"{left} {right}" for left, right in _pairs(model)]
+    return {"model": "gpt2", "pre": name, "merges": merges}, _Lists(texts, kinds, [])
+
+
+def _of_pieces(
+    tokenizer: HFTokenizer, state: Mapping[str, Any], *, bpe: bool
+) -> tuple[dict[str, Any], _Lists]:
+    """SentencePiece's vocabularies as tokenizer.json has them."""
+    model = state["model"]
+    texts, kinds = _texts_and_kinds(tokenizer)
+    scores = [0.0] * len(texts)
+    if bpe:
+        # The first merge that makes a piece says when it is made: the higher the score, the earlier.
+        for rank, (left, right) in reversed(list(enumerate(_pairs(model)))):
+            token = model["vocab"].get(left + right)
+            if token is not None:
+                scores[token] = -float(rank + 1)
+    else:
+        for token, (_, score) in enumerate(model["vocab"]):
+            scores[token] = float(score)
+    for token, text in enumerate(texts):
+        if kinds[token] == NORMAL and _BYTE_TOKEN.fullmatch(text):
+            kinds[token] = BYTE
+    unknown = model.get("unk_id") if not bpe else model["vocab"].get(model.get("unk_token"))
+    if unknown is not None:
+        kinds[unknown] = UNKNOWN
+    found: dict[str, Any] = {"model": "llama" if bpe else "t5", "add_space_prefix": False}
+    if bpe:
+        found["pre"] = "default"
+    for step in itertools.chain(_walk(state["normalizer"]), _walk(state["pre_tokenizer"])):
+        if step["type"] == "Prepend" or (
+            step["type"] == "Metaspace" and step.get("prepend_scheme", "always") != "never"
+        ):
+            found["add_space_prefix"] = True
+        if step["type"] in ("WhitespaceSplit", "Strip") or (not bpe and step["type"] == "Replace"):
+            found["remove_extra_whitespaces"] = True
+        if step["type"] == "Precompiled" and step.get("precompiled_charsmap"):
+            charsmap = base64.b64decode(step["precompiled_charsmap"])
+            found["precompiled_charsmap"] = np.frombuffer(charsmap, np.uint8)
+    return found, _Lists(texts, kinds, scores)
+
+
+# ------------------------------------------------------------------------------------- SentencePiece
+
+
+def _of_sentencepiece(proto: bytes) -> tuple[dict[str, Any], _Lists]:
+    """From a serialised model (sentencepiece_model.proto)."""
+    texts: list[str] = []
+    kinds: list[int] = []
+    scores: list[float] = []
+    found: dict[str, Any] = {"model": "t5", "add_space_prefix": True, "remove_extra_whitespaces": True}
+    for number, value in _fields(proto):
+        if number == 1:
+            piece = dict(_fields(value))
+            texts.append(piece.get(1, b"").decode("utf-8"))
+            scores.append(struct.unpack("<f", piece[2])[0] if 2 in piece else 0.0)
+            kinds.append(piece.get(3, NORMAL))
+        elif number == 2 and dict(_fields(value)).get(3, 1) == 2:
+            found |= {"model": "llama", "pre": "default"}
+        elif number == 3:
+            normalizer = dict(_fields(value))
+            found["add_space_prefix"] = bool(normalizer.get(3, 1))
+            found["remove_extra_whitespaces"] = bool(normalizer.get(4, 1))
+            if normalizer.get(2):
+                found["precompiled_charsmap"] = np.frombuffer(normalizer[2], np.uint8)
+    return found, _Lists(texts, kinds, scores)
+
+
+def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    """Numbers and values of a message of protocol buffers: int, or bytes."""
+    at = 0
+
+    def varint() -> int:
+        nonlocal at
+        value, shift = 0, 0
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while at < len(data):
+        key = varint()
+        kind = key & 7
+        if kind == 0:
+            yield key >> 3, varint()
+            continue
+        size = varint() if kind == 2 else 4 if kind == 5 else 8
+        yield key >> 3, data[at : at + size]
+        at += size
