@@ -395,6 +395,10 @@ CASES: dict[str, Callable[[World], Case]] = {
         specdec.measure,
         {"target": w.target, "draft": w.draft, **TEXTS, **SMALL, "gammas": [1], "leniences": [1.0]},
     ),
+    "convert": lambda w: (
+        lambda **given: called_at_home(w, specdec.convert, given),
+        {"source": w.target.path, "out": "model.gguf", "tokenizer": False},
+    ),
     "tune": lambda w: (
         specdec.tune,
         {"target": w.target, "draft": w.draft, **TEXTS, "n_tokens": 4, "max_gamma": 1},
@@ -524,6 +528,7 @@ LONG = {"bench"}
 """Cases that take seconds."""
 
 SOURCES = {
+    "convert": specdec.convert,
     "bench": specdec.bench,
     "generate a batch": specdec.generate,
     "stream": specdec.stream,

@@ -60,6 +60,7 @@ if TYPE_CHECKING:  # every public name, for type checkers
         WorkerError,
     )
     from specdec.models.chat_template import ChatTemplate
+    from specdec.models.convert import convert
     from specdec.models.model import Model, embedded_pair, load
     from specdec.models.quantization import QuantizationReport
     from specdec.models.score import Score
@@ -121,6 +122,7 @@ _HOMES = {
     "beam_search": "decoding.beam_search",
     "bench": "analysis.bench",
     "compare": "analysis.compare",
+    "convert": "models.convert",
     "distribution": "verification.verify",
     "embedded_pair": "models.model",
     "explore": "plot.explore",
@@ -187,6 +189,7 @@ __all__ = [
     "beam_search",
     "bench",
     "compare",
+    "convert",
     "distribution",
     "embedded_pair",
     "explore",

@@ -37,6 +37,7 @@ VERBS: Final = {
     "tune": "Choose gamma for a pair on this machine.",
     "drafts": "List the drafts that --draft takes by name.",
     "train": "Train a draft for a target.",
+    "convert": "Write a model in another file format.",
 }
 """What can be asked for, in one line each."""
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.atomic_file import replacing
-from specdec.checks import check_choice, check_path
+from specdec.checks import check_choice, check_flag, check_path
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError
 from specdec.models.checkpoints import Checkpoint, open_checkpoint
 from specdec.models.checkpoints.gguf_model import ROW, described
@@ -98,6 +98,7 @@ def convert(
     place = check_path("out", out)
     to_gguf = place.suffix == ".gguf"
     check_choice("type", type, tuple(FILE_TYPES if to_gguf else _FOLDER_TYPES), optional=True)
+    progress = None if progress is None else check_flag("progress", progress)
     checkpoint = open_checkpoint(source, tokenizer=tokenizer)
     if to_gguf:
         kind = type or ("BF16" if checkpoint.dtype == "bf16" else "F16")

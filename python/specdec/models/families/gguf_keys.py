@@ -93,7 +93,8 @@ def _rotation(config: Config, fields: Fields) -> tuple[Keys, dict[str, Array]]:
     plain = rotary_frequencies(size, base)
     if plain == config["inv_freq"]:
         return found, {}
-    factors = np.asarray(plain) / np.asarray(config["inv_freq"])
+    with np.errstate(divide="ignore"):  # pairs that do not turn
+        factors = np.asarray(plain) / np.asarray(config["inv_freq"])
     return found, {"rope_freqs.weight": factors.astype(np.float32)}
 
 

@@ -217,22 +217,19 @@ def _of_byte_level(
     words = tokenizer.library.pre_tokenizer
     normalizer = tokenizer.library.normalizer
 
-    def cut(text: str) -> Any:
-        plain = text if normalizer is None else normalizer.normalize_str(text)
-        return [word for word, _ in words.pre_tokenize_str(plain)]
-
-    cuts = [cut(text) for text in PROBES]
+    texts = [text if normalizer is None else normalizer.normalize_str(text) for text in PROBES]
+    cuts = [words.pre_tokenize_str(text) for text in texts]
     for name in _WRITTEN:
         if (name in WHOLE_WORDS) != bool(model.get("ignore_merges")):
             continue
         rule = word_steps(tokenizers, WORDS[name])
-        if [[word for word, _ in rule.pre_tokenize_str(text)] for text in PROBES] == cuts:
+        if [rule.pre_tokenize_str(text) for text in texts] == cuts:
             break
     else:
         raise _refused(path, "words that are cut by another rule than those of GGUF files")
-    texts, kinds = _texts_and_kinds(tokenizer)
+    tokens, kinds = _texts_and_kinds(tokenizer)
     merges = [f"{left} {right}" for left, right in _pairs(model)]
-    return {"model": "gpt2", "pre": name, "merges": merges}, _Lists(texts, kinds, [])
+    return {"model": "gpt2", "pre": name, "merges": merges}, _Lists(tokens, kinds, [])
 
 
 def _of_pieces(

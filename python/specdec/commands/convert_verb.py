@@ -1,0 +1,36 @@
+"""`specdec convert`: a model in another file format."""
+
+from __future__ import annotations
+
+import click
+
+from specdec.commands.verb import verb
+
+__all__ = ["command"]
+
+
+@verb(
+    "convert",
+    "specdec convert path/to/folder model-Q8_0.gguf --type Q8_0",
+    "specdec convert org/name model.gguf                 from the hub, in F16 or BF16",
+    "specdec convert model.gguf path/to/new-folder       back to a Hugging Face folder",
+)
+@click.argument("source")
+@click.argument("out", type=click.Path())
+@click.option(
+    "--type",
+    "kind",
+    metavar="TYPE",
+    help="F32, F16 or BF16 (default: what SOURCE holds); of a GGUF file Q8_0 or Q4_0 too.",
+)
+@click.option("--no-tokenizer", is_flag=True, help="Leave the vocabulary out.")
+def command(source: str, out: str, kind: str | None, no_tokenizer: bool) -> None:
+    """Write a model in another file format.
+
+    SOURCE is a path or hub name. OUT ends in .gguf, or is the path of a new folder.
+    """
+    from specdec.models.convert import convert
+
+    path = convert(source, out, kind, tokenizer=False if no_tokenizer else None)
+    size = sum(file.stat().st_size for file in ([path] if path.is_file() else path.iterdir()))
+    print(f"{path}: {size / 1e6:.1f} MB")

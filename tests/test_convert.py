@@ -1,0 +1,171 @@
+"""`specdec.convert`: folders as GGUF files, which are read as the same models, and back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from gguf import GGMLQuantizationType as Type
+
+import specdec
+from gguf_models import CASES, Case, llama3_factors
+from specdec.commands.program import program
+from specdec.errors import CheckpointError, InputError, TokenizerError, UnsupportedModelError
+from specdec.models.checkpoints.gguf_file import read_gguf
+from specdec.models.families.gguf import ARCHITECTURES
+from specdec.models.families.gguf_keys import WRITTEN
+from tiny_models import write_hf
+
+EMBEDDED = Path(specdec.__file__).parent / "embedded" / "target"
+SOURCE = [3, 9, 4, 11, 2, 5] * 4
+TEXTS = ["Once upon a time, there was 1 naïve café.\n\n  12345 x", "<|endoftext|> We're here", ""]
+
+
+def folder_of(place: Path, case: Case) -> Path:
+    return write_hf(place, *case.folder())
+
+
+def test_every_architecture_is_written() -> None:
+    assert {name for name, _ in WRITTEN.values()} == set(ARCHITECTURES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_file_is_the_model_of_the_folder(tmp_path: Path, name: str) -> None:
+    """And a folder that is written of the file is, too."""
+    folder = folder_of(tmp_path / "folder", CASES[name])
+    path = specdec.convert(folder, tmp_path / "model.gguf", "F32")
+    back = specdec.convert(path, tmp_path / "back")
+    model = specdec.load(folder)
+    ids = np.random.default_rng(5).integers(0, model.config.n_vocab, min(24, model.config.n_ctx)).tolist()
+    source = None if model.config.encoder is None else SOURCE
+    expected = model.logits(ids, source)
+    for place in (path, back):
+        again = specdec.load(place)
+        assert again.architecture == model.architecture
+        assert np.array_equal(again.logits(ids, source), expected)
+
+
+def test_scaled_frequencies(tmp_path: Path) -> None:
+    """Llama 3's are a tensor of f32."""
+    scaling, factors = llama3_factors(8, 16)
+    case = Case("llama", "LlamaForCausalLM", {"rope_scaling": scaling}, change=CASES["llama"].change)
+    path = specdec.convert(folder_of(tmp_path / "folder", case), tmp_path / "model.gguf", "F32")
+    np.testing.assert_allclose(read_gguf(path)[1]["rope_freqs.weight"].numbers(), factors, rtol=1e-6)
+    with pytest.raises(UnsupportedModelError, match=r"config.json cannot describe: inv_freq is \("):
+        specdec.convert(path, tmp_path / "back")
+
+
+@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0"])
+def test_types(tmp_path: Path, kind: str) -> None:
+    """Every matrix has the type, with the bytes that the package ``gguf`` makes."""
+    config = {**CASES["llama"].config, "hidden_size": 64, "intermediate_size": 96}
+    case = Case("llama", "LlamaForCausalLM", config)
+    folder = folder_of(tmp_path / "folder", case)
+    whole = read_gguf(specdec.convert(folder, tmp_path / "f32.gguf", "F32"))[1]
+    file, held = read_gguf(specdec.convert(folder, tmp_path / "model.gguf", kind))
+    assert file.get("general.file_type") == gguf.LlamaFileType[f"MOSTLY_{kind}"]
+    for name, tensor in held.items():
+        assert tensor.type == (kind if len(tensor.shape) > 1 else "F32")
+        if tensor.type != "F32":
+            expected = gguf.quants.quantize(whole[name].numbers(), Type[kind])
+            assert np.array_equal(tensor.blocks().view(np.uint8), expected.view(np.uint8))
+
+
+def test_rows_that_are_no_multiple_of_a_block(tmp_path: Path) -> None:
+    path = specdec.convert(folder_of(tmp_path / "folder", CASES["llama"]), tmp_path / "model.gguf", "Q8_0")
+    assert {tensor.type for tensor in read_gguf(path)[1].values()} == {"F32", "F16"}
+
+
+def test_numbers_that_a_type_cannot_hold(tmp_path: Path) -> None:
+    config, weights = CASES["llama"].folder()
+    weights["model.layers.0.mlp.up_proj.weight"][1, 2] = 1e5
+    folder = write_hf(tmp_path / "folder", config, weights)
+    with pytest.raises(CheckpointError, match=r"'blk.0.ffn_up.weight' has values that are too large for F16"):
+        specdec.convert(folder, tmp_path / "model.gguf", "F16")
+    assert not (tmp_path / "model.gguf").exists()
+    assert specdec.convert(folder, tmp_path / "model.gguf", "BF16").is_file()
+
+
+def test_tokenizer_and_chat_template(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    shutil.copytree(EMBEDDED, folder)
+    template = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    settings = {"chat_template": template, "bos_token": "<|endoftext|>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    model = specdec.load(folder)
+    path = specdec.convert(folder, tmp_path / "model.gguf")
+    back = specdec.convert(path, tmp_path / "back")
+    prompt = [{"role": "user", "content": "Hello"}]
+    for place in (path, back):
+        again = specdec.load(place)
+        assert again.core.dtype == "bf16"
+        assert again.tokenizer.bos_id == model.tokenizer.bos_id
+        assert again.tokenizer.eos_ids == model.tokenizer.eos_ids
+        for text in TEXTS:
+            assert again.tokenizer.encode(text) == model.tokenizer.encode(text)
+        assert again.chat_template.render(prompt) == model.chat_template.render(prompt)
+        assert np.array_equal(again.logits(TEXTS[0]), model.logits(TEXTS[0]))
+
+
+def test_pieces(tmp_path: Path) -> None:
+    """SentencePiece's vocabularies; ids without token are not used."""
+    import sentencepiece
+
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("the quick brown fox jumps over the lazy dog. it was a dark and stormy night\n" * 40)
+    config = {**CASES["llama"].config, "vocab_size": 80}
+    folder = folder_of(tmp_path / "folder", Case("llama", "LlamaForCausalLM", config))
+    for kind in ("bpe", "unigram"):
+        sentencepiece.SentencePieceTrainer.train(
+            input=str(corpus), model_prefix=str(tmp_path / kind), vocab_size=78, model_type=kind,
+            hard_vocab_limit=False, normalization_rule_name="identity", remove_extra_whitespaces=False,
+            character_coverage=1.0, minloglevel=2,
+        )  # fmt: skip
+        shutil.copy(tmp_path / f"{kind}.model", folder / "tokenizer.model")
+        model = specdec.load(folder)
+        path = specdec.convert(folder, tmp_path / f"{kind}.gguf", "F32")
+        assert read_gguf(path)[0].get("tokenizer.ggml.model") == {"bpe": "llama", "unigram": "t5"}[kind]
+        again = specdec.load(path)
+        for text in ("the dog  jumps", " over it", "dark"):
+            assert again.tokenizer.encode(text) == model.tokenizer.encode(text)
+
+
+def test_what_a_file_cannot_say(tmp_path: Path) -> None:
+    windows = Case("llama", "MistralForCausalLM", {"sliding_window": 5}, change=CASES["llama"].change)
+    with pytest.raises(UnsupportedModelError, match="cannot describe: sliding_window is 5, and m.gguf would"):
+        specdec.convert(folder_of(tmp_path / "windows", windows), tmp_path / "m.gguf")
+    other = Case("", "OPTForCausalLM")
+    with pytest.raises(UnsupportedModelError, match="is a OPTForCausalLM, which GGUF files cannot hold"):
+        specdec.convert(folder_of(tmp_path / "opt", other), tmp_path / "m.gguf")
+    folder = tmp_path / "embedded"
+    shutil.copytree(EMBEDDED, folder)
+    (folder / "tokenizer_config.json").write_text("{}")
+    whole = json.loads((folder / "tokenizer.json").read_text())
+    whole["pre_tokenizer"] = {"type": "Whitespace"}
+    (folder / "tokenizer.json").write_text(json.dumps(whole))
+    with pytest.raises(TokenizerError, match="words that are cut by another rule"):
+        specdec.convert(folder, tmp_path / "m.gguf")
+    assert specdec.load(specdec.convert(folder, tmp_path / "m.gguf", tokenizer=False)).tokenizer is None
+
+
+def test_arguments(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "folder", CASES["llama"])
+    with pytest.raises(InputError, match="type is 'Q9'; expected"):
+        specdec.convert(folder, tmp_path / "m.gguf", "Q9")
+    with pytest.raises(InputError, match="expected a GGUF file, to be written as a folder"):
+        specdec.convert(folder, tmp_path / "new")
+    path = specdec.convert(folder, tmp_path / "m.gguf")
+    with pytest.raises(InputError, match="is there; expected the path of a new or empty folder"):
+        specdec.convert(path, folder)
+
+
+def test_the_verb(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "folder", CASES["llama"])
+    done = CliRunner().invoke(program, ["convert", str(folder), str(tmp_path / "m.gguf"), "--type", "BF16"])
+    assert done.exit_code == 0 and "m.gguf: 0.0 MB" in done.output
+    assert specdec.load(tmp_path / "m.gguf").core.dtype == "bf16"
