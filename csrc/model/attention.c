@@ -27,7 +27,7 @@ sd_attention_scratch sd_attention_take(sd_arena* arena, const sd_config* c, int 
         .weights = sd_arena_take(arena, room, sizeof(float)),
         .room = (ptrdiff_t)room,
         .output = sd_arena_take(arena, rows, (size_t)sd_value_panels((int)d_head) * SD_PANEL * sizeof(float)),
-        .bias = sd_has_distance_bias(c) ? sd_arena_take(arena, padded, sizeof(float)) : NULL,
+        .bias = sd_has_distance_bias(c) ? sd_arena_take(arena, rows + padded, sizeof(float)) : NULL,
     };
 }
 
@@ -68,15 +68,10 @@ static int window_start(const sd_layer_config* config, int position) {
     return start > 0 ? start : 0;
 }
 
-/* bias [slots of the span] for a row at `position`: of the slots that it does not attend to, any numbers. */
+/* bias [slots of the span] for a row of a text at `position`: of the slots that it does not attend to, any
+ * numbers. */
 static void fill_biases(const site* a, int head, int position, span s, float* bias) {
     const sd_attention* at = a->attention;
-    if (at->attended == SD_ATTEND_OWN) {
-        sd_distance_biases_before(at->model, at->layer, head, position, 0, position + 1, bias);
-        sd_distance_biases_after(at->model, at->layer, head, 1, at->n_keys - position - 1,
-                                 bias + position + 1);
-        return;
-    }
     const sd_cache* cache = at->cache;
     int n_committed = cache->n_committed, end = n_committed < s.end ? n_committed : s.end;
     if (end > s.first)
@@ -87,19 +82,42 @@ static void fill_biases(const site* a, int head, int position, span s, float* bi
     }
 }
 
-/* What is done to the scores of a row where more than a factor is: the factor, the soft cap, the bias. */
+/* What is done to the scores of a row where more than a factor is: the factor, the soft cap, the bias, if it is
+ * a row of a text. */
 static void adjust_scores(const site* a, int head, int position, float* weights, ptrdiff_t chunk, span s) {
     const sd_kernels* k = sd_kernels_get();
     const sd_config* c = &a->attention->model->config;
     float* bias = a->scratch->bias;
-    int biased = sd_has_distance_bias(c);
+    int biased = a->attention->cache != NULL && sd_has_distance_bias(c),
+        scaled = a->config->score_scale != 1.0f;
+    if (!biased && !scaled && c->attn_softcap <= 0.0f) return;
     if (biased) fill_biases(a, head, position, s, bias);
     for (int slot = s.first; slot < s.end; slot += SD_PANEL) {
         float* scores = weight_at(weights, chunk, s, slot);
         int n = s.end - slot < SD_PANEL ? s.end - slot : SD_PANEL;
-        k->scale(n, scores, a->config->score_scale, scores);
+        if (scaled) k->scale(n, scores, a->config->score_scale, scores);
         if (c->attn_softcap > 0.0f) k->softcap(n, scores, c->attn_softcap);
         if (biased) k->add(1, n, scores, n, bias + slot - s.first, n);
+    }
+}
+
+/* Add the biases of distances to the scores of rows of a source, pairs first, first + 1, … of row and head. The
+ * bias of a row is that of the row before it, a slot further on: one line of them, by the distance from the last
+ * row, serves all rows of a head. */
+static void add_biases(const site* a, int n_pairs, int first, int n_panels) {
+    const sd_attention* at = a->attention;
+    int group = a->config->n_head / a->config->n_kv_head;
+    float* bias = a->scratch->bias;
+    for (int pair = 0; pair < group && pair < n_pairs; pair++) { /* the first of its head */
+        int head = at->kv_head * group + (first + pair) % group, n_rows = (n_pairs - pair - 1) / group + 1;
+        int last = at->position + (first + pair) / group + n_rows - 1, n = n_panels * SD_PANEL + n_rows - 1;
+        int n_before = last + 1 < n ? last + 1 : n;
+        sd_distance_biases_before(at->model, at->layer, head, last, 0, n_before, bias);
+        sd_distance_biases_after(at->model, at->layer, head, 1, n - n_before, bias + n_before);
+        for (int p = 0; p < n_panels; p++)
+            sd_kernels_get()->add(n_rows, SD_PANEL,
+                                  a->scratch->weights + ((ptrdiff_t)p * n_pairs + pair) * SD_PANEL,
+                                  (ptrdiff_t)group * SD_PANEL, bias + n_rows - 1 + p * SD_PANEL, -1);
     }
 }
 
@@ -183,6 +201,8 @@ static void begin_softmax(const site* a, softmax* rows, int n_rows, int first, s
     for (int r = 0; r < n_rows; r++)
         begin_row(a, rows, r, (first + r) / group, a->attention->kv_head * group + (first + r) % group,
                   weights + (ptrdiff_t)r * SD_PANEL, (ptrdiff_t)n_rows * SD_PANEL, s);
+    if (a->attention->attended == SD_ATTEND_OWN && sd_has_distance_bias(c))
+        add_biases(a, n_rows, first, sd_matrix_panels(s.end)); /* to what is masked too, which stays so */
     for (int i = 0; i < n_rows * SD_LANES; i++) rows->lanes[i] = -INFINITY;
     k->largest_scores(n_rows, sd_matrix_panels(s.end - s.first), weights, rows->lanes);
     for (int r = 0; r < n_rows; r++) rows->largest[r] = k->max(SD_LANES, rows->lanes + r * SD_LANES);

@@ -19,7 +19,7 @@ typedef struct sd_attention_scratch {
                      * a source has more slots */
     ptrdiff_t room; /* floats of `weights` */
     float* output;  /* [SD_ATTENTION_ROWS, SD_PANEL · value panels] */
-    float* bias;    /* [n_slots in whole panels] biases of one row's scores; NULL where scores have none */
+    float* bias;    /* [SD_ATTENTION_ROWS + n_slots in whole panels] biases of scores; NULL: they have none */
 } sd_attention_scratch;
 
 /* Take the scratch for up to n_slots keys of texts, and for any source of the encoder, from the arena (which

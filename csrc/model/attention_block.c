@@ -100,18 +100,16 @@ static void attend_to_texts(void* argument, int thread, int pair, int end) {
     }
 }
 
-/* Rows of a source: (key/value head, panel of slots) pairs. */
-static void store_source(void* argument, int thread, int pair, int end) {
+/* Rows of a source, panels of slots: a row with all its heads, as it lies in memory. */
+static void store_source(void* argument, int thread, int panel, int end) {
     (void)thread;
     const block* b = argument;
     sd_workspace* w = b->pass->w;
-    int n_panels = sd_matrix_panels(b->pass->n_rows);
-    for (; pair < end; pair++) {
-        int first = pair % n_panels * SD_PANEL, behind = first + SD_PANEL;
-        for (int m = first; m < behind && m < b->pass->n_rows; m++)
-            sd_attention_store(w->model, b->layer, pair / n_panels, &w->angles, m, w->qkv + m * w->ld_qkv,
-                               b->pass->keys, m);
-    }
+    int behind = end * SD_PANEL < b->pass->n_rows ? end * SD_PANEL : b->pass->n_rows;
+    for (int m = panel * SD_PANEL; m < behind; m++)
+        for (int head = 0; head < config_of(b)->n_kv_head; head++)
+            sd_attention_store(w->model, b->layer, head, &w->angles, m, w->qkv + m * w->ld_qkv, b->pass->keys,
+                               m);
 }
 
 /* Rows of a source that one piece of work attends with: as many as are computed together. */
@@ -193,7 +191,7 @@ static void project_back(const sd_pass* pass, const sd_matrix* matrix, const flo
 static void attend(const sd_pass* pass, const sd_layer_config* own, block* b) {
     if (pass->keys) {
         int together = rows_together(pass, own), n_pieces = (pass->n_rows + together - 1) / together;
-        sd_team_run(&pass->team, sd_matrix_panels(pass->n_rows) * own->n_kv_head, 1, store_source, b);
+        sd_team_run(&pass->team, sd_matrix_panels(pass->n_rows), 1, store_source, b);
         sd_team_run(&pass->team, n_pieces * own->n_kv_head, 1, attend_to_source, b);
     } else {
         sd_team_run(&pass->team, pass->n_branches * own->n_kv_head, 1, attend_to_texts, b);
