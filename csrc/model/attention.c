@@ -82,8 +82,8 @@ static void fill_biases(const site* a, int head, int position, span s, float* bi
     }
 }
 
-/* What is done to the scores of a row where more than a factor is: the factor, the soft cap, the bias, if it is
- * a row of a text. */
+/* What is done to the scores of a row where more than a factor is: the factor, the soft cap, the bias, if it
+ * is a row of a text. */
 static void adjust_scores(const site* a, int head, int position, float* weights, ptrdiff_t chunk, span s) {
     const sd_kernels* k = sd_kernels_get();
     const sd_config* c = &a->attention->model->config;
@@ -101,9 +101,9 @@ static void adjust_scores(const site* a, int head, int position, float* weights,
     }
 }
 
-/* Add the biases of distances to the scores of rows of a source, pairs first, first + 1, … of row and head. The
- * bias of a row is that of the row before it, a slot further on: one line of them, by the distance from the last
- * row, serves all rows of a head. */
+/* Add the biases of distances to the scores of rows of a source, pairs first, first + 1, … of row and head.
+ * The bias of a row is that of the row before it, a slot further on: one line of them, by the distance from
+ * the last row, serves all rows of a head. */
 static void add_biases(const site* a, int n_pairs, int first, int n_panels) {
     const sd_attention* at = a->attention;
     int group = a->config->n_head / a->config->n_kv_head;
