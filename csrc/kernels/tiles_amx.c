@@ -116,7 +116,7 @@ INLINE void store_pairs(const spreading* s, const int pair, __m512i bytes, char*
 }
 
 /* Blocks of a panel as chunks of one of bf16. */
-INLINE void dequantise(const int is_int4, const uint8_t* block, int n_blocks, char* chunk) {
+INLINE void dequantise(const int is_int4, const uint8_t* block, int n_blocks, ahead* fetch, char* chunk) {
     const int n_lines = SD_BLOCK / (is_int4 ? 8 : 4), n_pairs = is_int4 ? 4 : 2; /* of a line */
     const int line = 4 * SD_PANEL;                                               /* bytes, as of 32 pairs */
     const __m512i low = _mm512_set1_epi8(15);
@@ -124,6 +124,7 @@ INLINE void dequantise(const int is_int4, const uint8_t* block, int n_blocks, ch
     for (int i = 0; i < n_blocks * 2; i++) {
         const int half = i % 2 * TILE_BYTES; /* of a line: 16 outputs */
         if (i > 0 && half == 0) block += n_lines * line + 2 * SD_PANEL;
+        request(fetch);
         spread_scales(is_int4, block + n_lines * line + half / 2, &s);
         UNROLL for (int l = 0; l < n_lines; l++) {
             __m512i bytes = _mm512_loadu_si512(block + l * line + half);
@@ -198,14 +199,14 @@ static void multiply(int n_rows, const char* x, const char* w, int n, int add, a
 
 /* A part of a panel as chunks of bf16, missing inputs being zeros: itself or, made so, `made`. */
 INLINE const char* part_in_bf16(const sd_format format, const char* part, size_t bytes, int n_blocks,
-                                char* made) {
+                                ahead* fetch, char* made) {
     if (format == SD_FORMAT_BF16) {
         size_t whole = (size_t)n_blocks * CHUNK_BYTES;
         if (bytes == whole) return part;
         memcpy(made, part, bytes);
         memset(made + bytes, 0, whole - bytes);
     } else {
-        dequantise(format == SD_FORMAT_INT4, (const uint8_t*)part, n_blocks, made);
+        dequantise(format == SD_FORMAT_INT4, (const uint8_t*)part, n_blocks, fetch, made);
     }
     return made;
 }
@@ -232,9 +233,10 @@ INLINE void multiply_panels(const sd_format format, int n_rows, const char* x, c
                 const char* next = p + 1 < end        ? part + panel_bytes
                                    : b + n < n_blocks ? panels + (size_t)first * panel_bytes + at + whole
                                                       : panels + (size_t)end * panel_bytes;
-                int n_steps = n * row_blocks, n_lines = ((int)bytes / 64 + n_steps - 1) / n_steps;
+                int n_steps = n * (row_blocks + (format == SD_FORMAT_BF16 ? 0 : 2)),
+                    n_lines = ((int)bytes / 64 + n_steps - 1) / n_steps;
                 ahead fetch = {next, next + bytes, n_lines};
-                const char* w = part_in_bf16(format, part, bytes, n, made);
+                const char* w = part_in_bf16(format, part, bytes, n, &fetch, made);
                 multiply(n_rows, x + (ptrdiff_t)b * n_rows * TILE_BYTES, w, n, b > 0, &fetch,
                          y + (ptrdiff_t)p * SD_PANEL, ldy);
             }
@@ -266,8 +268,9 @@ static void add_panels(int n_all, int n_rows, int n_panels, const char* x, const
             int n = n_blocks - b < PART ? n_blocks - b : PART;
             size_t at = (size_t)b * CHUNK_BYTES, whole = (size_t)n * CHUNK_BYTES;
             size_t bytes = panel_bytes - at < whole ? panel_bytes - at : whole;
-            const char *w = part_in_bf16(SD_FORMAT_BF16, panels + at, bytes, n, made), *from = x + b * ldx;
             ahead none = {0};
+            const char* w = part_in_bf16(SD_FORMAT_BF16, panels + at, bytes, n, &none, made);
+            const char* from = x + b * ldx;
             for (int m = 0; m < n_rows; m += 2 * TILE_ROWS, from += 2 * TILE_ROWS * TILE_BYTES)
                 if (n_rows - m > TILE_ROWS)
                     tile_block(1, from, ldx, w, n, add || b > 0, &none, y + m * ldy, ldy);
