@@ -64,7 +64,7 @@ def translators(args: argparse.Namespace, report: Report) -> None:
 
 def _engines(number: str, args: argparse.Namespace) -> list[str]:
     """Without those that the format has not."""
-    only = {"specdec, OpenBLAS": "f32", "transformers, oneDNN": "int8"}
+    only = {"specdec, OpenBLAS": "f32", "specdec, tiles": "int8", "transformers, oneDNN": "int8"}
     return [name for name in args.engines if only.get(name, number) == number]
 
 
@@ -119,6 +119,10 @@ def _cells(shape: str, number: str, args: argparse.Namespace, report: Report) ->
     best = [contest.best(cell, higher_is_better=False) for cell in args.cells]
     table.row("fastest peer", *(found and found[0] for found in best), None, None)
     table.row("specdec, times as fast", *(found and found[1] for found in best), None, None)
+    for name, column in contest.columns.items():
+        if name.startswith("specdec, ") and not column.reason:
+            best = [contest.best(cell, higher_is_better=False, setting=name) for cell in args.cells]
+            table.row(f"{name}, times as fast", *(found and found[1] for found in best), None, None)
     say_settings(contest.columns, report)
 
 
@@ -127,7 +131,7 @@ def _pair(pair: str, number: str, args: argparse.Namespace, report: Report) -> N
     target, draft = pair.split("+")
     if target not in CHAINED or draft not in CHAINED:
         raise SystemExit(f"{pair}: a pair is of {', '.join(CHAINED)}")
-    engines = [name for name in _engines(number, args) if name != "specdec, OpenBLAS"]
+    engines = [name for name in _engines(number, args) if not name.startswith("specdec, ")]
     table = report.table(
         {"gamma": "d", **dict.fromkeys(engines, ".1f"), "fastest peer": "", "specdec, times as fast": ".2f"},
         f"{pair}, {number}, acceptance {args.alpha:g}: tokens/s",

@@ -51,6 +51,7 @@ WRITERS = {
 TRANSLATORS = {
     "specdec": "with_specdec.SpecdecTranslator",
     "specdec, OpenBLAS": "with_specdec.SpecdecBlasTranslator",
+    "specdec, tiles": "with_specdec.SpecdecTilesTranslator",
     "transformers": "with_transformers.TransformersTranslator",
     "transformers, oneDNN": "with_transformers.TransformersOneDnnTranslator",
     "ctranslate2": "with_ctranslate2.CTranslate2Translator",

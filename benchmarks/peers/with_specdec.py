@@ -255,14 +255,20 @@ class SpecdecTranslator(Translator):
 class SpecdecBlasTranslator(SpecdecTranslator):
     """The same with the products of sources by OpenBLAS."""
 
-    prefill = "blas"
+    prefill, formats = "blas", ("f32",)
 
     @classmethod
     def prepare(cls, target: SourceJob, draft: SourceJob | None) -> None:
-        """Only f32 can."""
-        if target.format != "f32":
-            raise Unsupported("prefill='blas' is of f32 models")
+        """Not every format can."""
+        if target.format not in cls.formats:
+            raise Unsupported(f"prefill={cls.prefill!r} is of {', '.join(cls.formats)} models")
         super().prepare(target, draft)
+
+
+class SpecdecTilesTranslator(SpecdecBlasTranslator):
+    """The same with the products of sources in the order of tiles."""
+
+    prefill, formats = "tiles", ("bf16", "int8", "int4")
 
 
 def _load(job: Job, prefill: str = "rows") -> specdec.Model:
