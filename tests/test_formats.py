@@ -439,6 +439,17 @@ def test_rows_in_bands_have_the_bits_of_the_specification(dtype, engine, n_rows,
     np.testing.assert_array_equal(found, np.concatenate(few))
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "int8", "int4"])
+def test_products_in_tiles_of_more_rows_than_a_cache_holds(dtype):
+    """Several panels are then multiplied part by part together."""
+    rng = np.random.default_rng(4)
+    x, weights = rows(rng, 300, 2250), rows(rng, 530, 2250)
+    found = _core.product(x, weights, dtype, engine="tiles")
+    for first in range(0, 300, 100):
+        few = _core.product(x[first : first + 100], weights, dtype, engine="tiles")
+        np.testing.assert_array_equal(found[first : first + 100], few)
+
+
 def test_every_instruction_set_flushes_subnormal_numbers_of_bf16():
     program = (
         "import sys; import numpy as np; from specdec import _core\n"

@@ -38,7 +38,8 @@ for dtype in DTYPES:
         for n_rows in (1, 5, 9, 13, 64):
             x = rng.standard_normal((n_rows, n_in), dtype=np.float32)
             w = rng.standard_normal((70, n_in), dtype=np.float32)
-            assert np.isfinite(_core.product(x, w, dtype, n_threads=2)).all()
+            for engine in ("rows",) if dtype == "f32" else ("rows", "tiles"):
+                assert np.isfinite(_core.product(x, w, dtype, engine=engine, n_threads=2)).all()
 for i, config in enumerate(VARIANTS.values()):
     tensors = random_tensors(config)
     for dtype, cache_dtype in [FORMATS[i % len(FORMATS)]] if by_default else FORMATS:
