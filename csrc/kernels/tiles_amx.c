@@ -115,7 +115,7 @@ INLINE void store_pairs(const spreading* s, const int pair, __m512i bytes, char*
     _mm512_store_si512(to, (__m512i)_mm512_cvtne2ps_pbh(weight[1], weight[0]));
 }
 
-/* Blocks of a panel as chunks of one of bf16. */
+/* Blocks of a panel as chunks of one of bf16; meanwhile memory is asked for what is ahead. */
 INLINE void dequantise(const int is_int4, const uint8_t* block, int n_blocks, ahead* fetch, char* chunk) {
     const int n_lines = SD_BLOCK / (is_int4 ? 8 : 4), n_pairs = is_int4 ? 4 : 2; /* of a line */
     const int line = 4 * SD_PANEL;                                               /* bytes, as of 32 pairs */
