@@ -23,6 +23,7 @@ from benchmarks import (
     peers,
     photons,
     prefill,
+    products,
     scores,
     translation,
 )
@@ -36,6 +37,7 @@ PROGRAMS: dict[str, tuple[Callable[[argparse.Namespace, Report], None], Callable
     "parts": (parts.parts, parts.parts_options),
     "experts": (mixtures.experts, mixtures.experts_options),
     "prefill": (prefill.prefill, prefill.prefill_options),
+    "products": (products.products, products.products_options),
     "scores": (scores.scores, scores.scores_options),
     "load": (kernels.load, kernels.load_options),
     "threads": (kernels.threads, kernels.threads_options),

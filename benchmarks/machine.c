@@ -8,7 +8,11 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/mman.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
 #include <time.h>
+#include <unistd.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -244,14 +248,50 @@ static inline ints int8_step(ints sum, ints x, ints w) {
 DEFINE_CHAIN(int8, ints, ONES, int8_step(sum, x, w))
 #endif
 
+#if defined(__AMX_BF16__) && defined(__linux__)
+/* Four tiles of sums; a step counts as one of each chain. The thread's shapes of tiles are others afterwards. */
+#define TILES_NAME "TDPBF16PS"
+#define TILES_OPS (16 * 16 * 32 * 2 * 4 / N_CHAINS)
+static void tiles_chain(const share* mine) {
+    static const struct {
+        uint8_t palette, start, rest[14];
+        uint16_t row_bytes[16];
+        uint8_t rows[16];
+    } shapes __attribute__((aligned(64))) = {
+        .palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16}};
+    const long permission = 0x1023, tiles = 18;
+    if (syscall(SYS_arch_prctl, permission, tiles) != 0) return;
+    __asm__ volatile("ldtilecfg %0" ::"m"(shapes));
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_zero(4);
+    _tile_zero(5);
+    for (long n = mine->n_steps; n > 0; n--) {
+        _tile_dpbf16ps(0, 4, 5);
+        _tile_dpbf16ps(1, 4, 5);
+        _tile_dpbf16ps(2, 4, 5);
+        _tile_dpbf16ps(3, 4, 5);
+    }
+    _tile_release();
+}
+#else
+#define TILES_NAME BF16_NAME
+#define TILES_OPS BF16_OPS
+#define tiles_chain bf16_chain
+#endif
+
 static const struct {
     const char* name;
     int n_ops;
     work chain;
-} formats[] = {
-    {F32_NAME, F32_OPS, f32_chain}, {BF16_NAME, BF16_OPS, bf16_chain}, {INT8_NAME, INT8_OPS, int8_chain}};
+} formats[] = {{F32_NAME, F32_OPS, f32_chain},
+               {BF16_NAME, BF16_OPS, bf16_chain},
+               {INT8_NAME, INT8_OPS, int8_chain},
+               {TILES_NAME, TILES_OPS, tiles_chain}};
 
-/* The instruction measured for a format: 0 f32, 1 bf16, 2 int8. */
+/* The instruction measured for a format: 0 f32, 1 bf16, 2 int8, 3 tiles of bf16. */
 const char* machine_instruction(int format) { return formats[format].name; }
 
 /* Operations per second of n_threads together, over n_steps rounds of all chains each. */

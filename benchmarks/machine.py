@@ -21,7 +21,7 @@ from typing import TypeAlias
 from benchmarks.report import allowed_cores
 
 _SOURCE = Path(__file__).with_name("machine.c")
-_CHAINS = {"f32": 0, "bf16": 1, "int8": 2, "int4": 2}  # 4-bit weights are widened to 8 bits
+_CHAINS = {"f32": 0, "bf16": 1, "int8": 2, "int4": 2, "tiles": 3}  # 4-bit weights are widened to 8 bits
 
 #: Bytes of a packed weight: int8 and int4 have a scale of two bytes for each 32.
 WEIGHT_BYTES = {"f32": 4.0, "bf16": 2.0, "int8": 1 + 2 / 32, "int4": 0.5 + 2 / 32}
@@ -93,6 +93,10 @@ class Machine:
         times = [self._arithmetic(dtype) for _ in range(repeats)]
         return statistics.quantiles(times, n=10)[-1]
 
+    def rate(self, dtype: str, n_steps: int) -> float:
+        """Operations per second of one run of :meth:`peak`, of so many rounds of multiply-adds."""
+        return _checked(self._library.machine_arithmetic(_CHAINS[dtype], n_steps, self.n_threads))
+
     def instruction(self, dtype: str) -> str:
         """What :meth:`peak` measures."""
         return self._library.machine_instruction(_CHAINS[dtype]).decode()
@@ -107,7 +111,7 @@ class Machine:
         return n_bytes / _checked(self._library.machine_read(self._pages + at, n_bytes, self.n_threads))
 
     def _arithmetic(self, dtype: str) -> float:
-        return _checked(self._library.machine_arithmetic(_CHAINS[dtype], 400_000, self.n_threads))
+        return self.rate(dtype, 400_000)
 
     def pin_threads(self) -> None:
         """Keep every other thread of the process, such as the core's workers, off the first core.

@@ -141,6 +141,7 @@ TOY = {
     "draft-costs": "--lengths 50 --nodes 4 --cache 8 --rounds 2 --text README.md",
     "beam": "--width 2 --draft-width 1 --gamma 1 --tokens 2",
     "prefill": "--layers eight --rows 3 --depth 1",
+    "products": "--models eight --dtypes f32 bf16 int8 --rows 1 3",
     "parts": "--models eight --dtypes int8 --rows 1 3 --cache 8",
     "scores": "--models eight --dtypes f32 --context 20 --choices 3 --tokens 2",
     "load": "--shape eight --dtypes f32",
@@ -156,7 +157,7 @@ def test_a_small_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     try:
         main(words, tmp_path)
     except (RuntimeError, SystemExit) as error:
-        if name in ("fixed-acceptance", "parts") and "SPECDEC_TESTING=ON" in str(error):
+        if name in ("fixed-acceptance", "parts", "products") and "SPECDEC_TESTING=ON" in str(error):
             pytest.skip("this build has no test hooks")
         raise
     with open(tmp_path / f"{name}-toy.csv", newline="", encoding="utf-8") as file:

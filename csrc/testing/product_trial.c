@@ -5,8 +5,9 @@
 #include "pack.h"
 #include "pass.h"
 
-/* A sample is so many operations at least, so that reading the clock does not count. */
+/* A sample is so many operations at least, so that reading the clock does not count, or so many products. */
 #define SAMPLE_OPERATIONS 2e8
+#define SAMPLE_PRODUCTS 1000
 
 static void lay_out(sd_product_trial* t) {
     sd_arena* arena = &t->arena;
@@ -36,7 +37,8 @@ sd_status sd_product_trial_create(sd_product_trial* t, const float* weights) {
 }
 
 double sd_product_trial_run(sd_product_trial* t, int n_rows) {
-    int n = 1 + (int)(SAMPLE_OPERATIONS / (2.0 * n_rows * t->n_out * t->n_in));
+    double wanted = 1.0 + SAMPLE_OPERATIONS / (2.0 * n_rows * t->n_out * t->n_in);
+    int n = wanted < SAMPLE_PRODUCTS ? (int)wanted : SAMPLE_PRODUCTS;
     sd_pass pass = {.n_rows = n_rows, .engine = t->engine, .team = sd_team_open(t->n_threads)};
     const void* rows = t->x;
     if (t->engine != SD_ENGINE_BLAS) {
