@@ -272,6 +272,23 @@ def test_sources_are_near_those_of_the_row_kernels(name: str, dtype: str) -> Non
     assert tiles.n_bytes == rows.n_bytes
 
 
+@pytest.mark.parametrize("n", [200, 400])
+@pytest.mark.parametrize("name", ["shared-embedding-relative-positions", "biases-by-layer-other-sizes"])
+def test_long_sources_are_near_those_of_the_row_kernels(name: str, n: int) -> None:
+    """Rows attend to spans of positions before and behind them, whose distances have biases."""
+    config = ENCODER_DECODERS[name]
+    config = config | {"encoder": config["encoder"] | {"n_ctx": n}}
+    tensors, source = random_tensors(config), random_source(config, n)
+    assert source is not None
+    for part in ("relative_bias", "encoder.relative_bias", "encoder.layers.0.relative_bias"):
+        if part in tensors:
+            tensors[part] = 3 * tensors[part] / np.abs(tensors[part]).max()
+    rows, tiles = (model_of(config, tensors, prefill=prefill) for prefill in ("rows", "tiles"))
+    found = tiles.encode(source)
+    assert_near(found, rows.encode(source), 0.05)
+    assert np.array_equal(found, tiles.encode(source, n_threads=3))
+
+
 @IN_EACH_FORMAT
 def test_neither_batch_nor_draft_change_a_bit_of_texts_with_sources(dtype: str) -> None:
     config = ENCODER_DECODERS["norms-of-the-stream"]

@@ -137,8 +137,9 @@ typedef struct sd_kernels {
     /* x = x · factor, x [n] f32, in place; what is below 2^-126 then becomes 0. */
     void (*fade)(int n, float* x, float factor);
     /* Rows of scores become rows of 32 · n_chunks weights exp((x − largest[m]) · factor), prepared as
-     * prepare_tiles does, in place. Each weight is added to its lane before it is rounded. */
-    void (*weigh_tiles)(int n_rows, int n_chunks, float* x, const float* largest, float factor, float* lanes);
+     * prepare_tiles does, at `out`, borrowed. Each weight is added to its lane before it is rounded. */
+    void (*weigh_tiles)(int n_rows, int n_chunks, const float* x, const float* largest, float factor,
+                        float* lanes, void* out);
 
     /* Sampling: rows over the vocabulary. Weights are probabilities up to a factor, ≥ 0, f64.
      * Sums add element i to one of 8 lanes, lane i % 8, i ascending, then ((0+4)+(2+6)) +

@@ -13,9 +13,9 @@ void sdk_prepare_pairs_avx512(sd_part part, const float* x, ptrdiff_t ldx, int n
     prepare_rounded(1, 0, part, x, ldx, out);
 }
 
-void sdk_weigh_pairs_avx512(int n_rows, int n_chunks, float* x, const float* largest, float factor,
-                            float* lanes) {
-    weigh_rows_tiles(1, n_rows, n_chunks, x, largest, factor, lanes);
+void sdk_weigh_pairs_avx512(int n_rows, int n_chunks, const float* x, const float* largest, float factor,
+                            float* lanes, void* out) {
+    weigh_rows_tiles(1, n_rows, n_chunks, x, largest, factor, lanes, out);
 }
 
 const sd_kernels* sdk_table_avx512(void) { return &table_avx512; }

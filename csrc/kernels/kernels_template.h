@@ -392,18 +392,18 @@ static void NAME(raise_tiles)(int n_rows, int n_chunks, const float* x, float fa
 }
 
 /* `pairs`, constant where this is inlined: rows are prepared as pairs of bf16, else as floats. */
-INLINE void weigh_rows_tiles(const int pairs, int n_rows, int n_chunks, float* x, const float* largest,
-                             float factor, float* lanes) {
+INLINE void weigh_rows_tiles(const int pairs, int n_rows, int n_chunks, const float* x, const float* largest,
+                             float factor, float* lanes, float* out) {
     const int row = pairs ? SD_BLOCK / 2 : SD_BLOCK;
-    float* to = x;
     vec scale = v_set1(factor * LOG2_E);
-    for (int c = 0; c < n_chunks; c++)
-        for (int m = 0; m < n_rows; m++, x += SD_PANEL, to += row) {
-            vec shift = v_set1(largest[m]);
-            vec a = v_coarse_power(v_mul(v_sub(v_load(x), shift), scale));
-            vec b = v_coarse_power(v_mul(v_sub(v_load(x + SD_LANES), shift), scale));
-            float* at = lanes + m * SD_LANES;
-            v_store(at, v_add(v_add(v_load(at), a), b));
+    for (int m = 0; m < n_rows; m++) {
+        const float* from = x + m * SD_PANEL;
+        float* to = out + m * row;
+        vec shift = v_set1(largest[m]), sum = v_load(lanes + m * SD_LANES);
+        for (int c = 0; c < n_chunks; c++, from += n_rows * SD_PANEL, to += n_rows * row) {
+            vec a = v_coarse_power(v_mul(v_sub(v_load(from), shift), scale));
+            vec b = v_coarse_power(v_mul(v_sub(v_load(from + SD_LANES), shift), scale));
+            sum = v_add(v_add(sum, a), b);
             if (pairs) {
                 v_store_pairs(to, a);
                 v_store_pairs(to + SD_LANES / 2, b);
@@ -412,11 +412,13 @@ INLINE void weigh_rows_tiles(const int pairs, int n_rows, int n_chunks, float* x
                 v_store_bf16(to + SD_LANES, b);
             }
         }
+        v_store(lanes + m * SD_LANES, sum);
+    }
 }
 
-static void NAME(weigh_tiles)(int n_rows, int n_chunks, float* x, const float* largest, float factor,
-                              float* lanes) {
-    weigh_rows_tiles(0, n_rows, n_chunks, x, largest, factor, lanes);
+static void NAME(weigh_tiles)(int n_rows, int n_chunks, const float* x, const float* largest, float factor,
+                              float* lanes, void* out) {
+    weigh_rows_tiles(0, n_rows, n_chunks, x, largest, factor, lanes, out);
 }
 
 static void NAME(to_bf16)(int n, const float* x, uint16_t* y) {

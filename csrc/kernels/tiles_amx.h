@@ -21,8 +21,8 @@ void sdk_shape_tiles(const sd_tile_shape* shapes, int n);
 void sdk_prepare_pairs_avx512(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out);
 
 /* As weigh_tiles of sd_kernels: such rows. */
-void sdk_weigh_pairs_avx512(int n_rows, int n_chunks, float* x, const float* largest, float factor,
-                            float* lanes);
+void sdk_weigh_pairs_avx512(int n_rows, int n_chunks, const float* x, const float* largest, float factor,
+                            float* lanes, void* out);
 
 /* As add_tiles of sd_kernels, of such rows. */
 void sdk_add_tiles_amx(int n_rows, int n_panels, const void* x, const void* panels, int n_in, int add,

@@ -31,7 +31,8 @@ sd_attention_scratch sd_attention_take(sd_arena* arena, const sd_config* config,
 typedef struct sd_attention_tiles {
     float* queries;       /* [rows, d_head], here and below of any layer */
     void* prepared;       /* the same, prepared */
-    float* scores;        /* [positions / 32][rows][32]; then weights, prepared */
+    float* scores;        /* [positions / 32][rows][32] */
+    void* weights;        /* rows of them, prepared */
     uint16_t* key_panel;  /* of d_head inputs, of positions that do not lie so */
     uint16_t* value_rows; /* [32][32] values of such positions */
     uint16_t* values;     /* [value panels][slots / 2][32][2] */

@@ -10,15 +10,18 @@
 /* Positions whose scores are computed together begin at a multiple of this number: bits depend on it. */
 #define SPAN 128
 
+/* Rows whose queries are asked for before their turn: rows lie far apart. */
+#define ROWS_AHEAD 4
+#define FLOATS_OF_LINE (SD_ALIGNMENT / (int)sizeof(float))
+
 sd_attention_tiles sd_attention_tiles_take(sd_arena* arena, const sd_config* c, int n_slots) {
     size_t rows = SD_TILE_ATTENTION_ROWS, d_head = (size_t)sd_widest(c, sd_head_size);
-    size_t columns = (size_t)sd_value_panels((int)d_head) * SD_PANEL,
-           padded = (size_t)sd_whole_panels(n_slots);
-    size_t together = padded < SPAN ? padded : SPAN;
+    size_t columns = (size_t)sd_value_panels((int)d_head) * SD_PANEL;
     return (sd_attention_tiles){
         .queries = sd_arena_take(arena, rows, d_head * sizeof(float)),
         .prepared = sd_arena_take(arena, rows, sd_prepared_bytes(d_head)),
-        .scores = sd_arena_take(arena, rows, sd_prepared_bytes(SPAN)),
+        .scores = sd_arena_take(arena, rows, SPAN * sizeof(float)),
+        .weights = sd_arena_take(arena, rows, sd_prepared_bytes(SPAN)),
         .key_panel = sd_arena_take(arena, sd_panel_bytes(SD_FORMAT_BF16, d_head), 1),
         .value_rows = sd_arena_take(arena, (size_t)SD_BLOCK * SD_PANEL, sizeof(uint16_t)),
         .values = sd_arena_take(arena, (size_t)sd_whole_panels(n_slots), columns * sizeof(uint16_t)),
@@ -207,9 +210,12 @@ static void prepare(const block* b) {
     const sd_attention* at = b->run->attention;
     int d_head = b->run->config->d_head;
     float* to = b->run->scratch->queries;
-    for (int i = 0; i < b->n_rows; i++, to += (ptrdiff_t)b->n_heads * d_head)
-        memcpy(to, at->queries + (b->run->row + b->row + i) * at->ldq + (ptrdiff_t)b->head * d_head,
-               (size_t)b->n_heads * (size_t)d_head * sizeof *to);
+    const float* from = at->queries + (b->run->row + b->row) * at->ldq + (ptrdiff_t)b->head * d_head;
+    for (int i = 0; i < b->n_rows; i++, from += at->ldq, to += (ptrdiff_t)b->n_heads * d_head) {
+        for (int j = 0; i + ROWS_AHEAD < b->n_rows && j < b->n_heads * d_head; j += FLOATS_OF_LINE)
+            __builtin_prefetch(from + ROWS_AHEAD * at->ldq + j);
+        memcpy(to, from, (size_t)b->n_heads * (size_t)d_head * sizeof *to);
+    }
     sd_kernels_get()->prepare_tiles((sd_part){n_pairs(b), 0, n_pairs(b), 0, d_head}, b->run->scratch->queries,
                                     d_head, d_head, b->run->scratch->prepared);
 }
@@ -264,17 +270,16 @@ static void run_block(const block* b) {
     sums sums;
     for (int m = 0; m < n; m++) sums.largest[m] = -INFINITY;
     memset(sums.lanes, 0, sizeof sums.lanes);
-    memset(scratch->output, 0, (size_t)n * (size_t)ldo * sizeof *scratch->output);
     prepare(b);
     for (int first = b->first; first < b->end; first = first / SPAN * SPAN + SPAN) {
         span s = span_at(b, first);
         score(b, s);
         k->raise_tiles(n, s.n_panels, scratch->scores, scale, sums.largest, factors);
-        rescale(b, factors, &sums, ldo);
-        k->weigh_tiles(n, s.n_panels, scratch->scores, sums.largest, scale, sums.lanes);
+        if (first > b->first) rescale(b, factors, &sums, ldo);
+        k->weigh_tiles(n, s.n_panels, scratch->scores, sums.largest, scale, sums.lanes, scratch->weights);
         for (int column = 0; column < n_columns; column++)
-            k->add_tiles(n, 1, scratch->scores, values_at(b->run, column, first), s.n_panels * SD_PANEL, 1,
-                         scratch->output + (ptrdiff_t)column * SD_PANEL, ldo, 0);
+            k->add_tiles(n, 1, scratch->weights, values_at(b->run, column, first), s.n_panels * SD_PANEL,
+                         first > b->first, scratch->output + (ptrdiff_t)column * SD_PANEL, ldo, 0);
     }
     finish(b, scale, &sums, ldo);
 }
