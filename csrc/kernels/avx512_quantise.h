@@ -37,12 +37,13 @@ static inline __m512i sd_words_of(const float* x, __m512 factor) {
                               _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + 16), factor)));
 }
 
-/* Four of 16 lanes of 128 bits, to places that lie 4 · 16 bytes apart. */
-static inline void sd_store_lanes(char* to, __m512i v) {
-    _mm_storeu_si128((void*)to, _mm512_castsi512_si128(v));
-    _mm_storeu_si128((void*)(to + 64), _mm512_extracti32x4_epi32(v, 1));
-    _mm_storeu_si128((void*)(to + 128), _mm512_extracti32x4_epi32(v, 2));
-    _mm_storeu_si128((void*)(to + 192), _mm512_extracti32x4_epi32(v, 3));
+/* Sums of the quarters of 4 registers: lane 4 i + q is of quarter q of register i. */
+static inline __m512i sd_sums_of_quarters(const __m512i* v) {
+    __m512i a = _mm512_add_epi32(_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]));
+    __m512i b = _mm512_add_epi32(_mm512_unpacklo_epi32(v[2], v[3]), _mm512_unpackhi_epi32(v[2], v[3]));
+    __m512i all = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+    return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15),
+                                    all);
 }
 
 /* blocks [16] from what they have: 16 numbers each. */
@@ -50,11 +51,15 @@ static inline void sd_store_blocks(__m512i start8, __m512i start4, __m512i base,
                                    sd_row_block* blocks) {
     __m512i a = _mm512_unpacklo_epi32(start8, start4), b = _mm512_unpackhi_epi32(start8, start4);
     __m512i c = _mm512_unpacklo_epi32(base, sum), d = _mm512_unpackhi_epi32(base, sum);
-    char* to = (char*)blocks;
-    sd_store_lanes(to, _mm512_unpacklo_epi64(a, c));
-    sd_store_lanes(to + 16, _mm512_unpackhi_epi64(a, c));
-    sd_store_lanes(to + 32, _mm512_unpacklo_epi64(b, d));
-    sd_store_lanes(to + 48, _mm512_unpackhi_epi64(b, d));
+    /* quarter q of row i is of block 4 q + i: a matrix of quarters, to be transposed */
+    __m512i row0 = _mm512_unpacklo_epi64(a, c), row1 = _mm512_unpackhi_epi64(a, c);
+    __m512i row2 = _mm512_unpacklo_epi64(b, d), row3 = _mm512_unpackhi_epi64(b, d);
+    __m512i low01 = _mm512_shuffle_i32x4(row0, row1, 0x44), high01 = _mm512_shuffle_i32x4(row0, row1, 0xee);
+    __m512i low23 = _mm512_shuffle_i32x4(row2, row3, 0x44), high23 = _mm512_shuffle_i32x4(row2, row3, 0xee);
+    _mm512_storeu_si512(blocks, _mm512_shuffle_i32x4(low01, low23, 0x88));
+    _mm512_storeu_si512(blocks + 4, _mm512_shuffle_i32x4(low01, low23, 0xdd));
+    _mm512_storeu_si512(blocks + 8, _mm512_shuffle_i32x4(high01, high23, 0x88));
+    _mm512_storeu_si512(blocks + 12, _mm512_shuffle_i32x4(high01, high23, 0xdd));
 }
 
 /* halves [8] of blocks, from the sums of their codes, two for each block. */
@@ -88,7 +93,7 @@ static inline void sd_quantise_16(int offset8, const float* const* from, int8_t*
     float factors[16];
     _mm512_storeu_si512(factors, _mm512_mask_mov_epi32(factor, zero, _mm512_setzero_si512()));
 
-    int32_t sums[2 * 16];
+    __m512i fours[8]; /* sums of four codes each: a quarter of a register is half a block */
     for (int i = 0; i < 16; i += 2) {
         __m512i one = sd_words_of(from[i], _mm512_set1_ps(factors[i]));
         __m512i two = sd_words_of(from[i + 1], _mm512_set1_ps(factors[i + 1]));
@@ -98,19 +103,13 @@ static inline void sd_quantise_16(int offset8, const float* const* from, int8_t*
                                      _mm512_packs_epi16(one, two));
         both = _mm512_max_epi8(both, _mm512_set1_epi8(-127));
         _mm512_storeu_si512(codes + (ptrdiff_t)i * 32, both);
-        /* the sums of both halves of both blocks, of numbers that are made 128 larger */
-        __m512i above =
-            _mm512_sad_epu8(_mm512_xor_si512(both, _mm512_set1_epi8((char)0x80)), _mm512_setzero_si512());
-        above = _mm512_add_epi64(above, _mm512_unpackhi_epi64(above, above));
-        above = _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0),
-                                         above);
-        _mm_storeu_si128((void*)(sums + 2 * i),
-                         _mm_sub_epi32(_mm512_castsi512_si128(above), _mm_set1_epi32(16 * 128)));
+        fours[i / 2] =
+            _mm512_madd_epi16(_mm512_maddubs_epi16(_mm512_set1_epi8(1), both), _mm512_set1_epi16(1));
     }
     const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
     const __m512i behind = _mm512_add_epi32(twice, _mm512_set1_epi32(8));
-    __m512i low = _mm512_loadu_si512(sums), high = _mm512_loadu_si512(sums + 16);
+    __m512i low = sd_sums_of_quarters(fours), high = sd_sums_of_quarters(fours + 4);
     __m512i sum =
         _mm512_add_epi32(_mm512_permutex2var_epi32(low, evens, high),
                          _mm512_permutex2var_epi32(low, _mm512_add_epi32(evens, _mm512_set1_epi32(1)), high));

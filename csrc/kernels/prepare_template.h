@@ -97,13 +97,18 @@ INLINE void quantise_all(int n, const float* x, ptrdiff_t ldx, int8_t* codes, sd
         sd_row_halves made_halves[AT_ONCE];
         n_here = n < AT_ONCE ? n : AT_ONCE;
         for (int i = 0; i < AT_ONCE; i++) from[i] = x + (i < n_here ? i : n_here - 1) * ldx;
+        x += n_here * ldx;
+        if (n_here == AT_ONCE && step == 1) { /* the places follow each other */
+            sd_quantise_16(OFFSET8, from, codes, blocks, halves);
+            codes += AT_ONCE * SD_BLOCK, blocks += AT_ONCE, halves += AT_ONCE;
+            continue;
+        }
         sd_quantise_16(OFFSET8, from, of_all, made, made_halves);
         for (int i = 0; i < n_here; i++, codes += step * SD_BLOCK, blocks += step, halves += step) {
             memcpy(codes, of_all + i * SD_BLOCK, SD_BLOCK);
             *blocks = made[i];
             *halves = made_halves[i];
         }
-        x += n_here * ldx;
     }
 #endif
     for (; n > 0; n--, x += ldx, codes += step * SD_BLOCK, blocks += step, halves += step)
