@@ -180,8 +180,8 @@ _STARTS: Final = (
     # First, as prefetching and blocks of bf16 depend on it.
     _Start("floats_from", ("bf16",), near=True, gain=_GAIN),
     # Prefetching from memory loses a tenth of the time or saves a third of it, by the state of the
-    # memory, which changes within seconds. So what is seen once must be clear.
-    _Start("fetch_from", DTYPES, near=False, gain=0.2),
+    # memory, which changes within seconds.
+    _Start("fetch_from", DTYPES, near=False, gain=_GAIN),
     _Start("fetch_from_near", DTYPES, near=True, gain=_GAIN),
     # Fewer inputs, or panels from memory, gain less than those of the trial.
     _Start("tiles_from", ("int8", "int4"), near=True, gain=0.1, rows=(*range(1, 13), 24)),
