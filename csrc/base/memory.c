@@ -117,6 +117,8 @@ void* sd_arena_take(sd_arena* arena, size_t count, size_t size) {
         return NULL;
     }
     bytes = (bytes + SD_ALIGNMENT - 1) / SD_ALIGNMENT * SD_ALIGNMENT;
+    arena->shape = (arena->shape ^ count) * 0x100000001b3u; /* FNV */
+    arena->shape = (arena->shape ^ size) * 0x100000001b3u;
     if (guarded) return take_guarded(arena, bytes);
     char* piece = arena->base ? arena->base + arena->used : NULL;
     arena->used += bytes;
@@ -132,10 +134,23 @@ sd_status sd_arena_commit(sd_arena* arena) {
     arena->base = base;
     arena->size = arena->used;
     arena->used = 0;
+    arena->shape = 0;
+    return SD_OK;
+}
+
+sd_status sd_arena_adopt(sd_arena* arena, sd_block block) {
+    assert(arena->base == NULL);
+    if (arena->overflowed || guarded || block.size != arena->used || (uintptr_t)block.at % SD_ALIGNMENT)
+        return sd_fail(SD_ERR_VALUE, "a block of %zu bytes, expected %zu, aligned", block.size, arena->used);
+    arena->base = block.at;
+    arena->size = arena->used;
+    arena->used = 0;
+    arena->shape = 0;
+    arena->borrowed = 1;
     return SD_OK;
 }
 
 void sd_arena_free(sd_arena* arena) {
-    sd_free(arena->base);
+    if (!arena->borrowed) sd_free(arena->base);
     *arena = (sd_arena){0};
 }

@@ -32,10 +32,12 @@ void sd_arena_guard(int on);
 /* An arena is laid out twice with the same calls: once with base == NULL, which only counts, and
  * once over a block of that size, which hands out the pieces. */
 typedef struct sd_arena {
-    char* base;     /* [size] owned by the arena; NULL while counting */
+    char* base;     /* [size] owned by the arena, unless it is borrowed; NULL while counting */
     size_t used;    /* bytes handed out so far */
     size_t size;    /* bytes at `base`; ignored while counting */
     int overflowed; /* a count did not fit size_t: the layout must be refused */
+    int borrowed;   /* `base` is the caller's */
+    uint64_t shape; /* of the counts and sizes of all pieces, in their order */
 } sd_arena;
 
 /* Next piece: `count` elements of `size` bytes, aligned; NULL while counting. */
@@ -43,6 +45,16 @@ void* sd_arena_take(sd_arena* arena, size_t count, size_t size);
 
 /* Allocate the block for the sizes counted so far and start handing out from it. */
 sd_status sd_arena_commit(sd_arena* arena);
+
+/* A block of memory, borrowed. */
+typedef struct sd_block {
+    void* at;
+    size_t size;
+} sd_block;
+
+/* Start handing out from a block of the caller, which must outlive the arena, in place of one of its own.
+ * Fails where it is not as large as was counted. */
+sd_status sd_arena_adopt(sd_arena* arena, sd_block block);
 
 /* Lay out an arena: the call `lay_out`, which takes the pieces, runs twice, first to count and then to hand
  * out, so that counts and pieces cannot disagree. SD_OK or SD_ERR_MEMORY. */

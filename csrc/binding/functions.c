@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "checksum.h"
 #include "config_dict.h"
 #include "kernels.h"
 #include "library.h"
@@ -134,7 +135,27 @@ static PyObject* openblas(PyObject* module, PyObject* ignored) {
 
 #define WITH_KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
 
+static PyObject* checksum(PyObject* module, PyObject* args, PyObject* kwargs) {
+    (void)module;
+    static char* names[] = {"data", "n_threads", NULL};
+    Py_buffer data;
+    int n_threads = 1;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y*|$i", names, &data, &n_threads)) return NULL;
+    sd_status status = sd_pool_reserve(n_threads);
+    uint64_t sum = 0;
+    if (status == SD_OK) {
+        PyThreadState* saved_thread;
+        sd_gil_release(&saved_thread);
+        sum = sd_checksum(data.buf, (size_t)data.len, n_threads);
+        sd_gil_take(&saved_thread);
+    }
+    PyBuffer_Release(&data);
+    return status == SD_OK ? PyLong_FromUnsignedLongLong(sum) : sd_raise(status);
+}
+
 PyMethodDef sd_functions[] = {
+    {"checksum", WITH_KEYWORDS(checksum),
+     "checksum(data, *, n_threads=1)\n--\n\nA checksum of bytes against damage, 64 bits."},
     {"tensor_shapes", tensor_shapes, METH_O,
      "tensor_shapes(config, /)\n--\n\nEvery tensor a model of this configuration needs, by canonical name."},
     {"score", WITH_KEYWORDS(sd_score_of_text),

@@ -46,16 +46,42 @@ static int numbers_from(const char* dtype, const char* cache_dtype, const char* 
     return sd_format_from(cache_dtype, "cache_dtype", &numbers->cache);
 }
 
+/* The blocks of packed weights that a caller gives, one for each of a model and its encoder. */
+static int blocks_from(PyObject* given, int n, Py_buffer views[2], sd_block blocks[2]) {
+    PyObject* items = PySequence_Tuple(given);
+    if (items == NULL) return -1;
+    int status = -1;
+    if (PyTuple_GET_SIZE(items) != n) {
+        PyErr_Format(PyExc_ValueError, "packed has %zd blocks, expected %d", PyTuple_GET_SIZE(items), n);
+        goto end;
+    }
+    for (int i = 0; i < n; i++) {
+        if (PyObject_GetBuffer(PyTuple_GET_ITEM(items, i), &views[i], PyBUF_WRITABLE) < 0) goto end;
+        blocks[i] = (sd_block){views[i].buf, (size_t)views[i].len};
+    }
+    status = 0;
+end:
+    Py_DECREF(items);
+    return status;
+}
+
+static void release_blocks(Py_buffer views[2]) {
+    for (int i = 0; i < 2; i++)
+        if (views[i].obj != NULL) PyBuffer_Release(&views[i]);
+}
+
 static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"config",  "tensors",   "dtype",  "cache_dtype",
-                            "prefill", "n_threads", "target", NULL};
+    static char* names[] = {"config",    "tensors", "dtype",  "cache_dtype", "prefill",
+                            "n_threads", "target",  "packed", NULL};
     sd_model_object* self = (sd_model_object*)base;
-    PyObject *mapping, *tensors, *given = Py_None;
+    PyObject *mapping, *tensors, *given = Py_None, *packed = Py_None;
+    Py_buffer views[2] = {0};
+    sd_block blocks[2];
     const char *dtype = "f32", *cache_dtype = "f32", *prefill = "rows";
     int n_threads = 1;
     sd_numbers numbers;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$sssiO", names, &mapping, &tensors, &dtype,
-                                     &cache_dtype, &prefill, &n_threads, &given))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$sssiOO", names, &mapping, &tensors, &dtype,
+                                     &cache_dtype, &prefill, &n_threads, &given, &packed))
         return -1;
     const sd_model_object* target = NULL;
     if (given != Py_None &&
@@ -73,25 +99,35 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
         sd_raise(status);
         goto fail;
     }
-    if ((status = sd_model_create(&c, numbers, target ? target->model : NULL, &model)) != SD_OK) {
+    if (packed != Py_None) {
+        if (blocks_from(packed, c.encoder ? 2 : 1, views, blocks) < 0) goto fail;
+        status = sd_model_adopt(&c, numbers, blocks, &model);
+    } else {
+        status = sd_model_create(&c, numbers, target ? target->model : NULL, &model);
+    }
+    if (status != SD_OK) {
         sd_raise(status);
         goto fail;
     }
-    if (sd_set_tensors(tensors, set_tensor, model, n_threads) < 0) goto fail;
-    if ((status = sd_model_finish(model)) != SD_OK) {
-        sd_raise(status);
-        goto fail;
+    if (packed == Py_None) {
+        if (sd_set_tensors(tensors, set_tensor, model, n_threads) < 0) goto fail;
+        if ((status = sd_model_finish(model)) != SD_OK) {
+            sd_raise(status);
+            goto fail;
+        }
     }
     sd_config_free(&c);
     self->config = config;
     self->target = target ? Py_NewRef(given) : NULL;
     self->model = model;
+    memcpy(self->packed, views, sizeof views);
     sd_exclusive_leave(&self->exclusive);
     return 0;
 fail:
     Py_XDECREF(config);
     sd_config_free(&c);
     sd_model_free(model);
+    release_blocks(views);
     sd_exclusive_leave(&self->exclusive);
     return -1;
 }
@@ -108,6 +144,7 @@ static void dealloc(PyObject* base) {
     PyTypeObject* type = Py_TYPE(base);
     PyObject_GC_UnTrack(base);
     sd_model_free(self->model);
+    release_blocks(self->packed);
     Py_CLEAR(self->config);
     Py_CLEAR(self->target);
     type->tp_free(base);
@@ -157,6 +194,12 @@ static PyObject* get_prefill(PyObject* self, void* closure) {
     (void)closure;
     const sd_model* model = ((sd_model_object*)self)->model;
     return PyUnicode_FromString(sd_engine_names[model ? model->numbers.prefill : SD_ENGINE_ROWS]);
+}
+
+static PyObject* get_layout(PyObject* self, void* closure) {
+    (void)closure;
+    const sd_model* model = ((sd_model_object*)self)->model;
+    return PyLong_FromUnsignedLongLong(model ? sd_model_layout(model) : 0);
 }
 
 static PyObject* get_prompt_slice(PyObject* self, void* closure) {
@@ -231,7 +274,39 @@ static PyObject* encode(PyObject* base, PyObject* args, PyObject* kwargs) {
     return sd_raise(status);
 }
 
+static PyObject* block_sizes(PyObject* base, PyObject* ignored) {
+    (void)ignored;
+    const sd_model* model = ((sd_model_object*)base)->model;
+    sd_block blocks[2];
+    int n = model ? sd_model_blocks(model, blocks) : 0;
+    PyObject* sizes = PyTuple_New(n);
+    for (int i = 0; sizes != NULL && i < n; i++) {
+        PyObject* size = PyLong_FromSize_t(blocks[i].size);
+        if (size == NULL) Py_CLEAR(sizes);
+        if (sizes != NULL) PyTuple_SET_ITEM(sizes, i, size);
+    }
+    return sizes;
+}
+
+static PyObject* block(PyObject* base, PyObject* args) {
+    const sd_model* model = ((sd_model_object*)base)->model;
+    sd_block blocks[2];
+    Py_ssize_t first, n;
+    int i;
+    if (!PyArg_ParseTuple(args, "inn", &i, &first, &n)) return NULL;
+    int n_blocks = model ? sd_model_blocks(model, blocks) : 0;
+    if (i < 0 || i >= n_blocks || first < 0 || n < 0 || (size_t)first > blocks[i].size ||
+        (size_t)n > blocks[i].size - (size_t)first)
+        return PyErr_Format(PyExc_ValueError, "bytes [%zd, %zd + %zd) of block %d are not there", first,
+                            first, n, i);
+    return PyBytes_FromStringAndSize((const char*)blocks[i].at + first, n);
+}
+
 static PyMethodDef methods[] = {
+    {"block_sizes", block_sizes, METH_NOARGS,
+     "block_sizes($self, /)\n--\n\nBytes of the memory of the model, and of that of its encoder."},
+    {"block", block, METH_VARARGS,
+     "block($self, i, first, n, /)\n--\n\nn bytes of a block of its memory from `first` on."},
     {"encode", (PyCFunction)(void (*)(void))encode, METH_VARARGS | METH_KEYWORDS,
      "encode($self, ids, *, n_threads=1)\n--\n\nThe encoder's output for a source, float32 [n, d_model]."},
     {"matrix", matrix, METH_O,
@@ -248,6 +323,7 @@ static PyGetSetDef getters[] = {
     SD_GET_N_PARAMETERS(weights_type),
     {"cache_dtype", get_cache_dtype, NULL, "Number format of keys and values.", NULL},
     {"prefill", get_prefill, NULL, "What multiplies the rows of prompts and sources.", NULL},
+    {"layout", get_layout, NULL, "What lies where in its blocks, as a number.", NULL},
     {"prompt_slice", get_prompt_slice, NULL, "Tokens of prompts that a forward reads.", NULL},
     {"config", get_config, NULL, "Copy of the canonical configuration.", NULL},
     {0},
@@ -256,7 +332,7 @@ static PyGetSetDef getters[] = {
 static PyType_Slot slots[] = {
     {Py_tp_doc,
      "Model(config, tensors, *, dtype='f32', cache_dtype='f32', prefill='rows', n_threads=1, "
-     "target=None)\n--\n\n"
+     "target=None, packed=None)\n--\n\n"
      "Immutable, packed weights."},
     {Py_tp_init, init},
     {Py_tp_dealloc, dealloc},

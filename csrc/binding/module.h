@@ -26,6 +26,7 @@ typedef struct sd_model_object {
     PyObject_HEAD sd_model* model; /* owned; NULL until __init__ has succeeded */
     PyObject* config;              /* dict */
     PyObject* target; /* strong reference to the Model whose table or head is shared; NULL: there is none */
+    Py_buffer packed[2];    /* memory of others that the model lies in; obj NULL: there is none */
     sd_exclusive exclusive; /* of __init__ */
 } sd_model_object;
 

@@ -15,6 +15,9 @@
 
 #include <stddef.h>
 
+/* What is changed when numbers come to lie elsewhere in a panel: files of packed weights are then refused. */
+#define SD_PANEL_LAYOUT 1u
+
 /* Outputs of a panel. */
 #define SD_PANEL 32
 /* Inputs that share a scale; rows of activations are laid out in chunks of as many. */

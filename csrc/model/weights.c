@@ -206,12 +206,14 @@ static void free_model(sd_model* model) {
     sd_free(model);
 }
 
-/* A model without its encoder. */
-static sd_status create(const sd_config* config, sd_numbers numbers, sd_model** out) {
+/* A model without its encoder; over a block, unless it is NULL. */
+static sd_status create(const sd_config* config, sd_numbers numbers, const sd_block* block, sd_model** out) {
     sd_model* model = sd_alloc(sizeof *model);
     if (model == NULL) return SD_ERR_MEMORY;
     model->numbers = numbers;
-    sd_status status = SD_ARENA_BUILD(&model->arena, lay_out(model, &model->arena, config));
+    lay_out(model, &model->arena, config);
+    sd_status status = block ? sd_arena_adopt(&model->arena, *block) : sd_arena_commit(&model->arena);
+    if (status == SD_OK) lay_out(model, &model->arena, config);
     if (status != SD_OK) {
         free_model(model);
         return status;
@@ -254,14 +256,16 @@ static sd_status check_target(const sd_config* c, const sd_model* target) {
     return SD_OK;
 }
 
-sd_status sd_model_create(const sd_config* config, sd_numbers numbers, const sd_model* target,
-                          sd_model** out) {
+/* blocks: as of sd_model_adopt, or NULL. */
+static sd_status create_all(const sd_config* config, sd_numbers numbers, const sd_model* target,
+                            const sd_block* blocks, sd_model** out) {
     sd_model *model = NULL, *encoder = NULL;
     sd_status status = sd_config_check(config);
     if (status == SD_OK) status = check_engine(config, numbers);
     if (status == SD_OK) status = check_target(config, target);
-    if (status == SD_OK && config->encoder) status = create(config->encoder, numbers, &encoder);
-    if (status == SD_OK) status = create(config, numbers, &model);
+    if (status == SD_OK && config->encoder)
+        status = create(config->encoder, numbers, blocks ? &blocks[1] : NULL, &encoder);
+    if (status == SD_OK) status = create(config, numbers, blocks, &model);
     if (status != SD_OK) {
         sd_model_free(encoder);
         return status;
@@ -275,6 +279,30 @@ sd_status sd_model_create(const sd_config* config, sd_numbers numbers, const sd_
     if (config->shared_head) model->head = target->head, model->head_bias = target->head_bias;
     *out = model;
     return SD_OK;
+}
+
+sd_status sd_model_create(const sd_config* config, sd_numbers numbers, const sd_model* target,
+                          sd_model** out) {
+    return create_all(config, numbers, target, NULL, out);
+}
+
+sd_status sd_model_adopt(const sd_config* config, sd_numbers numbers, const sd_block blocks[2],
+                         sd_model** out) {
+    sd_status status = create_all(config, numbers, NULL, blocks, out);
+    if (status == SD_OK) (*out)->finished = 1;
+    return status;
+}
+
+int sd_model_blocks(const sd_model* model, sd_block blocks[2]) {
+    blocks[0] = (sd_block){model->arena.base, model->arena.size};
+    if (model->encoder == NULL) return 1;
+    blocks[1] = (sd_block){model->encoder->arena.base, model->encoder->arena.size};
+    return 2;
+}
+
+uint64_t sd_model_layout(const sd_model* model) {
+    uint64_t shape = model->arena.shape ^ SD_PANEL_LAYOUT;
+    return model->encoder ? shape * 31 + model->encoder->arena.shape : shape;
 }
 
 void sd_model_free(sd_model* model) {

@@ -113,6 +113,18 @@ static inline int sd_prompt_slice(const sd_model* model) {
 sd_status sd_model_create(const sd_config* config, sd_numbers numbers, const sd_model* target,
                           sd_model** model);
 
+/* The same over blocks as sd_model_blocks gave of a finished model of this configuration and these numbers:
+ * they hold the weights, all else in them is written anew. blocks: of the model and of its encoder, if
+ * there is one, borrowed; must outlive the model, which is finished. Fails on blocks of other sizes. */
+sd_status sd_model_adopt(const sd_config* config, sd_numbers numbers, const sd_block blocks[2],
+                         sd_model** model);
+
+/* The memory of a model, and of its encoder: how many blocks, into blocks [2], borrowed. */
+int sd_model_blocks(const sd_model* model, sd_block blocks[2]);
+
+/* A number for the layout of these blocks: it differs where what they hold lies elsewhere in them. */
+uint64_t sd_model_layout(const sd_model* model);
+
 /* Give one tensor by canonical name, packed with n_threads threads; its shape [n_rows, n_cols]
  * (n_cols 0 for a vector) must be the expected one, every value finite, and it must not have been
  * given before. */

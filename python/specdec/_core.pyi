@@ -79,8 +79,20 @@ class Model:
         prefill: Engine = "rows",
         n_threads: int = 1,
         target: Model | None = None,
+        packed: Sequence[memoryview] | None = None,
     ) -> None:
-        """target : whose token table or head the configuration shares, for a model that drafts for it."""
+        """target : whose token table or head the configuration shares, for a model that drafts for it.
+
+        packed : the blocks of a model of this configuration and these formats, writable, in place of tensors;
+        what lies in them beside weights is written anew.
+        """
+    def block_sizes(self) -> tuple[int, ...]:
+        """Bytes of the memory of the model, and of that of its encoder."""
+    def block(self, i: int, first: int, n: int, /) -> bytes:
+        """Some bytes of a block."""
+    @property
+    def layout(self) -> int:
+        """What lies where in its blocks, as a number."""
     def encode(self, ids: Sequence[int] | NDArray[np.int32], *, n_threads: int = 1) -> NDArray[np.float32]:
         """What the encoder makes of a source, after its last norm: [len(ids), d_model]."""
     def matrix(self, name: str) -> NDArray[np.float32]:
@@ -627,6 +639,9 @@ def kernels() -> str:
     """Name of the instruction set in use: "ref", "avx2", "avxvnni", "avx512f", "avx512", "amx" or "neon"."""
 
 def available_kernels() -> list[str]: ...
+def checksum(data: bytes | memoryview, *, n_threads: int = 1) -> int:
+    """A checksum of bytes against damage, 64 bits; no protection against forgery."""
+
 def processor() -> str:
     """The name of this kind of processor: maker, family, model, stepping, what it calls itself."""
 

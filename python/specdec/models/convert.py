@@ -25,12 +25,14 @@ from specdec.models.families import FAMILIES, ConfigReader, Source, model_type_o
 from specdec.models.families.gguf import ARCHITECTURES, Metadata
 from specdec.models.families.gguf_keys import WRITTEN, metadata_of
 from specdec.models.json_fields import Fields, read_json_object
-from specdec.models.model import ModelConfig
+from specdec.models.model import ModelConfig, load
 from specdec.models.number_formats import widened
+from specdec.models.packed_file import write_packed
 from specdec.models.tokenizer.gguf_vocabulary_writing import vocabulary_values
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
 from specdec.progress import reading_bar
+from specdec.threads import check_threads
 
 __all__ = ["convert"]
 
@@ -61,12 +63,14 @@ def convert(
     source : path-like
         A model, as :func:`specdec.load` takes it.
     out : path-like
-        A path that ends in ``.gguf``: a GGUF file. Else a folder, which must not be there or be empty: a
-        Hugging Face folder, of a GGUF file.
+        A path that ends in ``.gguf``: a GGUF file. One that ends in ``.specdec``: a packed file, the model as
+        it lies in memory. Else a folder, which must not be there or be empty: a Hugging Face folder, of a
+        GGUF file.
     type : str, optional
         Of a GGUF file: F32, F16, BF16, Q8_0 or Q4_0. None: F16, or BF16 of a model in bf16. Norms, biases and
         routers stay in F32; a matrix whose rows are no multiple of a type's block is written in F16. Of a
-        folder: F32, F16 or BF16; None: what the file holds, F32 where it holds codes.
+        folder: F32, F16 or BF16; None: what the file holds, F32 where it holds codes. Of a packed file: the
+        ``dtype`` of :func:`specdec.load`.
     tokenizer : None, False, path-like or Tokenizer
         As of :func:`specdec.load`. False: a file without vocabulary.
     progress : bool, optional
@@ -96,6 +100,8 @@ def convert(
     PosixPath('model-Q8_0.gguf')
     """
     place = check_path("out", out)
+    if place.suffix == ".specdec":
+        return _pack(source, place, type, tokenizer, progress)
     to_gguf = place.suffix == ".gguf"
     check_choice("type", type, tuple(FILE_TYPES if to_gguf else _FOLDER_TYPES), optional=True)
     progress = None if progress is None else check_flag("progress", progress)
@@ -105,6 +111,14 @@ def convert(
         _write_gguf(checkpoint, place, kind, progress)
     else:
         _write_folder(checkpoint, place, type, progress)
+    return place
+
+
+def _pack(source: Any, place: Path, dtype: Any, tokenizer: Any, progress: bool | None) -> Path:
+    if tokenizer not in (None, False):
+        raise InputError("tokenizer is given, for a packed file; expected None or False")
+    model = load(source, dtype, tokenizer=tokenizer, progress=progress)
+    write_packed(place, model, model.path, with_tokenizer=tokenizer is None, n_threads=check_threads(None))
     return place
 
 

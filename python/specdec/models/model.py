@@ -27,8 +27,16 @@ from specdec.checks import (
     check_path,
 )
 from specdec.containers import text_of
-from specdec.errors import CheckpointError, InputError, SpecdecError, kind_of, number_of, shown
-from specdec.models import quantization
+from specdec.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    InputError,
+    SpecdecError,
+    kind_of,
+    number_of,
+    shown,
+)
+from specdec.models import packed_file, quantization
 from specdec.models.chat_template import ChatTemplate, Messages
 from specdec.models.checkpoints import CanonicalTensor, Checkpoint, open_checkpoint
 from specdec.models.number_formats import CACHE_DTYPES, DTYPES, ENGINES, CacheDtype, Dtype, Engine
@@ -40,6 +48,7 @@ from specdec.models.tokenizer import (
     ByteTokenizer,
     SourceTokenizer,
     Tokenizer,
+    source_side,
     warn_of_ids_beyond,
     why_no_tokenizer,
 )
@@ -898,6 +907,7 @@ def load(
     revision: str | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     token: str | bool | None = None,
+    cache: bool | str | os.PathLike[str] = False,
 ) -> Model:
     """Load a model.
 
@@ -910,7 +920,8 @@ def load(
     ----------
     path : path-like
         A Hugging Face folder (``*.safetensors`` of f32, f16 or bf16; docs/FAMILIES.md lists the
-        architectures), a GGUF file, a llama2.c ``.bin`` file of version 0, or a name on the Hugging Face Hub
+        architectures), a GGUF file, a packed file (``.specdec``, as :func:`specdec.convert` and ``cache``
+        write it), a llama2.c ``.bin`` file of version 0, or a name on the Hugging Face Hub
         (by the package huggingface_hub): ``org/name``, or of GGUF files ``org/name:Q4_K_M`` and
         ``hf://org/name/file.gguf``.
     dtype : {None, "f32", "bf16", "int8", "int4"}
@@ -950,6 +961,12 @@ def load(
     token : str or bool, optional
         For repositories that need one. True, or None where there is one: that of ``hf auth login`` or
         ``HF_TOKEN``. False: none.
+    cache : bool or path-like
+        Keep the packed model, and map it when it is loaded so again: as it lies in memory, it is there at
+        once. True: in the user's cache (``$XDG_CACHE_HOME/specdec/packed``, else
+        ``~/.cache/specdec/packed``); a path: in that folder. A file of a cache takes the memory of the model
+        on disk, and is written anew when the files that it was made of have changed. For models on disk with
+        their own tokenizer or none.
 
     Warns
     -----
@@ -982,6 +999,12 @@ def load(
     check_choice("prefill", prefill, ENGINES)
     threads = check_threads(n_threads)
     settle()
+    place = check_path("path", path, CheckpointError)
+    if place.is_file() and packed_file.is_packed(place):
+        return _packed(place, dtype, cache_dtype, prefill, tokenizer, n_ctx, threads)
+    if cache is not False:
+        arguments = {"dtype": dtype, "cache_dtype": cache_dtype, "prefill": prefill, "n_ctx": n_ctx}
+        return _cached(place, cache, {**arguments, "tokenizer": tokenizer}, threads, progress)
     checkpoint = open_checkpoint(
         path, tokenizer=tokenizer, n_ctx=n_ctx, revision=revision, cache_dir=cache_dir, token=token
     )
@@ -1031,6 +1054,71 @@ def load(
         decoder_start=checkpoint.decoder_start,
         origin=origin,
     )
+
+
+def _packed(
+    path: Path,
+    dtype: Dtype | None,
+    cache_dtype: CacheDtype | None,
+    prefill: Engine,
+    tokenizer: Any,
+    n_ctx: int | None,
+    n_threads: int,
+) -> Model:
+    """The model of a packed file."""
+    file = packed_file.PackedFile(path)
+    config = file.header["config"]
+    for name, given, held in (("dtype", dtype, file.header["dtype"]), ("n_ctx", n_ctx, config["n_ctx"])):
+        if given not in (None, held):
+            raise InputError(f"{name} is {shown(given)}; expected None or {held!r}, that of {path}")
+    core = file.core(cache_dtype, prefill, n_threads)
+    found, template = file.texts(tokenizer)
+    if tokenizer is not None and found is not None:
+        warn_of_ids_beyond(found, config["n_vocab"], path)
+    arguments = {
+        "dtype": core.dtype, "cache_dtype": core.cache_dtype, "prefill": prefill, "n_ctx": n_ctx,
+        "tokenizer": tokenizer,
+    }  # fmt: skip
+    return Model(
+        core,
+        ModelConfig.from_canonical(config),
+        found,
+        path,
+        file.header["architecture"],
+        default_sampling=file.header["default_sampling"],
+        chat_template=template,
+        source_tokenizer=source_side(found) if config.get("encoder") is not None else None,
+        decoder_start=file.header["decoder_start"],
+        origin=ModelOrigin(ReadFiles.of_model(path, [path]), None, arguments),
+    )
+
+
+def _cached(
+    path: Path, cache: Any, arguments: dict[str, Any], n_threads: int, progress: bool | None
+) -> Model:
+    """The model on disk, by its packed file in a folder of such files, which is written if need be."""
+    if not path.exists():
+        raise CheckpointNotFoundError(f"{path}: no such file or folder; expected one on disk, with cache=")
+    if arguments["tokenizer"] not in (None, False):
+        raise InputError("tokenizer is given, with cache=; expected None or False")
+    if cache is True:
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(home) / "specdec" / "packed"
+    else:
+        folder = check_path("cache", cache)
+    place = folder / packed_file.cache_name(path, arguments)
+    if place.is_file():
+        try:
+            model = _packed(place, **arguments, n_threads=n_threads)
+        except CheckpointError:
+            pass  # damaged, or of files that have changed: it is written anew
+        else:
+            return model
+    model = load(path, **arguments, n_threads=n_threads, progress=progress)
+    folder.mkdir(parents=True, exist_ok=True)
+    with_tokenizer = arguments["tokenizer"] is None
+    packed_file.write_packed(place, model, path, with_tokenizer=with_tokenizer, n_threads=n_threads)
+    return model
 
 
 _OF_KEY: WeakValueDictionary[str, Model] = WeakValueDictionary()

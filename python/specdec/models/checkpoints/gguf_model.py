@@ -19,7 +19,7 @@ from specdec.models.number_formats import Dtype
 from specdec.models.tokenizer import resolve_tokenizer, source_side
 from specdec.models.tokenizer.gguf_vocabulary import Vocabulary, read_vocabulary
 
-__all__ = ["ROW", "described", "of_model", "open_gguf"]
+__all__ = ["ROW", "chat_template_of", "described", "of_model", "open_gguf"]
 
 # Tensors that are read with the configuration.
 _OF_CONFIG: Final = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
@@ -59,7 +59,11 @@ def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Ch
         dtype=_dtype(path, used),
         n_bytes=sum(tensor.n_bytes for tensor in used),
         _tensors=lambda: canonical_tensors(sources, tensors),
-        chat_template=_chat_template(file, tokenizer, vocabulary),
+        chat_template=(
+            chat_template_of(file, vocabulary)
+            if tokenizer is None
+            else resolve_chat_template(tokenizer, path.parent)
+        ),
         source_tokenizer=source_side(found) if with_encoder else None,
         decoder_start=_decoder_start(metadata, config["n_vocab"]) if with_encoder else (),
         weight_files=tuple(sorted({tensor.file for tensor in held.values()})),
@@ -151,10 +155,8 @@ def _dtype(path: Path, used: list[StoredBlocks]) -> Dtype:
     return dtype
 
 
-def _chat_template(file: GGUFFile, tokenizer: Any, vocabulary: Vocabulary | None) -> ChatTemplate | None:
-    """The templates of the file, unless the caller's tokenizer brings its own, or there is to be none."""
-    if tokenizer is not None:
-        return resolve_chat_template(tokenizer, file.path.parent)
+def chat_template_of(file: GGUFFile, vocabulary: Vocabulary | None) -> ChatTemplate | None:
+    """The chat templates of a file; None if there are none."""
     prefix = "tokenizer.chat_template"
     templates = {
         "default" if key == prefix else key.removeprefix(f"{prefix}."): file.get(key)

@@ -1,0 +1,311 @@
+"""Packed files, ``.specdec``: a loaded model as it lies in memory, which the next load maps.
+
+A file is a magic number, the length and the checksum of a header, the header (JSON), and at multiples of a
+page the blocks of the core's memory and the files of the tokenizer. What the blocks mean is the core's own
+matter: a file is for the layout that wrote it, and refused by any other. The blocks are mapped: a file that is
+cut short while a model of it is in use ends the process, as the system has it; one that is replaced does not.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+import sys
+import tempfile
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final
+
+from specdec import _core
+from specdec.atomic_file import replacing
+from specdec.errors import CheckpointError, SpecdecError
+from specdec.models.chat_template import ChatTemplate, resolve_chat_template
+from specdec.models.checkpoints.generation_config import read_generation_defaults
+from specdec.models.checkpoints.gguf_file import GGUFFile, is_gguf, read_gguf
+from specdec.models.checkpoints.gguf_model import chat_template_of
+from specdec.models.checkpoints.gguf_writing import write_gguf
+from specdec.models.checkpoints.opened_file import OpenedFile
+from specdec.models.json_fields import Fields, as_json, read_json_object
+from specdec.models.number_formats import CacheDtype, Engine
+from specdec.models.origin import BESIDE_WEIGHTS
+from specdec.models.tokenizer import Tokenizer, resolve_tokenizer
+from specdec.models.tokenizer.gguf_vocabulary import read_vocabulary
+
+__all__ = ["PackedFile", "cache_name", "is_packed", "records_of", "write_packed"]
+
+MAGIC: Final = b"SPECDEC\x01"
+_HEAD: Final = struct.Struct("<8sQQ")  # magic number, bytes of the header, its checksum
+_PAGE: Final = max(4096, mmap.ALLOCATIONGRANULARITY)
+_PIECE: Final = 1 << 24
+_MAX_HEADER: Final = 1 << 28
+_VOCABULARY: Final = "vocabulary.gguf"
+_LAYOUT_FIELDS: Final = ("version", "byteorder", "pointer")
+_TEMPLATES: Final = "additional_chat_templates"
+
+Records = list[list[Any]]
+"""Name, size and time of files."""
+
+
+def is_packed(path: Path) -> bool:
+    """Whether a file begins as packed files do."""
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def records_of(path: Path) -> Records:
+    """The files that a model on disk is read from: names, sizes, times in nanoseconds.
+
+    Parameters
+    ----------
+    path : Path
+        A folder or a file.
+    """
+    if path.is_dir():
+        named = [path / name for name in BESIDE_WEIGHTS] + sorted(path.glob("*.safetensors"))
+        named += sorted((path / _TEMPLATES).glob("*")) if (path / _TEMPLATES).is_dir() else []
+        found = [file for file in named if file.is_file()]
+        status = [(str(file.relative_to(path)), file.stat()) for file in sorted(found)]
+    else:
+        status = [(path.name, path.stat())]
+        if is_gguf(path):
+            parts = {tensor.file for tensor in read_gguf(path)[1].values()} - {path}
+            status += [(part.name, part.stat()) for part in sorted(parts)]
+    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in status]
+
+
+def cache_name(path: Path, arguments: Mapping[str, Any]) -> str:
+    """The name of the packed file of a model on disk, loaded so, in a folder of such files."""
+    told = json.dumps([str(path.resolve()), dict(arguments), _built()], sort_keys=True)
+    digest = blake2b(told.encode("utf-8"), digest_size=12).hexdigest()
+    return f"{path.resolve().stem}-{digest}.specdec"
+
+
+def _built() -> dict[str, Any]:
+    """What wrote a file, as far as it matters for who reads it."""
+    return {"version": _core.__version__, "byteorder": sys.byteorder, "pointer": struct.calcsize("P")}
+
+
+# --------------------------------------------------------------------------------------------- writing
+
+
+def write_packed(
+    path: Path, model: Any, source: Path, *, with_tokenizer: bool = True, n_threads: int = 1
+) -> None:
+    """Write a loaded model.
+
+    Parameters
+    ----------
+    path : Path
+        A file that is there is replaced.
+    model : Model
+    source : Path
+        The folder or file that it was read from, with the tokenizer beside its weights.
+    with_tokenizer : bool
+    n_threads : int
+
+    Raises
+    ------
+    OSError
+        It cannot be written.
+    """
+    core = model.core
+    files = _files(source) if with_tokenizer else {}
+    sizes = core.block_sizes()
+    header: dict[str, Any] = {
+        **_built(),
+        "layout": core.layout,
+        "config": core.config,
+        "architecture": model.architecture,
+        "dtype": core.dtype,
+        "cache_dtype": core.cache_dtype,
+        "prefill": core.prefill,
+        "source": {"path": str(source.resolve()), "records": records_of(source)},
+        "blocks": [],
+        "files": [],
+        "default_sampling": dict(model.default_sampling),
+        "decoder_start": list(model.decoder_start),
+    }
+    for i, size in enumerate(sizes):
+        pieces = ((first, min(_PIECE, size - first)) for first in range(0, size, _PIECE))
+        sums = [_core.checksum(core.block(i, first, n), n_threads=n_threads) for first, n in pieces]
+        header["blocks"].append({"bytes": size, "checksums": sums})
+    for name, data in files.items():
+        header["files"].append({"name": name, "bytes": len(data), "checksums": [_core.checksum(data)]})
+    text = json.dumps(header).encode("utf-8")
+    with replacing(path) as file:
+        file.write(_HEAD.pack(MAGIC, len(text), _core.checksum(text)) + text)
+        for i, size in enumerate(sizes):
+            _pad(file)
+            for first in range(0, size, _PIECE):
+                file.write(core.block(i, first, min(_PIECE, size - first)))
+        for data in files.values():
+            _pad(file)
+            file.write(data)
+
+
+def _pad(file: Any) -> None:
+    file.write(b"\0" * (-file.tell() % _PAGE))
+
+
+def _files(source: Path) -> dict[str, bytes]:
+    """The files that say how texts are encoded and sampled."""
+    if source.is_dir():
+        names = [name for name in BESIDE_WEIGHTS if (source / name).is_file()]
+        templates = sorted((source / _TEMPLATES).glob("*")) if (source / _TEMPLATES).is_dir() else []
+        names += [str(file.relative_to(source)) for file in templates]
+        return {name: (source / name).read_bytes() for name in names}
+    if not is_gguf(source):
+        beside = source.parent / "tokenizer.bin"
+        return {"tokenizer.bin": beside.read_bytes()} if beside.is_file() else {}
+    whole = GGUFFile(OpenedFile(source))
+    values = {key: whole.get(key) for key in whole if key.startswith("tokenizer.")}
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder) / _VOCABULARY
+        write_gguf(place, values, [], iter(()))
+        return {_VOCABULARY: place.read_bytes()}
+
+
+# --------------------------------------------------------------------------------------------- reading
+
+
+class PackedFile:
+    """A packed file, its header read and compared with this build.
+
+    Parameters
+    ----------
+    path : Path
+
+    Attributes
+    ----------
+    path : Path
+    header : dict
+
+    Raises
+    ------
+    CheckpointError
+        A damaged file, one of another version or machine, or one whose source has changed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            head = file.read(_HEAD.size)
+            if len(head) < _HEAD.size or not head.startswith(MAGIC):
+                raise self.error(f"begins with {head[: len(MAGIC)]!r}; expected {MAGIC!r}, a packed file")
+            _, n_text, checksum = _HEAD.unpack(head)
+            if n_text > min(size - _HEAD.size, _MAX_HEADER):
+                raise self.error(f"has a header of {n_text} bytes; expected at most {size - _HEAD.size}")
+            text = file.read(n_text)
+            if len(text) < n_text or _core.checksum(text) != checksum:
+                raise self.error(
+                    "has a header with another checksum than when it was written; expected the same"
+                )
+            self.header: dict[str, Any] = json.loads(text)
+            built = _built()
+            for name in _LAYOUT_FIELDS:
+                if self.header[name] != built[name]:
+                    raise self.error(
+                        f"was written with {name} {as_json(self.header[name])}; expected "
+                        f"{as_json(built[name])}: convert the model again"
+                    )
+            self._places(_HEAD.size + n_text, size)
+            # A private mapping: what the core writes anew is not written to the file.
+            self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
+        self._check_source()
+
+    def error(self, message: str) -> CheckpointError:
+        """An exception that names the file."""
+        return CheckpointError(f"{self.path}: {message}")
+
+    def _places(self, end: int, size: int) -> None:
+        for part in (*self.header["blocks"], *self.header["files"]):
+            part["first"] = end + -end % _PAGE
+            end = part["first"] + part["bytes"]
+        if end != size:
+            raise self.error(f"has {size} bytes; expected {end} (is the file truncated?)")
+
+    def _check_source(self) -> None:
+        source = self.header["source"]
+        place = Path(source["path"])
+        if place.exists() and records_of(place) != source["records"]:
+            raise self.error(
+                f"was made of {place}, whose files have changed since; expected the same: convert it again"
+            )
+
+    def _view(self, part: Mapping[str, Any], n_threads: int) -> memoryview:
+        view = memoryview(self._map)[part["first"] : part["first"] + part["bytes"]]
+        for i, checksum in enumerate(part["checksums"]):
+            piece = view[i * _PIECE : (i + 1) * _PIECE] if len(part["checksums"]) > 1 else view
+            if _core.checksum(piece, n_threads=n_threads) != checksum:
+                raise self.error(
+                    f"has other bytes from {part['first']} on than were written; expected the same"
+                )
+        return view
+
+    def core(self, cache_dtype: CacheDtype | None, prefill: Engine, n_threads: int) -> _core.Model:
+        """The model, over the mapped file.
+
+        Raises
+        ------
+        CheckpointError
+            Other bytes than were written, or a layout of another build.
+        """
+        header = self.header
+        views = [self._view(part, n_threads) for part in header["blocks"]]
+        if (prefill == "blas") != (header["prefill"] == "blas"):
+            raise self.error(
+                f"was loaded with prefill {header['prefill']!r}, which has another layout; expected the same"
+            )
+        try:
+            core = _core.Model(
+                header["config"],
+                (),
+                dtype=header["dtype"],
+                cache_dtype=cache_dtype or header["cache_dtype"],
+                prefill=prefill,
+                packed=views,
+            )
+        except SpecdecError:
+            raise
+        except ValueError as error:
+            raise self.error(
+                f"has another layout than this build: {error}: convert the model again"
+            ) from error
+        if core.layout != header["layout"]:
+            raise self.error(
+                f"has the layout {header['layout']}; expected {core.layout}: convert the model again"
+            )
+        return core
+
+    def texts(self, tokenizer: Any) -> tuple[Tokenizer | None, ChatTemplate | None]:
+        """Tokenizer and chat templates, or those that a caller gives."""
+        if tokenizer is not None:
+            return resolve_tokenizer(tokenizer, self.path.parent), resolve_chat_template(
+                tokenizer, self.path.parent
+            )
+        with tempfile.TemporaryDirectory() as made:
+            folder = Path(made)
+            for part in self.header["files"]:
+                place = folder / part["name"]
+                if folder not in place.resolve().parents and folder.resolve() not in place.resolve().parents:
+                    raise self.error(f"holds a file {part['name']!r}; expected a name in a folder")
+                place.parent.mkdir(exist_ok=True)
+                place.write_bytes(self._view(part, 1))
+            if (folder / _VOCABULARY).is_file():
+                file = GGUFFile(OpenedFile(folder / _VOCABULARY))
+                vocabulary = read_vocabulary(file)
+                return None if vocabulary is None else vocabulary.tokenizer, chat_template_of(
+                    file, vocabulary
+                )
+            ends: dict[str, Any] = {}
+            if (folder / "config.json").is_file():
+                config = folder / "config.json"
+                fields = Fields(read_json_object(config), config)
+                n_vocab = self.header["config"]["n_vocab"]
+                defaults = read_generation_defaults(folder, fields, n_vocab)
+                ends = {"bos_id": defaults.bos_id, "eos_ids": defaults.eos_ids}
+            return resolve_tokenizer(None, folder, **ends), resolve_chat_template(None, folder)

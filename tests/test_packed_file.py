@@ -1,0 +1,166 @@
+"""Packed files: models as they lie in memory, mapped by the next load, and the cache of such files."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import specdec
+from gguf_models import CASES
+from specdec import _core
+from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError
+from tiny_models import write_hf
+
+EMBEDDED = Path(specdec.__file__).parent / "embedded" / "draft"
+TEXT = "Once upon a time"
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
+def test_the_same_model(tmp_path: Path, dtype: str) -> None:
+    model = specdec.load(EMBEDDED, dtype)
+    path = specdec.convert(EMBEDDED, tmp_path / "model.specdec", dtype)
+    packed = specdec.load(path)
+    assert packed.core.dtype == dtype and packed.config == model.config
+    assert packed.architecture == model.architecture and packed.path == path
+    assert packed.tokenizer.encode(TEXT) == model.tokenizer.encode(TEXT)
+    assert packed.tokenizer.eos_ids == model.tokenizer.eos_ids
+    assert np.array_equal(packed.logits(TEXT), model.logits(TEXT))
+    assert np.array_equal(packed.core.token_table(), model.core.token_table())
+    del model
+    out = specdec.generate(packed, packed, TEXT, max_new_tokens=8, gamma=3)
+    assert out.tokens == specdec.generate(packed, None, TEXT, max_new_tokens=8).tokens
+
+
+@pytest.mark.parametrize("name", ["t5", "mixtral", "gemma3", "gpt2", "bloom"])
+def test_families(tmp_path: Path, name: str) -> None:
+    folder = write_hf(tmp_path / "folder", *CASES[name].folder())
+    model = specdec.load(folder, "int8")
+    path = specdec.convert(folder, tmp_path / "model.specdec", "int8")
+    source = None if model.config.encoder is None else [3, 9, 4]
+    ids = list(range(1, 12))
+    assert np.array_equal(specdec.load(path).logits(ids, source), model.logits(ids, source))
+
+
+def test_of_a_gguf_file(tmp_path: Path) -> None:
+    gguf = specdec.convert(EMBEDDED, tmp_path / "model.gguf", "Q8_0")
+    model = specdec.load(gguf)
+    packed = specdec.load(specdec.convert(gguf, tmp_path / "model.specdec"))
+    assert packed.core.dtype == model.core.dtype == "int8"
+    assert packed.tokenizer.encode(TEXT) == model.tokenizer.encode(TEXT)
+    assert np.array_equal(packed.logits(TEXT), model.logits(TEXT))
+
+
+def test_chat_templates_and_sampling(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    shutil.copytree(EMBEDDED, folder)
+    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
+    (folder / "generation_config.json").write_text(json.dumps({"do_sample": True, "temperature": 0.5}))
+    packed = specdec.load(specdec.convert(folder, tmp_path / "model.specdec"))
+    assert packed.chat_template.render([{"role": "user", "content": "a"}]) == "a"
+    assert packed.default_sampling == specdec.load(folder).default_sampling != {}
+    assert specdec.load(tmp_path / "model.specdec", tokenizer=False).tokenizer is None
+
+
+def test_the_file_is_never_written(tmp_path: Path) -> None:
+    path = specdec.convert(EMBEDDED, tmp_path / "model.specdec")
+    before = path.read_bytes()
+    first, second = specdec.load(path), specdec.load(path)
+    assert np.array_equal(first.logits(TEXT), second.logits(TEXT))
+    del first
+    assert path.read_bytes() == before and second.logits(TEXT).shape[0] > 0
+    assert pickle.loads(pickle.dumps(second)) is second
+
+
+def changed(path: Path, **values: object) -> Path:
+    """The file with another header, its checksum right."""
+    whole = path.read_bytes()
+    magic, n, _ = struct.unpack_from("<8sQQ", whole)
+    header = json.loads(whole[24 : 24 + n])
+    text = json.dumps({**header, **values}).encode()
+    text += b" " * (n - len(text))
+    path.write_bytes(struct.pack("<8sQQ", magic, len(text), _core.checksum(text)) + text + whole[24 + n :])
+    return path
+
+
+def test_files_that_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    shutil.copytree(EMBEDDED, folder)
+    good = specdec.convert(folder, tmp_path / "model.specdec", "int8")
+    bad = tmp_path / "bad.specdec"
+
+    def copied() -> Path:
+        shutil.copy(good, bad)
+        return bad
+
+    for values, message in (
+        ({"version": "0"}, 'was written with version "0"; expected'),
+        ({"byteorder": "big"}, 'was written with byteorder "big"; expected "little"'),
+        ({"layout": 1}, "has the layout 1; expected "),
+        ({"dtype": "int4"}, "has another layout than this build: a block of"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            specdec.load(changed(copied(), **values))
+    whole = good.read_bytes()
+    bad.write_bytes(whole[:-100])
+    with pytest.raises(CheckpointError, match="is the file truncated"):
+        specdec.load(bad)
+    rng = np.random.default_rng(3)
+    for at in [*rng.integers(8, 1000, 20), *rng.integers(8192, len(whole) // 2, 20)]:
+        bad.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        with pytest.raises(CheckpointError, match="bad.specdec: "):
+            specdec.load(bad)
+    with pytest.raises(InputError, match="dtype is 'f32'; expected None or 'int8'"):
+        specdec.load(good, "f32")
+    with pytest.raises(InputError, match="n_ctx is 7; expected None or 512"):
+        specdec.load(good, n_ctx=7)
+    with pytest.raises(CheckpointError, match="was loaded with prefill 'rows', which has another layout"):
+        specdec.load(good, prefill="blas")
+    config = folder / "config.json"
+    config.write_text(config.read_text() + " ")
+    with pytest.raises(CheckpointError, match="folder, whose files have changed since; expected the same"):
+        specdec.load(good)
+    shutil.rmtree(folder)
+    assert specdec.load(good).core.dtype == "int8"
+
+
+def test_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "folder"
+    shutil.copytree(EMBEDDED, folder)
+    cache = tmp_path / "cache"
+    model = specdec.load(folder, "int8", cache=cache)
+    (file,) = cache.iterdir()
+    again = specdec.load(folder, "int8", cache=cache)
+    assert (model.path, again.path) == (folder, file)
+    assert np.array_equal(model.logits(TEXT), again.logits(TEXT))
+    assert specdec.load(folder, "bf16", cache=cache).path == folder and len(list(cache.iterdir())) == 2
+    os.utime(folder / "config.json", ns=(1, 1))
+    assert specdec.load(folder, "int8", cache=cache).path == folder  # written anew
+    assert specdec.load(folder, "int8", cache=cache).path == file
+    file.write_bytes(file.read_bytes()[:-1])
+    assert specdec.load(folder, "int8", cache=cache).path == folder
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    specdec.load(folder, cache=True)
+    assert len(list((tmp_path / "home" / "specdec" / "packed").iterdir())) == 1
+    with pytest.raises(InputError, match="tokenizer is given, with cache="):
+        specdec.load(folder, tokenizer=EMBEDDED, cache=cache)
+    with pytest.raises(CheckpointNotFoundError, match="expected one on disk, with cache="):
+        specdec.load("org/name", cache=cache)
+
+
+def test_checksums() -> None:
+    data = np.random.default_rng(1).integers(0, 256, 5_000_001, np.uint8)
+    expected = _core.checksum(data.tobytes())
+    assert _core.checksum(data.tobytes(), n_threads=2) == expected
+    for at in (0, 7, 64, 1 << 20, len(data) - 1):
+        data[at] ^= 1
+        assert _core.checksum(data.tobytes()) != expected
+        data[at] ^= 1
+    assert _core.checksum(data[:-1].tobytes()) != expected
+    assert _core.checksum(np.roll(data, 64).tobytes()) != expected
