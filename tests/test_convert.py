@@ -14,6 +14,7 @@ from gguf import GGMLQuantizationType as Type
 
 import specdec
 from gguf_models import CASES, Case, llama3_factors
+from specdec import _core
 from specdec.commands.program import program
 from specdec.errors import CheckpointError, InputError, TokenizerError, UnsupportedModelError
 from specdec.models.checkpoints.gguf_file import read_gguf
@@ -74,6 +75,87 @@ def test_types(tmp_path: Path, kind: str) -> None:
         if tensor.type != "F32":
             expected = gguf.quants.quantize(whole[name].numbers(), Type[kind])
             assert np.array_equal(tensor.blocks().view(np.uint8), expected.view(np.uint8))
+
+
+def wide(place: Path, n_layer: int = 1) -> Path:
+    """A folder of a model whose rows are multiples of 256."""
+    config = {
+        **CASES["llama"].config, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": n_layer,
+    }  # fmt: skip
+    return folder_of(place, Case("llama", "LlamaForCausalLM", config))
+
+
+ERRORS = {"Q4_K": 0.08, "Q5_K": 0.04, "Q6_K": 0.02}
+"""Root mean square errors of normal numbers, in standard deviations; of Q4_0, Q5_0 0.086, 0.043."""
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_quantising(kind: str) -> None:
+    """Errors by the decoder of the package ``gguf``; the same bits with several threads."""
+    rows = np.random.default_rng(2).standard_normal((12, 512)).astype(np.float32)
+    rows[1] *= 1e-2
+    rows[2] = 0.0
+    rows[3] = 2.5
+    rows[4] += 3.0
+    blocks = _core.quantise(rows, kind)
+    assert _core.quantise(rows, kind, n_threads=3) == blocks
+    found = gguf.quants.dequantize(np.frombuffer(blocks, np.uint8).reshape(12, -1), Type[kind])
+    errors = np.sqrt(np.mean((found - rows) ** 2, axis=1))
+    assert (errors[[0, *range(5, 12)]] < ERRORS[kind]).all() and errors[1] < ERRORS[kind] * 1.1e-2
+    assert errors[2] == 0.0 and errors[3] < 0.01 and errors[4] < 2.5 * ERRORS[kind]
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_inputs_of_importance(kind: str) -> None:
+    rows = np.random.default_rng(3).standard_normal((64, 256)).astype(np.float32)
+    importance = np.full(256, 0.001, np.float32)
+    importance[::8] = 1.0
+
+    def error(weights: np.ndarray | None) -> float:
+        blocks = np.frombuffer(_core.quantise(rows, kind, importance=weights), np.uint8).reshape(64, -1)
+        found = gguf.quants.dequantize(blocks, Type[kind])
+        return float(np.mean((found - rows)[:, ::8] ** 2))
+
+    assert error(importance) < 0.8 * error(None)
+
+
+def test_arguments_of_the_quantiser() -> None:
+    rows = np.zeros((2, 256), np.float32)
+    for given, options, message in (
+        ((rows, "Q3_K"), {}, 'type is "Q3_K", expected'),
+        ((rows[:, :255].copy(), "Q4_K"), {}, "rows have 255 numbers, expected a multiple of 256"),
+        ((rows, "Q4_K"), {"importance": rows[0, :3].copy()}, "importance has 3 numbers, expected 256"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            _core.quantise(*given, **options)
+
+
+def test_a_mixture(tmp_path: Path) -> None:
+    """Types of matrices as llama-quantize has them; an importance file; a model like the whole one."""
+    folder = wide(tmp_path / "folder", n_layer=8)
+    whole = specdec.convert(folder, tmp_path / "whole.gguf", "F32")
+    writer = gguf.GGUFWriter(tmp_path / "imatrix.gguf", "imatrix")
+    writer.add_tensor("blk.0.ffn_up.weight.in_sum2", np.linspace(0, 9, 256, dtype=np.float32)[None])
+    writer.add_tensor("blk.0.ffn_up.weight.counts", np.array([3.0], np.float32))
+    for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+        step()
+    writer.close()
+    held = {
+        name: read_gguf(specdec.convert(whole, tmp_path / f"{name}.gguf", "Q4_K_M", importance=file))[1]
+        for name, file in (("plain", None), ("weighed", tmp_path / "imatrix.gguf"))
+    }
+    types = {name: tensor.type for name, tensor in held["plain"].items()}
+    assert types["output.weight"] == "Q6_K" and types["token_embd.weight"] == "Q4_K"
+    more = [i for i in range(8) if types[f"blk.{i}.attn_v.weight"] == "Q6_K"]
+    assert more == [i for i in range(8) if types[f"blk.{i}.ffn_down.weight"] == "Q6_K"] == [0, 3, 6, 7]
+    assert types["blk.0.attn_q.weight"] == types["blk.3.ffn_up.weight"] == "Q4_K"
+    differ = [
+        name for name in types
+        if not np.array_equal(held["plain"][name].numbers(), held["weighed"][name].numbers())
+    ]  # fmt: skip
+    assert differ == ["blk.0.ffn_up.weight"]
+    with pytest.raises(CheckpointError, match="expected what llama-imatrix writes"):
+        specdec.convert(folder, tmp_path / "m.gguf", "Q4_K", importance=whole)
 
 
 def test_rows_that_are_no_multiple_of_a_block(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Of `size` bytes at `data`, borrowed, with n_threads reserved threads. It does not depend on their number. */
+/* Of `size` bytes at `data`, borrowed, with n_threads reserved threads, whose number makes no difference. */
 uint64_t sd_checksum(const void* data, size_t size, int n_threads);
 
 #endif

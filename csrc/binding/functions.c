@@ -1,4 +1,5 @@
 /* The module's functions. */
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 
@@ -7,6 +8,7 @@
 #include "kernels.h"
 #include "library.h"
 #include "module.h"
+#include "quantise.h"
 #include "rng.h"
 #include "session_arguments.h"
 
@@ -135,6 +137,50 @@ static PyObject* openblas(PyObject* module, PyObject* ignored) {
 
 #define WITH_KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
 
+static PyObject* quantise(PyObject* module, PyObject* args, PyObject* kwargs) {
+    (void)module;
+    static char* names[] = {"rows", "type", "importance", "n_threads", NULL};
+    PyObject *given, *weights = Py_None, *blocks = NULL;
+    const char* name;
+    int n_threads = 1, type = 0;
+    Py_buffer rows, importance = {0};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Os|$Oi", names, &given, &name, &weights, &n_threads))
+        return NULL;
+    while (type < SD_N_K_TYPES && strcmp(sd_k_names[type], name) != 0) type++;
+    if (type == SD_N_K_TYPES)
+        return PyErr_Format(PyExc_ValueError, "type is \"%s\", expected \"Q4_K\", \"Q5_K\" or \"Q6_K\"",
+                            name);
+    if (sd_view(given, "rows", 'f', 2, &rows) < 0) return NULL;
+    Py_ssize_t n_rows = rows.shape[0], n_in = rows.shape[1];
+    if (n_in == 0 || n_in % SD_K_BLOCK != 0 || n_in > INT_MAX || n_rows > INT_MAX) {
+        PyErr_Format(PyExc_ValueError, "rows have %zd numbers, expected a multiple of %d", n_in, SD_K_BLOCK);
+        goto end;
+    }
+    if (weights != Py_None && sd_view(weights, "importance", 'f', 1, &importance) < 0) goto end;
+    if (weights != Py_None && importance.shape[0] != n_in) {
+        PyErr_Format(PyExc_ValueError, "importance has %zd numbers, expected %zd", importance.shape[0], n_in);
+        goto end;
+    }
+    sd_status status = sd_pool_reserve(n_threads);
+    if (status == SD_OK)
+        blocks = PyBytes_FromStringAndSize(NULL, n_rows * (n_in / SD_K_BLOCK) * (Py_ssize_t)sd_k_bytes[type]);
+    if (blocks != NULL) {
+        PyThreadState* saved_thread;
+        sd_gil_release(&saved_thread);
+        status = sd_quantise((sd_k_type)type, rows.buf, (int)n_rows, (int)n_in, importance.buf,
+                             (unsigned char*)PyBytes_AS_STRING(blocks), n_threads);
+        sd_gil_take(&saved_thread);
+    }
+    if (status != SD_OK) {
+        Py_CLEAR(blocks);
+        sd_raise(status);
+    }
+end:
+    PyBuffer_Release(&rows);
+    if (importance.obj != NULL) PyBuffer_Release(&importance);
+    return blocks;
+}
+
 static PyObject* checksum(PyObject* module, PyObject* args, PyObject* kwargs) {
     (void)module;
     static char* names[] = {"data", "n_threads", NULL};
@@ -154,6 +200,9 @@ static PyObject* checksum(PyObject* module, PyObject* args, PyObject* kwargs) {
 }
 
 PyMethodDef sd_functions[] = {
+    {"quantise", WITH_KEYWORDS(quantise),
+     "quantise(rows, type, *, importance=None, n_threads=1)\n--\n\nRows, float32 [n_rows, n_in], as the "
+     "blocks of GGUF files."},
     {"checksum", WITH_KEYWORDS(checksum),
      "checksum(data, *, n_threads=1)\n--\n\nA checksum of bytes against damage, 64 bits."},
     {"tensor_shapes", tensor_shapes, METH_O,

@@ -639,6 +639,19 @@ def kernels() -> str:
     """Name of the instruction set in use: "ref", "avx2", "avxvnni", "avx512f", "avx512", "amx" or "neon"."""
 
 def available_kernels() -> list[str]: ...
+def quantise(
+    rows: NDArray[np.float32],
+    type: str,
+    *,
+    importance: NDArray[np.float32] | None = None,
+    n_threads: int = 1,
+) -> bytes:
+    """Rows as blocks of GGUF files, "Q4_K", "Q5_K" or "Q6_K", one row after the other.
+
+    rows : [n_rows, n_in], n_in a multiple of 256.
+    importance : weights of the inputs' errors, [n_in].
+    """
+
 def checksum(data: bytes | memoryview, *, n_threads: int = 1) -> int:
     """A checksum of bytes against damage, 64 bits; no protection against forgery."""
 

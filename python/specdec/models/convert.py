@@ -17,6 +17,7 @@ from specdec.atomic_file import replacing
 from specdec.checks import check_choice, check_flag, check_path
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError
 from specdec.models.checkpoints import Checkpoint, open_checkpoint
+from specdec.models.checkpoints.gguf_file import read_gguf
 from specdec.models.checkpoints.gguf_model import ROW, described
 from specdec.models.checkpoints.gguf_types import FILE_TYPES, encoded, file_type, type_of
 from specdec.models.checkpoints.gguf_writing import NewTensor, write_gguf
@@ -40,6 +41,7 @@ Array = NDArray[Any]
 
 _TEMPLATE: Final = "tokenizer.chat_template"
 _QUANTIZATION_VERSION: Final = 2  # of ggml's blocks
+_SUMS: Final = ".in_sum2"
 _CLOSE: Final = 1e-5  # relative: numbers of metadata are f32
 _FOLDER_TYPES: Final[Mapping[str, str]] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _MAX_HALF: Final = 65504.0
@@ -54,6 +56,7 @@ def convert(
     type: str | None = None,
     *,
     tokenizer: Any = None,
+    importance: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
 ) -> Path:
     """Write a model in another file format.
@@ -67,12 +70,16 @@ def convert(
         it lies in memory. Else a folder, which must not be there or be empty: a Hugging Face folder, of a
         GGUF file.
     type : str, optional
-        Of a GGUF file: F32, F16, BF16, Q8_0 or Q4_0. None: F16, or BF16 of a model in bf16. Norms, biases and
-        routers stay in F32; a matrix whose rows are no multiple of a type's block is written in F16. Of a
-        folder: F32, F16 or BF16; None: what the file holds, F32 where it holds codes. Of a packed file: the
-        ``dtype`` of :func:`specdec.load`.
+        Of a GGUF file: F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K or Q6_K, which all matrices have, or a mixture:
+        Q4_K_S, Q4_K_M, Q5_K_S or Q5_K_M, whose matrices have the types that llama.cpp chooses. None: F16, or
+        BF16 of a model in bf16. Norms, biases and routers stay in F32; a matrix whose rows are no multiple of
+        a type's block has the next type with smaller blocks. Of a folder: F32, F16 or BF16; None: what the
+        file holds, F32 where it holds codes. Of a packed file: the ``dtype`` of :func:`specdec.load`.
     tokenizer : None, False, path-like or Tokenizer
         As of :func:`specdec.load`. False: a file without vocabulary.
+    importance : path-like, optional
+        Of a GGUF file with Q4_K, Q5_K or Q6_K: how much the errors of each input of a matrix count, as a GGUF
+        file of llama.cpp's ``llama-imatrix`` says it: mean squares of activations on a text.
     progress : bool, optional
         Show a progress bar (needs tqdm). None: for large checkpoints, in a terminal.
 
@@ -108,7 +115,7 @@ def convert(
     checkpoint = open_checkpoint(source, tokenizer=tokenizer)
     if to_gguf:
         kind = type or ("BF16" if checkpoint.dtype == "bf16" else "F16")
-        _write_gguf(checkpoint, place, kind, progress)
+        _write_gguf(checkpoint, place, kind, _importance(importance), progress)
     else:
         _write_folder(checkpoint, place, type, progress)
     return place
@@ -148,7 +155,13 @@ class _Fused:
         return self._fused == ("attn_qkv" in str(name))
 
 
-def _write_gguf(checkpoint: Checkpoint, place: Path, kind: str, progress: bool | None) -> None:
+def _write_gguf(
+    checkpoint: Checkpoint,
+    place: Path,
+    kind: str,
+    importance: Mapping[str, Array],
+    progress: bool | None,
+) -> None:
     if checkpoint.architecture not in WRITTEN and checkpoint.architecture != "llama2.c version 0":
         raise UnsupportedModelError(
             f"{checkpoint.path}: is a {checkpoint.architecture}, which GGUF files cannot hold; "
@@ -164,7 +177,18 @@ def _write_gguf(checkpoint: Checkpoint, place: Path, kind: str, progress: bool |
     sources = list(architecture.family(FAMILIES[name]).sources(config, _Fused(architecture.fused)))
     shapes = dict(_stored(sources))
     _check_described(checkpoint, place, Metadata(ggml, _as_read(keys), _planned(shapes, extra), str(place)))
-    types = {stored: type_of(kind, stored, shape) for stored, shape in shapes.items()}
+    types = {
+        stored: type_of(
+            kind,
+            stored,
+            shape,
+            config["n_layer"],
+            has_head="output.weight" in shapes,
+            is_falcon=ggml == "falcon",
+        )
+        for stored, shape in shapes.items()
+    }
+    threads = check_threads(None)
     metadata: dict[str, Any] = {
         "general.architecture": ggml,
         "general.type": "model",
@@ -185,7 +209,8 @@ def _write_gguf(checkpoint: Checkpoint, place: Path, kind: str, progress: bool |
     def data() -> Iterator[Array]:
         yield from extra.values()
         for stored, array in _gathered(checkpoint, sources, progress, place):
-            yield encoded(array, types[stored], f"{checkpoint.path}: tensor '{stored}'")
+            what, weights = f"{checkpoint.path}: tensor '{stored}'", importance.get(stored)
+            yield encoded(array, types[stored], what, weights, threads)
 
     write_gguf(place, metadata, tensors, data())
 
@@ -304,6 +329,27 @@ def _vocabulary(checkpoint: Checkpoint, place: Path) -> dict[str, Any]:
         for name, text in template.templates.items()
     }
     return values | ({f"{_TEMPLATE}s": names} if names else {})
+
+
+def _importance(path: str | os.PathLike[str] | None) -> dict[str, Array]:
+    """Mean squares of the inputs of matrices, by the names of these."""
+    if path is None:
+        return {}
+    place = check_path("importance", path, CheckpointError)
+    file, held = read_gguf(place)
+    found: dict[str, Array] = {}
+    for name, tensor in held.items():
+        if not name.endswith(_SUMS) or (counts := held.get(name.removesuffix(_SUMS) + ".counts")) is None:
+            continue
+        if len(tensor.shape) != 2 or tensor.shape[0] != 1:  # sums for each expert
+            continue
+        means = tensor.numbers()[0] / max(float(counts.numbers().reshape(-1)[0]), 1.0)
+        if not np.isfinite(means).all() or (means < 0.0).any():
+            raise CheckpointError(f"{place}: tensor '{name}' has other numbers than sums of squares")
+        found[name.removesuffix(_SUMS)] = np.ascontiguousarray(means, np.float32)
+    if not found:
+        raise file.error(f"has no tensors '...{_SUMS}' with '....counts'; expected what llama-imatrix writes")
+    return found
 
 
 # ---------------------------------------------------------------------------------- a file as a folder

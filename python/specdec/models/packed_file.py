@@ -2,8 +2,9 @@
 
 A file is a magic number, the length and the checksum of a header, the header (JSON), and at multiples of a
 page the blocks of the core's memory and the files of the tokenizer. What the blocks mean is the core's own
-matter: a file is for the layout that wrote it, and refused by any other. The blocks are mapped: a file that is
-cut short while a model of it is in use ends the process, as the system has it; one that is replaced does not.
+matter: a file is for the layout that wrote it, and refused by any other. The blocks are mapped: a file that
+is cut short while a model of it is in use ends the process, as the system has it; one that is replaced does
+not.
 """
 
 from __future__ import annotations
