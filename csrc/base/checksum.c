@@ -14,19 +14,20 @@ static uint64_t mixed(uint64_t x) {
     return x ^ (x >> 29);
 }
 
+static uint64_t step(uint64_t sum, uint64_t word) { return ((sum ^ word) * FACTOR) ^ (sum >> 32); }
+
 /* Of a piece: eight sums side by side, each a chain of multiplications, so that the order counts. */
 static uint64_t of_piece(const char* data, size_t size) {
     uint64_t lanes[LANES], words[LANES];
     for (int i = 0; i < LANES; i++) lanes[i] = mixed((uint64_t)i + size);
-    for (; size > 0; data += sizeof words) {
-        size_t n = size < sizeof words ? size : sizeof words;
-        if (n < sizeof words) memset(words, 0, sizeof words);
-        memcpy(words, data, n);
-        for (int i = 0; i < LANES; i++) lanes[i] = ((lanes[i] ^ words[i]) * FACTOR) ^ (lanes[i] >> 32);
-        size -= n;
+    for (; size >= sizeof words; data += sizeof words, size -= sizeof words) {
+        memcpy(words, data, sizeof words);
+        for (int i = 0; i < LANES; i++) lanes[i] = step(lanes[i], words[i]);
     }
+    memset(words, 0, sizeof words);
+    memcpy(words, data, size);
     uint64_t sum = 0;
-    for (int i = 0; i < LANES; i++) sum = mixed(sum + mixed(lanes[i]));
+    for (int i = 0; i < LANES; i++) sum = mixed(sum + mixed(step(lanes[i], words[i])));
     return sum;
 }
 

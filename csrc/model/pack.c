@@ -12,21 +12,31 @@
 /* Elements that are read together: a block, and a cache line or two of the source. */
 #define TILE SD_BLOCK
 
-void sd_source_read(const sd_source* source, int row, int col, int n, float* out) {
-    const char* at = (const char*)source->data + row * source->row_stride + col * source->col_stride;
-    uint16_t half;
-    switch (source->number) {
-    case SD_F32:
-        for (int i = 0; i < n; i++, at += source->col_stride) memcpy(&out[i], at, sizeof *out);
-        break;
+/* Numbers that lie side by side. */
+static void read_along(const void* from, sd_number number, int n, float* out) {
+    const uint16_t* halves = from;
+    switch (number) {
+    case SD_F32: memcpy(out, from, (size_t)n * sizeof *out); break;
     case SD_F16:
-        for (int i = 0; i < n; i++, at += source->col_stride)
-            memcpy(&half, at, sizeof half), out[i] = sd_float_from_f16(half);
+        for (int i = 0; i < n; i++) out[i] = sd_float_from_f16(halves[i]);
         break;
     case SD_BF16:
-        for (int i = 0; i < n; i++, at += source->col_stride)
-            memcpy(&half, at, sizeof half), out[i] = sd_float_from_bf16(half);
+        for (int i = 0; i < n; i++) out[i] = sd_float_from_bf16(halves[i]);
         break;
+    }
+}
+
+void sd_source_read(const sd_source* source, int row, int col, int n, float* out) {
+    const char* at = (const char*)source->data + row * source->row_stride + col * source->col_stride;
+    ptrdiff_t size = source->number == SD_F32 ? 4 : 2;
+    if (source->col_stride == size && (uintptr_t)at % (uintptr_t)size == 0) {
+        read_along(at, source->number, n, out);
+        return;
+    }
+    for (int i = 0; i < n; i++, at += source->col_stride) {
+        uint32_t number = 0; /* aligned for each kind */
+        memcpy(&number, at, (size_t)size);
+        read_along(&number, source->number, 1, &out[i]);
     }
 }
 
@@ -85,12 +95,18 @@ static void quantise(const float* x, float scale, int lowest, int highest, int* 
 }
 
 static float largest_magnitude(const float* x) {
-    uint32_t largest = 0;
+    int32_t largest = 0; /* as whole numbers with sign, which vectors compare in every set */
     for (int i = 0; i < SD_BLOCK; i++) {
-        uint32_t bits = sd_bits_of_float(x[i]) & 0x7fffffffu;
+        int32_t bits = (int32_t)(sd_bits_of_float(x[i]) & 0x7fffffffu);
         largest = bits > largest ? bits : largest;
     }
-    return sd_float_from_bits(largest);
+    return sd_float_from_bits((uint32_t)largest);
+}
+
+/* Four bytes at once. */
+static void put_word(uint8_t* at, const int bytes[4]) {
+    const uint8_t word[4] = {(uint8_t)bytes[0], (uint8_t)bytes[1], (uint8_t)bytes[2], (uint8_t)bytes[3]};
+    memcpy(at, word, sizeof word);
 }
 
 /* Returns the first row whose scale is infinite, else -1. */
@@ -102,8 +118,8 @@ static int put_int8(uint8_t* block, tile_rows tile) {
         if (!is_finite(scale)) return j;
         int q[SD_BLOCK];
         quantise(tile[j], scale, -127, 127, q);
-        for (int i = 0; i < SD_BLOCK; i++)
-            block[i / 4 * 4 * SD_PANEL + 4 * j + i % 4] = (uint8_t)(q[i] + 128);
+        for (int i = 0; i < SD_BLOCK; i++) q[i] += 128;
+        for (int i = 0; i < SD_BLOCK; i += 4) put_word(block + i * SD_PANEL + 4 * j, q + i);
     }
     return -1;
 }
@@ -121,9 +137,11 @@ static int put_int4(uint8_t* block, tile_rows tile) {
         int q[SD_BLOCK];
         quantise(tile[j], scale, -8, 7, q);
         for (int i = 0; i < SD_BLOCK; i++) q[i] += 8;
-        for (int s = 0; s < 4; s++)
-            for (int i = 0; i < 4; i++)
-                block[4 * SD_PANEL * s + 4 * j + i] = (uint8_t)(q[8 * s + i] | q[8 * s + 4 + i] << 4);
+        for (int s = 0; s < 4; s++) {
+            int both[4];
+            for (int i = 0; i < 4; i++) both[i] = q[8 * s + i] | q[8 * s + 4 + i] << 4;
+            put_word(block + 4 * SD_PANEL * s + 4 * j, both);
+        }
     }
     return -1;
 }
