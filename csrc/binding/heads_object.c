@@ -72,7 +72,7 @@ const sd_heads* sd_heads_from(PyObject* object, const char* name) {
 static sd_weights_figures figures(PyObject* object) {
     const sd_heads* heads = ((sd_heads_object*)object)->heads;
     if (heads == NULL) return (sd_weights_figures){0};
-    return (sd_weights_figures){1, heads->config.format, heads->arena.size,
+    return (sd_weights_figures){1, sd_format_names[heads->config.format], heads->arena.size,
                                 sd_tensor_list_count(&heads->tensors)};
 }
 

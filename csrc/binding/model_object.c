@@ -15,7 +15,7 @@ static sd_status set_tensor(void* model, const char* name, const sd_source* sour
 }
 
 int sd_format_from(const char* name, const char* argument, sd_format* format) {
-    for (int f = 0; f < SD_N_FORMATS; f++) {
+    for (int f = 0; f < SD_N_OWN_FORMATS; f++) {
         if (strcmp(sd_format_names[f], name) != 0) continue;
         *format = f;
         return 0;
@@ -70,18 +70,48 @@ static void release_blocks(Py_buffer views[2]) {
         if (views[i].obj != NULL) PyBuffer_Release(&views[i]);
 }
 
+/* The formats {name: format} of tensors of a configuration, [sd_tensor_count], in new memory of PyMem; NULL
+ * without any. Returns 0, or -1 with an exception. */
+static int formats_from(PyObject* mapping, const sd_config* config, sd_format** formats) {
+    *formats = NULL;
+    if (mapping == Py_None) return 0;
+    PyObject *dict = PyDict_New(), *key, *value; /* a copy, which no caller has */
+    int n = sd_tensor_count(config), failed = dict == NULL || PyDict_Update(dict, mapping) < 0;
+    if (!failed && (*formats = PyMem_Malloc((size_t)n * sizeof **formats)) == NULL)
+        failed = PyErr_NoMemory() == NULL;
+    for (int i = 0; !failed && i < n; i++) (*formats)[i] = SD_N_FORMATS;
+    for (Py_ssize_t at = 0; !failed && PyDict_Next(dict, &at, &key, &value);) {
+        const char *name = PyUnicode_AsUTF8(key), *format = name ? PyUnicode_AsUTF8(value) : NULL;
+        sd_tensor_spec spec;
+        int i = format ? sd_tensor_find(config, name, &spec) : -1, f = 0;
+        while (format && f < SD_N_FORMATS && strcmp(sd_format_names[f], format) != 0) f++;
+        if (format && i < 0)
+            sd_refuse("formats: tensor %.64s is not part of a model of this configuration", name);
+        if (i >= 0 && f == SD_N_FORMATS)
+            sd_refuse("formats: that of tensor %s is \"%.16s\", which is none", name, format);
+        failed = i < 0 || f == SD_N_FORMATS;
+        if (!failed) (*formats)[i] = (sd_format)f;
+    }
+    Py_XDECREF(dict);
+    if (!failed) return 0;
+    PyMem_Free(*formats);
+    *formats = NULL;
+    return -1;
+}
+
 static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"config",    "tensors", "dtype",  "cache_dtype", "prefill",
-                            "n_threads", "target",  "packed", NULL};
+                            "n_threads", "target",  "packed", "formats",     NULL};
     sd_model_object* self = (sd_model_object*)base;
-    PyObject *mapping, *tensors, *given = Py_None, *packed = Py_None;
+    PyObject *mapping, *tensors, *given = Py_None, *packed = Py_None, *formats = Py_None;
+    sd_format* by_tensor = NULL;
     Py_buffer views[2] = {0};
     sd_block blocks[2];
     const char *dtype = "f32", *cache_dtype = "f32", *prefill = "rows";
     int n_threads = 1;
-    sd_numbers numbers;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$sssiOO", names, &mapping, &tensors, &dtype,
-                                     &cache_dtype, &prefill, &n_threads, &given, &packed))
+    sd_numbers numbers = {0};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$sssiOOO", names, &mapping, &tensors, &dtype,
+                                     &cache_dtype, &prefill, &n_threads, &given, &packed, &formats))
         return -1;
     const sd_model_object* target = NULL;
     if (given != Py_None &&
@@ -95,6 +125,8 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     sd_status status;
     if (config == NULL || PyDict_Update(config, mapping) < 0) goto fail;
     if (sd_config_from(config, &c) < 0) goto fail;
+    if (sd_config_check(&c) == SD_OK && formats_from(formats, &c, &by_tensor) < 0) goto fail;
+    numbers.by_tensor = by_tensor;
     if (numbers.prefill == SD_ENGINE_BLAS && (status = sd_library_load()) != SD_OK) {
         sd_raise(status);
         goto fail;
@@ -116,6 +148,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
             goto fail;
         }
     }
+    PyMem_Free(by_tensor);
     sd_config_free(&c);
     self->config = config;
     self->target = target ? Py_NewRef(given) : NULL;
@@ -125,6 +158,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     return 0;
 fail:
     Py_XDECREF(config);
+    PyMem_Free(by_tensor);
     sd_config_free(&c);
     sd_model_free(model);
     release_blocks(views);
@@ -179,7 +213,8 @@ static sd_weights_figures figures(PyObject* self) {
         sd_tensor_at(&model->config, i, &spec);
         n += (long long)spec.n_rows * (spec.n_cols > 0 ? spec.n_cols : 1);
     }
-    return (sd_weights_figures){1, model->numbers.weights, sd_model_bytes(model), n};
+    const char* dtype = model->mixed ? "file" : sd_format_names[model->numbers.weights];
+    return (sd_weights_figures){1, dtype, sd_model_bytes(model), n};
 }
 
 static sd_weights_type weights_type = {figures};

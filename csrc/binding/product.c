@@ -2,6 +2,7 @@
  * measurements. */
 #include <string.h>
 
+#include "blocks.h"
 #include "gemm.h"
 #include "kernels.h"
 #include "library.h"
@@ -37,7 +38,7 @@ static sd_status multiply_by_openblas(int n_rows, int n_in, int n_out, const flo
 
 /* Pack, prepare and multiply; y [n_rows, n_out]. */
 static sd_status multiply(sd_engine engine, sd_format format, int n_rows, int n_in, int n_out, const float* x,
-                          const float* weights, int n_threads, float* y) {
+                          const sd_source* weights, int n_threads, float* y) {
     sd_arena arena = {0};
     sd_matrix matrix;
     void* prepared;
@@ -50,9 +51,8 @@ static sd_status multiply(sd_engine engine, sd_format format, int n_rows, int n_
         padded = sd_arena_take(&arena, (size_t)n_rows, (size_t)ldy * sizeof(float));
         if (pass == 0) status = sd_arena_commit(&arena);
     }
-    const sd_source source = {weights, SD_F32, (ptrdiff_t)n_in * 4, 4};
     if (status == SD_OK)
-        status = sd_matrix_pack(&matrix, &source, n_out, (sd_rows){0, 1}, "weights", n_threads);
+        status = sd_matrix_pack(&matrix, weights, n_out, (sd_rows){0, 1}, "weights", n_threads);
     if (status == SD_OK) {
         sd_rows_prepare(engine, matrix.rows, (sd_part){n_rows, 0, n_rows, 0, n_in}, x, n_in, n_in, prepared);
         job j = {&matrix, engine, sd_bands_of(engine, matrix.rows, n_in, n_rows), prepared, padded, ldy};
@@ -78,7 +78,13 @@ PyObject* sd_product(PyObject* module, PyObject* args, PyObject* kwargs) {
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOs|$si", names, &x_argument, &weights_argument, &dtype,
                                      &engine_name, &n_threads))
         return NULL;
-    if (sd_format_from(dtype, "dtype", &format) < 0) return NULL;
+    sd_number number = SD_Q8_0;
+    while (number < SD_N_NUMBERS && strcmp(sd_number_names[number], dtype) != 0) number++;
+    int blocks = number < SD_N_NUMBERS;
+    if (blocks)
+        format = sd_block_format(number);
+    else if (sd_format_from(dtype, "dtype", &format) < 0)
+        return NULL;
     if (sd_engine_from(engine_name, "engine", &engine) < 0) return NULL;
     int by_openblas = engine == SD_ENGINE_BLAS;
     if (by_openblas && format != SD_FORMAT_F32)
@@ -89,20 +95,27 @@ PyObject* sd_product(PyObject* module, PyObject* args, PyObject* kwargs) {
     sd_status status = by_openblas ? sd_library_load() : SD_OK;
     if (status != SD_OK) return sd_raise(status);
     if (sd_view(x_argument, "x", 'f', 2, &x) < 0) return NULL;
-    if (sd_view(weights_argument, "weights", 'f', 2, &weights) < 0) goto done;
-    if (x.shape[1] != weights.shape[1] || x.shape[0] < 1 || x.shape[1] < 1 || weights.shape[0] < 1 ||
-        x.shape[0] > 1 << 20 || x.shape[1] > 1 << 20 || weights.shape[0] > 1 << 24) {
-        PyErr_SetString(PyExc_ValueError,
-                        "x and weights: expected [n_rows, n_in] and [n_out, n_in], not empty");
+    if (sd_view(weights_argument, "weights", blocks ? 'B' : 'f', 2, &weights) < 0) goto done;
+    Py_ssize_t row_bytes =
+        blocks ? x.shape[1] / sd_number_block(number) * (Py_ssize_t)sd_number_bytes(number) : 0;
+    if ((blocks ? row_bytes != weights.shape[1] || x.shape[1] % sd_number_block(number) != 0
+                : x.shape[1] != weights.shape[1]) ||
+        x.shape[0] < 1 || x.shape[1] < 1 || weights.shape[0] < 1 || x.shape[0] > 1 << 20 ||
+        x.shape[1] > 1 << 20 || weights.shape[0] > 1 << 24) {
+        PyErr_SetString(
+            PyExc_ValueError,
+            "x and weights: expected [n_rows, n_in] and [n_out, n_in], or its blocks in bytes, not empty");
         goto done;
     }
     int n_rows = (int)x.shape[0], n_in = (int)x.shape[1], n_out = (int)weights.shape[0];
+    const sd_source source = {weights.buf, blocks ? number : SD_F32, blocks ? row_bytes : (ptrdiff_t)n_in * 4,
+                              4};
     float* y;
     if ((array = sd_new_array("float32", n_rows, n_out, (void**)&y)) == NULL) goto done;
     PyThreadState* saved_thread;
     sd_gil_release(&saved_thread);
     status = by_openblas ? multiply_by_openblas(n_rows, n_in, n_out, x.buf, weights.buf, n_threads, y)
-                         : multiply(engine, format, n_rows, n_in, n_out, x.buf, weights.buf, n_threads, y);
+                         : multiply(engine, format, n_rows, n_in, n_out, x.buf, &source, n_threads, y);
     sd_gil_take(&saved_thread);
     if (status != SD_OK) {
         Py_CLEAR(array);

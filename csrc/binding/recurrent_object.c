@@ -122,7 +122,7 @@ static PyObject* logits(PyObject* object, PyObject* argument) {
 static sd_weights_figures figures(PyObject* object) {
     const sd_recurrent* recurrent = ((sd_recurrent_object*)object)->recurrent;
     if (recurrent == NULL) return (sd_weights_figures){0};
-    return (sd_weights_figures){1, recurrent->format, recurrent->arena.size,
+    return (sd_weights_figures){1, sd_format_names[recurrent->format], recurrent->arena.size,
                                 sd_tensor_list_count(&recurrent->tensors)};
 }
 

@@ -3,37 +3,47 @@
 #include <limits.h>
 #include <string.h>
 
+#include "blocks.h"
 #include "module.h"
 
-/* A tensor argument (name, array, format) as a source; the view must be released. */
+/* A tensor argument (name, array, format) as a source; the view must be released. Rows of blocks are [rows,
+ * bytes]. */
 static int source_from(PyObject* array, const char* name, const char* format, Py_buffer* view,
                        sd_source* source, int shape[2]) {
-    static const struct {
-        const char* format;
-        sd_number number;
-        Py_ssize_t size;
-    } formats[] = {{"f32", SD_F32, 4}, {"f16", SD_F16, 2}, {"bf16", SD_BF16, 2}};
-    int i = 0;
-    while (i < 3 && strcmp(formats[i].format, format) != 0) i++;
-    if (i == 3) {
-        PyErr_Format(PyExc_ValueError, "tensor %s: format is \"%s\", expected f32, f16 or bf16", name,
-                     format);
+    sd_number number = SD_F32;
+    while (number < SD_N_NUMBERS && strcmp(sd_number_names[number], format) != 0) number++;
+    if (number == SD_N_NUMBERS) {
+        PyErr_Format(PyExc_ValueError,
+                     "tensor %s: format is \"%s\", expected f32, f16, bf16 or a type of GGUF", name, format);
         return -1;
     }
     if (PyObject_GetBuffer(array, view, PyBUF_STRIDED_RO) < 0) return -1;
-    if (view->itemsize != formats[i].size || view->ndim < 1 || view->ndim > 2 || view->shape[0] > INT32_MAX ||
+    int blocks = sd_has_blocks(number);
+    Py_ssize_t size = blocks ? 1 : (Py_ssize_t)sd_number_bytes(number);
+    if (view->itemsize != size || view->ndim < 1 || view->ndim > 2 || view->shape[0] > INT32_MAX ||
         view->shape[view->ndim - 1] > INT32_MAX) {
         PyErr_Format(
             PyExc_ValueError,
             "tensor %s: %d dimensions of %zd-byte elements, expected 1 or 2 dimensions of %zd-byte elements",
-            name, view->ndim, view->itemsize, formats[i].size);
+            name, view->ndim, view->itemsize, size);
         PyBuffer_Release(view);
         return -1;
     }
     shape[0] = (int)view->shape[0];
     shape[1] = view->ndim == 2 ? (int)view->shape[1] : 0;
-    *source =
-        (sd_source){view->buf, formats[i].number, view->strides[0], view->ndim == 2 ? view->strides[1] : 0};
+    *source = (sd_source){view->buf, number, view->strides[0], view->ndim == 2 ? view->strides[1] : 0};
+    if (!blocks) return 0;
+    Py_ssize_t bytes = (Py_ssize_t)sd_number_bytes(number);
+    if (view->ndim != 2 || view->shape[1] % bytes != 0 || (view->shape[1] > 1 && view->strides[1] != 1) ||
+        view->shape[1] / bytes > INT32_MAX / sd_number_block(number)) {
+        PyErr_Format(
+            PyExc_ValueError,
+            "tensor %s: expected [rows, bytes] of blocks in %s, %zd bytes each, a row's one after the other",
+            name, format, bytes);
+        PyBuffer_Release(view);
+        return -1;
+    }
+    shape[1] = (int)(view->shape[1] / bytes) * sd_number_block(number);
     return 0;
 }
 

@@ -11,7 +11,7 @@ static PyObject* dict_of(const sd_thresholds* thresholds) {
     PyObject* dict = PyDict_New();
     for (int i = 0; dict != NULL && i < SD_N_THRESHOLDS; i++) {
         const sd_threshold_field* field = &sd_threshold_fields[i];
-        PyObject* list = sd_list_of_ints(sd_threshold_values(&copy, field), SD_N_FORMATS);
+        PyObject* list = sd_list_of_ints(sd_threshold_values(&copy, field), SD_N_OWN_FORMATS);
         if (list == NULL || PyDict_SetItemString(dict, field->name, list) < 0) Py_CLEAR(dict);
         Py_XDECREF(list);
     }
@@ -28,13 +28,14 @@ PyObject* sd_own_thresholds(PyObject* module, PyObject* ignored) {
     return dict_of(&sd_kernels_get()->thresholds);
 }
 
-/* One field, [SD_N_FORMATS] integers. Returns 0, or -1 with an exception. */
+/* One field, [SD_N_OWN_FORMATS] integers. Returns 0, or -1 with an exception. */
 static int read_values(PyObject* list, const char* name, int* to) {
     int32_t* values = NULL;
     int n, read = sd_ids_from(list, name, &values, &n);
-    if (read == 0 && n != SD_N_FORMATS)
-        read = sd_refuse("%s has %d numbers, expected %d, one for each number format", name, n, SD_N_FORMATS);
-    for (int f = 0; read == 0 && f < SD_N_FORMATS; f++) to[f] = values[f];
+    if (read == 0 && n != SD_N_OWN_FORMATS)
+        read = sd_refuse("%s has %d numbers, expected %d, one for each number format", name, n,
+                         SD_N_OWN_FORMATS);
+    for (int f = 0; read == 0 && f < SD_N_OWN_FORMATS; f++) to[f] = values[f];
     PyMem_Free(values);
     return read;
 }

@@ -6,7 +6,7 @@ static sd_weights_figures figures_of(PyObject* object, void* closure) {
 
 PyObject* sd_weights_get_dtype(PyObject* object, void* closure) {
     const sd_weights_figures f = figures_of(object, closure);
-    return PyUnicode_FromString(f.has_weights ? sd_format_names[f.format] : "");
+    return PyUnicode_FromString(f.has_weights ? f.dtype : "");
 }
 
 PyObject* sd_weights_get_n_bytes(PyObject* object, void* closure) {

@@ -3,12 +3,11 @@
 #define SD_WEIGHTS_GETTERS_H
 
 #include "convert.h"
-#include "format.h"
 
 /* Before __init__ has succeeded all of it is 0, and has_weights is. */
 typedef struct sd_weights_figures {
     int has_weights;
-    sd_format format; /* of the matrices */
+    const char* dtype; /* of the matrices */
     size_t n_bytes;
     long long n_parameters;
 } sd_weights_figures;

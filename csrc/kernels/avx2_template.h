@@ -141,6 +141,7 @@ static inline __m256i c4_high(const uint8_t* p) {
     __m256i codes = _mm256_srli_epi16(_mm256_loadu_si256((const void*)p), 4);
     return _mm256_and_si256(codes, _mm256_set1_epi8(15));
 }
+#define c4_load(p) _mm256_loadu_si256((const void*)(p))
 static inline __m256i four_codes(const int8_t* p) {
     int x;
     memcpy(&x, p, sizeof x);

@@ -119,6 +119,7 @@ typedef __m512i iunit;
 #define u_of_bits(i) _mm512_castsi512_ps(i)
 #define OFFSET4 8
 typedef __m512i codes4;
+#define c4_load(p) _mm512_loadu_si512(p)
 #define c4_low(p) _mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi8(15))
 #define c4_high(p) _mm512_and_si512(_mm512_srli_epi16(_mm512_loadu_si512(p), 4), _mm512_set1_epi8(15))
 #if DOT_PRODUCTS

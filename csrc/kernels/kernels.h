@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "coded.h"
 #include "format.h"
 #include "memory.h"
 #include "status.h"
@@ -30,6 +31,8 @@ typedef void (*sd_panel_kernel)(int n_rows, const void* x, const void* panel, in
 
 typedef void (*sd_tiles_kernel)(int n_rows, const void* x, const void* panels, int n_panels, int n_in,
                                 float* y, ptrdiff_t ldy);
+
+typedef void (*sd_unpack_kernel)(const void* part, int n_blocks, sd_unpacked* to);
 
 typedef struct sd_kernels {
     const char* name;         /* "ref", "avx2", "avxvnni", "avx512f", "avx512", "amx", "neon" */
@@ -63,6 +66,11 @@ typedef struct sd_kernels {
     /* Rows 2i and 2i + 1 of x [2 n_pairs, SD_PANEL] bf16 as pairs of a panel: y [n_pairs, SD_PANEL, 2]; both
      * borrowed. */
     void (*pair_rows)(int n_pairs, const uint16_t* x, uint16_t* y);
+
+    /* Blocks of a panel in a format of coded.h, n_blocks of up to 8, unpacked; NULL for other formats.
+     * `part`: the header, if the format has one, and the blocks behind it; the first of them is block 0, 8,
+     * 16 … of the panel. All borrowed. */
+    sd_unpack_kernel unpack[SD_N_FORMATS];
 
     /* y[m, j] = fma(x[m, k], values[k, j], y[m, j]), k ascending. x: n_rows rows prepared as f32:
      * [⌈n_k / 32⌉][n_rows][32]; values [n_k, SD_PANEL], f32 or bf16. */

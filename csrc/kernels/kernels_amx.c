@@ -229,6 +229,7 @@ const sd_kernels* sdk_table_amx(void) {
     table.tiles[SD_FORMAT_BF16] = sdk_tiles_bf16_amx;
     table.tiles[SD_FORMAT_INT8] = sdk_tiles_int8_amx;
     table.tiles[SD_FORMAT_INT4] = sdk_tiles_int4_amx;
+    memcpy(&table.tiles[SD_N_OWN_FORMATS], sdk_tiles_coded_amx, sizeof sdk_tiles_coded_amx);
     table.add_tiles = sdk_add_tiles_amx;
     table.weigh_tiles = sdk_weigh_pairs_avx512;
     table.thresholds.tiles_from[SD_FORMAT_INT8] = 10;

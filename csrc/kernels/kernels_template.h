@@ -59,6 +59,9 @@ INLINE float tree_sum(vec v) {
 }
 
 #include "products_template.h"
+#include "unpack_template.h"
+
+#include "coded_template.h"
 #include "tiles_template.h"
 
 #include "prepare_template.h"
@@ -439,9 +442,11 @@ static const sd_kernels NAME(table) = {
                    .tiles_from = {SD_NEVER, SD_NEVER, SD_NEVER, SD_NEVER},
                    .floats_from = {SD_NEVER, SD_NEVER, SD_NEVER, SD_NEVER}},
     .prepare = {NAME(prepare_f32), NAME(prepare_bf16), NAME(prepare_codes)},
-    .panel = {NAME(panel_f32), NAME(panel_bf16), NAME(panel_int8), NAME(panel_int4)},
+    .panel = {NAME(panel_f32), NAME(panel_bf16), NAME(panel_int8), NAME(panel_int4),
+              SD_CODED_FORMATS(PANEL_ENTRY)},
     .prepare_tiles = NAME(prepare_tiles),
-    .tiles = {NULL, NAME(tiles_bf16), NAME(tiles_int8), NAME(tiles_int4)},
+    .tiles = {NULL, NAME(tiles_bf16), NAME(tiles_int8), NAME(tiles_int4), SD_CODED_FORMATS(TILES_ENTRY)},
+    .unpack = {NULL, NULL, NULL, NULL, SD_CODED_FORMATS(UNPACK_ENTRY)},
     .add_tiles = NAME(add_tiles),
     .pair_rows = NAME(pair_rows),
     .add_values_f32 = NAME(add_values_f32),

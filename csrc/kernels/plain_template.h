@@ -55,6 +55,7 @@ static inline codes8 c8_load(const uint8_t* p) {
     memcpy(r.c, p, sizeof r.c);
     return r;
 }
+#define c4_load c8_load
 static inline codes4 c4_low(const uint8_t* p) {
     codes4 r;
     for (int b = 0; b < UNIT_LANES * 4; b++) r.c[b] = p[b] & 15;

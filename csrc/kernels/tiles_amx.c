@@ -197,6 +197,41 @@ static void multiply(int n_rows, const char* x, const char* w, int n, int add, a
 /* With more bytes of rows than this the second-level cache of 2 MiB holds parts of them alone. */
 #define MOST_ROW_BYTES ((size_t)5 << 18)
 
+/* 16 words of codes: those of one byte of each, rounded to bf16 by sub-blocks' scales and minima, with
+ * another. */
+INLINE void round_pairs(const int offset, __m512i words, __m512 scale, __m512 minimum, char* to) {
+    static const uint16_t order[] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    const __m512i byte = _mm512_set1_epi32(255), below = _mm512_set1_epi32(offset);
+    __m512i codes[2] = {_mm512_and_si512(words, byte), _mm512_and_si512(_mm512_srli_epi32(words, 8), byte)};
+    __m512 value[2];
+    for (int i = 0; i < 2; i++) {
+        __m512 code = _mm512_cvtepi32_ps(_mm512_sub_epi32(codes[i], below));
+        /* a zero has no sign */
+        value[i] = _mm512_add_ps(_mm512_fmadd_ps(code, scale, minimum), _mm512_setzero_ps());
+    }
+    __m512i rounded = (__m512i)_mm512_cvtne2ps_pbh(value[1], value[0]);
+    _mm512_store_si512(to, _mm512_permutexvar_epi16(_mm512_loadu_si512(order), rounded));
+}
+
+/* Blocks of a panel in a format of coded.h as chunks of one of bf16. */
+static void dequantise_coded(const sd_format format, const char* packed, int n_blocks, char* chunk) {
+    const sd_coded coded = sd_coded_of(format);
+    sd_unpacked part;
+    sdk_table_avx512()->unpack[format](packed, n_blocks, &part);
+    for (int b = 0; b < n_blocks; b++)
+        for (int l = 0; l < SD_BLOCK / 4; l++, chunk += 8 * SD_PANEL)
+            for (int half = 0; half < 2; half++) {
+                const int h = coded.n_halves == 2 && l >= SD_BLOCK / 8, lane = TILE_ROWS * half;
+                __m512i words = _mm512_loadu_si512(part.codes[b][l][lane]);
+                __m512 scale = _mm512_loadu_ps(part.scale[b][h] + lane), minimum = _mm512_setzero_ps();
+                if (coded.has_minimum) minimum = _mm512_loadu_ps(part.minimum[b][h] + lane);
+                char* to = chunk + TILE_BYTES * half;
+                round_pairs(coded.offset, words, scale, minimum, to);
+                round_pairs(coded.offset, _mm512_srli_epi32(words, 16), scale, minimum, to + 4 * SD_PANEL);
+            }
+}
+
 /* A part of a panel as chunks of bf16, missing inputs being zeros: itself or, made so, `made`. */
 INLINE const char* part_in_bf16(const sd_format format, const char* part, size_t bytes, int n_blocks,
                                 ahead* fetch, char* made) {
@@ -205,6 +240,8 @@ INLINE const char* part_in_bf16(const sd_format format, const char* part, size_t
         if (bytes == whole) return part;
         memcpy(made, part, bytes);
         memset(made + bytes, 0, whole - bytes);
+    } else if (format >= SD_N_OWN_FORMATS) {
+        dequantise_coded(format, part, n_blocks, made);
     } else {
         dequantise(format == SD_FORMAT_INT4, (const uint8_t*)part, n_blocks, fetch, made);
     }
@@ -218,15 +255,15 @@ INLINE void multiply_panels(const sd_format format, int n_rows, const char* x, c
     _Alignas(64) char made[PART * CHUNK_BYTES];
     const int n_blocks = (int)sd_blocks((size_t)n_in),
               row_blocks = (n_rows + 2 * TILE_ROWS - 1) / (2 * TILE_ROWS);
-    const size_t panel_bytes = sd_panel_bytes(format, (size_t)n_in),
-                 block_bytes = sd_panel_bytes(format, SD_BLOCK);
+    const size_t panel_bytes = sd_panel_bytes(format, (size_t)n_in);
     const size_t row_bytes = (size_t)n_rows * (size_t)n_blocks * TILE_BYTES;
     const int together = row_bytes > MOST_ROW_BYTES ? n_panels : 1;
     for (int first = 0, end; first < n_panels; first = end) {
         end = first + together;
         for (int b = 0; b < n_blocks; b += PART) {
             int n = n_blocks - b < PART ? n_blocks - b : PART;
-            size_t at = (size_t)b * block_bytes, whole = (size_t)n * block_bytes;
+            size_t at = sd_panel_bytes(format, (size_t)b * SD_BLOCK);
+            size_t whole = sd_panel_bytes(format, (size_t)n * SD_BLOCK);
             size_t bytes = panel_bytes - at < whole ? panel_bytes - at : whole;
             for (int p = first; p < end; p++) {
                 const char* part = panels + (size_t)p * panel_bytes + at;
@@ -252,6 +289,10 @@ INLINE void multiply_panels(const sd_format format, int n_rows, const char* x, c
 DEFINE_TILES(sdk_tiles_bf16_amx, SD_FORMAT_BF16)
 DEFINE_TILES(sdk_tiles_int8_amx, SD_FORMAT_INT8)
 DEFINE_TILES(sdk_tiles_int4_amx, SD_FORMAT_INT4)
+#define DEFINE_CODED_TILES(name, format) static DEFINE_TILES(name, format)
+SD_CODED_FORMATS(DEFINE_CODED_TILES)
+#define CODED_ENTRY(name, format) name,
+const sd_tiles_kernel sdk_tiles_coded_amx[SD_N_FORMATS - SD_N_OWN_FORMATS] = {SD_CODED_FORMATS(CODED_ENTRY)};
 
 /* Panels of bf16 times n_rows of n_all rows, blocks of 32 or one smaller block. Each panel meets all blocks
  * before the next. */

@@ -140,3 +140,44 @@ static void NAME(pair_rows)(int n_pairs, const uint16_t* x, uint16_t* y) {
             y[2 * j + 1] = x[SD_PANEL + j];
         }
 }
+
+/* A block of an unpacked part as a chunk of a panel of bf16. A zero has no sign. */
+INLINE void round_block(const sd_coded coded, const sd_unpacked* part, int b, uint16_t* chunk) {
+    for (int l = 0; l < SD_BLOCK / 4; l++, chunk += 4 * SD_PANEL) {
+        const int h = coded.n_halves == 2 && l >= SD_BLOCK / 8;
+        const float *scale = part->scale[b][h], *minimum = part->minimum[b][h];
+        for (int j = 0; j < SD_PANEL; j++)
+            for (int i = 0; i < 4; i++) {
+                float code = (float)(part->codes[b][l][j][i] - coded.offset);
+                float value = coded.has_minimum ? fmaf(code, scale[j], minimum[j]) : code * scale[j];
+                chunk[i / 2 * 2 * SD_PANEL + 2 * j + i % 2] = sd_bf16_from_float(value + 0.0f);
+            }
+    }
+}
+
+/* All rows times a panel in a format of coded.h. Its weights are rounded while subnormals are not flushed. */
+INLINE void multiply_coded_tiles(const sd_format format, int n_rows, const float* x, const char* panel,
+                                 int n_in, float* y, ptrdiff_t ldy) {
+    const size_t bytes = sd_panel_bytes(format, SD_PART_BLOCKS * SD_BLOCK);
+    const int n_blocks = (int)sd_blocks((size_t)n_in);
+    sd_unpacked part;
+    uint16_t chunk[SD_BLOCK * SD_PANEL];
+    for (int first = 0; first < n_blocks; first += SD_PART_BLOCKS, panel += bytes) {
+        int n = n_blocks - first < SD_PART_BLOCKS ? n_blocks - first : SD_PART_BLOCKS;
+        unpack(format, (const uint8_t*)panel, n, &part);
+        for (int b = 0; b < n; b++, x += (ptrdiff_t)n_rows * SD_BLOCK) {
+            round_block(sd_coded_of(format), &part, b, chunk);
+            FLUSHED(multiply_chunk(n_rows, x, chunk, SD_BLOCK / 2, first + b > 0, y, ldy));
+        }
+    }
+}
+
+#define DEFINE_CODED_TILES(name, format)                                                                  \
+    static void NAME(tiles_##name)(int n_rows, const void* x, const void* panels, int n_panels, int n_in, \
+                                   float* y, ptrdiff_t ldy) {                                             \
+        const char* panel = panels;                                                                       \
+        for (int p = 0; p < n_panels; p++, panel += sd_panel_bytes(format, (size_t)n_in))                 \
+            multiply_coded_tiles(format, n_rows, x, panel, n_in, y + (ptrdiff_t)p * SD_PANEL, ldy);       \
+    }
+SD_CODED_FORMATS(DEFINE_CODED_TILES)
+#define TILES_ENTRY(name, format) NAME(tiles_##name),

@@ -69,15 +69,39 @@ static float int4_at(const uint8_t* panel, int j, int k) {
     return (float)(code - 8) * sd_float_from_f16(scales[j]);
 }
 
+/* Lane j of a panel in a format of coded.h. */
+static void coded_lane(sd_format format, const char* panel, int j, int n_in, float* out) {
+    const sd_coded coded = sd_coded_of(format);
+    const int n_blocks = (int)sd_blocks((size_t)n_in);
+    sd_unpacked part;
+    for (int first = 0; first < n_blocks; first += SD_PART_BLOCKS) {
+        int n = n_blocks - first < SD_PART_BLOCKS ? n_blocks - first : SD_PART_BLOCKS;
+        sd_kernels_get()->unpack[format](panel, n, &part);
+        panel += sd_panel_bytes(format, SD_PART_BLOCKS * SD_BLOCK);
+        for (int k = first * SD_BLOCK; k < (first + n) * SD_BLOCK && k < n_in; k++) {
+            int b = k / SD_BLOCK - first, at = k % SD_BLOCK;
+            int h = coded.n_halves == 2 && at >= SD_BLOCK / 2;
+            float code = (float)(part.codes[b][at / 4][j][at % 4] - coded.offset);
+            float minimum = coded.has_minimum ? part.minimum[b][h][j] : 0.0f;
+            out[k] = code * part.scale[b][h][j] + minimum; /* the product is exact */
+        }
+    }
+}
+
 void sd_matrix_row(const sd_matrix* matrix, int r, float* out) {
     if (matrix->panels == NULL) {
         memcpy(out, matrix->plain + (ptrdiff_t)r * matrix->n_in, (size_t)matrix->n_in * sizeof *out);
         return;
     }
     const void* panel = matrix->panels[r / SD_PANEL].at;
+    const sd_format format = matrix->panels[r / SD_PANEL].format;
     int j = r % SD_PANEL;
+    if (format >= SD_N_OWN_FORMATS) {
+        coded_lane(format, panel, j, matrix->n_in, out);
+        return;
+    }
     for (int k = 0; k < matrix->n_in; k++) {
-        switch (matrix->panels[r / SD_PANEL].format) {
+        switch (format) {
         case SD_FORMAT_F32: out[k] = ((const float*)panel)[(size_t)k * SD_PANEL + j]; break;
         case SD_FORMAT_BF16:
             out[k] =
@@ -85,7 +109,7 @@ void sd_matrix_row(const sd_matrix* matrix, int r, float* out) {
             break;
         case SD_FORMAT_INT8: out[k] = int8_at(panel, j, k); break;
         case SD_FORMAT_INT4: out[k] = int4_at(panel, j, k); break;
-        case SD_N_FORMATS: break;
+        default: break;
         }
     }
 }
@@ -98,14 +122,35 @@ static size_t lines_of(sd_format format, size_t n_in) {
     case SD_FORMAT_BF16: return (n_in + 1) / 2;
     case SD_FORMAT_INT8: return SD_BLOCK / 4;
     case SD_FORMAT_INT4: return SD_BLOCK / 8;
-    case SD_N_FORMATS: break;
+    default: return 0;
     }
-    return 0;
+}
+
+/* The same of a panel in a format of coded.h, whose bytes lie in lines of 4, 2 or 1 for each lane. */
+static void copy_coded_lane(sd_format format, size_t n_in, const char* from, int from_lane, char* to,
+                            int to_lane) {
+    const size_t header = sd_coded_header_bytes(format) / SD_PANEL,
+                 block = sd_coded_block_bytes(format) / SD_PANEL;
+    for (size_t b = 0; b < sd_blocks(n_in); b++) {
+        if (b % SD_PART_BLOCKS == 0)
+            for (size_t i = 0; i < header / 2; i++, from += 2 * SD_PANEL, to += 2 * SD_PANEL)
+                memcpy(to + 2 * to_lane, from + 2 * from_lane, 2);
+        size_t n_lines = sd_coded_code_bytes(format) / (4 * SD_PANEL), width = sd_coded_scale_width(format);
+        for (size_t i = 0; i < n_lines; i++, from += 4 * SD_PANEL, to += 4 * SD_PANEL)
+            memcpy(to + 4 * to_lane, from + 4 * from_lane, 4);
+        for (size_t i = block - 4 * n_lines; i > 0;
+             i -= width, from += width * SD_PANEL, to += width * SD_PANEL)
+            memcpy(to + width * (size_t)to_lane, from + width * (size_t)from_lane, width);
+    }
 }
 
 /* Copy lane `from_lane` of a panel to a lane of another. */
 static void copy_lane(sd_format format, size_t n_in, const char* from, int from_lane, char* to, int to_lane) {
     int scaled = sd_rows_of(format) == SD_ROWS_CODES;
+    if (format >= SD_N_OWN_FORMATS) {
+        copy_coded_lane(format, n_in, from, from_lane, to, to_lane);
+        return;
+    }
     size_t n_blocks = scaled ? sd_blocks(n_in) : 1, n_lines = lines_of(format, n_in), line = 4 * SD_PANEL;
     for (size_t block = 0; block < n_blocks; block++) {
         for (size_t i = 0; i < n_lines; i++, from += line, to += line)

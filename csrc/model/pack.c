@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "blocks.h"
 #include "half.h"
 #include "interrupt.h"
 
@@ -23,11 +24,16 @@ static void read_along(const void* from, sd_number number, int n, float* out) {
     case SD_BF16:
         for (int i = 0; i < n; i++) out[i] = sd_float_from_bf16(halves[i]);
         break;
+    default: break;
     }
 }
 
 void sd_source_read(const sd_source* source, int row, int col, int n, float* out) {
     const char* at = (const char*)source->data + row * source->row_stride + col * source->col_stride;
+    if (sd_has_blocks(source->number)) {
+        sd_blocks_read(source->number, (const uint8_t*)source->data + row * source->row_stride, col, n, out);
+        return;
+    }
     ptrdiff_t size = source->number == SD_F32 ? 4 : 2;
     if (source->col_stride == size && (uintptr_t)at % (uintptr_t)size == 0) {
         read_along(at, source->number, n, out);
@@ -155,7 +161,7 @@ static int put_tile(sd_format format, char* panel, tile_rows tile, int k, int n)
         return put_int8((uint8_t*)panel + (size_t)(k / SD_BLOCK) * SD_INT8_BLOCK_BYTES, tile);
     case SD_FORMAT_INT4:
         return put_int4((uint8_t*)panel + (size_t)(k / SD_BLOCK) * SD_INT4_BLOCK_BYTES, tile);
-    case SD_N_FORMATS: break;
+    default: break;
     }
     return -1;
 }
@@ -164,7 +170,8 @@ static int put_tile(sd_format format, char* panel, tile_rows tile, int k, int n)
 static void read_tile(const sd_source* source, int r, int n_rows, int k, int n, tile_rows tile) {
     if (n < TILE || n_rows < SD_PANEL) memset(tile, 0, sizeof(tile_rows));
     ptrdiff_t size = source->number == SD_F32 ? 4 : 2;
-    if (source->row_stride == size && source->col_stride != size) { /* transposed: read along the rows */
+    if (!sd_has_blocks(source->number) && source->row_stride == size &&
+        source->col_stride != size) { /* transposed: read along the rows */
         const sd_source turned = {source->data, source->number, source->col_stride, source->row_stride};
         float line[SD_PANEL];
         for (int i = 0; i < n; i++) {
@@ -230,6 +237,21 @@ static void pack_by_words(job* j, char* panel, int r, int n_rows) {
     }
 }
 
+/* Blocks of a format of their own, as they are. */
+static void pack_blocks(job* j, const sd_place* panel, int r, int n_rows) {
+    const sd_source* source = j->source;
+    for (int row = 0; row < n_rows; row++) {
+        const uint8_t* from = (const uint8_t*)source->data + (r + row) * source->row_stride;
+        for (int b = 0; b < j->matrix->n_in / SD_BLOCK; b++) {
+            if (!sd_block_is_finite(source->number, from, b)) {
+                report(j, (long)(r + row) * j->matrix->n_in + b * SD_BLOCK);
+                return;
+            }
+            sd_block_put(source->number, from, b, panel->at, row);
+        }
+    }
+}
+
 static int same_words(sd_format format, int n_in, const sd_source* source) {
     if (source->number == SD_F32) return format == SD_FORMAT_F32 && source->col_stride == 4;
     return source->number == SD_BF16 && format == SD_FORMAT_BF16 && source->col_stride == 2 && n_in % 2 == 0;
@@ -258,6 +280,8 @@ static void pack_panels(void* argument, int thread, int first, int end) {
         const sd_place* panel = &j->matrix->panels[row / SD_PANEL];
         if (same_words(panel->format, j->matrix->n_in, j->source))
             pack_by_words(j, panel->at, r, n_rows);
+        else if (sd_has_blocks(j->source->number) && sd_block_format(j->source->number) == panel->format)
+            pack_blocks(j, panel, r, n_rows);
         else
             pack_by_tiles(j, panel, r, n_rows);
     }
@@ -280,11 +304,13 @@ sd_status sd_matrix_pack(sd_matrix* matrix, const sd_source* source, int n_rows,
     if (bad == LONG_MAX) return SD_OK;
     int r = (int)(bad / matrix->n_in), k = (int)(bad % matrix->n_in);
     float value;
-    sd_source_read(source, r, k, 1, &value);
+    for (sd_source_read(source, r, k, 1, &value); is_finite(value) && k % SD_BLOCK < SD_BLOCK - 1 &&
+                                                  k + 1 < matrix->n_in && sd_has_blocks(source->number);)
+        sd_source_read(source, r, ++k, 1, &value);
     if (!is_finite(value))
         return sd_fail(SD_ERR_NOT_FINITE, "tensor %s: element [%d, %d] is %g, expected a finite number", name,
                        r, k, (double)value);
-    const char* limits[SD_N_FORMATS] = {"", "3.39e38", "8.32e6", "5.24e5"};
+    const char* limits[SD_N_OWN_FORMATS] = {"", "3.39e38", "8.32e6", "5.24e5"};
     sd_format format = matrix->panels[rows.first / SD_PANEL].format; /* of all panels of the source */
     return sd_fail(SD_ERR_VALUE,
                    "tensor %s: the block at [%d, %d] has a value too large for %s, expected below %s", name,

@@ -4,20 +4,41 @@
 
 #include "matrix.h"
 
-typedef enum sd_number { SD_F32, SD_F16, SD_BF16 } sd_number;
+/* Numbers one by one, and rows of blocks as GGUF files have them (blocks.h). */
+typedef enum sd_number {
+    SD_F32,
+    SD_F16,
+    SD_BF16,
+    SD_Q8_0,
+    SD_Q4_0,
+    SD_Q4_1,
+    SD_Q5_0,
+    SD_Q5_1,
+    SD_Q2_K,
+    SD_Q3_K,
+    SD_Q4_K,
+    SD_Q5_K,
+    SD_Q6_K,
+    SD_IQ4_NL,
+    SD_IQ4_XS,
+    SD_MXFP4,
+    SD_N_NUMBERS
+} sd_number;
 
-/* A tensor as the caller has it: element (r, k) at data + r · row_stride + k · col_stride bytes. */
+/* A tensor as the caller has it: element (r, k) at data + r · row_stride + k · col_stride bytes; rows of
+ * blocks at data + r · row_stride. */
 typedef struct sd_source {
     const void* data; /* borrowed for the call */
     sd_number number;
-    ptrdiff_t row_stride, col_stride; /* bytes */
+    ptrdiff_t row_stride, col_stride; /* bytes; of rows of blocks col_stride is of no meaning */
 } sd_source;
 
 /* Elements (row, col …) of a source as f32 [n], `out` borrowed. */
 void sd_source_read(const sd_source* source, int row, int col, int n, float* out);
 
 /* Pack n_rows of a source with n_threads reserved threads, rounding or quantising as the formats
- * of its panels say. Fails on the first NaN or infinite value and on a value that the format cannot
+ * of its panels say. Blocks are taken as they are where the format is their own, and
+ * rows have whole blocks then. Fails on the first NaN or infinite value and on a value that the format cannot
  * hold, naming `name`; the matrix is then half-written. */
 sd_status sd_matrix_pack(sd_matrix* matrix, const sd_source* source, int n_rows, sd_rows rows,
                          const char* name, int n_threads);

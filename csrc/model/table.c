@@ -5,17 +5,22 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "blocks.h"
 #include "half.h"
 #include "interrupt.h"
 
 /* Numbers that are filled in between two looks for an interruption: some milliseconds. */
 #define PIECE (1 << 21)
 
-static size_t number_bytes(sd_number number) { return number == SD_F32 ? 4 : 2; }
+/* Rows of blocks have whole blocks. */
+static size_t row_bytes_of(sd_number number, int n_cols) {
+    int n = sd_number_block(number);
+    return (size_t)((n_cols + n - 1) / n) * sd_number_bytes(number);
+}
 
 sd_table sd_table_take(sd_arena* arena, sd_number number, int n_rows, int n_cols) {
-    size_t row_bytes = (size_t)n_cols * number_bytes(number);
-    return (sd_table){n_rows, n_cols, number, sd_arena_take(arena, (size_t)n_rows, row_bytes)};
+    return (sd_table){n_rows, n_cols, number,
+                      sd_arena_take(arena, (size_t)n_rows, row_bytes_of(number, n_cols))};
 }
 
 typedef struct job {
@@ -27,7 +32,7 @@ typedef struct job {
 
 /* Can the table hold it: is it finite, also when it is rounded? */
 static int fits(const sd_table* table, float value) {
-    return isfinite(table->number == SD_F32 ? value : sd_float_from_bf16(sd_bf16_from_float(value)));
+    return isfinite(table->number == SD_BF16 ? sd_float_from_bf16(sd_bf16_from_float(value)) : value);
 }
 
 /* First column whose value does not fit, or -1. */
@@ -40,7 +45,7 @@ static int find_bad(const sd_table* table, const float* values, int n) {
 static void fill_row(job* j, int r) {
     enum { LINE = 64 };
     const sd_table* t = j->table;
-    char* to = t->data + (size_t)r * (size_t)t->n_cols * number_bytes(t->number);
+    char* to = t->data + (size_t)r * row_bytes_of(t->number, t->n_cols);
     for (int col = 0; col < t->n_cols; col += LINE) {
         int n = t->n_cols - col < LINE ? t->n_cols - col : LINE;
         float values[LINE];
@@ -49,10 +54,14 @@ static void fill_row(job* j, int r) {
         int before = atomic_load(&j->bad_row);
         if (find_bad(t, values, n) >= 0)
             while (r < before && !atomic_compare_exchange_weak(&j->bad_row, &before, r)) continue;
+        if (sd_has_blocks(t->number)) continue;
         for (int i = 0; i < n; i++) halves[i] = sd_bf16_from_float(values[i]);
         const void* from = t->number == SD_F32 ? (const void*)values : halves;
-        memcpy(to + (size_t)col * number_bytes(t->number), from, (size_t)n * number_bytes(t->number));
+        memcpy(to + (size_t)col * sd_number_bytes(t->number), from, (size_t)n * sd_number_bytes(t->number));
     }
+    if (sd_has_blocks(t->number))
+        memcpy(to, (const char*)j->source->data + r * j->source->row_stride,
+               row_bytes_of(t->number, t->n_cols));
 }
 
 static void fill_rows(void* argument, int thread, int first, int end) {
@@ -63,6 +72,9 @@ static void fill_rows(void* argument, int thread, int first, int end) {
 
 sd_status sd_table_fill(sd_table* table, const sd_source* source, const char* name, int n_threads) {
     job j = {.table = table, .source = source};
+    if (sd_has_blocks(table->number) && source->number != table->number)
+        return sd_fail(SD_ERR_VALUE, "tensor %s: is in %s, expected %s, as its table is", name,
+                       sd_number_names[source->number], sd_number_names[table->number]);
     atomic_init(&j.bad_row, INT_MAX);
     int piece = PIECE / table->n_cols + n_threads;
     for (; j.first < table->n_rows; j.first = j.end) {
@@ -90,7 +102,11 @@ sd_status sd_table_fill(sd_table* table, const sd_source* source, const char* na
 }
 
 void sd_table_row(const sd_table* table, int r, float* out) {
-    const char* row = table->data + (size_t)r * (size_t)table->n_cols * number_bytes(table->number);
+    const char* row = table->data + (size_t)r * row_bytes_of(table->number, table->n_cols);
+    if (sd_has_blocks(table->number)) {
+        sd_blocks_read(table->number, (const uint8_t*)row, 0, table->n_cols, out);
+        return;
+    }
     if (table->number == SD_F32) {
         memcpy(out, row, (size_t)table->n_cols * sizeof *out);
         return;

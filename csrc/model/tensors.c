@@ -230,13 +230,13 @@ static int layer_start(const sd_config* c, const counts* n, int layer) {
 }
 
 /* Those of the model without its encoder. */
-static int count_own(const sd_config* config) {
+int sd_tensor_count_own(const sd_config* config) {
     counts n = count_tensors(config);
     return layer_start(config, &n, config->n_layer);
 }
 
 int sd_tensor_count(const sd_config* config) {
-    return count_own(config) + (config->encoder ? count_own(config->encoder) : 0);
+    return sd_tensor_count_own(config) + (config->encoder ? sd_tensor_count_own(config->encoder) : 0);
 }
 
 #define OF_ENCODER "encoder."
@@ -251,9 +251,9 @@ static void write_name(sd_tensor_spec* spec) {
 
 void sd_tensor_at(const sd_config* config, int index, sd_tensor_spec* spec) {
     assert(index >= 0 && index < sd_tensor_count(config));
-    spec->of_encoder = config->encoder != NULL && index >= count_own(config);
+    spec->of_encoder = config->encoder != NULL && index >= sd_tensor_count_own(config);
     if (spec->of_encoder) {
-        index -= count_own(config);
+        index -= sd_tensor_count_own(config);
         config = config->encoder;
     }
     counts n = count_tensors(config);
@@ -275,6 +275,18 @@ void sd_tensor_at(const sd_config* config, int index, sd_tensor_spec* spec) {
     write_name(spec);
 }
 
+int sd_tensor_index(const sd_config* config, sd_tensor_role role, int layer, int expert) {
+    counts n = count_tensors(config);
+    int index = layer < 0 ? 0 : layer_start(config, &n, layer), rows, cols;
+    int first = expert >= 0 ? SD_EXPERT_GATE : layer >= 0 ? SD_ATTN_NORM : 0;
+    if (expert >= 0)
+        index += count_of(&n, &config->layers[layer]) - (config->experts.n - expert) * n.per_expert;
+    const sd_layer_config* own = &config->layers[layer < 0 ? 0 : layer];
+    for (int before = first; before < (int)role; before++)
+        index += shape_of(config, own, (sd_tensor_role)before, &rows, &cols);
+    return index;
+}
+
 /* Read "PREFIXnumber." where *name begins with it, and move *name behind it; -1 if it does not, or if the
  * number is not below `end`. */
 static int read_number(const char** name, const char* prefix, int end) {
@@ -293,7 +305,7 @@ int sd_tensor_find(const sd_config* config, const char* name, sd_tensor_spec* sp
     spec->of_encoder = config->encoder != NULL && strncmp(name, OF_ENCODER, strlen(OF_ENCODER)) == 0;
     if (spec->of_encoder) {
         rest += strlen(OF_ENCODER);
-        before = count_own(config);
+        before = sd_tensor_count_own(config);
         config = config->encoder;
     }
     counts n = count_tensors(config);

@@ -91,6 +91,13 @@ int sd_tensor_count(const sd_config* config);
 /* The index-th of them, 0 ≤ index < count. */
 void sd_tensor_at(const sd_config* config, int index, sd_tensor_spec* spec);
 
+/* Index of the tensor of a role, in a configuration without its encoder; layer, expert: as sd_tensor_spec has
+ * them. The model needs it. */
+int sd_tensor_index(const sd_config* config, sd_tensor_role role, int layer, int expert);
+
+/* How many tensors come before those of the encoder. */
+int sd_tensor_count_own(const sd_config* config);
+
 /* Index and description of the tensor of that name; -1 if there is none. */
 int sd_tensor_find(const sd_config* config, const char* name, sd_tensor_spec* spec);
 

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "blocks.h"
 #include "destination.h"
 #include "interrupt.h"
 #include "kernels.h"
@@ -47,30 +48,56 @@ static sd_config take_config(sd_arena* arena, const sd_config* from) {
     return c;
 }
 
-/* How the matrices of a model are stored. */
+/* How the matrices of a model are stored: those of a layer, -1 outside the layers, and of an expert of it, -1
+ * where they belong to none, or to the shared one. */
 typedef struct packing {
+    const sd_config* config;
     sd_format format;
+    const sd_format* by_tensor;
     sd_layout layout, of_sources; /* of its matrices; of those that rows of a source are multiplied with */
+    int layer, expert;
 } packing;
 
 static packing packing_of(const sd_config* c, sd_numbers numbers) {
     int blas = numbers.prefill == SD_ENGINE_BLAS;
     sd_layout of_sources = blas ? SD_LAYOUT_PLAIN : SD_LAYOUT_PANELS;
-    if (c->bidirectional) return (packing){numbers.weights, of_sources, of_sources};
-    return (packing){numbers.weights, blas && c->encoder == NULL ? SD_LAYOUT_BOTH : SD_LAYOUT_PANELS,
-                     of_sources};
+    sd_layout of_texts = blas && c->encoder == NULL ? SD_LAYOUT_BOTH : SD_LAYOUT_PANELS;
+    return (packing){.config = c,
+                     .format = numbers.weights,
+                     .by_tensor = numbers.by_tensor,
+                     .layout = c->bidirectional ? of_sources : of_texts,
+                     .of_sources = of_sources,
+                     .layer = -1,
+                     .expert = -1};
 }
 
-static sd_matrix take_matrix(sd_arena* arena, packing p, int n_out, int n_in, int group) {
-    return sd_matrix_take(arena, p.format, p.layout, n_out, n_in, group);
+/* The format that a tensor has by name; SD_N_FORMATS: none. */
+static sd_format named_format(packing p, sd_tensor_role role) {
+    if (p.by_tensor == NULL) return SD_N_FORMATS;
+    return p.by_tensor[sd_tensor_index(p.config, role, p.layer, p.expert)];
 }
 
-static sd_mlp take_mlp(sd_arena* arena, const sd_config* c, packing p, int width) {
-    int outputs = c->gated ? 2 * sd_whole_panels(width) : width;
+static sd_matrix_part part_of(packing p, sd_tensor_role role, sd_rows rows, int n_rows) {
+    sd_format named = named_format(p, role);
+    return (sd_matrix_part){rows, n_rows, named == SD_N_FORMATS ? p.format : named};
+}
+
+/* A matrix of one tensor. */
+static sd_matrix take_matrix(sd_arena* arena, packing p, sd_tensor_role role, int n_out, int n_in) {
+    const sd_matrix_part all = part_of(p, role, (sd_rows){0, 1}, n_out);
+    return sd_matrix_take_parts(arena, &all, 1, p.layout, n_out, n_in, 1);
+}
+
+/* `gate`: the role of the gate's matrix; those of up and down follow. */
+static sd_mlp take_mlp(sd_arena* arena, const sd_config* c, packing p, sd_tensor_role gate, int width) {
+    int outputs = c->gated ? 2 * sd_whole_panels(width) : width, n = c->gated ? 2 : 1;
+    const sd_rows up = c->gated ? (sd_rows){SD_PANEL, 2} : (sd_rows){0, 1};
+    sd_matrix_part parts[2] = {part_of(p, gate + 1, up, width)};
+    if (c->gated) parts[1] = part_of(p, gate, (sd_rows){0, 2}, width);
     return (sd_mlp){
         .width = width,
-        .in = take_matrix(arena, p, outputs, c->d_model, c->gated ? 2 : 1),
-        .down = take_matrix(arena, p, c->d_model, width, 1),
+        .in = sd_matrix_take_parts(arena, parts, n, p.layout, outputs, c->d_model, n),
+        .down = take_matrix(arena, p, gate + 2, c->d_model, width),
         .in_bias = take_vector(arena, outputs, c->mlp_bias),
         .down_bias = take_vector(arena, c->d_model, c->mlp_bias),
     };
@@ -84,7 +111,9 @@ static void take_experts(sd_arena* arena, const sd_config* c, packing p, sd_laye
     layer->router_bias = take_vector(arena, outputs, e->router_bias);
     layer->experts = sd_arena_take(arena, (size_t)n, sizeof *layer->experts);
     for (int i = 0; i < n; i++) {
-        sd_mlp expert = take_mlp(arena, c, p, i < e->n ? e->width : e->shared_width);
+        p.expert = i < e->n ? i : -1;
+        sd_mlp expert = i < e->n ? take_mlp(arena, c, p, SD_EXPERT_GATE, e->width)
+                                 : take_mlp(arena, c, p, SD_SHARED_EXPERT_GATE, e->shared_width);
         if (layer->experts) layer->experts[i] = expert;
     }
 }
@@ -97,9 +126,13 @@ static void take_cross_attention(sd_arena* arena, const sd_config* c, packing p,
     layer->cross_norm_bias = take_vector(arena, d, input && layer_norm);
     layer->cross_post_norm = take_vector(arena, d, behind);
     layer->cross_post_norm_bias = take_vector(arena, d, behind && layer_norm);
-    layer->cross_q = take_matrix(arena, p, d_q, d, 1);
-    layer->cross_kv = sd_matrix_take(arena, p.format, p.of_sources, outputs, c->encoder->d_model, 1);
-    layer->cross_out = take_matrix(arena, p, d, d_q, 1);
+    int width = sd_key_width(own);
+    const sd_rows values = {sd_cross_values_column(own), 1};
+    const sd_matrix_part parts[] = {part_of(p, SD_CROSS_K, (sd_rows){0, 1}, width),
+                                    part_of(p, SD_CROSS_V, values, width)};
+    layer->cross_q = take_matrix(arena, p, SD_CROSS_Q, d_q, d);
+    layer->cross_kv = sd_matrix_take_parts(arena, parts, 2, p.of_sources, outputs, c->encoder->d_model, 1);
+    layer->cross_out = take_matrix(arena, p, SD_CROSS_OUT, d, d_q);
     layer->cross_q_bias = take_vector(arena, d_q, c->qkv_bias);
     layer->cross_kv_bias = take_vector(arena, outputs, c->qkv_bias);
     layer->cross_out_bias = take_vector(arena, d, c->out_bias);
@@ -110,6 +143,9 @@ static sd_layer take_layer(sd_arena* arena, const sd_config* c, packing p, const
     int layer_norm = c->norm == SD_NORM_LAYER, input = sd_norms_input(c), behind = sd_has_post_norm(c);
     int own_mlp_norm = input && c->parallel != SD_PARALLEL_ONE_NORM;
     int shared = c->qk_norm == SD_QK_NORM_HEAD, qk_norm = c->qk_norm != SD_QK_NORM_NONE;
+    const sd_matrix_part qkv[] = {part_of(p, SD_ATTN_Q, (sd_rows){0, 1}, d_q),
+                                  part_of(p, SD_ATTN_K, (sd_rows){sd_keys_column(own), 1}, d_kv),
+                                  part_of(p, SD_ATTN_V, (sd_rows){sd_values_column(own), 1}, d_kv)};
     sd_layer layer = {
         .attn_norm = take_vector(arena, d, input && own->input_norm),
         .attn_norm_bias = take_vector(arena, d, input && own->input_norm && layer_norm),
@@ -122,8 +158,8 @@ static sd_layer take_layer(sd_arena* arena, const sd_config* c, packing p, const
         .q_norm = take_vector(arena, shared ? own->d_head : d_q, qk_norm),
         .k_norm = take_vector(arena, shared ? own->d_head : d_kv, qk_norm),
         .sinks = take_vector(arena, own->n_head, c->attn_sinks),
-        .qkv = take_matrix(arena, p, sd_qkv_outputs(own), sd_layer_inputs(c, own), 1),
-        .attn_out = take_matrix(arena, p, d, d_q, 1),
+        .qkv = sd_matrix_take_parts(arena, qkv, 3, p.layout, sd_qkv_outputs(own), sd_layer_inputs(c, own), 1),
+        .attn_out = take_matrix(arena, p, SD_ATTN_OUT, d, d_q),
         .qkv_bias = take_vector(arena, sd_qkv_outputs(own), c->qkv_bias),
         .attn_out_bias = take_vector(arena, d, c->out_bias),
     };
@@ -132,7 +168,7 @@ static sd_layer take_layer(sd_arena* arena, const sd_config* c, packing p, const
     if (own->mixture)
         take_experts(arena, c, p, &layer);
     else
-        layer.mlp = take_mlp(arena, c, p, c->d_ff);
+        layer.mlp = take_mlp(arena, c, p, SD_MLP_GATE, c->d_ff);
     return layer;
 }
 
@@ -140,11 +176,20 @@ static sd_layer take_layer(sd_arena* arena, const sd_config* c, packing p, const
 static void take_features(sd_arena* arena, const sd_config* c, packing p, sd_model* model) {
     const sd_features* f = &c->features;
     int norms = f->use == SD_FEATURE_ASIDE || f->norms;
-    model->feature_projection = take_matrix(arena, p, c->d_model, sd_feature_inputs(c), 1);
+    model->feature_projection =
+        take_matrix(arena, p, SD_FEATURE_PROJECTION, c->d_model, sd_feature_inputs(c));
     model->feature_projection_bias = take_vector(arena, c->d_model, f->bias);
     model->feature_input_norm = take_vector(arena, f->width, f->n_pieces > 0);
     model->token_norm = take_vector(arena, c->d_model, norms);
     model->feature_norm = take_vector(arena, c->d_model, norms);
+}
+
+/* A table that a file names a format for is as it is in the file. */
+static sd_number embedding_number(packing p) {
+    sd_format named = named_format(p, SD_TOKEN_EMBEDDING);
+    for (sd_number n = SD_F32; n < SD_N_NUMBERS; n++)
+        if (n != SD_F16 && sd_block_format(n) == named) return n;
+    return p.format == SD_FORMAT_F32 ? SD_F32 : SD_BF16;
 }
 
 /* Hand every array of the model out of the arena; run once counting and once for real. */
@@ -158,15 +203,18 @@ static void lay_out(sd_model* model, sd_arena* arena, const sd_config* config) {
     model->relative_bias = sd_table_take(arena, SD_F32, n_biases, c->layers[0].n_head);
     model->layers = sd_arena_take(arena, (size_t)c->n_layer, sizeof(sd_layer));
     for (int i = 0; i < c->n_layer; i++) {
+        p.layer = i;
         sd_layer layer = take_layer(arena, c, p, &c->layers[i]);
         if (!c->bias_by_layer) layer.relative_bias = model->relative_bias;
         if (model->layers) model->layers[i] = layer;
     }
+    p.layer = -1;
     packing of_head = p;
     if (c->tied) of_head.layout = SD_LAYOUT_PANELS; /* the table is plain */
     if (!c->bidirectional && !c->shared_head)
-        model->head = take_matrix(arena, of_head, sd_head_rows(c), c->d_model, 1);
-    sd_number embedded = p.format == SD_FORMAT_F32 ? SD_F32 : SD_BF16;
+        model->head =
+            take_matrix(arena, of_head, c->tied ? SD_TOKEN_EMBEDDING : SD_HEAD, sd_head_rows(c), c->d_model);
+    sd_number embedded = c->shared_embedding ? SD_F32 : embedding_number(p);
     model->token_embedding = sd_table_take(arena, embedded, c->shared_embedding ? 0 : c->n_vocab, c->d_model);
     if (c->tied && p.layout == SD_LAYOUT_BOTH) model->head.plain = (float*)(void*)model->token_embedding.data;
     model->position_embedding = sd_table_take(arena, SD_F32, learned ? c->n_ctx : 0, c->d_model);
@@ -211,6 +259,7 @@ static sd_status create(const sd_config* config, sd_numbers numbers, const sd_bl
     sd_model* model = sd_alloc(sizeof *model);
     if (model == NULL) return SD_ERR_MEMORY;
     model->numbers = numbers;
+    model->mixed = numbers.by_tensor != NULL;
     lay_out(model, &model->arena, config);
     sd_status status = block ? sd_arena_adopt(&model->arena, *block) : sd_arena_commit(&model->arena);
     if (status == SD_OK) lay_out(model, &model->arena, config);
@@ -219,10 +268,13 @@ static sd_status create(const sd_config* config, sd_numbers numbers, const sd_bl
         return status;
     }
     model->row_slice = sd_row_slice(numbers.weights, sd_prompt_engine(model));
+    model->numbers.by_tensor = NULL;
     fill_norms(model);
     *out = model;
     return SD_OK;
 }
+
+static sd_destination destination_of(sd_model* model, const sd_tensor_spec* spec);
 
 /* Can the engine compute such a model? */
 static sd_status check_engine(const sd_config* c, sd_numbers numbers) {
@@ -256,6 +308,28 @@ static sd_status check_target(const sd_config* c, const sd_model* target) {
     return SD_OK;
 }
 
+/* Do all parts of each matrix, and all matrices that the same rows are multiplied with, want rows of one
+ * kind? */
+static sd_status check_rows(sd_model* model) {
+    const sd_config* c = &model->config;
+    for (int i = 0; i < sd_tensor_count(c); i++) {
+        sd_tensor_spec spec;
+        sd_tensor_at(c, i, &spec);
+        const sd_destination to = destination_of(model, &spec);
+        if (to.matrix == NULL || to.matrix->panels == NULL) continue;
+        sd_row_kind kind = to.matrix->rows;
+        if (spec.role == SD_CROSS_K || spec.role == SD_CROSS_V) kind = model->layers[0].cross_kv.rows;
+        sd_format format = to.matrix->panels[to.rows.first / SD_PANEL].format;
+        if (sd_rows_of(format) != kind)
+            return sd_fail(
+                SD_ERR_VALUE,
+                "tensor %s: is in %s, expected a format whose rows are those of the tensors that it is "
+                "multiplied with",
+                spec.name, sd_format_names[format]);
+    }
+    return SD_OK;
+}
+
 /* blocks: as of sd_model_adopt, or NULL. */
 static sd_status create_all(const sd_config* config, sd_numbers numbers, const sd_model* target,
                             const sd_block* blocks, sd_model** out) {
@@ -263,8 +337,10 @@ static sd_status create_all(const sd_config* config, sd_numbers numbers, const s
     sd_status status = sd_config_check(config);
     if (status == SD_OK) status = check_engine(config, numbers);
     if (status == SD_OK) status = check_target(config, target);
+    sd_numbers of_encoder = numbers;
+    if (status == SD_OK && numbers.by_tensor) of_encoder.by_tensor += sd_tensor_count_own(config);
     if (status == SD_OK && config->encoder)
-        status = create(config->encoder, numbers, blocks ? &blocks[1] : NULL, &encoder);
+        status = create(config->encoder, of_encoder, blocks ? &blocks[1] : NULL, &encoder);
     if (status == SD_OK) status = create(config, numbers, blocks, &model);
     if (status != SD_OK) {
         sd_model_free(encoder);
@@ -277,6 +353,10 @@ static sd_status create_all(const sd_config* config, sd_numbers numbers, const s
     }
     if (config->shared_embedding) model->token_embedding = target->token_embedding;
     if (config->shared_head) model->head = target->head, model->head_bias = target->head_bias;
+    if (model->mixed && (status = check_rows(model)) != SD_OK) {
+        sd_model_free(model);
+        return status;
+    }
     *out = model;
     return SD_OK;
 }

@@ -54,7 +54,11 @@ static inline const sd_mlp* sd_layer_mlp(const sd_config* config, const sd_layer
 /* Which numbers a model computes with, and by what. */
 typedef struct sd_numbers {
     sd_format weights; /* of the matrices */
-    sd_format cache;   /* of keys and values: SD_FORMAT_F32 or SD_FORMAT_BF16 */
+    /* [sd_tensor_count] the formats of tensors as a file has them: of matrices, and of the table of
+     * embeddings; where one is SD_N_FORMATS, `weights`, and NULL: all are. Borrowed until the model is
+     * created. */
+    const sd_format* by_tensor;
+    sd_format cache; /* of keys and values: SD_FORMAT_F32 or SD_FORMAT_BF16 */
     /* What multiplies the rows of prompts; of an encoder-decoder, whose texts are short, those of sources:
      * the encoder, keys and values of cross-attention among it. SD_ENGINE_TILES needs weights in
      * another format than f32, SD_ENGINE_BLAS in f32, and no mixtures. */
@@ -63,12 +67,14 @@ typedef struct sd_numbers {
 
 typedef struct sd_model {
     sd_config config;
-    sd_numbers numbers;
+    sd_numbers numbers;                          /* by_tensor is NULL */
+    int mixed;                                   /* tensors have formats of their own */
     int row_slice;                               /* tokens of a prompt that the row kernels read at a time */
     sd_arena arena;                              /* owns everything below */
     sd_layer* layers;                            /* [n_layer] */
     sd_matrix head;                              /* [sd_head_rows, d_model]; its own or its target's */
-    sd_table token_embedding;                    /* [n_vocab, d_model] f32 in an f32 model, else bf16; of an
+    sd_table token_embedding;                    /* [n_vocab, d_model] f32 in an f32 model, else bf16, or as a
+                                                  * file has it; of an
                                                   * encoder its own, or its decoder's; or its target's */
     sd_table position_embedding;                 /* [n_ctx, d_model] f32, no rows where none are learned */
     sd_table relative_bias;                      /* [bucket rows, n_head] f32; no rows where layers have

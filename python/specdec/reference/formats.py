@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from specdec.reference.blocks import BLOCK_TYPES, coded, decoded
+
 Array = NDArray[Any]
 
 BLOCK = 32
@@ -103,6 +105,8 @@ def dequantise(codes: ArrayLike, scales: ArrayLike) -> Array:
 
 def stored(weights: ArrayLike, dtype: str) -> Array:
     """A matrix as the model computes with it once it is packed in a format: float32, [n_out, n_in]."""
+    if dtype in BLOCK_TYPES:
+        return decoded(np.asarray(weights), dtype)
     if dtype == "f32":
         return np.asarray(weights, dtype=np.float32)
     return round_bf16(weights) if dtype == "bf16" else dequantise(*quantise(weights, dtype))
@@ -146,20 +150,24 @@ def product(x: ArrayLike, weights: ArrayLike, dtype: str, engine: str = "rows") 
       are zero, among the factors and after each fma, where the sum is first rounded to 24 bits. This is the
       instruction VDPBF16PS;
     - int8, int4: block after block, ``sum = fma(block_sum * x_scale, w_scale, sum)`` with the exact integer
-      sum of the products of codes; its product with a power of two is exact too.
+      sum of the products of codes; its product with a power of two is exact too;
+    - types of blocks of GGUF files: sub-block after sub-block of 32 or 16 inputs the same, and where the type has
+      minima ``sum = fma(x_sum * x_scale, minimum, sum)`` behind it, with the sum of the codes of x.
 
     In the order of tiles, that of the instruction TDPBF16PS, a block of 32 inputs, missing ones being 0, has
     two chains from +0, ``even = fma(x[2i], w[2i], even)`` and ``odd = fma(x[2i + 1], w[2i + 1], odd)``, i
     ascending; then ``sum = sum + (even + odd)``. Both sides are rounded, and subnormal numbers are zero, as
-    in bf16. Weights in int8 and int4 are what :func:`dequantise` gives, zeros being +0, rounded to bf16.
+    in bf16. Weights in int8, int4 and types of blocks are what :func:`stored` gives, zeros being +0, rounded to
+    bf16.
 
     Parameters
     ----------
     x : array_like, [n_rows, n_in]
         Activations, taken as float32.
     weights : array_like, [n_out, n_in]
-        Before rounding or quantising; this does it.
-    dtype : {"f32", "bf16", "int8", "int4"}
+        Before rounding or quantising; this does it. Of types of blocks uint8, [n_out, bytes of a row].
+    dtype : {"f32", "bf16", "int8", "int4"} or str
+        Or a type of blocks, such as "q4_k" (:mod:`specdec.reference.blocks`).
     engine : {"rows", "tiles"}
         "tiles", for all formats but f32: the order of tiles.
 
@@ -172,7 +180,8 @@ def product(x: ArrayLike, weights: ArrayLike, dtype: str, engine: str = "rows") 
     ValueError
         "tiles" with f32.
     """
-    x, weights = np.asarray(x, dtype=np.float32), np.asarray(weights, dtype=np.float32)
+    x = np.asarray(x, dtype=np.float32)
+    weights = np.asarray(weights, dtype=None if dtype in BLOCK_TYPES else np.float32)
     total = np.zeros((len(x), len(weights)), dtype=np.float32)
     if engine == "tiles" and dtype == "f32":
         raise ValueError(f"dtype is {dtype!r}, expected 'bf16', 'int8' or 'int4' for the order of tiles")
@@ -188,6 +197,16 @@ def product(x: ArrayLike, weights: ArrayLike, dtype: str, engine: str = "rows") 
         for k in range(0, x.shape[1], 2):
             for i in (k + 1, k):
                 total = _flushed_fma(x[:, i, None], weights[:, i], total)
+    elif dtype in BLOCK_TYPES:
+        x_codes, x_scales = quantise_activations(x)
+        w_codes, scales, minima = coded(weights, dtype)
+        size = w_codes.shape[1] // scales.shape[1]
+        for i, k in enumerate(range(0, w_codes.shape[1], size)):
+            some, x_scale = x_codes[:, k : k + size].astype(np.int32), x_scales[:, k // BLOCK, None]
+            dot = (some @ w_codes[:, k : k + size].T.astype(np.int32)).astype(np.float32)
+            total = fma(dot * x_scale, scales[:, i], total)
+            if minima is not None:
+                total = fma(some.sum(axis=1, keepdims=True).astype(np.float32) * x_scale, minima[:, i], total)
     else:
         x_codes, x_scales = quantise_activations(x)
         w_codes, w_scales = quantise(weights, dtype)

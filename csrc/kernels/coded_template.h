@@ -1,0 +1,133 @@
+/* Products of quantised rows with panels in the formats of coded.h (docs/NUMERICS.md).
+ *
+ * Included by kernels_template.h after products_template.h and unpack_template.h. Some blocks of a panel are
+ * unpacked at a time, for all rows. */
+
+/* Rows of one block, and the part of a panel that they are multiplied with. */
+typedef struct coded_args {
+    const int8_t* x; /* of the first row in the part's first block; n_all rows lie between blocks */
+    const sd_row_block* block;
+    const sd_row_halves* halves;
+    ptrdiff_t n_all;
+    const sd_unpacked* part;
+    int n_blocks, add;
+    float* y;
+    ptrdiff_t ldy;
+} coded_args;
+typedef void (*coded_fn)(const coded_args* a);
+
+/* What the sum of codes starts from. */
+INLINE int32_t coded_start(const sd_coded coded, const sd_row_block* block, const sd_row_halves* halves,
+                           const int half) {
+    if (coded.offset == 128) return block->start8;
+    return coded.offset == 32 ? halves->start[half] : (int32_t)sd_bits_of_float(block->base);
+}
+
+/* Sub-blocks ascending: sum = fma(float(Σ x_q · code) · x_scale, scale, sum), and with minima
+ * sum = fma(float(Σ x_q) · x_scale, minimum, sum). n_rows and `coded` are constant where this is inlined. */
+INLINE void coded_block(const int n_rows, const sd_coded coded, const coded_args* a) {
+    const int at_once = n_rows <= MAX_ROWS_DOT_WIDE ? N_UNITS : 1, n_lines = 8 / coded.n_halves;
+    const int8_t* x = a->x;
+    const sd_row_block* block = a->block;
+    const sd_row_halves* halves = a->halves;
+    unit sum[MAX_ROWS_DOT][N_UNITS];
+    FOR_ROWS UNROLL for (int u = 0; u < N_UNITS; u++) sum[m][u] =
+        a->add ? u_load(a->y + m * a->ldy + UNIT_LANES * u) : u_zero();
+    for (int b = 0; b < a->n_blocks; b++, x += a->n_all * SD_BLOCK, block += a->n_all, halves += a->n_all) {
+        UNROLL for (int first = 0; first < N_UNITS; first += at_once)
+            UNROLL for (int h = 0; h < coded.n_halves; h++) {
+            __asm__("" : "+r"(block)); /* as in int_block */
+            iunit dot[MAX_ROWS_DOT][N_UNITS];
+            FOR_ROWS FOR_UNITS dot[m][u] = i_set1(coded_start(coded, &block[m], &halves[m], h));
+            UNROLL for (int l = h * n_lines; l < (h + 1) * n_lines; l++) FOR_UNITS {
+                const uint8_t* codes = a->part->codes[b][l][UNIT_LANES * u];
+                if (coded.offset == 128) {
+                    codes8 w = c8_load(codes);
+                    FOR_ROWS dot8(dot[m][u], w, x + m * SD_BLOCK + 4 * l);
+                } else {
+                    codes4 w = c4_load(codes);
+                    FOR_ROWS dot4(dot[m][u], w, x + m * SD_BLOCK + 4 * l);
+                }
+            }
+            FOR_UNITS {
+                unit scale = u_load(a->part->scale[b][h] + UNIT_LANES * u);
+                FOR_ROWS {
+                    unit scaled = u_sub(u_of_bits(dot[m][u]), u_set1(block[m].base));
+                    sum[m][u] = u_fma(scaled, scale, sum[m][u]);
+                }
+                if (!coded.has_minimum) continue;
+                unit minimum = u_load(a->part->minimum[b][h] + UNIT_LANES * u);
+                FOR_ROWS sum[m][u] =
+                    u_fma(u_set1(coded.n_halves == 1 ? block[m].sum : halves[m].sum[h]), minimum, sum[m][u]);
+            }
+        }
+    }
+    FOR_ROWS UNROLL for (int u = 0; u < N_UNITS; u++) u_store(a->y + m * a->ldy + UNIT_LANES * u, sum[m][u]);
+}
+
+/* A function for each number of rows and each kind of codes, by the format that it is first found in. */
+#define DEFINE_CODED_BLOCKS(rows)                            \
+    static void coded_like_q4_##rows(const coded_args* a) {  \
+        coded_block(rows, sd_coded_of(SD_FORMAT_Q4_K), a);   \
+    }                                                        \
+    static void coded_like_q6_##rows(const coded_args* a) {  \
+        coded_block(rows, sd_coded_of(SD_FORMAT_Q6_K), a);   \
+    }                                                        \
+    static void coded_like_q2_##rows(const coded_args* a) {  \
+        coded_block(rows, sd_coded_of(SD_FORMAT_Q2_K), a);   \
+    }                                                        \
+    static void coded_like_iq_##rows(const coded_args* a) {  \
+        coded_block(rows, sd_coded_of(SD_FORMAT_IQ4_NL), a); \
+    }
+ROWS_UP_TO(MAX_ROWS_DOT, DEFINE_CODED_BLOCKS)
+#define LIKE_Q4_ENTRY(rows) coded_like_q4_##rows,
+#define LIKE_Q6_ENTRY(rows) coded_like_q6_##rows,
+#define LIKE_Q2_ENTRY(rows) coded_like_q2_##rows,
+#define LIKE_IQ_ENTRY(rows) coded_like_iq_##rows,
+static const coded_fn coded_like_q4[] = {ROWS_UP_TO(MAX_ROWS_DOT, LIKE_Q4_ENTRY)};
+static const coded_fn coded_like_q6[] = {ROWS_UP_TO(MAX_ROWS_DOT, LIKE_Q6_ENTRY)};
+static const coded_fn coded_like_q2[] = {ROWS_UP_TO(MAX_ROWS_DOT, LIKE_Q2_ENTRY)};
+static const coded_fn coded_like_iq[] = {ROWS_UP_TO(MAX_ROWS_DOT, LIKE_IQ_ENTRY)};
+
+INLINE const coded_fn* coded_blocks_of(const sd_format format) {
+    const sd_coded coded = sd_coded_of(format);
+    if (coded.offset == 128) return coded_like_iq;
+    if (coded.offset == 32) return coded_like_q6;
+    return coded.n_halves == 2 ? coded_like_q2 : coded_like_q4;
+}
+
+/* All rows times one panel, part by part. */
+INLINE void multiply_coded(const sd_format format, int n_rows, const void* x, const char* panel, int n_in,
+                           float* y, ptrdiff_t ldy) {
+    sd_unpacked part;
+    const coded_fn* blocks = coded_blocks_of(format);
+    const ptrdiff_t bytes = (ptrdiff_t)sd_panel_bytes(format, SD_PART_BLOCKS * SD_BLOCK);
+    const int n_in_blocks = (int)sd_blocks((size_t)n_in);
+    int block_rows = sd_thresholds_used.block_rows[SD_FORMAT_INT4];
+    if (block_rows > MAX_ROWS_DOT) block_rows = MAX_ROWS_DOT;
+    int n_blocks = (n_rows + block_rows - 1) / block_rows;
+    coded_args a = {.n_all = n_rows, .part = &part, .ldy = ldy};
+    for (int b = 0; b < n_in_blocks; b += SD_PART_BLOCKS, panel += bytes, a.add = 1) {
+        a.n_blocks = n_in_blocks - b < SD_PART_BLOCKS ? n_in_blocks - b : SD_PART_BLOCKS;
+        for (ptrdiff_t i = 0; i < bytes; i += 64) __builtin_prefetch(panel + bytes + i, 0, 2);
+        unpack(format, (const uint8_t*)panel, a.n_blocks, &part);
+        for (int i = 0; i < n_blocks; i++) {
+            int first = first_row(n_rows, i, n_blocks), rows = first_row(n_rows, i + 1, n_blocks) - first;
+            ptrdiff_t at = (ptrdiff_t)b * n_rows + first;
+            a.x = (const int8_t*)x + at * SD_BLOCK;
+            a.block = sd_row_blocks((void*)(uintptr_t)x, n_rows, n_in) + at;
+            a.halves = sd_row_halves_of((void*)(uintptr_t)x, n_rows, n_in) + at;
+            a.y = y + first * ldy;
+            blocks[rows - 1](&a);
+        }
+    }
+}
+
+#define DEFINE_CODED_PANEL(name, format)                                                             \
+    static void NAME(panel_##name)(int n_rows, const void* x, const void* panel, int n_in, int near, \
+                                   float* y, ptrdiff_t ldy) {                                        \
+        (void)near;                                                                                  \
+        multiply_coded(format, n_rows, x, panel, n_in, y, ldy);                                      \
+    }
+SD_CODED_FORMATS(DEFINE_CODED_PANEL)
+#define PANEL_ENTRY(name, format) NAME(panel_##name),

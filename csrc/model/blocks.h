@@ -1,0 +1,29 @@
+/* Rows of blocks of numbers as GGUF files have them: codes with scales, for 32 or 256 numbers. */
+#ifndef SD_BLOCKS_H
+#define SD_BLOCKS_H
+
+#include "pack.h"
+
+/* "f32", "f16", "bf16", "q8_0", "q4_0", "q4_1" … */
+extern const char* const sd_number_names[SD_N_NUMBERS];
+
+static inline int sd_has_blocks(sd_number number) { return number > SD_BF16; }
+
+/* Numbers of a block, and its bytes; of numbers one by one 1 and their bytes. */
+int sd_number_block(sd_number number);
+size_t sd_number_bytes(sd_number number);
+
+/* The format of panels that has the values of such blocks. */
+sd_format sd_block_format(sd_number number);
+
+/* Numbers [first, first + n) of a row, to out [n] f32, borrowed. */
+void sd_blocks_read(sd_number number, const uint8_t* row, int first, int n, float* out);
+
+/* Are the values of numbers 32b … 32b + 31 of a row finite? */
+int sd_block_is_finite(sd_number number, const uint8_t* row, int b);
+
+/* Numbers 32b … 32b + 31 of a row become inputs of a lane of a panel, in the format of their blocks; the lane
+ * was zero. */
+void sd_block_put(sd_number number, const uint8_t* row, int b, char* panel, int lane);
+
+#endif

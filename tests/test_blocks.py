@@ -1,0 +1,96 @@
+"""Types of GGUF files: the specification against the package gguf, the core against the specification, to the bit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from blocks import TYPES, f16_bytes, random_blocks
+from specdec import _core, reference
+from specdec.reference.blocks import decoded
+
+N_IN = {kind: 512 if size == 256 else 96 for kind, (size, _) in TYPES.items()}
+IN_EACH_TYPE = pytest.mark.parametrize("kind", TYPES)
+
+
+def rows(rng, n_rows, n_in):
+    """Rows with blocks of zeros, of tiny and of large numbers."""
+    x = rng.standard_normal((n_rows, n_in)).astype(np.float32)
+    for i, scale in enumerate((0.0, 1e-8, 2e4)):
+        x[i % n_rows, 32 * i : 32 * i + 32] *= np.float32(scale)
+    return x
+
+
+@IN_EACH_TYPE
+def test_numbers_are_those_of_the_package_gguf(kind):
+    quants = pytest.importorskip("gguf.quants")
+    raw = random_blocks(np.random.default_rng(0), kind, 40, N_IN[kind])
+    expected = quants.dequantize(raw, quants.GGMLQuantizationType[kind.upper()])
+    np.testing.assert_array_equal(decoded(raw, kind), expected)
+    assert len(np.unique(expected)) > 60
+
+
+@IN_EACH_TYPE
+@pytest.mark.parametrize("engine", ["rows", "tiles"])
+def test_products_have_the_bits_of_the_specification(kind, engine):
+    """For any number of rows; so a row's bits do not depend on the others."""
+    rng = np.random.default_rng(1)
+    x, raw = rows(rng, 23, N_IN[kind]), random_blocks(rng, kind, 35, N_IN[kind])
+    expected = reference.product(x, raw, kind, engine)
+    for n_rows in (1, 2, 5, 7, 9, 10, 17, 23):
+        found = _core.product(x[:n_rows], raw, kind, engine=engine, n_threads=1 + n_rows % 2)
+        np.testing.assert_array_equal(found, expected[:n_rows], err_msg=f"{n_rows} rows")
+
+
+@IN_EACH_TYPE
+def test_scales_at_their_limits(kind):
+    """The largest and smallest numbers of f16, zeros of both signs; the smallest exponents of mxfp4."""
+    rng = np.random.default_rng(2)
+    limits = np.float16([65504, -65504, 6e-8, -6e-8, 0.0, -0.0])
+    x, raw = rows(rng, 3, N_IN[kind]), random_blocks(rng, kind, 30, N_IN[kind], scales=limits)
+    for engine in ("rows", "tiles"):
+        expected = reference.product(x, raw, kind, engine)
+        np.testing.assert_array_equal(_core.product(x, raw, kind, engine=engine), expected)
+    assert np.isfinite(expected).all()
+
+
+@IN_EACH_TYPE
+def test_a_block_whose_numbers_are_not_finite_is_refused(kind):
+    raw = random_blocks(np.random.default_rng(3), kind, 4, N_IN[kind])
+    size, n_bytes = TYPES[kind]
+    block = raw[2, n_bytes : 2 * n_bytes]
+    if kind == "mxfp4":
+        block[0], block[3] = 255, 0x77
+    else:
+        block[:] = np.where(f16_bytes(kind), np.tile([0, 0x7C], n_bytes)[:n_bytes], block)
+    with pytest.raises(ValueError, match=rf"weights: element \[2, {size}\] is .*, expected a finite number"):
+        _core.product(np.ones((1, N_IN[kind]), np.float32), raw, kind)
+
+
+def test_rows_of_part_of_a_block_are_refused():
+    raw = np.zeros((3, 144), np.uint8)
+    with pytest.raises(ValueError, match="or its blocks in bytes"):
+        _core.product(np.ones((1, 128), np.float32), raw, "q4_k")
+
+
+CHECK = """
+import sys; sys.path.insert(0, sys.argv[1])
+import test_blocks as t
+for kind in t.TYPES:
+    t.test_products_have_the_bits_of_the_specification(kind, "rows")
+    t.test_products_have_the_bits_of_the_specification(kind, "tiles")
+    t.test_scales_at_their_limits(kind)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernels", _core.available_kernels())
+def test_every_instruction_set_has_the_same_bits(kernels):
+    folder = os.path.dirname(__file__)
+    paths = os.pathsep.join([folder, os.path.join(folder, "support"), *sys.path])
+    environment = os.environ | {"SPECDEC_KERNELS": kernels, "PYTHONPATH": paths, "SPECDEC_THRESHOLDS": "off"}
+    subprocess.run([sys.executable, "-c", CHECK, folder], check=True, env=environment)
