@@ -1,4 +1,4 @@
-"""Types of GGUF files: the specification against the package gguf, the core against the specification, to the bit."""
+"""Types of GGUF files: the specification against the package gguf, the core against it, to the bit."""
 
 from __future__ import annotations
 

@@ -31,12 +31,16 @@ def random_blocks(
     n_in: int,
     scales: NDArray[np.float16] | None = None,
 ) -> NDArray[np.uint8]:
-    """Rows [n_out, bytes] of random codes. `scales`: what numbers in f16 are drawn from; None: a normal law."""
+    """Rows [n_out, bytes] of random codes. `scales`: what numbers in f16 are drawn from, or a normal law."""
     size, n_bytes = TYPES[kind]
     raw = rng.integers(0, 256, (n_out, n_in // size, n_bytes), dtype=np.uint8)
     for at in _F16.get(kind, (0,)):
-        drawn = rng.standard_normal(raw.shape[:2]) * 0.01 if scales is None else rng.choice(scales, raw.shape[:2])
+        drawn = (
+            rng.standard_normal(raw.shape[:2]) * 0.01 if scales is None else rng.choice(scales, raw.shape[:2])
+        )
         raw[..., at : at + 2] = drawn.astype(np.float16)[..., None].view(np.uint8)
     if kind == "mxfp4":
-        raw[..., 0] = rng.integers(110, 130, raw.shape[:2]) if scales is None else rng.integers(0, 4, raw.shape[:2])
+        raw[..., 0] = (
+            rng.integers(110, 130, raw.shape[:2]) if scales is None else rng.integers(0, 4, raw.shape[:2])
+        )
     return raw.reshape(n_out, -1)

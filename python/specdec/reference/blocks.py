@@ -1,7 +1,8 @@
 """Blocks of numbers as GGUF files have them: codes, scales and minima of each type.
 
-A row is a run of blocks of 32 or 256 numbers. Every number is ``code * scale + minimum``, with one scale, and in some
-types one minimum, for each sub-block of 32 or 16 numbers. Both are exact in float32, and so is the product.
+A row is a run of blocks of 32 or 256 numbers. Every number is ``code * scale + minimum``, with one scale, and
+in some types one minimum, for each sub-block of 32 or 16 numbers. Both are exact in float32, and so is the
+product.
 """
 
 from __future__ import annotations

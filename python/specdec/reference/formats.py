@@ -151,14 +151,14 @@ def product(x: ArrayLike, weights: ArrayLike, dtype: str, engine: str = "rows") 
       instruction VDPBF16PS;
     - int8, int4: block after block, ``sum = fma(block_sum * x_scale, w_scale, sum)`` with the exact integer
       sum of the products of codes; its product with a power of two is exact too;
-    - types of blocks of GGUF files: sub-block after sub-block of 32 or 16 inputs the same, and where the type has
-      minima ``sum = fma(x_sum * x_scale, minimum, sum)`` behind it, with the sum of the codes of x.
+    - types of blocks of GGUF files: sub-block after sub-block of 32 or 16 inputs the same, and where the type
+      has minima ``sum = fma(x_sum * x_scale, minimum, sum)`` behind it, with the sum of the codes of x.
 
     In the order of tiles, that of the instruction TDPBF16PS, a block of 32 inputs, missing ones being 0, has
     two chains from +0, ``even = fma(x[2i], w[2i], even)`` and ``odd = fma(x[2i + 1], w[2i + 1], odd)``, i
     ascending; then ``sum = sum + (even + odd)``. Both sides are rounded, and subnormal numbers are zero, as
-    in bf16. Weights in int8, int4 and types of blocks are what :func:`stored` gives, zeros being +0, rounded to
-    bf16.
+    in bf16. Weights in int8, int4 and types of blocks are what :func:`stored` gives, zeros being +0, rounded
+    to bf16.
 
     Parameters
     ----------
