@@ -1,7 +1,7 @@
 /* Number formats that GGUF files have, in packed panels: codes with scales, and in some formats minima.
  *
- * A block of 32 inputs has one or two sub-blocks, of 32 or 16 inputs each, with a scale and a minimum each: the
- * value of a code is (code − offset) · scale + minimum. Scale and minimum are exact in f32, and so is the
+ * A block of 32 inputs has one or two sub-blocks, of 32 or 16 inputs each, with a scale and a minimum each:
+ * the value of a code is (code − offset) · scale + minimum. Scale and minimum are exact in f32, and so is the
  * product. Eight blocks may lie behind a header, with the numbers that they share:
  *
  *   header   [32] d in f16; in formats with minima [32] dmin in f16

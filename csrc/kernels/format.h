@@ -30,7 +30,7 @@ typedef enum sd_format {
     SD_FORMAT_BF16,
     SD_FORMAT_INT8,
     SD_FORMAT_INT4,
-    SD_N_OWN_FORMATS, /* those that a model can be made in from other numbers; thresholds are measured for them */
+    SD_N_OWN_FORMATS, /* those that a model can be made in from other numbers, and that thresholds are of */
     SD_FORMAT_Q4_1 = SD_N_OWN_FORMATS,
     SD_FORMAT_Q5_0,
     SD_FORMAT_Q5_1,

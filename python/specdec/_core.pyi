@@ -1,7 +1,7 @@
 """The C core as Python sees it. Everything public is re-exported, with its documentation, by `specdec`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,11 +80,14 @@ class Model:
         n_threads: int = 1,
         target: Model | None = None,
         packed: Sequence[memoryview] | None = None,
+        formats: Mapping[str, str] | None = None,
     ) -> None:
         """target : whose token table or head the configuration shares, for a model that drafts for it.
 
         packed : the blocks of a model of this configuration and these formats, writable, in place of tensors;
         what lies in them beside weights is written anew.
+
+        formats : of matrices, and of the table of tokens, by name: those of a GGUF file; others have `dtype`.
         """
     def block_sizes(self) -> tuple[int, ...]:
         """Bytes of the memory of the model, and of that of its encoder."""
@@ -103,8 +106,8 @@ class Model:
         [n_vocab, d_model].
         """
     @property
-    def dtype(self) -> Dtype:
-        """Number format of the matrices: "f32", "bf16", "int8" or "int4"."""
+    def dtype(self) -> Dtype | Literal["file"]:
+        """Number format of the matrices: "f32", "bf16", "int8" or "int4"; "file": those of `formats`."""
     @property
     def prefill(self) -> Engine:
         """What multiplies the rows of prompts, or of an encoder's sources."""

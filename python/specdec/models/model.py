@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any, TypeAlias, overload
+from typing import Any, Literal, TypeAlias, overload
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -35,10 +35,11 @@ from specdec.errors import (
     kind_of,
     number_of,
     shown,
+    warn,
 )
 from specdec.models import packed_file, quantization
 from specdec.models.chat_template import ChatTemplate, Messages
-from specdec.models.checkpoints import CanonicalTensor, Checkpoint, open_checkpoint
+from specdec.models.checkpoints import CanonicalTensor, Checkpoint, StoredTensors, open_checkpoint
 from specdec.models.number_formats import CACHE_DTYPES, DTYPES, ENGINES, CacheDtype, Dtype, Engine
 from specdec.models.origin import HubPlace, ModelOrigin, ModelReference, ReadFiles
 from specdec.models.quantization import QuantizationReport
@@ -277,6 +278,8 @@ class Model:
         source_tokenizer: SourceTokenizer | None = None,
         decoder_start: Sequence[int] = (),
         origin: ModelOrigin | None = None,
+        formats: Mapping[str, str] | None = None,
+        types: str = "",
     ) -> None:
         self._core = core
         self._config = config
@@ -288,6 +291,8 @@ class Model:
         self._source_tokenizer = source_tokenizer
         self._decoder_start = tuple(decoder_start)
         self._origin = origin
+        self._formats = dict(formats or {})
+        self._types = types
         if origin is not None:
             _OF_KEY[origin.key] = self
 
@@ -499,9 +504,22 @@ class Model:
         )
 
     @property
-    def dtype(self) -> Dtype:
-        """Number format of the matrices: "f32", "bf16", "int8" or "int4"."""
+    def dtype(self) -> Dtype | Literal["file"]:
+        """Number format of the matrices: "f32", "bf16", "int8" or "int4".
+
+        Or "file": each matrix has the type that it has in a GGUF file.
+        """
         return self._core.dtype
+
+    @property
+    def formats(self) -> dict[str, str]:
+        """Of a model in the types of a GGUF file: canonical name of a matrix to its format; else empty."""
+        return dict(self._formats)
+
+    @property
+    def types(self) -> str:
+        """Which types these are, as "Q4_K, Q6_K"; else empty."""
+        return self._types
 
     @property
     def cache_dtype(self) -> CacheDtype:
@@ -534,7 +552,7 @@ class Model:
         engine = {"rows": "", "tiles": ", prompts in tiles", "blas": ", prompts by OpenBLAS"}[self.prefill]
         return (
             f"<specdec.Model {str(self._path)!r}: {self._architecture}, {_short(self.n_parameters)} "
-            f"parameters in {self.dtype} ({_short(self.n_bytes, 'G')}B){engine}, "
+            f"parameters in {self._types or self.dtype} ({_short(self.n_bytes, 'G')}B){engine}, "
             f"{layers}, d_model {c.d_model}, n_vocab {c.n_vocab}, n_ctx {c.n_ctx}>"
         )
 
@@ -926,10 +944,10 @@ def load(
         ``hf://org/name/file.gguf``.
     dtype : {None, "f32", "bf16", "int8", "int4"}
         The number format of the matrices; norms and biases stay in f32. None: what the checkpoint holds,
-        which is bf16 if all its matrices are stored so, and f32 otherwise; the codes of a GGUF file become
-        int8, or int4 if all are of Q4_0. In bf16 activations are rounded to it where they meet a matrix. int8
-        and int4 have blocks of 32 weights with one scale each and quantise activations to int8 by rows and
-        blocks. :meth:`Model.quantization_report` says what a format costs.
+        which is bf16 if all its matrices are stored so, and f32 otherwise; of a GGUF file with codes (Q4_K_M
+        and its kin) each matrix in its own type, with the file's values. In bf16 activations are rounded to
+        it where they meet a matrix. int8 and int4 have blocks of 32 weights with one scale each and quantise
+        activations to int8 by rows and blocks. :meth:`Model.quantization_report` says what a format costs.
     cache_dtype : {None, "f32", "bf16"}
         The number format of cached keys and values. None: f32 for a model in f32, else bf16.
     prefill : {"rows", "tiles", "blas"}
@@ -1010,10 +1028,20 @@ def load(
     )
     if tokenizer is not None and checkpoint.tokenizer is not None:
         warn_of_ids_beyond(checkpoint.tokenizer, checkpoint.config["n_vocab"], checkpoint.path)
-    dtype = dtype or checkpoint.dtype
+    stored = None
+    if dtype is None and prefill != "blas":
+        stored = checkpoint.stored
+    if stored is not None and stored.message:
+        warn(stored.message)
+    asked, dtype = dtype, dtype or checkpoint.dtype
     cache_dtype = cache_dtype or ("f32" if dtype == "f32" else "bf16")
     hub = HubPlace.of(path, revision, cache_dir)
-    arguments = {"dtype": dtype, "cache_dtype": cache_dtype, "prefill": prefill, "n_ctx": n_ctx}
+    arguments = {
+        "dtype": asked if stored else dtype,
+        "cache_dtype": cache_dtype,
+        "prefill": prefill,
+        "n_ctx": n_ctx,
+    }
     given, tokenizer_files = tokenizer, None
     if isinstance(tokenizer, str | os.PathLike):
         place = check_path("tokenizer", tokenizer)
@@ -1024,15 +1052,16 @@ def load(
         {**arguments, "tokenizer": given},
     )
     progress = None if progress is None else check_flag("progress", progress)
-    bar = reading_bar(checkpoint.n_bytes, f"loading in {dtype}", progress)
+    bar = reading_bar(checkpoint.n_bytes, f"loading in {stored.types if stored else dtype}", progress)
     try:
         core = _core.Model(
             checkpoint.config,
-            _counted(_checked(checkpoint), bar),
+            _counted(_checked(checkpoint, stored), bar),
             dtype=dtype,
             cache_dtype=cache_dtype,
             prefill=prefill,
             n_threads=threads,
+            formats=stored.formats if stored else None,
         )
     except SpecdecError:
         raise
@@ -1053,6 +1082,8 @@ def load(
         source_tokenizer=checkpoint.source_tokenizer,
         decoder_start=checkpoint.decoder_start,
         origin=origin,
+        formats=stored.formats if stored else None,
+        types=stored.types if stored else "",
     )
 
 
@@ -1076,7 +1107,7 @@ def _packed(
     if tokenizer is not None and found is not None:
         warn_of_ids_beyond(found, config["n_vocab"], path)
     arguments = {
-        "dtype": core.dtype, "cache_dtype": core.cache_dtype, "prefill": prefill, "n_ctx": n_ctx,
+        "dtype": dtype, "cache_dtype": core.cache_dtype, "prefill": prefill, "n_ctx": n_ctx,
         "tokenizer": tokenizer,
     }  # fmt: skip
     return Model(
@@ -1090,6 +1121,8 @@ def _packed(
         source_tokenizer=source_side(found) if config.get("encoder") is not None else None,
         decoder_start=file.header["decoder_start"],
         origin=ModelOrigin(ReadFiles.of_model(path, [path]), None, arguments),
+        formats=file.header["formats"],
+        types=file.header["types"],
     )
 
 
@@ -1192,16 +1225,17 @@ def _embedded(name: str, dtype: Dtype | None) -> Model:
         return load(folder, dtype)
 
 
-def _checked(checkpoint: Checkpoint) -> Iterator[CanonicalTensor]:
+def _checked(checkpoint: Checkpoint, stored: StoredTensors | None) -> Iterator[CanonicalTensor]:
     """The checkpoint's tensors, each compared with what the core says a model of this configuration needs."""
     shapes = _core.tensor_shapes(checkpoint.config)
     seen: set[str] = set()
-    for name, array, form in checkpoint.tensors():
+    for name, array, form in stored.tensors() if stored else checkpoint.tensors():
         if name not in shapes:
             raise CheckpointError(
                 f"{checkpoint.path}: tensor '{name}' is not part of this model; expected none such"
             )
-        if tuple(array.shape) != tuple(shapes[name]):
+        # the core knows how many numbers the bytes of blocks are
+        if form in ("f32", "f16", "bf16") and tuple(array.shape) != tuple(shapes[name]):
             raise CheckpointError(
                 f"{checkpoint.path}: tensor '{name}' has shape {list(array.shape)}; expected "
                 f"{list(shapes[name])}"

@@ -121,6 +121,8 @@ def write_packed(
         "config": core.config,
         "architecture": model.architecture,
         "dtype": core.dtype,
+        "formats": model.formats,
+        "types": model.types,
         "cache_dtype": core.cache_dtype,
         "prefill": core.prefill,
         "source": {"path": str(source.resolve()), "records": records_of(source)},
@@ -265,7 +267,8 @@ class PackedFile:
             core = _core.Model(
                 header["config"],
                 (),
-                dtype=header["dtype"],
+                dtype="int8" if header["dtype"] == "file" else header["dtype"],
+                formats=header["formats"] or None,
                 cache_dtype=cache_dtype or header["cache_dtype"],
                 prefill=prefill,
                 packed=views,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.models.checkpoints import Checkpoint
-from specdec.models.number_formats import CacheDtype, Dtype, widened
+from specdec.models.number_formats import CacheDtype, widened
 from specdec.progress import reading_bar
 from specdec.tables import OneTable, Table
 
@@ -20,6 +20,10 @@ __all__ = ["TEXT", "MatrixError", "QuantizationReport", "compare"]
 
 _BLOCK = 32  # weights that share a scale of 16 bits in int8 and int4
 _CODE_BITS = {"f32": 32, "bf16": 16, "int8": 8, "int4": 4}
+_BITS = {
+    **{"q4_1": 5.0, "q5_0": 5.5, "q5_1": 6.0, "iq4_nl": 4.5, "mxfp4": 4.25},
+    **{"q2_k": 2.625, "q3_k": 3.5625, "q4_k": 4.625, "q5_k": 5.625, "q6_k": 6.5625, "iq4_xs": 4.3125},
+}  # of types of GGUF files, as panels hold them (csrc/kernels/coded.h)
 _CHUNK = 1 << 20  # elements that are compared at a time
 
 
@@ -72,7 +76,7 @@ class QuantizationReport(OneTable):
     """
 
     path: Path
-    dtype: Dtype
+    dtype: str
     cache_dtype: CacheDtype
     n_bytes: int
     matrices: tuple[MatrixError, ...]
@@ -137,7 +141,7 @@ class QuantizationReport(OneTable):
 
 
 def compare(
-    checkpoint: Checkpoint, dtype: Dtype, matrix: Callable[[str], NDArray[np.float32]], progress: bool | None
+    checkpoint: Checkpoint, dtype: str, matrix: Callable[[str], NDArray[np.float32]], progress: bool | None
 ) -> tuple[list[MatrixError], float]:
     """Every packed matrix beside the checkpoint's, and the relative error of all of them.
 
@@ -154,13 +158,18 @@ def compare(
     bar = reading_bar(checkpoint.n_bytes, "comparing", progress)
     matrices: list[MatrixError] = []
     all_lost = all_held = 0.0
+    formats = checkpoint.stored.formats if dtype == "file" and checkpoint.stored else {}
     try:
         for name, array, form in checkpoint.tensors():
             if array.ndim == 2 and not _is_table(name, checkpoint.config["tied"]):
                 lost, held, largest = _difference(array, form, matrix(name))
                 matrices.append(
                     MatrixError(
-                        name, array.shape, _root(lost, held), largest, _bits(name, dtype, array.shape[1])
+                        name,
+                        array.shape,
+                        _root(lost, held),
+                        largest,
+                        _bits(name, formats.get(name, dtype), array.shape[1]),
                     )
                 )
                 all_lost, all_held = all_lost + lost, all_held + held
@@ -197,8 +206,10 @@ def _root(lost: float, held: float) -> float:
     return math.sqrt(lost / held) if held else 0.0
 
 
-def _bits(name: str, dtype: Dtype, n_in: int) -> float:
+def _bits(name: str, dtype: str, n_in: int) -> float:
     """Bits of a weight of the matrix `name`; the matrices that choose experts stay in f32."""
+    if dtype in _BITS:
+        return _BITS[dtype]
     bits = _CODE_BITS["f32" if name.endswith(("router.weight", "shared_gate.weight")) else dtype]
     if bits > 8:
         return bits

@@ -131,7 +131,9 @@ class Eagle(Draft):
     @property
     def dtype(self) -> Dtype:
         """Number format of the draft's own matrices; those of the target keep theirs."""
-        return self.core.model.dtype
+        dtype = self.core.model.dtype
+        assert dtype != "file"  # a draft is packed in one format
+        return dtype
 
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`.

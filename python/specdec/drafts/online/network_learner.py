@@ -195,7 +195,7 @@ def _packed(network: Any, first: Model) -> Model:
             network.save_pretrained(folder)
         read = load(
             Path(folder),
-            first.core.dtype,
+            "int8" if first.core.dtype == "file" else first.core.dtype,
             cache_dtype=first.core.cache_dtype,
             prefill=first.core.prefill,
             tokenizer=False,

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from specdec.checks import check_integer, check_path
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, SpecdecError, shown
-from specdec.models.checkpoints.checkpoint import CanonicalTensor, Checkpoint
+from specdec.models.checkpoints.checkpoint import CanonicalTensor, Checkpoint, StoredTensors
 
 if TYPE_CHECKING:
     from specdec.models.checkpoints.hub import HubOptions
 
-__all__ = ["CanonicalTensor", "Checkpoint", "open_checkpoint"]
+__all__ = ["CanonicalTensor", "Checkpoint", "StoredTensors", "open_checkpoint"]
 
 
 def open_checkpoint(

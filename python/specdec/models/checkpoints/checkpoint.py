@@ -14,10 +14,32 @@ from specdec.models.chat_template import ChatTemplate
 from specdec.models.number_formats import Dtype
 from specdec.models.tokenizer import SourceTokenizer, Tokenizer
 
-__all__ = ["CanonicalTensor", "Checkpoint"]
+__all__ = ["CanonicalTensor", "Checkpoint", "StoredTensors"]
 
 CanonicalTensor: TypeAlias = tuple[str, NDArray[np.generic], str]
 """(canonical name, array of any strides, format): format is "f32", "f16" or "bf16" (bf16 as uint16 bits)."""
+
+
+@dataclass(frozen=True)
+class StoredTensors:
+    """The tensors of a model in the number formats of their file.
+
+    Attributes
+    ----------
+    formats : mapping of str to str
+        Canonical name of a matrix, or of the table of tokens, to the format that the core keeps it in.
+    types : str
+        Which types the file has, for people: "Q4_K, Q6_K, F32".
+    tensors : callable
+        Every weight once; of blocks of codes uint8, [rows, bytes of a row], with the name of their type.
+    message : str
+        Which matrices do not keep their type; empty: all do.
+    """
+
+    formats: Mapping[str, str]
+    types: str
+    tensors: Callable[[], Iterator[CanonicalTensor]]
+    message: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,6 +73,8 @@ class Checkpoint:
         The files that hold the weights.
     fields : mapping or None
         Of a GGUF file: the fields that a config.json of the same model has.
+    stored : StoredTensors or None
+        Of a file that holds blocks of codes: the same tensors as they are in it.
     """
 
     path: Path
@@ -66,6 +90,7 @@ class Checkpoint:
     decoder_start: tuple[int, ...] = ()
     weight_files: tuple[Path, ...] = ()
     fields: Mapping[str, Any] | None = field(default=None, repr=False)
+    stored: StoredTensors | None = field(default=None, repr=False)
 
     def tensors(self) -> Iterator[CanonicalTensor]:
         """Every weight once, read from the file when its turn comes.

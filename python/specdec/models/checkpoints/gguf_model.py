@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from specdec.errors import CheckpointError, warn
+from specdec.errors import CheckpointError
 from specdec.models.chat_template import ChatTemplate, resolve_chat_template
 from specdec.models.checkpoints.checkpoint import Checkpoint
 from specdec.models.checkpoints.gguf_file import GGUFFile, StoredBlocks, read_gguf
+from specdec.models.checkpoints.gguf_formats import stored_tensors
 from specdec.models.checkpoints.matching import canonical_tensors, match_tensors
 from specdec.models.families import FAMILIES, ConfigReader, Family, Source
 from specdec.models.families.gguf import Metadata, architecture_of, settled
@@ -56,7 +57,7 @@ def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Ch
         architecture=name,
         config=config,
         tokenizer=found,
-        dtype=_dtype(path, used),
+        dtype=_dtype(used),
         n_bytes=sum(tensor.n_bytes for tensor in used),
         _tensors=lambda: canonical_tensors(sources, tensors),
         chat_template=(
@@ -68,6 +69,7 @@ def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Ch
         decoder_start=_decoder_start(metadata, config["n_vocab"]) if with_encoder else (),
         weight_files=tuple(sorted({tensor.file for tensor in held.values()})),
         fields=fields_of(metadata),
+        stored=stored_tensors(path, sources, tensors),
     )
 
 
@@ -140,19 +142,15 @@ def _check_size(file: GGUFFile, vocabulary: Vocabulary | None, n_vocab: int) -> 
         )
 
 
-def _dtype(path: Path, used: list[StoredBlocks]) -> Dtype:
-    """The number format of a model of the file where the caller names none."""
+def _dtype(used: list[StoredBlocks]) -> Dtype:
+    """The number format of a model of the file where its tensors do not stay as they are."""
     types = {tensor.type for tensor in used if len(tensor.shape) > 1}
     if types <= {"BF16"}:
         return "bf16"
     if types <= {"F32", "F16", "BF16"}:
         return "f32"
-    coded = sorted(tensor.type for tensor in used if tensor.is_coded)
-    dtype: Dtype = "int4" if set(coded) == {"Q4_0"} else "int8"
-    if set(coded) - {"Q8_0", "Q4_0"} or len(set(coded)) > 1:
-        names = ", ".join(f"{coded.count(kind)} of {kind}" for kind in dict.fromkeys(coded))
-        warn(f"{path}: holds matrices in codes that are turned into {dtype}: {names}")
-    return dtype
+    coded = {tensor.type for tensor in used if tensor.is_coded}
+    return "int4" if coded == {"Q4_0"} else "int8"
 
 
 def chat_template_of(file: GGUFFile, vocabulary: Vocabulary | None) -> ChatTemplate | None:

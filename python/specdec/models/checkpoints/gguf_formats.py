@@ -1,0 +1,122 @@
+"""Which matrices of a GGUF file the core computes with as they are, in the types of the file."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from specdec.models.checkpoints.checkpoint import CanonicalTensor, StoredTensors
+from specdec.models.checkpoints.gguf_file import StoredBlocks
+from specdec.models.families import Source
+from specdec.models.families.family import FusedRows, Interleaved, Named
+from specdec.models.families.gguf import Experts
+
+__all__ = ["stored_tensors"]
+
+_FORMATS: Final[Mapping[str, str]] = {
+    "F32": "f32",
+    "F16": "f32",
+    "BF16": "bf16",
+    "Q8_0": "int8",
+    "Q4_0": "int4",
+    **{
+        name: name.lower()
+        for name in (
+            *("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
+            *("IQ4_NL", "IQ4_XS", "MXFP4"),
+        )
+    },
+}
+"""Types of files to the formats of the core that have the same values."""
+
+# Tensors of two dimensions that are no matrices in a number format.
+_OTHERS: Final = re.compile(r"position_embedding$|relative_bias$|router\.weight$|shared_gate\.weight$")
+
+# Matrices that the core multiplies the same rows with: parts of names, the others being equal.
+_TOGETHER: Final = (
+    re.compile(r"attn_[qkv]\.weight$"),
+    re.compile(r"mlp_(gate|up)\.weight$"),
+    re.compile(r"layers\.\d+\.cross_[kv]\.weight$"),
+)
+
+
+def stored_tensors(
+    place: object, sources: list[Source], tensors: Mapping[str, StoredBlocks]
+) -> StoredTensors | None:
+    """The tensors of a file in its own types; None where it holds no blocks of codes."""
+    matrices = {
+        source.canonical: source
+        for source in sources
+        if len(source.shape) == 2 and source.stored and not _OTHERS.search(source.canonical)
+    }
+    types = {name: tensors[source.stored[0]].type for name, source in matrices.items()}
+    if not any(tensors[source.stored[0]].is_coded for source in matrices.values()):
+        return None
+    formats: dict[str, str] = {}
+    for name, source in matrices.items():
+        is_own = _FORMATS.get(types[name]) in ("f32", "bf16") or _keeps_rows(source)
+        formats[name] = _FORMATS[types[name]] if is_own and types[name] in _FORMATS else _other(name)
+    _join(formats)
+    changed = Counter(
+        f"{types[name]} as {form}"
+        for name, form in formats.items()
+        if form != _FORMATS.get(types[name]) and types[name] not in ("F32", "F16")
+    )
+    names = ", ".join(f"{count} of {change}" for change, count in sorted(changed.items()))
+    counted = Counter(types.values())
+    return StoredTensors(
+        formats,
+        ", ".join(kind for kind, _ in counted.most_common()),
+        lambda: _tensors(sources, tensors, formats),
+        f"{place}: holds matrices that are turned into another number format: {names}" if changed else "",
+    )
+
+
+def _other(name: str) -> str:
+    """What a type becomes that the core does not compute with."""
+    return "bf16" if name == "token_embedding" else "int8"
+
+
+def _keeps_rows(source: Source) -> bool:
+    """Whether the tensor is made of whole rows of the file's."""
+    entry = source.entry
+    if isinstance(entry, FusedRows):
+        return not entry.transposed
+    return type(entry) in (Named, Interleaved, Experts)
+
+
+def _kind(form: str) -> str:
+    return form if form in ("f32", "bf16") else "codes"
+
+
+def _join(formats: dict[str, str]) -> None:
+    """Where the same rows meet floats and codes, the codes become floats, which have the same values."""
+    groups: dict[str, list[str]] = {}
+    for name in formats:
+        for pattern in _TOGETHER:
+            if match := pattern.search(name):
+                groups.setdefault(name[: match.start()] + pattern.pattern, []).append(name)
+    for names in groups.values():
+        kinds = {_kind(formats[name]) for name in names}
+        if len(kinds) > 1:
+            formats.update(dict.fromkeys(names, "f32"))
+
+
+def _tensors(
+    sources: list[Source], tensors: Mapping[str, StoredBlocks], formats: Mapping[str, str]
+) -> Iterator[CanonicalTensor]:
+    """Each tensor of the model, read from the file when its turn comes."""
+    for source in sources:
+        held = [tensors[name] for name in source.stored]
+        index = source.entry.index
+        form = formats.get(source.canonical)
+        if form is not None and held[0].is_coded and form == _FORMATS.get(held[0].type):
+            rows: Any = held[0].blocks(index)
+            rows = source.entry.view(rows, (source.shape[0], rows.shape[-1]), source.config)
+            yield source.canonical, rows, held[0].type.lower()
+            continue
+        arrays = [tensor.array(index, source.numbers) for tensor in held]
+        own = "" if source.numbers or not held else held[0].format
+        yield (source.canonical, *source.take(arrays, own))

@@ -1,0 +1,142 @@
+"""Models whose matrices stay in the types of their GGUF file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import specdec
+from blocks import random_blocks
+from specdec import _core
+
+gguf = pytest.importorskip("gguf")
+
+MIXTURES = [
+    ("Q4_K", "Q6_K", "Q5_K"),
+    ("Q2_K", "Q3_K", "Q8_0", "IQ4_XS"),
+    ("Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "MXFP4"),
+]
+IN_EACH_MIXTURE = pytest.mark.parametrize("types", MIXTURES, ids="-".join)
+
+
+def write(path: Path, types: tuple[str, ...], d: int = 256, d_ff: int = 512, n_vocab: int = 70) -> Path:
+    """A tiny Llama whose matrices have these types in turn; a fused matrix has several."""
+    rng, writer, count = np.random.default_rng(0), gguf.GGUFWriter(path, "llama"), 0
+    writer.add_context_length(128)
+    writer.add_embedding_length(d)
+    writer.add_block_count(2)
+    writer.add_feed_forward_length(d_ff)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(n_vocab)
+
+    def add(name: str, n_out: int, n_in: int) -> None:
+        nonlocal count
+        kind = types[count % len(types)]
+        count += 1
+        if kind == "F32":
+            writer.add_tensor(name, (rng.standard_normal((n_out, n_in)) * 0.05).astype(np.float32))
+        else:
+            raw = random_blocks(rng, kind.lower(), n_out, n_in)
+            writer.add_tensor(name, raw, raw_dtype=gguf.GGMLQuantizationType[kind])
+
+    add("token_embd.weight", n_vocab, d)
+    for i in range(2):
+        for norm in ("attn_norm", "ffn_norm"):
+            writer.add_tensor(f"blk.{i}.{norm}.weight", np.ones(d, np.float32))
+        for name, n_out in (("attn_q", d), ("attn_k", d // 2), ("attn_v", d // 2), ("attn_output", d)):
+            add(f"blk.{i}.{name}.weight", n_out, d)
+        for name in ("ffn_gate", "ffn_up"):
+            add(f"blk.{i}.{name}.weight", d_ff, d)
+        add(f"blk.{i}.ffn_down.weight", d, d_ff)
+    writer.add_tensor("output_norm.weight", np.ones(d, np.float32))
+    add("output.weight", n_vocab, d)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+IDS = list(range(3, 23))
+
+
+@IN_EACH_MIXTURE
+def test_weights_are_those_of_the_file(tmp_path, types):
+    """Exactly; in f32 they come from the package gguf."""
+    path = write(tmp_path / "model.gguf", types)
+    model, exact = (specdec.load(path, dtype, tokenizer=False) for dtype in (None, "f32"))
+    assert model.dtype == "file" and all(kind in repr(model) for kind in types)
+    for name, shape in _core.tensor_shapes(model.core.config).items():
+        if len(shape) == 2 and name != "token_embedding":
+            np.testing.assert_array_equal(model.core.matrix(name), exact.core.matrix(name), err_msg=name)
+    np.testing.assert_array_equal(model.core.token_table(), exact.core.token_table())
+    assert model.n_bytes < exact.n_bytes / 3.9
+    close = np.corrcoef(model.logits(IDS).ravel(), exact.logits(IDS).ravel())[0, 1]
+    assert close > 0.99
+
+
+@IN_EACH_MIXTURE
+def test_rows_have_the_same_bits_in_any_company(tmp_path, types):
+    """Prompts of any length, trees of any width, threads; so speculation gives the plain text."""
+    model = specdec.load(write(tmp_path / "model.gguf", types), tokenizer=False)
+    whole = model.logits(IDS)
+    for n in (1, 2, 7, 10, 17):
+        np.testing.assert_array_equal(model.logits(IDS[:n], n_threads=1 + n % 2), whole[:n])
+    plain = specdec.generate(model, None, IDS[:3], max_new_tokens=24)
+    for gamma in (1, 3, 8):
+        drafted = specdec.generate(model, model, IDS[:3], max_new_tokens=24, gamma=gamma)
+        assert list(drafted.tokens) == list(plain.tokens)
+
+
+def test_prompts_in_tiles(tmp_path):
+    path = write(tmp_path / "model.gguf", MIXTURES[0])
+    model, rows = (specdec.load(path, tokenizer=False, prefill=prefill) for prefill in ("tiles", "rows"))
+    whole = model.logits(IDS)
+    np.testing.assert_array_equal(model.logits(IDS[:9]), whole[:9])
+    assert not np.array_equal(whole, rows.logits(IDS))
+    assert np.corrcoef(whole.ravel(), rows.logits(IDS).ravel())[0, 1] > 0.99
+
+
+def test_codes_beside_floats_in_a_fused_matrix_become_floats(tmp_path):
+    """And a message says so."""
+    path = write(tmp_path / "model.gguf", ("Q4_K", "Q4_K", "F32"))
+    with pytest.warns(UserWarning, match=r"turned into another number format: \d+ of Q4_K as f32"):
+        model = specdec.load(path, tokenizer=False)
+    exact = specdec.load(path, "f32", tokenizer=False)
+    for name in ("layers.0.attn_q.weight", "layers.0.attn_k.weight", "layers.1.mlp_down.weight"):
+        np.testing.assert_array_equal(model.core.matrix(name), exact.core.matrix(name))
+
+
+def test_a_packed_file_keeps_the_types(tmp_path):
+    path = write(tmp_path / "model.gguf", MIXTURES[0])
+    model = specdec.load(path, tokenizer=False, cache=tmp_path / "cache")
+    again = specdec.load(path, tokenizer=False, cache=tmp_path / "cache")
+    plain = specdec.load(path, tokenizer=False)
+    assert again.dtype == "file" and again.formats == plain.formats and again.types == plain.types
+    for other in (model, again):
+        np.testing.assert_array_equal(other.logits(IDS), plain.logits(IDS))
+
+
+CHECK = """
+import sys, specdec
+print(specdec.load(sys.argv[1], tokenizer=False).logits(list(range(3, 23))).tobytes().hex())
+"""
+
+
+@pytest.mark.slow
+@IN_EACH_MIXTURE
+def test_every_instruction_set_has_the_same_logits(tmp_path, types):
+    path = write(tmp_path / "model.gguf", types)
+    found = set()
+    for kernels in _core.available_kernels():
+        environment = os.environ | {"SPECDEC_KERNELS": kernels}
+        command = [sys.executable, "-c", CHECK, str(path)]
+        found.add(subprocess.run(command, check=True, env=environment, capture_output=True).stdout)
+    assert len(found) == 1
