@@ -84,10 +84,15 @@ typedef struct sd_unpacked {
     float scale[SD_PART_BLOCKS][2][SD_PANEL], minimum[SD_PART_BLOCKS][2][SD_PANEL]; /* of the sub-blocks */
 } sd_unpacked;
 
-/* The values of the codes of tables. */
-static const int8_t sd_values_iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                         1,    13,   25,  38,  53,  69,  89,  113};
-static const int8_t sd_values_mxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+/* The values [16] of the codes of tables. */
+static inline const int8_t* sd_values_iq4(void) {
+    static const int8_t values[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    return values;
+}
+static inline const int8_t* sd_values_mxfp4(void) {
+    static const int8_t values[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    return values;
+}
 
 /* 2^(exponent − 128). */
 static inline float sd_scale_of_mxfp4(uint8_t exponent) {

@@ -45,6 +45,9 @@ typedef enum sd_format {
     SD_N_FORMATS
 } sd_format;
 
+/* The formats of coded.h. */
+#define SD_N_CODED_FORMATS (SD_N_FORMATS - SD_N_OWN_FORMATS)
+
 /* "f32", "bf16", "int8", "int4", "q4_1", "q5_0" … */
 extern const char* const sd_format_names[SD_N_FORMATS];
 

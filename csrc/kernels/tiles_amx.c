@@ -292,7 +292,7 @@ DEFINE_TILES(sdk_tiles_int4_amx, SD_FORMAT_INT4)
 #define DEFINE_CODED_TILES(name, format) static DEFINE_TILES(name, format)
 SD_CODED_FORMATS(DEFINE_CODED_TILES)
 #define CODED_ENTRY(name, format) name,
-const sd_tiles_kernel sdk_tiles_coded_amx[SD_N_FORMATS - SD_N_OWN_FORMATS] = {SD_CODED_FORMATS(CODED_ENTRY)};
+const sd_tiles_kernel sdk_tiles_coded_amx[SD_N_CODED_FORMATS] = {SD_CODED_FORMATS(CODED_ENTRY)};
 
 /* Panels of bf16 times n_rows of n_all rows, blocks of 32 or one smaller block. Each panel meets all blocks
  * before the next. */

@@ -36,6 +36,6 @@ void sdk_tiles_int8_amx(int n_rows, const void* x, const void* panels, int n_pan
 void sdk_tiles_int4_amx(int n_rows, const void* x, const void* panels, int n_panels, int n_in, float* y,
                         ptrdiff_t ldy);
 /* Those of the formats of coded.h, in their order. */
-extern const sd_tiles_kernel sdk_tiles_coded_amx[SD_N_FORMATS - SD_N_OWN_FORMATS];
+extern const sd_tiles_kernel sdk_tiles_coded_amx[SD_N_CODED_FORMATS];
 
 #endif

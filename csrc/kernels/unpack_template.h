@@ -65,8 +65,8 @@ INLINE const uint8_t* unpack_codes(const sd_format format, const uint8_t* at, ui
     }
     if (is_q3) raise_codes(32 - 4, to);
     if (format == SD_FORMAT_Q5_0) raise_codes(128 - 16, to);
-    if (format == SD_FORMAT_IQ4_NL || format == SD_FORMAT_IQ4_XS) look_up(sd_values_iq4, to);
-    if (format == SD_FORMAT_MXFP4) look_up(sd_values_mxfp4, to);
+    if (format == SD_FORMAT_IQ4_NL || format == SD_FORMAT_IQ4_XS) look_up(sd_values_iq4(), to);
+    if (format == SD_FORMAT_MXFP4) look_up(sd_values_mxfp4(), to);
     return at;
 }
 

@@ -147,8 +147,8 @@ static int value_of(sd_number number, uint8_t code) {
     case SD_Q3_K: return code - 4;
     case SD_Q6_K: return code - 32;
     case SD_IQ4_NL:
-    case SD_IQ4_XS: return sd_values_iq4[code];
-    case SD_MXFP4: return sd_values_mxfp4[code];
+    case SD_IQ4_XS: return sd_values_iq4()[code];
+    case SD_MXFP4: return sd_values_mxfp4()[code];
     default: return code;
     }
 }

@@ -143,7 +143,7 @@ static void put_affine(const float* x, const float* importance, int bits, unsign
     }
     float d = sd_float_from_f16(put_half(out, largest_scale / 63.0f));
     float d_low = sd_float_from_f16(put_half(out + 2, largest_low / 63.0f));
-    memset(out + 4, 0, sd_k_bytes[bits == 4 ? SD_Q4_K : SD_Q5_K] - 4);
+    memset(out + 4, 0, sd_k_bytes[bits == 4 ? SD_TO_Q4_K : SD_TO_Q5_K] - 4);
     for (int s = 0; s < SUBS; s++) {
         scales[s] = nearest(laws[s].scale, d, 63);
         lows[s] = nearest(laws[s].low, d_low, 63);
@@ -178,7 +178,7 @@ static void put_centred(const float* x, const float* importance, unsigned char* 
         scales[s] = best_scale(x + SUB * s, w + SUB * s, SUB, 32.0f);
         if (fabsf(scales[s]) > fabsf(extreme)) extreme = scales[s];
     }
-    memset(out, 0, sd_k_bytes[SD_Q6_K]);
+    memset(out, 0, sd_k_bytes[SD_TO_Q6_K]);
     float d = sd_float_from_f16(put_half(out + 208, extreme / -128.0f));
     for (int s = 0; s < SUBS; s++) {
         int scale = d == 0.0f ? 0 : (int)clamped(rounded(scales[s] / d), -128.0f, 127.0f);
@@ -213,10 +213,10 @@ static void put_rows(void* argument, int thread, int first, int end) {
         unsigned char* out = j->out + (ptrdiff_t)r * (j->n_in / SD_K_BLOCK) * (ptrdiff_t)sd_k_bytes[j->type];
         for (int k = 0; k < j->n_in; k += SD_K_BLOCK, out += sd_k_bytes[j->type]) {
             const float* importance = j->importance ? j->importance + k : NULL;
-            if (j->type == SD_Q6_K)
+            if (j->type == SD_TO_Q6_K)
                 put_centred(x + k, importance, out);
             else
-                put_affine(x + k, importance, j->type == SD_Q4_K ? 4 : 5, out);
+                put_affine(x + k, importance, j->type == SD_TO_Q4_K ? 4 : 5, out);
         }
     }
 }

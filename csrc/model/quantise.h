@@ -13,7 +13,7 @@
 /* Inputs of a block. */
 #define SD_K_BLOCK 256
 
-typedef enum sd_k_type { SD_Q4_K, SD_Q5_K, SD_Q6_K, SD_N_K_TYPES } sd_k_type;
+typedef enum sd_k_type { SD_TO_Q4_K, SD_TO_Q5_K, SD_TO_Q6_K, SD_N_K_TYPES } sd_k_type;
 
 /* "Q4_K", …; bytes of a block. */
 extern const char* const sd_k_names[SD_N_K_TYPES];
