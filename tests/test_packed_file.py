@@ -52,7 +52,7 @@ def test_of_a_gguf_file(tmp_path: Path) -> None:
     gguf = specdec.convert(EMBEDDED, tmp_path / "model.gguf", "Q8_0")
     model = specdec.load(gguf)
     packed = specdec.load(specdec.convert(gguf, tmp_path / "model.specdec"))
-    assert packed.core.dtype == model.core.dtype == "int8"
+    assert packed.core.dtype == model.core.dtype == "file"
     assert packed.tokenizer.encode(TEXT) == model.tokenizer.encode(TEXT)
     assert np.array_equal(packed.logits(TEXT), model.logits(TEXT))
 
