@@ -16,7 +16,7 @@ static uint64_t mixed(uint64_t x) {
 
 static uint64_t step(uint64_t sum, uint64_t word) { return ((sum ^ word) * FACTOR) ^ (sum >> 32); }
 
-/* Of a piece: eight sums side by side, each a chain of multiplications, so that the order counts. */
+/* The sum of a piece: eight sums side by side, each a chain of multiplications, so that the order counts. */
 static uint64_t of_piece(const char* data, size_t size) {
     uint64_t lanes[LANES], words[LANES];
     for (int i = 0; i < LANES; i++) lanes[i] = mixed((uint64_t)i + size);
@@ -37,7 +37,7 @@ typedef struct job {
     _Atomic uint64_t sum;
 } job;
 
-/* Pieces are added, each with its place in it. */
+/* Add the sums of pieces, each mixed with the number of its piece, so that the order counts. */
 static void add_pieces(void* argument, int thread, int first, int end) {
     (void)thread;
     job* j = argument;

@@ -110,6 +110,9 @@ void sd_free(void* block) {
         free(from.block);
 }
 
+/* The factor of the hash FNV-1a, 64 bits. */
+#define FNV_PRIME 0x100000001b3u
+
 void* sd_arena_take(sd_arena* arena, size_t count, size_t size) {
     size_t bytes = 0;
     if (__builtin_mul_overflow(count, size, &bytes) || bytes > SIZE_MAX - arena->used - SD_ALIGNMENT) {
@@ -117,8 +120,7 @@ void* sd_arena_take(sd_arena* arena, size_t count, size_t size) {
         return NULL;
     }
     bytes = (bytes + SD_ALIGNMENT - 1) / SD_ALIGNMENT * SD_ALIGNMENT;
-    arena->shape = (arena->shape ^ count) * 0x100000001b3u; /* FNV */
-    arena->shape = (arena->shape ^ size) * 0x100000001b3u;
+    arena->shape = (((arena->shape ^ count) * FNV_PRIME) ^ size) * FNV_PRIME;
     if (guarded) return take_guarded(arena, bytes);
     char* piece = arena->base ? arena->base + arena->used : NULL;
     arena->used += bytes;

@@ -135,8 +135,6 @@ static PyObject* openblas(PyObject* module, PyObject* ignored) {
     return status == SD_OK ? PyUnicode_FromString(sd_library_description()) : sd_raise(status);
 }
 
-#define WITH_KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
-
 static PyObject* quantise(PyObject* module, PyObject* args, PyObject* kwargs) {
     (void)module;
     static char* names[] = {"rows", "type", "importance", "n_threads", NULL};
@@ -198,6 +196,8 @@ static PyObject* checksum(PyObject* module, PyObject* args, PyObject* kwargs) {
     PyBuffer_Release(&data);
     return status == SD_OK ? PyLong_FromUnsignedLongLong(sum) : sd_raise(status);
 }
+
+#define WITH_KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
 
 PyMethodDef sd_functions[] = {
     {"quantise", WITH_KEYWORDS(quantise),

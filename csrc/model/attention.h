@@ -11,6 +11,10 @@
  * 8 query heads each; the scores of more would not fit a second-level cache. */
 #define SD_ATTENTION_ROWS 48
 
+/* Rows whose queries, keys or values are requested before their turn: the rows of a slice lie far apart, and
+ * not in a near cache. */
+#define SD_ROWS_AHEAD 4
+
 /* One thread's scratch. */
 typedef struct sd_attention_scratch {
     float* queries; /* [SD_ATTENTION_ROWS, d_head], here and below of any layer */

@@ -37,22 +37,15 @@ static sd_attention rows_of(const block* b, sd_attended attended, int kv_head, p
                           .ldo = d_q};
 }
 
-/* Rows whose queries, keys and values are asked for before their turn: the rows of a slice lie far apart, and
- * not in a near cache. */
-#define ROWS_AHEAD 4
-
-static void fetch(const float* from, int n) {
-    for (int i = 0; i < n; i += SD_ALIGNMENT / (int)sizeof *from) __builtin_prefetch(from + i);
-}
-
-static void fetch_row(const block* b, int kv_head, ptrdiff_t row) {
+/* The query, key and value of a row and head. */
+static void request_row(const block* b, int kv_head, ptrdiff_t row) {
     const sd_layer_config* own = config_of(b);
     const sd_workspace* w = b->pass->w;
     const float* from = w->qkv + row * w->ld_qkv;
     int d_head = own->d_head, group = own->n_head / own->n_kv_head;
-    fetch(from + (ptrdiff_t)kv_head * group * d_head, group * d_head);
-    fetch(from + sd_keys_column(own) + (ptrdiff_t)kv_head * d_head, d_head);
-    fetch(from + sd_values_column(own) + (ptrdiff_t)kv_head * d_head, d_head);
+    sd_request_floats(from + (ptrdiff_t)kv_head * group * d_head, group * d_head);
+    sd_request_floats(from + sd_keys_column(own) + (ptrdiff_t)kv_head * d_head, d_head);
+    sd_request_floats(from + sd_values_column(own) + (ptrdiff_t)kv_head * d_head, d_head);
 }
 
 /* Run the attention of rows to their own text or source. */
@@ -86,7 +79,7 @@ static void attend_to_texts(void* argument, int thread, int pair, int end) {
         int kv_head = pair % n_kv_head, first = cache->n_pending - branch->n_new;
         ptrdiff_t row = row_of(b->pass, branch);
         for (int i = 0; i < branch->n_new; i++) {
-            if (i + ROWS_AHEAD < branch->n_new) fetch_row(b, kv_head, row + i + ROWS_AHEAD);
+            if (i + SD_ROWS_AHEAD < branch->n_new) request_row(b, kv_head, row + i + SD_ROWS_AHEAD);
             sd_attention_store(w->model, b->layer, kv_head, &w->angles,
                                cache->n_committed + cache->depths[first + i], w->qkv + (row + i) * w->ld_qkv,
                                keys, cache->n_committed + first + i);

@@ -1,6 +1,5 @@
 #include "attention_tiles.h"
 
-#include <limits.h>
 #include <math.h>
 #include <string.h>
 
@@ -9,10 +8,6 @@
 
 /* Positions whose scores are computed together begin at a multiple of this number: bits depend on it. */
 #define SPAN 128
-
-/* Rows whose queries are asked for before their turn: rows lie far apart. */
-#define ROWS_AHEAD 4
-#define FLOATS_OF_LINE (SD_ALIGNMENT / (int)sizeof(float))
 
 sd_attention_tiles sd_attention_tiles_take(sd_arena* arena, const sd_config* c, int n_slots) {
     size_t rows = SD_TILE_ATTENTION_ROWS, d_head = (size_t)sd_widest(c, sd_head_size);
@@ -31,27 +26,27 @@ sd_attention_tiles sd_attention_tiles_take(sd_arena* arena, const sd_config* c, 
 }
 
 /* Rows whose positions follow each other on one path of the tree, or rows of a source. */
-typedef struct run {
+typedef struct stretch {
     const sd_attention* attention;
     const sd_layer_config* config;
     const sd_attention_tiles* scratch;
     int row, n_rows;
     int position;   /* of the first row */
-    int first, end; /* positions that are attended to by some row; `first` is that of a panel */
+    int first, end; /* positions that are attended to by some row; `first` is the first of a panel */
     int n_same;     /* positions below it are in the slots of their numbers */
     int node;       /* the pending node of the last row; those above it are in the other slots */
-} run;
+} stretch;
 
-/* Rows of a run and query heads that are computed together. Pair m of row and head is row m / n_heads, head
- * m % n_heads of them. */
+/* Rows of a stretch and query heads that are computed together. Pair m of row and head is row m / n_heads,
+ * head m % n_heads of them. */
 typedef struct block {
-    const run* run;
+    const stretch* stretch;
     int row, n_rows;
     int head, n_heads;
-    int position, first, end; /* as of the run */
+    int position, first, end; /* as of the stretch */
 } block;
 
-/* Some positions, from that of a panel on. */
+/* Some positions, from the first of a panel on. */
 typedef struct span {
     int first, n_panels;
 } span;
@@ -60,19 +55,19 @@ static int n_pairs(const block* b) { return b->n_rows * b->n_heads; }
 
 /* Scores of pairs from `pair` on with the keys of panel p of a span, [.., SD_PANEL]. */
 static float* scores_at(const block* b, int p, int pair) {
-    return b->run->scratch->scores + ((ptrdiff_t)p * n_pairs(b) + pair) * SD_PANEL;
+    return b->stretch->scratch->scores + ((ptrdiff_t)p * n_pairs(b) + pair) * SD_PANEL;
 }
 
 /* -------------------------------------------------------------------------------- keys and values */
 
-/* Are 32 positions, as far as they are attended to, in slots that lie so too, in bf16? */
-static int lie_so(const run* r, int first) {
+/* Do 32 positions, as far as they are attended to, lie as a panel in the cache, in bf16? */
+static int lie_as_panel(const stretch* r, int first) {
     int end = first + SD_PANEL < r->end ? first + SD_PANEL : r->end;
     return r->attention->keys->format == SD_FORMAT_BF16 && end <= r->n_same;
 }
 
 /* The slots of 32 positions; -1: not attended to. */
-static void find_slots(const run* r, int first, int slots[SD_PANEL]) {
+static void find_slots(const stretch* r, int first, int slots[SD_PANEL]) {
     const sd_cache* cache = r->attention->cache;
     for (int i = 0; i < SD_PANEL; i++)
         slots[i] = first + i < r->end && first + i < r->n_same ? first + i : -1;
@@ -85,10 +80,10 @@ static void find_slots(const run* r, int first, int slots[SD_PANEL]) {
 }
 
 /* Panels of keys from that of position `first` on, up to n: how many lie one after the other, and where. */
-static int key_panels(const run* r, int first, int n, const void** panels) {
+static int key_panels(const stretch* r, int first, int n, const void** panels) {
     const sd_attention* at = r->attention;
-    int more = 0, run = sd_key_values_run(at->keys, first) / SD_PANEL;
-    while (more < n && more < run && lie_so(r, first + more * SD_PANEL)) more++;
+    int more = 0, n_adjacent = sd_key_values_run(at->keys, first) / SD_PANEL;
+    while (more < n && more < n_adjacent && lie_as_panel(r, first + more * SD_PANEL)) more++;
     if (more > 0) {
         *panels = sd_key_panel(at->keys, at->kv_head, first / SD_PANEL);
         return more;
@@ -100,21 +95,21 @@ static int key_panels(const run* r, int first, int n, const void** panels) {
     return 1;
 }
 
-/* The value columns of panel `column` from a position of the run on, with positions for inputs. */
-static uint16_t* values_at(const run* r, int column, int position) {
+/* The value columns of panel `column` from a position of the stretch on, with positions for inputs. */
+static uint16_t* values_at(const stretch* r, int column, int position) {
     ptrdiff_t n = sd_whole_panels(r->end - r->first);
     return r->scratch->values + (column * n + position - r->first) * SD_PANEL;
 }
 
-/* The values of a run's positions as panels: pairs of positions side by side. */
-static void pair_values(const run* r) {
+/* The values of a stretch's positions as panels: pairs of positions side by side. */
+static void pair_values(const stretch* r) {
     const sd_attention* at = r->attention;
     const sd_kernels* k = sd_kernels_get();
     for (int column = 0; column < sd_value_panels(r->config->d_head); column++)
         for (int first = r->first; first < r->end; first += SD_PANEL) {
             int slots[SD_PANEL];
             const void* rows = r->scratch->value_rows;
-            if (lie_so(r, first)) {
+            if (lie_as_panel(r, first)) {
                 rows = sd_value_rows(at->keys, at->kv_head, column, first);
             } else {
                 find_slots(r, first, slots);
@@ -127,17 +122,17 @@ static void pair_values(const run* r) {
 /* ----------------------------------------------------------------------------------------- scores */
 
 /* The first position that a row at `position` attends to, and the first behind those. */
-static int seen_from(const run* r, int position) {
+static int seen_from(const stretch* r, int position) {
     if (r->attention->attended != SD_ATTEND_TEXT || r->config->window == 0) return 0;
     int start = position - r->config->window + 1;
     return start > 0 ? start : 0;
 }
-static int seen_to(const run* r, int position) {
+static int seen_to(const stretch* r, int position) {
     return r->attention->attended == SD_ATTEND_TEXT ? position + 1 : r->attention->n_keys;
 }
 
 /* Are scores more than a factor times a product? */
-static int is_adjusted(const run* r) {
+static int is_adjusted(const stretch* r) {
     const sd_config* c = &r->attention->model->config;
     return c->attn_softcap > 0.0f || sd_has_distance_bias(c);
 }
@@ -145,12 +140,12 @@ static int is_adjusted(const run* r) {
 /* Add the biases of distances to the scores of a span. That of a row is that of the row before it, a position
  * further on; so one line of them, by the distance from the last row, serves all rows of a head. */
 static void add_biases(const block* b, span s) {
-    const sd_attention* at = b->run->attention;
+    const sd_attention* at = b->stretch->attention;
     int last = b->position + b->n_rows - 1, n = s.n_panels * SD_PANEL + b->n_rows - 1;
     int n_before = last - s.first + 1 < n ? last - s.first + 1 : n;
     if (n_before < 0) n_before = 0;
     for (int h = 0; h < b->n_heads; h++) {
-        float* bias = b->run->scratch->bias;
+        float* bias = b->stretch->scratch->bias;
         if (n_before > 0)
             sd_distance_biases_before(at->model, at->layer, b->head + h, last, s.first, n_before, bias);
         if (at->attended == SD_ATTEND_OWN && n > n_before)
@@ -165,12 +160,12 @@ static void add_biases(const block* b, span s) {
 static void mask(const block* b, span s) {
     for (int p = 0; p < s.n_panels; p++) {
         int first = s.first + p * SD_PANEL, last_row = b->position + b->n_rows - 1;
-        if (first >= seen_from(b->run, last_row) && first + SD_PANEL <= seen_to(b->run, b->position))
+        if (first >= seen_from(b->stretch, last_row) && first + SD_PANEL <= seen_to(b->stretch, b->position))
             continue;
         for (int m = 0; m < n_pairs(b); m++) {
             float* scores = scores_at(b, p, m);
             int position = b->position + m / b->n_heads;
-            int from = seen_from(b->run, position) - first, to = seen_to(b->run, position) - first;
+            int from = seen_from(b->stretch, position) - first, to = seen_to(b->stretch, position) - first;
             for (int i = 0; i < SD_PANEL && i < from; i++) scores[i] = -INFINITY;
             for (int i = to > 0 ? to : 0; i < SD_PANEL; i++) scores[i] = -INFINITY;
         }
@@ -180,17 +175,18 @@ static void mask(const block* b, span s) {
 /* The scores of a span; those that a row does not attend to are -infinity. */
 static void score(const block* b, span s) {
     const sd_kernels* k = sd_kernels_get();
-    const sd_config* c = &b->run->attention->model->config;
+    const sd_config* c = &b->stretch->attention->model->config;
     for (int p = 0, n; p < s.n_panels; p += n) {
         const void* panels;
-        n = key_panels(b->run, s.first + p * SD_PANEL, s.n_panels - p, &panels);
-        k->add_tiles(n_pairs(b), n, b->run->scratch->prepared, panels, b->run->config->d_head, 0,
+        n = key_panels(b->stretch, s.first + p * SD_PANEL, s.n_panels - p, &panels);
+        k->add_tiles(n_pairs(b), n, b->stretch->scratch->prepared, panels, b->stretch->config->d_head, 0,
                      scores_at(b, p, 0), SD_PANEL, (ptrdiff_t)n_pairs(b) * SD_PANEL);
     }
-    if (is_adjusted(b->run)) {
+    if (is_adjusted(b->stretch)) {
         int n = s.n_panels * n_pairs(b) * SD_PANEL;
-        float* scores = b->run->scratch->scores;
-        if (b->run->config->score_scale != 1.0f) k->scale(n, scores, b->run->config->score_scale, scores);
+        float* scores = b->stretch->scratch->scores;
+        if (b->stretch->config->score_scale != 1.0f)
+            k->scale(n, scores, b->stretch->config->score_scale, scores);
         if (c->attn_softcap > 0.0f) k->softcap(n, scores, c->attn_softcap);
         if (sd_has_distance_bias(c)) add_biases(b, s);
     }
@@ -207,22 +203,23 @@ static span span_at(const block* b, int first) {
 
 /* The queries of the block's pairs, prepared. */
 static void prepare(const block* b) {
-    const sd_attention* at = b->run->attention;
-    int d_head = b->run->config->d_head;
-    float* to = b->run->scratch->queries;
-    const float* from = at->queries + (b->run->row + b->row) * at->ldq + (ptrdiff_t)b->head * d_head;
+    const sd_attention* at = b->stretch->attention;
+    int d_head = b->stretch->config->d_head;
+    float* to = b->stretch->scratch->queries;
+    const float* from = at->queries + (b->stretch->row + b->row) * at->ldq + (ptrdiff_t)b->head * d_head;
     for (int i = 0; i < b->n_rows; i++, from += at->ldq, to += (ptrdiff_t)b->n_heads * d_head) {
-        for (int j = 0; i + ROWS_AHEAD < b->n_rows && j < b->n_heads * d_head; j += FLOATS_OF_LINE)
-            __builtin_prefetch(from + ROWS_AHEAD * at->ldq + j);
+        if (i + SD_ROWS_AHEAD < b->n_rows)
+            sd_request_floats(from + SD_ROWS_AHEAD * at->ldq, b->n_heads * d_head);
         memcpy(to, from, (size_t)b->n_heads * (size_t)d_head * sizeof *to);
     }
-    sd_kernels_get()->prepare_tiles((sd_part){n_pairs(b), 0, n_pairs(b), 0, d_head}, b->run->scratch->queries,
-                                    d_head, d_head, b->run->scratch->prepared);
+    sd_kernels_get()->prepare_tiles((sd_part){n_pairs(b), 0, n_pairs(b), 0, d_head},
+                                    b->stretch->scratch->queries, d_head, d_head,
+                                    b->stretch->scratch->prepared);
 }
 
 /* A sink, exp(sink − largest · scale); 0 where there is none. */
 static float sink_of(const block* b, int head, float largest) {
-    const sd_layer* layer = &b->run->attention->model->layers[b->run->attention->layer];
+    const sd_layer* layer = &b->stretch->attention->model->layers[b->stretch->attention->layer];
     double weight;
     if (layer->sinks == NULL) return 0.0f;
     sd_kernels_get()->weigh(1, &layer->sinks[head], largest, 1.0f, &weight);
@@ -240,7 +237,7 @@ static void rescale(const block* b, const float* factors, sums* sums, ptrdiff_t 
     const sd_kernels* k = sd_kernels_get();
     for (int m = 0; m < n_pairs(b); m++) {
         if (factors[m] == 1.0f) continue;
-        float *lanes = sums->lanes + m * SD_LANES, *output = b->run->scratch->output + m * ldo;
+        float *lanes = sums->lanes + m * SD_LANES, *output = b->stretch->scratch->output + m * ldo;
         k->fade(SD_LANES, lanes, factors[m]);
         k->fade((int)ldo, output, factors[m]);
     }
@@ -248,11 +245,11 @@ static void rescale(const block* b, const float* factors, sums* sums, ptrdiff_t 
 
 /* The output of a block's pairs: weighted values over the sum of the weights. */
 static void finish(const block* b, float scale, const sums* sums, ptrdiff_t ldo) {
-    const sd_attention* at = b->run->attention;
-    int d_head = b->run->config->d_head;
+    const sd_attention* at = b->stretch->attention;
+    int d_head = b->stretch->config->d_head;
     for (int m = 0; m < n_pairs(b); m++) {
-        int row = b->run->row + b->row + m / b->n_heads, head = b->head + m % b->n_heads;
-        const float* from = b->run->scratch->output + m * ldo;
+        int row = b->stretch->row + b->row + m / b->n_heads, head = b->head + m % b->n_heads;
+        const float* from = b->stretch->scratch->output + m * ldo;
         float* to = at->out + row * at->ldo + (ptrdiff_t)head * d_head;
         float sink = sink_of(b, head, sums->largest[m] * scale);
         float factor = 1.0f / (sdk_tree_sum(sums->lanes + m * SD_LANES) + sink);
@@ -262,10 +259,10 @@ static void finish(const block* b, float scale, const sums* sums, ptrdiff_t ldo)
 
 static void run_block(const block* b) {
     const sd_kernels* k = sd_kernels_get();
-    const sd_attention_tiles* scratch = b->run->scratch;
-    float scale = is_adjusted(b->run) ? 1.0f : b->run->config->score_scale;
+    const sd_attention_tiles* scratch = b->stretch->scratch;
+    float scale = is_adjusted(b->stretch) ? 1.0f : b->stretch->config->score_scale;
     float factors[SD_TILE_ATTENTION_ROWS];
-    int n = n_pairs(b), n_columns = sd_value_panels(b->run->config->d_head);
+    int n = n_pairs(b), n_columns = sd_value_panels(b->stretch->config->d_head);
     ptrdiff_t ldo = (ptrdiff_t)n_columns * SD_PANEL;
     sums sums;
     for (int m = 0; m < n; m++) sums.largest[m] = -INFINITY;
@@ -278,7 +275,7 @@ static void run_block(const block* b) {
         if (first > b->first) rescale(b, factors, &sums, ldo);
         k->weigh_tiles(n, s.n_panels, scratch->scores, sums.largest, scale, sums.lanes, scratch->weights);
         for (int column = 0; column < n_columns; column++)
-            k->add_tiles(n, 1, scratch->weights, values_at(b->run, column, first), s.n_panels * SD_PANEL,
+            k->add_tiles(n, 1, scratch->weights, values_at(b->stretch, column, first), s.n_panels * SD_PANEL,
                          first > b->first, scratch->output + (ptrdiff_t)column * SD_PANEL, ldo, 0);
     }
     finish(b, scale, &sums, ldo);
@@ -289,14 +286,14 @@ static void run_block(const block* b) {
 /* The pending node that a row of a text is. */
 static int node_of(const sd_attention* at, int row) { return at->cache->n_pending - at->n_rows + row; }
 
-/* The rows from `row` on that are one run. n_chain: so many of the first pending nodes are a chain. */
-static run run_at(const sd_attention* at, const sd_attention_tiles* scratch, int row, int n_chain) {
+/* The rows from `row` on that are one stretch. n_chain: so many of the first pending nodes are a chain. */
+static stretch stretch_at(const sd_attention* at, const sd_attention_tiles* scratch, int row, int n_chain) {
     const sd_cache* cache = at->cache;
-    run r = {.attention = at,
-             .config = &at->model->config.layers[at->layer],
-             .scratch = scratch,
-             .row = row,
-             .n_rows = at->n_rows - row};
+    stretch r = {.attention = at,
+                 .config = &at->model->config.layers[at->layer],
+                 .scratch = scratch,
+                 .row = row,
+                 .n_rows = at->n_rows - row};
     if (cache == NULL) {
         r.position = at->position + row;
         r.end = r.n_same = at->n_keys;
@@ -315,11 +312,11 @@ static run run_at(const sd_attention* at, const sd_attention_tiles* scratch, int
     return r;
 }
 
-static void run_heads(const run* r, int head, int n_heads) {
+static void run_heads(const stretch* r, int head, int n_heads) {
     int together = SD_TILE_ATTENTION_ROWS / n_heads;
     for (int row = 0, n; row < r->n_rows; row += n) {
         n = r->n_rows - row < together ? r->n_rows - row : together;
-        block b = {.run = r, .row = row, .n_rows = n, .head = head, .n_heads = n_heads};
+        block b = {.stretch = r, .row = row, .n_rows = n, .head = head, .n_heads = n_heads};
         b.position = r->position + row;
         b.first = seen_from(r, b.position) / SD_PANEL * SD_PANEL;
         b.end = seen_to(r, b.position + n - 1);
@@ -331,7 +328,7 @@ void sd_attention_run_tiles(const sd_attention* at, const sd_attention_tiles* sc
     const sd_layer_config* own = &at->model->config.layers[at->layer];
     int group = own->n_head / own->n_kv_head, n_chain = at->cache ? sd_cache_chain(at->cache) : 0;
     for (int row = 0; row < at->n_rows;) {
-        const run r = run_at(at, scratch, row, n_chain);
+        const stretch r = stretch_at(at, scratch, row, n_chain);
         pair_values(&r);
         for (int head = 0, n_heads; head < group; head += n_heads) {
             n_heads = group - head < SD_TILE_ATTENTION_ROWS ? group - head : SD_TILE_ATTENTION_ROWS;

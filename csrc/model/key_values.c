@@ -127,30 +127,14 @@ void sd_key_values_copy(const sd_key_values* to, const sd_key_values* from, int 
     }
 }
 
-#define LINE 64
-
-static void add_piece(sd_soon* soon, const char* from, size_t bytes) {
-    soon->from[soon->n] = from;
-    soon->lines[soon->n++] = (int)((bytes + LINE - 1) / LINE);
-}
-
 sd_soon sd_key_values_soon(const sd_key_values* kv, int head, int first, int end) {
     int n_values = sd_value_panels(kv->d_head), behind = sd_matrix_panels(end);
     sd_soon soon = {0};
     for (int p = first / SD_PANEL; p < behind && soon.n < SD_MOST_PIECES; p++)
-        add_piece(&soon, key_panel(kv, head, p), key_panel_bytes(kv));
+        sd_soon_add(&soon, key_panel(kv, head, p), key_panel_bytes(kv));
     if (soon.n + n_values > SD_MOST_PIECES) return soon;
     int run = sd_key_values_run(kv, first), n = end - first < run ? end - first : run;
     for (int p = 0; p < n_values; p++)
-        add_piece(&soon, value_row(kv, head, p, first), (size_t)n * SD_PANEL * element_bytes(kv));
+        sd_soon_add(&soon, value_row(kv, head, p, first), (size_t)n * SD_PANEL * element_bytes(kv));
     return soon;
-}
-
-void sd_request(const sd_soon* soon, int share, int n_shares) {
-    int most = 0;
-    for (int p = 0; p < soon->n; p++)
-        if (soon->lines[p] > most) most = soon->lines[p];
-    for (int line = most * share / n_shares; line < most * (share + 1) / n_shares; line++)
-        for (int p = 0; p < soon->n; p++)
-            if (line < soon->lines[p]) __builtin_prefetch(soon->from[p] + (ptrdiff_t)line * LINE, 0, 3);
 }

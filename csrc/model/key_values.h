@@ -5,6 +5,7 @@
 #define SD_KEY_VALUES_H
 
 #include "matrix.h"
+#include "prefetch.h"
 
 typedef struct sd_key_values {
     sd_format format; /* f32 or bf16 */
@@ -30,20 +31,8 @@ static inline int sd_key_values_run(const sd_key_values* kv, int slot) {
     return kv->n_slots - slot % kv->n_slots;
 }
 
-/* Pieces of memory that will be read soon: cache lines from an address on. */
-#define SD_MOST_PIECES 8
-typedef struct sd_soon {
-    int n;
-    const char* from[SD_MOST_PIECES];
-    int lines[SD_MOST_PIECES];
-} sd_soon;
-
 /* What is read first of slots [first, end) of a head: keys and values, or, where they are many, only keys. */
 sd_soon sd_key_values_soon(const sd_key_values* kv, int head, int first, int end);
-
-/* Request share `share` of n_shares of each piece from memory, a line of each piece in turn: a processor that
- * fetches the next lines of a page by itself then does so in several pages at once. */
-void sd_request(const sd_soon* soon, int share, int n_shares);
 
 /* Store the key and value rows [d_head] of a slot. Slots do not depend on each other. */
 void sd_key_values_store(const sd_key_values* kv, int head, int slot, const float* key, const float* value);

@@ -30,9 +30,8 @@ typedef struct sd_matrix {
     int group;        /* panels that one thread computes together: 2 for gate and up, else 1 */
     int near;         /* the whole model is so small that it stays in a cache between forwards */
     sd_row_kind rows; /* what rows are prepared as for its products: all of its panels want the same */
-    sd_place*
-        panels;   /* [n_panels], one behind the other, owned by the model's arena; NULL: it is only plain */
-    float* plain; /* [n_out, n_in] row-major, owned by the model's arena; NULL: it is only packed */
+    sd_place* panels; /* [n_panels], adjacent, owned by the model's arena; NULL: it is only plain */
+    float* plain;     /* [n_out, n_in] row-major, owned by the model's arena; NULL: it is only packed */
 } sd_matrix;
 
 /* Which rows of a matrix those of a source are: in groups of 32, which can be laid out alternately with those
