@@ -14,6 +14,7 @@ __all__ = [
     "CheckpointNotFoundError",
     "InputError",
     "LearningError",
+    "MissingGGUFError",
     "MissingHubError",
     "MissingLibraryError",
     "MissingPackageError",

@@ -1,4 +1,4 @@
-"""Models from one file format to another: Hugging Face folders to GGUF files, and back."""
+"""Models from one file format to another: GGUF files, Hugging Face folders, packed files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specdec.errors import CheckpointError, InputError, UnsupportedModelError
 from specdec.models.checkpoints import Checkpoint, open_checkpoint
 from specdec.models.checkpoints.gguf_file import read_gguf
 from specdec.models.checkpoints.gguf_model import ROW, described
-from specdec.models.checkpoints.gguf_types import FILE_TYPES, encoded, file_type, type_of
+from specdec.models.checkpoints.gguf_types import FILE_TYPES, encoded, type_of
 from specdec.models.checkpoints.gguf_writing import NewTensor, write_gguf
 from specdec.models.checkpoints.safetensors_file import write_tensors
 from specdec.models.families import FAMILIES, ConfigReader, Source, model_type_of
@@ -44,7 +44,6 @@ _QUANTIZATION_VERSION: Final = 2  # of ggml's blocks
 _SUMS: Final = ".in_sum2"
 _CLOSE: Final = 1e-5  # relative: numbers of metadata are f32
 _FOLDER_TYPES: Final[Mapping[str, str]] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-_MAX_HALF: Final = 65504.0
 
 # Llama 3's scalings, which GGUF files hold as factors: (factor, low_freq_factor, high_freq_factor, original).
 _LLAMA3: Final = ((8.0, 1.0, 4.0, 8192), (32.0, 1.0, 4.0, 8192))
@@ -193,12 +192,9 @@ def _write_gguf(
         "general.architecture": ggml,
         "general.type": "model",
         "general.name": checkpoint.path.resolve().stem,
-        "general.file_type": file_type(kind),
+        "general.file_type": FILE_TYPES[kind],
         "general.quantization_version": _QUANTIZATION_VERSION,
-        **{
-            f"{ggml}.{key}": np.array(value) if isinstance(value, list) else value
-            for key, value in keys.items()
-        },
+        **{f"{ggml}.{key}": value for key, value in _as_read(keys).items()},
         **_vocabulary(checkpoint, place),
     }
     tensors = [NewTensor(key, array.shape, "F32") for key, array in extra.items()] + [
@@ -226,6 +222,7 @@ def _decoder_fields(checkpoint: Checkpoint) -> Mapping[str, Any]:
 
 
 def _as_read(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata as a file gives them: lists of numbers are arrays."""
     return {key: np.array(value) if isinstance(value, list) else value for key, value in keys.items()}
 
 

@@ -179,8 +179,8 @@ class _Start:
 _STARTS: Final = (
     # First, as prefetching and blocks of bf16 depend on it.
     _Start("floats_from", ("bf16",), near=True, gain=_GAIN),
-    # Prefetching from memory loses a tenth of the time or saves a third of it, by the state of the
-    # memory, which changes within seconds.
+    # Prefetching from memory loses a tenth of the time or saves a third of it: that differs from second to
+    # second.
     _Start("fetch_from", DTYPES, near=False, gain=_GAIN),
     _Start("fetch_from_near", DTYPES, near=True, gain=_GAIN),
     # Fewer inputs, or panels from memory, gain less than those of the trial.

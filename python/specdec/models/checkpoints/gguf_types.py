@@ -13,7 +13,7 @@ from specdec.errors import CheckpointError
 from specdec.models.checkpoints.gguf_file import type_sizes
 from specdec.models.number_formats import rounded_to_bf16
 
-__all__ = ["FILE_TYPES", "encoded", "file_type", "type_of"]
+__all__ = ["FILE_TYPES", "encoded", "type_of"]
 
 FILE_TYPES: Final[Mapping[str, int]] = {
     "F32": 0,
@@ -39,11 +39,6 @@ _K_TYPES: Final = ("Q4_K", "Q5_K", "Q6_K")
 _LESS: Final[Mapping[str, str]] = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
 # Matrices that are never rounded: the end of their names, less ".weight".
 _KEPT: Final = ("position_embd", "ffn_gate_inp", "ffn_gate_inp_shexp", "attn_rel_b")
-
-
-def file_type(kind: str) -> int:
-    """``general.file_type`` of a kind of file."""
-    return FILE_TYPES[kind]
 
 
 def type_of(

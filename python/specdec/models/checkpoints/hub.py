@@ -23,7 +23,7 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.
 _FILE = re.compile(r"hf://([^/:]+/[^/:]+)/([^:\\]+\.gguf)")
 # A GGUF file by its type: org/name:Q4_K_M, with or without hf:// in front.
 _TAGGED = re.compile(r"(?:hf://)?([^/:]+/[^/:]+)(?::([A-Za-z0-9_.-]{1,40}))?")
-# What may stand before and behind the type in the name of such a file, and the number of a part.
+# How the name of such a file ends behind the type: with the number of a part, if it was split.
 _PART = r"(?:-\d{5}-of-\d{5})?\.gguf"
 
 # Names from before there were organisations, which the hub still takes.

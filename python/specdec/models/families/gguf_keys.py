@@ -250,10 +250,7 @@ WRITTEN: Final[Mapping[str, tuple[str, Callable[[Config, Fields], Keys]]]] = {
     "Qwen2MoeForCausalLM": ("qwen2moe", _experts),
     "Qwen3MoeForCausalLM": ("qwen3moe", _experts),
     "OlmoeForCausalLM": ("olmoe", _clamped),
-    "GptOssForCausalLM": (
-        "gpt-oss",
-        lambda config, fields: _window(config, fields) | _experts(config, fields),
-    ),
+    "GptOssForCausalLM": ("gpt-oss", _gpt_oss),
     "PhiForCausalLM": ("phi2", _nothing),
     "Phi3ForCausalLM": ("phi3", _window),
     "GemmaForCausalLM": ("gemma", _nothing),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -15,13 +14,16 @@ from specdec.models.json_fields import as_json
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.interface import Tokenizer
 from specdec.models.tokenizer.library import library_errors
+from specdec.models.tokenizer.protocol_buffers import bytes_field, float_field, integer_field
 from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer, parse_sentencepiece
 
 __all__ = [
     "BYTE",
     "CONTROL",
+    "ENDS",
     "NORMAL",
     "PREFIX",
+    "SPECIAL_TOKENS",
     "UNKNOWN",
     "UNUSED",
     "USER_DEFINED",
@@ -37,6 +39,17 @@ _MAX_TOKENS: Final = 1 << 22
 
 # Types of tokens, those of SentencePiece.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+
+SPECIAL_TOKENS: Final[Mapping[str, str]] = {
+    "bos_token": "bos",
+    "eos_token": "eos",
+    "unk_token": "unknown",
+    "sep_token": "seperator",
+    "pad_token": "padding",
+}
+"""Variables of chat templates, and the keys of their ids, less "_token_id" ("seperator" is GGUF's word)."""
+ENDS: Final = ("eos", "eot", "eom")
+"""The keys of the ids of tokens that end a text, less "_token_id"."""
 
 # How byte-level BPE cuts a text into words, by the names that ``tokenizer.ggml.pre`` has: steps, one after
 # the other. "digits": each by itself; "bytes": GPT-2's rule; else a regular expression.
@@ -81,8 +94,8 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 WHOLE_WORDS: Final = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken")
 """Vocabularies that take a word that is a token as this token, whatever the merges."""
-_WITH_BOS: Final = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken")
-"""Those whose texts begin with BOS where the file does not say."""
+_WITH_BOS: Final = WHOLE_WORDS
+"""Vocabularies whose texts begin with BOS where the file does not say."""
 
 
 class Values(Protocol):
@@ -156,14 +169,8 @@ def read_vocabulary(values: Values) -> Vocabulary | None:
             "or t5 (or tokenizer= with another one, or False: ids in, ids out)"
         )
     special = {
-        f"{name}_token": tokens.texts[token]
-        for name, key in (
-            ("bos", "bos"),
-            ("eos", "eos"),
-            ("unk", "unknown"),
-            ("sep", "seperator"),
-            ("pad", "padding"),
-        )
+        name: tokens.texts[token]
+        for name, key in SPECIAL_TOKENS.items()
         if (token := _token_id(values, f"{key}_token_id", len(tokens.texts))) is not None
     }
     return Vocabulary(tokenizer, len(tokens.texts), special)
@@ -212,7 +219,7 @@ def _read_tokens(values: Values) -> _Tokens:
         not isinstance(scores, np.ndarray) or len(scores) != n or not np.isfinite(scores).all()
     ):
         raise _error(values, "scores", f"an array of {n} finite numbers, one for each token")
-    ends = [_token_id(values, f"{key}_token_id", n) for key in ("eos", "eot", "eom")]
+    ends = [_token_id(values, f"{key}_token_id", n) for key in ENDS]
     return _Tokens(
         str(values.path),
         texts,
@@ -354,45 +361,22 @@ def _model_proto(values: Values, tokens: _Tokens, unigram: bool, unknown: int | 
         kinds[unknown or 0] = UNKNOWN
     assert tokens.scores is not None
     pieces = b"".join(
-        _field(1, _field(1, text.encode()) + _float(2, score) + _number(3, kind))
+        bytes_field(1, bytes_field(1, text.encode()) + float_field(2, score) + integer_field(3, kind))
         for text, score, kind in zip(tokens.texts, tokens.scores, kinds, strict=True)
     )
-    trainer = _number(3, 1 if unigram else 2) + _number(35, int(BYTE in kinds))
-    trainer += _number(40, kinds.index(UNKNOWN))
+    trainer = integer_field(3, 1 if unigram else 2) + integer_field(35, int(BYTE in kinds))
+    trainer += integer_field(40, kinds.index(UNKNOWN))
     for number, token in (
         (41, tokens.bos_id),
         (42, tokens.eos_ids[0] if tokens.eos_ids else None),
         (43, None),
     ):
-        trainer += _number(number, -1 if token is None else token)
-    normalizer = _field(1, b"identity" if charsmap is None else b"nmt_nfkc")
+        trainer += integer_field(number, -1 if token is None else token)
+    normalizer = bytes_field(1, b"identity" if charsmap is None else b"nmt_nfkc")
     if charsmap is not None:
-        normalizer += _field(2, charsmap.tobytes())
-    normalizer += _number(3, int(_flag(values, "add_space_prefix", True)))
-    normalizer += _number(4, int(_flag(values, "remove_extra_whitespaces", False))) + _number(5, 1)
-    return pieces + _field(2, trainer) + _field(3, normalizer)
-
-
-# Protocol buffers: a field is its number and wire type, then its value.
-
-
-def _varint(value: int) -> bytes:
-    value &= (1 << 64) - 1
-    found = bytearray()
-    while value >= 0x80:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
-
-
-def _number(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value)
-
-
-def _float(field: int, value: float) -> bytes:
-    return _varint(field << 3 | 5) + struct.pack("<f", value)
-
-
-def _field(field: int, value: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(value)) + value
+        normalizer += bytes_field(2, charsmap.tobytes())
+    normalizer += integer_field(3, int(_flag(values, "add_space_prefix", True)))
+    normalizer += integer_field(4, int(_flag(values, "remove_extra_whitespaces", False))) + integer_field(
+        5, 1
+    )
+    return pieces + bytes_field(2, trainer) + bytes_field(3, normalizer)

@@ -18,8 +18,10 @@ from specdec.errors import TokenizerError
 from specdec.models.tokenizer.gguf_vocabulary import (
     BYTE,
     CONTROL,
+    ENDS,
     NORMAL,
     PREFIX,
+    SPECIAL_TOKENS,
     UNKNOWN,
     UNUSED,
     USER_DEFINED,
@@ -30,19 +32,12 @@ from specdec.models.tokenizer.gguf_vocabulary import (
 )
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.interface import Tokenizer
+from specdec.models.tokenizer.protocol_buffers import read_fields
 from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
 
 __all__ = ["vocabulary_values"]
 
 _BYTE_TOKEN: Final = re.compile(r"<0x[0-9A-Fa-f]{2}>")
-_NAMES: Final[Mapping[str, str]] = {
-    "bos_token": "bos",
-    "eos_token": "eos",
-    "unk_token": "unknown",
-    "sep_token": "seperator",
-    "pad_token": "padding",
-}
-_ENDS: Final = ("eos", "eot", "eom")
 
 # Names of word rules that are written, the first that fits: those that stand for a rule alone.
 _WRITTEN: Final = (
@@ -112,16 +107,16 @@ def vocabulary_values(
         found["scores"] = np.array(lists.scores + [-1000.0] * (n_vocab - n), np.float32)
     ids: dict[str, int] = {}
     places = {text: i for i, text in enumerate(texts)}
-    for name, key in _NAMES.items():
+    for name, key in SPECIAL_TOKENS.items():
         if tokens.get(name) in places:
             ids[key] = places[tokens[name]]
     if tokenizer.bos_id is not None:
         ids["bos"] = tokenizer.bos_id
     if UNKNOWN in kinds:
         ids["unknown"] = kinds.index(UNKNOWN)
-    if len(tokenizer.eos_ids) > len(_ENDS):
-        raise _refused(path, f"{len(tokenizer.eos_ids)} tokens that end a text, more than {len(_ENDS)}")
-    ids |= dict(zip(_ENDS, tokenizer.eos_ids, strict=False))
+    if len(tokenizer.eos_ids) > len(ENDS):
+        raise _refused(path, f"{len(tokenizer.eos_ids)} tokens that end a text, more than {len(ENDS)}")
+    ids |= dict(zip(ENDS, tokenizer.eos_ids, strict=False))
     found |= {f"{key}_token_id": token for key, token in ids.items() if token < n_vocab}
     found["add_bos_token"] = tokenizer.adds_bos
     if found["model"] != "gpt2":
@@ -279,44 +274,18 @@ def _of_sentencepiece(proto: bytes) -> tuple[dict[str, Any], _Lists]:
     kinds: list[int] = []
     scores: list[float] = []
     found: dict[str, Any] = {"model": "t5", "add_space_prefix": True, "remove_extra_whitespaces": True}
-    for number, value in _fields(proto):
+    for number, value in read_fields(proto):
         if number == 1:
-            piece = dict(_fields(value))
+            piece = dict(read_fields(value))
             texts.append(piece.get(1, b"").decode("utf-8"))
             scores.append(struct.unpack("<f", piece[2])[0] if 2 in piece else 0.0)
             kinds.append(piece.get(3, NORMAL))
-        elif number == 2 and dict(_fields(value)).get(3, 1) == 2:
+        elif number == 2 and dict(read_fields(value)).get(3, 1) == 2:
             found |= {"model": "llama", "pre": "default"}
         elif number == 3:
-            normalizer = dict(_fields(value))
+            normalizer = dict(read_fields(value))
             found["add_space_prefix"] = bool(normalizer.get(3, 1))
             found["remove_extra_whitespaces"] = bool(normalizer.get(4, 1))
             if normalizer.get(2):
                 found["precompiled_charsmap"] = np.frombuffer(normalizer[2], np.uint8)
     return found, _Lists(texts, kinds, scores)
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Numbers and values of a message of protocol buffers: int, or bytes."""
-    at = 0
-
-    def varint() -> int:
-        nonlocal at
-        value, shift = 0, 0
-        while True:
-            byte = data[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
-
-    while at < len(data):
-        key = varint()
-        kind = key & 7
-        if kind == 0:
-            yield key >> 3, varint()
-            continue
-        size = varint() if kind == 2 else 4 if kind == 5 else 8
-        yield key >> 3, data[at : at + size]
-        at += size
