@@ -154,6 +154,39 @@ def test_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         specdec.load("org/name", cache=cache)
 
 
+_MASK, _FACTOR = (1 << 64) - 1, 0x9E3779B97F4A7C15
+
+
+def _mixed(x: int) -> int:
+    x = (x ^ (x >> 32)) * _FACTOR & _MASK
+    return x ^ (x >> 29)
+
+
+def _checksum(data: bytes) -> int:
+    """As csrc/base/checksum.c specifies it."""
+    total = _mixed(len(data))
+    for i, begin in enumerate(range(0, len(data), 1 << 20)):
+        piece = data[begin : begin + (1 << 20)]
+        words = np.frombuffer(piece + bytes(64 - len(piece) % 64), "<u8").reshape(-1, 8)
+        first = np.array([_mixed(lane + len(piece)) for lane in range(8)], np.uint64)
+        second = np.zeros(8, np.uint64)
+        for line in words:
+            first = first + line
+            first = first << np.uint64(29) | first >> np.uint64(35)
+            second = second + first
+        found = 0
+        for one, two in zip(first.tolist(), second.tolist(), strict=True):
+            found = _mixed((found + _mixed(one) + two) & _MASK)
+        total = (total + _mixed((found + _mixed(i)) & _MASK)) & _MASK
+    return total
+
+
+@pytest.mark.parametrize("n", [0, 1, 63, 64, 4097, (1 << 20) + 4160])
+def test_the_checksum_is_the_specified_one(n: int) -> None:
+    data = np.random.default_rng(n).integers(0, 256, n, np.uint8).tobytes()
+    assert _core.checksum(data) == _checksum(data)
+
+
 def test_checksums() -> None:
     data = np.random.default_rng(1).integers(0, 256, 5_000_001, np.uint8)
     expected = _core.checksum(data.tobytes())

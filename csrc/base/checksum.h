@@ -5,7 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Of `size` bytes at `data`, borrowed, with n_threads reserved threads, whose number makes no difference. */
+/* Of `size` bytes at `data`, borrowed, with n_threads reserved threads, whose number makes no difference.
+ * Pages of a mapped file are mapped many at once. */
 uint64_t sd_checksum(const void* data, size_t size, int n_threads);
 
 #endif
