@@ -1,14 +1,15 @@
 /* Number formats of packed weights, and where a panel keeps what.
  *
- * A panel holds SD_PANEL outputs of a matrix, interleaved along the inputs k, so that one stream of memory
- * feeds all lanes. Inputs past n_in are padded with weights of value 0.
+ * A panel holds SD_PANEL outputs of a matrix, interleaved along the inputs k, so that one stream of
+ * memory feeds all lanes. Inputs past n_in are padded with weights of value 0.
  *
- * f32    [n_in][32] f32 bf16   [⌈n_in / 2⌉][32][2] bf16: pairs along k int8   per block of 32 k: [8][32][4]
- * codes q + 128, then [32] scales in f16: 1088 bytes int4   per block of 32 k: [4][32][4] bytes, then [32]
- * scales in f16: 576 bytes; byte (s, j, i) holds code q + 8 of k = 8s + i in its low and of k = 8s + 4 + i in
- * its high half
+ *   f32    [n_in][32] f32
+ *   bf16   [⌈n_in / 2⌉][32][2] bf16: pairs along k
+ *   int8   per block of 32 k: [8][32][4] codes q + 128, then [32] scales in f16: 1088 bytes
+ *   int4   per block of 32 k: [4][32][4] bytes, then [32] scales in f16: 576 bytes; byte (s, j, i)
+ *          holds code q + 8 of k = 8s + i in its low and of k = 8s + 4 + i in its high half
  *
- * and the formats of coded.h, which files of GGUF have.
+ * and the formats of coded.h, which are those of GGUF files.
  *
  * The value of a code of int8 and int4 is q · scale, q in [−127, 127] or [−8, 7]. A panel begins at a
  * multiple of 32 bytes. */

@@ -1,23 +1,27 @@
 /* Products of prepared rows with packed panels: a block function per format and number of rows.
  *
- * Included by kernels_template.h, over the vector of 16 floats and v_even_bf16(p), v_odd_bf16(p)   of 16
- * pairs of bf16 at p, the first or second ones, widened v_wide_bf16(p)                  16 bf16 at p, widened
- * BF16_PAIRS                      1: v_pair(sum, w, p) multiplies 16 pairs w with the pair at p in one
- * instruction, v_store_pairs(p, v) stores prepared ones; 0: there is none FLUSHED(statement)              run
- * it with subnormals flushed to zero in v_fma_flush FLUSHES_ALL                     1: v_fma flushes there
- * too; 0: v_fma_flush alone unit, iunit                     UNIT_LANES (16 or 8) floats, as many int32;
- * u_zero, u_set1, u_sub, u_fma, u_load, u_store, u_half (from f16), u_of_bits(iunit), i_set1 dot8(sum, w, p),
- * dot4           sum += Σ of the 4 codes of each lane times the 4 int8 at p codes8, c8_load(p); codes4,
- * c4_low(p), c4_high(p), c4_load(p)   UNIT_LANES groups of 4 codes; c4_load takes one from each byte, 63 at
- * most OFFSET8, OFFSET4                how much dot8 and dot4 take a code to be above q MAX_ROWS_DOT
- * rows of a block in int8 and int4 MAX_ROWS_DOT_WIDE               up to this many rows all 32 outputs are
- * computed at once
+ * Included by kernels_template.h, over the vector of 16 floats and
+ *   v_even_bf16(p), v_odd_bf16(p)   of 16 pairs of bf16 at p, the first or second ones, widened
+ *   v_wide_bf16(p)                  16 bf16 at p, widened
+ *   BF16_PAIRS                      1: v_pair(sum, w, p) multiplies 16 pairs w with the pair at p in one
+ *                                   instruction, v_store_pairs(p, v) stores prepared ones; 0: there is none
+ *   FLUSHED(statement)              run it with subnormals flushed to zero in v_fma_flush
+ *   FLUSHES_ALL                     1: v_fma flushes there too; 0: v_fma_flush alone
+ *   unit, iunit                     UNIT_LANES (16 or 8) floats, as many int32; u_zero, u_set1, u_sub, u_fma,
+ *                                   u_load, u_store, u_half (from f16), u_of_bits(iunit), i_set1
+ *   dot8(sum, w, p), dot4           sum += Σ of the 4 codes of each lane times the 4 int8 at p
+ *   codes8, c8_load(p)              UNIT_LANES groups of 4 codes, a byte each
+ *   codes4, c4_low(p), c4_high(p)   the same from the low or the high halves of bytes
+ *   c4_load(p)                      codes4 from bytes, each 63 at most
+ *   OFFSET8, OFFSET4                how much dot8 and dot4 take a code to be above q
+ *   MAX_ROWS_DOT                    rows of a block in int8 and int4
+ *   MAX_ROWS_DOT_WIDE               up to this many rows all 32 outputs are computed at once
  *
  * How many rows a block has, and which blocks prefetch, is for thresholds.h to say.
  *
- * Prepared rows lie chunk by chunk: the 32 inputs of chunk c of row m begin at element (c · n_rows + m) · 32.
- * So a block of rows is reached from one address with constant offsets, rows never lie a power of two apart,
- * and the scores of attention come out as its next input. */
+ * Prepared rows lie chunk by chunk: the 32 inputs of chunk c of row m begin at element
+ * (c · n_rows + m) · 32. So a block of rows is reached from one address with constant offsets, rows
+ * never lie a power of two apart, and the scores of attention come out as its next input. */
 
 /* Which memory is asked for: a block makes one request for each cache line of a panel that it reads, for
  * what is `at`, which then moves on by `step` bytes. With a step of 64 it asks for as much as it reads.

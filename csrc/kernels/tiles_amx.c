@@ -70,7 +70,7 @@ INLINE void add_chunk(const int two, const char* x, const char* w) {
     _tile_dpbf16ps(LOWER_SECOND, LOWER_ROWS, WEIGHTS_SECOND);
 }
 
-/* ----------------------------------------------------------------------------- int8 and int4 */
+/* ---------------------------------------------------------------------------- weights in codes */
 
 /* What makes 16 pairs of weights of bytes: 16 outputs have 4 bytes each, of which a pair takes two. */
 typedef struct spreading {
@@ -141,6 +141,41 @@ INLINE void dequantise(const int is_int4, const uint8_t* block, int n_blocks, ah
     }
 }
 
+/* The first two codes of each of 16 words of 4, one word for each output: their values, rounded to bf16, as
+ * 16 pairs. */
+INLINE void round_pairs(const int offset, __m512i words, __m512 scale, __m512 minimum, char* to) {
+    static const uint16_t order[] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    const __m512i byte = _mm512_set1_epi32(255), below = _mm512_set1_epi32(offset);
+    __m512i codes[2] = {_mm512_and_si512(words, byte), _mm512_and_si512(_mm512_srli_epi32(words, 8), byte)};
+    __m512 value[2];
+    for (int i = 0; i < 2; i++) {
+        __m512 code = _mm512_cvtepi32_ps(_mm512_sub_epi32(codes[i], below));
+        /* a zero has no sign */
+        value[i] = _mm512_add_ps(_mm512_fmadd_ps(code, scale, minimum), _mm512_setzero_ps());
+    }
+    __m512i rounded = (__m512i)_mm512_cvtne2ps_pbh(value[1], value[0]);
+    _mm512_store_si512(to, _mm512_permutexvar_epi16(_mm512_loadu_si512(order), rounded));
+}
+
+/* Blocks of a panel in a format of coded.h as chunks of one of bf16. */
+static void dequantise_coded(const sd_format format, const char* packed, int n_blocks, char* chunk) {
+    const sd_coded coded = sd_coded_of(format);
+    sd_unpacked part;
+    sdk_table_avx512()->unpack[format](packed, n_blocks, &part);
+    for (int b = 0; b < n_blocks; b++)
+        for (int l = 0; l < SD_BLOCK / 4; l++, chunk += 8 * SD_PANEL)
+            for (int half = 0; half < 2; half++) {
+                const int h = coded.n_halves == 2 && l >= SD_BLOCK / 8, lane = TILE_ROWS * half;
+                __m512i words = _mm512_loadu_si512(part.codes[b][l][lane]);
+                __m512 scale = _mm512_loadu_ps(part.scale[b][h] + lane), minimum = _mm512_setzero_ps();
+                if (coded.has_minimum) minimum = _mm512_loadu_ps(part.minimum[b][h] + lane);
+                char* to = chunk + TILE_BYTES * half;
+                round_pairs(coded.offset, words, scale, minimum, to);
+                round_pairs(coded.offset, _mm512_srli_epi32(words, 16), scale, minimum, to + 4 * SD_PANEL);
+            }
+}
+
 /* -------------------------------------------------------------------------------------- products */
 
 /* y (+)= a block of rows times n chunks of a panel; `two`, which is constant where this is inlined: there are
@@ -194,43 +229,9 @@ static void multiply(int n_rows, const char* x, const char* w, int n, int add, a
 /* Blocks of inputs of a part of a panel, which lies as bf16 in the first-level cache for all blocks of
  * rows. */
 #define PART 8
+_Static_assert(PART == SD_PART_BLOCKS, "parts that are dequantised together have one header");
 /* With more bytes of rows than this the second-level cache of 2 MiB holds parts of them alone. */
 #define MOST_ROW_BYTES ((size_t)5 << 18)
-
-/* 16 words of codes: those of one byte of each, rounded to bf16 by sub-blocks' scales and minima, with
- * another. */
-INLINE void round_pairs(const int offset, __m512i words, __m512 scale, __m512 minimum, char* to) {
-    static const uint16_t order[] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                                     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    const __m512i byte = _mm512_set1_epi32(255), below = _mm512_set1_epi32(offset);
-    __m512i codes[2] = {_mm512_and_si512(words, byte), _mm512_and_si512(_mm512_srli_epi32(words, 8), byte)};
-    __m512 value[2];
-    for (int i = 0; i < 2; i++) {
-        __m512 code = _mm512_cvtepi32_ps(_mm512_sub_epi32(codes[i], below));
-        /* a zero has no sign */
-        value[i] = _mm512_add_ps(_mm512_fmadd_ps(code, scale, minimum), _mm512_setzero_ps());
-    }
-    __m512i rounded = (__m512i)_mm512_cvtne2ps_pbh(value[1], value[0]);
-    _mm512_store_si512(to, _mm512_permutexvar_epi16(_mm512_loadu_si512(order), rounded));
-}
-
-/* Blocks of a panel in a format of coded.h as chunks of one of bf16. */
-static void dequantise_coded(const sd_format format, const char* packed, int n_blocks, char* chunk) {
-    const sd_coded coded = sd_coded_of(format);
-    sd_unpacked part;
-    sdk_table_avx512()->unpack[format](packed, n_blocks, &part);
-    for (int b = 0; b < n_blocks; b++)
-        for (int l = 0; l < SD_BLOCK / 4; l++, chunk += 8 * SD_PANEL)
-            for (int half = 0; half < 2; half++) {
-                const int h = coded.n_halves == 2 && l >= SD_BLOCK / 8, lane = TILE_ROWS * half;
-                __m512i words = _mm512_loadu_si512(part.codes[b][l][lane]);
-                __m512 scale = _mm512_loadu_ps(part.scale[b][h] + lane), minimum = _mm512_setzero_ps();
-                if (coded.has_minimum) minimum = _mm512_loadu_ps(part.minimum[b][h] + lane);
-                char* to = chunk + TILE_BYTES * half;
-                round_pairs(coded.offset, words, scale, minimum, to);
-                round_pairs(coded.offset, _mm512_srli_epi32(words, 16), scale, minimum, to + 4 * SD_PANEL);
-            }
-}
 
 /* A part of a panel as chunks of bf16, missing inputs being zeros: itself or, made so, `made`. */
 INLINE const char* part_in_bf16(const sd_format format, const char* part, size_t bytes, int n_blocks,

@@ -32,8 +32,8 @@ sd_format sd_block_format(sd_number number) { return blocks[number].format; }
 /* 32 numbers: their codes as a panel holds them, and what makes numbers of them, in f16 or in bytes. */
 typedef struct block {
     uint8_t codes[SD_BLOCK];
-    uint16_t d, dmin;        /* f16; of formats without a header scale and minimum themselves */
-    uint8_t scales[2], m[2]; /* of the sub-blocks, as coded.h has them */
+    uint16_t d, dmin;             /* f16; of formats without a header scale and minimum themselves */
+    uint8_t scales[2], minima[2]; /* of the sub-blocks, as coded.h has them */
 } block;
 
 static uint16_t f16_at(const uint8_t* p) { return (uint16_t)(p[0] | p[1] << 8); }
@@ -65,10 +65,10 @@ static void add_fifth_bits(const uint8_t* bits, uint8_t* codes) {
 static void read_k4_scales(const uint8_t* s, int b, block* to) {
     if (b < 4) {
         to->scales[0] = s[b] & 63;
-        to->m[0] = s[b + 4] & 63;
+        to->minima[0] = s[b + 4] & 63;
     } else {
         to->scales[0] = (uint8_t)((s[b + 4] & 15) | s[b - 4] >> 6 << 4);
-        to->m[0] = (uint8_t)(s[b + 4] >> 4 | s[b] >> 6 << 4);
+        to->minima[0] = (uint8_t)(s[b + 4] >> 4 | s[b] >> 6 << 4);
     }
 }
 
@@ -165,7 +165,7 @@ static void values_of(sd_number number, const block* b, float* out) {
             scale = d * (float)(b->scales[h] & 15), minimum = -(dmin * (float)(b->scales[h] >> 4));
             break;
         case SD_Q4_K:
-        case SD_Q5_K: scale = d * (float)b->scales[0], minimum = -(dmin * (float)b->m[0]); break;
+        case SD_Q5_K: scale = d * (float)b->scales[0], minimum = -(dmin * (float)b->minima[0]); break;
         case SD_Q3_K:
         case SD_Q6_K: scale = d * (float)(int8_t)b->scales[h]; break;
         case SD_IQ4_XS: scale = d * (float)(int8_t)b->scales[0]; break;
@@ -236,7 +236,7 @@ static void put_coded(sd_format format, const block* from, uint8_t* to, int lane
     }
     to[lane] = from->scales[0];
     if (coded.n_halves == 2) to[SD_PANEL + lane] = from->scales[1];
-    if (coded.n_halves == 1 && coded.has_minimum) to[SD_PANEL + lane] = from->m[0];
+    if (coded.n_halves == 1 && coded.has_minimum) to[SD_PANEL + lane] = from->minima[0];
 }
 
 void sd_block_put(sd_number number, const uint8_t* row, int b, char* panel, int lane) {

@@ -126,7 +126,8 @@ static size_t lines_of(sd_format format, size_t n_in) {
     }
 }
 
-/* The same of a panel in a format of coded.h, whose bytes lie in lines of 4, 2 or 1 for each lane. */
+/* Copy lane `from_lane` of a panel in a format of coded.h to a lane of another. Bytes lie in lines of 4, 2 or
+ * 1 for each lane. */
 static void copy_coded_lane(sd_format format, size_t n_in, const char* from, int from_lane, char* to,
                             int to_lane) {
     const size_t header = sd_coded_header_bytes(format) / SD_PANEL,
@@ -144,7 +145,7 @@ static void copy_coded_lane(sd_format format, size_t n_in, const char* from, int
     }
 }
 
-/* Copy lane `from_lane` of a panel to a lane of another. */
+/* The same of a panel in any format. */
 static void copy_lane(sd_format format, size_t n_in, const char* from, int from_lane, char* to, int to_lane) {
     int scaled = sd_rows_of(format) == SD_ROWS_CODES;
     if (format >= SD_N_OWN_FORMATS) {

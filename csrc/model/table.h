@@ -1,5 +1,4 @@
-/* A table that is read row by row: embeddings. Row-major, f32 or bf16, or the blocks of a file as they are.
- * */
+/* A table that is read row by row: embeddings. Row-major: f32, bf16, or the blocks of a file as they are. */
 #ifndef SD_TABLE_H
 #define SD_TABLE_H
 
