@@ -23,8 +23,9 @@ from specdec.models.checkpoints.gguf_types import FILE_TYPES, encoded, type_of
 from specdec.models.checkpoints.gguf_writing import NewTensor, write_gguf
 from specdec.models.checkpoints.safetensors_file import write_tensors
 from specdec.models.families import FAMILIES, ConfigReader, Source, model_type_of
-from specdec.models.families.gguf import ARCHITECTURES, Metadata
+from specdec.models.families.gguf import ARCHITECTURES
 from specdec.models.families.gguf_keys import WRITTEN, metadata_of
+from specdec.models.families.gguf_metadata import Metadata
 from specdec.models.json_fields import Fields, read_json_object
 from specdec.models.model import ModelConfig, load
 from specdec.models.number_formats import widened

@@ -14,7 +14,8 @@ from specdec.models.checkpoints.gguf_file import GGUFFile, StoredBlocks, read_gg
 from specdec.models.checkpoints.gguf_formats import stored_tensors
 from specdec.models.checkpoints.matching import canonical_tensors, match_tensors
 from specdec.models.families import FAMILIES, ConfigReader, Family, Source
-from specdec.models.families.gguf import Metadata, architecture_of, settled
+from specdec.models.families.gguf import architecture_of, settled
+from specdec.models.families.gguf_metadata import Metadata
 from specdec.models.json_fields import Fields, as_json
 from specdec.models.number_formats import Dtype
 from specdec.models.tokenizer import resolve_tokenizer, source_side
