@@ -97,8 +97,8 @@ def test_quantising(kind: str) -> None:
     rows[2] = 0.0
     rows[3] = 2.5
     rows[4] += 3.0
-    blocks = _core.quantise(rows, kind)
-    assert _core.quantise(rows, kind, n_threads=3) == blocks
+    blocks = _core.quantise(rows, kind.lower())
+    assert _core.quantise(rows, kind.lower(), n_threads=3) == blocks
     found = gguf.quants.dequantize(np.frombuffer(blocks, np.uint8).reshape(12, -1), Type[kind])
     errors = np.sqrt(np.mean((found - rows) ** 2, axis=1))
     assert (errors[[0, *range(5, 12)]] < ERRORS[kind]).all() and errors[1] < ERRORS[kind] * 1.1e-2
@@ -112,7 +112,9 @@ def test_inputs_of_importance(kind: str) -> None:
     importance[::8] = 1.0
 
     def error(weights: np.ndarray | None) -> float:
-        blocks = np.frombuffer(_core.quantise(rows, kind, importance=weights), np.uint8).reshape(64, -1)
+        blocks = np.frombuffer(_core.quantise(rows, kind.lower(), importance=weights), np.uint8).reshape(
+            64, -1
+        )
         found = gguf.quants.dequantize(blocks, Type[kind])
         return float(np.mean((found - rows)[:, ::8] ** 2))
 
@@ -122,9 +124,9 @@ def test_inputs_of_importance(kind: str) -> None:
 def test_arguments_of_the_quantiser() -> None:
     rows = np.zeros((2, 256), np.float32)
     for given, options, message in (
-        ((rows, "Q3_K"), {}, 'type is "Q3_K", expected'),
-        ((rows[:, :255].copy(), "Q4_K"), {}, "rows have 255 numbers, expected a multiple of 256"),
-        ((rows, "Q4_K"), {"importance": rows[0, :3].copy()}, "importance has 3 numbers, expected 256"),
+        ((rows, "q3_k"), {}, 'type is "q3_k", expected'),
+        ((rows[:, :255].copy(), "q4_k"), {}, "rows have 255 numbers, expected a multiple of 256"),
+        ((rows, "q4_k"), {"importance": rows[0, :3].copy()}, "importance has 3 numbers, expected 256"),
     ):
         with pytest.raises(ValueError, match=message):
             _core.quantise(*given, **options)

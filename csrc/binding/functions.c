@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "blocks.h"
 #include "checksum.h"
 #include "config_dict.h"
 #include "kernels.h"
@@ -140,13 +141,14 @@ static PyObject* quantise(PyObject* module, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"rows", "type", "importance", "n_threads", NULL};
     PyObject *given, *weights = Py_None, *blocks = NULL;
     const char* name;
-    int n_threads = 1, type = 0;
+    int n_threads = 1;
+    sd_number type = SD_Q4_K;
     Py_buffer rows, importance = {0};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Os|$Oi", names, &given, &name, &weights, &n_threads))
         return NULL;
-    while (type < SD_N_K_TYPES && strcmp(sd_k_names[type], name) != 0) type++;
-    if (type == SD_N_K_TYPES)
-        return PyErr_Format(PyExc_ValueError, "type is \"%s\", expected \"Q4_K\", \"Q5_K\" or \"Q6_K\"",
+    while (type <= SD_Q6_K && strcmp(sd_number_names[type], name) != 0) type++;
+    if (type > SD_Q6_K)
+        return PyErr_Format(PyExc_ValueError, "type is \"%s\", expected \"q4_k\", \"q5_k\" or \"q6_k\"",
                             name);
     if (sd_view(given, "rows", 'f', 2, &rows) < 0) return NULL;
     Py_ssize_t n_rows = rows.shape[0], n_in = rows.shape[1];
@@ -161,11 +163,12 @@ static PyObject* quantise(PyObject* module, PyObject* args, PyObject* kwargs) {
     }
     sd_status status = sd_pool_reserve(n_threads);
     if (status == SD_OK)
-        blocks = PyBytes_FromStringAndSize(NULL, n_rows * (n_in / SD_K_BLOCK) * (Py_ssize_t)sd_k_bytes[type]);
+        blocks =
+            PyBytes_FromStringAndSize(NULL, n_rows * (n_in / SD_K_BLOCK) * (Py_ssize_t)sd_number_bytes(type));
     if (blocks != NULL) {
         PyThreadState* saved_thread;
         sd_gil_release(&saved_thread);
-        status = sd_quantise((sd_k_type)type, rows.buf, (int)n_rows, (int)n_in, importance.buf,
+        status = sd_quantise(type, rows.buf, (int)n_rows, (int)n_in, importance.buf,
                              (unsigned char*)PyBytes_AS_STRING(blocks), n_threads);
         sd_gil_take(&saved_thread);
     }

@@ -4,15 +4,13 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "blocks.h"
 #include "half.h"
 #include "interrupt.h"
 #include "pool.h"
 
 #define LANES 8 /* sums side by side, so that compilers take vectors */
 #define MOST 32 /* inputs of a sub-block at most */
-
-const char* const sd_k_names[SD_N_K_TYPES] = {"Q4_K", "Q5_K", "Q6_K"};
-const size_t sd_k_bytes[SD_N_K_TYPES] = {144, 176, 210};
 
 /* To nearest even, of |x| < 2²². */
 static float rounded(float x) { return (x + 12582912.0f) - 12582912.0f; }
@@ -143,7 +141,7 @@ static void put_affine(const float* x, const float* importance, int bits, unsign
     }
     float d = sd_float_from_f16(put_half(out, largest_scale / 63.0f));
     float d_low = sd_float_from_f16(put_half(out + 2, largest_low / 63.0f));
-    memset(out + 4, 0, sd_k_bytes[bits == 4 ? SD_TO_Q4_K : SD_TO_Q5_K] - 4);
+    memset(out + 4, 0, sd_number_bytes(bits == 4 ? SD_Q4_K : SD_Q5_K) - 4);
     for (int s = 0; s < SUBS; s++) {
         scales[s] = nearest(laws[s].scale, d, 63);
         lows[s] = nearest(laws[s].low, d_low, 63);
@@ -178,7 +176,7 @@ static void put_centred(const float* x, const float* importance, unsigned char* 
         scales[s] = best_scale(x + SUB * s, w + SUB * s, SUB, 32.0f);
         if (fabsf(scales[s]) > fabsf(extreme)) extreme = scales[s];
     }
-    memset(out, 0, sd_k_bytes[SD_TO_Q6_K]);
+    memset(out, 0, sd_number_bytes(SD_Q6_K));
     float d = sd_float_from_f16(put_half(out + 208, extreme / -128.0f));
     for (int s = 0; s < SUBS; s++) {
         int scale = d == 0.0f ? 0 : (int)clamped(rounded(scales[s] / d), -128.0f, 127.0f);
@@ -198,7 +196,7 @@ static void put_centred(const float* x, const float* importance, unsigned char* 
 }
 
 typedef struct job {
-    sd_k_type type;
+    sd_number type;
     const float *x, *importance; /* borrowed */
     int n_in;
     unsigned char* out; /* borrowed */
@@ -210,18 +208,19 @@ static void put_rows(void* argument, int thread, int first, int end) {
     const job* j = argument;
     for (int r = j->first + first; r < j->first + end; r++) {
         const float* x = j->x + (ptrdiff_t)r * j->n_in;
-        unsigned char* out = j->out + (ptrdiff_t)r * (j->n_in / SD_K_BLOCK) * (ptrdiff_t)sd_k_bytes[j->type];
-        for (int k = 0; k < j->n_in; k += SD_K_BLOCK, out += sd_k_bytes[j->type]) {
+        unsigned char* out =
+            j->out + (ptrdiff_t)r * (j->n_in / SD_K_BLOCK) * (ptrdiff_t)sd_number_bytes(j->type);
+        for (int k = 0; k < j->n_in; k += SD_K_BLOCK, out += sd_number_bytes(j->type)) {
             const float* importance = j->importance ? j->importance + k : NULL;
-            if (j->type == SD_TO_Q6_K)
+            if (j->type == SD_Q6_K)
                 put_centred(x + k, importance, out);
             else
-                put_affine(x + k, importance, j->type == SD_TO_Q4_K ? 4 : 5, out);
+                put_affine(x + k, importance, j->type == SD_Q4_K ? 4 : 5, out);
         }
     }
 }
 
-sd_status sd_quantise(sd_k_type type, const float* x, int n_rows, int n_in, const float* importance,
+sd_status sd_quantise(sd_number type, const float* x, int n_rows, int n_in, const float* importance,
                       unsigned char* out, int n_threads) {
     enum { PIECE = 1 << 18 }; /* weights between two looks for an interruption */
     job j = {type, x, importance, n_in, out, 0};

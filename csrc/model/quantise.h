@@ -6,23 +6,15 @@
 #ifndef SD_QUANTISE_H
 #define SD_QUANTISE_H
 
-#include <stddef.h>
+#include "pack.h"
 
-#include "status.h"
-
-/* Inputs of a block. */
+/* Inputs of a block of these types. */
 #define SD_K_BLOCK 256
 
-typedef enum sd_k_type { SD_TO_Q4_K, SD_TO_Q5_K, SD_TO_Q6_K, SD_N_K_TYPES } sd_k_type;
-
-/* "Q4_K", …; bytes of a block. */
-extern const char* const sd_k_names[SD_N_K_TYPES];
-extern const size_t sd_k_bytes[SD_N_K_TYPES];
-
-/* x [n_rows, n_in] f32, finite, n_in a multiple of SD_K_BLOCK; importance [n_in] at least 0: weights of the
- * inputs' errors, or NULL: none is worth more than another; out [n_rows, n_in / SD_K_BLOCK] blocks; all
- * borrowed. With n_threads reserved threads. */
-sd_status sd_quantise(sd_k_type type, const float* x, int n_rows, int n_in, const float* importance,
+/* type: SD_Q4_K, SD_Q5_K or SD_Q6_K. x [n_rows, n_in] f32, finite, n_in a multiple of SD_K_BLOCK; importance
+ * [n_in] at least 0: weights of the inputs' errors, or NULL: none is worth more than another; out [n_rows,
+ * n_in / SD_K_BLOCK] blocks; all borrowed. With n_threads reserved threads. */
+sd_status sd_quantise(sd_number type, const float* x, int n_rows, int n_in, const float* importance,
                       unsigned char* out, int n_threads);
 
 #endif

@@ -649,7 +649,7 @@ def quantise(
     importance: NDArray[np.float32] | None = None,
     n_threads: int = 1,
 ) -> bytes:
-    """Rows as blocks of GGUF files, "Q4_K", "Q5_K" or "Q6_K", one row after the other.
+    """Rows as blocks of GGUF files, "q4_k", "q5_k" or "q6_k", one row after the other.
 
     rows : [n_rows, n_in], n_in a multiple of 256.
     importance : weights of the inputs' errors, [n_in].

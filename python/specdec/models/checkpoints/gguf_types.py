@@ -133,7 +133,7 @@ def encoded(
         return half
     if kind in _K_TYPES:
         rows = np.ascontiguousarray(array.reshape(-1, array.shape[-1]))
-        packed = _core.quantise(rows, kind, importance=importance, n_threads=n_threads)
+        packed = _core.quantise(rows, kind.lower(), importance=importance, n_threads=n_threads)
         return np.frombuffer(packed, np.uint8)
     from gguf import GGMLQuantizationType, quants
 
