@@ -246,6 +246,9 @@ def test_arguments(tmp_path: Path) -> None:
     path = specdec.convert(folder, tmp_path / "m.gguf")
     with pytest.raises(InputError, match="is there; expected the path of a new or empty folder"):
         specdec.convert(path, folder)
+    for out in ("m.specdec", "new"):
+        with pytest.raises(InputError, match="importance is given, for .*; expected None, but for a GGUF"):
+            specdec.convert(path, tmp_path / out, importance=path)
 
 
 def test_the_verb(tmp_path: Path) -> None:

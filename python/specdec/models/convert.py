@@ -107,6 +107,8 @@ def convert(
     PosixPath('model-Q8_0.gguf')
     """
     place = check_path("out", out)
+    if importance is not None and place.suffix != ".gguf":
+        raise InputError(f"importance is given, for {place}; expected None, but for a GGUF file")
     if place.suffix == ".specdec":
         return _pack(source, place, type, tokenizer, progress)
     to_gguf = place.suffix == ".gguf"
