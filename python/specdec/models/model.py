@@ -952,10 +952,10 @@ def load(
         The number format of cached keys and values. None: f32 for a model in f32, else bf16.
     prefill : {"rows", "tiles", "blas"}
         What multiplies the rows of prompts and of texts that are scored, or, in an encoder-decoder, of
-        sources. "rows": the row kernels, which compute everything else. "tiles": for models in bf16, int8
-        and int4, weights and activations in bf16 and sums in the order of a tile of Intel's AMX, which is
+        sources. "rows": the row kernels, which compute everything else. "tiles": for models in any format
+        but f32, weights and activations in bf16 and sums in the order of a tile of Intel's AMX, which is
         faster on processors that have it, in bf16 several times. A prompt has bits of its own, the same on
-        every processor; without AMX nothing is gained, and int8 and int4 lose.
+        every processor; without AMX nothing is gained, and models in codes are slower.
         "blas": OpenBLAS, for models in f32 without mixtures of experts. A prompt has bits of its own, which
         differ between kinds of processors (docs/NUMERICS.md), and the matrices of a decoder-only model take
         twice the memory; those of an encoder take no more.
