@@ -30,20 +30,6 @@ typedef struct sd_attention_scratch {
  * may be counting). */
 sd_attention_scratch sd_attention_take(sd_arena* arena, const sd_config* config, int n_slots);
 
-/* The same for attention in the order of tiles (attention_tiles.h), which takes some rows, and some positions
- * that they attend to, at a time. */
-typedef struct sd_attention_tiles {
-    float* queries;       /* [rows, d_head], here and below of any layer */
-    void* prepared;       /* the same, prepared */
-    float* scores;        /* [positions / 32][rows][32] */
-    void* weights;        /* rows of them, prepared */
-    uint16_t* key_panel;  /* of d_head inputs, of positions that do not lie so */
-    uint16_t* value_rows; /* [32][32] values of such positions */
-    uint16_t* values;     /* [value panels][slots / 2][32][2] */
-    float* output;        /* [rows, SD_PANEL · value panels] */
-    float* bias;          /* [rows + positions] biases by distance; NULL where scores have none */
-} sd_attention_tiles;
-
 /* Whose keys the rows attend to. */
 typedef enum sd_attended {
     SD_ATTEND_TEXT, /* rows are the last pending nodes of `cache` */

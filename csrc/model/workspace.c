@@ -1,6 +1,5 @@
 #include "workspace.h"
 
-#include "attention_tiles.h"
 #include "gemm.h"
 #include "library.h"
 

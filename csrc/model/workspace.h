@@ -2,7 +2,7 @@
 #ifndef SD_WORKSPACE_H
 #define SD_WORKSPACE_H
 
-#include "attention.h"
+#include "attention_tiles.h"
 #include "routing.h"
 
 /* What is passed by of a layer, as bits. */
