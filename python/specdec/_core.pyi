@@ -92,7 +92,7 @@ class Model:
     def block_sizes(self) -> tuple[int, ...]:
         """Bytes of the memory of the model, and of that of its encoder."""
     def block(self, i: int, first: int, n: int, /) -> bytes:
-        """Some bytes of a block."""
+        """Bytes [first, first + n) of block i; a ValueError if they are not there."""
     @property
     def layout(self) -> int:
         """What lies where in its blocks, as a number."""
@@ -653,6 +653,8 @@ def quantise(
 
     rows : [n_rows, n_in], n_in a multiple of 256.
     importance : weights of the inputs' errors, [n_in].
+
+    A ValueError for another type or other shapes.
     """
 
 def checksum(data: bytes | memoryview, *, n_threads: int = 1) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from specdec.models.checkpoints.checkpoint import CanonicalTensor, StoredTensors
@@ -43,9 +44,24 @@ _TOGETHER: Final = (
 
 
 def stored_tensors(
-    place: object, sources: list[Source], tensors: Mapping[str, StoredBlocks]
+    place: Path, sources: list[Source], tensors: Mapping[str, StoredBlocks]
 ) -> StoredTensors | None:
-    """The tensors of a file in its own types; None where it holds no blocks of codes."""
+    """The tensors of a file in its own types.
+
+    Parameters
+    ----------
+    place : Path
+        The file, for messages.
+    sources : list of Source
+        Where the tensors of the model come from.
+    tensors : mapping of str to StoredBlocks
+        Those of the file, by name.
+
+    Returns
+    -------
+    StoredTensors or None
+        None where the file holds no blocks of codes.
+    """
     matrices = {
         source.canonical: source
         for source in sources
