@@ -12,6 +12,8 @@
 
 /* Elements that are read together: a block, and a cache line or two of the source. */
 #define TILE SD_BLOCK
+/* Bytes of a row that are asked for before they are read. */
+#define AHEAD 512
 
 /* Numbers that lie side by side. */
 static void read_along(const void* from, sd_number number, int n, float* out) {
@@ -67,100 +69,169 @@ static int is_finite(float x) { return (sd_bits_of_float(x) & 0x7f800000u) != 0x
 
 /* ------------------------------------------------------------------ one tile of up to 32 · 32 */
 
-/* tile[j][i] is row j, input k + i; n inputs (even, but at the end of the row). */
+/* rows[j][i] and columns[i][j] are row j, input k + i; n inputs (even, but at the end of the row). Numbers
+ * are packed by columns: outputs lie side by side in a panel, and are computed several at once. */
 typedef float tile_rows[SD_PANEL][TILE];
+typedef float tile_columns[TILE][SD_PANEL];
 
-static void put_f32(float* panel, tile_rows tile, int k, int n) {
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < SD_PANEL; j++) panel[(size_t)(k + i) * SD_PANEL + j] = tile[j][i];
-}
+/* Vectors that every processor has; a comparison gives lanes of ones or zeros. */
+typedef float four __attribute__((vector_size(16)));
+typedef int32_t four_words __attribute__((vector_size(16)));
+typedef int16_t eight_halves __attribute__((vector_size(16)));
 
-/* Returns the first row with a value that rounds to infinity, else -1. */
-static int put_bf16(uint16_t* panel, tile_rows tile, int k, int n) {
-    int bad = -1;
-    for (int j = SD_PANEL - 1; j >= 0; j--) {
-        for (int i = 0; i < n; i += 2) {
-            uint16_t first = sd_bf16_from_float(tile[j][i]);
-            uint16_t second = i + 1 < n ? sd_bf16_from_float(tile[j][i + 1]) : 0;
-            uint16_t* pair = panel + ((size_t)(k + i) / 2 * SD_PANEL + (size_t)j) * 2;
-            pair[0] = first, pair[1] = second;
-            if ((first & 0x7f80) == 0x7f80 || (second & 0x7f80) == 0x7f80) bad = j;
+static void turn(tile_rows rows, tile_columns columns) {
+    for (int j = 0; j < SD_PANEL; j += 4) {
+        for (int i = 0; i < TILE; i += 4) {
+            four r[4], c[4];
+            for (int l = 0; l < 4; l++) memcpy(&r[l], &rows[j + l][i], sizeof r[l]);
+            four low02 = __builtin_shufflevector(r[0], r[2], 0, 4, 1, 5);
+            four low13 = __builtin_shufflevector(r[1], r[3], 0, 4, 1, 5);
+            four high02 = __builtin_shufflevector(r[0], r[2], 2, 6, 3, 7);
+            four high13 = __builtin_shufflevector(r[1], r[3], 2, 6, 3, 7);
+            c[0] = __builtin_shufflevector(low02, low13, 0, 4, 1, 5);
+            c[1] = __builtin_shufflevector(low02, low13, 2, 6, 3, 7);
+            c[2] = __builtin_shufflevector(high02, high13, 0, 4, 1, 5);
+            c[3] = __builtin_shufflevector(high02, high13, 2, 6, 3, 7);
+            for (int l = 0; l < 4; l++) memcpy(&columns[i + l][j], &c[l], sizeof c[l]);
         }
     }
-    return bad;
 }
 
-/* q = x / scale to nearest even, 0 for scale 0. Adding 1.5 · 2²³ leaves the integer in the low bits. */
-static void quantise(const float* x, float scale, int lowest, int highest, int* q) {
-    float inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
-    for (int i = 0; i < SD_BLOCK; i++) {
-        float v = x[i] * inverse;
-        v = v<(float)lowest ? (float)lowest : v>(float) highest ? (float)highest : v;
-        q[i] = (int)(sd_bits_of_float(v + 12582912.0f) - 0x4b400000u);
+/* Is a number NaN or infinite? */
+static int has_wild(tile_columns columns) {
+    int32_t most = 0; /* as whole numbers with sign, which vectors compare in every set */
+    for (int i = 0; i < TILE; i++) {
+        for (int j = 0; j < SD_PANEL; j++) {
+            int32_t bits = (int32_t)(sd_bits_of_float(columns[i][j]) & 0x7fffffffu);
+            most = bits > most ? bits : most;
+        }
     }
+    return most >= 0x7f800000;
 }
 
-static float largest_magnitude(const float* x) {
-    int32_t largest = 0; /* as whole numbers with sign, which vectors compare in every set */
-    for (int i = 0; i < SD_BLOCK; i++) {
-        int32_t bits = (int32_t)(sd_bits_of_float(x[i]) & 0x7fffffffu);
-        largest = bits > largest ? bits : largest;
+static int put_f32(float* panel, tile_columns columns, int k, int n) {
+    memcpy(panel + (size_t)k * SD_PANEL, columns, (size_t)n * sizeof columns[0]);
+    return has_wild(columns) ? 0 : -1;
+}
+
+static int put_bf16(uint16_t* panel, tile_columns columns, int k, int n) {
+    uint32_t* pairs = (uint32_t*)(void*)panel + (size_t)k / 2 * SD_PANEL;
+    uint32_t wild[SD_PANEL] = {0};
+    for (int i = 0; i < n; i += 2, pairs += SD_PANEL) {
+        for (int j = 0; j < SD_PANEL; j++) {
+            uint32_t first = sd_bf16_from_float(columns[i][j]),
+                     second = sd_bf16_from_float(columns[i + 1][j]);
+            wild[j] |= ((first & 0x7f80) == 0x7f80) | ((second & 0x7f80) == 0x7f80);
+            pairs[j] = first | second << 16;
+        }
     }
-    return sd_float_from_bits((uint32_t)largest);
+    for (int j = 0; j < SD_PANEL; j++)
+        if (wild[j]) return j;
+    return has_wild(columns) ? 0 : -1;
 }
 
-/* Four bytes at once. */
-static void put_word(uint8_t* at, const int bytes[4]) {
-    const uint8_t word[4] = {(uint8_t)bytes[0], (uint8_t)bytes[1], (uint8_t)bytes[2], (uint8_t)bytes[3]};
-    memcpy(at, word, sizeof word);
+static inline four_words words_at(const float* from) {
+    four_words words;
+    memcpy(&words, from, sizeof words);
+    return words;
 }
 
-/* Returns the first row whose scale is infinite, else -1. */
-static int put_int8(uint8_t* block, tile_rows tile) {
+/* Of four outputs, the magnitude of the largest of their numbers and that number, the first of equal ones, as
+ * bits: whole numbers compare as magnitudes do, and NaN is the largest. */
+typedef struct extremes {
+    four_words magnitude, number;
+} extremes;
+
+static inline extremes extremes_of(tile_columns columns, int at) {
+    extremes found = {words_at(&columns[0][at]) & 0x7fffffff, words_at(&columns[0][at])};
+    for (int i = 1; i < SD_BLOCK; i++) {
+        four_words number = words_at(&columns[i][at]), magnitude = number & 0x7fffffff;
+        four_words larger = magnitude > found.magnitude;
+        found.magnitude = (magnitude & larger) | (found.magnitude & ~larger);
+        found.number = (number & larger) | (found.number & ~larger);
+    }
+    return found;
+}
+
+/* The scales of four outputs, number / divisor as f16 (sd_f16_from_float), and 1 / scale, 0 for scale 0; the
+ * first output whose scale is infinite, or -1. */
+static inline int put_scales(four_words numbers, float divisor, uint16_t* scales, four* inverses) {
+    four_words wanted = (four_words)((four)numbers / divisor);
+    four_words magnitude = wanted & 0x7fffffff, sign = wanted & ~0x7fffffff;
+    four_words infinite = magnitude >= 0x477ff000, subnormal = magnitude < 0x38800000;
+    four_words small = (four_words)((four)magnitude + 0.5f) - 0x3f000000;
+    four_words rounded = (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13;
+    four_words half = (small & subnormal) | (rounded & ~subnormal);
+    four scale = (four)((four_words)((four)(half << 13) * 0x1p112f) | sign);
+    *inverses = (four)((four_words)(1.0f / scale) & (half != 0));
+    half |= sign >> 16;
+    for (int j = 0; j < 4; j++) scales[j] = (uint16_t)half[j];
+    for (int j = 0; j < 4; j++)
+        if (infinite[j]) return j;
+    return -1;
+}
+
+/* The codes of inputs `low` and `high` of four outputs, in the low and the high half of a word: number ·
+ * inverse to nearest even, cut off. Adding 1.5 · 2²³ leaves the code in the low bits: where a scale is not 0,
+ * no number is more than 1.5 times what its largest code means. */
+static inline eight_halves codes_of(const float* low, const float* high, four inverses, int lowest,
+                                    int highest) {
+    const float shift = 12582912.0f;
+    four_words a = (four_words)((four)words_at(low) * inverses + shift);
+    four_words b = (four_words)((four)words_at(high) * inverses + shift);
+    eight_halves codes = (eight_halves)((a & 0xffff) | b << 16);
+    const eight_halves least = (eight_halves){0} + (int16_t)lowest,
+                       most = (eight_halves){0} + (int16_t)highest;
+    eight_halves below = codes < least;
+    eight_halves above = codes > most;
+    return (least & below) | (most & above) | (codes & ~(below | above));
+}
+
+static int put_int8(uint8_t* block, tile_columns columns) {
     uint16_t* scales = (uint16_t*)(void*)(block + SD_BLOCK * SD_PANEL);
-    for (int j = 0; j < SD_PANEL; j++) {
-        scales[j] = sd_f16_from_float(largest_magnitude(tile[j]) / 127.0f);
-        float scale = sd_float_from_f16(scales[j]);
-        if (!is_finite(scale)) return j;
-        int q[SD_BLOCK];
-        quantise(tile[j], scale, -127, 127, q);
-        for (int i = 0; i < SD_BLOCK; i++) q[i] += 128;
-        for (int i = 0; i < SD_BLOCK; i += 4) put_word(block + i * SD_PANEL + 4 * j, q + i);
-    }
-    return -1;
-}
-
-static int put_int4(uint8_t* block, tile_rows tile) {
-    uint16_t* scales = (uint16_t*)(void*)(block + SD_BLOCK * SD_PANEL / 2);
-    for (int j = 0; j < SD_PANEL; j++) {
-        /* −8 is the code that reaches furthest: the largest element, with its sign, gets it */
-        float largest = largest_magnitude(tile[j]), extreme = 0.0f;
-        for (int i = SD_BLOCK - 1; i >= 0; i--)
-            if (fabsf(tile[j][i]) == largest) extreme = tile[j][i];
-        scales[j] = sd_f16_from_float(extreme / -8.0f);
-        float scale = sd_float_from_f16(scales[j]);
-        if (!is_finite(scale)) return j;
-        int q[SD_BLOCK];
-        quantise(tile[j], scale, -8, 7, q);
-        for (int i = 0; i < SD_BLOCK; i++) q[i] += 8;
-        for (int s = 0; s < 4; s++) {
-            int both[4];
-            for (int i = 0; i < 4; i++) both[i] = q[8 * s + i] | q[8 * s + 4 + i] << 4;
-            put_word(block + 4 * SD_PANEL * s + 4 * j, both);
+    for (int at = 0; at < SD_PANEL; at += 4) {
+        four inverses;
+        int bad = put_scales(extremes_of(columns, at).magnitude, 127.0f, scales + at, &inverses);
+        if (bad >= 0) return at + bad;
+        for (int i = 0; i < SD_BLOCK; i += 4) {
+            eight_halves even = codes_of(&columns[i][at], &columns[i + 2][at], inverses, -127, 127) + 128;
+            eight_halves odd = codes_of(&columns[i + 1][at], &columns[i + 3][at], inverses, -127, 127) + 128;
+            eight_halves word = even | odd << 8;
+            memcpy(block + i * SD_PANEL + 4 * at, &word, sizeof word);
         }
     }
     return -1;
 }
 
-/* Pack inputs k … k + n of the tile into the panel; the first row that cannot be packed, or -1. */
-static int put_tile(sd_format format, char* panel, tile_rows tile, int k, int n) {
+static int put_int4(uint8_t* block, tile_columns columns) {
+    uint16_t* scales = (uint16_t*)(void*)(block + SD_BLOCK * SD_PANEL / 2);
+    for (int at = 0; at < SD_PANEL; at += 4) {
+        /* −8 is the code that reaches furthest: the largest element, with its sign, gets it */
+        four inverses;
+        int bad = put_scales(extremes_of(columns, at).number, -8.0f, scales + at, &inverses);
+        if (bad >= 0) return at + bad;
+        for (int s = 0; s < 4; s++) {
+            eight_halves word = {0};
+            for (int l = 0; l < 4;
+                 l++) { /* inputs l and l + 2 of the low, then of the high halves of bytes */
+                int i = 8 * s + (l & 1) + 2 * (l & 2), left = 8 * (l & 1) + 2 * (l & 2);
+                word |= (codes_of(&columns[i][at], &columns[i + 2][at], inverses, -8, 7) + 8) << left;
+            }
+            memcpy(block + 4 * SD_PANEL * s + 4 * at, &word, sizeof word);
+        }
+    }
+    return -1;
+}
+
+/* Pack inputs k … k + n of the tile into the panel; -1, or some row if one cannot be packed. */
+static int put_tile(sd_format format, char* panel, tile_columns columns, int k, int n) {
     switch (format) {
-    case SD_FORMAT_F32: put_f32((float*)(void*)panel, tile, k, n); return -1;
-    case SD_FORMAT_BF16: return put_bf16((uint16_t*)(void*)panel, tile, k, n);
+    case SD_FORMAT_F32: return put_f32((float*)(void*)panel, columns, k, n);
+    case SD_FORMAT_BF16: return put_bf16((uint16_t*)(void*)panel, columns, k, n);
     case SD_FORMAT_INT8:
-        return put_int8((uint8_t*)panel + (size_t)(k / SD_BLOCK) * SD_INT8_BLOCK_BYTES, tile);
+        return put_int8((uint8_t*)panel + (size_t)(k / SD_BLOCK) * SD_INT8_BLOCK_BYTES, columns);
     case SD_FORMAT_INT4:
-        return put_int4((uint8_t*)panel + (size_t)(k / SD_BLOCK) * SD_INT4_BLOCK_BYTES, tile);
+        return put_int4((uint8_t*)panel + (size_t)(k / SD_BLOCK) * SD_INT4_BLOCK_BYTES, columns);
     default: break;
     }
     return -1;
@@ -180,29 +251,37 @@ static void read_tile(const sd_source* source, int r, int n_rows, int k, int n, 
         }
         return;
     }
-    for (int j = 0; j < n_rows; j++) sd_source_read(source, r + j, k, n, tile[j]);
+    for (int j = 0; j < n_rows; j++) {
+        const char* at = (const char*)source->data + (r + j) * source->row_stride + k * source->col_stride;
+        __builtin_prefetch(at + AHEAD); /* the hardware follows fewer streams than there are rows */
+        sd_source_read(source, r + j, k, n, tile[j]);
+    }
+}
+
+/* Report the first value of a tile that is not finite, else the block of a row that cannot be packed. */
+static void report_tile(job* j, tile_rows rows, int r, int k, int bad_row) {
+    for (int row = 0; row < SD_PANEL; row++) {
+        for (int i = 0; i < TILE; i++) {
+            if (is_finite(rows[row][i])) continue;
+            report(j, (long)(r + row) * j->matrix->n_in + k + i);
+            return;
+        }
+    }
+    report(j, (long)(r + bad_row) * j->matrix->n_in + k);
 }
 
 static void pack_by_tiles(job* j, const sd_place* panel, int r, int n_rows) {
-    const sd_matrix* matrix = j->matrix;
-    tile_rows tile;
-    for (int k = 0; k < matrix->n_in; k += TILE) {
-        int n = matrix->n_in - k < TILE ? matrix->n_in - k : TILE;
-        read_tile(j->source, r, n_rows, k, n, tile);
-        for (int row = 0; row < n_rows; row++) {
-            int bad = 0;
-            for (int i = 0; i < TILE; i++) bad |= !is_finite(tile[row][i]);
-            for (int i = 0; bad && i < n; i++) {
-                if (is_finite(tile[row][i])) continue;
-                report(j, (long)(r + row) * matrix->n_in + k + i);
-                return;
-            }
-        }
-        int bad_row = put_tile(panel->format, panel->at, tile, k, n);
-        if (bad_row >= 0) {
-            report(j, (long)(r + bad_row) * matrix->n_in + k);
-            return;
-        }
+    tile_rows rows;
+    tile_columns columns;
+    int n_in = j->matrix->n_in;
+    for (int k = 0; k < n_in; k += TILE) {
+        int n = n_in - k < TILE ? n_in - k : TILE;
+        read_tile(j->source, r, n_rows, k, n, rows);
+        turn(rows, columns);
+        int bad_row = put_tile(panel->format, panel->at, columns, k, n);
+        if (bad_row < 0) continue;
+        report_tile(j, rows, r, k, bad_row);
+        return;
     }
 }
 
