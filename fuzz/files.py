@@ -432,8 +432,40 @@ _LEARNT: dict[str, Callable[[specdec.Model], LearntWeights]] = {
     ),
 }
 
+
+def _converted(file: str, to: str | None, **sizes: int) -> Files:
+    """One file that the package writes of a folder of random weights."""
+    n_vocab = 4 + len(_LETTERS) + 1
+    config = _CONFIG | {"vocab_size": n_vocab, "num_hidden_layers": 1} | sizes
+    d, ff, rng = config["hidden_size"], config["intermediate_size"], np.random.default_rng(5)
+    tensors = {
+        "model.embed_tokens.weight": _array(rng, n_vocab, d), "lm_head.weight": _array(rng, n_vocab, d),
+        "model.norm.weight": _array(rng, d),
+    }  # fmt: skip
+    for name, *shape in (
+        ("input_layernorm", d), ("post_attention_layernorm", d), ("self_attn.q_proj", d, d),
+        ("self_attn.k_proj", d // HEADS, d), ("self_attn.v_proj", d // HEADS, d), ("self_attn.o_proj", d, d),
+        ("mlp.gate_proj", ff, d), ("mlp.up_proj", ff, d), ("mlp.down_proj", d, ff),
+    ):  # fmt: skip
+        tensors[f"model.layers.0.{name}.weight"] = _array(rng, *shape)
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made) / "folder"
+        folder.mkdir()
+        for name, data in (
+            ("config.json", _json(config)), ("model.safetensors", safetensors(tensors)),
+            ("tokenizer.json", _json(_bpe_tokenizer())),
+        ):  # fmt: skip
+            (folder / name).write_bytes(data)
+        return {file: specdec.convert(folder, Path(made) / file, to, progress=False).read_bytes()}
+
+
+_FILES = {"gguf": "model.gguf", "gguf_mixture": "model.gguf", "packed": "model.specdec"}
+
 _WRITERS: dict[str, Callable[[], Files]] = (
     {
+        "gguf": lambda: _converted("model.gguf", "Q8_0", hidden_size=32, intermediate_size=32),
+        "gguf_mixture": lambda: _converted("model.gguf", "Q4_K_M", hidden_size=256, intermediate_size=256),
+        "packed": lambda: _converted("model.specdec", "int8", hidden_size=32, intermediate_size=32),
         "llama": _llama,
         "metaspace": _metaspace,
         "shards": _shards,
@@ -507,7 +539,7 @@ def use(kind: str, folder: Path) -> None:
     if kind == "llama2c":
         model = specdec.load(folder / "model.bin", tokenizer=folder / "tok.bin", n_threads=1)
     else:
-        model = specdec.load(folder, n_threads=1)
+        model = specdec.load(folder / _FILES.get(kind, ""), n_threads=1)
     repr(model)
     if model.config.encoder is not None:
         _read(model)
