@@ -143,7 +143,7 @@ def test_one_tensor_is_in_memory_at_a_time(make_llama, tmp_path):
     """From the loaders to the core, which is given the tensors one by one."""
     for path in (make_llama(), write_llama2c(tmp_path / "model.bin")):
         checkpoint, before = open_checkpoint(path), None
-        for tensor in _counted(_checked(checkpoint), None):
+        for tensor in _counted(_checked(checkpoint, None), None):
             assert before is None or before() is None
             before = weakref.ref(tensor[1] if tensor[1].base is None else tensor[1].base)
             del tensor
