@@ -73,10 +73,12 @@ static inline void sd_store_halves(__m512i sums, __m512i base, __m512 scale, sd_
     _mm512_storeu_si512(halves + 4, _mm512_permutex2var_epi64(even, second, odd));
 }
 
-/* 16 blocks of 32 numbers at from[0 … 15], borrowed: their codes [16][32], blocks [16] and halves [16].
- * offset8: that of the table (row_block.h). */
-static inline void sd_quantise_16(int offset8, const float* const* from, int8_t* codes, sd_row_block* blocks,
-                                  sd_row_halves* halves) {
+/* 16 blocks of 32 numbers at from[0 … 15], borrowed: their codes [16][32], blocks [16] and, with
+ * with_halves, halves [16]. offset8: that of the table (row_block.h). */
+static inline __attribute__((always_inline)) void sd_quantise_16(const int with_halves, int offset8,
+                                                                 const float* const* from, int8_t* codes,
+                                                                 sd_row_block* blocks,
+                                                                 sd_row_halves* halves) {
     __m512 largest[16];
     for (int i = 0; i < 16; i++)
         largest[i] = _mm512_max_ps(_mm512_abs_ps(_mm512_loadu_ps(from[i])),
@@ -120,6 +122,7 @@ static inline void sd_quantise_16(int offset8, const float* const* from, int8_t*
     sd_store_blocks(_mm512_sub_epi32(base, _mm512_mullo_epi32(sum, _mm512_set1_epi32(offset8))),
                     _mm512_sub_epi32(base, _mm512_slli_epi32(sum, 3)), base, _mm512_castps_si512(scaled),
                     blocks);
+    if (!with_halves) return;
     sd_store_halves(low, _mm512_permutexvar_epi32(twice, base),
                     _mm512_castsi512_ps(_mm512_permutexvar_epi32(twice, scale)), halves);
     sd_store_halves(high, _mm512_permutexvar_epi32(behind, base),

@@ -106,12 +106,31 @@ static inline size_t sd_panel_bytes(sd_format format, size_t n_in) {
 }
 
 /* What a row of activations is made when it is prepared for products: floats, rounded floats, or codes with a
- * scale for each block (row_block.h). */
-typedef enum sd_row_kind { SD_ROWS_F32, SD_ROWS_BF16, SD_ROWS_CODES, SD_N_ROW_KINDS } sd_row_kind;
+ * scale for each block, without or with sums of the halves of blocks (row_block.h). */
+typedef enum sd_row_kind {
+    SD_ROWS_F32,
+    SD_ROWS_BF16,
+    SD_ROWS_CODES,
+    SD_ROWS_HALVES,
+    SD_N_ROW_KINDS
+} sd_row_kind;
 
 /* The kind of rows that panels of a format are multiplied with. */
 static inline sd_row_kind sd_rows_of(sd_format format) {
-    return format == SD_FORMAT_F32 ? SD_ROWS_F32 : format == SD_FORMAT_BF16 ? SD_ROWS_BF16 : SD_ROWS_CODES;
+    switch (format) {
+    case SD_FORMAT_F32: return SD_ROWS_F32;
+    case SD_FORMAT_BF16: return SD_ROWS_BF16;
+    case SD_FORMAT_Q2_K:
+    case SD_FORMAT_Q3_K:
+    case SD_FORMAT_Q6_K: return SD_ROWS_HALVES;
+    default: return SD_ROWS_CODES;
+    }
+}
+
+/* Whether panels of a format may be multiplied with rows of this kind: codes may have sums that go unused. */
+static inline int sd_rows_suit(sd_row_kind rows, sd_format format) {
+    sd_row_kind own = sd_rows_of(format);
+    return rows == own || (rows == SD_ROWS_HALVES && own == SD_ROWS_CODES);
 }
 
 /* Bytes that one row of activations takes when prepared for a product: at most. */

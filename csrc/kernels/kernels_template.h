@@ -441,7 +441,7 @@ static const sd_kernels NAME(table) = {
                    .block_rows = {MAX_ROWS, MAX_ROWS, MAX_ROWS_DOT, MAX_ROWS_DOT},
                    .tiles_from = {SD_NEVER, SD_NEVER, SD_NEVER, SD_NEVER},
                    .floats_from = {SD_NEVER, SD_NEVER, SD_NEVER, SD_NEVER}},
-    .prepare = {NAME(prepare_f32), NAME(prepare_bf16), NAME(prepare_codes)},
+    .prepare = {NAME(prepare_f32), NAME(prepare_bf16), NAME(prepare_codes), NAME(prepare_halves)},
     .panel = {NAME(panel_f32), NAME(panel_bf16), NAME(panel_int8), NAME(panel_int4),
               SD_CODED_FORMATS(PANEL_ENTRY)},
     .prepare_tiles = NAME(prepare_tiles),

@@ -63,8 +63,10 @@ INLINE int block_exponent(float largest) {
     return exponent > 100 ? 100 : exponent; /* larger ones saturate: the sum must stay a float */
 }
 
-/* One block of n numbers, up to 32. */
-INLINE void quantise(const float* x, int n, int8_t* codes, sd_row_block* block, sd_row_halves* halves) {
+/* One block of n numbers, up to 32. with_halves, here and below, is constant where this is inlined; without
+ * it `halves` is not written. */
+INLINE void quantise(const int with_halves, const float* x, int n, int8_t* codes, sd_row_block* block,
+                     sd_row_halves* halves) {
     vec a, b = v_set1(0.0f);
     if (n == SD_BLOCK) {
         a = v_load(x), b = v_load(x + SD_LANES);
@@ -81,13 +83,14 @@ INLINE void quantise(const float* x, int n, int8_t* codes, sd_row_block* block, 
     float scale = sd_float_from_bits((uint32_t)(127 + e) << 23);
     *block = (sd_row_block){base - OFFSET8 * sum, base - OFFSET4 * sum, sd_float_from_bits((uint32_t)base),
                             (float)sum * scale};
-    *halves = (sd_row_halves){{base - 32 * sums[0], base - 32 * sums[1]},
-                              {(float)sums[0] * scale, (float)sums[1] * scale}};
+    if (with_halves)
+        *halves = (sd_row_halves){{base - 32 * sums[0], base - 32 * sums[1]},
+                                  {(float)sums[0] * scale, (float)sums[1] * scale}};
 }
 
 /* n whole blocks that lie ldx floats apart, to places that lie `step` blocks apart. */
-INLINE void quantise_all(int n, const float* x, ptrdiff_t ldx, int8_t* codes, sd_row_block* blocks,
-                         sd_row_halves* halves, ptrdiff_t step) {
+INLINE void quantise_all(const int with_halves, int n, const float* x, ptrdiff_t ldx, int8_t* codes,
+                         sd_row_block* blocks, sd_row_halves* halves, ptrdiff_t step) {
 #ifdef SD_BLOCKS_AT_ONCE
     enum { AT_ONCE = SD_BLOCKS_AT_ONCE, FEW = 6 }; /* a few are sooner done one by one */
     for (int n_here; n > FEW; n -= n_here) {
@@ -99,24 +102,25 @@ INLINE void quantise_all(int n, const float* x, ptrdiff_t ldx, int8_t* codes, sd
         for (int i = 0; i < AT_ONCE; i++) from[i] = x + (i < n_here ? i : n_here - 1) * ldx;
         x += n_here * ldx;
         if (n_here == AT_ONCE && step == 1) { /* the places follow each other */
-            sd_quantise_16(OFFSET8, from, codes, blocks, halves);
+            sd_quantise_16(with_halves, OFFSET8, from, codes, blocks, halves);
             codes += AT_ONCE * SD_BLOCK, blocks += AT_ONCE, halves += AT_ONCE;
             continue;
         }
-        sd_quantise_16(OFFSET8, from, of_all, made, made_halves);
+        sd_quantise_16(with_halves, OFFSET8, from, of_all, made, made_halves);
         for (int i = 0; i < n_here; i++, codes += step * SD_BLOCK, blocks += step, halves += step) {
             memcpy(codes, of_all + i * SD_BLOCK, SD_BLOCK);
             *blocks = made[i];
-            *halves = made_halves[i];
+            if (with_halves) *halves = made_halves[i];
         }
     }
 #endif
     for (; n > 0; n--, x += ldx, codes += step * SD_BLOCK, blocks += step, halves += step)
-        quantise(x, SD_BLOCK, codes, blocks, halves);
+        quantise(with_halves, x, SD_BLOCK, codes, blocks, halves);
 }
 
 /* Blocks of rows or of inputs together, whichever way leaves fewer groups that are not full. */
-static void NAME(prepare_codes)(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out) {
+INLINE void prepare_quantised(const int with_halves, sd_part part, const float* x, ptrdiff_t ldx, int n_in,
+                              void* out) {
     enum { GROUP = 16 };
     int n_whole = part.n_inputs / SD_BLOCK, rest = part.n_inputs % SD_BLOCK;
     ptrdiff_t at = (ptrdiff_t)part.input / SD_BLOCK * part.n_all + part.row, n_all = part.n_all;
@@ -125,12 +129,21 @@ static void NAME(prepare_codes)(sd_part part, const float* x, ptrdiff_t ldx, int
     sd_row_halves* halves = sd_row_halves_of(out, part.n_all, n_in) + at;
     int by_rows = (part.n_rows + GROUP - 1) / GROUP * n_whole <= (n_whole + GROUP - 1) / GROUP * part.n_rows;
     for (int i = 0; by_rows && i < n_whole; i++)
-        quantise_all(part.n_rows, x + i * SD_BLOCK, ldx, codes + i * n_all * SD_BLOCK, blocks + i * n_all,
-                     halves + i * n_all, 1);
+        quantise_all(with_halves, part.n_rows, x + i * SD_BLOCK, ldx, codes + i * n_all * SD_BLOCK,
+                     blocks + i * n_all, halves + i * n_all, 1);
     for (int m = 0; !by_rows && m < part.n_rows; m++)
-        quantise_all(n_whole, x + m * ldx, SD_BLOCK, codes + (ptrdiff_t)m * SD_BLOCK, blocks + m, halves + m,
-                     n_all);
+        quantise_all(with_halves, n_whole, x + m * ldx, SD_BLOCK, codes + (ptrdiff_t)m * SD_BLOCK, blocks + m,
+                     halves + m, n_all);
     for (int m = 0; rest > 0 && m < part.n_rows; m++)
-        quantise(x + m * ldx + (ptrdiff_t)n_whole * SD_BLOCK, rest, codes + (n_whole * n_all + m) * SD_BLOCK,
-                 blocks + n_whole * n_all + m, halves + n_whole * n_all + m);
+        quantise(with_halves, x + m * ldx + (ptrdiff_t)n_whole * SD_BLOCK, rest,
+                 codes + (n_whole * n_all + m) * SD_BLOCK, blocks + n_whole * n_all + m,
+                 halves + n_whole * n_all + m);
+}
+
+static void NAME(prepare_codes)(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out) {
+    prepare_quantised(0, part, x, ldx, n_in, out);
+}
+
+static void NAME(prepare_halves)(sd_part part, const float* x, ptrdiff_t ldx, int n_in, void* out) {
+    prepare_quantised(1, part, x, ldx, n_in, out);
 }

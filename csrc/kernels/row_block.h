@@ -19,7 +19,7 @@ typedef struct sd_row_block {
     float sum;      /* 2^e · Σ codes */
 } sd_row_block;
 
-/* The same of the halves of a block, 16 inputs each. */
+/* The same of the halves of a block, 16 inputs each: in rows of the kind SD_ROWS_HALVES. */
 typedef struct sd_row_halves {
     int32_t start[2]; /* the bits of 1.5 · 2^(23 + e), less 32 · Σ codes */
     float sum[2];     /* 2^e · Σ codes */

@@ -38,6 +38,8 @@ static void place_panels(const sd_matrix* m, const sd_matrix_part* parts, int n_
 sd_matrix sd_matrix_take_parts(sd_arena* arena, const sd_matrix_part* parts, int n_parts, sd_layout layout,
                                int n_out, int n_in, int group) {
     sd_matrix m = {.n_out = n_out, .n_in = n_in, .group = group, .rows = sd_rows_of(parts[0].format)};
+    for (int i = 1; i < n_parts; i++)
+        if (sd_rows_of(parts[i].format) > m.rows) m.rows = sd_rows_of(parts[i].format);
     m.near = arena->base != NULL && arena->size < SHARED_CACHE;
     if (layout & SD_LAYOUT_PANELS) {
         m.panels = sd_arena_take(arena, (size_t)sd_matrix_panels(n_out), sizeof *m.panels);
@@ -183,7 +185,7 @@ static int in_tiles(sd_engine engine, sd_row_kind kind) {
 static size_t row_bytes(sd_engine engine, sd_row_kind kind, int n_in) {
     size_t n_blocks = sd_blocks((size_t)n_in);
     if (in_tiles(engine, kind)) return n_blocks * SD_BLOCK * 2;
-    return kind == SD_ROWS_CODES ? n_blocks * (SD_BLOCK + sizeof(sd_row_block))
+    return kind >= SD_ROWS_CODES ? n_blocks * (SD_BLOCK + sizeof(sd_row_block))
                                  : sd_prepared_bytes((size_t)n_in);
 }
 

@@ -29,7 +29,7 @@ typedef struct sd_matrix {
     int n_out, n_in;
     int group;        /* panels that one thread computes together: 2 for gate and up, else 1 */
     int near;         /* the whole model is so small that it stays in a cache between forwards */
-    sd_row_kind rows; /* what rows are prepared as for its products: all of its panels want the same */
+    sd_row_kind rows; /* what rows are prepared as for its products: suits all of its panels */
     sd_place* panels; /* [n_panels], adjacent, owned by the model's arena; NULL: it is only plain */
     float* plain;     /* [n_out, n_in] row-major, owned by the model's arena; NULL: it is only packed */
 } sd_matrix;

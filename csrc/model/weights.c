@@ -312,6 +312,10 @@ static sd_status check_target(const sd_config* c, const sd_model* target) {
  * kind? */
 static sd_status check_rows(sd_model* model) {
     const sd_config* c = &model->config;
+    /* The cross-attention of all layers has the rows of the first. */
+    for (int l = 1; l < c->n_layer; l++)
+        if (model->layers[l].cross_kv.rows > model->layers[0].cross_kv.rows)
+            model->layers[0].cross_kv.rows = model->layers[l].cross_kv.rows;
     for (int i = 0; i < sd_tensor_count(c); i++) {
         sd_tensor_spec spec;
         sd_tensor_at(c, i, &spec);
@@ -320,7 +324,7 @@ static sd_status check_rows(sd_model* model) {
         sd_row_kind kind = to.matrix->rows;
         if (spec.role == SD_CROSS_K || spec.role == SD_CROSS_V) kind = model->layers[0].cross_kv.rows;
         sd_format format = to.matrix->panels[to.rows.first / SD_PANEL].format;
-        if (sd_rows_of(format) != kind)
+        if (!sd_rows_suit(kind, format))
             return sd_fail(
                 SD_ERR_VALUE,
                 "tensor %s: is in %s, expected a format whose rows are those of the tensors that it is "
