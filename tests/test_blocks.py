@@ -46,6 +46,16 @@ def test_products_have_the_bits_of_the_specification(kind, engine):
         np.testing.assert_array_equal(found, expected[:n_rows], err_msg=f"{n_rows} rows")
 
 
+@pytest.mark.parametrize("kind", ["q4_k", "q5_k", "q6_k", "q2_k"])
+def test_panels_of_several_parts(kind):
+    """Inputs that take several parts of a panel, the last one smaller, by each way of multiplying."""
+    rng = np.random.default_rng(4)
+    x, raw = rows(rng, 31, 2304), random_blocks(rng, kind, 33, 2304)
+    expected = reference.product(x, raw, kind)
+    for n_rows in (1, 8, 13, 25, 31):
+        np.testing.assert_array_equal(_core.product(x[:n_rows], raw, kind), expected[:n_rows])
+
+
 @IN_EACH_TYPE
 def test_scales_at_their_limits(kind):
     """The largest and smallest numbers of f16, zeros of both signs; the smallest exponents of mxfp4."""
@@ -80,6 +90,8 @@ def test_rows_of_part_of_a_block_are_refused():
 CHECK = """
 import sys; sys.path.insert(0, sys.argv[1])
 import test_blocks as t
+for kind in ("q4_k", "q5_k", "q6_k"):
+    t.test_panels_of_several_parts(kind)
 for kind in t.TYPES:
     t.test_products_have_the_bits_of_the_specification(kind, "rows")
     t.test_products_have_the_bits_of_the_specification(kind, "tiles")

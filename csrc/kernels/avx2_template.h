@@ -129,7 +129,11 @@ typedef __m256i iunit;
 #define u_set1(f) _mm256_set1_ps(f)
 #define u_sub(a, b) _mm256_sub_ps(a, b)
 #define u_fma(a, b, c) _mm256_fmadd_ps(a, b, c)
+#define u_fnma(a, b, c) _mm256_fnmadd_ps(a, b, c)
+#define u_mul(a, b) _mm256_mul_ps(a, b)
 #define u_half(p) _mm256_cvtph_ps(_mm_loadu_si128((const void*)(p)))
+#define u_bytes(p) _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const void*)(p))))
+#define u_signed_bytes(p) _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const void*)(p))))
 #define i_set1(i) _mm256_set1_epi32(i)
 #define u_of_bits(i) _mm256_castsi256_ps(i)
 #define OFFSET4 8
@@ -142,6 +146,12 @@ static inline __m256i c4_high(const uint8_t* p) {
     return _mm256_and_si256(codes, _mm256_set1_epi8(15));
 }
 #define c4_load(p) _mm256_loadu_si256((const void*)(p))
+static inline __attribute__((always_inline)) codes4 c4_with(codes4 codes, const uint8_t* p, const int left,
+                                                            const int mask) {
+    __m256i plane = _mm256_loadu_si256((const void*)p);
+    plane = left < 0 ? _mm256_srli_epi16(plane, -left) : _mm256_slli_epi16(plane, left);
+    return _mm256_or_si256(codes, _mm256_and_si256(plane, _mm256_set1_epi8((char)mask)));
+}
 static inline __m256i four_codes(const int8_t* p) {
     int x;
     memcpy(&x, p, sizeof x);

@@ -114,7 +114,11 @@ typedef __m512i iunit;
 #define u_set1(f) _mm512_set1_ps(f)
 #define u_sub(a, b) _mm512_sub_ps(a, b)
 #define u_fma(a, b, c) _mm512_fmadd_ps(a, b, c)
+#define u_fnma(a, b, c) _mm512_fnmadd_ps(a, b, c)
+#define u_mul(a, b) _mm512_mul_ps(a, b)
 #define u_half(p) _mm512_cvtph_ps(_mm256_loadu_si256((const void*)(p)))
+#define u_bytes(p) _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const void*)(p))))
+#define u_signed_bytes(p) _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const void*)(p))))
 #define i_set1(i) _mm512_set1_epi32(i)
 #define u_of_bits(i) _mm512_castsi512_ps(i)
 #define OFFSET4 8
@@ -122,6 +126,12 @@ typedef __m512i codes4;
 #define c4_load(p) _mm512_loadu_si512(p)
 #define c4_low(p) _mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi8(15))
 #define c4_high(p) _mm512_and_si512(_mm512_srli_epi16(_mm512_loadu_si512(p), 4), _mm512_set1_epi8(15))
+static inline __attribute__((always_inline)) codes4 c4_with(codes4 codes, const uint8_t* p, const int left,
+                                                            const int mask) {
+    __m512i plane = _mm512_loadu_si512(p);
+    plane = left < 0 ? _mm512_srli_epi16(plane, (unsigned)-left) : _mm512_slli_epi16(plane, (unsigned)left);
+    return _mm512_ternarylogic_epi32(codes, plane, _mm512_set1_epi8((char)mask), 0xf8);
+}
 #if DOT_PRODUCTS
 #define OFFSET8 128 /* the instruction wants one operand unsigned */
 typedef __m512i codes8;

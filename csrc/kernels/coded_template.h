@@ -1,7 +1,7 @@
 /* Products of quantised rows with panels in the formats of coded.h (docs/NUMERICS.md).
  *
  * Included by kernels_template.h after products_template.h and unpack_template.h. Some blocks of a panel are
- * unpacked at a time, for all rows. */
+ * unpacked at a time, for all rows; codes of the formats of coded_direct_template.h in registers. */
 
 /* Rows of one block, and the part of a panel that they are multiplied with. */
 typedef struct coded_args {
@@ -129,5 +129,14 @@ INLINE void multiply_coded(const sd_format format, int n_rows, const void* x, co
         (void)near;                                                                                  \
         multiply_coded(format, n_rows, x, panel, n_in, y, ldy);                                      \
     }
-SD_CODED_FORMATS(DEFINE_CODED_PANEL)
+DEFINE_CODED_PANEL(q4_1, SD_FORMAT_Q4_1)
+DEFINE_CODED_PANEL(q5_0, SD_FORMAT_Q5_0)
+DEFINE_CODED_PANEL(q5_1, SD_FORMAT_Q5_1)
+DEFINE_CODED_PANEL(q2_k, SD_FORMAT_Q2_K)
+DEFINE_CODED_PANEL(q3_k, SD_FORMAT_Q3_K)
+DEFINE_CODED_PANEL(iq4_nl, SD_FORMAT_IQ4_NL)
+DEFINE_CODED_PANEL(iq4_xs, SD_FORMAT_IQ4_XS)
+DEFINE_CODED_PANEL(mxfp4, SD_FORMAT_MXFP4)
+
+#include "coded_direct_template.h"
 #define PANEL_ENTRY(name, format) NAME(panel_##name),

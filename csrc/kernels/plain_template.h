@@ -47,6 +47,10 @@ static inline unit u_load(const float* p) { EACH_LANE(unit, f, p[l]); }
 static inline void u_store(float* p, unit u) { memcpy(p, u.f, sizeof u.f); }
 static inline unit u_sub(unit a, unit b) { EACH_LANE(unit, f, a.f[l] - b.f[l]); }
 static inline unit u_fma(unit a, unit b, unit c) { EACH_LANE(unit, f, fmaf(a.f[l], b.f[l], c.f[l])); }
+static inline unit u_fnma(unit a, unit b, unit c) { EACH_LANE(unit, f, fmaf(-a.f[l], b.f[l], c.f[l])); }
+static inline unit u_mul(unit a, unit b) { EACH_LANE(unit, f, a.f[l] * b.f[l]); }
+static inline unit u_bytes(const uint8_t* p) { EACH_LANE(unit, f, (float)p[l]); }
+static inline unit u_signed_bytes(const uint8_t* p) { EACH_LANE(unit, f, (float)(int8_t)p[l]); }
 static inline unit u_half(const uint16_t* p) { EACH_LANE(unit, f, sd_float_from_f16(p[l])); }
 static inline iunit i_set1(int32_t i) { EACH_LANE(iunit, i, i); }
 static inline unit u_of_bits(iunit i) { EACH_LANE(unit, f, sd_float_from_bits((uint32_t)i.i[l])); }
@@ -65,6 +69,11 @@ static inline codes4 c4_high(const uint8_t* p) {
     codes4 r;
     for (int b = 0; b < UNIT_LANES * 4; b++) r.c[b] = p[b] >> 4;
     return r;
+}
+static inline codes4 c4_with(codes4 codes, const uint8_t* p, int left, int mask) {
+    for (int b = 0; b < UNIT_LANES * 4; b++)
+        codes.c[b] |= (uint8_t)((left < 0 ? p[b] >> -left : p[b] << left) & mask);
+    return codes;
 }
 static inline iunit add_dot(iunit sum, codes8 w, const int8_t* x) {
     for (int l = 0; l < UNIT_LANES; l++)

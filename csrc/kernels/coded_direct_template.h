@@ -1,0 +1,119 @@
+/* Products of quantised rows with panels whose codes are unpacked in registers: q4_k, q5_k and q6_k of coded.h.
+ *
+ * Included by coded_template.h. The formats are those with nibbles and a header that has d, and dmin in those
+ * with minima. */
+
+#define FOR_DIRECT_FORMATS(f) f(q4_k, SD_FORMAT_Q4_K) f(q5_k, SD_FORMAT_Q5_K) f(q6_k, SD_FORMAT_Q6_K)
+
+/* Bits beside the nibbles of line l, of the bytes from `byte` on of its first plane. */
+INLINE codes4 with_further_bits(const sd_format format, codes4 codes, const uint8_t* planes, const int l,
+                                const int byte) {
+    const uint8_t* behind = planes + SD_NIBBLES + byte;
+    if (format == SD_FORMAT_Q5_K) return c4_with(codes, behind, 4 - l, 0x10);
+    if (format == SD_FORMAT_Q6_K) return c4_with(codes, behind + LINE_BYTES * (l / 4), 4 - 2 * (l % 4), 0x30);
+    return codes;
+}
+
+/* y (+)= n_rows rows times a part of a panel that begins with a header, as coded_block computes it. n_rows and
+ * format are constant where this is inlined; x, block, halves: of the first row in the part's first block. */
+INLINE void direct_coded_block(const int n_rows, const sd_format format, const int8_t* x,
+                               const sd_row_block* block, const sd_row_halves* halves, ptrdiff_t n_all,
+                               const uint8_t* panel, int n_k, ahead* fetch, int add, float* y,
+                               ptrdiff_t ldy) {
+    enum { STEP = UNIT_LANES * 4 };
+    const sd_coded coded = sd_coded_of(format);
+    const int at_once = n_rows <= MAX_ROWS_DOT_WIDE ? N_UNITS : 1;
+    const int header = (int)sd_coded_header_bytes(format), code_bytes = (int)sd_coded_code_bytes(format),
+              of_lines = code_bytes / (4 * SD_PANEL);
+    unit sum[MAX_ROWS_DOT][N_UNITS];
+    FOR_ROWS UNROLL for (int u = 0; u < N_UNITS; u++) sum[m][u] =
+        add ? u_load(y + m * ldy + UNIT_LANES * u) : u_zero();
+    while (n_k > 0) {
+        _Alignas(64) float d[SD_PANEL], dmin[SD_PANEL];
+        UNROLL for (int u = 0; u < N_UNITS; u++) {
+            const uint16_t* of_unit = (const uint16_t*)(const void*)panel + UNIT_LANES * u;
+            u_store(d + UNIT_LANES * u, u_half(of_unit));
+            if (coded.has_minimum) u_store(dmin + UNIT_LANES * u, u_half(of_unit + SD_PANEL));
+        }
+        UNROLL for (int i = 0; i < header; i += 64) request(fetch);
+        panel += header;
+        int n_here = n_k < SD_PART_BLOCKS * SD_BLOCK ? n_k : SD_PART_BLOCKS * SD_BLOCK;
+        n_k -= n_here;
+        for (; n_here > 0; n_here -= SD_BLOCK) {
+            UNROLL for (int first = 0; first < N_UNITS; first += at_once)
+                UNROLL for (int h = 0; h < coded.n_halves; h++) {
+                __asm__("" : "+r"(block)); /* as in int_block */
+                iunit dot[MAX_ROWS_DOT][N_UNITS];
+                FOR_ROWS FOR_UNITS dot[m][u] = i_set1(coded_start(coded, &block[m], &halves[m], h));
+                UNROLL for (int s = 4 * h / coded.n_halves; s < 4 * (h + 1) / coded.n_halves; s++) FOR_UNITS {
+                    const uint8_t* codes = panel + LINE_BYTES * s + STEP * u;
+                    if (STEP * u % 64 == 0) {
+                        request(fetch);
+                        /* what is behind the nibbles, of_lines − 4 lines, evenly */
+                        if (s < of_lines - 4) request(fetch);
+                    }
+                    codes4 low = c4_low(codes), high = c4_high(codes);
+                    low = with_further_bits(format, low, panel, 2 * s, STEP * u);
+                    FOR_ROWS dot4(dot[m][u], low, x + m * SD_BLOCK + 8 * s);
+                    high = with_further_bits(format, high, panel, 2 * s + 1, STEP * u);
+                    FOR_ROWS dot4(dot[m][u], high, x + m * SD_BLOCK + 8 * s + 4);
+                }
+                FOR_UNITS {
+                    const uint8_t* bytes = panel + code_bytes + UNIT_LANES * u;
+                    unit scale = u_load(d + UNIT_LANES * u);
+                    scale = u_mul(
+                        scale, coded.signed_scales ? u_signed_bytes(bytes + SD_PANEL * h) : u_bytes(bytes));
+                    FOR_ROWS {
+                        unit scaled = u_sub(u_of_bits(dot[m][u]), u_set1(block[m].base));
+                        sum[m][u] = u_fma(scaled, scale, sum[m][u]);
+                    }
+                    if (!coded.has_minimum) continue;
+                    unit less = u_mul(u_load(dmin + UNIT_LANES * u), u_bytes(bytes + SD_PANEL));
+                    FOR_ROWS sum[m][u] = u_fnma(u_set1(block[m].sum), less, sum[m][u]);
+                }
+            }
+            request(fetch);
+            panel += code_bytes + 2 * SD_PANEL;
+            x += n_all * SD_BLOCK;
+            block += n_all;
+            halves += n_all;
+        }
+    }
+    FOR_ROWS UNROLL for (int u = 0; u < N_UNITS; u++) u_store(y + m * ldy + UNIT_LANES * u, sum[m][u]);
+}
+
+#define DEFINE_DIRECT_BLOCK(name, rows, format)                                                        \
+    static void name##_##rows(const block_args* a, int first) {                                        \
+        ptrdiff_t row = (ptrdiff_t)a->k / SD_BLOCK * a->n_all + first;                                 \
+        const int8_t* x = (const int8_t*)a->x + row * SD_BLOCK;                                        \
+        void* prepared = (void*)(uintptr_t)a->x;                                                       \
+        const sd_row_block* block = sd_row_blocks(prepared, a->n_all, a->n_in) + row;                  \
+        const sd_row_halves* halves = sd_row_halves_of(prepared, a->n_all, a->n_in) + row;             \
+        ahead fetch = a->fetch;                                                                        \
+        direct_coded_block(rows, format, x, block, halves, a->n_all, (const uint8_t*)a->panel, a->n_k, \
+                           &fetch, a->add, a->y + first * a->ldy, a->ldy);                             \
+    }
+#define DEFINE_DIRECT_BLOCKS(rows)                  \
+    DEFINE_DIRECT_BLOCK(q4_k, rows, SD_FORMAT_Q4_K) \
+    DEFINE_DIRECT_BLOCK(q5_k, rows, SD_FORMAT_Q5_K) \
+    DEFINE_DIRECT_BLOCK(q6_k, rows, SD_FORMAT_Q6_K)
+ROWS_UP_TO(MAX_ROWS_DOT, DEFINE_DIRECT_BLOCKS)
+#define Q4_K_ENTRY(rows) q4_k_##rows,
+#define Q5_K_ENTRY(rows) q5_k_##rows,
+#define Q6_K_ENTRY(rows) q6_k_##rows,
+static const block_fn q4_k_blocks[] = {ROWS_UP_TO(MAX_ROWS_DOT, Q4_K_ENTRY)};
+static const block_fn q5_k_blocks[] = {ROWS_UP_TO(MAX_ROWS_DOT, Q5_K_ENTRY)};
+static const block_fn q6_k_blocks[] = {ROWS_UP_TO(MAX_ROWS_DOT, Q6_K_ENTRY)};
+
+/* Parts are whole groups of blocks that share a header. */
+static const block_set q4_k_set = {q4_k_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 1024, SD_FORMAT_INT4};
+static const block_set q5_k_set = {q5_k_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 768, SD_FORMAT_INT4};
+static const block_set q6_k_set = {q6_k_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 512, SD_FORMAT_INT4};
+
+#define DEFINE_DIRECT_PANEL(name, format)                                                            \
+    static void NAME(panel_##name)(int n_rows, const void* x, const void* panel, int n_in, int near, \
+                                   float* y, ptrdiff_t ldy) {                                        \
+        const size_t group = sd_panel_bytes(format, SD_PART_BLOCKS * SD_BLOCK);                      \
+        multiply(&name##_set, n_rows, x, panel, n_in, group / SD_PART_BLOCKS, near, 0, y, ldy);      \
+    }
+FOR_DIRECT_FORMATS(DEFINE_DIRECT_PANEL)
