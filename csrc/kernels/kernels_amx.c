@@ -23,7 +23,7 @@
 /* Sums of a block of inputs are stored while the next block is multiplied, and scaled while the one after it
  * is. */
 #define LEAD 2
-/* int4: codes are unpacked so many blocks before they are multiplied. */
+/* int4, q4_k, q5_k: codes are unpacked so many blocks before they are multiplied. */
 #define UNPACK_AHEAD 2
 #define HALF_BYTES (4 * SD_LANES) /* of a line of codes: those of 16 outputs */
 
@@ -50,14 +50,26 @@ static void shape_for(int n_rows) {
 typedef struct part {
     int n_blocks;
     const uint8_t* packed; /* [n_blocks] of a panel */
-    uint8_t* unpacked; /* int4: [n_blocks] codes as an int8 panel has them, left by the first block of rows */
-    const uint8_t* next; /* what memory is asked for, `n_lines` cache lines with each block of inputs */
+    uint8_t* unpacked;     /* [n_blocks] codes as an int8 panel has them, left by the first block of rows; for
+                        * formats other than int8 */
+    const uint8_t* next;   /* what memory is asked for, `n_lines` cache lines with each block of inputs */
     int n_lines;
 } part;
 
-/* Bytes of a block of a panel. Unpacked codes of int4 lie as far apart as blocks of int8. */
-#define PACKED_BYTES(is_int4) ((is_int4) ? SD_INT4_BLOCK_BYTES : SD_INT8_BLOCK_BYTES)
+/* Bytes of a block of a panel, on average over blocks that share a header. Unpacked codes lie as far apart as
+ * blocks of int8. */
+#define PACKED_BYTES(format) ((int)(sd_panel_bytes(format, SD_PART_BLOCKS * SD_BLOCK) / SD_PART_BLOCKS))
 #define CODES_BYTES SD_INT8_BLOCK_BYTES
+
+/* Block b of a part, and the header that it shares, if the format has headers. */
+INLINE const uint8_t* header_at(const sd_format format, const uint8_t* packed, int b) {
+    return packed + (ptrdiff_t)(b / SD_PART_BLOCKS) * SD_PART_BLOCKS * PACKED_BYTES(format);
+}
+INLINE const uint8_t* block_at(const sd_format format, const uint8_t* packed, int b) {
+    if (format < SD_N_OWN_FORMATS) return packed + (ptrdiff_t)b * PACKED_BYTES(format);
+    return header_at(format, packed, b) + sd_coded_header_bytes(format) +
+           (size_t)(b % SD_PART_BLOCKS) * sd_coded_block_bytes(format);
+}
 
 /* Sums of the codes of n_rows rows in a block, as integers. */
 typedef struct tile_sums {
@@ -92,31 +104,60 @@ INLINE void store_tiles(const int odd, tile_sums* sums) {
     }
 }
 
-/* sum = fma(float(Σ x_q · w_q) · x_scale, w_scale, sum) */
-INLINE void scale_sums(const int n_rows, const int is_int4, const tile_sums* sums, const sd_row_block* block,
-                       const uint8_t* scales, __m512 (*sum)[2]) {
-    __m512 scale[2];
-    UNROLL for (int h = 0; h < 2; h++) scale[h] =
-        _mm512_cvtph_ps(_mm256_loadu_si256((const void*)(scales + 2 * SD_LANES * h)));
+/* 16 of the numbers of a header or a block: in f16, or as bytes. */
+INLINE __m512 wide_halves(const uint8_t* at) { return _mm512_cvtph_ps(_mm256_loadu_si256((const void*)at)); }
+INLINE __m512 times_bytes(__m512 factor, const uint8_t* at) {
+    __m512i wide = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void*)at));
+    return _mm512_mul_ps(factor, _mm512_cvtepi32_ps(wide));
+}
+
+/* sum = fma(float(Σ x_q · w_q) · x_scale, w_scale, sum), and in formats with minima, which are stored as
+ * numbers to be taken off, sum = fma(float(Σ x_q) · x_scale, minimum, sum). */
+INLINE void scale_sums(const int n_rows, const sd_format format, const tile_sums* sums,
+                       const sd_row_block* block, const uint8_t* header, const uint8_t* scales,
+                       __m512 (*sum)[2]) {
+    const int is_coded = format >= SD_N_OWN_FORMATS;
+    __m512 scale[2], less[2];
+    UNROLL for (int h = 0; h < 2; h++) {
+        scale[h] = wide_halves((is_coded ? header : scales) + 2 * SD_LANES * h);
+        if (!is_coded) continue;
+        scale[h] = times_bytes(scale[h], scales + SD_LANES * h);
+        less[h] = wide_halves(header + 2 * SD_PANEL + 2 * SD_LANES * h);
+        less[h] = times_bytes(less[h], scales + SD_PANEL + SD_LANES * h);
+    }
     FOR_ROWS {
-        __m512i start = _mm512_set1_epi32(is_int4 ? block[m].start4 : block[m].start8);
         __m512 base = _mm512_set1_ps(block[m].base);
+        __m512i start = is_coded                   ? _mm512_castps_si512(base)
+                        : format == SD_FORMAT_INT4 ? _mm512_set1_epi32(block[m].start4)
+                                                   : _mm512_set1_epi32(block[m].start8);
         UNROLL for (int h = 0; h < 2; h++) {
             __m512i bits = _mm512_add_epi32(_mm512_load_si512(sums->of[h][m]), start);
             __m512 scaled = _mm512_sub_ps(_mm512_castsi512_ps(bits), base);
             sum[m][h] = _mm512_fmadd_ps(scaled, scale[h], sum[m][h]);
+            if (is_coded) sum[m][h] = _mm512_fnmadd_ps(_mm512_set1_ps(block[m].sum), less[h], sum[m][h]);
         }
     }
 }
 
-/* The codes of a block of an int4 panel, as bytes in the order of an int8 panel. */
-INLINE void unpack_int4(const uint8_t* panel, uint8_t* codes) {
-    const __m512i low = _mm512_set1_epi8(15);
+/* The codes of a block of a panel of nibbles, as bytes in the order of an int8 panel. q5_k: behind the nibbles
+ * the fifth bits of line l are bit l of each byte. */
+INLINE void unpack_nibbles(const sd_format format, const uint8_t* panel, uint8_t* codes) {
+    const __m512i low = _mm512_set1_epi8(15), fifth = _mm512_set1_epi8(16);
     UNROLL for (int s = 0; s < 4; s++, codes += 4 * HALF_BYTES) UNROLL for (int h = 0; h < 2; h++) {
         __m512i both = _mm512_loadu_si512(panel + (2 * s + h) * HALF_BYTES);
-        __m512i high = _mm512_srli_epi16(both, 4);
-        _mm512_store_si512(codes + h * HALF_BYTES, _mm512_and_si512(both, low));
-        _mm512_store_si512(codes + (2 + h) * HALF_BYTES, _mm512_and_si512(high, low));
+        __m512i first = _mm512_and_si512(both, low),
+                second = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
+        if (format == SD_FORMAT_Q5_K) {
+            __m512i bits = _mm512_loadu_si512(panel + SD_NIBBLES + h * HALF_BYTES);
+            __m512i of_first = s < 2 ? _mm512_slli_epi16(bits, (unsigned)(4 - 2 * s))
+                                     : _mm512_srli_epi16(bits, (unsigned)(2 * s - 4));
+            __m512i of_second = s < 2 ? _mm512_slli_epi16(bits, (unsigned)(3 - 2 * s))
+                                      : _mm512_srli_epi16(bits, (unsigned)(2 * s - 3));
+            first = _mm512_or_si512(first, _mm512_and_si512(of_first, fifth));
+            second = _mm512_or_si512(second, _mm512_and_si512(of_second, fifth));
+        }
+        _mm512_store_si512(codes + h * HALF_BYTES, first);
+        _mm512_store_si512(codes + (2 + h) * HALF_BYTES, second);
     }
 }
 
@@ -128,33 +169,36 @@ INLINE uint8_t* unpacked_at(const part* p, int b) {
 
 /* y (+)= n_rows rows times a part of a panel, whose codes are left unpacked with `unpack`. x, block: of the
  * first row in the part's first block; n_all rows lie between blocks. */
-INLINE void tile_block(const int n_rows, const int is_int4, const int unpack, const int8_t* x,
+INLINE void tile_block(const int n_rows, const sd_format format, const int unpack, const int8_t* x,
                        const sd_row_block* block, ptrdiff_t n_all, const part* p, int add, float* y,
                        ptrdiff_t ldy) {
     _Alignas(64) tile_sums sums[2];
     const uint8_t *packed = p->packed, *next = p->next;
-    const int n_blocks = p->n_blocks, n_lines = p->n_lines, bytes = PACKED_BYTES(is_int4);
+    const int n_blocks = p->n_blocks, n_lines = p->n_lines, is_int8 = format == SD_FORMAT_INT8;
+    const size_t code_bytes = is_int8                    ? SD_BLOCK * SD_PANEL
+                              : format == SD_FORMAT_INT4 ? SD_NIBBLES
+                                                         : sd_coded_code_bytes(format);
     __m512 sum[MAX_ROWS_TILE][2];
     FOR_ROWS UNROLL for (int h = 0; h < 2; h++) sum[m][h] =
         add ? _mm512_loadu_ps(y + m * ldy + SD_LANES * h) : _mm512_setzero_ps();
     if (unpack)
         for (int b = 0; b < UNPACK_AHEAD && b < n_blocks; b++)
-            unpack_int4(packed + b * bytes, unpacked_at(p, b));
+            unpack_nibbles(format, block_at(format, packed, b), unpacked_at(p, b));
     for (int first = 0; first < n_blocks + LEAD; first += 2) UNROLL for (int odd = 0; odd < 2; odd++) {
             int b = first + odd; /* is multiplied, the one before is stored, that LEAD before is scaled */
             if (b < n_blocks) {
-                multiply_tiles(odd, x, is_int4 ? unpacked_at(p, b) : p->packed + (ptrdiff_t)b * bytes);
+                multiply_tiles(odd, x, is_int8 ? block_at(format, packed, b) : unpacked_at(p, b));
                 x += n_all * SD_BLOCK;
             }
             if (unpack && b + UNPACK_AHEAD < n_blocks)
-                unpack_int4(p->packed + (ptrdiff_t)(b + UNPACK_AHEAD) * bytes,
-                            unpacked_at(p, b + UNPACK_AHEAD));
+                unpack_nibbles(format, block_at(format, packed, b + UNPACK_AHEAD),
+                               unpacked_at(p, b + UNPACK_AHEAD));
             if (b > 0 && b <= n_blocks) store_tiles(!odd, &sums[!odd]);
             if (b < LEAD || b >= n_blocks + LEAD) continue;
             for (int i = 0; i < n_lines; i++, next += 64) __builtin_prefetch(next, 0, 2);
-            scale_sums(n_rows, is_int4, &sums[odd], block, packed + bytes - 2 * SD_PANEL, sum);
+            scale_sums(n_rows, format, &sums[odd], block, header_at(format, packed, b - LEAD),
+                       block_at(format, packed, b - LEAD) + code_bytes, sum);
             block += n_all;
-            packed += bytes;
         }
     FOR_ROWS UNROLL for (int h = 0; h < 2; h++) _mm512_storeu_ps(y + m * ldy + SD_LANES * h, sum[m][h]);
 }
@@ -162,34 +206,45 @@ INLINE void tile_block(const int n_rows, const int is_int4, const int unpack, co
 typedef void (*tile_fn)(const int8_t* x, const sd_row_block* block, ptrdiff_t n_all, const part* p, int add,
                         float* y, ptrdiff_t ldy);
 #define FOR_NUMBERS_OF_ROWS(f) f(1) f(2) f(3) f(4) f(5) f(6) f(7) f(8) f(9) f(10) f(11) f(12)
-#define DEFINE_TILE_BLOCK(name, rows, is_int4, unpack)                                                    \
+#define DEFINE_TILE_BLOCK(name, rows, format, unpack)                                                     \
     static void name##_##rows(const int8_t* x, const sd_row_block* block, ptrdiff_t n_all, const part* p, \
                               int add, float* y, ptrdiff_t ldy) {                                         \
-        tile_block(rows, is_int4, unpack, x, block, n_all, p, add, y, ldy);                               \
+        tile_block(rows, format, unpack, x, block, n_all, p, add, y, ldy);                                \
     }
-#define DEFINE_TILE_BLOCKS(rows)        \
-    DEFINE_TILE_BLOCK(int8, rows, 0, 0) \
-    DEFINE_TILE_BLOCK(int4, rows, 1, 0) \
-    DEFINE_TILE_BLOCK(unpacking, rows, 1, 1)
+#define DEFINE_TILE_BLOCKS(rows)                               \
+    DEFINE_TILE_BLOCK(int8, rows, SD_FORMAT_INT8, 0)           \
+    DEFINE_TILE_BLOCK(int4, rows, SD_FORMAT_INT4, 0)           \
+    DEFINE_TILE_BLOCK(unpacking_int4, rows, SD_FORMAT_INT4, 1) \
+    DEFINE_TILE_BLOCK(q4_k, rows, SD_FORMAT_Q4_K, 0)           \
+    DEFINE_TILE_BLOCK(unpacking_q4_k, rows, SD_FORMAT_Q4_K, 1) \
+    DEFINE_TILE_BLOCK(q5_k, rows, SD_FORMAT_Q5_K, 0)           \
+    DEFINE_TILE_BLOCK(unpacking_q5_k, rows, SD_FORMAT_Q5_K, 1)
 FOR_NUMBERS_OF_ROWS(DEFINE_TILE_BLOCKS)
 #define INT8_ENTRY(rows) int8_##rows,
 #define INT4_ENTRY(rows) int4_##rows,
-#define UNPACKING_ENTRY(rows) unpacking_##rows,
+#define UNPACKING_INT4_ENTRY(rows) unpacking_int4_##rows,
+#define Q4_K_ENTRY(rows) q4_k_##rows,
+#define UNPACKING_Q4_K_ENTRY(rows) unpacking_q4_k_##rows,
+#define Q5_K_ENTRY(rows) q5_k_##rows,
+#define UNPACKING_Q5_K_ENTRY(rows) unpacking_q5_k_##rows,
 static const tile_fn int8_blocks[MAX_ROWS_TILE] = {FOR_NUMBERS_OF_ROWS(INT8_ENTRY)};
 static const tile_fn int4_blocks[MAX_ROWS_TILE] = {FOR_NUMBERS_OF_ROWS(INT4_ENTRY)};
-static const tile_fn unpacking_blocks[MAX_ROWS_TILE] = {FOR_NUMBERS_OF_ROWS(UNPACKING_ENTRY)};
+static const tile_fn unpacking_int4_blocks[MAX_ROWS_TILE] = {FOR_NUMBERS_OF_ROWS(UNPACKING_INT4_ENTRY)};
+static const tile_fn q4_k_blocks[MAX_ROWS_TILE] = {FOR_NUMBERS_OF_ROWS(Q4_K_ENTRY)};
+static const tile_fn unpacking_q4_k_blocks[MAX_ROWS_TILE] = {FOR_NUMBERS_OF_ROWS(UNPACKING_Q4_K_ENTRY)};
+static const tile_fn q5_k_blocks[MAX_ROWS_TILE] = {FOR_NUMBERS_OF_ROWS(Q5_K_ENTRY)};
+static const tile_fn unpacking_q5_k_blocks[MAX_ROWS_TILE] = {FOR_NUMBERS_OF_ROWS(UNPACKING_Q5_K_ENTRY)};
 
 /* All rows times one panel, part by part, each for all blocks of rows, which together ask for the next. */
-INLINE void multiply(const int is_int4, int n_rows, const void* x, const uint8_t* panel, int n_in, int near,
-                     float* y, ptrdiff_t ldy) {
+INLINE void multiply(const sd_format format, const tile_fn* first_block, const tile_fn* other_blocks,
+                     int n_rows, const void* x, const uint8_t* panel, int n_in, int near, float* y,
+                     ptrdiff_t ldy) {
     _Alignas(64) uint8_t unpacked[PART * CODES_BYTES];
-    const tile_fn *first_block = is_int4 ? unpacking_blocks : int8_blocks,
-                  *other_blocks = is_int4 ? int4_blocks : int8_blocks;
     const sd_row_block* row_blocks = sd_row_blocks((void*)(uintptr_t)x, n_rows, n_in);
-    const int n_in_blocks = (int)sd_blocks((size_t)n_in), bytes = PACKED_BYTES(is_int4);
+    const int n_in_blocks = (int)sd_blocks((size_t)n_in), bytes = PACKED_BYTES(format);
     int n_blocks = (n_rows + MAX_ROWS_TILE - 1) / MAX_ROWS_TILE;
     const int* fetch_from = near ? sd_thresholds_used.fetch_from_near : sd_thresholds_used.fetch_from;
-    int fetch = n_rows >= fetch_from[is_int4 ? SD_FORMAT_INT4 : SD_FORMAT_INT8];
+    int fetch = n_rows >= fetch_from[sd_thresholds_of(format)];
     int n_lines = fetch ? (bytes / 64 + n_blocks - 1) / n_blocks : 0;
     shape_for((n_rows + n_blocks - 1) / n_blocks);
     const int n_together = n_blocks == 1 ? n_in_blocks : PART;
@@ -207,16 +262,18 @@ INLINE void multiply(const int is_int4, int n_rows, const void* x, const uint8_t
     }
 }
 
-#define DEFINE_PANEL(name, format, is_int4)                                                      \
+#define DEFINE_PANEL(name, format, first_block, other_blocks)                                    \
     static void name(int n_rows, const void* x, const void* panel, int n_in, int near, float* y, \
                      ptrdiff_t ldy) {                                                            \
-        if (n_rows >= sd_thresholds_used.tiles_from[format])                                     \
-            multiply(is_int4, n_rows, x, panel, n_in, near, y, ldy);                             \
+        if (n_rows >= sd_thresholds_used.tiles_from[sd_thresholds_of(format)])                   \
+            multiply(format, first_block, other_blocks, n_rows, x, panel, n_in, near, y, ldy);   \
         else                                                                                     \
             sdk_table_avx512()->panel[format](n_rows, x, panel, n_in, near, y, ldy);             \
     }
-DEFINE_PANEL(panel_int8, SD_FORMAT_INT8, 0)
-DEFINE_PANEL(panel_int4, SD_FORMAT_INT4, 1)
+DEFINE_PANEL(panel_int8, SD_FORMAT_INT8, int8_blocks, int8_blocks)
+DEFINE_PANEL(panel_int4, SD_FORMAT_INT4, unpacking_int4_blocks, int4_blocks)
+DEFINE_PANEL(panel_q4_k, SD_FORMAT_Q4_K, unpacking_q4_k_blocks, q4_k_blocks)
+DEFINE_PANEL(panel_q5_k, SD_FORMAT_Q5_K, unpacking_q5_k_blocks, q5_k_blocks)
 
 const sd_kernels* sdk_table_amx(void) {
     static sd_kernels table;
@@ -225,6 +282,8 @@ const sd_kernels* sdk_table_amx(void) {
     table.name = "amx";
     table.panel[SD_FORMAT_INT8] = panel_int8;
     table.panel[SD_FORMAT_INT4] = panel_int4;
+    table.panel[SD_FORMAT_Q4_K] = panel_q4_k;
+    table.panel[SD_FORMAT_Q5_K] = panel_q5_k;
     table.prepare_tiles = sdk_prepare_pairs_avx512;
     table.tiles[SD_FORMAT_BF16] = sdk_tiles_bf16_amx;
     table.tiles[SD_FORMAT_INT8] = sdk_tiles_int8_amx;
