@@ -1,4 +1,4 @@
-/* Products of quantised rows with panels whose codes are unpacked in registers: q4_k, q5_k and q6_k of coded.h.
+/* Products of quantised rows with panels whose codes are unpacked in registers: q4_k, q5_k, q6_k of coded.h.
  *
  * Included by coded_template.h. The formats are those with nibbles and a header that has d, and dmin in those
  * with minima. */
@@ -14,8 +14,8 @@ INLINE codes4 with_further_bits(const sd_format format, codes4 codes, const uint
     return codes;
 }
 
-/* y (+)= n_rows rows times a part of a panel that begins with a header, as coded_block computes it. n_rows and
- * format are constant where this is inlined; x, block, halves: of the first row in the part's first block. */
+/* y (+)= n_rows rows times a part of a panel that begins with a header, as coded_block computes it. n_rows
+ * and format are constant where this is inlined; x, block, halves: of the first row in the part's first block. */
 INLINE void direct_coded_block(const int n_rows, const sd_format format, const int8_t* x,
                                const sd_row_block* block, const sd_row_halves* halves, ptrdiff_t n_all,
                                const uint8_t* panel, int n_k, ahead* fetch, int add, float* y,

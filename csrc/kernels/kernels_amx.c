@@ -139,8 +139,8 @@ INLINE void scale_sums(const int n_rows, const sd_format format, const tile_sums
     }
 }
 
-/* The codes of a block of a panel of nibbles, as bytes in the order of an int8 panel. q5_k: behind the nibbles
- * the fifth bits of line l are bit l of each byte. */
+/* The codes of a block of a panel of nibbles, as bytes in the order of an int8 panel. q5_k: behind the
+ * nibbles the fifth bits of line l are bit l of each byte. */
 INLINE void unpack_nibbles(const sd_format format, const uint8_t* panel, uint8_t* codes) {
     const __m512i low = _mm512_set1_epi8(15), fifth = _mm512_set1_epi8(16);
     UNROLL for (int s = 0; s < 4; s++, codes += 4 * HALF_BYTES) UNROLL for (int h = 0; h < 2; h++) {

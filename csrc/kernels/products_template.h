@@ -18,8 +18,8 @@
  *   MAX_ROWS_DOT_WIDE               up to this many rows all 32 outputs are computed at once
  *
  * and for the formats of coded.h: u_mul; u_fnma(a, b, c) = c - a · b; u_bytes, u_signed_bytes: UNIT_LANES
- * bytes as floats; c4_with(codes, p, left, mask): codes and the bits `mask` of the bytes at p, shifted left, or
- * right where left < 0.
+ * bytes as floats; c4_with(codes, p, left, mask): codes and the bits `mask` of the bytes at p, shifted left,
+ * or right where left < 0.
  *
  * How many rows a block has, and which blocks prefetch, is for thresholds.h to say.
  *
