@@ -15,7 +15,7 @@ INLINE codes4 with_further_bits(const sd_format format, codes4 codes, const uint
 }
 
 /* y (+)= n_rows rows times a part of a panel that begins with a header, as coded_block computes it. n_rows
- * and format are constant where this is inlined; x, block, halves: of the first row in the part's first block. */
+ * and format are constant where this is inlined; x, block, halves: of the first row in the first block. */
 INLINE void direct_coded_block(const int n_rows, const sd_format format, const int8_t* x,
                                const sd_row_block* block, const sd_row_halves* halves, ptrdiff_t n_all,
                                const uint8_t* panel, int n_k, ahead* fetch, int add, float* y,
