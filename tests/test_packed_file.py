@@ -15,8 +15,8 @@ import pytest
 import specdec
 from gguf_models import CASES
 from specdec import _core
-from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError
-from tiny_models import write_hf
+from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, SpecdecError
+from tiny_models import llama_config, llama_tensors, write_hf
 
 EMBEDDED = Path(specdec.__file__).parent / "embedded" / "draft"
 TEXT = "Once upon a time"
@@ -128,6 +128,32 @@ def test_files_that_are_refused(tmp_path: Path) -> None:
         specdec.load(good)
     shutil.rmtree(folder)
     assert specdec.load(good).core.dtype == "int8"
+
+
+def test_headers_of_other_fields(tmp_path: Path) -> None:
+    """With the right checksum, as no damage by chance has it: each field of another type, or left out."""
+    config = llama_config()
+    folder = write_hf(tmp_path / "folder", config, llama_tensors(config))
+    good = specdec.convert(folder, tmp_path / "model.specdec", "int8")
+    whole = good.read_bytes()
+    header = json.loads(whole[24 : 24 + struct.unpack_from("<8sQQ", whole)[1]])
+    bad = tmp_path / "bad.specdec"
+    others: list[object] = [None, "x", -1, [3], {"a": 1}]
+    cases = [{name: value} for name in header for value in others]
+    cases += [
+        {"config": header["config"] | {name: value}} for name in header["config"] for value in others[1:]
+    ]
+    cases += [{"config": header["config"] | {"new": 1}}, {"blocks": [{}]}, {"files": [{"name": "../x"}]}]
+    refused = 0
+    for values in cases:
+        shutil.copy(good, bad)
+        if len(json.dumps({**header, **values})) > len(json.dumps(header)):
+            continue
+        try:
+            specdec.load(changed(bad, **values))
+        except SpecdecError:
+            refused += 1
+    assert refused > len(header) * 2
 
 
 def test_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

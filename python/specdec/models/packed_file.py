@@ -46,6 +46,27 @@ _VOCABULARY: Final = "vocabulary.gguf"
 _LAYOUT_FIELDS: Final = ("version", "byteorder", "pointer")
 _TEMPLATES: Final = "additional_chat_templates"
 
+_NONE: Final = type(None)
+_FIELDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
+    "version": ((str,), "a text"),
+    "byteorder": ((str,), "a text"),
+    "pointer": ((int,), "a whole number"),
+    "layout": ((int,), "a whole number"),
+    "config": ((dict,), "an object"),
+    "architecture": ((str,), "a text"),
+    "dtype": ((str,), "a text"),
+    "formats": ((dict, _NONE), "an object or null"),
+    "types": ((str,), "a text"),
+    "cache_dtype": ((str,), "a text"),
+    "prefill": ((str,), "a text"),
+    "source": ((dict,), "an object"),
+    "blocks": ((list,), "a list"),
+    "files": ((list,), "a list"),
+    "default_sampling": ((dict,), "an object"),
+    "decoder_start": ((list,), "a list"),
+}
+"""The fields of a header: types, and what a message calls them."""
+
 Records = list[list[Any]]
 """Name, size and time of files."""
 
@@ -149,6 +170,17 @@ def write_packed(
             file.write(data)
 
 
+def _is_part(part: Any, *, named: bool) -> bool:
+    """Whether an entry of a header says how many bytes a part has, their checksums and, of a file, a name."""
+    if not isinstance(part, dict) or type(part.get("bytes")) is not int or part["bytes"] < 0:
+        return False
+    sums = part.get("checksums")
+    if not isinstance(sums, list) or not all(type(checksum) is int for checksum in sums):
+        return False
+    n_pieces = 1 if named else -(-part["bytes"] // _PIECE)
+    return len(sums) == n_pieces and (not named or isinstance(part.get("name"), str))
+
+
 def _pad(file: Any) -> None:
     file.write(b"\0" * (-file.tell() % _PAGE))
 
@@ -207,7 +239,7 @@ class PackedFile:
                 raise self.error(
                     "has a header with another checksum than when it was written; expected the same"
                 )
-            self.header: dict[str, Any] = json.loads(text)
+            self.header = self._read_header(text)
             built = _built()
             for name in _LAYOUT_FIELDS:
                 if self.header[name] != built[name]:
@@ -223,6 +255,37 @@ class PackedFile:
     def error(self, message: str) -> CheckpointError:
         """An exception that names the file."""
         return CheckpointError(f"{self.path}: {message}")
+
+    def _read_header(self, text: bytes) -> dict[str, Any]:
+        """The header, every field of which has its type; what the configuration says is for the core."""
+        try:
+            header = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise self.error(f"has a header that is not valid JSON: {error}") from error
+        if not isinstance(header, dict):
+            raise self.error("has a header that is no object; expected one")
+        for name, (kinds, expected) in _FIELDS.items():
+            value = header.get(name)
+            if not isinstance(value, kinds) or (isinstance(value, bool)):
+                raise self.error(f"header field '{name}' is {as_json(value)}; expected {expected}")
+        for name in ("n_vocab", "n_ctx"):
+            if type(header["config"].get(name)) is not int:
+                raise self.error(f"header field 'config' has no whole number '{name}'; expected one")
+        source = header["source"]
+        if not isinstance(source.get("path"), str) or not isinstance(source.get("records"), list):
+            raise self.error("header field 'source' is without 'path' and 'records'; expected both")
+        if not all(type(token) is int for token in header["decoder_start"]):
+            raise self.error(
+                "header field 'decoder_start' has other items than whole numbers; expected those"
+            )
+        for name in ("blocks", "files"):
+            if not all(_is_part(part, named=name == "files") for part in header[name]):
+                raise self.error(
+                    f"header field '{name}' has a part without bytes, checksums"
+                    + (" or name" if name == "files" else "")
+                    + "; expected all"
+                )
+        return header
 
     def _places(self, end: int, size: int) -> None:
         for part in (*self.header["blocks"], *self.header["files"]):
@@ -275,7 +338,7 @@ class PackedFile:
             )
         except SpecdecError:
             raise
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise self.error(
                 f"has another layout than this build: {error}: convert the model again"
             ) from error
