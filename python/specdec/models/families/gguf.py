@@ -293,12 +293,16 @@ def _phi3(m: Metadata) -> dict[str, Any]:
     return fields
 
 
+def _partly_turned(m: Metadata) -> dict[str, Any]:
+    """The fields of a block whose readers take an absent ``partial_rotary_factor`` for less than 1."""
+    return {"partial_rotary_factor": 1.0} | _block(m)
+
+
 def _stablelm(m: Metadata) -> dict[str, Any]:
     # Without a norm of its own the second half of a layer reads what the first does.
-    return _block(m) | {
+    return _partly_turned(m) | {
         "use_parallel_residual": "blk.0.ffn_norm.weight" not in m.tensors,
         "qk_layernorm": "blk.0.attn_q_norm.weight" in m.tensors,
-        "partial_rotary_factor": _block(m).get("partial_rotary_factor", 1.0),
     }
 
 
@@ -317,37 +321,36 @@ def _cohere(m: Metadata) -> dict[str, Any]:
     }
 
 
-def _phi2(m: Metadata) -> dict[str, Any]:
-    return _block(m) | {"partial_rotary_factor": _block(m).get("partial_rotary_factor", 1.0)}
-
-
 def _neox(m: Metadata) -> dict[str, Any]:
-    return _block(m) | {
-        "rotary_pct": _block(m).get("partial_rotary_factor", 1.0),
+    fields = _partly_turned(m)
+    return fields | {
+        "rotary_pct": fields["partial_rotary_factor"],
         "use_parallel_residual": m.get("use_parallel_residual"),
     }
 
 
-def _gpt2(m: Metadata) -> dict[str, Any]:
+def _gpt_sizes(m: Metadata) -> dict[str, Any]:
+    """The fields that GPT-2 and BLOOM call alike."""
     return {
-        "n_embd": m.integer("embedding_length"),
         "n_head": m.integer("attention.head_count"),
         "n_layer": m.integer("block_count"),
         "n_inner": m.integer("feed_forward_length"),
-        "n_positions": m.integer("context_length"),
         "layer_norm_epsilon": m.number("attention.layer_norm_epsilon"),
+    }
+
+
+def _gpt2(m: Metadata) -> dict[str, Any]:
+    return _gpt_sizes(m) | {
+        "n_embd": m.integer("embedding_length"),
+        "n_positions": m.integer("context_length"),
         "multi_query": m.get("attention.head_count_kv", 1) == 1,
     }
 
 
 def _bloom(m: Metadata) -> dict[str, Any]:
-    return {
+    return _gpt_sizes(m) | {
         "hidden_size": m.integer("embedding_length"),
-        "n_head": m.integer("attention.head_count"),
-        "n_layer": m.integer("block_count"),
-        "n_inner": m.integer("feed_forward_length"),
         "seq_length": m.integer("context_length"),
-        "layer_norm_epsilon": m.number("attention.layer_norm_epsilon"),
     }
 
 
@@ -481,7 +484,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "qwen3moe": Architecture("Qwen3MoeForCausalLM", _qwen_moe),
     "olmoe": Architecture("OlmoeForCausalLM", _olmoe),
     "gpt-oss": Architecture("GptOssForCausalLM", _gpt_oss, _GPT_OSS_TENSORS),
-    "phi2": Architecture("PhiForCausalLM", _phi2, fused=True),
+    "phi2": Architecture("PhiForCausalLM", _partly_turned, fused=True),
     "phi3": Architecture("Phi3ForCausalLM", _phi3, _PHI3_TENSORS, fused=True),
     "gemma": Architecture("GemmaForCausalLM"),
     "gemma2": Architecture("Gemma2ForCausalLM", _gemma2),
