@@ -21,13 +21,15 @@ from specdec.models.checkpoints.gguf_file import read_gguf
 from specdec.models.checkpoints.gguf_model import ROW, described
 from specdec.models.checkpoints.gguf_types import FILE_TYPES, encoded, type_of
 from specdec.models.checkpoints.gguf_writing import NewTensor, write_gguf
+from specdec.models.checkpoints.llama2c_file import LLAMA2C
 from specdec.models.checkpoints.safetensors_file import write_tensors
 from specdec.models.families import FAMILIES, ConfigReader, Source, model_type_of
 from specdec.models.families.gguf import ARCHITECTURES
 from specdec.models.families.gguf_keys import WRITTEN, metadata_of
 from specdec.models.families.gguf_metadata import Metadata
 from specdec.models.json_fields import Fields, read_json_object
-from specdec.models.model import ModelConfig, load
+from specdec.models.loading import load
+from specdec.models.model_config import ModelConfig
 from specdec.models.number_formats import widened
 from specdec.models.packed_file import write_packed
 from specdec.models.tokenizer.gguf_vocabulary_writing import vocabulary_values
@@ -164,7 +166,7 @@ def _write_gguf(
     importance: Mapping[str, Array],
     progress: bool | None,
 ) -> None:
-    if checkpoint.architecture not in WRITTEN and checkpoint.architecture != "llama2.c version 0":
+    if checkpoint.architecture not in WRITTEN and checkpoint.architecture != LLAMA2C:
         raise UnsupportedModelError(
             f"{checkpoint.path}: is a {checkpoint.architecture}, which GGUF files cannot hold; "
             f"expected one of {', '.join(WRITTEN)}"
