@@ -79,11 +79,13 @@ def _covering(cases: Iterable[pytest.Function], strength: int = 1) -> set[pytest
 
 
 def _values(item: pytest.Function) -> list[tuple[str, object]]:
-    """The parameters of a case, by name: plain values as they are, others by their index."""
-    params = item.callspec.params
+    """The parameters of a case, by name: plain values as they are, others by their identity.
+
+    The cases of a test share the objects of its parameters.
+    """
     return [
-        (name, params[name] if isinstance(params[name], str | int | float | None) else index)
-        for name, index in sorted(item.callspec.indices.items())
+        (name, value if isinstance(value, str | int | float | None) else id(value))
+        for name, value in sorted(item.callspec.params.items())
     ]
 
 
@@ -99,6 +101,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Any:
     return report
 
 
+def pytest_collection_finish() -> None:
+    """What lives now lives on: `gc.collect`, which many tests call, need not look at it."""
+    gc.collect()
+    gc.freeze()
+
+
 # ----------------------------------------------------------------------------------------- fixtures
 
 
@@ -109,6 +117,8 @@ def quick_gc() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module")

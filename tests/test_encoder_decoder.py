@@ -495,6 +495,7 @@ def test_an_encoder_that_overflows_is_named(layer):
 
 @pytest.mark.slow
 @needs_hooks
+@pytest.mark.usefixtures("quick_gc")
 def test_every_allocation_may_fail():
     tensors, source = random_tensors(OTHER_SIZES), source_of(OTHER_SIZES, 20)
     model, draft = build(OTHER_SIZES, tensors), build(OTHER_SIZES, perturbed(tensors))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import conftest
 from grids import covering, in_few_items
 
 SEEN: list[tuple[str, int, bool]] = []
@@ -55,3 +56,22 @@ def test_cases_with_equal_labels_are_refused() -> None:
 
 def test_covering_cases_show_everything() -> None:
     assert covering({"one": {1}, "both": {1, 2}, "other": {2, 3}}) == {"both", "other"}
+
+
+@pytest.mark.grid
+@pytest.mark.parametrize("pair", [(1, 2), (3, 4), [5, 6]])
+@pytest.mark.parametrize("function", [min, max])
+@pytest.mark.parametrize("number", [0, 1.5])
+def test_a_grid(pair: tuple[int, int], function: object, number: float) -> None:
+    """The example of the test below."""
+
+
+def test_a_grid_is_thinned_to_cases_that_show_each_value(request: pytest.FixtureRequest) -> None:
+    """Values that are no numbers or words too: each of them occurs in several cases."""
+    module = request.node.getparent(pytest.Module)
+    cases = [item for item in module.collect() if getattr(item, "originalname", "") == "test_a_grid"]
+    conftest.pytest_collection_modifyitems(cases)
+    by_default = [item.callspec.params for item in cases if not item.get_closest_marker("slow")]
+    assert len(cases) == 12 and len(by_default) == 3
+    shown = [{repr(params[name]) for params in by_default} for name in ("pair", "function", "number")]
+    assert [len(values) for values in shown] == [3, 2, 2]

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,7 +48,9 @@ def described_result() -> dict[str, Any]:
     return specdec.Result("", [], "length", None, specdec.Trace([]), [1], (0, 0)).to_dict()
 
 
+@cache
 def nested(depth: int) -> list[Any]:
+    """Made once: deep lists take the garbage collector long."""
     found: list[Any] = []
     for _ in range(depth):
         found = [found]

@@ -256,6 +256,7 @@ def test_bad_texts_are_named() -> None:
 
 
 @needs_hooks
+@pytest.mark.usefixtures("quick_gc")
 def test_each_allocation_may_fail() -> None:
     model = build(LLAMA, random_tensors(LLAMA))
     texts = [TEXTS[0], TEXTS[5], TEXTS[12]]
