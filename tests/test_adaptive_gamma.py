@@ -366,6 +366,21 @@ def models() -> Models:
     return Models(target, draft, target.tokenizer.encode(text))
 
 
+OF_A_RUN: dict[str, Any] = {"max_new_tokens": 30, "ignore_eos": True, "logits": True, "n_threads": 1}
+
+
+def prompts_of(models: Models) -> list[list[int]]:
+    return [models.ids[:9], models.ids[20:60] + models.ids[20:50]]
+
+
+@pytest.fixture(scope="module")
+def plain_runs(models: Models) -> dict[str, list[specdec.Result]]:
+    return {
+        how: specdec.generate(models.target, None, prompts_of(models), **options | OF_A_RUN)
+        for how, options in HOW.items()
+    }
+
+
 def odd(rounds: Sequence[specdec.Round]) -> int:
     return (3 * len(rounds)) % 5
 
@@ -375,10 +390,11 @@ MOST = [pytest.param(name, marks=pytest.mark.slow) for name in DRAFTS if name no
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("name", ["model", "ensemble", *MOST])
-def test_output_is_plain_output(models: Models, name: str, how: str) -> None:
-    options = HOW[how] | {"max_new_tokens": 60, "ignore_eos": True, "logits": True, "n_threads": 1}
-    prompts = [models.ids[:9], models.ids[20:60] + models.ids[20:50]]
-    plain = specdec.generate(models.target, None, prompts, **options)
+def test_output_is_plain_output(
+    models: Models, plain_runs: dict[str, list[specdec.Result]], name: str, how: str
+) -> None:
+    """Over some ten rounds, in which a policy tries its gammas and `odd` takes each of its own."""
+    options, prompts, plain = HOW[how] | OF_A_RUN, prompts_of(models), plain_runs[how]
     draft = DRAFTS[name](models)
     for gamma in (AdaptiveGamma(), odd):
         alone = [

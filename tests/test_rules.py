@@ -427,7 +427,7 @@ WALKS = [
 def test_core_equals_reference_on_random_trees(rule: str, lenience: float, ordered: bool) -> None:
     rng = np.random.default_rng([17, ordered])
     lengths = np.zeros(14, dtype=int)
-    for _ in range(500):
+    for _ in range(250):
         tree = random_tree(rng, chain=rule == "block", one_draft=rule == "k-sequential")
         n_nodes, n_vocab = len(tree[0]), tree[2].shape[1]
         options = {"rule": rule, "lenience": lenience}

@@ -147,7 +147,7 @@ def check_streaming(
 def test_streaming_adds_up_to_decode(shared, file):
     tokenizer = load_tokenizer(shared / "data" / "tokenizers" / file)
     rng = random.Random(1)
-    for _ in range(300):
+    for _ in range(100):
         check_streaming(tokenizer, random_ids(tokenizer, rng), rng, continuing=rng.random() < 0.5)
     for text in TEXTS:
         ids = tokenizer.encode(text)
@@ -258,7 +258,7 @@ def families(shared, tmp_path_factory):
     return {name: load_tokenizer(folder_of(name, shared, folder / name)) for name in FILES}
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text(max_size=40), cuts=st.lists(st.integers(1, 4), min_size=1, max_size=8))
 def test_streaming_never_splits_a_character(families, text, cuts):
     """Of texts of any characters: no piece ends within one, and the pieces add up, however they are cut."""

@@ -61,8 +61,7 @@ if TYPE_CHECKING:  # every public name, for type checkers
     )
     from specdec.models.chat_template import ChatTemplate
     from specdec.models.convert import convert
-    from specdec.models.loading import embedded_pair, load
-    from specdec.models.model import Model
+    from specdec.models.model import Model, embedded_pair, load
     from specdec.models.quantization import QuantizationReport
     from specdec.models.score import Score
     from specdec.plot.explore import Explorer, ExplorerSettings, explore
@@ -125,10 +124,10 @@ _HOMES = {
     "compare": "analysis.compare",
     "convert": "models.convert",
     "distribution": "verification.verify",
-    "embedded_pair": "models.loading",
+    "embedded_pair": "models.model",
     "explore": "plot.explore",
     "generate": "decoding.generate",
-    "load": "models.loading",
+    "load": "models.model",
     "read_questions": "analysis.questions",
     "search_skips": "analysis.layer_search",
     "speculate": "verification.speculative_execution",

@@ -9,8 +9,7 @@ from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import ModelDraft
 from specdec.drafts.naming import named
 from specdec.errors import InputError
-from specdec.models.loading import embedded_pair, load
-from specdec.models.model import Model
+from specdec.models.model import Model, embedded_pair, load
 
 __all__ = [
     "EMBEDDED",
