@@ -17,7 +17,7 @@ from benchmarks.report import Report, Spread
 from benchmarks.shapes import MIXTURES, random_model
 from benchmarks.turns import DTYPES, Options, median, progress, ratios
 from specdec import _core
-from specdec.models.model import ModelConfig
+from specdec.models.model_config import ModelConfig
 
 SHAPES = tuple(name for name in MIXTURES if name != "eight_of_experts")
 

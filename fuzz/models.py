@@ -12,7 +12,8 @@ import numpy as np
 from fuzz.draws import Draws
 from specdec import _core
 from specdec.models.families.rotary import linear_scaled, llama3_scaled, rotary_frequencies
-from specdec.models.model import Model, ModelConfig
+from specdec.models.model import Model
+from specdec.models.model_config import ModelConfig
 from specdec.models.tokenizer import ByteTokenizer, SourceTokenizer, Strip
 
 __all__ = [

@@ -30,7 +30,7 @@ from specdec.errors import (
 )
 from specdec.models.checkpoints import hub, open_checkpoint
 from specdec.models.checkpoints.safetensors_file import read_safetensors
-from specdec.models.model import _checked, _counted
+from specdec.models.loading import _checked, _counted
 from specdec.threads import default_threads
 from tiny_models import (
     bf16_values,

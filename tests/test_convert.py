@@ -71,8 +71,8 @@ def test_types(tmp_path: Path, kind: str) -> None:
     file, held = read_gguf(specdec.convert(folder, tmp_path / "model.gguf", kind))
     assert file.get("general.file_type") == gguf.LlamaFileType[f"MOSTLY_{kind}"]
     for name, tensor in held.items():
-        assert tensor.type == (kind if len(tensor.shape) > 1 else "F32")
-        if tensor.type != "F32":
+        assert tensor.kind == (kind if len(tensor.shape) > 1 else "F32")
+        if tensor.kind != "F32":
             expected = gguf.quants.quantize(whole[name].numbers(), Type[kind])
             assert np.array_equal(tensor.blocks().view(np.uint8), expected.view(np.uint8))
 
@@ -146,7 +146,7 @@ def test_a_mixture(tmp_path: Path) -> None:
         name: read_gguf(specdec.convert(whole, tmp_path / f"{name}.gguf", "Q4_K_M", importance=file))[1]
         for name, file in (("plain", None), ("weighed", tmp_path / "imatrix.gguf"))
     }
-    types = {name: tensor.type for name, tensor in held["plain"].items()}
+    types = {name: tensor.kind for name, tensor in held["plain"].items()}
     assert types["output.weight"] == "Q6_K" and types["token_embd.weight"] == "Q4_K"
     more = [i for i in range(8) if types[f"blk.{i}.attn_v.weight"] == "Q6_K"]
     assert more == [i for i in range(8) if types[f"blk.{i}.ffn_down.weight"] == "Q6_K"] == [0, 3, 6, 7]
@@ -162,7 +162,7 @@ def test_a_mixture(tmp_path: Path) -> None:
 
 def test_rows_that_are_no_multiple_of_a_block(tmp_path: Path) -> None:
     path = specdec.convert(folder_of(tmp_path / "folder", CASES["llama"]), tmp_path / "model.gguf", "Q8_0")
-    assert {tensor.type for tensor in read_gguf(path)[1].values()} == {"F32", "F16"}
+    assert {tensor.kind for tensor in read_gguf(path)[1].values()} == {"F32", "F16"}
 
 
 def test_numbers_that_a_type_cannot_hold(tmp_path: Path) -> None:

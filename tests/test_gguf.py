@@ -116,7 +116,7 @@ def test_weights_have_the_values_of_the_file(tmp_path: Path, kind: str) -> None:
     for name, array in tensors(case, config, weights).items():
         if "norm" in name:
             continue
-        assert held[name].type == kind and held[name].shape == array.shape
+        assert held[name].kind == kind and held[name].shape == array.shape
         packed = gguf.quants.quantize(array, Type[kind])
         assert np.array_equal(held[name].numbers(), gguf.quants.dequantize(packed, Type[kind]))
 

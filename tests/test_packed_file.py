@@ -16,7 +16,8 @@ import specdec
 from gguf_models import CASES
 from specdec import _core
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, SpecdecError
-from tiny_models import llama_config, llama_tensors, write_hf
+from specdec.models.packed_file import PackedFile
+from tiny_models import llama_config, llama_tensors, write_hf, write_llama2c, write_llama2c_tokenizer
 
 EMBEDDED = Path(specdec.__file__).parent / "embedded" / "draft"
 TEXT = "Once upon a time"
@@ -55,6 +56,36 @@ def test_of_a_gguf_file(tmp_path: Path) -> None:
     assert packed.core.dtype == model.core.dtype == "file"
     assert packed.tokenizer.encode(TEXT) == model.tokenizer.encode(TEXT)
     assert np.array_equal(packed.logits(TEXT), model.logits(TEXT))
+
+
+def test_of_a_llama2c_file_with_its_tokenizer(tmp_path: Path) -> None:
+    tokens = [
+        (b"<unk>", 0.0),
+        (b"\n<s>\n", 0.0),
+        (b"\n</s>\n", 0.0),
+        *((b"%c" % i, 0.0) for i in range(97, 113)),
+    ]
+    write_llama2c(tmp_path / "model.bin")
+    write_llama2c_tokenizer(tmp_path / "tok19.bin", tokens)
+    model = specdec.load(tmp_path / "model.bin")
+    packed = specdec.load(specdec.convert(tmp_path / "model.bin", tmp_path / "model.specdec"))
+    assert packed.tokenizer.encode("bad") == model.tokenizer.encode("bad")
+    assert packed.tokenizer.eos_ids == model.tokenizer.eos_ids == (1, 2)
+    assert np.array_equal(packed.logits("bad"), model.logits("bad"))
+    (tmp_path / "tok19.bin").unlink()
+    with pytest.raises(CheckpointError, match="model.bin, whose files have changed since"):
+        specdec.load(packed.path)
+
+
+@pytest.mark.parametrize("place", ["model.specdec", "model.bin"])
+def test_what_is_no_file_of_bytes(tmp_path: Path, place: str) -> None:
+    """A pointer of Git LFS in the place of the file is named; a pipe is not waited for."""
+    (tmp_path / place).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(CheckpointError, match="is a Git LFS pointer, not the file itself"):
+        specdec.load(tmp_path / place)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CheckpointError, match="pipe"):
+        PackedFile(tmp_path / "pipe")
 
 
 def test_chat_templates_and_sampling(tmp_path: Path) -> None:

@@ -61,7 +61,8 @@ if TYPE_CHECKING:  # every public name, for type checkers
     )
     from specdec.models.chat_template import ChatTemplate
     from specdec.models.convert import convert
-    from specdec.models.model import Model, embedded_pair, load
+    from specdec.models.loading import embedded_pair, load
+    from specdec.models.model import Model
     from specdec.models.quantization import QuantizationReport
     from specdec.models.score import Score
     from specdec.plot.explore import Explorer, ExplorerSettings, explore
@@ -124,10 +125,10 @@ _HOMES = {
     "compare": "analysis.compare",
     "convert": "models.convert",
     "distribution": "verification.verify",
-    "embedded_pair": "models.model",
+    "embedded_pair": "models.loading",
     "explore": "plot.explore",
     "generate": "decoding.generate",
-    "load": "models.model",
+    "load": "models.loading",
     "read_questions": "analysis.questions",
     "search_skips": "analysis.layer_search",
     "speculate": "verification.speculative_execution",

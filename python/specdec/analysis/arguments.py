@@ -16,7 +16,8 @@ from specdec.decoding.beginning import Beginning
 from specdec.drafts.draft import check_source
 from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import InputError, kind_of, shown
-from specdec.models.model import Model, ModelLike, Prompt, as_model
+from specdec.models.loading import as_model
+from specdec.models.model import Model, ModelLike, Prompt
 from specdec.models.tokenizer import check_same_vocabulary
 from specdec.verification.sampling import Sampling
 

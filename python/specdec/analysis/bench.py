@@ -20,7 +20,8 @@ from specdec.decoding.options import DecodingOptions, Gamma, Stop
 from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import InputError, shown
-from specdec.models.model import Model, ModelLike, as_model
+from specdec.models.loading import as_model
+from specdec.models.model import Model, ModelLike
 from specdec.progress import counted
 from specdec.verification.rules import DecodingRule
 

@@ -22,7 +22,8 @@ from specdec.decoding.beginning import Beginning
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import printable
-from specdec.models.model import Model, ModelLike, Prompt, as_model
+from specdec.models.loading import as_model
+from specdec.models.model import Model, ModelLike, Prompt
 from specdec.progress import counted
 from specdec.threads import check_threads
 from specdec.verification.rules import DECODING_RULES, DecodingRule, check_rule

@@ -17,7 +17,8 @@ from specdec.checks import check_flag, check_integer, check_items, check_path
 from specdec.drafts import SkipLayers
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError
-from specdec.models.model import Model, ModelLike, Prompt, as_model
+from specdec.models.loading import as_model
+from specdec.models.model import Model, ModelLike, Prompt
 from specdec.progress import counted
 from specdec.threads import check_threads
 from specdec.verification.sampling import Sampling

@@ -18,7 +18,8 @@ from specdec.decoding.result import Result
 from specdec.drafts.draft import MAX_GAMMA, Draft
 from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import InputError, shown
-from specdec.models.model import ModelLike, Prompt, as_model
+from specdec.models.loading import as_model
+from specdec.models.model import ModelLike, Prompt
 from specdec.progress import counted
 from specdec.tables import OneTable, Table
 from specdec.threads import check_threads

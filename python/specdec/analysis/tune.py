@@ -30,7 +30,8 @@ from specdec.checks import check_integer
 from specdec.drafts import EarlyExit, load
 from specdec.drafts.draft import MAX_GAMMA, Draft
 from specdec.errors import InputError, kind_of, shown
-from specdec.models.model import Model, ModelLike, Prompt, as_model
+from specdec.models.loading import as_model
+from specdec.models.model import Model, ModelLike, Prompt
 from specdec.progress import counted
 from specdec.tables import OneTable, Table, or_dash, plain
 from specdec.threads import check_threads

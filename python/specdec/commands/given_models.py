@@ -9,7 +9,8 @@ from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import ModelDraft
 from specdec.drafts.naming import named
 from specdec.errors import InputError
-from specdec.models.model import Model, embedded_pair, load
+from specdec.models.loading import embedded_pair, load
+from specdec.models.model import Model
 
 __all__ = [
     "EMBEDDED",

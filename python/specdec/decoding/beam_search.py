@@ -20,7 +20,8 @@ from specdec.drafts import Draft
 from specdec.drafts.draft import MAX_GAMMA, check_source
 from specdec.errors import InputError, kind_of, number_of, shown
 from specdec.json_values import without_nan
-from specdec.models.model import ModelLike, Prompt, as_model
+from specdec.models.loading import as_model
+from specdec.models.model import ModelLike, Prompt
 from specdec.models.tokenizer import check_same_vocabulary
 from specdec.progress import progress_bar
 from specdec.threads import check_threads

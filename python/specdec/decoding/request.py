@@ -21,7 +21,8 @@ from specdec.decoding.stopping import FinishReason, StopRules
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft, check_source
 from specdec.drafts.model_draft import DraftLike, open_draft
 from specdec.errors import InputError, number_of, shown
-from specdec.models.model import Model, ModelLike, Prompt, as_model
+from specdec.models.loading import as_model
+from specdec.models.model import Model, ModelLike, Prompt
 from specdec.verification.rules import Rule
 from specdec.verification.sampling import Sampling
 

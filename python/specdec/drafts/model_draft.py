@@ -15,7 +15,8 @@ from specdec.drafts.learnt.methods import open_learnt
 from specdec.drafts.python_draft import Drafter, PythonDraft
 from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
 from specdec.errors import InputError, kind_of, shown
-from specdec.models.model import Model, ModelLike, as_model
+from specdec.models.loading import as_model
+from specdec.models.model import Model, ModelLike
 from specdec.models.tokenizer import check_same_vocabulary
 
 __all__ = ["DraftLike", "ModelDraft", "as_draft", "open_draft"]

@@ -29,8 +29,9 @@ from specdec.drafts.skip_layers import SkipLayers
 from specdec.drafts.suffix_memory import SuffixMemory
 from specdec.drafts.token_recycling import TokenRecycling
 from specdec.errors import InputError, kind_of, shown
-from specdec.models.model import Model, embedded_pair
-from specdec.models.model import load as load_model
+from specdec.models.loading import embedded_pair
+from specdec.models.loading import load as load_model
+from specdec.models.model import Model
 from specdec.models.number_formats import DTYPES, Dtype
 
 __all__ = ["NAMES", "DraftName", "named"]

@@ -21,8 +21,10 @@ from specdec.drafts.trees import Tree, check_tree
 from specdec.errors import CheckpointError, InputError, kind_of, shown
 from specdec.models.checkpoints import open_checkpoint
 from specdec.models.json_fields import Fields, read_json_object
-from specdec.models.model import Model, ModelConfig, embedded_pair
-from specdec.models.model import load as load_model
+from specdec.models.loading import embedded_pair
+from specdec.models.loading import load as load_model
+from specdec.models.model import Model
+from specdec.models.model_config import ModelConfig
 from specdec.models.number_formats import DTYPES, Dtype
 
 __all__ = ["EXIT_NAME", "load"]

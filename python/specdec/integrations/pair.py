@@ -11,7 +11,8 @@ from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import DraftLike
 from specdec.drafts.naming import named
 from specdec.errors import InputError, shown
-from specdec.models.model import Model, embedded_pair, load
+from specdec.models.loading import embedded_pair, load
+from specdec.models.model import Model
 from specdec.models.number_formats import CacheDtype, Dtype, Engine
 from specdec.models.tokenizer import Tokenizer
 from specdec.verification.rules import DecodingRule

@@ -7,56 +7,31 @@ import operator
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from importlib.resources import as_file, files
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, overload
+from typing import Any, TypeAlias, overload
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from specdec import _core
-from specdec.checks import (
-    CONVERSION_ERRORS,
-    as_iterator,
-    check_choice,
-    check_flag,
-    check_integer,
-    check_path,
-)
+from specdec.checks import CONVERSION_ERRORS, as_iterator, check_flag, check_integer
 from specdec.containers import text_of
-from specdec.errors import (
-    CheckpointError,
-    CheckpointNotFoundError,
-    InputError,
-    SpecdecError,
-    kind_of,
-    number_of,
-    shown,
-    warn,
-)
-from specdec.models import packed_file, quantization
+from specdec.errors import CheckpointError, InputError, kind_of, number_of, shown
+from specdec.models import quantization
 from specdec.models.chat_template import ChatTemplate, Messages
-from specdec.models.checkpoints import CanonicalTensor, Checkpoint, StoredTensors, open_checkpoint
-from specdec.models.number_formats import CACHE_DTYPES, DTYPES, ENGINES, CacheDtype, Dtype, Engine
-from specdec.models.origin import HubPlace, ModelOrigin, ModelReference, ReadFiles
+from specdec.models.checkpoints import open_checkpoint
+from specdec.models.model_config import ModelConfig
+from specdec.models.number_formats import CacheDtype, Engine, MatrixDtype
+from specdec.models.origin import ModelOrigin, ModelReference
 from specdec.models.quantization import QuantizationReport
 from specdec.models.score import Score, are_requests, score_requests
-from specdec.models.thresholds import settle
-from specdec.models.tokenizer import (
-    ByteTokenizer,
-    SourceTokenizer,
-    Tokenizer,
-    source_side,
-    warn_of_ids_beyond,
-    why_no_tokenizer,
-)
-from specdec.progress import reading_bar
+from specdec.models.tokenizer import ByteTokenizer, SourceTokenizer, Tokenizer, why_no_tokenizer
 from specdec.threads import check_threads
 
-__all__ = ["Model", "ModelConfig", "ModelLike", "Prompt", "as_model", "embedded_pair", "load"]
+__all__ = ["Model", "ModelLike", "Prompt"]
 
 Prompt: TypeAlias = str | Sequence[int] | NDArray[np.integer[Any]]
 """A text, or token ids."""
@@ -64,188 +39,8 @@ Prompt: TypeAlias = str | Sequence[int] | NDArray[np.integer[Any]]
 _NO_LIMIT = 2**31 - 1
 
 
-@dataclass(frozen=True)
-class ModelConfig(Mapping[str, Any]):
-    """What a model is, read-only; a mapping too, as ``config["n_vocab"]``.
-
-    The fields from ``norm_place`` on are the switches of the families (docs/FAMILIES.md); a plain decoder has
-    their defaults.
-
-    Attributes
-    ----------
-    n_vocab, n_ctx, n_layer : int
-        Token ids, longest sequence, layers.
-    n_head, n_kv_head : int
-        Attention heads, and how many of them have keys and values of their own.
-    d_model, d_head, d_ff : int
-        Width of the residual stream, of a head, of the feed-forward block.
-    n_heads, n_kv_heads, d_heads : tuple of int
-        For each layer, where they differ: ``n_head``, ``n_kv_head`` and ``d_head``, which then do not count.
-    norm : str
-        "rms" or "layer", with ``norm_eps`` inside its square root.
-    position : str
-        "rotary", turning the first ``2 * len(inv_freq)`` dimensions of a head by ``inv_freq`` radians per
-        position (scaling included), "learned", or "none".
-    activation : str
-        "silu", "gelu", "gelu_tanh", "relu", "relu2" or "silu_clamped" (at ``activation_limit``);
-        ``gated``: its product with a second projection.
-    tied : bool
-        The head is the token embedding.
-    qkv_bias, out_bias, mlp_bias, head_bias : bool
-        Which projections have biases.
-    sliding_window : int
-        Positions a token attends to, itself included; 0 for all.
-    norm_place : str
-        "before" (of the input of each half of a layer), "after" (of its output), "both", or "residual" (of
-        the stream after the output has been added).
-    output_norm : bool
-        The stream is normalised behind the last layer.
-    norm_weight, norm_bias : bool
-        What norms have. ``norm_bias`` None: biases for "layer", none for "rms".
-    qk_norm : str
-        Norms of queries and keys: "none", "head", "each_head" (with weights of its own) or "whole".
-    v_norm : bool
-        Values pass an RMSNorm without weights.
-    parallel : str
-        "no", or both halves of a layer read the same stream, by "one_norm" or "two_norms".
-    embedding_scale, residual_scale, logit_scale : float
-        Factors of the embedding, of what each half of a layer adds, of the logits.
-    embedding_norm : bool
-        The embedding is normalised.
-    logit_softcap, attn_softcap : float
-        c: ``c * tanh(x / c)`` of logits, of scores; 0 for none.
-    qkv_limit : float
-        Queries, keys and values are clamped to this, after norms of whole queries and keys; 0 for no limit.
-    attn_sinks : bool
-        Each head has a learned score without a value.
-    query_growth : float
-        Queries are multiplied by ``1 + query_growth * ln(1 + position // query_span)``.
-    alibi : tuple of float
-        Slope of each head: a score falls by slope times distance.
-    relative_buckets : tuple of int
-        First distance of each bucket, with a learned bias of each head; in an encoder with one for keys
-        before a row and one for keys behind it.
-    relative_bias_by_layer : bool
-        Each layer has biases of its own.
-    windows, rotations : tuple of int
-        For each layer, where they differ: its window, and its frequencies: 0 for ``inv_freq``, i for
-        ``more_inv_freq[i - 1]``, -1 for none.
-    score_scales : tuple of float
-        For each layer the factor of its scores; empty: ``1 / sqrt(d_head)``, of its own heads.
-    more_inv_freq : tuple of tuple of float
-        Further frequencies.
-    rotary_factors : tuple of float
-        Factor of cosines and sines for each set of frequencies; empty: 1.
-    n_experts, n_experts_per_token : int
-        Of a mixture of experts: how many there are in a layer, and how many a token goes through, those of
-        its largest router logits. 0: every layer is dense.
-    d_expert, d_shared_expert : int
-        Width of an expert, and of the shared one, through which every token goes; 0: there is none.
-    shared_expert_gate : bool
-        The shared expert's weight is the sigmoid of a logit, else 1.
-    router : str
-        From logits to the weights of the chosen experts: "softmax" over all experts, "softmax_chosen" over
-        the chosen ones, or "sigmoid".
-    router_bias, router_renormalise : bool
-        The logits have biases; weights are divided by the sum of the chosen experts' weights.
-    routed_scale : float
-        Factor of these weights.
-    mixtures : tuple of int
-        For each layer 1 if it has experts, else 0; empty: all layers have, where ``n_experts`` is not 0.
-    encoder : ModelConfig or None
-        Of an encoder-decoder: what its encoder is, whose ``n_ctx`` is the longest source. The fields beside
-        it are the decoder's, whose layers attend to the encoder's output too.
-    shared_embedding : bool
-        Of an encoder: it embeds by the decoder's token table.
-    """
-
-    n_vocab: int
-    n_ctx: int
-    n_layer: int
-    n_head: int
-    n_kv_head: int
-    d_model: int
-    d_head: int
-    d_ff: int
-    norm: str
-    norm_eps: float
-    position: str
-    inv_freq: tuple[float, ...]
-    activation: str
-    gated: bool
-    tied: bool
-    qkv_bias: bool
-    out_bias: bool
-    mlp_bias: bool
-    sliding_window: int
-    head_bias: bool = False
-    activation_limit: float = 0.0
-    norm_place: str = "before"
-    norm_weight: bool = True
-    norm_bias: bool | None = None
-    qk_norm: str = "none"
-    v_norm: bool = False
-    parallel: str = "no"
-    embedding_scale: float = 1.0
-    embedding_norm: bool = False
-    residual_scale: float = 1.0
-    logit_scale: float = 1.0
-    logit_softcap: float = 0.0
-    attn_softcap: float = 0.0
-    qkv_limit: float = 0.0
-    attn_sinks: bool = False
-    query_growth: float = 0.0
-    query_span: int = 0
-    alibi: tuple[float, ...] = ()
-    relative_buckets: tuple[int, ...] = ()
-    windows: tuple[int, ...] = ()
-    rotations: tuple[int, ...] = ()
-    score_scales: tuple[float, ...] = ()
-    more_inv_freq: tuple[tuple[float, ...], ...] = ()
-    rotary_factors: tuple[float, ...] = ()
-    n_experts: int = 0
-    n_experts_per_token: int = 0
-    d_expert: int = 0
-    d_shared_expert: int = 0
-    shared_expert_gate: bool = False
-    router: str = "softmax"
-    router_bias: bool = False
-    router_renormalise: bool = False
-    routed_scale: float = 1.0
-    mixtures: tuple[int, ...] = ()
-    output_norm: bool = True
-    relative_bias_by_layer: bool = False
-    encoder: ModelConfig | None = None
-    shared_embedding: bool = False
-    n_heads: tuple[int, ...] = ()
-    n_kv_heads: tuple[int, ...] = ()
-    d_heads: tuple[int, ...] = ()
-
-    @classmethod
-    def from_canonical(cls, config: Mapping[str, Any]) -> ModelConfig:
-        """From a loader's dict; what it leaves out has its default."""
-        frozen: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in config.items()
-        }
-        frozen["more_inv_freq"] = tuple(tuple(inv_freq) for inv_freq in config.get("more_inv_freq", ()))
-        if config.get("encoder") is not None:
-            frozen["encoder"] = cls.from_canonical(config["encoder"])
-        return cls(**frozen)
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self.__dataclass_fields__:
-            raise KeyError(name)
-        return getattr(self, name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.__dataclass_fields__)
-
-    def __len__(self) -> int:
-        return len(self.__dataclass_fields__)
-
-
 class Model:
-    """A loaded model; :func:`load` makes it. Immutable, and shared freely between threads and sessions.
+    """A loaded model; :func:`specdec.load` makes it. Immutable, shared freely between threads and sessions.
 
     A pickle of it holds no weights: it names the files, with their sizes and digests, and how they were
     loaded. In its own process that gives this model again; another process loads the same files in the same
@@ -504,7 +299,7 @@ class Model:
         )
 
     @property
-    def dtype(self) -> Dtype | Literal["file"]:
+    def dtype(self) -> MatrixDtype:
         """Number format of the matrices: "f32", "bf16", "int8" or "int4".
 
         Or "file": each matrix has the type that it has in a GGUF file.
@@ -796,7 +591,8 @@ class Model:
         Raises
         ------
         InputError
-            Fewer than two tokens, one out of range, or a text without tokenizer.
+            Fewer than two tokens, one out of range, or a text without tokenizer; or a model that was made in
+            memory.
         CheckpointError
             The checkpoint is no longer there, or is another one than was loaded.
 
@@ -812,6 +608,10 @@ class Model:
             ids = quantization.TEXT
         tokens = None if ids is None else self.check_ids(ids, minimum=2, maximum=_NO_LIMIT)
         read = None if ids is None else self._source(source)
+        if self._origin is None:
+            raise InputError(
+                f"{self.path} is a model that was made in memory; expected one with a checkpoint"
+            )
         checkpoint = open_checkpoint(self.path, tokenizer=False, n_ctx=self.config.n_ctx)
         if self.config != self.config.from_canonical(checkpoint.config):
             raise CheckpointError(f"{self.path}: has another configuration than when this model was loaded")
@@ -820,7 +620,7 @@ class Model:
         if tokens is not None:
             ours = f32 = self._log_probs(tokens, read, n_threads)
             if (self.dtype, self.cache_dtype) != ("f32", "f32"):
-                exact = load(
+                exact: Model = self._origin.load(
                     self.path,
                     "f32",
                     cache_dtype="f32",
@@ -912,248 +712,6 @@ ModelLike: TypeAlias = Model | str | os.PathLike[str]
 """A model, its path, or its name on the Hugging Face Hub."""
 
 
-def load(
-    path: str | os.PathLike[str],
-    dtype: Dtype | None = None,
-    *,
-    cache_dtype: CacheDtype | None = None,
-    prefill: Engine = "rows",
-    tokenizer: Tokenizer | str | os.PathLike[str] | bool | Any | None = None,
-    n_ctx: int | None = None,
-    n_threads: int | None = None,
-    progress: bool | None = None,
-    revision: str | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    token: str | bool | None = None,
-    cache: bool | str | os.PathLike[str] = False,
-) -> Model:
-    """Load a model.
-
-    The first model that is loaded on a machine takes some 0.2 s more, in which the kernels find out which of
-    their ways to compute the same product are the quickest there. The result is kept in the user's cache
-    (``$XDG_CACHE_HOME/specdec/thresholds``, else ``~/.cache/specdec/thresholds``), or in the folder that the
-    environment variable ``SPECDEC_THRESHOLDS`` names; "off": nothing is measured. No result depends on it.
-
-    Parameters
-    ----------
-    path : path-like
-        A Hugging Face folder (``*.safetensors`` of f32, f16 or bf16; docs/FAMILIES.md lists the
-        architectures), a GGUF file, a packed file (``.specdec``, as :func:`specdec.convert` and ``cache``
-        write it), a llama2.c ``.bin`` file of version 0, or a name on the Hugging Face Hub
-        (by the package huggingface_hub): ``org/name``, or of GGUF files ``org/name:Q4_K_M`` and
-        ``hf://org/name/file.gguf``.
-    dtype : {None, "f32", "bf16", "int8", "int4"}
-        The number format of the matrices; norms and biases stay in f32. None: what the checkpoint holds,
-        which is bf16 if all its matrices are stored so, and f32 otherwise; of a GGUF file with codes (Q4_K_M
-        and its kin) each matrix in its own type, with the file's values. In bf16 activations are rounded to
-        it where they meet a matrix. int8 and int4 have blocks of 32 weights with one scale each and quantise
-        activations to int8 by rows and blocks. :meth:`Model.quantization_report` says what a format costs.
-    cache_dtype : {None, "f32", "bf16"}
-        The number format of cached keys and values. None: f32 for a model in f32, else bf16.
-    prefill : {"rows", "tiles", "blas"}
-        What multiplies the rows of prompts and of texts that are scored, or, in an encoder-decoder, of
-        sources. "rows": the row kernels, which compute everything else. "tiles": for models in any format
-        but f32, weights and activations in bf16 and sums in the order of a tile of Intel's AMX, which is
-        faster on processors that have it, in bf16 several times. A prompt has bits of its own, the same on
-        every processor; without AMX nothing is gained, and models in codes are slower.
-        "blas": OpenBLAS, for models in f32 without mixtures of experts. A prompt has bits of its own, which
-        differ between kinds of processors (docs/NUMERICS.md), and the matrices of a decoder-only model take
-        twice the memory; those of an encoder take no more.
-    tokenizer : None, False, path-like or Tokenizer
-        None: the tokenizer beside the weights, if there is one. False: none; ids in, ids out. A path: the
-        one at that path. An object of ``transformers`` (as ``AutoTokenizer`` gives it) or ``tokenizers``:
-        that one. An object with the methods of :class:`specdec.tokenizer.Tokenizer`: itself.
-    n_ctx : int, optional
-        The longest text, in tokens. None: what the checkpoint says; of a model whose rotary positions depend
-        on the length of a text (LongRoPE, dynamic NTK) the context before scaling. Of such a model a longer
-        ``n_ctx`` takes the frequencies of a text of that length, for all texts. Of T5, whose relative
-        positions have no end, it is the longest source too; None: 2048.
-    n_threads : int, optional
-        Threads that pack the weights. None: :func:`specdec.threads.default_threads`.
-    progress : bool, optional
-        Show a progress bar (needs tqdm). None: for large checkpoints, in a terminal.
-    revision : str, optional
-        Of a hub name: a branch, a tag or a commit. None: the main branch.
-    cache_dir : path-like, optional
-        Where downloads from the hub are kept. None: where ``huggingface_hub`` keeps them (``HF_HOME``).
-    token : str or bool, optional
-        For repositories that need one. True, or None where there is one: that of ``hf auth login`` or
-        ``HF_TOKEN``. False: none.
-    cache : bool or path-like
-        Keep the packed model, and map it when it is loaded so again: as it lies in memory, it is there at
-        once. True: in the user's cache (``$XDG_CACHE_HOME/specdec/packed``, else
-        ``~/.cache/specdec/packed``); a path: in that folder. A file of a cache takes the memory of the model
-        on disk, and is written anew when the files that it was made of have changed. For models on disk with
-        their own tokenizer or none.
-
-    Warns
-    -----
-    UserWarning
-        Of ids in ``generation_config.json`` that are no tokens, and of a ``tokenizer`` with more ids than the
-        model.
-
-    Raises
-    ------
-    CheckpointError
-        A damaged, contradictory or missing checkpoint (missing: also a FileNotFoundError), or weights that
-        are NaN, infinite or too large for ``dtype``.
-    UnsupportedModelError
-        An architecture or a setting that specdec does not have.
-    TokenizerError
-        A damaged tokenizer, or one whose library is not installed.
-    MissingLibraryError
-        With ``prefill="blas"``: OpenBLAS is not there, or cannot be used.
-    InputError
-        An argument that is none of the above.
-
-    Examples
-    --------
-    >>> model = specdec.load("path/to/folder")
-    >>> model.logits("Once upon a time").shape
-    (5, 4096)
-    """
-    check_choice("dtype", dtype, DTYPES, optional=True)
-    check_choice("cache_dtype", cache_dtype, CACHE_DTYPES, optional=True)
-    check_choice("prefill", prefill, ENGINES)
-    threads = check_threads(n_threads)
-    settle()
-    place = check_path("path", path, CheckpointError)
-    if place.is_file() and packed_file.is_packed(place):
-        return _packed(place, dtype, cache_dtype, prefill, tokenizer, n_ctx, threads)
-    if cache is not False:
-        arguments = {"dtype": dtype, "cache_dtype": cache_dtype, "prefill": prefill, "n_ctx": n_ctx}
-        return _cached(place, cache, {**arguments, "tokenizer": tokenizer}, threads, progress)
-    checkpoint = open_checkpoint(
-        path, tokenizer=tokenizer, n_ctx=n_ctx, revision=revision, cache_dir=cache_dir, token=token
-    )
-    if tokenizer is not None and checkpoint.tokenizer is not None:
-        warn_of_ids_beyond(checkpoint.tokenizer, checkpoint.config["n_vocab"], checkpoint.path)
-    stored = None
-    if dtype is None and prefill != "blas":
-        stored = checkpoint.stored
-    if stored is not None and stored.message:
-        warn(stored.message)
-    asked, dtype = dtype, dtype or checkpoint.dtype
-    cache_dtype = cache_dtype or ("f32" if dtype == "f32" else "bf16")
-    hub = HubPlace.of(path, revision, cache_dir)
-    arguments = {
-        "dtype": asked if stored else dtype,
-        "cache_dtype": cache_dtype,
-        "prefill": prefill,
-        "n_ctx": n_ctx,
-    }
-    given, tokenizer_files = tokenizer, None
-    if isinstance(tokenizer, str | os.PathLike):
-        place = check_path("tokenizer", tokenizer)
-        given, tokenizer_files = None, ReadFiles.of_model(place, [place] if place.is_file() else [])
-    origin = ModelOrigin(
-        ReadFiles.of_model(checkpoint.path, checkpoint.weight_files, hub=hub),
-        tokenizer_files,
-        {**arguments, "tokenizer": given},
-    )
-    progress = None if progress is None else check_flag("progress", progress)
-    bar = reading_bar(checkpoint.n_bytes, f"loading in {stored.types if stored else dtype}", progress)
-    try:
-        core = _core.Model(
-            checkpoint.config,
-            _counted(_checked(checkpoint, stored), bar),
-            dtype=dtype,
-            cache_dtype=cache_dtype,
-            prefill=prefill,
-            n_threads=threads,
-            formats=stored.formats if stored else None,
-        )
-    except SpecdecError:
-        raise
-    except ValueError as error:
-        # The core's own checks, such as that of finite weights, name the tensor but not the file.
-        raise CheckpointError(f"{checkpoint.path}: {error}") from error
-    finally:
-        if bar is not None:
-            bar.close()
-    return Model(
-        core,
-        ModelConfig.from_canonical(checkpoint.config),
-        checkpoint.tokenizer,
-        checkpoint.path,
-        checkpoint.architecture,
-        default_sampling=checkpoint.default_sampling,
-        chat_template=checkpoint.chat_template,
-        source_tokenizer=checkpoint.source_tokenizer,
-        decoder_start=checkpoint.decoder_start,
-        origin=origin,
-        formats=stored.formats if stored else None,
-        types=stored.types if stored else "",
-    )
-
-
-def _packed(
-    path: Path,
-    dtype: Dtype | None,
-    cache_dtype: CacheDtype | None,
-    prefill: Engine,
-    tokenizer: Any,
-    n_ctx: int | None,
-    n_threads: int,
-) -> Model:
-    """The model of a packed file."""
-    file = packed_file.PackedFile(path)
-    config = file.header["config"]
-    for name, given, held in (("dtype", dtype, file.header["dtype"]), ("n_ctx", n_ctx, config["n_ctx"])):
-        if given not in (None, held):
-            raise InputError(f"{name} is {shown(given)}; expected None or {held!r}, that of {path}")
-    core = file.core(cache_dtype, prefill, n_threads)
-    found, template = file.texts(tokenizer)
-    if tokenizer is not None and found is not None:
-        warn_of_ids_beyond(found, config["n_vocab"], path)
-    arguments = {
-        "dtype": dtype, "cache_dtype": core.cache_dtype, "prefill": prefill, "n_ctx": n_ctx,
-        "tokenizer": tokenizer,
-    }  # fmt: skip
-    return Model(
-        core,
-        ModelConfig.from_canonical(config),
-        found,
-        path,
-        file.header["architecture"],
-        default_sampling=file.header["default_sampling"],
-        chat_template=template,
-        source_tokenizer=source_side(found) if config.get("encoder") is not None else None,
-        decoder_start=file.header["decoder_start"],
-        origin=ModelOrigin(ReadFiles.of_model(path, [path]), None, arguments),
-        formats=file.header["formats"],
-        types=file.header["types"],
-    )
-
-
-def _cached(
-    path: Path, cache: Any, arguments: dict[str, Any], n_threads: int, progress: bool | None
-) -> Model:
-    """The model on disk, by its packed file in a folder of such files, which is written if need be."""
-    if not path.exists():
-        raise CheckpointNotFoundError(f"{path}: no such file or folder; expected one on disk, with cache=")
-    if arguments["tokenizer"] not in (None, False):
-        raise InputError("tokenizer is given, with cache=; expected None or False")
-    if cache is True:
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        folder = Path(home) / "specdec" / "packed"
-    else:
-        folder = check_path("cache", cache)
-    place = folder / packed_file.cache_name(path, arguments)
-    if place.is_file():
-        try:
-            model = _packed(place, **arguments, n_threads=n_threads)
-        except CheckpointError:
-            pass  # damaged, or of files that have changed: it is written anew
-        else:
-            return model
-    model = load(path, **arguments, n_threads=n_threads, progress=progress)
-    folder.mkdir(parents=True, exist_ok=True)
-    with_tokenizer = arguments["tokenizer"] is None
-    packed_file.write_packed(place, model, path, with_tokenizer=with_tokenizer, n_threads=n_threads)
-    return model
-
-
 _OF_KEY: WeakValueDictionary[str, Model] = WeakValueDictionary()
 """The models of this process that have files, by the keys of their origins; an unpickled one has the key of
 the model that was pickled."""
@@ -1176,7 +734,7 @@ def _unpickled(reference: ModelReference) -> Model:
             arguments = dict(reference.arguments)
             if reference.tokenizer_files is not None:
                 arguments["tokenizer"] = reference.tokenizer_files.found()
-            model = load(reference.files.found(), progress=False, **arguments)
+            model = reference.load(reference.files.found(), progress=False, **arguments)
             src_lang, tgt_lang = reference.languages
             if src_lang is not None or tgt_lang is not None:
                 model = model.with_languages(src_lang=src_lang, tgt_lang=tgt_lang)
@@ -1198,67 +756,6 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def embedded_pair(dtype: Dtype | None = None, draft_dtype: Dtype | None = None) -> tuple[Model, Model]:
-    """The target and the draft that come with the package; each is loaded once in a format.
-
-    Parameters
-    ----------
-    dtype, draft_dtype : {None, "f32", "bf16", "int8", "int4"}
-        Number formats of target and draft, as in :func:`load`. None: bf16, in which they are stored.
-
-    Returns
-    -------
-    (Model, Model)
-        Target and draft, of one vocabulary, trained on English novels up to 1930.
-    """
-    # Checked here, as the cache needs values that can be hashed.
-    check_choice("dtype", dtype, DTYPES, optional=True)
-    check_choice("draft_dtype", draft_dtype, DTYPES, optional=True)
-    return _embedded("target", dtype), _embedded("draft", draft_dtype)
-
-
-@functools.cache
-def _embedded(name: str, dtype: Dtype | None) -> Model:
-    with as_file(files("specdec") / "embedded" / name) as folder:
-        return load(folder, dtype)
-
-
-def _checked(checkpoint: Checkpoint, stored: StoredTensors | None) -> Iterator[CanonicalTensor]:
-    """The checkpoint's tensors, each compared with what the core says a model of this configuration needs."""
-    shapes = _core.tensor_shapes(checkpoint.config)
-    seen: set[str] = set()
-    for name, array, form in stored.tensors() if stored else checkpoint.tensors():
-        if name not in shapes:
-            raise CheckpointError(
-                f"{checkpoint.path}: tensor '{name}' is not part of this model; expected none such"
-            )
-        # the core knows how many numbers the bytes of blocks are
-        if form in ("f32", "f16", "bf16") and tuple(array.shape) != tuple(shapes[name]):
-            raise CheckpointError(
-                f"{checkpoint.path}: tensor '{name}' has shape {list(array.shape)}; expected "
-                f"{list(shapes[name])}"
-            )
-        seen.add(name)
-        yield name, array, form
-        del array  # before the next is read
-    missing = [name for name in shapes if name not in seen]
-    if missing:
-        raise CheckpointError(
-            f"{checkpoint.path}: tensor '{missing[0]}' is missing; expected it with shape "
-            f"{list(shapes[missing[0]])}"
-        )
-
-
-def _counted(tensors: Iterable[CanonicalTensor], bar: Any) -> Iterator[CanonicalTensor]:
-    """The tensors; a bar, if there is one, counts the bytes of those that are done with."""
-    for tensor in tensors:
-        n_bytes = tensor[1].nbytes
-        yield tensor
-        del tensor  # before the next is read
-        if bar is not None:
-            bar.update(n_bytes)
 
 
 def _as_integers(ids: Any) -> Sequence[int]:
@@ -1296,17 +793,3 @@ def _short(count: int, billion: str = "B") -> str:
         if count >= size:
             return f"{count / size:.3g}{unit}"
     return str(count)
-
-
-def as_model(name: str, given: object) -> Model:
-    """The argument `name` as a model, loaded if it is a path or hub name.
-
-    Raises
-    ------
-    InputError, CheckpointError, TokenizerError
-    """
-    if isinstance(given, Model):
-        return given
-    if isinstance(given, str | os.PathLike):
-        return load(given)
-    raise InputError(f"{name} is {kind_of(given)}; expected a specdec.Model, a path or a hub name")

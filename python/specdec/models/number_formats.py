@@ -14,12 +14,16 @@ __all__ = [
     "CacheDtype",
     "Dtype",
     "Engine",
+    "MatrixDtype",
+    "one_dtype",
     "rounded_to_bf16",
     "widened",
 ]
 
 Dtype: TypeAlias = Literal["f32", "bf16", "int8", "int4"]
 """A number format of the matrices of a model."""
+MatrixDtype: TypeAlias = Dtype | Literal["file"]
+"""The same, or "file": each matrix has the type that it has in a GGUF file."""
 CacheDtype: TypeAlias = Literal["f32", "bf16"]
 """A number format of cached keys and values."""
 Engine: TypeAlias = Literal["rows", "tiles", "blas"]
@@ -27,6 +31,11 @@ Engine: TypeAlias = Literal["rows", "tiles", "blas"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 CACHE_DTYPES: tuple[CacheDtype, ...] = get_args(CacheDtype)
 ENGINES: tuple[Engine, ...] = get_args(Engine)
+
+
+def one_dtype(dtype: MatrixDtype) -> Dtype:
+    """The format of what has no type of its own beside matrices in one, or in the types of a file: int8."""
+    return "int8" if dtype == "file" else dtype
 
 
 def widened(stored: NDArray[Any], form: str) -> NDArray[np.float32]:

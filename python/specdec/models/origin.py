@@ -11,7 +11,7 @@ import pickle
 import re
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -21,29 +21,9 @@ from typing import Any, Final
 
 from specdec.checks import check_path
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, kind_of
+from specdec.models.model_files import describing_files
 
 __all__ = ["FilesReference", "HubPlace", "ModelOrigin", "ModelReference", "ReadFiles"]
-
-BESIDE_WEIGHTS: Final = (
-    "chat_template.jinja",
-    "config.json",
-    "generation_config.json",
-    "merges.txt",
-    "model.safetensors.index.json",
-    "sentencepiece.bpe.model",
-    "source.spm",
-    "special_tokens_map.json",
-    "spiece.model",
-    "target.spm",
-    "target_vocab.json",
-    "tokenizer.bin",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "vocab.json",
-)
-"""Files beside the weights that say what a model is, how its texts are encoded and how it is sampled."""
-_TEMPLATES: Final = "additional_chat_templates"
 
 _FRESH_NS: Final = 2_000_000_000
 """A file that was written less than so long ago may be written again without a later time (file systems count
@@ -221,12 +201,7 @@ class ReadFiles:
     @classmethod
     def of_model(cls, place: Path, weights: Iterable[Path], *, hub: HubPlace | None = None) -> ReadFiles:
         """Those of a model or a tokenizer: the weights, and what lies beside them."""
-        folder = place if place.is_dir() else place.parent
-        beside = [folder / name for name in BESIDE_WEIGHTS]
-        beside += sorted((folder / _TEMPLATES).glob("*.jinja"))
-        if place.suffix == ".bin":
-            beside += sorted([*folder.glob("tok*.bin"), *folder.glob("tok*.model")])
-        return cls(place, [*weights, *beside], hub=hub)
+        return cls(place, [*weights, *describing_files(place)], hub=hub)
 
     @property
     def hub(self) -> HubPlace | None:
@@ -307,6 +282,8 @@ class ModelReference:
         Of `specdec.load`.
     languages : tuple
         ``src_lang`` and ``tgt_lang`` of `Model.with_languages`.
+    load : callable
+        `specdec.load`.
     """
 
     key: str
@@ -314,6 +291,7 @@ class ModelReference:
     tokenizer_files: FilesReference | None
     arguments: Mapping[str, Any]
     languages: tuple[str | None, str | None]
+    load: Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -324,7 +302,7 @@ class ModelOrigin:
     ----------
     files : ReadFiles
     tokenizer_files : ReadFiles or None
-    arguments, languages
+    arguments, load, languages
         As of `ModelReference`.
     key : str
         Of this model and no other.
@@ -333,6 +311,7 @@ class ModelOrigin:
     files: ReadFiles
     tokenizer_files: ReadFiles | None
     arguments: Mapping[str, Any]
+    load: Callable[..., Any]
     languages: tuple[str | None, str | None] = (None, None)
     key: str = field(default_factory=lambda: secrets.token_hex(16))
 
@@ -360,4 +339,5 @@ class ModelOrigin:
                 "can, or the path of one when the model is loaded"
             ) from error
         own = None if self.tokenizer_files is None else self.tokenizer_files.reference()
-        return ModelReference(self.key, self.files.reference(), own, dict(self.arguments), self.languages)
+        files, arguments = self.files.reference(), dict(self.arguments)
+        return ModelReference(self.key, files, own, arguments, self.languages, self.load)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import mmap
-import os
 import struct
 import sys
 import tempfile
@@ -28,10 +27,11 @@ from specdec.models.checkpoints.generation_config import read_generation_default
 from specdec.models.checkpoints.gguf_file import GGUFFile, is_gguf, read_gguf
 from specdec.models.checkpoints.gguf_model import chat_template_of
 from specdec.models.checkpoints.gguf_writing import write_gguf
+from specdec.models.checkpoints.llama2c_file import LLAMA2C, own_tokenizer
 from specdec.models.checkpoints.opened_file import OpenedFile
 from specdec.models.json_fields import Fields, as_json, read_json_object
-from specdec.models.number_formats import CacheDtype, Engine
-from specdec.models.origin import BESIDE_WEIGHTS
+from specdec.models.model_files import describing_files
+from specdec.models.number_formats import CacheDtype, Engine, one_dtype
 from specdec.models.tokenizer import Tokenizer, resolve_tokenizer
 from specdec.models.tokenizer.gguf_vocabulary import read_vocabulary
 
@@ -44,7 +44,6 @@ _PIECE: Final = 1 << 24
 _MAX_HEADER: Final = 1 << 28
 _VOCABULARY: Final = "vocabulary.gguf"
 _LAYOUT_FIELDS: Final = ("version", "byteorder", "pointer")
-_TEMPLATES: Final = "additional_chat_templates"
 
 _NONE: Final = type(None)
 _FIELDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
@@ -73,8 +72,8 @@ Records = list[list[Any]]
 
 def is_packed(path: Path) -> bool:
     """Whether a file begins as packed files do."""
-    with path.open("rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
+    opened = OpenedFile(path)
+    return opened.size >= len(MAGIC) and opened.read(0, len(MAGIC)).tobytes() == MAGIC
 
 
 def records_of(path: Path) -> Records:
@@ -85,16 +84,14 @@ def records_of(path: Path) -> Records:
     path : Path
         A folder or a file.
     """
+    found = {file for file in describing_files(path) if file.is_file()}
     if path.is_dir():
-        named = [path / name for name in BESIDE_WEIGHTS] + sorted(path.glob("*.safetensors"))
-        named += sorted((path / _TEMPLATES).glob("*")) if (path / _TEMPLATES).is_dir() else []
-        found = [file for file in named if file.is_file()]
-        status = [(str(file.relative_to(path)), file.stat()) for file in sorted(found)]
+        folder = path
+        found |= set(path.glob("*.safetensors"))
     else:
-        status = [(path.name, path.stat())]
-        if is_gguf(path):
-            parts = {tensor.file for tensor in read_gguf(path)[1].values()} - {path}
-            status += [(part.name, part.stat()) for part in sorted(parts)]
+        folder = path.parent
+        found |= {tensor.file for tensor in read_gguf(path)[1].values()} if is_gguf(path) else {path}
+    status = [(str(file.relative_to(folder)), file.stat()) for file in sorted(found)]
     return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in status]
 
 
@@ -187,18 +184,14 @@ def _pad(file: Any) -> None:
 
 def _files(source: Path) -> dict[str, bytes]:
     """The files that say how texts are encoded and sampled."""
-    if source.is_dir():
-        names = [name for name in BESIDE_WEIGHTS if (source / name).is_file()]
-        templates = sorted((source / _TEMPLATES).glob("*")) if (source / _TEMPLATES).is_dir() else []
-        names += [str(file.relative_to(source)) for file in templates]
-        return {name: (source / name).read_bytes() for name in names}
-    if not is_gguf(source):
-        beside = source.parent / "tokenizer.bin"
-        return {"tokenizer.bin": beside.read_bytes()} if beside.is_file() else {}
+    if source.is_dir() or not is_gguf(source):
+        folder = source if source.is_dir() else source.parent
+        found = [file for file in describing_files(source) if file.is_file()]
+        return {str(file.relative_to(folder)): file.read_bytes() for file in found}
     whole = GGUFFile(OpenedFile(source))
     values = {key: whole.get(key) for key in whole if key.startswith("tokenizer.")}
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / _VOCABULARY
+    with tempfile.TemporaryDirectory() as made:
+        place = Path(made) / _VOCABULARY
         write_gguf(place, values, [], iter(()))
         return {_VOCABULARY: place.read_bytes()}
 
@@ -226,30 +219,27 @@ class PackedFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            head = file.read(_HEAD.size)
-            if len(head) < _HEAD.size or not head.startswith(MAGIC):
-                raise self.error(f"begins with {head[: len(MAGIC)]!r}; expected {MAGIC!r}, a packed file")
-            _, n_text, checksum = _HEAD.unpack(head)
-            if n_text > min(size - _HEAD.size, _MAX_HEADER):
-                raise self.error(f"has a header of {n_text} bytes; expected at most {size - _HEAD.size}")
-            text = file.read(n_text)
-            if len(text) < n_text or _core.checksum(text) != checksum:
+        opened = OpenedFile(path)
+        size = opened.size
+        head = opened.read(0, min(size, _HEAD.size)).tobytes()
+        if len(head) < _HEAD.size or not head.startswith(MAGIC):
+            raise self.error(f"begins with {head[: len(MAGIC)]!r}; expected {MAGIC!r}, a packed file")
+        _, n_text, checksum = _HEAD.unpack(head)
+        if n_text > min(size - _HEAD.size, _MAX_HEADER):
+            raise self.error(f"has a header of {n_text} bytes; expected at most {size - _HEAD.size}")
+        text = opened.read(_HEAD.size, n_text).tobytes()
+        if _core.checksum(text) != checksum:
+            raise self.error("has a header with another checksum than when it was written; expected the same")
+        self.header = self._read_header(text)
+        built = _built()
+        for name in _LAYOUT_FIELDS:
+            if self.header[name] != built[name]:
                 raise self.error(
-                    "has a header with another checksum than when it was written; expected the same"
+                    f"was written with {name} {as_json(self.header[name])}; expected "
+                    f"{as_json(built[name])}: convert the model again"
                 )
-            self.header = self._read_header(text)
-            built = _built()
-            for name in _LAYOUT_FIELDS:
-                if self.header[name] != built[name]:
-                    raise self.error(
-                        f"was written with {name} {as_json(self.header[name])}; expected "
-                        f"{as_json(built[name])}: convert the model again"
-                    )
-            self._places(_HEAD.size + n_text, size)
-            # A private mapping: what the core writes anew is not written to the file.
-            self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
+        self._places(_HEAD.size + n_text, size)
+        self._map = opened.map_copy()  # what the core writes anew is not written to the file
         self._check_source()
 
     def error(self, message: str) -> CheckpointError:
@@ -330,7 +320,7 @@ class PackedFile:
             core = _core.Model(
                 header["config"],
                 (),
-                dtype="int8" if header["dtype"] == "file" else header["dtype"],
+                dtype=one_dtype(header["dtype"]),
                 formats=header["formats"] or None,
                 cache_dtype=cache_dtype or header["cache_dtype"],
                 prefill=prefill,
@@ -368,6 +358,8 @@ class PackedFile:
                 return None if vocabulary is None else vocabulary.tokenizer, chat_template_of(
                     file, vocabulary
                 )
+            if self.header["architecture"] == LLAMA2C:
+                return own_tokenizer(folder / self.path.name, self.header["config"]["n_vocab"]), None
             ends: dict[str, Any] = {}
             if (folder / "config.json").is_file():
                 config = folder / "config.json"

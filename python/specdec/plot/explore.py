@@ -22,7 +22,8 @@ from specdec.decoding.result import Result
 from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import InputError, MissingPackageError, SpecdecError, shown
-from specdec.models.model import ModelLike, Prompt, as_model
+from specdec.models.loading import as_model
+from specdec.models.model import ModelLike, Prompt
 from specdec.plot.style import BLACK, BLUE, GREEN, GREY, VERMILION, Axes, pyplot, styled
 from specdec.trace import Trace
 from specdec.verification.rules import DECODING_RULES, DecodingRule

@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 
 from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import DraftLike, open_draft
-from specdec.models.model import Model, ModelLike, as_model
+from specdec.models.loading import as_model
+from specdec.models.model import Model, ModelLike
 
 __all__ = ["DraftGiven", "TargetGiven", "described", "is_function", "opened_draft", "opened_target"]
 

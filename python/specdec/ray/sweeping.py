@@ -14,7 +14,8 @@ from specdec.analysis.measure import measure
 from specdec.checks import check_choice, check_flag, check_integer, check_items
 from specdec.containers import prompts_of
 from specdec.errors import InputError, kind_of, shown
-from specdec.models.model import Model, ModelLike, Prompt, load
+from specdec.models.loading import load
+from specdec.models.model import Model, ModelLike, Prompt
 from specdec.models.number_formats import DTYPES, Dtype
 from specdec.progress import counted
 from specdec.ray.cluster import connected, machines_of, places_on

@@ -9,7 +9,7 @@ from typing import Any
 
 from specdec.checks import check_choice
 from specdec.errors import InputError, MissingPackageError, shown
-from specdec.models.model import embedded_pair, load
+from specdec.models.loading import embedded_pair, load
 from specdec.training.registry import KINDS
 from specdec.training.settings import DATA, LOSSES
 

@@ -19,7 +19,8 @@ from specdec.errors import InputError, number_of
 from specdec.learning.hugging_face import open_decoder
 from specdec.learning.layer_skip import ExitNetwork, exit_weights, layer_dropout
 from specdec.learning.target_law import Objective
-from specdec.models.model import Model, load
+from specdec.models.loading import load
+from specdec.models.model import Model
 from specdec.training.batch import Batch
 from specdec.training.cover import law_of
 from specdec.training.draft_folder import hf_folder, write_decoder, write_json

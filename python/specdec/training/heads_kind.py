@@ -21,7 +21,8 @@ from specdec.learning.hugging_face import open_decoder
 from specdec.learning.joint_heads import JointHeads
 from specdec.learning.target_ends import TargetEnds
 from specdec.learning.target_law import Objective, TargetLaw
-from specdec.models.model import Model, load
+from specdec.models.loading import load
+from specdec.models.model import Model
 from specdec.training.batch import Batch
 from specdec.training.draft_folder import hf_folder, learnt_tensors, write_decoder
 from specdec.training.kind import Kind

@@ -14,7 +14,8 @@ from specdec.errors import InputError
 from specdec.learning.hugging_face import open_decoder
 from specdec.learning.small_network import SmallShape, small_decoder
 from specdec.learning.target_law import Objective
-from specdec.models.model import Model, load
+from specdec.models.loading import load
+from specdec.models.model import Model
 from specdec.models.tokenizer import check_same_vocabulary
 from specdec.training.batch import Batch
 from specdec.training.draft_folder import end_ids, write_decoder

@@ -20,7 +20,8 @@ from specdec.atomic_file import replacing
 from specdec.checks import check_path
 from specdec.drafts import Draft, Ensemble
 from specdec.errors import CheckpointError, InputError, number_of, shown
-from specdec.models.model import Model, ModelLike, Prompt, as_model, embedded_pair
+from specdec.models.loading import as_model, embedded_pair
+from specdec.models.model import Model, ModelLike, Prompt
 from specdec.progress import progress_bar
 from specdec.tables import OneTable, Table
 from specdec.threads import check_threads

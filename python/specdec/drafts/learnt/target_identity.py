@@ -10,7 +10,8 @@ from weakref import WeakKeyDictionary
 
 from specdec.errors import InputError, shown
 from specdec.models.json_fields import Fields
-from specdec.models.model import Model, ModelConfig
+from specdec.models.model import Model
+from specdec.models.model_config import ModelConfig
 from specdec.models.tokenizer import ByteTokenizer
 
 __all__ = ["TargetIdentity", "configuration_digest"]

@@ -20,7 +20,9 @@ from specdec.drafts.online.corrections import Corrections, Passage, passages
 from specdec.drafts.online.gradient_learner import GradientLearner
 from specdec.drafts.online.learner import GoesOn
 from specdec.errors import InputError, shown
-from specdec.models.model import Model, load
+from specdec.models.loading import load
+from specdec.models.model import Model
+from specdec.models.number_formats import one_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -195,7 +197,7 @@ def _packed(network: Any, first: Model) -> Model:
             network.save_pretrained(folder)
         read = load(
             Path(folder),
-            "int8" if first.core.dtype == "file" else first.core.dtype,
+            one_dtype(first.core.dtype),
             cache_dtype=first.core.cache_dtype,
             prefill=first.core.prefill,
             tokenizer=False,

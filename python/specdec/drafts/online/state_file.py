@@ -22,7 +22,7 @@ def read_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
     """
     tensors, metadata = read_safetensors_with_metadata(path)
     arrays = {
-        name: tensor.integers() if tensor.dtype.startswith("I") else tensor.array()
+        name: tensor.integers() if tensor.kind.startswith("I") else tensor.array()
         for name, tensor in tensors.items()
     }
     return arrays, metadata

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.errors import CheckpointError, CheckpointNotFoundError, MissingGGUFError, UnsupportedModelError
+from specdec.models.checkpoints.file_tensor import FileTensor
 from specdec.models.checkpoints.opened_file import OpenedFile
 from specdec.models.json_fields import as_json
 from specdec.models.number_formats import widened
@@ -69,46 +70,26 @@ def is_gguf(path: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class StoredBlocks:
-    """One tensor of a GGUF file, still in the file.
+class StoredBlocks(FileTensor):
+    """One tensor of a GGUF file, still in the file; its kind is as ggml calls it.
 
     Attributes
     ----------
-    opened : OpenedFile
-    name : str
-        As the file calls it.
-    type : str
-        As ggml calls it: "F32", "Q4_K", …
-    shape : tuple of int
-        Rows first: ggml's extents in reverse.
     block : tuple of int
         (elements of a block, bytes of a block); (1, 4) of F32.
-    start, n_bytes : int
-        Where its bytes are in the file.
     """
 
-    opened: OpenedFile
-    name: str
-    type: str
-    shape: tuple[int, ...]
     block: tuple[int, int]
-    start: int
-    n_bytes: int
-
-    @property
-    def file(self) -> Path:
-        """The path of the file."""
-        return self.opened.path
 
     @property
     def format(self) -> str:
         """The number format that `array` gives: "f32", "f16" or "bf16"."""
-        return _PLAIN[self.type][0] if self.type in _PLAIN else "f32"
+        return _PLAIN[self.kind][0] if self.kind in _PLAIN else "f32"
 
     @property
     def is_coded(self) -> bool:
         """Whether the file holds blocks of codes, which `array` decodes."""
-        return self.type not in _PLAIN
+        return self.kind not in _PLAIN
 
     def check(self, numbers: str = "") -> None:
         """Refuse a tensor whose numbers are not read.
@@ -117,9 +98,9 @@ class StoredBlocks:
         ------
         UnsupportedModelError
         """
-        if numbers or self.type not in (*_PLAIN, *_decoders()):
+        if numbers or self.kind not in (*_PLAIN, *_decoders()):
             raise UnsupportedModelError(
-                f"{self.file}: tensor '{self.name}' has type {self.type}; expected "
+                f"{self.file}: tensor '{self.name}' has type {self.kind}; expected "
                 f"{', '.join(sorted((*_PLAIN, *_decoders())))}"
             )
 
@@ -136,7 +117,7 @@ class StoredBlocks:
         from gguf import quants
 
         with np.errstate(all="ignore"):  # damaged scales may be anything; the core refuses what is not finite
-            decoded: NDArray[np.float32] = quants.dequantize(blocks, _decoders()[self.type])
+            decoded: NDArray[np.float32] = quants.dequantize(blocks, _decoders()[self.kind])
         return decoded
 
     def blocks(self, index: int | None = None) -> NDArray[Any]:
@@ -147,19 +128,13 @@ class StoredBlocks:
             shape, start = shape[1:], start + index * n_bytes
         data = self.opened.read(start, n_bytes)
         if not self.is_coded:
-            return data.view(_PLAIN[self.type][1]).reshape(shape)
+            return data.view(_PLAIN[self.kind][1]).reshape(shape)
         elements, size = self.block
         return data.reshape(*shape[:-1], shape[-1] // elements * size)
 
     def numbers(self) -> NDArray[np.float32]:
         """All of them as float32."""
         return widened(self.array(), self.format)
-
-    def same_as(self, other: StoredBlocks) -> bool:
-        """Whether both hold the same bits in the same shape."""
-        if (self.type, self.shape) != (other.type, other.shape):
-            return False
-        return np.array_equal(self.blocks().view(np.uint8), other.blocks().view(np.uint8))
 
 
 @dataclass(frozen=True)
@@ -349,7 +324,7 @@ class GGUFFile:
                     f"{self._opened.size}, from a multiple of {alignment} on (is the file truncated?)"
                 )
             ranges.append((start, start + n_bytes, name))
-            self.tensors[name] = StoredBlocks(self._opened, name, kind, shape, block, start, n_bytes)
+            self.tensors[name] = StoredBlocks(self._opened, name, kind, shape, start, n_bytes, block)
         ranges.sort()
         for (_, stop, before), (start, _, name) in pairwise(ranges):
             if start < stop:

@@ -67,7 +67,7 @@ def stored_tensors(
         for source in sources
         if len(source.shape) == 2 and source.stored and not _OTHERS.search(source.canonical)
     }
-    types = {name: tensors[source.stored[0]].type for name, source in matrices.items()}
+    types = {name: tensors[source.stored[0]].kind for name, source in matrices.items()}
     if not any(tensors[source.stored[0]].is_coded for source in matrices.values()):
         return None
     formats: dict[str, str] = {}
@@ -128,10 +128,10 @@ def _tensors(
         held = [tensors[name] for name in source.stored]
         index = source.entry.index
         form = formats.get(source.canonical)
-        if form is not None and held[0].is_coded and form == _FORMATS.get(held[0].type):
+        if form is not None and held[0].is_coded and form == _FORMATS.get(held[0].kind):
             rows: Any = held[0].blocks(index)
             rows = source.entry.view(rows, (source.shape[0], rows.shape[-1]), source.config)
-            yield source.canonical, rows, held[0].type.lower()
+            yield source.canonical, rows, held[0].kind.lower()
             continue
         arrays = [tensor.array(index, source.numbers) for tensor in held]
         own = "" if source.numbers or not held else held[0].format

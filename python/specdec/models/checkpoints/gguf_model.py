@@ -12,13 +12,13 @@ from specdec.models.chat_template import ChatTemplate, resolve_chat_template
 from specdec.models.checkpoints.checkpoint import Checkpoint
 from specdec.models.checkpoints.gguf_file import GGUFFile, StoredBlocks, read_gguf
 from specdec.models.checkpoints.gguf_formats import stored_tensors
-from specdec.models.checkpoints.matching import canonical_tensors, match_tensors
+from specdec.models.checkpoints.matching import match_tensors, matched_checkpoint
 from specdec.models.families import FAMILIES, ConfigReader, Family, Source
 from specdec.models.families.gguf import architecture_of, settled
 from specdec.models.families.gguf_metadata import Metadata
 from specdec.models.json_fields import Fields, as_json
 from specdec.models.number_formats import Dtype
-from specdec.models.tokenizer import resolve_tokenizer, source_side
+from specdec.models.tokenizer import resolve_tokenizer
 from specdec.models.tokenizer.gguf_vocabulary import Vocabulary, read_vocabulary
 
 __all__ = ["ROW", "chat_template_of", "described", "of_model", "open_gguf"]
@@ -52,22 +52,20 @@ def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Ch
     vocabulary = None if tokenizer is not None else read_vocabulary(file)
     _check_size(file, vocabulary, config["n_vocab"])
     found = vocabulary.tokenizer if vocabulary is not None else resolve_tokenizer(tokenizer, path.parent)
-    with_encoder = config.get("encoder") is not None
-    return Checkpoint(
-        path=path,
-        architecture=name,
-        config=config,
+    return matched_checkpoint(
+        path,
+        name,
+        config,
+        sources,
+        tensors,
         tokenizer=found,
+        decoder_start=_decoder_start(metadata, config["n_vocab"]),
         dtype=_dtype(used),
-        n_bytes=sum(tensor.n_bytes for tensor in used),
-        _tensors=lambda: canonical_tensors(sources, tensors),
         chat_template=(
             chat_template_of(file, vocabulary)
             if tokenizer is None
             else resolve_chat_template(tokenizer, path.parent)
         ),
-        source_tokenizer=source_side(found) if with_encoder else None,
-        decoder_start=_decoder_start(metadata, config["n_vocab"]) if with_encoder else (),
         weight_files=tuple(sorted({tensor.file for tensor in held.values()})),
         fields=fields_of(metadata),
         stored=stored_tensors(path, sources, tensors),
@@ -145,12 +143,12 @@ def _check_size(file: GGUFFile, vocabulary: Vocabulary | None, n_vocab: int) -> 
 
 def _dtype(used: list[StoredBlocks]) -> Dtype:
     """The number format of a model of the file where its tensors do not stay as they are."""
-    types = {tensor.type for tensor in used if len(tensor.shape) > 1}
+    types = {tensor.kind for tensor in used if len(tensor.shape) > 1}
     if types <= {"BF16"}:
         return "bf16"
     if types <= {"F32", "F16", "BF16"}:
         return "f32"
-    coded = {tensor.type for tensor in used if tensor.is_coded}
+    coded = {tensor.kind for tensor in used if tensor.is_coded}
     return "int4" if coded == {"Q4_0"} else "int8"
 
 

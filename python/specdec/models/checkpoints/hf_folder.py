@@ -19,11 +19,11 @@ from specdec.errors import CheckpointError, UnsupportedModelError
 from specdec.models.chat_template import resolve_chat_template
 from specdec.models.checkpoints.checkpoint import Checkpoint
 from specdec.models.checkpoints.generation_config import read_generation_defaults
-from specdec.models.checkpoints.matching import canonical_tensors, match_tensors
+from specdec.models.checkpoints.matching import match_tensors, matched_checkpoint
 from specdec.models.checkpoints.safetensors_file import StoredTensor, open_weights
 from specdec.models.families import FAMILIES, ConfigReader, Family, architecture_of
 from specdec.models.json_fields import Fields, read_json_object
-from specdec.models.tokenizer import resolve_tokenizer, source_side
+from specdec.models.tokenizer import resolve_tokenizer
 
 __all__ = ["open_folder"]
 
@@ -53,7 +53,6 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
     match_tensors(folder, family, config, sources, tensors, why_tied=_TIED, described_by="config.json")
     defaults = read_generation_defaults(folder, fields, config["n_vocab"])
 
-    used = {name for source in sources for name in source.stored}
     matrices = {
         "bf16" if source.numbers else tensors[stored].format
         for source in sources
@@ -62,19 +61,17 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
     }
 
     found = resolve_tokenizer(tokenizer, folder, bos_id=defaults.bos_id, eos_ids=defaults.eos_ids)
-    with_encoder = config.get("encoder") is not None
-    return Checkpoint(
-        path=folder,
-        architecture=architecture,
-        config=config,
+    return matched_checkpoint(
+        folder,
+        architecture,
+        config,
+        sources,
+        tensors,
         tokenizer=found,
+        decoder_start=defaults.decoder_start,
         dtype="bf16" if matrices == {"bf16"} else "f32",
-        n_bytes=sum(tensors[stored].n_bytes for stored in used),
-        _tensors=lambda: canonical_tensors(sources, tensors),
         default_sampling=defaults.sampling,
         chat_template=resolve_chat_template(tokenizer, folder),
-        source_tokenizer=source_side(found) if with_encoder else None,
-        decoder_start=defaults.decoder_start if with_encoder else (),
         weight_files=tuple(sorted({tensor.file for tensor in tensors.values()})),
     )
 

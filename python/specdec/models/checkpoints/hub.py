@@ -12,6 +12,7 @@ from typing import Any
 
 from specdec.checks import check_path
 from specdec.errors import CheckpointError, InputError, MissingHubError, kind_of, shown
+from specdec.models.model_files import DESCRIBING, TEMPLATES
 
 __all__ = ["HubName", "HubOptions", "download", "fetch", "is_repository_name", "parse_hub_name"]
 
@@ -33,20 +34,8 @@ _FORMER = {
 }
 
 # Everything the loader reads and nothing else: repositories also hold the same weights in other formats.
-_WANTED = [
-    "*.safetensors",
-    "*.safetensors.index.json",
-    "*.json",
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "source.spm",
-    "target.spm",
-    "merges.txt",
-    "chat_template.jinja",
-]
+_WANTED = ["*.safetensors", "*.json", *(name for name in DESCRIBING if not name.endswith(".json"))]
 _UNWANTED = ["*/*", "consolidated*"]
-_TEMPLATES = "additional_chat_templates/*.jinja"
 
 
 @dataclass(frozen=True)
@@ -185,7 +174,7 @@ def download(name: str, options: HubOptions | None = None) -> Path:
         name = _FORMER.get(name, name)
         folder = library.snapshot_download(name, allow_patterns=_WANTED, ignore_patterns=_UNWANTED, **where)
         # By itself, as a pattern's * stands for slashes too.
-        library.snapshot_download(name, allow_patterns=[_TEMPLATES], **where)
+        library.snapshot_download(name, allow_patterns=[TEMPLATES], **where)
     return Path(folder)
 
 

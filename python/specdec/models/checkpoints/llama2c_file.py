@@ -10,7 +10,7 @@ permutation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -23,7 +23,10 @@ from specdec.models.checkpoints.opened_file import OpenedFile
 from specdec.models.families.rotary import rotary_frequencies
 from specdec.models.tokenizer import Tokenizer, resolve_tokenizer
 
-__all__ = ["open_file"]
+__all__ = ["LLAMA2C", "open_file", "own_tokenizer"]
+
+LLAMA2C: Final = "llama2.c version 0"
+"""What a checkpoint calls the architecture."""
 
 _FIELDS: Final = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "seq_len")
 _MAGIC: Final = int.from_bytes(b"24ka", "little")  # "ak42" read as an integer: the mark of versions 1 and 2
@@ -99,9 +102,13 @@ def open_file(path: Path, tokenizer: Any = None) -> Checkpoint:
     }
     return Checkpoint(
         path=path,
-        architecture="llama2.c version 0",
+        architecture=LLAMA2C,
         config=config,
-        tokenizer=_tokenizer(path, header.vocab_size, tokenizer),
+        tokenizer=(
+            own_tokenizer(path, header.vocab_size)
+            if tokenizer is None
+            else resolve_tokenizer(tokenizer, path.parent, **_ENDS)
+        ),
         dtype="f32",
         n_bytes=sum(4 * _product(t.shape) for name, t in tensors.items() if not name.startswith("freq_cis")),
         _tensors=lambda: _canonical(header, tensors),
@@ -224,19 +231,24 @@ def _canonical(header: _Header, tensors: dict[str, _Stored]) -> Iterator[Canonic
         yield "head", tensors["wcls"].array(), "f32"
 
 
-def _tokenizer(path: Path, n_vocab: int, given: Any) -> Tokenizer | None:
-    """The tokenizer asked for, or the one whose name says that it belongs to this file.
+# Stories end with the next one's BOS in what llama2.c trains on, and its sampling loop stops there; so both
+# BOS and EOS end a text.
+_ENDS: Final[Mapping[str, Any]] = {"bos_id": 1, "eos_ids": (1, 2)}
 
-    Stories end with the next one's BOS in what llama2.c trains on, and its sampling loop stops there; so
-    both BOS and EOS end a text.
+
+def own_tokenizer(path: Path, n_vocab: int) -> Tokenizer | None:
+    """The tokenizer whose name says that it belongs to this file, if there is one beside it.
+
+    Raises
+    ------
+    TokenizerError
+        Damaged, or of another number of tokens.
     """
-    if given is not None:
-        return resolve_tokenizer(given, path.parent, bos_id=1, eos_ids=(1, 2))
     names = [f"tok{n_vocab}.bin", f"tok{n_vocab}.model", "tokenizer.bin", "tokenizer.model"]
     found = next((path.parent / name for name in names if (path.parent / name).is_file()), None)
     if found is None:
         return None
-    tokenizer = resolve_tokenizer(found, path.parent, bos_id=1, eos_ids=(1, 2))
+    tokenizer = resolve_tokenizer(found, path.parent, **_ENDS)
     assert tokenizer is not None
     if tokenizer.n_vocab != n_vocab:
         raise TokenizerError(

@@ -1,50 +1,23 @@
-"""The tensors that a model needs, from those that its files hold."""
+"""The tensors that a model needs, from those that its files hold; the checkpoint that they make."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec.errors import CheckpointError, UnsupportedModelError, number_of
-from specdec.models.checkpoints.checkpoint import CanonicalTensor
+from specdec.models.checkpoints.checkpoint import CanonicalTensor, Checkpoint
+from specdec.models.checkpoints.file_tensor import FileTensor
 from specdec.models.families import Family, Source
 from specdec.models.json_fields import as_json
+from specdec.models.tokenizer import Tokenizer, source_side
 
-__all__ = ["FileTensor", "canonical_tensors", "match_tensors"]
-
-
-class FileTensor(Protocol):
-    """A tensor that is still in its file."""
-
-    @property
-    def file(self) -> Path:
-        """The path of the file."""
-
-    @property
-    def name(self) -> str:
-        """As the file calls it."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Rows first."""
-
-    @property
-    def format(self) -> str:
-        """The number format of `array`."""
-
-    def array(self, index: int | None = None, numbers: str = "") -> NDArray[Any]:
-        """The numbers."""
-
-    def check(self, numbers: str = "") -> None:
-        """Refuse numbers that are not read."""
-
-    def same_as(self, other: Any) -> bool:
-        """Whether both hold the same bits in the same shape."""
+__all__ = ["canonical_tensors", "match_tensors", "matched_checkpoint"]
 
 
 def match_tensors(
@@ -120,6 +93,46 @@ def match_tensors(
 _HARMLESS: Final = re.compile(
     r"\.(attn|attention)\.(attention\.)?(bias|masked_bias)$|\.rotary_emb\.inv_freq$|\.attn\.embed_positions$"
 )
+
+
+def matched_checkpoint(
+    place: Path,
+    architecture: str,
+    config: Mapping[str, Any],
+    sources: list[Source],
+    tensors: Mapping[str, Any],
+    *,
+    tokenizer: Tokenizer | None,
+    decoder_start: tuple[int, ...],
+    **fields: Any,
+) -> Checkpoint:
+    """The checkpoint of tensors that `match_tensors` has gone through.
+
+    Parameters
+    ----------
+    place, config, sources, tensors
+        As of `match_tensors`.
+    architecture : str
+        What the files call it.
+    tokenizer : Tokenizer or None
+    decoder_start : tuple of int
+        Of an encoder-decoder; else left out.
+    **fields
+        Others of `Checkpoint`.
+    """
+    with_encoder = config.get("encoder") is not None
+    used = {name for source in sources for name in source.stored}
+    return Checkpoint(
+        path=place,
+        architecture=architecture,
+        config=config,
+        tokenizer=tokenizer,
+        n_bytes=sum(tensors[name].n_bytes for name in used),
+        _tensors=lambda: canonical_tensors(sources, tensors),
+        source_tokenizer=source_side(tokenizer) if with_encoder else None,
+        decoder_start=decoder_start if with_encoder else (),
+        **fields,
+    )
 
 
 def canonical_tensors(sources: list[Source], tensors: Mapping[str, FileTensor]) -> Iterator[CanonicalTensor]:

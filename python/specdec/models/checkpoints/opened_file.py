@@ -98,6 +98,13 @@ class OpenedFile:
         except (OSError, ValueError) as error:  # ValueError: it has become shorter
             raise CheckpointError(f"{self.path}: cannot be mapped: {_reason(error)}") from error
 
+    def map_copy(self) -> mmap.mmap:
+        """The whole file, which must not become shorter, as memory: what is written there stays there."""
+        try:
+            return mmap.mmap(self._descriptor, self.size, access=mmap.ACCESS_COPY)
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self.path}: cannot be mapped: {_reason(error)}") from error
+
 
 def _reason(error: OSError | ValueError) -> str:
     return getattr(error, "strerror", None) or str(error)

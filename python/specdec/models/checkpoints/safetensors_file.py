@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from specdec.atomic_file import replacing
 from specdec.errors import CheckpointError, CheckpointNotFoundError, UnsupportedModelError
+from specdec.models.checkpoints.file_tensor import FileTensor
 from specdec.models.checkpoints.opened_file import OpenedFile
 from specdec.models.json_fields import as_json, read_json_object
 
@@ -38,7 +38,6 @@ SINGLE_NAME: Final = "model.safetensors"
 _MAX_HEADER: Final = 100_000_000  # the format's own limit, in bytes
 _MAX_INT: Final = 2**63 - 1
 _MAX_BITS: Final = 2**67  # more than any file holds; products of extents go no further
-_COMPARED: Final = 1 << 24  # bytes
 
 # Bits per element of every dtype the format names; a needed tensor must be one of _FORMATS.
 _BITS: Final[Mapping[str, int]] = {
@@ -68,33 +67,8 @@ _NAMES: Final = {name: name for name in _WRITTEN} | {"uint16": "bfloat16"}
 """The numbers of arrays; uint16 has the bits of bf16."""
 
 
-@dataclass(frozen=True)
-class StoredTensor:
-    """One tensor of a safetensors file, still in the file.
-
-    Attributes
-    ----------
-    opened : OpenedFile
-    name : str
-        As the file calls it.
-    dtype : str
-        As the file calls it: "F32", "BF16", …
-    shape : tuple of int
-    start, n_bytes : int
-        Where its bytes are in the file.
-    """
-
-    opened: OpenedFile
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-    n_bytes: int
-
-    @property
-    def file(self) -> Path:
-        """The path of the file."""
-        return self.opened.path
+class StoredTensor(FileTensor):
+    """One tensor of a safetensors file, still in the file."""
 
     @property
     def format(self) -> str:
@@ -105,11 +79,11 @@ class StoredTensor:
         UnsupportedModelError
             The file holds it in another one.
         """
-        if self.dtype not in _FORMATS:
+        if self.kind not in _FORMATS:
             raise UnsupportedModelError(
-                f"{self.file}: tensor '{self.name}' has dtype {self.dtype}; expected {', '.join(_FORMATS)}"
+                f"{self.file}: tensor '{self.name}' has dtype {self.kind}; expected {', '.join(_FORMATS)}"
             )
-        return _FORMATS[self.dtype][0]
+        return _FORMATS[self.kind][0]
 
     def check(self, numbers: str = "") -> None:
         """Refuse a tensor that is not in f32, f16 or bf16, or, where ``numbers`` is "U8", in bytes.
@@ -120,9 +94,9 @@ class StoredTensor:
         """
         if not numbers:
             _ = self.format
-        elif self.dtype != numbers:
+        elif self.kind != numbers:
             raise UnsupportedModelError(
-                f"{self.file}: tensor '{self.name}' has dtype {self.dtype}; expected {numbers}"
+                f"{self.file}: tensor '{self.name}' has dtype {self.kind}; expected {numbers}"
             )
 
     def array(self, index: int | None = None, numbers: str = "") -> NDArray[np.generic]:
@@ -132,7 +106,7 @@ class StoredTensor:
         of a tensor of bytes.
         """
         self.check(numbers)
-        dtype = "u1" if numbers else _FORMATS[self.dtype][1]
+        dtype = "u1" if numbers else _FORMATS[self.kind][1]
         if index is None:
             return self._as(dtype, self.read(), self.shape)
         size = self.n_bytes // self.shape[0]
@@ -151,31 +125,16 @@ class StoredTensor:
         UnsupportedModelError
             The file holds something else.
         """
-        if self.dtype not in _INTEGERS:
+        if self.kind not in _INTEGERS:
             raise UnsupportedModelError(
-                f"{self.file}: tensor '{self.name}' has dtype {self.dtype}; expected {', '.join(_INTEGERS)}"
+                f"{self.file}: tensor '{self.name}' has dtype {self.kind}; expected {', '.join(_INTEGERS)}"
             )
         data = self.opened.map(self.start, self.n_bytes) if mmap else self.read()
-        return self._as(_INTEGERS[self.dtype], data, self.shape)
-
-    def read(self) -> NDArray[np.uint8]:
-        """The bytes as the file has them."""
-        return self.opened.read(self.start, self.n_bytes)
+        return self._as(_INTEGERS[self.kind], data, self.shape)
 
     def _as(self, dtype: str, data: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[Any]:
         array = data.view(dtype).reshape(shape)
         return array if array.flags.aligned else array.copy()
-
-    def same_as(self, other: StoredTensor) -> bool:
-        """Whether both hold the same bits in the same shape."""
-        if (self.dtype, self.shape) != (other.dtype, other.shape):
-            return False
-        for at in range(0, self.n_bytes, _COMPARED):
-            n = min(_COMPARED, self.n_bytes - at)
-            mine = self.opened.read(self.start + at, n)
-            if not np.array_equal(mine, other.opened.read(other.start + at, n)):
-                return False
-        return True
 
 
 def open_weights(folder: Path) -> dict[str, StoredTensor]:

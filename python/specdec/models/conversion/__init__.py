@@ -1,0 +1,1 @@
+"""Models written in another file format."""

@@ -1,0 +1,187 @@
+"""A model as a GGUF file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.errors import CheckpointError, UnsupportedModelError
+from specdec.models.checkpoints import Checkpoint
+from specdec.models.checkpoints.gguf_model import ROW, described
+from specdec.models.checkpoints.gguf_types import FILE_TYPES, encoded, type_of
+from specdec.models.checkpoints.gguf_writing import NewTensor, write_gguf
+from specdec.models.checkpoints.llama2c_file import LLAMA2C
+from specdec.models.conversion.file_order import gathered, stored_shapes
+from specdec.models.conversion.model_identity import check_same
+from specdec.models.families import FAMILIES
+from specdec.models.families.gguf import ARCHITECTURES
+from specdec.models.families.gguf_keys import WRITTEN, metadata_of
+from specdec.models.families.gguf_metadata import Metadata
+from specdec.models.json_fields import read_json_object
+from specdec.models.tokenizer.gguf_vocabulary_writing import vocabulary_values
+from specdec.threads import check_threads
+
+__all__ = ["write_as_gguf"]
+
+_TEMPLATE: Final = "tokenizer.chat_template"
+_QUANTIZATION_VERSION: Final = 2  # of ggml's blocks
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A tensor that is to be written, as readers of metadata see it."""
+
+    shape: tuple[int, ...]
+    values: Array | None = None
+
+    def numbers(self) -> Array:
+        """The numbers of a tensor that belongs to the configuration."""
+        assert self.values is not None
+        return self.values
+
+
+class _Fused:
+    """The names that a file may hold: queries, keys and values in one matrix, or apart."""
+
+    def __init__(self, fused: bool) -> None:
+        self._fused = fused
+
+    def __contains__(self, name: object) -> bool:
+        return self._fused == ("attn_qkv" in str(name))
+
+
+def write_as_gguf(
+    checkpoint: Checkpoint,
+    place: Path,
+    kind: str,
+    importance: Mapping[str, Array],
+    progress: bool | None,
+) -> None:
+    """Write a model as a GGUF file.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+    place : Path
+        A file that is there is replaced.
+    kind : str
+        One of `FILE_TYPES`.
+    importance : mapping of str to ndarray
+        Of inputs of matrices, by the file's names of these.
+    progress : bool or None
+
+    Raises
+    ------
+    UnsupportedModelError, TokenizerError, CheckpointError, OSError
+        As `specdec.convert`.
+    """
+    if checkpoint.architecture not in WRITTEN and checkpoint.architecture != LLAMA2C:
+        raise UnsupportedModelError(
+            f"{checkpoint.path}: is a {checkpoint.architecture}, which GGUF files cannot hold; "
+            f"expected one of {', '.join(WRITTEN)}"
+        )
+    name = checkpoint.architecture if checkpoint.architecture in WRITTEN else "LlamaForCausalLM"
+    config = checkpoint.config
+    ggml, keys, extra = metadata_of(name, config, _decoder_fields(checkpoint))
+    keys = {
+        key: float(np.float32(value)) if isinstance(value, float) else value for key, value in keys.items()
+    }
+    architecture = ARCHITECTURES[ggml]
+    sources = list(architecture.family(FAMILIES[name]).sources(config, _Fused(architecture.fused)))
+    shapes = dict(stored_shapes(sources))
+    _check_described(checkpoint, place, Metadata(ggml, _as_read(keys), _planned(shapes, extra), str(place)))
+    types = {
+        stored: type_of(
+            kind,
+            stored,
+            shape,
+            config["n_layer"],
+            has_head="output.weight" in shapes,
+            is_falcon=ggml == "falcon",
+        )
+        for stored, shape in shapes.items()
+    }
+    threads = check_threads(None)
+    metadata: dict[str, Any] = {
+        "general.architecture": ggml,
+        "general.type": "model",
+        "general.name": checkpoint.path.resolve().stem,
+        "general.file_type": FILE_TYPES[kind],
+        "general.quantization_version": _QUANTIZATION_VERSION,
+        **{f"{ggml}.{key}": value for key, value in _as_read(keys).items()},
+        **_vocabulary(checkpoint, place),
+    }
+    tensors = [NewTensor(key, array.shape, "F32") for key, array in extra.items()] + [
+        NewTensor(stored, shape[1:] if stored.endswith(ROW) else shape, types[stored])
+        for stored, shape in shapes.items()
+    ]
+
+    def data() -> Iterator[Array]:
+        yield from extra.values()
+        for stored, array in gathered(checkpoint, sources, progress, place):
+            what, weights = f"{checkpoint.path}: tensor '{stored}'", importance.get(stored)
+            yield encoded(array, types[stored], what, weights, threads)
+
+    write_gguf(place, metadata, tensors, data())
+
+
+def _decoder_fields(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    """The fields of config.json that describe the decoder; none of other files."""
+    file = checkpoint.path / "config.json"
+    if not file.is_file():
+        return {}
+    family = FAMILIES[checkpoint.architecture]
+    fields = read_json_object(file)
+    return fields.get(family.text_field, fields) if family.text_field else fields
+
+
+def _as_read(keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata as a file gives them: lists of numbers are arrays."""
+    return {key: np.array(value) if isinstance(value, list) else value for key, value in keys.items()}
+
+
+def _planned(shapes: Mapping[str, tuple[int, ...]], extra: Mapping[str, Array]) -> dict[str, _Planned]:
+    return {name: _Planned(shape) for name, shape in shapes.items()} | {
+        name: _Planned(array.shape, array) for name, array in extra.items()
+    }
+
+
+def _check_described(checkpoint: Checkpoint, place: Path, metadata: Metadata) -> None:
+    """Refuse a model that would be another one when it is read from the file."""
+    try:
+        free = checkpoint.config.get("encoder") is not None  # positions without an end
+        _, _, config, _ = described(metadata, checkpoint.config["n_ctx"] if free else None)
+    except CheckpointError as error:
+        raise UnsupportedModelError(
+            f"{checkpoint.path}: is a model that a GGUF file cannot describe: {error}"
+        ) from error
+    check_same(checkpoint, config, "a GGUF file", place)
+
+
+def _vocabulary(checkpoint: Checkpoint, place: Path) -> dict[str, Any]:
+    """Tokenizer and chat templates."""
+    template = checkpoint.chat_template
+    if checkpoint.tokenizer is None:
+        return {"tokenizer.ggml.model": "none"}
+    values = vocabulary_values(
+        checkpoint.tokenizer,
+        checkpoint.config["n_vocab"],
+        {} if template is None else template.tokens,
+        place,
+        with_encoder=checkpoint.config.get("encoder") is not None,
+    )
+    if template is None:
+        return values
+    names = [name for name in template.templates if name != "default"]
+    values |= {
+        _TEMPLATE if name == "default" else f"{_TEMPLATE}.{name}": text
+        for name, text in template.templates.items()
+    }
+    return values | ({f"{_TEMPLATE}s": names} if names else {})

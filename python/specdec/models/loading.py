@@ -1,0 +1,277 @@
+"""`load`: a model from a path or a name, whatever the format of its files."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable, Iterator
+from functools import partial
+from importlib.resources import as_file, files
+from typing import Any
+
+from specdec import _core
+from specdec.checks import check_choice, check_flag, check_path
+from specdec.errors import CheckpointError, InputError, SpecdecError, kind_of, warn
+from specdec.models.checkpoints import CanonicalTensor, Checkpoint, StoredTensors, open_checkpoint
+from specdec.models.model import Model
+from specdec.models.model_config import ModelConfig
+from specdec.models.number_formats import CACHE_DTYPES, DTYPES, ENGINES, CacheDtype, Dtype, Engine
+from specdec.models.origin import HubPlace, ModelOrigin, ReadFiles
+from specdec.models.packed_file import is_packed
+from specdec.models.packed_model import cached_model, packed_model
+from specdec.models.thresholds import settle
+from specdec.models.tokenizer import Tokenizer, warn_of_ids_beyond
+from specdec.progress import reading_bar
+from specdec.threads import check_threads
+
+__all__ = ["as_model", "embedded_pair", "load"]
+
+
+def load(
+    path: str | os.PathLike[str],
+    dtype: Dtype | None = None,
+    *,
+    cache_dtype: CacheDtype | None = None,
+    prefill: Engine = "rows",
+    tokenizer: Tokenizer | str | os.PathLike[str] | bool | Any | None = None,
+    n_ctx: int | None = None,
+    n_threads: int | None = None,
+    progress: bool | None = None,
+    revision: str | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    token: str | bool | None = None,
+    cache: bool | str | os.PathLike[str] = False,
+) -> Model:
+    """Load a model.
+
+    The first model that is loaded on a machine takes some 0.2 s more, in which the kernels find out which of
+    their ways to compute the same product are the quickest there. The result is kept in the user's cache
+    (``$XDG_CACHE_HOME/specdec/thresholds``, else ``~/.cache/specdec/thresholds``), or in the folder that the
+    environment variable ``SPECDEC_THRESHOLDS`` names; "off": nothing is measured. No result depends on it.
+
+    Parameters
+    ----------
+    path : path-like
+        A Hugging Face folder (``*.safetensors`` of f32, f16 or bf16; docs/FAMILIES.md lists the
+        architectures), a GGUF file, a packed file (``.specdec``, as :func:`specdec.convert` and ``cache``
+        write it), a llama2.c ``.bin`` file of version 0, or a name on the Hugging Face Hub
+        (by the package huggingface_hub): ``org/name``, or of GGUF files ``org/name:Q4_K_M`` and
+        ``hf://org/name/file.gguf``.
+    dtype : {None, "f32", "bf16", "int8", "int4"}
+        The number format of the matrices; norms and biases stay in f32. None: what the checkpoint holds,
+        which is bf16 if all its matrices are stored so, and f32 otherwise; of a GGUF file with codes (Q4_K_M
+        and its kin) each matrix in its own type, with the file's values. In bf16 activations are rounded to
+        it where they meet a matrix. int8 and int4 have blocks of 32 weights with one scale each and quantise
+        activations to int8 by rows and blocks. :meth:`Model.quantization_report` says what a format costs.
+    cache_dtype : {None, "f32", "bf16"}
+        The number format of cached keys and values. None: f32 for a model in f32, else bf16.
+    prefill : {"rows", "tiles", "blas"}
+        What multiplies the rows of prompts and of texts that are scored, or, in an encoder-decoder, of
+        sources. "rows": the row kernels, which compute everything else. "tiles": for models in any format
+        but f32, weights and activations in bf16 and sums in the order of a tile of Intel's AMX, which is
+        faster on processors that have it, in bf16 several times. A prompt has bits of its own, the same on
+        every processor; without AMX nothing is gained, and models in codes are slower.
+        "blas": OpenBLAS, for models in f32 without mixtures of experts. A prompt has bits of its own, which
+        differ between kinds of processors (docs/NUMERICS.md), and the matrices of a decoder-only model take
+        twice the memory; those of an encoder take no more.
+    tokenizer : None, False, path-like or Tokenizer
+        None: the tokenizer beside the weights, if there is one. False: none; ids in, ids out. A path: the
+        one at that path. An object of ``transformers`` (as ``AutoTokenizer`` gives it) or ``tokenizers``:
+        that one. An object with the methods of :class:`specdec.tokenizer.Tokenizer`: itself.
+    n_ctx : int, optional
+        The longest text, in tokens. None: what the checkpoint says; of a model whose rotary positions depend
+        on the length of a text (LongRoPE, dynamic NTK) the context before scaling. Of such a model a longer
+        ``n_ctx`` takes the frequencies of a text of that length, for all texts. Of T5, whose relative
+        positions have no end, it is the longest source too; None: 2048.
+    n_threads : int, optional
+        Threads that pack the weights. None: :func:`specdec.threads.default_threads`.
+    progress : bool, optional
+        Show a progress bar (needs tqdm). None: for large checkpoints, in a terminal.
+    revision : str, optional
+        Of a hub name: a branch, a tag or a commit. None: the main branch.
+    cache_dir : path-like, optional
+        Where downloads from the hub are kept. None: where ``huggingface_hub`` keeps them (``HF_HOME``).
+    token : str or bool, optional
+        For repositories that need one. True, or None where there is one: that of ``hf auth login`` or
+        ``HF_TOKEN``. False: none.
+    cache : bool or path-like
+        Keep the packed model, and map it when it is loaded so again: as it lies in memory, it is there at
+        once. True: in the user's cache (``$XDG_CACHE_HOME/specdec/packed``, else
+        ``~/.cache/specdec/packed``); a path: in that folder. A file of a cache takes the memory of the model
+        on disk, and is written anew when the files that it was made of have changed. For models on disk with
+        their own tokenizer or none.
+
+    Warns
+    -----
+    UserWarning
+        Of ids in ``generation_config.json`` that are no tokens, and of a ``tokenizer`` with more ids than the
+        model.
+
+    Raises
+    ------
+    CheckpointError
+        A damaged, contradictory or missing checkpoint (missing: also a FileNotFoundError), or weights that
+        are NaN, infinite or too large for ``dtype``.
+    UnsupportedModelError
+        An architecture or a setting that specdec does not have.
+    TokenizerError
+        A damaged tokenizer, or one whose library is not installed.
+    MissingLibraryError
+        With ``prefill="blas"``: OpenBLAS is not there, or cannot be used.
+    InputError
+        An argument that is none of the above.
+
+    Examples
+    --------
+    >>> model = specdec.load("path/to/folder")
+    >>> model.logits("Once upon a time").shape
+    (5, 4096)
+    """
+    check_choice("dtype", dtype, DTYPES, optional=True)
+    check_choice("cache_dtype", cache_dtype, CACHE_DTYPES, optional=True)
+    check_choice("prefill", prefill, ENGINES)
+    threads = check_threads(n_threads)
+    settle()
+    place = check_path("path", path, CheckpointError)
+    arguments: dict[str, Any] = {
+        "dtype": dtype, "cache_dtype": cache_dtype, "prefill": prefill, "n_ctx": n_ctx,
+        "tokenizer": tokenizer,
+    }  # fmt: skip
+    if place.is_file() and is_packed(place):
+        return packed_model(place, arguments, load, threads)
+    if cache is not False:
+        return cached_model(place, cache, arguments, partial(load, progress=progress), threads)
+    checkpoint = open_checkpoint(
+        path, tokenizer=tokenizer, n_ctx=n_ctx, revision=revision, cache_dir=cache_dir, token=token
+    )
+    if tokenizer is not None and checkpoint.tokenizer is not None:
+        warn_of_ids_beyond(checkpoint.tokenizer, checkpoint.config["n_vocab"], checkpoint.path)
+    stored = None
+    if dtype is None and prefill != "blas":
+        stored = checkpoint.stored
+    if stored is not None and stored.message:
+        warn(stored.message)
+    asked, dtype = dtype, dtype or checkpoint.dtype
+    cache_dtype = cache_dtype or ("f32" if dtype == "f32" else "bf16")
+    hub = HubPlace.of(path, revision, cache_dir)
+    arguments |= {"dtype": asked if stored else dtype, "cache_dtype": cache_dtype}
+    tokenizer_files = None
+    if isinstance(tokenizer, str | os.PathLike):
+        place = check_path("tokenizer", tokenizer)
+        arguments["tokenizer"] = None
+        tokenizer_files = ReadFiles.of_model(place, [place] if place.is_file() else [])
+    origin = ModelOrigin(
+        ReadFiles.of_model(checkpoint.path, checkpoint.weight_files, hub=hub),
+        tokenizer_files,
+        arguments,
+        load,
+    )
+    progress = None if progress is None else check_flag("progress", progress)
+    bar = reading_bar(checkpoint.n_bytes, f"loading in {stored.types if stored else dtype}", progress)
+    try:
+        core = _core.Model(
+            checkpoint.config,
+            _counted(_checked(checkpoint, stored), bar),
+            dtype=dtype,
+            cache_dtype=cache_dtype,
+            prefill=prefill,
+            n_threads=threads,
+            formats=stored.formats if stored else None,
+        )
+    except SpecdecError:
+        raise
+    except ValueError as error:
+        # The core's own checks, such as that of finite weights, name the tensor but not the file.
+        raise CheckpointError(f"{checkpoint.path}: {error}") from error
+    finally:
+        if bar is not None:
+            bar.close()
+    return Model(
+        core,
+        ModelConfig.from_canonical(checkpoint.config),
+        checkpoint.tokenizer,
+        checkpoint.path,
+        checkpoint.architecture,
+        default_sampling=checkpoint.default_sampling,
+        chat_template=checkpoint.chat_template,
+        source_tokenizer=checkpoint.source_tokenizer,
+        decoder_start=checkpoint.decoder_start,
+        origin=origin,
+        formats=stored.formats if stored else None,
+        types=stored.types if stored else "",
+    )
+
+
+def embedded_pair(dtype: Dtype | None = None, draft_dtype: Dtype | None = None) -> tuple[Model, Model]:
+    """The target and the draft that come with the package; each is loaded once in a format.
+
+    Parameters
+    ----------
+    dtype, draft_dtype : {None, "f32", "bf16", "int8", "int4"}
+        Number formats of target and draft, as in :func:`load`. None: bf16, in which they are stored.
+
+    Returns
+    -------
+    (Model, Model)
+        Target and draft, of one vocabulary, trained on English novels up to 1930.
+    """
+    # Checked here, as the cache needs values that can be hashed.
+    check_choice("dtype", dtype, DTYPES, optional=True)
+    check_choice("draft_dtype", draft_dtype, DTYPES, optional=True)
+    return _embedded("target", dtype), _embedded("draft", draft_dtype)
+
+
+@functools.cache
+def _embedded(name: str, dtype: Dtype | None) -> Model:
+    with as_file(files("specdec") / "embedded" / name) as folder:
+        return load(folder, dtype)
+
+
+def _checked(checkpoint: Checkpoint, stored: StoredTensors | None) -> Iterator[CanonicalTensor]:
+    """The checkpoint's tensors, each compared with what the core says a model of this configuration needs."""
+    shapes = _core.tensor_shapes(checkpoint.config)
+    seen: set[str] = set()
+    for name, array, form in stored.tensors() if stored else checkpoint.tensors():
+        if name not in shapes:
+            raise CheckpointError(
+                f"{checkpoint.path}: tensor '{name}' is not part of this model; expected none such"
+            )
+        # the core knows how many numbers the bytes of blocks are
+        if form in ("f32", "f16", "bf16") and tuple(array.shape) != tuple(shapes[name]):
+            raise CheckpointError(
+                f"{checkpoint.path}: tensor '{name}' has shape {list(array.shape)}; expected "
+                f"{list(shapes[name])}"
+            )
+        seen.add(name)
+        yield name, array, form
+        del array  # before the next is read
+    missing = [name for name in shapes if name not in seen]
+    if missing:
+        raise CheckpointError(
+            f"{checkpoint.path}: tensor '{missing[0]}' is missing; expected it with shape "
+            f"{list(shapes[missing[0]])}"
+        )
+
+
+def _counted(tensors: Iterable[CanonicalTensor], bar: Any) -> Iterator[CanonicalTensor]:
+    """The tensors; a bar, if there is one, counts the bytes of those that are done with."""
+    for tensor in tensors:
+        n_bytes = tensor[1].nbytes
+        yield tensor
+        del tensor  # before the next is read
+        if bar is not None:
+            bar.update(n_bytes)
+
+
+def as_model(name: str, given: object) -> Model:
+    """The argument `name` as a model, loaded if it is a path or hub name.
+
+    Raises
+    ------
+    InputError, CheckpointError, TokenizerError
+    """
+    if isinstance(given, Model):
+        return given
+    if isinstance(given, str | os.PathLike):
+        return load(given)
+    raise InputError(f"{name} is {kind_of(given)}; expected a specdec.Model, a path or a hub name")
