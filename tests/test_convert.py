@@ -77,10 +77,11 @@ def test_types(tmp_path: Path, kind: str) -> None:
             assert np.array_equal(tensor.blocks().view(np.uint8), expected.view(np.uint8))
 
 
-def wide(place: Path, n_layer: int = 1) -> Path:
+def wide(place: Path, n_layer: int = 1, **more: object) -> Path:
     """A folder of a model whose rows are multiples of 256."""
     config = {
         **CASES["llama"].config, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": n_layer,
+        **more,
     }  # fmt: skip
     return folder_of(place, Case("llama", "LlamaForCausalLM", config))
 
@@ -136,12 +137,8 @@ def test_a_mixture(tmp_path: Path) -> None:
     """Types of matrices as llama-quantize has them; an importance file; a model like the whole one."""
     folder = wide(tmp_path / "folder", n_layer=8)
     whole = specdec.convert(folder, tmp_path / "whole.gguf", "F32")
-    writer = gguf.GGUFWriter(tmp_path / "imatrix.gguf", "imatrix")
-    writer.add_tensor("blk.0.ffn_up.weight.in_sum2", np.linspace(0, 9, 256, dtype=np.float32)[None])
-    writer.add_tensor("blk.0.ffn_up.weight.counts", np.array([3.0], np.float32))
-    for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
-        step()
-    writer.close()
+    name = "blk.0.ffn_up.weight"
+    imatrix(tmp_path / "imatrix.gguf", {name: np.linspace(0, 9, 256)}, {name: [3.0]})
     held = {
         name: read_gguf(specdec.convert(whole, tmp_path / f"{name}.gguf", "Q4_K_M", importance=file))[1]
         for name, file in (("plain", None), ("weighed", tmp_path / "imatrix.gguf"))
@@ -158,6 +155,89 @@ def test_a_mixture(tmp_path: Path) -> None:
     assert differ == ["blk.0.ffn_up.weight"]
     with pytest.raises(CheckpointError, match="expected what llama-imatrix writes"):
         specdec.convert(folder, tmp_path / "m.gguf", "Q4_K", importance=whole)
+
+
+def imatrix(path: Path, sums: dict[str, np.ndarray], counts: dict[str, list[float]]) -> Path:
+    """A file as llama-imatrix writes it."""
+    writer = gguf.GGUFWriter(path, "imatrix")
+    for name, squares in sums.items():
+        writer.add_tensor(f"{name}.in_sum2", np.atleast_2d(squares).astype(np.float32))
+        writer.add_tensor(f"{name}.counts", np.array(counts[name], np.float32)[:, None])
+    for step in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+        step()
+    writer.close()
+    return path
+
+
+def test_importance_of_a_text(tmp_path: Path) -> None:
+    """The sums that one decoder keeps of the whole text, as a file of llama-imatrix has them."""
+    folder = wide(tmp_path / "folder", n_layer=1, vocab_size=4096)
+    shutil.copy(EMBEDDED / "tokenizer.json", folder)
+    text = tmp_path / "text.txt"
+    text.write_text("It was the best of times, it was the worst of times. " * 8)
+    model = specdec.load(folder)
+    ids = model.check_ids(text.read_text(), maximum=1000)
+    assert len(ids) > model.config.n_ctx
+    parts = {
+        "attn_q": "attn_q", "attn_k": "attn_k", "attn_v": "attn_v", "attn_out": "attn_output",
+        "mlp_gate": "ffn_gate", "mlp_up": "ffn_up", "mlp_down": "ffn_down",
+    }  # fmt: skip
+    names = {f"layers.0.{ours}.weight": f"blk.0.{theirs}.weight" for ours, theirs in parts.items()}
+    names["head"] = "output.weight"
+    sums, counts = {}, {}
+    for first in range(0, len(ids), model.config.n_ctx):
+        piece = ids[first : first + model.config.n_ctx]
+        decoder = _core.Decoder(model.core, capacity=len(piece), input_sums=True)
+        decoder.prefill(piece, last=True)
+        for ours, theirs in names.items():
+            squares, n_rows = decoder.input_sums(ours)
+            sums[theirs] = sums.get(theirs, 0) + squares
+            counts[theirs] = [counts.get(theirs, [0])[0] + n_rows]
+    assert counts["blk.0.attn_q.weight"] == [len(ids)] and counts["output.weight"] < [len(ids)]
+    means = {name: (squares / counts[name][0]) for name, squares in sums.items()}
+    file = imatrix(tmp_path / "imatrix.gguf", means, {key: [1.0] for key in means})
+    found = [
+        specdec.convert(folder, tmp_path / f"{i}.gguf", "Q4_K", importance=given).read_bytes()
+        for i, given in enumerate((text, file, None))
+    ]
+    assert found[0] == found[1] != found[2]
+
+
+def test_importance_of_experts(tmp_path: Path) -> None:
+    """Each expert by the sums of its own; one that was never chosen by none."""
+    config = {**CASES["qwen3moe"].config, "hidden_size": 256, "moe_intermediate_size": 256, "vocab_size": 40}
+    folder = folder_of(tmp_path / "folder", Case("qwen3moe", "Qwen3MoeForCausalLM", config))
+    whole = read_gguf(specdec.convert(folder, tmp_path / "whole.gguf", "F32"))[1]
+    name = "blk.0.ffn_up_exps.weight"
+    means = np.random.default_rng(1).random((whole[name].shape[0], 256)).astype(np.float32) + 0.1
+    counts = [2.0] * len(means)
+    means[1], counts[1] = 0.0, 0.0
+    file = imatrix(tmp_path / "imatrix.gguf", {name: 2 * means}, {name: counts})
+    held = read_gguf(specdec.convert(folder, tmp_path / "m.gguf", "Q4_K", importance=file))[1][name]
+    for expert, weights in enumerate(means):
+        relative = (weights / weights.mean(dtype=np.float64)).astype(np.float32) if expert != 1 else None
+        expected = _core.quantise(whole[name].numbers()[expert], "q4_k", importance=relative)
+        assert held.blocks(expert).tobytes() == expected
+
+
+def test_importance_that_cannot_be_had(tmp_path: Path) -> None:
+    folder, text = wide(tmp_path / "folder"), tmp_path / "text.txt"
+    text.write_text("one two")
+    with pytest.raises(InputError, match="a text was given, but .* was loaded without tokenizer"):
+        specdec.convert(folder, tmp_path / "m.gguf", "Q4_K", importance=text)
+    with pytest.raises(InputError, match="has an encoder; expected a model without one"):
+        t5 = folder_of(tmp_path / "t5", CASES["t5"])
+        specdec.convert(t5, tmp_path / "m.gguf", "Q4_K", importance=text)
+    text.write_bytes(b"\xff\xfe")
+    with pytest.raises(CheckpointError, match="is neither a GGUF file nor a text in UTF-8"):
+        specdec.convert(folder, tmp_path / "m.gguf", "Q4_K", importance=text)
+    name = "blk.0.ffn_up.weight"
+    short = imatrix(tmp_path / "short.gguf", {name: np.ones(3)}, {name: [1.0]})
+    with pytest.raises(
+        CheckpointError, match=f"importance of tensor '{name}' is for .3. inputs; expected 256"
+    ):
+        specdec.convert(folder, tmp_path / "m.gguf", "Q4_K", importance=short)
+    assert not (tmp_path / "m.gguf").exists()
 
 
 def test_rows_that_are_no_multiple_of_a_block(tmp_path: Path) -> None:

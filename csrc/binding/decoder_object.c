@@ -14,6 +14,7 @@ typedef struct decoder_object {
     PyObject_HEAD sd_model_object* model; /* strong reference; NULL until __init__ has succeeded */
     sd_cache cache;
     sd_workspace workspace;
+    sd_input_sums input_sums; /* its model is NULL: none are kept */
     int capacity, max_nodes;
     sd_exclusive exclusive;
 } decoder_object;
@@ -40,15 +41,22 @@ static int taps_from(PyObject* argument, const sd_model* model, sd_taps* taps) {
 }
 
 static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"model", "capacity", "max_nodes", "n_threads", "n_vocab", "source", "taps", NULL};
+    static char* names[] = {"model",  "capacity", "max_nodes",  "n_threads", "n_vocab",
+                            "source", "taps",     "input_sums", NULL};
     decoder_object* self = (decoder_object*)base;
     PyObject *model_argument, *source_argument = NULL, *taps_argument = NULL;
     int32_t* source;
     sd_taps taps;
     int capacity = 0 /* required: 0 is refused below */, max_nodes = 1, n_threads = 1, n_vocab = 0, n_source;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iiiiOO", names, &model_argument, &capacity, &max_nodes,
-                                     &n_threads, &n_vocab, &source_argument, &taps_argument))
+    int with_sums = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$iiiiOOp", names, &model_argument, &capacity,
+                                     &max_nodes, &n_threads, &n_vocab, &source_argument, &taps_argument,
+                                     &with_sums))
         return -1;
+    if (with_sums && n_threads != 1) {
+        PyErr_Format(PyExc_ValueError, "n_threads is %d, expected 1 with input_sums", n_threads);
+        return -1;
+    }
     sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
     sd_model_object* model = sd_model_from(state, model_argument, "model");
     if (model == NULL) return -1;
@@ -76,12 +84,14 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     if (sd_prompts_in_slices(model->model)) n_logits = rows; /* whose slices have a length of their own */
     sd_cache cache = {0};
     sd_workspace workspace = {0};
+    sd_input_sums sums = {0};
     sd_status status = sd_encoder_check(model->model, source, n_source);
     if (status == SD_OK)
         status = sd_cache_create(&cache, model->model, capacity + max_nodes, max_nodes, 0, &taps);
     if (status == SD_OK)
         status = sd_workspace_create_for(&workspace, model->model, n_vocab, n_threads, rows, n_logits,
                                          capacity + max_nodes);
+    if (status == SD_OK && with_sums) status = sd_input_sums_create(&sums, model->model);
     if (status == SD_OK && source != NULL) {
         sd_gil_release(&self->exclusive.saved_thread);
         status = sd_encode(&cache, source, n_source, n_threads, "the model");
@@ -91,12 +101,15 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     if (status != SD_OK) {
         sd_cache_free(&cache);
         sd_workspace_free(&workspace);
+        sd_input_sums_free(&sums);
         leave(self);
         sd_raise(status);
         return -1;
     }
     self->cache = cache;
     self->workspace = workspace;
+    self->input_sums = sums;
+    if (with_sums) self->workspace.input_sums = &self->input_sums;
     self->capacity = capacity;
     self->max_nodes = max_nodes;
     self->model = (sd_model_object*)Py_NewRef((PyObject*)model);
@@ -116,6 +129,7 @@ static void dealloc(PyObject* base) {
     PyObject_GC_UnTrack(base);
     sd_cache_free(&self->cache);
     sd_workspace_free(&self->workspace);
+    sd_input_sums_free(&self->input_sums);
     Py_XDECREF((PyObject*)self->model);
     type->tp_free(base);
     Py_DECREF(type);
@@ -286,6 +300,29 @@ static PyObject* tapped(PyObject* base, PyObject* argument) {
     return array;
 }
 
+static PyObject* input_sums(PyObject* base, PyObject* argument) {
+    decoder_object* self = (decoder_object*)base;
+    const char* name = PyUnicode_AsUTF8(argument);
+    if (name == NULL || enter(self) < 0) return NULL;
+    const sd_model* model = self->input_sums.model;
+    sd_tensor_spec spec;
+    const sd_matrix* matrix = NULL;
+    if (model && sd_tensor_find(&model->config, name, &spec) >= 0 && !spec.of_encoder)
+        matrix = sd_model_matrix(model, &spec);
+    double* squares;
+    PyObject* array = NULL;
+    if (matrix == NULL)
+        PyErr_Format(PyExc_ValueError, "tensor %s: no sums are kept, expected a matrix, with input_sums",
+                     name);
+    else
+        array = sd_new_array("float64", matrix->n_in, -1, (void**)&squares);
+    const sd_input_sum* sum = array ? sd_input_sums_find(&self->input_sums, matrix) : NULL;
+    if (sum) memcpy(squares, sum->squares, (size_t)matrix->n_in * sizeof *squares);
+    leave(self);
+    if (sum == NULL) return NULL;
+    return Py_BuildValue("(NL)", array, (long long)sum->n_rows);
+}
+
 static PyObject* get_n_committed(PyObject* self, void* closure) {
     (void)closure;
     return PyLong_FromLong(((decoder_object*)self)->cache.n_committed);
@@ -306,6 +343,9 @@ static PyMethodDef methods[] = {
     {"tapped", tapped, METH_O,
      "tapped($self, layer, /)\n--\n\n"
      "A hidden state of `taps` [n, d_model], of the committed tokens and of the nodes of the last forward."},
+    {"input_sums", input_sums, METH_O,
+     "input_sums($self, name, /)\n--\n\n"
+     "Sums of squares [n_in] of what a matrix was multiplied with, and over how many rows."},
     {"keep", keep, METH_O,
      "keep($self, path, /)\n--\n\nCommit these nodes of the last forward, drop the others."},
     {"cut", cut, METH_O,
@@ -323,8 +363,10 @@ static PyGetSetDef getters[] = {
 static PyType_Slot slots[] = {
     {Py_tp_doc,
      "Decoder(model, *, capacity, max_nodes=1, n_threads=1, n_vocab=0, source=None, "
-     "taps=None)\n--\n\nOne sequence's KV cache over a model. taps: the hidden states that it keeps, by how "
-     "many layers are behind them; n_layer + 1: what the head reads."},
+     "taps=None, input_sums=False)\n--\n\nOne sequence's KV cache over a model. taps: the hidden states that "
+     "it keeps, by how "
+     "many layers are behind them; n_layer + 1: what the head reads. input_sums: keep sums of squares of "
+     "what matrices are multiplied with."},
     {Py_tp_init, init},
     {Py_tp_dealloc, dealloc},
     {Py_tp_traverse, traverse},

@@ -36,6 +36,7 @@ static void gather_inputs(void* argument, int thread, int first, int end) {
         for (; i >= before + expert->n_rows; expert++) before += expert->n_rows;
         const sd_part part = {expert->n_rows, i - before, 1, 0, d};
         const float* row = mix->rows + (ptrdiff_t)expert->rows[i - before] * d;
+        sd_input_sums_add_chosen(mix->pass->w->input_sums, &expert->mlp->in, 1, d, row, d);
         sd_rows_prepare(mix->pass->engine, expert->mlp->in.rows, part, row, d, d, (void*)expert->input);
     }
 }

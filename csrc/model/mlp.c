@@ -47,6 +47,7 @@ void sd_mlp_activate(const sd_workspace* w, const sd_mlp* mlp, sd_engine engine,
                     activate(c, n_gates, projected, c->gated ? projected + n_gates : NULL));
         int column = group * SD_PANEL, n = mlp->width - column < SD_PANEL ? mlp->width - column : SD_PANEL;
         const sd_part part = {bands.n_rows, row, n_rows, column, n};
+        sd_input_sums_add(w->input_sums, &mlp->down, n_rows, column, n, projected, SD_PANEL);
         SD_PROFILED(SD_DOES_PREPARATION, sd_rows_prepare(engine, mlp->down.rows, part, projected, SD_PANEL,
                                                          mlp->width, activated));
     }

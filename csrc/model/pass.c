@@ -32,7 +32,7 @@ void sd_pass_embed(const sd_pass* pass) {
 
 typedef struct preparation {
     const sd_pass* pass;
-    sd_row_kind kind;
+    const sd_matrix* matrix;
     const float* x; /* [n_rows, n] */
     int n_rows, n;
     sd_norm_weights norm;
@@ -56,12 +56,13 @@ static void prepare_rows(void* argument, int thread, int first, int end) {
         return;
     }
     const sd_part part = {p->n_rows, first, end - first, 0, p->n};
-    sd_rows_prepare(p->pass->engine, p->kind, part, x, p->n, p->n, p->out);
+    sd_input_sums_add(p->pass->w->input_sums, p->matrix, end - first, 0, p->n, x, p->n);
+    sd_rows_prepare(p->pass->engine, p->matrix->rows, part, x, p->n, p->n, p->out);
 }
 
 void sd_pass_prepare(const sd_pass* pass, const sd_matrix* matrix, int n_rows, const float* x, int n,
                      sd_norm_weights norm, void* out) {
-    preparation p = {pass, matrix->rows, x, n_rows, n, norm, out};
+    preparation p = {pass, matrix, x, n_rows, n, norm, out};
     SD_PROFILED(SD_DOES_PREPARATION, sd_pass_loop_rows(pass, n_rows, prepare_rows, &p));
 }
 

@@ -529,6 +529,10 @@ sd_status sd_model_finish(sd_model* model) {
     return SD_OK;
 }
 
+const sd_matrix* sd_model_matrix(const sd_model* model, const sd_tensor_spec* spec) {
+    return place_of((sd_model*)model, spec).matrix;
+}
+
 sd_status sd_model_rows(const sd_model* model, const char* name, int first, int n, float* out) {
     sd_tensor_spec spec;
     sd_destination at = {0};

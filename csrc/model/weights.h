@@ -157,6 +157,9 @@ int sd_cross_outputs(const sd_layer_config* layer);
 /* Where the shared expert's logit is among the outputs of a router. */
 int sd_shared_gate_output(const sd_config* config);
 
+/* The matrix that a tensor is or is part of, borrowed; NULL: it is none. */
+const sd_matrix* sd_model_matrix(const sd_model* model, const sd_tensor_spec* spec);
+
 /* Rows [first, first + n) of a finished model's matrix of that name, as it is computed with, to out
  * [n, n_cols] f32. Fails on the name of no matrix. */
 sd_status sd_model_rows(const sd_model* model, const char* name, int first, int n, float* out);

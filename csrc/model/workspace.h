@@ -3,6 +3,7 @@
 #define SD_WORKSPACE_H
 
 #include "attention_tiles.h"
+#include "input_sums.h"
 #include "routing.h"
 
 /* What is passed by of a layer, as bits. */
@@ -62,7 +63,9 @@ typedef struct sd_workspace {
     float* projected[SD_MAX_THREADS];
     sd_attention_scratch attention[SD_MAX_THREADS];
     sd_attention_tiles attention_tiles[SD_MAX_THREADS]; /* where prompts or sources are in tiles */
-    sd_routing routing; /* of the layer with experts that runs, or has run last */
+    sd_input_sums* input_sums; /* what the row kernels multiply is added here, by the only thread; NULL:
+                                * nowhere; borrowed */
+    sd_routing routing;        /* of the layer with experts that runs, or has run last */
     /* Layers with experts that have run so far, and experts that they have read, the shared ones not among
      * them */
     long n_mixtures, n_touched;

@@ -298,6 +298,7 @@ class Decoder:
         n_vocab: int = 0,
         source: Sequence[int] | NDArray[np.int32] | None = None,
         taps: Sequence[int] | None = None,
+        input_sums: bool = False,
     ) -> None:
         """`n_vocab`: ids of another model that this one guesses for; 0: its own.
 
@@ -306,6 +307,8 @@ class Decoder:
 
         `taps`: the hidden states that are kept, by how many layers are behind them: 0, the embedding, to
         n_layer, the residual stream after all layers; n_layer + 1: what the head reads.
+
+        `input_sums`: sums of squares of what the row kernels multiply with matrices are kept; for one thread.
         """
     @property
     def n_committed(self) -> int:
@@ -329,6 +332,12 @@ class Decoder:
         """Logits [n_nodes, n_vocab] of a tree on the cache (``parents[0]`` is -1). Commits nothing."""
     def tapped(self, layer: int) -> NDArray[np.float32]:
         """A hidden state of `taps` [n, d_model], of the committed tokens and of the last forward's nodes."""
+    def input_sums(self, name: str) -> tuple[NDArray[np.float64], int]:
+        """Of a matrix by canonical name: sums of squares of its inputs [n_in], over how many rows.
+
+        Queries, keys and values have one input; so do gate and up. The inputs of an expert are those of the
+        rows that go through it. ValueError for the name of no matrix, or of one of an encoder.
+        """
     def keep(self, path: Sequence[int]) -> None:
         """Commit the nodes of ``path`` (from node 0 down) of the last forward; drop the others."""
     def cut(self, n: int) -> None:

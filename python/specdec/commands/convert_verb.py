@@ -13,7 +13,7 @@ __all__ = ["command"]
     "convert",
     "specdec convert path/to/folder model-Q8_0.gguf --type Q8_0",
     "specdec convert org/name model.gguf                 from the hub, in F16 or BF16",
-    "specdec convert path/to/folder model-Q4_K_M.gguf --type Q4_K_M",
+    "specdec convert path/to/folder model-Q4_K_M.gguf --type Q4_K_M --importance text.txt",
     "specdec convert path/to/folder model.specdec --type int8    a packed file, which loads at once",
     "specdec convert model.gguf path/to/new-folder       back to a Hugging Face folder",
 )
@@ -26,7 +26,12 @@ __all__ = ["command"]
     help="F32, F16 or BF16 (default: what SOURCE holds); of a GGUF file also Q8_0, Q4_0, Q4_K, Q5_K, "
     "Q6_K, Q4_K_S, Q4_K_M, Q5_K_S, Q5_K_M; of a packed file f32, bf16, int8, int4.",
 )
-@click.option("--importance", metavar="FILE", help="What llama-imatrix writes, for types of blocks of 256.")
+@click.option(
+    "--importance",
+    metavar="TEXT",
+    help="A text that the model reads, to find out which weights count most, or what llama-imatrix writes; "
+    "for Q4_K, Q5_K, Q6_K and mixtures.",
+)
 @click.option("--no-tokenizer", is_flag=True, help="Leave the vocabulary out.")
 def command(source: str, out: str, kind: str | None, importance: str | None, no_tokenizer: bool) -> None:
     """Write a model in another file format.

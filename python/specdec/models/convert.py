@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from specdec.checks import check_choice, check_flag, check_path
-from specdec.errors import InputError
+from specdec.errors import CheckpointError, InputError
 from specdec.models.checkpoints import open_checkpoint
 from specdec.models.checkpoints.gguf_types import FILE_TYPES
 from specdec.models.conversion.folder_as_gguf import write_as_gguf
 from specdec.models.conversion.gguf_as_folder import FOLDER_TYPES, write_as_folder
-from specdec.models.conversion.importance import read_importance
+from specdec.models.conversion.importance import (
+    Importance,
+    measured_importance,
+    read_importance,
+    read_text,
+)
 from specdec.models.loading import load
 from specdec.models.packed_file import write_packed
 from specdec.threads import check_threads
@@ -48,8 +53,10 @@ def convert(
     tokenizer : None, False, path-like or Tokenizer
         As of :func:`specdec.load`. False: a file without vocabulary.
     importance : path-like, optional
-        Of a GGUF file with Q4_K, Q5_K or Q6_K: how much the errors of each input of a matrix count, as a GGUF
-        file of llama.cpp's ``llama-imatrix`` says it: mean squares of activations on a text.
+        Of a GGUF file with Q4_K, Q5_K or Q6_K: how much the errors of each input of a matrix count, by the
+        mean squares of the input on a text. A text in UTF-8: the model reads it, whole, in the format that
+        :func:`specdec.load` gives it; some 50,000 tokens of the kind that the model is used for are enough.
+        Or a GGUF file of llama.cpp's ``llama-imatrix``.
     progress : bool, optional
         Show a progress bar (needs tqdm). None: for large checkpoints, in a terminal.
 
@@ -67,7 +74,8 @@ def convert(
     CheckpointError
         A damaged checkpoint, or weights that are too large for the type.
     InputError
-        Arguments of other types, or an output that is there.
+        Arguments of other types, or an output that is there; a text as importance for a model with an encoder
+        or without tokenizer.
     OSError
         It cannot be written.
 
@@ -87,10 +95,22 @@ def convert(
     checkpoint = open_checkpoint(source, tokenizer=tokenizer)
     if to_gguf:
         kind = type or ("BF16" if checkpoint.dtype == "bf16" else "F16")
-        write_as_gguf(checkpoint, place, kind, read_importance(importance), progress)
+        weights = _importance(importance, source, tokenizer, progress)
+        write_as_gguf(checkpoint, place, kind, weights, progress)
     else:
         write_as_folder(checkpoint, place, type, progress)
     return place
+
+
+def _importance(given: Any, source: Any, tokenizer: Any, progress: bool | None) -> Importance:
+    if given is None:
+        return Importance()
+    place = check_path("importance", given, CheckpointError)
+    text = read_text(place)
+    if text is None:
+        return read_importance(place)
+    model = load(source, tokenizer=tokenizer, progress=progress)
+    return measured_importance(model, text, check_threads(None), progress)
 
 
 def _pack(source: Any, place: Path, dtype: Any, tokenizer: Any, progress: bool | None) -> Path:

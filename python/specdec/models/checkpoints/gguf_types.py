@@ -34,6 +34,7 @@ FILE_TYPES: Final[Mapping[str, int]] = {
 MIXTURES: Final = ("Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M")
 """Those whose matrices have several types, chosen as llama.cpp chooses them."""
 
+_LEAST: Final = 1e-4  # of the importance of an input, in multiples of the mean
 _K_TYPES: Final = ("Q4_K", "Q5_K", "Q6_K")
 # What a matrix gets whose rows are no multiple of a type's block; F16, where that has such blocks too.
 _LESS: Final[Mapping[str, str]] = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
@@ -96,6 +97,15 @@ def _mixed(kind: str, base: str, n_layer: int, has_head: bool, is_falcon: bool) 
     return plain
 
 
+def _relative(importance: NDArray[np.float32]) -> NDArray[np.float32] | None:
+    """Importance of inputs in multiples of its mean; None if there is none.
+
+    Inputs that a text never used keep a little: another text may use them.
+    """
+    mean = importance.mean(dtype=np.float64)
+    return np.maximum(importance / mean, _LEAST).astype(np.float32) if mean > 0.0 else None
+
+
 def encoded(
     array: NDArray[np.float32],
     kind: str,
@@ -111,8 +121,8 @@ def encoded(
     kind : str
     what : str
         File and tensor, for messages.
-    importance : ndarray of float32, optional
-        Of the types of blocks of 256: weights of the inputs' errors.
+    importance : ndarray of float32, [n_in] or [n_experts, n_in], optional
+        Of the types of blocks of 256: weights of the inputs' errors. All zeros: none.
     n_threads : int
 
     Raises
@@ -132,6 +142,11 @@ def encoded(
             raise CheckpointError(f"{what} has values that are too large for {kind}; expected smaller ones")
         return half
     if kind in _K_TYPES:
+        if importance is not None and importance.ndim == 2:
+            parts = zip(array, importance, strict=True)
+            return np.concatenate([encoded(part, kind, what, means, n_threads) for part, means in parts])
+        if importance is not None:
+            importance = _relative(importance)
         rows = np.ascontiguousarray(array.reshape(-1, array.shape[-1]))
         packed = _core.quantise(rows, kind.lower(), importance=importance, n_threads=n_threads)
         return np.frombuffer(packed, np.uint8)

@@ -17,6 +17,7 @@ from specdec.models.checkpoints.gguf_types import FILE_TYPES, encoded, type_of
 from specdec.models.checkpoints.gguf_writing import NewTensor, write_gguf
 from specdec.models.checkpoints.llama2c_file import LLAMA2C
 from specdec.models.conversion.file_order import gathered, stored_shapes
+from specdec.models.conversion.importance import Importance
 from specdec.models.conversion.model_identity import check_same
 from specdec.models.families import FAMILIES
 from specdec.models.families.gguf import ARCHITECTURES
@@ -61,7 +62,7 @@ def write_as_gguf(
     checkpoint: Checkpoint,
     place: Path,
     kind: str,
-    importance: Mapping[str, Array],
+    importance: Importance,
     progress: bool | None,
 ) -> None:
     """Write a model as a GGUF file.
@@ -73,8 +74,7 @@ def write_as_gguf(
         A file that is there is replaced.
     kind : str
         One of `FILE_TYPES`.
-    importance : mapping of str to ndarray
-        Of inputs of matrices, by the file's names of these.
+    importance : Importance
     progress : bool or None
 
     Raises
@@ -108,6 +108,10 @@ def write_as_gguf(
         )
         for stored, shape in shapes.items()
     }
+    made_of = {
+        stored: [source for source in sources if stored in source.stored and len(source.shape) == 2]
+        for stored in shapes
+    }
     threads = check_threads(None)
     metadata: dict[str, Any] = {
         "general.architecture": ggml,
@@ -126,8 +130,8 @@ def write_as_gguf(
     def data() -> Iterator[Array]:
         yield from extra.values()
         for stored, array in gathered(checkpoint, sources, progress, place):
-            what, weights = f"{checkpoint.path}: tensor '{stored}'", importance.get(stored)
-            yield encoded(array, types[stored], what, weights, threads)
+            weights = importance.of(stored, made_of[stored], shapes[stored])
+            yield encoded(array, types[stored], f"{checkpoint.path}: tensor '{stored}'", weights, threads)
 
     write_gguf(place, metadata, tensors, data())
 

@@ -1,40 +1,197 @@
-"""How much the errors of each input of a matrix count, when the matrix is quantised."""
+"""How much the errors of each input of a matrix count, when the matrix is quantised.
+
+The importance of an input is the mean of its squares on some text: of the numbers that the weights of the
+input are multiplied with. So the sum of the weighted squared errors of a row of weights is near the mean
+squared error of its output. llama.cpp's ``llama-imatrix`` measures the same.
+"""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.checks import check_path
-from specdec.errors import CheckpointError
-from specdec.models.checkpoints.gguf_file import read_gguf
+from specdec import _core
+from specdec.errors import CheckpointError, InputError
+from specdec.models.checkpoints.gguf_file import is_gguf, read_gguf
+from specdec.models.checkpoints.opened_file import OpenedFile
+from specdec.models.families import Source
+from specdec.models.model import Model
+from specdec.progress import reading_bar
 
-__all__ = ["read_importance"]
+__all__ = ["Importance", "measured_importance", "read_importance", "read_text"]
 
 _SUMS: Final = ".in_sum2"
+_CHUNK: Final = 512  # tokens that are read together, as llama-imatrix does it
+_NO_LIMIT: Final = 2**31 - 1
 
 Array = NDArray[Any]
 
 
-def read_importance(path: str | os.PathLike[str] | None) -> dict[str, Array]:
-    """Mean squares of the inputs of matrices, by the names of these."""
-    if path is None:
-        return {}
-    place = check_path("importance", path, CheckpointError)
+@dataclass(frozen=True)
+class Importance:
+    """Mean squares of the inputs of matrices.
+
+    Attributes
+    ----------
+    of_stored : mapping of str to ndarray
+        By the names of a GGUF file: float32 [n_in], or [n_experts, n_in].
+    of_canonical : mapping of str to ndarray
+        By canonical names of matrices: float32 [n_in].
+    """
+
+    of_stored: Mapping[str, Array] = field(default_factory=dict)
+    of_canonical: Mapping[str, Array] = field(default_factory=dict)
+
+    def of(self, stored: str, made_of: Sequence[Source], shape: tuple[int, ...]) -> Array | None:
+        """That of a tensor of a file; None where it is not known.
+
+        Parameters
+        ----------
+        stored : str
+        made_of : sequence of Source
+            What lies in the tensor. Several matrices in one have the same inputs, unless they are experts.
+        shape : tuple of int
+            Of the tensor.
+
+        Returns
+        -------
+        ndarray of float32, [n_in], or [n_experts, n_in]
+
+        Raises
+        ------
+        CheckpointError
+            It is for a tensor of another shape.
+        """
+        found = self.of_stored.get(stored)
+        if found is None:
+            parts = [(source.entry.index, self.of_canonical.get(source.canonical)) for source in made_of]
+            experts = {index or 0: means for index, means in parts if means is not None}
+            if not parts or len(experts) < len({index for index, _ in parts}):
+                return None
+            every = [experts[expert] for expert in sorted(experts)]
+            found = every[0] if parts[0][0] is None else np.stack(every)
+        if found.shape not in ((shape[-1],), (shape[0], shape[-1])):
+            raise CheckpointError(
+                f"importance of tensor '{stored}' is for {list(found.shape)} inputs; expected {shape[-1]}"
+            )
+        return found
+
+
+def read_importance(place: Path) -> Importance:
+    """What ``llama-imatrix`` wrote.
+
+    Raises
+    ------
+    CheckpointError
+        A damaged file, or another one.
+    """
     file, held = read_gguf(place)
     found: dict[str, Array] = {}
     for name, tensor in held.items():
         if not name.endswith(_SUMS) or (counts := held.get(name.removesuffix(_SUMS) + ".counts")) is None:
             continue
-        if len(tensor.shape) != 2 or tensor.shape[0] != 1:  # sums for each expert
-            continue
-        means = tensor.numbers()[0] / max(float(counts.numbers().reshape(-1)[0]), 1.0)
+        n_rows = counts.numbers().reshape(-1, 1)
+        if len(tensor.shape) != 2 or len(n_rows) not in (1, tensor.shape[0]):
+            raise CheckpointError(
+                f"{place}: tensor '{name}' has shape {list(tensor.shape)} beside {len(n_rows)} counts; "
+                "expected sums of one matrix, or of each expert"
+            )
+        means = tensor.numbers() / np.maximum(n_rows, 1.0)
         if not np.isfinite(means).all() or (means < 0.0).any():
             raise CheckpointError(f"{place}: tensor '{name}' has other numbers than sums of squares")
-        found[name.removesuffix(_SUMS)] = np.ascontiguousarray(means, np.float32)
+        found[name.removesuffix(_SUMS)] = means[0] if len(means) == 1 else means
     if not found:
-        raise file.error(f"has no tensors '...{_SUMS}' with '....counts'; expected what llama-imatrix writes")
-    return found
+        raise file.error(
+            f"has no tensors '...{_SUMS}' with '....counts'; expected what llama-imatrix writes, or a text"
+        )
+    return Importance(of_stored=found)
+
+
+def read_text(place: Path) -> str | None:
+    """The text of a file; None of a GGUF file.
+
+    Raises
+    ------
+    CheckpointError
+        It is neither, or cannot be read.
+    """
+    if is_gguf(place):
+        return None
+    opened = OpenedFile(place)
+    try:
+        text = opened.read(0, opened.size).tobytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(
+            f"{place}: is neither a GGUF file nor a text in UTF-8: {error}; expected what llama-imatrix "
+            "writes, or a text"
+        ) from error
+    return text
+
+
+def measured_importance(model: Model, text: str, n_threads: int, progress: bool | None = None) -> Importance:
+    """What a model multiplies with its matrices while it reads a text, in pieces of 512 tokens.
+
+    Parameters
+    ----------
+    model : Model
+        Without encoder.
+    text : str
+        A longer one says more: llama.cpp's users take some 50,000 tokens.
+    n_threads : int
+        That pieces are read by. It does not change a bit of the result.
+    progress : bool or None
+
+    Raises
+    ------
+    InputError
+        A model with an encoder or without tokenizer, or a text of fewer than two tokens.
+    """
+    if model.config.encoder is not None:
+        raise InputError(
+            f"{model.path} has an encoder; expected a model without one, whose importance a text can say"
+        )
+    tokens = model.check_ids(text, minimum=2, maximum=_NO_LIMIT)
+    size = min(_CHUNK, model.config.n_ctx)
+    pieces = [tokens[first : first + size] for first in range(0, len(tokens), size)]
+    shapes = _core.tensor_shapes(model.core.config)
+    names = [name for name, shape in shapes.items() if _is_matrix(name, shape)]
+
+    def sums(piece: NDArray[np.int32]) -> dict[str, tuple[Array, int]]:
+        decoder = _core.Decoder(model.core, capacity=len(piece), input_sums=True)
+        decoder.prefill(piece, last=True, finite=True)
+        return {name: decoder.input_sums(name) for name in names}
+
+    total: dict[str, Array] = {}
+    n_rows = dict.fromkeys(names, 0)
+    bar = reading_bar(4 * len(tokens), "measuring importance", progress)
+    with ThreadPoolExecutor(n_threads) as threads:
+        for piece, found in zip(pieces, threads.map(sums, pieces), strict=True):
+            for name, (squares, n) in found.items():  # in the order of the text: sums of f64 are rounded
+                total[name] = total[name] + squares if name in total else squares
+                n_rows[name] += n
+            if bar is not None:
+                bar.update(4 * len(piece))
+    if bar is not None:
+        bar.close()
+    if model.config.parallel == "one_norm":  # one input for both, which is counted once
+        for name in names:
+            if name.endswith("mlp_up.weight"):
+                for part in "qkv":
+                    other = name.replace("mlp_up", f"attn_{part}")
+                    total[other], n_rows[other] = total[name], n_rows[name]
+    return Importance(
+        of_canonical={
+            name: (squares / max(n_rows[name], 1)).astype(np.float32) for name, squares in total.items()
+        }
+    )
+
+
+def _is_matrix(name: str, shape: Sequence[int]) -> bool:
+    """Whether rows are multiplied with a tensor; a table that is the head too is read by row first."""
+    return len(shape) == 2 and not name.endswith(("embedding", "relative_bias"))
