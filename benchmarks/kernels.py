@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -18,14 +18,14 @@ import numpy as np
 
 import specdec
 from benchmarks.builds import Builds
-from benchmarks.machine import DISTURBED, NUMBER_BYTES, WEIGHT_BYTES, Machine, Sample, bracketed, states
+from benchmarks.machine import DISTURBED, FILE_BYTES, NUMBER_BYTES, Machine, Sample, bracketed, states
 from benchmarks.report import Report, Spread
-from benchmarks.shapes import NARROW, SHAPES, random_model, write_checkpoint
+from benchmarks.shapes import GGUF_TYPES, NARROW, SHAPES, random_model, write_checkpoint, write_gguf
 from benchmarks.turns import (
     DTYPES,
     PROMPTS,
     Options,
-    core_model,
+    core_model_and_formats,
     load_pair,
     median,
     progress,
@@ -65,8 +65,9 @@ class Forwards:
         limits: bool = False,
         cache_dtype: str | None = None,
     ) -> None:
-        core = core_model(model, dtype, cache_dtype, n_threads)
+        core, formats = core_model_and_formats(model, dtype, cache_dtype, n_threads)
         self.config, self.dtype, self.cache_dtype = core.config, core.dtype, core.cache_dtype
+        self._n_weight_bytes = n_matrix_bytes(self.config, self.dtype, formats)
         n_vocab = self.config["n_vocab"]
         self._ids = np.random.default_rng(0).integers(0, n_vocab, max(lengths) + rows).tolist()
         self._decoders = {}
@@ -100,9 +101,8 @@ class Forwards:
         }
 
     def n_bytes(self, length: int) -> int:
-        """What a forward reads: all packed matrices, and the keys and values of so many tokens."""
-        weights = n_matrix_weights(self.config) * WEIGHT_BYTES[self.dtype]
-        return int(weights) + n_cache_bytes(self.config, length, self.cache_dtype)
+        """What a forward reads: all matrices, and the keys and values of so many tokens."""
+        return self._n_weight_bytes + n_cache_bytes(self.config, length, self.cache_dtype)
 
     def sample(self, m: int, length: int) -> list[float] | None:
         """(seconds, bytes/s of memory, share of time lost to others) of a forward of a chain of M nodes.
@@ -141,9 +141,19 @@ def _seconds(function: Callable[[], object]) -> float:
 
 def n_matrix_weights(config: dict[str, Any]) -> int:
     """Elements of the matrices that a forward reads whole; of an embedding table it reads rows."""
+    return sum(_matrices(config).values())
+
+
+def n_matrix_bytes(config: dict[str, Any], dtype: str, formats: Mapping[str, str]) -> int:
+    """Bytes of these matrices: in `dtype`, or those in `formats` in the types of a GGUF file."""
+    sizes = _matrices(config).items()
+    return int(sum(n_weights * FILE_BYTES[formats.get(name, dtype)] for name, n_weights in sizes))
+
+
+def _matrices(config: dict[str, Any]) -> dict[str, int]:
     rows_only = {"position_embedding"} | ({"token_embedding"} if not config["tied"] else set())
     shapes = _core.tensor_shapes(config).items()
-    return sum(math.prod(shape) for name, shape in shapes if len(shape) == 2 and name not in rows_only)
+    return {name: math.prod(shape) for name, shape in shapes if len(shape) == 2 and name not in rows_only}
 
 
 def n_cache_bytes(config: dict[str, Any], n_tokens: int, cache_dtype: str) -> int:
@@ -171,7 +181,8 @@ def forward(args: argparse.Namespace, report: Report) -> None:
     """t(M): the time of one forward pass of M rows, and t(M) / t(1).
 
     With --roofline beside roofline(M) = max(bytes / bandwidth, 2 M weights / peak) over the whole model:
-    bytes are those of all packed matrices and of the KV cache, weights the matrices' elements; bandwidth is
+    bytes are those of all matrices in their formats (of a GGUF file: as it holds them) and of the KV cache,
+    weights the matrices' elements; bandwidth is
     what the machine read right before and after each sample (for small models: reading as many bytes again
     and again, which caches may hold); peak is what its multiply-add instruction reaches. Medians are then of
     each state of the machine's memory by itself.
@@ -528,11 +539,12 @@ def machine(args: argparse.Namespace, report: Report) -> None:
 
 def checkpoint_options(options: Options) -> None:
     options.add("shape", choices=SHAPES)
-    options.add("folder", type=Path)
-    options.add("--number", choices=("bf16", "f32"), default="bf16")
+    options.add("path", type=Path, help="a folder; of a type of GGUF files a file that ends in .gguf")
+    options.add("--number", choices=("bf16", "f32", *GGUF_TYPES), default="bf16")
     options.add("--alpha", type=float, default=1.0, help="see shapes.py")
 
 
 def checkpoint(args: argparse.Namespace, report: Report) -> None:
-    """Write a model of random weights as a Hugging Face folder, to try other programs with."""
-    write_checkpoint(args.shape, args.folder, args.number, alpha=args.alpha)
+    """Write a model of random weights as a Hugging Face folder or GGUF file, to try other programs with."""
+    write = write_gguf if args.number in GGUF_TYPES else write_checkpoint
+    write(args.shape, args.path, args.number, alpha=args.alpha)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import gzip
-import json
 import os
-import tarfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +14,7 @@ import numpy as np
 import specdec
 from benchmarks.builds import ROOT
 from benchmarks.report import Report, Spread
+from benchmarks.texts import read_text, spread_prompts
 from benchmarks.turns import Options, load_pair, progress, ratios
 from specdec import drafts as ways
 
@@ -27,9 +25,6 @@ TEXTS = {
     "code": SHARED / "humaneval" / "HumanEval.jsonl.gz",
 }
 """Texts of several kinds, in the order in which they are served."""
-CHARACTERS = 2_000_000
-"""Of a file that are looked at."""
-
 Make = Callable[[argparse.Namespace, specdec.Model, specdec.Model, list[list[int]]], Any]
 
 
@@ -193,33 +188,10 @@ def _mean(alphas: np.ndarray) -> str:
 def _requests(args: argparse.Namespace, target: specdec.Model, n: int) -> dict[str, list[list[int]]]:
     """For each kind of text n prompts, from places all over it."""
     found = {}
-    assert target.tokenizer is not None
     for item in args.texts:
         name, _, path = item.partition("=")
-        text = _read(Path(path))
-        starts = np.linspace(0, max(len(text) - 20 * args.prompt, 0), n).astype(int)
-        pieces = [text[start : start + 20 * args.prompt] for start in starts]
-        found[name] = [target.tokenizer.encode(piece)[: args.prompt] for piece in pieces]
+        found[name] = spread_prompts(read_text(Path(path)), target, n, args.prompt)
     return found
-
-
-def _read(path: Path) -> str:
-    """The beginning of a text file, of the texts of an archive, or of the code of HumanEval."""
-    if path.name.endswith(".tar.xz"):
-        texts: list[str] = []
-        with tarfile.open(path) as archive:
-            for member in archive:
-                file = archive.extractfile(member) if member.name.endswith(".txt") else None
-                if file is not None:
-                    texts.append(file.read(CHARACTERS).decode("utf-8", "ignore"))
-                if sum(map(len, texts)) > CHARACTERS:
-                    break
-        return "".join(texts)[:CHARACTERS]
-    if path.name.endswith(".jsonl.gz"):
-        with gzip.open(path, "rt", encoding="utf-8") as lines:
-            rows = [json.loads(line) for line in lines]
-        return "".join(row["prompt"] + row["canonical_solution"] for row in rows)[:CHARACTERS]
-    return path.read_text(encoding="utf-8")[:CHARACTERS]
 
 
 def _plot(args: argparse.Namespace, kinds: Sequence[str], drawn: dict[str, list[np.ndarray]]) -> None:

@@ -19,6 +19,7 @@ Only names of specdec that every build since the first version has are used here
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from importlib import import_module
@@ -142,6 +143,8 @@ MIXTURES: dict[str, dict[str, Any]] = {
 }
 #: Attention alone, with the heads of L1B and of paper97.
 NARROW: dict[str, dict[str, Any]] = {"32 heads on 4": _narrow(32, 4), "12 heads": _narrow(12, 12)}
+#: Types of GGUF files that models of random weights are written in: of all matrices, and mixtures.
+GGUF_TYPES = ("Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M")
 #: Those to time.
 TIMED = tuple(SHAPES)
 SHAPES |= DOUBTFUL | FAMILIES | MIXTURES | NARROW
@@ -374,3 +377,22 @@ def write_checkpoint(
             file.write(array.data)
     stamp.write_text(json.dumps(said))
     return folder
+
+
+def write_gguf(name: str, path: str | Path, kind: str, alpha: float = 1.0) -> Path:
+    """Write a shape as a GGUF file, quantised by `specdec.convert`; return the file.
+
+    Parameters
+    ----------
+    name : str
+        One of `SHAPES`.
+    path : path-like
+        Ends in .gguf; written anew.
+    kind : str
+        One of `GGUF_TYPES`.
+    alpha : float
+        See :func:`random_model`.
+    """
+    with tempfile.TemporaryDirectory(dir=Path(path).parent) as temporary:
+        folder = write_checkpoint(name, temporary, alpha=alpha)
+        return import_module("specdec").convert(folder, path, kind)

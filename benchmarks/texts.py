@@ -8,8 +8,11 @@ and takes many microseconds a token, so the seconds of draft and target alone co
 
 from __future__ import annotations
 
+import gzip
 import json
+import tarfile
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,6 +63,10 @@ def read_columns(path, separator=","):
     rows = read_rows(path, separator)
     return [[row[i] for row in rows] for i in range(len(rows[0]))]
 """
+
+
+CHARACTERS = 2_000_000
+"""Of a file that are looked at."""
 
 
 def records(first: int, last: int) -> str:
@@ -118,3 +125,30 @@ def _writing(text: list[int]) -> Callable[[np.ndarray, list[int]], np.ndarray]:
         return probs
 
     return follow
+
+
+def spread_prompts(text: str, model: specdec.Model, n_prompts: int, n_tokens: int) -> list[list[int]]:
+    """Prompts of at most so many tokens, from places all over a text."""
+    assert model.tokenizer is not None
+    starts = np.linspace(0, max(len(text) - 20 * n_tokens, 0), n_prompts).astype(int)
+    pieces = [text[start : start + 20 * n_tokens] for start in starts]
+    return [model.tokenizer.encode(piece)[:n_tokens] for piece in pieces]
+
+
+def read_text(path: Path) -> str:
+    """The beginning of a text file, of the texts of an archive, or of the code of HumanEval."""
+    if path.name.endswith(".tar.xz"):
+        texts: list[str] = []
+        with tarfile.open(path) as archive:
+            for member in archive:
+                file = archive.extractfile(member) if member.name.endswith(".txt") else None
+                if file is not None:
+                    texts.append(file.read(CHARACTERS).decode("utf-8", "ignore"))
+                if sum(map(len, texts)) > CHARACTERS:
+                    break
+        return "".join(texts)[:CHARACTERS]
+    if path.name.endswith(".jsonl.gz"):
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            rows = [json.loads(line) for line in lines]
+        return "".join(row["prompt"] + row["canonical_solution"] for row in rows)[:CHARACTERS]
+    return path.read_text(encoding="utf-8")[:CHARACTERS]

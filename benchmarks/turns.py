@@ -62,11 +62,19 @@ def core_model(
     name: str, dtype: str | None, cache_dtype: str | None = None, n_threads: int = 2
 ) -> _core.Model:
     """A shape of random weights, "target" or "draft" of the embedded pair, or a checkpoint's path."""
+    return core_model_and_formats(name, dtype, cache_dtype, n_threads)[0]
+
+
+def core_model_and_formats(
+    name: str, dtype: str | None, cache_dtype: str | None = None, n_threads: int = 2
+) -> tuple[_core.Model, Mapping[str, str]]:
+    """The same, and the formats of the matrices of a GGUF file by canonical name; of others empty."""
     if name in SHAPES:
-        return random_model(name, dtype or "bf16", cache_dtype, n_threads=n_threads)
+        return random_model(name, dtype or "bf16", cache_dtype, n_threads=n_threads), {}
     if name in ("target", "draft"):
-        return specdec.embedded_pair(dtype, dtype)[name == "draft"].core
-    return specdec.load(name, dtype, cache_dtype=cache_dtype, n_threads=n_threads).core
+        return specdec.embedded_pair(dtype, dtype)[name == "draft"].core, {}
+    model = specdec.load(name, dtype, cache_dtype=cache_dtype, n_threads=n_threads)
+    return model.core, getattr(model, "formats", {})  # another build may know of no such files
 
 
 def load_pair(

@@ -17,11 +17,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks import decodings, engine
 from benchmarks.__main__ import PROGRAMS, main, parser
 from benchmarks.builds import Builds
+from benchmarks.kernels import n_matrix_bytes
+from benchmarks.machine import FILE_BYTES, WEIGHT_BYTES
 from benchmarks.peers.comparing import Column, Contest
 from benchmarks.peers.engine import CACHE, CELLS
 from benchmarks.peers.engine import Engine as PeerEngine
 from benchmarks.report import Report, Speedup, Spread
-from benchmarks.shapes import random_model
+from benchmarks.shapes import random_model, write_gguf
+from benchmarks.turns import core_model_and_formats
 from specdec import _core
 
 ROOT = Path(__file__).parents[1]
@@ -321,3 +324,49 @@ def test_two_builds(tmp_path: Path) -> None:
     assert [row[0] for row in table.rows] == [1, 2]
     assert all(row[3].median > 0 for row in table.rows)
     assert "PATH" in (tmp_path / "forward.md").read_text(encoding="utf-8")
+
+
+def test_bytes_of_gguf_files_are_those_of_their_types(tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    sizes = {kind.name.lower(): sizes for kind, sizes in gguf.GGML_QUANT_SIZES.items()}
+    for name, n_bytes in FILE_BYTES.items():
+        if name in sizes and name not in WEIGHT_BYTES:
+            assert n_bytes == sizes[name][1] / sizes[name][0], name
+    path = write_gguf("eight", tmp_path / "eight.gguf", "Q4_K_M")
+    held = [tensor for tensor in gguf.GGUFReader(path).tensors if len(tensor.shape) == 2]
+    expected = sum(tensor.n_bytes for tensor in held if tensor.name != "token_embd.weight")
+    core, formats = core_model_and_formats(str(path), None)
+    assert len(set(formats.values())) > 1
+    assert n_matrix_bytes(core.config, core.dtype, formats) == expected
+    (table,) = main(
+        ["forward", "--models", str(path), "--rows", "2", "--cache", "8", "--repeats", "1"]
+    ).tables
+    assert table.title == "eight.gguf, file, cache of 8" and len(table.rows) == 2
+
+
+@pytest.mark.slow
+def test_one_gguf_file_for_all_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """specdec's speculative texts are its plain ones; an engine that reads no such files says so."""
+    pytest.importorskip("gguf")
+    monkeypatch.chdir(ROOT)
+    words = ["--work", str(tmp_path / "work"), "--formats", "Q4_K_M", "--threads", "1"]
+    more = ["--target", "embedded", "--greedy-only", "--text", "README.md", "--prompts", "2", "--tokens", "8"]
+    (table,) = main(["peers-exact", *words, *more, "--engines", "transformers"]).tables
+    assert table.rows[0][1].startswith("2/2, logits 2/2; ")
+    assert "GGUF" in table.rows[1][1]
+    cells = ["--cells", "plain", "prefill 32", "--repeats", "1", "--seconds", "0.01"]
+    (table,) = main(
+        [
+            "peers",
+            *words,
+            *cells,
+            "--shapes",
+            "paper6",
+            "--engines",
+            "transformers",
+            "--prefill-seconds",
+            "0.01",
+        ]
+    ).tables
+    assert isinstance(table.rows[0][1], Spread) and 0.01 < table.rows[0][-1] < 1
+    assert "GGUF" in table.rows[1][1]

@@ -19,7 +19,7 @@ from benchmarks.builds import Answer, Worker
 from benchmarks.peers.engine import CELLS
 from benchmarks.peers.engines import BATCHES, ENGINES, PAIRS
 from benchmarks.report import Report, Spread
-from benchmarks.shapes import SHAPES, TIMED
+from benchmarks.shapes import GGUF_TYPES, SHAPES, TIMED
 from benchmarks.turns import DTYPES, Options
 from specdec import _core
 
@@ -27,7 +27,11 @@ PACKAGES = (
     "llama_cpp_python", "openvino", "openvino_genai", "onnxruntime_genai", "transformers", "torch",
     "ctranslate2",
 )  # fmt: skip
-BITS = {"f32": 32, "bf16": 16, "int8": 8.5, "int4": 4.5}
+BITS = {
+    **{"f32": 32, "bf16": 16, "int8": 8.5, "int4": 4.5},
+    **{"Q8_0": 8.5, "Q4_0": 4.5, "Q4_K": 4.5, "Q5_K": 5.5, "Q6_K": 6.6},
+    **{"Q4_K_S": 4.6, "Q4_K_M": 4.9, "Q5_K_S": 5.6, "Q5_K_M": 5.7},
+}
 
 
 def engine_process(engine: str, work: Path, n_threads: int) -> Worker:
@@ -185,7 +189,10 @@ def n_gigabytes(shape: str, number: str) -> float:
 def engine_options(options: Options, engines: Mapping[str, str]) -> None:
     """Those of all programs that run other engines."""
     options.work()
-    options.many("--formats", str, DTYPES, choices=DTYPES)
+    options.many(
+        "--formats", str, DTYPES, choices=(*DTYPES, *GGUF_TYPES),
+        help="a type of GGUF files: one file for all engines that read such files",
+    )  # fmt: skip
     options.many("--engines", str, engines, choices=engines)
 
 

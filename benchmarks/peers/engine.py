@@ -14,8 +14,12 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.shapes import SHAPES, successors, write_checkpoint
+import specdec
+from benchmarks.shapes import GGUF_TYPES, SHAPES, successors, write_checkpoint
+from specdec.models.checkpoints import open_checkpoint
 
+#: Models that are no shapes: those of the embedded pair, whose texts make sense.
+EMBEDDED = {"embedded": "target", "embedded-draft": "draft"}
 #: Tokens in the cache when decoding is timed.
 CACHE = 128
 #: What is timed: how many positions at once, on an empty cache (prefill) or on CACHE tokens.
@@ -34,7 +38,7 @@ class Unsupported(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class Job:
-    """A model in a number format, and where its files may be put."""
+    """A model in a number format, or in a type of GGUF files, and where its files may be put."""
 
     shape: str
     format: str
@@ -45,6 +49,8 @@ class Job:
     @property
     def config(self) -> dict:
         """The canonical configuration."""
+        if self.shape in EMBEDDED:
+            return open_checkpoint(self.checkpoint, tokenizer=False).config
         return SHAPES[self.shape]
 
     @property
@@ -55,7 +61,17 @@ class Job:
     @property
     def checkpoint(self) -> Path:
         """The Hugging Face folder every engine starts from; written if need be."""
+        if self.shape in EMBEDDED:
+            return Path(specdec.__file__).with_name("embedded") / EMBEDDED[self.shape]
         return write_checkpoint(self.shape, self.work / f"{self.name}-bf16", "bf16", alpha=self.alpha)
+
+    @property
+    def gguf(self) -> Path | None:
+        """The file all engines read, where the format is a type of GGUF files; written if need be."""
+        if self.format not in GGUF_TYPES:
+            return None
+        name = f"{self.name}-{self.format}.gguf"
+        return self.made(name, lambda path: specdec.convert(self.checkpoint, path, self.format))
 
     def ids(self, n: int, seed: int = 0) -> list[int]:
         """Random token ids, the same for all engines. Never the end token, which is the last id."""
@@ -65,9 +81,9 @@ class Job:
         """A file or folder in the work folder; made once, and whole or not at all."""
         path = self.work / name
         if not path.exists():
-            partial = path.with_name(f"{name}.{os.getpid()}.part")
+            partial = path.with_name(f"part.{os.getpid()}.{name}")
             make(partial)
-            if path.exists():
+            if path.exists() and partial.is_dir():
                 shutil.rmtree(partial)
             else:
                 partial.rename(path)

@@ -10,6 +10,7 @@ ENGINES = {
     "specdec, OpenBLAS": "with_specdec.SpecdecBlas",
     "specdec, tiles": "with_specdec.SpecdecTiles",
     "llama.cpp": "with_llama_cpp.LlamaCpp",
+    "llama.cpp, mapped": "with_llama_cpp.LlamaCppMapped",
     "openvino": "with_openvino.OpenVino",
     "openvino, f32": "with_openvino.OpenVinoF32",
     "onnxruntime": "with_onnxruntime.OnnxRuntime",
@@ -56,6 +57,16 @@ TRANSLATORS = {
     "transformers, oneDNN": "with_transformers.TransformersOneDnnTranslator",
     "ctranslate2": "with_ctranslate2.CTranslate2Translator",
 }
+#: Those that are asked to read GGUF files.
+READ_GGUF = (
+    "specdec",
+    "specdec, auto",
+    "specdec, plain",
+    "llama.cpp",
+    "llama.cpp, mapped",
+    "llama.cpp server",
+    "llama-cpp-python",
+)
 
 
 def engine_class(kinds: dict[str, str], name: str) -> type:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import specdec
 from benchmarks.builds import Answer, Worker
 from benchmarks.peers.agreement import (
     Law,
@@ -21,14 +23,16 @@ from benchmarks.peers.agreement import (
     total_variation,
 )
 from benchmarks.peers.comparing import begin, engine_options, engine_process, installed
-from benchmarks.peers.engine import Job
+from benchmarks.peers.engine import EMBEDDED, Job
 from benchmarks.peers.engines import WRITERS
 from benchmarks.report import Report
-from benchmarks.shapes import SHAPES
+from benchmarks.texts import read_text, spread_prompts
 from benchmarks.turns import Options
 
 LENGTH = 3
-SMALL, LARGE = "eight", "L25M"
+SMALL = "eight"
+#: Targets of the greedy texts, each with a draft of that name: random weights; a model that writes sense.
+LARGE = ("L25M", "embedded")
 
 #: What a user has to install for an engine, to stand beside its name.
 PACKAGE = {
@@ -137,13 +141,13 @@ def sampled(engine: str, gamma: int, law: Law, args: argparse.Namespace) -> tupl
     ), contestant.settings
 
 
-def greedy(engine: str, number: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Speculative texts beside plain ones."""
-    job = Job(LARGE, number, args.work, args.threads)
-    prompts = [job.ids(32, seed) for seed in range(args.prompts)]
+def greedy(engine: str, number: str, args: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Speculative texts beside plain ones; also the engine's settings."""
+    job = Job(args.target, number, args.work, args.threads)
+    prompts = _prompts(job, args)
     answers = {}
     for gamma in (0, args.gamma):
-        with Contestant(engine, LARGE, number, gamma, args) as contestant:
+        with Contestant(engine, args.target, number, gamma, args) as contestant:
             answers[gamma] = contestant.ask("write", prompts=prompts, n=args.tokens)
     plain, speculative = answers[0], answers[args.gamma]
     differences = [
@@ -158,7 +162,14 @@ def greedy(engine: str, number: str, args: argparse.Namespace) -> dict[str, Any]
     if "logits" in plain:
         pairs = zip(plain["logits"], speculative["logits"], strict=True)
         found["equal logits"] = sum(a == b for a, b in pairs)
-    return found
+    return found, contestant.settings
+
+
+def _prompts(job: Job, args: argparse.Namespace) -> list[list[int]]:
+    """Random ids; for a model that writes sense, 32 tokens each from a text, from all over it."""
+    if args.target not in EMBEDDED:
+        return [job.ids(32, seed) for seed in range(args.prompts)]
+    return spread_prompts(read_text(args.text), specdec.load(job.checkpoint), args.prompts, 32)
 
 
 def sampled_text(result: Sampled, verdict: bool) -> str:
@@ -182,6 +193,9 @@ def greedy_text(result: dict[str, Any]) -> str:
 
 def exactness_options(options: Options) -> None:
     engine_options(options, WRITERS)
+    options.add("--target", choices=LARGE, default=LARGE[0], help="of the greedy texts")
+    options.add("--text", type=Path, metavar="FILE", help="for embedded: where prompts are taken from")
+    options.add("--greedy-only", action="store_true", help="leave the laws of samples out")
     options.add("--samples", type=int, default=200_000, help="texts for each law, at most")
     options.add("--seconds", type=float, default=90, help="time to sample each law, at most")
     options.add("--prompts", type=int, default=8)
@@ -200,26 +214,37 @@ def exactness(args: argparse.Namespace, report: Report) -> None:
     brackets what N exact samples are expected to be off by. p is that of a G-test of the joint counts: the
     chance that exact samples are as far off. Plain sampling by the same engine is the control.
 
-    Greedy: texts of a target of 25 million random weights, by speculation and plainly, in the same engine and
-    number format. How many of the prompts' texts are equal, and the first token (from 1) that differs in any.
-    For specdec the logits that the tokens were chosen from are compared as well, bit by bit. "a run" is
-    tokens per run of the target, by the engine's own counts: above 1, drafts were accepted.
+    Greedy: texts of a target of 25 million random weights, or of the embedded target, by speculation and
+    plainly, in the same engine and number format. How many of the prompts' texts are equal, and the first
+    token (from 1) that differs in any. For specdec the logits that the tokens were chosen from are compared
+    as well, bit by bit. "a run" is tokens per run of the target, by the engine's own counts: above 1, drafts
+    were accepted.
     """
     begin(args, report)
-    law, source = law_of_target(args)
-    config = SHAPES[LARGE]
+    if args.target in EMBEDDED and args.text is None:
+        raise SystemExit("--target embedded takes its prompts from a text: --text FILE")
+    columns = ["engine"]
+    law = None
+    if not args.greedy_only:
+        law, source = law_of_target(args)
+        report.say(f"- law of {LENGTH} tokens of {len(law)} from logits of {source} in f32")
+        columns += ["plain sampling, off by (expected)"]
+        columns += ["speculative sampling, off by (expected): tokens 1; 2; 3; joint"]
+    config = Job(args.target, "f32", args.work, args.threads).config
     report.say(
-        f"- law of {LENGTH} tokens of {len(law)} from logits of {source} in f32, gamma {args.gamma}; greedy: "
-        f"{args.prompts} prompts, {args.tokens} tokens, {config['n_layer']} layers of {config['d_model']}"
+        f"- gamma {args.gamma}; greedy: {args.prompts} prompts, {args.tokens} tokens, "
+        f"{config['n_layer']} layers of {config['d_model']}"
     )
-    columns = ["engine", "plain sampling, off by (expected)"]
-    columns += ["speculative sampling, off by (expected): tokens 1; 2; 3; joint"]
+    for number in args.formats:
+        if (path := Job(args.target, number, args.work, args.threads).gguf) is not None:
+            types = specdec.load(path, tokenizer=False).types
+            report.say(f"- the file in {number}: matrices, the most first, in {types}")
     table = report.table(dict.fromkeys([*columns, *(f"greedy, {number}" for number in args.formats)], ""))
     settings = {}
     for engine in args.engines:
         name = NAMES.get(engine, engine)
         row = [f"{name} {installed(PACKAGE[engine])}" if engine in PACKAGE else name]
-        for gamma in (0, args.gamma):
+        for gamma in (0, args.gamma) if law is not None else ():
             try:
                 found, settings[name] = sampled(engine, gamma, law, args)
                 row.append(sampled_text(found, gamma > 0))
@@ -227,7 +252,8 @@ def exactness(args: argparse.Namespace, report: Report) -> None:
                 row.append(str(reason))
         for number in args.formats:
             try:
-                row.append(greedy_text(greedy(engine, number, args)))
+                texts, settings[name] = greedy(engine, number, args)
+                row.append(greedy_text(texts))
             except RefusedError as reason:
                 row.append(str(reason))
         table.row(*row)

@@ -36,13 +36,15 @@ _NAMES = {
 class LlamaCpp(Engine):
     """Its C interface: a context of 2 threads, weights repacked into memory of their own."""
 
-    settings = "q8_0 and q4_0 for int8 and int4, head and embedding too; weights repacked; f16 cache"
+    load_mode, weights = llama.LLAMA_LOAD_MODE_NONE, "repacked where it has kernels for that"
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
+        types = "q8_0 and q4_0 for int8 and int4, head and embedding too" if job.gguf is None else "one file"
+        self.settings = f"{types}; weights {self.weights}; f16 cache"
         llama.llama_backend_init()
         of_model = llama.llama_model_default_params()
-        of_model.load_mode = llama.LLAMA_LOAD_MODE_NONE
+        of_model.load_mode = self.load_mode
         self.model = llama.llama_model_load_from_file(bytes(gguf_file(job)), of_model)
         options = llama.llama_context_default_params()
         options.n_ctx, options.n_batch, options.n_ubatch = ROOM, ROOM, 512
@@ -86,6 +88,12 @@ class LlamaCpp(Engine):
         """Free, in llama.cpp."""
         llama.llama_memory_seq_rm(self.memory, 0, n, -1)
         self.length = min(self.length, n)
+
+
+class LlamaCppMapped(LlamaCpp):
+    """The same with the file mapped, which is its default."""
+
+    load_mode, weights = llama.LLAMA_LOAD_MODE_MMAP, "as in the file, mapped"
 
 
 class LlamaServer(Pair):
@@ -269,7 +277,7 @@ def server(work: Path) -> Path:
 
 def gguf_file(job: Job) -> Path:
     """The model in llama.cpp's own file format; written once."""
-    return job.made(f"{job.name}-{job.format}.gguf", lambda path: _write_gguf(path, job))
+    return job.gguf or job.made(f"{job.name}-{job.format}.gguf", lambda path: _write_gguf(path, job))
 
 
 def _write_gguf(path: Path, job: Job) -> None:

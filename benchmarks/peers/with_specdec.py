@@ -272,4 +272,5 @@ class SpecdecTilesTranslator(SpecdecBlasTranslator):
 
 
 def _load(job: Job, prefill: str = "rows") -> specdec.Model:
-    return specdec.load(job.checkpoint, job.format, tokenizer=False, n_threads=job.n_threads, prefill=prefill)
+    path, dtype = (job.checkpoint, job.format) if job.gguf is None else (job.gguf, None)
+    return specdec.load(path, dtype, tokenizer=False, n_threads=job.n_threads, prefill=prefill)

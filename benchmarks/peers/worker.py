@@ -18,8 +18,9 @@ from typing import Any
 
 from benchmarks.builds import Answer, serve
 from benchmarks.peers.engine import Engine, Job, SayingLogits, Unsupported, Writer
-from benchmarks.peers.engines import BATCHES, ENGINES, PAIRS, TRANSLATORS, WRITERS, engine_class
+from benchmarks.peers.engines import BATCHES, ENGINES, PAIRS, READ_GGUF, TRANSLATORS, WRITERS, engine_class
 from benchmarks.peers.translator import SourceJob
+from benchmarks.shapes import GGUF_TYPES
 
 
 def main() -> None:
@@ -47,6 +48,8 @@ def _serve(name: str, engine: Any, request: Answer) -> tuple[Any, Answer]:
             job and job_class(**{**job, "work": Path(job["work"])})
             for job in (request["target"], request.get("draft"))
         )
+        if request["target"]["format"] in GGUF_TYPES and name not in READ_GGUF:
+            raise Unsupported("is not asked to read GGUF files")
         settings: tuple[int, ...]
         if request.get("translates"):
             kind, jobs, settings = engine_class(TRANSLATORS, name), (target, draft), (request["gamma"],)
