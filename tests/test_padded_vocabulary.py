@@ -150,7 +150,7 @@ def test_pairs_that_fit_and_pairs_that_do_not(models: Any, tmp_path: Path) -> No
     ]
     for draft, message in cases:
         with pytest.raises(VocabularyMismatchError, match=message):
-            specdec.generate(target, draft, [1, 2])
+            specdec.generate(target, drafts.ModelDraft(draft, vocabulary="same"), [1, 2])
     for n in (N_TOKENS, 261, 300):
         check_same_vocabulary(target, models["draft", n])
     # a tokenizer names more ids than the draft has
@@ -160,4 +160,4 @@ def test_pairs_that_fit_and_pairs_that_do_not(models: Any, tmp_path: Path) -> No
         short = specdec.load(short.path, tokenizer=long)
     whole = specdec.load(target.path, tokenizer=long)
     with pytest.raises(VocabularyMismatchError, match="expected both to have the 261 ids that their"):
-        specdec.generate(whole, short, [1, 2])
+        specdec.generate(whole, drafts.ModelDraft(short, vocabulary="same"), [1, 2])

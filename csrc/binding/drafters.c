@@ -19,6 +19,7 @@
 #include "recycling_drafter.h"
 #include "suffix_drafter.h"
 #include "testing.h"
+#include "text_drafter.h"
 #include "tree_drafter.h"
 #include "watched.h"
 
@@ -56,8 +57,21 @@ static int model_options_from(PyObject* argument, const sd_drafter_context* c,
     return 0;
 }
 
-/* The source of an argument: a Model, or weights of a learnt draft. Returns 0, or -1 with an exception. The
- * source stays where it is: its maker points into it. */
+/* The model of a Translation, which must be one for this target. Returns 0, or -1 with an exception. */
+static int translated_from(PyObject* argument, const sd_drafter_context* c,
+                           sd_model_predictor_options* options) {
+    const sd_translation_object* object = sd_translation_from(c->state, argument, "draft");
+    if (object == NULL) return -1;
+    if (object->translation.target.n != c->drafting.n_vocab)
+        return made(sd_fail(SD_ERR_VALUE, "the translation is for %d tokens, expected the target's %d",
+                            object->translation.target.n, c->drafting.n_vocab));
+    *options = (sd_model_predictor_options){
+        .model = object->model->model, .translation = &object->translation, .caller = c->saved_thread};
+    return 0;
+}
+
+/* The source of an argument: a Model, a Translation, or weights of a learnt draft. Returns 0, or -1 with an
+ * exception. The source stays where it is: its maker points into it. */
 static int source_from(PyObject* argument, const sd_drafter_context* c, predictor_source* source) {
     if (PyObject_TypeCheck(argument, c->state->look_ahead_type)) {
         const sd_riders* riders = sd_look_ahead_from(argument, "draft");
@@ -82,6 +96,11 @@ static int source_from(PyObject* argument, const sd_drafter_context* c, predicto
         return heads == NULL ? -1 : 0;
     }
     source->maker = (sd_predictor_maker){sd_model_predictor_make, &source->options};
+    if (PyObject_TypeCheck(argument, c->state->translation_type)) {
+        if (translated_from(argument, c, &source->options.model) < 0) return -1;
+        if (sd_translation_from(c->state, argument, "draft")->n_pairs > 0) return 0;
+        return made(sd_fail(SD_ERR_VALUE, "the two vocabularies have no token in common"));
+    }
     return model_options_from(argument, c, &source->options.model);
 }
 
@@ -94,6 +113,17 @@ static int make_model(PyObject* arguments, const sd_drafter_context* c, sd_draft
     if (SD_FIELDS_FROM(arguments, "model", fields) < 0) return -1;
     if (source_from(model, c, &source) < 0) return -1;
     return made(sd_tree_drafter_create(&c->drafting, source.maker, &chain, drafter));
+}
+
+/* {translation} */
+static int make_text(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
+    PyObject* translation;
+    const sd_field fields[] = {{"translation", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &translation}};
+    sd_model_predictor_options options;
+    if (SD_FIELDS_FROM(arguments, "text", fields) < 0) return -1;
+    if (translated_from(translation, c, &options) < 0) return -1;
+    options.writes = 1;
+    return made(sd_text_drafter_create(&c->drafting, &options, drafter));
 }
 
 /* {model, n_chains} */
@@ -191,7 +221,7 @@ static int make_skip_layers(PyObject* arguments, const sd_drafter_context* c, sd
                      n_layer);
         return -1;
     }
-    const sd_model_predictor_options options = {c->target, skipped};
+    const sd_model_predictor_options options = {.model = c->target, .skipped = skipped};
     const sd_shape_options chain = {.n_chains = 1};
     return made(sd_tree_drafter_create(&c->drafting, (sd_predictor_maker){sd_model_predictor_make, &options},
                                        &chain, drafter));
@@ -386,6 +416,7 @@ static const struct {
     int (*make)(PyObject* arguments, const sd_drafter_context* context, sd_drafter** drafter);
 } METHODS[] = {
     {"model", make_model},
+    {"text", make_text},
     {"parallel_chains", make_parallel_chains},
     {"static_tree", make_static_tree},
     {"dynamic_tree", make_dynamic_tree},

@@ -31,6 +31,7 @@ static const struct {
     {&sd_look_ahead_spec, offsetof(sd_module_state, look_ahead_type)},
     {&sd_eagle_spec, offsetof(sd_module_state, eagle_type)},
     {&sd_heads_spec, offsetof(sd_module_state, heads_type)},
+    {&sd_translation_spec, offsetof(sd_module_state, translation_type)},
 };
 enum { N_TYPES = sizeof types / sizeof *types };
 

@@ -14,12 +14,13 @@
 #include "riders.h"
 #include "suffix_tree.h"
 #include "token_matrix.h"
+#include "translation.h"
 #include "weights.h"
 
 typedef struct sd_module_state {
     PyTypeObject *model_type, *ngram_type, *automaton_type, *suffix_tree_type, *token_matrix_type,
         *decoder_type, *corrections_type, *session_type, *beam_type, *adaptive_gamma_type, *cached_text_type,
-        *recurrent_type, *look_ahead_type, *eagle_type, *heads_type;
+        *recurrent_type, *look_ahead_type, *eagle_type, *heads_type, *translation_type;
 } sd_module_state;
 
 typedef struct sd_model_object {
@@ -88,13 +89,28 @@ typedef struct sd_recurrent_object {
     sd_exclusive exclusive;                /* of __init__ */
 } sd_recurrent_object;
 
+#define SD_N_TRANSLATION_ARRAYS 7
+
+typedef struct sd_translation_object {
+    PyObject_HEAD sd_model_object* model; /* strong reference */
+    PyObject *strings[2], *encoders[3];   /* strong: bytes of target and draft; functions, by sd_encoding */
+    Py_buffer views[SD_N_TRANSLATION_ARRAYS]; /* the first n_views are held: the arrays of its tables */
+    int n_views;
+    sd_translation translation;          /* it borrows from all of these */
+    int n_pairs;                         /* tokens that both vocabularies have */
+    atomic_llong n_rows, named;          /* its counters */
+    atomic_llong n_encoded, encoding_ns; /* calls of encoders, and their time */
+    int ready;                           /* __init__ has succeeded */
+} sd_translation_object;
+
 /* Garbage collection. Every type that owns Python objects shows them to the collector. Session alone is also
  * cleared by it: models, tables and decoders lend memory to sessions, which may be cleared later, and so they
  * live as long as they are referred to, as tuples do. A cycle through one of them is collected if it leads
  * through an object that can be cleared, such as a dict; one of such types and tuples alone is not. */
 extern PyType_Spec sd_model_spec, sd_ngram_spec, sd_automaton_spec, sd_suffix_tree_spec, sd_token_matrix_spec,
     sd_decoder_spec, sd_corrections_spec, sd_session_spec, sd_beam_spec, sd_adaptive_gamma_spec,
-    sd_cached_text_spec, sd_recurrent_spec, sd_look_ahead_spec, sd_eagle_spec, sd_heads_spec;
+    sd_cached_text_spec, sd_recurrent_spec, sd_look_ahead_spec, sd_eagle_spec, sd_heads_spec,
+    sd_translation_spec;
 extern PyMethodDef sd_functions[];
 
 /* The finished model of a Model argument, borrowed; NULL with an exception. `state` is the module's. */
@@ -114,6 +130,9 @@ const sd_recurrent* sd_recurrent_from(PyObject* object, const char* name);
 
 /* The finished heads of an object of the type Heads, borrowed; NULL with an exception. */
 const sd_heads* sd_heads_from(PyObject* object, const char* name);
+
+/* The finished object of a Translation argument, borrowed; NULL with an exception. */
+sd_translation_object* sd_translation_from(const sd_module_state* state, PyObject* object, const char* name);
 
 /* The finished object of a SuffixTree or TokenMatrix argument, borrowed; NULL with an exception. */
 sd_suffix_tree_object* sd_suffix_tree_from(const sd_module_state* state, PyObject* object, const char* name);

@@ -64,8 +64,10 @@ int sd_drafter_begin_with(const sd_drafter* d, int sequence, const sd_cache* kno
     int most = 0;
     if (d->caches && d->caches[0].model == known->model) {
         sd_cache* cache = &d->caches[sequence]; /* which may have less room than the target's */
+        const int32_t* ids = d->own_ids ? known->tokens : text;
+        int n_ids = d->own_ids ? known->n_committed : n;
         sd_cache_attend(cache, known->encoded);
-        most = sd_cache_begin_with(cache, known, text, n < cache->n_slots ? n : cache->n_slots);
+        most = sd_cache_begin_with(cache, known, ids, n_ids < cache->n_slots ? n_ids : cache->n_slots);
     }
     for (int i = 0; i < d->n_within; i++) {
         int within = sd_drafter_begin_with(d->within[i], sequence, known, text, n);

@@ -62,6 +62,7 @@ struct sd_drafter {
     /* [n_sequences] where the method's model reads the texts; owned by the drafter. NULL: it has no model, or
      * no caches of its own. */
     sd_cache* caches;
+    int own_ids;               /* the texts in them are in the ids of that model, not in the target's */
     sd_drafter* const* within; /* [n_within] the drafters that it asks for guesses; owned by it */
     int n_within;
     /* A sequence begins with a prompt, whose tokens stay where they are until they have been read, and its
@@ -118,7 +119,8 @@ sd_drafter* sd_drafter_riding(sd_drafter* drafter);
 sd_cache* sd_drafter_cache(const sd_drafter* drafter, int sequence, const sd_model* model);
 
 /* Let all caches of a sequence that a drafter and those within it have of the model of `known` begin text [n]
- * with what `known` has of it. Returns how many tokens there are then, at most. */
+ * with what `known` has of it; where a model has ids of its own, so that the text in them is not known yet,
+ * with all that `known` has. Returns how many tokens there are then, at most. */
 int sd_drafter_begin_with(const sd_drafter* drafter, int sequence, const sd_cache* known, const int32_t* text,
                           int n);
 

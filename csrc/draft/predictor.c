@@ -21,6 +21,7 @@ void sd_drafter_predicts(sd_drafter* drafter, const sd_predictor* predictor) {
     drafter->taps = predictor->taps;
     drafter->riders = predictor->riders;
     drafter->caches = predictor->caches;
+    drafter->own_ids = predictor->own_ids;
     if (predictor->observe == NULL) drafter->observe = NULL;
     if (predictor->ride == NULL) drafter->ride = NULL;
 }

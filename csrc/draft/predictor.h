@@ -23,6 +23,8 @@ struct sd_predictor {
     sd_riders riders;
     /* [n_sequences] where a model reads the texts; owned by the predictor. NULL: nowhere of its own. */
     sd_cache* caches;
+    /* The texts in them are in the model's own ids, not in the target's. */
+    int own_ids;
     /* Of the last predict: a row of the target's n_vocab logits for each of the nodes, in order, ld_logits
      * floats apart. Owned by the predictor. None is NaN or +infinity; -infinity is a token that is never
      * guessed. */

@@ -244,6 +244,44 @@ class Automaton:
     def n_bytes(self) -> int:
         """Memory held."""
 
+class Translation:
+    """A model of another vocabulary than its target's, and how the two understand each other; immutable."""
+
+    def __init__(
+        self,
+        model: Model,
+        target_strings: bytes,
+        draft_strings: bytes,
+        arrays: Mapping[str, NDArray[np.int32]],
+        target_strips: bool,
+        draft_strips: bool,
+        for_draft: Callable[[str, int], Sequence[int]],
+        for_target: Callable[[str, int], Sequence[int]],
+        source: Callable[[Sequence[int]], Sequence[int]] | None,
+    ) -> None:
+        """target_strings, draft_strings : the bytes of all tokens, one behind the other.
+
+        arrays : target_starts [n_target + 1] and draft_starts [n_draft + 1], where each begins; draft_of
+        [n_target] and target_of [n_draft], the other side's same token, or -1; byte_tokens [256], the draft's
+        token of each byte, or -1; first, what the draft's texts begin with; target_first, what those of the
+        target begin with.
+        target_strips, draft_strips : a space at the beginning of a text in its tokens is no text.
+        for_draft : the draft's ids of a text, and whether nothing stands before it.
+        for_target : the target's ids of a text behind its first bytes, so many.
+        source : the ids that the draft's encoder reads for a source in the target's.
+        """
+    def read(self, texts: Sequence[Sequence[int] | NDArray[np.integer[Any]]], /) -> list[int]:
+        """The draft's ids of the last of texts in the target's, as they are read one after the other."""
+    @property
+    def n_shared(self) -> int:
+        """Tokens that both vocabularies have."""
+    @property
+    def encoded(self) -> tuple[int, float]:
+        """Calls of tokenizers so far, and their seconds."""
+    @property
+    def shares(self) -> tuple[int, float]:
+        """Laws of the draft so far, and the sum of the shares that the target can name."""
+
 class SuffixTree:
     """A suffix tree of past outputs that can be added to while sessions of several threads read it."""
 

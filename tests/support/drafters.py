@@ -17,6 +17,7 @@ import specdec
 from eagle_models import eagle_for
 from learnt_weights import look_ahead_weights, random_heads, recurrent_weights
 from specdec import _core, drafts
+from vocabularies import Renumbered
 
 
 @dataclass(frozen=True)
@@ -170,6 +171,8 @@ CHAINS: dict[str, Make] = {
         world.draft,
         draft=drafts.ModelDraft(world.draft, tree=drafts.StaticTree((2, 2), "without replacement")),
     ),
+    "other vocabulary": lambda world: Renumbered(world.draft),
+    "through text": lambda world: Renumbered(world.draft, text=True),
     "eagle 3": lambda world: eagle_for(world.target, "reduced"),  # an Eagle of some of the tokens
     "three models deep": lambda world: drafts.ModelDraft(
         world.draft,
@@ -228,6 +231,9 @@ TREES: dict[str, Make] = {
     ),
     "dynamic tree": lambda world: drafts.ModelDraft(
         world.draft, tree=drafts.DynamicTree(8, width=3, steps=4)
+    ),
+    "other vocabulary in a tree": lambda world: Renumbered(
+        world.draft, drafts.StaticTree((2, 1, 2), "without replacement")
     ),
     "heads in a tree": lambda world: world.heads(tree=drafts.StaticTree((2, 1, 2), "without replacement")),
     "heads in a dynamic tree": lambda world: world.heads(

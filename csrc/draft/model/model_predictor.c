@@ -1,10 +1,14 @@
 #include "model_predictor.h"
 
 #include "prefill.h"
+#include "reading.h"
 
 /* Tokens that are read together with the root: after a round in which every guess was accepted the
  * cache lacks the last guess, and the root is new in any case. */
 #define CATCH_UP 2
+
+/* Tokens that a draft with another vocabulary may have for each of the target's, over a whole text. */
+#define MOST_FOR_ONE 8
 
 typedef struct model_predictor {
     sd_predictor base; /* must stay first */
@@ -20,11 +24,59 @@ typedef struct model_predictor {
     int row_room;
     int32_t *tokens, *parents; /* [n_sequences, row_room] of the nodes of one run */
     unsigned char* reads;      /* [n_sequences] the model has room for the source of the sequence */
+    /* Of a model with another vocabulary. */
+    sd_reading* readings; /* [n_sequences] the texts in its tokens */
+    sd_prompt*
+        prompts;      /* [n_sequences] that have begun and are not yet read so; tokens NULL: there is none */
+    int32_t* sources; /* [n_sequences, the encoder's n_ctx] sources in its tokens */
+    float* logits;    /* [rows, ld] of the target's tokens */
+    ptrdiff_t ld;
+    double* terms; /* [SD_SHARE_PIECE] */
 } model_predictor;
 
-static void lay_out(model_predictor* r) {
+/* A text, as the model reads it. */
+typedef struct told {
+    const int32_t* tokens; /* [n] borrowed */
+    int n;
+} told;
+
+static const sd_translation* translation_of(const model_predictor* r) { return r->options.translation; }
+
+static told text_of(const model_predictor* r, const sd_proposal* p) {
+    const sd_reading* reading = translation_of(r) ? &r->readings[p->sequence] : NULL;
+    return reading ? (told){reading->tokens, reading->n} : (told){p->text, p->n_text};
+}
+
+/* Tokens that the model may read of a text of n of the target's. */
+static int room_of(const model_predictor* r, int n) {
+    int n_ctx = r->options.model->config.n_ctx, most = translation_of(r) ? MOST_FOR_ONE : 1;
+    return n < n_ctx / most ? most * n : n_ctx;
+}
+
+/* What a model with another vocabulary needs more. */
+static void lay_out_translation(model_predictor* r, const sd_prediction* of) {
+    sd_arena* arena = &r->arena;
+    const sd_model* model = r->options.model;
+    size_t n = (size_t)r->n_sequences, n_source = model->encoder ? (size_t)model->encoder->config.n_ctx : 0;
+    r->readings = sd_arena_take(arena, n, sizeof *r->readings);
+    r->prompts = sd_arena_take(arena, n, sizeof *r->prompts);
+    r->sources = sd_arena_take(arena, n * n_source, sizeof *r->sources);
+    r->logits = sd_arena_take(arena, n * (size_t)of->n_rows * (size_t)r->ld, sizeof *r->logits);
+    r->terms = sd_arena_take(arena, SD_SHARE_PIECE, sizeof *r->terms);
+    char* piece = sd_arena_take(arena, SD_READING_PIECE, sizeof *piece);
+    int32_t* ids = sd_arena_take(arena, SD_READING_PIECE, sizeof *ids);
+    for (size_t i = 0; i < n; i++) {
+        sd_reading reading = sd_reading_take(arena, r->options.translation, r->options.caller, of->n_text,
+                                             room_of(r, of->n_text) + 1);
+        reading.piece = piece, reading.ids = ids;
+        if (arena->base != NULL) r->readings[i] = reading;
+    }
+}
+
+static void lay_out(model_predictor* r, const sd_prediction* of) {
     sd_arena* arena = &r->arena;
     size_t n = (size_t)r->n_sequences;
+    if (translation_of(r) != NULL) lay_out_translation(r, of);
     r->caches = sd_arena_take(arena, r->options.skipped ? 0 : n, sizeof *r->caches);
     r->prefills = sd_arena_take(arena, n, sizeof *r->prefills);
     r->pending = sd_arena_take(arena, n, (size_t)(r->n_nodes + 1) * sizeof *r->pending);
@@ -36,11 +88,12 @@ static void lay_out(model_predictor* r) {
 
 /* The cache takes part of the text until that outgrows the model's context. */
 static int fits(const model_predictor* r, int sequence, int n_text) {
+    if (translation_of(r) != NULL && !sd_reading_is_whole(&r->readings[sequence])) return 0;
     return r->reads[sequence] && n_text <= r->options.model->config.n_ctx;
 }
 
-static void begin(sd_predictor* base, int sequence, const sd_prompt* prompt) {
-    model_predictor* r = (model_predictor*)base;
+/* A prompt in the model's tokens is to be read. */
+static void begin_prefill(model_predictor* r, int sequence, const sd_prompt* prompt) {
     const sd_model* encoder = r->options.model->encoder;
     r->reads[sequence] = encoder == NULL || prompt->n_source <= encoder->config.n_ctx;
     /* the last token is the root of the first round */
@@ -48,6 +101,39 @@ static void begin(sd_predictor* base, int sequence, const sd_prompt* prompt) {
     if (encoder != NULL) prefill.source = prompt->source, prefill.n_source = prompt->n_source;
     int reads = r->options.skipped == NULL && fits(r, sequence, prompt->n);
     r->prefills[sequence] = reads ? prefill : (sd_prefill){0};
+}
+
+static void begin(sd_predictor* base, int sequence, const sd_prompt* prompt) {
+    model_predictor* r = (model_predictor*)base;
+    if (translation_of(r) == NULL) {
+        begin_prefill(r, sequence, prompt);
+        return;
+    }
+    r->prompts[sequence] = *prompt;
+    r->prefills[sequence] = (sd_prefill){.n_read = -1};
+}
+
+/* A prompt in the target's tokens, and its source, in those of the model. */
+static sd_status translate_prompt(model_predictor* r, int sequence) {
+    const sd_translation* t = translation_of(r);
+    const sd_model* encoder = r->options.model->encoder;
+    sd_prompt* prompt = &r->prompts[sequence];
+    sd_reading* reading = &r->readings[sequence];
+    sd_reading_begin(reading);
+    sd_status status = sd_reading_follow(reading, prompt->tokens, prompt->n);
+    sd_encoded_ids ids = {0};
+    if (status == SD_OK && encoder != NULL) {
+        int room = encoder->config.n_ctx;
+        const sd_encodable source = {
+            .what = SD_ENCODE_SOURCE, .source = prompt->source, .n_source = prompt->n_source};
+        ids = (sd_encoded_ids){.ids = r->sources + (ptrdiff_t)sequence * room, .room = room};
+        status = t->encode(t, r->options.caller, &source, &ids);
+    }
+    if (status != SD_OK) return status;
+    const sd_prompt told = {.tokens = reading->tokens, .n = reading->n, .source = ids.ids, .n_source = ids.n};
+    begin_prefill(r, sequence, &told);
+    prompt->tokens = NULL;
+    return SD_OK;
 }
 
 static int all_read(const model_predictor* r) {
@@ -59,8 +145,11 @@ static int all_read(const model_predictor* r) {
 static sd_status read_prompts(sd_predictor* base, int* done) {
     model_predictor* r = (model_predictor*)base;
     sd_status status = SD_OK;
-    if (!all_read(r)) status = sd_prefill_slice(&r->workspace, r->caches, r->prefills, r->n_sequences);
-    *done = all_read(r);
+    for (int i = 0; translation_of(r) != NULL && i < r->n_sequences && status == SD_OK; i++)
+        if (r->prompts[i].tokens != NULL) status = translate_prompt(r, i);
+    if (status == SD_OK && !all_read(r))
+        status = sd_prefill_slice(&r->workspace, r->caches, r->prefills, r->n_sequences);
+    *done = status == SD_OK && all_read(r);
     return status;
 }
 
@@ -82,15 +171,20 @@ static sd_cache* cache_of(const model_predictor* r, const sd_proposal* p) {
 static sd_status follow(sd_predictor* base, sd_proposal* p) {
     model_predictor* r = (model_predictor*)base;
     sd_cache* cache = cache_of(r, p);
+    if (translation_of(r) != NULL && p->budget > 0 && p->depth > 0) {
+        sd_status status = sd_reading_follow(&r->readings[p->sequence], p->text, p->n_text);
+        if (status != SD_OK) return status;
+    }
+    const told text = text_of(r, p);
     /* the last guess in a row is not read, so the context may be full when it is drawn */
-    int room = fits(r, p->sequence, p->n_text) ? r->options.model->config.n_ctx - p->n_text + 1 : 0;
+    int room = fits(r, p->sequence, text.n) ? r->options.model->config.n_ctx - text.n + 1 : 0;
     if (p->depth > room) p->depth = room;
     if (p->budget == 0 || p->depth == 0) return SD_OK;
     if (r->options.skipped) return follow_in_target(r, cache, p->n_text);
-    sd_cache_follow(cache, p->text, p->n_text - 1);
-    for (int n_read = cache->n_committed; p->n_text - n_read > CATCH_UP;) {
+    sd_cache_follow(cache, text.tokens, text.n - 1);
+    for (int n_read = cache->n_committed; text.n - n_read > CATCH_UP;) {
         sd_status status =
-            sd_forward_slice(&r->workspace, cache, p->text, p->n_text - CATCH_UP, &n_read, SD_LOGITS_NONE);
+            sd_forward_slice(&r->workspace, cache, text.tokens, text.n - CATCH_UP, &n_read, SD_LOGITS_NONE);
         if (status != SD_OK) return status;
     }
     return SD_OK;
@@ -100,28 +194,52 @@ static int32_t* pending_of(const model_predictor* r, const sd_proposal* p) {
     return r->pending + (ptrdiff_t)p->sequence * (r->n_nodes + 1);
 }
 
+/* Are its predictions, of another vocabulary, wanted in that of the target? */
+static int predicts_for_target(const model_predictor* r) {
+    return translation_of(r) != NULL && !r->options.writes;
+}
+
+/* The model's token of a guess, which is one that it predicted. */
+static int32_t own_token(const model_predictor* r, int32_t token) {
+    return predicts_for_target(r) ? translation_of(r)->draft_of[token] : token;
+}
+
+/* The logits of the last run, `n_rows` rows, as those of the target's tokens. */
+static void translate_logits(model_predictor* r, int n_rows) {
+    const sd_translation* t = translation_of(r);
+    double named = 0.0;
+    for (int i = 0; i < n_rows; i++)
+        named += sd_translate_logits(t, r->workspace.logits + i * r->workspace.ld_logits,
+                                     r->logits + i * r->ld, r->terms);
+    atomic_fetch_add_explicit(t->n_rows, n_rows, memory_order_relaxed);
+    atomic_fetch_add_explicit(t->named, (long long)(named * SD_SHARE_UNIT), memory_order_relaxed);
+}
+
 static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n) {
     model_predictor* r = (model_predictor*)base;
+    int n_rows = 0;
     for (int i = 0; i < n; i++) {
         const sd_proposal* p = batch[i].proposal;
         sd_cache* cache = cache_of(r, p);
         int32_t *tokens = r->tokens + (ptrdiff_t)i * r->row_room,
                 *parents = r->parents + (ptrdiff_t)i * r->row_room, *pending = pending_of(r, p);
+        const told text = text_of(r, p);
         int n_new = 0;
         for (int j = 0; j < batch[i].n_nodes; j++) {
             int32_t node = batch[i].nodes[j];
             if (node == 0) { /* with the tokens before it that have not been read */
-                for (int at = cache->n_committed; at < p->n_text - 1; at++) {
+                for (int at = cache->n_committed; at < text.n - 1; at++) {
                     parents[n_new] = n_new - 1;
-                    tokens[n_new++] = p->text[at];
+                    tokens[n_new++] = text.tokens[at];
                 }
                 parents[n_new] = n_new - 1;
             } else {
                 parents[n_new] = pending[p->tree.parents[node]];
             }
             pending[node] = cache->n_pending + n_new;
-            tokens[n_new++] = p->tree.tokens[node];
+            tokens[n_new++] = node == 0 ? text.tokens[text.n - 1] : own_token(r, p->tree.tokens[node]);
         }
+        n_rows += batch[i].n_nodes;
         r->branches[i] = (sd_branch){.cache = cache,
                                      .tokens = tokens,
                                      .parents = parents,
@@ -131,7 +249,9 @@ static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n)
     const unsigned char* skipped = r->options.skipped;
     sd_status status = skipped ? sd_forward_skipping(&r->workspace, skipped, r->branches, n)
                                : sd_forward(&r->workspace, r->branches, n);
-    return status == SD_OK ? sd_forward_check(&r->workspace, 0, r->workspace.max_rows) : status;
+    if (status == SD_OK) status = sd_forward_check(&r->workspace, 0, r->workspace.max_rows);
+    if (status == SD_OK && predicts_for_target(r)) translate_logits(r, n_rows);
+    return status;
 }
 
 static void share(sd_predictor* base, const sd_proposal* p, int32_t duplicate, int32_t node) {
@@ -151,14 +271,15 @@ static void release(sd_predictor* base) {
 /* Caches and workspace of a predictor that has its arrays. */
 static sd_status make_room(model_predictor* r, const sd_prediction* of) {
     const sd_model* model = r->options.model;
-    int n = r->n_sequences, n_ctx = model->config.n_ctx;
-    int n_slots = (of->n_text < n_ctx ? of->n_text : n_ctx) + of->n_nodes + CATCH_UP;
+    int n = r->n_sequences;
+    int n_slots = room_of(r, of->n_text) + of->n_nodes + CATCH_UP;
+    int n_vocab = translation_of(r) ? model->config.n_vocab : of->drafting->n_vocab;
     for (int i = 0; i < n && r->options.skipped == NULL; i++) {
         sd_status status = sd_cache_create(&r->caches[i], model, n_slots, of->n_nodes + CATCH_UP, 0, NULL);
         if (status != SD_OK) return status;
     }
     int n_rows = n * r->row_room, slice = sd_prompt_slice(model);
-    return sd_workspace_create_for(&r->workspace, model, of->drafting->n_vocab, of->drafting->n_threads,
+    return sd_workspace_create_for(&r->workspace, model, n_vocab, of->drafting->n_threads,
                                    n_rows > slice ? n_rows : slice, n * of->n_rows, n_slots);
 }
 
@@ -178,7 +299,8 @@ sd_status sd_model_predictor_make(const void* given, const sd_prediction* of, sd
                            .n_sequences = of->drafting->n_sequences,
                            .n_nodes = of->n_nodes,
                            .row_room = of->n_rows + CATCH_UP - 1};
-    sd_status status = SD_ARENA_BUILD(&r->arena, lay_out(r));
+    r->ld = (of->drafting->n_vocab + 15) & ~15;
+    sd_status status = SD_ARENA_BUILD(&r->arena, lay_out(r, of));
     if (status == SD_OK) status = make_room(r, of);
     if (status != SD_OK) {
         release(&r->base);
@@ -186,8 +308,9 @@ sd_status sd_model_predictor_make(const void* given, const sd_prediction* of, sd
     }
     r->workspace.name = "the draft";
     if (options->skipped == NULL) r->base.caches = r->caches;
-    r->base.logits = r->workspace.logits;
-    r->base.ld_logits = r->workspace.ld_logits;
+    r->base.own_ids = translation_of(r) != NULL;
+    r->base.logits = predicts_for_target(r) ? r->logits : r->workspace.logits;
+    r->base.ld_logits = predicts_for_target(r) ? r->ld : r->workspace.ld_logits;
     *out = &r->base;
     return SD_OK;
 }

@@ -9,14 +9,22 @@
 #define SD_MODEL_PREDICTOR_H
 
 #include "predictor.h"
+#include "translation.h"
 
 typedef struct sd_model_predictor_options {
-    /* Of the target's vocabulary; it may have other tokens behind those of both. Borrowed; must outlive the
-     * predictor. */
+    /* Of the target's vocabulary, where there is no translation; it may have other tokens behind those of
+     * both. Borrowed; must outlive the predictor. */
     const sd_model* model;
     /* [n_layer] what is passed by where `model` is the target (forward.h), borrowed; must outlive the
      * predictor. NULL: it is another model, with caches of its own. */
     const unsigned char* skipped;
+    /* Where the model has another vocabulary: it reads the texts in its own tokens, and predicts those that
+     * the target has too. Borrowed; must outlive the predictor, as `caller` must, which its encoder is
+     * given. NULL: it has the target's. */
+    const sd_translation* translation;
+    /* Then too: proposals have nodes of the model's own tokens, and its own logits are asked for. */
+    int writes;
+    void* caller;
 } sd_model_predictor_options;
 
 /* Make a predictor of sd_model_predictor_options. A text that outgrows the model's context, or a source that

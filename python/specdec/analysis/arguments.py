@@ -18,7 +18,6 @@ from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import InputError, kind_of, shown
 from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike, Prompt
-from specdec.models.tokenizer import check_same_vocabulary
 from specdec.verification.sampling import Sampling
 
 __all__ = [
@@ -73,12 +72,12 @@ def open_pair(target: ModelLike, draft: MeasurableDraftLike) -> tuple[Model, Mea
     opened: object = drafts.load(draft, target) if isinstance(draft, str | os.PathLike) else draft
     if isinstance(opened, drafts.Draft):
         opened = opened.snapshot()
-    if isinstance(opened, drafts.ModelDraft) and opened.tree is None and opened.draft is None:
-        opened = opened.model
     if isinstance(opened, Model):
-        check_same_vocabulary(target, opened)
-        check_source(opened.config.encoder is not None, target)
-        return target, opened
+        opened = drafts.ModelDraft(opened)
+    if isinstance(opened, drafts.ModelDraft) and not opened.translates(target):
+        check_source(opened.reads_source, target)
+        if opened.tree is None and opened.draft is None:
+            return target, opened.model
     if has_law(opened):
         return target, opened
     if not isinstance(opened, drafts.Draft | type) and not hasattr(opened, "propose"):

@@ -313,6 +313,11 @@ class Run:
         of_draft = () if draft is None else draft.readers
         return list({model.core: model for model in [*of_draft, self.request.target]}.values())
 
+    def _as_read(self, model: Model, ids: Sequence[int]) -> Sequence[int]:
+        """A text as one of these models reads it."""
+        draft, target = self.request.draft, self.request.target
+        return ids if draft is None or model.core is target.core else draft.as_read(model, target, ids)
+
     def _begin(self, session: _core.Session, slot: int) -> None:
         """Begin the prompt in a slot with what has been read of it: for its score, or in the prompt cache."""
         self._begin_from_cache(session, slot)
@@ -326,7 +331,8 @@ class Run:
         beginning = self.request.beginnings[index]
         for model in self._readers():
             taps = session.taps(slot, model.core)
-            text = cache.find(model.core, beginning.ids, beginning.source_of(model), taps)
+            ids = self._as_read(model, beginning.ids)
+            text = cache.find(model.core, ids, beginning.source_of(model), taps)
             n_cached = 0 if text is None else session.begin_with(slot, text)
             if model.core is self.request.target.core:
                 self.sequences[index].n_cached = n_cached
@@ -342,7 +348,8 @@ class Run:
             n_tokens, n_bytes, n_low = session.cached_size(slot, model.core)
             copy = partial(session.cached_text, slot, model.core)
             taps, source = session.taps(slot, model.core), beginning.source_of(model)
-            cache.keep(model.core, tokens[:n_tokens], n_bytes, n_low, copy, source=source, taps=taps)
+            read = self._as_read(model, tokens)[:n_tokens]
+            cache.keep(model.core, read, n_bytes, n_low, copy, source=source, taps=taps)
 
     def _gammas(self, slots: Sequence[int]) -> list[int] | None:
         """What the caller's policy says of the next round of the sequence in each slot."""

@@ -75,6 +75,10 @@ class Draft(ABC):
         """The models that read the texts into caches of their own, which a prompt cache keeps."""
         return ()
 
+    def as_read(self, reader: Model, target: Model, ids: Sequence[int]) -> Sequence[int]:
+        """A text of the target as one of the readers reads it: in its own ids, where it has others."""
+        return ids
+
     def text_key(self) -> tuple[int, ...]:
         """A key for a text that begins, never given before by what this draft remembers of earlier texts.
 

@@ -97,6 +97,11 @@ class Ensemble(Draft):
         """See `Draft.readers`."""
         return [model for draft in self.drafts for model in draft.readers]
 
+    def as_read(self, reader: Model, target: Model, ids: Sequence[int]) -> Sequence[int]:
+        """See `Draft.as_read`."""
+        own = next(draft for draft in self.drafts if any(model is reader for model in draft.readers))
+        return own.as_read(reader, target, ids)
+
     def text_key(self) -> tuple[int, ...]:
         """See `Draft.text_key`."""
         return tuple(number for draft in self.drafts for number in draft.text_key())

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Literal, TypeAlias, get_args
 
-from specdec.checks import check_path
+from specdec.checks import check_choice, check_path
 from specdec.drafts.draft import Description, Draft
 from specdec.drafts.draft_file import open_draft_file
 from specdec.drafts.learnt.eagle_draft import Eagle
 from specdec.drafts.learnt.eagle_layouts import is_published
 from specdec.drafts.learnt.methods import open_learnt
 from specdec.drafts.python_draft import Drafter, PythonDraft
+from specdec.drafts.translation import same_vocabulary, translation_of
 from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
-from specdec.errors import InputError, kind_of, shown
+from specdec.errors import InputError, VocabularyMismatchError, kind_of, shown
 from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike
 from specdec.models.tokenizer import check_same_vocabulary
 
-__all__ = ["DraftLike", "ModelDraft", "as_draft", "open_draft"]
+__all__ = ["DraftLike", "ModelDraft", "Vocabulary", "as_draft", "open_draft"]
+
+Vocabulary: TypeAlias = Literal["auto", "same", "text", "intersection"]
+"""How a draft may understand a target of another vocabulary."""
 
 DraftLike: TypeAlias = Model | Draft | Drafter | str | os.PathLike[str]
 """What `as_draft` takes."""
@@ -36,7 +40,7 @@ class ModelDraft(Draft):
     Parameters
     ----------
     model : Model, path or hub name
-        The model that drafts, with the target's vocabulary.
+        The model that drafts, with the target's vocabulary or another one.
     tree : ParallelChains, StaticTree or DynamicTree, optional
         Several candidates for each token, as a tree that the target verifies in one run. None: a chain.
     draft : Draft, Model, path, hub name or Drafter, optional
@@ -46,6 +50,15 @@ class ModelDraft(Draft):
     gamma : int, optional
         Guesses a round when the caller of `specdec.generate` does not say: by default 4, or the nodes of the
         tree.
+    vocabulary : {"auto", "same", "text", "intersection"}, default "auto"
+        What to do where the target has another vocabulary than the model. The model then reads the text in
+        its own tokens, cut by its own tokenizer. "intersection": it guesses tokens whose strings both have,
+        by its law restricted to them and renormalised (token-level intersection of Timor et al. 2025,
+        arXiv 2502.05202, Algorithm 4); that works with every rule and tree. "text": it writes on in its own
+        tokens, the most probable ones, and what it has written is guessed in the target's, as the target's
+        tokenizer cuts it (string-level exact match, Algorithm 2); every guess is a point mass, in a chain.
+        "same": such a target is refused. "auto": "intersection". Vocabularies that are the same are not
+        translated.
 
     Attributes
     ----------
@@ -54,12 +67,14 @@ class ModelDraft(Draft):
     draft : Draft or None
         A model that was given is a `ModelDraft` of it.
     gamma : int
+    vocabulary : str
 
     Raises
     ------
     InputError
         If `tree` is no tree, or there is a tree and a draft, or gamma is not in 1 to 1024, or the draft is
-        the model's own layers, which need the model's cache for themselves.
+        the model's own layers, which need the model's cache for themselves, or `vocabulary` is another
+        word.
     VocabularyMismatchError
         If the inner draft cannot guess for the model.
     CheckpointError, TokenizerError
@@ -73,8 +88,10 @@ class ModelDraft(Draft):
         tree: Tree | None = None,
         draft: DraftLike | None = None,
         gamma: int | None = None,
+        vocabulary: Vocabulary = "auto",
     ) -> None:
         tree = check_tree(tree)
+        self.vocabulary: Vocabulary = check_choice("vocabulary", vocabulary, get_args(Vocabulary))
         if tree is not None and draft is not None:
             raise InputError("tree and draft are both given; a model with a draft of its own drafts a chain")
 
@@ -89,11 +106,53 @@ class ModelDraft(Draft):
 
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`."""
-        check_same_vocabulary(target, self.model)
+        if not self.translates(target):
+            if self.draft is not None:
+                inner = self.draft.describe(target)  # of whose ids this model's are
+                return "nested", {"model": self.model.core, "draft": inner, "gamma": self.draft.gamma}
+            return describe_shape(self.tree, self.model.core)
+        translation = translation_of(target, self.model)
         if self.draft is not None:
-            inner = self.draft.describe(target)  # of whose ids this model's are
-            return "nested", {"model": self.model.core, "draft": inner, "gamma": self.draft.gamma}
-        return describe_shape(self.tree, self.model.core)
+            raise VocabularyMismatchError(
+                f"draft {self.model.path} has another vocabulary than target {target.path}, and a draft of "
+                f"its own; expected one without"
+            )
+        if self.vocabulary == "text":
+            if self.tree is not None:
+                raise InputError(
+                    f"tree is {shown(self.tree)} and vocabulary is 'text', for target {target.path} with "
+                    f"another one; expected tree=None, as text is written in a chain"
+                )
+            return "text", {"translation": translation}
+        if translation.n_shared == 0:
+            raise VocabularyMismatchError(
+                f"target {target.path} and draft {self.model.path} have no token in common"
+            )
+        return describe_shape(self.tree, translation)
+
+    def translates(self, target: Model) -> bool:
+        """Whether the target has another vocabulary than the model, in which it reads the target's texts.
+
+        Raises
+        ------
+        VocabularyMismatchError
+            If it has, and `vocabulary` is "same", or the bytes of the tokens of one are not known.
+        """
+        if self.vocabulary == "same":
+            check_same_vocabulary(target, self.model)
+            return False
+        return not same_vocabulary(target, self.model)
+
+    def named_share(self, target: Model) -> float:
+        """How much of the draft's law the target can name: the mean share over all guesses so far.
+
+        The mass, at temperature 1, of the tokens that both vocabularies have. 1 where they are the same, NaN
+        before the first guess. The runs of all drafts of this pair of models count.
+        """
+        if not self.translates(target):
+            return 1.0
+        n, total = translation_of(target, self.model).shares
+        return total / n if n else float("nan")
 
     @property
     def reads_source(self) -> bool:
@@ -106,6 +165,10 @@ class ModelDraft(Draft):
         """See `Draft.readers`."""
         return [self.model]
 
+    def as_read(self, reader: Model, target: Model, ids: Sequence[int]) -> Sequence[int]:
+        """See `Draft.as_read`."""
+        return translation_of(target, self.model).read([ids]) if self.translates(target) else ids
+
     def text_key(self) -> tuple[int, ...]:
         """See `Draft.text_key`."""
         return () if self.draft is None else self.draft.text_key()
@@ -115,7 +178,7 @@ class ModelDraft(Draft):
         inner = None if self.draft is None else self.draft.snapshot()
         if inner is self.draft:
             return self
-        copy = ModelDraft(self.model, draft=inner, gamma=self.gamma)
+        copy = ModelDraft(self.model, draft=inner, gamma=self.gamma, vocabulary=self.vocabulary)
         copy._snapshot_of = self
         return copy
 
@@ -127,11 +190,13 @@ class ModelDraft(Draft):
     @property
     def identity(self) -> object:
         """See `Draft.identity`."""
-        return self.model if self.tree is None and self.draft is None else super().identity
+        plain = self.tree is None and self.draft is None and self.vocabulary == "auto"
+        return self.model if plain else super().identity
 
     def __repr__(self) -> str:
         more = f", tree={self.tree!r}" if self.tree is not None else ""
         more += f", draft={self.draft!r}" if self.draft is not None else ""
+        more += f", vocabulary={self.vocabulary!r}" if self.vocabulary != "auto" else ""
         return f"<specdec.drafts.ModelDraft {self.model!r}{more}>"
 
 

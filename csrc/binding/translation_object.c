@@ -1,0 +1,326 @@
+/* Translation: a model of another vocabulary than its target's, and how the two understand each other. */
+#include <stddef.h>
+
+#include "clock.h"
+#include "module.h"
+#include "reading.h"
+
+/* The arrays of its tables, in the order in which `views` holds them. */
+enum { TARGET_STARTS, DRAFT_STARTS, DRAFT_OF, TARGET_OF, BYTE_TOKENS, FIRST, TARGET_FIRST };
+static const char* const ARRAYS[SD_N_TRANSLATION_ARRAYS] = {
+    "target_starts", "draft_starts", "draft_of", "target_of", "byte_tokens", "first", "target_first"};
+
+/* What an encoder of Python's is called with. */
+static PyObject* call_encoder(const sd_translation_object* self, const sd_encodable* text) {
+    if (text->what == SD_ENCODE_SOURCE) {
+        PyObject* ids = sd_list_of_ints(text->source, text->n_source);
+        PyObject* made = ids ? PyObject_CallOneArg(self->encoders[SD_ENCODE_SOURCE], ids) : NULL;
+        Py_XDECREF(ids);
+        return made;
+    }
+    int number = text->what == SD_ENCODE_FOR_DRAFT ? text->begins : text->begins ? -1 : text->n_before;
+    return PyObject_CallFunction(self->encoders[text->what], "s#i", text->text, (Py_ssize_t)text->n, number);
+}
+
+/* Ids that an encoder has returned. Returns 0, or -1 with an exception. */
+static int take_ids(PyObject* made, int n_vocab, sd_encoded_ids* ids) {
+    int32_t* found;
+    if (sd_ids_from(made, "ids of a tokenizer", &found, &ids->n) < 0) return -1;
+    int result = 0;
+    for (int i = 0; i < ids->n && ids->n <= ids->room && result == 0; i++) {
+        ids->ids[i] = found[i];
+        if (found[i] < 0 || found[i] >= n_vocab)
+            result = sd_refuse("a tokenizer gave the id %d; expected 0 to %d", (int)found[i], n_vocab - 1);
+    }
+    PyMem_Free(found);
+    return result;
+}
+
+static sd_status encode(const sd_translation* translation, void* caller, const sd_encodable* text,
+                        sd_encoded_ids* ids) {
+    const sd_translation_object* self =
+        (const sd_translation_object*)(const void*)((const char*)translation -
+                                                    offsetof(sd_translation_object, translation));
+    const sd_model* encoder = self->model->model->encoder;
+    int n_vocab = text->what == SD_ENCODE_FOR_TARGET  ? translation->target.n
+                  : text->what == SD_ENCODE_FOR_DRAFT ? translation->draft.n
+                  : encoder                           ? encoder->config.n_vocab
+                                                      : 0;
+    double begun = sd_now();
+    sd_gil_take(caller);
+    PyObject* made = call_encoder(self, text);
+    int result = made ? take_ids(made, n_vocab, ids) : -1;
+    Py_XDECREF(made);
+    sd_gil_release(caller);
+    atomic_fetch_add_explicit((atomic_llong*)&self->n_encoded, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit((atomic_llong*)&self->encoding_ns, (long long)((sd_now() - begun) * 1e9),
+                              memory_order_relaxed);
+    return result < 0 ? SD_ERR_CALLBACK : SD_OK;
+}
+
+/* Are they the starts [n + 1] of strings in memory of so many bytes? Returns 0, or -1 with an exception. */
+static int check_starts(const Py_buffer* view, const char* name, Py_ssize_t n_bytes) {
+    const int32_t* starts = view->buf;
+    Py_ssize_t n = view->shape[0] - 1;
+    int right = n >= 1 && n < INT32_MAX && starts[0] == 0 && starts[n] == n_bytes;
+    for (Py_ssize_t i = 0; i < n && right; i++) right = starts[i] <= starts[i + 1];
+    if (right) return 0;
+    PyErr_Format(PyExc_ValueError, "%s: expected where each of the strings begins and the last one ends",
+                 name);
+    return -1;
+}
+
+/* Is an array one of `n` ids below n_vocab, or -1? n < 0: of any number. Returns 0, or -1 with an
+ * exception. */
+static int check_ids(const Py_buffer* view, const char* name, int n, int n_vocab) {
+    const int32_t* ids = view->buf;
+    int right = n < 0 || view->shape[0] == n;
+    for (Py_ssize_t i = 0; i < view->shape[0] && right; i++) right = ids[i] >= -1 && ids[i] < n_vocab;
+    if (right) return 0;
+    PyErr_Format(PyExc_ValueError, "%s: expected ids below %d, or -1", name, n_vocab);
+    return -1;
+}
+
+static int check_pairs(const sd_translation* t) {
+    int n_pairs = 0;
+    for (int i = 0; i < t->draft.n; i++)
+        if (t->target_of[i] >= 0 && t->draft_of[t->target_of[i]] != i) {
+            PyErr_SetString(PyExc_ValueError, "target_of: expected the pairs of draft_of");
+            return -1;
+        }
+    for (int i = 0; i < t->target.n; i++) n_pairs += t->draft_of[i] >= 0 && t->target_of[t->draft_of[i]] == i;
+    return n_pairs;
+}
+
+/* The tables of the views that are held. Returns 0, or -1 with an exception. */
+static int lay_out(sd_translation_object* self, int target_strips, int draft_strips) {
+    const Py_buffer* v = self->views;
+    sd_translation* t = &self->translation;
+    int n_target = (int)v[TARGET_STARTS].shape[0] - 1;
+    int n_draft = self->model->model->config.n_vocab;
+    if (check_starts(&v[TARGET_STARTS], ARRAYS[TARGET_STARTS], PyBytes_GET_SIZE(self->strings[0])) < 0 ||
+        check_starts(&v[DRAFT_STARTS], ARRAYS[DRAFT_STARTS], PyBytes_GET_SIZE(self->strings[1])) < 0)
+        return -1;
+    if (v[DRAFT_STARTS].shape[0] != n_draft + 1) {
+        PyErr_Format(PyExc_ValueError, "draft_starts: expected %d, one more than the draft's tokens",
+                     n_draft + 1);
+        return -1;
+    }
+    if (check_ids(&v[DRAFT_OF], ARRAYS[DRAFT_OF], n_target, n_draft) < 0 ||
+        check_ids(&v[TARGET_OF], ARRAYS[TARGET_OF], n_draft, n_target) < 0 ||
+        check_ids(&v[BYTE_TOKENS], ARRAYS[BYTE_TOKENS], 256, n_draft) < 0 ||
+        check_ids(&v[FIRST], ARRAYS[FIRST], -1, n_draft) < 0 ||
+        check_ids(&v[TARGET_FIRST], ARRAYS[TARGET_FIRST], -1, n_target) < 0)
+        return -1;
+    *t = (sd_translation){
+        .target = {PyBytes_AS_STRING(self->strings[0]), v[TARGET_STARTS].buf, n_target},
+        .draft = {PyBytes_AS_STRING(self->strings[1]), v[DRAFT_STARTS].buf, n_draft},
+        .draft_of = v[DRAFT_OF].buf,
+        .target_of = v[TARGET_OF].buf,
+        .byte_tokens = v[BYTE_TOKENS].buf,
+        .first = v[FIRST].buf,
+        .n_first = (int)v[FIRST].shape[0],
+        .target_first = v[TARGET_FIRST].buf,
+        .n_target_first = (int)v[TARGET_FIRST].shape[0],
+        .target_strips = target_strips,
+        .draft_strips = draft_strips,
+        .encode = encode,
+        .n_rows = &self->n_rows,
+        .named = &self->named,
+    };
+    self->n_pairs = check_pairs(t);
+    return self->n_pairs < 0 ? -1 : 0;
+}
+
+static int init(PyObject* object, PyObject* args, PyObject* kwargs) {
+    static char* names[] = {"model",        "target_strings", "draft_strings", "arrays", "target_strips",
+                            "draft_strips", "for_draft",      "for_target",    "source", NULL};
+    sd_translation_object* self = (sd_translation_object*)object;
+    const sd_module_state* state = PyType_GetModuleState(Py_TYPE(object));
+    PyObject *model, *strings[2], *arrays, *encoders[3];
+    int strips[2];
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OSSO!ppOOO", names, &model, &strings[0], &strings[1],
+                                     &PyDict_Type, &arrays, &strips[0], &strips[1], &encoders[0],
+                                     &encoders[1], &encoders[2]))
+        return -1;
+    if (self->model != NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "a Translation cannot be initialised twice");
+        return -1;
+    }
+    sd_model_object* of = sd_model_from(state, model, "draft");
+    if (of == NULL) return -1;
+    self->model = (sd_model_object*)Py_NewRef((PyObject*)of);
+    for (int i = 0; i < 2; i++) self->strings[i] = Py_NewRef(strings[i]);
+    for (int i = 0; i < 3; i++) self->encoders[i] = Py_NewRef(encoders[i]);
+    for (int i = 0; i < SD_N_TRANSLATION_ARRAYS; i++) {
+        PyObject* array = PyDict_GetItemString(arrays, ARRAYS[i]);
+        if (array == NULL) {
+            PyErr_Format(PyExc_TypeError, "arrays: there is no '%s'", ARRAYS[i]);
+            return -1;
+        }
+        if (sd_view(array, ARRAYS[i], 'i', 1, &self->views[i]) < 0) return -1;
+        self->n_views++;
+    }
+    if (lay_out(self, strips[0], strips[1]) < 0) return -1;
+    self->ready = 1;
+    return 0;
+}
+
+static int traverse(PyObject* object, visitproc visit, void* arg) {
+    const sd_translation_object* self = (const sd_translation_object*)object;
+    Py_VISIT(Py_TYPE(object));
+    Py_VISIT((PyObject*)self->model);
+    for (int i = 0; i < 3; i++) Py_VISIT(self->encoders[i]);
+    for (int i = 0; i < self->n_views; i++) Py_VISIT(self->views[i].obj);
+    return 0;
+}
+
+static void dealloc(PyObject* object) {
+    PyTypeObject* type = Py_TYPE(object);
+    sd_translation_object* self = (sd_translation_object*)object;
+    PyObject_GC_UnTrack(object);
+    for (int i = 0; i < self->n_views; i++) PyBuffer_Release(&self->views[i]);
+    for (int i = 0; i < 2; i++) Py_XDECREF(self->strings[i]);
+    for (int i = 0; i < 3; i++) Py_XDECREF(self->encoders[i]);
+    Py_XDECREF((PyObject*)self->model);
+    type->tp_free(object);
+    Py_DECREF(type);
+}
+
+sd_translation_object* sd_translation_from(const sd_module_state* state, PyObject* object, const char* name) {
+    sd_translation_object* self = (sd_translation_object*)object;
+    if (!PyObject_TypeCheck(object, state->translation_type))
+        PyErr_Format(PyExc_TypeError, "%s: expected a Translation, not %s", name, Py_TYPE(object)->tp_name);
+    else if (!self->ready)
+        PyErr_Format(PyExc_ValueError, "%s: the Translation has not been initialised", name);
+    else
+        return self;
+    return NULL;
+}
+
+/* Read texts, ids one after the other, as one text that changes. */
+static sd_status read_texts(const sd_translation* t, PyThreadState** caller, int32_t* const* texts,
+                            const int* lengths, int n_texts, sd_arena* arena, sd_reading* reading) {
+    int longest = 0, room = t->n_first;
+    for (int i = 0; i < n_texts; i++) {
+        int n = 0, n_bytes = 0;
+        for (int j = 0; j < lengths[i]; j++) {
+            sd_token_string(&t->target, texts[i][j], &n);
+            n_bytes += n + 1;
+        }
+        if (lengths[i] > longest) longest = lengths[i];
+        if (n_bytes + t->n_first > room) room = n_bytes + t->n_first;
+    }
+    char* piece;
+    int32_t* ids;
+    sd_status status = SD_ARENA_BUILD(arena, (*reading = sd_reading_take(arena, t, caller, longest, room),
+                                              piece = sd_arena_take(arena, SD_READING_PIECE, 1),
+                                              ids = sd_arena_take(arena, SD_READING_PIECE, sizeof *ids)));
+    if (status != SD_OK) return status;
+    reading->piece = piece;
+    reading->ids = ids;
+    sd_reading_begin(reading);
+    for (int i = 0; i < n_texts && status == SD_OK; i++)
+        status = sd_reading_follow(reading, texts[i], lengths[i]);
+    return status;
+}
+
+/* The texts of a tuple of ids, to be freed with PyMem_Free. Returns how many; fewer with an exception. */
+static int texts_from(PyObject* items, int32_t** texts, int* lengths) {
+    int n = 0;
+    while (n < PyTuple_GET_SIZE(items) &&
+           sd_ids_from(PyTuple_GET_ITEM(items, n), "ids", &texts[n], &lengths[n]) == 0)
+        n++;
+    return n;
+}
+
+/* What `read` gives for texts of a tuple, with room for as many. */
+static PyObject* read_items(const sd_translation* t, PyObject* items, int32_t** texts, int* lengths) {
+    int n_texts = texts_from(items, texts, lengths);
+    PyObject* result = NULL;
+    if (n_texts == PyTuple_GET_SIZE(items)) {
+        PyThreadState* saved_thread;
+        sd_arena arena = {0};
+        sd_reading reading;
+        sd_gil_release(&saved_thread);
+        sd_status status = read_texts(t, &saved_thread, texts, lengths, n_texts, &arena, &reading);
+        sd_gil_take(&saved_thread);
+        result = status == SD_OK ? sd_list_of_ints(reading.tokens, reading.n) : sd_raise(status);
+        sd_arena_free(&arena);
+    }
+    for (int i = 0; i < n_texts; i++) PyMem_Free(texts[i]);
+    return result;
+}
+
+static PyObject* read_ids(PyObject* object, PyObject* argument) {
+    sd_translation_object* self = sd_translation_from(PyType_GetModuleState(Py_TYPE(object)), object, "self");
+    PyObject* items = self ? sd_items_from(argument, "texts: expected a sequence of token ids each") : NULL;
+    if (items == NULL) return NULL;
+    size_t room = (size_t)PyTuple_GET_SIZE(items) + 1;
+    int32_t** texts = PyMem_Calloc(room, sizeof *texts);
+    int* lengths = PyMem_Calloc(room, sizeof *lengths);
+    PyObject* result =
+        texts && lengths ? read_items(&self->translation, items, texts, lengths) : PyErr_NoMemory();
+    PyMem_Free(lengths);
+    PyMem_Free(texts);
+    Py_DECREF(items);
+    return result;
+}
+
+static PyMethodDef methods[] = {
+    {"read", read_ids, METH_O,
+     "read($self, texts, /)\n--\n\nThe draft's ids of the last of texts in the target's, read one after "
+     "the other."},
+    {0},
+};
+
+static PyObject* get_n_shared(PyObject* object, void* closure) {
+    (void)closure;
+    return PyLong_FromLong(((sd_translation_object*)object)->n_pairs);
+}
+
+static PyObject* get_shares(PyObject* object, void* closure) {
+    (void)closure;
+    sd_translation_object* self = (sd_translation_object*)object;
+    long long n_rows = atomic_load_explicit(&self->n_rows, memory_order_relaxed),
+              named = atomic_load_explicit(&self->named, memory_order_relaxed);
+    return Py_BuildValue("(Ld)", n_rows, (double)named / SD_SHARE_UNIT);
+}
+
+static PyObject* get_encoded(PyObject* object, void* closure) {
+    (void)closure;
+    sd_translation_object* self = (sd_translation_object*)object;
+    long long n = atomic_load_explicit(&self->n_encoded, memory_order_relaxed),
+              ns = atomic_load_explicit(&self->encoding_ns, memory_order_relaxed);
+    return Py_BuildValue("(Ld)", n, (double)ns * 1e-9);
+}
+
+static PyGetSetDef getters[] = {
+    {"encoded", get_encoded, NULL, "Calls of tokenizers so far, and their seconds.", NULL},
+    {"n_shared", get_n_shared, NULL, "Tokens that both vocabularies have.", NULL},
+    {"shares", get_shares, NULL,
+     "Laws of the draft so far, and the sum of the shares that the target can name.", NULL},
+    {0},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc,
+     "Translation(model, target_strings, draft_strings, arrays, target_strips, "
+     "draft_strips, for_draft, for_target, source)\n"
+     "--\n\n"
+     "A model of another vocabulary than its target's, and how the two understand each other."},
+    {Py_tp_init, init},
+    {Py_tp_dealloc, dealloc},
+    {Py_tp_traverse, traverse},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getters},
+    {Py_tp_new, PyType_GenericNew},
+    {0, NULL},
+};
+
+PyType_Spec sd_translation_spec = {
+    .name = "specdec._core.Translation",
+    .basicsize = sizeof(sd_translation_object),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = slots,
+};

@@ -1,0 +1,300 @@
+#include "text_drafter.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "interrupt.h"
+#include "kernels.h"
+#include "memory.h"
+#include "reading.h"
+
+/* Bytes of text that the target's tokenizer is shown before what was written. */
+#define LOOK_BACK 48
+/* Bytes that are written before a word must have ended. */
+#define LONGEST_WORD 64
+#define PIECE 512
+
+/* What is being written behind one text. */
+typedef struct writing {
+    sd_proposal own; /* in the draft's tokens: what the predictor is asked for */
+    sd_proposal* for_target;
+    char* text; /* [n_before + n] what stands before, from near a word's beginning on, and what was written */
+    int n_before, n;
+    int begins;        /* nothing stands before */
+    double confidence; /* of what was written after n_before: the draft's probability */
+    int node;          /* of the target's proposal: the last one */
+    int open;
+    int ending;  /* enough has been written, but for the end of a word */
+    int foreign; /* of the tokens written after n_before, the target has not all */
+} writing;
+
+typedef struct text_drafter {
+    sd_predicting base; /* must stay first */
+    const sd_translation* translation;
+    void* caller;
+    int n_written; /* tokens that the draft writes in a round, at most */
+    int text_room; /* bytes of a writing's text */
+    sd_arena arena;
+    writing* writings;      /* [n_sequences] by proposal */
+    sd_draft_nodes* batch;  /* [n_sequences] */
+    int32_t* last;          /* [n_sequences] the node of each that is asked for */
+    int* at;                /* [n_sequences] the writing of each */
+    int32_t* ids;           /* [text_room] what a text is encoded to */
+    double* terms;          /* [PIECE] */
+    double bytes_per_token; /* of the target, as its tokenizer cut what was written */
+} text_drafter;
+
+static void lay_out(text_drafter* d, const sd_drafting* drafting) {
+    sd_arena* arena = &d->arena;
+    size_t n = (size_t)drafting->n_sequences, nodes = (size_t)d->n_written + 1;
+    d->writings = sd_arena_take(arena, n, sizeof *d->writings);
+    d->batch = sd_arena_take(arena, n, sizeof *d->batch);
+    d->last = sd_arena_take(arena, n, sizeof *d->last);
+    d->at = sd_arena_take(arena, n, sizeof *d->at);
+    d->ids = sd_arena_take(arena, (size_t)d->text_room, sizeof *d->ids);
+    d->terms = sd_arena_take(arena, PIECE, sizeof *d->terms);
+    for (size_t i = 0; i < n; i++) {
+        writing one = {.text = sd_arena_take(arena, (size_t)d->text_room, 1)};
+        one.own.tree.tokens = sd_arena_take(arena, nodes, sizeof(int32_t));
+        one.own.tree.parents = sd_arena_take(arena, nodes, sizeof(int32_t));
+        if (arena->base != NULL) d->writings[i] = one;
+    }
+}
+
+static int begins_word(char byte) { return byte == ' ' || byte == '\n' || byte == '\t'; }
+
+/* Bytes of text [n] to leave out at its beginning, so that it begins with a word, or at least with a
+ * character. */
+static int cut_of(const char* text, int n) {
+    for (int i = 0; i < n; i++)
+        if (begins_word(text[i])) return i;
+    for (int i = 0; i < n; i++)
+        if (((unsigned char)text[i] & 0xC0) != 0x80) return i;
+    return n;
+}
+
+/* Copy the last bytes of a text [n_text], at most LOOK_BACK and none before a special token, to the end of
+ * `to` [LOOK_BACK]. Returns how many; *begins is set to whether the text has none at all. */
+static int last_bytes(const sd_token_strings* strings, const int32_t* text, int n_text, char* to,
+                      int* begins) {
+    int room = LOOK_BACK, at = n_text - 1, n;
+    for (; at >= 0 && room > 0; at--) {
+        const char* string = sd_token_string(strings, text[at], &n);
+        if (string == NULL) break;
+        int some = n < room ? n : room;
+        room -= some;
+        memcpy(to + room, string + n - some, (size_t)some);
+    }
+    *begins = room == LOOK_BACK;
+    for (; at >= 0 && *begins; at--) *begins = sd_token_string(strings, text[at], &n) == NULL;
+    return LOOK_BACK - room;
+}
+
+/* What stands before: the text's last bytes, behind what is no text, from the beginning of a word on. */
+static void look_back(const text_drafter* d, writing* w) {
+    const sd_proposal* p = w->for_target;
+    int n = last_bytes(&d->translation->target, p->text, p->n_text, w->text, &w->begins);
+    int first = n < LOOK_BACK ? LOOK_BACK - n : cut_of(w->text, n);
+    for (;;) {
+        int valid = sd_utf8_valid(w->text + first, LOOK_BACK - first), rest = LOOK_BACK - first - valid;
+        if (rest == 0 || sd_utf8_begun(w->text + first + valid, rest)) break;
+        first += valid + 1;
+    }
+    w->n_before = LOOK_BACK - first;
+    memmove(w->text, w->text + first, (size_t)w->n_before);
+}
+
+static void begin_writing(const text_drafter* d, writing* w, sd_proposal* p) {
+    sd_tree tree = w->own.tree;
+    tree.n_nodes = 1;
+    tree.parents[0] = -1;
+    w->own = (sd_proposal){.sequence = p->sequence,
+                           .text = p->text,
+                           .n_text = p->n_text,
+                           .budget = sd_proposal_may_draft(p, 0) ? d->n_written : 0,
+                           .depth = d->n_written,
+                           .stream = p->stream,
+                           .cache = p->cache,
+                           .tree = tree};
+    w->for_target = p;
+    w->node = w->ending = w->foreign = w->n = 0;
+    w->confidence = 1.0;
+    look_back(d, w);
+}
+
+/* Guess a token of the target, if there is room for it and it pays; else nothing more is written. */
+static void add(writing* w, int32_t token, double confidence) {
+    sd_proposal* p = w->for_target;
+    if (!w->open || !sd_proposal_may_add(p, w->node)) {
+        w->open = 0;
+        return;
+    }
+    p->tree.drawn_from[p->tree.n_nodes].point = token;
+    w->node = sd_proposal_add(p, w->node, token, confidence);
+}
+
+/* Guess what was written, in the target's tokens; the beginning of a character is left. */
+static sd_status settle(text_drafter* d, writing* w) {
+    const sd_translation* t = d->translation;
+    int whole = sd_utf8_valid(w->text, w->n_before + w->n), n = whole - w->n_before;
+    if (n <= 0) return SD_OK;
+    const sd_encodable text = {.what = SD_ENCODE_FOR_TARGET,
+                               .text = w->text,
+                               .n = whole,
+                               .n_before = w->n_before,
+                               .begins = w->begins};
+    sd_encoded_ids ids = {.ids = d->ids, .room = d->text_room};
+    sd_status status = t->encode(t, d->caller, &text, &ids);
+    if (status != SD_OK) return status;
+    if (ids.n > ids.room || ids.n == 0) {
+        w->open = 0;
+        return SD_OK;
+    }
+    d->bytes_per_token += (n - ids.n * d->bytes_per_token) / 64.0;
+    if (d->bytes_per_token < 1.0) d->bytes_per_token = 1.0;
+    double each = pow(w->confidence, 1.0 / ids.n);
+    for (int i = 0; i < ids.n; i++) add(w, ids.ids[i], each);
+    /* what stands before from now on: the last word, as far as there is room */
+    int rest = w->n - n, keep = whole < LOOK_BACK ? whole : LOOK_BACK;
+    while (keep > 0 && keep < whole && ((unsigned char)w->text[whole - keep] & 0xC0) == 0x80) keep--;
+    memmove(w->text, w->text + whole - keep, (size_t)(keep + rest));
+    w->n_before = keep;
+    w->n = rest;
+    w->begins = w->foreign = 0;
+    w->confidence = 1.0;
+    return SD_OK;
+}
+
+/* The draft's own probability of its most probable token. */
+static double probability_of(const text_drafter* d, const float* logits, int32_t token) {
+    double sum = 0.0;
+    int n_vocab = d->translation->draft.n;
+    for (int i = 0; i < n_vocab; i += PIECE)
+        sum += sd_kernels_get()->weigh(n_vocab - i < PIECE ? n_vocab - i : PIECE, logits + i, logits[token],
+                                       1.0f, d->terms);
+    return 1.0 / sum;
+}
+
+/* Is what was written, and not yet guessed, likely to be all that there is room for? */
+static int is_enough(const text_drafter* d, const writing* w) {
+    const sd_proposal* p = w->for_target;
+    int room = p->budget + 1 - p->tree.n_nodes, deep = p->depth - p->depths[w->node];
+    return w->n / d->bytes_per_token >= (room < deep ? room : deep);
+}
+
+/* A token that stands for no text: one of the same meaning is guessed, any other ends the guesses. */
+static void write_special(const text_drafter* d, writing* w, int32_t token, double probability) {
+    int32_t same = d->translation->target_of[token];
+    if (same >= 0 && w->n == 0) add(w, same, probability);
+    w->open = 0;
+}
+
+/* Write string [n] of a token. */
+static sd_status write_string(text_drafter* d, writing* w, int32_t token, const char* string, int n) {
+    if (w->n_before + w->n + n > d->text_room) {
+        w->open = 0;
+        return SD_OK;
+    }
+    memcpy(w->text + w->n_before + w->n, string, (size_t)n);
+    w->n += n;
+    w->foreign |= d->translation->target_of[token] < 0;
+    int node = w->own.tree.n_nodes++;
+    w->own.tree.tokens[node] = token;
+    w->own.tree.parents[node] = node - 1;
+    w->ending = is_enough(d, w);
+    if (node < w->own.depth && !(w->ending && (!w->foreign || w->n >= LONGEST_WORD))) return SD_OK;
+    sd_status status = settle(d, w);
+    w->open = 0;
+    return status;
+}
+
+/* Write the most probable token. */
+static sd_status write_token(text_drafter* d, writing* w, const float* logits) {
+    const sd_translation* t = d->translation;
+    const sd_proposal* p = w->for_target;
+    int32_t token = sd_kernels_get()->argmax(t->draft.n, logits);
+    double probability = p->policy ? probability_of(d, logits, token) : 1.0;
+    int n;
+    const char* string = sd_token_string(&t->draft, token, &n);
+    if (string != NULL && w->begins && w->n == 0 && t->draft_strips && string[0] == ' ') string++, n--;
+    int ends = string == NULL || (n > 0 && begins_word(string[0])); /* what was written: whole words */
+    if (ends && (string == NULL || w->ending || p->policy != NULL)) {
+        sd_status status = settle(d, w);
+        if (status != SD_OK) return status;
+        w->open = w->open && !w->ending && sd_proposal_may_draft(p, w->node);
+    }
+    if (!w->open) return SD_OK;
+    if (string == NULL) {
+        write_special(d, w, token, probability);
+        return SD_OK;
+    }
+    w->confidence *= probability;
+    return write_string(d, w, token, string, n);
+}
+
+static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
+    text_drafter* d = (text_drafter*)base;
+    sd_predictor* predictor = d->base.predictor;
+    for (int i = 0; i < n; i++) {
+        writing* w = &d->writings[i];
+        begin_writing(d, w, &proposals[i]);
+        sd_status status = predictor->follow(predictor, &w->own);
+        if (status != SD_OK) return status;
+        w->open = w->own.budget > 0 && w->own.depth > 0;
+    }
+    for (;;) {
+        int n_open = 0;
+        for (int i = 0; i < n; i++) {
+            writing* w = &d->writings[i];
+            if (!w->open) continue;
+            d->at[n_open] = i;
+            d->last[n_open] = w->own.tree.n_nodes - 1;
+            d->batch[n_open] = (sd_draft_nodes){&w->own, &d->last[n_open], 1};
+            n_open++;
+        }
+        if (n_open == 0) return SD_OK;
+        sd_status status = predictor->predict(predictor, d->batch, n_open);
+        for (int i = 0; i < n_open && status == SD_OK; i++)
+            status = write_token(d, &d->writings[d->at[i]], predictor->logits + i * predictor->ld_logits);
+        if (status == SD_OK) status = sd_interrupted();
+        if (status != SD_OK) return status;
+    }
+}
+
+static void release(sd_drafter* base) {
+    text_drafter* d = (text_drafter*)base;
+    sd_predictor_free(d->base.predictor);
+    sd_arena_free(&d->arena);
+    sd_free(d);
+}
+
+/* The most bytes of a token. */
+static int longest_of(const sd_token_strings* strings) {
+    int longest = 1, n;
+    for (int i = 0; i < strings->n; i++) {
+        sd_token_string(strings, i, &n);
+        if (n > longest) longest = n;
+    }
+    return longest;
+}
+
+sd_status sd_text_drafter_create(const sd_drafting* drafting, const sd_model_predictor_options* options,
+                                 sd_drafter** drafter) {
+    sd_status status = sd_drafting_check(drafting);
+    if (status != SD_OK) return status;
+    text_drafter* d = sd_alloc(sizeof *d);
+    if (d == NULL) return SD_ERR_MEMORY;
+    const sd_translation* t = options->translation;
+    d->base.drafter =
+        (sd_drafter){.tree_kind = SD_TREE_CHAINS, .points = 1, .propose = propose, .free = release};
+    d->translation = t;
+    d->caller = options->caller;
+    d->n_written = 8 * drafting->gamma < SD_MAX_GAMMA ? 8 * drafting->gamma : SD_MAX_GAMMA;
+    d->text_room = LOOK_BACK + LONGEST_WORD + d->n_written * 16 + longest_of(&t->draft);
+    d->bytes_per_token = 4.0;
+    status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafting));
+    const sd_prediction prediction = {drafting, drafting->n_text, d->n_written, 1, d->n_written};
+    const sd_predictor_maker maker = {sd_model_predictor_make, options};
+    if (status == SD_OK) status = sd_predicting_make(&d->base, maker, &prediction);
+    return sd_drafter_made(&d->base.drafter, status, drafter);
+}

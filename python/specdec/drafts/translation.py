@@ -1,0 +1,141 @@
+"""A model of another vocabulary than its target's: how the two understand each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from specdec import _core
+from specdec.errors import VocabularyMismatchError
+from specdec.models.model import Model
+from specdec.models.tokenizer import ByteTokenizer, Strip, check_same_vocabulary
+from specdec.models.tokenizer.continuing import encode_continuing
+from specdec.models.tokenizer.correspondence import correspondence_of, token_strings
+
+__all__ = ["same_vocabulary", "translation_of"]
+
+_KNOWN: WeakKeyDictionary[Model, WeakKeyDictionary[Model, _core.Translation]] = WeakKeyDictionary()
+
+
+def same_vocabulary(target: Model, draft: Model) -> bool:
+    """Whether two models mean the same by the same ids, or one of them has no tokenizer that says so.
+
+    Raises
+    ------
+    VocabularyMismatchError
+        If they do not, and the bytes of one's tokens are not known, so that nothing can be translated.
+    """
+    try:
+        check_same_vocabulary(target, draft)
+    except VocabularyMismatchError as error:
+        for model in (target, draft):
+            if not isinstance(model.tokenizer, ByteTokenizer):
+                raise VocabularyMismatchError(
+                    f"{error}; {model.path} has no tokenizer whose tokens are known as bytes, by which the "
+                    f"draft's tokens could be translated"
+                ) from None
+        if draft.config.encoder is not None and (
+            target.source_tokenizer is None or draft.source_tokenizer is None
+        ):
+            raise
+        return False
+    return True
+
+
+def translation_of(target: Model, draft: Model) -> _core.Translation:
+    """The translation between a target and a draft with another vocabulary; made once for each pair.
+
+    Both have tokenizers of the type `ByteTokenizer`.
+    """
+    known = _KNOWN.setdefault(target, WeakKeyDictionary())
+    if (found := known.get(draft)) is None:
+        found = known.setdefault(draft, _translation(target, draft))
+    return found
+
+
+def _translation(target: Model, draft: Model) -> _core.Translation:
+    ours, theirs = target.tokenizer, draft.tokenizer
+    assert isinstance(ours, ByteTokenizer) and isinstance(theirs, ByteTokenizer)
+    n_target, n_draft = target.config["n_vocab"], draft.config["n_vocab"]
+    pairs = correspondence_of(ours, theirs, n_target, n_draft)
+    strings = token_strings(ours, n_target), token_strings(theirs, n_draft)
+    byte_tokens = [-1] * 256
+    for token, string in enumerate(strings[1]):
+        if len(string) == 1:
+            byte_tokens[string[0]] = token
+    arrays: dict[str, Any] = {
+        "target_starts": _starts(strings[0]),
+        "draft_starts": _starts(strings[1]),
+        "draft_of": pairs.draft_of,
+        "target_of": pairs.target_of,
+        "byte_tokens": byte_tokens,
+        "first": draft.decoder_start or _first(theirs, ours.adds_bos or theirs.adds_bos),
+        "target_first": target.decoder_start or _first(ours, True),
+    }
+    return _core.Translation(
+        draft.core,
+        b"".join(strings[0]),
+        b"".join(strings[1]),
+        {name: np.asarray(values, np.int32) for name, values in arrays.items()},
+        ours.strip is not Strip.NOTHING,
+        theirs.strip is not Strip.NOTHING,
+        _for_draft(theirs),
+        _for_target(ours),
+        _for_encoder(target, draft),
+    )
+
+
+def _starts(strings: Sequence[bytes]) -> Any:
+    return np.concatenate([[0], np.cumsum([len(string) for string in strings])])
+
+
+def _first(tokenizer: ByteTokenizer, begins: bool) -> tuple[int, ...]:
+    return (tokenizer.bos_id,) if begins and tokenizer.bos_id is not None else ()
+
+
+def _for_draft(tokenizer: ByteTokenizer) -> Callable[[str, int], list[int]]:
+    def encode(text: str, begins: int) -> list[int]:
+        """The draft's ids of a text, which stands alone or behind another one."""
+        return tokenizer.encode(text, add_bos=False) if begins else encode_continuing(tokenizer, text)
+
+    return encode
+
+
+def _for_target(tokenizer: ByteTokenizer) -> Callable[[str, int], list[int]]:
+    def encode(text: str, n_before: int) -> list[int]:
+        """The target's ids of what stands behind the first bytes of a text; -1: nothing stands before it.
+
+        Where the text's own tokens reach across that place, those of what stands behind alone; none where it
+        is within a character.
+        """
+        if n_before < 0:
+            return tokenizer.encode(text, add_bos=False)
+        ids, behind = encode_continuing(tokenizer, text), text.encode("utf-8")[n_before:]
+        left = len(behind)
+        for at in range(len(ids) - 1, -1, -1):
+            left -= len(tokenizer.text_bytes(ids[at]))
+            if left == 0:
+                return ids[at:]
+            if left < 0:
+                break
+        try:
+            return encode_continuing(tokenizer, behind.decode("utf-8"))
+        except UnicodeDecodeError:
+            return []
+
+    return encode
+
+
+def _for_encoder(target: Model, draft: Model) -> Callable[[Sequence[int]], list[int]] | None:
+    ours, theirs = target.source_tokenizer, draft.source_tokenizer
+    if draft.config.encoder is None or ours is None or theirs is None:
+        return None
+
+    def encode(ids: Sequence[int]) -> list[int]:
+        """A source of the target as the draft's encoder reads it."""
+        return theirs.encode(ours.tokenizer.decode(ids))
+
+    return encode

@@ -1,0 +1,46 @@
+"""Encoding what goes on with a text, as the tokenizer would cut it there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
+
+__all__ = ["encode_continuing"]
+
+_APART: Final = "\n"  # what words do not go on behind
+
+
+def encode_continuing(tokenizer: ByteTokenizer, text: str) -> list[int]:
+    """The ids of a text that stands behind another one, from the beginning of a word on.
+
+    A tokenizer that puts a space in front of every text does so here too; that space is left out again. Where
+    a tokenizer changes texts, the ids may stand for another text than was given.
+
+    Parameters
+    ----------
+    tokenizer : ByteTokenizer
+    text : str
+
+    Returns
+    -------
+    list of int
+    """
+    wanted = text.encode("utf-8")
+    ids = tokenizer.encode(text, add_bos=False)
+    if _bytes_of(tokenizer, ids) == wanted:
+        return ids
+    if text.startswith(" "):
+        shorter = tokenizer.encode(text[1:], add_bos=False)
+        if _bytes_of(tokenizer, shorter) == wanted:
+            return shorter
+    behind = tokenizer.encode(_APART + text, add_bos=False)
+    for at in range(min(len(behind), 4)):
+        if _bytes_of(tokenizer, behind[at:]) == wanted:
+            return behind[at:]
+    return ids
+
+
+def _bytes_of(tokenizer: ByteTokenizer, ids: Sequence[int]) -> bytes:
+    return b"".join(tokenizer.text_bytes(i) for i in ids)

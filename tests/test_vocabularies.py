@@ -1,0 +1,315 @@
+"""Drafts with another vocabulary than their target's: what both have in common, readings, laws, exactness."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from canonical import with_drafts
+from encoder_decoders import EncoderDecoder, model_of
+from laws import FALSE_ALARM, conditional, count, law_of, p_value
+from specdec import _core, drafts
+from specdec.drafts.translation import translation_of
+from specdec.errors import InputError, VocabularyMismatchError
+from specdec.models.tokenizer import SourceTokenizer
+from specdec.models.tokenizer.continuing import encode_continuing
+from specdec.models.tokenizer.correspondence import correspondence_of
+from toy_pair import _PIECES
+from vocabularies import DISJOINT, VOCABULARIES, LongestPieces, model_with, renumbered_model
+
+OTHERS = [name for name in VOCABULARIES if name != "target"]
+TEXT = "ab abc caé a\nbcab  abca é ca"
+
+
+@pytest.fixture(scope="module")
+def target() -> specdec.Model:
+    return model_with(VOCABULARIES["target"], 0)
+
+
+@pytest.fixture(scope="module")
+def models(target: specdec.Model) -> dict[str, specdec.Model]:
+    return {name: model_with(VOCABULARIES[name], seed) for seed, name in enumerate(OTHERS, 1)}
+
+
+# ----------------------------------------------------------------------------------- what both have
+
+
+def test_tokens_correspond_by_their_bytes_and_special_ones_by_their_meaning() -> None:
+    ours = LongestPieces([b"a", b"b", b"ab", b"a"], end="<|endoftext|>")
+    theirs = LongestPieces([b"b", b"c", b"a"])
+    found = correspondence_of(ours, theirs, 9, 6)
+    assert found.draft_of.tolist() == [0, 1, 2, -1, 3, -1, 5, -1, -1]  # the last "a" counts
+    assert found.target_of.tolist() == [0, 1, 2, 4, -1, 6]
+    assert found.n_shared == 5
+    short = correspondence_of(ours, theirs, 4, 6)  # a model with fewer ids than its tokenizer names
+    assert short.draft_of.tolist() == [0, 1, 2, 5]
+
+
+def test_words_are_cut_behind_a_text_as_within_it() -> None:
+    _, small = specdec.embedded_pair()
+    tokenizer: Any = small.tokenizer
+    words = ["Once", " upon", " a time", ",\n", "\nthere was é", "'s", " 123"]
+    for before, text in itertools.product(words, words):
+        ids = encode_continuing(tokenizer, text)
+        assert tokenizer.decode([*tokenizer.encode(before), *ids]) == before + text
+    assert encode_continuing(tokenizer, " upon") == tokenizer.encode("Once upon", add_bos=False)[-1:]
+
+
+# ---------------------------------------------------------------------------------------- readings
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_reading_that_grows_is_that_of_the_whole_text(name: str, target: Any, models: Any) -> None:
+    draft = models[name]
+    translation = translation_of(target, draft)
+    rng = np.random.default_rng(3)
+    words = ["a", "b", "ab", "abc", "é", "ca", "bca", " ", "\n", " a", " b", " c"]
+    for _ in range(20):
+        text = "".join(rng.choice(words, 30))
+        ids = target.tokenizer.encode(text)
+        whole = translation.read([ids])
+        assert whole == draft.tokenizer.encode(text)
+        steps = sorted({1, *rng.integers(1, len(ids), 8).tolist(), len(ids)})
+        grown = translation.read([ids[:n] for n in steps])
+        assert draft.tokenizer.decode(grown) == draft.tokenizer.decode(whole)
+        changed = [*ids[: len(ids) // 2], *target.tokenizer.encode("abc ab", add_bos=False)]
+        assert draft.tokenizer.decode(translation.read([ids, changed])) == draft.tokenizer.decode(
+            draft.tokenizer.encode(target.tokenizer.decode(changed))
+        )
+
+
+def test_a_reading_splits_no_character_and_keeps_special_tokens_apart(target: Any, models: Any) -> None:
+    encode, first_byte = target.tokenizer.encode, 3 + VOCABULARIES["target"].index(b"\xc3")
+    whole, refined = models["overlapping"], models["refinement"]
+    half = [1, *encode("ab", add_bos=False), first_byte]
+    # one draft has the character alone, the other its bytes
+    assert translation_of(target, whole).read([half]) == whole.tokenizer.encode("ab")
+    assert translation_of(target, refined).read([half]) == [
+        *refined.tokenizer.encode("ab"), 3 + VOCABULARIES["refinement"].index(b"\xc3"),
+    ]  # fmt: skip
+    full = [*half, 3 + VOCABULARIES["target"].index(b"\xa9")]
+    for draft in (whole, refined):
+        assert translation_of(target, draft).read([half, full]) == draft.tokenizer.encode("abé")
+    turns = [1, *encode("ab", add_bos=False), 2, 0, *encode("ab", add_bos=False)]
+    pieces = whole.tokenizer.encode("ab", add_bos=False)
+    assert translation_of(target, whole).read([turns]) == [1, *pieces, 2, 0, *pieces]
+
+
+def test_what_a_draft_has_no_tokens_for_is_read_as_far_as_it_can(target: Any) -> None:
+    draft = model_with([b"a", b" "], 5)
+    assert translation_of(target, draft).read([target.tokenizer.encode("a b a")]) == [1, 3, 4, 4, 3]
+
+
+def test_long_texts_are_read_in_pieces(target: Any, models: Any) -> None:
+    text = "ab abc caé " * 3000  # several pieces of 8 KiB
+    draft = models["overlapping"]
+    assert translation_of(target, draft).read([target.tokenizer.encode(text)]) == draft.tokenizer.encode(text)
+
+
+# -------------------------------------------------------------------------------------------- laws
+
+
+def restricted(target: Any, draft: Any, text: list[int], guesses: list[int], temperature: float) -> Any:
+    """What the draft says after guesses, restricted to the tokens of both, and their share: in NumPy."""
+    pairs = correspondence_of(
+        target.tokenizer, draft.tokenizer, target.config["n_vocab"], draft.config["n_vocab"]
+    )
+    ids = [*translation_of(target, draft).read([text]), *pairs.draft_of[guesses]]
+    logits = draft.logits(ids)[-1].astype(np.float64) / temperature
+    law = np.zeros(target.config["n_vocab"])
+    shared = pairs.draft_of >= 0
+    weights = np.exp(logits - logits.max())
+    law[shared] = weights[pairs.draft_of[shared]]
+    return law / law.sum(), law.sum() / weights.sum()
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_guesses_are_drawn_from_the_restricted_law(name: str, target: Any, models: Any) -> None:
+    draft, prompt = models[name], target.tokenizer.encode("ab abc ca")
+    before = translation_of(target, draft).shares
+    session = _core.Session(
+        target.core, drafts.ModelDraft(draft, vocabulary="intersection").describe(target), [prompt],
+        gamma=3, max_new_tokens=40, sampling={"temperature": 0.7}, draft_sampling={"temperature": 0.7},
+        seeds=[(5, 0)], n_threads=1,
+    )  # fmt: skip
+    with_drafts(session).prefill()
+    text, shares, n_rows = list(prompt), 0.0, 0
+    while records := session.round():
+        for record in records:
+            for i in range(len(record["drafted"])):
+                guesses = list(record["drafted"][:i])
+                law, _ = restricted(target, draft, text, guesses, 0.7)
+                _, share = restricted(target, draft, text, guesses, 1.0)
+                np.testing.assert_allclose(record["draft_probs"][i + 1], law, atol=2e-5)
+                shares, n_rows = shares + share, n_rows + 1
+            text += record["tokens"]
+    n, total = translation_of(target, draft).shares
+    assert n - before[0] == n_rows
+    assert total - before[1] == pytest.approx(shares, rel=1e-3)
+
+
+HOW: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "coupled": {"temperature": 0.9, "verify": "coupled", "seed": 5},
+}
+TREES = [drafts.StaticTree((2, 2, 1), "without replacement"), drafts.DynamicTree(8, width=3, steps=3)]
+WAYS: list[tuple[Any, Any]] = [
+    ("text", None), ("intersection", None), *(("intersection", tree) for tree in TREES)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("name", OTHERS)
+def test_texts_are_those_of_plain_decoding(name: str, how: str, target: Any, models: Any) -> None:
+    options = HOW[how] | {"max_new_tokens": 40, "n_threads": 1, "ignore_eos": True, "logits": True}
+    prompts = ["ab", "abc abé", "c", "a b"]
+    plain = specdec.generate(target, None, prompts, **options)
+    for vocabulary, tree in WAYS:
+        draft = drafts.ModelDraft(models[name], tree=tree, vocabulary=vocabulary)
+        found = specdec.generate(target, draft, prompts, **options)
+        for a, b in zip(plain, found, strict=True):
+            assert a.tokens == b.tokens
+            np.testing.assert_array_equal(a.logits, b.logits)
+        assert sum(b.trace.n_drafted for b in found) > 0
+
+
+@pytest.mark.parametrize("vocabulary", ["text", "intersection"])
+def test_the_targets_own_weights_under_other_ids_are_always_right(vocabulary: Any) -> None:
+    pieces = [b"a", b"b", b"c", b" ", b"\n", b"d"]  # there is one way to cut a text
+    target, same = model_with(pieces, 0), renumbered_model(pieces, [3, 5, 0, 4, 1, 2], 0)
+    draft = drafts.ModelDraft(same, vocabulary=vocabulary)
+    options: dict[str, Any] = {"max_new_tokens": 60, "n_threads": 1, "ignore_eos": True, "gamma": 3}
+    found = specdec.generate(target, draft, "ab abc", **options)
+    assert found.trace.n_accepted == found.trace.n_drafted > 30
+    if vocabulary == "intersection":
+        sampled = specdec.generate(target, draft, "ab abc", temperature=1.0, seed=2, **options)
+        assert sampled.trace.n_accepted == sampled.trace.n_drafted > 30
+        assert draft.named_share(target) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("vocabulary", ["text", "intersection"])
+def test_one_alone_is_one_of_a_batch_and_of_a_stream(vocabulary: Any, target: Any, models: Any) -> None:
+    draft = drafts.ModelDraft(models["coarser"], vocabulary=vocabulary)
+    options: dict[str, Any] = {"max_new_tokens": 30, "n_threads": 1, "temperature": 0.8, "seed": 3}
+    batch = specdec.generate(target, draft, ["ab", "abc abé", "c"], **options)
+    assert batch[0].tokens == specdec.generate(target, draft, "ab", **options).tokens
+    text = "".join(specdec.stream(target, draft, "ab", **options))
+    assert text == batch[0].text
+
+
+@pytest.mark.law
+@pytest.mark.parametrize(
+    ("vocabulary", "verify"),
+    [("intersection", "rejection"), ("intersection", "block"), ("intersection", "k-sequential"),
+     ("text", "rejection"), ("text", "block")],
+)  # fmt: skip
+def test_samples_have_the_law_of_the_target(vocabulary: Any, verify: Any, target: Any, models: Any) -> None:
+    prompt = target.tokenizer.encode("ab ab")
+    law = law_of(conditional(lambda ids: target.logits(ids), prompt, temperature=0.8), 3)
+    for i, name in enumerate(("overlapping", "bytes")):
+        tree = drafts.ParallelChains(2) if verify == "k-sequential" else None
+        found = specdec.generate(
+            target, drafts.ModelDraft(models[name], tree=tree, vocabulary=vocabulary), prompt, n=4000,
+            gamma=4 if tree else 2, max_new_tokens=3, temperature=0.8, verify=verify, seed=i, n_threads=1,
+            ignore_eos=True,
+        )  # fmt: skip
+        assert p_value(count(np.array([result.tokens for result in found])), law) > FALSE_ALARM
+
+
+@pytest.mark.parametrize("vocabulary", ["text", "intersection"])
+def test_a_prompt_cache_keeps_the_drafts_texts(vocabulary: Any, target: Any, models: Any) -> None:
+    draft = drafts.ModelDraft(models["refinement"], vocabulary=vocabulary)
+    cache = specdec.PromptCache()
+    options: dict[str, Any] = {"max_new_tokens": 12, "n_threads": 1, "ignore_eos": True}
+    for prompt in ("ab abc ca b", "ab abc ca b a", "ab", "ab abc ca b"):
+        plain = specdec.generate(target, None, prompt, **options)
+        alone = specdec.generate(target, draft, prompt, **options)
+        found = specdec.generate(target, draft, prompt, prompt_cache=cache, **options)
+        assert found.tokens == plain.tokens
+        assert [r.drafted for r in found.trace.rounds] == [r.drafted for r in alone.trace.rounds]
+    ids = target.tokenizer.encode("ab abc ca b")
+    kept = cache.find(models["refinement"].core, translation_of(target, models["refinement"]).read([ids]))
+    assert kept is not None and len(kept.tokens) > len(ids)
+
+
+# ------------------------------------------------------------------------------- encoder-decoders
+
+
+@pytest.mark.parametrize("family", ["t5", "bart"])
+def test_encoder_decoders_read_sources_in_their_own_tokens(family: str) -> None:
+    pair = EncoderDecoder(family)
+    target = model_of(pair.config, pair.tensors, LongestPieces([piece or b"" for piece in _PIECES[3:]]))
+    pieces = [b"b", b"a", b" a", b"\n", b"ab", b"ba", b" ", b"\xc3\xa9"]
+    tokenizer = LongestPieces(pieces)
+    size = {"n_vocab": tokenizer.n_vocab}
+    config = pair.config | size | {"encoder": pair.config["encoder"] | size}
+    tensors = {
+        name: tensor[: tokenizer.n_vocab] if tensor.shape[0] == 61 else tensor
+        for name, tensor in pair.tensors.items()
+    }
+    draft = model_of(config, tensors, tokenizer)
+    read = translation_source(target, draft)
+    assert read(target.source_ids("ab a").tolist()) == SourceTokenizer(tokenizer, (), (2,), {}).encode("ab a")
+    options: dict[str, Any] = {"max_new_tokens": 24, "n_threads": 1, "ignore_eos": True}
+    plain = specdec.generate(target, None, ["ab a", "ba"], **options)
+    for vocabulary in ("text", "intersection"):
+        small = drafts.ModelDraft(draft, vocabulary=vocabulary)  # type: ignore[arg-type]
+        found = specdec.generate(target, small, ["ab a", "ba"], **options)
+        assert [a.tokens for a in plain] == [b.tokens for b in found]
+        assert found[0].trace.n_drafted > 0
+
+
+def translation_source(target: Any, draft: Any) -> Any:
+    from specdec.drafts.translation import _for_encoder
+
+    return _for_encoder(target, draft)
+
+
+# --------------------------------------------------------------------------------- what is refused
+
+
+def test_vocabularies_with_nothing_in_common_have_text_in_common() -> None:
+    ours, theirs = (model_with(pieces, seed) for seed, pieces in enumerate(DISJOINT))
+    options: dict[str, Any] = {"max_new_tokens": 40, "n_threads": 1, "ignore_eos": True, "gamma": 3}
+    plain = specdec.generate(ours, None, [1, 3], **options)
+    found = specdec.generate(ours, drafts.ModelDraft(theirs, vocabulary="text"), [1, 3], **options)
+    assert found.tokens == plain.tokens and found.trace.n_drafted > 0
+
+
+def test_what_cannot_be_translated_is_refused(target: Any, models: Any) -> None:
+    pair = [model_with(pieces, 1) for pieces in DISJOINT]
+    for model in pair:  # nothing in common, special tokens neither
+        model.tokenizer.special_tokens = dict
+        model.tokenizer._eos_ids = ()
+    with pytest.raises(VocabularyMismatchError, match="have no token in common"):
+        specdec.generate(pair[0], drafts.ModelDraft(pair[1], vocabulary="intersection"), [3])
+    with pytest.raises(VocabularyMismatchError, match="different vocabularies"):
+        specdec.generate(target, drafts.ModelDraft(models["bytes"], vocabulary="same"), [3])
+    with pytest.raises(VocabularyMismatchError, match="and a draft of its own; expected one without"):
+        specdec.generate(target, drafts.ModelDraft(models["bytes"], draft=models["bytes"]), [3])
+    tree = drafts.ParallelChains(2)
+    with pytest.raises(InputError, match="expected tree=None, as text is written in a chain"):
+        specdec.generate(target, drafts.ModelDraft(models["bytes"], tree=tree, vocabulary="text"), [3])
+    with pytest.raises(InputError, match="vocabulary is 'other'"):
+        drafts.ModelDraft(models["bytes"], vocabulary="other")  # type: ignore[arg-type]
+
+
+def test_a_tokenizer_that_fails_ends_the_run_with_its_error(target: Any) -> None:
+    draft = model_with(VOCABULARIES["bytes"], 4)
+    draft.tokenizer._encode = lambda text: 1 // 0
+    with pytest.raises(ZeroDivisionError):
+        specdec.generate(target, draft, "ab", max_new_tokens=4)
+    draft.tokenizer._encode = lambda text: [999]
+    with pytest.raises(InputError, match="token id|a tokenizer gave the id 999; expected 0 to 258"):
+        specdec.generate(target, draft, "ab", max_new_tokens=4)
+
+
+def test_same_vocabularies_are_not_translated() -> None:
+    target, small = specdec.embedded_pair()
+    draft = drafts.ModelDraft(small)
+    assert not draft.translates(target) and draft.named_share(target) == 1.0
+    assert draft.describe(target)[1]["model"] is small.core
