@@ -8,16 +8,17 @@
 
 typedef enum sd_status {
     SD_OK = 0,
-    SD_ERR_MEMORY,     /* an allocation failed */
-    SD_ERR_VALUE,      /* an argument is out of its range */
-    SD_ERR_SHAPE,      /* an array has the wrong shape or a tensor is missing */
-    SD_ERR_NOT_FINITE, /* a weight is NaN or infinite */
-    SD_ERR_CONTEXT,    /* more positions than the model or the cache has */
-    SD_ERR_STATE,      /* the call is not allowed now */
-    SD_ERR_OVERFLOW,   /* a model computed a number that is not finite */
-    SD_ERR_SETTING,    /* a setting cannot be used with another, or with what a model computed */
-    SD_ERR_LIBRARY,    /* a shared library is not there or cannot be used */
-    SD_ERR_CALLBACK,   /* a function of the caller's failed, and the caller knows why */
+    SD_ERR_MEMORY,      /* an allocation failed */
+    SD_ERR_VALUE,       /* an argument is out of its range */
+    SD_ERR_SHAPE,       /* an array has the wrong shape or a tensor is missing */
+    SD_ERR_NOT_FINITE,  /* a weight is NaN or infinite */
+    SD_ERR_CONTEXT,     /* more positions than the model or the cache has */
+    SD_ERR_STATE,       /* the call is not allowed now */
+    SD_ERR_OVERFLOW,    /* a model computed a number that is not finite */
+    SD_ERR_SETTING,     /* a setting cannot be used with another, or with what a model computed */
+    SD_ERR_LIBRARY,     /* a shared library is not there or cannot be used */
+    SD_ERR_CALLBACK,    /* a function of the caller's failed, and the caller knows why */
+    SD_ERR_INTERRUPTED, /* the caller wanted to stop (interrupt.h), and knows why */
 } sd_status;
 
 #if defined(__GNUC__)

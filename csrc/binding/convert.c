@@ -22,6 +22,16 @@ static PyObject* raise_named(const char* name) {
     return NULL;
 }
 
+PyObject* sd_take_exception(void) {
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback != NULL) PyException_SetTraceback(value, traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return value;
+}
+
 int sd_refuse(const char* format, ...) {
     PyObject* type = error_type("InputError");
     va_list arguments;
@@ -45,7 +55,8 @@ PyObject* sd_raise(sd_status status) {
     case SD_ERR_OVERFLOW: return raise_named("NotFiniteError");
     case SD_ERR_SETTING: return raise_named("InputError");
     case SD_ERR_LIBRARY: return raise_named("MissingLibraryError");
-    case SD_ERR_CALLBACK: return NULL; /* its exception is set */
+    case SD_ERR_CALLBACK:
+    case SD_ERR_INTERRUPTED: return NULL; /* its exception is set */
     }
     PyErr_SetString(type, sd_message());
     return NULL;
@@ -241,6 +252,8 @@ int sd_sampling_from(PyObject* mapping, const char* name, sd_sampling* sampling)
         {"top_p", SD_FIELD_REAL, SD_FIELD_OPTIONAL, &sampling->top_p},
         {"min_p", SD_FIELD_REAL, SD_FIELD_OPTIONAL, &sampling->min_p},
         {"repetition_penalty", SD_FIELD_REAL, SD_FIELD_OPTIONAL, &sampling->repetition_penalty},
+        {"presence_penalty", SD_FIELD_REAL, SD_FIELD_OPTIONAL, &sampling->presence_penalty},
+        {"frequency_penalty", SD_FIELD_REAL, SD_FIELD_OPTIONAL, &sampling->frequency_penalty},
         {"logit_bias", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &bias},
     };
     if (!PyDict_Check(mapping)) {

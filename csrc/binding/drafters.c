@@ -341,12 +341,13 @@ static int make_token_recycling(PyObject* arguments, const sd_drafter_context* c
     return result;
 }
 
-/* {source, start, min_match, n_candidates}; source: ids or None */
+/* {source, predictions, start, min_match, n_candidates}; source: ids or None; predictions: copy from these */
 static int make_input_copy(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
     PyObject* given;
     int32_t* source = NULL;
     sd_input_options options = {0};
     const sd_field fields[] = {{"source", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &given},
+                               {"predictions", SD_FIELD_FLAG, SD_FIELD_OPTIONAL, &options.predictions},
                                {"start", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &options.start},
                                {"min_match", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &options.min_match},
                                {"n_candidates", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &options.n_candidates}};

@@ -6,7 +6,7 @@ static sd_status look_for_signals(void* saved_thread) {
     sd_gil_take(saved_thread);
     int failed = PyErr_CheckSignals() < 0;
     sd_gil_release(saved_thread);
-    return failed ? SD_ERR_CALLBACK : SD_OK;
+    return failed ? SD_ERR_INTERRUPTED : SD_OK;
 }
 
 void sd_gil_release(PyThreadState** saved_thread) {

@@ -1,7 +1,7 @@
 /* The interpreter's lock (GIL): given back while the core computes, taken again to call Python.
  *
  * A thread without the lock looks for signals now and then (interrupt.h), so that Ctrl-C ends what it
- * computes: the core's function then returns SD_ERR_CALLBACK with the exception set. */
+ * computes: the core's function then returns SD_ERR_INTERRUPTED with the exception set. */
 #ifndef SD_GIL_H
 #define SD_GIL_H
 

@@ -32,6 +32,7 @@ static const struct {
     {&sd_eagle_spec, offsetof(sd_module_state, eagle_type)},
     {&sd_heads_spec, offsetof(sd_module_state, heads_type)},
     {&sd_translation_spec, offsetof(sd_module_state, translation_type)},
+    {&sd_settings_spec, offsetof(sd_module_state, settings_type)},
 };
 enum { N_TYPES = sizeof types / sizeof *types };
 

@@ -12,6 +12,7 @@
 #include "ngram_table.h"
 #include "recurrent.h"
 #include "riders.h"
+#include "settings.h"
 #include "suffix_tree.h"
 #include "token_matrix.h"
 #include "translation.h"
@@ -20,7 +21,7 @@
 typedef struct sd_module_state {
     PyTypeObject *model_type, *ngram_type, *automaton_type, *suffix_tree_type, *token_matrix_type,
         *decoder_type, *corrections_type, *session_type, *beam_type, *adaptive_gamma_type, *cached_text_type,
-        *recurrent_type, *look_ahead_type, *eagle_type, *heads_type, *translation_type;
+        *recurrent_type, *look_ahead_type, *eagle_type, *heads_type, *translation_type, *settings_type;
 } sd_module_state;
 
 typedef struct sd_model_object {
@@ -84,6 +85,15 @@ typedef struct sd_look_ahead_object {
     sd_riders riders;            /* it borrows from `memory` */
 } sd_look_ahead_object;
 
+typedef struct sd_settings_object {
+    PyObject_HEAD sd_settings
+        settings; /* without transform; max_new_tokens is 0 until __init__ has succeeded */
+    sd_sampling sampling, draft_sampling; /* their arrays are owned */
+    int32_t *stop_ids, *prediction;       /* owned (PyMem_Free) */
+    PyObject* transform;                  /* strong reference, or NULL */
+    sd_exclusive exclusive;               /* of __init__ */
+} sd_settings_object;
+
 typedef struct sd_recurrent_object {
     PyObject_HEAD sd_recurrent* recurrent; /* owned; NULL until __init__ has succeeded */
     sd_exclusive exclusive;                /* of __init__ */
@@ -110,7 +120,7 @@ typedef struct sd_translation_object {
 extern PyType_Spec sd_model_spec, sd_ngram_spec, sd_automaton_spec, sd_suffix_tree_spec, sd_token_matrix_spec,
     sd_decoder_spec, sd_corrections_spec, sd_session_spec, sd_beam_spec, sd_adaptive_gamma_spec,
     sd_cached_text_spec, sd_recurrent_spec, sd_look_ahead_spec, sd_eagle_spec, sd_heads_spec,
-    sd_translation_spec;
+    sd_translation_spec, sd_settings_spec;
 extern PyMethodDef sd_functions[];
 
 /* The finished model of a Model argument, borrowed; NULL with an exception. `state` is the module's. */
@@ -121,6 +131,9 @@ const sd_eagle* sd_eagle_from(PyObject* object);
 
 /* The finished automaton of an Automaton argument, borrowed; NULL with an exception. */
 sd_automaton_object* sd_automaton_from(const sd_module_state* state, PyObject* object, const char* name);
+
+/* The finished settings of a Settings argument, borrowed; NULL with an exception. */
+sd_settings_object* sd_settings_from(const sd_module_state* state, PyObject* object);
 
 /* The vectors of an object of the type LookAheadEmbeddings, borrowed; NULL with an exception. */
 const sd_riders* sd_look_ahead_from(PyObject* object, const char* name);

@@ -15,7 +15,6 @@ typedef struct python_drafter {
     PyObject *name, *propose, *begin, *commit, *proposal_type, *generator;
     int reads_source; /* begin has a parameter of that name */
     int n_vocab;
-    sd_rule rule;   /* that judges what is proposed */
     sd_arena arena; /* owns the arrays below */
     int32_t* nodes; /* [gamma + 1] where the tree has a node of the proposal; -1: left out */
     int* closed; /* [gamma + 1] of the tree's nodes: a child has been left out, so its younger ones are too */
@@ -107,8 +106,8 @@ static int read_nodes(const python_drafter* d, PyObject* value, int budget, retu
 }
 
 /* Can the rule judge what was returned? Guesses for one token may be no draws of one distribution. */
-static int check_rule(const python_drafter* d, const returned* r) {
-    if (sd_rule_check_trees(d->rule, SD_TREE_ANY, "verify") == SD_OK) return 0;
+static int check_rule(const python_drafter* d, const sd_proposal* p, const returned* r) {
+    if (sd_rule_check_trees(p->rule, SD_TREE_ANY, "verify") == SD_OK) return 0;
     for (int i = 0; r->parent_nodes != NULL && i < r->n; i++)
         if (r->parent_nodes[i] != i)
             return sd_refuse("%U.propose: parents[%d] is %d, expected %d, as in a chain: %s", d->name, i,
@@ -224,7 +223,7 @@ static int propose_one(python_drafter* d, sd_proposal* p) {
     if (value == NULL) return -1;
     returned r = {0};
     int result = read_nodes(d, value, p->budget, &r);
-    if (result == 0) result = check_rule(d, &r);
+    if (result == 0) result = check_rule(d, p, &r);
     d->nodes[0] = d->closed[0] = 0;
     for (int i = 0; i < r.n && result == 0; i++) result = take_node(d, &r, i, p);
     returned_free(&r);
@@ -320,7 +319,6 @@ int sd_make_python_drafter(PyObject* arguments, const sd_drafter_context* contex
                            .free = release};
     d->saved_thread = context->saved_thread;
     d->n_vocab = context->drafting.n_vocab;
-    d->rule = context->drafting.rule;
     d->name = name;
     d->propose = propose_method;
     d->begin = begin_method;

@@ -28,6 +28,7 @@ int sd_prompt_from(PyObject* ids, PyObject* key, PyObject* source_argument, sd_p
     prompt->tokens = tokens;
     prompt->source = source;
     prompt->stream = (sd_stream){seed, sequence};
+    prompt->settings = NULL;
     prompt->cache = NULL;
     return 0;
 }
@@ -76,69 +77,133 @@ fail:
     return NULL;
 }
 
-/* The rule's name and lenience, and the sampling settings of both models. */
-static int rules_from(const char* rule, PyObject* sampling, PyObject* draft_sampling, PyObject* transform,
-                      sd_session_borrowed* borrowed, sd_session_arguments* a) {
-    sd_session_options* o = &a->options;
-    sd_status status = sd_rule_find(rule, &o->verify.rule);
-    if (status != SD_OK) {
-        sd_raise(status);
-        return -1;
+/* Move what is no argument of the session's own from a dict to a new one: settings that are given by name.
+ * NULL with an exception. */
+static PyObject* split(PyObject* own, const sd_field* fields, int n) {
+    PyObject *rest = PyDict_New(), *keys = rest ? PyDict_Keys(own) : NULL;
+    int result = keys ? 0 : -1;
+    for (Py_ssize_t i = 0; result == 0 && i < PyList_GET_SIZE(keys); i++) {
+        PyObject* key = PyList_GET_ITEM(keys, i);
+        int known = 0;
+        for (int j = 0; j < n && PyUnicode_CheckExact(key); j++)
+            known |= PyUnicode_CompareWithASCIIString(key, fields[j].name) == 0;
+        if (known) continue;
+        PyObject* value = PyDict_GetItemWithError(own, key);
+        result = value && PyDict_SetItem(rest, key, value) == 0 ? PyDict_DelItem(own, key) : -1;
     }
-    if (a->draft != NULL && draft_sampling == NULL) {
-        PyErr_SetString(PyExc_TypeError, "Session: draft_sampling is missing");
-        return -1;
+    Py_XDECREF(keys);
+    if (result < 0) Py_CLEAR(rest);
+    return rest;
+}
+
+/* The settings where none are named: those given by name in `rest`. Returns 0, or -1 with an exception. */
+static int usual_from(PyObject* rest, const sd_module_state* state, sd_session_borrowed* borrowed) {
+    PyObject* none = PyTuple_New(0);
+    PyObject* made = none ? PyObject_Call((PyObject*)state->settings_type, none, rest) : NULL;
+    Py_XDECREF(none);
+    borrowed->usual = (sd_settings_object*)made;
+    return made ? 0 : -1;
+}
+
+sd_slot sd_slot_with(sd_slot* slot, sd_settings_object* object, PyThreadState** saved_thread) {
+    sd_slot with = {.object = object,
+                    .settings = object->settings,
+                    .transform = {.function = object->transform, .saved_thread = saved_thread}};
+    if (object->transform != NULL) with.settings.verify.transform = sd_transform_of(&with.transform);
+    with.settings.verify.transform.context = &slot->transform;
+    return with;
+}
+
+void sd_slot_set(sd_slot* slot, const sd_slot* with) {
+    sd_settings_object* old = slot->object;
+    PyObject* exception = slot->transform.exception;
+    *slot = *with;
+    Py_INCREF((PyObject*)slot->object);
+    Py_XDECREF((PyObject*)old);
+    Py_XDECREF(exception);
+}
+
+/* The slots of the prompts, and of those to come. settings: NULL or None, for the usual ones, a Settings, or
+ * one for each prompt. Returns 0, or -1 with an exception. */
+static int slots_from(PyObject* settings, const sd_module_state* state, sd_session_borrowed* borrowed,
+                      sd_session_arguments* a) {
+    int given = settings != NULL && settings != Py_None;
+    PyObject* each = NULL;
+    if (given && !PyObject_TypeCheck(settings, state->settings_type)) {
+        each = sd_items_from(settings, "settings: expected Settings, or one for each prompt");
+        if (each == NULL) return -1;
+        if (PyTuple_GET_SIZE(each) != a->n_prompts) {
+            PyErr_Format(PyExc_ValueError, "%zd settings, expected one for each of %d prompts",
+                         PyTuple_GET_SIZE(each), a->n_prompts);
+            Py_DECREF(each);
+            return -1;
+        }
     }
-    if (sd_sampling_from(sampling, "sampling", &borrowed->sampling) < 0) return -1;
-    o->verify.sampling = &borrowed->sampling;
-    if (a->draft != NULL && sd_sampling_from(draft_sampling, "draft_sampling", &borrowed->draft_sampling) < 0)
-        return -1;
-    return sd_transform_from(transform, borrowed->saved_thread, &borrowed->transform, &o->verify.transform);
+    int n_slots = a->options.n_slots > a->n_prompts ? a->options.n_slots : a->n_prompts, result = 0;
+    if ((borrowed->slots = PyMem_Calloc((size_t)n_slots + 1, sizeof *borrowed->slots)) == NULL) {
+        PyErr_NoMemory();
+        result = -1;
+    } else {
+        borrowed->n_slots = n_slots;
+    }
+    for (int i = 0; i < a->n_prompts && result == 0; i++) {
+        PyObject* one = each ? PyTuple_GET_ITEM(each, i) : given ? settings : (PyObject*)borrowed->usual;
+        sd_settings_object* object = sd_settings_from(state, one);
+        if (object == NULL) {
+            result = -1;
+            break;
+        }
+        sd_slot* slot = &borrowed->slots[i];
+        const sd_slot with = sd_slot_with(slot, object, borrowed->saved_thread);
+        sd_slot_set(slot, &with);
+        a->prompts[i].settings = &slot->settings;
+    }
+    Py_XDECREF(each);
+    return result;
 }
 
 int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_state* state,
                               sd_session_borrowed* borrowed, sd_session_arguments* a) {
-    PyObject *target_argument, *prompts, *sampling, *seeds;
-    PyObject *draft_sampling = NULL, *transform = Py_None, *stop_ids = NULL, *adaptive = Py_None,
-             *sources = NULL;
-    const char *rule = "rejection", *law = NULL;
-    *a = (sd_session_arguments){.options = {.verify = {.lenience = 1.0}}};
+    PyObject *target_argument, *prompts, *seeds, *settings = NULL, *adaptive = Py_None, *sources = NULL;
+    *a = (sd_session_arguments){0};
     sd_session_options* o = &a->options;
     const sd_field fields[] = {
         {"gamma", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &o->gamma},
-        {"max_new_tokens", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &o->max_new_tokens},
-        {"sampling", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &sampling},
         {"seeds", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &seeds},
         {"n_threads", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &o->n_threads},
-        {"rule", SD_FIELD_WORD, SD_FIELD_OPTIONAL, &rule},
-        {"lenience", SD_FIELD_REAL, SD_FIELD_OPTIONAL, &o->verify.lenience},
-        {"draft_sampling", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &draft_sampling},
-        {"transform", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &transform},
+        {"settings", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &settings},
         {"keep_logits", SD_FIELD_FLAG, SD_FIELD_OPTIONAL, &a->keep_logits},
-        {"stop_ids", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &stop_ids},
+        {"n_slots", SD_FIELD_INTEGER, SD_FIELD_OPTIONAL, &o->n_slots},
         {"n_text", SD_FIELD_INTEGER, SD_FIELD_OPTIONAL, &o->n_text},
+        {"max_top", SD_FIELD_INTEGER, SD_FIELD_OPTIONAL, &o->n_top},
+        {"mixed", SD_FIELD_FLAG, SD_FIELD_OPTIONAL, &o->mixed},
         {"node_budget", SD_FIELD_INTEGER, SD_FIELD_OPTIONAL, &o->node_budget},
         {"adaptive_gamma", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &adaptive},
         {"sources", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &sources},
-        {"law", SD_FIELD_WORD, SD_FIELD_OPTIONAL, &law},
-        {"n_top", SD_FIELD_INTEGER, SD_FIELD_OPTIONAL, &o->laws.n_top},
     };
     if (!PyArg_ParseTuple(args, "OOO:Session", &target_argument, &a->draft, &prompts)) return -1;
     if ((a->own = kwargs ? PyDict_Copy(kwargs) : PyDict_New()) == NULL) return -1;
-    if (SD_FIELDS_FROM(a->own, "Session", fields) < 0) return -1;
+    PyObject* rest = split(a->own, fields, (int)(sizeof fields / sizeof *fields));
+    if (rest == NULL) return -1;
+    int result = SD_FIELDS_FROM(a->own, "Session", fields);
+    if (result == 0 && (settings == NULL || settings == Py_None)) {
+        result = usual_from(rest, state, borrowed);
+    } else if (result == 0 && PyDict_GET_SIZE(rest) > 0) {
+        PyErr_SetString(PyExc_TypeError, "Session: settings are given, expected no setting by name beside");
+        result = -1;
+    }
+    Py_DECREF(rest);
+    if (result < 0) return -1;
     sd_model_object* target = sd_model_from(state, target_argument, "target");
     if (target == NULL) return -1;
     o->target = target->model;
     if (a->draft == Py_None) a->draft = NULL;
-    if (rules_from(rule, sampling, draft_sampling, transform, borrowed, a) < 0) return -1;
-    sd_status status = law ? sd_token_law_find(law, &o->laws.law) : SD_OK;
-    if (status != SD_OK) {
-        sd_raise(status);
+    if (o->n_slots < 0 || o->n_slots > 1 << 20) {
+        PyErr_Format(PyExc_ValueError, "n_slots is %d, expected 0 to %d", o->n_slots, 1 << 20);
         return -1;
     }
     if ((a->prompts = prompts_from(prompts, seeds, sources, &a->n_prompts)) == NULL) return -1;
-    if (stop_ids != NULL && sd_ids_from(stop_ids, "stop_ids", &a->stop_ids, &o->n_stop_ids) < 0) return -1;
-    o->stop_ids = a->stop_ids;
+    if (slots_from(settings, state, borrowed, a) < 0) return -1;
     borrowed->is_adaptive = adaptive != Py_None;
     if (borrowed->is_adaptive) {
         if (sd_adaptive_gamma_from(state, adaptive, &borrowed->adaptive_gamma) < 0) return -1;
@@ -150,14 +215,20 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
 
 void sd_session_arguments_free(sd_session_arguments* a) {
     free_prompts(a->prompts, a->n_prompts);
-    PyMem_Free(a->stop_ids);
     Py_XDECREF(a->own);
 }
 
 void sd_session_borrowed_free(sd_session_borrowed* borrowed) {
-    sd_sampling_free(&borrowed->sampling);
-    sd_sampling_free(&borrowed->draft_sampling);
-    Py_CLEAR(borrowed->transform.function);
+    sd_slot* slots = borrowed->slots;
+    int n_slots = borrowed->n_slots;
+    borrowed->slots = NULL;
+    borrowed->n_slots = 0;
+    for (int i = 0; i < n_slots; i++) {
+        Py_XDECREF((PyObject*)slots[i].object);
+        Py_XDECREF(slots[i].transform.exception);
+    }
+    PyMem_Free(slots);
+    Py_CLEAR(borrowed->usual);
     Py_CLEAR(borrowed->target);
     Py_CLEAR(borrowed->draft_arguments);
 }
@@ -165,7 +236,11 @@ void sd_session_borrowed_free(sd_session_borrowed* borrowed) {
 int sd_session_borrowed_traverse(const sd_session_borrowed* borrowed, visitproc visit, void* arg) {
     Py_VISIT((PyObject*)borrowed->target);
     Py_VISIT(borrowed->draft_arguments);
-    Py_VISIT(borrowed->transform.function);
+    Py_VISIT((PyObject*)borrowed->usual);
+    for (int i = 0; i < borrowed->n_slots; i++) {
+        Py_VISIT((PyObject*)borrowed->slots[i].object);
+        Py_VISIT(borrowed->slots[i].transform.exception);
+    }
     return 0;
 }
 
@@ -174,19 +249,10 @@ int sd_session_make(const sd_session_arguments* a, const sd_module_state* state,
     const sd_session_options* o = &a->options;
     sd_drafter* drafter = NULL;
     sd_status status = sd_session_check(o, a->prompts, a->n_prompts);
-    int n_text = status == SD_OK ? sd_session_text_room(o, a->prompts, a->n_prompts) : 0;
     if (status == SD_OK && a->draft != NULL) {
         if ((borrowed->draft_arguments = PyList_New(0)) == NULL) return -1;
         borrowed->context = (sd_drafter_context){
-            .drafting = {.n_vocab = o->target->config.n_vocab,
-                         .sampling = &borrowed->draft_sampling,
-                         .rule = sd_rule_at(o->verify.rule, o->verify.sampling->temperature),
-                         .gamma = o->gamma,
-                         .n_sequences = a->n_prompts,
-                         .n_text = n_text,
-                         .n_threads = o->n_threads,
-                         .has_sources = o->target->encoder != NULL,
-                         .reading = sd_reading_of(&o->target->config)},
+            .drafting = sd_session_drafting(o, a->prompts, a->n_prompts),
             .state = state,
             .target = o->target,
             .saved_thread = borrowed->saved_thread,
@@ -200,10 +266,10 @@ int sd_session_make(const sd_session_arguments* a, const sd_module_state* state,
 }
 
 /* Make a drafter for one short text, and ask the rule about its trees. Returns 0, or -1 with an exception. */
-static int check_draft(PyObject* description, const sd_drafter_context* context) {
+static int check_draft(PyObject* description, const sd_drafter_context* context, sd_rule rule) {
     sd_drafter* drafter;
     if (sd_drafter_from(description, context, &drafter) < 0) return -1;
-    sd_status status = sd_rule_check_trees(context->drafting.rule, drafter->tree_kind, "verify");
+    sd_status status = sd_drafter_check_rule(drafter, rule, context->drafting.draws, "verify");
     drafter->free(drafter);
     if (status == SD_OK) return 0;
     sd_raise(status);
@@ -233,11 +299,16 @@ PyObject* sd_check_draft(PyObject* module, PyObject* args, PyObject* kwargs) {
         sd_raise(status);
         goto end;
     }
+    if ((status = sd_sampling_check(&sampling, target->model->config.n_vocab)) != SD_OK) {
+        sd_raise(status);
+        goto end;
+    }
+    rule = sd_rule_at(rule, temperature);
     PyThreadState* saved_thread; /* of a drafter that calls Python; here it never does */
     const sd_drafter_context context = {
         .drafting = {.n_vocab = target->model->config.n_vocab,
-                     .sampling = &sampling,
-                     .rule = sd_rule_at(rule, temperature),
+                     .draws = sampling.temperature > 0.0,
+                     .couples = rule == SD_RULE_COUPLED && sampling.temperature > 0.0,
                      .gamma = 1,
                      .n_sequences = 1,
                      .n_text = 1,
@@ -249,7 +320,7 @@ PyObject* sd_check_draft(PyObject* module, PyObject* args, PyObject* kwargs) {
         .saved_thread = &saved_thread,
         .arguments = arguments,
     };
-    if (check_draft(draft, &context) == 0) result = Py_NewRef(Py_None);
+    if (check_draft(draft, &context, rule) == 0) result = Py_NewRef(Py_None);
 end:
     sd_sampling_free(&sampling);
     Py_XDECREF(own);

@@ -6,6 +6,13 @@
 #include "session.h"
 #include "transform.h"
 
+/* A slot of a session: how its sequence is decoded. */
+typedef struct sd_slot {
+    sd_settings_object* object;    /* strong reference, or NULL: the slot is empty */
+    sd_settings settings;          /* of the sequence; borrows from the object, and from `transform` */
+    sd_python_transform transform; /* owns its exception */
+} sd_slot;
+
 /* What a session borrows as long as it lives. Its drafter borrows from `draft_arguments`, so the session is
  * freed first. */
 typedef struct sd_session_borrowed {
@@ -13,12 +20,18 @@ typedef struct sd_session_borrowed {
     sd_model_object* target;          /* strong reference */
     PyObject* draft_arguments;        /* strong reference to the list of drafters.h, or NULL */
     sd_drafter_context context;       /* what the drafter was made with; it borrows from here */
-    sd_sampling sampling;             /* of the target; its arrays are owned */
-    sd_sampling draft_sampling;       /* of the draft; its arrays are owned */
     sd_adaptive_gamma adaptive_gamma; /* of gamma="auto"; the session's own, it learns */
     int is_adaptive;
-    sd_python_transform transform; /* its function is a strong reference or NULL */
+    sd_settings_object* usual; /* strong reference: settings where none are named; NULL: there are none */
+    sd_slot* slots;            /* [n_slots] PyMem */
+    int n_slots;
 } sd_session_borrowed;
+
+/* What a slot would hold with other settings. */
+sd_slot sd_slot_with(sd_slot* slot, sd_settings_object* object, PyThreadState** saved_thread);
+
+/* Let the slot hold that; it takes a reference of its own to the settings. */
+void sd_slot_set(sd_slot* slot, const sd_slot* with);
 
 void sd_session_borrowed_free(sd_session_borrowed* borrowed);
 
@@ -32,7 +45,6 @@ typedef struct sd_session_arguments {
     PyObject* own;      /* the keyword arguments, a dict that no caller has; strong reference */
     sd_prompt* prompts; /* [n_prompts] owned */
     int n_prompts;
-    int32_t* stop_ids; /* owned */
     int keep_logits;
 } sd_session_arguments;
 
@@ -41,8 +53,8 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
                               sd_session_borrowed* borrowed, sd_session_arguments* arguments);
 void sd_session_arguments_free(sd_session_arguments* arguments);
 
-/* A prompt of ids, its seed, (seed, sequence), and the ids of its source; NULL or None: there is none. Its
- * arrays are the caller's, for sd_prompt_free. Returns 0, or -1 with an exception and nothing owned. */
+/* A prompt of ids, its seed, (seed, sequence), and the ids of its source; NULL or None: there is none. It has
+ * no settings. Its arrays are the caller's, for sd_prompt_free. Returns 0, or -1 with an exception and nothing owned. */
 int sd_prompt_from(PyObject* ids, PyObject* seed, PyObject* source, sd_prompt* prompt);
 void sd_prompt_free(const sd_prompt* prompt);
 

@@ -9,7 +9,7 @@
 typedef struct session_object {
     PyObject_HEAD sd_session* session; /* owned; NULL before __init__ and after close */
     sd_session_borrowed borrowed;      /* owned; what the session borrows */
-    int keep_logits, n_sequences;
+    int keep_logits;
     int keep_drafts; /* records say what nodes were drawn from: 0 but in tests (testing.h) */
     sd_exclusive exclusive;
 } session_object;
@@ -30,7 +30,6 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     if (sd_session_arguments_from(args, kwargs, state, &self->borrowed, &arguments) == 0) {
         result = sd_session_make(&arguments, state, &self->borrowed, &self->session);
         self->keep_logits = arguments.keep_logits;
-        self->n_sequences = arguments.n_prompts;
     }
     sd_session_arguments_free(&arguments);
     if (result < 0) sd_session_borrowed_free(&self->borrowed);
@@ -69,9 +68,41 @@ static PyObject* prefill(PyObject* base, PyObject* ignored) {
     return sd_exclusive_prefill(&self->exclusive, "session", read_slice, self->session);
 }
 
-/* Tokens of the accepted path, then the target's own. */
+static PyObject* prefill_slice(PyObject* base, PyObject* ignored) {
+    (void)ignored;
+    session_object* self = (session_object*)base;
+    int done = 0;
+    if (enter(self) < 0) return NULL;
+    sd_gil_release(&self->exclusive.saved_thread);
+    sd_status status = sd_session_prefill(self->session, &done);
+    sd_gil_take(&self->exclusive.saved_thread);
+    leave(self);
+    return status == SD_OK ? PyBool_FromLong(done) : sd_raise(status);
+}
+
+/* Why the sequence has failed in the round, an exception, or None. */
+static PyObject* error_of(session_object* self, const sd_record* record) {
+    if (record->status == SD_OK) return Py_NewRef(Py_None);
+    if (record->status != SD_ERR_CALLBACK) {
+        sd_raise(sd_fail(record->status, "%s", record->message));
+        return sd_take_exception();
+    }
+    sd_python_transform* transform = &self->borrowed.slots[record->sequence].transform;
+    PyObject* exception = transform->exception;
+    transform->exception = NULL;
+    return exception ? exception : Py_NewRef(Py_None);
+}
+
+/* Which drafter of several each guess is of, where the sequence has a prediction; else None. */
+static PyObject* origins_of(const sd_record* record) {
+    if (record->settings->n_prediction == 0) return Py_NewRef(Py_None);
+    return sd_list_of_ints(record->origins + 1, record->tree.n_nodes - 1);
+}
+
+/* Tokens of the accepted path, then the target's own; none of a sequence that has failed. */
 static PyObject* new_tokens(const sd_record* record) {
     const sd_verdict* v = &record->verdict;
+    if (record->status != SD_OK) return PyList_New(0);
     PyObject* list = PyList_New(v->n_path + 1);
     for (int i = 0; list != NULL && i <= v->n_path; i++) {
         PyObject* item = PyLong_FromLong(i < v->n_path ? record->tree.tokens[v->path[i]] : v->token);
@@ -85,7 +116,7 @@ static PyObject* new_tokens(const sd_record* record) {
 
 /* Logits that each new token was chosen from: after the root and after each accepted node. */
 static PyObject* new_logits(const session_object* self, const sd_record* record) {
-    if (!self->keep_logits) return Py_NewRef(Py_None);
+    if (!self->keep_logits || record->status != SD_OK) return Py_NewRef(Py_None);
     size_t n_vocab = (size_t)self->borrowed.target->model->config.n_vocab;
     ptrdiff_t stride;
     const float* logits = sd_session_logits(self->session, &stride);
@@ -108,9 +139,9 @@ static PyObject* copied(const char* dtype, const void* values, size_t size, Py_s
 }
 
 /* (ln p, top tokens, their ln p) of the new tokens; None unless asked for. */
-static PyObject* new_laws(const session_object* self, const sd_record* record) {
-    const sd_token_laws_options* o = sd_session_laws(self->session);
-    if (o->law == SD_LAW_NONE) return Py_NewRef(Py_None);
+static PyObject* new_laws(const sd_record* record) {
+    const sd_token_laws_options* o = &record->settings->laws;
+    if (record->status != SD_OK || o->law == SD_LAW_NONE) return Py_NewRef(Py_None);
     const sd_token_laws* laws = &record->laws;
     int n = record->verdict.n_path + 1;
     PyObject* log_probs = copied("float64", laws->log_probs, sizeof *laws->log_probs, n, -1);
@@ -123,25 +154,27 @@ static PyObject* new_laws(const session_object* self, const sd_record* record) {
     return tuple;
 }
 
-static PyObject* record_to_dict(const session_object* self, const sd_record* record) {
+static PyObject* record_to_dict(session_object* self, const sd_record* record) {
     const sd_verdict* v = &record->verdict;
     int n_drafted = record->tree.n_nodes - 1;
-    enum { N_PARTS = 7 };
+    enum { N_PARTS = 9 };
     PyObject* parts[N_PARTS] = {NULL};
     /* No part is made after one has failed: Python code must not run with an exception set. */
-    int complete =
-        (parts[0] = sd_list_of_ints(record->tree.tokens + 1, n_drafted)) != NULL &&
-        (parts[1] = sd_list_of_ints(record->tree.parents + 1, n_drafted)) != NULL &&
-        (parts[2] = sd_list_of_ints(v->path, v->n_path)) != NULL && (parts[3] = new_tokens(record)) != NULL &&
-        (parts[4] = sd_list_of_floats(v->betas, v->n_betas)) != NULL &&
-        (parts[5] = new_logits(self, record)) != NULL && (parts[6] = new_laws(self, record)) != NULL;
+    int complete = (parts[0] = sd_list_of_ints(record->tree.tokens + 1, n_drafted)) != NULL &&
+                   (parts[1] = sd_list_of_ints(record->tree.parents + 1, n_drafted)) != NULL &&
+                   (parts[2] = sd_list_of_ints(v->path, v->n_path)) != NULL &&
+                   (parts[3] = new_tokens(record)) != NULL &&
+                   (parts[4] = sd_list_of_floats(v->betas, v->n_betas)) != NULL &&
+                   (parts[5] = new_logits(self, record)) != NULL && (parts[6] = new_laws(record)) != NULL &&
+                   (parts[7] = origins_of(record)) != NULL && (parts[8] = error_of(self, record)) != NULL;
     PyObject* dict =
-        complete ? Py_BuildValue("{sisisOsOsOsOsOsOsOsdsdsdsd}", "sequence", record->sequence, "n_rows",
-                                 record->n_rows, "drafted", parts[0], "parents", parts[1], "accepted",
-                                 parts[2], "tokens", parts[3], "betas", parts[4], "logits", parts[5], "laws",
-                                 parts[6], "experts", record->experts, "draft_s", record->draft_s, "verify_s",
-                                 record->verify_s, "other_s", record->other_s)
-                 : NULL;
+        complete
+            ? Py_BuildValue("{sisisOsOsOsOsOsOsOsOsOsdsdsdsd}", "sequence", record->sequence, "n_rows",
+                            record->n_rows, "drafted", parts[0], "parents", parts[1], "accepted", parts[2],
+                            "tokens", parts[3], "betas", parts[4], "logits", parts[5], "laws", parts[6],
+                            "origins", parts[7], "error", parts[8], "experts", record->experts, "draft_s",
+                            record->draft_s, "verify_s", record->verify_s, "other_s", record->other_s)
+            : NULL;
     for (int i = 0; i < N_PARTS; i++) Py_XDECREF(parts[i]);
 #ifdef SPECDEC_TESTING
     int n_vocab = self->borrowed.target->model->config.n_vocab;
@@ -155,9 +188,10 @@ static PyObject* record_to_dict(const session_object* self, const sd_record* rec
 static int gammas_from(const session_object* self, PyObject* list, int32_t** gammas) {
     int n;
     if (sd_ids_from(list, "gammas", gammas, &n) < 0) return -1;
-    sd_status status = n == self->n_sequences ? SD_OK
-                                              : sd_fail(SD_ERR_SHAPE, "gammas has %d entries, expected %d", n,
-                                                        self->n_sequences);
+    sd_status status =
+        n == self->borrowed.n_slots
+            ? SD_OK
+            : sd_fail(SD_ERR_SHAPE, "gammas has %d entries, expected %d", n, self->borrowed.n_slots);
     for (int i = 0; i < n && status == SD_OK; i++) status = sd_gamma_check((*gammas)[i]);
     if (status == SD_OK) return 0;
     PyMem_Free(*gammas);
@@ -213,20 +247,38 @@ static PyObject* finish(PyObject* base, PyObject* argument) {
     return status == SD_OK ? Py_NewRef(Py_None) : sd_raise(status);
 }
 
+/* The rest of `replace`, in an entered session. */
+static PyObject* replace_in(session_object* self, int sequence, sd_prompt* prompt, PyObject* argument) {
+    sd_session_borrowed* b = &self->borrowed;
+    if (argument == Py_None) argument = b->usual ? (PyObject*)b->usual : Py_None;
+    sd_settings_object* settings =
+        sd_settings_from(PyType_GetModuleState(Py_TYPE((PyObject*)self)), argument);
+    if (settings == NULL) return NULL;
+    sd_slot spare = {0};
+    sd_slot* slot =
+        sequence >= 0 && sequence < b->n_slots ? &b->slots[sequence] : &spare; /* the core refuses */
+    const sd_slot with = sd_slot_with(slot, settings, b->saved_thread);
+    prompt->settings = &with.settings;
+    sd_status status = sd_session_replace(self->session, sequence, prompt);
+    if (status != SD_OK) return sd_raise(status);
+    sd_slot_set(slot, &with);
+    return Py_NewRef(Py_None);
+}
+
 static PyObject* replace(PyObject* base, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"", "", "", "source", NULL};
+    static char* names[] = {"", "", "", "source", "settings", NULL};
     session_object* self = (session_object*)base;
     int sequence;
-    PyObject *ids, *seed, *source = NULL;
+    PyObject *ids, *seed, *source = NULL, *argument = Py_None;
     sd_prompt prompt;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iOO|$O", names, &sequence, &ids, &seed, &source))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iOO|$OO", names, &sequence, &ids, &seed, &source,
+                                     &argument))
         return NULL;
     if (sd_prompt_from(ids, seed, source, &prompt) < 0) return NULL;
     PyObject* result = NULL;
     if (enter(self) == 0) {
-        sd_status status = sd_session_replace(self->session, sequence, &prompt);
+        result = replace_in(self, sequence, &prompt, argument);
         leave(self);
-        result = status == SD_OK ? Py_NewRef(Py_None) : sd_raise(status);
     }
     sd_prompt_free(&prompt);
     return result;
@@ -343,13 +395,15 @@ static PyGetSetDef properties[] = {
 
 static PyMethodDef methods[] = {
     {"prefill", prefill, METH_NOARGS, "prefill($self, /)\n--\n\nRead the prompts; return seconds."},
+    {"prefill_slice", prefill_slice, METH_NOARGS,
+     "prefill_slice($self, /)\n--\n\nRead one slice of the prompts; return whether all are in."},
     {"round", (PyCFunction)(void (*)(void))round_, METH_VARARGS | METH_KEYWORDS,
      "round($self, seconds=0.0, *, until_end=False, gammas=None)\n--\n\nRounds for every unfinished "
      "sequence: one, and more within `seconds`."},
     {"finish", finish, METH_O, "finish($self, sequence, /)\n--\n\nTake no more rounds for this sequence."},
     {"replace", (PyCFunction)(void (*)(void))replace, METH_VARARGS | METH_KEYWORDS,
-     "replace($self, sequence, prompt, seed, /, *, source=None)\n--\n\nGive a finished sequence's batch slot "
-     "to another prompt."},
+     "replace($self, sequence, prompt, seed, /, *, source=None, settings=None)\n--\n\nGive a finished "
+     "sequence's batch slot, or an empty one, to another prompt."},
     {"swap", swap, METH_VARARGS,
      "swap($self, corrections, draft, /)\n--\n\nLet another draft take the place of the one that is watched "
      "with `corrections`."},

@@ -57,19 +57,11 @@ static sd_status apply(void* context, const int32_t* tokens, int n_tokens, doubl
     Py_XDECREF(array);
     Py_XDECREF(list);
     Py_XDECREF(returned);
+    if (result < 0) Py_XSETREF(self->exception, sd_take_exception());
     sd_gil_release(self->saved_thread);
     return result < 0 ? SD_ERR_CALLBACK : SD_OK;
 }
 
-int sd_transform_from(PyObject* function, PyThreadState** saved_thread, sd_python_transform* python,
-                      sd_transform* transform) {
-    if (function == Py_None) return 0;
-    if (!PyCallable_Check(function)) {
-        PyErr_SetString(PyExc_TypeError, "transform: expected a function of (probs, tokens)");
-        return -1;
-    }
-    python->function = Py_NewRef(function);
-    python->saved_thread = saved_thread;
-    *transform = (sd_transform){apply, python};
-    return 0;
+sd_transform sd_transform_of(sd_python_transform* python) {
+    return python->function == NULL ? (sd_transform){0} : (sd_transform){apply, python};
 }

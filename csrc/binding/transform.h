@@ -1,19 +1,20 @@
-/* A Python function as the transform of a session. */
+/* A Python function as the transform of a sequence. */
 #ifndef SD_TRANSFORM_H
 #define SD_TRANSFORM_H
 
 #include "convert.h"
 #include "verifier.h"
 
+/* Stays where it is as long as the sequence. */
 typedef struct sd_python_transform {
-    PyObject* function; /* strong reference, or NULL */
+    PyObject* function;  /* borrowed; NULL: there is none */
+    PyObject* exception; /* strong reference to what the function has raised, or NULL */
     PyThreadState**
         saved_thread; /* of the thread that is in the core without the GIL (exclusive.h); borrowed */
 } sd_python_transform;
 
-/* A function probs, tokens → probs, or None. `python` must outlive the session that takes `transform`;
- * the caller releases its reference. Returns 0, or -1 with an exception. */
-int sd_transform_from(PyObject* function, PyThreadState** saved_thread, sd_python_transform* python,
-                      sd_transform* transform);
+/* What the core calls; its context is `python`. Where the function raises, the exception is kept there, and no
+ * exception is set: other sequences go on. */
+sd_transform sd_transform_of(sd_python_transform* python);
 
 #endif

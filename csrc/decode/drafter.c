@@ -1,8 +1,8 @@
 #include "drafter.h"
 
-sd_status sd_drafting_check(const sd_drafting* d) {
-    sd_status status = sd_gamma_check(d->gamma);
-    return status == SD_OK ? sd_sampling_check(d->sampling, d->n_vocab) : status;
+sd_status sd_drafter_check_rule(const sd_drafter* d, sd_rule rule, int draws, const char* argument) {
+    sd_tree_kind kind = d->tree_kind == SD_TREE_DRAWS && !draws ? SD_TREE_ANY : d->tree_kind;
+    return sd_rule_check_trees(rule, kind, argument);
 }
 
 sd_status sd_drafter_made(sd_drafter* made, sd_status status, sd_drafter** drafter) {

@@ -19,10 +19,10 @@ typedef struct sd_drafter sd_drafter;
 typedef struct sd_drafting {
     /* Tokens of the target's vocabulary, and so of every draft's. */
     int n_vocab;
-    /* Of the draft. Borrowed; must outlive the drafter. */
-    const sd_sampling* sampling;
-    /* The rule that judges the guesses. */
-    sd_rule rule;
+    /* Some sequence may have guesses drawn: its draft's temperature is above 0. */
+    int draws;
+    /* Some sequence may be judged by SD_RULE_COUPLED, while guesses are drawn. */
+    int couples;
     /* Most guesses of a round. */
     int gamma;
     int n_sequences;
@@ -35,21 +35,13 @@ typedef struct sd_drafting {
     sd_shared_reading reading;
 } sd_drafting;
 
-/* Check gamma and the sampling settings. */
-sd_status sd_drafting_check(const sd_drafting* drafting);
-
-/* Is every guess that is drawn with these sampling settings a point mass? */
-static inline int sd_drafting_points(const sd_drafting* drafting) {
-    return drafting->sampling->temperature == 0.0;
-}
-
 /* Operations that a method has no use for are NULL; propose and free are not.
  *
  * Before a sequence is proposed for, begin is called with its prompt, and then read until all prompts are in.
  * A drafter that wraps others passes both calls on to all of them. */
 struct sd_drafter {
-    /* Of its proposals; the session's rule must judge this kind (verify.h). With SD_TREE_UNKNOWN propose
-     * fails for a tree that the rule cannot judge. */
+    /* Of its proposals; the rule of each sequence must judge this kind (sd_drafter_check_rule). With
+     * SD_TREE_UNKNOWN propose fails for a tree that the rule cannot judge. */
     sd_tree_kind tree_kind;
     int points; /* every guess is a point mass: drawn_from of a proposal needs no weights */
     /* What it reads of the target's hidden states: the caches of proposals keep these. */
@@ -92,6 +84,10 @@ struct sd_drafter {
     sd_status (*commit)(sd_drafter* self, int sequence, const int32_t* tokens, int n_tokens);
     void (*free)(sd_drafter* self);
 };
+
+/* Can the rule of a sequence judge a drafter's trees? Where the draft's temperature is 0 siblings are no
+ * independent draws. `argument` is as in sd_rule_check_trees. */
+sd_status sd_drafter_check_rule(const sd_drafter* drafter, sd_rule rule, int draws, const char* argument);
 
 /* Tokens of prompts that a drafter without a model reads in one call of read: some milliseconds. */
 #define SD_READ_SLICE 8192

@@ -36,6 +36,7 @@ int sd_proposal_add(sd_proposal* p, int parent, int32_t token, double confidence
     p->tree.tokens[node] = token;
     p->tree.parents[node] = parent;
     p->depths[node] = p->depths[parent] + 1;
+    if (p->origins != NULL) p->origins[node] = p->origin;
     if (p->policy != NULL) {
         p->confidences[node] = confidence;
         confidence = sd_acceptance_chance(&p->policy->acceptance, confidence, p->depths[node]);

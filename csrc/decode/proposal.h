@@ -8,6 +8,9 @@
 
 typedef struct sd_drafter_policy sd_drafter_policy; /* drafter_policy.h */
 
+/* All drafters of several may draft. */
+#define SD_EVERY_DRAFTER UINT64_MAX
+
 /* One sequence's part of a round. */
 typedef struct sd_proposal {
     /* Index in the session. */
@@ -15,6 +18,15 @@ typedef struct sd_proposal {
     /* [n_text] tokens so far; text[n_text - 1] is the root. Borrowed. */
     const int32_t* text;
     int n_text;
+    /* Tokens of the prompt; those behind it are new. */
+    int n_prompt;
+    /* The settings of whatever drafts for this sequence. Borrowed. */
+    const sd_sampling* sampling;
+    /* The rule that judges the guesses. SD_RULE_COUPLED: guesses are drawn with its noise. */
+    sd_rule rule;
+    /* Bit i: the drafter with index i of several may draft (ensemble_drafter.h); the 64th and all behind it may
+     * in any case. */
+    uint64_t drafters;
     /* Most guesses, ≥ 0. */
     int budget;
     /* Most guesses in a row: the text must not pass its length. */
@@ -36,6 +48,10 @@ typedef struct sd_proposal {
     double* path_prob;
     /* [budget + 1] out, with a policy only: the confidence that sd_proposal_add was given. */
     double* confidences;
+    /* [budget + 1] out: which drafter of several a node is of; NULL: nobody asks. */
+    int32_t* origins;
+    /* Which of several drafters sd_proposal_add adds for. */
+    int origin;
     /* Out: depth of the last guess that sd_proposal_worth_verifying refused; 0: none. */
     int rejected_at;
     /* Out: confidence of the guess at rejected_at. */

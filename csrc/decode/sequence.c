@@ -22,22 +22,27 @@ sd_status sd_prompt_check(const sd_prompt* prompt, int index, const sd_model* mo
         if (prompt->tokens[i] < 0 || prompt->tokens[i] >= n_vocab)
             return sd_fail(SD_ERR_VALUE, "prompt %d: token %d is %d, expected 0 to %d", index, i,
                            (int)prompt->tokens[i], n_vocab - 1);
-    return check_source(prompt, index, model);
+    sd_status status = check_source(prompt, index, model);
+    return status == SD_OK ? sd_settings_check(prompt->settings, n_vocab) : status;
 }
 
 void sd_sequence_begin(sd_sequence* q, const sd_prompt* prompt, int max_text) {
     memcpy(q->text, prompt->tokens, (size_t)prompt->n * sizeof *q->text);
     if (prompt->n_source > 0) memcpy(q->source, prompt->source, (size_t)prompt->n_source * sizeof *q->source);
     *q = (sd_sequence){.text = q->text,
+                       .n_prompt = prompt->n,
                        .n_text = prompt->n,
                        .max_text = max_text,
+                       .settings = *prompt->settings,
                        .stream = prompt->stream,
                        .source = q->source,
                        .n_source = prompt->n_source};
+    const sd_verifier_options* verify = &prompt->settings->verify;
+    q->settings.verify.rule = sd_rule_at(verify->rule, verify->sampling->temperature);
 }
 
-void sd_sequence_append(sd_sequence* q, int32_t token, const int32_t* stop_ids, int n_stop_ids) {
+void sd_sequence_append(sd_sequence* q, int32_t token) {
     q->text[q->n_text++] = token;
     q->finished |= q->n_text >= q->max_text;
-    for (int i = 0; i < n_stop_ids; i++) q->finished |= token == stop_ids[i];
+    for (int i = 0; i < q->settings.n_stop_ids; i++) q->finished |= token == q->settings.stop_ids[i];
 }

@@ -4,11 +4,14 @@
 
 #include "cache.h"
 #include "rng.h"
+#include "settings.h"
 
 typedef struct sd_prompt {
     const int32_t* tokens; /* [n] borrowed for the call */
     int n;                 /* ≥ 1 and below the target's context */
     sd_stream stream;      /* random numbers of this sequence */
+    /* How its text is decoded: copied, but what the settings point to must outlive the sequence. */
+    const sd_settings* settings;
     /* [n_source] what a model with an encoder reads beside the tokens, borrowed for the call; NULL: there is
      * none. */
     const int32_t* source;
@@ -18,26 +21,35 @@ typedef struct sd_prompt {
     const sd_cache* cache;
 } sd_prompt;
 
-/* Is it one that a model can go on with? `index` is its name in the message. */
+/* Is it one that a model can go on with, by its settings? `index` is its name in the message. */
 sd_status sd_prompt_check(const sd_prompt* prompt, int index, const sd_model* model);
 
 typedef struct sd_sequence {
     int32_t* text;   /* prompt and new tokens; room for max_text; owned by the session's arena */
-    int n_text;      /* tokens so far, ≥ 1 */
+    int n_prompt;    /* tokens of the prompt */
+    int n_text;      /* tokens so far, ≥ 1; 0: there has been no text yet */
     int max_text;    /* the text ends when it has as many */
     int draft_begun; /* the drafter has been told of the prompt */
+    int ready;       /* the prompt is in, also in the drafter */
     int drafts;      /* it may guess in this round */
     int finished;
+    char message[SD_MESSAGE_SIZE]; /* why it failed, if it did */
+    sd_settings settings;
     sd_stream stream;
     /* [n_source] with room for the longest; owned by the session's arena; NULL: there is none. */
     int32_t* source;
     int n_source;
 } sd_sequence;
 
+/* May anything draft for it? */
+static inline int sd_sequence_is_drafted(const sd_sequence* sequence) {
+    return sequence->settings.gamma > 0 && sequence->settings.drafters != 0;
+}
+
 /* Begin with a prompt, in a text of max_text tokens at most. */
 void sd_sequence_begin(sd_sequence* sequence, const sd_prompt* prompt, int max_text);
 
-/* Append a new token; the text ends at its length, and with one of stop_ids [n_stop_ids]. */
-void sd_sequence_append(sd_sequence* sequence, int32_t token, const int32_t* stop_ids, int n_stop_ids);
+/* Append a new token; the text ends at its length, and with one of its stop ids. */
+void sd_sequence_append(sd_sequence* sequence, int32_t token);
 
 #endif

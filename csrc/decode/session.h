@@ -1,7 +1,8 @@
 /* A session: the rounds of one batch of sequences over one target and one drafter.
  *
- * Each sequence has a batch slot: when its text has ended, another prompt may take the slot. The beginnings
- * that prompts share are computed once. */
+ * Each sequence has a batch slot: when its text has ended, another prompt may take the slot, with its own
+ * settings. Slots may be empty, and texts go on between the slices in which a new prompt is read. The
+ * beginnings that prompts share are computed once. */
 #ifndef SD_SESSION_H
 #define SD_SESSION_H
 
@@ -14,23 +15,20 @@
 typedef struct sd_session_options {
     /* Borrowed; must outlive the session. */
     const sd_model* target;
-    /* Most guesses of a sequence in a round, ≥ 0. */
+    /* Most guesses of any sequence in a round, ≥ 0. */
     int gamma;
-    /* Of each sequence, ≥ 1. */
-    int max_new_tokens;
+    /* Slots, those of the first prompts among them; 0: one for each of these. */
+    int n_slots;
     /* Room for texts, in tokens, where prompts of sd_session_replace need more than the first prompts; 0: the
      * room that the first prompts need. */
     int n_text;
     /* Most rows of the target in a round, of all sequences together; each sequence gets one for its root. 0:
      * no limit but gamma. */
     int node_budget;
-    /* How the target judges guesses. The session makes of its rule what sd_rule_at says. */
-    sd_verifier_options verify;
-    /* What records say of each new token. */
-    sd_token_laws_options laws;
-    /* [n_stop_ids] a sequence ends with the round that gives one; borrowed while the session is created. */
-    const int32_t* stop_ids;
-    int n_stop_ids;
+    /* Most probable tokens that a sequence may ask for, where later ones ask for more than the first. */
+    int n_top;
+    /* 1: a later sequence may let the draft draw guesses, or couple draws, where none of the first does. */
+    int mixed;
     int n_threads;
     /* gamma="auto": chooses the guesses of each round, up to gamma, and learns. Borrowed; must outlive the
      * session. NULL: gamma guesses in each round. */
@@ -40,6 +38,13 @@ typedef struct sd_session_options {
 /* What one round did for one sequence. Valid until the next call. */
 typedef struct sd_record {
     int sequence;
+    /* Its settings; borrowed. */
+    const sd_settings* settings;
+    /* Other than SD_OK: the sequence has failed in this round, by its own settings or numbers, and has ended.
+     * It has no new tokens then. */
+    sd_status status;
+    /* What has failed; borrowed until the slot has another prompt. */
+    const char* message;
     /* The drafter's guesses; borrowed. */
     sd_tree tree;
     /* Borrowed. */
@@ -52,6 +57,9 @@ typedef struct sd_record {
     int first_row;
     /* [tree.n_nodes] the row of each node (tree.h); borrowed. */
     int32_t* node_rows;
+    /* [tree.n_nodes] which drafter of several a node is of; borrowed. Set where the sequence has a
+     * prediction. */
+    int32_t* origins;
     /* Rows that the target was run on, riders too. */
     int n_rows;
     /* Experts that a layer with experts has read for the whole batch, on average; 0 without such layers. */
@@ -67,31 +75,30 @@ typedef struct sd_session sd_session;
  * the session. */
 sd_status sd_session_check(const sd_session_options* options, const sd_prompt* prompts, int n);
 
-/* Tokens that the longest text of a session for n prompts may have: the `n_text` of drafters. */
-int sd_session_text_room(const sd_session_options* options, const sd_prompt* prompts, int n);
+/* What the drafter of a session for n prompts is told; they have been checked. */
+sd_drafting sd_session_drafting(const sd_session_options* options, const sd_prompt* prompts, int n);
 
-/* Create a session for n prompts. The session owns `drafter` (NULL: plain decoding) from the call
- * on, also when the call fails. */
+/* Create a session for n prompts, ≥ 0; what the prompts' settings point to must outlive their sequences. The
+ * session owns `drafter` (NULL: plain decoding) from the call on, also when the call fails. */
 sd_status sd_session_create(const sd_session_options* options, const sd_prompt* prompts, int n,
                             sd_drafter* drafter, sd_session** session);
 void sd_session_free(sd_session* session);
 
-/* Run one slice of the prompts; *done is set when all prompts are in. Must come before the rounds, and
- * again after a prompt was replaced. */
+/* Read one slice of prompts, with the target or with what drafts; *done is set when all prompts are in. A
+ * sequence takes rounds when its own prompt is in; they may come between slices. */
 sd_status sd_session_prefill(sd_session* session, int* done);
 
-/* Rounds for every unfinished sequence: draft, verify, commit. Runs one round, then more until `seconds` have
- * passed: several rounds in a call spread the cost of returning to Python. If a later round of the call fails
- * because of the numbers of a model or a setting, the call returns the records of the rounds before, and the
- * next call returns the error. SD_ERR_CALLBACK is returned at once; the records of its call are lost. With
- * `until_end` the call stops after a round in which a sequence ends. gammas [n prompts] limits the guesses of
- * each sequence; NULL: the options' gamma is the only limit. */
+/* Rounds for every unfinished sequence whose prompt is in: draft, verify, commit. Runs one round, then more
+ * until `seconds` have passed: several rounds in a call spread the cost of returning to Python. If a later
+ * round of the call fails because of the numbers of a model, the call returns the records of the rounds
+ * before, and the next call returns the error. SD_ERR_CALLBACK, of a drafter, and SD_ERR_INTERRUPTED are
+ * returned at once; the records of the call are lost. A sequence that cannot be verified, by its own settings,
+ * transform or numbers, ends alone: its record says why. With `until_end` the call stops after a round in
+ * which a sequence ends. gammas [slots] limits the guesses of each sequence further; NULL: it does not. */
 sd_status sd_session_rounds(sd_session* session, double seconds, int until_end, const int32_t* gammas);
 
 /* Records of the last call's rounds [*n], each round's in the order of sequences; borrowed. */
 const sd_record* sd_session_records(const sd_session* session, int* n);
-/* What records say of each new token; borrowed. */
-const sd_token_laws_options* sd_session_laws(const sd_session* session);
 
 /* Logits of the last round [rows, stride] f32; borrowed. */
 const float* sd_session_logits(const sd_session* session, ptrdiff_t* stride);
@@ -114,10 +121,11 @@ sd_drafter* sd_session_drafter(const sd_session* session);
  * Nothing else has changed if this fails. */
 sd_status sd_session_tell(sd_session* session, sd_drafter* drafter);
 
-/* Take no more rounds for a sequence. */
+/* Take no more rounds for a sequence, and read no more of its prompt. */
 sd_status sd_session_finish(sd_session* session, int sequence);
 
-/* Give the batch slot of a finished sequence to another prompt, whose text must fit. Nothing is allocated. */
+/* Give the batch slot of a finished sequence, or an empty one, to another prompt, whose text and settings must
+ * fit. Nothing is allocated. What the settings of the sequence before point to is no longer needed. */
 sd_status sd_session_replace(sd_session* session, int sequence, const sd_prompt* prompt);
 
 #endif

@@ -12,11 +12,11 @@ sd_status sd_token_law_find(const char* name, sd_token_law* law) {
     return sd_fail(SD_ERR_VALUE, "the law is '%s', expected model or sampling", name);
 }
 
-sd_token_laws sd_token_laws_take(sd_arena* arena, const sd_token_laws_options* o, int n_tokens) {
-    size_t n = o->law == SD_LAW_NONE ? 0 : (size_t)n_tokens, n_top = (size_t)o->n_top;
+sd_token_laws sd_token_laws_take(sd_arena* arena, int n_tokens, int n_top) {
+    size_t n = (size_t)n_tokens, top = (size_t)n_top;
     sd_token_laws laws = {.log_probs = sd_arena_take(arena, n, sizeof *laws.log_probs)};
-    laws.top_tokens = sd_arena_take(arena, n, n_top * sizeof *laws.top_tokens);
-    laws.top_log_probs = sd_arena_take(arena, n, n_top * sizeof *laws.top_log_probs);
+    laws.top_tokens = sd_arena_take(arena, n, top * sizeof *laws.top_tokens);
+    laws.top_log_probs = sd_arena_take(arena, n, top * sizeof *laws.top_log_probs);
     return laws;
 }
 

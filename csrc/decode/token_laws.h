@@ -22,7 +22,7 @@ typedef struct sd_token_laws_options {
 sd_status sd_token_law_find(const char* name, sd_token_law* law);
 
 /* Of the tokens of a round, those of the accepted path and the target's own. Arrays belong to the arena that
- * they were taken from, and are empty where nothing is asked. */
+ * they were taken from, with room for what may be asked. */
 typedef struct sd_token_laws {
     double* log_probs;     /* [n_tokens] */
     int32_t* top_tokens;   /* [n_tokens, n_top] the best first, of equal ones the lower; -1 behind the last
@@ -30,8 +30,9 @@ typedef struct sd_token_laws {
     double* top_log_probs; /* [n_tokens, n_top] */
 } sd_token_laws;
 
-/* Take room for n_tokens from the arena (which may be counting). */
-sd_token_laws sd_token_laws_take(sd_arena* arena, const sd_token_laws_options* options, int n_tokens);
+/* Take room for n_tokens, and for n_top most probable tokens in the place of each, from the arena (which may be
+ * counting). */
+sd_token_laws sd_token_laws_take(sd_arena* arena, int n_tokens, int n_top);
 
 /* Fill the laws of a verdict on what was asked of the verifier. With SD_LAW_SAMPLING a transform is called
  * once more for each token. */

@@ -1,5 +1,6 @@
 #include "verifier.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "interrupt.h"
@@ -13,7 +14,7 @@ void sd_verifier_take(sd_verifier* v, sd_arena* arena, int max_nodes, int n_text
     v->scratch = sd_arena_take(arena, 2 * n_vocab, sizeof *v->scratch);
     v->residual = sd_arena_take(arena, 2 * n_vocab, sizeof *v->residual);
     v->noise = sd_arena_take(arena, n_vocab, sizeof *v->noise);
-    v->adjusted = sd_arena_take(arena, n_vocab, sizeof *v->adjusted);
+    v->adjustment = sd_adjustment_take(arena, v->n_vocab);
     v->target.weights = sd_arena_take(arena, n_vocab, sizeof *v->target.weights);
 }
 
@@ -39,22 +40,32 @@ static sd_status transform(const question* q, int node) {
     memcpy(v->tokens, q->asked->text, (size_t)n_text * sizeof *v->tokens);
     for (int i = node, at = n_tokens; i > 0; i = tree->parents[i]) v->tokens[--at] = tree->tokens[i];
     for (int i = 0; i < v->n_vocab; i++) d->weights[i] = sd_prob(d, i);
-    sd_status status = v->options->transform.apply(v->options->transform.context, v->tokens, n_tokens,
-                                                   d->weights, v->n_vocab);
+    const sd_verifier_options* o = q->asked->options;
+    sd_status status = o->transform.apply(o->transform.context, v->tokens, n_tokens, d->weights, v->n_vocab);
     if (status != SD_OK) return status;
     d->point = -1;
     d->mass = sd_kernels_get()->mass(v->n_vocab, d->weights);
     d->factor = 1.0 / d->mass;
-    if (v->options->sampling->temperature == 0.0) d->point = sd_most_probable(d, v->n_vocab);
+    if (o->sampling->temperature == 0.0) d->point = sd_most_probable(d, v->n_vocab);
     return SD_OK;
 }
 
-/* The model's logits are finite; after penalty and bias their maximum is not. */
-static sd_status fail_in_settings(const sd_verifier* v, const float* adjusted) {
-    int32_t best = sd_kernels_get()->argmax(v->n_vocab, adjusted);
-    const char* names = v->options->sampling->repetition_penalty == 1.0 ? "logit_bias"
-                        : v->options->sampling->n_biased == 0           ? "repetition_penalty"
-                                                                        : "repetition_penalty and logit_bias";
+/* The model's logits are finite; after penalties and bias their maximum is not. */
+static sd_status fail_in_settings(const sd_sampling* s, int n_vocab, const float* adjusted) {
+    const struct {
+        const char* name;
+        int used;
+    } settings[] = {{"repetition_penalty", s->repetition_penalty != 1.0},
+                    {"presence_penalty", s->presence_penalty != 0.0},
+                    {"frequency_penalty", s->frequency_penalty != 0.0},
+                    {"logit_bias", s->n_biased > 0}};
+    char names[SD_MESSAGE_SIZE] = "";
+    size_t length = 0;
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+        if (settings[i].used)
+            length += (size_t)snprintf(names + length, sizeof names - length, "%s%s",
+                                       length > 0 ? " and " : "", settings[i].name);
+    int32_t best = sd_kernels_get()->argmax(n_vocab, adjusted);
     if (adjusted[best] < 0.0f) return sd_fail(SD_ERR_SETTING, "%s: no token is left to choose from", names);
     return sd_fail(SD_ERR_SETTING, "%s: the logit of token %d becomes infinite; expected smaller changes",
                    names, (int)best);
@@ -67,12 +78,13 @@ static sd_status distribute(const question* q, int node) {
     int row = asked->node_rows[node];
     sd_status status = sd_forward_check(asked->forward, asked->first_row + row, 1);
     if (status != SD_OK) return status;
-    const float* logits =
-        sd_logits_adjust(v->options->sampling, v->n_vocab, asked->logits + row * asked->stride, asked->text,
-                         asked->n_text, asked->tree, node, v->adjusted);
-    if (!sd_standardise(v->options->sampling, v->n_vocab, logits, v->scratch, &v->target))
-        return fail_in_settings(v, logits);
-    return v->options->transform.apply ? transform(q, node) : SD_OK;
+    const sd_sampling* sampling = asked->options->sampling;
+    const sd_history history = {asked->text, asked->n_text, asked->n_prompt, asked->tree};
+    const float* logits = sd_logits_adjust(sampling, v->n_vocab, asked->logits + row * asked->stride,
+                                           &history, node, &v->adjustment);
+    if (!sd_standardise(sampling, v->n_vocab, logits, v->scratch, &v->target))
+        return fail_in_settings(sampling, v->n_vocab, logits);
+    return asked->options->transform.apply ? transform(q, node) : SD_OK;
 }
 
 sd_status sd_verifier_distribute(sd_verifier* v, const sd_verification* asked, int node,
@@ -107,8 +119,8 @@ sd_status sd_verifier_run(sd_verifier* v, const sd_verification* asked, sd_verdi
         v->uniforms[i] = sd_uniform(asked->stream, position, SD_DRAW_ACCEPT, (uint32_t)i);
     v->uniforms[n_nodes] = sd_uniform(asked->stream, position, SD_DRAW_SAMPLE, 0);
     question q = {v, asked, SD_OK};
-    const sd_question question = {.rule = v->options->rule,
-                                  .lenience = v->options->lenience,
+    const sd_question question = {.rule = asked->options->rule,
+                                  .lenience = asked->options->lenience,
                                   .tree = asked->tree,
                                   .n_vocab = v->n_vocab,
                                   .target_after = target_after,

@@ -13,12 +13,12 @@ typedef struct sd_transform {
     /* probs [n_vocab] of the token after tokens [n_tokens] are changed in place and stay a distribution
      * up to a factor, whose argmax is taken at temperature 0. NULL: there is none. */
     sd_status (*apply)(void* context, const int32_t* tokens, int n_tokens, double* probs, int n_vocab);
-    void* context; /* borrowed; must outlive the verifier */
+    void* context; /* borrowed; must outlive the sequence */
 } sd_transform;
 
-/* How a target judges guesses. */
+/* How a target judges the guesses for a sequence. */
 typedef struct sd_verifier_options {
-    /* Of the target. Borrowed; must outlive the verifier. */
+    /* Of the target. Borrowed; must outlive the sequence. */
     const sd_sampling* sampling;
     sd_transform transform;
     sd_rule rule;
@@ -27,7 +27,6 @@ typedef struct sd_verifier_options {
 
 typedef struct sd_verifier {
     int n_vocab;
-    const sd_verifier_options* options; /* borrowed; must outlive the verifier */
     /* scratch, taken from an arena */
     sd_distribution target; /* after the node being verified */
     int32_t* nodes;         /* [2 · max_nodes] of the rule */
@@ -36,7 +35,7 @@ typedef struct sd_verifier {
     double* scratch;        /* [2 · n_vocab] of sd_standardise */
     double* residual;       /* [2 · n_vocab] of the rule */
     double* noise;          /* [n_vocab] of the coupled rule */
-    float* adjusted;        /* [n_vocab] logits */
+    sd_adjustment adjustment;
 } sd_verifier;
 
 /* Take the scratch for trees of max_nodes on texts of n_text tokens from the arena (which may be
@@ -45,8 +44,10 @@ void sd_verifier_take(sd_verifier* verifier, sd_arena* arena, int max_nodes, int
 
 /* A tree and what the target says of it. */
 typedef struct sd_verification {
-    const int32_t* text; /* [n_text] up to the root; borrowed, as all else */
+    const sd_verifier_options* options; /* of the sequence; borrowed, as all else */
+    const int32_t* text;                /* [n_text] up to the root */
     int n_text;
+    int n_prompt;     /* of them the prompt */
     sd_stream stream; /* random numbers of the sequence */
     const sd_tree* tree;
     const int32_t*

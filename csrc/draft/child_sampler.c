@@ -49,30 +49,22 @@ static int largest(int n, float* x, int k, int32_t* order, int32_t* heads) {
     return k;
 }
 
-/* The draft's distribution after a node, its weights in from->weights, and its adjusted logits. */
-static const float* distribute(const sd_child_sampler* s, const sd_proposal* p, int node, const float* logits,
-                               sd_distribution* from) {
-    const sd_guesser* g = &s->guesser;
-    logits =
-        sd_logits_adjust(g->sampling, g->n_vocab, logits, p->text, p->n_text, &p->tree, node, g->adjusted);
-    sd_standardise(g->sampling, g->n_vocab, logits, g->scratch, from);
-    return logits;
-}
-
 /* By the draft's own probabilities; at temperature 0, where all mass is on one token, by those of the
  * logits times the sharpness. */
 static int rank_by_mass(const sd_child_sampler* s, const float* logits, const sd_distribution* from, int k) {
     const sd_guesser* g = &s->guesser;
     int n_vocab = g->n_vocab;
-    if (logits != g->adjusted) memcpy(g->adjusted, logits, (size_t)n_vocab * sizeof *logits);
+    if (logits != g->adjustment.logits)
+        memcpy(g->adjustment.logits, logits, (size_t)n_vocab * sizeof *logits);
     const double* weights = from->weights;
     double factor = from->factor;
     if (from->point >= 0) {
         weights = g->scratch;
-        factor = 1.0 / sd_kernels_get()->weigh(n_vocab, g->adjusted, g->adjusted[from->point],
-                                               (float)s->sharpness, g->scratch);
+        factor =
+            1.0 / sd_kernels_get()->weigh(n_vocab, g->adjustment.logits, g->adjustment.logits[from->point],
+                                          (float)s->sharpness, g->scratch);
     }
-    int n = largest(n_vocab, g->adjusted, k, s->order, s->heads);
+    int n = largest(n_vocab, g->adjustment.logits, k, s->order, s->heads);
     for (int i = 0; i < n; i++) s->scores[i] = weights[s->order[i]] * factor;
     while (n > 0 && !(s->scores[n - 1] > 0.0)) n--; /* cut off by the draft's settings */
     return n;
@@ -95,9 +87,9 @@ static int rank_by_race(const sd_child_sampler* s, const sd_proposal* p, int nod
 int sd_child_sampler_rank(const sd_child_sampler* s, const sd_proposal* p, int node, const float* logits,
                           int k) {
     sd_distribution from = {.weights = s->weights};
-    logits = distribute(s, p, node, logits, &from);
-    return s->guesser.rule == SD_RULE_COUPLED && from.point < 0 ? rank_by_race(s, p, node, &from, k)
-                                                                : rank_by_mass(s, logits, &from, k);
+    logits = sd_guess_distribute(&s->guesser, p, node, logits, &from);
+    return p->rule == SD_RULE_COUPLED && from.point < 0 ? rank_by_race(s, p, node, &from, k)
+                                                        : rank_by_mass(s, logits, &from, k);
 }
 
 /* The distribution of the next node: that of its previous siblings, or what is left of it without that
@@ -118,7 +110,7 @@ static int inherit(const sd_child_sampler* s, const sd_proposal* p, int distinct
 
 /* Draws, the first of them from the distribution that is already in its place. */
 static int draw(const sd_child_sampler* s, sd_proposal* p, int parent, int distinct, int n) {
-    int first = p->tree.n_nodes, coupled = s->guesser.rule == SD_RULE_COUPLED;
+    int first = p->tree.n_nodes, coupled = p->rule == SD_RULE_COUPLED;
     double whole =
         p->tree.drawn_from[first].factor; /* scores are shares of all, previous siblings included */
     if (coupled) {
@@ -143,11 +135,10 @@ int sd_child_sampler_draw(const sd_child_sampler* s, sd_proposal* p, int parent,
                           sd_choosing how, int n) {
     if (n == 0 || !sd_proposal_may_draft(p, parent)) return 0;
     if (n == 1 && how != SD_CHOOSE_TOP) return sd_guess_if_it_pays(&s->guesser, p, parent, logits) >= 0;
-    int chosen =
-        how == SD_CHOOSE_TOP && s->guesser.rule != SD_RULE_COUPLED; /* not drawn, whatever the temperature */
+    int chosen = how == SD_CHOOSE_TOP && p->rule != SD_RULE_COUPLED; /* not drawn, whatever the temperature */
     sd_distribution ranked = {.weights = s->weights};
     sd_distribution* from = chosen ? &ranked : &p->tree.drawn_from[p->tree.n_nodes];
-    logits = distribute(s, p, parent, logits, from);
+    logits = sd_guess_distribute(&s->guesser, p, parent, logits, from);
     if (from->point < 0 && !chosen) return draw(s, p, parent, how == SD_CHOOSE_DISTINCT, n);
     n = rank_by_mass(s, logits, from, n);
     for (int i = 0; i < n; i++) {

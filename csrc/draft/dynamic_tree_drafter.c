@@ -62,6 +62,7 @@ static void open_draft(draft* f, const sd_proposal* p, int room) {
     double* path_prob = f->read.path_prob;
     f->read = *p;
     f->read.policy = NULL; /* guesses are priced when they are proposed */
+    f->read.origins = NULL;
     f->read.depths = depths;
     f->read.path_prob = path_prob;
     f->read.tree = (sd_tree){.n_nodes = 1, .tokens = f->tokens, .parents = f->parents};
@@ -167,7 +168,7 @@ static void release(sd_drafter* base) {
 
 sd_status sd_dynamic_tree_drafter_create(const sd_drafting* drafting, sd_predictor_maker maker,
                                          const sd_dynamic_tree_options* dynamic, sd_drafter** drafter) {
-    sd_status status = sd_drafting_check(drafting);
+    sd_status status = sd_gamma_check(drafting->gamma);
     if (status == SD_OK && (dynamic->width < 1 || dynamic->width > SD_MAX_GAMMA || dynamic->steps < 1 ||
                             dynamic->steps > SD_MAX_GAMMA))
         status = sd_fail(SD_ERR_VALUE, "width and steps are %d and %d, expected 1 to %d", dynamic->width,

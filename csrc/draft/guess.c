@@ -7,12 +7,10 @@
 sd_guesser sd_guesser_take(sd_arena* arena, const sd_drafting* drafting) {
     size_t n_vocab = (size_t)drafting->n_vocab;
     return (sd_guesser){
-        .sampling = drafting->sampling,
-        .rule = drafting->rule,
         .n_vocab = drafting->n_vocab,
         .terms = sd_arena_take(arena, PIECE, sizeof(double)),
         .scratch = sd_arena_take(arena, 2 * n_vocab, sizeof(double)),
-        .adjusted = sd_arena_take(arena, n_vocab, sizeof(float)),
+        .adjustment = sd_adjustment_take(arena, drafting->n_vocab),
     };
 }
 
@@ -27,14 +25,20 @@ static double softmax_of(const sd_guesser* g, const float* logits, int32_t token
     return 1.0 / sum;
 }
 
+const float* sd_guess_distribute(const sd_guesser* g, const sd_proposal* p, int node, const float* logits,
+                                 sd_distribution* from) {
+    const sd_history history = {p->text, p->n_text, p->n_prompt, &p->tree};
+    logits = sd_logits_adjust(p->sampling, g->n_vocab, logits, &history, node, &g->adjustment);
+    sd_standardise(p->sampling, g->n_vocab, logits, g->scratch, from);
+    return logits;
+}
+
 int sd_guess_if_it_pays(const sd_guesser* g, sd_proposal* p, int parent, const float* logits) {
     int node = p->tree.n_nodes;
     sd_distribution* from = &p->tree.drawn_from[node];
-    logits =
-        sd_logits_adjust(g->sampling, g->n_vocab, logits, p->text, p->n_text, &p->tree, parent, g->adjusted);
-    sd_standardise(g->sampling, g->n_vocab, logits, g->scratch, from);
+    logits = sd_guess_distribute(g, p, parent, logits, from);
     int32_t token;
-    if (g->rule == SD_RULE_COUPLED) { /* with the noise that the target will draw with at the same position */
+    if (p->rule == SD_RULE_COUPLED) { /* with the noise that the target will draw with at the same position */
         uint32_t position = (uint32_t)(p->n_text + p->depths[parent]);
         if (from->point < 0) sd_noise(p->stream, position, g->n_vocab, g->scratch);
         token = sd_race(from, g->n_vocab, g->scratch);
@@ -47,7 +51,7 @@ int sd_guess_if_it_pays(const sd_guesser* g, sd_proposal* p, int parent, const f
         confidence = sd_prob(from, token);
     else if (p->policy != NULL)
         confidence = softmax_of(g, logits, token);
-    if ((from->point >= 0 || g->rule == SD_RULE_COUPLED) &&
+    if ((from->point >= 0 || p->rule == SD_RULE_COUPLED) &&
         !sd_proposal_worth_verifying(p, parent, confidence))
         return -1;
     return sd_proposal_add(p, parent, token, confidence);

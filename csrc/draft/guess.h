@@ -7,21 +7,21 @@
 #include "memory.h"
 
 typedef struct sd_guesser {
-    /* Of the draft; borrowed. */
-    const sd_sampling* sampling;
-    /* The rule that judges the guesses. SD_RULE_COUPLED: guesses are drawn with its noise. */
-    sd_rule rule;
     int n_vocab;
     /* [2 · n_vocab] */
     double* scratch;
-    /* [n_vocab] logits */
-    float* adjusted;
+    sd_adjustment adjustment;
     /* A piece of a row. */
     double* terms;
 } sd_guesser;
 
 /* A guesser whose arrays are pieces of the arena. */
 sd_guesser sd_guesser_take(sd_arena* arena, const sd_drafting* drafting);
+
+/* The distribution of the token after `node` of a proposal, by the draft's logits [n_vocab] and the settings
+ * of the proposal: *from, whose weights are the caller's. Returns the adjusted logits. */
+const float* sd_guess_distribute(const sd_guesser* guesser, const sd_proposal* proposal, int node,
+                                 const float* logits, sd_distribution* from);
 
 /* Append a guess that follows `node`, drawn from the distribution of these logits [n_vocab]; returns its
  * node, or -1 if it does not pay and may be left out (sd_proposal_worth_verifying): `node`

@@ -6,7 +6,6 @@
 typedef struct random_drafter {
     sd_drafter base; /* must stay first */
     int n_vocab;
-    sd_rule rule;   /* SD_RULE_COUPLED: guesses are drawn with its noise */
     sd_arena arena; /* owns the noise */
     double* noise;  /* [n_vocab] */
 } random_drafter;
@@ -25,7 +24,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
             uniform->factor = 1.0 / d->n_vocab;
             for (int j = 0; j < d->n_vocab; j++) uniform->weights[j] = 1.0;
             int32_t token;
-            if (d->rule == SD_RULE_COUPLED) {
+            if (p->rule == SD_RULE_COUPLED) {
                 sd_noise(p->stream, (uint32_t)(p->n_text + p->depths[parent]), d->n_vocab, d->noise);
                 token = sd_race(uniform, d->n_vocab, d->noise);
             } else {
@@ -54,6 +53,5 @@ sd_status sd_random_drafter_create(const sd_drafting* drafting, sd_drafter** dra
     if (d == NULL) return SD_ERR_MEMORY;
     d->base = (sd_drafter){.propose = propose, .free = release};
     d->n_vocab = drafting->n_vocab;
-    d->rule = drafting->rule;
     return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->arena, lay_out(d)), drafter);
 }

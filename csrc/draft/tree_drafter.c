@@ -161,26 +161,27 @@ static void release(sd_drafter* base) {
     sd_free(d);
 }
 
-/* Siblings are independent draws at a temperature above 0 only. The coupled rule does not check this. */
-static sd_tree_kind tree_kind_of(const sd_drafting* drafting, const sd_shape_options* shape) {
+/* Siblings are independent draws at a temperature above 0 only (sd_drafter_check_rule). The coupled rule does
+ * not check this. */
+static sd_tree_kind tree_kind_of(const sd_shape_options* shape) {
     if (shape->n_chains == 1) return SD_TREE_CHAINS;
-    return shape->how == SD_CHOOSE_DRAWS && !sd_drafting_points(drafting) ? SD_TREE_DRAWS : SD_TREE_ANY;
+    return shape->how == SD_CHOOSE_DRAWS ? SD_TREE_DRAWS : SD_TREE_ANY;
 }
 
 /* Does it choose the most probable tokens, where others draw? Under the coupled rule it draws. */
 static int is_top(const sd_drafting* drafting, const sd_shape_options* shape) {
-    return shape->n_chains == 0 && shape->how == SD_CHOOSE_TOP && drafting->rule != SD_RULE_COUPLED;
+    return shape->n_chains == 0 && shape->how == SD_CHOOSE_TOP && !drafting->couples;
 }
 
 sd_status sd_tree_drafter_create(const sd_drafting* drafting, sd_predictor_maker maker,
                                  const sd_shape_options* shape, sd_drafter** drafter) {
-    sd_status status = sd_drafting_check(drafting);
+    sd_status status = sd_gamma_check(drafting->gamma);
     if (status == SD_OK) status = sd_shape_check(shape);
     if (status != SD_OK) return status;
     tree_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base.drafter = (sd_drafter){.tree_kind = tree_kind_of(drafting, shape),
-                                   .points = sd_drafting_points(drafting) || is_top(drafting, shape),
+    d->base.drafter = (sd_drafter){.tree_kind = tree_kind_of(shape),
+                                   .points = !drafting->draws || is_top(drafting, shape),
                                    .propose = propose,
                                    .free = release};
     status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafting, shape));

@@ -3,25 +3,50 @@
 #include <math.h>
 #include <string.h>
 
+sd_adjustment sd_adjustment_take(sd_arena* arena, int n_vocab) {
+    return (sd_adjustment){.logits = sd_arena_take(arena, (size_t)n_vocab, sizeof(float)),
+                           .counts = sd_arena_take(arena, (size_t)n_vocab, sizeof(int32_t))};
+}
+
 /* From `logits`, not in place: so a second time changes nothing. */
 static void penalise(const float* logits, float penalty, int32_t token, float* adjusted) {
     adjusted[token] = logits[token] > 0.0f ? logits[token] / penalty : logits[token] * penalty;
 }
 
-const float* sd_logits_adjust(const sd_sampling* sampling, int n_vocab, const float* logits,
-                              const int32_t* tokens, int n_tokens, const sd_tree* tree, int node,
+static void penalise_occurred(float penalty, const float* logits, const sd_history* h, int node,
                               float* adjusted) {
-    float penalty = (float)sampling->repetition_penalty;
-    if (penalty == 1.0f && sampling->n_biased == 0) return logits;
-    memcpy(adjusted, logits, (size_t)n_vocab * sizeof *adjusted);
-    if (penalty != 1.0f) {
-        for (int i = 0; i < n_tokens; i++) penalise(logits, penalty, tokens[i], adjusted);
-        for (int i = node; i > 0; i = tree->parents[i]) penalise(logits, penalty, tree->tokens[i], adjusted);
-    }
+    for (int i = 0; i < h->n_tokens; i++) penalise(logits, penalty, h->tokens[i], adjusted);
+    for (int i = node; i > 0; i = h->tree->parents[i])
+        penalise(logits, penalty, h->tree->tokens[i], adjusted);
+}
+
+/* Take the penalty of a token that is counted, and forget the count. */
+static void take_counted(const sd_sampling* s, int32_t token, const sd_adjustment* a) {
+    if (a->counts[token] == 0) return;
+    double penalty = s->presence_penalty + a->counts[token] * s->frequency_penalty;
+    a->logits[token] = (float)(a->logits[token] - penalty);
+    a->counts[token] = 0;
+}
+
+static void penalise_counted(const sd_sampling* s, const sd_history* h, int node, const sd_adjustment* a) {
+    for (int i = h->n_prompt; i < h->n_tokens; i++) a->counts[h->tokens[i]]++;
+    for (int i = node; i > 0; i = h->tree->parents[i]) a->counts[h->tree->tokens[i]]++;
+    for (int i = h->n_prompt; i < h->n_tokens; i++) take_counted(s, h->tokens[i], a);
+    for (int i = node; i > 0; i = h->tree->parents[i]) take_counted(s, h->tree->tokens[i], a);
+}
+
+const float* sd_logits_adjust(const sd_sampling* s, int n_vocab, const float* logits,
+                              const sd_history* history, int node, const sd_adjustment* a) {
+    float penalty = (float)s->repetition_penalty;
+    int counts = s->presence_penalty != 0.0 || s->frequency_penalty != 0.0;
+    if (penalty == 1.0f && !counts && s->n_biased == 0) return logits;
+    memcpy(a->logits, logits, (size_t)n_vocab * sizeof *a->logits);
+    if (penalty != 1.0f) penalise_occurred(penalty, logits, history, node, a->logits);
+    if (counts) penalise_counted(s, history, node, a);
     /* A forbidden token is set to −infinity, as infinities must not be added. */
-    for (int i = 0; i < sampling->n_biased; i++) {
-        float bias = sampling->biases[i], *logit = &adjusted[sampling->biased[i]];
+    for (int i = 0; i < s->n_biased; i++) {
+        float bias = s->biases[i], *logit = &a->logits[s->biased[i]];
         *logit = bias == -INFINITY ? bias : *logit + bias;
     }
-    return adjusted;
+    return a->logits;
 }

@@ -6,12 +6,20 @@
 #include "kernels.h"
 #include "truncation.h"
 
-/* Penalty and biases. */
+/* Penalties and biases. */
 static sd_status check_adjustment(const sd_sampling* s, int n_vocab) {
     if (!(s->repetition_penalty > 0.0 && isnormal((float)s->repetition_penalty)))
         return sd_fail(SD_ERR_VALUE,
                        "repetition_penalty is %g, expected a finite number above 0, of the range of float32",
                        s->repetition_penalty);
+    if (!isfinite((float)s->presence_penalty))
+        return sd_fail(SD_ERR_VALUE,
+                       "presence_penalty is %g, expected a finite number, of the range of float32",
+                       s->presence_penalty);
+    if (!isfinite((float)s->frequency_penalty))
+        return sd_fail(SD_ERR_VALUE,
+                       "frequency_penalty is %g, expected a finite number, of the range of float32",
+                       s->frequency_penalty);
     int n_forbidden = 0;
     for (int i = 0; i < s->n_biased; i++) {
         if (s->biased[i] < 0 || s->biased[i] >= n_vocab)

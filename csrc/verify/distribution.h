@@ -11,8 +11,8 @@
 /* How the logits of one model become a distribution; the fields of specdec.Sampling. In this order: penalty
  * and bias (adjustment.h), temperature, top-k, nucleus on what is left, min-p.
  *
- * A session has one of these for the target and one for its draft. All other code borrows them by const
- * pointer; they and their arrays must outlive the session. */
+ * A sequence has one of these for the target and one for its draft. All other code borrows them by const
+ * pointer; they and their arrays must outlive the sequence. */
 typedef struct sd_sampling {
     /* ≥ 0; 0: all mass on the argmax, lowest id on ties. */
     double temperature;
@@ -25,6 +25,9 @@ typedef struct sd_sampling {
     /* > 0; logits of tokens that have occurred are divided by it if positive, else multiplied (Keskar et al.
      * 2019, section 4.1); 1: none. */
     double repetition_penalty;
+    /* Finite; subtracted from the logits of tokens that have occurred in the new text: once, and as often as
+     * they have (OpenAI's definition); 0: none. */
+    double presence_penalty, frequency_penalty;
     /* Tokens whose logits are biased. */
     int n_biased;
     /* [n_biased] distinct tokens; borrowed. */

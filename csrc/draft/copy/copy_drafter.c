@@ -141,6 +141,7 @@ static int find_copies(const copy_drafter* d, const sd_proposal* p, sd_copy* cop
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     copy_drafter* d = (copy_drafter*)base;
     for (int i = 0; i < n; i++) {
+        if (proposals[i].budget == 0) continue;
         sd_copy copies[SD_MAX_COPIES + 1]; /* two are found before they are counted */
         int n_copies = find_copies(d, &proposals[i], copies);
         sd_copies_grow(&proposals[i], copies, n_copies);

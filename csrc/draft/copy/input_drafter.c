@@ -21,7 +21,7 @@ typedef struct alignment {
 } alignment;
 
 typedef struct sequence_state {
-    const int32_t* source; /* [n_source] the options', the prompt's or `prompt` */
+    const int32_t* source; /* [n_source] the options', the prompt's, the prediction or `prompt` */
     int n_source;
     int32_t* prompt; /* [n_text] owned by the arena; of prompts that are their own source */
     int n_prompt;    /* where the output begins */
@@ -101,7 +101,10 @@ static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) 
     sequence_state* r = &d->states[sequence];
     r->source = d->source;
     r->n_source = d->options.n_source;
-    if (d->options.source == NULL && prompt->source != NULL) {
+    if (d->options.predictions) {
+        r->source = prompt->settings->prediction;
+        r->n_source = prompt->settings->n_prediction;
+    } else if (d->options.source == NULL && prompt->source != NULL) {
         r->source = prompt->source;
         r->n_source = n_known(prompt, d->n_vocab);
     } else if (d->options.source == NULL) {
@@ -151,6 +154,7 @@ static sd_status find_copies(const input_drafter* d, const sd_proposal* p, sd_co
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     const input_drafter* d = (const input_drafter*)base;
     for (int i = 0; i < n; i++) {
+        if (proposals[i].budget == 0) continue;
         sd_copy copies[3];
         int n_copies;
         sd_status status = find_copies(d, &proposals[i], copies, &n_copies);
@@ -169,7 +173,8 @@ static void lay_out(input_drafter* d, const sd_drafting* drafting) {
     const sd_input_options* o = &d->options;
     d->source = sd_arena_take(&d->arena, (size_t)o->n_source, sizeof *d->source);
     d->states = sd_arena_take(&d->arena, (size_t)drafting->n_sequences, sizeof *d->states);
-    for (int i = 0; i < drafting->n_sequences && o->source == NULL && !drafting->has_sources; i++) {
+    int copies = o->source == NULL && !o->predictions && !drafting->has_sources;
+    for (int i = 0; i < drafting->n_sequences && copies; i++) {
         int32_t* prompt = sd_arena_take(&d->arena, (size_t)drafting->n_text, sizeof *prompt);
         if (d->arena.base != NULL) d->states[i].prompt = prompt;
     }

@@ -103,6 +103,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     suffix_drafter* d = (suffix_drafter*)base;
     for (int i = 0; i < n; i++) {
         sd_proposal* p = &proposals[i];
+        if (p->budget == 0) continue;
         const sequence_state* r = &d->states[p->sequence];
         const sd_suffix_tree* tree = r->tree;
         int in_text = search(d, &d->in_text, p, &r->order, p->text, p->n_text);

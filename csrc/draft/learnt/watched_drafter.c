@@ -174,7 +174,7 @@ static void lay_out(watched_drafter* d) {
 
 sd_status sd_watched_drafter_create(const sd_drafting* drafting, const sd_watched_options* options,
                                     sd_drafter* inner, sd_drafter** drafter) {
-    sd_status status = sd_drafting_check(drafting);
+    sd_status status = sd_gamma_check(drafting->gamma);
     watched_drafter* d = NULL;
     if (status == SD_OK && (d = sd_alloc(sizeof *d)) == NULL) status = SD_ERR_MEMORY;
     if (status != SD_OK) {

@@ -93,6 +93,11 @@ static sd_status read_prompts(sd_drafter* base, int* done) {
     return status == SD_OK && *done ? sd_drafter_read(d->drafter, done) : status;
 }
 
+/* The rule that judges the guesses of the inner drafter. */
+static sd_rule inner_rule(sd_rule outer) {
+    return outer == SD_RULE_COUPLED ? SD_RULE_COUPLED : SD_RULE_REJECTION;
+}
+
 /* Ask the inner drafter for as many guesses as the outer proposal has room for, but one: that one the model
  * adds itself. Under the coupled rule all levels meet the same noise; otherwise no number is met twice. */
 static sd_proposal open_inner(const nested_drafter* d, const sd_proposal* p, inner* in) {
@@ -102,9 +107,13 @@ static sd_proposal open_inner(const nested_drafter* d, const sd_proposal* p, inn
     q.sequence = p->sequence;
     q.text = in->text;
     q.n_text = p->n_text + p->depths[in->node];
+    q.n_prompt = p->n_prompt;
+    q.sampling = p->sampling;
+    q.rule = inner_rule(p->rule);
+    q.drafters = SD_EVERY_DRAFTER;
     q.depth = left - 1;
     q.budget = q.depth > 0 ? d->inner_gamma : 0;
-    q.stream = d->guesser.rule == SD_RULE_COUPLED
+    q.stream = p->rule == SD_RULE_COUPLED
                    ? p->stream
                    : sd_stream_inner(p->stream, (uint32_t)p->n_text, (uint32_t)in->n_rounds++);
     q.cache = NULL; /* the model's lacks the last token of the text where every guess was accepted */
@@ -137,12 +146,8 @@ typedef struct verification {
 static sd_distribution target_after(void* context, int node) {
     const verification* v = context;
     nested_drafter* d = v->drafter;
-    const sd_guesser* g = &d->guesser;
-    const sd_proposal* q = &v->inner->proposal;
     const float* logits = v->logits + v->inner->node_rows[node] * d->predictor->ld_logits;
-    logits =
-        sd_logits_adjust(g->sampling, g->n_vocab, logits, q->text, q->n_text, &q->tree, node, g->adjusted);
-    sd_standardise(g->sampling, g->n_vocab, logits, g->scratch, &d->target);
+    sd_guess_distribute(&d->guesser, &v->inner->proposal, node, logits, &d->target);
     return d->target;
 }
 
@@ -171,11 +176,6 @@ static int guess(verification* v, sd_proposal* p, inner* in, int inner_node, int
     return 1;
 }
 
-/* The rule that judges the guesses of the inner drafter. */
-static sd_rule inner_rule(sd_rule outer) {
-    return outer == SD_RULE_COUPLED ? SD_RULE_COUPLED : SD_RULE_REJECTION;
-}
-
 /* Verify an inner tree against the model; the accepted path and the token after it are guesses. How many of
  * them are taken is decided one by one, by what came before each, so that each is a plain draw. */
 static void verify(nested_drafter* d, sd_proposal* p, inner* in, const float* logits) {
@@ -187,7 +187,7 @@ static void verify(nested_drafter* d, sd_proposal* p, inner* in, const float* lo
     d->uniforms[n_nodes] = sd_uniform(q->stream, position, SD_DRAW_SAMPLE, 0);
     verification v = {d, p, in, logits};
     sd_verdict verdict = {.path = d->path, .betas = d->betas};
-    const sd_question question = {.rule = inner_rule(d->guesser.rule),
+    const sd_question question = {.rule = q->rule,
                                   .lenience = 1.0,
                                   .tree = &q->tree,
                                   .n_vocab = d->guesser.n_vocab,
@@ -283,7 +283,6 @@ static void release(sd_drafter* base) {
 
 sd_drafting sd_nested_inner(const sd_drafting* outer, const sd_model* model, int inner_gamma) {
     sd_drafting inner = *outer;
-    inner.rule = inner_rule(outer->rule);
     inner.gamma = inner_gamma;
     inner.reading = sd_reading_of(&model->config);
     inner.n_text = outer->n_text + outer->gamma; /* the inner drafter is shown guesses of the outer one too */
@@ -293,7 +292,7 @@ sd_drafting sd_nested_inner(const sd_drafting* outer, const sd_model* model, int
 sd_status sd_nested_drafter_create(const sd_drafting* drafting, const sd_model_predictor_options* options,
                                    const sd_nested_options* nested, sd_drafter** drafter) {
     nested_drafter* d = NULL;
-    sd_status status = sd_drafting_check(drafting);
+    sd_status status = sd_gamma_check(drafting->gamma);
     if (status == SD_OK) status = sd_gamma_check(nested->inner_gamma);
     if (status == SD_OK && (d = sd_alloc(sizeof *d)) == NULL) status = SD_ERR_MEMORY;
     if (status != SD_OK) {
@@ -301,7 +300,7 @@ sd_status sd_nested_drafter_create(const sd_drafting* drafting, const sd_model_p
         return status;
     }
     d->base = (sd_drafter){.tree_kind = SD_TREE_CHAINS,
-                           .points = sd_drafting_points(drafting),
+                           .points = !drafting->draws,
                            .begin = begin,
                            .read = read_prompts,
                            .propose = propose,

@@ -280,7 +280,7 @@ static int longest_of(const sd_token_strings* strings) {
 
 sd_status sd_text_drafter_create(const sd_drafting* drafting, const sd_model_predictor_options* options,
                                  sd_drafter** drafter) {
-    sd_status status = sd_drafting_check(drafting);
+    sd_status status = sd_gamma_check(drafting->gamma);
     if (status != SD_OK) return status;
     text_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;

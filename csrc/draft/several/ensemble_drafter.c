@@ -64,16 +64,21 @@ static sd_status read_prompts(sd_drafter* base, int* done) {
 /* ------------------------------------------------------------------------------------------- propose */
 
 /* Random numbers that no other drafter of the round uses, at any depth of drafters within drafters. */
-static sd_stream stream_of(const ensemble_drafter* d, int i, sd_stream stream) {
-    return d->drafting.rule == SD_RULE_COUPLED ? stream : sd_stream_inner(stream, 0, (uint32_t)i);
+static sd_stream stream_of(const sd_proposal* p, int i) {
+    return p->rule == SD_RULE_COUPLED ? p->stream : sd_stream_inner(p->stream, 0, (uint32_t)i);
 }
+
+/* May drafter i draft for a sequence? */
+static int may_draft(const sd_proposal* p, int i) { return i >= 64 || (p->drafters >> i & 1) != 0; }
 
 /* Guesses for drafter i: its share of what is left, and whatever those after it have no use for. */
 static int room_for(const ensemble_drafter* d, int i, const sd_proposal* p) {
-    int left = p->budget - (p->tree.n_nodes - 1), total = 0, later = 0;
-    for (int j = 0; j < d->options.n_drafters; j++) total += d->inners[j].gamma;
+    int left = p->budget - (p->tree.n_nodes - 1), total = 0, later = 0, last = i;
+    for (int j = 0; j < d->options.n_drafters; j++)
+        if (may_draft(p, j)) total += d->inners[j].gamma, last = j;
     double weight = 0.0, own = 0.0;
     for (int j = i; j < d->options.n_drafters; j++) {
+        if (!may_draft(p, j)) continue;
         double w = d->options.adaptive ? sd_drafter_policy_right(&d->inners[j].policy) : 1.0;
         weight += w;
         if (j == i)
@@ -84,7 +89,7 @@ static int room_for(const ensemble_drafter* d, int i, const sd_proposal* p) {
     int most = d->inners[i].gamma;
     if (p->budget > total) { /* more than all of them ask for: in their ratio, and the last takes the rest */
         most = (int)((int64_t)p->budget * most / total);
-        return i == d->options.n_drafters - 1 ? left : most < left ? most : left;
+        return i == last ? left : most < left ? most : left;
     }
     int share = (int)(left * own / weight + 0.999); /* rounded up */
     if (share < left - later) share = left - later;
@@ -102,8 +107,10 @@ static sd_proposal* open_proposal(const ensemble_drafter* d, int i, int slot, co
     sd_proposal opened = *p;
     opened.budget = room;
     opened.policy = d->options.adaptive ? &in->policy : NULL; /* an outer one prices the round's tree */
-    opened.stream = stream_of(d, i, p->stream);
+    opened.stream = stream_of(p, i);
     opened.rejected_at = 0;
+    opened.drafters = SD_EVERY_DRAFTER; /* of those within drafter i */
+    opened.origins = NULL;
     opened.tree = own->tree;
     opened.depths = own->depths;
     opened.path_prob = own->path_prob;
@@ -126,6 +133,7 @@ static double merge(const ensemble_drafter* d, int i, int slot, sd_proposal* p) 
     double most = 0.0;
     nodes[0] = 0;
     d->sums[0] = 0.0;
+    p->origin = i;
     for (int j = 1; j < own->tree.n_nodes; j++) {
         int32_t parent = own->tree.parents[j];
         double above = own->path_prob[parent];
@@ -167,6 +175,7 @@ static sd_status ask(ensemble_drafter* d, int i, sd_proposal* proposals, int n, 
         return SD_OK;
     for (int k = 0; k < n; k++) {
         sd_proposal* p = &proposals[k];
+        if (!may_draft(p, i)) continue;
         int room = room_for(d, i, p), slot = in->round.n_asked;
         if (room < 1 || !sd_proposal_may_draft(p, 0)) continue;
         double new = d->options.adaptive ? sd_drafter_policy_new_share(&in->policy, d->best[k]) : 1.0;

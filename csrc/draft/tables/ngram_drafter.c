@@ -50,6 +50,7 @@ typedef struct ngram_drafter {
     counts* counts; /* [n_sequences], or one for all if not online */
     followers followers;
     row row;
+    int has_logs;  /* those of the table are in their place: not online */
     float* logs;   /* [n_vocab] ln(unigram count + share) */
     float* logits; /* [n_vocab] */
 } ngram_drafter;
@@ -177,14 +178,15 @@ static void fill_logits(const row* r, int n_vocab, const float* logs, float* log
 /* ------------------------------------------------------------------------------------------ guesses */
 
 static int is_greedy(const sd_sampling* s) {
-    return s->temperature == 0.0 && s->repetition_penalty == 1.0 && s->n_biased == 0;
+    return s->temperature == 0.0 && s->repetition_penalty == 1.0 && s->presence_penalty == 0.0 &&
+           s->frequency_penalty == 0.0 && s->n_biased == 0;
 }
 
 /* A guess behind `node`; -1 if it does not pay. */
 static int guess(ngram_drafter* d, sd_proposal* p, int node, const counts* c) {
     int n_vocab = d->options.table->n_vocab, next = -1;
     fill_row(d, p, node, c);
-    if (is_greedy(d->drafting.sampling)) {
+    if (is_greedy(p->sampling)) {
         int32_t token = best_of(&d->row, n_vocab);
         double probability = fmin(value(&d->row, token) * d->row.factor, 1.0);
         if (sd_proposal_worth_verifying(p, node, probability)) {
@@ -204,8 +206,10 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     for (int i = 0; i < n; i++) {
         sd_proposal* p = &proposals[i];
         const counts* c = &d->counts[d->options.online ? p->sequence : 0];
-        if (d->options.online && !is_greedy(d->drafting.sampling))
+        if (!is_greedy(p->sampling) && (d->options.online || !d->has_logs)) {
             fill_logs(c, d->options.table->n_vocab, d->logs);
+            d->has_logs = 1;
+        }
         for (int node = 0; node >= 0 && sd_proposal_may_draft(p, node); node = guess(d, p, node, c)) {
             sd_status status = sd_interrupted();
             if (status != SD_OK) return status;
@@ -262,16 +266,13 @@ static void lay_out(ngram_drafter* d) {
 
 sd_status sd_ngram_drafter_create(const sd_drafting* drafting, const sd_ngram_drafter_options* options,
                                   sd_drafter** drafter) {
-    sd_status status = sd_drafting_check(drafting);
+    sd_status status = sd_gamma_check(drafting->gamma);
     if (status != SD_OK) return status;
     ngram_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base = (sd_drafter){.points = sd_drafting_points(drafting), .propose = propose, .free = release};
+    d->base = (sd_drafter){.points = !drafting->draws, .propose = propose, .free = release};
     if (options->online) d->base.begin = begin, d->base.commit = commit;
     d->drafting = *drafting;
     d->options = *options;
-    status = SD_ARENA_BUILD(&d->arena, lay_out(d));
-    if (status == SD_OK && !is_greedy(drafting->sampling))
-        fill_logs(&d->counts[0], options->table->n_vocab, d->logs);
-    return sd_drafter_made(&d->base, status, drafter);
+    return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->arena, lay_out(d)), drafter);
 }

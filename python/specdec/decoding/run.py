@@ -244,6 +244,8 @@ class Run:
             for record in records:
                 slot = record["sequence"]
                 index = slots[slot]
+                if record["error"] is not None:
+                    raise record["error"]
                 round_ = self.sequences[index].take(record)
                 if self.sequences[index].finish_reason is not None:
                     self._session.finish(slot)

@@ -1,0 +1,283 @@
+#include <stdio.h>
+
+#include "clock.h"
+#include "session_state.h"
+#include "tree_rows.h"
+
+sd_status sd_session_refuse(sd_session* s) {
+    sd_status status = s->untold;
+    s->untold = SD_OK;
+    if (status != SD_OK) return sd_fail(status, "%s", s->message);
+    return sd_fail(SD_ERR_STATE, s->failed ? "a round has failed" : "the prompts have not been read");
+}
+
+/* Does a sequence take rounds? */
+static int is_open(const sd_sequence* q) { return q->ready && !q->finished; }
+
+/* How far a sequence may guess in a round that allows `gamma` guesses. */
+static int budget_of(const sd_sequence* q, int gamma, int depth) {
+    if (depth < 1 || !sd_sequence_is_drafted(q)) return 0;
+    return q->settings.gamma < gamma ? q->settings.gamma : gamma;
+}
+
+/* Collect the sequences that take rounds and say how far each may guess: a round adds at most one token
+ * more than it guesses in a row, and the text must not pass its length. */
+static void open_round(sd_session* s, const int32_t* gammas) {
+    int n_open = 0, gamma = s->max_nodes - 1;
+    for (int i = 0; i < s->n_sequences; i++) n_open += is_open(&s->sequences[i]);
+    sd_adaptive_gamma* adaptive = s->options.adaptive_gamma;
+    if (adaptive && n_open && !sd_adaptive_gamma_begin(adaptive, n_open, gamma)) gamma = 0;
+    s->n_open = 0;
+    for (int i = 0; i < s->n_sequences; i++) {
+        sd_sequence* q = &s->sequences[i];
+        if (!is_open(q)) continue;
+        int wanted = gammas && gammas[i] < gamma ? gammas[i] : gamma;
+        sd_proposal* p = &s->proposals[s->n_open];
+        sd_record* record = &s->records[s->n_records + s->n_open++];
+        p->sequence = i;
+        p->text = q->text;
+        p->n_text = q->n_text;
+        p->n_prompt = q->n_prompt;
+        p->sampling = q->settings.draft_sampling;
+        p->rule = q->settings.verify.rule;
+        p->drafters = q->settings.drafters;
+        p->stream = q->stream;
+        p->depth = q->max_text - q->n_text - 1;
+        p->budget = budget_of(q, wanted, p->depth);
+        p->policy = adaptive ? &adaptive->drafter : NULL;
+        p->rejected_at = p->origin = 0;
+        p->origins = q->settings.n_prediction > 0 ? record->origins : NULL;
+        p->cache = &s->caches[i];
+        p->tree.n_nodes = 1;
+        p->tree.tokens = record->tree.tokens; /* the guesses go where they are kept */
+        p->tree.parents = record->tree.parents;
+        p->tree.tokens[0] = q->text[q->n_text - 1];
+        p->tree.parents[0] = -1;
+        p->depths[0] = 0;
+        p->path_prob[0] = 1.0;
+    }
+    int n_nodes = s->options.node_budget / (1 + s->riding.n);
+    if (n_nodes > 0) sd_proposals_share(s->proposals, n_open, n_nodes, &s->turn);
+    s->drafting = 0;
+    for (int i = 0; i < n_open; i++) {
+        sd_sequence* q = &s->sequences[s->proposals[i].sequence];
+        q->drafts = s->proposals[i].budget > 0;
+        s->drafting |= q->drafts;
+    }
+}
+
+/* The drafter with riders in a round that has them, else NULL. */
+static sd_drafter* find_rider(const sd_session* s) {
+    return s->drafting && s->riding.n > 0 ? sd_drafter_riding(s->drafter) : NULL;
+}
+
+/* The rows of a tree, as nodes of the forward, and their riders. Nothing rides for a text that may not guess,
+ * whatever others do: what it guesses next must not depend on them. */
+static void fill_branch(sd_session* s, int i, const sd_riders* riders, sd_record* record) {
+    static const sd_riders none = {0};
+    sd_cache* cache = s->proposals[i].cache;
+    const sd_sequence* q = &s->sequences[record->sequence];
+    if (!q->drafts) riders = &none;
+    int32_t *tokens = s->row_tokens + (ptrdiff_t)i * s->max_rows,
+            *parents = s->row_parents + (ptrdiff_t)i * s->max_rows;
+    int n = sd_tree_rows_fill(&s->proposals[i].tree, cache, record->node_rows, tokens, parents, s->kept);
+    record->n_rows = sd_riding_append(&s->riding, i, riders, n, q->max_text - q->n_text - 1, tokens, parents);
+    s->branches[i] = (sd_branch){.cache = cache,
+                                 .tokens = tokens,
+                                 .parents = parents,
+                                 .n_new = record->n_rows,
+                                 .n_logits = n,
+                                 .n_riders = record->n_rows - n,
+                                 .riders = riders->embeddings};
+}
+
+static sd_status run_target(sd_session* s, sd_record* records) {
+    const sd_drafter* rider = find_rider(s);
+    const sd_riders none = {0}, *riders = rider ? &rider->riders : &none;
+    ptrdiff_t logits_row = 0;
+    for (int i = 0, row = 0; i < s->n_open; i++) {
+        records[i].sequence = s->proposals[i].sequence;
+        records[i].settings = &s->sequences[records[i].sequence].settings;
+        records[i].status = SD_OK;
+        records[i].tree = s->proposals[i].tree;
+        records[i].first_row = row;
+        records[i].logits_row = logits_row;
+        fill_branch(s, i, riders, &records[i]);
+        row += records[i].n_rows;
+        logits_row += s->branches[i].n_logits;
+    }
+    const sd_workspace* w = &s->workspace;
+    long n_mixtures = w->n_mixtures, n_touched = w->n_touched;
+    sd_status status =
+        sd_forward_finish(&s->workspace, s->branches, s->n_open); /* a drafter may have begun */
+    n_mixtures = w->n_mixtures - n_mixtures, n_touched = w->n_touched - n_touched;
+    for (int i = 0; i < s->n_open; i++)
+        records[i].experts = n_mixtures > 0 ? (double)n_touched / (double)n_mixtures : 0.0;
+    return status;
+}
+
+/* Show the drafter what the target says of its guesses. */
+static sd_status observe(sd_session* s, int i, const sd_record* record) {
+    if (!s->drafting || s->drafter->observe == NULL) return SD_OK;
+    const sd_workspace* w = &s->workspace;
+    return s->drafter->observe(s->drafter, &s->proposals[i], record->node_rows,
+                               w->logits + record->logits_row * w->ld_logits, w->ld_logits);
+}
+
+static sd_status verify(sd_session* s, sd_record* record) {
+    const sd_sequence* q = &s->sequences[record->sequence];
+    const sd_workspace* w = &s->workspace;
+    const sd_verification verification = {.options = &q->settings.verify,
+                                          .text = q->text,
+                                          .n_text = q->n_text,
+                                          .n_prompt = q->n_prompt,
+                                          .stream = q->stream,
+                                          .tree = &record->tree,
+                                          .node_rows = record->node_rows,
+                                          .logits = w->logits + record->logits_row * w->ld_logits,
+                                          .stride = w->ld_logits,
+                                          .forward = &s->workspace,
+                                          .first_row = record->first_row};
+    sd_status status = sd_verifier_run(&s->verifier, &verification, &record->verdict);
+    if (status != SD_OK) return status;
+    return sd_token_laws_fill(&record->laws, &q->settings.laws, &s->verifier, &verification,
+                              &record->verdict);
+}
+
+/* Is it the sequence's own settings, or its own text, that the verification has failed for? */
+static int is_own(sd_status status) {
+    return status == SD_ERR_CALLBACK || status == SD_ERR_SETTING || status == SD_ERR_OVERFLOW;
+}
+
+/* End a sequence that cannot be verified; its text stays what it was, and so do the others. */
+static sd_status end_by(sd_session* s, sd_record* record, sd_status status) {
+    sd_sequence* q = &s->sequences[record->sequence];
+    record->status = status;
+    snprintf(q->message, sizeof q->message, "%s", sd_message());
+    record->message = q->message;
+    record->verdict.n_path = record->verdict.n_betas = 0;
+    q->finished = 1;
+    return sd_cache_keep(&s->caches[record->sequence], NULL, 0);
+}
+
+/* Keep the accepted path in the target's cache, append the new tokens and tell the drafter. */
+static sd_status commit(sd_session* s, const sd_record* record) {
+    sd_sequence* q = &s->sequences[record->sequence];
+    const sd_verdict* v = &record->verdict;
+    s->kept[0] = 0; /* the root */
+    for (int i = 0; i < v->n_path; i++) s->kept[i + 1] = record->node_rows[v->path[i]];
+    sd_status status = sd_cache_keep(&s->caches[record->sequence], s->kept, v->n_path + 1);
+    if (status != SD_OK) return status;
+    for (int i = 0; i < v->n_path; i++) sd_sequence_append(q, record->tree.tokens[v->path[i]]);
+    sd_sequence_append(q, v->token);
+    return s->drafter ? sd_drafter_commit(s->drafter, record->sequence, q->text, q->n_text) : SD_OK;
+}
+
+/* Tell the drafter with riders what the target says after those behind the last accepted node of each text
+ * that goes on. */
+static sd_status ride(sd_session* s, const sd_record* records) {
+    sd_drafter* rider = find_rider(s);
+    int n = 0;
+    for (int i = 0; i < s->n_open && rider != NULL; i++) {
+        const sd_sequence* q = &s->sequences[records[i].sequence];
+        const sd_verdict* v = &records[i].verdict;
+        int node = v->n_path > 0 ? v->path[v->n_path - 1] : 0;
+        if (q->finished) continue;
+        s->rides[n] = sd_riding_behind(&s->riding, i, records[i].node_rows[node], records[i].first_row);
+        s->rides[n].sequence = records[i].sequence;
+        s->rides[n++].n_text = q->n_text;
+    }
+    return sd_riding_tell(&s->riding, rider, &s->workspace, s->rides, n);
+}
+
+/* What the round was like: seconds of proposing and of all else. */
+static void tell_adaptive_gamma(sd_session* s, const sd_record* records, double draft_s, double rest_s) {
+    sd_adaptive_gamma_round round = {
+        .n_asked = s->drafting ? s->n_open : 0, .draft_s = draft_s, .rest_s = rest_s};
+    for (int i = 0; i < s->n_open; i++) {
+        const sd_proposal* p = &s->proposals[i];
+        const sd_verdict* v = &records[i].verdict;
+        if (records[i].status != SD_OK) continue;
+        int deepest = p->rejected_at;
+        for (int node = 1; node < p->tree.n_nodes; node++)
+            if (p->depths[node] > deepest) deepest = p->depths[node];
+        if (s->drafting) sd_adaptive_gamma_observe(s->options.adaptive_gamma, p, v->path, v->n_path);
+        round.n_rows += records[i].n_rows;
+        round.n_guesses += s->branches[i].n_logits - 1;
+        round.n_steps += deepest;
+        round.n_tokens += v->n_path + 1;
+    }
+    sd_adaptive_gamma_end(s->options.adaptive_gamma, &round);
+}
+
+/* One round of the open sequences. */
+static sd_status run_round(sd_session* s) {
+    double begun = sd_now();
+    sd_record* records = s->records + s->n_records;
+    sd_status status = SD_OK;
+    if (s->drafting) status = s->drafter->propose(s->drafter, s->proposals, s->n_open);
+    if (status != SD_OK) return status;
+    double drafted = sd_now();
+    status = run_target(s, records);
+    if (status != SD_OK) return status;
+    double verified = sd_now();
+    for (int i = 0; i < s->n_open && status == SD_OK; i++) {
+        status = observe(s, i, &records[i]);
+        if (status != SD_OK) break;
+        status = verify(s, &records[i]);
+        if (status == SD_OK)
+            status = commit(s, &records[i]);
+        else if (is_own(status))
+            status = end_by(s, &records[i], status);
+    }
+    if (status == SD_OK) status = ride(s, records);
+    double draft_s = s->drafting ? drafted - begun - s->drafter->other_s : 0.0;
+    double verify_s = verified - drafted, ended = sd_now(), other_s = ended - begun - draft_s - verify_s;
+    if (s->options.adaptive_gamma && status == SD_OK)
+        tell_adaptive_gamma(s, records, drafted - begun, ended - drafted);
+    for (int i = 0; i < s->n_open; i++)
+        records[i].draft_s = draft_s, records[i].verify_s = verify_s, records[i].other_s = other_s;
+    if (status == SD_OK) s->n_records += s->n_open;
+    return status;
+}
+
+/* Has a sequence of the last round ended? */
+static int one_ended(const sd_session* s) {
+    for (int i = 0; i < s->n_open; i++)
+        if (s->sequences[s->proposals[i].sequence].finished) return 1;
+    return 0;
+}
+
+sd_status sd_session_rounds(sd_session* s, double seconds, int until_end, const int32_t* gammas) {
+    int n_left = 0, n_open = 0;
+    for (int i = 0; i < s->n_sequences; i++) {
+        n_open += is_open(&s->sequences[i]);
+        n_left += !s->sequences[i].ready;
+    }
+    if (s->failed || (n_open == 0 && n_left > 0)) return sd_session_refuse(s);
+    double begun = sd_now();
+    sd_status status = SD_OK;
+    s->n_records = 0;
+    do {
+        open_round(s, gammas);
+        if (s->n_open == 0) break;
+        status = run_round(s);
+    } while (status == SD_OK && s->n_records + s->n_sequences <= s->max_records &&
+             sd_now() - begun < seconds && !(until_end && one_ended(s)));
+    s->failed = status != SD_OK;
+    int at_once = status == SD_ERR_CALLBACK || status == SD_ERR_INTERRUPTED;
+    if (status == SD_OK || at_once || s->n_records == 0) return status;
+    s->untold = status; /* this call returns the records of the earlier rounds */
+    snprintf(s->message, sizeof s->message, "%s", sd_message());
+    return SD_OK;
+}
+
+const sd_record* sd_session_records(const sd_session* s, int* n) {
+    *n = s->n_records;
+    return s->records;
+}
+
+const float* sd_session_logits(const sd_session* s, ptrdiff_t* stride) {
+    *stride = s->workspace.ld_logits;
+    return s->workspace.logits;
+}

@@ -1,0 +1,39 @@
+/* How one sequence is decoded: what the caller of each text may choose for it. */
+#ifndef SD_SETTINGS_H
+#define SD_SETTINGS_H
+
+#include "proposal.h"
+#include "token_laws.h"
+
+/* Plain values; what they point to must outlive the sequence. */
+typedef struct sd_settings {
+    /* New tokens, ≥ 1. */
+    int max_new_tokens;
+    /* Most guesses in a round, ≥ 0; the session's own limit holds too. */
+    int gamma;
+    /* How the target judges guesses. A sequence makes of the rule what sd_rule_at says. */
+    sd_verifier_options verify;
+    /* Of whatever drafts. Borrowed. */
+    const sd_sampling* draft_sampling;
+    /* What records say of each new token. */
+    sd_token_laws_options laws;
+    /* [n_stop_ids] the sequence ends with the round that gives one; borrowed. */
+    const int32_t* stop_ids;
+    int n_stop_ids;
+    /* Which drafters may draft for the sequence (sd_proposal). */
+    uint64_t drafters;
+    /* [n_prediction] what the new text is expected to be like: drafters that copy predictions copy from it.
+     * Borrowed; NULL: there is none. */
+    const int32_t* prediction;
+    int n_prediction;
+} sd_settings;
+
+/* Are all of them in their ranges, for a model of n_vocab tokens? */
+sd_status sd_settings_check(const sd_settings* settings, int n_vocab);
+
+/* Are guesses drawn where the draft's logits say so: is the temperature of the draft above 0? */
+static inline int sd_settings_draws(const sd_settings* settings) {
+    return settings->draft_sampling->temperature > 0.0;
+}
+
+#endif
