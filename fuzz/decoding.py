@@ -163,7 +163,7 @@ def _check_possible(target: specdec.Model, results: list[specdec.Result], settin
         if not alike:
             raise Failure("difference", "logits not those of the text's forward")
         for i, (row, token) in enumerate(zip(rows, result.tokens, strict=True)):
-            probs = distribution_after(settings, row, text[: first + i])
+            probs = distribution_after(settings, row, text[: first + i], first)
             least = lenience * probs.max() * (1 - 1e-6) if lenient_argmax else 0.0
             if probs[token] < least or (not lenient_argmax and probs[token] == 0.0):
                 raise Failure(

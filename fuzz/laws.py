@@ -94,11 +94,12 @@ def _law(target: specdec.Model, case: dict[str, Any]) -> dict[Tokens, float]:
             if probability == 0.0:
                 longer |= {(*new, token): 0.0 for token in range(n_vocab)}
                 continue
-            text = [*target.decoder_start, *case["prompt"], *new]
+            prompt = [*target.decoder_start, *case["prompt"]]
+            text = [*prompt, *new]
             logits = target.logits(text, case.get("source"), n_threads=1)
-            if hangs_on_rounding(settings, logits[-1], text):
+            if hangs_on_rounding(settings, logits[-1], text, len(prompt)):
                 raise HangsOnRoundingError(f"after {text}")
-            row = distribution_after(settings, logits[-1], text)
+            row = distribution_after(settings, logits[-1], text, len(prompt))
             longer |= {(*new, token): probability * float(row[token]) for token in range(n_vocab)}
         law = longer
     return law

@@ -84,6 +84,9 @@ def draw_adjustment(draws: Draws, n_vocab: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if draws.chance(0.2):
         found["repetition_penalty"] = draws.one(0.5, 1.0, 1.1, 1.3, 3.0)
+    for name in ("presence_penalty", "frequency_penalty"):
+        if draws.chance(0.15):
+            found[name] = draws.one(-2.0, -0.1, 0.0, 0.3, 1.0, 2.0)
     if draws.chance(0.2):
         biased = [draws.randrange(n_vocab) for _ in range(draws.randint(1, 3))]
         found["logit_bias"] = {token: draws.one(-inf, -5.0, -1.0, 0.0, 2.0, 30.0) for token in biased}
@@ -173,9 +176,17 @@ def plain_keywords(settings: dict[str, Any]) -> dict[str, Any]:
     return keywords({name: value for name, value in settings.items() if name not in only_speculative})
 
 
-def _adjusted(settings: dict[str, Any], logits: NDArray[np.float32], text: Sequence[int]) -> NDArray[Any]:
+def _adjusted(
+    settings: dict[str, Any], logits: NDArray[np.float32], text: Sequence[int], n_prompt: int
+) -> NDArray[Any]:
     return reference.adjusted_logits(
-        logits, text, settings.get("repetition_penalty") or 1.0, settings.get("logit_bias")
+        logits,
+        text,
+        settings.get("repetition_penalty") or 1.0,
+        settings.get("logit_bias"),
+        presence_penalty=settings.get("presence_penalty") or 0.0,
+        frequency_penalty=settings.get("frequency_penalty") or 0.0,
+        n_prompt=n_prompt,
     )
 
 
@@ -190,7 +201,9 @@ def _standardised(settings: dict[str, Any], adjusted: NDArray[Any]) -> Probs:
     )
 
 
-def hangs_on_rounding(settings: dict[str, Any], logits: NDArray[np.float32], text: Sequence[int]) -> bool:
+def hangs_on_rounding(
+    settings: dict[str, Any], logits: NDArray[np.float32], text: Sequence[int], n_prompt: int
+) -> bool:
     """Whether a cut of top-k, nucleus or min-p falls between tokens that rounding may swap.
 
     The reference weighs tokens in f64 and the core in f32: there two that differ in the last bits are equal,
@@ -199,7 +212,7 @@ def hangs_on_rounding(settings: dict[str, Any], logits: NDArray[np.float32], tex
     temperature = settings.get("temperature", 0.0)
     if not temperature or not any(settings.get(name) for name in ("top_k", "top_p", "min_p")):
         return False
-    adjusted = _adjusted(settings, logits, text).astype(np.float64)
+    adjusted = _adjusted(settings, logits, text, n_prompt).astype(np.float64)
     kept = _standardised(settings, adjusted) > 0.0
     finite = adjusted[np.isfinite(adjusted)]
     step = temperature * 1e-6 + np.ptp(finite) * 2.0**-22
@@ -211,9 +224,11 @@ def hangs_on_rounding(settings: dict[str, Any], logits: NDArray[np.float32], tex
     return False
 
 
-def distribution_after(settings: dict[str, Any], logits: NDArray[np.float32], text: Sequence[int]) -> Probs:
-    """The distribution of the token after a text, from its logits: computed in NumPy, by the reference."""
-    probs = _standardised(settings, _adjusted(settings, logits, text))
+def distribution_after(
+    settings: dict[str, Any], logits: NDArray[np.float32], text: Sequence[int], n_prompt: int
+) -> Probs:
+    """The distribution of the token after a text, from its logits: in NumPy, by the reference."""
+    probs = _standardised(settings, _adjusted(settings, logits, text, n_prompt))
     if "transform" in settings:
         probs = TRANSFORMS[settings["transform"]](probs, list(text))
         probs = probs / probs.sum()

@@ -148,11 +148,13 @@ def test_a_cut_between_tokens_that_rounding_swaps_is_noticed() -> None:
     apart = np.array([-3.0, 2e-3, 2.1e-3, 2e-3], np.float32)
     for cut in ({"top_k": 1}, {"top_p": 0.4}):
         settings = {"temperature": 1.0, **cut}
-        assert hangs_on_rounding(settings, near, [0]) and not hangs_on_rounding(settings, apart, [0]), cut
-        found = [_core.distribution(near, **settings), distribution_after(settings, near, [0])]
+        assert hangs_on_rounding(settings, near, [0], 1) and not hangs_on_rounding(settings, apart, [0], 1), (
+            cut
+        )
+        found = [_core.distribution(near, **settings), distribution_after(settings, near, [0], 1)]
         assert [each.argmax() for each in found] == [1, 2]
-    assert hangs_on_rounding({"temperature": 1.0, "min_p": 1.0}, near, [0])
+    assert hangs_on_rounding({"temperature": 1.0, "min_p": 1.0}, near, [0], 1)
     for settings in ({"temperature": 1.0, "top_k": 2}, {"temperature": 1.0}, {"top_k": 1}):
-        assert not hangs_on_rounding(settings, near, [0]), settings
+        assert not hangs_on_rounding(settings, near, [0], 1), settings
     equal = np.array([1.0, 2.0, 2.0], np.float32)
-    assert not hangs_on_rounding({"temperature": 1.0, "top_k": 1}, equal, [0])
+    assert not hangs_on_rounding({"temperature": 1.0, "top_k": 1}, equal, [0], 1)

@@ -51,6 +51,17 @@ def guesses(n_vocab: int) -> Any:
     )
 
 
+def sound(session: _core.Session) -> Work:
+    """A round whose own errors are raised."""
+
+    def work() -> None:
+        for record in session.round():
+            if record["error"] is not None:
+                raise record["error"]
+
+    return work
+
+
 def works() -> dict[str, Callable[[], Work]]:
     """Makers of what is to be done: what they do themselves may allocate."""
     tensors = random_tensors(LLAMA)
@@ -83,7 +94,7 @@ def works() -> dict[str, Callable[[], Work]]:
     found: dict[str, Callable[[], Work]] = {
         "records": lambda: session(target, draft, **options).round,
         "records of a python draft": lambda: session(target, guesses(n_vocab), **options).round,
-        "records with a transform": lambda: session(target, None, transform=lambda p, _: p).round,
+        "records with a transform": lambda: sound(session(target, None, transform=lambda p, _: p)),
         "gammas": lambda: partial(session(target, draft).round, gammas=[1, 2]),
         "a session": made(draft, stop_ids=[1, 2], adaptive_gamma=learnt),
         "a session of several drafts": made(several),

@@ -43,20 +43,24 @@ def decode(model: specdec.Model, choose: Any) -> list[int]:
     return tokens[len(PROMPT) :]
 
 
-ADJUSTMENTS = [
-    (1.3, {}),
-    (0.8, {}),
-    (1.0, {7: 2.5, 30: -1.0}),
-    (1.2, {EOS: -math.inf, 9: 1.0, 60: 0.5}),
+ADJUSTMENTS: list[dict[str, Any]] = [
+    {"repetition_penalty": 1.3},
+    {"repetition_penalty": 0.8},
+    {"logit_bias": {7: 2.5, 30: -1.0}},
+    {"repetition_penalty": 1.2, "logit_bias": {EOS: -math.inf, 9: 1.0, 60: 0.5}},
+    {"presence_penalty": 1.5},
+    {"frequency_penalty": 0.7},
+    {"frequency_penalty": -0.2, "presence_penalty": 0.4, "repetition_penalty": 1.1, "logit_bias": {9: 1.0}},
 ]
 
 
-@pytest.mark.parametrize(("penalty", "biases"), ADJUSTMENTS)
-def test_greedy_with_penalty_and_bias(pair: Any, penalty: float, biases: dict[int, float]) -> None:
-    how = {"repetition_penalty": penalty, "logit_bias": biases}
-    expected = decode(
-        pair[0], lambda logits, tokens: np.argmax(reference.adjusted_logits(logits, tokens, penalty, biases))
-    )
+def adjusted(logits: NDArray[np.float32], tokens: list[int], how: dict[str, Any]) -> NDArray[np.float32]:
+    return reference.adjusted_logits(logits, tokens, **how, n_prompt=len(PROMPT))
+
+
+@pytest.mark.parametrize("how", ADJUSTMENTS)
+def test_greedy_with_penalties_and_bias(pair: Any, how: dict[str, Any]) -> None:
+    expected = decode(pair[0], lambda logits, tokens: np.argmax(adjusted(logits, tokens, how)))
     assert expected != generate(pair, False).tokens, "the settings must matter"
     plain = generate(pair, False, **how)
     assert plain.tokens == expected
@@ -67,16 +71,15 @@ def test_greedy_with_penalty_and_bias(pair: Any, penalty: float, biases: dict[in
         assert out.trace.n_accepted > 0
 
 
-@pytest.mark.parametrize(("penalty", "biases"), ADJUSTMENTS)
-def test_coupled_sampling_with_everything(pair: Any, penalty: float, biases: dict[int, float]) -> None:
+@pytest.mark.parametrize("adjustment", ADJUSTMENTS)
+def test_coupled_sampling_with_everything(pair: Any, adjustment: dict[str, Any]) -> None:
     """The race of the reference's noise over the reference's distribution, and the same for every draft."""
     how = {
-        "temperature": 0.9, "top_k": 20, "top_p": 0.9, "min_p": 0.02, "repetition_penalty": penalty,
-        "logit_bias": biases, "verify": "coupled",
+        "temperature": 0.9, "top_k": 20, "top_p": 0.9, "min_p": 0.02, "verify": "coupled", **adjustment,
     }  # fmt: skip
 
     def choose(logits: NDArray[np.float32], tokens: list[int]) -> int:
-        row = reference.adjusted_logits(logits, tokens, penalty, biases)
+        row = adjusted(logits, tokens, adjustment)
         probs = specdec.distribution(row, temperature=0.9, top_k=20, top_p=0.9, min_p=0.02)
         noise = _core.noise(11, 0, len(tokens), len(probs))
         times = np.divide(-np.log1p(-noise), probs, out=np.full(len(probs), np.inf), where=probs > 0)
@@ -88,8 +91,8 @@ def test_coupled_sampling_with_everything(pair: Any, penalty: float, biases: dic
         assert generate(pair, True, gamma=5, draft_sampling=draft_sampling, **how).tokens == expected
 
 
-@pytest.mark.parametrize(("penalty", "biases"), ADJUSTMENTS)
-def test_the_whole_distribution_is_adjusted(pair: Any, penalty: float, biases: dict[int, float]) -> None:
+@pytest.mark.parametrize("how", ADJUSTMENTS)
+def test_the_whole_distribution_is_adjusted(pair: Any, how: dict[str, Any]) -> None:
     """Tokens with negative logits too, which no argmax and no top-k sees; along drafts as well."""
     seen: dict[tuple[int, ...], NDArray[np.float64]] = {}
 
@@ -97,13 +100,11 @@ def test_the_whole_distribution_is_adjusted(pair: Any, penalty: float, biases: d
         seen[tuple(tokens)] = probs
         return probs
 
-    out = generate(
-        pair, True, temperature=1.0, repetition_penalty=penalty, logit_bias=biases, gamma=3, transform=watch
-    )
+    out = generate(pair, True, temperature=1.0, gamma=3, transform=watch, **how)
     n_negative = 0
     for i, logits in enumerate(out.logits):
         tokens = [*PROMPT, *out.tokens[:i]]
-        expected = reference.distribution(reference.adjusted_logits(logits, tokens, penalty, biases), 1.0)
+        expected = reference.distribution(adjusted(logits, tokens, how), 1.0)
         np.testing.assert_allclose(seen[tuple(tokens)], expected, rtol=2e-5, atol=1e-12)
         n_negative += int((logits[np.unique(tokens)] < 0).sum())
     assert n_negative > 0
@@ -253,8 +254,9 @@ def test_a_transform_cannot_enter_its_own_session(pair: Any) -> None:
         seeds=[(1, 0)], n_threads=1, transform=enter,
     )  # fmt: skip
     session.prefill()
+    (record,) = session.round()
     with pytest.raises(RuntimeError, match="in use: another call of it has not returned"):
-        session.round()
+        raise record["error"]
     session.close()
 
 
@@ -318,6 +320,8 @@ def test_betas_of_a_lenient_run(pair: Any) -> None:
         ({"repetition_penalty": math.inf}, "repetition_penalty is inf"),
         ({"repetition_penalty": 1e-38}, "repetition_penalty is 1e-38; expected a finite number above 0"),
         ({"repetition_penalty": 1e39}, "repetition_penalty is 1e.39; expected a finite number above 0"),
+        ({"presence_penalty": math.nan}, "presence_penalty is nan; expected a finite number"),
+        ({"frequency_penalty": 1e39}, "frequency_penalty is 1e.39; expected a finite number"),
         ({"logit_bias": {3: 1e39}}, r"logit_bias\[3\] is 1e.39; expected a finite number"),
         ({"logit_bias": dict.fromkeys(range(61), -1e300)}, r"logit_bias\[0\] is -1e.300; expected a finite"),
         ({"transform": lambda probs, tokens: np.full(61, 1.7e308)}, "transform .* with a finite sum"),

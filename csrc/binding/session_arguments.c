@@ -148,6 +148,11 @@ static int slots_from(PyObject* settings, const sd_module_state* state, sd_sessi
     }
     for (int i = 0; i < a->n_prompts && result == 0; i++) {
         PyObject* one = each ? PyTuple_GET_ITEM(each, i) : given ? settings : (PyObject*)borrowed->usual;
+        if (one == NULL) {
+            PyErr_SetString(PyExc_TypeError, "Session: settings are missing");
+            result = -1;
+            break;
+        }
         sd_settings_object* object = sd_settings_from(state, one);
         if (object == NULL) {
             result = -1;
@@ -186,9 +191,10 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
     PyObject* rest = split(a->own, fields, (int)(sizeof fields / sizeof *fields));
     if (rest == NULL) return -1;
     int result = SD_FIELDS_FROM(a->own, "Session", fields);
-    if (result == 0 && (settings == NULL || settings == Py_None)) {
+    int named = settings != NULL && settings != Py_None;
+    if (result == 0 && !named && PyDict_GET_SIZE(rest) > 0) {
         result = usual_from(rest, state, borrowed);
-    } else if (result == 0 && PyDict_GET_SIZE(rest) > 0) {
+    } else if (result == 0 && named && PyDict_GET_SIZE(rest) > 0) {
         PyErr_SetString(PyExc_TypeError, "Session: settings are given, expected no setting by name beside");
         result = -1;
     }

@@ -54,7 +54,8 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
 void sd_session_arguments_free(sd_session_arguments* arguments);
 
 /* A prompt of ids, its seed, (seed, sequence), and the ids of its source; NULL or None: there is none. It has
- * no settings. Its arrays are the caller's, for sd_prompt_free. Returns 0, or -1 with an exception and nothing owned. */
+ * no settings. Its arrays are the caller's, for sd_prompt_free. Returns 0, or -1 with an exception and
+ * nothing owned. */
 int sd_prompt_from(PyObject* ids, PyObject* seed, PyObject* source, sd_prompt* prompt);
 void sd_prompt_free(const sd_prompt* prompt);
 

@@ -20,10 +20,11 @@ static int drafters_from(PyObject* object, uint64_t* drafters) {
 static int fill(sd_settings_object* self, const given* g) {
     sd_settings* s = &self->settings;
     if (sd_sampling_from(g->sampling, "sampling", &self->sampling) < 0) return -1;
-    PyObject* of_draft = g->draft_sampling ? g->draft_sampling : g->sampling;
-    if (sd_sampling_from(of_draft, "draft_sampling", &self->draft_sampling) < 0) return -1;
-    s->verify.sampling = &self->sampling;
-    s->draft_sampling = &self->draft_sampling;
+    s->verify.sampling = s->draft_sampling = &self->sampling;
+    if (g->draft_sampling != NULL) {
+        if (sd_sampling_from(g->draft_sampling, "draft_sampling", &self->draft_sampling) < 0) return -1;
+        s->draft_sampling = &self->draft_sampling;
+    }
     sd_status status = sd_rule_find(g->rule, &s->verify.rule);
     if (status == SD_OK && g->law != NULL) status = sd_token_law_find(g->law, &s->laws.law);
     if (status != SD_OK) {

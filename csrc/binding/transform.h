@@ -13,8 +13,8 @@ typedef struct sd_python_transform {
         saved_thread; /* of the thread that is in the core without the GIL (exclusive.h); borrowed */
 } sd_python_transform;
 
-/* What the core calls; its context is `python`. Where the function raises, the exception is kept there, and no
- * exception is set: other sequences go on. */
+/* What the core calls; its context is `python`. Where the function raises, the exception is kept there, and
+ * none is set: other sequences go on. */
 sd_transform sd_transform_of(sd_python_transform* python);
 
 #endif

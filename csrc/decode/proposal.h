@@ -24,7 +24,7 @@ typedef struct sd_proposal {
     const sd_sampling* sampling;
     /* The rule that judges the guesses. SD_RULE_COUPLED: guesses are drawn with its noise. */
     sd_rule rule;
-    /* Bit i: the drafter with index i of several may draft (ensemble_drafter.h); the 64th and all behind it may
+    /* Bit i: the drafter with index i of several may draft (ensemble_drafter.h); those from index 64 on may
      * in any case. */
     uint64_t drafters;
     /* Most guesses, ≥ 0. */

@@ -92,9 +92,10 @@ sd_status sd_session_prefill(sd_session* session, int* done);
  * until `seconds` have passed: several rounds in a call spread the cost of returning to Python. If a later
  * round of the call fails because of the numbers of a model, the call returns the records of the rounds
  * before, and the next call returns the error. SD_ERR_CALLBACK, of a drafter, and SD_ERR_INTERRUPTED are
- * returned at once; the records of the call are lost. A sequence that cannot be verified, by its own settings,
- * transform or numbers, ends alone: its record says why. With `until_end` the call stops after a round in
- * which a sequence ends. gammas [slots] limits the guesses of each sequence further; NULL: it does not. */
+ * returned at once; the records of the call are lost. A sequence that cannot be verified, by its own
+ * settings, transform or numbers, ends alone: its record says why. With `until_end` the call stops after a
+ * round in which a sequence ends. gammas [slots] limits the guesses of each sequence further; NULL: it does
+ * not. */
 sd_status sd_session_rounds(sd_session* session, double seconds, int until_end, const int32_t* gammas);
 
 /* Records of the last call's rounds [*n], each round's in the order of sequences; borrowed. */
@@ -124,8 +125,8 @@ sd_status sd_session_tell(sd_session* session, sd_drafter* drafter);
 /* Take no more rounds for a sequence, and read no more of its prompt. */
 sd_status sd_session_finish(sd_session* session, int sequence);
 
-/* Give the batch slot of a finished sequence, or an empty one, to another prompt, whose text and settings must
- * fit. Nothing is allocated. What the settings of the sequence before point to is no longer needed. */
+/* Give the batch slot of a finished sequence, or an empty one, to another prompt, whose text and settings
+ * must fit. Nothing is allocated. What the settings of the sequence before point to is no longer needed. */
 sd_status sd_session_replace(sd_session* session, int sequence, const sd_prompt* prompt);
 
 #endif

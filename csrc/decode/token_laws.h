@@ -30,8 +30,8 @@ typedef struct sd_token_laws {
     double* top_log_probs; /* [n_tokens, n_top] */
 } sd_token_laws;
 
-/* Take room for n_tokens, and for n_top most probable tokens in the place of each, from the arena (which may be
- * counting). */
+/* Take room for n_tokens, and for n_top most probable tokens in the place of each, from the arena (which may
+ * be counting). */
 sd_token_laws sd_token_laws_take(sd_arena* arena, int n_tokens, int n_top);
 
 /* Fill the laws of a verdict on what was asked of the verifier. With SD_LAW_SAMPLING a transform is called

@@ -36,6 +36,11 @@ class RoundRecord(TypedDict):
     laws: tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.float64]] | None
     """Of each new token: ln p [n], the most probable tokens in its place [n, n_top] (-1 where no other has a
     probability), their ln p [n, n_top]; None unless asked for."""
+    origins: list[int] | None
+    """Of each drafted node which draft of an ensemble it is of; None where the sequence has no prediction."""
+    error: BaseException | None
+    """Why the sequence has failed in this round and has ended, without new tokens: what its transform has
+    raised, or its settings or numbers. The other sequences go on."""
     experts: float
     """Experts that a layer with experts has read, on average, for the whole batch; 0 without such layers."""
     draft_s: float
@@ -424,6 +429,41 @@ class Corrections:
     def n(self) -> int:
         """How many there are."""
 
+class Settings:
+    """How a sequence is decoded. They never change: sequences and sessions may share them."""
+
+    def __init__(
+        self,
+        *,
+        max_new_tokens: int,
+        sampling: dict[str, Any],
+        gamma: int = ...,
+        rule: Rule = "rejection",
+        lenience: float = 1.0,
+        draft_sampling: dict[str, Any] = ...,
+        transform: Callable[[NDArray[np.float64], list[int]], NDArray[np.float64]] | None = None,
+        stop_ids: Sequence[int] | None = None,
+        law: str = ...,
+        n_top: int = 0,
+        drafters: int | None = None,
+        prediction: Sequence[int] | None = None,
+    ) -> None:
+        """A sequence ends with the round that gives a stop id.
+
+        `sampling` and `draft_sampling`, by default the same, have the keys temperature (no default), top_k
+        (0: all), top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty and logit_bias
+        {token: bias}. `rule` is one of `verify`; "greedy" is argmax of the distribution that `sampling`
+        makes, with `lenience`.
+
+        `gamma` is how many guesses a round may have where the session allows more. `drafters`: bit i says
+        whether draft i of an ensemble may guess; None: all may. `prediction` is what drafts that copy
+        predictions copy from.
+
+        `law` asks for the laws of new tokens (`RoundRecord.laws`): "model", of the target's logits, or
+        "sampling", those that are sampled from; not given: for nothing. `n_top` is how many of the most
+        probable tokens.
+        """
+
 class Session:
     """The rounds of one batch: KV caches of target and draft, scratch, random numbers."""
 
@@ -435,46 +475,39 @@ class Session:
         /,
         *,
         gamma: int,
-        max_new_tokens: int,
-        sampling: dict[str, Any],
         seeds: Sequence[tuple[int, int]],
         n_threads: int,
-        rule: Rule = "rejection",
-        lenience: float = 1.0,
-        draft_sampling: dict[str, Any] = ...,
-        transform: Callable[[NDArray[np.float64], list[int]], NDArray[np.float64]] | None = None,
+        settings: Settings | Sequence[Settings] | None = None,
         keep_logits: bool = False,
-        stop_ids: Sequence[int] = (),
+        n_slots: int = 0,
         n_text: int = 0,
+        max_top: int = 0,
+        mixed: bool = False,
         node_budget: int = 0,
         adaptive_gamma: AdaptiveGamma | None = None,
         sources: Sequence[Sequence[int] | None] | None = None,
-        law: str = ...,
-        n_top: int = 0,
+        **by_name: Any,
     ) -> None:
-        """A sequence ends with the round that gives a stop id.
+        """Every sequence has `settings`, or each its own; None: those that are given by name, for all.
 
         `sources`, one for each prompt, are what a target with an encoder reads beside the prompts; a draft
         with an encoder reads them too.
 
-        `n_text` is room for texts of `replace` that are longer than those of `prompts`, in tokens; 0: there
-        are none. `node_budget` is how many rows the target is run on in a round at most, at least one for
-        each sequence; 0: as many as gamma asks for.
+        `n_slots` is how many sequences there may be at once, where that is more than there are prompts: the
+        other slots are empty until `replace`. What these later sequences may need more than the first is said
+        now: `n_text`, tokens of the longest text; `max_top`, most probable tokens of `Settings.n_top`;
+        `mixed`, any settings, where otherwise guesses are drawn, or draws coupled, only if a first sequence
+        does that.
+
+        `gamma` is how many guesses a sequence may have in a round. `node_budget` is how many rows the target
+        is run on in a round at most, at least one for each slot; 0: as many as gamma asks for.
 
         `draft` is a tuple of a method's name and its arguments by name, which may be such tuples themselves;
         the classes of `specdec.drafts` make them. A Model or an Ngram is short for the method that has no
         other argument.
 
-        `sampling` and, with a draft, `draft_sampling` have the keys temperature (no default), top_k (0: all),
-        top_p, min_p, repetition_penalty and logit_bias {token: bias}. `rule` is one of `verify`; "greedy" is
-        argmax of the distribution that `sampling` makes, with `lenience`.
-
         `adaptive_gamma` is new or an earlier session's: gamma, the most, is then chosen round by round
         (decode/drafter_policy.h). What it has learnt is copied.
-
-        `law` asks for the laws of new tokens (`RoundRecord.laws`): "model", of the target's logits, or
-        "sampling", those that are sampled from; not given: for nothing. `n_top` is how many of the most
-        probable tokens.
         """
     def prefill(self) -> float:
         """Run the prompts through target and draft; return seconds. Ctrl-C is noticed between slices.
@@ -482,10 +515,15 @@ class Session:
         Sources are encoded first, equal ones once. What a prompt has in common with the beginning of another
         sequence's text, or of its predecessor's, with the same source is copied.
         """
+    def prefill_slice(self) -> bool:
+        """Read one slice of the prompts, with the target or the draft; return whether all are in.
+
+        Sequences whose prompts are in may have rounds between the slices of others.
+        """
     def round(
         self, seconds: float = 0.0, *, until_end: bool = False, gammas: Sequence[int] | None = None
     ) -> list[RoundRecord]:
-        """One round for every unfinished sequence, without the GIL. [] when all have finished.
+        """One round for every unfinished sequence whose prompt is in, without the GIL; [] if there is none.
 
         More rounds follow until `seconds` have passed, or some 64 records are there, or with `until_end` a
         sequence has ended; not with `keep_logits`. gammas [n_sequences]: guesses of each sequence in these
@@ -517,7 +555,7 @@ class Session:
     def adaptive_gamma(self) -> AdaptiveGamma | None:
         """A copy of what the session has learnt of its rounds; None if it was made without."""
     def finish(self, sequence: int) -> None:
-        """Take no more rounds for this sequence."""
+        """Take no more rounds for this sequence, and read no more of its prompt."""
     def replace(
         self,
         sequence: int,
@@ -526,10 +564,12 @@ class Session:
         /,
         *,
         source: Sequence[int] | None = None,
+        settings: Settings | None = None,
     ) -> None:
-        """Give a finished sequence's batch slot to another prompt, with a (seed, sequence) of its own.
+        """Give a finished sequence's batch slot, or an empty one, to another prompt with a (seed, sequence).
 
-        `prefill` must be called before the next round.
+        `settings` are its own; None: those that the session was given by name. The prompt must be read
+        before its first round.
         """
     def close(self) -> None:
         """Free caches and scratch now; idempotent."""

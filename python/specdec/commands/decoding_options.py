@@ -40,15 +40,23 @@ stop_option = click.option(
 
 
 def sampling_options(temperature: str, penalty: str | None) -> Callable[[Function], Function]:
-    """The options of sampling; the arguments say what is default; None: there is no repetition penalty."""
+    """The options of sampling; the arguments say what is default; None: there are no penalties."""
     penalties = [
         click.option(
             "--repetition-penalty",
             type=float,
             metavar="R",
             help=f"Above 1, tokens that have occurred are less likely (default: {penalty}).",
-        )
-    ]
+        ),
+        click.option(
+            "--presence-penalty", type=float, metavar="P",
+            help="Subtracted from the logits of tokens of the new text.",
+        ),
+        click.option(
+            "--frequency-penalty", type=float, metavar="F",
+            help="The same for each time that a token has occurred there.",
+        ),
+    ]  # fmt: skip
     return several(
         click.option("--temperature", type=float, metavar="T", help=f"0 is greedy (default: {temperature})."),
         *(penalties if penalty is not None else ()),
@@ -94,8 +102,8 @@ def decoding_options(
 def decoding_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     """The keyword arguments of `specdec.generate` that these options give; what was not given is left out."""
     names = (
-        "gamma", "max_new_tokens", "temperature", "repetition_penalty", "top_k", "top_p", "min_p", "verify",
-        "lenience", "seed",
+        "gamma", "max_new_tokens", "temperature", "repetition_penalty", "presence_penalty",
+        "frequency_penalty", "top_k", "top_p", "min_p", "verify", "lenience", "seed",
     )  # fmt: skip
     found = {name: given[name] for name in names if given[name] is not None}
     if given["stop"]:

@@ -211,6 +211,8 @@ def _greedy(given: dict[str, Any], source: str | None, prompt: tuple[str, ...]) 
         "--tgt-lang": given["tgt_lang"],
         "--max-new-tokens": None if given["max_new_tokens"] == MAX_NEW_TOKENS else given["max_new_tokens"],
         "--repetition-penalty": given["repetition_penalty"],
+        "--presence-penalty": given["presence_penalty"],
+        "--frequency-penalty": given["frequency_penalty"],
         "--threads": given["threads"],
     }
     for name, value in options.items():

@@ -161,7 +161,7 @@ def generate(
         ``max_gamma`` (16 if it has none). It may look at all that was drafted and accepted.
     max_new_tokens : int or None, default 200
         New tokens at most, at least 1; None goes on until the context is full.
-    temperature, top_k, top_p, min_p, repetition_penalty, logit_bias
+    temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias
         Sampling settings, see `Sampling`. Temperature 0 is the argmax.
     draft_sampling : Sampling, optional
         The draft's own settings (section 6 of the paper); by default those of the target. They change how

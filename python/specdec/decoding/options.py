@@ -52,6 +52,8 @@ class Options(TypedDict, total=False):
     top_p: float | None
     min_p: float | None
     repetition_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
     logit_bias: Mapping[int, float] | None
     draft_sampling: Sampling | None
     transform: Transform | None
@@ -101,6 +103,8 @@ class DecodingOptions:
     top_p: float | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
     logit_bias: Mapping[int, float] | None = None
     draft_sampling: Sampling | None = None
     transform: Transform | None = None
@@ -161,7 +165,14 @@ class DecodingOptions:
     def sampling(self) -> Sampling:
         """The target's settings."""
         return Sampling(
-            self.temperature, self.top_k, self.top_p, self.min_p, self.repetition_penalty, self.logit_bias
+            self.temperature,
+            self.top_k,
+            self.top_p,
+            self.min_p,
+            self.repetition_penalty,
+            self.logit_bias,
+            self.presence_penalty,
+            self.frequency_penalty,
         )
 
     @property

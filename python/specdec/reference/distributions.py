@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -15,8 +16,14 @@ def adjusted_logits(
     tokens: Iterable[int],
     repetition_penalty: float = 1.0,
     logit_bias: Mapping[int, float] | None = None,
+    *,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    n_prompt: int = 0,
 ) -> NDArray[np.float32]:
-    """Logits with a penalty on tokens that have occurred (Keskar et al., CTRL, section 4.1), then a bias.
+    """Logits with penalties on tokens that have occurred, then a bias.
+
+    The repetition penalty is that of Keskar et al. (CTRL, section 4.1), the others are OpenAI's.
 
     Parameters
     ----------
@@ -28,6 +35,10 @@ def adjusted_logits(
         Above 0. Divides their logits where these are above 0 and multiplies them elsewhere.
     logit_bias : mapping of int to float, optional
         Added to the logits of these tokens; -inf excludes one.
+    presence_penalty, frequency_penalty : float
+        A token that occurs c > 0 times behind the first `n_prompt` of the tokens loses presence + c times
+        frequency, which is rounded once.
+    n_prompt : int
 
     Returns
     -------
@@ -35,8 +46,13 @@ def adjusted_logits(
     """
     adjusted = np.array(logits, dtype=np.float32)
     penalty = np.float32(repetition_penalty)
+    tokens = list(tokens)
     for token in set(tokens):
         adjusted[token] = adjusted[token] / penalty if adjusted[token] > 0 else adjusted[token] * penalty
+    if presence_penalty or frequency_penalty:
+        for token, count in Counter(tokens[n_prompt:]).items():
+            penalised = float(adjusted[token]) - (presence_penalty + count * frequency_penalty)
+            adjusted[token] = np.float32(penalised)
     for token, bias in (logit_bias or {}).items():
         adjusted[token] += np.float32(bias)
     return adjusted

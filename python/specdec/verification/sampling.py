@@ -25,11 +25,12 @@ _LEAST, _LARGEST = (float(bound) for bound in (np.finfo(np.float32).tiny, np.fin
 class Sampling:
     """The adjusted distribution that tokens are drawn from (section 2.2 of the paper).
 
-    In this order: logits of tokens that have occurred are penalised, `logit_bias` is added, the logits are
-    divided by the temperature and turned into probabilities; then only the `top_k` likeliest tokens are kept,
-    then the smallest set of the likeliest ones that holds at least `top_p` of what is left, then those that
-    are at least `min_p` times as likely as the likeliest; then the rest is normalised. Exactness holds for
-    any settings, and for other ones of the draft's.
+    In this order: logits of tokens that have occurred are penalised (`repetition_penalty`, then presence and
+    frequency), `logit_bias` is added, the logits are divided by the temperature and turned into
+    probabilities; then only the `top_k` likeliest tokens are kept, then the smallest set of the likeliest
+    ones that holds at least `top_p` of what is left, then those that are at least `min_p` times as likely as
+    the likeliest; then the rest is normalised. Exactness holds for any settings, and for other ones of the
+    draft's.
 
     Parameters
     ----------
@@ -47,6 +48,11 @@ class Sampling:
         occurred; above 0; None or 1 changes nothing.
     logit_bias : mapping of int to float, optional
         Added to the logits of these token ids; -inf forbids a token.
+    presence_penalty, frequency_penalty : float, optional
+        Subtracted from the logits of tokens of the new text, not of the prompt: the first once, the second as
+        often as the token has occurred in it (OpenAI's definition; there from -2 to 2). Below 0 such tokens
+        become more probable. Along the guesses of a round each one counts those before it. None or 0 changes
+        nothing.
 
     Raises
     ------
@@ -60,6 +66,8 @@ class Sampling:
     min_p: float | None = None
     repetition_penalty: float | None = None
     logit_bias: Mapping[int, float] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
 
     def __post_init__(self) -> None:
         checks = {
@@ -71,6 +79,11 @@ class Sampling:
                 lambda x: _LEAST <= x <= _LARGEST,
             ),
         }
+        for name in ("presence_penalty", "frequency_penalty"):
+            checks[name] = (
+                "a finite number (float32, to 3.4e38), or None",
+                lambda x: abs(x) <= _LARGEST,
+            )
         for name, (expected, fits) in checks.items():
             value = getattr(self, name)
             if value is not None or name == "temperature":
@@ -98,6 +111,8 @@ class Sampling:
             "top_p": 1.0 if self.top_p is None else self.top_p,
             "min_p": self.min_p or 0.0,
             "repetition_penalty": 1.0 if self.repetition_penalty is None else self.repetition_penalty,
+            "presence_penalty": self.presence_penalty or 0.0,
+            "frequency_penalty": self.frequency_penalty or 0.0,
             "logit_bias": dict(self.logit_bias or {}),
         }
 

@@ -12,7 +12,9 @@ from specdec.errors import InputError, shown
 
 __all__ = ["batch_size_of", "check_names", "format_of", "prompt_cache_of", "sampling_of"]
 
-_SAMPLING: Final = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+_SAMPLING: Final = (
+    "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
+)  # fmt: skip
 _WITHOUT_EFFECT: Final[Mapping[str, tuple[Any, ...]]] = {
     "num_beams": (1,),
     "num_return_sequences": (1,),
