@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import specdec
-from specdec.decoding.run import SequenceState
+from specdec.decoding.sequence_state import SequenceState
 from specdec.decoding.stopping import StopRules, StopScanner
 from specdec.errors import InputError
 from specdec.models.tokenizer import StreamDecoder
