@@ -139,7 +139,7 @@ def run_together(session: _core.Session, texts: list[Text], n_slots: int, draws:
         if not running and not waiting:
             return cancelled
         if reading:
-            reading = not session.prefill_slice()
+            reading = bool(session.prefill_slice())
         if running and draws.random() < 0.1:
             slot = draws.choice(list(running))
             cancelled.add(running.pop(slot))
@@ -264,13 +264,13 @@ def test_rounds_go_on_while_a_prompt_is_read(models: Any) -> None:
         target, draft, [], seeds=[], gamma=2, n_slots=2, n_text=1900, n_threads=1, mixed=True
     )
     joined(session, 0, [1, 2, 3], max_new_tokens=300)
-    while not session.prefill_slice():
+    while session.prefill_slice():
         pass
     joined(session, 1, [5, 6, 7] * 300, max_new_tokens=2)
     n_between, n_slices = 0, 0
     done = False
     while not done:
-        done = session.prefill_slice()
+        done = not session.prefill_slice()
         n_slices += 1
         if not done:
             (record,) = session.round()
@@ -290,9 +290,9 @@ def test_a_cancelled_prompt_is_read_no_further(models: Any) -> None:
         for n_slices in (0, 1, 5):
             joined(session, 0, list(range(100)) * 15, max_new_tokens=2)
             for _ in range(n_slices):
-                assert not session.prefill_slice()
+                assert session.prefill_slice() == [0]
             session.finish(0)
-            assert session.prefill_slice()
+            assert session.prefill_slice() == []
         joined(session, 0, [1, 2, 3], max_new_tokens=5)
         session.prefill()
         assert len(tokens_of(all_rounds(session)[0])) == 5
@@ -346,7 +346,7 @@ def test_a_session_that_is_not_mixed_says_so(models: Any) -> None:
 
 def test_slots_are_taken_and_left_in_order(models: Any) -> None:
     session = slots_of(models[0], None, 2, 0)
-    assert session.round() == [] and session.prefill_slice()
+    assert session.round() == [] == session.prefill_slice()
     joined(session, 1, [1, 2])
     with pytest.raises(RuntimeError, match="the prompts have not been read"):
         session.round()
@@ -374,6 +374,8 @@ def test_which_drafts_of_an_ensemble_guess_is_the_sequences_own(models: Any) -> 
         {"drafters": 2, "prediction": expected},
         {"drafters": 0},
     ]
+    with pytest.raises(ValueError, match="block"):  # trees of two
+        joined(session, 0, [1, 2, 3], rule="block", sampling=DRAWN, drafters=3)
     for slot, how in enumerate(ways):
         joined(session, slot, [1, 2, 3], **how)
     session.prefill()
@@ -384,6 +386,21 @@ def test_which_drafts_of_an_ensemble_guess_is_the_sequences_own(models: Any) -> 
     assert origins == [{0, 1}, {0}, {1}, set()]
     assert found[3][0]["origins"] is None and all(record["drafted"] == [] for record in found[3])
     assert all(record["accepted"] for record in found[1][:-1])  # the prediction is right
+
+
+@pytest.mark.parametrize("rule", ["rejection", "block"])
+def test_a_draft_that_is_chosen_alone_draws_as_it_does_outside(models: Any, rule: Any) -> None:
+    """With one seed the sample of an ensemble's only drafter is that of the drafter itself."""
+    target, draft = models
+    pair = by_method("ensemble", False, [3, 3], (by_method("context_copy", None, 1, 1), draft))
+    texts = []
+    for description, how in ((draft, {}), (pair, {"drafters": 2})):
+        session = slots_of(target, description, 1, 3)
+        joined(session, 0, [1, 2, 3], rule=rule, sampling=sampling(temperature=1.2), max_new_tokens=40, **how)
+        session.prefill()
+        found = all_rounds(session)[0]
+        texts.append([(record["drafted"], record["tokens"]) for record in found])
+    assert texts[0] == texts[1]
 
 
 def test_settings_are_made_once(models: Any) -> None:

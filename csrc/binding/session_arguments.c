@@ -275,7 +275,8 @@ int sd_session_make(const sd_session_arguments* a, const sd_module_state* state,
 static int check_draft(PyObject* description, const sd_drafter_context* context, sd_rule rule) {
     sd_drafter* drafter;
     if (sd_drafter_from(description, context, &drafter) < 0) return -1;
-    sd_status status = sd_drafter_check_rule(drafter, rule, context->drafting.draws, "verify");
+    sd_status status =
+        sd_drafter_check_rule(drafter, rule, context->drafting.draws, SD_EVERY_DRAFTER, "verify");
     drafter->free(drafter);
     if (status == SD_OK) return 0;
     sd_raise(status);

@@ -68,6 +68,18 @@ static PyObject* prefill(PyObject* base, PyObject* ignored) {
     return sd_exclusive_prefill(&self->exclusive, "session", read_slice, self->session);
 }
 
+/* The slots whose prompts are not in yet. */
+static PyObject* unread_slots(const session_object* self) {
+    PyObject* list = PyList_New(0);
+    for (int i = 0; list != NULL && i < self->borrowed.n_slots; i++) {
+        if (sd_session_is_ready(self->session, i)) continue;
+        PyObject* item = PyLong_FromLong(i);
+        if (item == NULL || PyList_Append(list, item) < 0) Py_CLEAR(list);
+        Py_XDECREF(item);
+    }
+    return list;
+}
+
 static PyObject* prefill_slice(PyObject* base, PyObject* ignored) {
     (void)ignored;
     session_object* self = (session_object*)base;
@@ -76,8 +88,9 @@ static PyObject* prefill_slice(PyObject* base, PyObject* ignored) {
     sd_gil_release(&self->exclusive.saved_thread);
     sd_status status = sd_session_prefill(self->session, &done);
     sd_gil_take(&self->exclusive.saved_thread);
+    PyObject* unread = status == SD_OK ? unread_slots(self) : sd_raise(status);
     leave(self);
-    return status == SD_OK ? PyBool_FromLong(done) : sd_raise(status);
+    return unread;
 }
 
 /* Why the sequence has failed in the round, an exception, or None. */
@@ -396,7 +409,8 @@ static PyGetSetDef properties[] = {
 static PyMethodDef methods[] = {
     {"prefill", prefill, METH_NOARGS, "prefill($self, /)\n--\n\nRead the prompts; return seconds."},
     {"prefill_slice", prefill_slice, METH_NOARGS,
-     "prefill_slice($self, /)\n--\n\nRead one slice of the prompts; return whether all are in."},
+     "prefill_slice($self, /)\n--\n\nRead one slice of the prompts; return the slots whose prompts "
+     "are not in yet."},
     {"round", (PyCFunction)(void (*)(void))round_, METH_VARARGS | METH_KEYWORDS,
      "round($self, seconds=0.0, *, until_end=False, gammas=None)\n--\n\nRounds for every unfinished "
      "sequence: one, and more within `seconds`."},

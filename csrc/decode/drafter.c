@@ -1,6 +1,12 @@
 #include "drafter.h"
 
-sd_status sd_drafter_check_rule(const sd_drafter* d, sd_rule rule, int draws, const char* argument) {
+sd_status sd_drafter_check_rule(const sd_drafter* d, sd_rule rule, int draws, uint64_t drafters,
+                                const char* argument) {
+    int n = d->several ? sd_count_drafters(drafters, d->n_within) : 2;
+    for (int i = 0; n < 2 && i < d->n_within; i++)
+        if (sd_may_draft(drafters, i))
+            return sd_drafter_check_rule(d->within[i], rule, draws, SD_EVERY_DRAFTER, argument);
+    if (n == 0) return SD_OK;
     sd_tree_kind kind = d->tree_kind == SD_TREE_DRAWS && !draws ? SD_TREE_ANY : d->tree_kind;
     return sd_rule_check_trees(rule, kind, argument);
 }

@@ -57,6 +57,7 @@ struct sd_drafter {
     int own_ids;               /* the texts in them are in the ids of that model, not in the target's */
     sd_drafter* const* within; /* [n_within] the drafters that it asks for guesses; owned by it */
     int n_within;
+    int several; /* these are what `drafters` of a sequence's settings chooses from */
     /* A sequence begins with a prompt, whose tokens stay where they are until they have been read, and its
      * source as long as the sequence does not begin again; its stream has no meaning here. begin clears
      * memory and takes some nanoseconds a token at most: read does the longer work. A sequence may begin
@@ -85,9 +86,11 @@ struct sd_drafter {
     void (*free)(sd_drafter* self);
 };
 
-/* Can the rule of a sequence judge a drafter's trees? Where the draft's temperature is 0 siblings are no
- * independent draws. `argument` is as in sd_rule_check_trees. */
-sd_status sd_drafter_check_rule(const sd_drafter* drafter, sd_rule rule, int draws, const char* argument);
+/* Can the rule of a sequence judge a drafter's trees? Where the draft's temperature is 0 (draws: it is not)
+ * siblings are no independent draws; where `drafters` chooses one of several, the trees are that one's.
+ * `argument` is as in sd_rule_check_trees. */
+sd_status sd_drafter_check_rule(const sd_drafter* drafter, sd_rule rule, int draws, uint64_t drafters,
+                                const char* argument);
 
 /* Tokens of prompts that a drafter without a model reads in one call of read: some milliseconds. */
 #define SD_READ_SLICE 8192

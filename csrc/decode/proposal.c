@@ -2,6 +2,12 @@
 
 #include "drafter_policy.h"
 
+int sd_count_drafters(uint64_t drafters, int n) {
+    int count = 0;
+    for (int i = 0; i < n; i++) count += sd_may_draft(drafters, i);
+    return count;
+}
+
 int sd_proposal_has_room(const sd_proposal* p, int node) {
     return p->tree.n_nodes <= p->budget && p->depths[node] < p->depth;
 }

@@ -11,6 +11,10 @@ typedef struct sd_drafter_policy sd_drafter_policy; /* drafter_policy.h */
 /* All drafters of several may draft. */
 #define SD_EVERY_DRAFTER UINT64_MAX
 
+/* May the drafter with index i of several draft, and how many of n may? (sd_proposal.drafters) */
+static inline int sd_may_draft(uint64_t drafters, int i) { return i >= 64 || (drafters >> i & 1) != 0; }
+int sd_count_drafters(uint64_t drafters, int n);
+
 /* One sequence's part of a round. */
 typedef struct sd_proposal {
     /* Index in the session. */

@@ -118,7 +118,7 @@ static sd_status check_fit(const sd_session* s, const sd_prompt* prompt) {
     if (settings->laws.n_top > s->n_top)
         return sd_fail(SD_ERR_VALUE, "n_top is %d, expected at most the session's, %d", settings->laws.n_top,
                        s->n_top);
-    if (s->drafter == NULL) return SD_OK;
+    if (s->drafter == NULL || settings->gamma == 0) return SD_OK;
     int draws = sd_settings_draws(settings);
     if (draws > s->draws || couples(settings) > s->couples)
         return sd_fail(SD_ERR_SETTING,
@@ -126,7 +126,7 @@ static sd_status check_fit(const sd_session* s, const sd_prompt* prompt) {
                        draws > s->draws ? "let the draft draw" : "couple draws");
     const sd_verifier_options* verify = &settings->verify;
     return sd_drafter_check_rule(s->drafter, sd_rule_at(verify->rule, verify->sampling->temperature), draws,
-                                 "verify");
+                                 settings->drafters, "verify");
 }
 
 static void begin(sd_session* s, int i, const sd_prompt* prompt) {
@@ -281,6 +281,8 @@ sd_status sd_session_prefill(sd_session* s, int* done) {
     *done = n_left == 0;
     return SD_OK;
 }
+
+int sd_session_is_ready(const sd_session* s, int sequence) { return s->sequences[sequence].ready; }
 
 sd_drafter* sd_session_drafter(const sd_session* s) { return s->drafter; }
 

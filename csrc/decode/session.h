@@ -88,6 +88,9 @@ void sd_session_free(sd_session* session);
  * sequence takes rounds when its own prompt is in; they may come between slices. */
 sd_status sd_session_prefill(sd_session* session, int* done);
 
+/* Is the prompt of a sequence, from 0 to the number of slots, in? */
+int sd_session_is_ready(const sd_session* session, int sequence);
+
 /* Rounds for every unfinished sequence whose prompt is in: draft, verify, commit. Runs one round, then more
  * until `seconds` have passed: several rounds in a call spread the cost of returning to Python. If a later
  * round of the call fails because of the numbers of a model, the call returns the records of the rounds

@@ -515,8 +515,8 @@ class Session:
         Sources are encoded first, equal ones once. What a prompt has in common with the beginning of another
         sequence's text, or of its predecessor's, with the same source is copied.
         """
-    def prefill_slice(self) -> bool:
-        """Read one slice of the prompts, with the target or the draft; return whether all are in.
+    def prefill_slice(self) -> list[int]:
+        """Read one slice of the prompts, with target or draft; return the slots whose prompts are not in yet.
 
         Sequences whose prompts are in may have rounds between the slices of others.
         """

@@ -63,13 +63,15 @@ static sd_status read_prompts(sd_drafter* base, int* done) {
 
 /* ------------------------------------------------------------------------------------------- propose */
 
-/* Random numbers that no other drafter of the round uses, at any depth of drafters within drafters. */
-static sd_stream stream_of(const sd_proposal* p, int i) {
-    return p->rule == SD_RULE_COUPLED ? p->stream : sd_stream_inner(p->stream, 0, (uint32_t)i);
-}
-
 /* May drafter i draft for a sequence? */
-static int may_draft(const sd_proposal* p, int i) { return i >= 64 || (p->drafters >> i & 1) != 0; }
+static int may_draft(const sd_proposal* p, int i) { return sd_may_draft(p->drafters, i); }
+
+/* Random numbers that no other drafter of the round uses, at any depth of drafters within drafters. One that
+ * a sequence has chosen alone draws as it does outside of an ensemble. */
+static sd_stream stream_of(const ensemble_drafter* d, const sd_proposal* p, int i) {
+    int alone = p->drafters != SD_EVERY_DRAFTER && sd_count_drafters(p->drafters, d->options.n_drafters) == 1;
+    return p->rule == SD_RULE_COUPLED || alone ? p->stream : sd_stream_inner(p->stream, 0, (uint32_t)i);
+}
 
 /* Guesses for drafter i: its share of what is left, and whatever those after it have no use for. */
 static int room_for(const ensemble_drafter* d, int i, const sd_proposal* p) {
@@ -107,7 +109,7 @@ static sd_proposal* open_proposal(const ensemble_drafter* d, int i, int slot, co
     sd_proposal opened = *p;
     opened.budget = room;
     opened.policy = d->options.adaptive ? &in->policy : NULL; /* an outer one prices the round's tree */
-    opened.stream = stream_of(p, i);
+    opened.stream = stream_of(d, p, i);
     opened.rejected_at = 0;
     opened.drafters = SD_EVERY_DRAFTER; /* of those within drafter i */
     opened.origins = NULL;
@@ -423,7 +425,7 @@ sd_status sd_ensemble_drafter_create(const sd_drafting* drafting, const sd_ensem
     d->drafting = *drafting;
     d->options = *o;
     if ((status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafters))) != SD_OK) goto fail;
-    d->base.within = d->within, d->base.n_within = o->n_drafters;
+    d->base.within = d->within, d->base.n_within = o->n_drafters, d->base.several = 1;
     sd_throughput_start(&d->throughput, drafting->reading);
     for (int i = 0; i < o->n_drafters; i++) {
         sd_drafter_policy_start(&d->inners[i].policy);

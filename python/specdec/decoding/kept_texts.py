@@ -55,19 +55,19 @@ class KeptTexts:
         return self._draft.as_read(model, self._target, ids)
 
     def begin(self, session: _core.Session, slot: int, beginning: Beginning) -> int:
-        """Begin the prompt in a slot with what is kept of it; return how many of its tokens the target has."""
+        """Begin the prompt in a slot with what is kept of it; return how many tokens the target then has."""
         n_target = 0
         for model in self._readers:
             taps = session.taps(slot, model.core)
-            text = self._cache.find(model.core, self._as_read(model, beginning.ids), beginning.source_of(model), taps)
+            text = self._cache.find(
+                model.core, self._as_read(model, beginning.ids), beginning.source_of(model), taps
+            )
             n_cached = 0 if text is None else session.begin_with(slot, text)
             if model.core is self._target.core:
                 n_target = n_cached
         return n_target
 
-    def keep(
-        self, session: _core.Session, slot: int, beginning: Beginning, tokens: Sequence[int]
-    ) -> None:
+    def keep(self, session: _core.Session, slot: int, beginning: Beginning, tokens: Sequence[int]) -> None:
         """Keep the text in a slot, with these new tokens, but for what is not read yet."""
         text = [*beginning.ids, *tokens]
         for model in self._readers:
@@ -75,5 +75,11 @@ class KeptTexts:
             copy = partial(session.cached_text, slot, model.core)
             taps, source = session.taps(slot, model.core), beginning.source_of(model)
             self._cache.keep(
-                model.core, self._as_read(model, text)[:n_tokens], n_bytes, n_low, copy, source=source, taps=taps
+                model.core,
+                self._as_read(model, text)[:n_tokens],
+                n_bytes,
+                n_low,
+                copy,
+                source=source,
+                taps=taps,
             )

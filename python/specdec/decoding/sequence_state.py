@@ -166,9 +166,7 @@ class SequenceState:
             source_ids=beginning.source,
             source_text=beginning.source_text(target),
             seed=seed,
-            logits=(
-                np.concatenate([np.empty((0, n_vocab), np.float32), *self.logits]) if logits else None
-            ),
+            logits=(np.concatenate([np.empty((0, n_vocab), np.float32), *self.logits]) if logits else None),
             logprobs=None if n_top is None else np.concatenate([np.empty(0), *(law[0] for law in self.laws)]),
             top_logprobs=[pair for _, top, of in self.laws for pair in top_pairs(top, of)] if n_top else None,
             prompt_logprobs=None if of_prompt is None else of_prompt.log_probs,
