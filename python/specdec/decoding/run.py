@@ -133,6 +133,7 @@ class Run:
                 slot = record["sequence"]
                 index = slots[slot]
                 if record["error"] is not None:
+                    self._sound = False
                     raise record["error"]
                 round_ = self.sequences[index].take(record)
                 if self.sequences[index].finish_reason is not None:
