@@ -9,6 +9,7 @@ cannot hide on both sides of a comparison.
 
 from specdec.reference.attention import attention_in_tiles
 from specdec.reference.beam import beam_search
+from specdec.reference.bits import exact_logits
 from specdec.reference.decode import decode
 from specdec.reference.decoder import encode, logits, tree_logits
 from specdec.reference.distributions import adjusted_logits, distribution
@@ -67,6 +68,7 @@ __all__ = [
     "dequantise",
     "distribution",
     "encode",
+    "exact_logits",
     "fma",
     "greedy",
     "k_sequential",

@@ -9,9 +9,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from specdec.reference.formats import product, round_bf16
+from specdec.reference.blocks import BLOCK_TYPES
+from specdec.reference.formats import product, round_bf16, stored
 
 Array = NDArray[Any]
+Formats = str | Mapping[str, str]
 
 
 def encode(
@@ -20,7 +22,7 @@ def encode(
     source: Sequence[int],
     *,
     dtype: DTypeLike = np.float64,
-    format: str = "exact",
+    format: Formats = "exact",
     cache_format: str = "exact",
 ) -> Array:
     """What the encoder of an encoder-decoder makes of a source: what its decoder attends to.
@@ -44,6 +46,9 @@ def encode(
     own = {name.removeprefix("encoder."): x for name, x in tensors.items() if name.startswith("encoder.")}
     if encoder.get("shared_embedding", False):
         own["token_embedding"] = tensors["token_embedding"]
+    if not isinstance(format, str):
+        named = {**format, "encoder.token_embedding": format["token_embedding"], **format}
+        format = {name[8:]: form for name, form in named.items() if name.startswith("encoder.")}
     parents = _chain(len(source))
     return _forward(encoder, own, source, parents, dtype, format, cache_format, bidirectional=True)
 
@@ -55,7 +60,7 @@ def logits(
     *,
     source: Sequence[int] | None = None,
     dtype: DTypeLike = np.float64,
-    format: str = "exact",
+    format: Formats = "exact",
     cache_format: str = "exact",
 ) -> Array:
     """Logits after every token of a sequence.
@@ -71,9 +76,11 @@ def logits(
         What the encoder of an encoder-decoder reads.
     dtype : numpy dtype
         Everything is computed in it; float64 for an oracle.
-    format : {"exact", "f32", "bf16", "int8", "int4"}
+    format : {"exact", "f32", "bf16", "int8", "int4"}, or mapping of str to str
         Number format of the matrices, whose products are then those of `product`; "exact": in `dtype`.
-        Embeddings, which are read by row, are rounded to bf16 in the last three.
+        Embeddings, which are read by row, are rounded to bf16 in the last three. Or the format of each
+        matrix, and of the table of embeddings, by canonical name, types of blocks (such as "q4_k") among
+        them: their tensors are uint8 [n_out, bytes of a row].
     cache_format : {"exact", "f32", "bf16"}
         Queries, keys and values are rounded to bf16 in the last.
 
@@ -100,7 +107,7 @@ def tree_logits(
     skip_attn: Collection[int] = (),
     skip_mlp: Collection[int] = (),
     dtype: DTypeLike = np.float64,
-    format: str = "exact",
+    format: Formats = "exact",
     cache_format: str = "exact",
 ) -> Array:
     """Logits after every node of a tree that follows `prefix`.
@@ -148,7 +155,7 @@ def _forward(
     ids: Sequence[int],
     parents: Sequence[int],
     dtype: DTypeLike,
-    format: str,
+    format: Formats,
     cache_format: str,
     encoded: Array | None = None,
     n_whole: int = 0,
@@ -196,7 +203,8 @@ def _forward(
         return tensors[name].astype(dtype)
 
     def times(x: Array, name: str) -> Array:
-        return x @ tensor(name).T if format == "exact" else product(x, tensors[name], format).astype(dtype)
+        form = format if isinstance(format, str) else format[name]
+        return x @ tensor(name).T if form == "exact" else product(x, tensors[name], form).astype(dtype)
 
     def linear(x: Array, name: str) -> Array:
         y = times(x, f"{name}.weight")
@@ -334,9 +342,13 @@ def _forward(
         total: Array = x + settings["residual_scale"] * y
         return norm(total, name) if place == "residual" else total
 
-    x: Array = tensor("token_embedding")[np.asarray(ids, dtype=int)]
-    if format in ("bf16", "int8", "int4"):
-        x = round_bf16(x).astype(dtype)
+    rows: Array = tensors["token_embedding"][np.asarray(ids, dtype=int)]
+    form = format if isinstance(format, str) else format["token_embedding"]
+    if form in BLOCK_TYPES:
+        rows = stored(rows, form)
+    elif form in ("bf16", "int8", "int4"):
+        rows = round_bf16(rows)
+    x = rows.astype(dtype)
     x = x * settings["embedding_scale"]
     if config["position"] == "learned":
         x = x + tensor("position_embedding")[position]

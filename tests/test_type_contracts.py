@@ -1,0 +1,151 @@
+"""Models in the types of GGUF files: logits to the bit of the specification; text that nothing changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from canonical import LLAMA, build, random_tensors
+from canonical import MIXTURES as EXPERTS
+from gguf_models import CASES, Case
+from specdec import _core, drafts, reference
+from specdec.models.checkpoints import open_checkpoint
+from test_gguf_types import MIXTURES, write
+from tiny_models import write_hf
+
+CONFIGS = [LLAMA | {"sliding_window": 7, "tied": True}, EXPERTS["mixture-softmax"]]
+
+KINDS = {"q4_k": ("Q4_K",), "q5_k": ("Q5_K",), "q6_k": ("Q6_K",), "mixture": ("Q4_K", "Q6_K", "Q4_K")}
+IN_EACH_KIND = pytest.mark.parametrize("types", KINDS.values(), ids=KINDS)
+PROMPTS = [[5, 17, 3], [1], [40, 2, 9] * 10, [5, 17, 3, 8]]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A model of these types, and a draft that often agrees with it: the same in int4."""
+    folder, made = tmp_path_factory.mktemp("types"), dict[tuple[str, ...], Any]()
+
+    def of(types: tuple[str, ...]) -> tuple[specdec.Model, specdec.Model]:
+        if types not in made:
+            path = write(folder / f"{len(made)}.gguf", types)
+            made[types] = tuple(specdec.load(path, dtype, tokenizer=False) for dtype in (None, "int4"))
+        return made[types]
+
+    return of
+
+
+def stored(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Canonical tensors as the file has them, and their formats."""
+    checkpoint = open_checkpoint(path, tokenizer=False)
+    tensors, formats = {}, {}
+    for name, array, form in checkpoint.stored.tensors():
+        tensors[name] = array if form != "bf16" else (array.astype(np.uint32) << 16).view(np.float32)
+        if name in checkpoint.stored.formats:
+            formats[name] = form
+    return tensors, formats
+
+
+@pytest.mark.parametrize("cache", [pytest.param("f32", marks=pytest.mark.slow), "bf16"])
+@pytest.mark.parametrize("types", [KINDS["mixture"], *MIXTURES], ids="-".join)
+def test_logits_have_the_bits_of_the_specification(
+    tmp_path: Path, types: tuple[str, ...], cache: str
+) -> None:
+    path = write(tmp_path / "model.gguf", types)
+    model = specdec.load(path, tokenizer=False, cache_dtype=cache)
+    tensors, formats = stored(path)
+    assert set(formats.values()) == {kind.lower() for kind in types}
+    ids = np.random.default_rng(3).integers(0, 70, 19).tolist()
+    expected = reference.exact_logits(model.config, tensors, ids, formats=formats, cache_format=cache)
+    assert np.array_equal(model.logits(ids), expected)
+    near = reference.logits(model.config, tensors, ids, format=formats, cache_format=cache)
+    assert np.median(np.abs(expected - near)) < 0.01 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("cache", [pytest.param("f32", marks=pytest.mark.slow), "bf16"])
+@pytest.mark.parametrize(
+    "config", [LLAMA | {"sliding_window": 7, "tied": True}, MIXTURES_OF_EXPERTS], ids=len
+)
+def test_one_format_and_experts(config: dict[str, Any], cache: str) -> None:
+    tensors, ids = random_tensors(config), np.random.default_rng(3).integers(0, 101, 23).tolist()
+    for dtype in ("f32", "bf16", "int8", "int4"):
+        model = build(config, tensors, dtype=dtype, cache_dtype=cache)
+        found = _core.Decoder(model, capacity=len(ids)).prefill(ids, logits=True)
+        expected = reference.exact_logits(config, tensors, ids, formats=dtype, cache_format=cache)
+        assert np.array_equal(found, expected)
+
+
+def test_another_layout_is_refused() -> None:
+    with pytest.raises(ValueError, match="norm is 'layer', expected the layout of Llama"):
+        reference.exact_logits(LLAMA | {"norm": "layer"}, {}, [1])
+
+
+def test_experts_in_types_of_blocks(tmp_path: Path) -> None:
+    changes = {"hidden_size": 256, "intermediate_size": 256, "vocab_size": 40}
+    case = Case("llama", "MixtralForCausalLM", {**CASES["mixtral"].config, **changes})
+    folder = write_hf(tmp_path / "folder", *case.folder())
+    path = specdec.convert(folder, tmp_path / "model.gguf", "Q4_K_M")
+    model = specdec.load(path, tokenizer=False)
+    tensors, formats = stored(path)
+    assert {"q4_k", "q6_k"} <= set(formats.values())
+    ids = np.random.default_rng(3).integers(0, 40, 11).tolist()
+    expected = reference.exact_logits(model.config, tensors, ids, formats=formats, cache_format="bf16")
+    assert np.array_equal(model.logits(ids), expected)
+
+
+# ------------------------------------------------------------------------------------ the contracts
+
+
+def texts(results: Any) -> list[list[int]]:
+    return [list(result.tokens) for result in results]
+
+
+@IN_EACH_KIND
+@pytest.mark.parametrize("how", [{}, {"temperature": 0.8, "verify": "coupled", "seed": 4}], ids=len)
+def test_speculation_changes_nothing(models: Any, types: tuple[str, ...], how: dict[str, Any]) -> None:
+    """For any gamma and tree, alone and in batches, by any number of threads."""
+    target, small = models(types)
+    plain = specdec.generate(target, None, PROMPTS, max_new_tokens=20, **how)
+    first = specdec.generate(target, None, PROMPTS[0], max_new_tokens=20, n_threads=2, **how)
+    assert list(first.tokens) == list(plain[0].tokens)
+    ways: list[tuple[Any, dict[str, Any]]] = [
+        *((small, {"gamma": gamma}) for gamma in (1, 4, 8)),
+        (drafts.ModelDraft(small, tree=drafts.StaticTree((2, 2, 1))), {}),
+        (drafts.ModelDraft(small, tree=drafts.DynamicTree(9, steps=4)), {}),
+        (drafts.ContextCopy(), {}),
+    ]
+    for i, (draft, options) in enumerate(ways):
+        settings = {"max_new_tokens": 20, **options, **how}
+        found = specdec.generate(target, draft, PROMPTS, n_threads=1 + i % 2, **settings)
+        assert texts(found) == texts(plain)
+        alone = specdec.generate(target, draft, PROMPTS[0], n_threads=2 - i % 2, **settings)
+        assert list(alone.tokens) == list(first.tokens)
+        if draft is small:
+            assert sum(len(result.trace.rounds) for result in found) < sum(map(len, texts(found))), (
+                "none accepted"
+            )
+
+
+@IN_EACH_KIND
+def test_log_probabilities_are_those_of_the_text_alone(models: Any, types: tuple[str, ...]) -> None:
+    target, small = models(types)
+    found = specdec.generate(target, small, PROMPTS, max_new_tokens=12, gamma=3, logprobs=0)
+    for prompt, result in zip(PROMPTS, found, strict=True):
+        whole = [*prompt, *result.tokens]
+        assert np.array_equal(result.logprobs, target.score(whole)[len(prompt) - 1 :])
+
+
+@IN_EACH_KIND
+def test_cached_prompts(models: Any, types: tuple[str, ...]) -> None:
+    """A text that begins with one that was kept."""
+    target, small = models(types)
+    cache = specdec.PromptCache()
+    long = PROMPTS[2]
+    first = specdec.generate(target, small, long, max_new_tokens=8, gamma=3, prompt_cache=cache)
+    more = [*long, *first.tokens, 6, 7]
+    again = specdec.generate(target, small, more, max_new_tokens=8, gamma=3, prompt_cache=cache)
+    assert again.n_cached_tokens >= len(long)
+    assert list(again.tokens) == list(specdec.generate(target, None, more, max_new_tokens=8).tokens)
