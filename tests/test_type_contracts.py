@@ -66,9 +66,7 @@ def test_logits_have_the_bits_of_the_specification(
 
 
 @pytest.mark.parametrize("cache", [pytest.param("f32", marks=pytest.mark.slow), "bf16"])
-@pytest.mark.parametrize(
-    "config", [LLAMA | {"sliding_window": 7, "tied": True}, MIXTURES_OF_EXPERTS], ids=len
-)
+@pytest.mark.parametrize("config", CONFIGS, ids=len)
 def test_one_format_and_experts(config: dict[str, Any], cache: str) -> None:
     tensors, ids = random_tensors(config), np.random.default_rng(3).integers(0, 101, 23).tolist()
     for dtype in ("f32", "bf16", "int8", "int4"):
