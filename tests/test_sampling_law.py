@@ -166,7 +166,7 @@ def test_the_other_rules(models: Trained, rule: str) -> None:
     of_draft = {"temperature": 1.0} if "draft_sampling" in options else SETTINGS
     target = conditional(models.target.logits, models.prompt, **SETTINGS)
     draft = conditional(models.near.logits, models.prompt, **of_draft)
-    n_samples = N_SAMPLES[models.name]
+    n_samples = N_SAMPLES["embedded"]  # as many suffice to see what lenience changes
     tokens, n_accepted = [], 0
     for batch in range(n_samples // 500):
         how = SETTINGS | options | {"gamma": 2, "max_new_tokens": 3, "seed": 77_000 + batch}
