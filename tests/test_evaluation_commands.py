@@ -28,70 +28,86 @@ HARNESS = [command for command in COMMANDS if command.startswith("python ")]
 INSPECT = [command for command in COMMANDS if command.startswith("inspect ")]
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def write_files(folder: Path) -> Path:
     """A folder with the files of the page."""
     for name, text in FILES.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    return tmp_path
+        (folder / name).write_text(text, encoding="utf-8")
+    return folder
 
 
-def run(command: str, folder: Path) -> str:
-    """What a command prints; its program is that of this Python."""
-    words = shlex.split(command)
-    programs = {
-        "python": [],
-        "specdec": ["-m", "specdec"],
-        "inspect": ["-c", "from inspect_ai._cli.main import main; main()"],
-    }
+def run(program: list[str], folder: Path) -> str:
+    """What a program of this Python prints."""
     settings = {"HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     done = subprocess.run(
-        [sys.executable, *programs[words[0]], *words[1:]],
+        [sys.executable, *program],
         cwd=folder, env={**os.environ, **settings}, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
+ONE_AFTER_THE_OTHER = """
+import json, runpy, sys
+for module, *arguments in json.loads(sys.argv[1]):
+    sys.argv[1:] = arguments
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if end.code:
+            raise
+    print("NEXT")
+"""
+"""Each command as `python -m` runs it, but in one process: the harness takes long to import."""
+
+OF_THE_PAGE = (
+    "python -m specdec.integrations.lm_eval --model specdec --model_args target=embedded,draft=embedded"
+)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, dict[str, Any]]]:
+    """(what is printed, the results that are written) of the harness's commands, and of `specdec eval`."""
+    folder = write_files(tmp_path_factory.mktemp("harness"))
+    assert HARNESS[0].startswith(f"{OF_THE_PAGE},gamma=auto ")
+    rest = HARNESS[0].removeprefix(f"{OF_THE_PAGE},gamma=auto ")
+    verb = f"python -m specdec eval --draft lookahead:2,2 --gamma auto {rest} --limit 1"
+    commands = [shlex.split(command.removeprefix("python -m ")) for command in (*HARNESS, verb)]
+    printed = run(["-c", ONE_AFTER_THE_OTHER, json.dumps(commands)], folder).split("NEXT\n")
+    paths = sorted((folder / "results").rglob("results_*.json"), key=lambda path: path.stat().st_mtime_ns)
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    assert printed.pop() == ""
+    return list(zip(printed, found, strict=True))
+
+
 def test_the_page_has_commands() -> None:
     assert len(HARNESS) == 2 and len(INSPECT) == 1 and len(COMMANDS) == 3
 
 
-def test_lm_evaluation_harness(folder: Path) -> None:
-    scores: list[dict[str, Any]] = []
-    reports: list[dict[str, Any]] = []
-    for command in HARNESS:
-        printed = run(command, folder)
+def test_lm_evaluation_harness(runs: list[tuple[str, dict[str, Any]]]) -> None:
+    assert len(runs) == 3
+    for printed, _ in runs:
         assert "|endings|" in printed and "|sequels|" in printed
-        (path,) = set((folder / "results").rglob("results_*.json")) - {Path(one["path"]) for one in reports}
-        found = json.loads(path.read_text(encoding="utf-8"))
-        reports.append({**found["config"]["specdec"], "path": path})
-        scores.append(found["results"])
+    scores = [found["results"] for _, found in runs]
+    reports = [found["config"]["specdec"] for _, found in runs]
     assert scores[0] == scores[1] and scores[0]["sequels"]["chrf,none"] > 0
-    assert [report["draft"] for report in reports] == ["embedded", None]
+    assert [report["draft"] for report in reports[:2]] == ["embedded", None]
     assert reports[0]["tasks"]["sequels"]["n_accepted"] == reports[0]["n_accepted"] > 0
     assert reports[0]["n_texts"] == 3 and reports[0]["tokens_per_call"] > reports[1]["tokens_per_call"] == 1
 
 
-def test_the_verb_eval(folder: Path) -> None:
+def test_the_verb_eval(runs: list[tuple[str, dict[str, Any]]]) -> None:
     """The command of the page for the harness, with options in place of --model_args."""
-    before = (
-        "python -m specdec.integrations.lm_eval --model specdec --model_args target=embedded,draft=embedded"
-    )
-    assert HARNESS[0].startswith(f"{before},gamma=auto ")
-    rest = HARNESS[0].removeprefix(f"{before},gamma=auto ")
-    printed = run(f"specdec eval --draft lookahead:2,2 --gamma auto {rest} --limit 1", folder)
-    assert "|endings|" in printed and "|sequels|" in printed
-    (path,) = (folder / "results").rglob("results_*.json")
-    report = json.loads(path.read_text(encoding="utf-8"))["config"]["specdec"]
+    report = runs[2][1]["config"]["specdec"]
     assert (report["target"], report["draft"], report["n_texts"]) == ("embedded", "lookahead:2,2", 1)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason=missing.PYTHON_3_11)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_inspect(folder: Path) -> None:
+def test_inspect(tmp_path: Path) -> None:
+    folder = write_files(tmp_path)
     for command in INSPECT:
-        run(command, folder)
+        _, *arguments = shlex.split(command)
+        run(["-c", "from inspect_ai._cli.main import main; main()", *arguments], folder)
     from inspect_ai.log import read_eval_log
 
     (path,) = (folder / "logs").glob("*.eval")
