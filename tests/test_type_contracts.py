@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 
 import specdec
 from canonical import LLAMA, build, random_tensors
 from canonical import MIXTURES as EXPERTS
-from gguf_models import CASES, Case
+from gguf_models import CASES, Case, write_gguf
 from specdec import _core, drafts, reference
 from specdec.models.checkpoints import open_checkpoint
 from test_gguf_types import MIXTURES, write
@@ -92,6 +94,60 @@ def test_experts_in_types_of_blocks(tmp_path: Path) -> None:
     ids = np.random.default_rng(3).integers(0, 40, 11).tolist()
     expected = reference.exact_logits(model.config, tensors, ids, formats=formats, cache_format="bf16")
     assert np.array_equal(model.logits(ids), expected)
+
+
+CROSS = {
+    "one type": ("Q4_K", "Q4_K", "Q4_K", "Q4_K"),
+    "across layers": ("Q4_K", "Q4_K", "Q6_K", "Q6_K"),
+    "within layers": ("Q4_K", "Q6_K", "Q6_K", "Q4_K"),
+    "codes and floats": ("Q4_K", "F32", "Q4_K", "Q4_K"),
+    "floats, then codes": ("F32", "F32", "Q6_K", "Q6_K"),
+    "codes, then bf16": ("Q4_K", "Q4_K", "BF16", "BF16"),
+}
+"""Types of keys and values of cross-attention, layer by layer: all meet the rows of one source."""
+
+
+@pytest.mark.parametrize("types", CROSS.values(), ids=CROSS)
+def test_cross_attention_in_several_types(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, types: tuple[str, ...]
+) -> None:
+    """What is not of one kind becomes f32, which has the file's values; a message says so."""
+    quantize = gguf.quants.quantize
+
+    def quantised(array: np.ndarray, kind: Any) -> np.ndarray:
+        if not kind.name.endswith("_K"):
+            return quantize(array, kind)
+        return np.frombuffer(_core.quantise(array, kind.name.lower()), np.uint8).reshape(len(array), -1)
+
+    def type_of(name: str) -> Any:
+        parts = name.split(".")
+        if parts[-2] in ("cross_attn_k", "cross_attn_v"):
+            return gguf.GGMLQuantizationType[types[2 * int(parts[2]) + (parts[-2] == "cross_attn_v")]]
+        is_plain = "norm" in name or "rel_b" in name or len(parts) < 4
+        return gguf.GGMLQuantizationType["F32" if is_plain else "Q4_K"]
+
+    monkeypatch.setattr(gguf.quants, "quantize", quantised)
+    sizes = {"d_model": 256, "d_kv": 64, "num_heads": 4, "d_ff": 256, "vocab_size": 40}
+    layers = {"num_layers": 2, "num_decoder_layers": 2}
+    case = Case("t5", "T5ForConditionalGeneration", {**CASES["t5"].config, **sizes, **layers})
+    path = write_gguf(tmp_path / "model.gguf", case, types=type_of)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        model = specdec.load(path, tokenizer=False, cache_dtype="f32")
+    crossing = {form for name, form in model.formats.items() if ".cross_k" in name or ".cross_v" in name}
+    mixed = len({kind.endswith("_K") for kind in types}) > 1
+    assert crossing == ({"f32"} if mixed else {kind.lower() for kind in types})
+    assert bool(told) == mixed
+    tensors, formats = stored(path)
+    source, ids = [5, 17, 9, 33, 3, 2, 7, 1], [0, 11, 30, 2, 9]
+    found = model.logits(ids, source)
+    expected = reference.logits(model.config, tensors, ids, source=source, dtype=np.float32, format=formats)
+    assert np.median(np.abs(found - expected)) < 0.01 * np.abs(expected).max()
+    plain = specdec.generate(model, None, source, max_new_tokens=12)
+    for draft, gamma in ((model, 4), (drafts.ContextCopy(), 3)):
+        drafted = specdec.generate(model, draft, source, max_new_tokens=12, gamma=gamma)
+        assert list(drafted.tokens) == list(plain.tokens)
+    assert np.array_equal(model.logits(ids[:2], source), found[:2])
 
 
 # ------------------------------------------------------------------------------------ the contracts
