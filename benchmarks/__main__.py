@@ -26,6 +26,7 @@ from benchmarks import (
     products,
     scores,
     translation,
+    vocabularies,
 )
 from benchmarks.report import Report, machine_name, result_folder
 from benchmarks.turns import Options
@@ -57,6 +58,7 @@ PROGRAMS: dict[str, tuple[Callable[[argparse.Namespace, Report], None], Callable
     "peers-exact": (peers.exactness, peers.exactness_options),
     "peers-encdec": (peers.translators, peers.translators_options),
     "paper": (paper.paper, paper.paper_options),
+    "vocabularies": (vocabularies.vocabularies, vocabularies.vocabularies_options),
     "translation": (translation.translation, translation.translation_options),
     "harness": (harness.harness, harness.harness_options),
     "speculate": (photons.speculate, photons.speculate_options),

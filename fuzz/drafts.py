@@ -10,6 +10,7 @@ from fuzz.eagles import draw_eagle, make_eagle
 from fuzz.learnt import draw_heads, make_heads, random_look_ahead, random_recurrent
 from fuzz.models import draft_description, make_model
 from fuzz.objects import CHAINS, Proposer, draw_object
+from fuzz.vocabularies import draw_vocabulary, make_translated
 from specdec import drafts
 
 __all__ = ["descriptions", "draw_draft", "is_adaptive", "is_stateful", "make_draft", "may_branch"]
@@ -24,12 +25,15 @@ def draw_draft(draws: Draws, target: Description, depth: int = 0, *, layers: boo
     kind = draws.weighted(
         model=4, nested=3 * nested, best=3 * nested, exit=layers, skip=layers, heads=2 * layers, ngram=1,
         online=1, random=0.5, context=1.5, input=1, lookahead=2, object=2.5, recurrent=1, eagle=layers,
-        memory=1.5, recycling=1, look_ahead=1.5 * layers, learning=1,
+        memory=1.5, recycling=1, look_ahead=1.5 * layers, learning=1, vocabulary=2,
     )  # fmt: skip
     if kind == "exit" and n_layer == 1:
         kind = "skip"
     if kind == "model":
         return {"kind": "model", "model": draws.one("a", "a", "b", "target")} | _tree(draws)
+    if kind == "vocabulary":
+        found = draw_vocabulary(draws, n_vocab) | {"model": draws.one("a", "b")}
+        return found | (_tree(draws) if found["way"] == "intersection" else {})
     if kind == "nested":
         inner = draw_draft(draws, target, depth + 1, layers=draws.chance(0.05))
         found: Description = {"kind": "model", "model": draws.one("a", "b", "target"), "draft": inner}
@@ -140,6 +144,9 @@ def make_draft(description: Description, target: Description, models: dict[str, 
         if "draft" in d:
             return drafts.ModelDraft(model, draft=made(d["draft"]), gamma=d.get("gamma"))
         return drafts.ModelDraft(model, tree=_made_tree(d["tree"])) if "tree" in d else model
+    if kind == "vocabulary":  # a ModelDraft whose vocabulary is another one
+        small = make_model(draft_description(target, models[d["model"]]))
+        return make_translated(d, small, _made_tree(d["tree"]) if "tree" in d else None)
     if kind == "best":
         return drafts.Ensemble(*map(made, d["drafts"]), adaptive=d["adaptive"])
     if kind == "eagle":  # an Eagle

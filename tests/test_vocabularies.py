@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -18,8 +20,9 @@ from specdec.errors import InputError, VocabularyMismatchError
 from specdec.models.tokenizer import SourceTokenizer
 from specdec.models.tokenizer.continuing import encode_continuing
 from specdec.models.tokenizer.correspondence import correspondence_of
+from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from toy_pair import _PIECES
-from vocabularies import DISJOINT, VOCABULARIES, LongestPieces, model_with, renumbered_model
+from vocabularies import DISJOINT, VOCABULARIES, LongestPieces, model_with, renumbered_model, with_tokenizer
 
 OTHERS = [name for name in VOCABULARIES if name != "target"]
 TEXT = "ab abc caé a\nbcab  abca é ca"
@@ -110,6 +113,51 @@ def test_long_texts_are_read_in_pieces(target: Any, models: Any) -> None:
     assert translation_of(target, draft).read([target.tokenizer.encode(text)]) == draft.tokenizer.encode(text)
 
 
+SCRIPTS = (
+    "The quick brown fox, 1234 times, isn't here.\n\nIt is.",
+    "Съешь же ещё этих мягких булок.", "Ξεσκεπάζω την ψυχοφθόρα βδελυγμία.",
+    "敏捷的棕色狐狸跳过了懒狗。", "いろはにほへと ちりぬるを。", "키스의 고유조건은 입술끼리",
+    "ऋषियों को सताने वाले दुष्ट", "نص حكيم له سر قاطع", "דג סקרן שט בים מאוכזב", "เป็นมนุษย์สุดประเสริฐ",
+    "👩‍👩‍👧‍👦 🏳️‍🌈 e\u0301 🇫🇷!", "def f(x):\n    return {\"a\": [x ** 2 for _ in range(3)]}\n\n\t# ok",
+)  # fmt: skip
+"""Ten scripts, emoji, code."""
+
+
+def published(shared: Path, name: str) -> specdec.Model:
+    """A small random model with a published tokenizer."""
+    folder = shared / "data" / "tokenizers"
+    if name == "qwen2.5":
+        files = folder / "qwen2.5_vocab.json", folder / "qwen2.5_merges.txt"
+        tokenizer: Any = HFTokenizer.from_bpe_files(*files, model_type="qwen2")
+    else:
+        tokenizer = HFTokenizer.from_file(folder / "phi3.tokenizer.json")
+    return with_tokenizer(tokenizer, range(tokenizer.n_vocab), 0)
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [("phi3", "qwen2.5"), ("qwen2.5", "phi3")])
+def test_texts_in_ten_scripts_emoji_and_code_are_read_as_they_are(
+    ours: str, theirs: str, shared: Path
+) -> None:
+    target, draft = published(shared, ours), published(shared, theirs)
+    translation, rng = translation_of(target, draft), np.random.default_rng(1)
+    n_same = n_all = 0
+    for text in SCRIPTS:
+        encode: Any = draft.tokenizer.encode  # type: ignore[union-attr]
+        ids = target.tokenizer.encode(text)  # type: ignore[union-attr]
+        whole = [i for i in translation.read([ids]) if i not in (draft.tokenizer.bos_id,)]  # type: ignore[union-attr]
+        text = target.tokenizer.decode(ids)  # type: ignore[union-attr]  # one of them composes accents
+        steps, natural = [1], encode(text, add_bos=False)
+        while steps[-1] < len(ids):
+            steps.append(min(len(ids), steps[-1] + int(rng.integers(1, 5))))
+        grown = translation.read([ids[:n] for n in steps])
+        read = draft.tokenizer.decode(grown)  # type: ignore[union-attr]
+        assert normalize("NFC", read) == normalize("NFC", text)
+        assert whole == natural
+        common = sum(a == b for a, b in zip(grown[len(grown) - len(natural) :], natural, strict=False))
+        n_same, n_all = n_same + common, n_all + len(natural)
+    assert n_same > 0.9 * n_all
+
+
 # -------------------------------------------------------------------------------------------- laws
 
 
@@ -158,7 +206,7 @@ HOW: dict[str, dict[str, Any]] = {
 }
 TREES = [drafts.StaticTree((2, 2, 1), "without replacement"), drafts.DynamicTree(8, width=3, steps=3)]
 WAYS: list[tuple[Any, Any]] = [
-    ("text", None), ("intersection", None), *(("intersection", tree) for tree in TREES)
+    ("auto", None), ("text", None), ("intersection", None), *(("intersection", tree) for tree in TREES)
 ]  # fmt: skip
 
 
@@ -191,7 +239,7 @@ def test_the_targets_own_weights_under_other_ids_are_always_right(vocabulary: An
         assert draft.named_share(target) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("vocabulary", ["text", "intersection"])
+@pytest.mark.parametrize("vocabulary", ["auto", "text", "intersection"])
 def test_one_alone_is_one_of_a_batch_and_of_a_stream(vocabulary: Any, target: Any, models: Any) -> None:
     draft = drafts.ModelDraft(models["coarser"], vocabulary=vocabulary)
     options: dict[str, Any] = {"max_new_tokens": 30, "n_threads": 1, "temperature": 0.8, "seed": 3}
@@ -205,7 +253,7 @@ def test_one_alone_is_one_of_a_batch_and_of_a_stream(vocabulary: Any, target: An
 @pytest.mark.parametrize(
     ("vocabulary", "verify"),
     [("intersection", "rejection"), ("intersection", "block"), ("intersection", "k-sequential"),
-     ("text", "rejection"), ("text", "block")],
+     ("text", "rejection"), ("text", "block"), ("auto", "rejection"), ("auto", "block")],
 )  # fmt: skip
 def test_samples_have_the_law_of_the_target(vocabulary: Any, verify: Any, target: Any, models: Any) -> None:
     prompt = target.tokenizer.encode("ab ab")

@@ -115,15 +115,20 @@ static int make_model(PyObject* arguments, const sd_drafter_context* c, sd_draft
     return made(sd_tree_drafter_create(&c->drafting, source.maker, &chain, drafter));
 }
 
-/* {translation} */
+/* {translation, measured}; measured: also by tokens that both vocabularies have, where that brings more */
 static int make_text(PyObject* arguments, const sd_drafter_context* c, sd_drafter** drafter) {
     PyObject* translation;
-    const sd_field fields[] = {{"translation", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &translation}};
+    int measured;
+    const sd_field fields[] = {{"translation", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &translation},
+                               {"measured", SD_FIELD_FLAG, SD_FIELD_REQUIRED, &measured}};
     sd_model_predictor_options options;
     if (SD_FIELDS_FROM(arguments, "text", fields) < 0) return -1;
     if (translated_from(translation, c, &options) < 0) return -1;
     options.writes = 1;
-    return made(sd_text_drafter_create(&c->drafting, &options, drafter));
+    sd_vocabulary_way way = measured && sd_translation_from(c->state, translation, "draft")->n_pairs > 0
+                                ? SD_WAY_MEASURED
+                                : SD_WAY_TEXT;
+    return made(sd_text_drafter_create(&c->drafting, &options, way, drafter));
 }
 
 /* {model, n_chains} */

@@ -172,7 +172,8 @@ CHAINS: dict[str, Make] = {
         draft=drafts.ModelDraft(world.draft, tree=drafts.StaticTree((2, 2), "without replacement")),
     ),
     "other vocabulary": lambda world: Renumbered(world.draft),
-    "through text": lambda world: Renumbered(world.draft, text=True),
+    "through text": lambda world: Renumbered(world.draft, text="text"),
+    "other vocabulary, measured": lambda world: Renumbered(world.draft, text="measured"),
     "eagle 3": lambda world: eagle_for(world.target, "reduced"),  # an Eagle of some of the tokens
     "three models deep": lambda world: drafts.ModelDraft(
         world.draft,

@@ -89,14 +89,18 @@ def renumbered_model(
 ) -> specdec.Model:
     """The same decoder whose tokens have other ids: the i-th piece is the one that was the order[i]-th."""
     tokenizer = LongestPieces([pieces[i] for i in order], **options)
+    return with_tokenizer(tokenizer, [0, 1, 2, *(3 + i for i in order)], seed)
+
+
+def with_tokenizer(tokenizer: ByteTokenizer, rows: Sequence[int], seed: int) -> specdec.Model:
+    """A small random decoder with a tokenizer; token i has what would be row rows[i] of its tables."""
     config = SIZES | {
         "n_vocab": tokenizer.n_vocab, "norm": "rms", "position": "rotary", "activation": "silu",
         "gated": True, "tied": False, "qkv_bias": False, "out_bias": False, "mlp_bias": False,
         "inv_freq": [1.0, 0.1, 0.01], "n_ctx": 256,
     }  # fmt: skip
-    rows = [0, 1, 2, *(3 + i for i in order)]
     tensors = {
-        name: 2.0 * (tensor[rows] if tensor.shape[0] == tokenizer.n_vocab else tensor)
+        name: 2.0 * (tensor[list(rows)] if tensor.shape[0] == tokenizer.n_vocab else tensor)
         for name, tensor in random_tensors(config, seed).items()
     }
     return model_of(config, tensors, tokenizer)
@@ -108,7 +112,7 @@ class Renumbered(Draft):
     Token i is the word of i's five letters, in both; the target's last third and the draft's share no ids.
     """
 
-    def __init__(self, model: specdec.Model, tree: Tree | None = None, *, text: bool = False) -> None:
+    def __init__(self, model: specdec.Model, tree: Tree | None = None, *, text: str | None = None) -> None:
         self.model, self.tree, self.text = model, tree, text
 
     def describe(self, target: specdec.Model) -> Description:
@@ -126,7 +130,9 @@ class Renumbered(Draft):
             self.model.core, joined, joined, arrays, False, False, _ids,
             lambda text, before: _ids(text[max(before, 0) :], 0), list,
         )  # fmt: skip
-        return ("text", {"translation": translation}) if self.text else describe_shape(self.tree, translation)
+        if self.text is None:
+            return describe_shape(self.tree, translation)
+        return "text", {"translation": translation, "measured": self.text == "measured"}
 
     @property
     def reads_source(self) -> bool:
@@ -141,4 +147,12 @@ def _ids(text: str, begins: int) -> list[int]:
     return [sum((ord(c) - ord("a")) * 26**k for k, c in enumerate(word)) for word in text.split()]
 
 
-__all__ = ["DISJOINT", "VOCABULARIES", "LongestPieces", "Renumbered", "model_with", "renumbered_model"]
+__all__ = [
+    "DISJOINT",
+    "VOCABULARIES",
+    "LongestPieces",
+    "Renumbered",
+    "model_with",
+    "renumbered_model",
+    "with_tokenizer",
+]

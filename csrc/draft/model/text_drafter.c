@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "guess.h"
 #include "interrupt.h"
 #include "kernels.h"
 #include "memory.h"
@@ -14,6 +15,12 @@
 #define LONGEST_WORD 64
 #define PIECE 512
 
+/* The rounds of a drafter in which both ways are tried in turn, and how often the lesser is later. */
+#define TRIALS 8
+#define TRIED_EACH 16
+/* Rounds that a mean is taken over. */
+#define MEMORY 32.0
+
 /* What is being written behind one text. */
 typedef struct writing {
     sd_proposal own; /* in the draft's tokens: what the predictor is asked for */
@@ -23,10 +30,18 @@ typedef struct writing {
     int begins;        /* nothing stands before */
     double confidence; /* of what was written after n_before: the draft's probability */
     int node;          /* of the target's proposal: the last one */
+    int restricted;    /* guesses are drawn from the restricted law */
     int open;
     int ending;  /* enough has been written, but for the end of a word */
     int foreign; /* of the tokens written after n_before, the target has not all */
 } writing;
+
+/* What was seen of a text since it began. It depends on no other text. */
+typedef struct experience {
+    double bytes_per_token; /* of the target, as its tokenizer cut what was written */
+    long n_rounds;
+    double accepted[2], n_known[2]; /* by `restricted`: mean of accepted guesses, rounds that it is of */
+} experience;
 
 typedef struct text_drafter {
     sd_predicting base; /* must stay first */
@@ -35,24 +50,33 @@ typedef struct text_drafter {
     int n_written; /* tokens that the draft writes in a round, at most */
     int text_room; /* bytes of a writing's text */
     sd_arena arena;
-    writing* writings;      /* [n_sequences] by proposal */
-    sd_draft_nodes* batch;  /* [n_sequences] */
-    int32_t* last;          /* [n_sequences] the node of each that is asked for */
-    int* at;                /* [n_sequences] the writing of each */
-    int32_t* ids;           /* [text_room] what a text is encoded to */
-    double* terms;          /* [PIECE] */
-    double bytes_per_token; /* of the target, as its tokenizer cut what was written */
+    writing* writings;       /* [n_sequences] by proposal */
+    sd_draft_nodes* batch;   /* [n_sequences] */
+    int32_t* last;           /* [n_sequences] the node of each that is asked for */
+    int* at;                 /* [n_sequences] the writing of each */
+    int32_t* ids;            /* [text_room] what a text is encoded to */
+    double* terms;           /* [PIECE] */
+    experience* experiences; /* [n_sequences] by sequence */
+    int measures;            /* both ways are used */
+    int n_proposed;          /* texts of the last round */
+    sd_guesser guesser;
+    float* logits; /* [the target's tokens] */
 } text_drafter;
 
 static void lay_out(text_drafter* d, const sd_drafting* drafting) {
     sd_arena* arena = &d->arena;
     size_t n = (size_t)drafting->n_sequences, nodes = (size_t)d->n_written + 1;
     d->writings = sd_arena_take(arena, n, sizeof *d->writings);
+    d->experiences = sd_arena_take(arena, n, sizeof *d->experiences);
     d->batch = sd_arena_take(arena, n, sizeof *d->batch);
     d->last = sd_arena_take(arena, n, sizeof *d->last);
     d->at = sd_arena_take(arena, n, sizeof *d->at);
     d->ids = sd_arena_take(arena, (size_t)d->text_room, sizeof *d->ids);
     d->terms = sd_arena_take(arena, PIECE, sizeof *d->terms);
+    if (d->measures) {
+        d->guesser = sd_guesser_take(arena, drafting);
+        d->logits = sd_arena_take(arena, (size_t)drafting->n_vocab, sizeof *d->logits);
+    }
     for (size_t i = 0; i < n; i++) {
         writing one = {.text = sd_arena_take(arena, (size_t)d->text_room, 1)};
         one.own.tree.tokens = sd_arena_take(arena, nodes, sizeof(int32_t));
@@ -150,8 +174,9 @@ static sd_status settle(text_drafter* d, writing* w) {
         w->open = 0;
         return SD_OK;
     }
-    d->bytes_per_token += (n - ids.n * d->bytes_per_token) / 64.0;
-    if (d->bytes_per_token < 1.0) d->bytes_per_token = 1.0;
+    double* mean = &d->experiences[w->own.sequence].bytes_per_token;
+    *mean += (n - ids.n * *mean) / 64.0;
+    if (*mean < 1.0) *mean = 1.0;
     double each = pow(w->confidence, 1.0 / ids.n);
     for (int i = 0; i < ids.n; i++) add(w, ids.ids[i], each);
     /* what stands before from now on: the last word, as far as there is room */
@@ -179,7 +204,7 @@ static double probability_of(const text_drafter* d, const float* logits, int32_t
 static int is_enough(const text_drafter* d, const writing* w) {
     const sd_proposal* p = w->for_target;
     int room = p->budget + 1 - p->tree.n_nodes, deep = p->depth - p->depths[w->node];
-    return w->n / d->bytes_per_token >= (room < deep ? room : deep);
+    return w->n / d->experiences[p->sequence].bytes_per_token >= (room < deep ? room : deep);
 }
 
 /* A token that stands for no text: one of the same meaning is guessed, any other ends the guesses. */
@@ -232,15 +257,66 @@ static sd_status write_token(text_drafter* d, writing* w, const float* logits) {
     return write_string(d, w, token, string, n);
 }
 
+/* Guess a token that both vocabularies have. */
+static void draw_token(text_drafter* d, writing* w, const float* logits) {
+    const sd_translation* t = d->translation;
+    sd_proposal* p = w->for_target;
+    double named = sd_translate_logits(t, logits, d->logits, d->terms);
+    atomic_fetch_add_explicit(t->n_rows, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(t->named, (long long)(named * SD_SHARE_UNIT), memory_order_relaxed);
+    int guess = sd_guess_if_it_pays(&d->guesser, p, w->node, d->logits), node = w->own.tree.n_nodes++;
+    w->own.tree.parents[node] = node - 1;
+    w->open = guess >= 0 && node < w->own.depth && sd_proposal_may_draft(p, guess);
+    if (guess < 0) return;
+    w->node = guess;
+    w->own.tree.tokens[node] = t->draft_of[p->tree.tokens[guess]];
+}
+
+/* Is the law restricted in this round of a text? Both ways are tried in turn at first, and then that which
+ * brings more; the other is tried now and then. That depends on what was committed of this text alone. */
+static int choose_way(const text_drafter* d, int sequence) {
+    experience* e = &d->experiences[sequence];
+    if (!d->measures) return 0;
+    long round = e->n_rounds++;
+    int better = e->accepted[1] >= e->accepted[0];
+    if (round < TRIALS) return (int)(round % 2 == 0);
+    return round % TRIED_EACH == 0 ? !better : better;
+}
+
+static sd_status begin_text(sd_drafter* base, int sequence, const sd_prompt* prompt) {
+    text_drafter* d = (text_drafter*)base;
+    d->experiences[sequence] = (experience){.bytes_per_token = 4.0};
+    sd_predictor_begin(d->base.predictor, sequence, prompt);
+    return SD_OK;
+}
+
+/* What became of the guesses of the last round. */
+static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, int n_tokens) {
+    text_drafter* d = (text_drafter*)base;
+    (void)tokens;
+    for (int i = 0; i < d->n_proposed; i++) {
+        writing* w = &d->writings[i];
+        if (w->own.sequence != sequence || w->own.budget == 0) continue;
+        experience* e = &d->experiences[sequence];
+        double *n = &e->n_known[w->restricted], *mean = &e->accepted[w->restricted];
+        if (*n < MEMORY) *n += 1.0;
+        *mean += (n_tokens - w->own.n_text - 1 - *mean) / *n;
+        w->own.budget = 0; /* it has been counted */
+    }
+    return SD_OK;
+}
+
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     text_drafter* d = (text_drafter*)base;
     sd_predictor* predictor = d->base.predictor;
+    d->n_proposed = n;
     for (int i = 0; i < n; i++) {
         writing* w = &d->writings[i];
         begin_writing(d, w, &proposals[i]);
         sd_status status = predictor->follow(predictor, &w->own);
         if (status != SD_OK) return status;
         w->open = w->own.budget > 0 && w->own.depth > 0;
+        w->restricted = w->open && choose_way(d, w->own.sequence);
     }
     for (;;) {
         int n_open = 0;
@@ -254,8 +330,13 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
         }
         if (n_open == 0) return SD_OK;
         sd_status status = predictor->predict(predictor, d->batch, n_open);
-        for (int i = 0; i < n_open && status == SD_OK; i++)
-            status = write_token(d, &d->writings[d->at[i]], predictor->logits + i * predictor->ld_logits);
+        for (int i = 0; i < n_open && status == SD_OK; i++) {
+            const float* logits = predictor->logits + i * predictor->ld_logits;
+            if (d->writings[d->at[i]].restricted)
+                draw_token(d, &d->writings[d->at[i]], logits);
+            else
+                status = write_token(d, &d->writings[d->at[i]], logits);
+        }
         if (status == SD_OK) status = sd_interrupted();
         if (status != SD_OK) return status;
     }
@@ -279,22 +360,27 @@ static int longest_of(const sd_token_strings* strings) {
 }
 
 sd_status sd_text_drafter_create(const sd_drafting* drafting, const sd_model_predictor_options* options,
-                                 sd_drafter** drafter) {
+                                 sd_vocabulary_way way, sd_drafter** drafter) {
     sd_status status = sd_gamma_check(drafting->gamma);
     if (status != SD_OK) return status;
     text_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
     const sd_translation* t = options->translation;
-    d->base.drafter =
-        (sd_drafter){.tree_kind = SD_TREE_CHAINS, .points = 1, .propose = propose, .free = release};
+    int measures = way == SD_WAY_MEASURED;
+    d->base.drafter = (sd_drafter){.tree_kind = SD_TREE_CHAINS,
+                                   .points = !measures || !drafting->draws,
+                                   .propose = propose,
+                                   .commit = measures ? commit : NULL,
+                                   .free = release};
+    d->measures = measures;
     d->translation = t;
     d->caller = options->caller;
     d->n_written = 8 * drafting->gamma < SD_MAX_GAMMA ? 8 * drafting->gamma : SD_MAX_GAMMA;
     d->text_room = LOOK_BACK + LONGEST_WORD + d->n_written * 16 + longest_of(&t->draft);
-    d->bytes_per_token = 4.0;
     status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafting));
     const sd_prediction prediction = {drafting, drafting->n_text, d->n_written, 1, d->n_written};
     const sd_predictor_maker maker = {sd_model_predictor_make, options};
     if (status == SD_OK) status = sd_predicting_make(&d->base, maker, &prediction);
+    d->base.drafter.begin = begin_text;
     return sd_drafter_made(&d->base.drafter, status, drafter);
 }

@@ -57,7 +57,8 @@ class ModelDraft(Draft):
         arXiv 2502.05202, Algorithm 4); that works with every rule and tree. "text": it writes on in its own
         tokens, the most probable ones, and what it has written is guessed in the target's, as the target's
         tokenizer cuts it (string-level exact match, Algorithm 2); every guess is a point mass, in a chain.
-        "same": such a target is refused. "auto": "intersection". Vocabularies that are the same are not
+        "same": such a target is refused. "auto": both ways in turn, and then, round by round, the one by
+        which more guesses were accepted; with a tree "intersection". Vocabularies that are the same are not
         translated.
 
     Attributes
@@ -123,7 +124,9 @@ class ModelDraft(Draft):
                     f"tree is {shown(self.tree)} and vocabulary is 'text', for target {target.path} with "
                     f"another one; expected tree=None, as text is written in a chain"
                 )
-            return "text", {"translation": translation}
+            return "text", {"translation": translation, "measured": False}
+        if self.vocabulary == "auto" and self.tree is None:
+            return "text", {"translation": translation, "measured": True}
         if translation.n_shared == 0:
             raise VocabularyMismatchError(
                 f"target {target.path} and draft {self.model.path} have no token in common"
