@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
@@ -361,3 +362,50 @@ def test_same_vocabularies_are_not_translated() -> None:
     draft = drafts.ModelDraft(small)
     assert not draft.translates(target) and draft.named_share(target) == 1.0
     assert draft.describe(target)[1]["model"] is small.core
+
+
+class Learns(drafts.Learner):
+    """Says that the draft is what it was."""
+
+    name = "learns"
+
+    def __init__(self, draft: drafts.Draft) -> None:
+        self.draft = draft
+
+    def learn(self, corrections: Any, n_new: int, goes_on: Any) -> drafts.Draft:
+        return self.draft
+
+
+def test_drafts_that_learn_need_the_targets_ids(target: Any, models: Any) -> None:
+    draft = drafts.ModelDraft(models["bytes"])
+    learning = drafts.Online(draft, learner=Learns(draft), interval=None)
+    with pytest.raises(VocabularyMismatchError, match="expected the target's, in whose ids a draft learns"):
+        specdec.generate(target, learning, [3])
+
+
+def test_measurements_run_what_is_translated(target: Any, models: Any) -> None:
+    draft = drafts.ModelDraft(models["refinement"], vocabulary="text")
+    measured = specdec.measure(
+        target, draft, ["ab abc"], n_tokens=20, temperatures=[0.0], gammas=[2], timing=False
+    )
+    assert 0.0 <= measured.rows[0].alpha < 1.0
+
+
+@pytest.mark.slow
+def test_tune_pays_for_encoding(target: Any, models: Any) -> None:
+    """The seconds of a guess hold those of the tokenizers: with slow ones nothing should be drafted."""
+    draft = models["coarser"]
+    quick = draft.tokenizer._encode
+
+    def slow(text: str) -> list[int]:
+        time.sleep(0.002)
+        return quick(text)
+
+    draft.tokenizer._encode = slow
+    try:
+        found = specdec.tune(
+            target, drafts.ModelDraft(draft, vocabulary="intersection"), ["ab abc"], n_tokens=60, max_gamma=3
+        )
+    finally:
+        draft.tokenizer._encode = quick
+    assert found.gamma == 0

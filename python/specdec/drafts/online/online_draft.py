@@ -26,7 +26,7 @@ from specdec.drafts.online.learning_thread import LearningThread
 from specdec.drafts.online.state_file import read_arrays
 from specdec.drafts.online.table_learner import TableLearner
 from specdec.drafts.online_ngram import OnlineNgram
-from specdec.errors import CheckpointError, InputError, LearningError, shown
+from specdec.errors import CheckpointError, InputError, LearningError, VocabularyMismatchError, shown
 from specdec.models.checkpoints.safetensors_file import write_safetensors
 from specdec.models.model import Model
 from specdec.models.origin import FilesReference, ReadFiles
@@ -181,6 +181,11 @@ class Online(Draft):
             raise LearningError(f"{shown(self._draft)} has failed to learn: {failure}") from self._error
         with self._changing:
             if self._target is None or self._target.core is not target.core:
+                if isinstance(self._draft, ModelDraft) and self._draft.translates(target):
+                    raise VocabularyMismatchError(
+                        f"draft {self._draft.model.path} has another vocabulary than target {target.path}; "
+                        f"expected the target's, in whose ids a draft learns"
+                    )
                 self._described = self._draft.describe(target)
                 self._target = target
             if self._thread is None and self.interval is not None and not self._closed:
