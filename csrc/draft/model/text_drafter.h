@@ -2,8 +2,8 @@
  * arXiv 2502.05202, Algorithm 2): it writes on in its own tokens, the most probable ones, and what it has
  * written is guessed in the target's, as the target's tokenizer cuts it. These guesses are point masses.
  *
- * With SD_WAY_MEASURED it does so in some rounds, and in others it guesses tokens that both vocabularies have,
- * drawn from its law restricted to them (Algorithm 4): in those rounds which bring more tokens, as counted. */
+ * With SD_WAY_MEASURED it does so in some rounds, and in others it guesses tokens that both vocabularies
+ * have, drawn from its law restricted to them (Algorithm 4): for each text by the way that brought more. */
 #ifndef SD_TEXT_DRAFTER_H
 #define SD_TEXT_DRAFTER_H
 
