@@ -10,8 +10,11 @@ from types import FrameType
 from typing import Any, Final
 
 __all__ = [
+    "BusyError",
     "CheckpointError",
     "CheckpointNotFoundError",
+    "ContextLengthError",
+    "EngineClosedError",
     "InputError",
     "LearningError",
     "MissingGGUFError",
@@ -131,6 +134,18 @@ class VocabularyMismatchError(SpecdecError, ValueError):
 
 class InputError(SpecdecError, ValueError):
     """An argument cannot be used: ids out of range, a prompt longer than the context, a negative gamma."""
+
+
+class ContextLengthError(InputError):
+    """A prompt is longer than the texts that an engine has room for."""
+
+
+class BusyError(SpecdecError, RuntimeError):
+    """More texts wait for a slot of an engine than its bound allows; later there may be room."""
+
+
+class EngineClosedError(SpecdecError, RuntimeError):
+    """An engine that is closed, or is being closed, takes no requests."""
 
 
 class LearningError(SpecdecError, RuntimeError):

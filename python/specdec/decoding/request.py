@@ -26,7 +26,7 @@ from specdec.models.model import Model, ModelLike, Prompt
 from specdec.verification.rules import Rule
 from specdec.verification.sampling import Sampling
 
-__all__ = ["Request"]
+__all__ = ["Request", "most_guesses", "seeds_of"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,8 @@ class Request:
     n_slots : int
         Prompts decoded at once.
     node_budget : int or None
+    n_text : int or None
+        Tokens of a text at most, prompt and new, where that is less than the target's context.
     """
 
     options: DecodingOptions
@@ -77,6 +79,7 @@ class Request:
     stop: StopRules
     n_slots: int
     node_budget: int | None
+    n_text: int | None = None
 
     @classmethod
     def prepare(
@@ -109,7 +112,7 @@ class Request:
         node_budget = options.node_budget
         if node_budget is not None:
             node_budget = min(check_integer("node_budget", node_budget, n_slots), n_slots * (MAX_GAMMA + 1))
-        seeds = _seeds(options.seed, n_texts)
+        seeds = seeds_of(options.seed, n_texts)
 
         target = as_model("target", target)
         draft = None if draft is None else open_draft("draft", draft, optional=True, target=target)
@@ -154,7 +157,7 @@ class Request:
             )
             for i, (item, name, start) in enumerate(zip(given, names, starts, strict=True))
         ]
-        gamma, policy = _gamma(options, draft)
+        gamma, policy = most_guesses(options, draft)
         drafting = draft is not None and gamma > 0
         return cls(
             options=options,
@@ -177,6 +180,8 @@ class Request:
     def limit(self, index: int) -> tuple[int, FinishReason]:
         """(how many new tokens a sequence may have, the finish reason when it has them)."""
         room = self.beginnings[index].room(self.target)
+        if self.n_text is not None:
+            room = min(room, self.n_text - len(self.beginnings[index].ids))
         if self.options.max_new_tokens is not None and self.options.max_new_tokens <= room:
             return self.options.max_new_tokens, "length"
         return room, "context"
@@ -234,7 +239,7 @@ def _check_given(prompt: object) -> None:
         first = first[0]
 
 
-def _gamma(options: DecodingOptions, draft: Draft | None) -> tuple[int, AdaptiveGamma | Policy | None]:
+def most_guesses(options: DecodingOptions, draft: Draft | None) -> tuple[int, AdaptiveGamma | Policy | None]:
     """(drafted tokens a round at most, what chooses their number in each round, if anything does)."""
     policy = options.policy
     if isinstance(policy, AdaptiveGamma):
@@ -258,7 +263,13 @@ def _target_sampling(options: DecodingOptions) -> tuple[Sampling, Rule]:
     return replace(sampling, temperature=1.0, top_k=None, top_p=None, min_p=None), "greedy"
 
 
-def _seeds(seed: Any, n_sequences: int) -> list[tuple[int, int]]:
+def seeds_of(seed: Any, n_sequences: int) -> list[tuple[int, int]]:
+    """The keys (seed, sequence) of a call's texts, from what the caller gave.
+
+    Raises
+    ------
+    InputError
+    """
     if seed is None:
         seed = secrets.randbits(63)
     if not isinstance(seed, list | tuple | np.ndarray):

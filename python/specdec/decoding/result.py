@@ -50,7 +50,8 @@ class Result:
     finish_reason : str
         "stop" where a stop string or stop id (the end-of-text token is one) was met, "length" where
         `max_new_tokens` was reached, "context" where the model's context is full. "error" in the `result` of
-        a `NotFiniteError`, where a text had not come to its end.
+        a `NotFiniteError`, where a text had not come to its end; "cancelled" where an `Engine` was told to
+        end it.
     stop : str, int or None
         The stop string or stop id that was met.
     trace : Trace

@@ -13,7 +13,7 @@ from specdec.errors import InputError, shown
 
 __all__ = ["FinishReason", "StopRules", "StopScanner"]
 
-FinishReason: TypeAlias = Literal["stop", "length", "context", "error"]
+FinishReason: TypeAlias = Literal["stop", "length", "context", "error", "cancelled"]
 """Why a text ended; see `specdec.Result`."""
 
 

@@ -1,0 +1,229 @@
+"""`agenerate` and `astream`: for programs with an event loop, which goes on while texts are decoded."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from specdec.containers import Container, prompts_of
+from specdec.decoding.beginning import decoder_prompts_of
+from specdec.decoding.chat import Chat
+from specdec.decoding.engine import Engine
+from specdec.decoding.generation import Generation, Speculative
+from specdec.decoding.options import DecodingOptions
+from specdec.decoding.request import seeds_of
+from specdec.decoding.result import Result
+from specdec.drafts.model_draft import DraftLike, open_draft
+from specdec.drafts.texts import Text
+from specdec.errors import InputError
+from specdec.models.chat_template import Messages
+from specdec.models.loading import as_model
+from specdec.models.model import ModelLike, Prompt
+
+__all__ = ["agenerate", "astream"]
+
+_OF_ENGINE = ("gamma", "n_threads", "prompt_cache", "batch_size", "node_budget")
+"""Options that calls must have in common to share an engine."""
+_LONGEST_QUEUE = 2**31 - 1
+
+_lock = threading.Lock()
+_shared: dict[tuple[Any, ...], tuple[Engine, int]] = {}
+"""Engines of the calls that are under way, and how many calls each has."""
+
+
+@asynccontextmanager
+async def _engine_for(
+    engine: Engine | None, target: ModelLike | None, draft: DraftLike | None, options: dict[str, Any]
+) -> AsyncIterator[Engine]:
+    """The engine that is given, or one that calls with the same models share while there are such calls."""
+    own = {name: options.pop(name) for name in _OF_ENGINE if options.get(name) is not None}
+    if engine is not None:
+        if target is not None or draft is not None or own:
+            given = ", ".join(["target or draft"] * (target is not None or draft is not None) + sorted(own))
+            raise InputError(f"{given} is given beside an engine; expected None: the engine has its own")
+        yield engine
+        return
+    if target is None:
+        raise InputError("target is None; expected a model, or an engine")
+    key, made = await asyncio.to_thread(_take, target, draft, own)
+    try:
+        yield made
+    finally:
+        await asyncio.to_thread(_give_back, key)
+
+
+def _take(
+    target: ModelLike, draft: DraftLike | None, own: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], Engine]:
+    settings = DecodingOptions(**own)  # refuses what is out of range
+    model = as_model("target", target)
+    opened = None if draft is None else open_draft("draft", draft, target=model)
+    identity = None if opened is None else id(opened.identity)
+    gamma = settings.gamma if isinstance(settings.gamma, int) else id(settings.gamma)
+    key = (
+        id(model.core), identity, gamma, settings.n_threads, id(settings.prompt_cache), settings.batch_size,
+        settings.node_budget,
+    )  # fmt: skip
+    with _lock:
+        engine, n = _shared.get(key, (None, 0))
+        if engine is None:
+            engine = Engine(
+                model,
+                opened,
+                gamma=own.get("gamma"),
+                n_slots=settings.batch_size or 1,
+                n_text=model.config.n_ctx,
+                max_waiting=_LONGEST_QUEUE,
+                node_budget=settings.node_budget,
+                max_top_logprobs=model.config["n_vocab"],
+                prompt_cache=settings.prompt_cache,
+                n_threads=settings.n_threads,
+            )
+        _shared[key] = (engine, n + 1)
+    return key, engine
+
+
+def _give_back(key: tuple[Any, ...]) -> None:
+    with _lock:
+        engine, n = _shared[key]
+        if n > 1:
+            _shared[key] = (engine, n - 1)
+            return
+        del _shared[key]
+    engine.close()
+
+
+async def agenerate(
+    target: ModelLike | None = None,
+    draft: DraftLike | None = None,
+    prompt: Prompt | Sequence[Prompt] | Container | None = None,
+    *,
+    engine: Engine | None = None,
+    decoder_prompt: Prompt | Sequence[Prompt] | Container | None = None,
+    messages: Messages | Sequence[Messages] | None = None,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    documents: Sequence[Mapping[str, Any]] | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    prediction: Text | None = None,
+    speculative: Speculative | None = None,
+    **options: Any,
+) -> Result | list[Result] | list[list[Result]]:
+    """`specdec.generate` for programs with an event loop.
+
+    Calls that run at the same time with the same target and draft are decoded together, by one `Engine`.
+    A task that is cancelled ends its texts.
+
+    Parameters
+    ----------
+    target, draft, prompt, decoder_prompt, messages, tools, documents, chat_template_kwargs, **options
+        Those of `specdec.generate`, but for `logits`, `progress` and a callable `gamma`.
+    engine : Engine, optional
+        An engine that is open, in place of target and draft.
+    prediction, speculative
+        As `Engine.submit` has them; a prediction is one for all prompts.
+
+    Returns
+    -------
+    Result, or list of Result
+        As `specdec.generate`.
+
+    Raises
+    ------
+    InputError, VocabularyMismatchError, CheckpointError, TokenizerError, NotFiniteError
+        As `specdec.generate`.
+
+    Examples
+    --------
+    >>> texts = await asyncio.gather(*(specdec.agenerate(target, draft, prompt) for prompt in prompts))
+    """
+    more = {
+        "tools": tools, "documents": documents, "chat_template_kwargs": chat_template_kwargs,
+        "prediction": prediction, "speculative": speculative,
+    }  # fmt: skip
+    chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)
+    if chat is None and prompt is None:
+        raise InputError("prompt is missing; expected a text, token ids, or a list of prompts")
+    given, is_batch = (
+        (list(chat.conversations), chat.is_batch) if chat is not None else prompts_of("prompt", prompt)
+    )
+    n = DecodingOptions(n=options.get("n", 1)).n
+    async with _engine_for(engine, target, draft, options) as shared:
+        starts = decoder_prompts_of(shared.target, decoder_prompt, len(given), is_batch)
+        seeds = _seeds_of(options.pop("seed", None), len(given), n)
+        name = "prompt" if chat is None else "messages"
+        begun: list[Generation] = []
+        try:
+            for item, start, seed in zip(given, starts, seeds, strict=True):
+                submitted = {name: item, "decoder_prompt": start, "seed": seed, **more, **options}
+                begun.append(await asyncio.to_thread(partial(shared.submit, **submitted)))
+            found = [await generation.aresults() for generation in begun]
+        finally:
+            for generation in begun:
+                generation.cancel()
+    if n == 1:
+        results = [of_prompt[0] for of_prompt in found]
+        return results if is_batch else results[0]
+    return found if is_batch else found[0]
+
+
+async def astream(
+    target: ModelLike | None = None,
+    draft: DraftLike | None = None,
+    prompt: Prompt | None = None,
+    *,
+    engine: Engine | None = None,
+    decoder_prompt: Prompt | None = None,
+    messages: Messages | None = None,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    documents: Sequence[Mapping[str, Any]] | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
+    prediction: Text | None = None,
+    speculative: Speculative | None = None,
+    **options: Any,
+) -> AsyncIterator[str]:
+    """`specdec.stream` for programs with an event loop: the pieces of a text as they come.
+
+    Parameters are those of `agenerate`, with one prompt and one sample. Leaving the iterator ends the text.
+
+    Yields
+    ------
+    str
+
+    Examples
+    --------
+    >>> async for piece in specdec.astream(target, draft, "It was a dark and stormy night"):
+    ...     print(piece, end="", flush=True)
+    """
+    if options.get("n", 1) != 1:
+        raise InputError("n is given; stream takes one sample, agenerate several")
+    async with _engine_for(engine, target, draft, options) as shared:
+        if shared.target.tokenizer is None:
+            raise InputError("stream gives text, but the target has no tokenizer; generate gives token ids")
+        submit = partial(
+            shared.submit,
+            prompt,
+            decoder_prompt=decoder_prompt,
+            messages=messages,
+            tools=tools,
+            documents=documents,
+            chat_template_kwargs=chat_template_kwargs,
+            prediction=prediction,
+            speculative=speculative,
+        )
+        generation = await asyncio.to_thread(submit, **options)
+        try:
+            async for piece in generation:
+                if piece.text:
+                    yield piece.text
+        finally:
+            generation.cancel()
+
+
+def _seeds_of(seed: Any, n_prompts: int, n: int) -> list[Any]:
+    """The seeds of each prompt's samples, such that they are those of one call of `specdec.generate`."""
+    keys = seeds_of(seed, n_prompts * n)
+    return [keys[i * n : (i + 1) * n] for i in range(n_prompts)]

@@ -1,0 +1,121 @@
+"""What an engine has done so far, as numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from specdec.trace import Round
+
+if TYPE_CHECKING:
+    from specdec._core import RoundRecord
+
+__all__ = ["Counters", "EngineMetrics"]
+
+
+@dataclass(frozen=True)
+class EngineMetrics:
+    """A look at an `Engine`: what it holds now, and counters since it was made.
+
+    Attributes
+    ----------
+    n_slots, n_running, n_reading, n_waiting : int
+        Slots; texts that take rounds, prompts that are being read, texts that wait for a slot.
+    n_submitted, n_refused, n_failed : int
+        Requests that were taken, that were refused as too many (`BusyError`), and that ended with an error.
+    n_finished : dict of str to int
+        Texts by their `finish_reason`.
+    n_prompt_tokens, n_cached_tokens, n_new_tokens : int
+        Tokens of prompts that got a slot, those of them that a prompt cache had, and new tokens.
+    n_rounds : int
+        Rounds of the batch.
+    n_drafts, n_draft_tokens, n_accepted_tokens : int
+        Rounds of single texts that had guesses, the guesses, and those that were accepted.
+    accepted_at : list of int
+        Rounds of single texts in which guess 1, 2, … in a row was accepted.
+    n_prediction_accepted, n_prediction_rejected : int
+        Guesses that were copied from predictions.
+    prefill_s, draft_s, verify_s, other_s : float
+        Seconds of the engine's thread.
+    first_token_s, queue_s : tuple of (int, float)
+        How many, and the sum of seconds from submitting to a request's first token, and to its first slot.
+    """
+
+    n_slots: int
+    n_running: int
+    n_reading: int
+    n_waiting: int
+    n_submitted: int
+    n_refused: int
+    n_failed: int
+    n_finished: dict[str, int]
+    n_prompt_tokens: int
+    n_cached_tokens: int
+    n_new_tokens: int
+    n_rounds: int
+    n_drafts: int
+    n_draft_tokens: int
+    n_accepted_tokens: int
+    accepted_at: list[int]
+    n_prediction_accepted: int
+    n_prediction_rejected: int
+    prefill_s: float
+    draft_s: float
+    verify_s: float
+    other_s: float
+    first_token_s: tuple[int, float]
+    queue_s: tuple[int, float]
+
+
+@dataclass
+class Counters:
+    """The counters of `EngineMetrics`, written by one thread."""
+
+    n_submitted: int = 0
+    n_refused: int = 0
+    n_failed: int = 0
+    n_finished: dict[str, int] = field(default_factory=dict)
+    n_prompt_tokens: int = 0
+    n_cached_tokens: int = 0
+    n_new_tokens: int = 0
+    n_rounds: int = 0
+    n_drafts: int = 0
+    n_draft_tokens: int = 0
+    n_accepted_tokens: int = 0
+    accepted_at: list[int] = field(default_factory=list)
+    n_prediction_accepted: int = 0
+    n_prediction_rejected: int = 0
+    prefill_s: float = 0.0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    other_s: float = 0.0
+    first_token_s: tuple[int, float] = (0, 0.0)
+    queue_s: tuple[int, float] = (0, 0.0)
+
+    def count_round(self, round_: Round) -> None:
+        """A round of one text."""
+        self.n_new_tokens += round_.kept
+        if not round_.drafted:
+            return
+        n_accepted = len(round_.path)
+        self.n_drafts += 1
+        self.n_draft_tokens += len(round_.drafted)
+        self.n_accepted_tokens += n_accepted
+        while len(self.accepted_at) < n_accepted:
+            self.accepted_at.append(0)
+        for i in range(n_accepted):
+            self.accepted_at[i] += 1
+
+    def count_times(self, records: list[RoundRecord]) -> None:
+        """The times of a call's rounds: each of a round's records has those of the whole batch."""
+        seen: set[int] = set()
+        last: RoundRecord | None = None
+        for record in records:
+            if last is None or record["sequence"] in seen:
+                seen.clear()
+                self.n_rounds += 1
+                self.draft_s += record["draft_s"]
+                self.verify_s += record["verify_s"]
+                self.other_s += record["other_s"]
+            seen.add(record["sequence"])
+            last = record

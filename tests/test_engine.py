@@ -1,0 +1,378 @@
+"""The engine: every text is what it is alone, whoever joins, leaves, fails or does not read meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import specdec
+from drafters import DRAFTS, World, named
+from laws import embedded_llama2c, first_layers
+from specdec import BusyError, Engine, EngineClosedError, InputError, PromptCache, Speculative
+from specdec.errors import ContextLengthError
+
+TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 4
+WAIT_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("draft")
+    _, target = specdec.embedded_pair()
+    return World(target, first_layers(embedded_llama2c(folder), 1, folder), target.tokenizer.encode(TEXT))
+
+
+@pytest.fixture(scope="module")
+def engine(world: World) -> Iterator[Engine]:
+    with Engine(world.target, world.draft, n_slots=3, n_text=200, n_threads=1) as engine:
+        yield engine
+
+
+def halved(probs: NDArray[np.float64], tokens: list[int]) -> NDArray[np.float64]:
+    probs[:: len(tokens)] *= 0.5
+    return probs
+
+
+def request_of(world: World, draws: random.Random) -> tuple[list[int], dict[str, Any]]:
+    """A prompt and options with which the text does not depend on the draft."""
+    at, size = draws.randrange(30), draws.choice([1, 2, 9, 40, 85])
+    how: dict[str, Any] = {"max_new_tokens": draws.randint(1, 30), "seed": draws.randrange(1000)}
+    if draws.random() < 0.5:
+        how |= {"temperature": draws.choice([0.7, 1.2]), "top_p": 0.95, "verify": "coupled"}
+    for name, values in (("presence_penalty", (-0.5, 0.7)), ("frequency_penalty", (0.2, 1.0))):
+        if draws.random() < 0.3:
+            how[name] = draws.choice(values)
+    if draws.random() < 0.3:
+        how["stop"] = draws.choice([["e"], [" the", "zz"], [262]])
+    if draws.random() < 0.3:
+        how["logprobs"] = draws.randint(0, 3)
+    if draws.random() < 0.2:
+        how["transform"] = halved
+    if draws.random() < 0.2:
+        how["n"] = 2
+    return world.ids[at : at + size], how
+
+
+def alone(world: World, prompt: list[int], how: dict[str, Any]) -> list[specdec.Result]:
+    found = specdec.generate(world.target, None, prompt, n_threads=1, **how)
+    return found if isinstance(found, list) else [found]
+
+
+def check_equal(found: list[specdec.Result], expected: list[specdec.Result]) -> None:
+    for one, plain in zip(found, expected, strict=True):
+        assert one == plain
+        assert (one.logprobs is None) == (plain.logprobs is None)
+        if plain.logprobs is not None:
+            assert np.array_equal(one.logprobs, plain.logprobs) and one.top_logprobs == plain.top_logprobs
+
+
+def run_clients(engine: Engine, world: World, name: str, n_clients: int, n_requests: int) -> None:
+    """Clients that submit at random moments, read or do not, and leave."""
+
+    def client(number: int) -> None:
+        draws = random.Random(f"{name} {number}")
+        for _ in range(n_requests):
+            prompt, how = request_of(world, draws)
+            speculative = draws.choice(
+                [None, Speculative(draft=False), Speculative(gamma=draws.randint(0, 3))]
+            )
+            expected = alone(world, prompt, how)
+            prediction = expected[0].tokens if draws.random() < 0.3 else None
+            generation = engine.submit(prompt, prediction=prediction, speculative=speculative, **how)
+            if draws.random() < 0.2:  # a client that has gone
+                time.sleep(draws.random() * 0.02)
+                generation.cancel()
+                for one, plain in zip(generation.results(WAIT_S), expected, strict=True):
+                    assert one.tokens == plain.tokens[: len(one.tokens)]
+                    assert one.finish_reason in ("cancelled", plain.finish_reason)
+                continue
+            if draws.random() < 0.5:
+                texts, tokens = [""] * generation.n, [[] for _ in range(generation.n)]
+                for piece in generation:
+                    texts[piece.index] += piece.text
+                    tokens[piece.index] += piece.tokens
+                assert texts == [result.text for result in expected]
+                assert tokens == [result.tokens for result in expected]
+            check_equal(generation.results(WAIT_S), expected)
+            assert [one.seed for one in generation.results()] == [one.seed for one in expected]
+
+    with ThreadPoolExecutor(n_clients) as pool:
+        for future in [pool.submit(client, number) for number in range(n_clients)]:
+            future.result(WAIT_S)
+
+
+def test_clients_that_come_and_go(world: World, engine: Engine) -> None:
+    run_clients(engine, world, "the engine", 5, 5)
+    metrics = engine.metrics()
+    assert metrics.n_running == metrics.n_reading == metrics.n_waiting == 0
+    assert metrics.n_accepted_tokens > 0 and metrics.n_new_tokens > metrics.n_rounds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", named(DRAFTS))
+def test_clients_with_every_draft(world: World, name: str) -> None:
+    for gamma in (4, "auto"):
+        with Engine(
+            world.target, DRAFTS[name](world), gamma=gamma, n_slots=3, n_text=200, n_threads=1
+        ) as engine:
+            run_clients(engine, world, name, 3, 2)
+
+
+@pytest.mark.parametrize("gamma", [3, "auto"])
+@pytest.mark.parametrize("predictions", [True, False])
+def test_drafts_and_none(world: World, gamma: Any, predictions: bool) -> None:
+    for draft in (world.draft, specdec.drafts.ContextCopy(min_match=1), None):
+        with Engine(
+            world.target, draft, gamma=gamma, n_slots=2, n_text=200, n_threads=1, predictions=predictions
+        ) as engine:
+            expected = alone(world, world.ids[:40], {"max_new_tokens": 20})
+            given = expected[0].tokens if predictions else None
+            generations = [
+                engine.submit(world.ids[:40], max_new_tokens=20, prediction=given) for _ in range(3)
+            ]
+            for generation in generations:
+                check_equal(generation.results(WAIT_S), expected)
+            assert (engine.metrics().n_drafts > 0) == (draft is not None or predictions) or gamma == "auto"
+
+
+def test_rejection_draws_what_generate_draws(world: World) -> None:
+    """A seed gives the sample that it gives outside, whatever else is in the batch."""
+    how: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 25, "seed": 5}
+    expected = specdec.generate(world.target, world.draft, world.ids[:20], gamma=3, **how)
+    with Engine(world.target, world.draft, gamma=3, n_slots=4, n_text=100) as engine:
+        others = [engine.submit(world.ids[:9], max_new_tokens=40, temperature=1.3) for _ in range(3)]
+        assert engine.submit(world.ids[:20], **how).result(WAIT_S) == expected
+        for other in others:
+            other.results(WAIT_S)
+
+
+def test_an_error_is_of_its_own_request(world: World, engine: Engine) -> None:
+    def fails(probs: NDArray[np.float64], tokens: list[int]) -> NDArray[np.float64]:
+        if len(tokens) > 14:
+            raise ZeroDivisionError("no more")
+        return probs
+
+    expected = alone(world, world.ids[:10], {"max_new_tokens": 30})
+    generations = [
+        engine.submit(world.ids[:10], max_new_tokens=30, n=2, **({"transform": fails} if i == 1 else {}))
+        for i in range(3)
+    ]
+    for i in (0, 2):
+        check_equal(generations[i].results(WAIT_S), expected * 2)
+    with pytest.raises(ZeroDivisionError, match="no more"):
+        generations[1].results(WAIT_S)
+    with pytest.raises(ZeroDivisionError, match="no more"):
+        for piece in generations[1]:
+            assert piece.tokens == expected[0].tokens[: len(piece.tokens)]
+    assert generations[1].done
+
+
+def test_a_draft_that_fails_ends_what_runs_and_no_more(world: World) -> None:
+    class Fails:
+        def __init__(self) -> None:
+            self.fails = True
+
+        def propose(self, sequence: int, tokens: Any, budget: int) -> list[int]:
+            if self.fails:
+                raise ZeroDivisionError("a draft")
+            return [1]
+
+    draft = Fails()
+    with Engine(world.target, draft, n_slots=1, n_text=100) as engine:
+        with pytest.raises(ZeroDivisionError, match="a draft"):
+            engine.submit([1, 2, 3], max_new_tokens=5).result(WAIT_S)
+        draft.fails = False
+        expected = alone(world, [1, 2, 3], {"max_new_tokens": 5})
+        check_equal(engine.submit([1, 2, 3], max_new_tokens=5).results(WAIT_S), expected)
+        assert engine.metrics().n_failed == 1
+
+
+def test_slow_readers_hold_nobody_up_and_lose_nothing(world: World, engine: Engine) -> None:
+    idle = [engine.submit(world.ids[:10], max_new_tokens=30, logprobs=1) for _ in range(2)]
+    other = engine.submit(world.ids[:10], max_new_tokens=30, logprobs=1).result(WAIT_S)
+    assert other.tokens == alone(world, world.ids[:10], {"max_new_tokens": 30})[0].tokens
+    for generation in idle:
+        generation.results(WAIT_S)
+        (piece,) = generation  # all of them, merged
+        assert (piece.text, piece.tokens, piece.finish_reason) == (other.text, other.tokens, "length")
+        assert np.array_equal(piece.logprobs, other.logprobs) and piece.top_logprobs == other.top_logprobs
+        assert generation.next() is None
+        times = generation.times
+        assert times.submitted <= times.started <= times.first_token <= times.ended
+
+
+def test_predictions_are_copied_and_counted(world: World) -> None:
+    (plain,) = alone(world, world.ids[:10], {"max_new_tokens": 60})
+    half = plain.tokens[:30] + [5] * 30
+    with Engine(world.target, None, n_text=200) as engine:
+        without = engine.submit(world.ids[:10], max_new_tokens=60)
+        right = engine.submit(world.ids[:10], max_new_tokens=60, prediction=plain.tokens)
+        wrong = engine.submit(world.ids[:10], max_new_tokens=60, prediction=half)
+        off = Speculative(draft=False)
+        unused = engine.submit(world.ids[:10], max_new_tokens=60, prediction=half, speculative=off)
+        for generation in (without, right, wrong, unused):
+            assert generation.result(WAIT_S) == plain
+        assert without.prediction is None and without.result().trace.n_calls == 60
+        assert (right.prediction.n_tokens, right.prediction.n_rejected) == (60, 0)
+        assert right.prediction.n_accepted >= 54 and right.result().trace.n_calls <= 5
+        assert 20 <= wrong.prediction.n_accepted < 60 and wrong.prediction.n_rejected > 0
+        assert (unused.prediction.n_accepted, unused.prediction.n_rejected) == (0, 0)
+        text = engine.submit(world.ids[:10], max_new_tokens=60, prediction=plain.text)
+        assert text.result(WAIT_S) == plain and text.prediction.n_accepted > 0
+
+
+def test_prompts_are_cached_and_scored(world: World) -> None:
+    cache = PromptCache()
+    with Engine(world.target, world.draft, n_text=200, prompt_cache=cache) as engine:
+        first = engine.submit(world.ids[:60], max_new_tokens=5)
+        first.result(WAIT_S)
+        again = engine.submit(world.ids[:70], max_new_tokens=5, prompt_logprobs=2)
+        expected = specdec.generate(world.target, None, world.ids[:70], max_new_tokens=5, prompt_logprobs=2)
+        found = again.result(WAIT_S)
+        assert found == expected and np.array_equal(found.prompt_logprobs, expected.prompt_logprobs)
+        assert found.prompt_top_logprobs == expected.prompt_top_logprobs
+        assert first.n_cached_tokens == 0 and again.n_cached_tokens == found.n_cached_tokens >= 59
+        score = engine.score(world.ids[:70], 2)
+        assert np.array_equal(score.log_probs, expected.prompt_logprobs)
+
+
+def test_too_many_and_closed(world: World) -> None:
+    gate = threading.Event()
+
+    def waits(probs: NDArray[np.float64], tokens: list[int]) -> NDArray[np.float64]:
+        gate.wait(WAIT_S)
+        return probs
+
+    engine = Engine(world.target, None, n_slots=1, n_text=50, max_waiting=2)
+    held = engine.submit([1, 2], max_new_tokens=3, transform=waits)
+    while engine.metrics().n_running + engine.metrics().n_reading == 0:
+        time.sleep(0.001)
+    queued = [engine.submit([1, 2], max_new_tokens=3) for _ in range(2)]
+    with pytest.raises(BusyError, match="2 texts wait; expected at most 2, with 1 text more"):
+        engine.submit([1, 2], max_new_tokens=3)
+    assert engine.metrics().n_refused == 1 and engine.metrics().n_waiting == 2
+    queued[0].cancel()
+    closer = threading.Thread(target=engine.close)
+    closer.start()
+    while not engine.closed:
+        time.sleep(0.001)
+    with pytest.raises(EngineClosedError):
+        engine.submit([1, 2], max_new_tokens=3)
+    gate.set()
+    closer.join(WAIT_S)
+    assert not closer.is_alive()
+    assert held.result().finish_reason == "length" and queued[1].result() == held.result()
+    assert queued[0].result().finish_reason == "cancelled" and queued[0].result().tokens == []
+    engine.close()
+
+
+def test_a_close_that_does_not_drain_cancels_all(world: World) -> None:
+    engine = Engine(world.target, world.draft, n_slots=2, n_text=200)
+    generations = [engine.submit([1, 2], max_new_tokens=190, ignore_eos=True) for _ in range(5)]
+    engine.close(drain=False)
+    expected = alone(world, [1, 2], {"max_new_tokens": 190, "ignore_eos": True})[0].tokens
+    for generation in generations:
+        result = generation.result(0)
+        assert result.tokens == expected[: len(result.tokens)]
+        assert result.finish_reason == ("length" if len(result.tokens) == 190 else "cancelled")
+    assert generations[-1].result(0).finish_reason == "cancelled"
+
+
+REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"prompt": list(range(200))}, ContextLengthError, "200 tokens; expected fewer than 200"),
+    ({"prompt": []}, InputError, "prompt"),
+    ({"prompt": ["a", "b"]}, InputError, "one prompt"),
+    ({"logprobs": 21}, InputError, "logprobs is 21; expected .*20"),
+    ({"gamma": 3}, InputError, "gamma is given; expected it of the Engine"),
+    ({"temprature": 1.0}, InputError, "unexpected keyword argument 'temprature'"),
+    ({"speculative": {"draft": False}}, InputError, "speculative is a dict"),
+    ({"speculative": Speculative(gamma=-1)}, InputError, "speculative.gamma is -1"),
+    ({"speculative": Speculative(verify="fair")}, InputError, "verify is 'fair'"),  # type: ignore[arg-type]
+    ({"prediction": 3}, InputError, "prediction is an int"),
+    ({"prediction": [10**6]}, InputError, "prediction.0. is 1000000"),
+    ({"prediction": [1, 2], "verify": "block", "temperature": 1.0}, InputError, "block"),
+]
+
+
+@pytest.mark.parametrize(("how", "kind", "message"), REFUSED)
+def test_bad_requests_are_refused(engine: Engine, how: dict[str, Any], kind: Any, message: str) -> None:
+    with pytest.raises(kind, match=message):
+        engine.submit(**({"prompt": [1, 2]} | how))
+
+
+def test_bad_engines_are_refused(world: World) -> None:
+    for how, message in (
+        ({"n_slots": 0}, "n_slots is 0"),
+        ({"n_text": 10**9}, "n_text is 1000000000"),
+        ({"max_waiting": -1}, "max_waiting is -1"),
+        ({"gamma": lambda rounds: 1}, "gamma is a function; expected an integer, 'auto'"),
+        ({"node_budget": 3}, "node_budget is 3"),
+    ):
+        with pytest.raises(InputError, match=message):
+            Engine(world.target, world.draft, **how)  # type: ignore[arg-type]
+
+
+# -------------------------------------------------------------------------------------- event loops
+
+
+def test_agenerate_and_astream(world: World) -> None:
+    prompts = [world.ids[:5], world.ids[:30], "It was"]
+    how: dict[str, Any] = {"max_new_tokens": 20, "seed": 3, "temperature": 1.0, "verify": "coupled"}
+
+    async def stream(prompt: Any) -> str:
+        return "".join([piece async for piece in specdec.astream(world.target, world.draft, prompt, **how)])
+
+    async def run() -> tuple[Any, Any, Any]:
+        singles = [specdec.agenerate(world.target, world.draft, prompt, **how) for prompt in prompts]
+        several = specdec.agenerate(world.target, world.draft, prompts, n=2, **how)
+        return await asyncio.gather(asyncio.gather(*singles), asyncio.gather(*map(stream, prompts)), several)
+
+    singles, streamed, several = asyncio.run(run())
+    expected = [specdec.generate(world.target, None, prompt, **how) for prompt in prompts]
+    assert singles == expected and streamed == [one.text for one in expected]
+    assert several == specdec.generate(world.target, None, prompts, n=2, **how)
+
+
+def test_tasks_that_are_cancelled_end_their_texts(world: World, engine: Engine) -> None:
+    before = engine.metrics().n_finished.get("cancelled", 0)
+
+    async def run() -> None:
+        task = asyncio.create_task(
+            specdec.agenerate(prompt=[1, 2], engine=engine, max_new_tokens=190, ignore_eos=True)
+        )
+        async for piece in engine.submit([1, 2], max_new_tokens=3):
+            assert piece.tokens
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        pieces = specdec.astream(prompt=[1, 2], engine=engine, max_new_tokens=190, ignore_eos=True)
+        async for _ in pieces:
+            break
+        await pieces.aclose()  # type: ignore[attr-defined]
+
+    asyncio.run(run())
+    ends = time.monotonic() + WAIT_S
+    while engine.metrics().n_running and time.monotonic() < ends:
+        time.sleep(0.001)
+    assert engine.metrics().n_finished["cancelled"] - before >= 1
+
+
+def test_bad_calls_of_event_loops(world: World, engine: Engine) -> None:
+    calls = (
+        ({"engine": engine, "target": world.target}, "target or draft is given beside an engine"),
+        ({"engine": engine, "gamma": 3}, "gamma is given beside an engine"),
+        ({}, "target is None"),
+        ({"engine": engine, "prompt": None}, "prompt is missing"),
+    )
+    for how, message in calls:
+        with pytest.raises(InputError, match=message):
+            asyncio.run(specdec.agenerate(**({"prompt": [1]} | how)))  # type: ignore[arg-type]
