@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import subprocess
@@ -316,6 +317,22 @@ RATES = {"alpha": 0.8, "cost": 0.1}
 PAIR = {"target_probs": HALF, "draft_probs": HALF}
 
 
+def engine_of(**given: Any) -> None:
+    specdec.Engine(**given).close()
+
+
+def submitted_to(world: World) -> Callable[..., Any]:
+    def submit(**given: Any) -> Any:
+        with specdec.Engine(world.target, world.draft, n_text=20, n_threads=1) as engine:
+            return engine.submit(**given).results(60.0)
+
+    return submit
+
+
+async def all_of(pieces: Any) -> list[str]:
+    return [piece async for piece in pieces]
+
+
 @contextlib.contextmanager
 def at_home(world: World) -> Iterator[None]:
     """Relative paths, and those of the home folder, are in a folder of the test."""
@@ -452,6 +469,16 @@ CASES: dict[str, Callable[[World], Case]] = {
     "embedded_pair": lambda w: (specdec.embedded_pair, {}),
     "Sampling": lambda w: (specdec.Sampling, {}),
     "PromptCache": lambda w: (specdec.PromptCache, {}),
+    "Engine": lambda w: (engine_of, {"target": w.target, "draft": w.draft, "n_text": 20}),
+    "Engine.submit": lambda w: (submitted_to(w), {"prompt": [1, 2], "max_new_tokens": 2}),
+    "agenerate": lambda w: (
+        lambda **given: asyncio.run(specdec.agenerate(**given)),
+        {"target": w.target, "draft": w.draft, "prompt": [1, 2], "max_new_tokens": 2},
+    ),
+    "astream": lambda w: (
+        lambda **given: asyncio.run(all_of(specdec.astream(**given))),
+        {"target": w.target, "draft": w.draft, "prompt": [1, 2], "max_new_tokens": 2},
+    ),
     "AdaptiveGamma": lambda w: (specdec.AdaptiveGamma, {}),
     "AdaptiveGamma in a run": lambda w: (
         lambda **given: specdec.generate(
@@ -540,6 +567,10 @@ SOURCES = {
     "generate a batch": specdec.generate,
     "stream": specdec.stream,
     "Ensemble": drafts.Ensemble,
+    "Engine": specdec.Engine,
+    "Engine.submit": specdec.Engine.submit,
+    "agenerate": specdec.agenerate,
+    "astream": specdec.astream,
     "AdaptiveGamma in a run": specdec.AdaptiveGamma,
     "TokenRecycling in a run": drafts.TokenRecycling,
 }
@@ -548,7 +579,11 @@ SOURCES = {
 def parameters(name: str, function: Callable[..., Any]) -> list[str]:
     signature = inspect.signature(SOURCES.get(name, function))
     kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    found = [entry.name for entry in signature.parameters.values() if entry.kind not in kinds]
+    found = [
+        entry.name
+        for entry in signature.parameters.values()
+        if entry.kind not in kinds and entry.name != "self"
+    ]
     return ["draft", *found] if name == "Ensemble" else found
 
 
@@ -613,13 +648,16 @@ def test_every_public_function_is_in_the_table() -> None:
         "BenchRow",
         "Comparison",
         "ComparisonRow",
+        "EngineMetrics",
         "Explorer",
         "ExplorerSettings",
+        "Generation",
         "Measurement",
         "MeasurementRow",
         "Model",
         "Oracle",
         "OracleRow",
+        "Piece",
         "PromptRow",
         "QuantizationReport",
         "Result",
@@ -630,6 +668,7 @@ def test_every_public_function_is_in_the_table() -> None:
         "SkipSearch",
         "SkipTrial",
         "Speculation",
+        "Speculative",
         "Speedup",
         "Stream",
         "Trace",

@@ -24,7 +24,7 @@ from encoder_decoders import EncoderDecoder
 from specdec.ray.blocks import write_block
 from specdec.ray.cluster import Places, places_on
 from specdec.ray.dataset import records_of
-from specdec.ray.generating import Generation
+from specdec.ray.generating import GenerationWork
 from specdec.ray.output_folder import OutputFolder
 from specdec.ray.scoring import Scoring
 from specdec.ray.sent_pair import described
@@ -194,13 +194,13 @@ def test_a_keyword_of_generate_that_has_no_place_here(tmp_path: Path) -> None:
             specdec.ray.generate(TARGET, DRAFT, PROMPTS, tmp_path / "out", **{name: 8})
 
 
-def generation(target: Any, draft: Any, **changes: Any) -> Generation:
+def generation(target: Any, draft: Any, **changes: Any) -> GenerationWork:
     """What an actor does, here."""
     settings: dict[str, Any] = {
         "options": {}, "seed": 5, "column": "prompt", "chat": False, "decoder_prompt": None,
         "on_error": "raise", "n_threads": 1, "by_seed": False,
     }  # fmt: skip
-    return Generation(target, draft, **(settings | changes))
+    return GenerationWork(target, draft, **(settings | changes))
 
 
 @pytest.mark.parametrize("adaptive", [False, True])

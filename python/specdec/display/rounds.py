@@ -21,7 +21,7 @@ from specdec.models.tokenizer import ByteTokenizer, StreamDecoder, Tokenizer
 from specdec.trace import Round, Trace
 
 __all__ = [
-    "DecodedText", "Figure", "FigureTexts", "Piece", "html", "legend", "line", "paint", "source_of",
+    "DecodedText", "Figure", "FigureTexts", "FigurePiece", "html", "legend", "line", "paint", "source_of",
     "terminal", "use_colour", "visible",
 ]  # fmt: skip
 
@@ -130,7 +130,7 @@ class DecodedText(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FigurePiece:
     """A token as the figure shows it.
 
     Attributes
@@ -224,7 +224,7 @@ class Figure:
             text = self._tokenizer.decode(self._prompt_ids)
         return _end(text) if self._source is None else f"{_end(self._source)} → {_end(text)}"
 
-    def pieces(self, round_: Round) -> list[Piece]:
+    def pieces(self, round_: Round) -> list[FigurePiece]:
         """The pieces of the next round: accepted drafts, the other drafts, the target's own token."""
         pieces = []
         rows = round_.rows
@@ -245,12 +245,12 @@ class Figure:
         self._n_rounds += 1
         return pieces
 
-    def _not_accepted(self, round_: Round, judged: dict[int, float]) -> list[Piece]:
+    def _not_accepted(self, round_: Round, judged: dict[int, float]) -> list[FigurePiece]:
         """The drafts off the accepted path, each decoded after its own ancestors."""
         accepted, rows = {0, *round_.path}, round_.rows
         verified = {rows[node] for node in accepted}
         decoders = {round_.path[-1] if round_.path else 0: self._branch()}
-        pieces: list[Piece] = []
+        pieces: list[FigurePiece] = []
         decoder = None
         for node, (token, parent) in enumerate(zip(round_.drafted, round_.parents, strict=True), start=1):
             if node in accepted:
@@ -265,13 +265,13 @@ class Figure:
 
     def _piece(
         self, decoder: StreamDecoder | None, token: int, kind: str, origin: str, beta: float | None
-    ) -> Piece:
+    ) -> FigurePiece:
         if decoder is None:
-            return Piece(f" {token}", kind, token, origin, beta)
+            return FigurePiece(f" {token}", kind, token, origin, beta)
         text = visible(decoder.feed([token])) or self._name(token)
         if text.isspace():
             text = text.replace(" ", "␣")
-        return Piece(text, kind, token, origin, beta)
+        return FigurePiece(text, kind, token, origin, beta)
 
     def _name(self, token: int) -> str:
         """What stands for a token without text: its name; nothing for a part of a character."""
@@ -346,7 +346,7 @@ def paint(text: str, kind: str, colour: bool) -> str:
     return f"{before}{text}{after}"
 
 
-def line(round_: Round, pieces: Iterable[Piece], *, colour: bool) -> str:
+def line(round_: Round, pieces: Iterable[FigurePiece], *, colour: bool) -> str:
     """One round as a line: its number from 1, accepted/drafted, its text."""
     return f"{round_.index + 1:>4} {_accepted(round_):>{_COLUMNS - 6}} {_paint_all(pieces, colour)}"
 
@@ -356,7 +356,7 @@ def _accepted(round_: Round) -> str:
     return f"{min(round_.n_accepted, round_.kept)}/{round_.n_drafted}"
 
 
-def _paint_all(pieces: Iterable[Piece], colour: bool) -> str:
+def _paint_all(pieces: Iterable[FigurePiece], colour: bool) -> str:
     # The two kinds of drafts off the path have colours of their own, but one mark.
     runs = groupby(
         pieces, key=lambda piece: "rejected" if piece.kind == "unseen" and not colour else piece.kind
@@ -433,7 +433,7 @@ def html(result: DecodedText) -> str:
     return f'<div class="specdec-figure"><style>{_STYLE}</style>{body}{note}</div>'
 
 
-def _span(piece: Piece) -> str:
+def _span(piece: FigurePiece) -> str:
     what = _MEANINGS[piece.kind]
     if piece.kind == "target" and piece.origin in ("correction", "bonus"):
         what = {"correction": "correction", "bonus": "bonus token"}[piece.origin]

@@ -154,10 +154,10 @@ def generate(
         "options": described(kept),
     }
 
-    def work(ray: Any, threads: int, run: dict[str, Any]) -> Generation:
+    def work(ray: Any, threads: int, run: dict[str, Any]) -> GenerationWork:
         for name, value in (("target", target), ("draft", draft), ("options", options)):
             pickled(ray, name, value)
-        return Generation(
+        return GenerationWork(
             target, draft, dict(options), run["seed"], column, chat, start, on_error, threads, by_seed
         )
 
@@ -172,7 +172,7 @@ def depends_on_guesses(settings: DecodingOptions) -> bool:
 
 
 @dataclass(frozen=True)
-class Generation:
+class GenerationWork:
     """What an actor does: it decodes blocks."""
 
     target: TargetGiven
