@@ -21,8 +21,18 @@ from specdec.models.tokenizer import ByteTokenizer, StreamDecoder, Tokenizer
 from specdec.trace import Round, Trace
 
 __all__ = [
-    "DecodedText", "Figure", "FigureTexts", "FigurePiece", "html", "legend", "line", "paint", "source_of",
-    "terminal", "use_colour", "visible",
+    "DecodedText",
+    "Figure",
+    "FigurePiece",
+    "FigureTexts",
+    "html",
+    "legend",
+    "line",
+    "paint",
+    "source_of",
+    "terminal",
+    "use_colour",
+    "visible",
 ]  # fmt: skip
 
 _ANSI = {
