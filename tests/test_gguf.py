@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -208,6 +209,25 @@ def test_damaged_heads(tmp_path: Path) -> None:
             specdec.load(path)
         except (CheckpointError, UnsupportedModelError) as error:
             assert str(path) in str(error) or "general.architecture" in str(error)
+
+
+def test_memory_of_many_small_entries(tmp_path: Path) -> None:
+    """Objects take more memory than the entries of a file that they stand for."""
+    path = tmp_path / "model.gguf"
+
+    def head(n_tensors: int, n_values: int) -> bytes:
+        return b"GGUF" + struct.pack("<IQQ", 3, n_tensors, n_values)
+
+    value = struct.pack("<Q7sIB", 7, b"%07d", 0, 1)
+    strings = struct.pack("<Q1sIIQ", 1, b"k", 9, 8, (1 << 21) + 1) + bytes(8 << 21) + bytes(8)
+    for data, message in (
+        (head(0, 70_000) + value * 70_000, "says that it has 70000 values; expected at most 65536"),
+        (head(70_000, 0) + bytes(24) * 70_000, "says that it has 70000 tensors; expected at most 65536"),
+        (head(0, 1) + strings, "'k' is an array of 2097153 strings; expected at most 2097152"),
+    ):
+        path.write_bytes(data)
+        with pytest.raises(CheckpointError, match=message):
+            specdec.load(path)
 
 
 def test_other_versions(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ MAGIC: Final = b"SPECDEC\x01"
 _HEAD: Final = struct.Struct("<8sQQ")  # magic number, bytes of the header, its checksum
 _PAGE: Final = max(4096, mmap.ALLOCATIONGRANULARITY)
 _PIECE: Final = 1 << 24
-_MAX_HEADER: Final = 1 << 28
+_MAX_HEADER: Final = 1 << 24  # bytes; objects made of JSON take some twenty times as many
 _VOCABULARY: Final = "vocabulary.gguf"
 _LAYOUT_FIELDS: Final = ("version", "byteorder", "pointer")
 
@@ -225,8 +225,9 @@ class PackedFile:
         if len(head) < _HEAD.size or not head.startswith(MAGIC):
             raise self.error(f"begins with {head[: len(MAGIC)]!r}; expected {MAGIC!r}, a packed file")
         _, n_text, checksum = _HEAD.unpack(head)
-        if n_text > min(size - _HEAD.size, _MAX_HEADER):
-            raise self.error(f"has a header of {n_text} bytes; expected at most {size - _HEAD.size}")
+        most = min(size - _HEAD.size, _MAX_HEADER)
+        if n_text > most:
+            raise self.error(f"has a header of {n_text} bytes; expected at most {most}")
         text = opened.read(_HEAD.size, n_text).tobytes()
         if _core.checksum(text) != checksum:
             raise self.error("has a header with another checksum than when it was written; expected the same")

@@ -36,6 +36,9 @@ _MAX_DIMENSIONS: Final = 4
 _MAX_NAME: Final = 1 << 16  # bytes of a key or of a tensor's name
 _MAX_PARTS: Final = 10_000
 _MAX_ELEMENTS: Final = 1 << 48
+# Beyond what models have; objects take some twenty times the bytes of the smallest entries of a file.
+_MAX_ENTRIES: Final = 1 << 16  # tensors, or values of the metadata
+_MAX_STRINGS: Final = 1 << 21  # of an array
 _WINDOW: Final = 1 << 20  # bytes read at a time
 _PART: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
@@ -240,10 +243,10 @@ class GGUFFile:
         n_tensors, n_values = cursor.integer(8), cursor.integer(8)
         # Bytes of the smallest tensor and of the smallest value: counts beyond are damage.
         for name, n, least in (("tensors", n_tensors, 24), ("values", n_values, 13)):
-            if n * least > self._opened.size:
+            most = min(self._opened.size // least, _MAX_ENTRIES)
+            if n > most:
                 raise self.error(
-                    f"says that it has {n} {name}; expected at most {self._opened.size // least} in "
-                    f"{self._opened.size} bytes"
+                    f"says that it has {n} {name}; expected at most {most} in {self._opened.size} bytes"
                 )
         return n_tensors, n_values
 
@@ -264,6 +267,8 @@ class GGUFFile:
         if item in _NUMBERS:
             cursor.skip(n * np.dtype(_NUMBERS[item]).itemsize)
         elif item == _STRING:
+            if n > _MAX_STRINGS:
+                raise self.error(f"{what} is an array of {n} strings; expected at most {_MAX_STRINGS}")
             cursor.check(8 * n)
             for _ in range(n):
                 cursor.skip(cursor.size(what))
