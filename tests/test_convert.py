@@ -329,6 +329,17 @@ def test_arguments(tmp_path: Path) -> None:
     for out in ("m.specdec", "new"):
         with pytest.raises(InputError, match="importance is given, for .*; expected None, but for a GGUF"):
             specdec.convert(path, tmp_path / out, importance=path)
+    for kind in (None, "Q8_0"):
+        with pytest.raises(InputError, match="importance is given, for type .*; expected None, or one of Q4"):
+            specdec.convert(path, tmp_path / "n.gguf", kind, importance=path)
+    small = specdec.convert(folder, tmp_path / "small.gguf", "q8_0")
+    assert read_gguf(small)[0].get("general.file_type") == 7
+    packed = specdec.convert(folder, tmp_path / "m.specdec", "INT8")
+    assert specdec.load(packed).dtype == "int8"
+    with pytest.raises(CheckpointError, match=r"m.specdec: is a packed file, which load maps; expected the"):
+        specdec.convert(packed, tmp_path / "n.gguf")
+    with pytest.raises(CheckpointError, match=r"has no config.json and has m.gguf, m.specdec, small.gguf;"):
+        specdec.load(tmp_path)
 
 
 def test_the_verb(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from specdec.checks import check_choice, check_flag, check_path
-from specdec.errors import CheckpointError, InputError
+from specdec.errors import CheckpointError, InputError, shown
 from specdec.models.checkpoints import open_checkpoint
-from specdec.models.checkpoints.gguf_types import FILE_TYPES
+from specdec.models.checkpoints.gguf_types import FILE_TYPES, WEIGHED
 from specdec.models.conversion.folder_as_gguf import write_as_gguf
 from specdec.models.conversion.gguf_as_folder import FOLDER_TYPES, write_as_folder
 from specdec.models.conversion.importance import (
@@ -49,7 +49,8 @@ def convert(
         Q4_K_S, Q4_K_M, Q5_K_S or Q5_K_M, whose matrices have the types that llama.cpp chooses. None: F16, or
         BF16 of a model in bf16. Norms, biases and routers stay in F32; a matrix whose rows are no multiple of
         a type's block has the next type with smaller blocks. Of a folder: F32, F16 or BF16; None: what the
-        file holds, F32 where it holds codes. Of a packed file: the ``dtype`` of :func:`specdec.load`.
+        file holds, F32 where it holds codes. Of a packed file: the ``dtype`` of :func:`specdec.load`. In
+        capital letters or small ones.
     tokenizer : None, False, path-like or Tokenizer
         As of :func:`specdec.load`. False: a file without vocabulary.
     importance : path-like, optional
@@ -88,9 +89,14 @@ def convert(
     if importance is not None and place.suffix != ".gguf":
         raise InputError(f"importance is given, for {place}; expected None, but for a GGUF file")
     if place.suffix == ".specdec":
-        return _pack(source, place, type, tokenizer, progress)
+        return _pack(source, place, type.lower() if isinstance(type, str) else type, tokenizer, progress)
     to_gguf = place.suffix == ".gguf"
+    type = type.upper() if isinstance(type, str) else type
     check_choice("type", type, tuple(FILE_TYPES if to_gguf else FOLDER_TYPES), optional=True)
+    if importance is not None and type not in WEIGHED:
+        raise InputError(
+            f"importance is given, for type {shown(type)}; expected None, or one of {', '.join(WEIGHED)}"
+        )
     progress = None if progress is None else check_flag("progress", progress)
     checkpoint = open_checkpoint(source, tokenizer=tokenizer)
     if to_gguf:

@@ -13,6 +13,9 @@ from specdec.models.checkpoints.checkpoint import CanonicalTensor, Checkpoint, S
 if TYPE_CHECKING:
     from specdec.models.checkpoints.hub import HubOptions
 
+_SINGLE = (".gguf", ".specdec", ".bin")
+"""How files end that hold a model each."""
+
 __all__ = ["CanonicalTensor", "Checkpoint", "StoredTensors", "open_checkpoint"]
 
 
@@ -78,9 +81,11 @@ def _open(location: Path, name: str, tokenizer: Any, n_ctx: int | None, options:
         )
     if location.is_dir():
         if not (location / "config.json").is_file():
+            single = sorted(file.name for file in location.iterdir() if file.suffix in _SINGLE)
+            held = f" and has {', '.join(single[:5])}" if single else ""
             raise CheckpointNotFoundError(
-                f"{location}: has no config.json; expected a Hugging Face folder, or the path of a "
-                "llama2.c .bin file"
+                f"{location}: has no config.json{held}; expected a Hugging Face folder, or the path of a "
+                "GGUF file, a packed file or a llama2.c .bin file"
             )
         return hf_folder.open_folder(location, tokenizer, n_ctx)
     if location.is_file():
@@ -95,6 +100,10 @@ def _open(location: Path, name: str, tokenizer: Any, n_ctx: int | None, options:
         if location.name == "config.json" or location.suffix == ".safetensors":
             raise CheckpointError(
                 f"{location}: is a file of a Hugging Face folder; give the folder, {location.parent}"
+            )
+        if location.suffix == ".specdec":
+            raise CheckpointError(
+                f"{location}: is a packed file, which load maps; expected the model that it was made of"
             )
         raise CheckpointError(
             f"{location}: expected a Hugging Face folder, a GGUF file or a llama2.c .bin file"

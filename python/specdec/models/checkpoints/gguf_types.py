@@ -13,7 +13,7 @@ from specdec.errors import CheckpointError
 from specdec.models.checkpoints.gguf_file import type_sizes
 from specdec.models.number_formats import rounded_to_bf16
 
-__all__ = ["FILE_TYPES", "encoded", "type_of"]
+__all__ = ["FILE_TYPES", "WEIGHED", "encoded", "type_of"]
 
 FILE_TYPES: Final[Mapping[str, int]] = {
     "F32": 0,
@@ -33,6 +33,9 @@ FILE_TYPES: Final[Mapping[str, int]] = {
 
 MIXTURES: Final = ("Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M")
 """Those whose matrices have several types, chosen as llama.cpp chooses them."""
+
+WEIGHED: Final = (*(f"Q{bits}_K" for bits in (4, 5, 6)), *MIXTURES)
+"""Those that weigh the errors of inputs by their importance."""
 
 _LEAST: Final = 1e-4  # of the importance of an input, in multiples of the mean
 _K_TYPES: Final = ("Q4_K", "Q5_K", "Q6_K")
