@@ -94,11 +94,12 @@ def test_the_harness_model_says_the_same(tasks: Path, tmp_path: Path) -> None:
     ours = SpecdecLM(target, draft, gamma="auto", batch_size=4, n_threads=1)
     theirs = harness.hf_lm(harness.hf_folder(target, tmp_path / "checkpoint"), 1)
     for task in harness.TASKS:
-        absolute, relative, n_other, n = harness.differences(
+        _, relative, n_other, n = harness.differences(
             harness.evaluate(ours, tasks, task), harness.evaluate(theirs, tasks, task)
         )
         assert n and n_other == 0, task
-        assert relative < 1e-6 and (absolute < 1e-4 or task == "articles"), (task, absolute, relative)
+        # The other model adds up ln p in f32: how far its sums are off grows with their size, 200 nats here.
+        assert relative < 1e-6, (task, relative)
     long = " ".join([CONTEXT] * 40)
     pairs = asked(
         "loglikelihood", (CONTEXT, " He"), (CONTEXT, " She"), (CONTEXT, " He was afraid."), ("", "The rain"),

