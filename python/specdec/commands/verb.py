@@ -30,6 +30,7 @@ CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 10
 VERBS: Final = {
     "generate": "Continue a prompt and print the text alone.",
     "chat": "Talk with a model that has a chat template.",
+    "serve": "Serve a model to programs that speak the OpenAI API.",
     "bench": "Answer the questions of a benchmark with and without a draft.",
     "eval": "Evaluate a model by lm-evaluation-harness.",
     "compare": "Compare several drafts of one target.",

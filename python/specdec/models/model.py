@@ -189,6 +189,35 @@ class Model:
             origin=None if self._origin is None else self._origin.in_languages(src_lang, tgt_lang),
         )
 
+    def with_chat_template(self, template: str | ChatTemplate) -> Model:
+        """The same model with another chat template; it shares the weights, and cannot be pickled.
+
+        Parameters
+        ----------
+        template : str or ChatTemplate
+            A template's Jinja text, or several templates.
+
+        Examples
+        --------
+        >>> model = target.with_chat_template("{% for m in messages %}{{ m.content }}\\n{% endfor %}")
+        """
+        if not isinstance(template, ChatTemplate):
+            tokens = None if self._chat_template is None else self._chat_template.tokens
+            template = ChatTemplate(template, tokens=tokens, source=f"the chat template for {self._path}")
+        return Model(
+            self._core,
+            self._config,
+            self._tokenizer,
+            self._path,
+            self._architecture,
+            default_sampling=self._default_sampling,
+            chat_template=template,
+            source_tokenizer=self._source_tokenizer,
+            decoder_start=self._decoder_start,
+            formats=self._formats,
+            types=self._types,
+        )
+
     def source_ids(self, source: str | ArrayLike) -> NDArray[np.int32]:
         """The ids of a source, as the core takes them.
 

@@ -1,0 +1,262 @@
+"""`/v1/chat/completions`: replies in a conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specdec.decoding.engine import Generation, Piece
+from specdec.decoding.result import Result
+from specdec.errors import SpecdecError
+from specdec.models.chat_template import begins_reply
+from specdec.serve.chat_messages import read_messages
+from specdec.serve.choice_text import ChoiceText, Delta, piece_of
+from specdec.serve.completion_request import FINGERPRINT
+from specdec.serve.form_fields import check_form, read_response_format, read_structured_outputs
+from specdec.serve.given_fields import GivenFields
+from specdec.serve.service import Service, refusal_of
+from specdec.serve.text_fields import read_model, read_text_fields
+from specdec.serve.text_request import EventWriter, TextRequest, event, new_id
+from specdec.serve.token_texts import chat_logprobs
+from specdec.serve.tool_fields import Tools, read_tools
+from specdec.serve.usage import Usage
+
+__all__ = ["ChatRequest", "chat_submission", "check_tools", "read_template_fields"]
+
+
+class ChatRequest(TextRequest):
+    """A request for replies.
+
+    Parameters
+    ----------
+    body : mapping
+        What the client sent.
+    service : Service
+
+    Raises
+    ------
+    RequestError
+    """
+
+    prefix = "chatcmpl-"
+
+    def __init__(self, body: Mapping[str, Any], service: Service) -> None:
+        super().__init__(service)
+        fields, limits = GivenFields(body), service.limits
+        read_model(fields, service.names)
+        messages = read_messages(fields)
+        self.n_top = None
+        most = min(limits.n_top, service.target.config.n_vocab)
+        n_top = fields.integer("top_logprobs", 0, most)
+        if fields.flag("logprobs"):
+            self.n_top = n_top or 0
+        elif n_top is not None:
+            raise fields.refusal(
+                "top_logprobs", "top_logprobs is given, but logprobs is not true; expected both"
+            )
+        self.fields = read_text_fields(
+            fields,
+            limits,
+            limit_names=("max_completion_tokens", "max_tokens"),
+            default_limit=None,
+            sampling=service.sampling,
+            draft=service.draft_name,
+        )
+        form = read_response_format(fields, limits) or read_structured_outputs(fields, limits)
+        self.tools = read_tools(fields, limits)
+        form = check_tools(fields, self.tools, form, service)
+        template = read_template_fields(fields)
+        fields.only("modalities", ["text"], why="a reply is text")
+        fields.only("audio", why="a reply is text")
+        fields.only("functions", why="they are tools now")
+        fields.only("function_call", why="it is tool_choice now")
+        fields.only("reasoning_effort", why="chat_template_kwargs has what the model's template knows")
+        fields.only("verbosity", why="the model has no such setting")
+        fields.only("web_search_options", why="nothing is searched for")
+        fields.only("moderation", why="nothing is moderated")
+        fields.finish()
+        self.own_text = _own_text(messages, template)
+        options = {**self.fields.options, **form, "logprobs": self.n_top, "n": self.fields.n}
+        self.submissions = [chat_submission(options, messages, self.tools, template)]
+
+    def whole(self, generations: Sequence[Generation], results: Sequence[Sequence[Result]]) -> dict[str, Any]:
+        """The answer when all texts have ended."""
+        choices = []
+        for sample, result in enumerate(results[0]):
+            delta = self._text(generations[0]).feed(piece_of(sample, result))
+            message: dict[str, Any] = {"role": "assistant", "content": delta.text, "refusal": None}
+            if delta.calls:
+                message["content"] = delta.text or None
+                message["tool_calls"] = [
+                    {
+                        "id": new_id("call_"),
+                        "type": "function",
+                        "function": {"name": call.name, "arguments": call.arguments},
+                    }
+                    for call in delta.calls
+                ]
+            choices.append({"index": sample, "message": message, **self._rest(delta)})
+        usage = Usage(generations, results)
+        answer = self._answer("chat.completion", choices)
+        return {**answer, "usage": usage.completion(), **usage.figures()}
+
+    def writer(self, generations: Sequence[Generation]) -> EventWriter:
+        """What writes the answer as a stream."""
+        return _ChatWriter(self, generations)
+
+    def _text(self, generation: Generation) -> ChoiceText:
+        return ChoiceText(
+            self.service,
+            generation.prompt_ids,
+            own_text=self.own_text,
+            stops=self.fields.options["stop"],
+            scored=self.n_top is not None,
+            tools=self.tools,
+        )
+
+    def _rest(self, delta: Delta) -> dict[str, Any]:
+        """What a choice has beside its message."""
+        logprobs = None
+        if self.n_top is not None:
+            logprobs = {"content": chat_logprobs(self.service.texts, delta.scored), "refusal": None}
+        return {"logprobs": logprobs, "finish_reason": delta.finish_reason, "stop_reason": delta.stop}
+
+    def _answer(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.service.name,
+            "system_fingerprint": FINGERPRINT,
+            "choices": choices,
+        }
+
+
+class _ChatWriter(EventWriter):
+    """The events of replies."""
+
+    def __init__(self, request: ChatRequest, generations: Sequence[Generation]) -> None:
+        self._request, self._generations = request, generations
+        n = request.fields.n
+        self._texts = [request._text(generations[0]) for _ in range(n)]
+        self._n_calls = [0] * n
+
+    def _chunk(self, index: int, delta: dict[str, Any], rest: Delta) -> bytes:
+        choice = {"index": index, "delta": delta, **self._request._rest(rest)}
+        return event(self._request._answer("chat.completion.chunk", [choice]))
+
+    def begin(self) -> list[bytes]:
+        return [
+            self._chunk(index, {"role": "assistant", "content": ""}, Delta())
+            for index in range(self._request.fields.n)
+        ]
+
+    def piece(self, prompt: int, piece: Piece) -> list[bytes]:
+        index, found = piece.index, []
+        delta = self._texts[index].feed(piece)
+        content: dict[str, Any] = {}
+        if delta.text:
+            content["content"] = delta.text
+        if delta.calls:
+            content["tool_calls"] = []
+            for call in delta.calls:
+                content["tool_calls"].append(
+                    {
+                        "index": self._n_calls[index],
+                        "id": new_id("call_"),
+                        "type": "function",
+                        "function": {"name": call.name, "arguments": call.arguments},
+                    }
+                )
+                self._n_calls[index] += 1
+        if content or delta.scored:
+            found.append(self._chunk(index, content, Delta(scored=delta.scored)))
+        if delta.finish_reason is not None:
+            found.append(self._chunk(index, {}, Delta(finish_reason=delta.finish_reason, stop=delta.stop)))
+        return found
+
+    def end(self, results: Sequence[Sequence[Result]]) -> list[bytes]:
+        request, found = self._request, []
+        if request.fields.include_usage:
+            usage = Usage(self._generations, results)
+            last = {
+                **request._answer("chat.completion.chunk", []),
+                "usage": usage.completion(),
+                **usage.figures(),
+            }
+            found.append(event(last))
+        return [*found, event("[DONE]")]
+
+    def fail(self, error: Mapping[str, Any]) -> list[bytes]:
+        return [event(error)]
+
+
+def read_template_fields(fields: GivenFields) -> dict[str, Any]:
+    """Variables of the chat template that a request sets.
+
+    Raises
+    ------
+    RequestError
+    """
+    found = dict(fields.whole("chat_template_kwargs") or {})
+    for name in ("add_generation_prompt", "continue_final_message"):
+        value = fields.optional_flag(name)
+        if value is not None:
+            if name in found:
+                raise fields.refusal(name, f"{name} stands in chat_template_kwargs too; expected one of them")
+            found[name] = value
+    if "chat_template" in found:
+        raise fields.refusal(
+            "chat_template_kwargs",
+            "chat_template_kwargs has chat_template; expected variables of the model's own template",
+            "unsupported_parameter",
+        )
+    return found
+
+
+def check_tools(
+    fields: GivenFields, tools: Tools | None, form: dict[str, Any], service: Service
+) -> dict[str, Any]:
+    """The form of a reply that may call tools.
+
+    Raises
+    ------
+    RequestError
+        The model's template knows no tools; or a call is asked for beside another form.
+    """
+    if tools is None or tools.choice == "none":
+        return form
+    if not service.reads_tools:
+        raise fields.refusal(
+            "tools",
+            "tools is given, but the chat template of this model has no place for tools; expected none",
+            "unsupported_parameter",
+        )
+    if tools.choice == "auto":
+        return form
+    if form:
+        raise fields.refusal(
+            "tool_choice",
+            "tool_choice asks for a call, and another field for another form; expected one of them",
+        )
+    return check_form(fields, "tool_choice", {"schema": tools.schema()}, service.limits)
+
+
+def chat_submission(
+    options: Mapping[str, Any],
+    messages: Sequence[Mapping[str, Any]],
+    tools: Tools | None,
+    template: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The keyword arguments of `Engine.submit` for a conversation."""
+    shown = None if tools is None or tools.choice == "none" else tools.for_template
+    return {**options, "messages": messages, "tools": shown, "chat_template_kwargs": dict(template) or None}
+
+
+def _own_text(messages: Sequence[Mapping[str, Any]], template: Mapping[str, Any]) -> bool:
+    try:
+        return begins_reply(
+            messages, template.get("add_generation_prompt"), template.get("continue_final_message")
+        )
+    except SpecdecError as error:
+        raise refusal_of(error) from error

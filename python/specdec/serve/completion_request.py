@@ -1,0 +1,269 @@
+"""`/v1/completions`: texts that go on with a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from specdec import _core
+from specdec.checks import as_integer
+from specdec.decoding.engine import Generation, Piece
+from specdec.decoding.result import Result
+from specdec.errors import shown
+from specdec.models.score import Score
+from specdec.models.tokenizer import StreamDecoder
+from specdec.serve.choice_text import ChoiceText, Delta, piece_of
+from specdec.serve.form_fields import read_response_format, read_structured_outputs
+from specdec.serve.given_fields import GivenFields
+from specdec.serve.service import Service
+from specdec.serve.text_fields import read_model, read_text_fields
+from specdec.serve.text_request import EventWriter, TextRequest, event
+from specdec.serve.token_texts import ScoredToken, legacy_logprobs
+from specdec.serve.usage import Usage
+
+__all__ = ["FINGERPRINT", "CompletionRequest"]
+
+FINGERPRINT: Final = f"specdec-{_core.__version__}-{_core.kernels()}"
+"""What made the text: with another one equal seeds may give other texts."""
+_DEFAULT_LIMIT: Final = 16
+
+
+class CompletionRequest(TextRequest):
+    """A request for completions.
+
+    Parameters
+    ----------
+    body : mapping
+        What the client sent.
+    service : Service
+
+    Raises
+    ------
+    RequestError
+    """
+
+    prefix = "cmpl-"
+
+    def __init__(self, body: Mapping[str, Any], service: Service) -> None:
+        super().__init__(service)
+        fields, limits = GivenFields(body), service.limits
+        read_model(fields, service.names)
+        prompts = _prompts(fields, service)
+        self.echo = fields.flag("echo")
+        self.n_top = fields.integer("logprobs", 0, min(limits.n_top, service.target.config.n_vocab))
+        self.fields = read_text_fields(
+            fields,
+            limits,
+            limit_names=("max_tokens",),
+            default_limit=_DEFAULT_LIMIT,
+            least=0 if self.echo else 1,
+            sampling=service.sampling,
+            draft=service.draft_name,
+        )
+        form = read_response_format(fields, limits) or read_structured_outputs(fields, limits)
+        n = self.fields.n
+        fields.only("best_of", n, why="all texts are returned")
+        fields.only("suffix", "", why="the models served here continue texts; they fill no gaps")
+        fields.only("add_special_tokens", True, why="a prompt given as token ids has none added")
+        fields.finish()
+        if len(prompts) * n > limits.n_texts:
+            raise fields.refusal(
+                "n",
+                f"{len(prompts)} prompts with n = {n} are {len(prompts) * n} texts; expected at most "
+                f"{limits.n_texts}",
+            )
+        if self.echo and self.n_top is not None and self.fields.stream:
+            raise fields.refusal(
+                "echo",
+                "echo, logprobs and stream are all given; expected stream without one of the others",
+                "unsupported_parameter",
+            )
+        options = {**self.fields.options, **form}
+        self.alone = options["max_new_tokens"] == 0  # the prompt alone is wanted
+        if self.alone and self.fields.stream:
+            raise fields.refusal("max_tokens", "max_tokens is 0 with stream; expected at least 1")
+        options["logprobs"] = self.n_top
+        if self.echo:
+            options["prompt_logprobs"] = self.n_top
+        self.prompts = prompts
+        seed = options.pop("seed")
+        self.submissions = [
+            {
+                **options,
+                "prompt": prompt,
+                "n": n,
+                "seed": None if seed is None else [(seed, i * n + sample) for sample in range(n)],
+            }
+            for i, prompt in enumerate(prompts)
+        ]
+
+    def scored_prompts(self) -> dict[str, Any]:
+        """The answer where no new text is wanted: the prompts, and what the model says of them.
+
+        Raises
+        ------
+        InputError
+        """
+        service, choices, n_tokens = self.service, [], 0
+        for i, prompt in enumerate(self.prompts):
+            ids = service.target.check_ids(prompt, minimum=1).tolist()
+            n_tokens += len(ids)
+            text = self._echoed(prompt, ids)
+            scored = []
+            if self.n_top is not None:
+                score = service.engine.score(ids, self.n_top)
+                scored = _scored_prompt(service, ids, score)
+            for sample in range(self.fields.n):
+                index = i * self.fields.n + sample
+                choices.append(self._choice(index, text, scored, Delta(finish_reason="length")))
+        usage = {"prompt_tokens": n_tokens, "completion_tokens": 0, "total_tokens": n_tokens}
+        return self._answer(choices, usage=usage)
+
+    def whole(self, generations: Sequence[Generation], results: Sequence[Sequence[Result]]) -> dict[str, Any]:
+        """The answer when all texts have ended."""
+        choices = []
+        for i, (generation, samples) in enumerate(zip(generations, results, strict=True)):
+            for sample, result in enumerate(samples):
+                before, scored = "", []
+                if self.echo:
+                    before = self._echoed(self.prompts[i], generation.prompt_ids)
+                    if result.prompt_logprobs is not None:
+                        scored = _scored_prompt(
+                            self.service,
+                            generation.prompt_ids,
+                            (result.prompt_logprobs.tolist(), result.prompt_top_logprobs),
+                        )
+                delta = self._text(generation, len(before)).feed(piece_of(sample, result))
+                index = i * self.fields.n + sample
+                choices.append(self._choice(index, before + delta.text, scored + delta.scored, delta))
+        usage = Usage(generations, results)
+        return self._answer(choices, usage=usage.completion(), **usage.figures())
+
+    def writer(self, generations: Sequence[Generation]) -> EventWriter:
+        """What writes the answer as a stream."""
+        return _CompletionWriter(self, generations)
+
+    def _echoed(self, prompt: Any, ids: Sequence[int]) -> str:
+        return prompt if isinstance(prompt, str) else self.service.tokenizer.decode(ids)
+
+    def _text(self, generation: Generation, begin: int = 0) -> ChoiceText:
+        return ChoiceText(
+            self.service,
+            generation.prompt_ids,
+            own_text=False,
+            stops=self.fields.options["stop"],
+            scored=self.n_top is not None,
+            begin=begin,
+        )
+
+    def _choice(self, index: int, text: str, scored: list[ScoredToken], delta: Delta) -> dict[str, Any]:
+        logprobs = None
+        if self.n_top is not None:
+            logprobs = legacy_logprobs(self.service.texts, scored, self.n_top)
+        return {
+            "index": index,
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": delta.finish_reason,
+            "stop_reason": delta.stop,
+        }
+
+    def _answer(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.service.name,
+            "system_fingerprint": FINGERPRINT,
+            "choices": choices,
+            **more,
+        }
+
+
+class _CompletionWriter(EventWriter):
+    """The events of completions."""
+
+    def __init__(self, request: CompletionRequest, generations: Sequence[Generation]) -> None:
+        self._request, self._generations = request, generations
+        self._texts: dict[int, ChoiceText] = {}
+
+    def begin(self) -> list[bytes]:
+        request, found = self._request, []
+        for i, generation in enumerate(self._generations):
+            before = request._echoed(request.prompts[i], generation.prompt_ids) if request.echo else ""
+            for sample in range(request.fields.n):
+                index = i * request.fields.n + sample
+                self._texts[index] = request._text(generation, len(before))
+                if before:
+                    choice = request._choice(index, before, [], Delta())
+                    found.append(event(request._answer([choice])))
+        return found
+
+    def piece(self, prompt: int, piece: Piece) -> list[bytes]:
+        request = self._request
+        index = prompt * request.fields.n + piece.index
+        delta = self._texts[index].feed(piece)
+        if not (delta.said or delta.scored or delta.finish_reason):
+            return []
+        return [event(request._answer([request._choice(index, delta.text, delta.scored, delta)]))]
+
+    def end(self, results: Sequence[Sequence[Result]]) -> list[bytes]:
+        usage, found = Usage(self._generations, results), []
+        if self._request.fields.include_usage:
+            last = self._request._answer([], usage=usage.completion(), **usage.figures())
+            found.append(event(last))
+        return [*found, event("[DONE]")]
+
+    def fail(self, error: Mapping[str, Any]) -> list[bytes]:
+        return [event(error)]
+
+
+def _prompts(fields: GivenFields, service: Service) -> list[Any]:
+    """The prompts: texts, or lists of token ids."""
+    value = fields.required("prompt", "a string, token ids, or a list of these")
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list) or not value:
+        raise fields.wrong("prompt", "a string, token ids, or a list of these")
+    if as_integer(value[0]) is not None:
+        return [_ids("prompt", value, fields, service)]
+    if len(value) > service.limits.n_texts:
+        raise fields.refusal(
+            "prompt", f"prompt has {len(value)} items; expected at most {service.limits.n_texts}"
+        )
+    found: list[Any] = []
+    for i, item in enumerate(value):
+        if isinstance(item, list):
+            found.append(_ids(f"prompt[{i}]", item, fields, service))
+        elif isinstance(item, str):
+            found.append(item)
+        else:
+            raise fields.refusal("prompt", f"prompt[{i}] is {shown(item)}; expected a string or token ids")
+    return found
+
+
+def _ids(name: str, value: list[Any], fields: GivenFields, service: Service) -> list[int]:
+    n_vocab = service.target.config.n_vocab
+    for i, token in enumerate(value):
+        number = as_integer(token)
+        if number is None or not 0 <= number < n_vocab:
+            raise fields.refusal(
+                "prompt", f"{name}[{i}] is {shown(token)}; expected a token id from 0 to {n_vocab - 1}"
+            )
+    return value
+
+
+def _scored_prompt(
+    service: Service, ids: Sequence[int], score: Score | tuple[list[float], Any]
+) -> list[ScoredToken]:
+    """The tokens of a prompt with what the model says of each but the first."""
+    if isinstance(score, tuple):
+        log_probs, top = score
+    else:
+        log_probs, top = score.log_probs.tolist(), score.top_logprobs
+    decoder, found, begin = StreamDecoder(service.tokenizer), [], 0
+    for i, token in enumerate(ids):
+        of_token = None if i == 0 else log_probs[i - 1]
+        found.append((begin, token, of_token, list(top[i - 1]) if i and top else []))
+        begin += len(decoder.feed([token]))
+    return found

@@ -1,0 +1,266 @@
+"""`/v1/responses`: a reply as a list of items."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specdec.decoding.engine import Generation, Piece
+from specdec.decoding.result import Result
+from specdec.serve.chat_request import chat_submission, check_tools, read_template_fields
+from specdec.serve.choice_text import ChoiceText, piece_of
+from specdec.serve.form_fields import read_json_format
+from specdec.serve.given_fields import GivenFields
+from specdec.serve.response_input import read_input
+from specdec.serve.server_limits import ServerLimits
+from specdec.serve.service import Service
+from specdec.serve.text_fields import read_model, read_text_fields
+from specdec.serve.text_request import EventWriter, TextRequest, event, new_id
+from specdec.serve.token_texts import chat_logprobs
+from specdec.serve.tool_calls import Said, ToolCall
+from specdec.serve.tool_fields import read_tools
+from specdec.serve.usage import Usage
+
+__all__ = ["ResponseRequest"]
+
+_LOGPROBS = "message.output_text.logprobs"
+_STATUS = {"length": "incomplete"}
+
+
+class ResponseRequest(TextRequest):
+    """A request for a response.
+
+    Parameters
+    ----------
+    body : mapping
+        What the client sent.
+    service : Service
+
+    Raises
+    ------
+    RequestError
+    """
+
+    prefix = "resp_"
+
+    def __init__(self, body: Mapping[str, Any], service: Service) -> None:
+        super().__init__(service)
+        fields, limits = GivenFields(body), service.limits
+        read_model(fields, service.names)
+        self.echoed = {
+            name: body.get(name)
+            for name in (
+                "instructions", "max_output_tokens", "metadata", "temperature", "top_p", "user",
+                "tool_choice", "safety_identifier", "prompt_cache_key", "top_logprobs",
+            )
+        }  # fmt: skip
+        self.echoed["tools"] = body.get("tools") or []
+        messages = read_input(fields)
+        included = fields.items("include") or []
+        for i, name in enumerate(included):
+            if name != _LOGPROBS:
+                raise fields.refusal(
+                    "include", f"include[{i}] is {name!r}; expected {_LOGPROBS!r}", "unsupported_parameter"
+                )
+        n_top = fields.integer("top_logprobs", 0, min(limits.n_top, service.target.config.n_vocab))
+        self.n_top = (n_top or 0) if included or n_top is not None else None
+        self.fields = read_text_fields(
+            fields,
+            limits,
+            limit_names=("max_output_tokens",),
+            default_limit=None,
+            sampling=service.sampling,
+            draft=service.draft_name,
+            samples=False,
+        )
+        form = _form(fields, limits)
+        self.tools = read_tools(fields, limits, flat=True)
+        form = check_tools(fields, self.tools, form, service)
+        template = read_template_fields(fields)
+        for name in ("previous_response_id", "conversation", "prompt"):
+            fields.only(name, why="nothing is stored; input takes the whole conversation")
+        fields.only("background", False, why="a response is computed while its client waits")
+        fields.only("truncation", "disabled", why="input that is too long is refused")
+        for name in ("reasoning", "max_tool_calls", "context_management", "moderation", "background_options",
+                     "access_programs", "image"):  # fmt: skip
+            fields.only(name, why="the model has no such setting")
+        fields.finish()
+        options = {**self.fields.options, **form, "logprobs": self.n_top}
+        self.submissions = [chat_submission(options, messages, self.tools, template)]
+
+    def whole(self, generations: Sequence[Generation], results: Sequence[Sequence[Result]]) -> dict[str, Any]:
+        """The answer when the text has ended."""
+        writer = _ResponseWriter(self, generations)
+        writer.begin()
+        writer.piece(0, piece_of(0, results[0][0]))
+        return writer.response(results)
+
+    def writer(self, generations: Sequence[Generation]) -> EventWriter:
+        """What writes the answer as a stream."""
+        return _ResponseWriter(self, generations)
+
+
+def _form(fields: GivenFields, limits: ServerLimits) -> dict[str, Any]:
+    given = fields.inner("text")
+    if given is None:
+        return {}
+    inner = given.inner("format")
+    found = {} if inner is None else read_json_format(inner, inner, limits)
+    if inner is not None:
+        inner.finish()
+    given.only("verbosity", why="the model has no such setting")
+    given.finish()
+    return found
+
+
+class _ResponseWriter(EventWriter):
+    """The events of a response; the items that they tell of are the response's output."""
+
+    def __init__(self, request: ResponseRequest, generations: Sequence[Generation]) -> None:
+        self._request, self._generations = request, generations
+        self._text = ChoiceText(
+            request.service,
+            generations[0].prompt_ids,
+            own_text=True,
+            stops=request.fields.options["stop"],
+            scored=request.n_top is not None,
+            tools=request.tools,
+        )
+        self._n_events = 0
+        self._output: list[dict[str, Any]] = []
+        self._message: dict[str, Any] | None = None  # the one that more text goes to
+        self._status = "in_progress"
+
+    def begin(self) -> list[bytes]:
+        response = self._response(None)
+        return [
+            self._event("response.created", response=response),
+            self._event("response.in_progress", response=response),
+        ]
+
+    def piece(self, prompt: int, piece: Piece) -> list[bytes]:
+        delta = self._text.feed(piece)
+        said: list[Said] = list(delta.said)
+        scored = chat_logprobs(self._request.service.texts, delta.scored)
+        if scored and not any(isinstance(one, str) for one in said):
+            said.insert(0, "")  # tokens whose characters are held back, or those of a call
+        found: list[bytes] = []
+        for one in said:
+            if isinstance(one, ToolCall):
+                found += [*self._end_message(), *self._call(one)]
+            else:
+                found += self._more(one, scored)
+                scored = []
+        if delta.finish_reason is not None:
+            self._status = _STATUS.get(delta.finish_reason, "completed")
+            if not self._output:
+                found += self._more("", [])
+            found += self._end_message()
+        return found
+
+    def end(self, results: Sequence[Sequence[Result]]) -> list[bytes]:
+        return [self._event(f"response.{self._status}", response=self.response(results))]
+
+    def fail(self, error: Mapping[str, Any]) -> list[bytes]:
+        inner = error["error"]
+        return [self._event("error", code=inner["code"], message=inner["message"], param=inner["param"])]
+
+    def response(self, results: Sequence[Sequence[Result]]) -> dict[str, Any]:
+        """The response, whose text has ended."""
+        return self._response(Usage(self._generations, results))
+
+    def _event(self, kind: str, **values: Any) -> bytes:
+        number, self._n_events = self._n_events, self._n_events + 1
+        return event({"type": kind, "sequence_number": number, **values}, kind)
+
+    def _response(self, usage: Usage | None) -> dict[str, Any]:
+        request = self._request
+        echoed = request.echoed
+        found = {
+            "id": request.id,
+            "object": "response",
+            "created_at": request.created,
+            "status": self._status,
+            "background": False,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if self._status == "incomplete" else None,
+            "model": request.service.name,
+            "output": list(self._output),
+            "parallel_tool_calls": request.tools is None or request.tools.parallel,
+            "previous_response_id": None,
+            "reasoning": {"effort": None, "summary": None},
+            "store": False,
+            "truncation": "disabled",
+            "usage": None if usage is None else usage.response(),
+            **echoed,
+        }
+        found["temperature"] = request.fields.options["temperature"]
+        found["top_p"] = request.fields.options.get("top_p") or 1.0
+        found["metadata"] = echoed["metadata"] or {}
+        found["tool_choice"] = echoed["tool_choice"] or "auto"
+        return found if usage is None else {**found, **usage.figures()}
+
+    # ── Items
+
+    def _more(self, text: str, scored: list[dict[str, Any]]) -> list[bytes]:
+        """More text, in a message that is begun if there is none."""
+        found = []
+        if self._message is None:
+            self._message = {
+                "id": new_id("msg_"),
+                "type": "message",
+                "role": "assistant",
+                "status": "in_progress",
+                "content": [],
+            }
+            self._output.append(self._message)
+            found.append(self._item("response.output_item.added", {**self._message, "content": []}))
+            part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+            self._message["content"] = [part]
+            found.append(self._part("response.content_part.added", part={**part, "logprobs": []}))
+        part = self._message["content"][0]
+        part["text"] += text
+        part["logprobs"] += scored
+        if text or scored:
+            found.append(self._part("response.output_text.delta", delta=text, logprobs=scored))
+        return found
+
+    def _end_message(self) -> list[bytes]:
+        if self._message is None:
+            return []
+        message, part = self._message, self._message["content"][0]
+        message["status"] = "incomplete" if self._status == "incomplete" else "completed"
+        found = [
+            self._part("response.output_text.done", text=part["text"], logprobs=part["logprobs"]),
+            self._part("response.content_part.done", part=part),
+            self._item("response.output_item.done", message),
+        ]
+        self._message = None
+        return found
+
+    def _call(self, call: ToolCall) -> list[bytes]:
+        item = {
+            "id": new_id("fc_"),
+            "type": "function_call",
+            "call_id": new_id("call_"),
+            "name": call.name,
+            "arguments": "",
+            "status": "in_progress",
+        }
+        found = [self._item("response.output_item.added", item, len(self._output))]
+        of_item = {"item_id": item["id"], "output_index": len(self._output)}
+        for kind, value in (("delta", {"delta": call.arguments}), ("done", {"arguments": call.arguments})):
+            found.append(self._event(f"response.function_call_arguments.{kind}", **of_item, **value))
+        done = {**item, "arguments": call.arguments, "status": "completed"}
+        self._output.append(done)
+        found.append(self._item("response.output_item.done", done))
+        return found
+
+    def _item(self, kind: str, item: Mapping[str, Any], index: int | None = None) -> bytes:
+        place = len(self._output) - 1 if index is None else index
+        return self._event(kind, output_index=place, item=item)
+
+    def _part(self, kind: str, **values: Any) -> bytes:
+        assert self._message is not None
+        place = {"item_id": self._message["id"], "output_index": len(self._output) - 1, "content_index": 0}
+        return self._event(kind, **place, **values)

@@ -1,0 +1,62 @@
+"""What a server takes at most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from specdec.checks import check_integer, check_number
+
+__all__ = ["ServerLimits"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerLimits:
+    """Bounds on what clients may ask for, so that no request takes memory or time without end.
+
+    Attributes
+    ----------
+    n_waiting : int
+        Texts that wait for a slot; a request that would make them more is answered with status 429.
+    n_body_bytes : int
+        Bytes of a request's body (413).
+    n_new_tokens : int or None
+        New tokens of a text: `max_tokens` above it is refused, and it is the bound where a request names
+        none. None: as many as the model's context holds.
+    n_texts : int
+        Texts of a request, its prompts times `n`.
+    n_stops : int
+        Stop strings and stop ids of a request.
+    n_biases : int
+        Tokens in `logit_bias`.
+    n_top : int
+        Most probable tokens in each place, for `logprobs` and `top_logprobs`.
+    n_form_bytes : int
+        Bytes of a schema (as JSON), a regular expression or a grammar.
+    n_tools : int
+        Tools of a request.
+    body_s, write_s : float
+        Seconds until the body of a request must have come, and that a client may take for what has been
+        sent to it before its connection is closed.
+    """
+
+    n_waiting: int = 256
+    n_body_bytes: int = 8 << 20
+    n_new_tokens: int | None = None
+    n_texts: int = 128
+    n_stops: int = 64
+    n_biases: int = 1024
+    n_top: int = 20
+    n_form_bytes: int = 64 << 10
+    n_tools: int = 128
+    body_s: float = 30.0
+    write_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            name, value = field.name, getattr(self, field.name)
+            if name.endswith("_s"):
+                object.__setattr__(
+                    self, name, check_number(name, value, "a number above 0", lambda x: 0.0 < x < 1e9)
+                )
+            elif value is not None or name != "n_new_tokens":
+                object.__setattr__(self, name, check_integer(name, value, 1))

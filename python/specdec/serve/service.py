@@ -1,0 +1,149 @@
+"""What a server serves: an engine, under which names, within which bounds."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from specdec.decoding.engine import Engine, Generation
+from specdec.errors import (
+    BusyError,
+    EngineClosedError,
+    InputError,
+    MissingPackageError,
+    NotFiniteError,
+    SpecdecError,
+)
+from specdec.models.model import Model
+from specdec.models.tokenizer import ByteTokenizer, Tokenizer, why_no_tokenizer
+from specdec.serve.request_error import RequestError
+from specdec.serve.server_limits import ServerLimits
+from specdec.serve.token_texts import TokenTexts
+from specdec.serve.tool_calls import CALL_FORMATS, call_format_of
+
+__all__ = ["Service", "refusal_of"]
+
+_RETRY_S: Final = "1"
+_FIELDS: Final = {"max_new_tokens": "max_tokens"}
+"""What arguments of the engine are called in requests, where the names differ."""
+
+
+class Service:
+    """An engine as clients see it.
+
+    Parameters
+    ----------
+    engine : Engine
+    names : sequence of str
+        What the model is called; the first is its name, the others are taken too.
+    limits : ServerLimits, optional
+    sampling : mapping, optional
+        Settings where a request names none, in place of temperature 1 alone.
+    draft_name : str, optional
+        What the engine's draft is called; None where it has none.
+    tool_format : str, optional
+        A name of `CALL_FORMATS`; None: as the model's chat template says.
+
+    Raises
+    ------
+    InputError
+        The target has no tokenizer, so that there is no text to serve.
+
+    Attributes
+    ----------
+    stopping : bool
+        Whether new requests are answered with status 503, since the server is about to stop.
+    n_active : int
+        Requests that are being answered.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        names: Sequence[str],
+        *,
+        limits: ServerLimits | None = None,
+        sampling: Mapping[str, Any] | None = None,
+        draft_name: str | None = None,
+        tool_format: str | None = None,
+    ) -> None:
+        target = engine.target
+        if target.tokenizer is None:
+            raise InputError(f"{target.path} cannot be served: {why_no_tokenizer(target.path)}")
+        if not names:
+            raise InputError("names is empty; expected what the model is called")
+        self.engine = engine
+        self.target: Model = target
+        self.tokenizer: Tokenizer = target.tokenizer
+        self.names = list(names)
+        self.limits = limits or ServerLimits()
+        self.sampling = dict(sampling or {})
+        self.draft_name = draft_name
+        self.texts = TokenTexts(self.tokenizer)
+        self.created = int(time.time())
+        self.stopping = False
+        self.n_active = 0
+        template = "" if target.chat_template is None else _template_text(target)
+        self.reads_tools = "tools" in template
+        self.tool_format = call_format_of(template) if tool_format is None else tool_format
+        special = self.tokenizer.special_tokens() if isinstance(self.tokenizer, ByteTokenizer) else {}
+        marks = CALL_FORMATS[self.tool_format].marks
+        self.tool_marks = {special[name]: name for name in marks if name in special}
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.names[0]
+
+    def submit(self, submissions: Sequence[Mapping[str, Any]]) -> list[Generation]:
+        """Hand the texts of a request to the engine: all of them, or none.
+
+        Parameters
+        ----------
+        submissions : sequence of mapping
+            Keyword arguments of `Engine.submit`.
+
+        Raises
+        ------
+        RequestError
+        """
+        found: list[Generation] = []
+        try:
+            for options in submissions:
+                found.append(self.engine.submit(**options))
+        except BaseException as error:
+            for generation in found:
+                generation.cancel()
+            if isinstance(error, SpecdecError):
+                raise refusal_of(error) from error
+            raise
+        return found
+
+
+def _template_text(target: Model) -> str:
+    """All chat templates of a model."""
+    template = target.chat_template
+    return "" if template is None else "\n".join(template.templates.values())
+
+
+def refusal_of(error: SpecdecError) -> RequestError:
+    """What a client is told of an error."""
+    message = str(error)
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, BusyError):
+        return RequestError(message, status=429, code="too_many_requests", headers={"Retry-After": _RETRY_S})
+    if isinstance(error, EngineClosedError):
+        return RequestError(message, status=503, code="server_stopping", headers={"Retry-After": _RETRY_S})
+    if isinstance(error, InputError) and not isinstance(error, MissingPackageError):
+        word = re.match(r"\w+", message)
+        argument = word[0] if word else ""
+        field = _FIELDS.get(argument, argument)
+        message = field + message[len(argument) :]
+        code = "context_length_exceeded" if type(error).__name__ == "ContextLengthError" else "invalid_value"
+        return RequestError(message, param=field or None, code=code)
+    if isinstance(error, NotFiniteError):
+        return RequestError("the model computed a number that is not finite", status=500, code="not_finite")
+    return RequestError(message, status=500, code="server_error")
