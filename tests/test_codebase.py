@@ -352,7 +352,7 @@ LAYERS = [
     ["analysis"],
     ["plot"],
     ["training"],
-    ["integrations", "ray"],
+    ["integrations", "ray", "serve"],
     ["commands"],
     ["__main__"],
 ]

@@ -123,7 +123,7 @@ def command(names: tuple[str, ...], host: str, port: int, **given: Any) -> None:
     """Serve a model over HTTP to programs that speak the OpenAI API.
 
     /v1/chat/completions, /v1/completions, /v1/responses, /v1/models, /tokenize, /detokenize, /tokenizer_info,
-    /health and /metrics. docs/SERVER.md says which fields are taken. Ctrl-C, or SIGTERM, stops the server when
+    /health and /metrics. docs/SERVER.md says which fields are taken. Ctrl-C or SIGTERM stops the server when
     the texts that are being written have ended; once more, at once.
     """
     server_of = _server()

@@ -190,7 +190,7 @@ class Model:
         )
 
     def with_chat_template(self, template: str | ChatTemplate) -> Model:
-        """The same model with another chat template; it shares the weights, and cannot be pickled.
+        r"""The same model with another chat template; it shares the weights, and cannot be pickled.
 
         Parameters
         ----------
@@ -199,7 +199,7 @@ class Model:
 
         Examples
         --------
-        >>> model = target.with_chat_template("{% for m in messages %}{{ m.content }}\\n{% endfor %}")
+        >>> model = target.with_chat_template("{% for m in messages %}{{ m.content }}\n{% endfor %}")
         """
         if not isinstance(template, ChatTemplate):
             tokens = None if self._chat_template is None else self._chat_template.tokens

@@ -1,0 +1,49 @@
+"""Requests to a server over a socket, by the standard library."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+JSON = {"Content-Type": "application/json"}
+
+
+def ask(
+    url: str,
+    path: str,
+    body: Any = None,
+    *,
+    method: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> tuple[int, Any]:
+    """(status, body) of an answer; the body is read as JSON where it says so, as events, or as text.
+
+    A body in bytes is sent as it is, another one as JSON.
+    """
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
+    try:
+        data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        method = method or ("GET" if data is None else "POST")
+        connection.request(method, path, data, dict(JSON if headers is None else headers))
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        kind = answer.headers.get("content-type", "")
+        if kind == "application/json":
+            return answer.status, json.loads(text)
+        return answer.status, events_of(text) if kind.startswith("text/event-stream") else text
+    finally:
+        connection.close()
+
+
+def events_of(text: str) -> list[Any]:
+    """The events of a stream: what JSON they hold, or the text of one without."""
+    found = []
+    for block in text.split("\n\n"):
+        lines = [line.removeprefix("data: ") for line in block.split("\n") if line.startswith("data: ")]
+        if lines:
+            assert len(lines) == 1
+            found.append(lines[0] if lines[0] == "[DONE]" else json.loads(lines[0]))
+    return found

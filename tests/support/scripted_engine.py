@@ -1,0 +1,185 @@
+"""An engine that writes texts which a test names, so that what a server makes of them can be compared."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+import specdec
+from specdec.decoding.engine import EngineMetrics, Piece
+from specdec.errors import BusyError, EngineClosedError
+from specdec.models.tokenizer import StreamDecoder
+from specdec.trace import Trace
+
+Script = Callable[[dict[str, Any]], list[Any]]
+
+
+def log_prob(i: int) -> float:
+    """ln p of token i of every text."""
+    return -0.25 * (i + 1)
+
+
+class ScriptedGeneration:
+    """The texts of one request, in pieces of so many tokens; a list of ids stands for a text of these."""
+
+    def __init__(self, engine: ScriptedEngine, options: dict[str, Any], texts: list[Any]) -> None:
+        self._engine, self._options = engine, options
+        self.n = len(texts)
+        tokenizer = engine.target.tokenizer
+        assert tokenizer is not None
+        if options.get("messages") is not None:
+            variables = options.get("chat_template_kwargs") or {}
+            self.prompt_ids = engine.target.chat_ids(
+                options["messages"], tools=options.get("tools"), **variables
+            )
+        else:
+            prompt = options["prompt"]
+            self.prompt_ids = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        self.n_cached_tokens = 3
+        now = time.perf_counter()
+        self.times = SimpleNamespace(submitted=now, started=now, first_token=now, ended=now)
+        self.prediction = None
+        if options.get("prediction") is not None:
+            self.prediction = SimpleNamespace(n_tokens=9, n_accepted=5, n_rejected=4)
+        self.done = False
+        self.cancelled = threading.Event()
+        self._tokens = [
+            one if isinstance(one, list) else tokenizer.encode(one, add_bos=False) for one in texts
+        ]
+        self._texts = [tokenizer.decode(tokens) for tokens in self._tokens]
+        self._log_probs = [[log_prob(i) for i in range(len(tokens))] for tokens in self._tokens]
+
+    def _top(self, sample: int) -> list[list[tuple[int, float]]] | None:
+        n_top = self._options.get("logprobs")
+        if not n_top:
+            return None
+        return [
+            [(token, log_prob(i)), *((k, -9.0 - k) for k in range(1, n_top))]
+            for i, token in enumerate(self._tokens[sample])
+        ]
+
+    def _pieces(self) -> Iterator[Piece]:
+        tokenizer, step = self._engine.target.tokenizer, self._engine.step
+        assert tokenizer is not None
+        scored = self._options.get("logprobs") is not None
+        for sample, tokens in enumerate(self._tokens):
+            decoder, scores = StreamDecoder(tokenizer), self._top(sample)
+            for begin in range(0, max(len(tokens), 1), step):
+                end = min(begin + step, len(tokens))
+                text = decoder.feed(tokens[begin:end]) + (decoder.finish() if end == len(tokens) else "")
+                yield Piece(
+                    index=sample,
+                    text=text,
+                    tokens=tokens[begin:end],
+                    logprobs=self._log_probs[sample][begin:end] if scored else None,
+                    top_logprobs=scores[begin:end] if scores else None,
+                    finish_reason=self._engine.reason if end == len(tokens) else None,
+                    stop=None,
+                )
+
+    async def __aiter__(self) -> AsyncIterator[Piece]:
+        try:
+            for piece in self._pieces():
+                while self._engine.held.is_set() and not self.cancelled.is_set():
+                    await asyncio.sleep(0.001)
+                if self.cancelled.is_set():
+                    yield Piece(piece.index, "", [], None, None, "cancelled", None)
+                    break
+                if isinstance(self._engine.error, Exception):
+                    raise self._engine.error
+                yield piece
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        if not self.done:
+            self.done = True
+            self._engine.n_open -= self.n
+
+    async def aresults(self) -> list[specdec.Result]:
+        async for _ in self:
+            pass
+        reason: Any = "cancelled" if self.cancelled.is_set() else self._engine.reason
+        scored = self._options.get("logprobs") is not None
+        return [
+            specdec.Result(
+                text=text,
+                tokens=tokens,
+                finish_reason=reason,
+                stop=None,
+                trace=Trace([], prefill_s=0.0, n_sequences=1),
+                prompt_ids=self.prompt_ids,
+                seed=(0, sample),
+                logprobs=np.array(self._log_probs[sample]) if scored else None,
+                top_logprobs=self._top(sample),
+            )
+            for sample, (text, tokens) in enumerate(zip(self._texts, self._tokens, strict=True))
+        ]
+
+    def cancel(self, index: int | None = None) -> None:
+        if not self.done:
+            self.cancelled.set()
+            self._end()
+
+
+class ScriptedEngine:
+    """Stands in for `Engine`.
+
+    Parameters
+    ----------
+    target : Model
+        Its tokenizer and chat template; nothing is computed.
+    script : callable
+        The texts of a request, from the keyword arguments of `submit`.
+    step : int
+        Tokens of a piece.
+    """
+
+    def __init__(self, target: specdec.Model, script: Script, *, step: int = 2, max_open: int = 1000) -> None:
+        self.target, self.draft = target, None
+        self._script = script
+        self.step = step
+        self.n_slots, self.n_text, self.max_waiting = 4, target.config.n_ctx, max_open
+        self.closed = False
+        self.reason: Any = "stop"
+        self.held = threading.Event()  # while it is set no text goes on
+        self.error: Exception | None = None
+        self.asked: list[dict[str, Any]] = []
+        self.generations: list[ScriptedGeneration] = []
+        self.n_open = 0
+
+    def submit(self, **options: Any) -> ScriptedGeneration:
+        if self.closed:
+            raise EngineClosedError("the engine is closed")
+        texts = self._script(options)
+        if self.n_open + len(texts) > self.max_waiting:
+            raise BusyError(f"{self.n_open} texts are waiting; expected at most {self.max_waiting}")
+        self.asked.append(options)
+        self.n_open += len(texts)
+        self.generations.append(ScriptedGeneration(self, options, texts))
+        return self.generations[-1]
+
+    def metrics(self) -> EngineMetrics:
+        from dataclasses import fields
+
+        empty: dict[str, Any] = {"n_finished": {"stop": 2}, "accepted_at": [3, 1]}
+        return EngineMetrics(
+            **{
+                field.name: empty.get(
+                    field.name, (0, 0.0) if field.name in ("first_token_s", "queue_s") else 7
+                )
+                for field in fields(EngineMetrics)
+            }
+        )
+
+    def close(self, drain: bool = True, timeout: float | None = None) -> None:
+        self.closed = True
+        if not drain:
+            for generation in self.generations:
+                generation.cancel()

@@ -1,0 +1,217 @@
+"""The `openai` client against the server: all that it sends is understood, all that it reads is there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from chat_templates import TEMPLATES
+from scripted_engine import ScriptedEngine
+from specdec.decoding.engine import Engine
+from specdec.serve.http_server import Server
+from specdec.serve.service import Service
+
+pytestmark = pytest.mark.oracle
+
+PROMPT = "It was a dark and stormy night"
+MESSAGES: Any = [{"role": "user", "content": PROMPT}]
+TOOL: Any = {
+    "name": "weather",
+    "description": "The weather of a place.",
+    "parameters": {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]},
+}
+CALL = 'I look. <tool_call>\n{"name": "weather", "arguments": {"place": "Köln"}}\n</tool_call>'
+
+
+@pytest.fixture(scope="module")
+def pair() -> tuple[specdec.Model, specdec.Model]:
+    target, draft = specdec.embedded_pair()
+    template = TEMPLATES["qwen2.5"][0]
+    assert isinstance(template, str)
+    return target.with_chat_template(template), draft
+
+
+@pytest.fixture(scope="module")
+def client(pair: tuple[specdec.Model, specdec.Model]) -> Iterator[Any]:
+    import openai
+
+    with Engine(*pair, n_slots=4, n_threads=1) as engine:
+        service = Service(engine, ["mine"], draft_name="small")
+        with (
+            Server(service, port=0, api_key="secret") as server,
+            openai.OpenAI(base_url=f"{server.url}/v1", api_key="secret", max_retries=0) as client,
+        ):
+            yield client
+
+
+@pytest.fixture(scope="module")
+def calling(pair: tuple[specdec.Model, specdec.Model]) -> Iterator[Any]:
+    """A client of a model that always calls a tool."""
+    import openai
+
+    engine = ScriptedEngine(pair[0], lambda options: [CALL])
+    with (
+        Server(Service(engine, ["mine"]), port=0) as server,  # type: ignore[arg-type]
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        yield client
+
+
+def test_models(client: Any) -> None:
+    assert [model.id for model in client.models.list()] == ["mine"]
+    assert client.models.retrieve("mine").owned_by == "specdec"
+
+
+def test_completions_equal_generate(client: Any, pair: tuple[specdec.Model, specdec.Model]) -> None:
+    target, _ = pair
+    for prompt in (PROMPT, target.tokenizer.encode(PROMPT)):  # type: ignore[union-attr]
+        wanted = specdec.generate(target, None, prompt, max_new_tokens=30, logprobs=2, stop=["xyz"])
+        found = client.completions.create(
+            model="mine", prompt=prompt, max_tokens=30, temperature=0, logprobs=2, stop="xyz", user="someone"
+        )
+        (choice,) = found.choices
+        assert choice.text == wanted.text and choice.finish_reason == "length"
+        assert wanted.logprobs is not None and wanted.top_logprobs is not None
+        assert np.array_equal(choice.logprobs.token_logprobs, wanted.logprobs)
+        assert [max(top.values()) for top in choice.logprobs.top_logprobs] == [
+            max(value for _, value in top) for top in wanted.top_logprobs
+        ]
+        assert found.usage.completion_tokens == 30
+        assert found.usage.prompt_tokens == len(wanted.prompt_ids)
+        assert found.model_extra["timings"]["predicted_n"] == 30
+
+
+def test_samples_are_those_of_generate(client: Any, pair: tuple[specdec.Model, specdec.Model]) -> None:
+    asked: Any = {"temperature": 0.8, "top_p": 0.9, "seed": 5}
+    wanted = specdec.generate(
+        pair[0], None, [PROMPT, "Once"], n=2, max_new_tokens=12, verify="coupled", **asked
+    )
+    found = client.completions.create(
+        model="mine", prompt=[PROMPT, "Once"], n=2, max_tokens=12,
+        extra_body={"speculative": {"verify": "coupled"}}, **asked,
+    )  # fmt: skip
+    assert [choice.text for choice in found.choices] == [one.text for samples in wanted for one in samples]
+
+
+def test_a_completion_stream(client: Any) -> None:
+    asked: Any = {"model": "mine", "prompt": PROMPT, "max_tokens": 20, "temperature": 0, "echo": True}
+    whole = client.completions.create(**asked)
+    chunks = list(client.completions.create(stream=True, stream_options={"include_usage": True}, **asked))
+    assert "".join(chunk.choices[0].text for chunk in chunks[:-1]) == whole.choices[0].text
+    assert whole.choices[0].text.startswith(PROMPT)
+    assert chunks[-1].choices == [] and chunks[-1].usage.completion_tokens == 20
+    assert chunks[-2].choices[0].finish_reason == "length"
+
+
+def test_chat(client: Any, pair: tuple[specdec.Model, specdec.Model]) -> None:
+    wanted = specdec.generate(pair[0], None, messages=MESSAGES, max_new_tokens=25, logprobs=3)
+    asked: Any = {"model": "mine", "messages": MESSAGES, "max_completion_tokens": 25, "temperature": 0}
+    found = client.chat.completions.create(logprobs=True, top_logprobs=3, **asked)
+    (choice,) = found.choices
+    assert choice.message.role == "assistant" and choice.message.content == wanted.text
+    entries = choice.logprobs.content
+    assert wanted.logprobs is not None and wanted.top_logprobs is not None
+    assert np.array_equal([entry.logprob for entry in entries], wanted.logprobs)
+    assert bytes(byte for entry in entries for byte in entry.bytes).decode() == wanted.text
+    for entry, top in zip(entries, wanted.top_logprobs, strict=True):
+        assert [one.logprob for one in entry.top_logprobs] == [value for _, value in top]
+    chunks = list(client.chat.completions.create(stream=True, **asked))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == wanted.text
+    ended = specdec.generate(pair[0], None, messages=MESSAGES, stop=["."])
+    with client.chat.completions.stream(**{**asked, "max_completion_tokens": 200}, stop=["."]) as stream:
+        for _ in stream:  # the client's own accumulation
+            pass
+        final = stream.get_final_completion()
+    assert final.choices[0].message.content == ended.text
+
+
+def test_chat_with_an_event_loop(pair: tuple[specdec.Model, specdec.Model], client: Any) -> None:
+    import openai
+
+    async def replies() -> list[str]:
+        async with openai.AsyncOpenAI(base_url=client.base_url, api_key="secret", max_retries=0) as other:
+            asked: Any = {"model": "mine", "messages": MESSAGES, "max_tokens": 15, "temperature": 0}
+            found = await asyncio.gather(*(other.chat.completions.create(**asked) for _ in range(6)))
+            return [one.choices[0].message.content for one in found]
+
+    (one,) = set(asyncio.run(replies()))
+    assert one == specdec.generate(pair[0], None, messages=MESSAGES, max_new_tokens=15).text
+
+
+def test_a_prediction(client: Any, pair: tuple[specdec.Model, specdec.Model]) -> None:
+    wanted = specdec.generate(pair[0], None, messages=MESSAGES, max_new_tokens=40)
+    found = client.chat.completions.create(
+        model="mine", messages=MESSAGES, max_tokens=40, temperature=0,
+        prediction={"type": "content", "content": wanted.text},
+    )  # fmt: skip
+    assert found.choices[0].message.content == wanted.text
+    details = found.usage.completion_tokens_details
+    assert details.accepted_prediction_tokens > 0
+    assert details.rejected_prediction_tokens >= 0
+
+
+def test_responses(client: Any, pair: tuple[specdec.Model, specdec.Model]) -> None:
+    wanted = specdec.generate(pair[0], None, messages=MESSAGES, max_new_tokens=25)
+    asked: Any = {"model": "mine", "input": PROMPT, "max_output_tokens": 25, "temperature": 0}
+    found = client.responses.create(**asked)
+    assert found.output_text == wanted.text and found.status == "incomplete"
+    assert found.usage.output_tokens == 25
+    with client.responses.stream(**asked) as stream:
+        kinds = [event.type for event in stream]
+    assert kinds[0] == "response.created" and kinds[-1] == "response.incomplete"
+    chunks = list(client.responses.create(stream=True, **asked))
+    text = "".join(chunk.delta for chunk in chunks if chunk.type == "response.output_text.delta")
+    assert text == wanted.text == chunks[-1].response.output_text
+    ended = client.responses.create(**{**asked, "max_output_tokens": 200}, extra_body={"stop": ["."]})
+    assert ended.status == "completed" and "." not in ended.output_text
+
+
+def test_tools(calling: Any) -> None:
+    tools: Any = [{"type": "function", "function": TOOL}]
+    asked: Any = {"model": "mine", "messages": MESSAGES, "tools": tools}
+    message = calling.chat.completions.create(**asked).choices[0].message
+    (call,) = message.tool_calls
+    assert call.function.name == "weather" and json.loads(call.function.arguments) == {"place": "Köln"}
+    more = [*MESSAGES, message, {"role": "tool", "tool_call_id": call.id, "content": "rain"}]
+    again = calling.chat.completions.create(**{**asked, "messages": more})
+    assert again.choices[0].finish_reason == "tool_calls"
+    with calling.chat.completions.stream(**asked) as stream:
+        for _ in stream:
+            pass
+        final = stream.get_final_completion().choices[0]
+    assert final.finish_reason == "tool_calls" and final.message.content == "I look."
+    assert final.message.tool_calls[0].function.arguments == call.function.arguments
+    flat: Any = [{"type": "function", **TOOL}]
+    response = calling.responses.create(model="mine", input=PROMPT, tools=flat)
+    assert [item.type for item in response.output] == ["message", "function_call"]
+    answer: Any = [
+        {"role": "user", "content": PROMPT},
+        *response.output,
+        {"type": "function_call_output", "call_id": response.output[1].call_id, "output": "rain"},
+    ]
+    assert calling.responses.create(model="mine", input=answer, tools=flat).status == "completed"
+    with calling.responses.stream(model="mine", input=PROMPT, tools=flat) as stream:
+        for _ in stream:
+            pass
+        assert stream.get_final_response().output[1].name == "weather"
+
+
+def test_errors(client: Any) -> None:
+    import openai
+
+    with pytest.raises(openai.BadRequestError, match="did you mean temperature") as refused:
+        client.chat.completions.create(model="mine", messages=MESSAGES, extra_body={"temprature": 1})
+    assert refused.value.param == "temprature" and refused.value.code == "unknown_parameter"
+    with pytest.raises(openai.NotFoundError, match="gpt-5"):
+        client.completions.create(model="gpt-5", prompt="a")
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.completions.create(model="mine", prompt=[5] * 600)
+    assert refused.value.code == "context_length_exceeded"
+    with pytest.raises(openai.AuthenticationError):
+        client.with_options(api_key="wrong").models.list()

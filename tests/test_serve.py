@@ -1,0 +1,175 @@
+"""The server with its engine: every text is the one that its request has alone, whoever else is served."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+import specdec
+from fuzz import http_requests
+from http_talk import ask
+from specdec.decoding.engine import Engine
+from specdec.serve.http_server import Server
+from specdec.serve.service import Service
+
+Pair = tuple[specdec.Model, specdec.Model]
+PROMPTS = ["Once upon a time", "It was a dark", "The captain looked", "She opened the letter"]
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    return specdec.embedded_pair()
+
+
+@pytest.fixture(scope="module")
+def engine(pair: Pair) -> Iterator[Engine]:
+    with Engine(*pair, n_slots=8, n_threads=1) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def url(engine: Engine) -> Iterator[str]:
+    with Server(Service(engine, ["mine"], draft_name="small"), port=0) as server:
+        yield server.url
+
+
+def request_of(number: int) -> dict[str, Any]:
+    """A request whose text depends on nothing else: greedy, or with a seed under the rule coupled."""
+    chosen = random.Random(number)
+    body: dict[str, Any] = {
+        "model": "mine",
+        "prompt": chosen.choice(PROMPTS) + " " * (number % 3),
+        "max_tokens": chosen.randint(1, 40),
+        "stream": chosen.random() < 0.5,
+        "temperature": chosen.choice([0, 0.8]),
+        "seed": number,
+        "speculative": {"verify": "coupled", "gamma": chosen.randint(0, 4)},
+    }
+    if chosen.random() < 0.3:
+        body["stop"] = [chosen.choice([".", "the", "I"])]
+    if chosen.random() < 0.3:
+        body["repetition_penalty"] = 1.2
+    return body
+
+
+def alone(target: specdec.Model, body: dict[str, Any]) -> str | None:
+    """The text of a request by plain decoding."""
+    options = {
+        name: body[name] for name in ("temperature", "seed", "stop", "repetition_penalty") if name in body
+    }
+    return specdec.generate(
+        target, None, body["prompt"], max_new_tokens=body["max_tokens"], verify="coupled", **options
+    ).text
+
+
+def text_of(answer: Any) -> str:
+    if isinstance(answer, dict):
+        return str(answer["choices"][0]["text"])
+    return "".join(event["choices"][0]["text"] for event in answer[:-1])
+
+
+def leave(url: str, body: dict[str, Any], after_s: float) -> None:
+    """Send a request and go."""
+    host, port = urlsplit(url).netloc.split(":")
+    data = json.dumps(body).encode()
+    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+        time.sleep(after_s)
+
+
+def test_64_clients_at_once_get_their_own_texts(url: str, engine: Engine, pair: Pair) -> None:
+    """While others leave: 64 clients, 96 requests, a third of which nobody waits for."""
+
+    def one(number: int) -> tuple[int, str] | None:
+        body = request_of(number)
+        if number % 3 == 2:
+            leave(url, {**body, "max_tokens": 200, "ignore_eos": True}, 0.02 * (number % 4))
+            return None
+        status, answer = ask(url, "/v1/completions", body)
+        assert status == 200, answer
+        return number, text_of(answer)
+
+    with ThreadPoolExecutor(64) as clients:
+        found = dict(pair for pair in clients.map(one, range(96)) if pair is not None)
+    assert len(found) == 64
+    for number, text in found.items():
+        assert text == alone(pair[0], request_of(number)), number
+    until = time.monotonic() + 10
+    while (metrics := engine.metrics()).n_running + metrics.n_waiting:
+        assert time.monotonic() < until, "texts of clients that have left go on"
+        time.sleep(0.005)
+
+
+def test_scores_of_prompts(url: str, pair: Pair) -> None:
+    """`echo` with log-probabilities, with new text and without."""
+    target = pair[0]
+    assert target.tokenizer is not None
+    ids = target.tokenizer.encode(PROMPTS[0])
+    (score,) = target.score([([ids[0]], ids[1:])])
+    for n_new in (0, 3):
+        body = {
+            "model": "mine",
+            "prompt": ids,
+            "max_tokens": n_new,
+            "echo": True,
+            "logprobs": 1,
+            "temperature": 0,
+        }
+        _, answer = ask(url, "/v1/completions", body)
+        found = answer["choices"][0]["logprobs"]
+        assert found["token_logprobs"][0] is None and found["top_logprobs"][0] is None
+        assert found["token_logprobs"][1 : len(ids)] == score.log_probs.tolist()
+        assert len(found["tokens"]) == len(ids) + n_new
+        assert answer["choices"][0]["text"].startswith(PROMPTS[0])
+        assert answer["usage"]["completion_tokens"] == n_new
+
+
+def test_figures_of_an_answer(url: str, engine: Engine) -> None:
+    body = {
+        "model": "mine",
+        "prompt": PROMPTS[1],
+        "max_tokens": 30,
+        "temperature": 0,
+        "speculative": {"gamma": 3},
+    }
+    _, answer = ask(url, "/v1/completions", body)
+    found, timings = answer["metrics"]["speculative_decoding"], answer["timings"]
+    steps = found["num_spec_steps"]
+    assert sum(found["acceptance_histogram"]) == steps > 0
+    accepted = sum(j * n for j, n in enumerate(found["acceptance_histogram"]))
+    assert accepted == found["num_accepted_draft_tokens"] == timings["draft_n_accepted"]
+    assert found["num_draft_tokens"] == timings["draft_n"] >= accepted
+    assert found["num_spec_tokens"] == 3
+    assert found["mean_acceptance_length"] == 1 + accepted / steps
+    assert timings["predicted_n"] == 30 and timings["predicted_per_second"] > 0 and timings["prompt_ms"] > 0
+    before = engine.metrics().n_accepted_tokens
+    body["speculative"] = {"draft": False}
+    _, answer = ask(url, "/v1/completions", body)
+    assert answer["metrics"]["speculative_decoding"]["num_spec_steps"] == 0
+    assert engine.metrics().n_accepted_tokens == before
+
+
+def test_a_request_that_does_not_fit(url: str) -> None:
+    status, answer = ask(url, "/v1/completions", {"model": "mine", "prompt": [5] * 512})
+    assert status == 400 and answer["error"]["code"] == "context_length_exceeded"
+    status, answer = ask(url, "/v1/completions", {"model": "mine", "prompt": "a", "logit_bias": {"4096": 1}})
+    assert status == 400 and answer["error"]["param"] == "logit_bias"
+    status, answer = ask(
+        url, "/v1/chat/completions", {"model": "mine", "messages": [{"role": "user", "content": ""}]}
+    )
+    assert status == 400 and "no chat template" in answer["error"]["message"]
+
+
+def test_damaged_requests() -> None:
+    report = http_requests.run(2026, 120)
+    assert report.failures == []
+    assert report.statuses[200] > 5 and report.statuses[400] > 40 and report.statuses[0] > 3

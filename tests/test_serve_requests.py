@@ -1,0 +1,750 @@
+"""Requests and answers of the server, over a socket: fields, streams, tools, errors, bounds.
+
+The engine writes texts that the tests name; `test_serve.py` has the real one.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+import specdec
+from chat_templates import TEMPLATES
+from http_talk import ask, events_of
+from scripted_engine import ScriptedEngine, log_prob
+from specdec.decoding.engine import Speculative
+from specdec.errors import InputError, NotFiniteError
+from specdec.serve.http_server import Server
+from specdec.serve.server_limits import ServerLimits
+from specdec.serve.service import Service
+
+CHAT, TEXTS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+REPLY = "Naïve 🙂 it is, by the sea."
+USER = [{"role": "user", "content": "Hello"}]
+FUNCTION: dict[str, Any] = {
+    "name": "weather",
+    "parameters": {"type": "object", "properties": {"place": {"type": "string"}}},
+}
+TOOLS = [{"type": "function", "function": FUNCTION}]
+CALL = 'I look. <tool_call>\n{"name": "weather", "arguments": {"place": "Köln"}}\n</tool_call>'
+LARGE = {"name": "a", "schema": {"enum": ["x" * 600]}}
+LIMITS = ServerLimits(
+    n_body_bytes=100_000, n_texts=8, n_stops=4, n_biases=3, n_top=5, n_new_tokens=50, n_form_bytes=500,
+    n_tools=2, body_s=0.3, write_s=0.5,
+)  # fmt: skip
+
+
+class Scripts:
+    """What the engine writes next."""
+
+    def __init__(self) -> None:
+        self.texts: list[Any] = [REPLY]
+
+    def __call__(self, options: dict[str, Any]) -> list[Any]:
+        return (
+            [self.texts[i % len(self.texts)] for i in range(options["n"])]
+            if "n" in options
+            else self.texts[:1]
+        )
+
+
+@pytest.fixture(scope="module")
+def target() -> specdec.Model:
+    template = TEMPLATES["qwen2.5"][0]
+    assert isinstance(template, str)
+    return specdec.embedded_pair()[0].with_chat_template(template)
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Scripts:
+    return Scripts()
+
+
+@pytest.fixture(scope="module")
+def served(target: specdec.Model, scripts: Scripts) -> Iterator[tuple[ScriptedEngine, Server]]:
+    engine = ScriptedEngine(target, scripts, max_open=10)
+    service = Service(engine, ["mine", "also-mine"], limits=LIMITS, draft_name="small")  # type: ignore[arg-type]
+    with Server(service, port=0) as server:
+        yield engine, server
+
+
+@pytest.fixture
+def engine(served: tuple[ScriptedEngine, Server], scripts: Scripts) -> Iterator[ScriptedEngine]:
+    engine = served[0]
+    scripts.texts, engine.reason, engine.step, engine.error = [REPLY], "stop", 2, None
+    engine.asked.clear()
+    yield engine
+    engine.held.clear()
+
+
+@pytest.fixture
+def url(served: tuple[ScriptedEngine, Server], engine: ScriptedEngine) -> str:
+    return served[1].url
+
+
+def body_of(path: str, **changes: Any) -> dict[str, Any]:
+    """A request that is taken."""
+    base: dict[str, dict[str, Any]] = {
+        CHAT: {"messages": USER},
+        TEXTS: {"prompt": "Once"},
+        RESPONSES: {"input": "Hello"},
+    }
+    return {"model": "mine", **base[path], **changes}
+
+
+# ── Answers
+# ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_completion(url: str, engine: ScriptedEngine) -> None:
+    status, answer = ask(url, TEXTS, body_of(TEXTS, n=2, logprobs=1))
+    assert status == 200 and answer["object"] == "text_completion" and answer["model"] == "mine"
+    assert [choice["text"] for choice in answer["choices"]] == [REPLY, REPLY]
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1]
+    assert {choice["finish_reason"] for choice in answer["choices"]} == {"stop"}
+    tokens = engine.target.tokenizer.encode(REPLY, add_bos=False)  # type: ignore[union-attr]
+    n_prompt = len(engine.generations[-1].prompt_ids)
+    assert answer["usage"] == {
+        "prompt_tokens": n_prompt,
+        "completion_tokens": 2 * len(tokens),
+        "total_tokens": n_prompt + 2 * len(tokens),
+        "prompt_tokens_details": {"cached_tokens": 3},
+        "completion_tokens_details": {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0},
+    }
+    assert set(answer["timings"]) >= {"predicted_per_second", "draft_n", "draft_n_accepted", "prompt_n"}
+    assert set(answer["metrics"]["speculative_decoding"]) >= {"acceptance_histogram", "num_spec_steps"}
+    found = answer["choices"][0]["logprobs"]
+    assert found["token_logprobs"] == [log_prob(i) for i in range(len(tokens))]
+    texts = [token.encode() for token in found["tokens"]]  # parts of characters are written as bytes
+    texts = [eval(f"b'{one.decode()[6:]}'") if one.startswith(b"bytes:") else one for one in texts]
+    assert b"".join(texts).decode() == REPLY
+    assert any(token.startswith("bytes:") for token in found["tokens"])
+    offsets = [len(b"".join(texts[:i]).decode("utf-8", "ignore")) for i in range(len(texts))]
+    assert found["text_offset"] == offsets
+    assert all(
+        top[token] == log_prob(i)
+        for i, (token, top) in enumerate(zip(found["tokens"], found["top_logprobs"], strict=True))
+    )
+
+
+def test_several_prompts_and_samples_have_keys_of_their_own(url: str, engine: ScriptedEngine) -> None:
+    _, answer = ask(url, TEXTS, body_of(TEXTS, prompt=["a", [5, 6, 7]], n=2, seed=-1))
+    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
+    assert [one["prompt"] for one in engine.asked] == ["a", [5, 6, 7]]
+    key = 2**64 - 1
+    assert [one["seed"] for one in engine.asked] == [[(key, 0), (key, 1)], [(key, 2), (key, 3)]]
+    events = ask(url, TEXTS, body_of(TEXTS, prompt=["a", [5, 6, 7]], n=2, stream=True))[1]
+    texts = ["", "", "", ""]
+    for event in events[:-1]:
+        (choice,) = event["choices"]
+        texts[choice["index"]] += choice["text"]
+    assert texts == [REPLY] * 4 and events[-1] == "[DONE]"
+
+
+@pytest.mark.parametrize("step", [1, 3, 100])
+def test_streams_hold_what_the_whole_answer_holds(url: str, engine: ScriptedEngine, step: int) -> None:
+    engine.step = step
+    asked = {"logprobs": True, "top_logprobs": 2, "n": 2}
+    _, whole = ask(url, CHAT, body_of(CHAT, **asked))
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    _, events = ask(url, CHAT, body_of(CHAT, **asked, **options))
+    assert events[-1] == "[DONE]" and events[-2]["choices"] == [] and events[-2]["usage"] == whole["usage"]
+    assert {event["object"] for event in events[:-1]} == {"chat.completion.chunk"}
+    assert len({event["id"] for event in events[:-1]}) == 1
+    for index in range(2):
+        choices = [one for event in events[:-2] for one in event["choices"] if one["index"] == index]
+        assert choices[0]["delta"] == {"role": "assistant", "content": ""}
+        assert [one["finish_reason"] for one in choices] == [None] * (len(choices) - 1) + ["stop"]
+        assert choices[-1]["delta"] == {}
+        wanted = whole["choices"][index]
+        assert (
+            "".join(one["delta"].get("content", "") for one in choices)
+            == wanted["message"]["content"]
+            == REPLY
+        )
+        scored = [entry for one in choices for entry in one["logprobs"]["content"]]
+        assert scored == wanted["logprobs"]["content"]
+        assert bytes(byte for entry in scored for byte in entry["bytes"]).decode() == REPLY
+        assert all(len(entry["top_logprobs"]) == 2 for entry in scored)
+
+
+def test_a_completion_stream_with_echo(url: str) -> None:
+    _, events = ask(url, TEXTS, body_of(TEXTS, stream=True, echo=True, logprobs=None))
+    assert "".join(event["choices"][0]["text"] for event in events[:-1]) == "Once" + REPLY
+    assert all("usage" not in event for event in events[:-1])
+
+
+def test_log_probabilities_end_with_the_text(url: str, engine: ScriptedEngine, scripts: Scripts) -> None:
+    """The token that ends a text has no text and is not among them; of a text that was cut all are."""
+    ids = engine.target.tokenizer.encode("The sea", add_bos=False)  # type: ignore[union-attr]
+    scripts.texts = [[*ids, 0]]
+    _, answer = ask(url, CHAT, body_of(CHAT, logprobs=True))
+    assert len(answer["choices"][0]["logprobs"]["content"]) == len(ids)
+    assert answer["usage"]["completion_tokens"] == len(ids) + 1
+    engine.reason = "length"
+    _, answer = ask(url, CHAT, body_of(CHAT, logprobs=True))
+    assert answer["choices"][0]["finish_reason"] == "length"
+    entries = answer["choices"][0]["logprobs"]["content"]
+    assert len(entries) == len(ids) + 1 and entries[-1]["token"] == "<|endoftext|>"
+
+
+def test_calls_of_tools(url: str, engine: ScriptedEngine, scripts: Scripts) -> None:
+    scripts.texts = [CALL]
+    _, answer = ask(url, CHAT, body_of(CHAT, tools=TOOLS))
+    choice = answer["choices"][0]
+    assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] == "I look."
+    (call,) = choice["message"]["tool_calls"]
+    assert call["type"] == "function" and call["id"].startswith("call_")
+    assert call["function"]["name"] == "weather" and json.loads(call["function"]["arguments"]) == {
+        "place": "Köln"
+    }
+    assert engine.asked[-1]["tools"] == TOOLS
+    _, events = ask(url, CHAT, body_of(CHAT, tools=TOOLS, stream=True))
+    deltas = [event["choices"][0]["delta"] for event in events[:-1]]
+    assert "".join(delta.get("content", "") for delta in deltas) == "I look."
+    (found,) = [call for delta in deltas for call in delta.get("tool_calls", ())]
+    assert found["index"] == 0 and found["function"] == call["function"]
+    assert events[-2]["choices"][0]["finish_reason"] == "tool_calls"
+    _, answer = ask(url, CHAT, body_of(CHAT, tools=TOOLS, tool_choice="none"))
+    assert answer["choices"][0]["message"]["content"] == CALL and engine.asked[-1]["tools"] is None
+
+
+def test_a_conversation_with_calls_is_read_as_templates_expect_it(url: str, engine: ScriptedEngine) -> None:
+    messages = [
+        {
+            "role": "developer",
+            "content": [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief."}],
+        },
+        {"role": "user", "content": "Weather?", "name": "Ann"},
+        {
+            "role": "assistant",
+            "content": None,
+            "refusal": None,
+            "annotations": [],
+            "tool_calls": [
+                {
+                    "id": "c1",
+                    "type": "function",
+                    "function": {"name": "weather", "arguments": '{"place": "Köln"}'},
+                }
+            ],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "rain"},
+    ]
+    assert ask(url, CHAT, body_of(CHAT, messages=messages))[0] == 200
+    wanted = [
+        {"role": "system", "content": "Be\nbrief."},
+        {"role": "user", "content": "Weather?", "name": "Ann"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [
+                {
+                    "id": "c1",
+                    "type": "function",
+                    "function": {"name": "weather", "arguments": {"place": "Köln"}},
+                }
+            ],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "rain"},
+    ]
+    assert engine.asked[-1]["messages"] == wanted
+    items = [
+        {"role": "user", "content": [{"type": "input_text", "text": "Weather?"}]},
+        {
+            "type": "function_call",
+            "call_id": "c1",
+            "name": "weather",
+            "arguments": '{"place": "Köln"}',
+            "id": "fc_1",
+        },
+        {"type": "function_call_output", "call_id": "c1", "output": "rain"},
+    ]
+    assert ask(url, RESPONSES, body_of(RESPONSES, input=items, instructions="Be\nbrief."))[0] == 200
+    assert engine.asked[-1]["messages"] == [
+        wanted[0], {"role": "user", "content": "Weather?"}, *wanted[2:],
+    ]  # fmt: skip
+
+
+def test_a_response_and_its_events(url: str, engine: ScriptedEngine, scripts: Scripts) -> None:
+    scripts.texts = [CALL]
+    tools = [{"type": "function", **FUNCTION}]
+    asked = {"tools": tools, "include": ["message.output_text.logprobs"], "metadata": {"a": "b"}}
+    _, response = ask(url, RESPONSES, body_of(RESPONSES, **asked))
+    assert (
+        response["object"] == "response" and response["status"] == "completed" and response["tools"] == tools
+    )
+    assert response["metadata"] == {"a": "b"} and response["store"] is False
+    message, call = response["output"]
+    assert message["content"][0]["text"] == "I look." and message["status"] == "completed"
+    assert call["type"] == "function_call" and json.loads(call["arguments"]) == {"place": "Köln"}
+    assert response["usage"]["input_tokens_details"]["cached_tokens"] == 3
+    _, events = ask(url, RESPONSES, body_of(RESPONSES, **asked, stream=True))
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    deltas = kinds.count("output_text.delta")
+    assert kinds[:4] == ["created", "in_progress", "output_item.added", "content_part.added"]
+    assert [kind for kind in kinds[4:] if kind != "output_text.delta"] == [
+        "output_text.done", "content_part.done", "output_item.done", "output_item.added",
+        "function_call_arguments.delta", "function_call_arguments.done", "output_item.done", "completed",
+    ]  # fmt: skip
+    text = "".join(event["delta"] for event in events if event["type"] == "response.output_text.delta")
+    assert text == "I look." and deltas > 1
+    last = events[-1]["response"]
+    assert last["output"][0]["content"] == message["content"]
+    assert last["output"][1]["arguments"] == call["arguments"] and last["usage"] == response["usage"]
+    engine.reason = "length"
+    scripts.texts = [""]
+    _, response = ask(url, RESPONSES, body_of(RESPONSES, max_output_tokens=3))
+    assert response["status"] == "incomplete"
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert response["output"][0]["content"][0]["text"] == ""
+
+
+def test_a_prediction_is_handed_on_and_counted(url: str, engine: ScriptedEngine) -> None:
+    parts = [{"type": "text", "text": "Naïve"}, {"type": "text", "text": "it is"}]
+    for content in ("Naïve\nit is", parts):
+        prediction = {"type": "content", "content": content}
+        _, answer = ask(url, CHAT, body_of(CHAT, prediction=prediction))
+        assert engine.asked[-1]["prediction"] == "Naïve\nit is"
+        details = answer["usage"]["completion_tokens_details"]
+        assert details == {"accepted_prediction_tokens": 5, "rejected_prediction_tokens": 4}
+
+
+def test_fields_reach_the_engine(url: str, engine: ScriptedEngine) -> None:
+    given = {
+        "temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.1, "repetition_penalty": 1.5,
+        "presence_penalty": 0.5, "frequency_penalty": -0.5, "logit_bias": {"5": -100, "7": 2.5},
+        "stop": ["a", "b"], "stop_token_ids": [9], "max_tokens": 7, "ignore_eos": True,
+        "logprobs_of": "sampling", "user": "someone", "seed": 3,
+        "speculative": {"draft": "small", "gamma": 2, "verify": "block"},
+    }  # fmt: skip
+    assert ask(url, TEXTS, body_of(TEXTS, **given))[0] == 200
+    asked = engine.asked[-1]
+    for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
+                 "frequency_penalty", "ignore_eos", "logprobs_of"):  # fmt: skip
+        assert asked[name] == given[name]
+    assert asked["logit_bias"] == {5: -100.0, 7: 2.5} and asked["stop"] == ["a", "b", 9]
+    assert asked["max_new_tokens"] == 7 and asked["seed"] == [(3, 0)]
+    assert asked["speculative"] == Speculative(draft=True, gamma=2, verify="block")
+    assert ask(url, CHAT, body_of(CHAT, speculative={"draft": "none"}, top_k=-1))[0] == 200
+    asked = engine.asked[-1]
+    assert asked["speculative"] == Speculative(draft=False) and asked["top_k"] is None
+    assert asked["temperature"] == 1.0 and asked["max_new_tokens"] == 50  # the server's bound
+    assert ask(url, CHAT, body_of(CHAT, max_completion_tokens=9, chat_template_kwargs={"a": 1}))[0] == 200
+    assert engine.asked[-1]["max_new_tokens"] == 9 and engine.asked[-1]["chat_template_kwargs"] == {"a": 1}
+    assert ask(url, TEXTS, body_of(TEXTS))[0] == 200
+    assert engine.asked[-1]["max_new_tokens"] == 16
+
+
+# ── Refusals
+# ────────────────────────────────────────────────────────────────────────────────────────────────
+
+BAD: list[tuple[str, dict[str, Any], str | None, str]] = [
+    (CHAT, {"temprature": 1}, "temprature", "did you mean temperature"),
+    (CHAT, {"temperature": "hot"}, "temperature", "'hot'; expected a number"),
+    (CHAT, {"temperature": True}, "temperature", "expected a number"),
+    (CHAT, {"temperature": -1}, "temperature", "expected a number from 0"),
+    (CHAT, {"n": 9}, "n", "from 1 to 8"),
+    (CHAT, {"n": 1.5}, "n", "an integer"),
+    (CHAT, {"max_tokens": 0}, "max_tokens", "from 1 to 50"),
+    (CHAT, {"max_tokens": 51}, "max_tokens", "from 1 to 50"),
+    (CHAT, {"max_tokens": 5, "max_completion_tokens": 6}, "max_completion_tokens", "expected one of them"),
+    (CHAT, {"seed": 2**64}, "seed", "an integer"),
+    (CHAT, {"stop": ["a"] * 5}, "stop", "at most 4"),
+    (CHAT, {"stop": ""}, "stop", "at least one character"),
+    (CHAT, {"stop": [3]}, "stop", "stop[0] is 3"),
+    (CHAT, {"logit_bias": {str(i): 1 for i in range(4)}}, "logit_bias", "at most 3"),
+    (CHAT, {"logit_bias": {"x": 1}}, "logit_bias", "'x'"),
+    (CHAT, {"logit_bias": {"5": 101}}, "logit_bias.5", "101"),
+    (CHAT, {"top_logprobs": 2}, "top_logprobs", "logprobs is not true"),
+    (CHAT, {"logprobs": True, "top_logprobs": 6}, "top_logprobs", "from 0 to 5"),
+    (CHAT, {"stream_options": {"include_usage": True}}, "stream_options", "stream is not true"),
+    (CHAT, {"stream": True, "stream_options": {"include": 1}}, "stream_options.include", "include_usage"),
+    (CHAT, {"messages": []}, "messages", "at least one"),
+    (CHAT, {"messages": None}, "messages", "missing"),
+    (CHAT, {"messages": [{"role": "wizard", "content": ""}]}, "messages[0].role", "'wizard'"),
+    (CHAT, {"messages": [{"role": "user"}]}, "messages[0].content", "missing"),
+    (CHAT, {"messages": [{"role": "user", "content": "a", "mood": 1}]}, "messages[0].mood", "no field"),
+    (
+        CHAT,
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+        "messages[0].content[0].type",
+        "text alone",
+    ),
+    (CHAT, {"audio": {"voice": "x"}}, "audio", "does not support"),
+    (CHAT, {"modalities": ["text", "audio"]}, "modalities", "does not support"),
+    (CHAT, {"functions": [{}]}, "functions", "tools"),
+    (CHAT, {"reasoning_effort": "low"}, "reasoning_effort", "chat_template_kwargs"),
+    (CHAT, {"store": True}, "store", "nothing is stored"),
+    (CHAT, {"service_tier": "flex"}, "service_tier", "'auto'"),
+    (CHAT, {"tools": [{"type": "web_search"}]}, "tools[0].type", "'function'"),
+    (CHAT, {"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name", "'a b'"),
+    (CHAT, {"tools": TOOLS * 2}, "tools", "two functions"),
+    (CHAT, {"tools": TOOLS * 3}, "tools", "at most 2"),
+    (CHAT, {"tools": TOOLS, "tool_choice": "never"}, "tool_choice", "'never'"),
+    (CHAT, {"tool_choice": "required"}, "tool_choice", "without tools"),
+    (
+        CHAT,
+        {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "other"}}},
+        "tool_choice",
+        "'other'",
+    ),
+    (CHAT, {"prediction": {"type": "content"}}, "prediction.content", "missing"),
+    (
+        CHAT,
+        {"prediction": {"type": "content", "content": "a"}, "speculative": {"draft": False}},
+        "prediction",
+        "no draft",
+    ),
+    (CHAT, {"speculative": {"draft": "large"}}, "speculative.draft", "'small'"),
+    (CHAT, {"speculative": {"gamma": -1}}, "speculative.gamma", "from 0"),
+    (CHAT, {"speculative": {"verify": "guess"}}, "speculative.verify", "'rejection'"),
+    (CHAT, {"speculative": {"lenience": 0.5}}, "speculative.lenience", "no field"),
+    (CHAT, {"response_format": {"type": "xml"}}, "response_format.type", "'json_schema'"),
+    (CHAT, {"response_format": {"type": "json_schema"}}, "response_format.json_schema", "missing"),
+    (
+        CHAT,
+        {"response_format": {"type": "json_schema", "json_schema": LARGE}},
+        "response_format.json_schema.schema",
+        "at most 500",
+    ),
+    (CHAT, {"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs", "expected one of"),
+    (CHAT, {"chat_template_kwargs": {"chat_template": "{{ 1 }}"}}, "chat_template_kwargs", "own template"),
+    (TEXTS, {"prompt": None}, "prompt", "missing"),
+    (TEXTS, {"prompt": []}, "prompt", "expected a string"),
+    (TEXTS, {"prompt": [[1, "a"]]}, "prompt", "prompt[0][1] is 'a'"),
+    (TEXTS, {"prompt": [1, 4096]}, "prompt", "0 to 4095"),
+    (TEXTS, {"prompt": ["a"] * 9}, "prompt", "at most 8"),
+    (TEXTS, {"prompt": ["a"] * 3, "n": 3}, "n", "9 texts"),
+    (TEXTS, {"suffix": "end"}, "suffix", "does not support"),
+    (TEXTS, {"best_of": 3}, "best_of", "does not support"),
+    (TEXTS, {"echo": True, "logprobs": 1, "stream": True}, "echo", "stream"),
+    (TEXTS, {"max_tokens": 0}, "max_tokens", "from 1"),
+    (RESPONSES, {"previous_response_id": "resp_1"}, "previous_response_id", "nothing is stored"),
+    (RESPONSES, {"input": []}, "input", "at least one"),
+    (RESPONSES, {"input": [{"type": "reasoning"}]}, "input[0].type", "'reasoning'"),
+    (RESPONSES, {"include": ["file_search_call.results"]}, "include", "include[0]"),
+    (RESPONSES, {"background": True}, "background", "while its client waits"),
+    (RESPONSES, {"truncation": "auto"}, "truncation", "'disabled'"),
+    (RESPONSES, {"n": 2}, "n", "no field"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "changes", "param", "message"), BAD)
+def test_what_is_not_carried_out_is_refused_by_name(
+    url: str, engine: ScriptedEngine, path: str, changes: dict[str, Any], param: str, message: str
+) -> None:
+    status, answer = ask(url, path, body_of(path, **changes))
+    error = answer["error"]
+    assert status == 400 and error["type"] == "invalid_request_error" and error["code"]
+    assert error["param"] == param and message in error["message"], error
+    assert not engine.asked and engine.n_open == 0
+
+
+MALFORMED: list[tuple[bytes, str]] = [
+    (b"", "no JSON"),
+    (b"{", "no JSON"),
+    (b"[]", "expected an object"),
+    (b"\xff{}", "no JSON"),
+    (b'{"model": "mine", "model": "other"}', "'model' twice"),
+    (b'{"temperature": NaN}', "NaN"),
+    (b'{"temperature": 1e999}', "finite"),
+    (b'{"a":' * 200 + b"1" + b"}" * 200, "nested"),
+    (b'{"seed": ' + b"9" * 5000 + b"}", "no JSON"),
+]
+
+
+@pytest.mark.parametrize(("body", "message"), MALFORMED)
+def test_malformed_bodies(url: str, body: bytes, message: str) -> None:
+    status, answer = ask(url, CHAT, body)
+    assert status == 400 and message in answer["error"]["message"]
+
+
+def test_brackets_in_texts_are_not_depth(url: str) -> None:
+    deep = "[{" * 500 + '\\"'
+    assert ask(url, TEXTS, body_of(TEXTS, prompt=deep))[0] == 200
+
+
+def test_other_refusals(url: str, engine: ScriptedEngine) -> None:
+    status, answer = ask(url, CHAT, body_of(CHAT, model="gpt-5"))
+    assert status == 404 and answer["error"]["code"] == "model_not_found"
+    assert ask(url, "/v1/nothing")[0] == 404
+    status, answer = ask(url, CHAT, method="GET")
+    assert status == 405 and "POST" in answer["error"]["message"]
+    status, answer = ask(url, CHAT, b"{}", headers={"Content-Type": "text/plain"})
+    assert status == 415 and "application/json" in answer["error"]["message"]
+    status, answer = ask(url, CHAT, b" " * 100_001)
+    assert status == 413 and answer["error"]["code"] == "body_too_large"
+    status, answer = ask(url, "/v1/models", headers={"Host": "evil.example:80"})
+    assert status == 403 and "evil.example" in answer["error"]["message"]
+    lone = body_of(TEXTS, prompt="\ud800")
+    engine.error = None
+    status, answer = ask(url, "/tokenize", {"prompt": "\ud800"})
+    assert status == 400 and "surrogate" in answer["error"]["message"]
+    assert lone["prompt"] == "\ud800"
+
+
+def test_errors_of_the_engine(url: str, engine: ScriptedEngine, scripts: Scripts) -> None:
+    """Before the first piece of a stream they have a status of their own."""
+    engine.error = NotFiniteError("layer 3 of a secret place")
+    for stream in (False, True):
+        status, answer = ask(url, CHAT, body_of(CHAT, stream=stream))
+        assert status == 500 and answer["error"]["code"] == "not_finite"
+        assert "secret" not in answer["error"]["message"]
+    engine.error = None
+
+    def refuse(options: dict[str, Any]) -> list[Any]:
+        raise InputError("max_new_tokens is 7; expected fewer")
+
+    engine._script, kept = refuse, engine._script
+    try:
+        status, answer = ask(url, TEXTS, body_of(TEXTS))
+    finally:
+        engine._script = kept
+    assert status == 400 and answer["error"]["param"] == "max_tokens"
+    assert answer["error"]["message"] == "max_tokens is 7; expected fewer"
+
+
+def test_a_stream_that_fails_half_way_says_so(url: str, engine: ScriptedEngine) -> None:
+    received: list[Any] = []
+
+    def read() -> None:
+        received.append(ask(url, CHAT, body_of(CHAT, stream=True)))
+
+    engine.held.set()
+    reader = threading.Thread(target=read)
+    reader.start()
+    wait(lambda: bool(engine.asked))
+    engine.generations[-1].cancel()  # as the engine does when it is closed
+    reader.join(10)
+    assert received[0][0] == 503 and "stopped" in received[0][1]["error"]["message"]
+
+
+# ── Clients that wait, leave, or read slowly
+# ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def wait(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it did not come in time"
+        time.sleep(0.002)
+
+
+def sent(url: str, path: str, body: dict[str, Any]) -> socket.socket:
+    """A connection on which a request has been sent."""
+    host, port = urlsplit(url).netloc.split(":")
+    connection = socket.create_connection((host, int(port)), timeout=10)
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    connection.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+    return connection
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_ends_its_texts(url: str, engine: ScriptedEngine, stream: bool) -> None:
+    engine.held.set()
+    connection = sent(url, CHAT, body_of(CHAT, stream=stream, n=2))
+    wait(lambda: bool(engine.asked))
+    connection.close()
+    wait(lambda: engine.generations[-1].cancelled.is_set() and engine.n_open == 0)
+    engine.held.clear()
+    text = ask(url, "/metrics")[1]
+    assert "specdec:clients_gone_total" in text
+
+
+def test_too_many_texts_wait(url: str, engine: ScriptedEngine) -> None:
+    engine.held.set()
+    first = [sent(url, CHAT, body_of(CHAT, n=5)) for _ in range(2)]
+    wait(lambda: engine.n_open == 10)
+    status, answer = ask(url, CHAT, body_of(CHAT))
+    assert status == 429 and answer["error"]["type"] == "rate_limit_error"
+    first[0].close()
+    wait(lambda: engine.n_open == 5)
+    # of several prompts all begin or none
+    status, _ = ask(url, TEXTS, body_of(TEXTS, prompt=["a", "b", "c"], n=2))
+    assert status == 429
+    wait(lambda: engine.n_open == 5)
+    first[1].close()
+    wait(lambda: engine.n_open == 0)
+
+
+def test_a_slow_reader_holds_nobody_up(url: str, engine: ScriptedEngine, scripts: Scripts) -> None:
+    """What is not read in time ends; meanwhile others are served."""
+    scripts.texts, engine.step = [[5] * 60_000], 1
+    host, port = urlsplit(url).netloc.split(":")
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect((host, int(port)))
+    data = json.dumps(body_of(CHAT, stream=True, logprobs=True)).encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    connection.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+    wait(lambda: bool(engine.asked))
+    slow = engine.generations[-1]
+    scripts.texts, engine.step = [REPLY], 2
+    assert ask(url, CHAT, body_of(CHAT))[1]["choices"][0]["message"]["content"] == REPLY
+    wait(lambda: slow.cancelled.is_set(), 20)
+    connection.close()
+
+
+def test_a_body_that_does_not_come(url: str) -> None:
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=10)
+    connection.putrequest("POST", CHAT)
+    connection.putheader("Content-Type", "application/json")
+    connection.putheader("Content-Length", "10")
+    connection.endheaders(b"{")
+    answer = connection.getresponse()
+    assert answer.status == 408 and "0.3 seconds" in json.loads(answer.read())["error"]["message"]
+    connection.close()
+
+
+# ── The rest
+# ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_models(url: str, engine: ScriptedEngine) -> None:
+    _, listed = ask(url, "/v1/models")
+    assert [one["id"] for one in listed["data"]] == ["mine", "also-mine"]
+    assert ask(url, "/v1/models/also-mine")[1]["root"] == "mine"
+    assert ask(url, "/v1/models/a%2Fb")[0] == 404
+    assert listed["data"][0]["max_model_len"] == engine.n_text
+
+
+def test_tokens_and_texts(url: str, engine: ScriptedEngine) -> None:
+    tokenizer = engine.target.tokenizer
+    assert tokenizer is not None
+    _, found = ask(url, "/tokenize", {"prompt": REPLY, "return_token_strs": True})
+    assert found["tokens"] == tokenizer.encode(REPLY) and found["count"] == len(found["tokens"])
+    assert found["token_strs"][0] == "<|endoftext|>" and found["max_model_len"] == engine.n_text
+    _, plain = ask(url, "/tokenize", {"content": REPLY})
+    assert plain["tokens"] == tokenizer.encode(REPLY, add_bos=False)
+    _, text = ask(url, "/detokenize", {"tokens": plain["tokens"]})
+    assert text == {"prompt": REPLY, "content": REPLY}
+    _, chat = ask(url, "/tokenize", {"messages": USER, "tools": TOOLS})
+    assert chat["tokens"] == engine.target.chat_ids(USER, tools=TOOLS)
+    _, info = ask(url, "/tokenizer_info")
+    assert info["eos_token"] == "<|endoftext|>" and info["chat_template"] == TEMPLATES["qwen2.5"][0]
+    _, end = ask(url, "/tokenize", {"prompt": info["eos_token"], "add_special_tokens": False})
+    assert end["tokens"] == [0]
+    for body in ({}, {"prompt": "a", "messages": USER}, {"prompt": 3}, {"prompt": "a", "other": 1}):
+        assert ask(url, "/tokenize", body)[0] == 400
+    for tokens in ("a", [-1], [2**31], [True]):
+        assert ask(url, "/detokenize", {"tokens": tokens})[0] == 400
+
+
+def test_metrics_are_prometheus(url: str) -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    ask(url, CHAT, body_of(CHAT))
+    families = {one.name: one for one in text_string_to_metric_families(ask(url, "/metrics")[1])}
+    for name in ("vllm:spec_decode_num_drafts", "vllm:spec_decode_num_draft_tokens",
+                 "vllm:spec_decode_num_accepted_tokens", "vllm:num_requests_running"):  # fmt: skip
+        (sample,) = families[name].samples
+        assert sample.labels == {"model_name": "mine"} and sample.value == 7
+    places = families["vllm:spec_decode_num_accepted_tokens_per_pos"].samples
+    assert [(one.labels["position"], one.value) for one in places] == [("0", 3.0), ("1", 1.0)]
+    counts = {one.name: one.value for one in families["vllm:time_to_first_token_seconds"].samples}
+    assert counts["vllm:time_to_first_token_seconds_count"] >= 1
+
+
+def test_the_key(target: specdec.Model) -> None:
+    engine = ScriptedEngine(target, lambda options: [REPLY])
+    service = Service(engine, ["mine"])  # type: ignore[arg-type]
+    lines: list[str] = []
+    with Server(service, port=0, api_key="secret", log=lines.append) as server:
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic secret"},
+                        {"Authorization": "Bearer"}, {"Authorization": "Bearer secret2"}):  # fmt: skip
+            status, answer = ask(server.url, "/v1/models", headers=headers)
+            assert status == 401 and answer["error"]["code"] == "invalid_api_key"
+        headers = {"Authorization": "Bearer secret", "Content-Type": "application/json"}
+        assert ask(server.url, CHAT, body_of(CHAT), headers=headers)[0] == 200
+        assert ask(server.url, "/health", headers={})[0] == 200
+    assert len(lines) == 1 and lines[0].startswith(CHAT) and "Hello" not in lines[0]
+
+
+def test_nothing_of_a_request_is_printed(
+    target: specdec.Model, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Faults of the server too: the place in the program alone."""
+    engine = ScriptedEngine(target, lambda options: [REPLY])
+
+    def fail(options: Any) -> Any:
+        raise RuntimeError(f"a fault with {options}")
+
+    with Server(Service(engine, ["mine"]), port=0) as server:  # type: ignore[arg-type]
+        assert ask(server.url, CHAT, body_of(CHAT))[0] == 200
+        assert capfd.readouterr() == ("", "")
+        engine._script = fail
+        status, answer = ask(server.url, CHAT, body_of(CHAT))
+    assert status == 500 and answer["error"]["message"] == "a fault of the server"
+    err = capfd.readouterr().err
+    assert (
+        "RuntimeError in /v1/chat/completions" in err and "scripted_engine.py" in err and "Hello" not in err
+    )
+
+
+def test_a_gentle_stop(target: specdec.Model) -> None:
+    """Texts that are being written end; new requests get status 503."""
+    engine = ScriptedEngine(target, lambda options: [REPLY])
+    service = Service(engine, ["mine"])  # type: ignore[arg-type]
+    server = Server(service, port=0)
+    with server:
+        engine.held.set()
+        waiting = sent(server.url, CHAT, body_of(CHAT))
+        wait(lambda: bool(engine.asked))
+        url = server.url
+        server.stop()
+        wait(lambda: service.stopping)
+        status, answer = ask(url, CHAT, body_of(CHAT))
+        assert status == 503 and answer["error"]["code"] == "server_stopping"
+        assert ask(url, "/health") == (503, {"status": "stopping", "draft": None})
+        engine.held.clear()
+        received = b""
+        while b"by the sea" not in received:
+            piece = waiting.recv(65536)
+            assert piece
+            received += piece
+        assert received.startswith(b"HTTP/1.1 200")
+    waiting.close()
+    with pytest.raises(OSError, match="refused"):
+        ask(url, "/health")
+
+
+def test_a_stop_at_once(target: specdec.Model) -> None:
+    engine = ScriptedEngine(target, lambda options: [REPLY])
+    server = Server(Service(engine, ["mine"]), port=0)  # type: ignore[arg-type]
+    with server:
+        engine.held.set()
+        streams = [sent(server.url, CHAT, body_of(CHAT, stream=stream)) for stream in (False, True)]
+        wait(lambda: len(engine.asked) == 2)
+        server.stop(now=True)
+        for stream in streams:
+            received = b""
+            while piece := stream.recv(65536):
+                received += piece
+            assert received.startswith(b"HTTP/1.1 503")
+            stream.close()
+    assert engine.closed
+
+
+def test_a_port_that_is_taken(target: specdec.Model) -> None:
+    engine = ScriptedEngine(target, lambda options: [REPLY])
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        server = Server(Service(engine, ["mine"]), port=taken.getsockname()[1])  # type: ignore[arg-type]
+        with pytest.raises(OSError, match="cannot be listened at"):
+            server.run()
+
+
+def test_events_of_a_stream_are_whole_lines() -> None:
+    assert events_of('data: {"a": 1}\n\ndata: [DONE]\n\n') == [{"a": 1}, "[DONE]"]

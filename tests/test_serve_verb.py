@@ -1,0 +1,172 @@
+"""`specdec serve`: the process, its options, and the page that shows it."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import specdec
+from http_talk import ask
+from specdec.commands import serve_verb
+from specdec.commands.program import program
+from specdec.serve.http_server import Server
+from specdec.serve.service import Service
+
+ROOT = Path(__file__).parents[1]
+
+
+@contextmanager
+def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server in a process of its own, and where it listens."""
+    command = [sys.executable, "-m", "specdec", "serve", "--port", "0", "--threads", "1", *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            found = re.search(r"at (http://[\d.:]+)/v1$", line)
+            assert found, line + process.stderr.read()
+            yield process, found[1]
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+def test_a_process_that_serves_and_stops_gently() -> None:
+    body = {"model": "embedded", "prompt": "Once", "temperature": 0, "max_tokens": 300, "ignore_eos": True}
+    target, _ = specdec.embedded_pair()
+    wanted = specdec.generate(target, None, "Once", max_new_tokens=300, ignore_eos=True).text
+    answers: list[Any] = []
+    with serving() as (process, url):
+        thread = threading.Thread(target=lambda: answers.append(ask(url, "/v1/completions", body)))
+        thread.start()
+        while 'vllm:num_requests_running{model_name="embedded"} 1.0' not in ask(url, "/metrics")[1]:
+            assert thread.is_alive()
+        process.send_signal(signal.SIGTERM)
+        thread.join(60)
+        assert process.wait(60) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == "specdec serve: stopping when the texts have ended; again: now\n"
+    status, answer = answers[0]
+    assert status == 200 and answer["choices"][0]["text"] == wanted
+
+
+class Started:
+    """What a server would have been started with."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.service: Service | None = None
+        self.options: dict[str, Any] = {}
+        started = self
+
+        def init(server: Server, service: Service, **options: Any) -> None:
+            started.service, started.options = service, options
+
+        monkeypatch.setattr(Server, "__init__", init)
+        monkeypatch.setattr(Server, "run", lambda server, begun: begun("http://127.0.0.1:1"))
+        monkeypatch.delenv("SPECDEC_API_KEY", raising=False)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Started:
+    return Started(monkeypatch)
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(program, ["serve", "--threads", "1", *arguments])
+
+
+def test_options_reach_the_server(started: Started, tmp_path: Path) -> None:
+    template, key = tmp_path / "template.jinja", tmp_path / "key"
+    template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}{{ tools }}[TOOL_CALLS]")
+    key.write_text("secret\n")
+    done = run(
+        "--chat-template", str(template), "--api-key-file", str(key), "--name", "a", "--name", "b",
+        "--slots", "3", "--text-tokens", "99", "--max-waiting", "5", "--max-tokens", "7",
+        "--max-n", "2", "--gamma", "auto",
+        "--max-body-bytes", "1000", "--max-form-bytes", "10", "--drain-seconds", "1.5", "--recommended",
+        "--host", "0.0.0.0", "--port", "9",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    service = started.service
+    assert service is not None and service.names == ["a", "b"] and service.draft_name == "embedded"
+    assert service.tool_format == "mistral" and service.reads_tools
+    limits = service.limits
+    assert (limits.n_waiting, limits.n_new_tokens, limits.n_texts) == (5, 7, 2)
+    assert (limits.n_body_bytes, limits.n_form_bytes) == (1000, 10)
+    assert (service.engine.n_slots, service.engine.n_text, service.engine.max_waiting) == (3, 99, 5)
+    assert service.engine.closed
+    options = started.options
+    assert options["api_key"] == "secret" and options["drain_s"] == 1.5
+    assert (options["host"], options["port"], options["log"]) == ("0.0.0.0", 9, None)
+    assert "'a' with embedded at http://127.0.0.1:1/v1" in done.stderr
+
+
+def test_a_key_from_the_environment(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECDEC_API_KEY", "secret")
+    assert run("--target", "embedded").exit_code == 0
+    assert started.options["api_key"] == "secret"
+    assert started.service is not None and started.service.draft_name is None
+    monkeypatch.setenv("SPECDEC_API_KEY", " ")
+    done = run()
+    assert done.exit_code == 2 and "the API key in SPECDEC_API_KEY is empty" in done.stderr
+
+
+def test_a_draft_that_cannot_be_loaded(started: Started, tmp_path: Path) -> None:
+    broken = tmp_path / "draft"
+    broken.mkdir()
+    (broken / "config.json").write_text("{}")
+    done = run("--draft", str(broken))
+    assert done.exit_code == 2 and started.service is None
+    done = run("--draft", str(broken), "--plain-without-draft")
+    assert done.exit_code == 0 and "warning: no draft, so texts are decoded plainly" in done.stderr
+    assert started.service is not None and started.service.draft_name is None
+    assert "plainly, without a draft at" in done.stderr
+
+
+def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "specdec.serve.http_server")
+    done = run()
+    assert done.exit_code == 2 and "needs the package uvicorn" in done.stderr
+    assert serve_verb.command.help is not None
+
+
+@pytest.mark.oracle
+def test_the_page_with_two_commands() -> None:
+    """docs/OPENAI.md as it stands, but for the port."""
+    text = (ROOT / "docs" / "OPENAI.md").read_text(encoding="utf-8")
+    server, client = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert server == "specdec serve\n"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "specdec", "serve", "--port", str(port)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            line = process.stderr.readline().strip()
+            shown = re.search(r"`(specdec serve: .*?)`", text)
+            assert shown and line == shown[1].replace("8000", str(port))
+            script = re.search(r"<<'END'\n(.*)^END$", client, re.MULTILINE | re.DOTALL)
+            assert script
+            source = script[1].replace("8000", str(port))
+            done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60)
+        finally:
+            process.terminate()
+    assert done.returncode == 0, done.stderr
+    text, _, figures = done.stdout.rpartition("\n {")
+    assert len(text) > 50
+    found = json.loads("{" + figures.replace("'", '"'))
+    assert found["num_accepted_draft_tokens"] > 0
