@@ -25,6 +25,7 @@ from benchmarks import (
     prefill,
     products,
     scores,
+    serving,
     translation,
     vocabularies,
 )
@@ -52,6 +53,8 @@ PROGRAMS: dict[str, tuple[Callable[[argparse.Namespace, Report], None], Callable
     "online": (online.online, online.online_options),
     "online-serving": (online.online_serving, online.online_serving_options),
     "draft-costs": (drafts.costs, drafts.costs_options),
+    "serving": (serving.serving, serving.serving_options),
+    "predictions": (serving.predictions, serving.predictions_options),
     "peers": (peers.forwards, peers.forwards_options),
     "peers-pairs": (peers.pairs, peers.pairs_options),
     "peers-batch": (peers.batches, peers.batches_options),

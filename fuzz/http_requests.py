@@ -114,9 +114,8 @@ def main(arguments: list[str] | None = None) -> int:
     for failure in report.failures[:20]:
         print(failure)
     counts = ", ".join(f"{status}: {n}" for status, n in sorted(report.statuses.items()))
-    print(
-        f"{report.statuses.total()} requests ({counts}; 0 is a client that left), {len(report.failures)} failures"
-    )
+    n, n_failures = sum(report.statuses.values()), len(report.failures)
+    print(f"{n} requests ({counts}; 0 is a client that left), {n_failures} failures")
     return 1 if report.failures else 0
 
 

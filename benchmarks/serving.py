@@ -1,0 +1,342 @@
+"""Programs: serving, servers under load; predictions, texts that are sent along with edits."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import statistics
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+import specdec
+from benchmarks.peers.engine import Job
+from benchmarks.report import Report, Spread
+from benchmarks.shapes import SHAPES, random_model, successors
+from benchmarks.turns import DTYPES, Options, load_pair, ratios
+from specdec.decoding.engine import Engine
+
+PROMPT = 64
+"""Tokens of a prompt."""
+_SPECDEC = "specdec"
+_PEER = "llama-server"
+
+
+# ── Servers
+# ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Served(ABC):
+    """A server in a process of its own, with as many slots as there are clients."""
+
+    url: str
+    more: dict[str, Any] = {}  # noqa: RUF012  # fields that its requests have beside the common ones
+    model = "any"
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the process."""
+
+
+class ServedSpecdec(Served):
+    """`specdec serve`."""
+
+    model = "target"
+
+    def __init__(self, target: Job, draft: Job | None, gamma: int | str, n_clients: int, n_text: int) -> None:
+        words = ["--target", target.checkpoint, "--dtype", target.format, "--name", self.model, "--port", 0]
+        if draft is not None:
+            words += ["--draft", draft.checkpoint, "--draft-dtype", draft.format, "--gamma", gamma]
+        words += ["--slots", n_clients, "--text-tokens", n_text, "--cache-bytes", 0]
+        words += ["--max-waiting", 4 * n_clients, "--threads", target.n_threads]
+        command = [sys.executable, "-m", "specdec", "serve", *map(str, words)]
+        self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert self._process.stderr is not None
+        line = self._process.stderr.readline()
+        found = re.search(r"at (http://[\d.:]+)/v1$", line)
+        if found is None:
+            raise RuntimeError(f"{line}{self._process.stderr.read()}")
+        self.url = found[1]
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
+
+
+class ServedLlama(Served):
+    """llama.cpp's server, of the sources that llama-cpp-python is built from, or LLAMA_SERVER."""
+
+    more = {"samplers": ["top_k"], "top_k": 1, "cache_prompt": False}  # noqa: RUF012
+
+    def __init__(self, target: Job, draft: Job | None, gamma: int, n_clients: int) -> None:
+        from benchmarks.peers.with_llama_cpp import LlamaServer
+
+        LlamaServer.prepare(target, draft)
+        self._server: Any = LlamaServer(target, draft, gamma, n_at_once=n_clients)
+        self.url = self._server.url
+
+    def close(self) -> None:
+        """End the process."""
+        self._server.process.kill()
+        self._server.process.wait()
+
+
+# ── Clients
+# ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass
+class Load:
+    """What the clients of a server saw.
+
+    Attributes
+    ----------
+    seconds : float
+        From the first request to the last answer.
+    first_s : list of float
+        Of each request the seconds until its first event.
+    texts : list of str
+    n_tokens : int
+        New tokens, as the usage of the answers counts them.
+    """
+
+    seconds: float = 0.0
+    first_s: list[float] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    n_tokens: int = 0
+
+
+async def _request(place: tuple[str, int], body: bytes, load: Load, index: int) -> None:
+    """One request on a connection of its own; the answer is read as it comes, and looked at afterwards."""
+    reader, writer = await asyncio.open_connection(*place)
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: {place[0]}:{place[1]}\r\nConnection: close\r\n"
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    begun = time.perf_counter()
+    writer.write(head.encode() + body)
+    received = bytearray()
+    while piece := await reader.read(1 << 16):
+        if b"data: " in piece and load.first_s[index] < 0.0:
+            load.first_s[index] = time.perf_counter() - begun
+        received += piece
+    writer.close()
+    events = [json.loads(found) for found in re.findall(rb"data: (\{.*?\})\r?\n", received)]
+    if not received.startswith(b"HTTP/1.1 200") or not events:
+        raise RuntimeError(f"the answer is {bytes(received[:500])!r}")
+    load.texts[index] = "".join(choice["text"] for one in events for choice in one["choices"])
+    load.n_tokens += next(one["usage"]["completion_tokens"] for one in reversed(events) if one.get("usage"))
+
+
+def under_load(server: Served, prompts: Sequence[Sequence[int]], n_clients: int, n_new: int) -> Load:
+    """Have clients ask a server, each one request after the other until no prompt is left."""
+    host, port = urlsplit(server.url).netloc.split(":")
+    load = Load(0.0, [-1.0] * len(prompts), [""] * len(prompts))
+    waiting = list(range(len(prompts)))
+
+    async def client() -> None:
+        while waiting:
+            index = waiting.pop(0)
+            body = {
+                "model": server.model, "prompt": list(prompts[index]), "max_tokens": n_new, "temperature": 0,
+                "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}, **server.more,
+            }  # fmt: skip
+            await _request((host, int(port)), json.dumps(body).encode(), load, index)
+
+    async def clients() -> None:
+        await asyncio.gather(*(client() for _ in range(n_clients)))
+
+    begun = time.perf_counter()
+    asyncio.run(clients())
+    load.seconds = time.perf_counter() - begun
+    return load
+
+
+# ── Program: serving
+# ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def serving_options(options: Options) -> None:
+    options.work()
+    options.many("--engines", str, [_SPECDEC, _PEER], choices=(_SPECDEC, _PEER), metavar="NAME")
+    options.many("--pairs", str, ["paper97+paper6"], metavar="TARGET+DRAFT")
+    options.many("--formats", str, ["int8"], choices=DTYPES)
+    options.many("--clients", int, [1, 4, 16, 64], metavar="N")
+    options.many("--gamma", int, [0, 3], help="0: plain decoding")
+    options.add("--alpha", type=float, default=0.8, help="share of drafted tokens that is right")
+    options.add("--tokens", type=int, default=64, help="new ones of each request")
+    options.add("--requests", type=int, default=2, help="of each client, four at least of all together")
+    options.repeats(5)
+
+
+def serving(args: argparse.Namespace, report: Report) -> None:
+    """Servers under load: tokens per second of all clients together, and the time to the first token.
+
+    Clients stream completions of random prompts of 64 tokens over a socket, each one after the other; no
+    prompt is sent twice. Servers take turns, and have as many slots as there are clients. Their texts must be
+    the target's, whose weights are random, as are the draft's, with a known acceptance. In the rows of a
+    draft specdec takes turns with itself too: with gamma auto.
+    """
+    columns = {"pair": "", "format": "", "clients": "d", "gamma": "d", "server": "", "tokens/s": ".1f"}
+    table = report.table({**columns, "first token, ms": ".1f", "over the other": ".2f"})
+    for pair in args.pairs:
+        names = pair.split("+")
+        for number in args.formats:
+            target = Job(names[0], number, args.work, args.threads)
+            draft = Job(names[1], number, args.work, args.threads, args.alpha)
+            for n_clients in args.clients:
+                for gamma in args.gamma:
+                    _cell(args, table, pair, target, draft, n_clients, gamma)
+
+
+def _cell(
+    args: argparse.Namespace, table: Any, pair: str, target: Job, draft: Job, n_clients: int, gamma: int
+) -> None:
+    drafting = draft if gamma else None
+    servers: dict[str, Served] = {}
+    reasons: dict[str, str] = {}
+    try:
+        for name in args.engines:
+            try:
+                if name == _SPECDEC:
+                    n_text = PROMPT + args.tokens + 8
+                    servers[name] = ServedSpecdec(target, drafting, gamma, n_clients, n_text)
+                    if gamma:
+                        auto = ServedSpecdec(target, drafting, "auto", n_clients, n_text)
+                        servers[f"{name}, gamma auto"] = auto
+                else:
+                    servers[name] = ServedLlama(target, drafting, gamma, n_clients)
+            except ImportError as error:
+                reasons[name] = f"not installed ({error.name})"
+        rates: dict[str, list[float]] = {name: [] for name in servers}
+        first: dict[str, list[float]] = {name: [] for name in servers}
+        for turn in range(-1, args.repeats):
+            for name, server in servers.items():
+                load = _checked_load(args, target, server, n_clients, turn)
+                if turn >= 0:
+                    rates[name].append(load.n_tokens / load.seconds)
+                    first[name].append(1e3 * statistics.median(load.first_s))
+    finally:
+        for server in servers.values():
+            server.close()
+    for name in servers:
+        other = rates.get(_PEER)
+        over = None if other is None or name == _PEER else ratios(rates[name], other)
+        row = (pair, target.format, n_clients, gamma, name, Spread.of(rates[name]), Spread.of(first[name]))
+        table.row(*row, over)
+    for name, reason in reasons.items():
+        table.row(pair, target.format, n_clients, gamma, name, reason, None, None)
+
+
+def _checked_load(args: argparse.Namespace, target: Job, server: Served, n_clients: int, turn: int) -> Load:
+    n_vocab = SHAPES[target.shape]["n_vocab"]
+    rng = np.random.default_rng((turn + 1, n_clients))
+    n = max(4, args.requests * n_clients)
+    # the first 256 tokens are bytes, of which a text need not be UTF-8
+    prompts = rng.integers(256, n_vocab - 1, (n, PROMPT)).tolist()
+    load = under_load(server, prompts, n_clients, args.tokens)
+    if load.n_tokens != n * args.tokens:
+        raise RuntimeError(f"{server.url} counts {load.n_tokens} tokens; expected {n * args.tokens}")
+    after = successors(n_vocab)
+    tokenizer = specdec.tokenizer.load_tokenizer(target.checkpoint)
+    for prompt, text in zip(prompts, load.texts, strict=True):
+        token = prompt[-1]
+        wanted = tokenizer.decode([token := int(after[token]) for _ in range(args.tokens)])
+        if "\ufffd" not in wanted and text != wanted:
+            raise RuntimeError(f"{server.url} wrote {text[:60]!r}; expected {wanted[:60]!r}")
+    return load
+
+
+# ── Program: predictions
+# ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def predictions_options(options: Options) -> None:
+    options.pair()
+    options.many("--shapes", str, [], choices=SHAPES, metavar="SHAPE",
+                 help="targets of random weights, which write a known text, in place of a pair")  # fmt: skip
+    options.many(
+        "--edits", float, [0.0, 0.02, 0.1], help="shares of the tokens that the prediction has wrong"
+    )
+    options.add("--tokens", type=int, default=400, help="of the text")
+    options.add("--gamma", type=int, help="guesses a round; default: the engine's")
+    options.repeats(5)
+
+
+def predictions(args: argparse.Namespace, report: Report) -> None:
+    """A text that its client knows but for some edits: how much sooner it is written if it is sent along.
+
+    The text is what the target writes at temperature 0. The prediction is this text with a share of the
+    tokens replaced by others. One request at a time, by the engine of the server; both ways must write the
+    same text. Without a draft, and of a pair with its draft too.
+    """
+    columns = {"target": "", "draft": "", "edits": ".2f", "ms without": ".1f", "ms with": ".1f"}
+    table = report.table({**columns, "times sooner": ".2f", "accepted": "d", "rejected": "d"})
+    for name, target, draft in _targets(args):
+        for drafting in (None, draft) if draft is not None else (None,):
+            with Engine(target, drafting, n_slots=1, n_threads=args.threads) as engine:
+                called = "none" if drafting is None else Path(drafting.path).name
+                _predicted(args, table, engine, name, called)
+
+
+def _targets(args: argparse.Namespace) -> list[tuple[str, specdec.Model, specdec.Model | None]]:
+    if args.shapes:
+        return [
+            (f"{name}, {args.dtype or 'bf16'}", random_target(name, args.dtype or "bf16", args.threads), None)
+            for name in args.shapes
+        ]
+    target, draft = load_pair(args.target, args.draft, args.dtype)
+    return [(f"{target.path.name}, {target.dtype}", target, draft)]
+
+
+def random_target(name: str, dtype: str, n_threads: int) -> specdec.Model:
+    """A model of random weights whose text is a known cycle of tokens."""
+    core = random_model(name, dtype, n_threads=n_threads)
+    config = specdec.models.model.ModelConfig.from_canonical(SHAPES[name])
+    return specdec.Model(core, config, None, Path(name), "of random weights")
+
+
+def _predicted(args: argparse.Namespace, table: Any, engine: Engine, name: str, draft: str) -> None:
+    rng = np.random.default_rng(1)
+    n_vocab = engine.target.config.n_vocab
+    tokenizer = engine.target.tokenizer
+    prompt = (
+        rng.integers(0, n_vocab, 16).tolist() if tokenizer is None else tokenizer.encode("Once upon a time")
+    )
+    asked: dict[str, Any] = {"max_new_tokens": args.tokens, "temperature": 0.0, "ignore_eos": True}
+    if args.gamma is not None:
+        asked["speculative"] = specdec.Speculative(gamma=args.gamma)
+    text = engine.submit(prompt, **asked).result().tokens
+    for share in args.edits:
+        wrong = np.flatnonzero(rng.random(len(text)) < share)
+        prediction = list(text)
+        for place in wrong:
+            prediction[place] = int(rng.integers(0, n_vocab))
+        seconds: dict[bool, list[float]] = {False: [], True: []}
+        use = None
+        for turn in range(-1, args.repeats):
+            for predicted in (False, True):
+                more = {"prediction": prediction} if predicted else {}
+                begun = time.perf_counter()
+                generation = engine.submit(prompt, **asked, **more)
+                found = generation.result().tokens
+                taken = time.perf_counter() - begun
+                if found != text:
+                    raise RuntimeError(f"{name}: the text with prediction={predicted} is another one")
+                use = generation.prediction or use
+                if turn >= 0:
+                    seconds[predicted].append(taken)
+        assert use is not None
+        table.row(
+            name, draft, share, *(Spread.of(1e3 * one for one in seconds[way]) for way in (False, True)),
+            ratios(seconds[False], seconds[True]), use.n_accepted, use.n_rejected,
+        )  # fmt: skip
