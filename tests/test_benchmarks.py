@@ -29,6 +29,7 @@ from specdec import _core
 
 ROOT = Path(__file__).parents[1]
 REQUIRED = {name: ["--work", "FOLDER"] for name in PROGRAMS if name.startswith("peers")}
+REQUIRED["serving"] = ["--work", "FOLDER"]
 REQUIRED["checkpoint"] = ["eight", "FOLDER"]
 
 

@@ -28,6 +28,8 @@ PAGES = {
         "docs/ACCEPTANCE",
         "docs/EVALUATION",
         "docs/RAY",
+        "docs/SERVER",
+        "docs/OPENAI",
         "docs/NUMERICS",
         "docs/ARCHITECTURE",
     ],
