@@ -38,7 +38,7 @@ CALL = 'I look. <tool_call>\n{"name": "weather", "arguments": {"place": "Köln"}
 LARGE = {"name": "a", "schema": {"enum": ["x" * 600]}}
 LIMITS = ServerLimits(
     n_body_bytes=100_000, n_texts=8, n_stops=4, n_biases=3, n_top=5, n_new_tokens=50, n_form_bytes=500,
-    n_tools=2, body_s=0.3, write_s=0.5,
+    n_tools=2, body_s=0.3, write_s=0.5, event_s=0.0,
 )  # fmt: skip
 
 

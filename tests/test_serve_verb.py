@@ -95,7 +95,8 @@ def test_options_reach_the_server(started: Started, tmp_path: Path) -> None:
         "--chat-template", str(template), "--api-key-file", str(key), "--name", "a", "--name", "b",
         "--slots", "3", "--text-tokens", "99", "--max-waiting", "5", "--max-tokens", "7",
         "--max-n", "2", "--gamma", "auto",
-        "--max-body-bytes", "1000", "--max-form-bytes", "10", "--drain-seconds", "1.5", "--recommended",
+        "--max-body-bytes", "1000", "--max-form-bytes", "10", "--drain-seconds", "1.5",
+        "--recommended", "--stream-interval", "0",
         "--host", "0.0.0.0", "--port", "9",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
@@ -104,7 +105,7 @@ def test_options_reach_the_server(started: Started, tmp_path: Path) -> None:
     assert service.tool_format == "mistral" and service.reads_tools
     limits = service.limits
     assert (limits.n_waiting, limits.n_new_tokens, limits.n_texts) == (5, 7, 2)
-    assert (limits.n_body_bytes, limits.n_form_bytes) == (1000, 10)
+    assert (limits.n_body_bytes, limits.n_form_bytes, limits.event_s) == (1000, 10, 0.0)
     assert (service.engine.n_slots, service.engine.n_text, service.engine.max_waiting) == (3, 99, 5)
     assert service.engine.closed
     options = started.options

@@ -112,6 +112,14 @@ _KEY: Final = "SPECDEC_API_KEY"
     show_default=True,
 )
 @click.option(
+    "--stream-interval",
+    type=float,
+    default=0.02,
+    metavar="S",
+    help="Seconds between two events of a stream at least.",
+    show_default=True,
+)
+@click.option(
     "--drain-seconds",
     type=float,
     metavar="S",
@@ -185,6 +193,7 @@ def _service(engine: Engine, names: list[str], draft: Model | Draft | None, give
         n_new_tokens=given["max_tokens"],
         n_texts=given["max_n"],
         n_form_bytes=given["max_form_bytes"],
+        event_s=given["stream_interval"],
     )
     return Service(
         engine,

@@ -184,7 +184,7 @@ class _Endpoints:
             if isinstance(asked, CompletionRequest) and asked.alone:
                 return _answer(asked.scored_prompts())
             generations = self._service.submit(asked.submissions)
-            return TextAnswer(asked, generations, self._service.limits.write_s)
+            return TextAnswer(asked, generations)
 
         async def endpoint(request: Request) -> Response:
             begun, path = time.perf_counter(), request.url.path

@@ -37,6 +37,8 @@ class ServerLimits:
     body_s, write_s : float
         Seconds until the body of a request must have come, and that a client may take for what has been
         sent to it before its connection is closed.
+    event_s : float
+        Seconds between two events of a stream at least, 0 for none; what comes meanwhile is one event.
     """
 
     n_waiting: int = 256
@@ -50,13 +52,14 @@ class ServerLimits:
     n_tools: int = 128
     body_s: float = 30.0
     write_s: float = 60.0
+    event_s: float = 0.02
 
     def __post_init__(self) -> None:
         for field in fields(self):
             name, value = field.name, getattr(self, field.name)
             if name.endswith("_s"):
                 object.__setattr__(
-                    self, name, check_number(name, value, "a number above 0", lambda x: 0.0 < x < 1e9)
+                    self, name, check_number(name, value, "a number, at least 0", lambda x: 0.0 <= x < 1e9)
                 )
             elif value is not None or name != "n_new_tokens":
                 object.__setattr__(self, name, check_integer(name, value, 1))

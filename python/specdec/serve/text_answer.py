@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from starlette.responses import Response
@@ -34,13 +35,11 @@ class TextAnswer(Response):
     ----------
     request : TextRequest
     generations : sequence of Generation
-    write_s : float
-        Seconds that a client may take for what was sent to it.
     """
 
-    def __init__(self, request: TextRequest, generations: Sequence[Generation], write_s: float) -> None:
+    def __init__(self, request: TextRequest, generations: Sequence[Generation]) -> None:
         self._request, self.generations = request, list(generations)
-        self._write_s = write_s
+        self._limits = request.service.limits
         self._ended: Callable[[int, bool], None] = lambda status, gone: None
         self.background = None
         self.status_code = 200
@@ -77,10 +76,31 @@ class TextAnswer(Response):
         self.cancel()
 
     async def _send(self, send: Send, message: Message) -> None:
+        """Send a part of the answer; a client that does not take it in time counts as gone.
+
+        `asyncio.wait_for` would make a task of each part.
+        """
+        task, late = asyncio.current_task(), False
+        assert task is not None
+
+        def give_up() -> None:
+            nonlocal late
+            late = True
+            task.cancel()
+
+        timer = asyncio.get_running_loop().call_later(self._limits.write_s, give_up)
         try:
-            await asyncio.wait_for(send(message), self._write_s)
-        except (asyncio.TimeoutError, OSError):
+            await send(message)
+        except OSError:
             raise _ClientGoneError from None
+        except asyncio.CancelledError:
+            if not late:
+                raise
+            if sys.version_info >= (3, 11):
+                task.uncancel()
+            raise _ClientGoneError from None
+        finally:
+            timer.cancel()
 
     async def _body(
         self, send: Send, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]]
@@ -150,7 +170,11 @@ class TextAnswer(Response):
             # A request that is refused by the engine at its first round gets a status of its own.
             events = writer.begin() if first else []
             first = False
-            await write([*events, *writer.piece(prompt, piece)])
+            found = [*events, *writer.piece(prompt, piece)]
+            if found:
+                await write(found)
+                # what comes meanwhile is one event; a small model writes faster than sockets are written to
+                await asyncio.sleep(self._limits.event_s)
         if watch.done():
             raise _ClientGoneError
         await write([*(writer.begin() if first else []), *writer.end(await self._results())])
