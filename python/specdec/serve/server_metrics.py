@@ -53,7 +53,7 @@ class ServerMetrics:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._registry = CollectorRegistry()
-        self._registry.register(self)  # type: ignore[arg-type]  # what has collect() is a collector
+        self._registry.register(self)
         ProcessCollector(registry=self._registry)
         self._answers = Counter(
             "specdec:http_requests",
@@ -122,4 +122,5 @@ class ServerMetrics:
 
     def text(self) -> bytes:
         """All of it, as a scrape reads it."""
-        return generate_latest(self._registry)
+        text: bytes = generate_latest(self._registry)
+        return text

@@ -28,6 +28,10 @@ __all__ = ["Service", "refusal_of"]
 _RETRY_S: Final = "1"
 _FIELDS: Final = {"max_new_tokens": "max_tokens"}
 """What arguments of the engine are called in requests, where the names differ."""
+_FORMS: Final = {
+    "schema": "response_format", "regex": "structured_outputs", "grammar": "structured_outputs",
+}  # fmt: skip
+"""Where requests have what the engine calls so."""
 
 
 class Service:
@@ -143,7 +147,9 @@ def refusal_of(error: SpecdecError) -> RequestError:
         field = _FIELDS.get(argument, argument)
         message = field + message[len(argument) :]
         code = "context_length_exceeded" if type(error).__name__ == "ContextLengthError" else "invalid_value"
-        return RequestError(message, param=field or None, code=code)
+        return RequestError(message, param=_FORMS.get(field, field) or None, code=code)
+    if isinstance(error, MissingPackageError):
+        return RequestError(message, status=501, code="unsupported_parameter")
     if isinstance(error, NotFiniteError):
         return RequestError("the model computed a number that is not finite", status=500, code="not_finite")
     return RequestError(message, status=500, code="server_error")
