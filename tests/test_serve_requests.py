@@ -319,6 +319,12 @@ def test_a_prediction_is_handed_on_and_counted(url: str, engine: ScriptedEngine)
         assert details == {"accepted_prediction_tokens": 5, "rejected_prediction_tokens": 4}
 
 
+def test_the_model_need_not_be_named(url: str) -> None:
+    body = body_of(CHAT)
+    del body["model"]
+    assert ask(url, CHAT, body, headers={})[1]["model"] == "mine"
+
+
 def test_fields_reach_the_engine(url: str, engine: ScriptedEngine) -> None:
     given = {
         "temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.1, "repetition_penalty": 1.5,
@@ -486,6 +492,9 @@ def test_other_refusals(url: str, engine: ScriptedEngine) -> None:
     assert status == 413 and answer["error"]["code"] == "body_too_large"
     status, answer = ask(url, "/v1/models", headers={"Host": "evil.example:80"})
     assert status == 403 and "evil.example" in answer["error"]["message"]
+    status, answer = ask(url, CHAT, body_of(CHAT), headers={"Origin": "http://evil.example"})
+    assert status == 403 and "another site" in answer["error"]["message"]
+    assert ask(url, CHAT, body_of(CHAT), headers={"Origin": url})[0] == 200
     status, answer = ask(url, "/tokenize", {"prompt": "\ud800"})
     assert status == 400 and "surrogate" in answer["error"]["message"]
 

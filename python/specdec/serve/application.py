@@ -83,10 +83,10 @@ def application(
 
 
 class _Gate:
-    """Lets a request in that has the key, and calls this host by a name of its own.
+    """Lets a request in that has the key, calls this host by its name, and is of no page of another site.
 
-    Browsers send what pages of other sites ask them to send. A page whose name was made to lead here still
-    calls this host by the page's name.
+    Browsers send what pages ask them to send, and say which site a page is of. A page whose name was made to
+    lead here still calls this host by the page's name.
     """
 
     def __init__(self, app: ASGIApp, api_key: str | None, hosts: tuple[str, ...] | None) -> None:
@@ -101,8 +101,13 @@ class _Gate:
 
     def _refusal(self, scope: Scope) -> RequestError | None:
         headers = dict(scope["headers"])
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        site = headers.get(b"origin")
+        if site is not None and site.decode("latin-1").lower().partition("://")[2] != host:
+            return RequestError(
+                "the request is of a page of another site, which this server refuses", status=403
+            )
         if self._hosts is not None:
-            host = headers.get(b"host", b"").decode("latin-1").lower()
             name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
             if name not in self._hosts:
                 return RequestError(f"the host is {name!r}; expected {' or '.join(self._hosts)}", status=403)

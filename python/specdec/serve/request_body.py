@@ -18,12 +18,13 @@ async def read_body(request: Request, limits: ServerLimits) -> bytes:
     Raises
     ------
     RequestError
-        It is not announced as JSON, too large (413), or does not come in time (408).
+        It is announced as something else than JSON (415), too large (413), or does not come in time (408).
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json":
-        # A page of another site can have a browser send other types without asking this server first.
-        raise RequestError("the Content-Type is not application/json; expected a body in JSON", status=415)
+        raise RequestError(
+            "the Content-Type is not application/json; expected a body in JSON, announced as such", status=415
+        )
     most = limits.n_body_bytes
     announced = request.headers.get("content-length", "")
     if announced.isascii() and announced.isdecimal() and (len(announced) > 18 or int(announced) > most):

@@ -52,16 +52,16 @@ class TextFields:
 
 
 def read_model(fields: GivenFields, names: Sequence[str]) -> str:
-    """The model that a request names, which must be the one that is served.
+    """The model that a request names, which must be the one that is served; without a name it is meant.
 
     Raises
     ------
     RequestError
         With status 404 for another one.
     """
-    name = fields.required("model", f"a string, {names[0]!r}")
-    if not isinstance(name, str):
-        raise fields.wrong("model", "a string")
+    name = fields.text("model")
+    if name is None:
+        return names[0]
     if name not in names:
         refusal = fields.refusal(
             "model",

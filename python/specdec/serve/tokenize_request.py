@@ -26,9 +26,7 @@ def tokenized(body: Mapping[str, Any], service: Service) -> dict[str, Any]:
     RequestError
     """
     fields = GivenFields(body)
-    if "model" in fields:
-        read_model(fields, service.names)
-    fields.value("model")
+    read_model(fields, service.names)
     names = [name for name in ("prompt", "content", "messages") if name in fields]
     if len(names) != 1:
         found = " and ".join(names) or "none of them"
@@ -78,9 +76,7 @@ def detokenized(body: Mapping[str, Any], service: Service) -> dict[str, Any]:
     RequestError
     """
     fields = GivenFields(body)
-    if "model" in fields:
-        read_model(fields, service.names)
-    fields.value("model")
+    read_model(fields, service.names)
     fields.required("tokens", "a list of token ids")
     ids = fields.items("tokens") or []
     for i, token in enumerate(ids):
