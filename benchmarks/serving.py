@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 import specdec
-from benchmarks.peers.engine import Job
+from benchmarks.peers.engine import GGUF_TYPES, Job
 from benchmarks.report import Report, Spread
 from benchmarks.shapes import SHAPES, random_model, successors
 from benchmarks.turns import DTYPES, Options, load_pair, ratios
@@ -48,15 +48,22 @@ class Served(ABC):
         """End the process."""
 
 
+def _model_words(prefix: str, option: str, job: Job) -> list[Any]:
+    """The options that name a model: a file that all servers read, or a folder and a number format."""
+    if job.gguf is not None:
+        return [option, job.gguf]
+    return [option, job.checkpoint, f"--{prefix}dtype", job.format]
+
+
 class ServedSpecdec(Served):
     """`specdec serve`."""
 
     model = "target"
 
     def __init__(self, target: Job, draft: Job | None, gamma: int | str, n_clients: int, n_text: int) -> None:
-        words = ["--target", target.checkpoint, "--dtype", target.format, "--name", self.model, "--port", 0]
+        words: list[Any] = ["--name", self.model, "--port", 0, *_model_words("", "--target", target)]
         if draft is not None:
-            words += ["--draft", draft.checkpoint, "--draft-dtype", draft.format, "--gamma", gamma]
+            words += ["--gamma", gamma, *_model_words("draft-", "--draft", draft)]
         words += ["--slots", n_clients, "--text-tokens", n_text, "--cache-bytes", 0]
         words += ["--max-waiting", 4 * n_clients, "--threads", target.n_threads]
         command = [sys.executable, "-m", "specdec", "serve", *map(str, words)]
@@ -169,7 +176,7 @@ def serving_options(options: Options) -> None:
     options.work()
     options.many("--engines", str, [_SPECDEC, _PEER], choices=(_SPECDEC, _PEER), metavar="NAME")
     options.many("--pairs", str, ["paper97+paper6"], metavar="TARGET+DRAFT")
-    options.many("--formats", str, ["int8"], choices=DTYPES)
+    options.many("--formats", str, ["int8"], choices=(*DTYPES, *GGUF_TYPES))
     options.many("--clients", int, [1, 4, 16, 64], metavar="N")
     options.many("--gamma", int, [0, 3], help="0: plain decoding")
     options.add("--alpha", type=float, default=0.8, help="share of drafted tokens that is right")

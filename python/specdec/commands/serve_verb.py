@@ -114,7 +114,7 @@ _KEY: Final = "SPECDEC_API_KEY"
 @click.option(
     "--stream-interval",
     type=float,
-    default=0.02,
+    default=0.01,
     metavar="S",
     help="Seconds between two events of a stream at least.",
     show_default=True,

@@ -52,7 +52,7 @@ class ServerLimits:
     n_tools: int = 128
     body_s: float = 30.0
     write_s: float = 60.0
-    event_s: float = 0.02
+    event_s: float = 0.01
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -157,6 +157,16 @@ class TextAnswer(Response):
             await write(writer.fail(refusal.body()))
         await self._send(send, {"type": "http.response.body", "body": b"", "more_body": False})
 
+    async def _pause(self) -> None:
+        """Let pieces become one event: a small model writes faster than sockets are written to.
+
+        The end of a text does not wait.
+        """
+        for _ in range(2):
+            if all(generation.done for generation in self.generations):
+                return
+            await asyncio.sleep(self._limits.event_s / 2)
+
     async def _events(
         self,
         writer: EventWriter,
@@ -173,8 +183,7 @@ class TextAnswer(Response):
             found = [*events, *writer.piece(prompt, piece)]
             if found:
                 await write(found)
-                # what comes meanwhile is one event; a small model writes faster than sockets are written to
-                await asyncio.sleep(self._limits.event_s)
+                await self._pause()
         if watch.done():
             raise _ClientGoneError
         await write([*(writer.begin() if first else []), *writer.end(await self._results())])
