@@ -47,7 +47,7 @@ def request_of(number: int) -> dict[str, Any]:
     body: dict[str, Any] = {
         "model": "mine",
         "prompt": chosen.choice(PROMPTS) + " " * (number % 3),
-        "max_tokens": chosen.randint(1, 40),
+        "max_tokens": chosen.randint(1, 24),
         "stream": chosen.random() < 0.5,
         "temperature": chosen.choice([0, 0.8]),
         "seed": number,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specdec.containers import prompts_of, text_of
-from specdec.errors import InputError, number_of
+from specdec.errors import ContextLengthError, InputError, number_of
 from specdec.models.model import Model
 from specdec.models.tokenizer import ByteTokenizer, StreamDecoder
 
@@ -120,11 +120,11 @@ def _ids_with_room(target: Model, prompt: Any, name: str) -> list[int]:
             ids = ids[len(start) :]
         n = len(start) + len(ids)
         if n >= n_ctx:
-            raise InputError(
+            raise ContextLengthError(
                 f"there are {n} token ids; expected fewer, as the context of {n_ctx} is then full"
             )
     except InputError as error:
-        raise InputError(f"{name}: {error}") from None
+        raise type(error)(f"{name}: {error}") from None
     return ids
 
 

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from specdec import _core
 from specdec.checks import CONVERSION_ERRORS, as_iterator, check_flag, check_integer
 from specdec.containers import text_of
-from specdec.errors import CheckpointError, InputError, kind_of, number_of, shown
+from specdec.errors import CheckpointError, ContextLengthError, InputError, kind_of, number_of, shown
 from specdec.models import quantization
 from specdec.models.chat_template import ChatTemplate, Messages
 from specdec.models.checkpoints import open_checkpoint
@@ -724,10 +724,10 @@ class Model:
         if len(tokens) < minimum:
             raise InputError(f"{found} {len(tokens)} token ids; expected at least {shown(minimum)}")
         if len(tokens) > limit:
-            raise InputError(
-                f"{found} {len(tokens)} token ids; expected at most {shown(limit)}"
-                + (f", the context of {self._path}" if maximum is None else "")
-            )
+            message = f"{found} {len(tokens)} token ids; expected at most {shown(limit)}"
+            if maximum is None:
+                raise ContextLengthError(f"{message}, the context of {self._path}")
+            raise InputError(message)
         for position, token in enumerate(tokens):
             if not 0 <= token < n_vocab:
                 raise InputError(

@@ -141,6 +141,6 @@ def piece_of(index: int, result: Result) -> Piece:
         tokens=list(result.tokens),
         logprobs=log_probs,
         top_logprobs=result.top_logprobs,
-        finish_reason=result.finish_reason,  # type: ignore[arg-type]  # "error" is raised, not given
+        finish_reason=result.finish_reason,
         stop=result.stop,
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
+from dataclasses import fields
 from typing import Any, Final
 
-from specdec.decoding.engine import Engine
+from specdec.decoding.options import DecodingOptions
 from specdec.errors import shown
 from specdec.serve.given_fields import GivenFields
 from specdec.serve.json_body import json_bytes
@@ -16,7 +16,7 @@ __all__ = ["ANY_OBJECT", "check_form", "read_json_format", "read_response_format
 ANY_OBJECT: Final[dict[str, Any]] = {"type": "object"}
 """The schema of what `json_object` asks for."""
 
-_HAS_FORMS: Final = "schema" in inspect.signature(Engine.submit).parameters
+_HAS_FORMS: Final = any(field.name == "schema" for field in fields(DecodingOptions))
 
 
 def check_form(fields: GivenFields, field: str, form: dict[str, Any], limits: ServerLimits) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from specdec.decoding.engine import Engine, Generation
 from specdec.errors import (
     BusyError,
+    ContextLengthError,
     EngineClosedError,
     InputError,
     MissingPackageError,
@@ -146,7 +147,7 @@ def refusal_of(error: SpecdecError) -> RequestError:
         argument = word[0] if word else ""
         field = _FIELDS.get(argument, argument)
         message = field + message[len(argument) :]
-        code = "context_length_exceeded" if type(error).__name__ == "ContextLengthError" else "invalid_value"
+        code = "context_length_exceeded" if isinstance(error, ContextLengthError) else "invalid_value"
         return RequestError(message, param=_FORMS.get(field, field) or None, code=code)
     if isinstance(error, MissingPackageError):
         return RequestError(message, status=501, code="unsupported_parameter")

@@ -202,9 +202,9 @@ async def _merged(generations: Sequence[Generation]) -> AsyncIterator[tuple[int,
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 i = waiting.pop(task)
-                piece = task.result()
-                if piece is not None:
-                    yield i, piece
+                found = task.result()
+                if found is not None:
+                    yield i, found
                     waiting[asyncio.ensure_future(_next(iterators[i]))] = i
     finally:
         for task in waiting:
