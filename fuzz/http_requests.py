@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 from collections import Counter
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -193,13 +194,15 @@ def damaged_request(random: Random, sound: dict[str, Any], headers: dict[str, st
         holder, key = random.choice(_places(value))
         action = random.random()
         if action < 0.6:
-            holder[key] = random.choice(ODD)
+            holder[key] = deepcopy(random.choice(ODD))
         elif action < 0.75:
             del holder[key]
         elif isinstance(holder, dict):
-            holder[random.choice(["", "Model", key + "s", "lenience", "x" * 200])] = random.choice(ODD)
+            holder[random.choice(["", "Model", key + "s", "lenience", "x" * 200])] = deepcopy(
+                random.choice(ODD)
+            )
         else:
-            holder += [holder[key]] * random.choice([1, 3, 200])
+            holder += [deepcopy(holder[key])] * random.choice([1, 3, 200])
 
     if random.random() < 0.7:
         for _ in range(random.randint(1, 3)):
