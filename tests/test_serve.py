@@ -87,7 +87,7 @@ def leave(url: str, body: dict[str, Any], after_s: float) -> None:
 
 
 def test_64_clients_at_once_get_their_own_texts(url: str, engine: Engine, pair: Pair) -> None:
-    """While others leave: 64 clients, 96 requests, a third of which nobody waits for."""
+    """While others leave: 64 clients, 72 requests, a third of which nobody waits for."""
 
     def one(number: int) -> tuple[int, str] | None:
         body = request_of(number)
@@ -99,8 +99,8 @@ def test_64_clients_at_once_get_their_own_texts(url: str, engine: Engine, pair: 
         return number, text_of(answer)
 
     with ThreadPoolExecutor(64) as clients:
-        found = dict(pair for pair in clients.map(one, range(96)) if pair is not None)
-    assert len(found) == 64
+        found = dict(pair for pair in clients.map(one, range(72)) if pair is not None)
+    assert len(found) == 48
     for number, text in found.items():
         assert text == alone(pair[0], request_of(number)), number
     until = time.monotonic() + 10
