@@ -109,7 +109,7 @@ def test_the_harness_model_says_the_same(tasks: Path, tmp_path: Path) -> None:
         assert one[0] == pytest.approx(two[0], abs=1e-4) and one[1] == two[1]
     texts = asked("loglikelihood_rolling", (CONTEXT,), (long,), ("",), ("One",))
     rolled = ours.loglikelihood_rolling(texts)
-    assert rolled == pytest.approx(theirs.loglikelihood_rolling(texts), rel=1e-6)
+    assert rolled == pytest.approx(theirs.loglikelihood_rolling(texts), rel=1e-6, abs=2e-5)
     # Stop strings, a prompt that is cut, and several settings beside each other.
     settings = [
         {"until": ["the", "\n\n"], "max_gen_toks": 30},
