@@ -7,6 +7,7 @@ import os
 import pickle
 import shutil
 import struct
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import specdec
 from gguf_models import CASES
 from specdec import _core
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, SpecdecError
+from specdec.models.checkpoints import gguf_file
 from specdec.models.packed_file import PackedFile
 from tiny_models import llama_config, llama_tensors, write_hf, write_llama2c, write_llama2c_tokenizer
 
@@ -86,6 +88,23 @@ def test_what_is_no_file_of_bytes(tmp_path: Path, place: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(CheckpointError, match="pipe"):
         PackedFile(tmp_path / "pipe")
+
+
+def test_a_packed_file_of_a_gguf_file_needs_no_other_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is the file read that it was made of; a change of it is seen."""
+    source = specdec.convert(EMBEDDED, tmp_path / "model.gguf", "Q8_0")
+    path = specdec.convert(source, tmp_path / "model.specdec")
+    expected = specdec.load(path).logits(TEXT)
+    gguf_file._types.cache_clear()
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    assert np.array_equal(specdec.load(path).logits(TEXT), expected)
+    os.utime(source, ns=(1, 1))
+    with pytest.raises(CheckpointError, match=r"model.gguf, whose files have changed since"):
+        specdec.load(path)
+    source.unlink()
+    assert np.array_equal(specdec.load(path).logits(TEXT), expected)
 
 
 def test_chat_templates_and_sampling(tmp_path: Path) -> None:

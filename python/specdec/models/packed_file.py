@@ -84,15 +84,27 @@ def records_of(path: Path) -> Records:
     path : Path
         A folder or a file.
     """
-    found = {file for file in describing_files(path) if file.is_file()}
-    if path.is_dir():
-        folder = path
-        found |= set(path.glob("*.safetensors"))
-    else:
-        folder = path.parent
+    found = _found_beside(path)
+    if not path.is_dir():
         found |= {tensor.file for tensor in read_gguf(path)[1].values()} if is_gguf(path) else {path}
-    status = [(str(file.relative_to(folder)), file.stat()) for file in sorted(found)]
-    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in status]
+    return _stamped(path, found)
+
+
+def _found_beside(path: Path) -> set[Path]:
+    """The files of a model that lie under names of their own: all of a folder's."""
+    found = {file for file in describing_files(path) if file.is_file()}
+    return found | set(path.glob("*.safetensors")) if path.is_dir() else found
+
+
+def _stamped(path: Path, files: set[Path]) -> Records:
+    """Files of the model at a path: names, sizes, times; size -1 of one that is not there."""
+    folder = path if path.is_dir() else path.parent
+    records: Records = []
+    for file in sorted(files):
+        status = file.stat() if file.is_file() else None
+        size, time = (status.st_size, status.st_mtime_ns) if status else (-1, 0)
+        records.append([str(file.relative_to(folder)), size, time])
+    return records
 
 
 def cache_name(path: Path, arguments: Mapping[str, Any]) -> str:
@@ -176,6 +188,13 @@ def _is_part(part: Any, *, named: bool) -> bool:
         return False
     n_pieces = 1 if named else -(-part["bytes"] // _PIECE)
     return len(sums) == n_pieces and (not named or isinstance(part.get("name"), str))
+
+
+def _is_record(record: Any) -> bool:
+    """Whether an entry of a header says of a file below a folder its name, size and time."""
+    if not isinstance(record, list) or [type(item) for item in record] != [str, int, int]:
+        return False
+    return "\0" not in record[0] and not Path(record[0]).is_absolute() and ".." not in Path(record[0]).parts
 
 
 def _pad(file: Any) -> None:
@@ -265,6 +284,10 @@ class PackedFile:
         source = header["source"]
         if not isinstance(source.get("path"), str) or not isinstance(source.get("records"), list):
             raise self.error("header field 'source' is without 'path' and 'records'; expected both")
+        if not all(map(_is_record, source["records"])):
+            raise self.error(
+                "header field 'source' has other records than name, size and time; expected those"
+            )
         if not all(type(token) is int for token in header["decoder_start"]):
             raise self.error(
                 "header field 'decoder_start' has other items than whole numbers; expected those"
@@ -286,9 +309,13 @@ class PackedFile:
             raise self.error(f"has {size} bytes; expected {end} (is the file truncated?)")
 
     def _check_source(self) -> None:
-        source = self.header["source"]
-        place = Path(source["path"])
-        if place.exists() and records_of(place) != source["records"]:
+        """Compare the files, if they are there, by names, sizes and times: none is read."""
+        place, records = Path(self.header["source"]["path"]), self.header["source"]["records"]
+        if not place.exists():
+            return
+        folder = place if place.is_dir() else place.parent
+        named = {folder / record[0] for record in records}
+        if _stamped(place, named | _found_beside(place)) != records:
             raise self.error(
                 f"was made of {place}, whose files have changed since; expected the same: convert it again"
             )
