@@ -129,7 +129,8 @@ typedef __m512i codes4;
 static inline __attribute__((always_inline)) codes4 c4_with(codes4 codes, const uint8_t* p, const int left,
                                                             const int mask) {
     __m512i plane = _mm512_loadu_si512(p);
-    plane = left < 0 ? _mm512_srli_epi16(plane, (unsigned)-left) : _mm512_slli_epi16(plane, (unsigned)left);
+    if (left < 0) plane = _mm512_srli_epi16(plane, (unsigned)-left);
+    if (left > 0) plane = _mm512_slli_epi16(plane, (unsigned)left);
     return _mm512_ternarylogic_epi32(codes, plane, _mm512_set1_epi8((char)mask), 0xf8);
 }
 #if DOT_PRODUCTS
