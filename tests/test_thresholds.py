@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import specdec
+from blocks import random_blocks
 from canonical import VARIANTS, build, random_tensors
 from specdec import _core, reference
 from specdec.errors import InputError
@@ -22,6 +23,15 @@ from specdec.models.number_formats import DTYPES
 
 NEVER = 1 << 20
 NAMES = sorted(_core.own_thresholds())
+FORMATS = _core.panel_formats()
+DIRECT = ("q4_k", "q5_k", "q6_k")
+"""Formats of GGUF files whose codes are unpacked as they are multiplied."""
+
+
+def of_formats(values: list[int], direct: list[int], others: int) -> list[int]:
+    """A threshold of all formats: of those of the package, of Q4_K, Q5_K and Q6_K, of the others."""
+    given = dict(zip((*DTYPES, *DIRECT), (*values, *direct), strict=True))
+    return [given.get(name, others) for name in FORMATS]
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +45,7 @@ def same_after() -> Iterator[None]:
 def forced(value: int, *names: str) -> dict[str, list[int]]:
     """The table's own thresholds, but a value for some of them, or for all."""
     own = _core.own_thresholds()
-    return {**own, **{name: [value] * len(DTYPES) for name in names or own}}
+    return {**own, **{name: [value] * len(FORMATS) for name in names or own}}
 
 
 # ---------------------------------------------------------------------------------------------- bits
@@ -57,6 +67,19 @@ def test_no_threshold_changes_a_bit_of_a_product(dtype, n_rows) -> None:
             _core.set_thresholds(forced(value, name))
             found = _core.product(x, weights, dtype)
             assert np.array_equal(found, expected), f"{name} {value}"
+
+
+@pytest.mark.parametrize("kind", [*DIRECT, "q4_1", "q2_k", "iq4_xs"])
+@pytest.mark.parametrize("n_rows", [1, 7, 10, 19])
+def test_no_threshold_changes_a_bit_of_a_product_with_blocks(kind, n_rows) -> None:
+    rng = np.random.default_rng(n_rows)
+    x = rng.standard_normal((n_rows, 512), np.float32)
+    weights = random_blocks(rng, kind, 40, 512)
+    expected = _core.product(x, weights, kind)
+    for name in NAMES:
+        for value in (1, 5, NEVER):
+            _core.set_thresholds(forced(value, name))
+            assert np.array_equal(_core.product(x, weights, kind), expected), f"{name} {value}"
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int4"])
@@ -137,7 +160,7 @@ def test_no_threshold_changes_a_bit_where_heads_have_an_odd_size(prefill) -> Non
 
 
 def test_thresholds_are_those_that_were_set() -> None:
-    given = {name: [i + 1, i + 2, NEVER, 1] for i, name in enumerate(NAMES)}
+    given = {name: [i + 1, i + 2, NEVER, *range(1, len(FORMATS) - 2)] for i, name in enumerate(NAMES)}
     _core.set_thresholds(given)
     assert _core.thresholds() == given
     assert _core.own_thresholds() != given
@@ -146,9 +169,13 @@ def test_thresholds_are_those_that_were_set() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"block_rows": [0, 1, 1, 1]}, ValueError, "block_rows of f32 is 0, expected 1 to 1048576"),
-        ({"fetch_from": [1, NEVER + 1, 1, 1]}, ValueError, "fetch_from of bf16 is 1048577, expected 1 to"),
-        ({"fetch_from": [1, 1, 1]}, InputError, "fetch_from has 3 numbers, expected 4"),
+        ({"block_rows": [0] * len(FORMATS)}, ValueError, "block_rows of f32 is 0, expected 1 to 1048576"),
+        (
+            {"fetch_from": [1, NEVER + 1, *[1] * 13]},
+            ValueError,
+            "fetch_from of bf16 is 1048577, expected 1 to",
+        ),
+        ({"fetch_from": [1, 1, 1]}, InputError, "fetch_from has 3 numbers, expected 15"),
         ({"fetch_from": 3}, TypeError, "expected a sequence of integers"),
         ({"fetch_form": [1, 1, 1, 1]}, TypeError, "fetch_form"),
     ],
@@ -179,11 +206,11 @@ def test_wrong_panels_are_refused() -> None:
 
 
 OWN = {
-    "fetch_from": [6, 6, 4, 3],
-    "fetch_from_near": [3, 3, 3, 3],
-    "block_rows": [12, 12, 9, 9],
-    "tiles_from": [NEVER, NEVER, 9, NEVER],
-    "floats_from": [NEVER] * 4,
+    "fetch_from": of_formats([6, 6, 4, 3], [3, 3, 3], 3),
+    "fetch_from_near": of_formats([3, 3, 3, 3], [3, 3, 3], 3),
+    "block_rows": of_formats([12, 12, 9, 9], [9, 9, 9], 9),
+    "tiles_from": of_formats([NEVER, NEVER, 9, NEVER], [9, NEVER, NEVER], NEVER),
+    "floats_from": [NEVER] * len(FORMATS),
 }
 
 
@@ -197,7 +224,7 @@ class MadeUpMachine:
         self.rng = np.random.default_rng(0)
 
     def __call__(self, dtype: str, n_rows: int, near: bool) -> float:
-        f = DTYPES.index(dtype)
+        f = FORMATS.index(dtype)
         used = {name: values[f] for name, values in _core.thresholds().items()}
         best = {name: values[f] for name, values in self.best.items()}
         starts = ["floats_from", "tiles_from", "fetch_from_near" if near else "fetch_from"]
@@ -208,11 +235,11 @@ class MadeUpMachine:
 
 def test_the_best_thresholds_are_found() -> None:
     best = {
-        "fetch_from": [4, 6, 1, NEVER],
-        "fetch_from_near": [3, NEVER, 9, 2],
-        "block_rows": [7, 12, 5, 8],
-        "tiles_from": [NEVER, NEVER, NEVER, 5],
-        "floats_from": [NEVER, 3, NEVER, NEVER],
+        "fetch_from": of_formats([4, 6, 1, NEVER], [1, 2, NEVER], 3),
+        "fetch_from_near": of_formats([3, NEVER, 9, 2], [2, 3, 1], 3),
+        "block_rows": of_formats([7, 12, 5, 8], [9, 5, 7], 9),
+        "tiles_from": of_formats([NEVER, NEVER, NEVER, 5], [6, 4, NEVER], NEVER),
+        "floats_from": of_formats([NEVER, 3, NEVER, NEVER], [NEVER] * 3, NEVER),
     }
     assert thresholds._measured(OWN, MadeUpMachine(best, 0.5, 0.02)) == best
 
@@ -221,11 +248,11 @@ def test_the_best_thresholds_are_found() -> None:
 def test_what_makes_no_difference_stays(saved, noise) -> None:
     """Noise decides nothing, nor does a gain that is no more than noise would be."""
     best = {
-        "fetch_from": [1] * 4,
-        "fetch_from_near": [NEVER] * 4,
-        "block_rows": [6] * 4,
-        "tiles_from": [5] * 4,
-        "floats_from": [1] * 4,
+        "fetch_from": [1] * len(FORMATS),
+        "fetch_from_near": [NEVER] * len(FORMATS),
+        "block_rows": [6] * len(FORMATS),
+        "tiles_from": [5] * len(FORMATS),
+        "floats_from": [1] * len(FORMATS),
     }
     assert thresholds._measured(OWN, MadeUpMachine(best, saved, noise)) == OWN
 
@@ -301,9 +328,9 @@ def damages() -> dict[str, bytes]:
         "deep": b"[" * 50000,
         "no object": b"[1, 2]",
         "no thresholds": json.dumps({**sound, "thresholds": 3}).encode(),
-        "one missing": json.dumps({**sound, "thresholds": {"block_rows": [1, 1, 1, 1]}}).encode(),
-        "one wrong": json.dumps({**sound, "thresholds": {**forced(9), "fetch_from": [0, 1, 1, 1]}}).encode(),
-        "no number": json.dumps({**sound, "thresholds": {**forced(9), "fetch_from": ["a"] * 4}}).encode(),
+        "one missing": json.dumps({**sound, "thresholds": {"block_rows": [1] * 15}}).encode(),
+        "one wrong": json.dumps({**sound, "thresholds": {**forced(9), "fetch_from": [0] * 15}}).encode(),
+        "no number": json.dumps({**sound, "thresholds": {**forced(9), "fetch_from": ["a"] * 15}}).encode(),
         "of another processor": json.dumps({**sound, "key": {"processor": "another"}}).encode(),
     }
 

@@ -186,6 +186,7 @@ PyObject* sd_verify_arrays(PyObject* module, PyObject* args, PyObject* kwargs);
 PyObject* sd_used_thresholds(PyObject* module, PyObject* ignored);
 PyObject* sd_own_thresholds(PyObject* module, PyObject* ignored);
 PyObject* sd_set_thresholds(PyObject* module, PyObject* argument);
+PyObject* sd_panel_formats(PyObject* module, PyObject* ignored);
 PyObject* sd_panel_seconds(PyObject* module, PyObject* args, PyObject* kwargs);
 PyObject* sd_processor(PyObject* module, PyObject* ignored);
 

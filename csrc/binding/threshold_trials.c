@@ -11,7 +11,7 @@ static PyObject* dict_of(const sd_thresholds* thresholds) {
     PyObject* dict = PyDict_New();
     for (int i = 0; dict != NULL && i < SD_N_THRESHOLDS; i++) {
         const sd_threshold_field* field = &sd_threshold_fields[i];
-        PyObject* list = sd_list_of_ints(sd_threshold_values(&copy, field), SD_N_OWN_FORMATS);
+        PyObject* list = sd_list_of_ints(sd_threshold_values(&copy, field), SD_N_FORMATS);
         if (list == NULL || PyDict_SetItemString(dict, field->name, list) < 0) Py_CLEAR(dict);
         Py_XDECREF(list);
     }
@@ -28,14 +28,13 @@ PyObject* sd_own_thresholds(PyObject* module, PyObject* ignored) {
     return dict_of(&sd_kernels_get()->thresholds);
 }
 
-/* One field, [SD_N_OWN_FORMATS] integers. Returns 0, or -1 with an exception. */
+/* One field, [SD_N_FORMATS] integers. Returns 0, or -1 with an exception. */
 static int read_values(PyObject* list, const char* name, int* to) {
     int32_t* values = NULL;
     int n, read = sd_ids_from(list, name, &values, &n);
-    if (read == 0 && n != SD_N_OWN_FORMATS)
-        read = sd_refuse("%s has %d numbers, expected %d, one for each number format", name, n,
-                         SD_N_OWN_FORMATS);
-    for (int f = 0; read == 0 && f < SD_N_OWN_FORMATS; f++) to[f] = values[f];
+    if (read == 0 && n != SD_N_FORMATS)
+        read = sd_refuse("%s has %d numbers, expected %d, one for each number format", name, n, SD_N_FORMATS);
+    for (int f = 0; read == 0 && f < SD_N_FORMATS; f++) to[f] = values[f];
     PyMem_Free(values);
     return read;
 }
@@ -94,6 +93,30 @@ static sd_status time_panels(sd_format format, int n_rows, int n_in, const char*
     return status;
 }
 
+PyObject* sd_panel_formats(PyObject* module, PyObject* ignored) {
+    (void)module, (void)ignored;
+    PyObject* names = PyTuple_New(SD_N_FORMATS);
+    for (int f = 0; names != NULL && f < SD_N_FORMATS; f++) {
+        PyObject* name = PyUnicode_FromString(sd_format_names[f]);
+        if (name == NULL)
+            Py_CLEAR(names);
+        else
+            PyTuple_SET_ITEM(names, f, name);
+    }
+    return names;
+}
+
+/* Any format of panels by its name. Returns 0, or -1 with an exception. */
+static int panel_format_from(const char* name, sd_format* format) {
+    for (int f = 0; f < SD_N_FORMATS; f++) {
+        if (strcmp(sd_format_names[f], name) != 0) continue;
+        *format = f;
+        return 0;
+    }
+    PyErr_Format(PyExc_ValueError, "dtype is \"%s\", expected one of specdec._core.panel_formats()", name);
+    return -1;
+}
+
 PyObject* sd_panel_seconds(PyObject* module, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"panels", "dtype", "n_rows", "n_in", "near", NULL};
     (void)module;
@@ -104,7 +127,7 @@ PyObject* sd_panel_seconds(PyObject* module, PyObject* args, PyObject* kwargs) {
     sd_format format;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O$siip", names, &argument, &dtype, &n_rows, &n_in, &near))
         return NULL;
-    if (sd_format_from(dtype, "dtype", &format) < 0) return NULL;
+    if (panel_format_from(dtype, &format) < 0) return NULL;
     if (n_rows < 1 || n_rows > 1 << 12 || n_in < 1 || n_in > 1 << 16)
         return PyErr_Format(PyExc_ValueError, "n_rows is %d and n_in %d, expected 1 to 4096 and 1 to 65536",
                             n_rows, n_in);

@@ -106,9 +106,9 @@ static const block_fn q5_k_blocks[] = {ROWS_UP_TO(MAX_ROWS_DOT, Q5_K_ENTRY)};
 static const block_fn q6_k_blocks[] = {ROWS_UP_TO(MAX_ROWS_DOT, Q6_K_ENTRY)};
 
 /* Parts are whole groups of blocks that share a header. */
-static const block_set q4_k_set = {q4_k_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 1024, SD_FORMAT_INT4};
-static const block_set q5_k_set = {q5_k_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 768, SD_FORMAT_INT4};
-static const block_set q6_k_set = {q6_k_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 512, SD_FORMAT_INT4};
+static const block_set q4_k_set = {q4_k_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 1024, SD_FORMAT_Q4_K};
+static const block_set q5_k_set = {q5_k_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 768, SD_FORMAT_Q5_K};
+static const block_set q6_k_set = {q6_k_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 512, SD_FORMAT_Q6_K};
 
 #define DEFINE_DIRECT_PANEL(name, format)                                                            \
     static void NAME(panel_##name)(int n_rows, const void* x, const void* panel, int n_in, int near, \

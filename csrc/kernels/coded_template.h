@@ -103,7 +103,7 @@ INLINE void multiply_coded(const sd_format format, int n_rows, const void* x, co
     const coded_fn* blocks = coded_blocks_of(format);
     const ptrdiff_t bytes = (ptrdiff_t)sd_panel_bytes(format, SD_PART_BLOCKS * SD_BLOCK);
     const int n_in_blocks = (int)sd_blocks((size_t)n_in);
-    int block_rows = sd_thresholds_used.block_rows[SD_FORMAT_INT4];
+    int block_rows = sd_thresholds_used.block_rows[format];
     if (block_rows > MAX_ROWS_DOT) block_rows = MAX_ROWS_DOT;
     int n_blocks = (n_rows + block_rows - 1) / block_rows;
     coded_args a = {.n_all = n_rows, .part = &part, .ldy = ldy};

@@ -31,7 +31,7 @@ typedef enum sd_format {
     SD_FORMAT_BF16,
     SD_FORMAT_INT8,
     SD_FORMAT_INT4,
-    SD_N_OWN_FORMATS, /* those that a model can be made in from other numbers, and that thresholds are of */
+    SD_N_OWN_FORMATS, /* those that a model can be made in from other numbers */
     SD_FORMAT_Q4_1 = SD_N_OWN_FORMATS,
     SD_FORMAT_Q5_0,
     SD_FORMAT_Q5_1,
@@ -85,11 +85,6 @@ static inline size_t sd_coded_header_bytes(sd_format format) {
     case SD_FORMAT_IQ4_XS: return 2 * SD_PANEL;
     default: return 0;
     }
-}
-
-/* The format whose thresholds are those of a format. */
-static inline sd_format sd_thresholds_of(sd_format format) {
-    return format < SD_N_OWN_FORMATS ? format : SD_FORMAT_INT4;
 }
 
 /* Bytes of a panel with n_in inputs. */

@@ -244,7 +244,7 @@ INLINE void multiply(const sd_format format, const tile_fn* first_block, const t
     const int n_in_blocks = (int)sd_blocks((size_t)n_in), bytes = PACKED_BYTES(format);
     int n_blocks = (n_rows + MAX_ROWS_TILE - 1) / MAX_ROWS_TILE;
     const int* fetch_from = near ? sd_thresholds_used.fetch_from_near : sd_thresholds_used.fetch_from;
-    int fetch = n_rows >= fetch_from[sd_thresholds_of(format)];
+    int fetch = n_rows >= fetch_from[format];
     int n_lines = fetch ? (bytes / 64 + n_blocks - 1) / n_blocks : 0;
     shape_for((n_rows + n_blocks - 1) / n_blocks);
     const int n_together = n_blocks == 1 ? n_in_blocks : PART;
@@ -265,7 +265,7 @@ INLINE void multiply(const sd_format format, const tile_fn* first_block, const t
 #define DEFINE_PANEL(name, format, first_block, other_blocks)                                    \
     static void name(int n_rows, const void* x, const void* panel, int n_in, int near, float* y, \
                      ptrdiff_t ldy) {                                                            \
-        if (n_rows >= sd_thresholds_used.tiles_from[sd_thresholds_of(format)])                   \
+        if (n_rows >= sd_thresholds_used.tiles_from[format])                                     \
             multiply(format, first_block, other_blocks, n_rows, x, panel, n_in, near, y, ldy);   \
         else                                                                                     \
             sdk_table_avx512()->panel[format](n_rows, x, panel, n_in, near, y, ldy);             \
@@ -291,8 +291,9 @@ const sd_kernels* sdk_table_amx(void) {
     memcpy(&table.tiles[SD_N_OWN_FORMATS], sdk_tiles_coded_amx, sizeof sdk_tiles_coded_amx);
     table.add_tiles = sdk_add_tiles_amx;
     table.weigh_tiles = sdk_weigh_pairs_avx512;
-    table.thresholds.tiles_from[SD_FORMAT_INT8] = 10;
-    table.thresholds.tiles_from[SD_FORMAT_INT4] = 10;
+    static const sd_format by_tiles[] = {SD_FORMAT_INT8, SD_FORMAT_INT4, SD_FORMAT_Q4_K, SD_FORMAT_Q5_K};
+    for (size_t i = 0; i < sizeof by_tiles / sizeof *by_tiles; i++)
+        table.thresholds.tiles_from[by_tiles[i]] = 10;
     return &table;
 }
 #else

@@ -434,13 +434,17 @@ static void NAME(to_bf16)(int n, const float* x, uint16_t* y) {
 
 #include "probability_template.h"
 
+#define FETCH_FROM_ENTRY(name, format) 3,
+#define BLOCK_ROWS_ENTRY(name, format) MAX_ROWS_DOT,
+#define NEVER_ENTRY(name, format) SD_NEVER,
 static const sd_kernels NAME(table) = {
     .name = ISA_NAME,
-    .thresholds = {.fetch_from = {6, BF16_PAIRS ? 6 : 3, 4, 3},
-                   .fetch_from_near = {3, 3, 3, 3},
-                   .block_rows = {MAX_ROWS, MAX_ROWS, MAX_ROWS_DOT, MAX_ROWS_DOT},
-                   .tiles_from = {SD_NEVER, SD_NEVER, SD_NEVER, SD_NEVER},
-                   .floats_from = {SD_NEVER, SD_NEVER, SD_NEVER, SD_NEVER}},
+    .thresholds = {.fetch_from = {6, BF16_PAIRS ? 6 : 3, 4, 3, SD_CODED_FORMATS(FETCH_FROM_ENTRY)},
+                   .fetch_from_near = {3, 3, 3, 3, SD_CODED_FORMATS(FETCH_FROM_ENTRY)},
+                   .block_rows = {MAX_ROWS, MAX_ROWS, MAX_ROWS_DOT, MAX_ROWS_DOT,
+                                  SD_CODED_FORMATS(BLOCK_ROWS_ENTRY)},
+                   .tiles_from = {SD_NEVER, SD_NEVER, SD_NEVER, SD_NEVER, SD_CODED_FORMATS(NEVER_ENTRY)},
+                   .floats_from = {SD_NEVER, SD_NEVER, SD_NEVER, SD_NEVER, SD_CODED_FORMATS(NEVER_ENTRY)}},
     .prepare = {NAME(prepare_f32), NAME(prepare_bf16), NAME(prepare_codes), NAME(prepare_halves)},
     .panel = {NAME(panel_f32), NAME(panel_bf16), NAME(panel_int8), NAME(panel_int4),
               SD_CODED_FORMATS(PANEL_ENTRY)},

@@ -18,7 +18,7 @@ sd_status sd_thresholds_set(const sd_thresholds* thresholds) {
     sd_thresholds copy = *thresholds;
     for (int i = 0; i < SD_N_THRESHOLDS; i++) {
         const int* values = sd_threshold_values(&copy, &sd_threshold_fields[i]);
-        for (int f = 0; f < SD_N_OWN_FORMATS; f++)
+        for (int f = 0; f < SD_N_FORMATS; f++)
             if (values[f] < 1 || values[f] > SD_NEVER)
                 return sd_fail(SD_ERR_VALUE, "%s of %s is %d, expected 1 to %d", sd_threshold_fields[i].name,
                                sd_format_names[f], values[f], SD_NEVER);

@@ -12,25 +12,26 @@
 /* A threshold that no number of rows reaches; the largest one allowed. */
 #define SD_NEVER (1 << 20)
 
+/* In formats whose panels are unpacked part by part (coded_template.h) block_rows alone has a meaning. */
 typedef struct sd_thresholds {
-    int fetch_from[SD_N_OWN_FORMATS];      /* from as many rows on panels in memory are prefetched */
-    int fetch_from_near[SD_N_OWN_FORMATS]; /* the same of panels that are likely in a cache */
-    int block_rows[SD_N_OWN_FORMATS]; /* rows that are multiplied at once; as many as a table has at most */
-    int tiles_from[SD_N_OWN_FORMATS]; /* from as many rows on a table with tiles takes them */
+    int fetch_from[SD_N_FORMATS];      /* from as many rows on panels in memory are prefetched */
+    int fetch_from_near[SD_N_FORMATS]; /* the same of panels that are likely in a cache */
+    int block_rows[SD_N_FORMATS];      /* rows that are multiplied at once; as many as a table has at most */
+    int tiles_from[SD_N_FORMATS];      /* from as many rows on a table with tiles takes them */
     /* bf16: from as many rows on a table with an instruction for pairs multiplies floats instead, which some
      * processors do at twice the rate; in other formats of no meaning */
-    int floats_from[SD_N_OWN_FORMATS];
+    int floats_from[SD_N_FORMATS];
 } sd_thresholds;
 
 /* The thresholds by name. */
 typedef struct sd_threshold_field {
     const char* name;
-    size_t offset; /* of its int [SD_N_OWN_FORMATS] in sd_thresholds */
+    size_t offset; /* of its int [SD_N_FORMATS] in sd_thresholds */
 } sd_threshold_field;
 #define SD_N_THRESHOLDS 5
 extern const sd_threshold_field sd_threshold_fields[SD_N_THRESHOLDS];
 
-/* The values [SD_N_OWN_FORMATS] of a field, borrowed from the thresholds. */
+/* The values [SD_N_FORMATS] of a field, borrowed from the thresholds. */
 int* sd_threshold_values(sd_thresholds* thresholds, const sd_threshold_field* field);
 
 /* The thresholds in use: those of the chosen table (kernels.h) until others are set. Static. */

@@ -9,7 +9,7 @@ static int forced;
 int sd_row_slice(sd_format weights, sd_engine engine) {
     if (forced > 0) return forced;
     if (engine == SD_ENGINE_TILES) return SD_MOST_SLICE;
-    int by_tiles = sd_kernels_get()->thresholds.tiles_from[sd_thresholds_of(weights)] < SD_NEVER;
+    int by_tiles = sd_kernels_get()->thresholds.tiles_from[weights] < SD_NEVER;
     return weights == SD_FORMAT_F32 || by_tiles ? 128 : 64;
 }
 

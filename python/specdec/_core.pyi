@@ -754,7 +754,11 @@ def kernels_digest() -> str:
     """Which sources and compiler made the kernels: 16 hexadecimal digits."""
 
 def thresholds() -> dict[str, list[int]]:
-    """The thresholds in use by name (kernels/thresholds.h): numbers of rows, one for each number format."""
+    """The thresholds in use by name (kernels/thresholds.h): numbers of rows, one for each of
+    `panel_formats`."""
+
+def panel_formats() -> tuple[str, ...]:
+    """Names of all number formats of packed weights, in the order of thresholds."""
 
 def own_thresholds() -> dict[str, list[int]]:
     """Those that the instruction set in use has where none were measured."""
@@ -762,10 +766,10 @@ def own_thresholds() -> dict[str, list[int]]:
 def set_thresholds(thresholds: Mapping[str, Sequence[int]], /) -> None:
     """Use others from now on: all of them, each 1 to 2**20. No thread may compute meanwhile."""
 
-def panel_seconds(panels: NDArray[np.float32], *, dtype: Dtype, n_rows: int, n_in: int, near: bool) -> float:
+def panel_seconds(panels: NDArray[np.float32], *, dtype: str, n_rows: int, n_in: int, near: bool) -> float:
     """Seconds in which one thread multiplies equal rows with as many packed panels as `panels` holds.
 
-    near : they are likely in a cache.
+    dtype : one of `panel_formats`; near : they are likely in a cache.
     """
 
 def product(

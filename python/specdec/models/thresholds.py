@@ -17,12 +17,17 @@ from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.atomic_file import replacing
-from specdec.models.number_formats import DTYPES, Dtype
+from specdec.models.number_formats import DTYPES
 
-__all__ = ["Thresholds", "best_start", "best_value", "measured", "settle"]
+__all__ = ["FORMATS", "Thresholds", "best_start", "best_value", "measured", "settle"]
 
 Thresholds: TypeAlias = dict[str, list[int]]
-"""By name, numbers of rows for each number format, in the order of `DTYPES` (csrc/kernels/thresholds.h)."""
+"""By name, numbers of rows for each number format, in the order of `FORMATS` (csrc/kernels/thresholds.h)."""
+
+FORMATS: Final = _core.panel_formats()
+"""All number formats of packed weights."""
+_MEASURED: Final = (*DTYPES, "q4_k", "q5_k", "q6_k")
+"""Those that ask for memory ahead by thresholds; others keep those of the table."""
 
 _VARIABLE = "SPECDEC_THRESHOLDS"
 _OFF = "off"
@@ -45,7 +50,7 @@ _GAIN = 0.05
 
 _MAX_FILE = 1 << 16
 
-Sample: TypeAlias = Callable[[Dtype, int, bool], float]
+Sample: TypeAlias = Callable[[str, int, bool], float]
 """Seconds of a product with some panels: of a number format, of so many rows, with panels that are near."""
 
 
@@ -167,7 +172,7 @@ class _Start:
     """The trial of a threshold that says from how many rows on something is done."""
 
     name: str
-    dtypes: tuple[Dtype, ...]
+    dtypes: tuple[str, ...]
     near: bool
     """Are the panels near?"""
     gain: float
@@ -181,10 +186,10 @@ _STARTS: Final = (
     _Start("floats_from", ("bf16",), near=True, gain=_GAIN),
     # Prefetching from memory loses a tenth of the time or saves a third of it: that differs from second to
     # second.
-    _Start("fetch_from", DTYPES, near=False, gain=_GAIN),
-    _Start("fetch_from_near", DTYPES, near=True, gain=_GAIN),
+    _Start("fetch_from", _MEASURED, near=False, gain=_GAIN),
+    _Start("fetch_from_near", _MEASURED, near=True, gain=_GAIN),
     # Fewer inputs, or panels from memory, gain less than those of the trial.
-    _Start("tiles_from", ("int8", "int4"), near=True, gain=0.1, rows=(*range(1, 13), 24)),
+    _Start("tiles_from", ("int8", "int4", "q4_k", "q5_k"), near=True, gain=0.1, rows=(*range(1, 13), 24)),
 )
 
 
@@ -192,11 +197,12 @@ def _measured(own: Thresholds, sample: Sample) -> Thresholds:
     best = {name: list(values) for name, values in own.items()}
     for start in _STARTS:
         for dtype in start.dtypes:
-            f = DTYPES.index(dtype)
+            f = FORMATS.index(dtype)
             rows = start.rows or range(1, own["block_rows"][f] + 1)
             seconds = _seconds(_changed(best, start.name, f, (_NEVER, 1)), rows, dtype, start.near, sample)
             best[start.name][f] = best_start(rows, seconds, own[start.name][f], start.gain)
-    for f, dtype in enumerate(DTYPES):
+    for dtype in _MEASURED:
+        f = FORMATS.index(dtype)
         most = own["block_rows"][f]
         values = range((most + 1) // 2, most + 1)
         seconds = _seconds(_changed(best, "block_rows", f, values), (most, *_MANY_ROWS), dtype, True, sample)
@@ -211,7 +217,7 @@ def _changed(thresholds: Thresholds, name: str, f: int, values: Iterable[int]) -
 
 
 def _seconds(
-    variants: Sequence[Thresholds], rows: Sequence[int], dtype: Dtype, near: bool, sample: Sample
+    variants: Sequence[Thresholds], rows: Sequence[int], dtype: str, near: bool, sample: Sample
 ) -> NDArray[np.float64]:
     """What products take, [repeats, rows, variants]; the variants take turns."""
     seconds = np.empty((_REPEATS, len(rows), len(variants)))
@@ -265,12 +271,14 @@ class _PanelTimer:
     """Times products with panels; those that are far have not been read for as long as the others take."""
 
     def __init__(self) -> None:
-        # a byte that makes no number of any format subnormal
-        self._panels = np.full(_FAR_BYTES, 0x3C, np.uint8).view(np.float32)
+        # a byte that makes no number of any format subnormal; lines of a panel are lines of a cache
+        room = np.full(_FAR_BYTES + 64, 0x3C, np.uint8)
+        begin = -room.ctypes.data % 64
+        self._panels = room[begin : begin + _FAR_BYTES].view(np.float32)
         self._near = self._far = 0  # samples so far
         self._was_near = False
 
-    def __call__(self, dtype: Dtype, n_rows: int, near: bool) -> float:
+    def __call__(self, dtype: str, n_rows: int, near: bool) -> float:
         if near and not self._was_near:
             self._seconds(0, _NEAR_BYTES, dtype, 1, near)  # which brings them into the cache
         self._was_near = near
@@ -282,6 +290,6 @@ class _PanelTimer:
             self._far += 1
         return self._seconds(begin, _SAMPLE_BYTES, dtype, n_rows, near)
 
-    def _seconds(self, begin: int, n_bytes: int, dtype: Dtype, n_rows: int, near: bool) -> float:
+    def _seconds(self, begin: int, n_bytes: int, dtype: str, n_rows: int, near: bool) -> float:
         panels = self._panels[begin // 4 : (begin + n_bytes) // 4]
         return _core.panel_seconds(panels, dtype=dtype, n_rows=n_rows, n_in=_N_IN, near=near)
