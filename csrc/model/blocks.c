@@ -29,117 +29,179 @@ int sd_number_block(sd_number number) { return blocks[number].n; }
 size_t sd_number_bytes(sd_number number) { return blocks[number].bytes; }
 sd_format sd_block_format(sd_number number) { return blocks[number].format; }
 
-/* 32 numbers: their codes as a panel holds them, and what makes numbers of them, in f16 or in bytes. */
-typedef struct block {
-    uint8_t codes[SD_BLOCK];
-    uint16_t d, dmin;             /* f16; of formats without a header scale and minimum themselves */
-    uint8_t scales[2], minima[2]; /* of the sub-blocks, as coded.h has them */
-} block;
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 8")
 
-static uint16_t f16_at(const uint8_t* p) { return (uint16_t)(p[0] | p[1] << 8); }
+/* Blocks of n rows that lie in the same place, turned: word w of 4 bytes of row j is words[n · w + j]. So
+ * rows lie side by side as they do in a panel, and are computed several at once. n is SD_PANEL, or 1: then
+ * words are the bytes as they are. */
+#define MOST_WORDS 53
 
-/* Two codes from each of 16 bytes, the low halves first. */
-static void halves_of(const uint8_t* q, uint8_t* codes) {
-    for (int i = 0; i < 16; i++) {
-        codes[i] = q[i] & 15;
-        codes[16 + i] = q[i] >> 4;
+/* 32 numbers of each row: their codes as a panel holds them, a byte each, codes 4l … 4l + 3 of row j in
+ * codes[n · l + j], and what makes numbers of them, in f16 or in bytes. */
+typedef struct lanes {
+    uint32_t codes[SD_BLOCK / 4 * SD_PANEL];
+    uint16_t d[SD_PANEL], dmin[SD_PANEL]; /* f16; of formats without a header scale and minimum themselves */
+    uint8_t scales[2][SD_PANEL], minima[SD_PANEL]; /* of the sub-blocks, as coded.h has them */
+} lanes;
+
+/* In each byte of a word. */
+#define BYTES(x) (0x01010101u * (x))
+
+INLINE uint32_t byte_at(const uint32_t* words, const int n, const int at, const int j) {
+    return words[n * (at / 4) + j] >> at % 4 * 8 & 255;
+}
+INLINE void halves_at(const uint32_t* words, const int n, const int at, uint16_t* to) {
+    for (int j = 0; j < n; j++) to[j] = (uint16_t)(words[n * (at / 4) + j] >> at % 4 * 8);
+}
+
+/* So many words from byte `at` on: where they lie, or put together in `room`. */
+INLINE const uint32_t* words_at(const uint32_t* words, const int n, const int at, const int count,
+                                uint32_t* room) {
+    const int right = at % 4 * 8;
+    words += n * (at / 4);
+    if (right == 0) return words;
+    for (int k = 0; k < n * count; k++) room[k] = words[k] >> right | words[n + k] << (32 - right);
+    return room;
+}
+
+/* Two codes from each of 16 bytes from `at` on, the low halves first. */
+INLINE void halves_of(const uint32_t* words, const int n, const int at, lanes* to) {
+    uint32_t room[4 * SD_PANEL];
+    const uint32_t* q = words_at(words, n, at, 4, room);
+    for (int k = 0; k < 4 * n; k++) {
+        to->codes[k] = q[k] & BYTES(15);
+        to->codes[4 * n + k] = q[k] >> 4 & BYTES(15);
     }
 }
 
-/* Codes of one half of 32 bytes. */
-static void half_of(const uint8_t* q, int high, uint8_t* codes) {
-    for (int i = 0; i < SD_BLOCK; i++) codes[i] = high ? q[i] >> 4 : q[i] & 15;
-}
-
-/* One or two bits of each of n bytes are added to codes, at bit `up`. */
-static void add_bits(const uint8_t* from, int n, int shift, int mask, int up, uint8_t* codes) {
-    for (int i = 0; i < n; i++) codes[i] |= (uint8_t)((from[i] >> shift & mask) << up);
-}
-
-/* Bit i of 4 bytes is added to code i, at bit 4. */
-static void add_fifth_bits(const uint8_t* bits, uint8_t* codes) {
-    for (int i = 0; i < SD_BLOCK; i++) codes[i] |= (uint8_t)((bits[i / 8] >> i % 8 & 1) << 4);
-}
-
-/* Scale and minimum of sub-block b of 8, of 6 bits each in 12 bytes. */
-static void read_k4_scales(const uint8_t* s, int b, block* to) {
-    if (b < 4) {
-        to->scales[0] = s[b] & 63;
-        to->minima[0] = s[b + 4] & 63;
-    } else {
-        to->scales[0] = (uint8_t)((s[b + 4] & 15) | s[b - 4] >> 6 << 4);
-        to->minima[0] = (uint8_t)(s[b + 4] >> 4 | s[b] >> 6 << 4);
+/* Codes from bits of 32 bytes from `at` on: those of `mask`, `right` bits up, come to bit `up` of the codes;
+ * beside what is there, unless they are the first. */
+INLINE void bits_of(const uint32_t* words, const int n, const int at, const int right, const uint32_t mask,
+                    const int up, const int first, lanes* to) {
+    const uint32_t* q = words + n * (at / 4);
+    for (int k = 0; k < 8 * n; k++) {
+        uint32_t bits = (q[k] >> right & BYTES(mask)) << up;
+        to->codes[k] = first ? bits : to->codes[k] | bits;
     }
 }
 
-/* Scale of sub-block i of 16, of 6 bits in 12 bytes. */
-static uint8_t k3_scale(const uint8_t* s, int i) {
-    int low = i < 8 ? s[i] & 15 : s[i - 8] >> 4, high = s[8 + i % 4] >> (2 * (i / 4)) & 3;
-    return (uint8_t)((low | high << 4) - 32);
+/* Bit i of the 4 bytes from `at` on is added to code i, at bit 4. */
+INLINE void add_fifth_bits(const uint32_t* words, const int n, const int at, lanes* to) {
+    uint32_t room[SD_PANEL];
+    const uint32_t* bits = words_at(words, n, at, 1, room);
+    UNROLL for (int l = 0; l < 8; l++) for (int j = 0; j < n; j++) {
+        uint32_t four = bits[j] >> 4 * l & 15;
+        to->codes[n * l + j] |= ((four | four << 7 | four << 14 | four << 21) & BYTES(1)) << 4;
+    }
 }
 
-/* Block of 32 numbers `i` of the 8, or of the only one, of a block of the file. */
-static block read_block(sd_number number, const uint8_t* p, int i) {
-    block b = {0};
+/* Scale and minimum of sub-block b of 8, of 6 bits each in the 12 bytes behind d and its like. */
+INLINE void read_k4_scales(const uint32_t* words, const int n, const int b, lanes* to) {
+    const int s = 4;
+    for (int j = 0; j < n; j++) {
+        if (b < 4) {
+            to->scales[0][j] = byte_at(words, n, s + b, j) & 63;
+            to->minima[j] = byte_at(words, n, s + b + 4, j) & 63;
+        } else {
+            uint32_t low = byte_at(words, n, s + b + 4, j);
+            to->scales[0][j] = (uint8_t)((low & 15) | byte_at(words, n, s + b - 4, j) >> 6 << 4);
+            to->minima[j] = (uint8_t)(low >> 4 | byte_at(words, n, s + b, j) >> 6 << 4);
+        }
+    }
+}
+
+/* Scales of sub-blocks 2b and 2b + 1 of 16, of 6 bits in the 12 bytes from 96 on. */
+INLINE void read_k3_scales(const uint32_t* words, const int n, const int b, lanes* to) {
+    const int s = 96;
+    for (int h = 0, i = 2 * b; h < 2; h++, i++) {
+        for (int j = 0; j < n; j++) {
+            uint32_t low = i < 8 ? byte_at(words, n, s + i, j) & 15 : byte_at(words, n, s + i - 8, j) >> 4;
+            uint32_t high = byte_at(words, n, s + 8 + i % 4, j) >> (2 * (i / 4)) & 3;
+            to->scales[h][j] = (uint8_t)((low | high << 4) - 32);
+        }
+    }
+}
+
+INLINE void read_scale_bytes(const uint32_t* words, const int n, const int at, lanes* to) {
+    for (int h = 0; h < 2; h++)
+        for (int j = 0; j < n; j++) to->scales[h][j] = (uint8_t)byte_at(words, n, at + h, j);
+}
+
+/* 32 numbers `i` of the 8, or the only ones, of blocks of the file; number, n and i are constant where this
+ * is inlined. */
+INLINE void read_lanes(const sd_number number, const int n, const uint32_t* words, const int i, lanes* to) {
+    for (int j = 0; j < n; j++) to->d[j] = to->dmin[j] = 0;
     switch (number) {
-    case SD_Q8_0:
-        b.d = f16_at(p);
-        for (int k = 0; k < SD_BLOCK; k++) b.codes[k] = (uint8_t)(p[2 + k] ^ 0x80);
+    case SD_Q8_0: {
+        uint32_t room[8 * SD_PANEL];
+        const uint32_t* q = words_at(words, n, 2, 8, room);
+        halves_at(words, n, 0, to->d);
+        for (int k = 0; k < 8 * n; k++) to->codes[k] = q[k] ^ BYTES(0x80);
         break;
+    }
     case SD_Q4_0:
-    case SD_IQ4_NL: b.d = f16_at(p), halves_of(p + 2, b.codes); break;
-    case SD_Q4_1: b.d = f16_at(p), b.dmin = f16_at(p + 2), halves_of(p + 4, b.codes); break;
-    case SD_Q5_0: b.d = f16_at(p), halves_of(p + 6, b.codes), add_fifth_bits(p + 2, b.codes); break;
+    case SD_IQ4_NL:
+        halves_at(words, n, 0, to->d);
+        halves_of(words, n, 2, to);
+        break;
+    case SD_Q4_1:
+        halves_at(words, n, 0, to->d), halves_at(words, n, 2, to->dmin);
+        halves_of(words, n, 4, to);
+        break;
+    case SD_Q5_0:
+        halves_at(words, n, 0, to->d);
+        halves_of(words, n, 6, to), add_fifth_bits(words, n, 2, to);
+        break;
     case SD_Q5_1:
-        b.d = f16_at(p), b.dmin = f16_at(p + 2);
-        halves_of(p + 8, b.codes), add_fifth_bits(p + 4, b.codes);
+        halves_at(words, n, 0, to->d), halves_at(words, n, 2, to->dmin);
+        halves_of(words, n, 8, to), add_fifth_bits(words, n, 4, to);
         break;
     case SD_Q2_K:
-        memcpy(b.scales, p + 2 * i, 2);
-        add_bits(p + 16 + i / 4 * 32, SD_BLOCK, i % 4 * 2, 3, 0, b.codes);
-        b.d = f16_at(p + 80), b.dmin = f16_at(p + 82);
+        halves_at(words, n, 80, to->d), halves_at(words, n, 82, to->dmin);
+        read_scale_bytes(words, n, 2 * i, to);
+        bits_of(words, n, 16 + i / 4 * 32, i % 4 * 2, 3, 0, 1, to);
         break;
     case SD_Q3_K:
-        add_bits(p + 32 + i / 4 * 32, SD_BLOCK, i % 4 * 2, 3, 0, b.codes);
-        add_bits(p, SD_BLOCK, i, 1, 2, b.codes);
-        for (int h = 0; h < 2; h++) b.scales[h] = k3_scale(p + 96, 2 * i + h);
-        b.d = f16_at(p + 108);
+        halves_at(words, n, 108, to->d);
+        read_k3_scales(words, n, i, to);
+        bits_of(words, n, 32 + i / 4 * 32, i % 4 * 2, 3, 0, 1, to);
+        bits_of(words, n, 0, i, 1, 2, 0, to);
         break;
     case SD_Q4_K:
-        b.d = f16_at(p), b.dmin = f16_at(p + 2);
-        read_k4_scales(p + 4, i, &b), half_of(p + 16 + i / 2 * 32, i % 2, b.codes);
-        break;
     case SD_Q5_K:
-        b.d = f16_at(p), b.dmin = f16_at(p + 2);
-        read_k4_scales(p + 4, i, &b), half_of(p + 48 + i / 2 * 32, i % 2, b.codes);
-        add_bits(p + 16, SD_BLOCK, i, 1, 4, b.codes);
+        halves_at(words, n, 0, to->d), halves_at(words, n, 2, to->dmin);
+        read_k4_scales(words, n, i, to);
+        bits_of(words, n, (number == SD_Q4_K ? 16 : 48) + i / 2 * 32, i % 2 * 4, 15, 0, 1, to);
+        if (number == SD_Q5_K) bits_of(words, n, 16, i, 1, 4, 0, to);
         break;
     case SD_Q6_K:
-        half_of(p + i / 4 * 64 + i % 2 * 32, i % 4 / 2, b.codes);
-        add_bits(p + 128 + i / 4 * 32, SD_BLOCK, i % 4 * 2, 3, 4, b.codes);
-        memcpy(b.scales, p + 192 + 2 * i, 2);
-        b.d = f16_at(p + 208);
+        halves_at(words, n, 208, to->d);
+        read_scale_bytes(words, n, 192 + 2 * i, to);
+        bits_of(words, n, i / 4 * 64 + i % 2 * 32, i % 4 / 2 * 4, 15, 0, 1, to);
+        bits_of(words, n, 128 + i / 4 * 32, i % 4 * 2, 3, 4, 0, to);
         break;
-    case SD_IQ4_XS: {
-        int low = p[4 + i / 2] >> (i % 2 * 4) & 15, high = f16_at(p + 2) >> (2 * i) & 3;
-        b.d = f16_at(p), b.scales[0] = (uint8_t)((low | high << 4) - 32);
-        halves_of(p + 8 + 16 * i, b.codes);
+    case SD_IQ4_XS:
+        halves_at(words, n, 0, to->d);
+        for (int j = 0; j < n; j++) {
+            uint32_t low = byte_at(words, n, 4 + i / 2, j) >> (i % 2 * 4) & 15;
+            uint32_t high = words[j] >> 16 >> (2 * i) & 3;
+            to->scales[0][j] = (uint8_t)((low | high << 4) - 32);
+        }
+        halves_of(words, n, 8 + 16 * i, to);
         break;
-    }
-    case SD_MXFP4: b.scales[0] = p[0], halves_of(p + 1, b.codes); break;
+    case SD_MXFP4:
+        for (int j = 0; j < n; j++) to->scales[0][j] = (uint8_t)byte_at(words, n, 0, j);
+        halves_of(words, n, 1, to);
+        break;
     default: break;
     }
-    return b;
 }
 
-static const uint8_t* block_of(sd_number number, const uint8_t* row, int b, int* i) {
-    int per_block = blocks[number].n / SD_BLOCK;
-    *i = b % per_block;
-    return row + (size_t)(b / per_block) * blocks[number].bytes;
-}
+/* ------------------------------------------------------------------------------------- values of one row */
 
 /* The value of a code, as a panel holds it, less the offset. */
-static int value_of(sd_number number, uint8_t code) {
+INLINE int value_of(const sd_number number, uint8_t code) {
     switch (number) {
     case SD_Q8_0: return code - 128;
     case SD_Q4_0: return code - 8;
@@ -153,37 +215,151 @@ static int value_of(sd_number number, uint8_t code) {
     }
 }
 
-static void values_of(sd_number number, const block* b, float* out) {
-    float d = sd_float_from_f16(b->d), dmin = sd_float_from_f16(b->dmin);
-    for (int k = 0; k < SD_BLOCK; k++) {
-        int h = k / 16;
-        float scale = d, minimum = 0.0f;
-        switch (number) {
-        case SD_Q4_1:
-        case SD_Q5_1: minimum = dmin; break;
-        case SD_Q2_K:
-            scale = d * (float)(b->scales[h] & 15), minimum = -(dmin * (float)(b->scales[h] >> 4));
-            break;
-        case SD_Q4_K:
-        case SD_Q5_K: scale = d * (float)b->scales[0], minimum = -(dmin * (float)b->minima[0]); break;
-        case SD_Q3_K:
-        case SD_Q6_K: scale = d * (float)(int8_t)b->scales[h]; break;
-        case SD_IQ4_XS: scale = d * (float)(int8_t)b->scales[0]; break;
-        case SD_MXFP4: scale = sd_scale_of_mxfp4(b->scales[0]); break;
-        default: break;
-        }
-        out[k] = (float)value_of(number, b->codes[k]) * scale + minimum; /* the product is exact */
+/* Scale and minimum of half h. */
+INLINE void law_of(const sd_number number, const lanes* b, const int h, float* scale, float* minimum) {
+    float d = sd_float_from_f16(b->d[0]), dmin = sd_float_from_f16(b->dmin[0]);
+    *scale = d, *minimum = 0.0f;
+    switch (number) {
+    case SD_Q4_1:
+    case SD_Q5_1: *minimum = dmin; break;
+    case SD_Q2_K:
+        *scale = d * (float)(b->scales[h][0] & 15), *minimum = -(dmin * (float)(b->scales[h][0] >> 4));
+        break;
+    case SD_Q4_K:
+    case SD_Q5_K: *scale = d * (float)b->scales[0][0], *minimum = -(dmin * (float)b->minima[0]); break;
+    case SD_Q3_K:
+    case SD_Q6_K: *scale = d * (float)(int8_t)b->scales[h][0]; break;
+    case SD_IQ4_XS: *scale = d * (float)(int8_t)b->scales[0][0]; break;
+    case SD_MXFP4: *scale = sd_scale_of_mxfp4(b->scales[0][0]); break;
+    default: break;
     }
 }
 
+INLINE void values_of(const sd_number number, const uint32_t* words, const int i, float* out) {
+    lanes b;
+    uint8_t codes[SD_BLOCK];
+    read_lanes(number, 1, words, i, &b);
+    memcpy(codes, b.codes, sizeof codes);
+    for (int h = 0; h < 2; h++) {
+        float scale, minimum;
+        law_of(number, &b, h, &scale, &minimum);
+        for (int k = 16 * h; k < 16 * h + 16; k++)
+            out[k] = (float)value_of(number, codes[k]) * scale + minimum; /* the product is exact */
+    }
+}
+
+/* ------------------------------------------------------------------------------------------- to panels */
+
+/* Bits of the codes to a plane, where code k is in line k / 4: `width` bits from bit `shift` on, 8 / width
+ * lines to a byte. Returns what is behind the plane. */
+INLINE uint8_t* put_plane(const lanes* from, const int shift, const int width, uint8_t* plane) {
+    const int lines = 8 / width;
+    for (int t = 0; t < width; t++) {
+        uint32_t line[SD_PANEL] = {0};
+        UNROLL for (int u = 0; u < lines; u++) for (int j = 0; j < SD_PANEL; j++) line[j] |=
+            (from->codes[SD_PANEL * (lines * t + u) + j] >> shift & BYTES((1u << width) - 1)) << u * width;
+        memcpy(plane, line, sizeof line);
+        plane += sizeof line;
+    }
+    return plane;
+}
+
+/* Blocks of int8, int4, and of the formats of coded.h behind the header. */
+INLINE void put_block(const sd_format format, const lanes* from, uint8_t* to) {
+    const sd_coded coded = sd_coded_of(format);
+    if (format == SD_FORMAT_INT8) {
+        memcpy(to, from->codes, SD_BLOCK * SD_PANEL);
+        memcpy(to + SD_BLOCK * SD_PANEL, from->d, sizeof from->d);
+        return;
+    }
+    const int is_int4 = format == SD_FORMAT_INT4;
+    const int width = format == SD_FORMAT_Q2_K || format == SD_FORMAT_Q3_K ? 2 : 4;
+    const size_t bytes = is_int4 ? SD_NIBBLES : sd_coded_code_bytes(format),
+                 first = width == 2 ? SD_PAIRS : SD_NIBBLES;
+    to = put_plane(from, 0, width, to);
+    if (bytes - first == SD_PAIRS) to = put_plane(from, width, 2, to);
+    if (bytes - first == SD_BITS) to = put_plane(from, width, 1, to);
+    if (is_int4 || sd_coded_scale_width(format) == 2) {
+        memcpy(to, from->d, sizeof from->d);
+        if (!is_int4 && coded.has_minimum) memcpy(to + sizeof from->d, from->dmin, sizeof from->dmin);
+        return;
+    }
+    memcpy(to, from->scales[0], SD_PANEL);
+    if (coded.n_halves == 2) memcpy(to + SD_PANEL, from->scales[1], SD_PANEL);
+    if (coded.n_halves == 1 && coded.has_minimum) memcpy(to + SD_PANEL, from->minima, SD_PANEL);
+}
+
+/* Might a number of some row not be finite? */
+INLINE int may_be_wild(const sd_number number, const lanes* from) {
+    uint32_t wild = 0;
+    for (int j = 0; j < SD_PANEL; j++) {
+        wild |= (from->d[j] & 0x7c00) == 0x7c00;
+        wild |= (from->dmin[j] & 0x7c00) == 0x7c00;
+        if (number == SD_MXFP4) wild |= from->scales[0][j] > 240;
+    }
+    return wild != 0;
+}
+
+/* All numbers of blocks of 32 rows, turned, to the part of a panel that begins with them. */
+INLINE int put_lanes(const sd_number number, const sd_format format, const int n_blocks,
+                     const uint32_t* words, uint8_t* part) {
+    const size_t header = sd_coded_header_bytes(format);
+    const size_t bytes = format == SD_FORMAT_INT8   ? SD_INT8_BLOCK_BYTES
+                         : format == SD_FORMAT_INT4 ? SD_INT4_BLOCK_BYTES
+                                                    : sd_coded_block_bytes(format);
+    lanes from;
+    int wild = 0;
+    UNROLL for (int i = 0; i < n_blocks; i++) {
+        read_lanes(number, SD_PANEL, words, i, &from);
+        wild |= may_be_wild(number, &from);
+        if (i == 0 && header > 0) {
+            memcpy(part, from.d, sizeof from.d);
+            if (header > sizeof from.d) memcpy(part + sizeof from.d, from.dmin, sizeof from.dmin);
+        }
+        put_block(format, &from, part + header + (size_t)i * bytes);
+    }
+    return wild;
+}
+
+/* ------------------------------------------------------------------------------- a function for each type
+ * */
+
+#define BLOCK_NUMBERS(f)                                                                              \
+    f(SD_Q8_0, SD_FORMAT_INT8, 1) f(SD_Q4_0, SD_FORMAT_INT4, 1) f(SD_Q4_1, SD_FORMAT_Q4_1, 1)         \
+        f(SD_Q5_0, SD_FORMAT_Q5_0, 1) f(SD_Q5_1, SD_FORMAT_Q5_1, 1) f(SD_Q2_K, SD_FORMAT_Q2_K, 8)     \
+            f(SD_Q3_K, SD_FORMAT_Q3_K, 8) f(SD_Q4_K, SD_FORMAT_Q4_K, 8) f(SD_Q5_K, SD_FORMAT_Q5_K, 8) \
+                f(SD_Q6_K, SD_FORMAT_Q6_K, 8) f(SD_IQ4_NL, SD_FORMAT_IQ4_NL, 1)                       \
+                    f(SD_IQ4_XS, SD_FORMAT_IQ4_XS, 8) f(SD_MXFP4, SD_FORMAT_MXFP4, 1)
+
+#define DEFINE_BLOCK(number, format, n_blocks)                                                  \
+    static void read_##number(const uint32_t* words, int i, float* out) {                       \
+        UNROLL for (int b = 0; b < n_blocks; b++) if (b == i) values_of(number, words, b, out); \
+    }                                                                                           \
+    static int put_##number(const uint32_t* words, uint8_t* part) {                             \
+        return put_lanes(number, format, n_blocks, words, part);                                \
+    }
+BLOCK_NUMBERS(DEFINE_BLOCK)
+#define READ_ENTRY(number, format, n_blocks) [number] = read_##number,
+#define PUT_ENTRY(number, format, n_blocks) [number] = put_##number,
+static void (*const read_values[SD_N_NUMBERS])(const uint32_t* words, int i,
+                                               float* out) = {BLOCK_NUMBERS(READ_ENTRY)};
+static int (*const put_panel[SD_N_NUMBERS])(const uint32_t* words,
+                                            uint8_t* part) = {BLOCK_NUMBERS(PUT_ENTRY)};
+
 void sd_blocks_read(sd_number number, const uint8_t* row, int first, int n, float* out) {
+    const int size = blocks[number].n;
+    const size_t bytes = blocks[number].bytes;
+    uint32_t words[MOST_WORDS];
     float values[SD_BLOCK];
-    for (int k = first, n_here; k < first + n; k += n_here, out += n_here) {
-        int i, at = k % SD_BLOCK;
-        const uint8_t* p = block_of(number, row, k / SD_BLOCK, &i);
-        const block b = read_block(number, p, i);
+    for (int k = first, n_here, at_words = -1; k < first + n; k += n_here, out += n_here) {
+        int at = k % SD_BLOCK, block = k / size;
+        if (block != at_words) {
+            words[(bytes - 1) / 4] = 0;
+            memcpy(words, row + (size_t)block * bytes, bytes);
+            at_words = block;
+        }
+        read_values[number](words, k % size / SD_BLOCK, values);
         n_here = SD_BLOCK - at < first + n - k ? SD_BLOCK - at : first + n - k;
-        values_of(number, &b, values);
         memcpy(out, values + at, (size_t)n_here * sizeof *out);
     }
 }
@@ -196,63 +372,58 @@ int sd_block_is_finite(sd_number number, const uint8_t* row, int b) {
     return 1;
 }
 
-/* ------------------------------------------------------------------------------------------- to panels */
+/* A vector that every processor has. */
+typedef uint32_t four_words __attribute__((vector_size(16)));
 
-/* Bits of codes to a plane, where code k is in line k / 4: `width` bits from bit `shift` on, 8 / width lines
- * to a byte. */
-static void put_plane(const uint8_t* codes, int shift, int width, uint8_t* plane, int lane) {
-    int lines = 8 / width;
-    for (int k = 0; k < SD_BLOCK; k++) {
-        int line = k / 4, bits = codes[k] >> shift & ((1 << width) - 1);
-        plane[line / lines * 4 * SD_PANEL + 4 * lane + k % 4] |= (uint8_t)(bits << line % lines * width);
+/* Blocks of 32 rows become words that lie row by row, the bytes behind the last word with zeros. */
+static void turn(const uint8_t* const rows[SD_PANEL], size_t bytes, uint32_t* words) {
+    size_t w = 0;
+    for (; 4 * w + sizeof(four_words) <= bytes; w += 4) {
+        for (int j = 0; j < SD_PANEL; j += 4) {
+            four_words r[4], c[4];
+            for (int l = 0; l < 4; l++) memcpy(&r[l], rows[j + l] + 4 * w, sizeof r[l]);
+            four_words low02 = __builtin_shufflevector(r[0], r[2], 0, 4, 1, 5);
+            four_words low13 = __builtin_shufflevector(r[1], r[3], 0, 4, 1, 5);
+            four_words high02 = __builtin_shufflevector(r[0], r[2], 2, 6, 3, 7);
+            four_words high13 = __builtin_shufflevector(r[1], r[3], 2, 6, 3, 7);
+            c[0] = __builtin_shufflevector(low02, low13, 0, 4, 1, 5);
+            c[1] = __builtin_shufflevector(low02, low13, 2, 6, 3, 7);
+            c[2] = __builtin_shufflevector(high02, high13, 0, 4, 1, 5);
+            c[3] = __builtin_shufflevector(high02, high13, 2, 6, 3, 7);
+            for (int l = 0; l < 4; l++) memcpy(words + SD_PANEL * (w + (size_t)l) + j, &c[l], sizeof c[l]);
+        }
+    }
+    for (; 4 * w < bytes; w++) {
+        size_t left = bytes - 4 * w;
+        for (int j = 0; j < SD_PANEL; j++) {
+            uint32_t word = 0;
+            if (left >= 4)
+                memcpy(&word, rows[j] + 4 * w, 4);
+            else
+                for (size_t i = 0; i < left; i++) word |= (uint32_t)rows[j][4 * w + i] << 8 * i;
+            words[SD_PANEL * w + (size_t)j] = word;
+        }
     }
 }
 
-static void put_halves(uint16_t value, uint8_t* at, int lane) { memcpy(at + 2 * lane, &value, sizeof value); }
-
-/* Blocks of int8 and int4. */
-static void put_own(sd_number number, const block* from, uint8_t* to, int lane) {
-    if (number == SD_Q8_0) {
-        for (int k = 0; k < SD_BLOCK; k++) to[k / 4 * 4 * SD_PANEL + 4 * lane + k % 4] = from->codes[k];
-        put_halves(from->d, to + SD_BLOCK * SD_PANEL, lane);
-    } else {
-        put_plane(from->codes, 0, 4, to, lane);
-        put_halves(from->d, to + SD_NIBBLES, lane);
+int sd_blocks_put(sd_number number, const uint8_t* rows, ptrdiff_t stride, int n_rows, int block,
+                  char* panel) {
+    enum { AHEAD = 512 }; /* the hardware follows fewer streams than there are rows */
+    static const uint8_t zeros[4 * MOST_WORDS];
+    const size_t bytes = blocks[number].bytes;
+    const uint8_t* at[SD_PANEL];
+    uint32_t words[MOST_WORDS * SD_PANEL];
+    for (int j = 0; j < SD_PANEL; j++) at[j] = zeros;
+    for (int j = 0; j < n_rows; j++) {
+        at[j] = rows + j * stride + (size_t)block * bytes;
+        for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(at[j] + AHEAD + i);
     }
-}
-
-static void put_coded(sd_format format, const block* from, uint8_t* to, int lane) {
-    const sd_coded coded = sd_coded_of(format);
-    int pairs = format == SD_FORMAT_Q2_K || format == SD_FORMAT_Q3_K;
-    put_plane(from->codes, 0, pairs ? 2 : 4, to, lane);
-    to += pairs ? SD_PAIRS : SD_NIBBLES;
-    size_t bytes = sd_coded_code_bytes(format) - (size_t)(pairs ? SD_PAIRS : SD_NIBBLES);
-    if (bytes > 0) put_plane(from->codes, pairs ? 2 : 4, bytes == SD_PAIRS ? 2 : 1, to, lane);
-    to += bytes;
-    if (sd_coded_scale_width(format) == 2) {
-        put_halves(from->d, to, lane);
-        if (coded.has_minimum) put_halves(from->dmin, to + 2 * SD_PANEL, lane);
-        return;
-    }
-    to[lane] = from->scales[0];
-    if (coded.n_halves == 2) to[SD_PANEL + lane] = from->scales[1];
-    if (coded.n_halves == 1 && coded.has_minimum) to[SD_PANEL + lane] = from->minima[0];
-}
-
-void sd_block_put(sd_number number, const uint8_t* row, int b, char* panel, int lane) {
-    int i;
-    const uint8_t* p = block_of(number, row, b, &i);
-    const block from = read_block(number, p, i);
-    const sd_format format = sd_block_format(number);
-    if (format < SD_N_OWN_FORMATS) {
-        put_own(number, &from, (uint8_t*)panel + sd_panel_bytes(format, (size_t)b * SD_BLOCK), lane);
-        return;
-    }
-    size_t header = sd_coded_header_bytes(format), in_part = (size_t)b % SD_PART_BLOCKS;
-    uint8_t* part = (uint8_t*)panel + sd_panel_bytes(format, ((size_t)b - in_part) * SD_BLOCK);
-    if (header > 0 && in_part == 0) {
-        put_halves(from.d, part, lane);
-        if (header > 2 * SD_PANEL) put_halves(from.dmin, part + 2 * SD_PANEL, lane);
-    }
-    put_coded(format, &from, part + header + in_part * sd_coded_block_bytes(format), lane);
+    turn(at, bytes, words);
+    size_t first = (size_t)block * (size_t)blocks[number].n;
+    uint8_t* part = (uint8_t*)panel + sd_panel_bytes(blocks[number].format, first);
+    if (!put_panel[number](words, part)) return -1;
+    for (int j = 0; j < n_rows; j++)
+        for (int b = 0; b < blocks[number].n / SD_BLOCK; b++)
+            if (!sd_block_is_finite(number, at[j], b)) return j;
+    return -1;
 }

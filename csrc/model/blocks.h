@@ -22,8 +22,10 @@ void sd_blocks_read(sd_number number, const uint8_t* row, int first, int n, floa
 /* Are the values of numbers 32b … 32b + 31 of a row finite? */
 int sd_block_is_finite(sd_number number, const uint8_t* row, int b);
 
-/* Numbers 32b … 32b + 31 of a row become inputs of a lane of a panel, in the format of their blocks; the lane
- * was zero. */
-void sd_block_put(sd_number number, const uint8_t* row, int b, char* panel, int lane);
+/* Block `block` of each of n_rows rows, at most SD_PANEL, that lie `stride` bytes apart, becomes inputs of a
+ * panel in the format of such blocks; lanes without a row get numbers that are 0. Returns the first row that
+ * has a number that is not finite, or −1. All borrowed. */
+int sd_blocks_put(sd_number number, const uint8_t* rows, ptrdiff_t stride, int n_rows, int block,
+                  char* panel);
 
 #endif

@@ -319,15 +319,14 @@ static void pack_by_words(job* j, char* panel, int r, int n_rows) {
 /* Blocks of a format of their own, as they are. */
 static void pack_blocks(job* j, const sd_place* panel, int r, int n_rows) {
     const sd_source* source = j->source;
-    for (int row = 0; row < n_rows; row++) {
-        const uint8_t* from = (const uint8_t*)source->data + (r + row) * source->row_stride;
-        for (int b = 0; b < j->matrix->n_in / SD_BLOCK; b++) {
-            if (!sd_block_is_finite(source->number, from, b)) {
-                report(j, (long)(r + row) * j->matrix->n_in + b * SD_BLOCK);
-                return;
-            }
-            sd_block_put(source->number, from, b, panel->at, row);
-        }
+    const uint8_t* rows = (const uint8_t*)source->data + r * source->row_stride;
+    const int size = sd_number_block(source->number);
+    for (int block = 0; block < j->matrix->n_in / size; block++) {
+        int bad = sd_blocks_put(source->number, rows, source->row_stride, n_rows, block, panel->at);
+        if (bad < 0) continue;
+        int b = block * (size / SD_BLOCK);
+        while (sd_block_is_finite(source->number, rows + bad * source->row_stride, b)) b++;
+        report(j, (long)(r + bad) * j->matrix->n_in + b * SD_BLOCK);
     }
 }
 
