@@ -17,4 +17,5 @@ void sd_gil_release(PyThreadState** saved_thread) {
 void sd_gil_take(PyThreadState** saved_thread) {
     sd_interrupt_set(NULL, NULL);
     PyEval_RestoreThread(*saved_thread);
+    *saved_thread = NULL;
 }

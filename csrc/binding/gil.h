@@ -12,7 +12,7 @@
  * state. */
 void sd_gil_release(PyThreadState** saved_thread);
 
-/* Take the lock again. */
+/* Take the lock again; *saved_thread is NULL as long as the thread has it. */
 void sd_gil_take(PyThreadState** saved_thread);
 
 #endif

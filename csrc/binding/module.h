@@ -87,10 +87,12 @@ typedef struct sd_look_ahead_object {
 
 typedef struct sd_settings_object {
     PyObject_HEAD sd_settings
-        settings; /* without transform; max_new_tokens is 0 until __init__ has succeeded */
+        settings; /* without transform and constraint; max_new_tokens is 0 until __init__ has succeeded */
     sd_sampling sampling, draft_sampling; /* their arrays are owned */
     int32_t *stop_ids, *prediction;       /* owned (PyMem_Free) */
     PyObject* transform;                  /* strong reference, or NULL */
+    PyObject* constraint;                 /* strong reference, or NULL */
+    int has_states;                       /* the transform has a method `start` */
     sd_exclusive exclusive;               /* of __init__ */
 } sd_settings_object;
 

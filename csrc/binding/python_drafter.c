@@ -151,6 +151,16 @@ static int take_row(const python_drafter* d, PyObject* row, int i, int32_t token
     return result;
 }
 
+/* Of a draw from `from` that may follow the parent, which the caller has looked at, the law is that of the
+ * draw among those that may. */
+static void mask_row(const python_drafter* d, const sd_mask* mask, sd_distribution* from) {
+    if (mask->words == NULL || from->point >= 0) return;
+    for (int x = 0; x < d->n_vocab; x++)
+        if (!sd_mask_allows(mask, x)) from->weights[x] = 0.0;
+    from->mass = sd_kernels_get()->mass(d->n_vocab, from->weights);
+    from->factor = 1.0 / from->mass;
+}
+
 /* The item for node i of a list of n, strong; *item is NULL where there is no list. */
 static int item_of(const python_drafter* d, PyObject* list, const char* name, int i, int n, PyObject** item) {
     *item = NULL;
@@ -172,12 +182,18 @@ static int take_node(python_drafter* d, const returned* r, int i, sd_proposal* p
     /* Checked whether or not there is room for the node. Its own room comes after the last node's. */
     sd_distribution* from = &p->tree.drawn_from[p->tree.n_nodes];
     int wanted = parent >= 0 && !d->closed[parent] && sd_proposal_may_draft(p, parent);
+    /* Guesses that the form of the text forbids are left out; those beside them stay what they are. */
+    int allowed = !wanted || sd_proposal_allows(p, parent, r->ids[i]);
     int result = item_of(d, r->probs, "probs", i, r->n, &row);
     if (result == 0) result = item_of(d, r->confidence, "confidence", i, r->n, &estimate);
     if (result == 0 && wanted) {
         from->point = r->ids[i];
         if (row != NULL && row != Py_None) {
             result = take_row(d, row, i, r->ids[i], from);
+            if (result == 0 && allowed && p->constraint != NULL) {
+                const sd_mask mask = sd_proposal_mask(p, parent);
+                mask_row(d, &mask, from);
+            }
             if (result == 0) confidence = sd_prob(from, r->ids[i]);
         }
     }
@@ -189,7 +205,8 @@ static int take_node(python_drafter* d, const returned* r, int i, sd_proposal* p
     Py_XDECREF(row);
     Py_XDECREF(estimate);
     if (result < 0) return -1;
-    d->nodes[i + 1] = wanted ? sd_proposal_add(p, parent, r->ids[i], confidence) : -1;
+    d->nodes[i + 1] = wanted && allowed ? sd_proposal_add(p, parent, r->ids[i], confidence) : -1;
+    if (wanted && !allowed) return 0;
     if (wanted)
         d->closed[d->nodes[i + 1]] = 0;
     else if (parent >= 0)

@@ -105,22 +105,70 @@ static int usual_from(PyObject* rest, const sd_module_state* state, sd_session_b
     return made ? 0 : -1;
 }
 
-sd_slot sd_slot_with(sd_slot* slot, sd_settings_object* object, PyThreadState** saved_thread) {
-    sd_slot with = {.object = object,
-                    .settings = object->settings,
-                    .transform = {.function = object->transform, .saved_thread = saved_thread}};
-    if (object->transform != NULL) with.settings.verify.transform = sd_transform_of(&with.transform);
-    with.settings.verify.transform.context = &slot->transform;
-    return with;
+/* Room for the states of a slot; what is there already is kept. */
+static sd_status make_room(const sd_session_borrowed* borrowed, sd_slot* slot, const sd_slot* with) {
+    sd_status status = SD_OK;
+    int n_vocab = borrowed->target->model->config.n_vocab, n_nodes = borrowed->n_nodes;
+    if (with->object->has_states && slot->states.nodes == NULL) {
+        const sd_state_source source = sd_python_states_source(&slot->transform.states);
+        status = sd_state_tree_create(&slot->states, &source, 2 * (n_nodes + SD_MAX_FORCED + 2));
+    }
+    if (status == SD_OK && with->object->constraint != NULL && slot->constraint == NULL) {
+        const sd_constraint_source source = sd_python_constraint_source(&slot->constraining);
+        status = sd_constraint_create(&source, n_vocab, n_nodes, &slot->constraint);
+    }
+    return status;
+}
+
+int sd_slot_with(sd_session_borrowed* borrowed, sd_slot* slot, sd_settings_object* object, sd_slot* with) {
+    int n_vocab = borrowed->target->model->config.n_vocab;
+    *with = (sd_slot){.object = object,
+                      .settings = object->settings,
+                      .transform = {.function = object->transform, .saved_thread = borrowed->saved_thread}};
+    sd_verifier_options* verify = &with->settings.verify;
+    sd_status status = make_room(borrowed, slot, with);
+    if (status != SD_OK) {
+        sd_raise(status);
+        return -1;
+    }
+    if (object->transform != NULL) verify->transform = sd_transform_of(&slot->transform, object->has_states);
+    if (object->has_states) verify->transform.states = &slot->states;
+    if (object->constraint != NULL) verify->constraint = slot->constraint;
+    if (object->has_states && sd_python_states_from(object->transform, "transform", n_vocab, &borrowed->gate,
+                                                    &with->transform.states) < 0)
+        return -1;
+    if (object->constraint == NULL || sd_python_states_from(object->constraint, "constraint", n_vocab,
+                                                            &borrowed->gate, &with->constraining) == 0)
+        return 0;
+    sd_slot_drop(with);
+    return -1;
+}
+
+void sd_slot_drop(sd_slot* with) {
+    sd_python_states_free(&with->transform.states);
+    sd_python_states_free(&with->constraining);
+    Py_CLEAR(with->transform.exception);
 }
 
 void sd_slot_set(sd_slot* slot, const sd_slot* with) {
-    sd_settings_object* old = slot->object;
-    PyObject* exception = slot->transform.exception;
+    sd_slot old = *slot;
     *slot = *with;
+    slot->states = old.states;
+    slot->constraint = old.constraint;
     Py_INCREF((PyObject*)slot->object);
-    Py_XDECREF((PyObject*)old);
-    Py_XDECREF(exception);
+    Py_XDECREF((PyObject*)old.object);
+    sd_slot_drop(&old);
+}
+
+PyObject* sd_slot_take_exception(sd_slot* slot) {
+    PyObject** places[] = {&slot->transform.exception, &slot->transform.states.exception,
+                           &slot->constraining.exception};
+    for (int i = 0; i < 3; i++) {
+        PyObject* exception = *places[i];
+        *places[i] = NULL;
+        if (exception != NULL) return exception;
+    }
+    return NULL;
 }
 
 /* The slots of the prompts, and of those to come. settings: NULL or None, for the usual ones, a Settings, or
@@ -159,7 +207,8 @@ static int slots_from(PyObject* settings, const sd_module_state* state, sd_sessi
             break;
         }
         sd_slot* slot = &borrowed->slots[i];
-        const sd_slot with = sd_slot_with(slot, object, borrowed->saved_thread);
+        sd_slot with;
+        if ((result = sd_slot_with(borrowed, slot, object, &with)) < 0) break;
         sd_slot_set(slot, &with);
         a->prompts[i].settings = &slot->settings;
     }
@@ -209,13 +258,15 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
         return -1;
     }
     if ((a->prompts = prompts_from(prompts, seeds, sources, &a->n_prompts)) == NULL) return -1;
+    borrowed->target = (sd_model_object*)Py_NewRef((PyObject*)target);
+    borrowed->gate = (sd_gate){.saved_thread = borrowed->saved_thread};
+    borrowed->n_nodes = o->gamma > 0 && o->gamma <= SD_MAX_GAMMA ? o->gamma : 0; /* the core refuses others */
     if (slots_from(settings, state, borrowed, a) < 0) return -1;
     borrowed->is_adaptive = adaptive != Py_None;
     if (borrowed->is_adaptive) {
         if (sd_adaptive_gamma_from(state, adaptive, &borrowed->adaptive_gamma) < 0) return -1;
         o->adaptive_gamma = &borrowed->adaptive_gamma;
     }
-    borrowed->target = (sd_model_object*)Py_NewRef((PyObject*)target);
     return 0;
 }
 
@@ -231,7 +282,9 @@ void sd_session_borrowed_free(sd_session_borrowed* borrowed) {
     borrowed->n_slots = 0;
     for (int i = 0; i < n_slots; i++) {
         Py_XDECREF((PyObject*)slots[i].object);
-        Py_XDECREF(slots[i].transform.exception);
+        sd_slot_drop(&slots[i]);
+        sd_state_tree_free(&slots[i].states);
+        sd_constraint_free(slots[i].constraint);
     }
     PyMem_Free(slots);
     Py_CLEAR(borrowed->usual);
@@ -246,6 +299,9 @@ int sd_session_borrowed_traverse(const sd_session_borrowed* borrowed, visitproc 
     for (int i = 0; i < borrowed->n_slots; i++) {
         Py_VISIT((PyObject*)borrowed->slots[i].object);
         Py_VISIT(borrowed->slots[i].transform.exception);
+        int result = sd_python_states_traverse(&borrowed->slots[i].transform.states, visit, arg);
+        if (result == 0) result = sd_python_states_traverse(&borrowed->slots[i].constraining, visit, arg);
+        if (result != 0) return result;
     }
     return 0;
 }

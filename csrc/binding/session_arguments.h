@@ -3,6 +3,7 @@
 #define SD_SESSION_ARGUMENTS_H
 
 #include "drafters.h"
+#include "python_states.h"
 #include "session.h"
 #include "transform.h"
 
@@ -11,6 +12,9 @@ typedef struct sd_slot {
     sd_settings_object* object;    /* strong reference, or NULL: the slot is empty */
     sd_settings settings;          /* of the sequence; borrows from the object, and from `transform` */
     sd_python_transform transform; /* owns its exception */
+    sd_state_tree states;          /* owned; of a transform that has them, else empty */
+    sd_constraint* constraint;     /* owned; NULL as long as no sequence of the slot has had one */
+    sd_python_states constraining; /* of the constraint; owned */
 } sd_slot;
 
 /* What a session borrows as long as it lives. Its drafter borrows from `draft_arguments`, so the session is
@@ -24,14 +28,23 @@ typedef struct sd_session_borrowed {
     int is_adaptive;
     sd_settings_object* usual; /* strong reference: settings where none are named; NULL: there are none */
     sd_slot* slots;            /* [n_slots] PyMem */
+    sd_gate gate;              /* of what follows the texts of the slots */
+    int n_nodes;               /* guesses of a round, at most */
     int n_slots;
 } sd_session_borrowed;
 
-/* What a slot would hold with other settings. */
-sd_slot sd_slot_with(sd_slot* slot, sd_settings_object* object, PyThreadState** saved_thread);
+/* What a slot would hold with other settings: *with, for sd_slot_set or sd_slot_drop. The slot itself gets
+ * room only. Returns 0, or -1 with an exception. */
+int sd_slot_with(sd_session_borrowed* borrowed, sd_slot* slot, sd_settings_object* object, sd_slot* with);
 
 /* Let the slot hold that; it takes a reference of its own to the settings. */
 void sd_slot_set(sd_slot* slot, const sd_slot* with);
+
+/* The slot keeps what it has. */
+void sd_slot_drop(sd_slot* with);
+
+/* What a function of the sequence in a slot has raised, which is then forgotten: a new reference, or NULL. */
+PyObject* sd_slot_take_exception(sd_slot* slot);
 
 void sd_session_borrowed_free(sd_session_borrowed* borrowed);
 

@@ -100,9 +100,7 @@ static PyObject* error_of(session_object* self, const sd_record* record) {
         sd_raise(sd_fail(record->status, "%s", record->message));
         return sd_take_exception();
     }
-    sd_python_transform* transform = &self->borrowed.slots[record->sequence].transform;
-    PyObject* exception = transform->exception;
-    transform->exception = NULL;
+    PyObject* exception = sd_slot_take_exception(&self->borrowed.slots[record->sequence]);
     return exception ? exception : Py_NewRef(Py_None);
 }
 
@@ -181,13 +179,13 @@ static PyObject* record_to_dict(session_object* self, const sd_record* record) {
                    (parts[5] = new_logits(self, record)) != NULL && (parts[6] = new_laws(record)) != NULL &&
                    (parts[7] = origins_of(record)) != NULL && (parts[8] = error_of(self, record)) != NULL;
     PyObject* dict =
-        complete
-            ? Py_BuildValue("{sisisOsOsOsOsOsOsOsOsOsdsdsdsd}", "sequence", record->sequence, "n_rows",
-                            record->n_rows, "drafted", parts[0], "parents", parts[1], "accepted", parts[2],
-                            "tokens", parts[3], "betas", parts[4], "logits", parts[5], "laws", parts[6],
-                            "origins", parts[7], "error", parts[8], "experts", record->experts, "draft_s",
-                            record->draft_s, "verify_s", record->verify_s, "other_s", record->other_s)
-            : NULL;
+        complete ? Py_BuildValue("{sisisisOsOsOsOsOsOsOsOsOsdsdsdsd}", "sequence", record->sequence, "n_rows",
+                                 record->n_rows, "complete", record->complete, "drafted", parts[0], "parents",
+                                 parts[1], "accepted", parts[2], "tokens", parts[3], "betas", parts[4],
+                                 "logits", parts[5], "laws", parts[6], "origins", parts[7], "error", parts[8],
+                                 "experts", record->experts, "draft_s", record->draft_s, "verify_s",
+                                 record->verify_s, "other_s", record->other_s)
+                 : NULL;
     for (int i = 0; i < N_PARTS; i++) Py_XDECREF(parts[i]);
 #ifdef SPECDEC_TESTING
     int n_vocab = self->borrowed.target->model->config.n_vocab;
@@ -270,12 +268,20 @@ static PyObject* replace_in(session_object* self, int sequence, sd_prompt* promp
     sd_slot spare = {0};
     sd_slot* slot =
         sequence >= 0 && sequence < b->n_slots ? &b->slots[sequence] : &spare; /* the core refuses */
-    const sd_slot with = sd_slot_with(slot, settings, b->saved_thread);
+    sd_slot with;
+    if (sd_slot_with(b, slot, settings, &with) < 0) return NULL;
     prompt->settings = &with.settings;
     sd_status status = sd_session_replace(self->session, sequence, prompt);
-    if (status != SD_OK) return sd_raise(status);
-    sd_slot_set(slot, &with);
-    return Py_NewRef(Py_None);
+    if (status == SD_OK) {
+        sd_slot_set(slot, &with);
+        return Py_NewRef(Py_None);
+    }
+    sd_slot_drop(&with);
+    if (slot == &spare) {
+        sd_state_tree_free(&spare.states);
+        sd_constraint_free(spare.constraint);
+    }
+    return sd_raise(status);
 }
 
 static PyObject* replace(PyObject* base, PyObject* args, PyObject* kwargs) {

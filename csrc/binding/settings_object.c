@@ -1,10 +1,11 @@
 /* Settings: how a sequence is decoded. They never change, so sequences may share them. */
 #include "fields.h"
 #include "module.h"
+#include "python_states.h"
 
 /* What is read of the arguments before it is checked. */
 typedef struct given {
-    PyObject *sampling, *draft_sampling, *transform, *stop_ids, *drafters, *prediction;
+    PyObject *sampling, *draft_sampling, *transform, *constraint, *stop_ids, *drafters, *prediction;
     const char *rule, *law;
 } given;
 
@@ -14,6 +15,21 @@ static int drafters_from(PyObject* object, uint64_t* drafters) {
     if (object == Py_None) return 0;
     *drafters = PyLong_AsUnsignedLongLong(object);
     return *drafters == UINT64_MAX && PyErr_Occurred() ? -1 : 0;
+}
+
+static int transform_from(sd_settings_object* self, PyObject* transform) {
+    if (transform == Py_None) return 0;
+    int has_states = sd_has_states(transform);
+    if (has_states < 0) return -1;
+    if (!has_states && !PyCallable_Check(transform)) {
+        PyErr_SetString(
+            PyExc_TypeError,
+            "transform: expected a function of (probs, tokens), or an object with the method start(tokens)");
+        return -1;
+    }
+    self->has_states = has_states;
+    self->transform = Py_NewRef(transform);
+    return 0;
 }
 
 /* Everything of *g. Returns 0, or -1 with an exception; either way what is owned is the object's. */
@@ -31,11 +47,12 @@ static int fill(sd_settings_object* self, const given* g) {
         sd_raise(status);
         return -1;
     }
-    if (g->transform != Py_None && !PyCallable_Check(g->transform)) {
-        PyErr_SetString(PyExc_TypeError, "transform: expected a function of (probs, tokens)");
-        return -1;
-    }
-    if (g->transform != Py_None) self->transform = Py_NewRef(g->transform);
+    if (transform_from(self, g->transform) < 0) return -1;
+    int constrains = g->constraint == Py_None ? 0 : sd_has_states(g->constraint);
+    if (constrains == 0 && g->constraint != Py_None)
+        PyErr_SetString(PyExc_TypeError, "constraint: expected an object with the method start(tokens)");
+    if (PyErr_Occurred()) return -1;
+    if (constrains) self->constraint = Py_NewRef(g->constraint);
     if (sd_optional_ids_from(g->stop_ids, "stop_ids", &self->stop_ids, &s->n_stop_ids) < 0) return -1;
     if (sd_optional_ids_from(g->prediction, "prediction", &self->prediction, &s->n_prediction) < 0) return -1;
     s->stop_ids = self->stop_ids;
@@ -49,6 +66,7 @@ static void release(sd_settings_object* self) {
     PyMem_Free(self->stop_ids);
     PyMem_Free(self->prediction);
     Py_CLEAR(self->transform);
+    Py_CLEAR(self->constraint);
     self->stop_ids = self->prediction = NULL;
     self->settings = (sd_settings){0};
 }
@@ -58,7 +76,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     if (sd_exclusive_enter_init(&self->exclusive, self->settings.max_new_tokens > 0, "Settings") < 0)
         return -1;
     sd_settings settings = {.gamma = SD_MAX_GAMMA, .verify.lenience = 1.0};
-    given g = {.transform = Py_None, .drafters = Py_None, .rule = "rejection"};
+    given g = {.transform = Py_None, .constraint = Py_None, .drafters = Py_None, .rule = "rejection"};
     const sd_field fields[] = {
         {"max_new_tokens", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &settings.max_new_tokens},
         {"sampling", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &g.sampling},
@@ -67,6 +85,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
         {"lenience", SD_FIELD_REAL, SD_FIELD_OPTIONAL, &settings.verify.lenience},
         {"draft_sampling", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &g.draft_sampling},
         {"transform", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &g.transform},
+        {"constraint", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &g.constraint},
         {"stop_ids", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &g.stop_ids},
         {"law", SD_FIELD_WORD, SD_FIELD_OPTIONAL, &g.law},
         {"n_top", SD_FIELD_INTEGER, SD_FIELD_OPTIONAL, &settings.laws.n_top},
@@ -97,6 +116,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
 static int traverse(PyObject* base, visitproc visit, void* arg) {
     Py_VISIT(Py_TYPE(base));
     Py_VISIT(((sd_settings_object*)base)->transform);
+    Py_VISIT(((sd_settings_object*)base)->constraint);
     return 0;
 }
 

@@ -41,27 +41,49 @@ static int take_probs(PyObject* returned, double* probs, int n_vocab) {
     return wrong ? -1 : 0;
 }
 
+/* A new array with these probabilities. */
+static PyObject* array_of(const double* probs, int n_vocab) {
+    double* copy;
+    PyObject* array = sd_new_array("float64", n_vocab, -1, (void**)&copy);
+    if (array != NULL) memcpy(copy, probs, (size_t)n_vocab * sizeof *copy);
+    return array;
+}
+
+/* Take what the call has returned, NULL for an exception, whose reference is taken. */
+static sd_status finish(sd_python_transform* self, PyObject* returned, double* probs, int n_vocab) {
+    int result = returned ? take_probs(returned, probs, n_vocab) : -1;
+    Py_XDECREF(returned);
+    if (result == 0) return SD_OK;
+    Py_XSETREF(self->exception, sd_take_exception());
+    return SD_ERR_CALLBACK;
+}
+
 /* sd_transform.apply: function(probs, tokens) with the GIL, which the thread lacks while it is in the
  * core. The function is given an array and a list of its own. */
 static sd_status apply(void* context, const int32_t* tokens, int n_tokens, double* probs, int n_vocab) {
     sd_python_transform* self = context;
     sd_gil_take(self->saved_thread);
-    double* copy;
-    PyObject* array = sd_new_array("float64", n_vocab, -1, (void**)&copy);
-    PyObject *list = array ? sd_list_of_ints(tokens, n_tokens) : NULL, *returned = NULL;
-    if (list != NULL) {
-        memcpy(copy, probs, (size_t)n_vocab * sizeof *copy);
-        returned = PyObject_CallFunctionObjArgs(self->function, array, list, NULL);
-    }
-    int result = returned ? take_probs(returned, probs, n_vocab) : -1;
+    PyObject *array = array_of(probs, n_vocab), *list = array ? sd_list_of_ints(tokens, n_tokens) : NULL;
+    PyObject* returned = list ? PyObject_CallFunctionObjArgs(self->function, array, list, NULL) : NULL;
+    sd_status status = finish(self, returned, probs, n_vocab);
     Py_XDECREF(array);
     Py_XDECREF(list);
-    Py_XDECREF(returned);
-    if (result < 0) Py_XSETREF(self->exception, sd_take_exception());
     sd_gil_release(self->saved_thread);
-    return result < 0 ? SD_ERR_CALLBACK : SD_OK;
+    return status;
 }
 
-sd_transform sd_transform_of(sd_python_transform* python) {
-    return python->function == NULL ? (sd_transform){0} : (sd_transform){apply, python};
+/* sd_transform.apply_state: state(probs), with the lock that whoever asks for states has taken. */
+static sd_status apply_state(void* context, int number, double* probs, int n_vocab) {
+    sd_python_transform* self = context;
+    PyObject *state = Py_NewRef(sd_python_state(&self->states, number)), *array = array_of(probs, n_vocab);
+    PyObject* returned = array ? PyObject_CallFunctionObjArgs(state, array, NULL) : NULL;
+    sd_status status = finish(self, returned, probs, n_vocab);
+    Py_XDECREF(array);
+    Py_DECREF(state);
+    return status;
+}
+
+sd_transform sd_transform_of(sd_python_transform* python, int has_states) {
+    if (has_states) return (sd_transform){.context = python, .apply_state = apply_state};
+    return (sd_transform){.apply = apply, .context = python};
 }

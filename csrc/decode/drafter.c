@@ -82,6 +82,13 @@ int sd_drafter_begin_with(const sd_drafter* d, int sequence, const sd_cache* kno
     return most;
 }
 
+int sd_drafter_reads_text(const sd_drafter* d) {
+    if (d->in_target || d->taps.n > 0 || d->riders.n > 0) return 0;
+    for (int i = 0; i < d->n_within; i++)
+        if (!sd_drafter_reads_text(d->within[i])) return 0;
+    return 1;
+}
+
 sd_status sd_drafter_begin(sd_drafter* d, int sequence, const sd_prompt* prompt) {
     return d->begin ? d->begin(d, sequence, prompt) : SD_OK;
 }

@@ -46,6 +46,8 @@ struct sd_drafter {
     int points; /* every guess is a point mass: drawn_from of a proposal needs no weights */
     /* What it reads of the target's hidden states: the caches of proposals keep these. */
     sd_taps taps;
+    /* It drafts in the cache of each proposal. */
+    int in_target;
     /* What rides on the target's forward passes in each round that may draft. */
     sd_riders riders;
     /* Set by a drafter that this one is within: it is left out of the round, and nothing rides for it. */
@@ -102,6 +104,10 @@ int sd_slice_take(int n, int n_read, int* room);
 /* The end of making a drafter: hand it out if `status`, of its making, is SD_OK; free it otherwise. Returns
  * status. */
 sd_status sd_drafter_made(sd_drafter* made, sd_status status, sd_drafter** drafter);
+
+/* May the text that a drafter is shown go on with tokens that the target has not read, as that of a nested
+ * drafter does? Not where it, or one within it, drafts with what the target's cache holds. */
+int sd_drafter_reads_text(const sd_drafter* drafter);
 
 /* Add the taps of a drafter, and of those within it, to those of a target. */
 sd_status sd_drafter_add_taps(const sd_drafter* drafter, const sd_config* target, sd_taps* taps);

@@ -12,10 +12,32 @@ int sd_proposal_has_room(const sd_proposal* p, int node) {
     return p->tree.n_nodes <= p->budget && p->depths[node] < p->depth;
 }
 
+/* 0: nobody needs to know. */
+static int find_mask(const sd_proposal* p, int node, sd_mask* mask) {
+    return sd_constraint_mask(p->constraint, p->text, p->n_text, &p->tree, node, mask);
+}
+
+int sd_proposal_goes_on(const sd_proposal* p, int node) {
+    sd_mask mask;
+    return p->constraint == NULL || find_mask(p, node, &mask);
+}
+
+sd_mask sd_proposal_mask(const sd_proposal* p, int node) {
+    sd_mask mask = {0};
+    if (p->constraint != NULL) find_mask(p, node, &mask);
+    return mask;
+}
+
+int sd_proposal_allows(const sd_proposal* p, int node, int32_t token) {
+    sd_mask mask;
+    return p->constraint == NULL || (find_mask(p, node, &mask) && sd_mask_allows(&mask, token));
+}
+
 int sd_proposal_may_draft(const sd_proposal* p, int node) {
     if (!sd_proposal_has_room(p, node)) return 0;
-    return p->policy == NULL ||
-           sd_drafter_policy_pays(p->policy, p->path_prob[node], p->depths[node], p->tree.n_nodes - 1, -1.0);
+    int pays = p->policy == NULL || sd_drafter_policy_pays(p->policy, p->path_prob[node], p->depths[node],
+                                                           p->tree.n_nodes - 1, -1.0);
+    return pays && sd_proposal_goes_on(p, node);
 }
 
 int sd_proposal_may_add(const sd_proposal* p, int node) {

@@ -3,6 +3,7 @@
 #define SD_PROPOSAL_H
 
 #include "cache.h"
+#include "constraint.h"
 #include "rng.h"
 #include "verify.h"
 
@@ -26,6 +27,9 @@ typedef struct sd_proposal {
     int n_prompt;
     /* The settings of whatever drafts for this sequence. Borrowed. */
     const sd_sampling* sampling;
+    /* The form that the text must have; NULL: any. Guesses are drawn from what may come, and others are
+     * wasted. Borrowed. */
+    sd_constraint* constraint;
     /* The rule that judges the guesses. SD_RULE_COUPLED: guesses are drawn with its noise. */
     sd_rule rule;
     /* Bit i: the drafter with index i of several may draft (ensemble_drafter.h); those from index 64 on may
@@ -78,6 +82,16 @@ int sd_proposal_may_add(const sd_proposal* proposal, int node);
  * condition of drafter.h): the guess is a point mass, or drawn with the noise of SD_RULE_COUPLED. A guess
  * that is refused must not be added, and no other instead of it. */
 int sd_proposal_worth_verifying(sd_proposal* proposal, int node, double confidence);
+
+/* Does the text go on behind `node`, by its form? Not behind a token that may not come, nor where it is
+ * complete. */
+int sd_proposal_goes_on(const sd_proposal* proposal, int node);
+
+/* What may follow `node`, by the form of the text. */
+sd_mask sd_proposal_mask(const sd_proposal* proposal, int node);
+
+/* May this token follow `node`? */
+int sd_proposal_allows(const sd_proposal* proposal, int node, int32_t token);
 
 /* Append a guess, whose drawn_from the caller sets before or after. confidence: the draft's own estimate that
  * the target agrees, in [0, 1]; only a policy uses it. Returns the node. */

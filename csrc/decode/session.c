@@ -3,6 +3,10 @@
 #include "interrupt.h"
 #include "session_state.h"
 
+/* Most forced tokens of a round where it is not known whether any text has a form: rows of the target that
+ * each sequence has room for. */
+#define FORCED_OF_MIXED 8
+
 /* Records that a call may return, where one round has fewer. */
 #define RECORDS 64
 
@@ -16,6 +20,7 @@ static void lay_out(sd_session* s) {
     s->caches = sd_arena_take(arena, n, sizeof *s->caches);
     s->prefills = sd_arena_take(arena, n, sizeof *s->prefills);
     s->proposals = sd_arena_take(arena, n, sizeof *s->proposals);
+    s->joints = sd_arena_take(arena, n, sizeof *s->joints);
     s->branches = sd_arena_take(arena, n, sizeof *s->branches);
     s->row_tokens = sd_arena_take(arena, n, (size_t)s->max_rows * sizeof *s->row_tokens);
     s->row_parents = sd_arena_take(arena, n, (size_t)s->max_rows * sizeof *s->row_parents);
@@ -32,15 +37,17 @@ static void lay_out(sd_session* s) {
         int32_t* depths = sd_arena_take(arena, nodes, sizeof *depths);
         double* path_prob = sd_arena_take(arena, nodes, sizeof *path_prob);
         double* confidences = sd_arena_take(arena, nodes, sizeof *confidences);
-        double* weights = sd_arena_take(arena, dense ? nodes * n_vocab : 0, sizeof *weights);
+        size_t drawn = dense ? (size_t)s->options.gamma + 1 : 0;
+        double* weights = sd_arena_take(arena, drawn * n_vocab, sizeof *weights);
+        int32_t* own_parents = sd_arena_take(arena, nodes, sizeof *own_parents);
         if (arena->base == NULL) continue;
         s->sequences[i].text = text;
         s->sequences[i].source = source;
-        s->proposals[i].tree.drawn_from = drawn_from;
+        s->joints[i] =
+            (sd_joint){.parents = own_parents, .drawn_from = drawn_from, .weights = dense ? weights : NULL};
         s->proposals[i].depths = depths;
         s->proposals[i].path_prob = path_prob;
         s->proposals[i].confidences = confidences;
-        for (size_t j = 0; j < nodes && dense; j++) drawn_from[j].weights = weights + j * n_vocab;
     }
     for (int i = 0; i < s->max_records; i++) {
         int32_t* tokens = sd_arena_take(arena, nodes, sizeof *tokens);
@@ -132,9 +139,13 @@ static sd_status check_fit(const sd_session* s, const sd_prompt* prompt) {
 static void begin(sd_session* s, int i, const sd_prompt* prompt) {
     sd_sequence* q = &s->sequences[i];
     sd_sequence_begin(q, prompt, text_room(&s->options, prompt));
+    const sd_verifier_options* verify = &q->settings.verify;
+    if (verify->constraint != NULL) sd_constraint_restart(verify->constraint);
+    if (verify->transform.states != NULL) sd_state_tree_restart(verify->transform.states);
     /* The last token of the prompt is the root of the first round. Where nothing is drafted that round
      * computes no other row, so the root is read with the prompt, unless prompts have bits of their own. */
-    int with_root = s->drafter == NULL && !sd_prompts_apart(s->options.target);
+    int alone = s->drafter == NULL && verify->constraint == NULL;
+    int with_root = alone && !sd_prompts_apart(s->options.target);
     s->prefills[i] = (sd_prefill){.text = q->text,
                                   .n = q->n_text - 1,
                                   .n_read = -1,
@@ -187,7 +198,11 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
     status =
         sd_riding_begin(&s->riding, drafter, &options->target->config, s->n_sequences, options->node_budget);
     if (status != SD_OK) goto fail;
-    s->max_nodes = s->riding.max_nodes = drafter ? options->gamma + 1 : 1;
+    s->max_forced = options->mixed ? FORCED_OF_MIXED : 0;
+    for (int i = 0; i < n; i++)
+        if (prompts[i].settings->verify.constraint != NULL) s->max_forced = SD_MAX_FORCED;
+    s->extends = drafter != NULL && sd_drafter_reads_text(drafter);
+    s->max_nodes = s->riding.max_nodes = (drafter ? options->gamma + 1 : 1) + s->max_forced;
     s->max_rows = s->max_nodes * (1 + s->riding.n);
     /* lists of top tokens are long */
     s->max_records = s->n_sequences > RECORDS || s->n_top > 0 ? s->n_sequences : RECORDS;

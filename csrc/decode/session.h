@@ -40,12 +40,14 @@ typedef struct sd_record {
     int sequence;
     /* Its settings; borrowed. */
     const sd_settings* settings;
+    /* The text has ended because its form is complete. */
+    int complete;
     /* Other than SD_OK: the sequence has failed in this round, by its own settings or numbers, and has ended.
      * It has no new tokens then. */
     sd_status status;
     /* What has failed; borrowed until the slot has another prompt. */
     const char* message;
-    /* The drafter's guesses; borrowed. */
+    /* What was guessed: tokens that the form of the text forces, then the drafter's; borrowed. */
     sd_tree tree;
     /* Borrowed. */
     sd_verdict verdict;

@@ -14,16 +14,71 @@ sd_status sd_session_refuse(sd_session* s) {
 /* Does a sequence take rounds? */
 static int is_open(const sd_sequence* q) { return q->ready && !q->finished; }
 
+/* What the form of a text says of it before a round: which tokens must come, *n_forced at most `most`,
+ * written behind the text. What fails is said when the round is verified. */
+static void look_ahead(sd_sequence* q, int most, int* n_forced) {
+    sd_constraint* c = q->settings.verify.constraint;
+    *n_forced = 0;
+    if (c == NULL) return;
+    if (c->states.n_text == 0) sd_constraint_follow(c, q->text, q->n_text);
+    *n_forced = sd_constraint_forced(c, q->text, q->n_text, most);
+}
+
+/* How many of the forced tokens, and of `budget` guesses of the drafter, a round has. A drafter that is not
+ * shown the forced tokens drafts from the text's end: what it guesses first are these. */
+static void plan(const sd_session* s, int budget, sd_joint* joint) {
+    joint->n_shown = s->extends ? joint->n_forced : 0;
+    if (!s->extends && joint->n_forced < budget) joint->n_forced = 0;
+}
+
 /* How far a sequence may guess in a round that allows `gamma` guesses. */
 static int budget_of(const sd_sequence* q, int gamma, int depth) {
     if (depth < 1 || !sd_sequence_is_drafted(q)) return 0;
     return q->settings.gamma < gamma ? q->settings.gamma : gamma;
 }
 
+/* How many forced tokens and guesses a sequence would have in a round that allows `gamma` guesses. */
+static void open_joint(const sd_session* s, sd_sequence* q, int gamma, sd_proposal* p, sd_joint* joint) {
+    p->depth = q->max_text - q->n_text - 1;
+    int most = p->depth < s->max_forced ? p->depth : s->max_forced;
+    look_ahead(q, most, &joint->n_forced);
+    int budget = budget_of(q, gamma, p->depth);
+    plan(s, budget, joint);
+    if (joint->n_forced > 0)
+        budget = budget_of(q, joint->n_shown > 0 ? gamma : 0, p->depth - joint->n_forced);
+    p->budget = joint->n_forced + budget;
+}
+
+/* The drafter's part of the tree, when it is known how many rows there may be: its nodes go where the round's
+ * tree is kept. */
+static void open_proposal(const sd_session* s, int i) {
+    sd_proposal* p = &s->proposals[i];
+    const sd_sequence* q = &s->sequences[p->sequence];
+    sd_joint* joint = &s->joints[i];
+    const sd_tree* whole = &s->records[s->n_records + i].tree;
+    if (joint->n_forced > p->budget) joint->n_forced = p->budget;
+    if (joint->n_shown > joint->n_forced) joint->n_shown = joint->n_forced;
+    int n = joint->n_forced;
+    size_t n_vocab = (size_t)s->options.target->config.n_vocab;
+    p->budget -= n;
+    p->n_text = q->n_text + joint->n_shown;
+    p->depth = q->max_text - p->n_text - 1;
+    if (p->origins != NULL)
+        for (int j = 1; j <= n; j++) p->origins[j] = -1;
+    if (p->origins != NULL) p->origins += n;
+    p->tree = (sd_tree){1, whole->tokens + n, joint->parents, joint->drawn_from + n};
+    for (int j = 1; j <= p->budget && joint->weights != NULL; j++)
+        p->tree.drawn_from[j].weights = joint->weights + (size_t)j * n_vocab;
+    p->tree.tokens[0] = p->text[p->n_text - 1];
+    p->tree.parents[0] = -1;
+    p->depths[0] = 0;
+    p->path_prob[0] = 1.0;
+}
+
 /* Collect the sequences that take rounds and say how far each may guess: a round adds at most one token
  * more than it guesses in a row, and the text must not pass its length. */
 static void open_round(sd_session* s, const int32_t* gammas) {
-    int n_open = 0, gamma = s->max_nodes - 1;
+    int n_open = 0, gamma = s->drafter ? s->options.gamma : 0;
     for (int i = 0; i < s->n_sequences; i++) n_open += is_open(&s->sequences[i]);
     sd_adaptive_gamma* adaptive = s->options.adaptive_gamma;
     if (adaptive && n_open && !sd_adaptive_gamma_begin(adaptive, n_open, gamma)) gamma = 0;
@@ -33,7 +88,7 @@ static void open_round(sd_session* s, const int32_t* gammas) {
         if (!is_open(q)) continue;
         int wanted = gammas && gammas[i] < gamma ? gammas[i] : gamma;
         sd_proposal* p = &s->proposals[s->n_open];
-        sd_record* record = &s->records[s->n_records + s->n_open++];
+        sd_record* record = &s->records[s->n_records + s->n_open];
         p->sequence = i;
         p->text = q->text;
         p->n_text = q->n_text;
@@ -42,28 +97,41 @@ static void open_round(sd_session* s, const int32_t* gammas) {
         p->rule = q->settings.verify.rule;
         p->drafters = q->settings.drafters;
         p->stream = q->stream;
-        p->depth = q->max_text - q->n_text - 1;
-        p->budget = budget_of(q, wanted, p->depth);
+        p->constraint = q->settings.verify.constraint;
+        open_joint(s, q, wanted, p, &s->joints[s->n_open]);
         p->policy = adaptive ? &adaptive->drafter : NULL;
         p->rejected_at = p->origin = 0;
         p->origins = q->settings.n_prediction > 0 ? record->origins : NULL;
         p->cache = &s->caches[i];
-        p->tree.n_nodes = 1;
-        p->tree.tokens = record->tree.tokens; /* the guesses go where they are kept */
-        p->tree.parents = record->tree.parents;
-        p->tree.tokens[0] = q->text[q->n_text - 1];
-        p->tree.parents[0] = -1;
-        p->depths[0] = 0;
-        p->path_prob[0] = 1.0;
+        s->n_open++;
     }
     int n_nodes = s->options.node_budget / (1 + s->riding.n);
     if (n_nodes > 0) sd_proposals_share(s->proposals, n_open, n_nodes, &s->turn);
     s->drafting = 0;
     for (int i = 0; i < n_open; i++) {
         sd_sequence* q = &s->sequences[s->proposals[i].sequence];
+        open_proposal(s, i);
         q->drafts = s->proposals[i].budget > 0;
         s->drafting |= q->drafts;
     }
+}
+
+/* The tree of a round, of what has been proposed, where the record keeps it. */
+static void join(const sd_session* s, int i, sd_tree* tree) {
+    const sd_proposal* p = &s->proposals[i];
+    const sd_joint* joint = &s->joints[i];
+    const int32_t* text = s->sequences[p->sequence].text + s->sequences[p->sequence].n_text;
+    int n = joint->n_forced, n_own = p->tree.n_nodes;
+    tree->n_nodes = n + n_own;
+    tree->drawn_from = joint->drawn_from;
+    tree->tokens[0] = text[-1];
+    tree->parents[0] = -1;
+    for (int j = 1; j <= n; j++) {
+        tree->tokens[j] = text[j - 1];
+        tree->parents[j] = j - 1;
+        tree->drawn_from[j].point = text[j - 1];
+    }
+    for (int j = 1; j < n_own; j++) tree->parents[n + j] = n + joint->parents[j];
 }
 
 /* The drafter with riders in a round that has them, else NULL. */
@@ -80,7 +148,7 @@ static void fill_branch(sd_session* s, int i, const sd_riders* riders, sd_record
     if (!q->drafts) riders = &none;
     int32_t *tokens = s->row_tokens + (ptrdiff_t)i * s->max_rows,
             *parents = s->row_parents + (ptrdiff_t)i * s->max_rows;
-    int n = sd_tree_rows_fill(&s->proposals[i].tree, cache, record->node_rows, tokens, parents, s->kept);
+    int n = sd_tree_rows_fill(&record->tree, cache, record->node_rows, tokens, parents, s->kept);
     record->n_rows = sd_riding_append(&s->riding, i, riders, n, q->max_text - q->n_text - 1, tokens, parents);
     s->branches[i] = (sd_branch){.cache = cache,
                                  .tokens = tokens,
@@ -99,7 +167,8 @@ static sd_status run_target(sd_session* s, sd_record* records) {
         records[i].sequence = s->proposals[i].sequence;
         records[i].settings = &s->sequences[records[i].sequence].settings;
         records[i].status = SD_OK;
-        records[i].tree = s->proposals[i].tree;
+        records[i].complete = 0;
+        join(s, i, &records[i].tree);
         records[i].first_row = row;
         records[i].logits_row = logits_row;
         fill_branch(s, i, riders, &records[i]);
@@ -120,8 +189,23 @@ static sd_status run_target(sd_session* s, sd_record* records) {
 static sd_status observe(sd_session* s, int i, const sd_record* record) {
     if (!s->drafting || s->drafter->observe == NULL) return SD_OK;
     const sd_workspace* w = &s->workspace;
-    return s->drafter->observe(s->drafter, &s->proposals[i], record->node_rows,
+    return s->drafter->observe(s->drafter, &s->proposals[i], record->node_rows + s->joints[i].n_shown,
                                w->logits + record->logits_row * w->ld_logits, w->ld_logits);
+}
+
+/* A text that is complete behind an accepted guess ends with it: that guess is the verdict's last token. */
+static void end_with_form(const sd_verification* asked, sd_record* record) {
+    sd_verdict* v = &record->verdict;
+    sd_constraint* constraint = asked->options->constraint;
+    for (int i = 0; constraint != NULL && i < v->n_path && !record->complete; i++) {
+        sd_mask mask;
+        if (sd_constraint_mask(constraint, asked->text, asked->n_text, asked->tree, v->path[i], &mask))
+            continue;
+        record->complete = 1;
+        v->token = asked->tree->tokens[v->path[i]];
+        v->n_path = i;
+        if (v->n_betas > i + 1) v->n_betas = i + 1;
+    }
 }
 
 static sd_status verify(sd_session* s, sd_record* record) {
@@ -140,6 +224,7 @@ static sd_status verify(sd_session* s, sd_record* record) {
                                           .first_row = record->first_row};
     sd_status status = sd_verifier_run(&s->verifier, &verification, &record->verdict);
     if (status != SD_OK) return status;
+    end_with_form(&verification, record);
     return sd_token_laws_fill(&record->laws, &q->settings.laws, &s->verifier, &verification,
                               &record->verdict);
 }
@@ -173,6 +258,24 @@ static sd_status commit(sd_session* s, const sd_record* record) {
     return s->drafter ? sd_drafter_commit(s->drafter, record->sequence, q->text, q->n_text) : SD_OK;
 }
 
+/* Find out what may follow the new texts that go on; one that is complete ends. */
+static void follow_forms(sd_session* s, sd_record* records) {
+    const sd_state_source* source = NULL;
+    for (int i = 0; i < s->n_open; i++) {
+        sd_sequence* q = &s->sequences[records[i].sequence];
+        sd_constraint* c = q->settings.verify.constraint;
+        q->finished |= records[i].complete;
+        if (c == NULL || q->finished) continue;
+        if (source == NULL) {
+            source = &c->source.states;
+            source->enter(source->context);
+        }
+        if (sd_constraint_follow(c, q->text, q->n_text) == SD_OK && c->complete)
+            q->finished = records[i].complete = 1;
+    }
+    if (source != NULL) source->leave(source->context);
+}
+
 /* Tell the drafter with riders what the target says after those behind the last accepted node of each text
  * that goes on. */
 static sd_status ride(sd_session* s, const sd_record* records) {
@@ -201,9 +304,12 @@ static void tell_adaptive_gamma(sd_session* s, const sd_record* records, double 
         int deepest = p->rejected_at;
         for (int node = 1; node < p->tree.n_nodes; node++)
             if (p->depths[node] > deepest) deepest = p->depths[node];
-        if (s->drafting) sd_adaptive_gamma_observe(s->options.adaptive_gamma, p, v->path, v->n_path);
+        const sd_joint* joint = &s->joints[i];
+        int n_own = 0;
+        for (int j = joint->n_forced; j < v->n_path; j++) s->kept[n_own++] = v->path[j] - joint->n_forced;
+        if (s->drafting) sd_adaptive_gamma_observe(s->options.adaptive_gamma, p, s->kept, n_own);
         round.n_rows += records[i].n_rows;
-        round.n_guesses += s->branches[i].n_logits - 1;
+        round.n_guesses += s->branches[i].n_logits - 1 - joint->n_forced;
         round.n_steps += deepest;
         round.n_tokens += v->n_path + 1;
     }
@@ -230,6 +336,7 @@ static sd_status run_round(sd_session* s) {
         else if (is_own(status))
             status = end_by(s, &records[i], status);
     }
+    if (status == SD_OK) follow_forms(s, records);
     if (status == SD_OK) status = ride(s, records);
     double draft_s = s->drafting ? drafted - begun - s->drafter->other_s : 0.0;
     double verify_s = verified - drafted, ended = sd_now(), other_s = ended - begun - draft_s - verify_s;

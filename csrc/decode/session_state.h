@@ -5,6 +5,16 @@
 #include "riding.h"
 #include "session.h"
 
+/* The tree of a round: tokens that the form of the text forces, one after the other, and behind the last of
+ * them what the drafter has proposed. */
+typedef struct sd_joint {
+    int n_forced;
+    int n_shown;                 /* of them those that the drafter is shown as text: all or none */
+    int32_t* parents;            /* [max_nodes] of the drafter's tree */
+    sd_distribution* drawn_from; /* [max_nodes] of the whole tree */
+    double* weights; /* [gamma + 1, n_vocab] of the drafter's nodes; NULL: they are point masses */
+} sd_joint;
+
 struct sd_session {
     sd_session_options options;
     sd_drafter* drafter;    /* owned; NULL: plain decoding */
@@ -12,6 +22,8 @@ struct sd_session {
     sd_arena arena;         /* owns the arrays below */
     int n_sequences, max_nodes, n_text;
     int draws, couples; /* settings that sequences may have (sd_drafting) */
+    int max_forced;     /* tokens of a round that the form of a text forces, beside gamma guesses */
+    int extends;        /* the drafter may be shown a text that goes on with them */
     int n_top;          /* most probable tokens that records have room for */
     int max_rows;       /* of a sequence: max_nodes with their riders */
     int failed;         /* a round has failed and left nodes in the caches: no round can follow */
@@ -23,10 +35,12 @@ struct sd_session {
     sd_sequence* sequences; /* [n_sequences] */
     sd_cache* caches;       /* [n_sequences] of the target; each holds text[0 … n_text - 2] */
     sd_prefill* prefills;   /* [n_sequences] the prompts on their way into them */
-    sd_proposal* proposals; /* [n_sequences] of the sequences in a round, first n_open */
-    sd_branch* branches;    /* [n_sequences] */
-    int32_t* row_tokens;    /* [n_sequences, max_rows] of the rows that the target is run on */
-    int32_t* row_parents;   /* [n_sequences, max_rows] */
+    sd_proposal*
+        proposals;        /* [n_sequences] of the sequences in a round, first n_open: what the drafter sees */
+    sd_joint* joints;     /* [n_sequences] by proposal */
+    sd_branch* branches;  /* [n_sequences] */
+    int32_t* row_tokens;  /* [n_sequences, max_rows] of the rows that the target is run on */
+    int32_t* row_parents; /* [n_sequences, max_rows] */
     sd_riding riding;
     sd_ride* rides; /* [n_sequences] of the open texts in a round */
     int n_open;

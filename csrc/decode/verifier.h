@@ -3,6 +3,7 @@
 #define SD_VERIFIER_H
 
 #include "adjustment.h"
+#include "constraint.h"
 #include "forward.h"
 #include "memory.h"
 #include "rng.h"
@@ -14,6 +15,9 @@ typedef struct sd_transform {
      * up to a factor, whose argmax is taken at temperature 0. NULL: there is none. */
     sd_status (*apply)(void* context, const int32_t* tokens, int n_tokens, double* probs, int n_vocab);
     void* context; /* borrowed; must outlive the sequence */
+    /* In place of `apply`, for a change that depends on a state: probs behind state `state` of `states`. */
+    sd_status (*apply_state)(void* context, int state, double* probs, int n_vocab);
+    sd_state_tree* states; /* borrowed; must outlive the sequence */
 } sd_transform;
 
 /* How a target judges the guesses for a sequence. */
@@ -21,6 +25,9 @@ typedef struct sd_verifier_options {
     /* Of the target. Borrowed; must outlive the sequence. */
     const sd_sampling* sampling;
     sd_transform transform;
+    /* The form that the text must have: logits of tokens that may not come are −infinity, and a transform
+     * gives them no probability. Borrowed; must outlive the sequence. NULL: any form. */
+    sd_constraint* constraint;
     sd_rule rule;
     double lenience;
 } sd_verifier_options;
@@ -59,9 +66,9 @@ typedef struct sd_verification {
 } sd_verification;
 
 /* Fill the verdict (its arrays are the caller's). Each distribution that the rule asks for is made once.
- * Fails where a transform does, where the logits of a node that is asked for are not finite, and where
- * settings leave no token or make the logit of one infinite. What is not asked for cannot fail: plain
- * decoding does not meet it. */
+ * Fails where a transform or a constraint does, where the logits of a node that is asked for are not finite,
+ * and where settings leave no token or make the logit of one infinite. What is not asked for cannot fail:
+ * plain decoding does not meet it. */
 sd_status sd_verifier_run(sd_verifier* verifier, const sd_verification* verification, sd_verdict* verdict);
 
 /* The target's distribution after a node, as the rules see it: *distribution, borrowed until another is asked

@@ -106,6 +106,7 @@ static int step(dynamic_tree_drafter* d, const sd_proposal* proposals, int n, in
         for (int j = 0; j < f->n_reads; j++, logits += d->base.predictor->ld_logits) {
             if ((*status = sd_interrupted()) != SD_OK) return 0;
             int32_t node = f->reads[j];
+            if (!sd_proposal_goes_on(&f->read, node)) continue;
             int n_children = sd_child_sampler_rank(&d->children, &f->read, node, logits, d->options.width);
             for (int c = 0; c < n_children; c++) {
                 double confidence = d->children.scores[c];

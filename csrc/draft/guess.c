@@ -1,5 +1,7 @@
 #include "guess.h"
 
+#include <math.h>
+
 #include "kernels.h"
 
 #define PIECE 512
@@ -18,6 +20,7 @@ sd_guesser sd_guesser_take(sd_arena* arena, const sd_drafting* drafting) {
  * terms are not kept, and a piece of them fits the nearest cache. */
 static double softmax_of(const sd_guesser* g, const float* logits, int32_t token) {
     double sum = 0.0;
+    if (!isfinite(logits[token])) return 0.0;
     for (int i = 0; i < g->n_vocab; i += PIECE) {
         int n = g->n_vocab - i < PIECE ? g->n_vocab - i : PIECE;
         sum += sd_kernels_get()->weigh(n, logits + i, logits[token], 1.0f, g->terms);
@@ -29,7 +32,10 @@ const float* sd_guess_distribute(const sd_guesser* g, const sd_proposal* p, int 
                                  sd_distribution* from) {
     const sd_history history = {p->text, p->n_text, p->n_prompt, &p->tree};
     logits = sd_logits_adjust(p->sampling, g->n_vocab, logits, &history, node, &g->adjustment);
-    sd_standardise(p->sampling, g->n_vocab, logits, g->scratch, from);
+    const sd_mask mask = sd_proposal_mask(p, node);
+    logits = sd_mask_logits(&mask, g->n_vocab, logits, g->adjustment.logits);
+    if (!sd_standardise(p->sampling, g->n_vocab, logits, g->scratch, from) && mask.words != NULL)
+        from->point = sd_mask_first(&mask, g->n_vocab);
     return logits;
 }
 
@@ -37,6 +43,8 @@ int sd_guess_if_it_pays(const sd_guesser* g, sd_proposal* p, int parent, const f
     int node = p->tree.n_nodes;
     sd_distribution* from = &p->tree.drawn_from[node];
     logits = sd_guess_distribute(g, p, parent, logits, from);
+    if (p->constraint != NULL && from->point >= 0 && !isfinite(logits[from->point]))
+        return -1; /* the draft knows none of the tokens that may come */
     int32_t token;
     if (p->rule == SD_RULE_COUPLED) { /* with the noise that the target will draw with at the same position */
         uint32_t position = (uint32_t)(p->n_text + p->depths[parent]);

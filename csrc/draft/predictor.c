@@ -19,6 +19,7 @@ void sd_predictor_free(sd_predictor* p) {
 
 void sd_drafter_predicts(sd_drafter* drafter, const sd_predictor* predictor) {
     drafter->taps = predictor->taps;
+    drafter->in_target = predictor->in_target;
     drafter->riders = predictor->riders;
     drafter->caches = predictor->caches;
     drafter->own_ids = predictor->own_ids;

@@ -21,6 +21,8 @@ struct sd_predictor {
     sd_taps taps;
     /* What rides on the target's forward passes. */
     sd_riders riders;
+    /* It drafts in the target's cache of each proposal. */
+    int in_target;
     /* [n_sequences] where a model reads the texts; owned by the predictor. NULL: nowhere of its own. */
     sd_cache* caches;
     /* The texts in them are in the model's own ids, not in the target's. */

@@ -20,9 +20,11 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
             int node = p->tree.n_nodes;
             sd_distribution* uniform = &p->tree.drawn_from[node];
             uniform->point = -1;
-            uniform->mass = d->n_vocab;
-            uniform->factor = 1.0 / d->n_vocab;
-            for (int j = 0; j < d->n_vocab; j++) uniform->weights[j] = 1.0;
+            const sd_mask mask = sd_proposal_mask(p, parent);
+            int n = mask.words ? mask.n_allowed : d->n_vocab;
+            uniform->mass = n;
+            uniform->factor = 1.0 / n;
+            for (int j = 0; j < d->n_vocab; j++) uniform->weights[j] = sd_mask_allows(&mask, j);
             int32_t token;
             if (p->rule == SD_RULE_COUPLED) {
                 sd_noise(p->stream, (uint32_t)(p->n_text + p->depths[parent]), d->n_vocab, d->noise);
@@ -31,7 +33,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
                 double u = sd_uniform(p->stream, (uint32_t)p->n_text, SD_DRAW_DRAFT, (uint32_t)node);
                 token = sd_sample(uniform, d->n_vocab, u);
             }
-            parent = sd_proposal_add(p, parent, token, 1.0 / d->n_vocab);
+            parent = sd_proposal_add(p, parent, token, 1.0 / n);
         }
     }
     return SD_OK;

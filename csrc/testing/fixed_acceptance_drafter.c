@@ -107,6 +107,7 @@ sd_status sd_fixed_acceptance_drafter_create(sd_drafter* inner, double alpha, in
     if ((d = sd_alloc(sizeof *d)) == NULL) goto fail;
     d->base = (sd_drafter){.points = inner->points,
                            .taps = inner->taps,
+                           .in_target = 1, /* it imagines other texts than the session's */
                            .begin = begin,
                            .read = read_prompts,
                            .propose = propose,

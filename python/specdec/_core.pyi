@@ -36,6 +36,8 @@ class RoundRecord(TypedDict):
     laws: tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.float64]] | None
     """Of each new token: ln p [n], the most probable tokens in its place [n, n_top] (-1 where no other has a
     probability), their ln p [n, n_top]; None unless asked for."""
+    complete: int
+    """1: the sequence has ended, as its constraint says that the text is complete."""
     origins: list[int] | None
     """Of each drafted node which draft of an ensemble it is of; None where the sequence has no prediction."""
     error: BaseException | None
@@ -441,7 +443,8 @@ class Settings:
         rule: Rule = "rejection",
         lenience: float = 1.0,
         draft_sampling: dict[str, Any] = ...,
-        transform: Callable[[NDArray[np.float64], list[int]], NDArray[np.float64]] | None = None,
+        transform: Callable[[NDArray[np.float64], list[int]], NDArray[np.float64]] | Any | None = None,
+        constraint: Any | None = None,
         stop_ids: Sequence[int] | None = None,
         law: str = ...,
         n_top: int = 0,
@@ -454,6 +457,10 @@ class Settings:
         (0: all), top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty and logit_bias
         {token: bias}. `rule` is one of `verify`; "greedy" is argmax of the distribution that `sampling`
         makes, with `lenience`.
+
+        `transform` is a function of (probs, tokens), or an object with the method start(tokens), whose states
+        have fork(), advance(token) and are functions of probs. `constraint` has start(tokens) too, and states
+        with fork(), advance(token) and mask(): which tokens may come next, None where the text is complete.
 
         `gamma` is how many guesses a round may have where the session allows more. `drafters`: bit i says
         whether draft i of an ensemble may guess; None: all may. `prediction` is what drafts that copy

@@ -33,7 +33,7 @@ int32_t sd_copy_token(const sd_copy* c, int i) {
 }
 
 void sd_copies_grow(sd_proposal* p, const sd_copy* copies, int n) {
-    int nodes[SD_MAX_COPIES] = {0}, n_made[SD_MAX_COPIES] = {0}, n_open = 0;
+    int nodes[SD_MAX_COPIES] = {0}, n_made[SD_MAX_COPIES] = {0}, ended[SD_MAX_COPIES] = {0}, n_open = 0;
     const sd_copy* open[SD_MAX_COPIES];
     for (int i = 0; i < n; i++) {
         int32_t token = sd_copy_token(&copies[i], 0);
@@ -45,15 +45,21 @@ void sd_copies_grow(sd_proposal* p, const sd_copy* copies, int n) {
         int best = -1;
         double best_path_prob = 0.0, best_confidence = 0.0;
         for (int i = 0; i < n_open; i++) {
-            if (!sd_proposal_has_room(p, nodes[i]) || sd_copy_token(open[i], n_made[i]) < 0) continue;
+            if (ended[i] || !sd_proposal_has_room(p, nodes[i]) || sd_copy_token(open[i], n_made[i]) < 0)
+                continue;
             double confidence = sd_odds_of(open[i]->odds, open[i]->length + n_made[i]);
             double path_prob = p->path_prob[nodes[i]] * confidence;
             if (path_prob > best_path_prob)
                 best = i, best_path_prob = path_prob, best_confidence = confidence;
         }
-        if (best < 0 || !sd_proposal_worth_verifying(p, nodes[best], best_confidence))
-            return; /* nor do others pay */
-        int32_t token = sd_copy_token(open[best], n_made[best]++);
+        if (best < 0) return;
+        int32_t token = sd_copy_token(open[best], n_made[best]);
+        if (!sd_proposal_allows(p, nodes[best], token)) { /* the form of the text ends the copy */
+            ended[best] = 1;
+            continue;
+        }
+        if (!sd_proposal_worth_verifying(p, nodes[best], best_confidence)) return; /* nor do others pay */
+        n_made[best]++;
         nodes[best] = sd_proposal_add(p, nodes[best], token, best_confidence);
         p->tree.drawn_from[nodes[best]].point = token;
     }

@@ -19,6 +19,7 @@ typedef struct suffix_drafter {
     sd_arena arena;         /* owns the arrays below */
     sequence_state* states; /* [n_sequences] */
     int32_t* slice;         /* [2 · SD_READ_SLICE] places that are being sorted, and scratch */
+    int32_t* nodes;         /* [gamma] the node of each guess; -1: it has none */
     sd_suffix_search in_text, in_memory;
     sd_odds prior; /* without any case: how far a match of some length is trusted */
 } suffix_drafter;
@@ -88,13 +89,14 @@ static int search(const suffix_drafter* d, sd_suffix_search* s, const sd_proposa
 
 /* Append guesses to a proposal. Where one does not pay, none of a lower value does. */
 static void append(const suffix_drafter* d, const sd_suffix_search* s, int length, sd_proposal* p) {
-    int first = p->tree.n_nodes; /* the node of guess i is first + i */
     for (int i = 0; i < s->n; i++) {
         const sd_suffix_guess* guess = &s->guesses[i];
-        int parent = guess->parent < 0 ? 0 : first + guess->parent;
+        int parent = guess->parent < 0 ? 0 : d->nodes[guess->parent];
+        d->nodes[i] = -1;
+        if (parent < 0 || !sd_proposal_allows(p, parent, guess->token)) continue;
         double confidence = guess->share * sd_odds_of(&d->prior, length + guess->depth - 1);
         if (!sd_proposal_has_room(p, parent) || !sd_proposal_worth_verifying(p, parent, confidence)) return;
-        int node = sd_proposal_add(p, parent, guess->token, confidence);
+        int node = d->nodes[i] = sd_proposal_add(p, parent, guess->token, confidence);
         p->tree.drawn_from[node].point = guess->token;
     }
 }
@@ -127,6 +129,7 @@ static void release(sd_drafter* base) {
 static void lay_out(suffix_drafter* d, const sd_drafting* drafting) {
     d->states = sd_arena_take(&d->arena, (size_t)d->n_sequences, sizeof *d->states);
     d->slice = sd_arena_take(&d->arena, 2 * SD_READ_SLICE, sizeof *d->slice);
+    d->nodes = sd_arena_take(&d->arena, (size_t)drafting->gamma, sizeof *d->nodes);
     d->in_text = sd_suffix_search_take(&d->arena, drafting->gamma);
     d->in_memory = sd_suffix_search_take(&d->arena, drafting->gamma);
     for (int i = 0; i < d->n_sequences; i++) {

@@ -82,7 +82,9 @@ static void propose_candidates(const lookahead_drafter* d, const window* w, sd_p
     int n = sd_ngram_pool_find(&w->pool, p->tree.tokens[0], d->options.candidates, d->found);
     double confidence = estimate(d->in_pool);
     for (int i = 0; i < n; i++)
-        for (int r = 0, node = 0; r < n_rows && p->tree.n_nodes <= p->budget && r < p->depth; r++)
+        for (int r = 0, node = 0; r < n_rows && p->tree.n_nodes <= p->budget && r < p->depth &&
+                                  sd_proposal_allows(p, node, d->found[i][r]);
+             r++)
             node = append(p, node, d->found[i][r], confidence);
 }
 
@@ -109,7 +111,7 @@ static void judge(lookahead_drafter* d, const window* w, const sd_proposal* p, c
                   const float* logits, ptrdiff_t stride) {
     const sd_tree* t = &p->tree;
     int first_of_pool = w->n_columns * (d->options.ngram - 1) + 1;
-    for (int32_t row = 0, next = 0; next >= 0; row = next) {
+    for (int32_t row = node_rows[0], next = 0; next >= 0; row = next) {
         int32_t token = sd_kernels_get()->argmax(d->n_vocab, logits + row * stride);
         next = -1;
         for (int i = 1; i < t->n_nodes; i++) {

@@ -309,6 +309,7 @@ sd_status sd_model_predictor_make(const void* given, const sd_prediction* of, sd
     r->workspace.name = "the draft";
     if (options->skipped == NULL) r->base.caches = r->caches;
     r->base.own_ids = translation_of(r) != NULL;
+    r->base.in_target = options->skipped != NULL;
     r->base.logits = predicts_for_target(r) ? r->logits : r->workspace.logits;
     r->base.ld_logits = predicts_for_target(r) ? r->ld : r->workspace.ld_logits;
     *out = &r->base;

@@ -108,6 +108,7 @@ static sd_proposal open_inner(const nested_drafter* d, const sd_proposal* p, inn
     q.text = in->text;
     q.n_text = p->n_text + p->depths[in->node];
     q.n_prompt = p->n_prompt;
+    q.constraint = p->constraint;
     q.sampling = p->sampling;
     q.rule = inner_rule(p->rule);
     q.drafters = SD_EVERY_DRAFTER;
@@ -163,7 +164,7 @@ static int32_t token_after(void* context, int node, const sd_distribution* targe
 /* Append a guess: a draw from the model's distribution after a node of the inner tree. That the inner round
  * makes its first guess was decided before it; its other guesses have been drafted with the first. */
 static int guess(verification* v, sd_proposal* p, inner* in, int inner_node, int32_t token) {
-    if (inner_node > 0 && !sd_proposal_may_add(p, in->node)) return 0;
+    if (inner_node > 0 && (!sd_proposal_may_add(p, in->node) || !sd_proposal_goes_on(p, in->node))) return 0;
     sd_distribution* from = &p->tree.drawn_from[p->tree.n_nodes];
     sd_distribution found = target_after(v, inner_node);
     double* weights = from->weights;

@@ -149,7 +149,7 @@ static void begin_writing(const text_drafter* d, writing* w, sd_proposal* p) {
 /* Guess a token of the target, if there is room for it and it pays; else nothing more is written. */
 static void add(writing* w, int32_t token, double confidence) {
     sd_proposal* p = w->for_target;
-    if (!w->open || !sd_proposal_may_add(p, w->node)) {
+    if (!w->open || !sd_proposal_may_add(p, w->node) || !sd_proposal_allows(p, w->node, token)) {
         w->open = 0;
         return;
     }

@@ -177,16 +177,17 @@ static void fill_logits(const row* r, int n_vocab, const float* logs, float* log
 
 /* ------------------------------------------------------------------------------------------ guesses */
 
-static int is_greedy(const sd_sampling* s) {
-    return s->temperature == 0.0 && s->repetition_penalty == 1.0 && s->presence_penalty == 0.0 &&
-           s->frequency_penalty == 0.0 && s->n_biased == 0;
+static int is_greedy(const sd_proposal* p) {
+    const sd_sampling* s = p->sampling;
+    return p->constraint == NULL && s->temperature == 0.0 && s->repetition_penalty == 1.0 &&
+           s->presence_penalty == 0.0 && s->frequency_penalty == 0.0 && s->n_biased == 0;
 }
 
 /* A guess behind `node`; -1 if it does not pay. */
 static int guess(ngram_drafter* d, sd_proposal* p, int node, const counts* c) {
     int n_vocab = d->options.table->n_vocab, next = -1;
     fill_row(d, p, node, c);
-    if (is_greedy(p->sampling)) {
+    if (is_greedy(p)) {
         int32_t token = best_of(&d->row, n_vocab);
         double probability = fmin(value(&d->row, token) * d->row.factor, 1.0);
         if (sd_proposal_worth_verifying(p, node, probability)) {
@@ -206,7 +207,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     for (int i = 0; i < n; i++) {
         sd_proposal* p = &proposals[i];
         const counts* c = &d->counts[d->options.online ? p->sequence : 0];
-        if (!is_greedy(p->sampling) && (d->options.online || !d->has_logs)) {
+        if (!is_greedy(p) && (d->options.online || !d->has_logs)) {
             fill_logs(c, d->options.table->n_vocab, d->logs);
             d->has_logs = 1;
         }

@@ -17,7 +17,9 @@ typedef struct recycling_drafter {
 static int guess(const recycling_drafter* d, sd_proposal* p, int parent, int rank) {
     if (parent < 0 || !sd_proposal_has_room(p, parent)) return -1;
     int32_t token = sd_token_matrix_at(d->matrix, p->tree.tokens[parent], rank);
-    if (token < 0 || !sd_proposal_worth_verifying(p, parent, d->chances[rank])) return -1;
+    if (token < 0 || !sd_proposal_allows(p, parent, token) ||
+        !sd_proposal_worth_verifying(p, parent, d->chances[rank]))
+        return -1;
     int node = sd_proposal_add(p, parent, token, d->chances[rank]);
     p->tree.drawn_from[node].point = token;
     return node;

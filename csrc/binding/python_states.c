@@ -1,0 +1,161 @@
+#include "python_states.h"
+
+#include <string.h>
+
+int sd_has_states(PyObject* object) {
+    PyObject* start = PyObject_GetAttrString(object, "start");
+    if (start == NULL && !PyErr_ExceptionMatches(PyExc_AttributeError)) return -1;
+    PyErr_Clear();
+    int result = start != NULL && PyCallable_Check(start);
+    Py_XDECREF(start);
+    return result;
+}
+
+int sd_python_states_from(PyObject* object, const char* name, int n_vocab, sd_gate* gate,
+                          sd_python_states* python) {
+    int result = sd_has_states(object);
+    if (result == 0)
+        PyErr_Format(PyExc_TypeError, "%s: expected an object with the method start(tokens)", name);
+    if (result <= 0) return -1;
+    PyObject* states = PyList_New(0);
+    if (states == NULL) return -1;
+    *python = (sd_python_states){name, Py_NewRef(object), states, NULL, n_vocab, gate};
+    return 0;
+}
+
+void sd_python_states_free(sd_python_states* p) {
+    Py_CLEAR(p->object);
+    Py_CLEAR(p->states);
+    Py_CLEAR(p->exception);
+}
+
+int sd_python_states_traverse(const sd_python_states* p, visitproc visit, void* arg) {
+    Py_VISIT(p->object);
+    Py_VISIT(p->states);
+    Py_VISIT(p->exception);
+    return 0;
+}
+
+static void enter(void* context) {
+    sd_gate* gate = ((sd_python_states*)context)->gate;
+    if (gate->depth++ > 0) return;
+    gate->taken = *gate->saved_thread != NULL;
+    if (gate->taken) sd_gil_take(gate->saved_thread);
+}
+
+static void leave(void* context) {
+    sd_gate* gate = ((sd_python_states*)context)->gate;
+    if (--gate->depth == 0 && gate->taken) sd_gil_release(gate->saved_thread);
+}
+
+/* The status of a call that may have set an exception. */
+static sd_status status_of(sd_python_states* p) {
+    if (!PyErr_Occurred()) return SD_OK;
+    Py_XSETREF(p->exception, sd_take_exception());
+    return SD_ERR_CALLBACK;
+}
+
+/* Keep a state, whose reference is taken, under its number. */
+static sd_status keep_as(sd_python_states* p, int number, PyObject* state) {
+    int failed = state == NULL;
+    while (!failed && PyList_GET_SIZE(p->states) <= number) failed = PyList_Append(p->states, Py_None) < 0;
+    if (failed)
+        Py_XDECREF(state);
+    else
+        PyList_SetItem(p->states, number, state);
+    return status_of(p);
+}
+
+PyObject* sd_python_state(const sd_python_states* p, int i) {
+    return i < PyList_GET_SIZE(p->states) ? PyList_GET_ITEM(p->states, i) : Py_None;
+}
+
+static sd_status start(void* context, const int32_t* tokens, int n) {
+    sd_python_states* p = context;
+    enter(p);
+    PyObject *ids = sd_list_of_ints(tokens, n), *state = NULL;
+    if (ids != NULL) state = PyObject_CallMethod(p->object, "start", "O", ids);
+    Py_XDECREF(ids);
+    sd_status status = keep_as(p, 0, state);
+    leave(p);
+    return status;
+}
+
+static sd_status advance(void* context, int from, int32_t token, int to) {
+    sd_python_states* p = context;
+    enter(p);
+    PyObject* before = Py_NewRef(sd_python_state(p, from)); /* the call may do whatever it likes */
+    PyObject* state = PyObject_CallMethod(before, "fork", NULL);
+    PyObject* ignored = state ? PyObject_CallMethod(state, "advance", "i", (int)token) : NULL;
+    if (ignored == NULL) Py_CLEAR(state);
+    Py_XDECREF(ignored);
+    Py_DECREF(before);
+    sd_status status = keep_as(p, to, state);
+    leave(p);
+    return status;
+}
+
+static void keep(void* context, int from) {
+    sd_python_states* p = context;
+    enter(p);
+    PyObject* state = Py_NewRef(sd_python_state(p, from));
+    Py_ssize_t n = PyList_GET_SIZE(p->states);
+    if (n == 0 || PyList_SetItem(p->states, 0, state) < 0 || PyList_SetSlice(p->states, 1, n, NULL) < 0)
+        PyErr_Clear(); /* of an empty list, which the core does not have; the states are overwritten */
+    leave(p);
+}
+
+sd_state_source sd_python_states_source(sd_python_states* python) {
+    return (sd_state_source){start, advance, keep, enter, leave, python};
+}
+
+static void refuse_mask(const sd_python_states* p, PyObject* returned) {
+    if (PyErr_Occurred() && !sd_is_misfit()) return;
+    PyErr_Clear();
+    PyObject* text = sd_shown(returned);
+    if (text != NULL)
+        sd_refuse(
+            "%s: mask() returned %U; expected %d truth values, %d words of 32 bits, or None where the text "
+            "is "
+            "complete",
+            p->name, text, p->n_vocab, (p->n_vocab + 31) / 32);
+    Py_XDECREF(text);
+}
+
+/* The words of a mask, from its words as they are, or from a truth value for each token. */
+static int words_from(const sd_python_states* p, PyObject* returned, uint32_t* words) {
+    Py_buffer view;
+    if (PyObject_GetBuffer(returned, &view, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0) return -1;
+    size_t n_words = ((size_t)p->n_vocab + 31) / 32, size = n_words * sizeof *words;
+    const char* format = view.format ? view.format : "B";
+    if (*format == '<' || *format == '=' || *format == '@') format++;
+    int flags = strcmp(format, "?") == 0 && view.ndim == 1 && view.len == p->n_vocab;
+    int packed = strcmp(format, "?") != 0 && strchr("BbIiLl", *format) && (size_t)view.len == size;
+    if (packed) {
+        memcpy(words, view.buf, size);
+    } else if (flags) {
+        const unsigned char* values = view.buf;
+        memset(words, 0, size);
+        for (int i = 0; i < p->n_vocab; i++) words[i >> 5] |= (uint32_t)(values[i] != 0) << (i & 31);
+    }
+    PyBuffer_Release(&view);
+    return flags || packed ? 0 : -1;
+}
+
+static sd_status mask(void* context, int number, uint32_t* words, int* complete) {
+    sd_python_states* p = context;
+    enter(p);
+    PyObject* state = Py_NewRef(sd_python_state(p, number));
+    PyObject* returned = PyObject_CallMethod(state, "mask", NULL);
+    *complete = returned == Py_None;
+    if (returned != NULL && !*complete && words_from(p, returned, words) < 0) refuse_mask(p, returned);
+    Py_XDECREF(returned);
+    Py_DECREF(state);
+    sd_status status = status_of(p);
+    leave(p);
+    return status;
+}
+
+sd_constraint_source sd_python_constraint_source(sd_python_states* python) {
+    return (sd_constraint_source){sd_python_states_source(python), mask};
+}
