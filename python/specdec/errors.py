@@ -15,8 +15,10 @@ __all__ = [
     "CheckpointNotFoundError",
     "ContextLengthError",
     "EngineClosedError",
+    "FormError",
     "InputError",
     "LearningError",
+    "MissingFormError",
     "MissingGGUFError",
     "MissingHubError",
     "MissingLibraryError",
@@ -148,6 +150,10 @@ class EngineClosedError(SpecdecError, RuntimeError):
     """An engine that is closed, or is being closed, takes no requests."""
 
 
+class FormError(InputError):
+    """A schema, regular expression or grammar cannot be read, is too large, or no text satisfies it."""
+
+
 class LearningError(SpecdecError, RuntimeError):
     """A draft that learns while it serves has failed to; the cause is what its learner raised."""
 
@@ -182,6 +188,10 @@ class MissingTokenizerLibraryError(MissingPackageError, TokenizerError):
 
 class MissingProgressError(MissingPackageError, InputError):
     """``tqdm`` is not installed."""
+
+
+class MissingFormError(MissingPackageError, InputError):
+    """``llguidance`` is not installed."""
 
 
 class NotFiniteError(SpecdecError, ArithmeticError):

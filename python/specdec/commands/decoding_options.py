@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from specdec.commands.verb import Function, gamma_value, several
+from specdec.errors import InputError
 from specdec.verification.rules import DECODING_RULES
 
 __all__ = [
@@ -37,6 +39,32 @@ stop_option = click.option(
     "--stop", multiple=True, metavar="TEXT", help="End before this text; may be given more than once."
 )
 """Texts that end what is written."""
+
+
+form_options = (
+    click.option("--schema", metavar="FILE", help="The text is JSON that has the JSON schema in this file."),
+    click.option("--regex", metavar="PATTERN", help="The text matches this regular expression as a whole."),
+    click.option("--grammar", metavar="FILE", help="The text has the grammar in this file: Lark or GBNF."),
+)
+"""The form of the text."""
+
+
+def _form(given: Mapping[str, Any]) -> dict[str, str]:
+    """The form that options ask for, read from its file.
+
+    Raises
+    ------
+    InputError
+        For a file that cannot be read.
+    """
+    found = {}
+    for name in ("schema", "grammar"):
+        if given.get(name) is not None:
+            try:
+                found[name] = Path(given[name]).read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise InputError(f"--{name} {given[name]}: {error}; expected a file of text") from None
+    return found | ({} if given.get("regex") is None else {"regex": given["regex"]})
 
 
 def sampling_options(temperature: str, penalty: str | None) -> Callable[[Function], Function]:
@@ -96,6 +124,7 @@ def decoding_options(
         click.option("--seed", type=int, metavar="S", help=f"Of the random numbers (default: {seed})."),
         threads_option,
         stop_option,
+        *form_options,
     )  # fmt: skip
 
 
@@ -108,4 +137,4 @@ def decoding_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: given[name] for name in names if given[name] is not None}
     if given["stop"]:
         found["stop"] = list(given["stop"])
-    return found | {"n_threads": given["threads"]}
+    return found | _form(given) | {"n_threads": given["threads"]}

@@ -172,6 +172,19 @@ def generate(
         which need not sum to 1. At temperature 0 it is given all mass on the argmax, and the argmax of what
         it returns is taken, the lowest id on ties. It must be a function of its arguments alone, for it is
         called once for every verified position, also for positions that are then dropped.
+
+        An object with the method ``start(tokens)`` keeps a state along the text and the guesses behind it:
+        see `StatefulTransform`.
+    schema, regex, grammar : optional
+        The form that each new text must have, one of them: a JSON schema (a dict, True for any JSON, its
+        text, or a class with the method ``model_json_schema``), a regular expression that the whole text
+        matches, or a grammar in Lark's syntax or GBNF, read by ``llguidance`` (extra ``guided``). The law
+        is the target's, masked and renormalised token by token, behind penalties and biases and before the
+        temperature, for every draft and rule. Drafts guess what may come alone; what must come is guessed
+        without them, also with gamma 0. The text ends where its form is complete; the end-of-text ids may
+        come where the form allows an end. A stop or `max_new_tokens` may cut it short.
+    constraint : Constraint, optional
+        A form of your own: an object with the method ``start(tokens)``.
     verify : {"rejection", "block", "coupled", "k-sequential", "classical"}
         The rule of verification, see `specdec.verify`. "rejection" is the paper's. "block" (Sun et al. 2024)
         accepts more with gamma above 1. With "coupled" the same seed gives the same tokens for every draft
@@ -247,6 +260,8 @@ def generate(
         target does not have, or fills the context, a `decoder_prompt` is given to a target without an encoder
         or messages to one with an encoder, or the draft has an encoder and the target has none. The message
         names the argument, its value and what is expected.
+    FormError
+        If a form cannot be read, is too large, or no text has it.
     VocabularyMismatchError
         If target and draft have different vocabularies.
     CheckpointError, TokenizerError

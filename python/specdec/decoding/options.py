@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from specdec.checks import check_choice, check_flag, check_integer
 from specdec.decoding.adaptive_gamma import SHARED, AdaptiveGamma
+from specdec.decoding.constraint import Constraint, Schema, StatefulTransform, check_form
 from specdec.decoding.prompt_cache import PromptCache, check_prompt_cache
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError, kind_of, shown
@@ -32,7 +33,7 @@ Policy: TypeAlias = Callable[[Sequence[Round]], int]
 Gamma: TypeAlias = int | Literal["auto"] | AdaptiveGamma | Policy | None
 Stop: TypeAlias = str | int | Iterable[str | int] | None
 Seed: TypeAlias = int | Sequence[int | tuple[int, int]] | None
-Transform: TypeAlias = Callable[[NDArray[np.float64], list[int]], NDArray[np.float64]]
+Transform: TypeAlias = Callable[[NDArray[np.float64], list[int]], NDArray[np.float64]] | StatefulTransform
 LogprobsOf: TypeAlias = Literal["model", "sampling"]
 """Whose law log-probabilities are of: the model's own, or that which is sampled from."""
 
@@ -57,6 +58,10 @@ class Options(TypedDict, total=False):
     logit_bias: Mapping[int, float] | None
     draft_sampling: Sampling | None
     transform: Transform | None
+    schema: Schema | None
+    regex: str | None
+    grammar: str | None
+    constraint: Constraint | None
     verify: DecodingRule
     lenience: float
     seed: Seed
@@ -108,6 +113,10 @@ class DecodingOptions:
     logit_bias: Mapping[int, float] | None = None
     draft_sampling: Sampling | None = None
     transform: Transform | None = None
+    schema: Schema | None = None
+    regex: str | None = None
+    grammar: str | None = None
+    constraint: Constraint | None = None
     verify: DecodingRule = "rejection"
     lenience: float = 1.0
     seed: Seed = None
@@ -130,10 +139,13 @@ class DecodingOptions:
             raise InputError(
                 f"draft_sampling is {kind_of(self.draft_sampling)}; expected a specdec.Sampling, or None"
             )
-        if self.transform is not None and not callable(self.transform):
+        has_states = callable(getattr(self.transform, "start", None))
+        if self.transform is not None and not callable(self.transform) and not has_states:
             raise InputError(
-                f"transform is {kind_of(self.transform)}; expected a function of (probs, tokens), or None"
+                f"transform is {kind_of(self.transform)}; expected a function of (probs, tokens), an object "
+                "with the method start(tokens), or None"
             )
+        check_form(self)
         check_prompt_cache(self.prompt_cache)
         rule, lenience = check_rule("verify", self.verify, self.lenience, DECODING_RULES)
         self._set(verify=rule, lenience=float(lenience), gamma=_check_gamma(self.gamma))
@@ -207,6 +219,11 @@ _ELSEWHERE: Final = {
     "num_speculative_tokens": "gamma",
     "num_assistant_tokens": "gamma",
     "stop_sequences": "stop",
+    "json_schema": "schema",
+    "guided_json": "schema",
+    "guided_regex": "regex",
+    "guided_grammar": "grammar",
+    "logits_processor": "transform",
     "eos_token_id": "stop",
     "num_threads": "n_threads",
 }

@@ -15,6 +15,7 @@ from specdec.containers import Container, prompts_of
 from specdec.decoding.adaptive_gamma import AUTO_GAMMA, AdaptiveGamma, RunKind
 from specdec.decoding.beginning import Beginning, decoder_prompts_of
 from specdec.decoding.chat import Chat
+from specdec.decoding.constraint import Constraint, constraint_of
 from specdec.decoding.options import DecodingOptions, Policy
 from specdec.decoding.result import Result
 from specdec.decoding.stopping import FinishReason, StopRules
@@ -60,6 +61,8 @@ class Request:
     n_slots : int
         Prompts decoded at once.
     node_budget : int or None
+    constraint : Constraint or None
+        The form that each text must have.
     n_text : int or None
         Tokens of a text at most, prompt and new, where that is less than the target's context.
     """
@@ -79,6 +82,7 @@ class Request:
     stop: StopRules
     n_slots: int
     node_budget: int | None
+    constraint: Constraint | None = None
     n_text: int | None = None
 
     @classmethod
@@ -175,6 +179,7 @@ class Request:
             stop=stop,
             n_slots=n_slots,
             node_budget=node_budget,
+            constraint=constraint_of(options, target, sorted(ends)),
         )
 
     def limit(self, index: int) -> tuple[int, FinishReason]:

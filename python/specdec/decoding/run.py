@@ -99,6 +99,7 @@ class Run:
             sampling=request.sampling.core(),
             draft_sampling=request.draft_sampling.core(),
             transform=request.options.transform,
+            constraint=request.constraint,
             rule=request.rule,
             lenience=request.options.lenience,
             seeds=[self._key(index) for index in slots],

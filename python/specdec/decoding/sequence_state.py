@@ -67,6 +67,10 @@ class SequenceState:
             kept += 1
             if self.finish_reason is not None:
                 break
+        if record["complete"] and self.finish_reason is None:
+            self.finish_reason = "stop"
+            if self._scanner.strings:
+                self._read()
         if record["logits"] is not None:
             self.logits.append(record["logits"][:kept])
         if record["laws"] is not None:
