@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks import (
     drafts,
     engine,
+    guided,
     harness,
     kernels,
     learnt,
@@ -49,6 +50,7 @@ PROGRAMS: dict[str, tuple[Callable[[argparse.Namespace, Report], None], Callable
     "beam": (engine.beam, engine.beam_options),
     "drafts": (drafts.drafts, drafts.drafts_options),
     "memory": (memory.memory, memory.memory_options),
+    "guided": (guided.guided, guided.guided_options),
     "learnt": (learnt.learnt, learnt.learnt_options),
     "online": (online.online, online.online_options),
     "online-serving": (online.online_serving, online.online_serving_options),

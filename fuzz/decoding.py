@@ -113,6 +113,8 @@ def may_be_refused(case: dict[str, Any]) -> bool:
         return True
     if is_extreme(settings):
         return True
+    if "constraint" in settings and ("logit_bias" in settings or "transform" in settings):
+        return True  # which may leave no token that the form allows
     if "encoder" in case["target"] and source_vocab(case["target"]) != case["target"].get("n_vocab", 11):
         if any(one["kind"] == "input" and one["source"] is None for one in found):
             return True

@@ -67,6 +67,57 @@ class EveryOther:
         return (3 * len(rounds) + accepted) % (self.max_gamma + 1)
 
 
+class Walk:
+    """A form: what may come next is a function of the new tokens so far, some of the vocabulary's tokens.
+
+    Parameters
+    ----------
+    n_vocab, seed : int
+    n_allowed : int
+        Tokens that may come where more than one may.
+    length : int or None
+        New tokens behind which the text is complete; None: it never is.
+    forced : float
+        Share of places where one token may come.
+    """
+
+    def __init__(self, n_vocab: int, seed: int, n_allowed: int, length: int | None, forced: float) -> None:
+        self.n_vocab, self.seed, self.n_allowed = n_vocab, seed, n_allowed
+        self.length, self.forced = length, forced
+
+    def allowed(self, new: list[int]) -> NDArray[np.bool_]:
+        """Which tokens may follow new ones, [n_vocab]."""
+        rng = np.random.default_rng([self.seed, *new])
+        n = 1 if rng.random() < self.forced else min(self.n_allowed, self.n_vocab)
+        mask = np.zeros(self.n_vocab, bool)
+        mask[rng.choice(self.n_vocab, n, replace=False)] = True
+        return mask
+
+    def start(self, tokens: Sequence[int]) -> WalkState:
+        """The state in which a text begins."""
+        return WalkState(self, [])
+
+
+class WalkState:
+    """Where a text of a `Walk` is."""
+
+    def __init__(self, form: Walk, new: list[int]) -> None:
+        self.form, self.new = form, new
+
+    def fork(self) -> WalkState:
+        """A copy."""
+        return WalkState(self.form, self.new.copy())
+
+    def advance(self, token: int) -> None:
+        """The text goes on."""
+        self.new.append(token)
+
+    def mask(self) -> NDArray[np.bool_] | None:
+        """Which tokens may come next."""
+        done = self.form.length is not None and len(self.new) >= self.form.length
+        return None if done else self.form.allowed(self.new)
+
+
 def draw_sampling(draws: Draws, n_vocab: int) -> dict[str, Any]:
     """Fields of `specdec.Sampling`; a temperature above 0."""
     found: dict[str, Any] = {"temperature": draws.one(1.0, 1.0, 0.7, 0.2, 1.6, 5.0, 1e-3)}
@@ -107,6 +158,11 @@ def draw_settings(draws: Draws, target: dict[str, Any], n_prompts: int) -> dict[
     found |= draw_adjustment(draws, n_vocab) if greedy else draw_sampling(draws, n_vocab)
     if draws.chance(0.15):
         found["transform"] = draws.one(*TRANSFORMS)
+    if draws.chance(0.12):
+        found["constraint"] = [
+            n_vocab, draws.randrange(1000), draws.randint(1, 5), draws.one(None, 3, 9), draws.one(0.0, 0.4,
+            1.0)
+        ]  # fmt: skip
     if draws.chance(0.15):
         found["draft_sampling"] = {"temperature": 0.0} if draws.chance(0.3) else draw_sampling(draws, n_vocab)
     rule = draws.weighted(**{"rejection": 4, "block": 1, "coupled": 3, "k-sequential": 1, "classical": 1})
@@ -157,6 +213,8 @@ def keywords(settings: dict[str, Any]) -> dict[str, Any]:
         found["prompt_cache"] = _prompt_cache(found["prompt_cache"])
     if "transform" in found:
         found["transform"] = TRANSFORMS[found["transform"]]
+    if "constraint" in found:
+        found["constraint"] = Walk(*found["constraint"])
     if "draft_sampling" in found:
         found["draft_sampling"] = specdec.Sampling(**found["draft_sampling"])
     return found
@@ -228,8 +286,14 @@ def distribution_after(
     settings: dict[str, Any], logits: NDArray[np.float32], text: Sequence[int], n_prompt: int
 ) -> Probs:
     """The distribution of the token after a text, from its logits: in NumPy, by the reference."""
-    probs = _standardised(settings, _adjusted(settings, logits, text, n_prompt))
+    adjusted = _adjusted(settings, logits, text, n_prompt)
+    if "constraint" in settings:
+        allowed = Walk(*settings["constraint"]).allowed(list(text[n_prompt:]))
+        adjusted = np.where(allowed, adjusted, -inf)
+    probs = _standardised(settings, adjusted)
     if "transform" in settings:
         probs = TRANSFORMS[settings["transform"]](probs, list(text))
+        if "constraint" in settings:
+            probs = np.where(allowed, probs, 0.0)
         probs = probs / probs.sum()
     return probs

@@ -20,6 +20,7 @@ PAGES = {
     "Guides": [
         "docs/FAMILIES",
         "docs/TEXT",
+        "docs/GUIDED",
         "docs/COMMAND_LINE",
         "docs/DRAFTS",
         "docs/TRAINING",

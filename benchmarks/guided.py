@@ -1,0 +1,123 @@
+"""Output with a form: speculative guided decoding beside plain guided decoding, and what masks cost."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import Any
+
+import specdec
+from benchmarks.report import Report, Speedup
+from benchmarks.turns import Options, load_pair
+from specdec import drafts as ways
+
+PERSON: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 5, "maxLength": 30},
+        "age": {"type": "integer", "minimum": 1, "maximum": 99},
+        "occupation": {"enum": ["sailor", "farmer", "teacher", "doctor", "merchant"]},
+        "married": {"type": "boolean"},
+        "story": {"type": "string", "minLength": 60, "maxLength": 200},
+    },
+    "required": ["name", "age", "occupation", "married", "story"],
+    "additionalProperties": False,
+}
+FORMS: dict[str, dict[str, Any]] = {
+    "JSON schema": {"schema": PERSON},
+    "list of schemas": {"schema": {"type": "array", "items": PERSON, "minItems": 3, "maxItems": 3}},
+    "regex": {"regex": r"([A-Z][a-z]{3,10} [A-Z][a-z]{3,10}, 18[0-9]{2}-[01][0-9]-[0-3][0-9]\n){8}"},
+}
+PROMPTS = (
+    "The captain told us of himself:",
+    "My father had a friend, of whom he wrote:",
+    "In the book of the parish stood:",
+    "She knew only this of the stranger:",
+)
+
+Make = Callable[[specdec.Model], Any]
+
+DRAFTS: dict[str, Make] = {
+    "model": lambda small: small,
+    "tree": lambda small: ways.ModelDraft(small, tree=ways.DynamicTree(6)),
+    "ContextCopy": lambda small: ways.ContextCopy(),
+    "Ensemble": lambda small: ways.Ensemble(ways.ContextCopy(), small),
+}
+
+
+def guided_options(options: Options) -> None:
+    options.pair()
+    options.many(
+        "--drafts", str, ["model", "Ensemble"], choices=DRAFTS, metavar="NAME", help=", ".join(DRAFTS)
+    )
+    options.many("--forms", str, FORMS, choices=FORMS, metavar="NAME", help=", ".join(FORMS))
+    options.many("--temperature", float, [0.0, 0.8])
+    options.add("--tokens", type=int, default=400)
+    options.repeats(3)
+
+
+def guided(args: argparse.Namespace, report: Report) -> None:
+    """Seconds a token with a form: plain, plain with its form, and with drafts.
+
+    Plain guided decoding reads what the form forces several tokens at a time too. Prompts are not counted.
+    Free is plain decoding without a form, of as many tokens; what a token of plain guided decoding costs
+    beside it is what masks cost, less what forced tokens save. Runs take turns, text by text.
+    """
+    target, small = load_pair(args.target, args.draft, args.dtype)
+    columns = {"form": "", "draft": "", "T": "g", "tokens": "d", "free, µs a token": ".0f",
+               "plain, µs a token": ".0f", "plain tokens per run": ".2f", "with draft, µs a token": ".0f",
+               "tokens per run": ".2f", "measured speed-up": ".2f"}  # fmt: skip
+    table = report.table(columns)
+    for form in args.forms:
+        for name in args.drafts:
+            for temperature in args.temperature:
+                table.row(form, name, temperature, *_compared(args, target, small, form, name, temperature))
+
+
+def _compared(
+    args: argparse.Namespace,
+    target: specdec.Model,
+    small: specdec.Model,
+    form: str,
+    name: str,
+    temperature: float,
+) -> tuple[Any, ...]:
+    speeds, tokens = [], []
+    free_s = plain_s = draft_s = 0.0
+    n_tokens = n_calls = n_plain_calls = n_repeats = 0
+    for repeat in range(args.repeats):
+        sums = {"plain": 0.0, "draft": 0.0}
+        repeat_tokens = repeat_calls = 0
+        for i, prompt in enumerate(PROMPTS):
+            how: dict[str, Any] = {
+                "temperature": temperature, "verify": "coupled" if temperature else "rejection",
+                "seed": [(repeat, i)], "n_threads": args.threads,
+            }  # fmt: skip
+            plain = specdec.generate(target, None, prompt, max_new_tokens=args.tokens, **FORMS[form], **how)
+            draft = DRAFTS[name](small)
+            run = specdec.generate(target, draft, prompt, max_new_tokens=args.tokens, **FORMS[form], **how)
+            n = len(plain.tokens)
+            free = specdec.generate(target, None, prompt, max_new_tokens=n, ignore_eos=True, **how)
+            if run.tokens != plain.tokens:
+                raise RuntimeError(f"{name}, {form}: the output is not that of plain decoding")
+            if "schema" in FORMS[form] and run.finish_reason == "stop":
+                json.loads(run.text)
+            sums["plain"] += plain.trace.total_s
+            sums["draft"] += run.trace.total_s
+            free_s += free.trace.total_s
+            repeat_tokens += n
+            repeat_calls += run.trace.n_calls
+            n_plain_calls += plain.trace.n_calls
+        plain_s += sums["plain"]
+        draft_s += sums["draft"]
+        n_tokens += repeat_tokens
+        n_calls += repeat_calls
+        speeds.append(sums["plain"] / sums["draft"])
+        tokens.append(repeat_tokens / repeat_calls)
+        n_repeats += 1
+    speedup = Speedup.over(speeds, tokens)
+    return (
+        n_tokens // n_repeats, 1e6 * free_s / n_tokens, 1e6 * plain_s / n_tokens, n_tokens / n_plain_calls,
+        1e6 * draft_s / n_tokens, speedup.tokens_per_run, speedup,
+    )  # fmt: skip

@@ -1,0 +1,405 @@
+"""Output with a form: the law is the target's, masked and renormalised token by token, whatever drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import specdec
+from drafters import CHAINS, CHOSEN, DRAFTS, LATER, World, named
+from forms import Form, obeys
+from laws import FALSE_ALARM, count, p_value
+from specdec import _core, drafts, reference
+from specdec.errors import InputError
+from toy_pair import EOS, N_VOCAB, load_pair
+
+HOW: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "coupled": {"temperature": 0.9, "top_p": 0.95, "verify": "coupled", "seed": 5},
+}
+PROMPT = [5, 9, 30, 31, 5, 9, 30, 14]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    target, draft = load_pair(tmp_path_factory.mktemp("pair"))
+    rng = np.random.default_rng(2)
+    return World(target, draft, rng.integers(3, N_VOCAB, 25).tolist() * 10)
+
+
+World.__hash__ = object.__hash__  # type: ignore[method-assign]  # by identity: models cannot be compared
+
+
+def by_hand(world: World, form: Form, n: int, *, how: str) -> list[int]:
+    """Plain decoding, by the logits of whole texts."""
+    settings = {key: value for key, value in HOW[how].items() if key in ("temperature", "top_p")}
+    new: list[int] = []
+    while len(new) < n and (mask := form.allowed(new)) is not None:
+        logits = np.where(mask, world.target.logits([*PROMPT, *new])[-1], -np.inf)
+        probs = reference.distribution(logits, **({"temperature": 0.0} | settings))
+        noise = reference.noise(5, 0, len(PROMPT) + len(new), world.n_vocab)
+        new.append(reference.race(probs, noise) if how == "coupled" else int(np.argmax(probs)))
+    return new
+
+
+@cache
+def wanted(world: World, how: str) -> list[int]:
+    return by_hand(world, Form(world.n_vocab, length=37), 60, how=how)
+
+
+# --------------------------------------------------------------------------------------- same tokens
+
+
+@pytest.mark.parametrize("name", [None, *named()])
+def test_output_is_plain_output_of_the_form(world: World, name: str | None) -> None:
+    """For every draft; states are asked once, and guesses that may not come are not made."""
+    for how, options in HOW.items():
+        form = Form(world.n_vocab, length=37)
+        draft = None if name is None else DRAFTS[name](world)
+        out = specdec.generate(
+            world.target, draft, PROMPT, constraint=form, max_new_tokens=60, ignore_eos=True, **options
+        )
+        assert out.tokens == wanted(world, how)
+        assert (out.finish_reason, out.stop) == ("stop", None)
+        assert out.trace.n_calls < 37  # forced tokens come several at once
+        if name is not None and name not in CHOSEN:
+            assert all(obeys(form, path) for path in guessed(out)), "a guess that may not come"
+
+
+def guessed(out: specdec.Result) -> list[list[int]]:
+    """The new tokens down to each guess."""
+    paths, new = [], []
+    for round_ in out.trace.rounds:
+        down: list[list[int]] = [list(new)]
+        for token, parent in zip(round_.drafted, round_.parents, strict=True):
+            down.append([*down[parent], token])
+        paths += down[1:]
+        new += round_.tokens[: round_.kept]
+    return paths
+
+
+def test_batches_slots_and_streams(world: World) -> None:
+    """Each text of a batch has states of its own; a slot that is taken over begins anew."""
+    form = Form(world.n_vocab, length=20)
+    prompts = [PROMPT, PROMPT[:3], PROMPT[2:], PROMPT[:5], PROMPT[1:]]
+    for draft in (None, world.draft, drafts.ModelDraft(world.draft, tree=drafts.StaticTree((2, 2)))):
+        batch = specdec.generate(world.target, draft, prompts, constraint=form, batch_size=2, ignore_eos=True)
+        for prompt, got in zip(prompts, batch, strict=True):
+            one = specdec.generate(world.target, None, prompt, constraint=form, ignore_eos=True)
+            assert got.tokens == one.tokens
+            assert obeys(form, got.tokens) and len(got.tokens) == 20
+    with specdec.stream(world.target, world.draft, PROMPT, constraint=form, ignore_eos=True) as stream:
+        text = "".join(stream)
+        assert text == stream.result.text
+        assert stream.result.tokens == by_hand(world, form, 20, how="greedy")
+
+
+def test_runs_of_forced_tokens_cost_a_forward(world: World) -> None:
+    """All that follows from the form alone is read at once, 16 tokens at a time, and nothing is drafted."""
+    form = Form(world.n_vocab, forced=1.0, length=40)
+    for draft in (None, world.draft, drafts.EarlyExit(1)):
+        out = specdec.generate(world.target, draft, PROMPT, constraint=form, gamma=2, ignore_eos=True)
+        assert out.tokens == by_hand(world, form, 40, how="greedy")
+        assert out.trace.n_calls == 3
+        assert out.trace.n_accepted == 37
+    cut = specdec.generate(world.target, None, PROMPT, constraint=form, max_new_tokens=7, ignore_eos=True)
+    assert cut.tokens == out.tokens[:7]
+    assert (cut.finish_reason, cut.trace.n_calls) == ("length", 1)
+
+
+def test_stops_and_limits_hold_within_forced_tokens(world: World) -> None:
+    form = Form(world.n_vocab, forced=1.0, length=40, among=range(3, N_VOCAB))
+    whole = specdec.generate(world.target, None, PROMPT, constraint=form)
+    at = next(i for i in range(5, 40) if whole.tokens[i] not in whole.tokens[:i])
+    stopped = specdec.generate(world.target, world.draft, PROMPT, constraint=form, stop=whole.tokens[at])
+    assert stopped.tokens == whole.tokens[: at + 1]
+    assert (stopped.finish_reason, stopped.stop) == ("stop", whole.tokens[at])
+    string = whole.text[10:13]
+    stopped = specdec.generate(world.target, world.draft, PROMPT, constraint=form, stop=string)
+    assert stopped.text == whole.text[: whole.text.find(string)]
+    assert stopped.stop == string
+
+
+def test_the_end_of_text_is_a_token_like_others(world: World) -> None:
+    """Where it alone may come it comes; it ends the text."""
+
+    class Ends(Form):
+        def allowed(self, new: Sequence[int]) -> NDArray[np.bool_] | None:
+            if len(new) < 4:
+                return super().allowed(new)
+            return np.arange(self.n_vocab) == EOS
+
+    form = Ends(world.n_vocab, among=range(3, N_VOCAB))
+    for draft in (None, world.draft):
+        out = specdec.generate(world.target, draft, PROMPT, constraint=form)
+        assert (len(out.tokens), out.finish_reason, out.stop) == (5, "stop", EOS)
+
+
+# ---------------------------------------------------------------------------------------- same law
+
+TREES = {
+    "chain": lambda world: drafts.ModelDraft(world.draft, gamma=3),
+    "chains": lambda world: drafts.ModelDraft(world.draft, tree=drafts.ParallelChains(2), gamma=4),
+    "samples": lambda world: drafts.ModelDraft(world.draft, tree=drafts.StaticTree((2, 2))),
+    "without replacement": lambda world: drafts.ModelDraft(
+        world.draft, tree=drafts.StaticTree((3, 2), "without replacement")
+    ),
+    "top-k": lambda world: drafts.ModelDraft(world.draft, tree=drafts.StaticTree((2, 2), "top-k")),
+    "dynamic": lambda world: drafts.ModelDraft(world.draft, tree=drafts.DynamicTree(6, width=2, steps=3)),
+    "nested": DRAFTS["drafted by a bigram"],
+    "ensemble": DRAFTS["ensemble"],
+    "early exit": DRAFTS["early exit"],
+    "random": DRAFTS["random"],
+    "an object": DRAFTS["object that draws"],
+    "an object with branches": DRAFTS["object that draws branches"],
+    "copying": DRAFTS["context copy"],
+    "trigram": DRAFTS["trigram"],
+}
+CASES = [
+    *[("rejection", tree) for tree in TREES],
+    *[("block", tree) for tree in ("chain", "nested", "trigram")],
+    *[("k-sequential", tree) for tree in ("chain", "chains", "samples")],
+    *[("classical", tree) for tree in ("chain", "without replacement")],
+    *[("coupled", tree) for tree in ("chain", "samples")],
+]
+
+
+def law_of(world: World, form: Form, n: int, temperature: float) -> dict[tuple[int, ...], float]:
+    """The exact law of the first n tokens, by enumeration."""
+    law: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(n):
+        longer = {}
+        for new, probability in law.items():
+            mask = form.allowed(new)
+            logits = np.where(mask, world.target.logits([*PROMPT, *new])[-1], -np.inf)
+            probs = reference.distribution(logits, temperature)
+            longer |= {(*new, int(x)): probability * probs[x] for x in np.flatnonzero(probs)}
+        law = longer
+    return law
+
+
+@pytest.fixture(scope="module")
+def exact(world: World) -> tuple[Form, dict[tuple[int, ...], float]]:
+    form = Form(world.n_vocab, n_allowed=4, forced=0.25, length=5)
+    return form, law_of(world, form, 5, 1.3)
+
+
+@pytest.mark.law
+@pytest.mark.parametrize(("rule", "name"), CASES)
+def test_samples_have_the_masked_law(
+    world: World, exact: tuple[Form, dict[tuple[int, ...], float]], rule: Any, name: str
+) -> None:
+    """Chi-square on all texts of a form; a right program fails with probability 1e-3 for a fresh seed."""
+    form, law = exact
+    seed = 7 + CASES.index((rule, name))
+    out = specdec.generate(
+        world.target, TREES[name](world), PROMPT, constraint=form, temperature=1.3, verify=rule, n=1500,
+        seed=seed, batch_size=64, ignore_eos=True,
+    )  # fmt: skip
+    samples = np.array([one.tokens for one in out])
+    assert p_value(count(samples), law) > FALSE_ALARM
+
+
+@pytest.mark.law
+def test_the_law_is_not_that_of_whole_texts(
+    world: World, exact: tuple[Form, dict[tuple[int, ...], float]]
+) -> None:
+    """The chi-square test sees a difference: without the mask's renormalisation at each token it fails."""
+    form, law = exact
+    out = specdec.generate(
+        world.target, None, PROMPT, constraint=form, temperature=0.9, n=1500, seed=1, batch_size=64,
+        ignore_eos=True,
+    )  # fmt: skip
+    assert p_value(count(np.array([one.tokens for one in out])), law) < FALSE_ALARM
+
+
+def test_reference(world: World) -> None:
+    """Algorithm 1 with masks, line by line, gives the same tokens where nothing is forced."""
+    form = Form(world.n_vocab, n_allowed=6, forced=0.0, length=12)
+    for seed in range(4):
+        out = specdec.generate(
+            world.target, drafts.ModelDraft(world.draft, gamma=3), PROMPT, constraint=form, temperature=1.1,
+            seed=seed, ignore_eos=True,
+        )  # fmt: skip
+        by_reference = reference.decode(
+            world.target.logits, world.draft.logits, PROMPT, 30, 3, temperature=1.1, seed=seed,
+            allowed=form.allowed,
+        )  # fmt: skip
+        assert out.tokens == by_reference
+
+
+def test_logprobs_are_those_of_the_masked_law(world: World) -> None:
+    form = Form(world.n_vocab, n_allowed=4, length=10)
+    out = specdec.generate(
+        world.target, world.draft, PROMPT, constraint=form, temperature=0.8, top_p=0.9, seed=3, logprobs=4,
+        logprobs_of="sampling", ignore_eos=True,
+    )  # fmt: skip
+    for i, (token, log_prob) in enumerate(zip(out.tokens, out.logprobs, strict=True)):
+        logits = world.target.logits([*PROMPT, *out.tokens[:i]])[-1]
+        logits = np.where(form.allowed(out.tokens[:i]), logits, -np.inf)
+        probs = reference.distribution(logits, 0.8, top_p=0.9)
+        assert log_prob == pytest.approx(np.log(probs[token]), abs=1e-5)
+        assert {top for top, _ in out.top_logprobs[i]} <= set(np.flatnonzero(probs).tolist())
+
+
+@pytest.mark.parametrize("name", [name for name in CHAINS if name not in LATER])
+def test_guesses_are_drawn_from_masked_distributions(world: World, name: str) -> None:
+    """What nodes were drawn from has no mass on tokens that may not come."""
+    session = _core.Session(
+        world.target.core, DRAFTS[name](world).describe(world.target) if name != "model" and hasattr(
+            DRAFTS[name](world), "describe") else drafts.ModelDraft(world.draft).describe(world.target),
+        [PROMPT], gamma=4, max_new_tokens=20, seeds=[(1, 0)], n_threads=1,
+        sampling=specdec.Sampling(temperature=1.0).core(), constraint=(form := Form(world.n_vocab)),
+    )  # fmt: skip
+    if not hasattr(session, "_keep_drafts"):
+        pytest.skip("needs the test hooks")
+    session._keep_drafts()
+    session.prefill()
+    new: list[int] = []
+    while records := session.round():
+        down = [list(new)]
+        (record,) = records
+        rows = record["draft_probs"][1:]
+        for token, parent, row in zip(record["drafted"], record["parents"], rows, strict=True):
+            mask = form.allowed(down[parent])
+            assert mask is not None and not row[~mask].any() and row[token] > 0
+            assert row.sum() == pytest.approx(1.0)
+            down.append([*down[parent], token])
+        new += record["tokens"]
+    assert obeys(form, new)
+
+
+# ----------------------------------------------------------------------------- transforms with states
+
+
+class Discourage:
+    """A transform with a state: a token that has come is less likely, the more so the more often it came."""
+
+    class State:
+        def __init__(self, counts: dict[int, int]) -> None:
+            self.counts = counts
+
+        def fork(self) -> Discourage.State:
+            return Discourage.State(self.counts.copy())
+
+        def advance(self, token: int) -> None:
+            self.counts[token] = self.counts.get(token, 0) + 1
+
+        def __call__(self, probs: NDArray[np.float64]) -> NDArray[np.float64]:
+            for token, n in self.counts.items():
+                probs[token] *= 0.3**n
+            return probs
+
+    def start(self, tokens: Sequence[int]) -> Discourage.State:
+        state = Discourage.State({})
+        for token in tokens:
+            state.advance(token)
+        return state
+
+
+def discouraged(probs: NDArray[np.float64], tokens: list[int]) -> NDArray[np.float64]:
+    state = Discourage().start(tokens)
+    return state(probs)
+
+
+@pytest.mark.parametrize("name", [None, "model", "samples", "drafted by copying", "context copy tree"])
+def test_a_transform_with_states_is_that_of_all_tokens(world: World, name: str | None) -> None:
+    draft = None if name is None else DRAFTS[name](world)
+    for options in ({"temperature": 1.0, "seed": 3}, {"temperature": 0.8, "verify": "coupled", "seed": 4}):
+        runs = [
+            specdec.generate(
+                world.target, draft, [PROMPT, PROMPT[:3], PROMPT[1:]], max_new_tokens=25, batch_size=2,
+                transform=transform, ignore_eos=True, **options,
+            )
+            for transform in (discouraged, Discourage())
+        ]  # fmt: skip
+        assert [one.tokens for one in runs[0]] == [one.tokens for one in runs[1]]
+
+
+def test_a_transform_gives_nothing_to_what_may_not_come(world: World) -> None:
+    form = Form(world.n_vocab, length=15)
+    out = specdec.generate(
+        world.target, world.draft, PROMPT, constraint=form, transform=lambda probs, tokens: probs + 0.01,
+        temperature=1.0, seed=2, ignore_eos=True,
+    )  # fmt: skip
+    assert obeys(form, out.tokens)
+
+    def only_zero(probs: Any, tokens: Any) -> Any:
+        return np.arange(len(probs)) == 0
+
+    with pytest.raises(InputError, match="transform leaves no token that the form"):
+        specdec.generate(
+            world.target, None, PROMPT, transform=only_zero,
+            constraint=Form(world.n_vocab, among=range(3, N_VOCAB)),
+        )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------- errors
+
+
+class Broken:
+    """A constraint whose states give this as their mask."""
+
+    def __init__(self, mask: Any) -> None:
+        self.given = mask
+
+    def start(self, tokens: Any) -> Broken:
+        return self
+
+    def fork(self) -> Broken:
+        return self
+
+    def advance(self, token: int) -> None: ...
+
+    def mask(self) -> Any:
+        if isinstance(self.given, Exception):
+            raise self.given
+        return self.given
+
+
+@pytest.mark.parametrize(
+    ("mask", "error", "message"),
+    [
+        (np.ones(7, bool), InputError, r"constraint: mask\(\) returned .*expected 61 truth values, 2 words"),
+        ([True] * N_VOCAB, InputError, r"constraint: mask\(\) returned"),
+        (np.ones(N_VOCAB), InputError, r"constraint: mask\(\) returned"),
+        (np.zeros(N_VOCAB, bool), InputError, "no token of the vocabulary may follow"),
+        (None, InputError, "complete before the first token"),
+        (KeyError("own"), KeyError, "own"),
+    ],
+)
+@pytest.mark.parametrize("drafting", [False, True])
+def test_broken_masks_are_named(
+    world: World, mask: Any, error: type[Exception], message: str, drafting: bool
+) -> None:
+    with pytest.raises(error, match=message):
+        specdec.generate(world.target, world.draft if drafting else None, PROMPT, constraint=Broken(mask))
+
+
+def test_forbidding_what_is_left_is_named(world: World) -> None:
+    form = Form(world.n_vocab, among=[5, 6, 7])
+    with pytest.raises(InputError, match="logit_bias and the form of the text: no token is left"):
+        specdec.generate(
+            world.target, None, PROMPT, constraint=form, logit_bias=dict.fromkeys([5, 6, 7], -np.inf)
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"regex": "a", "schema": {}}, "schema and regex are given; expected one form at most"),
+        ({"regex": b"a"}, "regex is a bytes; expected a str"),
+        ({"grammar": 3}, "grammar is an int"),
+        ({"schema": 3}, "schema is an int; expected a dict"),
+        ({"constraint": 3}, "constraint is an int; expected an object with the method start"),
+        ({"transform": 3}, "transform is an int; expected a function of .*start"),
+    ],
+)
+def test_arguments_are_named(world: World, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        specdec.generate(world.target, None, PROMPT, **options)
