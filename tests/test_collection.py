@@ -266,10 +266,12 @@ def test_what_a_session_refers_to_is_what_it_was_given(models: Any) -> None:
     assert [set(entry) for entry in arguments] == [
         set(ARGUMENTS[m]) for m in ("ensemble", "python", "nested", "python")
     ]
+    (settings,) = {id(entry): entry for entry in shown if isinstance(entry, _core.Settings)}.values()
+    assert any(entry is transform for entry in gc.get_referents(settings))
     assert {id(entry) for entry in shown} == {
-        id(entry) for entry in (_core.Session, models[0], arguments, transform)
+        id(entry) for entry in (_core.Session, models[0], arguments, settings)
     }
-    del shown, arguments
+    del shown, arguments, settings
     session.close()
     del session
     assert counts(given) == before
