@@ -141,6 +141,19 @@ def test_schemas_come_in_several_kinds(pair: tuple[specdec.Model, specdec.Model]
     assert specdec.generate(target, None, "It was", schema=compact).text in ('{"x":true}', '{"x":false}')
 
 
+def test_requests_of_an_engine_have_forms_of_their_own(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    target, draft = pair
+    forms = [form for form, _ in FORMS.values()] + [{}]
+    with specdec.Engine(target, draft, n_slots=3, n_text=300) as engine:
+        requests = [engine.submit("It was", max_new_tokens=120, **form) for form in forms]
+        with pytest.raises(FormError):
+            engine.submit("It was", regex="(a")
+        results = [request.result(timeout=60) for request in requests]
+    for form, got in zip(forms, results, strict=True):
+        one = specdec.generate(target, None, "It was", max_new_tokens=120, **form)
+        assert (got.tokens, got.text, got.finish_reason) == (one.tokens, one.text, one.finish_reason)
+
+
 def test_a_form_is_compiled_once(pair: tuple[specdec.Model, specdec.Model]) -> None:
     target, _ = pair
     made = [Guidance.of("regex", "a+b", target.tokenizer, target.config.n_vocab, (0,)) for _ in range(2)]

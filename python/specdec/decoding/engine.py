@@ -225,8 +225,8 @@ class Engine:
         speculative : Speculative, optional
         **options
             Those of `specdec.generate` that are a text's own: `n`, `max_new_tokens`, the sampling settings,
-            `draft_sampling`, `transform`, `verify`, `lenience`, `seed`, `stop`, `logprobs`, `logprobs_of`,
-            `prompt_logprobs`, `ignore_eos`.
+            `draft_sampling`, `transform`, `schema`, `regex`, `grammar`, `constraint`, `verify`, `lenience`,
+            `seed`, `stop`, `logprobs`, `logprobs_of`, `prompt_logprobs`, `ignore_eos`.
 
         Raises
         ------
@@ -305,6 +305,7 @@ class Engine:
             rule=request.rule,
             lenience=options.lenience,
             transform=options.transform,
+            constraint=request.constraint,
             stop_ids=sorted(request.stop.ids),
             gamma=min(gamma, MAX_GAMMA),
             drafters=drafters,
