@@ -39,6 +39,11 @@ TOOL = {
     "description": "of a place",
     "parameters": {"type": "object", "properties": {"place": {"type": "string"}}},
 }
+FORM = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 5}, "ages": {"items": {"type": "integer"}}},
+    "required": ["name"],
+}
 MESSAGES: list[Any] = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": [{"type": "text", "text": "Hello"}]},
@@ -78,6 +83,14 @@ SOUND: list[tuple[str, dict[str, Any]]] = [
             "tools": [{"type": "function", **TOOL}], "text": {"format": {"type": "text"}},
         },
     ),
+    (
+        "/v1/completions",
+        {
+            "model": "mine", "prompt": "Once", "max_tokens": 6,
+            "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": FORM}},
+        },
+    ),
+    ("/v1/completions", {"prompt": "O", "max_tokens": 4, "structured_outputs": {"regex": "[a-c]{2}(x|y)+"}}),
     ("/tokenize", {"prompt": "Once", "add_special_tokens": True}),
     ("/tokenize", {"messages": MESSAGES}),
     ("/detokenize", {"tokens": [5, 6, 7]}),

@@ -202,6 +202,22 @@ def test_tools(calling: Any) -> None:
         assert stream.get_final_response().output[1].name == "weather"
 
 
+def test_a_schema(client: Any) -> None:
+    from typing import Literal
+
+    from pydantic import BaseModel
+
+    class Person(BaseModel):
+        name: Literal["Ann", "Bob"]
+        age: Literal[3, 17]
+
+    asked: Any = {"model": "mine", "temperature": 0}
+    reply = client.chat.completions.parse(messages=MESSAGES, response_format=Person, **asked)
+    person = reply.choices[0].message.parsed
+    assert person.name in ("Ann", "Bob") and person.age in (3, 17)
+    assert client.responses.parse(input=PROMPT, text_format=Person, **asked).output_parsed == person
+
+
 def test_errors(client: Any) -> None:
     import openai
 

@@ -169,6 +169,71 @@ def test_a_request_that_does_not_fit(url: str) -> None:
     assert status == 400 and "no chat template" in answer["error"]["message"]
 
 
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"enum": [3, 17]}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def test_texts_with_a_form(url: str, engine: Engine, pair: Pair) -> None:
+    """As `generate` writes them plainly; what cannot be read is refused."""
+    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
+    body = {
+        "model": "mine",
+        "prompt": PROMPTS[0],
+        "max_tokens": 40,
+        "temperature": 0,
+        "response_format": form,
+    }
+    _, answer = ask(url, "/v1/completions", body)
+    choice = answer["choices"][0]
+    wanted = specdec.generate(pair[0], None, PROMPTS[0], schema=SCHEMA, max_new_tokens=40)
+    assert choice["text"] == wanted.text and choice["finish_reason"] == "stop"
+    assert set(json.loads(choice["text"])) == {"name", "age"}
+    for outputs, texts in (
+        ({"choice": ["yes (.)", "no"]}, {"yes (.)", "no"}),
+        ({"regex": "[ab]{2}"}, {"aa", "ab", "ba", "bb"}),
+        ({"grammar": 'start: "x" | "y"'}, {"x", "y"}),
+        ({"json": {"const": 7}}, {"7"}),
+    ):
+        body = {"model": "mine", "prompt": "a", "structured_outputs": outputs}
+        assert ask(url, "/v1/completions", body)[1]["choices"][0]["text"] in texts
+    for outputs in ({"regex": "["}, {"grammar": "start: ("}, {"json": {"type": "nothing"}}, {"json": False}):
+        status, answer = ask(
+            url, "/v1/completions", {"model": "mine", "prompt": "a", "structured_outputs": outputs}
+        )
+        assert status == 400 and answer["error"]["param"], outputs
+
+
+def test_calls_that_are_asked_for(pair: Pair) -> None:
+    """The reply has the form of a call, whatever the model would have said."""
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools }}<tool_call>"
+    parameters = {
+        "type": "object",
+        "properties": {"place": {"enum": ["Köln", "Bonn"]}},
+        "required": ["place"],
+        "additionalProperties": False,
+    }
+    tools = [
+        {"type": "function", "function": {"name": name, "parameters": parameters}} for name in ("w", "v")
+    ]
+    body = {"messages": [{"role": "user", "content": "Weather?"}], "tools": tools, "temperature": 0}
+    named = {"type": "function", "function": {"name": "v"}}
+    with (
+        Engine(pair[0].with_chat_template(template), pair[1], n_threads=1) as engine,
+        Server(Service(engine, ["mine"]), port=0) as server,
+    ):
+        for choice, names in ((named, {"v"}), ("required", {"v", "w"})):
+            asked = {**body, "tool_choice": choice, "parallel_tool_calls": False}
+            _, answer = ask(server.url, "/v1/chat/completions", asked)
+            found = answer["choices"][0]
+            (call,) = found["message"]["tool_calls"]
+            assert call["function"]["name"] in names and found["finish_reason"] == "tool_calls"
+            assert json.loads(call["function"]["arguments"])["place"] in ("Köln", "Bonn")
+
+
 def test_damaged_requests() -> None:
     report = http_requests.run(2026, 120)
     assert report.failures == []

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any, Final
 
-from specdec.decoding.options import DecodingOptions
 from specdec.errors import shown
 from specdec.serve.given_fields import GivenFields
 from specdec.serve.json_body import json_bytes
@@ -15,8 +13,6 @@ __all__ = ["ANY_OBJECT", "check_form", "read_json_format", "read_response_format
 
 ANY_OBJECT: Final[dict[str, Any]] = {"type": "object"}
 """The schema of what `json_object` asks for."""
-
-_HAS_FORMS: Final = any(field.name == "schema" for field in fields(DecodingOptions))
 
 
 def check_form(fields: GivenFields, field: str, form: dict[str, Any], limits: ServerLimits) -> dict[str, Any]:
@@ -32,11 +28,6 @@ def check_form(fields: GivenFields, field: str, form: dict[str, Any], limits: Se
             raise fields.refusal(
                 field, f"the {kind} in {fields.path(field)} has {n_bytes} bytes; expected at most {most}"
             )
-        if not _HAS_FORMS:
-            raise fields.refusal(
-                field, f"{fields.path(field)} asks for a {kind}, which this server does not support",
-                "unsupported_parameter",
-            )  # fmt: skip
     return form
 
 
