@@ -30,7 +30,7 @@ __all__ = ["command"]
     "--importance",
     metavar="TEXT",
     help="A text that the model reads, to find out which weights count most, or what llama-imatrix writes; "
-    "for Q4_K, Q5_K, Q6_K and mixtures.",
+    "for Q4_0, Q4_K, Q5_K, Q6_K and mixtures.",
 )
 @click.option("--no-tokenizer", is_flag=True, help="Leave the vocabulary out.")
 def command(source: str, out: str, kind: str | None, importance: str | None, no_tokenizer: bool) -> None:

@@ -54,10 +54,10 @@ def convert(
     tokenizer : None, False, path-like or Tokenizer
         As of :func:`specdec.load`. False: a file without vocabulary.
     importance : path-like, optional
-        Of a GGUF file with Q4_K, Q5_K or Q6_K: how much the errors of each input of a matrix count, by the
-        mean squares of the input on a text. A text in UTF-8: the model reads it, whole, in the format that
-        :func:`specdec.load` gives it; some 50,000 tokens of the kind that the model is used for are enough.
-        Or a GGUF file of llama.cpp's ``llama-imatrix``.
+        Of a GGUF file with Q4_0, Q4_K, Q5_K or Q6_K: how much the errors of each input of a matrix count, by
+        the mean squares of the input on a text. A text in UTF-8: the model reads it, whole, in the format
+        that :func:`specdec.load` gives it; some 50,000 tokens of the kind that the model is used for are
+        enough. Or a GGUF file of llama.cpp's ``llama-imatrix``.
     progress : bool, optional
         Show a progress bar (needs tqdm). None: for large checkpoints, in a terminal.
 

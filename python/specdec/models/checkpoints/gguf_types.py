@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from specdec import _core
 from specdec.errors import CheckpointError
 from specdec.models.checkpoints.gguf_file import type_sizes
+from specdec.models.checkpoints.weighted_blocks import WEIGHTED, weighted_blocks
 from specdec.models.number_formats import rounded_to_bf16
 
 __all__ = ["FILE_TYPES", "WEIGHED", "encoded", "type_of"]
@@ -34,7 +35,7 @@ FILE_TYPES: Final[Mapping[str, int]] = {
 MIXTURES: Final = ("Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M")
 """Those whose matrices have several types, chosen as llama.cpp chooses them."""
 
-WEIGHED: Final = (*(f"Q{bits}_K" for bits in (4, 5, 6)), *MIXTURES)
+WEIGHED: Final = ("Q4_0", *(f"Q{bits}_K" for bits in (4, 5, 6)), *MIXTURES)
 """Those that weigh the errors of inputs by their importance."""
 
 _LEAST: Final = 1e-4  # of the importance of an input, in multiples of the mean
@@ -125,7 +126,7 @@ def encoded(
     what : str
         File and tensor, for messages.
     importance : ndarray of float32, [n_in] or [n_experts, n_in], optional
-        Of the types of blocks of 256: weights of the inputs' errors. All zeros: none.
+        Of the types of blocks of 256, Q4_0 and Q5_0: weights of the inputs' errors. All zeros: none.
     n_threads : int
 
     Raises
@@ -144,12 +145,17 @@ def encoded(
         if large.any():
             raise CheckpointError(f"{what} has values that are too large for {kind}; expected smaller ones")
         return half
+    if kind not in (*_K_TYPES, *WEIGHTED):
+        importance = None
+    if importance is not None and importance.ndim == 2:
+        experts = zip(array, importance, strict=True)
+        parts = [encoded(part, kind, what, means, n_threads) for part, means in experts]
+        return np.concatenate([part.reshape(-1) for part in parts])
+    if importance is not None:
+        importance = _relative(importance)
+    if importance is not None and kind in WEIGHTED:
+        return weighted_blocks(array.reshape(-1, array.shape[-1]), kind, importance)
     if kind in _K_TYPES:
-        if importance is not None and importance.ndim == 2:
-            parts = zip(array, importance, strict=True)
-            return np.concatenate([encoded(part, kind, what, means, n_threads) for part, means in parts])
-        if importance is not None:
-            importance = _relative(importance)
         rows = np.ascontiguousarray(array.reshape(-1, array.shape[-1]))
         packed = _core.quantise(rows, kind.lower(), importance=importance, n_threads=n_threads)
         return np.frombuffer(packed, np.uint8)
