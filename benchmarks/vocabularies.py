@@ -118,7 +118,10 @@ def _re_encoding(args: argparse.Namespace, report: Report) -> None:
     if not drafts.ModelDraft(small).translates(target):
         return
     decoder = _core.Decoder(
-        random_model(args.round_of, args.round_dtype, n_threads=args.threads), capacity=140
+        random_model(args.round_of, args.round_dtype, n_threads=args.threads),
+        capacity=140,
+        max_nodes=5,
+        n_threads=args.threads,
     )
     decoder.prefill(list(range(1, 101)))
     round_s = median(_forward(decoder, 5) for _ in range(2 * args.repeats + 1))

@@ -18,7 +18,7 @@ from laws import FALSE_ALARM, conditional, count, law_of, p_value
 from specdec import _core, drafts
 from specdec.drafts.translation import translation_of
 from specdec.errors import InputError, VocabularyMismatchError
-from specdec.models.tokenizer import SourceTokenizer
+from specdec.models.tokenizer import ByteTokenizer, SourceTokenizer, Strip
 from specdec.models.tokenizer.continuing import encode_continuing
 from specdec.models.tokenizer.correspondence import correspondence_of
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
@@ -51,6 +51,31 @@ def test_tokens_correspond_by_their_bytes_and_special_ones_by_their_meaning() ->
     assert found.n_shared == 5
     short = correspondence_of(ours, theirs, 4, 6)  # a model with fewer ids than its tokenizer names
     assert short.draft_of.tolist() == [0, 1, 2, 5]
+
+
+class Names(ByteTokenizer):
+    """Special tokens alone."""
+
+    def __init__(self, *names: str, eos: int) -> None:
+        super().__init__(
+            "names", vocabulary=[name.encode() for name in names], silent=frozenset(range(len(names))),
+            strip=Strip.NOTHING, bos_id=None, eos_ids=(eos,), adds_bos=False,
+        )  # fmt: skip
+
+    def _encode(self, text: str) -> list[int]:
+        return []
+
+
+def test_turns_of_a_chat_and_ends_of_text_correspond() -> None:
+    chat = Names("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", eos=2)
+    others = [
+        (Names("<|end_of_text|>", "<|eot_id|>", "<|start_header_id|>", eos=1), [0, 2, 1, -1]),
+        (Names("<think>", "<end_of_turn>", "<start_of_turn>", "<eos>", eos=3), [3, 2, 1, 0]),
+        (Names("</s>", "<unk>", eos=0), [0, -1, -1, -1]),
+        (Names("<fin>", "<unk>", eos=0), [-1, -1, 0, -1]),  # what ends its texts, under no name that is known
+    ]
+    for draft, expected in others:
+        assert correspondence_of(chat, draft, 4, draft.n_vocab).draft_of.tolist() == expected
 
 
 def test_words_are_cut_behind_a_text_as_within_it() -> None:

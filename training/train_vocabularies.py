@@ -14,13 +14,14 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter, defaultdict
+from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, models
 
 import loop
 from corpus import HELD_OUT, VOCAB_SIZE, read_novels
@@ -33,12 +34,12 @@ EMBEDDED = Path(__file__).parents[1] / "python" / "specdec" / "embedded" / "draf
 Pair = tuple[str, str]
 
 
-def words_of(tokenizer: Tokenizer, texts: list[str], n_most: int) -> list[tuple[list[str], int]]:
-    """The most frequent words of texts, as symbols of single bytes, and how often each occurs."""
+def words_of(tokenizer: Tokenizer, texts: list[str], n_most: int) -> list[tuple[str, int]]:
+    """The most frequent words of texts, as the tokenizer cuts them, and how often each occurs."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text))
-    return [(list(word), n) for word, n in counts.most_common(n_most)]
+    return counts.most_common(n_most)
 
 
 def merge(symbols: list[str], pair: Pair) -> list[str]:
@@ -59,11 +60,11 @@ def other_vocabulary(original: Tokenizer, texts: list[str], overlap: float) -> d
     pairs: list[Pair] = [tuple(pair) for pair in state["model"]["merges"]]
     n_base = VOCAB_SIZE - len(pairs)
     kept = pairs[: max(0, round(overlap * VOCAB_SIZE) - n_base)]
-    words = words_of(original, texts, 20_000)
-    for pair in kept:
-        words = [(merge(word, pair) if pair[0] in word else word, n) for word, n in words]
     vocabulary = [token for token, i in sorted(known.items(), key=lambda item: item[1]) if i < n_base]
     vocabulary += [a + b for a, b in kept]
+    begin = models.BPE({token: i for i, token in enumerate(vocabulary)}, kept)
+    counted = words_of(original, texts, 20_000)
+    words = [([token.value for token in begin.tokenize(word)], n) for word, n in counted]
     merges, taken = list(kept), set(vocabulary)
     where: defaultdict[Pair, set[int]] = defaultdict(set)
     counts: Counter[Pair] = Counter()
@@ -71,9 +72,17 @@ def other_vocabulary(original: Tokenizer, texts: list[str], overlap: float) -> d
         for pair in pairwise(word):
             counts[pair] += n
             where[pair].add(i)
+    heap = [(-n, pair) for pair, n in counts.items() if "".join(pair) not in known]
+    heapify(heap)
     while len(vocabulary) < VOCAB_SIZE:
-        usable = ((n, p) for p, n in counts.items() if "".join(p) not in known and "".join(p) not in taken)
-        _, best = max(usable)
+        n, best = heappop(heap)
+        if -n != counts[best]:  # it has changed: to be looked at again
+            if counts[best] > 0:
+                heappush(heap, (-counts[best], best))
+            continue
+        if "".join(best) in taken:
+            continue
+        changed: set[Pair] = set()
         for i in list(where[best]):
             word, n = words[i]
             for pair in pairwise(word):
@@ -82,6 +91,10 @@ def other_vocabulary(original: Tokenizer, texts: list[str], overlap: float) -> d
             for pair in pairwise(words[i][0]):
                 counts[pair] += n
                 where[pair].add(i)
+                changed.add(pair)
+        for pair in changed:
+            if "".join(pair) not in known:
+                heappush(heap, (-counts[pair], pair))
         merges.append(best)
         vocabulary.append("".join(best))
         taken.add(vocabulary[-1])

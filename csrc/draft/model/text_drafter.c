@@ -16,7 +16,7 @@
 #define PIECE 512
 
 /* The rounds of a drafter in which both ways are tried in turn, and how often the lesser is later. */
-#define TRIALS 8
+#define TRIALS 4
 #define TRIED_EACH 16
 /* Rounds that a mean is taken over. */
 #define MEMORY 32.0
