@@ -6,6 +6,7 @@ from typing import Any
 
 from fuzz.beams import check_beams
 from fuzz.decoding import check_decoding
+from fuzz.engines import check_engine
 from fuzz.laws import check_law
 from fuzz.memory import limited
 
@@ -35,4 +36,7 @@ def check(case: dict[str, Any]) -> str:
 
         return check_file(case)
     with limited(MEMORY):
-        return {"decoding": check_decoding, "law": check_law, "beams": check_beams}[case["check"]](case)
+        checks = {
+            "decoding": check_decoding, "law": check_law, "beams": check_beams, "engine": check_engine,
+        }  # fmt: skip
+        return checks[case["check"]](case)

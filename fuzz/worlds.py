@@ -15,7 +15,7 @@ from fuzz.settings import draw_sampling, draw_settings
 
 __all__ = ["PER_WORLD", "Case", "case", "world"]
 
-PER_WORLD = 14
+PER_WORLD = 15
 """Configurations of a world: models are made once for all of them."""
 
 Case = dict[str, Any]
@@ -29,7 +29,9 @@ def case(seed: int, index: int, alarm: float = 1e-6) -> Case:
         return _decoding(draws, world(seed, number))
     if within < 13:
         return _law(draws, alarm)
-    return _beams(draws, world(seed, number))
+    if within < 14:
+        return _beams(draws, world(seed, number))
+    return _engine(draws, world(seed, number))
 
 
 def world(seed: int, number: int) -> Case:
@@ -131,6 +133,37 @@ def _law(draws: Draws, alarm: float) -> Case:
     if "encoder" in target:
         found["source"] = _draw_sources(draws, target, 1)[0]
     return found
+
+
+def _engine(draws: Draws, models: Case) -> Case:
+    one = _decoding(draws, models)
+    target, n_prompts = models["target"], draws.randint(1, 6)
+    n_vocab = target.get("n_vocab", 11)
+    requests = []
+    for _ in range(n_prompts):
+        settings = draw_settings(draws, target, 1)
+        for name in ("gamma", "batch_size", "node_budget", "logits", "n_threads", "prompt_cache"):
+            settings.pop(name, None)
+        speculative: dict[str, Any] = {"draft": draws.chance(0.9)}
+        if draws.chance(0.2):
+            speculative["gamma"] = draws.randint(0, 5)
+        at = draws.randrange(len(one["prompts"]))
+        request = {
+            "prompt": one["prompts"][at], "settings": settings, "speculative": speculative,
+            "prediction": draws.one(None, None, "right", draws.ids(draws.randint(1, 20), n_vocab)),
+            "waits": draws.one(0, 0, 1, 3), "cancelled": draws.chance(0.15),
+        }  # fmt: skip
+        if "sources" in one:
+            request["source"] = one["sources"][at]
+        requests.append(request)
+    engine: dict[str, Any] = {
+        "n_slots": draws.randint(1, 3), "gamma": draws.one(None, draws.randint(0, 6), "auto"),
+        "n_text": target.get("n_ctx", 64),
+    }  # fmt: skip
+    if draws.chance(0.2):
+        engine["node_budget"] = engine["n_slots"] + draws.randint(0, 20)
+    kept = {name: one[name] for name in ("target", "models", "draft") if name in one}
+    return {"check": "engine", **kept, "engine": engine, "requests": requests}
 
 
 def _beams(draws: Draws, models: Case) -> Case:

@@ -1,0 +1,127 @@
+"""Requests of an engine, which join and leave at random, against plain decoding of each alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import specdec
+from fuzz.decoding import may_be_refused
+from fuzz.drafts import make_draft
+from fuzz.failures import Failure
+from fuzz.models import make_model
+from fuzz.objects import ProposerError
+from fuzz.settings import is_extreme, keywords, plain_keywords
+from fuzz.traces import check_result
+from specdec.errors import InputError
+
+__all__ = ["check_engine"]
+
+LONGEST_S = 60.0
+
+
+def check_engine(case: dict[str, Any]) -> str:
+    """Submit all requests, some after pieces of others have come; cancel some.
+
+    Texts that are functions of target and seed are those of plain decoding, or of a cancelled one the
+    beginning.
+    """
+    target, options = make_model(case["target"]), {"n_threads": 1} | case["engine"]
+    try:
+        draft = make_draft(case["draft"], case["target"], case["models"])
+        engine = specdec.Engine(target, draft, **options)
+    except (InputError, ProposerError):
+        if may_be_refused(case | {"settings": case["engine"]}):
+            return "refused"
+        raise
+    n_refused = 0
+    with engine:
+        begun: list[tuple[dict[str, Any], specdec.Generation, list[specdec.Result] | None]] = []
+        for request in case["requests"]:
+            for _ in range(request["waits"] if begun else 0):
+                _next(begun[-1][1])
+            try:
+                begun.append(_submit(engine, target, case, request))
+            except InputError:
+                if not _may_be_refused(case, request):
+                    raise
+                n_refused += 1
+        for request, generation, _ in begun:
+            if request["cancelled"]:
+                generation.cancel()
+        for request, generation, expected in begun:
+            try:
+                found = generation.results(LONGEST_S)
+            except (InputError, ProposerError):
+                # a draft that fails, on what it meets in one text, ends all texts that run
+                if not any(_may_be_refused(case, one) for one in case["requests"]):
+                    raise
+                n_refused += 1
+                continue
+            _check(request, found, expected, target, options)
+        metrics = engine.metrics()
+        if metrics.n_running or metrics.n_reading or metrics.n_waiting:
+            raise Failure("difference", f"texts are left: {metrics}")
+    return "refused" if n_refused == len(case["requests"]) else "passed"
+
+
+def _next(generation: specdec.Generation) -> None:
+    try:
+        generation.next(LONGEST_S)
+    except (InputError, ProposerError):
+        pass  # results raises it again
+
+
+def _submit(
+    engine: specdec.Engine, target: specdec.Model, case: dict[str, Any], request: dict[str, Any]
+) -> tuple[dict[str, Any], specdec.Generation, list[specdec.Result] | None]:
+    settings = request["settings"]
+    options = keywords(settings)
+    del options["n_threads"]
+    given: dict[str, Any] = {"prompt": request["prompt"]}
+    if "source" in request:
+        given = {"prompt": request["source"], "decoder_prompt": request["prompt"] or None}
+    expected = None
+    lenient = settings.get("lenience", 1.0) < 1.0
+    if not lenient and (not settings.get("temperature") or settings.get("verify") == "coupled"):
+        plain = plain_keywords(settings) | {"seed": settings["seed"]}
+        try:
+            found = specdec.generate(target, None, **given, **plain)
+        except InputError:
+            if not is_extreme(settings):
+                raise
+        else:
+            expected = [found]
+    prediction = request["prediction"]
+    if prediction == "right":
+        prediction = expected[0].tokens if expected is not None else None
+    speculative = specdec.Speculative(**request["speculative"])
+    generation = engine.submit(**given, prediction=prediction, speculative=speculative, **options)
+    return request, generation, expected
+
+
+def _may_be_refused(case: dict[str, Any], request: dict[str, Any]) -> bool:
+    trees = request["prediction"] is not None and request["settings"].get("verify") in (
+        "block",
+        "k-sequential",
+    )
+    return trees or may_be_refused(case | {"settings": request["settings"] | case["engine"]})
+
+
+def _check(
+    request: dict[str, Any],
+    found: list[specdec.Result],
+    expected: list[specdec.Result] | None,
+    target: specdec.Model,
+    options: dict[str, Any],
+) -> None:
+    for i, result in enumerate(found):
+        if result.finish_reason != "cancelled":
+            check_result(result, request["settings"], options["n_text"])
+        if expected is None:
+            continue
+        plain = expected[i]
+        n = len(result.tokens) if result.finish_reason == "cancelled" else len(plain.tokens)
+        if result.tokens != plain.tokens[:n]:
+            raise Failure("difference", f"tokens {result.tokens}, and {plain.tokens} in plain decoding")
+        if result.finish_reason != "cancelled" and result != plain:
+            raise Failure("difference", f"{result!r} is {plain!r} in plain decoding")
