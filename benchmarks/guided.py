@@ -11,6 +11,7 @@ import specdec
 from benchmarks.report import Report, Speedup
 from benchmarks.turns import Options, load_pair
 from specdec import drafts as ways
+from specdec.commands.decoding_options import PAIR_GAMMA
 
 PERSON: dict[str, Any] = {
     "type": "object",
@@ -54,6 +55,12 @@ def guided_options(options: Options) -> None:
     options.many("--forms", str, FORMS, choices=FORMS, metavar="NAME", help=", ".join(FORMS))
     options.many("--temperature", float, [0.0, 0.8])
     options.add("--tokens", type=int, default=400)
+    options.add(
+        "--gamma",
+        type=int,
+        default=None,
+        help="by default 2 with the pair in the package, else the draft's own",
+    )
     options.repeats(3)
 
 
@@ -83,6 +90,8 @@ def _compared(
     name: str,
     temperature: float,
 ) -> tuple[Any, ...]:
+    own = name != "model" or args.target is not None
+    gamma = args.gamma if args.gamma is not None else None if own else PAIR_GAMMA
     speeds, tokens = [], []
     free_s = plain_s = draft_s = 0.0
     n_tokens = n_calls = n_plain_calls = n_repeats = 0
@@ -96,7 +105,9 @@ def _compared(
             }  # fmt: skip
             plain = specdec.generate(target, None, prompt, max_new_tokens=args.tokens, **FORMS[form], **how)
             draft = DRAFTS[name](small)
-            run = specdec.generate(target, draft, prompt, max_new_tokens=args.tokens, **FORMS[form], **how)
+            run = specdec.generate(
+                target, draft, prompt, max_new_tokens=args.tokens, gamma=gamma, **FORMS[form], **how
+            )
             n = len(plain.tokens)
             free = specdec.generate(target, None, prompt, max_new_tokens=n, ignore_eos=True, **how)
             if run.tokens != plain.tokens:

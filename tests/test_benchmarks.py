@@ -140,6 +140,7 @@ TOY = {
     "learnt": "--tokens 4 --drafts random --gamma 2 --temperature 0",
     "drafts": "--tokens 4 --drafts random --kinds list --gamma 2 --temperature 1",
     "memory": "--tokens 4 --drafts SuffixMemory --temperature 0",
+    "guided": "--tokens 8 --drafts model --forms regex --temperature 0",
     "online": "--tokens 8 --drafts table --texts a=README.md b=CHANGELOG.md --requests 4 --parts 2 --every 2",
     "online-serving": "--tokens 8 --drafts table --texts a=README.md --requests 4 --interval 0.01",
     "draft-costs": "--lengths 50 --nodes 4 --cache 8 --rounds 2 --text README.md",

@@ -220,6 +220,7 @@ class Guidance:
     def __init__(self, kind: FormKind, matcher: Any, n_vocab: int, end_ids: tuple[int, ...]) -> None:
         self.kind = kind
         self.end_ids = end_ids
+        self.nothing = bytes((n_vocab + 31) // 32 * 4)
         self._n_vocab = n_vocab
         self._matcher = matcher
 
@@ -283,7 +284,7 @@ class Guidance:
 
     def words_of(self, mask: bytes) -> bytes:
         """A mask of the library's tokenizer without the end of text that no model has."""
-        n_bytes = (self._n_vocab + 31) // 32 * 4
+        n_bytes = len(self.nothing)
         if self.end_ids != (self._n_vocab,):
             return mask[:n_bytes]
         words = bytearray(mask)
@@ -332,4 +333,4 @@ class GuidanceState:
             if "NoExtension" in said:
                 said = "no text of this form goes on from here in the target's tokens"
             raise FormError(f"{self._form.kind}: {said}")
-        return words if any(words) else None
+        return None if words == self._form.nothing else words
