@@ -70,7 +70,12 @@ def check(name: str, text: str) -> None:
         assert re.fullmatch(FORMS[name][1], text), text
 
 
-@pytest.mark.parametrize("name", FORMS)
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "name", ["schema", *(pytest.param(name, marks=SLOW) for name in FORMS if name != "schema")]
+)
 def test_texts_have_their_form_and_are_those_of_plain_decoding(
     name: str, pair: tuple[specdec.Model, specdec.Model]
 ) -> None:
@@ -89,12 +94,14 @@ def test_texts_have_their_form_and_are_those_of_plain_decoding(
             assert out.tokens == plain.tokens, kind
 
 
-@pytest.mark.parametrize("rule", ["rejection", "block", "classical"])
+@pytest.mark.parametrize(
+    "rule", ["rejection", pytest.param("block", marks=SLOW), pytest.param("classical", marks=SLOW)]
+)
 def test_samples_have_their_form(rule: Any, pair: tuple[specdec.Model, specdec.Model]) -> None:
     target, draft = pair
     for name, (form, _) in FORMS.items():
         results = specdec.generate(
-            target, draft, "It was", n=6, seed=1, temperature=1.2, verify=rule, max_new_tokens=150, **form
+            target, draft, "It was", n=3, seed=1, temperature=1.2, verify=rule, max_new_tokens=150, **form
         )
         for out in results:
             assert out.finish_reason == "stop"
@@ -275,7 +282,9 @@ BAD: dict[str, tuple[str, Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=SLOW) if name == "too many symbols" else name for name in BAD]
+)
 def test_forms_that_cannot_be_used_are_named_in_time(
     name: str, pair: tuple[specdec.Model, specdec.Model]
 ) -> None:
