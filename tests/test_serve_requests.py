@@ -23,6 +23,8 @@ from scripted_engine import ScriptedEngine, log_prob
 from specdec.decoding.engine import Speculative
 from specdec.errors import InputError, NotFiniteError
 from specdec.serve.http_server import Server
+from specdec.serve.json_body import read_object
+from specdec.serve.request_error import RequestError
 from specdec.serve.server_limits import ServerLimits
 from specdec.serve.service import Service
 
@@ -473,6 +475,23 @@ MALFORMED: list[tuple[bytes, str]] = [
 def test_malformed_bodies(url: str, body: bytes, message: str) -> None:
     status, answer = ask(url, CHAT, body)
     assert status == 400 and message in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"[" * 200 + b'"' + b'\\"' * 200_000, "nested"),
+        (
+            b"{" + b"".join(b'"%d": 0, ' % i for i in range(100_000)) + b'"twice": 0, "twice": 0}',
+            "'twice' twice",
+        ),
+    ],
+)
+def test_refusing_takes_time_by_the_length_of_a_body(body: bytes, message: str) -> None:
+    begun = time.process_time()
+    with pytest.raises(RequestError, match=message):
+        read_object(body)
+    assert time.process_time() - begun < 5.0  # where it went by the square, minutes
 
 
 def test_brackets_in_texts_are_not_depth(url: str) -> None:

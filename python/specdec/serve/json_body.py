@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from typing import Any, Final
 
 from specdec.errors import shown
@@ -13,7 +14,8 @@ __all__ = ["json_bytes", "read_object"]
 
 _DEEPEST: Final = 128
 """Objects and lists within each other. Schemas are nested deepest, and llguidance has a bound of its own."""
-_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
+"""A string, or one without an end, so that no search fails at its end and begins anew at the next quote."""
 _BRACKET: Final = re.compile(rb"[\[\]{}]")
 
 
@@ -63,8 +65,8 @@ def _check_depth(body: bytes) -> None:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, n in counts.items() if n > 1)
         raise _refusal(f"the body has {shown(twice)} twice in one object; expected each name once")
     return found
 
