@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import threading
 import time
@@ -18,6 +19,7 @@ import specdec
 from drafters import DRAFTS, World, named
 from laws import embedded_llama2c, first_layers
 from specdec import BusyError, Engine, EngineClosedError, InputError, PromptCache, Speculative
+from specdec.decoding.asynchronous import _shared
 from specdec.errors import ContextLengthError
 
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 4
@@ -205,6 +207,45 @@ def test_a_draft_that_fails_ends_what_runs_and_no_more(world: World) -> None:
         assert engine.metrics().n_failed == 1
 
 
+@pytest.mark.parametrize("kind", [ZeroDivisionError, SystemExit])
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_draft_that_fails_to_remember(world: World, kind: type[BaseException], cancelled: bool) -> None:
+    class Forgets(specdec.drafts.OnlineNgram):
+        def remember(self, prompt: Any, tokens: Any) -> None:
+            raise kind("forgotten")
+
+    with Engine(world.target, Forgets(3), n_slots=1, n_text=100) as engine:
+        for _ in range(2):
+            generation = engine.submit([1, 2, 3], max_new_tokens=90 if cancelled else 5, ignore_eos=True)
+            if cancelled:
+                generation.next(WAIT_S)
+                generation.cancel()
+            with pytest.raises(kind, match="forgotten"):
+                generation.results(WAIT_S)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_process_has_no_engine(world: World, engine: Engine) -> None:
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            engine.submit([1, 2])
+        except EngineClosedError:
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_scores_of_a_prompt_of_one_token(world: World, engine: Engine) -> None:
+    for n_top in (0, 2):
+        how: dict[str, Any] = {"max_new_tokens": 2, "prompt_logprobs": n_top}
+        found, (expected,) = engine.submit([5], **how).result(WAIT_S), alone(world, [5], how)
+        assert found.prompt_top_logprobs == expected.prompt_top_logprobs
+        assert np.array_equal(found.prompt_logprobs, expected.prompt_logprobs)
+
+
 def test_slow_readers_hold_nobody_up_and_lose_nothing(world: World, engine: Engine) -> None:
     idle = [engine.submit(world.ids[:10], max_new_tokens=30, logprobs=1) for _ in range(2)]
     other = engine.submit(world.ids[:10], max_new_tokens=30, logprobs=1).result(WAIT_S)
@@ -373,6 +414,40 @@ def test_tasks_that_are_cancelled_end_their_texts(world: World, engine: Engine) 
     while engine.metrics().n_running and time.monotonic() < ends:
         time.sleep(0.001)
     assert engine.metrics().n_finished["cancelled"] - before >= 1
+
+
+def test_a_task_that_is_cancelled_while_a_thread_begins_it(
+    world: World, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the thread makes after that is not left behind: a request, an engine of one call."""
+    for name in ("submit", "__init__"):
+        inside, goes_on = threading.Event(), threading.Event()
+        plain = getattr(Engine, name)
+
+        def slow(self: Engine, *args: Any, plain: Any = plain, **kwargs: Any) -> Any:
+            inside.set()  # noqa: B023
+            goes_on.wait(WAIT_S)  # noqa: B023
+            return plain(self, *args, **kwargs)
+
+        async def run(how: dict[str, Any]) -> None:
+            task = asyncio.create_task(specdec.agenerate(prompt=[1, 2], max_new_tokens=190, **how))
+            await asyncio.to_thread(inside.wait, WAIT_S)  # noqa: B023
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            goes_on.set()  # noqa: B023
+
+        before = engine.metrics()
+        with monkeypatch.context() as patched:
+            patched.setattr(Engine, name, slow)
+            shares = {"target": world.target, "ignore_eos": True}
+            asyncio.run(run({"engine": engine, "ignore_eos": True} if name == "submit" else shares))
+        ends = time.monotonic() + WAIT_S
+        while (engine.metrics().n_running or engine.metrics().n_waiting) and time.monotonic() < ends:
+            time.sleep(0.001)
+        if name == "submit":
+            assert engine.metrics().n_finished["cancelled"] > before.n_finished.get("cancelled", 0)
+        assert not _shared
 
 
 def test_bad_calls_of_event_loops(world: World, engine: Engine) -> None:

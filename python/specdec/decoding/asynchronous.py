@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from specdec.containers import Container, prompts_of
 from specdec.decoding.beginning import decoder_prompts_of
@@ -25,6 +25,8 @@ from specdec.models.loading import as_model
 from specdec.models.model import ModelLike, Prompt
 
 __all__ = ["agenerate", "astream"]
+
+_Made = TypeVar("_Made")
 
 _OF_ENGINE = ("gamma", "n_threads", "prompt_cache", "batch_size", "node_budget")
 """Options that calls must have in common to share an engine."""
@@ -49,11 +51,35 @@ async def _engine_for(
         return
     if target is None:
         raise InputError("target is None; expected a model, or an engine")
-    key, made = await asyncio.to_thread(_take, target, draft, own)
+    key, made = await _in_thread(partial(_take, target, draft, own), lambda taken: _give_back(taken[0]))
     try:
         yield made
     finally:
         await asyncio.to_thread(_give_back, key)
+
+
+async def _in_thread(work: Callable[[], _Made], undo: Callable[[_Made], object]) -> _Made:
+    """What a function gives in another thread. If the task is cancelled meanwhile, it is undone."""
+    made: list[_Made] = []
+    lock, left = threading.Lock(), False
+
+    def run() -> _Made:
+        found = work()
+        with lock:
+            if not left:
+                made.append(found)
+                return found
+        undo(found)
+        return found
+
+    try:
+        return await asyncio.to_thread(run)
+    except asyncio.CancelledError:
+        with lock:
+            left = True
+        for found in made:
+            await asyncio.to_thread(undo, found)
+        raise
 
 
 def _take(
@@ -159,7 +185,7 @@ async def agenerate(
         try:
             for item, start, seed in zip(given, starts, seeds, strict=True):
                 submitted = {name: item, "decoder_prompt": start, "seed": seed, **more, **options}
-                begun.append(await asyncio.to_thread(partial(shared.submit, **submitted)))
+                begun.append(await _in_thread(partial(shared.submit, **submitted), Generation.cancel))
             found = [await generation.aresults() for generation in begun]
         finally:
             for generation in begun:
@@ -214,7 +240,7 @@ async def astream(
             prediction=prediction,
             speculative=speculative,
         )
-        generation = await asyncio.to_thread(submit, **options)
+        generation = await _in_thread(partial(submit, **options), Generation.cancel)
         try:
             async for piece in generation:
                 if piece.text:

@@ -12,8 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 from specdec import _core
 from specdec.checks import check_flag, check_integer
 from specdec.decoding.adaptive_gamma import AdaptiveGamma, RunKind
@@ -32,7 +30,7 @@ from specdec.errors import BusyError, ContextLengthError, EngineClosedError, Inp
 from specdec.models.chat_template import Messages
 from specdec.models.loading import as_model
 from specdec.models.model import ModelLike, Prompt
-from specdec.models.score import Score, score_and_keep
+from specdec.models.score import Score, score_and_keep, score_of_nothing
 from specdec.threads import check_threads
 
 if TYPE_CHECKING:
@@ -336,6 +334,10 @@ class Engine:
         with self._changed:
             if self._closing:
                 raise EngineClosedError("the engine is closed; expected one that is open")
+            if not self._thread.is_alive():  # as after a fork
+                raise EngineClosedError(
+                    "the engine's thread is of another process; expected an engine that was made in this one"
+                )
             n_free = sum(sample is None for sample in self._slots)
             n_waiting = len(self._waiting) + self._n_scored
             if n_waiting + n > self.max_waiting + n_free:
@@ -358,7 +360,7 @@ class Engine:
                 self._scorer.submit(self._score, generation)
                 return
             if request.options.prompt_logprobs is not None:
-                generation.of_prompt = Score([], np.empty(0), np.empty(0, np.bool_), [])
+                generation.of_prompt = score_of_nothing(request.options.prompt_logprobs)
             self._waiting.extend(generation.samples)
             self._changed.notify_all()
 
@@ -474,12 +476,12 @@ class Engine:
                 if self._closing and self._n_scored == 0:
                     return False
                 self._changed.wait()
-        self._drop_cancelled()
-        self._admit()
         try:
+            self._drop_cancelled()
+            self._admit()
             self._read_slice()
             self._run_rounds()
-        except Exception as error:
+        except BaseException as error:  # a draft of the caller's may raise what it likes
             self._begin_again(error)
         return True
 
@@ -514,6 +516,7 @@ class Engine:
             try:
                 self._join(sample, slot)
             except Exception as error:
+                self._leave(sample, sound=False)
                 self._slots[slot] = None
                 self._fail(sample.generation, error, sample)
 
@@ -617,9 +620,9 @@ class Engine:
         """A text has ended: keep what outlives it, leave its slot, and tell its readers."""
         if sample.ended:
             return
-        self._leave(sample, sound=True)
         if self._drafts is not None and sample.state.tokens:
-            self._drafts.remember(sample.beginning.ids, sample.state.tokens)
+            self._drafts.remember(sample.beginning.ids, sample.state.tokens)  # may raise: still in its slot
+        self._leave(sample, sound=True)
         self._publish(sample)
         reason = str(sample.state.finish_reason)
         finished = self._counters.n_finished
@@ -654,7 +657,7 @@ class Engine:
         for generation in {sample.generation.id: sample.generation for sample in there}.values():
             self._fail(generation, error, None)
 
-    def _begin_again(self, error: Exception) -> None:
+    def _begin_again(self, error: BaseException) -> None:
         """The session has failed, and with it the texts in its slots; those that wait get another one."""
         there = [sample for sample in self._slots if sample is not None]
         self._slots = [None] * self.n_slots

@@ -386,7 +386,7 @@ class Generation:
 
     def _notify(self) -> None:
         self._changed.notify_all()
-        for loop, event in self._waiters:
+        for loop, event in tuple(self._waiters):  # readers come and go in threads of their own
             try:
                 loop.call_soon_threadsafe(event.set)
             except RuntimeError:  # the loop is closed: nobody waits there any more
