@@ -143,6 +143,7 @@ def record(tokens: Sequence[int], *, rejected: Sequence[int] = ()) -> Any:
         "other_s": 0.0,
         "experts": 0.0,
         "laws": None,
+        "complete": 0,
     }
 
 
