@@ -72,6 +72,12 @@ typedef struct sd_kernels {
      * 16 … of the panel. All borrowed. */
     sd_unpack_kernel unpack[SD_N_FORMATS];
 
+    /* A block of a panel of int8 or int4 (format.h) from numbers: inputs k of the 32 outputs at columns[k]
+     * [SD_BLOCK, SD_PANEL], borrowed, to `block`, borrowed (docs/NUMERICS.md). Returns the first output whose
+     * scale is too large for f16, or −1. */
+    int (*quantise_int8)(const float (*columns)[SD_PANEL], uint8_t* block);
+    int (*quantise_int4)(const float (*columns)[SD_PANEL], uint8_t* block);
+
     /* y[m, j] = fma(x[m, k], values[k, j], y[m, j]), k ascending. x: n_rows rows prepared as f32:
      * [⌈n_k / 32⌉][n_rows][32]; values [n_k, SD_PANEL], f32 or bf16. */
     void (*add_values_f32)(int n_rows, const float* x, const void* values, int n_k, float* y, ptrdiff_t ldy);

@@ -433,6 +433,7 @@ static void NAME(to_bf16)(int n, const float* x, uint16_t* y) {
 }
 
 #include "probability_template.h"
+#include "quantise_template.h"
 
 #define FETCH_FROM_ENTRY(name, format) 3,
 #define BLOCK_ROWS_ENTRY(name, format) MAX_ROWS_DOT,
@@ -451,6 +452,8 @@ static const sd_kernels NAME(table) = {
     .prepare_tiles = NAME(prepare_tiles),
     .tiles = {NULL, NAME(tiles_bf16), NAME(tiles_int8), NAME(tiles_int4), SD_CODED_FORMATS(TILES_ENTRY)},
     .unpack = {NULL, NULL, NULL, NULL, SD_CODED_FORMATS(UNPACK_ENTRY)},
+    .quantise_int8 = NAME(quantise_int8),
+    .quantise_int4 = NAME(quantise_int4),
     .add_tiles = NAME(add_tiles),
     .pair_rows = NAME(pair_rows),
     .add_values_f32 = NAME(add_values_f32),

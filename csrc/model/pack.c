@@ -74,10 +74,8 @@ static int is_finite(float x) { return (sd_bits_of_float(x) & 0x7f800000u) != 0x
 typedef float tile_rows[SD_PANEL][TILE];
 typedef float tile_columns[TILE][SD_PANEL];
 
-/* Vectors that every processor has; a comparison gives lanes of ones or zeros. */
+/* A vector that every processor has. */
 typedef float four __attribute__((vector_size(16)));
-typedef int32_t four_words __attribute__((vector_size(16)));
-typedef int16_t eight_halves __attribute__((vector_size(16)));
 
 static void turn(tile_rows rows, tile_columns columns) {
     for (int j = 0; j < SD_PANEL; j += 4) {
@@ -130,108 +128,17 @@ static int put_bf16(uint16_t* panel, tile_columns columns, int k, int n) {
     return has_wild(columns) ? 0 : -1;
 }
 
-static inline four_words words_at(const float* from) {
-    four_words words;
-    memcpy(&words, from, sizeof words);
-    return words;
-}
-
-/* Of four outputs, the magnitude of the largest of their numbers and that number, the first of equal ones, as
- * bits: whole numbers compare as magnitudes do, and NaN is the largest. */
-typedef struct extremes {
-    four_words magnitude, number;
-} extremes;
-
-static inline extremes extremes_of(tile_columns columns, int at) {
-    extremes found = {words_at(&columns[0][at]) & 0x7fffffff, words_at(&columns[0][at])};
-    for (int i = 1; i < SD_BLOCK; i++) {
-        four_words number = words_at(&columns[i][at]), magnitude = number & 0x7fffffff;
-        four_words larger = magnitude > found.magnitude;
-        found.magnitude = (magnitude & larger) | (found.magnitude & ~larger);
-        found.number = (number & larger) | (found.number & ~larger);
-    }
-    return found;
-}
-
-/* The scales of four outputs, number / divisor as f16 (sd_f16_from_float), and 1 / scale, 0 for scale 0; the
- * first output whose scale is infinite, or -1. */
-static inline int put_scales(four_words numbers, float divisor, uint16_t* scales, four* inverses) {
-    four_words wanted = (four_words)((four)numbers / divisor);
-    four_words magnitude = wanted & 0x7fffffff, sign = wanted & ~0x7fffffff;
-    four_words infinite = magnitude >= 0x477ff000, subnormal = magnitude < 0x38800000;
-    four_words small = (four_words)((four)magnitude + 0.5f) - 0x3f000000;
-    four_words rounded = (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13;
-    four_words half = (small & subnormal) | (rounded & ~subnormal);
-    four scale = (four)((four_words)((four)(half << 13) * 0x1p112f) | sign);
-    *inverses = (four)((four_words)(1.0f / scale) & (half != 0));
-    half |= sign >> 16;
-    for (int j = 0; j < 4; j++) scales[j] = (uint16_t)half[j];
-    for (int j = 0; j < 4; j++)
-        if (infinite[j]) return j;
-    return -1;
-}
-
-/* The codes of inputs `low` and `high` of four outputs, in the low and the high half of a word: number ·
- * inverse to nearest even, cut off. Adding 1.5 · 2²³ leaves the code in the low bits: where a scale is not 0,
- * no number is more than 1.5 times what its largest code means. */
-static inline eight_halves codes_of(const float* low, const float* high, four inverses, int lowest,
-                                    int highest) {
-    const float shift = 12582912.0f;
-    four_words a = (four_words)((four)words_at(low) * inverses + shift);
-    four_words b = (four_words)((four)words_at(high) * inverses + shift);
-    eight_halves codes = (eight_halves)((a & 0xffff) | b << 16);
-    const eight_halves least = (eight_halves){0} + (int16_t)lowest,
-                       most = (eight_halves){0} + (int16_t)highest;
-    eight_halves below = codes < least;
-    eight_halves above = codes > most;
-    return (least & below) | (most & above) | (codes & ~(below | above));
-}
-
-static int put_int8(uint8_t* block, tile_columns columns) {
-    uint16_t* scales = (uint16_t*)(void*)(block + SD_BLOCK * SD_PANEL);
-    for (int at = 0; at < SD_PANEL; at += 4) {
-        four inverses;
-        int bad = put_scales(extremes_of(columns, at).magnitude, 127.0f, scales + at, &inverses);
-        if (bad >= 0) return at + bad;
-        for (int i = 0; i < SD_BLOCK; i += 4) {
-            eight_halves even = codes_of(&columns[i][at], &columns[i + 2][at], inverses, -127, 127) + 128;
-            eight_halves odd = codes_of(&columns[i + 1][at], &columns[i + 3][at], inverses, -127, 127) + 128;
-            eight_halves word = even | odd << 8;
-            memcpy(block + i * SD_PANEL + 4 * at, &word, sizeof word);
-        }
-    }
-    return -1;
-}
-
-static int put_int4(uint8_t* block, tile_columns columns) {
-    uint16_t* scales = (uint16_t*)(void*)(block + SD_BLOCK * SD_PANEL / 2);
-    for (int at = 0; at < SD_PANEL; at += 4) {
-        /* −8 is the code that reaches furthest: the largest element, with its sign, gets it */
-        four inverses;
-        int bad = put_scales(extremes_of(columns, at).number, -8.0f, scales + at, &inverses);
-        if (bad >= 0) return at + bad;
-        for (int s = 0; s < 4; s++) {
-            eight_halves word = {0};
-            for (int l = 0; l < 4;
-                 l++) { /* inputs l and l + 2 of the low, then of the high halves of bytes */
-                int i = 8 * s + (l & 1) + 2 * (l & 2), left = 8 * (l & 1) + 2 * (l & 2);
-                word |= (codes_of(&columns[i][at], &columns[i + 2][at], inverses, -8, 7) + 8) << left;
-            }
-            memcpy(block + 4 * SD_PANEL * s + 4 * at, &word, sizeof word);
-        }
-    }
-    return -1;
-}
-
 /* Pack inputs k … k + n of the tile into the panel; -1, or some row if one cannot be packed. */
 static int put_tile(sd_format format, char* panel, tile_columns columns, int k, int n) {
     switch (format) {
     case SD_FORMAT_F32: return put_f32((float*)(void*)panel, columns, k, n);
     case SD_FORMAT_BF16: return put_bf16((uint16_t*)(void*)panel, columns, k, n);
     case SD_FORMAT_INT8:
-        return put_int8((uint8_t*)panel + (size_t)(k / SD_BLOCK) * SD_INT8_BLOCK_BYTES, columns);
+        return sd_kernels_get()->quantise_int8(
+            columns, (uint8_t*)panel + (size_t)(k / SD_BLOCK) * SD_INT8_BLOCK_BYTES);
     case SD_FORMAT_INT4:
-        return put_int4((uint8_t*)panel + (size_t)(k / SD_BLOCK) * SD_INT4_BLOCK_BYTES, columns);
+        return sd_kernels_get()->quantise_int4(
+            columns, (uint8_t*)panel + (size_t)(k / SD_BLOCK) * SD_INT4_BLOCK_BYTES);
     default: break;
     }
     return -1;
