@@ -7,7 +7,7 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -359,6 +359,21 @@ def test_bad_requests_are_refused(engine: Engine, how: dict[str, Any], kind: Any
         engine.submit(**({"prompt": [1, 2]} | how))
 
 
+def test_bad_waits_are_refused(world: World) -> None:
+    with Engine(world.target, None, n_slots=1, n_text=50) as engine:
+        generation = engine.submit([1, 2], max_new_tokens=2)
+        for timeout in ("x", -1, float("nan"), 1e300):
+            for wait in (generation.next, generation.results, engine.close):
+                with pytest.raises(
+                    InputError, match=r"timeout is .*; expected a number of seconds from 0 to"
+                ):
+                    wait(timeout=timeout)  # type: ignore[operator]
+        for index in (1, -1, "x"):
+            with pytest.raises(InputError, match="index is"):
+                generation.cancel(index)  # type: ignore[arg-type]
+        assert not engine.closed and generation.result(WAIT_S).finish_reason == "length"
+
+
 def test_bad_engines_are_refused(world: World) -> None:
     for how, message in (
         ({"n_slots": 0}, "n_slots is 0"),
@@ -448,6 +463,19 @@ def test_a_task_that_is_cancelled_while_a_thread_begins_it(
         if name == "submit":
             assert engine.metrics().n_finished["cancelled"] > before.n_finished.get("cancelled", 0)
         assert not _shared
+
+
+def test_a_loop_that_ends_with_an_open_stream(
+    world: World, engine: Engine, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run(how: dict[str, Any]) -> AsyncIterator[str]:
+        pieces = specdec.astream(prompt=[1, 2], max_new_tokens=190, ignore_eos=True, **how)
+        await anext(pieces)
+        return pieces  # neither read to its end nor closed
+
+    for how in ({"engine": engine}, {"target": world.target}):
+        asyncio.run(run(how))
+    assert not _shared and not caplog.records and not capsys.readouterr().err
 
 
 def test_bad_calls_of_event_loops(world: World, engine: Engine) -> None:

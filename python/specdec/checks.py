@@ -8,6 +8,7 @@ raises comes through.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral, Real
 from operator import length_hint
@@ -21,7 +22,7 @@ from specdec.errors import InputError, SpecdecError, shown
 
 __all__ = [
     "CONVERSION_ERRORS", "as_integer", "as_iterator", "check_array", "check_choice", "check_flag",
-    "check_integer", "check_items", "check_number", "check_path", "check_real",
+    "check_integer", "check_items", "check_number", "check_path", "check_real", "check_timeout",
 ]  # fmt: skip
 
 Choice = TypeVar("Choice", bound=str)
@@ -67,6 +68,20 @@ def check_integer(name: str, value: Any, low: int, high: int | None = None) -> i
         expected = f"an integer, at least {low}" if high is None else f"an integer from {low} to {high}"
         raise InputError(f"{name} is {shown(value)}; expected {expected}")
     return number
+
+
+def check_timeout(timeout: float | None) -> float | None:
+    """Seconds to wait at most, 0 or more; None: without end.
+
+    Raises
+    ------
+    InputError
+    """
+    if timeout is None:
+        return None
+    longest = threading.TIMEOUT_MAX
+    expected = f"a number of seconds from 0 to {longest:.0f}, or None"
+    return check_number("timeout", timeout, expected, lambda x: 0.0 <= x <= longest)
 
 
 def check_number(

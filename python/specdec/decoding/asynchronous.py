@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -37,25 +36,41 @@ _shared: dict[tuple[Any, ...], tuple[Engine, int]] = {}
 """Engines of the calls that are under way, and how many calls each has."""
 
 
-@asynccontextmanager
-async def _engine_for(
-    engine: Engine | None, target: ModelLike | None, draft: DraftLike | None, options: dict[str, Any]
-) -> AsyncIterator[Engine]:
-    """The engine that is given, or one that calls with the same models share while there are such calls."""
-    own = {name: options.pop(name) for name in _OF_ENGINE if options.get(name) is not None}
-    if engine is not None:
-        if target is not None or draft is not None or own:
+class _EngineOfCall:
+    """The engine that is given, or one that calls with the same models share while there are such calls.
+
+    A class: an event loop that ends closes generators that are open in no order, and so one made by
+    `asynccontextmanager` before the call that is within it.
+    """
+
+    def __init__(
+        self,
+        engine: Engine | None,
+        target: ModelLike | None,
+        draft: DraftLike | None,
+        options: dict[str, Any],
+    ) -> None:
+        own = {name: options.pop(name) for name in _OF_ENGINE if options.get(name) is not None}
+        if engine is not None and (target is not None or draft is not None or own):
             given = ", ".join(["target or draft"] * (target is not None or draft is not None) + sorted(own))
             raise InputError(f"{given} is given beside an engine; expected None: the engine has its own")
-        yield engine
-        return
-    if target is None:
-        raise InputError("target is None; expected a model, or an engine")
-    key, made = await _in_thread(partial(_take, target, draft, own), lambda taken: _give_back(taken[0]))
-    try:
-        yield made
-    finally:
-        await asyncio.to_thread(_give_back, key)
+        if engine is None and target is None:
+            raise InputError("target is None; expected a model, or an engine")
+        self._engine, self._target, self._draft, self._own = engine, target, draft, own
+        self._key: tuple[Any, ...] | None = None
+
+    async def __aenter__(self) -> Engine:
+        if self._engine is not None:
+            return self._engine
+        assert self._target is not None
+        work = partial(_take, self._target, self._draft, self._own)
+        key, made = await _in_thread(work, lambda taken: _give_back(taken[0]))
+        self._key = key
+        return made
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        if self._key is not None:
+            await asyncio.to_thread(_give_back, self._key)
 
 
 async def _in_thread(work: Callable[[], _Made], undo: Callable[[_Made], object]) -> _Made:
@@ -177,7 +192,7 @@ async def agenerate(
         (list(chat.conversations), chat.is_batch) if chat is not None else prompts_of("prompt", prompt)
     )
     n = DecodingOptions(n=options.get("n", 1)).n
-    async with _engine_for(engine, target, draft, options) as shared:
+    async with _EngineOfCall(engine, target, draft, options) as shared:
         starts = decoder_prompts_of(shared.target, decoder_prompt, len(given), is_batch)
         seeds = _seeds_of(options.pop("seed", None), len(given), n)
         name = "prompt" if chat is None else "messages"
@@ -226,7 +241,7 @@ async def astream(
     """
     if options.get("n", 1) != 1:
         raise InputError("n is given; stream takes one sample, agenerate several")
-    async with _engine_for(engine, target, draft, options) as shared:
+    async with _EngineOfCall(engine, target, draft, options) as shared:
         if shared.target.tokenizer is None:
             raise InputError("stream gives text, but the target has no tokenizer; generate gives token ids")
         submit = partial(

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from specdec import _core
-from specdec.checks import check_flag, check_integer
+from specdec.checks import check_flag, check_integer, check_timeout
 from specdec.decoding.adaptive_gamma import AdaptiveGamma, RunKind
 from specdec.decoding.chat import Chat
 from specdec.decoding.engine_metrics import Counters, EngineMetrics
@@ -425,9 +425,11 @@ class Engine:
         timeout : float, optional
             Seconds after which those that are still there are cancelled.
         """
+        timeout = check_timeout(timeout)
+        hurries = not check_flag("drain", drain)
         with self._changed:
             self._closing = True
-            self._hurries = self._hurries or not drain
+            self._hurries = self._hurries or hurries
             self._changed.notify_all()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout if drain else None)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 
 from specdec import _core
+from specdec.checks import check_integer, check_timeout
 from specdec.decoding.beginning import Beginning
 from specdec.decoding.request import Request
 from specdec.decoding.result import Result
@@ -206,7 +207,10 @@ class Generation:
 
     def cancel(self, index: int | None = None) -> None:
         """End the samples, or one of them, within a round: `finish_reason` "cancelled"; idempotent."""
-        for sample in self.samples if index is None else [self.samples[index]]:
+        chosen = self.samples
+        if index is not None:
+            chosen = [self.samples[check_integer("index", index, 0, self.n - 1)]]
+        for sample in chosen:
             sample.cancelled = True
         self._wake()
 
@@ -220,6 +224,7 @@ class Generation:
         Exception
             What has ended the request alone: of its transform, or a `NotFiniteError`.
         """
+        timeout = check_timeout(timeout)
         with self._changed:
             if not self._changed.wait_for(self._is_news, timeout):
                 raise TimeoutError(f"there was no piece for {timeout} s")
@@ -251,6 +256,7 @@ class Generation:
         Exception
             What has ended the request alone.
         """
+        timeout = check_timeout(timeout)
         with self._changed:
             if not self._changed.wait_for(lambda: self.done, timeout):
                 raise TimeoutError(f"the texts have not ended within {timeout} s")
