@@ -246,6 +246,48 @@ def test_scores_of_a_prompt_of_one_token(world: World, engine: Engine) -> None:
         assert np.array_equal(found.prompt_logprobs, expected.prompt_logprobs)
 
 
+def test_a_prompt_is_scored_while_one_sample_is_wanted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    go, score = threading.Event(), specdec.decoding.engine.score_and_keep
+
+    def held_up(*args: Any, **how: Any) -> Any:
+        go.wait(WAIT_S)
+        return score(*args, **how)
+
+    monkeypatch.setattr(specdec.decoding.engine, "score_and_keep", held_up)
+    with Engine(world.target, None, n_slots=2, n_text=100) as engine:
+        how: dict[str, Any] = {"max_new_tokens": 2, "prompt_logprobs": 0}
+        generations = [engine.submit([1, 2, 3], n=2, **how) for _ in range(2)]
+        generations[1].cancel(0)
+        go.set()
+        expected = alone(world, [1, 2, 3], how)[0].prompt_logprobs
+        reasons = [result.finish_reason for result in generations[1].results(WAIT_S)]
+        assert reasons == ["cancelled", "length"]
+        assert np.array_equal(generations[1].results()[1].prompt_logprobs, expected)
+
+
+def test_an_engine_that_breaks_tells_those_whose_prompts_are_scored(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def held_up(*args: Any, **how: Any) -> Any:
+        go.wait(WAIT_S)
+        return score(*args, **how)
+
+    def fail(*args: Any) -> None:
+        go.set()
+        raise ZeroDivisionError("an engine")
+
+    go, score = threading.Event(), specdec.decoding.engine.score_and_keep
+    monkeypatch.setattr(specdec.decoding.engine, "score_and_keep", held_up)
+    with Engine(world.target, None, n_slots=1, n_text=100) as engine:
+        scored = [engine.submit([1, 2, 3], max_new_tokens=2, prompt_logprobs=0) for _ in range(2)]
+        monkeypatch.setattr(engine, "_drop_cancelled", fail)
+        monkeypatch.setattr(engine, "_begin_again", fail)
+        for generation in (engine.submit([1, 2], max_new_tokens=2), *scored):
+            with pytest.raises(ZeroDivisionError, match="an engine"):
+                generation.result(WAIT_S)
+        assert engine.closed
+
+
 def test_slow_readers_hold_nobody_up_and_lose_nothing(world: World, engine: Engine) -> None:
     idle = [engine.submit(world.ids[:10], max_new_tokens=30, logprobs=1) for _ in range(2)]
     other = engine.submit(world.ids[:10], max_new_tokens=30, logprobs=1).result(WAIT_S)

@@ -702,7 +702,9 @@ def test_the_key(target: specdec.Model) -> None:
         headers = {"Authorization": "Bearer secret", "Content-Type": "application/json"}
         assert ask(server.url, CHAT, body_of(CHAT), headers=headers)[0] == 200
         assert ask(server.url, "/health", headers={})[0] == 200
-    assert len(lines) == 1 and lines[0].startswith(CHAT) and "Hello" not in lines[0]
+        assert ask(server.url, CHAT, {"mistake": "Hello"}, headers=headers)[0] == 400
+    assert len(lines) == 2 and lines[0].startswith(f"{CHAT} 200 ") and lines[1] == f"{CHAT} 400"
+    assert "Hello" not in lines[0]
 
 
 def test_nothing_of_a_request_is_printed(

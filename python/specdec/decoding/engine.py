@@ -79,7 +79,8 @@ class Engine:
     ----------
     target : Model
     draft : Draft or None
-    n_slots, n_text, max_waiting : int
+    n_slots, n_text, max_waiting, max_top_logprobs, n_threads : int
+    node_budget : int or None
 
     Raises
     ------
@@ -354,10 +355,10 @@ class Engine:
             self._check_open(generation.n)
             self._counters.n_submitted += 1
             if scored:
-                self._n_scored += generation.n
                 if self._scorer is None:
                     self._scorer = ThreadPoolExecutor(1, "specdec-scores")
                 self._scorer.submit(self._score, generation)
+                self._n_scored += generation.n
                 return
             if request.options.prompt_logprobs is not None:
                 generation.of_prompt = score_of_nothing(request.options.prompt_logprobs)
@@ -369,7 +370,7 @@ class Engine:
         request, beginning = generation.request, generation.samples[0].beginning
         error: BaseException | None = None
         try:
-            if not generation.samples[0].cancelled:
+            if not (self._hurries or all(sample.cancelled for sample in generation.samples)):
                 generation.of_prompt, generation.read = score_and_keep(
                     self.target,
                     beginning.ids,
@@ -454,17 +455,13 @@ class Engine:
                 pass
         except BaseException as error:
             with self._changed:
-                self._closing = True
+                self._closing = self._hurries = True
+            if self._scorer is not None:
+                self._scorer.shutdown()  # what was to be scored then waits with the others
             self._fail_all(error)
         finally:
-            with self._changed:
-                self._closing = True
-                left = list(self._waiting)
-                self._waiting.clear()
-            for sample in left:
-                self._cancel(sample)
             if self._scorer is not None:
-                self._scorer.shutdown(wait=False, cancel_futures=True)
+                self._scorer.shutdown(wait=False)
             policy, kind = self._policy, self._kind
             learnt = None if policy is None else self._session.adaptive_gamma
             if policy is not None and kind is not None and learnt is not None:
@@ -644,7 +641,8 @@ class Engine:
 
     def _fail(self, generation: Generation, error: BaseException, sample: Sample | None) -> None:
         """A request has failed; its other samples are dropped with the next look at them."""
-        self._counters.n_failed += 1
+        with self._changed:  # the thread that scores prompts counts too
+            self._counters.n_failed += 1
         if sample is not None:
             sample.state.finish_reason = "error"
             sample.ended = True

@@ -69,7 +69,7 @@ class EngineMetrics:
 
 @dataclass
 class Counters:
-    """The counters of `EngineMetrics`, written by one thread."""
+    """The counters of `EngineMetrics`; those of requests are written under the engine's lock."""
 
     n_submitted: int = 0
     n_refused: int = 0

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from specdec.errors import SpecdecError, printable
+from specdec.errors import EngineClosedError, SpecdecError, printable
 from specdec.serve.chat_request import ChatRequest
 from specdec.serve.completion_request import CompletionRequest
 from specdec.serve.json_body import json_bytes, read_object
@@ -57,7 +57,8 @@ def application(
     hosts : sequence of str, optional
         The names that requests may call this host by; None: any.
     log : callable, optional
-        Is given a line for each request: path, status, numbers of tokens, seconds. Nothing of its text.
+        Is given a line for each request for texts or tokens, and for each that is refused: path and status;
+        of one that is carried out also seconds and tokens of prompts. Nothing of its text.
     """
     endpoints = _Endpoints(service, log)
     routes = [
@@ -144,17 +145,18 @@ class _Endpoints:
         self._service, self._log = service, log
         self._metrics = ServerMetrics(service)
 
-    def _count(self, path: str, status: int, begun: float, more: str = "") -> None:
+    def _count(self, path: str, status: int, begun: float | None = None, more: str = "") -> None:
         self._metrics.count_answer(path, status)
         if self._log is not None:
-            self._log(f"{path} {status} {time.perf_counter() - begun:.3f} s{more}")
+            seconds = "" if begun is None else f" {time.perf_counter() - begun:.3f} s"
+            self._log(f"{path} {status}{seconds}{more}")
 
     # ── Errors
 
     def refused(self, request: Request, error: Exception) -> Response:
         """The answer to a request that is not carried out."""
         assert isinstance(error, RequestError)
-        self._metrics.count_answer(_known_path(request), error.status)
+        self._count(_known_path(request), error.status)
         return _refused(error)
 
     def not_served(self, request: Request, error: Exception) -> Response:
@@ -166,7 +168,7 @@ class _Endpoints:
             405: f"{path} does not take {method}; expected {headers.get('Allow', 'another method')}",
         }
         message = messages.get(error.status_code, str(error.detail))
-        self._metrics.count_answer("other", error.status_code)
+        self._count("other", error.status_code)
         return _refused(RequestError(message, status=error.status_code, headers=headers))
 
     def failed(self, request: Request, error: Exception) -> Response:
@@ -176,7 +178,7 @@ class _Endpoints:
             f"specdec serve: {type(error).__name__} in {_known_path(request)}\n{''.join(frames)}",
             file=sys.stderr,
         )
-        self._metrics.count_answer(_known_path(request), 500)
+        self._count(_known_path(request), 500)
         return _refused(RequestError("a fault of the server", status=500, code="internal_error"))
 
     # ── Texts
@@ -215,12 +217,7 @@ class _Endpoints:
 
     def _check_serving(self) -> None:
         if self._service.stopping:
-            raise RequestError(
-                "the server is about to stop",
-                status=503,
-                code="server_stopping",
-                headers={"Retry-After": "1"},
-            )
+            raise refusal_of(EngineClosedError("the server is about to stop"))
 
     def _end(self, path: str, begun: float, answer: TextAnswer, status: int, gone: bool) -> None:
         self._service.n_active -= 1

@@ -11,12 +11,11 @@ from specdec.errors import SpecdecError
 from specdec.models.chat_template import begins_reply
 from specdec.serve.chat_messages import read_messages
 from specdec.serve.choice_text import ChoiceText, Delta, piece_of
-from specdec.serve.completion_request import FINGERPRINT
 from specdec.serve.form_fields import check_form, read_response_format, read_structured_outputs
 from specdec.serve.given_fields import GivenFields
 from specdec.serve.service import Service, refusal_of
 from specdec.serve.text_fields import read_model, read_text_fields
-from specdec.serve.text_request import EventWriter, TextRequest, event, new_id
+from specdec.serve.text_request import FINGERPRINT, EventWriter, TextRequest, event, new_id
 from specdec.serve.token_texts import chat_logprobs
 from specdec.serve.tool_fields import Tools, read_tools
 from specdec.serve.usage import Usage

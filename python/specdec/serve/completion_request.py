@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from specdec import _core
 from specdec.checks import as_integer
 from specdec.decoding.engine import Generation, Piece
 from specdec.decoding.result import Result
@@ -17,14 +16,12 @@ from specdec.serve.form_fields import read_response_format, read_structured_outp
 from specdec.serve.given_fields import GivenFields
 from specdec.serve.service import Service
 from specdec.serve.text_fields import read_model, read_text_fields
-from specdec.serve.text_request import EventWriter, TextRequest, event
+from specdec.serve.text_request import FINGERPRINT, EventWriter, TextRequest, event
 from specdec.serve.token_texts import ScoredToken, legacy_logprobs
 from specdec.serve.usage import Usage
 
-__all__ = ["FINGERPRINT", "CompletionRequest"]
+__all__ = ["CompletionRequest"]
 
-FINGERPRINT: Final = f"specdec-{_core.__version__}-{_core.kernels()}"
-"""What made the text: with another one equal seeds may give other texts."""
 _DEFAULT_LIMIT: Final = 16
 
 

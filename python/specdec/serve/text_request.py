@@ -6,15 +6,19 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
+from specdec import _core
 from specdec.decoding.engine import Generation, Piece
 from specdec.decoding.result import Result
 from specdec.serve.json_body import json_bytes
 from specdec.serve.service import Service
 from specdec.serve.text_fields import TextFields
 
-__all__ = ["EventWriter", "TextRequest", "event", "new_id"]
+__all__ = ["FINGERPRINT", "EventWriter", "TextRequest", "event", "new_id"]
+
+FINGERPRINT: Final = f"specdec-{_core.__version__}-{_core.kernels()}"
+"""What makes the texts: with another one equal seeds may give other texts."""
 
 
 def new_id(prefix: str) -> str:
