@@ -143,7 +143,7 @@ def test_descriptions_that_are_none(description: Any, error: type[Exception], me
 
 def test_settings_of_a_session_are_given_by_name() -> None:
     for name in ("gamma", "max_new_tokens", "sampling", "seeds", "n_threads"):
-        with pytest.raises(TypeError, match=f"^Session: {name} is missing$"):
+        with pytest.raises(TypeError, match=f"^(Session|Settings): {name} is missing$"):
             session(None, name)
     with pytest.raises(TypeError, match="draft_sampling is missing"):
         session(DRAFT, "draft_sampling")
