@@ -145,8 +145,6 @@ def test_settings_of_a_session_are_given_by_name() -> None:
     for name in ("gamma", "max_new_tokens", "sampling", "seeds", "n_threads"):
         with pytest.raises(TypeError, match=f"^(Session|Settings): {name} is missing$"):
             session(None, name)
-    with pytest.raises(TypeError, match="draft_sampling is missing"):
-        session(DRAFT, "draft_sampling")
     with pytest.raises(TypeError, match="Session has no argument 'gama'"):
         session(gama=3)
     with pytest.raises(TypeError, match="Session: rule is a int, expected a str"):
