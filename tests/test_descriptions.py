@@ -145,9 +145,9 @@ def test_settings_of_a_session_are_given_by_name() -> None:
     for name in ("gamma", "max_new_tokens", "sampling", "seeds", "n_threads"):
         with pytest.raises(TypeError, match=f"^(Session|Settings): {name} is missing$"):
             session(None, name)
-    with pytest.raises(TypeError, match="Session has no argument 'gama'"):
+    with pytest.raises(TypeError, match="Settings has no argument 'gama'"):
         session(gama=3)
-    with pytest.raises(TypeError, match="Session: rule is a int, expected a str"):
+    with pytest.raises(TypeError, match="Settings: rule is a int, expected a str"):
         session(rule=1)
     with pytest.raises(TypeError, match="sampling: temperature is missing"):
         session(sampling={})
