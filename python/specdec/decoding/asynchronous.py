@@ -104,10 +104,10 @@ def _take(
     model = as_model("target", target)
     opened = None if draft is None else open_draft("draft", draft, target=model)
     identity = None if opened is None else id(opened.identity)
-    gamma = settings.gamma if isinstance(settings.gamma, int) else id(settings.gamma)
+    # The key holds what the engine need not hold, so that no other object gets its address.
     key = (
-        id(model.core), identity, gamma, settings.n_threads, id(settings.prompt_cache), settings.batch_size,
-        settings.node_budget,
+        id(model.core), identity, settings.gamma, settings.n_threads, settings.prompt_cache,
+        settings.batch_size, settings.node_budget,
     )  # fmt: skip
     with _lock:
         engine, n = _shared.get(key, (None, 0))

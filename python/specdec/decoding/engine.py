@@ -620,9 +620,9 @@ class Engine:
         if sample.ended:
             return
         if self._drafts is not None and sample.state.tokens:
-            self._drafts.remember(sample.beginning.ids, sample.state.tokens)  # may raise: still in its slot
+            self._drafts.remember(sample.beginning.ids, sample.state.tokens)
+        self._publish(sample)  # both may raise: the text is still in its slot, so its readers are told
         self._leave(sample, sound=True)
-        self._publish(sample)
         reason = str(sample.state.finish_reason)
         finished = self._counters.n_finished
         finished[reason] = finished.get(reason, 0) + 1
