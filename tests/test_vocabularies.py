@@ -332,8 +332,8 @@ def test_a_prompt_cache_keeps_the_drafts_texts(vocabulary: Any, target: Any, mod
 # ------------------------------------------------------------------------------- encoder-decoders
 
 
-@pytest.mark.parametrize("family", ["t5", "bart"])
-def test_encoder_decoders_read_sources_in_their_own_tokens(family: str) -> None:
+def encoder_decoders(family: str, end_of_source: tuple[int, ...] = (2,)) -> tuple[Any, Any]:
+    """A target, and a draft of another vocabulary whose sources end so, with the target's weights."""
     pair = EncoderDecoder(family)
     target = model_of(pair.config, pair.tensors, LongestPieces([piece or b"" for piece in _PIECES[3:]]))
     pieces = [b"b", b"a", b" a", b"\n", b"ab", b"ba", b" ", b"\xc3\xa9"]
@@ -345,8 +345,15 @@ def test_encoder_decoders_read_sources_in_their_own_tokens(family: str) -> None:
         for name, tensor in pair.tensors.items()
     }
     draft = model_of(config, tensors, tokenizer)
+    draft._source_tokenizer = SourceTokenizer(tokenizer, (), end_of_source, {})
+    return target, draft
+
+
+@pytest.mark.parametrize("family", ["t5", "bart"])
+def test_encoder_decoders_read_sources_in_their_own_tokens(family: str) -> None:
+    target, draft = encoder_decoders(family)
     read = translation_source(target, draft)
-    assert read(target.source_ids("ab a").tolist()) == SourceTokenizer(tokenizer, (), (2,), {}).encode("ab a")
+    assert read(target.source_ids("ab a").tolist()) == draft.source_tokenizer.encode("ab a")
     options: dict[str, Any] = {"max_new_tokens": 24, "n_threads": 1, "ignore_eos": True}
     plain = specdec.generate(target, None, ["ab a", "ba"], **options)
     for vocabulary in ("text", "intersection"):
@@ -354,6 +361,41 @@ def test_encoder_decoders_read_sources_in_their_own_tokens(family: str) -> None:
         found = specdec.generate(target, small, ["ab a", "ba"], **options)
         assert [a.tokens for a in plain] == [b.tokens for b in found]
         assert found[0].trace.n_drafted > 0
+
+
+@pytest.mark.parametrize("vocabulary", ["text", "intersection"])
+def test_a_draft_that_cannot_read_a_prompt_yet_reads_its_source(vocabulary: Any) -> None:
+    """Prompts that end within a character, which the draft has no bytes for: it waits for the next tokens."""
+    target, draft = encoder_decoders("t5")
+    small = drafts.ModelDraft(draft, vocabulary=vocabulary)
+    half = _PIECES.index(b"\xc3")
+    sources, texts = ["ab a", "b b aab", "ba"], [[4, half], [4, half], [half]]
+    options: dict[str, Any] = {"max_new_tokens": 24, "n_threads": 1, "ignore_eos": True}
+    plain = specdec.generate(target, None, sources, decoder_prompt=texts, **options)
+    alone = [
+        specdec.generate(target, small, source, decoder_prompt=text, **options)
+        for source, text in zip(sources, texts, strict=True)
+    ]
+    for batch_size in (1, 2):  # texts that have the place of another one do not keep its source
+        found = specdec.generate(
+            target, small, sources, decoder_prompt=texts, batch_size=batch_size, **options
+        )
+        assert [one.tokens for one in found] == [one.tokens for one in plain]
+        for one, other in zip(found, alone, strict=True):
+            drafted = [record.drafted for record in one.trace.rounds]
+            assert drafted == [record.drafted for record in other.trace.rounds]
+            assert not drafted[0] and any(drafted)
+
+
+def test_a_draft_for_which_a_source_is_empty_rests() -> None:
+    target, draft = encoder_decoders("t5", end_of_source=())
+    small = drafts.ModelDraft(draft, vocabulary="intersection")
+    options: dict[str, Any] = {"max_new_tokens": 8, "n_threads": 1, "ignore_eos": True}
+    sources: list[Any] = [[2], target.source_ids("ab a").tolist(), [2]]
+    plain = specdec.generate(target, None, sources, **options)
+    found = specdec.generate(target, small, sources, batch_size=1, **options)
+    assert [one.tokens for one in found] == [one.tokens for one in plain]
+    assert [one.trace.n_drafted > 0 for one in found] == [False, True, False]
 
 
 def translation_source(target: Any, draft: Any) -> Any:

@@ -23,7 +23,7 @@ typedef struct model_predictor {
     sd_branch* branches;  /* [n_sequences] */
     int row_room;
     int32_t *tokens, *parents; /* [n_sequences, row_room] of the nodes of one run */
-    unsigned char* reads;      /* [n_sequences] the model has room for the source of the sequence */
+    unsigned char* reads;      /* [n_sequences] the sequence's source is not empty and has room */
     /* Of a model with another vocabulary. */
     sd_reading* readings; /* [n_sequences] the texts in its tokens */
     sd_prompt*
@@ -92,15 +92,20 @@ static int fits(const model_predictor* r, int sequence, int n_text) {
     return r->reads[sequence] && n_text <= r->options.model->config.n_ctx;
 }
 
-/* A prompt in the model's tokens is to be read. */
+/* A prompt in the model's tokens is to be read. One of another vocabulary that cannot be read as it is may be
+ * read in a later round, with more of its text: its source is wanted all the same. */
 static void begin_prefill(model_predictor* r, int sequence, const sd_prompt* prompt) {
     const sd_model* encoder = r->options.model->encoder;
-    r->reads[sequence] = encoder == NULL || prompt->n_source <= encoder->config.n_ctx;
+    int n_source = prompt->n_source;
+    r->reads[sequence] = encoder == NULL || (n_source > 0 && n_source <= encoder->config.n_ctx);
+    r->prefills[sequence] = (sd_prefill){0};
+    int reads = fits(r, sequence, prompt->n);
+    int may_read = encoder != NULL && translation_of(r) != NULL && r->reads[sequence];
+    if (r->options.skipped != NULL || !(reads || may_read)) return;
     /* the last token is the root of the first round */
-    sd_prefill prefill = {.text = prompt->tokens, .n = prompt->n - 1, .n_read = -1};
-    if (encoder != NULL) prefill.source = prompt->source, prefill.n_source = prompt->n_source;
-    int reads = r->options.skipped == NULL && fits(r, sequence, prompt->n);
-    r->prefills[sequence] = reads ? prefill : (sd_prefill){0};
+    sd_prefill prefill = {.text = prompt->tokens, .n = reads ? prompt->n - 1 : 0, .n_read = -1};
+    if (encoder != NULL) prefill.source = prompt->source, prefill.n_source = n_source;
+    r->prefills[sequence] = prefill;
 }
 
 static void begin(sd_predictor* base, int sequence, const sd_prompt* prompt) {

@@ -27,9 +27,9 @@ typedef struct sd_model_predictor_options {
     void* caller;
 } sd_model_predictor_options;
 
-/* Make a predictor of sd_model_predictor_options. A text that outgrows the model's context, or a source that
- * its encoder has no room for, is no longer predicted for. A model with an encoder reads the source of a
- * prompt, another has no use for it. */
+/* Make a predictor of sd_model_predictor_options. A text that outgrows the model's context, or whose source
+ * has no tokens or more than its encoder has room for, is no longer predicted for. A model with an encoder
+ * reads the source of a prompt, another has no use for it. */
 sd_status sd_model_predictor_make(const void* options, const sd_prediction* prediction,
                                   sd_predictor** predictor);
 
