@@ -7,6 +7,9 @@ import math
 from collections import Counter
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 import specdec
 from fuzz.decoding import may_be_refused
 from fuzz.drafts import make_draft
@@ -14,6 +17,7 @@ from fuzz.failures import Failure
 from fuzz.models import make_model
 from fuzz.objects import ProposerError
 from fuzz.settings import distribution_after, hangs_on_rounding, keywords
+from specdec import _core
 from specdec.errors import InputError
 
 __all__ = ["check_law", "tail"]
@@ -95,14 +99,29 @@ def _law(target: specdec.Model, case: dict[str, Any]) -> dict[Tokens, float]:
                 longer |= {(*new, token): 0.0 for token in range(n_vocab)}
                 continue
             prompt = [*target.decoder_start, *case["prompt"]]
-            text = [*prompt, *new]
-            logits = target.logits(text, case.get("source"), n_threads=1)
-            if hangs_on_rounding(settings, logits[-1], text, len(prompt)):
+            text, logits = [*prompt, *new], _logits_behind(target, prompt, new, case.get("source"))
+            if hangs_on_rounding(settings, logits, text, len(prompt)):
                 raise HangsOnRoundingError(f"after {text}")
-            row = distribution_after(settings, logits[-1], text, len(prompt))
+            row = distribution_after(settings, logits, text, len(prompt))
             longer |= {(*new, token): probability * float(row[token]) for token in range(n_vocab)}
         law = longer
     return law
+
+
+def _logits_behind(target: specdec.Model, prompt: list[int], new: Tokens, source: Any) -> NDArray[np.float32]:
+    """Logits [n_vocab] behind a prompt and new tokens.
+
+    All of the prompt but its last token is read as prompts are, which may have bits of their own; that token
+    and what follows are decoded.
+    """
+    *begun, root = prompt
+    decoder = _core.Decoder(target.core, capacity=len(prompt) + len(new), source=source)
+    if begun:
+        decoder.prefill(begun)
+    for token in (root, *new):
+        logits = decoder.forward([token], [-1])[0]
+        decoder.keep([0])
+    return logits
 
 
 def tail(n: int, p: float, k: int) -> float:

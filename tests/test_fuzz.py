@@ -132,6 +132,26 @@ def test_exact_binomial_tails() -> None:
             assert lower(n, p, k) == pytest.approx(stats.binom.cdf(k, n, p), rel=1e-6, abs=1e-12)
 
 
+def test_the_law_behind_a_prompt_in_tiles_is_that_of_decoded_tokens() -> None:
+    """In int8 the two may be far apart: decoding rounds activations to eight bits, tiles to bf16."""
+    from fuzz.checks import check
+
+    target = {
+        "n_vocab": 6, "n_ctx": 24, "n_layer": 4, "d_head": 2, "d_model": 46, "d_ff": 4, "weights": 313598,
+        "dtype": "int8", "prefill": "tiles", "spread": 0.3,
+        "experts": {
+            "n_experts": 3, "n_experts_per_token": 2, "d_expert": 11, "d_shared_expert": 5,
+            "router": "softmax_chosen", "router_bias": False, "router_renormalise": False,
+            "routed_scale": 2.5, "mixtures": [1, 1, 1, 1], "shared_expert_gate": True,
+        },
+    }  # fmt: skip
+    found = {
+        "check": "law", "target": target, "models": {}, "draft": {"kind": "skip", "attn": [1], "mlp": [2]},
+        "prompt": [4, 4, 1, 1], "length": 2, "settings": {"temperature": 1.0, "seed": 3}, "alarm": 1e-3,
+    }  # fmt: skip
+    assert check(found) == "passed"
+
+
 def test_the_makefile_has_the_options() -> None:
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     (recipe,) = re.findall(r"^fuzz:\n((?:\t.*\n)+)", text, re.MULTILINE)
