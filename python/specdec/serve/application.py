@@ -26,7 +26,7 @@ from specdec.serve.request_body import read_body
 from specdec.serve.request_error import RequestError
 from specdec.serve.response_request import ResponseRequest
 from specdec.serve.server_metrics import ServerMetrics
-from specdec.serve.service import Service, refusal_of
+from specdec.serve.service import Service
 from specdec.serve.text_answer import TextAnswer
 from specdec.serve.text_request import TextRequest
 from specdec.serve.tokenize_request import detokenized, tokenized, tokenizer_info
@@ -203,7 +203,7 @@ class _Endpoints:
                 self._check_serving()
                 answer = await _carefully(asyncio.to_thread(begin, body))
             except SpecdecError as error:
-                raise refusal_of(error) from error
+                raise self._service.refusal(error) from error
             finally:
                 if not isinstance(answer, TextAnswer):
                     self._service.n_active -= 1
@@ -217,7 +217,7 @@ class _Endpoints:
 
     def _check_serving(self) -> None:
         if self._service.stopping:
-            raise refusal_of(EngineClosedError("the server is about to stop"))
+            raise self._service.refusal(EngineClosedError("the server is about to stop"))
 
     def _end(self, path: str, begun: float, answer: TextAnswer, status: int, gone: bool) -> None:
         self._service.n_active -= 1

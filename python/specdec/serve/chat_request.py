@@ -13,7 +13,8 @@ from specdec.serve.chat_messages import read_messages
 from specdec.serve.choice_text import ChoiceText, Delta, piece_of
 from specdec.serve.form_fields import check_form, read_response_format, read_structured_outputs
 from specdec.serve.given_fields import GivenFields
-from specdec.serve.service import Service, refusal_of
+from specdec.serve.request_error import RequestError
+from specdec.serve.service import Service
 from specdec.serve.text_fields import read_model, read_text_fields
 from specdec.serve.text_request import FINGERPRINT, EventWriter, TextRequest, event, new_id
 from specdec.serve.token_texts import chat_logprobs
@@ -74,7 +75,7 @@ class ChatRequest(TextRequest):
         fields.only("web_search_options", why="nothing is searched for")
         fields.only("moderation", why="nothing is moderated")
         fields.finish()
-        self.own_text = _own_text(messages, template)
+        self.own_text = _own_text(messages, template, service)
         options = {**self.fields.options, **form, "logprobs": self.n_top, "n": self.fields.n}
         self.submissions = [chat_submission(options, messages, self.tools, template)]
 
@@ -221,8 +222,15 @@ def check_tools(
     Raises
     ------
     RequestError
-        The model's template knows no tools; or a call is asked for beside another form.
+        The model has no chat template, or one that knows no tools; or a call is asked for beside another
+        form.
     """
+    if service.target.chat_template is None:
+        raise RequestError(
+            "the model has no chat template; expected a request to /v1/completions, or a server that was "
+            "started with --chat-template",
+            code="unsupported_model",
+        )
     if tools is None or tools.choice == "none":
         return form
     if not service.reads_tools:
@@ -252,10 +260,10 @@ def chat_submission(
     return {**options, "messages": messages, "tools": shown, "chat_template_kwargs": dict(template) or None}
 
 
-def _own_text(messages: Sequence[Mapping[str, Any]], template: Mapping[str, Any]) -> bool:
+def _own_text(messages: Sequence[Mapping[str, Any]], template: Mapping[str, Any], service: Service) -> bool:
     try:
         return begins_reply(
             messages, template.get("add_generation_prompt"), template.get("continue_final_message")
         )
     except SpecdecError as error:
-        raise refusal_of(error) from error
+        raise service.refusal(error) from error

@@ -24,9 +24,9 @@ from specdec.serve.server_limits import ServerLimits
 from specdec.serve.token_texts import TokenTexts
 from specdec.serve.tool_calls import CALL_FORMATS, call_format_of
 
-__all__ = ["Service", "refusal_of"]
+__all__ = ["Service"]
 
-_RETRY_S: Final = "1"
+_RETRY: Final = {"Retry-After": "1"}
 _FIELDS: Final = {"max_new_tokens": "max_tokens"}
 """What arguments of the engine are called in requests, where the names differ."""
 _FORMS: Final = {
@@ -122,35 +122,36 @@ class Service:
             for generation in found:
                 generation.cancel()
             if isinstance(error, SpecdecError):
-                raise refusal_of(error) from error
+                raise self.refusal(error) from error
             raise
         return found
+
+    def refusal(self, error: SpecdecError) -> RequestError:
+        """What a client is told of an error: where the model lies on the server is no client's business."""
+        message = str(error).replace(str(self.target.path), "the model")
+        if isinstance(error, RequestError):
+            return error
+        if isinstance(error, BusyError):
+            return RequestError(message, status=429, code="too_many_requests", headers=_RETRY)
+        if isinstance(error, EngineClosedError):
+            return RequestError(message, status=503, code="server_stopping", headers=_RETRY)
+        if isinstance(error, InputError) and not isinstance(error, MissingPackageError):
+            word = re.match(r"\w+", message)
+            argument = word[0] if word else ""
+            field = _FIELDS.get(argument, argument)
+            message = field + message[len(argument) :]
+            code = "context_length_exceeded" if isinstance(error, ContextLengthError) else "invalid_value"
+            return RequestError(message, param=_FORMS.get(field, field) or None, code=code)
+        if isinstance(error, MissingPackageError):
+            return RequestError(message, status=501, code="unsupported_parameter")
+        if isinstance(error, NotFiniteError):
+            return RequestError(
+                "the model computed a number that is not finite", status=500, code="not_finite"
+            )
+        return RequestError(message, status=500, code="server_error")
 
 
 def _template_text(target: Model) -> str:
     """All chat templates of a model."""
     template = target.chat_template
     return "" if template is None else "\n".join(template.templates.values())
-
-
-def refusal_of(error: SpecdecError) -> RequestError:
-    """What a client is told of an error."""
-    message = str(error)
-    if isinstance(error, RequestError):
-        return error
-    if isinstance(error, BusyError):
-        return RequestError(message, status=429, code="too_many_requests", headers={"Retry-After": _RETRY_S})
-    if isinstance(error, EngineClosedError):
-        return RequestError(message, status=503, code="server_stopping", headers={"Retry-After": _RETRY_S})
-    if isinstance(error, InputError) and not isinstance(error, MissingPackageError):
-        word = re.match(r"\w+", message)
-        argument = word[0] if word else ""
-        field = _FIELDS.get(argument, argument)
-        message = field + message[len(argument) :]
-        code = "context_length_exceeded" if isinstance(error, ContextLengthError) else "invalid_value"
-        return RequestError(message, param=_FORMS.get(field, field) or None, code=code)
-    if isinstance(error, MissingPackageError):
-        return RequestError(message, status=501, code="unsupported_parameter")
-    if isinstance(error, NotFiniteError):
-        return RequestError("the model computed a number that is not finite", status=500, code="not_finite")
-    return RequestError(message, status=500, code="server_error")

@@ -14,7 +14,6 @@ from specdec.decoding.result import Result
 from specdec.errors import SpecdecError
 from specdec.serve.json_body import json_bytes
 from specdec.serve.request_error import RequestError
-from specdec.serve.service import refusal_of
 from specdec.serve.text_request import EventWriter, TextRequest
 
 __all__ = ["TextAnswer"]
@@ -125,7 +124,7 @@ class TextAnswer(Response):
             # Long answers with many log-probabilities take a while, in which others get theirs.
             answer = await asyncio.to_thread(self._request.whole, self.generations, results)
         except SpecdecError as error:
-            await self._refuse(send, refusal_of(error))
+            await self._refuse(send, self._request.service.refusal(error))
             return
         await self._body(send, 200, json_bytes(answer), [])
 
@@ -150,7 +149,7 @@ class TextAnswer(Response):
         try:
             await self._events(writer, write, watch)
         except SpecdecError as error:
-            refusal = refusal_of(error)
+            refusal = self._request.service.refusal(error)
             if not begun:
                 await self._refuse(send, refusal)
                 return

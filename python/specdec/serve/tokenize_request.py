@@ -11,7 +11,7 @@ from specdec.models.tokenizer import ByteTokenizer
 from specdec.serve.chat_messages import read_messages
 from specdec.serve.chat_request import read_template_fields
 from specdec.serve.given_fields import GivenFields
-from specdec.serve.service import Service, refusal_of
+from specdec.serve.service import Service
 from specdec.serve.text_fields import read_model
 from specdec.serve.tool_fields import read_tools
 
@@ -47,7 +47,7 @@ def tokenized(body: Mapping[str, Any], service: Service) -> dict[str, Any]:
             ids = _encoded(service, text, special or added)
         fields.finish()
     except SpecdecError as error:
-        raise refusal_of(error) from error
+        raise service.refusal(error) from error
     found_ids: dict[str, Any] = {
         "count": len(ids),
         "max_model_len": service.engine.n_text,
