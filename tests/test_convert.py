@@ -32,6 +32,22 @@ def folder_of(place: Path, case: Case) -> Path:
     return write_hf(place, *case.folder())
 
 
+def test_a_folder_that_cannot_be_written_is_no_half_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = specdec.convert(folder_of(tmp_path / "folder", CASES["llama"]), tmp_path / "model.gguf", "F32")
+
+    def refuse(*_: object) -> None:
+        raise OSError("no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("specdec.models.conversion.gguf_as_folder._write_json", refuse)
+        with pytest.raises(OSError, match="no room"):
+            specdec.convert(path, tmp_path / "back")
+    assert not (tmp_path / "back").exists()
+    specdec.convert(path, tmp_path / "back")
+
+
 def test_every_architecture_is_written() -> None:
     assert {name for name, _ in WRITTEN.values()} == set(ARCHITECTURES)
 

@@ -79,10 +79,11 @@ def detokenized(body: Mapping[str, Any], service: Service) -> dict[str, Any]:
     read_model(fields, service.names)
     fields.required("tokens", "a list of token ids")
     ids = fields.items("tokens") or []
+    n_vocab = service.target.config["n_vocab"]
     for i, token in enumerate(ids):
         number = as_integer(token)
-        if number is None or not 0 <= number < 2**31:
-            raise fields.refusal("tokens", f"tokens[{i}] is {shown(token)}; expected a token id")
+        if number is None or not 0 <= number < n_vocab:
+            raise fields.refusal("tokens", f"tokens[{i}] is {shown(token)}; expected 0 to {n_vocab - 1}")
     fields.finish()
     text = service.tokenizer.decode(ids)
     return {"prompt": text, "content": text}

@@ -70,16 +70,22 @@ def write_as_folder(checkpoint: Checkpoint, place: Path, kind: str | None, progr
     shapes = dict(stored_shapes(sources))
     numbers = {name: FOLDER_TYPES[kind if len(shape) > 1 else "F32"] for name, shape in shapes.items()}
     made = {name: (numbers[name], shape) for name, shape in shapes.items()}
-    place.mkdir(parents=True, exist_ok=True)
 
     def data() -> Iterator[Array]:
         for name, array in gathered(checkpoint, sources, progress, place):
             plain = kind if len(shapes[name]) > 1 else "F32"
             yield encoded(array, plain, f"{checkpoint.path}: tensor '{name}'")
 
-    write_tensors(place / "model.safetensors", made, data(), {"format": "pt"})
-    _write_tokenizer(checkpoint, place)
-    _write_json(place / "config.json", fields)
+    place.mkdir(parents=True, exist_ok=True)
+    try:
+        write_tensors(place / "model.safetensors", made, data(), {"format": "pt"})
+        _write_tokenizer(checkpoint, place)
+        _write_json(place / "config.json", fields)
+    except BaseException:
+        for file in place.iterdir():  # the folder was new or empty: no half of a model stays
+            file.unlink()
+        place.rmdir()
+        raise
 
 
 def _write_json(file: Path, value: Mapping[str, Any]) -> None:
