@@ -341,7 +341,7 @@ def test_failures_are_retried_and_an_interrupted_run_goes_on(cluster: Any, tmp_p
 
     with pytest.raises(
         specdec.WorkerError,
-        match="1 block of 4 could not be done; block-000002.jsonl: record 5: InputError: ",
+        match="1 block of 4 could not be done; block-000002.jsonl: record 5: ContextLengthError: ",
     ):
         generate()
     with pytest.raises(specdec.InputError, match="lacks 1 block of 4; expected a run that is through"):

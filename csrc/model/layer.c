@@ -2,6 +2,7 @@
 
 #include "attention_block.h"
 #include "feed_forward.h"
+#include "input_sums.h"
 
 /* Where the halves are parallel the second reads the stream as it was before the first was added. */
 void sd_layer_run(const sd_pass* pass, int i, unsigned skipped) {
@@ -16,7 +17,11 @@ void sd_layer_run(const sd_pass* pass, int i, unsigned skipped) {
         sd_norm_weights norm = c->parallel == SD_PARALLEL_ONE_NORM ? attn_norm : mlp_norm;
         sd_pass_prepare(pass, mlp, pass->n_rows, w->hidden, c->d_model, norm, w->beside);
         mlp_input = w->beside;
-        if (c->parallel == SD_PARALLEL_ONE_NORM && layer->qkv.rows == mlp->rows) attn_input = w->beside;
+        if (c->parallel == SD_PARALLEL_ONE_NORM && layer->qkv.rows == mlp->rows) {
+            attn_input = w->beside;
+            sd_input_sums_add(w->input_sums, &layer->qkv, pass->n_rows, 0, c->d_model,
+                              norm.weight ? w->normed : w->hidden, c->d_model);
+        }
     }
     if (!(skipped & SD_SKIP_ATTN)) {
         if (c->layers[i].reads_token)
