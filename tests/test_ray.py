@@ -353,7 +353,7 @@ def test_failures_are_retried_and_an_interrupted_run_goes_on(cluster: Any, tmp_p
 
     good = [i for i in range(8) if i != 5]
     assert records[5]["record"] == data[5]
-    assert records[5]["error"].startswith("InputError: ") and "text" not in records[5]
+    assert records[5]["error"].startswith("ContextLengthError: ") and "text" not in records[5]
     results = one_process([data[i]["text"] for i in good], **(settings | {"seed": [(3, i) for i in good]}))
     assert [records[i]["tokens"] for i in good] == [result.tokens for result in results]
     with pytest.raises(specdec.InputError, match="holds a run with seed 3, and this one has 4"):
