@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+
+import numpy as np
 
 import specdec
 from benchmarks.report import Report, Speedup
+from benchmarks.shapes import Tensor, round_to_bf16
 from benchmarks.turns import Options, load_pair
+from specdec import _core
 from specdec import drafts as ways
 from specdec.commands.decoding_options import PAIR_GAMMA
+from specdec.models.checkpoints import open_checkpoint
+from specdec.models.model_config import ModelConfig
 
 PERSON: dict[str, Any] = {
     "type": "object",
@@ -47,8 +53,49 @@ DRAFTS: dict[str, Make] = {
 }
 
 
+def enlarged(model: specdec.Model, n_layer: int, d_ff: int, dtype: str | None) -> specdec.Model:
+    """A model with the same logits whose forward passes cost more: layers and units that add nothing.
+
+    Parameters
+    ----------
+    model : specdec.Model
+        One that was read from a folder, of Llama's layout.
+    n_layer, d_ff : int
+        As many layers, and units in each, as it shall have. The weights that lead from what is new to the
+        residual stream are 0, the others are random.
+    dtype : str or None
+        None: bf16.
+    """
+    checkpoint = open_checkpoint(model.path)
+    config = checkpoint.config | {"n_layer": n_layer, "d_ff": d_ff}
+    known = {name: (array, form) for name, array, form in checkpoint.tensors()}
+    rng = np.random.default_rng(0)
+
+    def tensors() -> Iterator[Tensor]:
+        for name, shape in _core.tensor_shapes(config).items():
+            array, form = known.get(name, (np.zeros(0, np.uint16), "bf16"))
+            if array.shape == tuple(shape):
+                yield name, array, form
+                continue
+            inert = name.endswith(("mlp_down.weight", "attn_out.weight"))
+            noise = rng.standard_normal(shape, dtype=np.float32) * np.float32(0.02)
+            values = round_to_bf16(noise * np.float32(not inert) + np.float32(name.endswith("norm.weight")))
+            if array.size:
+                values[tuple(slice(size) for size in array.shape)] = array
+            yield name, values, "bf16"
+
+    dtype = dtype or "bf16"
+    core = _core.Model(config, tensors(), dtype=dtype, cache_dtype="f32" if dtype == "f32" else "bf16")
+    return specdec.Model(core, ModelConfig.from_canonical(config), model.tokenizer, model.path, "enlarged")
+
+
 def guided_options(options: Options) -> None:
     options.pair()
+    options.add(
+        "--enlarge", type=int, nargs=2, default=None, metavar=("LAYERS", "UNITS"),
+        help="layers of the target, and units of each, of which those added do nothing: 97M parameters have "
+        "12 and 6144",
+    )  # fmt: skip
     options.many(
         "--drafts", str, ["model", "Ensemble"], choices=DRAFTS, metavar="NAME", help=", ".join(DRAFTS)
     )
@@ -72,6 +119,8 @@ def guided(args: argparse.Namespace, report: Report) -> None:
     beside it is what masks cost, less what forced tokens save. Runs take turns, text by text.
     """
     target, small = load_pair(args.target, args.draft, args.dtype)
+    if args.enlarge is not None:
+        target = enlarged(target, *args.enlarge, args.dtype)
     columns = {"form": "", "draft": "", "T": "g", "tokens": "d", "free, µs a token": ".0f",
                "plain, µs a token": ".0f", "plain tokens per run": ".2f", "with draft, µs a token": ".0f",
                "tokens per run": ".2f", "measured speed-up": ".2f"}  # fmt: skip

@@ -33,6 +33,7 @@ from benchmarks.turns import (
     take_turns,
 )
 from specdec import _core
+from specdec.models.number_formats import Dtype
 
 SAMPLE_S = 0.005  # a sample is so many seconds of runs, so that it is not all starting up
 
@@ -359,46 +360,58 @@ def attention(args: argparse.Namespace, report: Report) -> None:
 def load_options(options: Options) -> None:
     options.add("--shape", choices=SHAPES, default="L1B", help="of the checkpoint that is written")
     options.add("--folder", type=Path, help="a checkpoint; default: a temporary one")
-    options.many("--dtypes", str, ["bf16", "f32", "int8", "int4"], choices=DTYPES)
+    options.many("--dtypes", str, ["bf16", "f32", "int8", "int4"], choices=(*DTYPES, "none"))
+    options.many("--files", Path, [], metavar="FILE", help="GGUF and packed files, loaded as they are")
     options.repeats(5)
 
 
 def load(args: argparse.Namespace, report: Report) -> None:
     """How long a checkpoint takes to load, beside copying its bytes in memory; how much memory loading holds.
 
-    Loading and copying (one `np.copy` of the bytes of the mapped file, which the system's page cache holds by
-    then) take turns. The peak is that of anonymous memory, without the mapped file, while a process of
-    its own loads the model, above what it held before; packed is what the model keeps.
+    Loading and copying (one `np.copy` of the bytes of the mapped files, which the system's page cache holds
+    by then) take turns. The peak is that of anonymous memory, without mapped files, while a process of
+    its own loads the model, above what it held before; packed is what the model keeps. A packed file is
+    mapped, and its checksums are compared.
     """
     with tempfile.TemporaryDirectory() as temporary:
-        folder = args.folder or write_checkpoint(args.shape, temporary)
-        _copy(folder)  # the file is in the page cache from here on
+        dtypes = [dtype for dtype in args.dtypes if dtype != "none"]
+        loads: dict[str, tuple[Path, Dtype | None]] = {}
+        if dtypes:
+            folder = args.folder or write_checkpoint(args.shape, temporary)
+            loads = {dtype: (folder, dtype) for dtype in dtypes}
+        loads |= {file.name: (file, None) for file in args.files}
         jobs: dict[str, Callable[[], float]] = {}
-        for dtype in args.dtypes:
-            jobs[f"copy {dtype}"] = lambda: _seconds(lambda: _copy(folder))
-            jobs[dtype] = lambda dtype=dtype: _seconds(
-                lambda: specdec.load(folder, dtype, n_threads=args.threads)
+        for name, (path, dtype) in loads.items():
+            _copy(path)  # the files are in the page cache from here on
+            jobs[f"copy {name}"] = lambda path=path: _seconds(lambda: _copy(path))
+            jobs[name] = lambda path=path, dtype=dtype: _seconds(
+                lambda: specdec.load(path, dtype, n_threads=args.threads)
             )
         times = take_turns(jobs, args.repeats)
-        n_bytes = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-        report.say(f"\nThe checkpoint has {n_bytes / 1e9:.2f} GB.")
         table = report.table(
             {
-                "format": "", "load s": ".2f", "copy s": ".2f", "load/copy": ".2f", "packed MB": ".0f",
-                "peak MB": ".0f", "peak/packed": ".2f",
+                "format or file": "", "GB read": ".2f", "load s": ".2f", "ms per GB": ".0f", "copy s": ".2f",
+                "load/copy": ".2f", "best/best": ".2f", "packed MB": ".0f", "peak MB": ".0f",
+                "peak/packed": ".2f",
             }
         )  # fmt: skip
-        for dtype in args.dtypes:
-            loading, copying = times[dtype], times[f"copy {dtype}"]
-            peak, packed = _peak_bytes(folder, dtype, args.threads)
+        for name, (path, dtype) in loads.items():
+            loading, copying = times[name], times[f"copy {name}"]
+            peak, packed = _peak_bytes(path, dtype, args.threads)
+            size = sum(file.stat().st_size for file in _weights(path)) / 1e9
             table.row(
-                dtype, Spread.of(loading), Spread.of(copying), ratios(loading, copying), packed / 1e6,
-                peak / 1e6, peak / packed,
+                name, size, Spread.of(loading), 1e3 * median(loading) / size, Spread.of(copying),
+                ratios(loading, copying), min(loading) / min(copying), packed / 1e6, peak / 1e6,
+                peak / packed,
             )  # fmt: skip
 
 
-def _copy(folder: Path) -> None:
-    for file in folder.glob("*.safetensors"):
+def _weights(path: Path) -> list[Path]:
+    return sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
+
+
+def _copy(path: Path) -> None:
+    for file in _weights(path):
         np.copy(np.memmap(file, np.uint8, mode="r"))
 
 
@@ -409,19 +422,19 @@ def _anonymous_bytes(pid: int) -> int:
     raise OSError(f"process {pid} says nothing of its anonymous memory")
 
 
-def _load_when_told(pipe: Connection, folder: Path, dtype: str, n_threads: int) -> None:
+def _load_when_told(pipe: Connection, path: Path, dtype: Dtype | None, n_threads: int) -> None:
     pipe.send(None)
     pipe.recv()
-    model = specdec.load(folder, dtype, n_threads=n_threads)
+    model = specdec.load(path, dtype, n_threads=n_threads)
     pipe.send(model.core.n_bytes)
     pipe.recv()
 
 
-def _peak_bytes(folder: Path, dtype: str, n_threads: int) -> tuple[int, int]:
+def _peak_bytes(path: Path, dtype: Dtype | None, n_threads: int) -> tuple[int, int]:
     """(most anonymous memory while loading, packed size), in a fresh process, looked at every millisecond."""
     context = multiprocessing.get_context("spawn")
     pipe, theirs = context.Pipe()
-    process = context.Process(target=_load_when_told, args=(theirs, folder, dtype, n_threads))
+    process = context.Process(target=_load_when_told, args=(theirs, path, dtype, n_threads))
     process.start()
     theirs.close()
     pipe.recv()

@@ -9,10 +9,11 @@ import numpy as np
 import specdec
 from fuzz.drafts import descriptions, is_adaptive, is_stateful, make_draft, may_branch
 from fuzz.failures import Failure
-from fuzz.models import make_model, source_vocab
+from fuzz.models import END_IDS, make_model, source_vocab
 from fuzz.objects import ProposerError
 from fuzz.settings import distribution_after, is_extreme, keywords, plain_keywords
 from fuzz.traces import check_result
+from fuzz.written_forms import check_form
 from specdec.errors import InputError
 
 __all__ = ["check_decoding", "may_be_refused"]
@@ -41,6 +42,8 @@ def check_decoding(case: dict[str, Any]) -> str:
         raise
     for result in results:
         check_result(result, settings, target.config["n_ctx"])
+        if "form" in settings and result.finish_reason == "stop" and result.stop in (None, *END_IDS):
+            check_form(settings["form"], result.text)
     _check_log_probs(target, results)
     exact = settings.get("lenience", 1.0) == 1.0
     if exact and (not settings.get("temperature") or settings.get("verify") == "coupled"):
@@ -113,7 +116,9 @@ def may_be_refused(case: dict[str, Any]) -> bool:
         return True
     if is_extreme(settings):
         return True
-    if "constraint" in settings and ("logit_bias" in settings or "transform" in settings):
+    if ("constraint" in settings or "form" in settings) and (
+        "logit_bias" in settings or "transform" in settings
+    ):
         return True  # which may leave no token that the form allows
     if "encoder" in case["target"] and source_vocab(case["target"]) != case["target"].get("n_vocab", 11):
         if any(one["kind"] == "input" and one["source"] is None for one in found):
@@ -165,7 +170,7 @@ def _check_possible(target: specdec.Model, results: list[specdec.Result], settin
         if not alike:
             raise Failure("difference", "logits not those of the text's forward")
         for i, (row, token) in enumerate(zip(rows, result.tokens, strict=True)):
-            probs = distribution_after(settings, row, text[: first + i], first)
+            probs = distribution_after(settings, row, text[: first + i], first, target)
             least = lenience * probs.max() * (1 - 1e-6) if lenient_argmax else 0.0
             if probs[token] < least or (not lenient_argmax and probs[token] == 0.0):
                 raise Failure(

@@ -52,8 +52,7 @@ def check_engine(case: dict[str, Any]) -> str:
             try:
                 found = generation.results(LONGEST_S)
             except (InputError, ProposerError):
-                # a draft that fails, on what it meets in one text, ends all texts that run
-                if not any(_may_be_refused(case, one) for one in case["requests"]):
+                if not _may_be_refused(case, request):  # a draft that fails for a text ends that one
                     raise
                 n_refused += 1
                 continue
@@ -100,11 +99,7 @@ def _submit(
 
 
 def _may_be_refused(case: dict[str, Any], request: dict[str, Any]) -> bool:
-    trees = request["prediction"] is not None and request["settings"].get("verify") in (
-        "block",
-        "k-sequential",
-    )
-    return trees or may_be_refused(case | {"settings": request["settings"] | case["engine"]})
+    return may_be_refused(case | {"settings": request["settings"] | case["engine"]})
 
 
 def _check(

@@ -80,7 +80,7 @@ def safetensors(tensors: dict[str, np.ndarray], metadata: dict[str, str] | None 
     header: dict[str, Any] = {"__metadata__": metadata or {"format": "pt"}}
     data = b""
     for name, array in tensors.items():
-        kind = {"<f4": "F32", "<i4": "I32", "<i8": "I64"}[array.dtype.str]
+        kind = {"<f4": "F32", "<f2": "F16", "|i1": "I8", "<i4": "I32", "<i8": "I64"}[array.dtype.str]
         header[name] = {
             "dtype": kind, "shape": list(array.shape), "data_offsets": [len(data), len(data) + array.nbytes]
         }  # fmt: skip
@@ -241,6 +241,44 @@ def _shards() -> Files:
     index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
     found = {"config.json": _json(config), "model.safetensors.index.json": _json(index), **files}
     return found | {"tokenizer.model": _sentencepiece()}
+
+
+def _codes() -> Files:
+    """Matrices as codes of 4 and of 8 bits, packed and not, in groups of 32 and 64 inputs."""
+    n_vocab, d, rng = 4 + len(_LETTERS), 64, np.random.default_rng(6)
+    tensors: dict[str, np.ndarray] = {
+        "model.embed_tokens.weight": _array(rng, n_vocab, d), "model.norm.weight": _array(rng, d),
+    }  # fmt: skip
+    for name in ("input_layernorm", "post_attention_layernorm"):
+        tensors[f"model.layers.0.{name}.weight"] = _array(rng, d)
+    for i, (name, n_out) in enumerate(
+        (
+            ("self_attn.q_proj", d), ("self_attn.k_proj", d // HEADS), ("self_attn.v_proj", d // HEADS),
+            ("self_attn.o_proj", d), ("mlp.gate_proj", d), ("mlp.up_proj", d), ("mlp.down_proj", d),
+        )
+    ):  # fmt: skip
+        base, bits = f"model.layers.0.{name}.weight", (4, 8)[i % 2]
+        if i == 3:
+            tensors[base] = rng.integers(-127, 128, (n_out, d)).astype("|i1")
+        else:
+            words = rng.integers(-(2**31), 2**31, (n_out, d * bits // 32))
+            tensors[f"{base}_packed"] = words.astype("<i4")
+            tensors[f"{base}_shape"] = np.array([n_out, d], "<i8")
+        tensors[f"{base}_scale"] = rng.uniform(0.001, 0.002, (n_out, (1, 2)[i % 3 > 0])).astype("<f2")
+    weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
+    schemes = {
+        f"group_{i}": {"targets": ["Linear"], "weights": weights, "format": form}
+        for i, form in enumerate(("pack-quantized", "int-quantized"))
+    }
+    quantised = {
+        "quant_method": "compressed-tensors", "format": "mixed-precision", "config_groups": schemes,
+        "quantization_status": "compressed", "ignore": ["lm_head"], "kv_cache_scheme": None,
+    }  # fmt: skip
+    config = _CONFIG | {
+        "vocab_size": n_vocab, "hidden_size": d, "intermediate_size": d, "num_hidden_layers": 1,
+        "tie_word_embeddings": True, "quantization_config": quantised,
+    }  # fmt: skip
+    return {"config.json": _json(config), "model.safetensors": safetensors(tensors)}
 
 
 def _gpt2() -> Files:
@@ -469,6 +507,7 @@ _WRITERS: dict[str, Callable[[], Files]] = (
         "llama": _llama,
         "metaspace": _metaspace,
         "shards": _shards,
+        "codes": _codes,
         "gpt2": _gpt2,
         "llama2c": _llama2c,
         "ngram": _ngram,

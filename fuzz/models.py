@@ -17,8 +17,8 @@ from specdec.models.model_config import ModelConfig
 from specdec.models.tokenizer import ByteTokenizer, SourceTokenizer, Strip
 
 __all__ = [
-    "DEFAULTS", "PieceTokenizer", "draft_description", "draw_model", "make_model", "source_vocab",
-    "with_sources_of",
+    "DEFAULTS", "END_IDS", "BytesTokenizer", "PieceTokenizer", "draft_description", "draw_model",
+    "make_model", "source_vocab", "with_sources_of",
 ]  # fmt: skip
 
 DEFAULTS: dict[str, Any] = {
@@ -29,6 +29,9 @@ DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 """What a description leaves out. `noise` blurs the weights, as those of a draft that is like its target;
 `experts` and `switches` are fields of the configuration; `encoder` is a description too."""
+
+END_IDS = (2,)
+"""The ids that end a text of a model with a tokenizer."""
 
 START = 0
 """The id that texts of an encoder-decoder begin with."""
@@ -230,7 +233,9 @@ def _made(description: str) -> Model:
             weight += d["noise"] * blur.standard_normal(shape)
         tensors.append((name, weight.astype(np.float32), "f32"))
     core = _core.Model(config, tensors, dtype=d["dtype"], cache_dtype=d["cache_dtype"], prefill=d["prefill"])
-    tokenizer = PieceTokenizer(d["n_vocab"]) if d["text"] else None
+    tokenizer: ByteTokenizer | None = None
+    if d["text"]:
+        tokenizer = (BytesTokenizer if d["text"] == "bytes" else PieceTokenizer)(d["n_vocab"])
     has_encoder = d["encoder"] is not None
     return Model(
         core,
@@ -280,8 +285,37 @@ class PieceTokenizer(ByteTokenizer):
         pieces = [*self._FIRST, *(f"{i:x}".encode() for i in range(n_vocab))][:n_vocab]
         super().__init__(
             "pieces", vocabulary=pieces, silent=frozenset({0, 1, 2}), strip=Strip.NOTHING, bos_id=1,
-            eos_ids=(2,), adds_bos=True,
+            eos_ids=END_IDS, adds_bos=True,
         )  # fmt: skip
 
     def _encode(self, text: str) -> list[int]:
         return [3 if character == "a" else 4 for character in text]
+
+
+class BytesTokenizer(ByteTokenizer):
+    """Ids are all bytes, and pieces of what forms are made of, the longest first; id 2 ends a text."""
+
+    _PIECES = (
+        b'{"', b'"}', b'": ', b'": "', b'", "', b", ", b"ab", b"true", b"tr", b"name", b"\xc3\xa9",
+        b"\xe2\x82", b" a", b"aa", b"aaaa", b"12", b"00", b"null", b"[[", b"]]", b"[]", b"{}", b'["', b'"]',
+        b'""', b"-1",
+    )  # fmt: skip
+    LEAST = 3 + 256 + len(_PIECES)
+
+    def __init__(self, n_vocab: int) -> None:
+        single = [bytes([byte]) for byte in range(256)]
+        pieces = [b"<pad>", b"<s>", b"</s>", *single, *self._PIECES]
+        pieces += [f"{i:x}".encode() for i in range(16, 16 + n_vocab - len(pieces))]
+        self._by_bytes = {piece: i for i, piece in enumerate(pieces) if i > 2}
+        super().__init__(
+            "bytes", vocabulary=pieces, silent=frozenset({0, 1, 2}), strip=Strip.NOTHING, bos_id=1,
+            eos_ids=END_IDS, adds_bos=True,
+        )  # fmt: skip
+
+    def _encode(self, text: str) -> list[int]:
+        data, ids, at = text.encode(), [], 0
+        while at < len(data):
+            piece = next(data[at : at + n] for n in range(5, 0, -1) if data[at : at + n] in self._by_bytes)
+            ids.append(self._by_bytes[piece])
+            at += len(piece)
+        return ids

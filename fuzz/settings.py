@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import specdec
 from fuzz.draws import Draws
+from fuzz.written_forms import allowed_after
 from specdec import reference
 
 __all__ = [
@@ -215,6 +216,9 @@ def keywords(settings: dict[str, Any]) -> dict[str, Any]:
         found["transform"] = TRANSFORMS[found["transform"]]
     if "constraint" in found:
         found["constraint"] = Walk(*found["constraint"])
+    if "form" in found:
+        kind, form, _ = found.pop("form")
+        found[kind] = form
     if "draft_sampling" in found:
         found["draft_sampling"] = specdec.Sampling(**found["draft_sampling"])
     return found
@@ -283,17 +287,29 @@ def hangs_on_rounding(
 
 
 def distribution_after(
-    settings: dict[str, Any], logits: NDArray[np.float32], text: Sequence[int], n_prompt: int
+    settings: dict[str, Any],
+    logits: NDArray[np.float32],
+    text: Sequence[int],
+    n_prompt: int,
+    target: specdec.Model | None = None,
 ) -> Probs:
-    """The distribution of the token after a text, from its logits: in NumPy, by the reference."""
+    """The distribution of the token after a text, from its logits: in NumPy, by the reference.
+
+    A form is one of the target's tokens.
+    """
     adjusted = _adjusted(settings, logits, text, n_prompt)
+    allowed = None
     if "constraint" in settings:
         allowed = Walk(*settings["constraint"]).allowed(list(text[n_prompt:]))
+    elif "form" in settings:
+        assert target is not None
+        allowed = allowed_after(settings["form"], target, list(text[n_prompt:]))
+    if allowed is not None:
         adjusted = np.where(allowed, adjusted, -inf)
     probs = _standardised(settings, adjusted)
     if "transform" in settings:
         probs = TRANSFORMS[settings["transform"]](probs, list(text))
-        if "constraint" in settings:
+        if allowed is not None:
             probs = np.where(allowed, probs, 0.0)
         probs = probs / probs.sum()
     return probs

@@ -10,12 +10,13 @@ from typing import Any
 
 from fuzz.drafts import Description, descriptions, draw_draft
 from fuzz.draws import Draws
-from fuzz.models import draw_model, source_vocab, with_sources_of
+from fuzz.models import BytesTokenizer, draw_model, source_vocab, with_sources_of
 from fuzz.settings import draw_sampling, draw_settings
+from fuzz.written_forms import draw_form
 
 __all__ = ["PER_WORLD", "Case", "case", "world"]
 
-PER_WORLD = 15
+PER_WORLD = 16
 """Configurations of a world: models are made once for all of them."""
 
 Case = dict[str, Any]
@@ -31,7 +32,9 @@ def case(seed: int, index: int, alarm: float = 1e-6) -> Case:
         return _law(draws, alarm)
     if within < 14:
         return _beams(draws, world(seed, number))
-    return _engine(draws, world(seed, number))
+    if within < 15:
+        return _engine(draws, world(seed, number))
+    return _written(draws)
 
 
 def world(seed: int, number: int) -> Case:
@@ -73,6 +76,22 @@ def _decoding(draws: Draws, models: Case) -> Case:
     if n_prompts == 1 and target.get("text") and draws.chance(0.5):
         found["stream"] = True
         found["settings"].pop("node_budget", None)
+    return found
+
+
+def _written(draws: Draws) -> Case:
+    """A form as people write it, on a vocabulary that has all bytes."""
+    n_vocab = BytesTokenizer.LEAST + draws.randint(0, 100)
+    target = draw_model(draws, n_vocab=n_vocab, text="bytes", encoder=None, n_ctx=draws.one(64, 97, 150))
+    alike = {"noise": draws.one(0.0, 0.02, 0.1, 0.3), "dtype": draws.one("f32", "bf16", "int8", "int4")}
+    other = draw_model(draws, n_vocab=n_vocab, text="bytes", encoder=None, n_ctx=150)
+    found = _decoding(draws, {"target": target, "models": {"a": alike, "b": other | {"own": True}}})
+    found["settings"].pop("constraint", None)
+    found["settings"]["form"] = draw_form(draws)
+    if draws.chance(0.7):
+        found["settings"].pop("stop", None)
+    if draws.chance(0.7):
+        found["settings"]["max_new_tokens"] = None
     return found
 
 

@@ -137,6 +137,38 @@ def test_useless_drafts_cost_next_to_nothing() -> None:
 
 
 @needs_hooks
+@pytest.mark.parametrize("reading", [0.0, 0.01, 0.05])
+def test_what_a_rested_draft_has_missed_is_read_only_where_that_is_paid_for(reading: float) -> None:
+    """Useless guesses: before each trial the draft reads the tokens since the last, `reading` s for each.
+
+    A plain round takes 1 s. Where a session begins nothing has been missed.
+    """
+    for n_sessions, n_tokens in ((1, 6000), (30, 300)):
+        learnt = _core.AdaptiveGamma()
+        lost = first = 0.0
+        asked_at: list[list[int]] = []
+        for _ in range(n_sessions):
+            _core._adaptive_gamma_start(learnt)
+            missed = 0
+            asked_at.append([])
+            for i in range(n_tokens):
+                asked = _core._adaptive_gamma_begin(learnt, 1, 4)
+                draft_s, rest_s = (0.5 + reading * missed, 1.1) if asked else (0.0, 1.0)
+                missed = 0 if asked else missed + 1
+                chain = ([0.5], 0, 0, 0.0) if asked else ([], 0, 0, 0.0)
+                _core._adaptive_gamma_end(learnt, (chain,), 1, draft_s, rest_s)
+                lost += draft_s + rest_s - 1.0
+                asked_at[-1] += [i] * asked
+            first = first or lost
+        if n_sessions > 1:
+            assert first < 0.1 * n_tokens and lost - first < 0.015 * (n_sessions - 1) * n_tokens
+            assert sum(min(tried, default=9) < 5 for tried in asked_at) > 20  # where a text begins
+        else:  # what a text of some length has to be read for at once is paid back later
+            assert lost < (0.035 if reading > 0.02 else 0.02) * n_tokens
+            assert asked_at[0][-1] > n_tokens / 4  # it is not forgotten
+
+
+@needs_hooks
 def test_drafting_comes_back_when_it_pays() -> None:
     """After a rest, which takes at most 4096 times what a guess costs: 600 tokens here."""
     play = Play(World(SLOPE, 0.1, alike(0.0)), 2)

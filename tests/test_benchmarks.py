@@ -170,6 +170,16 @@ def test_a_small_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert rows and all(any(value for value in row.values()) for row in rows)
 
 
+@pytest.mark.slow
+def test_a_server_in_a_small_soak(tmp_path: Path) -> None:
+    """Requests of every kind: what is wrong with an answer would be raised."""
+    main("soak --requests 60 --clients 4 --samples 2 --threads 1 --save toy".split(), tmp_path)
+    with open(tmp_path / "soak-toy.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["requests"] for row in rows] == ["0", "30", "60"]
+    assert sum(int(rows[-1][name]) for name in ("200", "refused", "left")) == 60
+
+
 class Noting(PeerEngine):
     """Notes how long the cache is before and after each run."""
 

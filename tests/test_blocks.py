@@ -57,6 +57,23 @@ def test_panels_of_several_parts(kind):
 
 
 @IN_EACH_TYPE
+def test_the_smallest_and_largest_codes(kind):
+    """No sum on the way leaves the integers that hold it."""
+    signs = np.float32([[1, 1, 1, 1], [-1, -1, -1, -1], [1, -1, 1, -1], [1, 1, -1, -1]])
+    x = np.tile(127 * signs, (2, N_IN[kind] // 4))
+    raw = random_blocks(np.random.default_rng(5), kind, 33, N_IN[kind])
+    n_bytes = TYPES[kind][1]
+    is_f16 = np.tile(f16_bytes(kind), raw.shape[1] // n_bytes)
+    codes = np.where(np.arange(33) % 2, 0xFF, 0)[:, None]
+    raw = np.where(is_f16, raw, codes).astype(np.uint8)
+    if kind == "mxfp4":
+        raw[:, ::n_bytes] = 127
+    expected = reference.product(x, raw, kind)
+    for n_rows in range(1, 9):
+        np.testing.assert_array_equal(_core.product(x[:n_rows], raw, kind), expected[:n_rows])
+
+
+@IN_EACH_TYPE
 def test_scales_at_their_limits(kind):
     """The largest and smallest numbers of f16, zeros of both signs; the smallest exponents of mxfp4."""
     rng = np.random.default_rng(2)
@@ -96,6 +113,7 @@ for kind in t.TYPES:
     t.test_products_have_the_bits_of_the_specification(kind, "rows")
     t.test_products_have_the_bits_of_the_specification(kind, "tiles")
     t.test_scales_at_their_limits(kind)
+    t.test_the_smallest_and_largest_codes(kind)
 """
 
 

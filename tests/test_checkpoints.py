@@ -604,7 +604,11 @@ def test_hub_names(name, is_hub):
         ({"hidden_act": 3}, CheckpointError, "'hidden_act' is 3"),
         ({"tie_word_embeddings": 1}, CheckpointError, "'tie_word_embeddings' is 1; expected true or false"),
         ({"attention_bias": "no"}, CheckpointError, "'attention_bias'"),
-        ({"quantization_config": {"bits": 4}}, UnsupportedModelError, "'quantization_config'.*quantised"),
+        (
+            {"quantization_config": {"bits": 4}},
+            UnsupportedModelError,
+            "'quantization_config'.*compressed-ten",
+        ),
         ({"partial_rotary_factor": 0.5}, UnsupportedModelError, "'partial_rotary_factor' is 0.5"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, UnsupportedModelError, "'layer_types'"),
         (

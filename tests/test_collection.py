@@ -262,6 +262,8 @@ def test_what_a_session_refers_to_is_what_it_was_given(models: Any) -> None:
     held = [after - n for after, n in zip(counts(given), before, strict=True)]
     assert held == [1, 1, 1, 2, 0]  # of the description the session keeps the arguments
     shown = gc.get_referents(session)
+    (failures,) = (entry for entry in shown if isinstance(entry, dict))  # of drafts, by text
+    assert failures == {}
     (arguments,) = (entry for entry in shown if isinstance(entry, list))
     assert [set(entry) for entry in arguments] == [
         set(ARGUMENTS[m]) for m in ("ensemble", "python", "nested", "python")
@@ -269,7 +271,7 @@ def test_what_a_session_refers_to_is_what_it_was_given(models: Any) -> None:
     (settings,) = {id(entry): entry for entry in shown if isinstance(entry, _core.Settings)}.values()
     assert any(entry is transform for entry in gc.get_referents(settings))
     assert {id(entry) for entry in shown} == {
-        id(entry) for entry in (_core.Session, models[0], arguments, settings)
+        id(entry) for entry in (_core.Session, models[0], arguments, failures, settings)
     }
     del shown, arguments, settings
     session.close()

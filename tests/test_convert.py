@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -17,8 +18,10 @@ from gguf_models import CASES, Case, llama3_factors
 from specdec import _core
 from specdec.commands.program import program
 from specdec.errors import CheckpointError, InputError, TokenizerError, UnsupportedModelError
+from specdec.models.checkpoints import open_checkpoint
 from specdec.models.checkpoints.gguf_file import read_gguf
 from specdec.models.checkpoints.weighted_blocks import weighted_blocks
+from specdec.models.conversion.model_identity import check_same
 from specdec.models.families.gguf import ARCHITECTURES
 from specdec.models.families.gguf_keys import WRITTEN
 from tiny_models import write_hf
@@ -41,7 +44,7 @@ def test_a_folder_that_cannot_be_written_is_no_half_folder(
         raise OSError("no room")
 
     with monkeypatch.context() as patched:
-        patched.setattr("specdec.models.conversion.gguf_as_folder._write_json", refuse)
+        patched.setattr("specdec.models.conversion.model_as_folder._write_json", refuse)
         with pytest.raises(OSError, match="no room"):
             specdec.convert(path, tmp_path / "back")
     assert not (tmp_path / "back").exists()
@@ -66,6 +69,19 @@ def test_a_file_is_the_model_of_the_folder(tmp_path: Path, name: str) -> None:
         again = specdec.load(place)
         assert again.architecture == model.architecture
         assert np.array_equal(again.logits(ids, source), expected)
+
+
+def test_an_encoder_that_one_side_lacks(tmp_path: Path) -> None:
+    with_encoder = open_checkpoint(folder_of(tmp_path / "folder", CASES["t5"]))
+    without = {name: value for name, value in with_encoder.config.items() if name != "encoder"}
+    place = tmp_path / "model.gguf"
+    check_same(with_encoder, with_encoder.config, "a GGUF file", place)
+    for checkpoint, config, message in (
+        (with_encoder, without, "has an encoder, and model.gguf would say that it has no encoder"),
+        (replace(with_encoder, config=without), with_encoder.config, "has no encoder, and model.gguf"),
+    ):
+        with pytest.raises(UnsupportedModelError, match=message):
+            check_same(checkpoint, config, "a GGUF file", place)
 
 
 def test_scaled_frequencies(tmp_path: Path) -> None:
@@ -360,8 +376,6 @@ def test_arguments(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "folder", CASES["llama"])
     with pytest.raises(InputError, match="type is 'Q9'; expected"):
         specdec.convert(folder, tmp_path / "m.gguf", "Q9")
-    with pytest.raises(InputError, match="expected a GGUF file, to be written as a folder"):
-        specdec.convert(folder, tmp_path / "new")
     path = specdec.convert(folder, tmp_path / "m.gguf")
     with pytest.raises(InputError, match="is there; expected the path of a new or empty folder"):
         specdec.convert(path, folder)

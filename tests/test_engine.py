@@ -173,6 +173,7 @@ def test_an_error_is_of_its_own_request(world: World, engine: Engine) -> None:
         return probs
 
     expected = alone(world, world.ids[:10], {"max_new_tokens": 30})
+    n_failed = engine.metrics().n_failed
     generations = [
         engine.submit(world.ids[:10], max_new_tokens=30, n=2, **({"transform": fails} if i == 1 else {}))
         for i in range(3)
@@ -185,6 +186,9 @@ def test_an_error_is_of_its_own_request(world: World, engine: Engine) -> None:
         for piece in generations[1]:
             assert piece.tokens == expected[0].tokens[: len(piece.tokens)]
     assert generations[1].done
+    while engine.metrics().n_running:
+        time.sleep(0.001)
+    assert engine.metrics().n_failed == n_failed + 1  # one request, though both of its samples fail
 
 
 def test_a_draft_that_fails_ends_what_runs_and_no_more(world: World) -> None:
@@ -205,6 +209,109 @@ def test_a_draft_that_fails_ends_what_runs_and_no_more(world: World) -> None:
         expected = alone(world, [1, 2, 3], {"max_new_tokens": 5})
         check_equal(engine.submit([1, 2, 3], max_new_tokens=5).results(WAIT_S), expected)
         assert engine.metrics().n_failed == 1
+
+
+class FailsFor:
+    """Guesses nothing right, and fails in one of its methods for the texts that begin with a token."""
+
+    trees = True
+
+    def __init__(self, method: str, token: int) -> None:
+        self.method, self.token = method, token
+
+    def _check(self, method: str, tokens: Any) -> None:
+        if method == self.method and tokens[0] == self.token:
+            raise ZeroDivisionError(method)
+
+    def begin(self, sequence: int, prompt: Any) -> None:
+        self._check("begin", prompt)
+
+    def propose(self, sequence: int, tokens: Any, budget: int) -> list[int]:
+        self._check("propose", tokens)
+        return [1]
+
+    def commit(self, sequence: int, tokens: Any) -> None:
+        self._check("commit", tokens)
+
+
+@pytest.mark.parametrize("method", ["begin", "propose", "commit"])
+@pytest.mark.parametrize("where", ["alone", "predicted", "several", "nested"])
+def test_a_draft_that_fails_for_a_text_ends_it_alone(world: World, method: str, where: str) -> None:
+    """A text that the draft does not guess for goes on too, whatever the draft thinks of it."""
+    draft: Any = FailsFor(method, 7)
+    if where == "several":
+        draft = specdec.drafts.Ensemble(world.draft, draft, adaptive=False)
+    if where == "nested":
+        draft = specdec.drafts.ModelDraft(world.draft, draft=draft)
+    how: dict[str, Any] = {"max_new_tokens": 12, "ignore_eos": True}
+    with Engine(world.target, draft, n_slots=4, n_text=100, predictions=where == "predicted") as engine:
+        n_failed = 0
+        for _ in range(2):  # in slots that have had such a text too
+            good = [engine.submit([first, 2, 3], **how) for first in (5, 6)]
+            bad = [engine.submit([7, first, 3], **how) for first in (2, 4)]
+            plain = engine.submit([7, 2, 3], speculative=Speculative(draft=False), **how)
+            for generation in (*good, plain):
+                check_equal(generation.results(WAIT_S), alone(world, generation.prompt_ids, how))
+            for generation in bad:
+                with pytest.raises(ZeroDivisionError, match=method):
+                    generation.result(WAIT_S)
+            n_failed += 2
+            assert engine.metrics().n_failed == n_failed
+    with pytest.raises(ZeroDivisionError, match=method):
+        specdec.generate(world.target, draft, [[5, 2, 3], [7, 2, 3]], **how)
+
+
+class Silent:
+    """Says nothing, and notes who asks."""
+
+    def __init__(self) -> None:
+        self.asked: set[int] = set()
+
+    def begin(self, sequence: int, prompt: Any) -> None:
+        self.asked.add(prompt[0])
+
+    def propose(self, sequence: int, tokens: Any, budget: int) -> list[int]:
+        self.asked.add(tokens[0])
+        return []
+
+    def commit(self, sequence: int, tokens: Any) -> None:
+        self.asked.add(tokens[0])
+
+
+@pytest.mark.parametrize("predictions", [True, False])
+def test_requests_choose_among_drafts(world: World, predictions: bool) -> None:
+    silent = Silent()
+    drafts = {"small": world.draft, "copy": specdec.drafts.ContextCopy(min_match=1), "silent": silent}
+    how: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 25, "seed": 5}
+    prompts = {name: [i, *world.ids[:30]] for i, name in enumerate(["small", "copy", "silent", "none"])}
+    with Engine(world.target, drafts, n_slots=8, n_text=100, predictions=predictions) as engine:
+        assert list(engine.drafts) == list(drafts) and engine.draft is engine.drafts["small"]
+        begun = {
+            name: engine.submit(
+                prompt, speculative=None if name == "small" else Speculative(name != "none" and name), **how
+            )
+            for name, prompt in prompts.items()
+        }
+        for name, generation in begun.items():
+            draft = drafts.get(name)
+            wanted = specdec.generate(world.target, draft, prompts[name], **how)
+            found = generation.result(WAIT_S)
+            assert found == wanted
+            assert [r.drafted for r in found.trace.rounds] == [r.drafted for r in wanted.trace.rounds]
+        if predictions:
+            again = engine.submit(
+                prompts["none"], prediction=[1, 2], speculative=Speculative(draft="copy"), **how
+            )
+            again.result(WAIT_S)
+        with pytest.raises(InputError, match="speculative.draft is 'other'; expected 'small' or 'copy' or"):
+            engine.submit([1, 2], speculative=Speculative(draft="other"))
+    assert silent.asked == {2}
+    for wrong, message in (({}, "draft has 0 drafts"), ({"": None}, "draft has the name ''")):
+        with pytest.raises(InputError, match=message):
+            Engine(world.target, wrong)
+    with Engine(world.target, world.draft, n_slots=1, n_text=50) as engine:
+        with pytest.raises(InputError, match="the draft has no name"):
+            engine.submit([1, 2], speculative=Speculative(draft="small"))
 
 
 @pytest.mark.parametrize("kind", [ZeroDivisionError, SystemExit])
@@ -247,13 +354,13 @@ def test_scores_of_a_prompt_of_one_token(world: World, engine: Engine) -> None:
 
 
 def test_a_prompt_is_scored_while_one_sample_is_wanted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    go, score = threading.Event(), specdec.decoding.engine.score_and_keep
+    go, score = threading.Event(), specdec.decoding.request_queue.score_and_keep
 
     def held_up(*args: Any, **how: Any) -> Any:
         go.wait(WAIT_S)
         return score(*args, **how)
 
-    monkeypatch.setattr(specdec.decoding.engine, "score_and_keep", held_up)
+    monkeypatch.setattr(specdec.decoding.request_queue, "score_and_keep", held_up)
     with Engine(world.target, None, n_slots=2, n_text=100) as engine:
         how: dict[str, Any] = {"max_new_tokens": 2, "prompt_logprobs": 0}
         generations = [engine.submit([1, 2, 3], n=2, **how) for _ in range(2)]
@@ -276,12 +383,12 @@ def test_an_engine_that_breaks_tells_those_whose_prompts_are_scored(
         go.set()
         raise ZeroDivisionError("an engine")
 
-    go, score = threading.Event(), specdec.decoding.engine.score_and_keep
-    monkeypatch.setattr(specdec.decoding.engine, "score_and_keep", held_up)
+    go, score = threading.Event(), specdec.decoding.request_queue.score_and_keep
+    monkeypatch.setattr(specdec.decoding.request_queue, "score_and_keep", held_up)
     with Engine(world.target, None, n_slots=1, n_text=100) as engine:
         scored = [engine.submit([1, 2, 3], max_new_tokens=2, prompt_logprobs=0) for _ in range(2)]
-        monkeypatch.setattr(engine, "_drop_cancelled", fail)
-        monkeypatch.setattr(engine, "_begin_again", fail)
+        monkeypatch.setattr(engine._slots, "step", fail)
+        monkeypatch.setattr(engine._slots, "begin_again", fail)
         for generation in (engine.submit([1, 2], max_new_tokens=2), *scored):
             with pytest.raises(ZeroDivisionError, match="an engine"):
                 generation.result(WAIT_S)
@@ -320,6 +427,21 @@ def test_predictions_are_copied_and_counted(world: World) -> None:
         assert (unused.prediction.n_accepted, unused.prediction.n_rejected) == (0, 0)
         text = engine.submit(world.ids[:10], max_new_tokens=60, prediction=plain.text)
         assert text.result(WAIT_S) == plain and text.prediction.n_accepted > 0
+
+
+@pytest.mark.parametrize("rule", ["block", "k-sequential"])
+def test_rules_for_chains_copy_predictions_alone(world: World, rule: Any) -> None:
+    """Copies beside guesses of a draft are a tree: there the prediction drafts in place of the draft."""
+    how: dict[str, Any] = {"max_new_tokens": 40, "temperature": 0.3, "seed": 3, "verify": rule}
+    with Engine(world.target, world.draft, n_slots=2, n_text=200) as engine:
+        text = engine.submit(world.ids[:30], **how).result(WAIT_S)
+        copied = engine.submit(world.ids[:30], prediction=text.tokens, **how)
+        result = copied.result(WAIT_S)
+        assert copied.prediction.n_accepted > 0
+        n_copied = copied.prediction.n_accepted + copied.prediction.n_rejected
+        assert n_copied == sum(round_.n_drafted for round_ in result.trace.rounds)
+        greedy = engine.submit(world.ids[:30], prediction=text.tokens, max_new_tokens=20, verify=rule)
+        check_equal(greedy.results(WAIT_S), alone(world, world.ids[:30], {"max_new_tokens": 20}))
 
 
 def test_prompts_are_cached_and_scored(world: World) -> None:
@@ -391,7 +513,6 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"speculative": Speculative(verify="fair")}, InputError, "verify is 'fair'"),  # type: ignore[arg-type]
     ({"prediction": 3}, InputError, "prediction is an int"),
     ({"prediction": [10**6]}, InputError, "prediction.0. is 1000000"),
-    ({"prediction": [1, 2], "verify": "block", "temperature": 1.0}, InputError, "block"),
 ]
 
 

@@ -414,6 +414,17 @@ def test_products_have_the_bits_of_the_specification(n_in, n_out, dtype, engine)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_the_largest_codes_of_both_signs(dtype):
+    """No sum on the way leaves the integers that hold it."""
+    signs = np.float32([[1, 1, 1, 1], [-1, -1, -1, -1], [1, -1, 1, -1], [1, 1, -1, -1]])
+    x, weights = np.tile(127 * signs, (2, 16)), np.tile(signs, (9, 16))
+    expected = reference.product(x, weights, dtype)
+    assert abs(expected).max() > 7900
+    for n_rows in range(1, 9):
+        np.testing.assert_array_equal(_core.product(x[:n_rows], weights, dtype), expected[:n_rows])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
 def test_products_in_tiles_of_many_inputs_have_the_bits_of_the_specification(dtype):
     """Weights become bf16 part by part of a panel; some scales are subnormal, some negative in int4."""
     rng = np.random.default_rng(3)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import sys
+import threading
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,14 @@ import numpy as np
 import pytest
 
 import specdec
-from specdec import drafts
-from specdec.decoding.guidance import _JSON, Guidance, _Vocabulary
+from encoder_decoders import EncoderDecoder
+from laws import FALSE_ALARM, count, law_of, p_value
+from specdec import drafts, reference
+from specdec.decoding.guidance import _JSON, Guidance, _in_time, _left, _matchers, _Vocabulary
 from specdec.errors import FormError, InputError, MissingPackageError
 from specdec.models.tokenizer import ByteTokenizer, load_tokenizer
 from toy_pair import ToyTokenizer, load_pair
+from vocabularies import VOCABULARIES, model_with
 
 PERSON: dict[str, Any] = {
     "type": "object",
@@ -161,6 +167,44 @@ def test_requests_of_an_engine_have_forms_of_their_own(pair: tuple[specdec.Model
         assert (got.tokens, got.text, got.finish_reason) == (one.tokens, one.text, one.finish_reason)
 
 
+SMALL = "(abc|c a?b){2,5}\n"
+"""A form of texts of the letters that the made-up vocabularies share."""
+
+
+@pytest.mark.parametrize("how", [{}, {"temperature": 1.1, "verify": "coupled", "seed": 6}])
+def test_forms_beside_everything_else(how: dict[str, Any]) -> None:
+    """Prompt caches, several samples, streams, drafts of other vocabularies: the text of plain decoding."""
+    target, other = model_with(VOCABULARIES["target"], 0), model_with(VOCABULARIES["overlapping"], 1)
+    options: dict[str, Any] = {"regex": SMALL, "max_new_tokens": 40, "n_threads": 1, **how}
+    plain = specdec.generate(target, None, "abc a", n=3, **options)
+    assert all(re.fullmatch(SMALL, one.text) for one in plain)
+    cache = specdec.PromptCache()
+    for vocabulary in ("intersection", "text", "auto"):
+        draft = drafts.ModelDraft(other, vocabulary=vocabulary)
+        found = specdec.generate(target, draft, "abc a", n=3, prompt_cache=cache, **options)
+        assert [one.tokens for one in found] == [one.tokens for one in plain]
+        with specdec.stream(target, draft, "abc a", prompt_cache=cache, **options) as stream:
+            assert "".join(stream) == stream.result.text
+        alone = specdec.generate(target, None, "abc a", **options)
+        assert stream.result.tokens == alone.tokens
+
+
+@pytest.mark.parametrize("how", [{}, {"temperature": 1.1, "verify": "coupled", "seed": 6}])
+def test_forms_of_encoder_decoders(how: dict[str, Any]) -> None:
+    """The text behind a source has the form; the start of a decoder's text is no part of it."""
+    models = EncoderDecoder(text=True)
+    options: dict[str, Any] = {"regex": "(ab|ba){2,6}z", "max_new_tokens": 30, "n_threads": 1, **how}
+    plain = specdec.generate(models.target, None, ["ab", "bab"], **options)
+    assert all(re.fullmatch("(ab|ba){2,6}z", one.text) for one in plain)
+    found = specdec.generate(models.target, models.draft, ["ab", "bab"], batch_size=2, **options)
+    assert [one.tokens for one in found] == [one.tokens for one in plain]
+
+
+def test_beam_search_takes_no_form(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'regex'"):
+        specdec.beam_search(pair[0], pair[1], "It was", regex="a+")  # type: ignore[call-arg]
+
+
 def test_a_form_is_compiled_once(pair: tuple[specdec.Model, specdec.Model]) -> None:
     target, _ = pair
     made = [Guidance.of("regex", "a+b", target.tokenizer, target.config.n_vocab, (0,)) for _ in range(2)]
@@ -187,6 +231,96 @@ def test_states_are_functions_of_their_tokens(pair: tuple[specdec.Model, specdec
             state = state.fork()
             state.advance(token)
             tokens.append(token)
+
+
+def test_a_tokenizer_is_not_kept() -> None:
+    """What was made of a tokenizer goes with it, when the forms on it are forgotten."""
+    tokenizer = ToyTokenizer()
+    assert Guidance.of("regex", "(ab)+z", tokenizer, 61, (2,)).start(()).mask()
+    _matchers.clear()
+    gone = weakref.ref(tokenizer)
+    del tokenizer
+    gc.collect()
+    assert gone() is None
+
+
+def test_forced_tokens_are_asked_for_once(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    """Along what the form leaves no choice about the library's matcher is neither copied nor asked."""
+    target, _ = pair
+    state = Guidance.of("regex", "Once upon a time(!|,)", target.tokenizer, 4096, (0,)).start(())
+    matchers, text = [], b""
+    while (
+        len(
+            allowed := np.flatnonzero(np.unpackbits(np.frombuffer(state.mask(), np.uint8), bitorder="little"))
+        )
+        < 2
+    ):
+        matchers.append(state._matcher)
+        text += target.tokenizer.text_bytes(int(allowed[0]))
+        state = state.fork()
+        state.advance(int(allowed[0]))
+    assert b"Once upon a time".startswith(text) and len(matchers) > 1
+    assert len(set(map(id, matchers))) == 1
+    assert state._matcher is not matchers[0]
+
+
+# ----------------------------------------------------------------------------------------------- law
+
+WORDS = r"( [a-z]{1,9}){4}[.!?]"
+BEGINNING = re.compile(r"(?: [a-z]{1,9}){0,3}(?: [a-z]{0,9})?|(?: [a-z]{1,9}){4}[.!?]")
+"""What texts of `WORDS` begin with. The form never forces a token whose bytes could be those of others."""
+
+
+def beginnings(target: specdec.Model, prompt: list[int], **settings: Any) -> Any:
+    """The law of the next token, masked by what texts begin with: without the library."""
+    pieces = [target.tokenizer.text_bytes(i).decode(errors="replace") for i in range(target.config.n_vocab)]
+    known: dict[tuple[int, ...], Any] = {}
+
+    def probs(new: tuple[int, ...]) -> Any:
+        if new not in known:
+            text = "".join(pieces[i] for i in new)
+            may = [piece != "" and BEGINNING.fullmatch(text + piece) is not None for piece in pieces]
+            logits = np.where(may, target.logits([*prompt, *new])[-1], -np.inf)
+            known[new] = reference.distribution(logits, **settings)
+        return known[new]
+
+    return probs
+
+
+LAWS: dict[str, tuple[str, Any]] = {
+    "rejection": ("rejection", lambda draft, other: draft),
+    "samples": ("rejection", lambda draft, other: drafts.ModelDraft(draft, tree=drafts.StaticTree((2, 2)))),
+    "coupled": ("coupled", lambda draft, other: draft),
+    "another vocabulary": ("rejection", lambda draft, other: drafts.ModelDraft(other, vocabulary="auto")),
+}
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("case", LAWS)
+def test_samples_of_trained_models_have_the_masked_law(
+    case: str, pair: tuple[specdec.Model, specdec.Model], shared: Path
+) -> None:
+    """Chi-square of three tokens; a right program fails with probability 1e-3 for a fresh seed.
+
+    The mask holds before top-k.
+    """
+    target, draft = pair
+    folder = shared / "models" / "stories260K"
+    other = specdec.load(folder / "stories260K.bin", tokenizer=folder / "tok512.bin")
+    prompt = target.tokenizer.encode("She went to the door")
+    rule, make = LAWS[case]
+    settings: dict[str, Any] = {"temperature": 1.0, "top_k": 6}
+    law = law_of(beginnings(target, prompt, **settings), 3)
+    found = specdec.generate(
+        target, make(draft, other), prompt, n=1000, gamma=2, max_new_tokens=3, seed=11, n_threads=1,
+        batch_size=50, verify=rule, regex=WORDS, **settings,
+    )  # fmt: skip
+    assert sum(result.trace.n_accepted for result in found) > 50
+    counts = count(np.array([result.tokens for result in found]))
+    assert p_value(counts, law) > FALSE_ALARM
+    if case == "rejection":
+        cold = law_of(beginnings(target, prompt, temperature=0.6, top_k=6), 3)
+        assert p_value(counts, cold) < FALSE_ALARM  # the test sees a difference
 
 
 # ---------------------------------------------------------------------------------------- tokenizers
@@ -259,7 +393,13 @@ def test_other_tokenizers_are_named() -> None:
 
 DEEP = 60_000
 BAD: dict[str, tuple[str, Any, str]] = {
-    "an open group": ("regex", "(a", "regex: .*unclosed group"),
+    "an open group": ("regex", "b(a", r"^regex: unclosed group, at character 2 of .* 'b\(a'$"),
+    "an open group in a schema": (
+        "schema",
+        {"type": "string", "pattern": "b(a"},
+        "^schema: unclosed group, at character 2 of .* 'b",
+    ),
+    "an open group in a grammar": ("grammar", "start: /b(a/", r"^grammar: at 1\(8\): unclosed group, at cha"),
     "nothing matches": ("regex", r"[^\x00-\U0010FFFF]", "regex"),
     "too long": ("regex", "ab" * 150_000, "regex has 300000 bytes; expected at most 131072"),
     "deep": ("regex", "(" * DEEP + "a" + ")" * DEEP, "regex"),
@@ -278,6 +418,11 @@ BAD: dict[str, tuple[str, Any, str]] = {
     "no start": ("grammar", 'begin: "a"', "grammar"),
     "a name that is missing": ("grammar", "start: foo", "grammar.*foo"),
     "without end": ("grammar", 'start: "a" start', "grammar"),
+    "patterns of which all hold": (
+        "schema",
+        {"allOf": [{"type": "string", "pattern": f"a.*{letter}"} for letter in "abcdefghijklmnopqrs"]},
+        "schema: allOf may join 19 patterns; expected at most 16",
+    ),
     "GBNF with a fault": ("grammar", 'root ::= "a" foo(', "grammar"),
 }
 
@@ -295,6 +440,34 @@ def test_forms_that_cannot_be_used_are_named_in_time(
         specdec.generate(target, None, "It was", max_new_tokens=8, **{kind: form})
     assert time.monotonic() - begun < 20
     assert len(str(caught.value)) < 5000
+
+
+def test_rules_that_lead_to_each_other_take_no_stack_of_the_caller(
+    pair: tuple[specdec.Model, specdec.Model],
+) -> None:
+    """The library goes into rules by recursion, which ended the process."""
+    rules = "".join(f"r{i}: r{i + 1}\n" for i in range(7000))
+    form = f'start: r0\n{rules}r7000: "It was"'
+    assert specdec.generate(pair[0], None, "It was", grammar=form, ignore_eos=True).text == "It was"
+    names = {f"{i}": {"$ref": f"#/$defs/{i + 1}"} for i in range(3000)} | {"3000": {"type": "null"}}
+    schema = {"$ref": "#/$defs/0", "$defs": names}
+    assert specdec.generate(pair[0], None, "It was", schema=schema).text == "null"
+
+
+def test_a_form_that_takes_long_to_compile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specdec.decoding.guidance._MOST_S", 0.05)
+    go_on = threading.Event()
+    for _ in range(2):
+        with pytest.raises(FormError, match="regex: compiling takes longer than 0.05 s; expected a simpler"):
+            _in_time("regex", go_on.wait)
+    with pytest.raises(FormError, match="regex: 2 forms that took longer than 0.05 s are still being"):
+        _in_time("regex", int)
+    go_on.set()
+    for thread in _left:
+        thread.join()
+    assert _in_time("regex", int) == 0
+    with pytest.raises(ZeroDivisionError):
+        _in_time("regex", lambda: 1 // 0)
 
 
 def test_the_library_is_named_where_it_is_missing(

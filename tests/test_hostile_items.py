@@ -73,7 +73,11 @@ def rounds(target: _core.Model, answer: Any, budget: int = 4) -> list[Any]:
     )
     made = session(target, description, gamma=budget)
     made.prefill()
-    return made.round()
+    records = made.round()
+    for record in records:  # a draft of the caller's that fails ends the text that the call was for
+        if record["error"] is not None:
+            raise record["error"]
+    return records
 
 
 # ---------------------------------------------------------------------------------- ids of every call

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import specdec
-from chat_templates import TEMPLATES
+from chat_templates import chatting_pair
 from specdec.decoding.engine import Engine
 from specdec.serve.http_server import Server
 from specdec.serve.service import Service
@@ -27,10 +27,7 @@ CONTEXT = "It was a dark and stormy night, and the rain fell upon the roof of th
 
 @pytest.fixture(scope="module")
 def pair() -> tuple[specdec.Model, specdec.Model]:
-    target, draft = specdec.embedded_pair()
-    template = TEMPLATES["qwen2.5"][0]
-    assert isinstance(template, str)
-    return target.with_chat_template(template), draft
+    return chatting_pair()
 
 
 @pytest.fixture(scope="module")

@@ -423,6 +423,17 @@ CASES: dict[str, Callable[[World], Case]] = {
         specdec.tune,
         {"target": w.target, "draft": w.draft, **TEXTS, "n_tokens": 4, "max_gamma": 1},
     ),
+    "pair": lambda w: (
+        specdec.pair,
+        {
+            "target": w.target,
+            "drafts": {"a": w.draft},
+            **TEXTS,
+            "n_tokens": 2,
+            "repeats": 1,
+            "gammas": [1],
+        },
+    ),
     "compare": lambda w: (
         specdec.compare,
         {
@@ -554,7 +565,7 @@ CASES: dict[str, Callable[[World], Case]] = {
 """Each function and arguments that it takes."""
 
 
-ENDLESS = {("measure", "repeats"), ("compare", "repeats"), ("bench", "repeats")}
+ENDLESS = {("measure", "repeats"), ("compare", "repeats"), ("pair", "repeats"), ("bench", "repeats")}
 """How often something is done: large numbers are obeyed."""
 
 LONG = {"bench"}
@@ -653,12 +664,15 @@ def test_every_public_function_is_in_the_table() -> None:
         "EngineMetrics",
         "Explorer",
         "ExplorerSettings",
+        "Fit",
         "Generation",
+        "KnownModel",
         "Measurement",
         "MeasurementRow",
         "Model",
         "Oracle",
         "OracleRow",
+        "Pairing",
         "Piece",
         "PromptRow",
         "QuantizationReport",
@@ -678,10 +692,10 @@ def test_every_public_function_is_in_the_table() -> None:
         "TransformState",
         "TunedRuns",
         "Tuning",
+        "__version__",
         "available_kernels",
         "explore",
         "search_skips",
-        "__version__",
     }
     rest = {entry for entry in specdec.__all__ if not entry.endswith("Error")} - (set(CASES) - {"Model"})
     assert rest == made_by_others, "public names and the entries of CASES and made_by_others differ"
@@ -844,6 +858,8 @@ def test_a_number_of_threads_of_thousands_of_digits(monkeypatch: pytest.MonkeyPa
         ["measure", "--gammas", "9" * 5000],
         ["bench", "\0"],
         ["tune", "--max-gamma", "-1", "a"],
+        ["pair", "embedded", "exit:99"],
+        ["pair", "embedded", "\udcff"],
     ],
 )
 def test_the_command_line_has_no_traceback(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:

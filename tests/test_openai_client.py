@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import specdec
-from chat_templates import TEMPLATES
+from chat_templates import chatting_pair
 from scripted_engine import ScriptedEngine
 from specdec.decoding.engine import Engine
 from specdec.serve.http_server import Server
@@ -31,10 +31,7 @@ CALL = 'I look. <tool_call>\n{"name": "weather", "arguments": {"place": "Köln"}
 
 @pytest.fixture(scope="module")
 def pair() -> tuple[specdec.Model, specdec.Model]:
-    target, draft = specdec.embedded_pair()
-    template = TEMPLATES["qwen2.5"][0]
-    assert isinstance(template, str)
-    return target.with_chat_template(template), draft
+    return chatting_pair()
 
 
 @pytest.fixture(scope="module")

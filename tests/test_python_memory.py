@@ -93,7 +93,7 @@ def works() -> dict[str, Callable[[], Work]]:
 
     found: dict[str, Callable[[], Work]] = {
         "records": lambda: session(target, draft, **options).round,
-        "records of a python draft": lambda: session(target, guesses(n_vocab), **options).round,
+        "records of a python draft": lambda: sound(session(target, guesses(n_vocab), **options)),
         "records with a transform": lambda: sound(session(target, None, transform=lambda p, _: p)),
         "gammas": lambda: partial(session(target, draft).round, gammas=[1, 2]),
         "a session": made(draft, stop_ids=[1, 2], adaptive_gamma=learnt),

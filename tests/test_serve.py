@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
 import specdec
+from chat_templates import chatting_pair
 from fuzz import http_requests
 from http_talk import ask
+from peft_folders import llama_adapter
 from specdec.decoding.engine import Engine
 from specdec.serve.http_server import Server
 from specdec.serve.service import Service
@@ -26,7 +30,7 @@ PROMPTS = ["Once upon a time", "It was a dark", "The captain looked", "She opene
 
 @pytest.fixture(scope="module")
 def pair() -> Pair:
-    return specdec.embedded_pair()
+    return chatting_pair()
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +137,58 @@ def test_scores_of_prompts(url: str, pair: Pair) -> None:
         assert answer["usage"]["completion_tokens"] == n_new
 
 
+def spec_decode(url: str) -> dict[str, float]:
+    """The counters of speculation as vLLM's benchmark client reads them: lines, not families."""
+    found: dict[str, float] = {}
+    for line in ask(url, "/metrics")[1].splitlines():
+        if line.startswith("vllm:spec_decode"):
+            name, value = line.split()
+            position = re.search(r'position="(\d+)"', name)
+            found[name.partition("{")[0] + (position[1] if position else "")] = float(value)
+    return found
+
+
+def test_requests_of_vllm_bench_serve(url: str) -> None:
+    """What `vllm bench serve` sends to two of its endpoints, with all sampling options; what it reads."""
+    sampling = {
+        "temperature": 0.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "frequency_penalty": 0.0,
+        "presence_penalty": 0.0,
+    }  # fmt: skip
+    common = {
+        "model": ask(url, "/v1/models")[1]["data"][0]["id"], "stream": True,
+        "stream_options": {"include_usage": True}, "ignore_eos": True, **sampling,
+    }  # fmt: skip
+    content = [{"type": "text", "text": PROMPTS[0]}]
+    payloads = (
+        ("/v1/completions", {"prompt": PROMPTS[0], "max_tokens": 20, "logprobs": None}),
+        ("/v1/completions", {"prompt": [5, 6, 7, 8], "max_tokens": 20, "logprobs": 2}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": content}],
+                                  "max_completion_tokens": 20}),
+    )  # fmt: skip
+    headers = {"Content-Type": "application/json", "Authorization": "Bearer any", "x-request-id": "bench-0"}
+    for path, payload in payloads:
+        before = spec_decode(url)
+        body = {**common, **payload, "repetition_penalty": 1.0}
+        status, events = ask(url, path, body, headers=headers)
+        assert status == 200 and events[-1] == "[DONE]"
+        assert all(event["choices"] for event in events[:-2]) and events[-2]["choices"] == []
+        assert events[-2]["usage"]["completion_tokens"] == 20 and events[-2]["usage"]["prompt_tokens"] > 3
+        texts = [choice.get("text", choice.get("delta", {}).get("content"))
+                 for event in events[:-2] for choice in event["choices"]]  # fmt: skip
+        assert "".join(text or "" for text in texts)
+        more = {name: value - before.get(name, 0.0) for name, value in spec_decode(url).items()}
+        n_drafts = more["vllm:spec_decode_num_drafts_total"]
+        assert 0 < n_drafts <= 20
+        n_accepted = more["vllm:spec_decode_num_accepted_tokens_total"]
+        assert n_drafts + n_accepted >= 17  # rounds without a draft give a token each
+        per_place = [
+            value
+            for name, value in more.items()
+            if name.startswith("vllm:spec_decode_num_accepted_tokens_per_")
+        ]
+        assert sum(per_place) == n_accepted <= more["vllm:spec_decode_num_draft_tokens_total"]
+
+
 def test_figures_of_an_answer(url: str, engine: Engine) -> None:
     body = {
         "model": "mine",
@@ -163,10 +219,6 @@ def test_a_request_that_does_not_fit(url: str) -> None:
     assert status == 400 and answer["error"]["code"] == "context_length_exceeded"
     status, answer = ask(url, "/v1/completions", {"model": "mine", "prompt": "a", "logit_bias": {"4096": 1}})
     assert status == 400 and answer["error"]["param"] == "logit_bias"
-    status, answer = ask(
-        url, "/v1/chat/completions", {"model": "mine", "messages": [{"role": "user", "content": ""}]}
-    )
-    assert status == 400 and "no chat template" in answer["error"]["message"]
 
 
 SCHEMA: dict[str, Any] = {
@@ -238,3 +290,46 @@ def test_damaged_requests() -> None:
     report = http_requests.run(2026, 120)
     assert report.failures == []
     assert report.statuses[200] > 5 and report.statuses[400] > 40 and report.statuses[0] > 3
+
+
+def test_adapters_by_name(pair: Pair, tmp_path: Path) -> None:
+    """A request names an adapter as its model; requests with different ones share the engine's rounds."""
+    target, draft = pair
+    config = {
+        "hidden_size": target.config.d_model,
+        "intermediate_size": target.config.d_ff,
+        "num_hidden_layers": target.config.n_layer,
+        "num_attention_heads": target.config.n_head,
+        "num_key_value_heads": target.config.n_kv_head,
+    }
+    adapters = {
+        name: target.with_adapter(llama_adapter(tmp_path / name, config, seed, r=8))
+        for seed, name in enumerate(("first", "second"))
+    }
+    bodies = [
+        {"model": name, "prompt": PROMPTS[0], "max_tokens": 12, "temperature": 0, "logprobs": 1}
+        for name in (*adapters, "mine")
+    ]
+    with (
+        Engine(target, draft, n_slots=4, n_threads=1, prompt_cache=specdec.PromptCache()) as engine,
+        Server(Service(engine, ["mine"], adapters=adapters), port=0) as server,
+        ThreadPoolExecutor(6) as threads,
+    ):
+        found = list(threads.map(lambda body: ask(server.url, "/v1/completions", body), bodies * 2))
+        echo = {"model": "second", "prompt": "Once upon", "max_tokens": 0, "echo": True, "logprobs": 0}
+        _, scored = ask(server.url, "/v1/completions", echo)
+        _, listed = ask(server.url, "/v1/models")
+        status, unknown = ask(server.url, "/v1/completions", bodies[0] | {"model": "third"})
+    for (_, answer), body in zip(found, bodies * 2, strict=True):
+        model = adapters.get(body["model"], target)
+        text = specdec.generate(model, None, PROMPTS[0], max_new_tokens=12).text
+        assert answer["choices"][0]["text"] == text and answer["model"] == body["model"]
+    assert len({answer["choices"][0]["text"] for _, answer in found}) == 3
+    log_probs = scored["choices"][0]["logprobs"]["token_logprobs"][1:]
+    assert log_probs == pytest.approx(adapters["second"].score("Once upon").tolist())
+    assert [(one["id"], one["parent"]) for one in listed["data"]] == [
+        ("mine", None), ("first", "mine"), ("second", "mine"),
+    ]  # fmt: skip
+    assert status == 404 and "'first'" in unknown["error"]["message"]
+    with pytest.raises(specdec.errors.InputError, match="which the model is called"):
+        Service(engine, ["mine"], adapters={"mine": adapters["first"]})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 import threading
 import time
@@ -17,7 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import specdec
-from chat_templates import TEMPLATES
+from chat_templates import TEMPLATES, chatting_pair
 from http_talk import ask, events_of
 from scripted_engine import ScriptedEngine, log_prob
 from specdec.decoding.engine import Speculative
@@ -60,9 +61,7 @@ class Scripts:
 
 @pytest.fixture(scope="module")
 def target() -> specdec.Model:
-    template = TEMPLATES["qwen2.5"][0]
-    assert isinstance(template, str)
-    return specdec.embedded_pair()[0].with_chat_template(template)
+    return chatting_pair()[0]
 
 
 @pytest.fixture(scope="module")
@@ -641,6 +640,32 @@ def test_a_body_that_does_not_come(url: str) -> None:
     connection.close()
 
 
+def test_a_model_without_a_chat_template() -> None:
+    engine = ScriptedEngine(specdec.embedded_pair()[0], lambda options: [REPLY])
+    with Server(Service(engine, ["mine"]), port=0) as server:  # type: ignore[arg-type]
+        for changes in ({}, {"tools": TOOLS}, {"tools": TOOLS, "tool_choice": "required"}):
+            status, answer = ask(server.url, CHAT, body_of(CHAT, **changes))
+            assert status == 400 and answer["error"]["code"] == "unsupported_model"
+            assert "the model has no chat template; expected a request to" in answer["error"]["message"]
+
+
+def test_drafts_by_name(url: str, engine: ScriptedEngine) -> None:
+    for draft, wanted in (("small", True), (True, True), (False, False), ("none", False)):
+        assert ask(url, CHAT, body_of(CHAT, speculative={"draft": draft}))[0] == 200
+        assert engine.asked[-1]["speculative"] == Speculative(draft=wanted)
+    named = ScriptedEngine(engine.target, lambda options: [REPLY])
+    named.drafts = {"a": None, "b": None}
+    with Server(Service(named, ["mine"]), port=0) as server:  # type: ignore[arg-type]
+        for draft, found in (("b", "b"), (True, True), (None, True), ("plain", False)):
+            assert ask(server.url, CHAT, body_of(CHAT, speculative={"draft": draft}))[0] == 200
+            assert named.asked[-1]["speculative"] == Speculative(draft=found)
+        status, answer = ask(server.url, CHAT, body_of(CHAT, speculative={"draft": "c"}))
+        assert status == 400 and answer["error"]["param"] == "speculative.draft"
+        assert "expected true, false, 'none' or 'a' or 'b'" in answer["error"]["message"]
+        assert ask(server.url, "/v1/models")[1]["data"][0]["specdec"]["drafts"] == ["a", "b"]
+        assert ask(server.url, "/health")[1]["draft"] == "a"
+
+
 # ── The rest
 # ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -695,6 +720,7 @@ def test_the_key(target: specdec.Model) -> None:
     service = Service(engine, ["mine"])  # type: ignore[arg-type]
     lines: list[str] = []
     with Server(service, port=0, api_key="secret", log=lines.append) as server:
+        assert ask(server.url, "/health", headers={"Host": "elsewhere"})[0] == 403
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic secret"},
                         {"Authorization": "Bearer"}, {"Authorization": "Bearer secret2"}):  # fmt: skip
             status, answer = ask(server.url, "/v1/models", headers=headers)
@@ -703,8 +729,125 @@ def test_the_key(target: specdec.Model) -> None:
         assert ask(server.url, CHAT, body_of(CHAT), headers=headers)[0] == 200
         assert ask(server.url, "/health", headers={})[0] == 200
         assert ask(server.url, CHAT, {"mistake": "Hello"}, headers=headers)[0] == 400
-    assert len(lines) == 2 and lines[0].startswith(f"{CHAT} 200 ") and lines[1] == f"{CHAT} 400"
-    assert "Hello" not in lines[0]
+        assert ask(server.url, "/v1/nowhere", headers=headers)[0] == 404
+        raw(server.url, b"no HTTP\r\n\r\n", 400).close()
+        counts = counted(ask(server.url, "/metrics", headers=headers)[1])
+    # what is polled is counted, and said only if it is refused
+    assert [re.sub(r" \d+\.\d{3} s", " s", line) for line in lines] == [
+        "/health 403 s", *["/v1/models 401 s"] * 5, f"{CHAT} 200 s, {n_prompt(engine)} tokens of prompts",
+        f"{CHAT} 400 s", "other 404 s", "other 400",
+    ]  # fmt: skip
+    assert counts == {
+        ("/health", "403"): 1, ("/health", "200"): 1, ("/v1/models", "401"): 5, (CHAT, "200"): 1,
+        (CHAT, "400"): 1, ("other", "404"): 1, ("other", "400"): 1,
+    }  # fmt: skip
+
+
+def n_prompt(engine: ScriptedEngine) -> int:
+    return len(engine.generations[-1].prompt_ids)
+
+
+def counted(text: str) -> dict[tuple[str, str], float]:
+    """What /metrics says of answers, by path and status."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    families = {one.name: one for one in text_string_to_metric_families(text)}
+    return {
+        (one.labels["path"], one.labels["status"]): one.value
+        for one in families["specdec:http_requests"].samples
+        if one.name.endswith("_total")
+    }
+
+
+def raw(url: str, sent: bytes, status: int) -> socket.socket:
+    """A connection on which something is sent, and answered with a status."""
+    host, port = urlsplit(url).netloc.split(":")
+    connection = socket.create_connection((host, int(port)), timeout=10)
+    connection.sendall(sent)
+    if status:
+        line = connection.recv(65536).split(b" ", 2)
+        assert line[1] == str(status).encode()
+    return connection
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Waits for the other side to close a connection."""
+    with connection:
+        try:
+            while connection.recv(65536):
+                pass
+        except ConnectionError:
+            pass
+    return True
+
+
+GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def test_bounds_on_connections(target: specdec.Model) -> None:
+    engine = ScriptedEngine(target, lambda options: [REPLY])
+    limits = ServerLimits(n_connections=3)
+    with Server(Service(engine, ["mine"], limits=limits), port=0) as server:  # type: ignore[arg-type]
+        first, second, silent = (
+            raw(server.url, GET, 200),
+            raw(server.url, GET, 200),
+            raw(server.url, b"", 0),
+        )
+        wait(lambda: len(server._server.server_state.connections) == 3)
+        first.sendall(GET)  # so that `second` is idle longest
+        assert first.recv(65536).startswith(b"HTTP/1.1 200")
+        more = raw(server.url, GET, 200)
+        assert is_closed(second)
+        engine.held.set()
+        busy = [sent(server.url, CHAT, body_of(CHAT)) for _ in range(3)]
+        wait(lambda: len(engine.asked) == 3)
+        assert all(map(is_closed, (first, silent, more)))
+        raw(server.url, b"", 503).close()  # none of them is idle
+        engine.held.clear()
+        for connection in busy:
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+            connection.close()
+
+
+def test_long_prompts_are_refused_before_they_are_encoded(
+    target: specdec.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a bound that no text of fewer tokens passes: the longest token, over and over, is taken."""
+    engine = ScriptedEngine(target, lambda options: [REPLY])
+    service = Service(engine, ["mine"])  # type: ignore[arg-type]
+    tokenizer = target.tokenizer
+    assert tokenizer is not None
+    token = max(range(tokenizer.n_vocab), key=lambda one: len(service.texts.utf8(one)))
+    text = service.texts.text(token) * engine.n_text
+    assert len(text.encode()) == service.most_bytes
+    with Server(service, port=0) as server:
+        assert ask(server.url, TEXTS, body_of(TEXTS, prompt=text))[0] == 200
+        monkeypatch.setattr(type(tokenizer), "encode", None)
+        long = text + "é"
+        bodies = (
+            (TEXTS, {"prompt": ["a", long]}, "prompt"),
+            (CHAT, {"messages": [*USER, {"role": "user", "content": long}]}, "messages"),
+            (RESPONSES, {"input": long}, "input"),
+            (TEXTS, {"prediction": {"type": "content", "content": long}}, "prediction"),
+        )
+        for path, changes, param in bodies:
+            status, answer = ask(server.url, path, body_of(path, **changes))
+            assert status == 400 and answer["error"]["param"] == param
+            assert answer["error"]["code"] == "context_length_exceeded"
+
+
+def test_connections_that_are_idle_or_dawdle(target: specdec.Model) -> None:
+    engine = ScriptedEngine(target, lambda options: [REPLY])
+    limits = ServerLimits(idle_s=0.2)
+    with Server(Service(engine, ["mine"], limits=limits), port=0) as server:  # type: ignore[arg-type]
+        engine.held.set()
+        busy = sent(server.url, CHAT, body_of(CHAT))
+        idle = [raw(server.url, b"", 0), raw(server.url, GET, 200), raw(server.url, GET[:30], 0)]
+        assert all(map(is_closed, idle))
+        engine.held.clear()
+        assert busy.recv(65536).startswith(b"HTTP/1.1 200")  # it had not been idle
+        assert is_closed(busy)
+        assert is_closed(raw(server.url, GET[:-2] + b"X: " + b"y" * 70_000, 431))
 
 
 def test_nothing_of_a_request_is_printed(
@@ -726,6 +869,18 @@ def test_nothing_of_a_request_is_printed(
     assert (
         "RuntimeError in /v1/chat/completions" in err and "scripted_engine.py" in err and "Hello" not in err
     )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_text_that_a_draft_ends(
+    url: str, engine: ScriptedEngine, capfd: pytest.CaptureFixture[str], stream: bool
+) -> None:
+    """A draft of whoever started the server may raise what it likes; what it says may hold text."""
+    engine.error = ZeroDivisionError("Hello")
+    status, answer = ask(url, CHAT, body_of(CHAT, stream=stream))
+    assert status == 500 and answer["error"]["code"] == "internal_error"
+    err = capfd.readouterr().err
+    assert "ZeroDivisionError in the texts of chatcmpl-" in err and "Hello" not in err
 
 
 def test_a_gentle_stop(target: specdec.Model) -> None:

@@ -136,6 +136,24 @@ def test_a_draft_that_cannot_be_loaded(started: Started, tmp_path: Path) -> None
     assert "plainly, without a draft at" in done.stderr
 
 
+def test_several_drafts(started: Started, tmp_path: Path) -> None:
+    done = run("--draft", "small=embedded", "--draft", "copy=copy")
+    assert done.exit_code == 0, done.output
+    assert started.service is not None and started.service.draft_names == ["small", "copy"]
+    assert list(started.service.engine.drafts) == ["small", "copy"]
+    assert "with small or copy at" in done.stderr
+    for drafts, message in (
+        (("copy", "a=copy"), "--draft copy: has no name; expected NAME=copy"),
+        (("a=copy", "a=embedded"), "--draft a=embedded: the name stands twice"),
+        (("none=copy",), "--draft none=copy: requests ask for no draft so"),
+    ):
+        done = run(*(word for draft in drafts for word in ("--draft", draft)))
+        assert done.exit_code == 2 and message in done.stderr
+    done = run("--draft", "a=copy", "--draft", f"b={tmp_path}", "--plain-without-draft")
+    assert done.exit_code == 0 and "warning: no draft b, which is left out" in done.stderr
+    assert started.service.draft_names == ["a"]
+
+
 def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "specdec.serve.http_server")

@@ -115,7 +115,14 @@ def test_calls_that_have_to_be() -> None:
     schema = required.schema()
     assert schema["maxItems"] == 1 and len(schema["items"]["anyOf"]) == 2
     assert read("hermes", [f"[{OBJECT}]"], required) == [KOELN]
-    assert read("hermes", [f"[{OBJECT}"], required) == [f"[{OBJECT}"]  # it was cut short
+    assert read("hermes", [f"[{OBJECT}"], required) == [KOELN]  # it was cut behind the call
+    both = Tools(TOOLS.functions, "required")
+    text = f'[{OBJECT}, {{"name": "stop", "arguments": {{}}}}]'
+    assert read("hermes", list(text), both) == read("hermes", [text], both) == [KOELN, STOP]
+    for n in range(len(text)):  # cut off anywhere: the calls that are complete, and nothing else
+        n_complete = (n >= len(OBJECT) + 1) + (n >= len(text) - 1)
+        assert read("hermes", list(text[:n]), both) == [KOELN, STOP][:n_complete]
+    assert read("hermes", [ARGUMENTS[:-1]], named) == []
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def stored(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Canonical tensors as the file has them, and their formats."""
     checkpoint = open_checkpoint(path, tokenizer=False)
     tensors, formats = {}, {}
-    for name, array, form in checkpoint.stored.tensors():
+    for name, array, form in checkpoint.tensors(checkpoint.stored.blocks):
         tensors[name] = array if form != "bf16" else (array.astype(np.uint32) << 16).view(np.float32)
         if name in checkpoint.stored.formats:
             formats[name] = form

@@ -468,6 +468,28 @@ def test_compare(models: Pair, tmp_path: Path) -> None:
         assert done.exit_code == 2 and message in done.output
 
 
+def test_pair(models: Pair, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("abc\nba ab\n")
+    asked = ["pair", "big", "mine=small", "copy", "--prompts", str(prompts), "--n-tokens", "20"]
+    asked += ["--gamma", "1,3", "--repeats", "1", "--temperature", "0.7", "--target-name", "large"]
+    done = run(*asked, "--json")
+    assert done.exit_code == 0, done.output
+    wanted = specdec.pair(
+        models[0], {"mine": models[1], "copy": "copy"}, ["abc", "ba ab"], gammas=[1, 3], n_tokens=20,
+        repeats=1, temperature=0.7, target_name="large",
+    )  # fmt: skip
+    found = json.loads(done.output)
+    assert found["fits"] == wanted.to_dict()["fits"]
+    assert [row["tokens_per_call"] for row in found["comparison"]["rows"]] == [
+        row.tokens_per_call for row in wanted.comparison.rows
+    ]
+    done = run(*asked[:1], "big", *asked[4:])
+    assert done.exit_code == 0 and "lookahead" in done.output and "Recommended: " in done.output
+    done = run("pair", "big", "exit:9", *asked[4:6])
+    assert done.exit_code == 2 and "what could draft: " in done.output
+
+
 @pytest.mark.slow
 def test_tune(models: Pair) -> None:
     asked = ["tune", "--target", "big", "--draft", "small", "--n-tokens", "30", "--max-gamma", "2", "abc"]

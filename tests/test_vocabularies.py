@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import specdec
+from allocations import needs_hooks
 from canonical import with_drafts
 from encoder_decoders import EncoderDecoder, model_of
 from laws import FALSE_ALARM, conditional, count, law_of, p_value
@@ -22,6 +23,7 @@ from specdec.models.tokenizer import ByteTokenizer, SourceTokenizer, Strip
 from specdec.models.tokenizer.continuing import encode_continuing
 from specdec.models.tokenizer.correspondence import correspondence_of
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
+from specdec.models.tokenizer.resolve import load_tokenizer
 from toy_pair import _PIECES
 from vocabularies import DISJOINT, VOCABULARIES, LongestPieces, model_with, renumbered_model, with_tokenizer
 
@@ -72,10 +74,19 @@ def test_turns_of_a_chat_and_ends_of_text_correspond() -> None:
         (Names("<|end_of_text|>", "<|eot_id|>", "<|start_header_id|>", eos=1), [0, 2, 1, -1]),
         (Names("<think>", "<end_of_turn>", "<start_of_turn>", "<eos>", eos=3), [3, 2, 1, 0]),
         (Names("</s>", "<unk>", eos=0), [0, -1, -1, -1]),
+        (Names("<|endoftext|>", "</s>", "<|im_end|>", eos=1), [0, -1, 2, -1]),  # ours ends turns, not texts
         (Names("<fin>", "<unk>", eos=0), [-1, -1, 0, -1]),  # what ends its texts, under no name that is known
     ]
     for draft, expected in others:
         assert correspondence_of(chat, draft, 4, draft.n_vocab).draft_of.tolist() == expected
+
+
+def test_the_end_of_text_is_what_ends_texts_whatever_else_is_called_so() -> None:
+    llama, phi = Names("<s>", "</s>", eos=1), Names("</s>", "<s>", "<|endoftext|>", eos=2)
+    assert correspondence_of(llama, phi, 2, 3).draft_of.tolist() == [1, 2]
+    assert correspondence_of(phi, llama, 3, 2).draft_of.tolist() == [-1, 0, 1]
+    both = Names("</s>", "<|endoftext|>", eos=0)
+    assert correspondence_of(llama, both, 2, 2).draft_of.tolist() == [-1, 0]
 
 
 def test_words_are_cut_behind_a_text_as_within_it() -> None:
@@ -184,6 +195,65 @@ def test_texts_in_ten_scripts_emoji_and_code_are_read_as_they_are(
     assert n_same > 0.9 * n_all
 
 
+def published_tokenizer(shared: Path, name: str) -> Any:
+    folder = shared / "data" / "tokenizers"
+    if name in ("phi3", "t5-small"):
+        return HFTokenizer.from_file(folder / f"{name}.tokenizer.json")
+    if name == "llama2":
+        return load_tokenizer(folder / "llama2_tokenizer.model")
+    files = folder / f"{name}_vocab.json", folder / f"{name}_merges.txt"
+    return HFTokenizer.from_bpe_files(*files, model_type="qwen2" if name == "qwen2.5" else name)
+
+
+ENDS = {"gpt2": "<|endoftext|>", "qwen2.5": "<|endoftext|>", "llama2": "</s>", "t5-small": "</s>"}
+"""Published tokenizers that end a text by one token."""
+
+
+@pytest.mark.slow
+def test_ends_of_texts_of_published_tokenizers_correspond(shared: Path) -> None:
+    tokenizers = {name: published_tokenizer(shared, name) for name in [*ENDS, "phi3"]}
+    for ours, theirs in itertools.permutations(tokenizers, 2):
+        target, draft = tokenizers[ours], tokenizers[theirs]
+        pairs = correspondence_of(target, draft, target.n_vocab, draft.n_vocab)
+        names, others = target.special_tokens(), draft.special_tokens()
+        if "phi3" not in (ours, theirs):
+            assert pairs.draft_of[names[ENDS[ours]]] == others[ENDS[theirs]]
+        else:  # it has both, and each is the token of the same name
+            end = ENDS[theirs if ours == "phi3" else ours]
+            assert pairs.draft_of[names[end]] == others[end]
+        if ours == "phi3":  # there are no turns in the others
+            assert pairs.draft_of[names["<|end|>"]] == pairs.draft_of[names["<|assistant|>"]] == -1
+        special = np.zeros(draft.n_vocab + 1, bool)
+        special[list(others.values())] = True
+        ordinary = np.setdiff1d(np.arange(target.n_vocab), list(names.values()))
+        assert not special[pairs.draft_of[ordinary]].any()
+        assert pairs.n_shared > 10_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ours", "theirs"), [("phi3", "llama2"), ("llama2", "gpt2"), ("qwen2.5", "phi3")])
+def test_turns_of_published_chats_are_read_and_continued(ours: str, theirs: str, shared: Path) -> None:
+    """Random models: texts are those of plain decoding, and a draft reads what it has counterparts of."""
+    tokenizers = [published_tokenizer(shared, name) for name in (ours, theirs)]
+    target, draft = (with_tokenizer(one, range(one.n_vocab), i) for i, one in enumerate(tokenizers))
+    names = tokenizers[0].special_tokens()
+    end = names["<|endoftext|>" if "<|endoftext|>" in names and ours != "phi3" else "</s>"]
+    turn = names.get("<|end|>", end)
+    encode = tokenizers[0].encode
+    ids = [*encode("Say hello."), turn, *encode("Hello!", add_bos=False), end, *encode("Say", add_bos=False)]
+    pairs = correspondence_of(*tokenizers, target.config.n_vocab, draft.config.n_vocab)
+    read = translation_of(target, draft).read([ids])
+    silent = [i for i in read if not tokenizers[1].text_bytes(i)]
+    expected = [int(pairs.draft_of[i]) for i in (turn, end) if pairs.draft_of[i] >= 0]
+    assert silent[len(silent) - len(expected) :] == expected and len(silent) <= len(expected) + 1  # BOS
+    assert tokenizers[1].decode(read).replace(" ", "") == "Sayhello.Hello!Say"
+    options: dict[str, Any] = {"max_new_tokens": 12, "n_threads": 1, "ignore_eos": True}
+    plain = specdec.generate(target, None, ids, **options)
+    for vocabulary in ("text", "intersection"):
+        small = drafts.ModelDraft(draft, vocabulary=vocabulary)  # type: ignore[arg-type]
+        assert specdec.generate(target, small, ids, **options).tokens == plain.tokens
+
+
 # -------------------------------------------------------------------------------------------- laws
 
 
@@ -251,6 +321,24 @@ def test_texts_are_those_of_plain_decoding(name: str, how: str, target: Any, mod
         assert sum(b.trace.n_drafted for b in found) > 0
 
 
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("vocabulary", ["auto", "text", "intersection"])
+def test_a_draft_of_a_draft_may_have_another_vocabulary(
+    vocabulary: Any, how: str, target: Any, models: Any
+) -> None:
+    """The outer draft guesses what it guesses by itself; in a batch, and beside a prompt cache."""
+    small = model_with(VOCABULARIES["target"], 7)
+    nested = drafts.ModelDraft(small, draft=drafts.ModelDraft(models["overlapping"], vocabulary=vocabulary))
+    options = HOW[how] | {"max_new_tokens": 30, "n_threads": 1, "ignore_eos": True}
+    prompts, cache = ["ab", "abc abé", "ab"], specdec.PromptCache()
+    alone = specdec.generate(target, small, prompts, **options)
+    for more in ({}, {"prompt_cache": cache}, {"prompt_cache": cache, "batch_size": 2}):
+        found = specdec.generate(target, nested, prompts, **options, **more)
+        for one, other in zip(alone, found, strict=True):
+            assert one.tokens == other.tokens
+            assert [r.drafted for r in one.trace.rounds] == [r.drafted for r in other.trace.rounds]
+
+
 @pytest.mark.parametrize("vocabulary", ["text", "intersection"])
 def test_the_targets_own_weights_under_other_ids_are_always_right(vocabulary: Any) -> None:
     pieces = [b"a", b"b", b"c", b" ", b"\n", b"d"]  # there is one way to cut a text
@@ -263,6 +351,18 @@ def test_the_targets_own_weights_under_other_ids_are_always_right(vocabulary: An
         sampled = specdec.generate(target, draft, "ab abc", temperature=1.0, seed=2, **options)
         assert sampled.trace.n_accepted == sampled.trace.n_drafted > 30
         assert draft.named_share(target) == pytest.approx(1.0)
+
+
+@needs_hooks
+def test_writing_stops_where_no_text_comes_of_it(target: Any) -> None:
+    """A draft whose only word is a byte that is no character: one is written, not as many as fit."""
+    draft = drafts.ModelDraft(model_with([b"\xff"] * 20, 3), vocabulary="text")
+    options: dict[str, Any] = {"max_new_tokens": 20, "n_threads": 1, "ignore_eos": True, "gamma": 8}
+    begun = _core._forward_count()
+    found = specdec.generate(target, draft, "ab", **options)
+    n_forwards = _core._forward_count() - begun
+    assert found.trace.n_drafted == 0 and found.trace.n_calls == 20
+    assert n_forwards <= 2 * (found.trace.n_calls + 1)
 
 
 @pytest.mark.parametrize("vocabulary", ["auto", "text", "intersection"])
@@ -387,6 +487,38 @@ def test_a_draft_that_cannot_read_a_prompt_yet_reads_its_source(vocabulary: Any)
             assert not drafted[0] and any(drafted)
 
 
+@pytest.mark.parametrize("vocabulary", ["text", "intersection"])
+def test_a_prompt_cache_keeps_what_a_draft_has_read_beside_a_source(vocabulary: Any) -> None:
+    target, draft = encoder_decoders("t5")
+    small = drafts.ModelDraft(draft, vocabulary=vocabulary)
+    cache = specdec.PromptCache()
+    options: dict[str, Any] = {"max_new_tokens": 16, "n_threads": 1, "ignore_eos": True}
+    for source in ("ab a", "ab a", "ba", "ab a"):
+        plain = specdec.generate(target, None, source, **options)
+        alone = specdec.generate(target, small, source, **options)
+        found = specdec.generate(target, small, source, prompt_cache=cache, **options)
+        assert found.tokens == plain.tokens
+        assert [r.drafted for r in found.trace.rounds] == [r.drafted for r in alone.trace.rounds]
+
+    def begun(source: str, text: Any = None) -> Any:
+        session = _core.Session(
+            target.core, small.describe(target), [[4, 5, 3]], sources=[target.source_ids(source).tolist()],
+            gamma=3, max_new_tokens=8, sampling={"temperature": 0.0}, seeds=[(0, 0)], n_threads=1,
+        )  # fmt: skip
+        n = 0 if text is None else session.begin_with(0, text)
+        session.prefill()
+        rounds = []
+        while records := session.round():
+            rounds += [(record["drafted"], record["tokens"]) for record in records]
+        return session, n, rounds
+
+    session, _, rounds = begun("ab a")
+    text = session.cached_text(0, draft.core)
+    assert len(text.tokens) > 2
+    assert begun("ab a", text)[1:] == (len(text.tokens), rounds)
+    assert begun("ba", text)[2] == begun("ba")[2]  # another source: it is read anew
+
+
 def test_a_draft_for_which_a_source_is_empty_rests() -> None:
     target, draft = encoder_decoders("t5", end_of_source=())
     small = drafts.ModelDraft(draft, vocabulary="intersection")
@@ -424,10 +556,12 @@ def test_what_cannot_be_translated_is_refused(target: Any, models: Any) -> None:
         specdec.generate(pair[0], drafts.ModelDraft(pair[1], vocabulary="intersection"), [3])
     with pytest.raises(VocabularyMismatchError, match="different vocabularies"):
         specdec.generate(target, drafts.ModelDraft(models["bytes"], vocabulary="same"), [3])
-    with pytest.raises(VocabularyMismatchError, match="and a draft of its own; expected one without"):
+    with pytest.raises(VocabularyMismatchError, match="expected one, None, or specdec.generate, which takes"):
+        specdec.beam_search(target, models["bytes"], [3], width=2)
+    with pytest.raises(VocabularyMismatchError, match="expected one without, or a model with the target's"):
         specdec.generate(target, drafts.ModelDraft(models["bytes"], draft=models["bytes"]), [3])
     tree = drafts.ParallelChains(2)
-    with pytest.raises(InputError, match="expected tree=None, as text is written in a chain"):
+    with pytest.raises(InputError, match="in a chain, or vocabulary='intersection', which takes trees"):
         specdec.generate(target, drafts.ModelDraft(models["bytes"], tree=tree, vocabulary="text"), [3])
     with pytest.raises(InputError, match="vocabulary is 'other'"):
         drafts.ModelDraft(models["bytes"], vocabulary="other")  # type: ignore[arg-type]

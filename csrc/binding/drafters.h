@@ -20,6 +20,9 @@ typedef struct sd_drafter_context {
     /* A list that gets the arguments of each drafter that is made: drafters borrow from these. Its owner
      * frees the drafter first, and shows the list to the garbage collector. */
     PyObject* arguments;
+    /* A dict that gets what a draft of the caller's has raised, by sequence: then the sequence fails alone.
+     * NULL: it is set as the exception of the thread, and everything fails. */
+    PyObject* failures;
     /* How many drafters the one that is made is nested in. */
     int depth;
 } sd_drafter_context;

@@ -142,18 +142,21 @@ static PyObject* quantise(PyObject* module, PyObject* args, PyObject* kwargs) {
     PyObject *given, *weights = Py_None, *blocks = NULL;
     const char* name;
     int n_threads = 1;
-    sd_number type = SD_Q4_K;
+    sd_number type = SD_Q8_0;
     Py_buffer rows, importance = {0};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Os|$Oi", names, &given, &name, &weights, &n_threads))
         return NULL;
-    while (type <= SD_Q6_K && strcmp(sd_number_names[type], name) != 0) type++;
-    if (type > SD_Q6_K)
-        return PyErr_Format(PyExc_ValueError, "type is \"%s\", expected \"q4_k\", \"q5_k\" or \"q6_k\"",
+    while (type < SD_N_NUMBERS && (!sd_can_quantise(type) || strcmp(sd_number_names[type], name) != 0))
+        type++;
+    if (type == SD_N_NUMBERS)
+        return PyErr_Format(PyExc_ValueError,
+                            "type is \"%s\", expected \"q8_0\", \"q4_0\", \"q4_k\", \"q5_k\" or \"q6_k\"",
                             name);
+    const int block = sd_number_block(type);
     if (sd_view(given, "rows", 'f', 2, &rows) < 0) return NULL;
     Py_ssize_t n_rows = rows.shape[0], n_in = rows.shape[1];
-    if (n_in == 0 || n_in % SD_K_BLOCK != 0 || n_in > INT_MAX || n_rows > INT_MAX) {
-        PyErr_Format(PyExc_ValueError, "rows have %zd numbers, expected a multiple of %d", n_in, SD_K_BLOCK);
+    if (n_in == 0 || n_in % block != 0 || n_in > INT_MAX || n_rows > INT_MAX) {
+        PyErr_Format(PyExc_ValueError, "rows have %zd numbers, expected a multiple of %d", n_in, block);
         goto end;
     }
     if (weights != Py_None && sd_view(weights, "importance", 'f', 1, &importance) < 0) goto end;
@@ -163,8 +166,7 @@ static PyObject* quantise(PyObject* module, PyObject* args, PyObject* kwargs) {
     }
     sd_status status = sd_pool_reserve(n_threads);
     if (status == SD_OK)
-        blocks =
-            PyBytes_FromStringAndSize(NULL, n_rows * (n_in / SD_K_BLOCK) * (Py_ssize_t)sd_number_bytes(type));
+        blocks = PyBytes_FromStringAndSize(NULL, n_rows * (n_in / block) * (Py_ssize_t)sd_number_bytes(type));
     if (blocks != NULL) {
         PyThreadState* saved_thread;
         sd_gil_release(&saved_thread);

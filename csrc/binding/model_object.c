@@ -1,6 +1,7 @@
 /* Model: immutable packed weights. */
 #include <string.h>
 
+#include "adapter.h"
 #include "config_dict.h"
 #include "encoder.h"
 #include "interrupt.h"
@@ -337,7 +338,84 @@ static PyObject* block(PyObject* base, PyObject* args) {
     return PyBytes_FromStringAndSize((const char*)blocks[i].at + first, n);
 }
 
+static sd_status set_low_rank(void* model, const char* name, const sd_source* source, int n_rows, int n_cols,
+                              int n_threads) {
+    return sd_model_set_low_rank(model, name, source, n_rows, n_cols, n_threads);
+}
+
+/* The tensors {name: rank} of an adapter [*n], in new memory of PyMem; the names are those of the dict, which
+ * no caller has. NULL with an exception. */
+static sd_adapted_tensor* ranks_from(PyObject* dict, int* n) {
+    PyObject *key, *value;
+    sd_adapted_tensor* tensors = PyMem_Calloc((size_t)PyDict_GET_SIZE(dict) + 1, sizeof *tensors);
+    if (tensors == NULL) PyErr_NoMemory();
+    *n = 0;
+    for (Py_ssize_t at = 0; tensors != NULL && PyDict_Next(dict, &at, &key, &value);) {
+        const char* name = PyUnicode_AsUTF8(key);
+        int exact = name != NULL && PyLong_CheckExact(value);
+        if (name != NULL && !exact) PyErr_SetString(PyExc_TypeError, "ranks: expected integers");
+        long rank = exact ? PyLong_AsLong(value) : -1;
+        if (PyErr_Occurred()) {
+            PyMem_Free(tensors);
+            return NULL;
+        }
+        tensors[(*n)++] = (sd_adapted_tensor){name, rank < 0 || rank > INT32_MAX ? 0 : (int)rank};
+    }
+    return tensors;
+}
+
+/* The model object of a model, which it then owns; NULL with an exception, and the caller owns it. */
+static PyObject* adapted_object(PyObject* base, sd_model* model) {
+    sd_model_object* self = (sd_model_object*)Py_TYPE(base)->tp_alloc(Py_TYPE(base), 0);
+    if (self == NULL) return NULL;
+    self->config = PyDict_Copy(((sd_model_object*)base)->config);
+    if (self->config == NULL) {
+        Py_DECREF((PyObject*)self);
+        return NULL;
+    }
+    self->target = Py_NewRef(base);
+    self->model = model;
+    return (PyObject*)self;
+}
+
+static PyObject* adapted(PyObject* base, PyObject* args, PyObject* kwargs) {
+    static char* names[] = {"ranks", "tensors", "n_threads", NULL};
+    const sd_model* own = ((sd_model_object*)base)->model;
+    PyObject *mapping, *tensors, *result = NULL, *ranks = NULL;
+    int n_threads = 1, n = 0;
+    sd_model* model = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|$i", names, &mapping, &tensors, &n_threads))
+        return NULL;
+    if (own == NULL) return PyErr_Format(PyExc_ValueError, "the model has not been initialised");
+    if ((ranks = PyDict_New()) == NULL || PyDict_Update(ranks, mapping) < 0) goto end;
+    sd_adapted_tensor* listed = ranks_from(ranks, &n);
+    if (listed == NULL) goto end;
+    sd_status status = sd_model_adapt(own, listed, n, &model);
+    PyMem_Free(listed);
+    if (status == SD_OK && sd_set_tensors(tensors, set_low_rank, model, n_threads) < 0) goto end;
+    if (status == SD_OK) status = sd_model_finish_adapted(model);
+    if (status != SD_OK)
+        sd_raise(status);
+    else if ((result = adapted_object(base, model)) != NULL)
+        model = NULL;
+end:
+    sd_model_free(model);
+    Py_XDECREF(ranks);
+    return result;
+}
+
+static PyObject* get_base(PyObject* self, void* closure) {
+    (void)closure;
+    const sd_model_object* object = (sd_model_object*)self;
+    int is_adapted = object->model != NULL && object->model->base != NULL;
+    return Py_NewRef(is_adapted ? object->target : Py_None);
+}
+
 static PyMethodDef methods[] = {
+    {"adapted", (PyCFunction)(void (*)(void))adapted, METH_VARARGS | METH_KEYWORDS,
+     "adapted($self, ranks, tensors, *, n_threads=1)\n--\n\nA model over these weights with low-rank "
+     "matrices "
+     "beside them: ranks {name: rank}; tensors 'NAME.down' [rank, inputs] and 'NAME.up' [outputs, rank]."},
     {"block_sizes", block_sizes, METH_NOARGS,
      "block_sizes($self, /)\n--\n\nBytes of the memory of the model, and of that of its encoder."},
     {"block", block, METH_VARARGS,
@@ -356,6 +434,7 @@ static PyGetSetDef getters[] = {
     SD_GET_DTYPE(weights_type),
     SD_GET_N_BYTES(weights_type),
     SD_GET_N_PARAMETERS(weights_type),
+    {"base", get_base, NULL, "The model whose weights an adapted model has; None: it is not adapted.", NULL},
     {"cache_dtype", get_cache_dtype, NULL, "Number format of keys and values.", NULL},
     {"prefill", get_prefill, NULL, "What multiplies the rows of prompts and sources.", NULL},
     {"layout", get_layout, NULL, "What lies where in its blocks, as a number.", NULL},

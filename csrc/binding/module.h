@@ -27,8 +27,9 @@ typedef struct sd_module_state {
 typedef struct sd_model_object {
     PyObject_HEAD sd_model* model; /* owned; NULL until __init__ has succeeded */
     PyObject* config;              /* dict */
-    PyObject* target; /* strong reference to the Model whose table or head is shared; NULL: there is none */
-    Py_buffer packed[2];    /* memory of others that the model lies in; obj NULL: there is none */
+    PyObject* target;    /* strong reference to the Model whose table or head is shared, or whose weights an
+                       * adapted model has; NULL: there is none */
+    Py_buffer packed[2]; /* memory of others that the model lies in; obj NULL: there is none */
     sd_exclusive exclusive; /* of __init__ */
 } sd_model_object;
 
@@ -92,6 +93,7 @@ typedef struct sd_settings_object {
     int32_t *stop_ids, *prediction;       /* owned (PyMem_Free) */
     PyObject* transform;                  /* strong reference, or NULL */
     PyObject* constraint;                 /* strong reference, or NULL */
+    PyObject* model;                      /* whose text it is: strong reference, or NULL */
     int has_states;                       /* the transform has a method `start` */
     sd_exclusive exclusive;               /* of __init__ */
 } sd_settings_object;

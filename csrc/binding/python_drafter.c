@@ -13,7 +13,8 @@ typedef struct python_drafter {
     PyThreadState** saved_thread; /* borrowed */
     /* Borrowed from the arguments; begin, commit and generator may be None. */
     PyObject *name, *propose, *begin, *commit, *proposal_type, *generator;
-    int reads_source; /* begin has a parameter of that name */
+    PyObject* failures; /* of the context; borrowed; NULL: there is none */
+    int reads_source;   /* begin has a parameter of that name */
     int n_vocab;
     sd_arena arena; /* owns the arrays below */
     int32_t* nodes; /* [gamma + 1] where the tree has a node of the proposal; -1: left out */
@@ -235,6 +236,19 @@ static PyObject* call_propose(const python_drafter* d, const sd_proposal* p) {
     return value;
 }
 
+/* What a call for a sequence comes to, with the GIL: where it has failed the exception is noted, if possible,
+ * and none is set. */
+static sd_status status_of(const python_drafter* d, int sequence, int failed) {
+    if (!failed) return SD_OK;
+    if (d->failures == NULL) return SD_ERR_CALLBACK;
+    PyObject *exception = sd_take_exception(), *key = PyLong_FromLong(sequence);
+    int noted = exception != NULL && key != NULL && PyDict_SetItem(d->failures, key, exception) == 0;
+    if (!noted) PyErr_Clear(); /* no memory: nobody will know why the sequence has ended */
+    Py_XDECREF(exception);
+    Py_XDECREF(key);
+    return SD_ERR_CALLBACK;
+}
+
 static int propose_one(python_drafter* d, sd_proposal* p) {
     PyObject* value = call_propose(d, p);
     if (value == NULL) return -1;
@@ -251,11 +265,16 @@ static int propose_one(python_drafter* d, sd_proposal* p) {
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     python_drafter* d = (python_drafter*)base;
     sd_gil_take(d->saved_thread);
-    int result = 0;
-    for (int i = 0; i < n && result == 0; i++)
-        if (sd_proposal_may_draft(&proposals[i], 0)) result = propose_one(d, &proposals[i]);
+    sd_status status = SD_OK;
+    for (int i = 0; i < n && status == SD_OK; i++) {
+        sd_proposal* p = &proposals[i];
+        if (!sd_proposal_may_draft(p, 0)) continue;
+        p->failed = status_of(d, p->sequence, propose_one(d, p) < 0);
+        if (p->failed != SD_OK) p->tree.n_nodes = 1;
+        if (d->failures == NULL) status = p->failed;
+    }
     sd_gil_release(d->saved_thread);
-    return result < 0 ? SD_ERR_CALLBACK : SD_OK;
+    return status;
 }
 
 /* {"source": what the encoder of the target reads beside a prompt, or None}, or NULL with an exception. */
@@ -275,17 +294,18 @@ static sd_status tell(python_drafter* d, PyObject* method, int sequence, const i
     PyObject* arguments = ids ? Py_BuildValue("iO", sequence, ids) : NULL;
     if (arguments != NULL && (keywords != NULL || prompt == NULL))
         ignored = PyObject_Call(method, arguments, keywords);
-    int failed = ignored == NULL;
+    sd_status status = status_of(d, sequence, ignored == NULL);
     Py_XDECREF(arguments);
     Py_XDECREF(keywords);
     Py_XDECREF(ids);
     Py_XDECREF(ignored);
     sd_gil_release(d->saved_thread);
-    return failed ? SD_ERR_CALLBACK : SD_OK;
+    return status;
 }
 
 static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
     python_drafter* d = (python_drafter*)base;
+    if (!sd_settings_drafted(prompt->settings)) return SD_OK;
     return tell(d, d->begin, sequence, prompt->tokens, prompt->n, d->reads_source ? prompt : NULL);
 }
 
@@ -335,6 +355,7 @@ int sd_make_python_drafter(PyObject* arguments, const sd_drafter_context* contex
                            .commit = commit,
                            .free = release};
     d->saved_thread = context->saved_thread;
+    d->failures = context->failures;
     d->n_vocab = context->drafting.n_vocab;
     d->name = name;
     d->propose = propose_method;

@@ -290,11 +290,13 @@ void sd_session_borrowed_free(sd_session_borrowed* borrowed) {
     Py_CLEAR(borrowed->usual);
     Py_CLEAR(borrowed->target);
     Py_CLEAR(borrowed->draft_arguments);
+    Py_CLEAR(borrowed->failures);
 }
 
 int sd_session_borrowed_traverse(const sd_session_borrowed* borrowed, visitproc visit, void* arg) {
     Py_VISIT((PyObject*)borrowed->target);
     Py_VISIT(borrowed->draft_arguments);
+    Py_VISIT(borrowed->failures);
     Py_VISIT((PyObject*)borrowed->usual);
     for (int i = 0; i < borrowed->n_slots; i++) {
         Py_VISIT((PyObject*)borrowed->slots[i].object);
@@ -313,12 +315,14 @@ int sd_session_make(const sd_session_arguments* a, const sd_module_state* state,
     sd_status status = sd_session_check(o, a->prompts, a->n_prompts);
     if (status == SD_OK && a->draft != NULL) {
         if ((borrowed->draft_arguments = PyList_New(0)) == NULL) return -1;
+        if ((borrowed->failures = PyDict_New()) == NULL) return -1;
         borrowed->context = (sd_drafter_context){
             .drafting = sd_session_drafting(o, a->prompts, a->n_prompts),
             .state = state,
             .target = o->target,
             .saved_thread = borrowed->saved_thread,
             .arguments = borrowed->draft_arguments,
+            .failures = borrowed->failures,
         };
         if (sd_drafter_from(a->draft, &borrowed->context, &drafter) < 0) return -1;
     }

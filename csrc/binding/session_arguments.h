@@ -23,6 +23,7 @@ typedef struct sd_session_borrowed {
     PyThreadState** saved_thread;     /* of the session's `exclusive`; set by the session */
     sd_model_object* target;          /* strong reference */
     PyObject* draft_arguments;        /* strong reference to the list of drafters.h, or NULL */
+    PyObject* failures;               /* strong reference to the dict of drafters.h, or NULL */
     sd_drafter_context context;       /* what the drafter was made with; it borrows from here */
     sd_adaptive_gamma adaptive_gamma; /* of gamma="auto"; the session's own, it learns */
     int is_adaptive;

@@ -93,6 +93,17 @@ static PyObject* prefill_slice(PyObject* base, PyObject* ignored) {
     return unread;
 }
 
+/* What the caller's draft has raised for a sequence, which is then forgotten: a new reference, or NULL. */
+static PyObject* take_failure(const session_object* self, int sequence) {
+    PyObject* key = self->borrowed.failures ? PyLong_FromLong(sequence) : NULL;
+    PyObject* exception = key ? PyDict_GetItemWithError(self->borrowed.failures, key) : NULL;
+    Py_XINCREF(exception);
+    if (exception != NULL) PyDict_DelItem(self->borrowed.failures, key);
+    PyErr_Clear();
+    Py_XDECREF(key);
+    return exception;
+}
+
 /* Why the sequence has failed in the round, an exception, or None. */
 static PyObject* error_of(session_object* self, const sd_record* record) {
     if (record->status == SD_OK) return Py_NewRef(Py_None);
@@ -101,7 +112,10 @@ static PyObject* error_of(session_object* self, const sd_record* record) {
         return sd_take_exception();
     }
     PyObject* exception = sd_slot_take_exception(&self->borrowed.slots[record->sequence]);
-    return exception ? exception : Py_NewRef(Py_None);
+    if (exception == NULL) exception = take_failure(self, record->sequence);
+    if (exception != NULL) return exception;
+    PyErr_NoMemory(); /* there was none to note it */
+    return sd_take_exception();
 }
 
 /* Which drafter of several each guess is of, where the sequence has a prediction; else None. */

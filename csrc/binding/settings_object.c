@@ -5,7 +5,7 @@
 
 /* What is read of the arguments before it is checked. */
 typedef struct given {
-    PyObject *sampling, *draft_sampling, *transform, *constraint, *stop_ids, *drafters, *prediction;
+    PyObject *sampling, *draft_sampling, *transform, *constraint, *stop_ids, *drafters, *prediction, *model;
     const char *rule, *law;
 } given;
 
@@ -57,6 +57,13 @@ static int fill(sd_settings_object* self, const given* g) {
     if (sd_optional_ids_from(g->prediction, "prediction", &self->prediction, &s->n_prediction) < 0) return -1;
     s->stop_ids = self->stop_ids;
     s->prediction = self->prediction;
+    if (g->model != Py_None) {
+        const sd_module_state* state = PyType_GetModuleState(Py_TYPE((PyObject*)self));
+        const sd_model_object* model = sd_model_from(state, g->model, "model");
+        if (model == NULL) return -1;
+        self->model = Py_NewRef(g->model);
+        s->model = model->model;
+    }
     return drafters_from(g->drafters, &s->drafters);
 }
 
@@ -67,6 +74,7 @@ static void release(sd_settings_object* self) {
     PyMem_Free(self->prediction);
     Py_CLEAR(self->transform);
     Py_CLEAR(self->constraint);
+    Py_CLEAR(self->model);
     self->stop_ids = self->prediction = NULL;
     self->settings = (sd_settings){0};
 }
@@ -76,7 +84,11 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     if (sd_exclusive_enter_init(&self->exclusive, self->settings.max_new_tokens > 0, "Settings") < 0)
         return -1;
     sd_settings settings = {.gamma = SD_MAX_GAMMA, .verify.lenience = 1.0};
-    given g = {.transform = Py_None, .constraint = Py_None, .drafters = Py_None, .rule = "rejection"};
+    given g = {.transform = Py_None,
+               .constraint = Py_None,
+               .drafters = Py_None,
+               .model = Py_None,
+               .rule = "rejection"};
     const sd_field fields[] = {
         {"max_new_tokens", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &settings.max_new_tokens},
         {"sampling", SD_FIELD_OBJECT, SD_FIELD_REQUIRED, &g.sampling},
@@ -91,6 +103,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
         {"n_top", SD_FIELD_INTEGER, SD_FIELD_OPTIONAL, &settings.laws.n_top},
         {"drafters", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &g.drafters},
         {"prediction", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &g.prediction},
+        {"model", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &g.model},
     };
     PyObject* own = NULL;
     int result = PyArg_ParseTuple(args, ":Settings") ? 0 : -1;
@@ -117,6 +130,7 @@ static int traverse(PyObject* base, visitproc visit, void* arg) {
     Py_VISIT(Py_TYPE(base));
     Py_VISIT(((sd_settings_object*)base)->transform);
     Py_VISIT(((sd_settings_object*)base)->constraint);
+    Py_VISIT(((sd_settings_object*)base)->model);
     return 0;
 }
 

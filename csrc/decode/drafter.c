@@ -65,18 +65,18 @@ sd_cache* sd_drafter_cache(const sd_drafter* d, int sequence, const sd_model* mo
     return found;
 }
 
-int sd_drafter_begin_with(const sd_drafter* d, int sequence, const sd_cache* known, const int32_t* text,
-                          int n) {
-    int most = 0;
-    if (d->caches && d->caches[0].model == known->model) {
+int sd_drafter_begin_with(const sd_drafter* d, int sequence, const sd_cache* known, const sd_prompt* prompt) {
+    int most = 0, n_source = known->model->encoder ? prompt->n_source : 0;
+    if (d->caches && d->caches[0].model == known->model &&
+        (d->own_ids || sd_encoded_is_of(known->encoded, prompt->source, n_source))) {
         sd_cache* cache = &d->caches[sequence]; /* which may have less room than the target's */
-        const int32_t* ids = d->own_ids ? known->tokens : text;
-        int n_ids = d->own_ids ? known->n_committed : n;
+        const int32_t* ids = d->own_ids ? known->tokens : prompt->tokens;
+        int n_ids = d->own_ids ? known->n_committed : prompt->n;
         sd_cache_attend(cache, known->encoded);
         most = sd_cache_begin_with(cache, known, ids, n_ids < cache->n_slots ? n_ids : cache->n_slots);
     }
     for (int i = 0; i < d->n_within; i++) {
-        int within = sd_drafter_begin_with(d->within[i], sequence, known, text, n);
+        int within = sd_drafter_begin_with(d->within[i], sequence, known, prompt);
         if (within > most) most = within;
     }
     return most;

@@ -60,7 +60,12 @@ struct sd_drafter {
     sd_drafter* const* within; /* [n_within] the drafters that it asks for guesses; owned by it */
     int n_within;
     int several; /* these are what `drafters` of a sequence's settings chooses from */
-    /* A sequence begins with a prompt, whose tokens stay where they are until they have been read, and its
+    /* What begin, propose and commit do for one sequence may fail for that sequence alone: they say so by
+     * SD_ERR_CALLBACK, propose by `failed` of the proposal, after they have noted what the caller's function
+     * has raised for the sequence. Any other failure ends all sequences. A sequence whose settings let
+     * nothing draft for it (sd_settings_drafted) is told of its first token alone, and of no commit.
+     *
+     * A sequence begins with a prompt, whose tokens stay where they are until they have been read, and its
      * source as long as the sequence does not begin again; its stream has no meaning here. begin clears
      * memory and takes some nanoseconds a token at most: read does the longer work. A sequence may begin
      * again, with another prompt when the text it had has ended, or with the same when the call failed. */
@@ -123,11 +128,12 @@ sd_drafter* sd_drafter_riding(sd_drafter* drafter);
  * has one; NULL if there is none. */
 sd_cache* sd_drafter_cache(const sd_drafter* drafter, int sequence, const sd_model* model);
 
-/* Let all caches of a sequence that a drafter and those within it have of the model of `known` begin text [n]
- * with what `known` has of it; where a model has ids of its own, so that the text in them is not known yet,
- * with all that `known` has. Returns how many tokens there are then, at most. */
-int sd_drafter_begin_with(const sd_drafter* drafter, int sequence, const sd_cache* known, const int32_t* text,
-                          int n);
+/* Let all caches of a sequence that a drafter and those within it have of the model of `known` begin a prompt
+ * with what `known`, of the same source, has of it. Where a model has ids of its own, so that prompt and
+ * source in them are not known yet, that is all that `known` has: what the prompt does not agree with is
+ * dropped when it is read. Returns how many tokens there are then, at most. */
+int sd_drafter_begin_with(const sd_drafter* drafter, int sequence, const sd_cache* known,
+                          const sd_prompt* prompt);
 
 /* The operations that may be NULL. */
 sd_status sd_drafter_begin(sd_drafter* drafter, int sequence, const sd_prompt* prompt);

@@ -18,6 +18,8 @@
 /* Seconds of drafting count as at most so many times what is expected, once so many rounds have been seen. */
 #define OUTLIER 3.0
 #define N_EXPECTED 3.0
+/* A proposal after a rest may take so many times what is expected without any reading: caches are cold. */
+#define COLD 1.5
 /* Guesses behind the next one that may make it pay. */
 #define AHEAD 32
 
@@ -236,12 +238,15 @@ double sd_drafter_policy_end(sd_drafter_policy* p, const sd_throughput* t, const
         if (sd_drafter_schedule_waited(&p->schedule, (double)r->n_tokens / t->n_open)) forget(p);
         return 0.0;
     }
-    double draft_s = learn_seconds(p, t, r->n_steps, r->draft_s / t->slowness);
+    double all_s = r->draft_s / t->slowness, draft_s = learn_seconds(p, t, r->n_steps, all_s);
+    double missed_s = sd_drafter_schedule_away(&p->schedule) && r->n_steps > 0 && p->draft.known
+                          ? fmax(0.0, all_s - COLD * draft_seconds(p, t, r->n_steps))
+                          : 0.0;
     double rows_s = target_seconds(p, t, r->n_rows + r->n_guesses) -
                     sd_cost_model_seconds(&t->target, r->n_rows * (1 + p->n_riding));
     /* rows that seem to cost less than none were measured badly */
     double lost = (t->plain_rate * (draft_s + fmax(0.0, rows_s)) - r->n_added) / t->n_open;
-    sd_drafter_schedule_drafted(&p->schedule, lost);
+    sd_drafter_schedule_drafted(&p->schedule, lost, t->plain_rate * missed_s / t->n_open);
     double share = 1.0 / fmin(ROUNDS, (double)p->schedule.n_rounds);
     p->guesses += ((double)r->n_guesses / r->n_asked - p->guesses) * share;
     p->steps += ((double)r->n_steps / r->n_asked - p->steps) * share;

@@ -8,8 +8,21 @@
 /* The cost of a proposal counts as at least and at most so much. */
 #define LEAST_COST 0.02
 #define MOST_COST 4.0
-/* Tokens that a rest has left at most when a session begins. */
+/* A rest of so many tokens, or of so many costs of a proposal if that is more, ends when a session begins:
+ * the drafter has then missed nothing of the text, and a trial of two loses one of every hundred tokens. */
 #define START_REST 16.0
+#define START_COSTS 200.0
+/* Tokens for each of which the drafter may lose one to reading what it has missed. */
+#define CATCH_UP 100.0
+/* Tokens that it must have missed for the time of reading them to be told from that of a proposal. */
+#define MANY_MISSED 8.0
+/* What may be saved up for reading, when it is tried whatever that takes, and owed. */
+#define MOST_SAVED 40.0
+#define MOST_OWED 400.0
+/* Tokens that count as missed at most: a session may have begun other texts meanwhile. */
+#define MOST_MISSED 512.0
+/* What is left of the measured cost of reading when a session begins: it may have been measured badly. */
+#define BELIEVED 0.9
 /* Rounds of a trial, at first and after a rest; rounds in which the drafter has paid do not count. */
 #define N_TRIALS 2
 /* Tokens behind decoding without the drafter at which it rests. */
@@ -35,7 +48,10 @@ void sd_drafter_schedule_reset(sd_drafter_schedule* s) {
 }
 
 void sd_drafter_schedule_start(sd_drafter_schedule* s) {
-    if (s->rest_left > START_REST) s->rest_left = START_REST; /* another text may be another matter */
+    /* another text may be another matter */
+    if (s->rested >= fmax(START_REST, START_COSTS * s->cost)) s->rest_left = fmin(s->rest_left, 1.0);
+    s->missed = 0.0;
+    s->reading *= BELIEVED;
     s->idle = AWAY;
 }
 
@@ -53,7 +69,9 @@ int sd_drafter_schedule_skips(sd_drafter_schedule* s, int is_seen, int is_close)
 int sd_drafter_schedule_has_lost(const sd_drafter_schedule* s) { return s->loss > LOSS; }
 
 void sd_drafter_schedule_rest(sd_drafter_schedule* s, double cost) {
-    s->rest_left = s->rest * fmin(MOST_COST, fmax(LEAST_COST, cost));
+    s->cost = fmin(MOST_COST, fmax(LEAST_COST, cost));
+    s->rest_left = s->rest * s->cost;
+    s->rested = 0.0;
     s->rest = fmin(2.0 * s->rest, LAST_REST);
 }
 
@@ -67,16 +85,29 @@ int sd_drafter_schedule_explores(sd_drafter_schedule* s) {
 int sd_drafter_schedule_waited(sd_drafter_schedule* s, double n_tokens) {
     s->n_rounds++;
     s->idle++;
+    s->missed = fmin(s->missed + n_tokens, MOST_MISSED);
+    s->budget = fmin(s->budget + n_tokens / CATCH_UP, MOST_SAVED);
     if (s->rest_left <= 0.0) return 0;
     s->rest_left -= n_tokens;
+    s->rested += n_tokens;
     if (s->rest_left > 0.0) return 0;
+    if (s->reading * s->missed > s->budget && s->budget < MOST_SAVED) {
+        s->rest_left = 1.0; /* to read what was missed costs too much yet */
+        return 0;
+    }
     s->rest_left = s->loss = s->won = 0.0;
     s->trial_left = N_TRIALS;
     if (s->skip_at < s->n_rounds + SKIP) s->skip_at = s->n_rounds + SKIP;
     return 1;
 }
 
-void sd_drafter_schedule_drafted(sd_drafter_schedule* s, double lost) {
+void sd_drafter_schedule_drafted(sd_drafter_schedule* s, double lost, double caught_up) {
+    if (s->missed >= MANY_MISSED) {
+        double each = fmin(caught_up / s->missed, 1.0);
+        s->reading += (each - s->reading) * (s->reading > 0.0 ? 0.5 : 1.0);
+        s->budget = fmax(s->budget - caught_up, -MOST_OWED);
+    }
+    s->missed = 0.0;
     s->n_rounds++;
     s->idle = 0;
     s->loss = fmax(0.0, s->loss + lost);

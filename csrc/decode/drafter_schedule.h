@@ -2,7 +2,8 @@
  *
  * A drafter that does not pay rests, each time for longer, and is then tried again for a few rounds. One that
  * pays is left out of a round now and then, and now and then makes more guesses than pay, so that a change is
- * seen.
+ * seen. A drafter that has rested has to read what it has missed before it is tried: for that a share of the
+ * time is saved up, or it is tried where a text begins.
  *
  * Plain numbers: it may be copied, and kept from one session to the next. */
 #ifndef SD_DRAFTER_SCHEDULE_H
@@ -21,6 +22,16 @@ typedef struct sd_drafter_schedule {
     double rest_left;
     /* Length of the next rest, in costs of a proposal. */
     double rest;
+    /* What a proposal cost when the last rest began, in tokens of plain decoding, within bounds. */
+    double cost;
+    /* Tokens of a sequence since the last rest began, of that rest. */
+    double rested;
+    /* Tokens of a sequence that the drafter has not read: it has to before it drafts. */
+    double missed;
+    /* What reading one of them takes, in tokens of plain decoding; 0: not known. */
+    double reading;
+    /* Tokens of plain decoding that this may cost now. */
+    double budget;
     /* Rounds of a trial still to come, which draft even if no gain is expected. */
     int trial_left;
     /* Round of the next exploration, and the gap to the one after it. */
@@ -56,7 +67,8 @@ int sd_drafter_schedule_explores(sd_drafter_schedule* schedule);
  * follows, else 0. */
 int sd_drafter_schedule_waited(sd_drafter_schedule* schedule, double n_tokens);
 
-/* The round is over, and put each sequence `lost` tokens behind decoding without the drafter. */
-void sd_drafter_schedule_drafted(sd_drafter_schedule* schedule, double lost);
+/* The round is over, and put each sequence `lost` tokens behind decoding without the drafter. Reading what
+ * the drafter had missed took the time of `caught_up` tokens. */
+void sd_drafter_schedule_drafted(sd_drafter_schedule* schedule, double lost, double caught_up);
 
 #endif

@@ -22,6 +22,11 @@ sd_status sd_prompt_check(const sd_prompt* prompt, int index, const sd_model* mo
         if (prompt->tokens[i] < 0 || prompt->tokens[i] >= n_vocab)
             return sd_fail(SD_ERR_VALUE, "prompt %d: token %d is %d, expected 0 to %d", index, i,
                            (int)prompt->tokens[i], n_vocab - 1);
+    const sd_model* own = prompt->settings->model;
+    if (own != NULL && sd_model_base(own) != sd_model_base(model))
+        return sd_fail(SD_ERR_VALUE,
+                       "prompt %d: its model has other weights than the target, expected one adapted from it",
+                       index);
     sd_status status = check_source(prompt, index, model);
     return status == SD_OK ? sd_settings_check(prompt->settings, n_vocab) : status;
 }

@@ -33,6 +33,7 @@ typedef struct sd_sequence {
     int ready;       /* the prompt is in, also in the drafter */
     int drafts;      /* it may guess in this round */
     int finished;
+    sd_status failed;              /* of a call of its drafter: it ends with its next round */
     char message[SD_MESSAGE_SIZE]; /* why it failed, if it did */
     sd_settings settings;
     sd_stream stream;
@@ -43,7 +44,7 @@ typedef struct sd_sequence {
 
 /* May anything draft for it? */
 static inline int sd_sequence_is_drafted(const sd_sequence* sequence) {
-    return sequence->settings.gamma > 0 && sequence->settings.drafters != 0;
+    return sd_settings_drafted(&sequence->settings);
 }
 
 /* Begin with a prompt, in a text of max_text tokens at most. */

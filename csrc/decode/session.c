@@ -159,6 +159,11 @@ static void leave_empty(sd_session* s, int i) {
     s->sequences[i].finished = s->sequences[i].draft_begun = s->sequences[i].ready = 1;
 }
 
+/* The model of a prompt's text. */
+static const sd_model* model_of(const sd_session* s, const sd_settings* settings) {
+    return settings->model ? settings->model : s->options.target;
+}
+
 /* The caches of the slots and the scratch of forwards. */
 static sd_status make_room(sd_session* s) {
     const sd_session_options* o = &s->options;
@@ -174,6 +179,11 @@ static sd_status make_room(sd_session* s) {
     status = sd_workspace_create(&s->workspace, o->target, o->n_threads, rows > slice ? rows : slice,
                                  n_logits, s->n_text + s->max_rows);
     s->workspace.name = "the target";
+    for (int i = 0; i < s->n_sequences && status == SD_OK; i++) {
+        const sd_model* model = model_of(s, &s->sequences[i].settings);
+        sd_cache_belong(&s->caches[i], model);
+        status = sd_workspace_admit(&s->workspace, model);
+    }
     return status;
 }
 
@@ -233,17 +243,26 @@ void sd_session_free(sd_session* s) {
 }
 
 /* Tell a drafter of the text of a sequence so far; where it will not draft, of the first token alone, which
- * leaves it nothing to read. */
-static sd_status begin_draft(const sd_session* s, int i, sd_drafter* drafter) {
-    const sd_sequence* q = &s->sequences[i];
+ * leaves it nothing to read. A sequence for which that fails ends with its next round. */
+static sd_status begin_draft(sd_session* s, int i, sd_drafter* drafter) {
+    sd_sequence* q = &s->sequences[i];
+    sd_settings settings = q->settings;
+    if (drafter != s->drafter &&
+        sd_settings_drafted(&settings)) /* it is within the one that they choose from */
+        settings.drafters = SD_EVERY_DRAFTER;
+    if (q->finished) settings.drafters = 0;
     const sd_prompt prompt = {.tokens = q->text,
-                              .n = q->finished || !sd_sequence_is_drafted(q) ? 1 : q->n_text,
+                              .n = sd_settings_drafted(&settings) ? q->n_text : 1,
                               .stream = q->stream,
-                              .settings = &q->settings,
+                              .settings = &settings,
                               .source = q->source,
                               .n_source = q->n_source,
                               .cache = &s->caches[i]};
     sd_status status = sd_drafter_begin(drafter, i, &prompt);
+    if (status == SD_ERR_CALLBACK) {
+        q->failed = status;
+        status = SD_OK;
+    }
     return status == SD_OK ? sd_interrupted() : status;
 }
 
@@ -327,14 +346,14 @@ sd_status sd_session_begin_with(sd_session* s, int sequence, const sd_cache* kno
     if (status != SD_OK) return status;
     const sd_prefill* prefill = &s->prefills[sequence];
     if (prefill->n_read >= 0) return sd_fail(SD_ERR_STATE, "sequence %d has begun to be read", sequence);
-    if (sd_drafter_cache(s->drafter, sequence, known->model) == NULL && known->model != s->options.target)
-        return fail_model();
+    int is_own = known->model == s->caches[sequence].model;
+    if (sd_drafter_cache(s->drafter, sequence, known->model) == NULL && !is_own) return fail_model();
     *n = 0;
     int n_source = known->model->encoder ? prefill->n_source : 0;
-    if (!sd_encoded_is_of(known->encoded, prefill->source, n_source)) return SD_OK;
-    if (s->drafter != NULL)
-        *n = sd_drafter_begin_with(s->drafter, sequence, known, prefill->text, prefill->n);
-    if (known->model == s->options.target) {
+    const sd_prompt prompt = {
+        .tokens = prefill->text, .n = prefill->n, .source = prefill->source, .n_source = prefill->n_source};
+    if (s->drafter != NULL) *n = sd_drafter_begin_with(s->drafter, sequence, known, &prompt);
+    if (is_own && sd_encoded_is_of(known->encoded, prefill->source, n_source)) {
         sd_cache_attend(&s->caches[sequence], known->encoded);
         *n = sd_cache_begin_with(&s->caches[sequence], known, prefill->text, prefill->n);
     }
@@ -343,7 +362,7 @@ sd_status sd_session_begin_with(sd_session* s, int sequence, const sd_cache* kno
 
 const sd_cache* sd_session_cache(const sd_session* s, int sequence, const sd_model* model) {
     if (check_sequence(s, sequence) != SD_OK) return NULL;
-    if (model == s->options.target) return &s->caches[sequence];
+    if (model == s->caches[sequence].model) return &s->caches[sequence];
     const sd_cache* cache = sd_drafter_cache(s->drafter, sequence, model);
     if (cache == NULL) fail_model();
     return cache;
@@ -367,6 +386,9 @@ sd_status sd_session_replace(sd_session* s, int sequence, const sd_prompt* promp
     if (!s->sequences[sequence].finished) return sd_fail(SD_ERR_STATE, "sequence %d has not ended", sequence);
     if ((status = sd_prompt_check(prompt, 0, s->options.target)) != SD_OK) return status;
     if ((status = check_fit(s, prompt)) != SD_OK) return status;
+    const sd_model* model = model_of(s, prompt->settings);
+    if ((status = sd_workspace_admit(&s->workspace, model)) != SD_OK) return status;
+    sd_cache_belong(&s->caches[sequence], model);
     begin(s, sequence, prompt);
     return SD_OK;
 }

@@ -109,14 +109,14 @@ const sd_record* sd_session_records(const sd_session* session, int* n);
 /* Logits of the last round [rows, stride] f32; borrowed. */
 const float* sd_session_logits(const sd_session* session, ptrdiff_t* stride);
 
-/* Let a prompt that has not begun to be read begin with what `known`, a cache of the target or of the model
- * that drafts, has of it, if it has the prompt's source: that is copied, and sd_session_prefill reads the
+/* Let a prompt that has not begun to be read begin with what `known`, a cache of the text's model or of that
+ * which drafts, has of it, if it has the prompt's source: that is copied, and sd_session_prefill reads the
  * rest. *n: how many of the prompt's tokens that model has then. */
 sd_status sd_session_begin_with(sd_session* session, int sequence, const sd_cache* known, int* n);
 
-/* The cache of a sequence with its text, but for the last tokens, as the target has read it or the model that
- * drafts, whichever `model` is; borrowed, valid until the next call. NULL if there is no such sequence or
- * model, with a message. */
+/* The cache of a sequence with its text, but for the last tokens, as the model of its text has read it or the
+ * model that drafts, whichever `model` is; borrowed, valid until the next call. NULL if there is no such
+ * sequence or model, with a message. */
 const sd_cache* sd_session_cache(const sd_session* session, int sequence, const sd_model* model);
 
 /* The session's drafter; borrowed. NULL: plain decoding. */
@@ -131,7 +131,8 @@ sd_status sd_session_tell(sd_session* session, sd_drafter* drafter);
 sd_status sd_session_finish(sd_session* session, int sequence);
 
 /* Give the batch slot of a finished sequence, or an empty one, to another prompt, whose text and settings
- * must fit. Nothing is allocated. What the settings of the sequence before point to is no longer needed. */
+ * must fit. Nothing is allocated but room for an adapter that needs more than those before it. What the
+ * settings of the sequence before point to is no longer needed. */
 sd_status sd_session_replace(sd_session* session, int sequence, const sd_prompt* prompt);
 
 #endif

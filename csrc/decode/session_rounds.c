@@ -33,7 +33,7 @@ static void plan(const sd_session* s, int budget, sd_joint* joint) {
 
 /* How far a sequence may guess in a round that allows `gamma` guesses. */
 static int budget_of(const sd_sequence* q, int gamma, int depth) {
-    if (depth < 1 || !sd_sequence_is_drafted(q)) return 0;
+    if (depth < 1 || q->failed != SD_OK || !sd_sequence_is_drafted(q)) return 0;
     return q->settings.gamma < gamma ? q->settings.gamma : gamma;
 }
 
@@ -101,6 +101,7 @@ static void open_round(sd_session* s, const int32_t* gammas) {
         open_joint(s, q, wanted, p, &s->joints[s->n_open]);
         p->policy = adaptive ? &adaptive->drafter : NULL;
         p->rejected_at = p->origin = 0;
+        p->failed = q->failed;
         p->origins = q->settings.n_prediction > 0 ? record->origins : NULL;
         p->cache = &s->caches[i];
         s->n_open++;
@@ -229,7 +230,7 @@ static sd_status verify(sd_session* s, sd_record* record) {
                               &record->verdict);
 }
 
-/* Is it the sequence's own settings, or its own text, that the verification has failed for? */
+/* Has what is the sequence's own failed: its settings, its text, or what the caller's draft does for it? */
 static int is_own(sd_status status) {
     return status == SD_ERR_CALLBACK || status == SD_ERR_SETTING || status == SD_ERR_OVERFLOW;
 }
@@ -255,7 +256,17 @@ static sd_status commit(sd_session* s, const sd_record* record) {
     if (status != SD_OK) return status;
     for (int i = 0; i < v->n_path; i++) sd_sequence_append(q, record->tree.tokens[v->path[i]]);
     sd_sequence_append(q, v->token);
-    return s->drafter ? sd_drafter_commit(s->drafter, record->sequence, q->text, q->n_text) : SD_OK;
+    if (s->drafter == NULL || !sd_sequence_is_drafted(q)) return SD_OK;
+    return sd_drafter_commit(s->drafter, record->sequence, q->text, q->n_text);
+}
+
+/* The rest of a round of one sequence, when the target has been run; one that fails by its own ends. */
+static sd_status settle(sd_session* s, int i, sd_record* record) {
+    sd_status status = s->proposals[i].failed;
+    if (status == SD_OK && (status = observe(s, i, record)) != SD_OK) return status;
+    if (status == SD_OK) status = verify(s, record);
+    if (status == SD_OK) status = commit(s, record);
+    return is_own(status) ? end_by(s, record, status) : status;
 }
 
 /* Find out what may follow the new texts that go on; one that is complete ends. */
@@ -327,15 +338,7 @@ static sd_status run_round(sd_session* s) {
     status = run_target(s, records);
     if (status != SD_OK) return status;
     double verified = sd_now();
-    for (int i = 0; i < s->n_open && status == SD_OK; i++) {
-        status = observe(s, i, &records[i]);
-        if (status != SD_OK) break;
-        status = verify(s, &records[i]);
-        if (status == SD_OK)
-            status = commit(s, &records[i]);
-        else if (is_own(status))
-            status = end_by(s, &records[i], status);
-    }
+    for (int i = 0; i < s->n_open && status == SD_OK; i++) status = settle(s, i, &records[i]);
     if (status == SD_OK) follow_forms(s, records);
     if (status == SD_OK) status = ride(s, records);
     double draft_s = s->drafting ? drafted - begun - s->drafter->other_s : 0.0;

@@ -7,6 +7,9 @@
 
 /* Plain values; what they point to must outlive the sequence. */
 typedef struct sd_settings {
+    /* Whose text it is: a model adapted from the target (adapter.h), or from the same base. Borrowed; NULL:
+     * the target itself. */
+    const sd_model* model;
     /* New tokens, ≥ 1. */
     int max_new_tokens;
     /* Most guesses in a round, ≥ 0; the session's own limit holds too. */
@@ -30,6 +33,11 @@ typedef struct sd_settings {
 
 /* Are all of them in their ranges, for a model of n_vocab tokens? */
 sd_status sd_settings_check(const sd_settings* settings, int n_vocab);
+
+/* May anything draft for a sequence with these settings? */
+static inline int sd_settings_drafted(const sd_settings* settings) {
+    return settings->gamma > 0 && settings->drafters != 0;
+}
 
 /* Are guesses drawn where the draft's logits say so: is the temperature of the draft above 0? */
 static inline int sd_settings_draws(const sd_settings* settings) {

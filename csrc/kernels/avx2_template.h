@@ -10,6 +10,7 @@
 
 #define MAX_ROWS 6
 #define MAX_ROWS_WIDE 2
+#define FEW_REGISTERS 1
 
 typedef struct vec {
     __m256 a, b;
@@ -87,6 +88,15 @@ static inline void v_store_int8(int8_t* to, vec x, vec y, int sums[2]) {
     } while (0)
 #define FLUSHES_ALL 1
 #define v_fma_flush v_fma
+/* The sum stays in its registers, of which the compiler would otherwise need more than there are. */
+static inline __m256 fma_in_place(__m256 x, __m256 y, __m256 sum) {
+    __asm__("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(x), "x"(y));
+    return sum;
+}
+#define v_fma_flush_in_place v_fma_flush_in_place
+static inline vec v_fma_flush_in_place(vec x, vec y, vec z) {
+    return (vec){fma_in_place(x.a, y.a, z.a), fma_in_place(x.b, y.b, z.b)};
+}
 static inline __m256 wide_8(const uint16_t* p) {
     __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const void*)p));
     return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
@@ -164,21 +174,56 @@ typedef __m256i codes8;
 #define dot8(sum, w, p) ((sum) = _mm256_dpbusd_avx_epi32(sum, w, four_codes(p)))
 #define dot4 dot8
 #else
-#define OFFSET8 0
-/* |w|, and w for its sign: pairs of products then fit 16 bits. */
+/* VPMADDUBSW leaves sums of two products in 16 bits, where eight lines of codes of four bits fit. So codes of
+ * a byte, 128 above their values, are taken as two of four bits: 16 · high + low; but for few rows, where the
+ * halves cost too much, as |w|, and w for its sign. */
+#define SHORT_SUMS 1
+#define FEW_ROWS 3
+#define OFFSET8 128
+#define UNITS_AT_ONCE4(n_rows) ((n_rows) <= 3 ? 4 : 2)
+#define UNITS_AT_ONCE8(n_rows) ((n_rows) <= 1 ? 4 : 1)
+typedef __m256i ivec, short4;
 typedef struct codes8 {
+    __m256i high, low;
+} codes8, short8;
+typedef struct signed8 {
     __m256i magnitude, sign;
-} codes8;
-static inline codes8 c8_load(const uint8_t* p) {
+} signed8;
+#define i_codes(p) four_codes(p)
+#define i_add(a, b) _mm256_add_epi32(a, b)
+static inline codes8 c8_load(const uint8_t* p) { return (codes8){c4_high(p), c4_low(p)}; }
+static inline signed8 c8_signed(const uint8_t* p) {
     __m256i w = _mm256_xor_si256(_mm256_loadu_si256((const void*)p), _mm256_set1_epi8((char)0x80));
-    return (codes8){_mm256_abs_epi8(w), w};
+    return (signed8){_mm256_abs_epi8(w), w};
 }
-static inline __m256i add_products(__m256i sum, __m256i w, __m256i x) {
-    __m256i pairs = _mm256_maddubs_epi16(w, x);
+static inline __m256i add_signed(__m256i sum, signed8 w, __m256i x) {
+    __m256i pairs = _mm256_maddubs_epi16(w.magnitude, _mm256_sign_epi8(x, w.sign));
     return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
-#define dot8(sum, w, p) ((sum) = add_products(sum, (w).magnitude, _mm256_sign_epi8(four_codes(p), (w).sign)))
-#define dot4(sum, w, p) ((sum) = add_products(sum, w, four_codes(p)))
+#define s4_zero() _mm256_setzero_si256()
+#define s8_zero() ((short8){s4_zero(), s4_zero()})
+static inline void s4_add(short4* sum, __m256i w, __m256i x) {
+    *sum = _mm256_add_epi16(*sum, _mm256_maddubs_epi16(w, x));
+    __asm__("" : "+x"(*sum)); /* or the compiler adds in another order, which takes more registers */
+}
+static inline void s8_add(short8* sum, codes8 w, __m256i x) {
+    s4_add(&sum->high, w.high, x);
+    s4_add(&sum->low, w.low, x);
+}
+/* Pairs of sums times a factor, which is read anew: the registers are full. */
+static const int16_t factors[2][16] __attribute__((aligned(32))) = {
+    {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
+    {16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16},
+};
+static inline __m256i times_factor(__m256i sum, const int is_high) {
+    const int16_t* factor = factors[is_high];
+    __asm__("" : "+r"(factor));
+    return _mm256_madd_epi16(sum, _mm256_load_si256((const void*)factor));
+}
+static inline __m256i s4_sum(short4 sum) { return times_factor(sum, 0); }
+static inline __m256i s8_sum(short8 sum) {
+    return _mm256_add_epi32(times_factor(sum.high, 1), times_factor(sum.low, 0));
+}
 #endif
 
 /* ---- doubles */

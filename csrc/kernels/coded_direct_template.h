@@ -5,13 +5,14 @@
 
 #define FOR_DIRECT_FORMATS(f) f(q4_k, SD_FORMAT_Q4_K) f(q5_k, SD_FORMAT_Q5_K) f(q6_k, SD_FORMAT_Q6_K)
 
-/* Bits beside the nibbles of line l, of the bytes from `byte` on of its first plane. */
-INLINE codes4 with_further_bits(const sd_format format, codes4 codes, const uint8_t* planes, const int l,
-                                const int byte) {
-    const uint8_t* behind = planes + SD_NIBBLES + byte;
-    if (format == SD_FORMAT_Q5_K) return c4_with(codes, behind, 4 - l, 0x10);
-    if (format == SD_FORMAT_Q6_K) return c4_with(codes, behind + LINE_BYTES * (l / 4), 4 - 2 * (l % 4), 0x30);
-    return codes;
+/* How their codes lie, and the bits of a code. */
+INLINE line_kind lines_of(const sd_format format) {
+    return format == SD_FORMAT_Q5_K   ? LINES_NIBBLES_BITS
+           : format == SD_FORMAT_Q6_K ? LINES_NIBBLES_PAIRS
+                                      : LINES_NIBBLES;
+}
+INLINE int code_bits_of(const sd_format format) {
+    return format == SD_FORMAT_Q5_K ? 5 : format == SD_FORMAT_Q6_K ? 6 : 4;
 }
 
 /* y (+)= n_rows rows times a part of a panel that begins with a header, as coded_block computes it. n_rows
@@ -20,11 +21,9 @@ INLINE void direct_coded_block(const int n_rows, const sd_format format, const i
                                const sd_row_block* block, const sd_row_halves* halves, ptrdiff_t n_all,
                                const uint8_t* panel, int n_k, ahead* fetch, int add, float* y,
                                ptrdiff_t ldy) {
-    enum { STEP = UNIT_LANES * 4 };
     const sd_coded coded = sd_coded_of(format);
-    const int at_once = n_rows <= MAX_ROWS_DOT_WIDE ? N_UNITS : 1;
-    const int header = (int)sd_coded_header_bytes(format), code_bytes = (int)sd_coded_code_bytes(format),
-              of_lines = code_bytes / (4 * SD_PANEL);
+    const int at_once = UNITS_AT_ONCE4(n_rows), n_lines = 8 / coded.n_halves;
+    const int header = (int)sd_coded_header_bytes(format), code_bytes = (int)sd_coded_code_bytes(format);
     unit sum[MAX_ROWS_DOT][N_UNITS];
     FOR_ROWS UNROLL for (int u = 0; u < N_UNITS; u++) sum[m][u] =
         add ? u_load(y + m * ldy + UNIT_LANES * u) : u_zero();
@@ -42,22 +41,11 @@ INLINE void direct_coded_block(const int n_rows, const sd_format format, const i
         for (; n_here > 0; n_here -= SD_BLOCK) {
             UNROLL for (int first = 0; first < N_UNITS; first += at_once)
                 UNROLL for (int h = 0; h < coded.n_halves; h++) {
+                if (n_rows > FEW_ROWS) IN_MEMORY(sum);
                 __asm__("" : "+r"(block)); /* as in int_block */
                 iunit dot[MAX_ROWS_DOT][N_UNITS];
-                FOR_ROWS FOR_UNITS dot[m][u] = i_set1(coded_start(coded, &block[m], &halves[m], h));
-                UNROLL for (int s = 4 * h / coded.n_halves; s < 4 * (h + 1) / coded.n_halves; s++) FOR_UNITS {
-                    const uint8_t* codes = panel + LINE_BYTES * s + STEP * u;
-                    if (STEP * u % 64 == 0) {
-                        request(fetch);
-                        /* what is behind the nibbles, of_lines − 4 lines, evenly */
-                        if (s < of_lines - 4) request(fetch);
-                    }
-                    codes4 low = c4_low(codes), high = c4_high(codes);
-                    low = with_further_bits(format, low, panel, 2 * s, STEP * u);
-                    FOR_ROWS dot4(dot[m][u], low, x + m * SD_BLOCK + 8 * s);
-                    high = with_further_bits(format, high, panel, 2 * s + 1, STEP * u);
-                    FOR_ROWS dot4(dot[m][u], high, x + m * SD_BLOCK + 8 * s + 4);
-                }
+                sum_lines4(n_rows, first, at_once, lines_of(format), code_bits_of(format), panel, h * n_lines,
+                           n_lines, x, coded_starts(coded, block, halves, h), fetch, dot);
                 FOR_UNITS {
                     const uint8_t* bytes = panel + code_bytes + UNIT_LANES * u;
                     unit scale = u_load(d + UNIT_LANES * u);

@@ -16,17 +16,18 @@ typedef struct coded_args {
 } coded_args;
 typedef void (*coded_fn)(const coded_args* a);
 
-/* What the sum of codes starts from. */
-INLINE int32_t coded_start(const sd_coded coded, const sd_row_block* block, const sd_row_halves* halves,
-                           const int half) {
-    if (coded.offset == 128) return block->start8;
-    return coded.offset == 32 ? halves->start[half] : (int32_t)sd_bits_of_float(block->base);
+/* What the sums of codes start from, as start_of takes it. */
+INLINE const void* coded_starts(const sd_coded coded, const sd_row_block* block, const sd_row_halves* halves,
+                                const int half) {
+    if (coded.offset == 128) return &block->start8;
+    return coded.offset == 32 ? (const void*)&halves->start[half] : (const void*)&block->base;
 }
 
 /* Sub-blocks ascending: sum = fma(float(Σ x_q · code) · x_scale, scale, sum), and with minima
  * sum = fma(float(Σ x_q) · x_scale, minimum, sum). n_rows and `coded` are constant where this is inlined. */
 INLINE void coded_block(const int n_rows, const sd_coded coded, const coded_args* a) {
-    const int at_once = n_rows <= MAX_ROWS_DOT_WIDE ? N_UNITS : 1, n_lines = 8 / coded.n_halves;
+    const int at_once = coded.offset == 128 ? UNITS_AT_ONCE8(n_rows) : UNITS_AT_ONCE4(n_rows);
+    const int n_lines = 8 / coded.n_halves, most_bits = coded.offset == 32 ? 6 : 5;
     const int8_t* x = a->x;
     const sd_row_block* block = a->block;
     const sd_row_halves* halves = a->halves;
@@ -36,19 +37,16 @@ INLINE void coded_block(const int n_rows, const sd_coded coded, const coded_args
     for (int b = 0; b < a->n_blocks; b++, x += a->n_all * SD_BLOCK, block += a->n_all, halves += a->n_all) {
         UNROLL for (int first = 0; first < N_UNITS; first += at_once)
             UNROLL for (int h = 0; h < coded.n_halves; h++) {
+            if (n_rows > FEW_ROWS) IN_MEMORY(sum);
             __asm__("" : "+r"(block)); /* as in int_block */
             iunit dot[MAX_ROWS_DOT][N_UNITS];
-            FOR_ROWS FOR_UNITS dot[m][u] = i_set1(coded_start(coded, &block[m], &halves[m], h));
-            UNROLL for (int l = h * n_lines; l < (h + 1) * n_lines; l++) FOR_UNITS {
-                const uint8_t* codes = a->part->codes[b][l][UNIT_LANES * u];
-                if (coded.offset == 128) {
-                    codes8 w = c8_load(codes);
-                    FOR_ROWS dot8(dot[m][u], w, x + m * SD_BLOCK + 4 * l);
-                } else {
-                    codes4 w = c4_load(codes);
-                    FOR_ROWS dot4(dot[m][u], w, x + m * SD_BLOCK + 4 * l);
-                }
-            }
+            const uint8_t* codes = a->part->codes[b][0][0];
+            const void* starts = coded_starts(coded, block, halves, h);
+            if (coded.offset == 128)
+                sum_lines8(n_rows, first, at_once, 0, codes, x, block, NULL, dot);
+            else
+                sum_lines4(n_rows, first, at_once, LINES_BYTES, most_bits, codes, h * n_lines, n_lines, x,
+                           starts, NULL, dot);
             FOR_UNITS {
                 unit scale = u_load(a->part->scale[b][h] + UNIT_LANES * u);
                 FOR_ROWS {

@@ -65,11 +65,22 @@ int sd_kernels_available(const sd_kernels** tables, int n_max) {
     int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
     int dots = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
     int bytes = __builtin_cpu_supports("avx512vbmi"); /* every processor with tiles has it */
-    if (sdk_table_amx() && avx512 && dots && bytes && may_use_tiles()) found[n++] = sdk_table_amx();
-    if (sdk_table_avx512() && avx512 && dots) found[n++] = sdk_table_avx512();
-    if (sdk_table_avx512f() && avx512) found[n++] = sdk_table_avx512f();
-    if (sdk_table_avxvnni() && avx2 && has_avxvnni()) found[n++] = sdk_table_avxvnni();
-    if (sdk_table_avx2() && avx2) found[n++] = sdk_table_avx2();
+    /* A table is asked for only where the processor can run it: the function that gives the table is compiled
+     * for that processor too. */
+    const struct {
+        int runs;
+        const sd_kernels* (*table)(void);
+    } sets[] = {
+        {avx512 && dots && bytes && may_use_tiles(), sdk_table_amx},
+        {avx512 && dots, sdk_table_avx512},
+        {avx512, sdk_table_avx512f},
+        {avx2 && has_avxvnni(), sdk_table_avxvnni},
+        {avx2, sdk_table_avx2},
+    };
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
+        const sd_kernels* table = sets[i].runs ? sets[i].table() : NULL;
+        if (table) found[n++] = table; /* NULL: the compiler did not know these instructions */
+    }
 #endif
     if (sdk_table_neon()) found[n++] = sdk_table_neon(); /* part of every AArch64 */
     found[n++] = sdk_table_ref();

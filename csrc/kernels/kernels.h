@@ -78,6 +78,12 @@ typedef struct sd_kernels {
     int (*quantise_int8)(const float (*columns)[SD_PANEL], uint8_t* block);
     int (*quantise_int4)(const float (*columns)[SD_PANEL], uint8_t* block);
 
+    /* The law x ≈ scale · code − low, low at least 0 and codes 0 … most, of the least Σ w · error² of some
+     * trials; x, w [SD_BLOCK], finite, w at least 0, borrowed. Scale 0: all codes are 0. */
+    void (*affine_law)(const float* x, const float* w, float most, float* scale, float* low);
+    /* The same of x ≈ scale · code, codes −32 … 31, of either sign; x, w [SD_BLOCK / 2]. */
+    float (*centred_law)(const float* x, const float* w);
+
     /* y[m, j] = fma(x[m, k], values[k, j], y[m, j]), k ascending. x: n_rows rows prepared as f32:
      * [⌈n_k / 32⌉][n_rows][32]; values [n_k, SD_PANEL], f32 or bf16. */
     void (*add_values_f32)(int n_rows, const float* x, const void* values, int n_k, float* y, ptrdiff_t ldy);

@@ -435,6 +435,8 @@ static void NAME(to_bf16)(int n, const float* x, uint16_t* y) {
 #include "probability_template.h"
 #include "quantise_template.h"
 
+#include "laws_template.h"
+
 #define FETCH_FROM_ENTRY(name, format) 3,
 #define BLOCK_ROWS_ENTRY(name, format) MAX_ROWS_DOT,
 #define NEVER_ENTRY(name, format) SD_NEVER,
@@ -454,6 +456,8 @@ static const sd_kernels NAME(table) = {
     .unpack = {NULL, NULL, NULL, NULL, SD_CODED_FORMATS(UNPACK_ENTRY)},
     .quantise_int8 = NAME(quantise_int8),
     .quantise_int4 = NAME(quantise_int4),
+    .affine_law = NAME(affine_law),
+    .centred_law = NAME(centred_law),
     .add_tiles = NAME(add_tiles),
     .pair_rows = NAME(pair_rows),
     .add_values_f32 = NAME(add_values_f32),

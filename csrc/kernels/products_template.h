@@ -9,13 +9,15 @@
  *   FLUSHES_ALL                     1: v_fma flushes there too; 0: v_fma_flush alone
  *   unit, iunit                     UNIT_LANES (16 or 8) floats, as many int32; u_zero, u_set1, u_sub, u_fma,
  *                                   u_load, u_store, u_half (from f16), u_of_bits(iunit), i_set1
- *   dot8(sum, w, p), dot4           sum += Σ of the 4 codes of each lane times the 4 int8 at p
  *   codes8, c8_load(p)              UNIT_LANES groups of 4 codes, a byte each
  *   codes4, c4_low(p), c4_high(p)   the same from the low or the high halves of bytes
  *   c4_load(p)                      codes4 from bytes, each 63 at most
- *   OFFSET8, OFFSET4                how much dot8 and dot4 take a code to be above q
+ *   OFFSET8, OFFSET4                how much codes8 and codes4 are above q
  *   MAX_ROWS_DOT                    rows of a block in int8 and int4
  *   MAX_ROWS_DOT_WIDE               up to this many rows all 32 outputs are computed at once
+ *   FEW_REGISTERS, FEW_ROWS         1 with 16 registers; there, rows of a block above which sums go through
+ *                                   memory
+ *   and what lines_template.h lists
  *
  * and for the formats of coded.h: u_mul; u_fnma(a, b, c) = c - a · b; u_bytes, u_signed_bytes: UNIT_LANES
  * bytes as floats; c4_with(codes, p, left, mask): codes and the bits `mask` of the bytes at p, shifted left,
@@ -44,6 +46,26 @@ INLINE void request(ahead* fetch) {
 
 #ifndef v_store_pairs
 #define v_store_pairs v_store_bf16
+#endif
+
+/* 16 registers: sums that lie in memory from one sub-block to the next, and numbers that are loaded again
+ * where they are used. */
+#if FEW_REGISTERS
+#define IN_MEMORY(sums) __asm__("" : "+m"(sums))
+#define LOAD_AGAIN(p) __asm__("" : "+r"(p))
+#else
+#define IN_MEMORY(sums) (void)0
+#define LOAD_AGAIN(p) (void)0
+#endif
+
+/* For blocks whose sums take all registers but four. */
+#ifndef v_fma_flush_in_place
+#define v_fma_flush_in_place v_fma_flush
+#endif
+
+/* Blocks of so few rows leave registers for sums, and for whole sub-blocks without a loop. */
+#ifndef FEW_ROWS
+#define FEW_ROWS MAX_ROWS_DOT
 #endif
 
 #define FOR_ROWS UNROLL for (int m = 0; m < n_rows; m++)
@@ -121,22 +143,25 @@ INLINE void bf16_block(const int n_rows, const int n_halves, const int keep, con
         int n_here = n_k < SD_BLOCK ? n_k : SD_BLOCK;
         _Pragma("GCC unroll 2") for (int k = 0; k < n_here; k += 2) {
             FOR_HALVES request(fetch);
-            vec even[2], odd[2];
+            vec w[2];
             FOR_HALVES {
-                even[h] = v_even_bf16(panel + 2 * SD_LANES * h);
-                odd[h] = v_odd_bf16(panel + 2 * SD_LANES * h);
-                if (keep) {
-                    v_store(wide + SD_LANES * h, odd[h]);
-                    v_store(wide + SD_PANEL + SD_LANES * h, even[h]);
-                }
+                w[h] = v_odd_bf16(panel + 2 * SD_LANES * h);
+                if (keep) v_store(wide + SD_LANES * h, w[h]);
             }
-            if (keep) wide += 2 * SD_PANEL;
             FOR_ROWS {
                 vec b = v_set1(x[m * SD_BLOCK + k]);
-                FOR_HALVES sum[m][h] = v_fma_flush(b, odd[h], sum[m][h]);
-                b = v_set1(x[m * SD_BLOCK + k + 1]);
-                FOR_HALVES sum[m][h] = v_fma_flush(b, even[h], sum[m][h]);
+                FOR_HALVES sum[m][h] = v_fma_flush_in_place(b, w[h], sum[m][h]);
             }
+            LOAD_AGAIN(panel);
+            FOR_HALVES {
+                w[h] = v_even_bf16(panel + 2 * SD_LANES * h);
+                if (keep) v_store(wide + SD_PANEL + SD_LANES * h, w[h]);
+            }
+            FOR_ROWS {
+                vec b = v_set1(x[m * SD_BLOCK + k + 1]);
+                FOR_HALVES sum[m][h] = v_fma_flush_in_place(b, w[h], sum[m][h]);
+            }
+            if (keep) wide += 2 * SD_PANEL;
             panel += 2 * SD_PANEL;
         }
     }
@@ -153,8 +178,7 @@ INLINE void widened_block(const int n_rows, const int n_halves, const float* x, 
 
 /* ----------------------------------------------------------------------------- int8 and int4 */
 
-#define N_UNITS (SD_PANEL / UNIT_LANES)
-#define FOR_UNITS UNROLL for (int u = first; u < first + at_once; u++)
+#include "lines_template.h"
 
 /* sum = fma(float(Σ x_q · w_q) · x_scale, w_scale, sum), blocks ascending; the inner sums are
  * integers, exact, so their order is free. x and block: of the first row in the first block; `n_all`
@@ -162,36 +186,22 @@ INLINE void widened_block(const int n_rows, const int n_halves, const float* x, 
 INLINE void int_block(const int n_rows, const int is_int4, const int8_t* x, const sd_row_block* block,
                       ptrdiff_t n_all, const uint8_t* panel, int n_k, ahead* fetch, int add, float* y,
                       ptrdiff_t ldy) {
-    enum { STEP = UNIT_LANES * 4 };
     const int bytes = is_int4 ? SD_BLOCK * SD_PANEL / 2 : SD_BLOCK * SD_PANEL;
-    /* All units at once read memory in order; one after the other skips every other line, which the
-     * processor does not prefetch, but takes fewer registers. */
-    const int at_once = n_rows <= MAX_ROWS_DOT_WIDE ? N_UNITS : 1;
+    const int at_once = is_int4 ? UNITS_AT_ONCE4(n_rows) : UNITS_AT_ONCE8(n_rows);
     unit sum[MAX_ROWS_DOT][N_UNITS];
     FOR_ROWS UNROLL for (int u = 0; u < N_UNITS; u++) sum[m][u] =
         add ? u_load(y + m * ldy + UNIT_LANES * u) : u_zero();
     for (; n_k > 0; n_k -= SD_BLOCK) {
         UNROLL for (int first = 0; first < N_UNITS; first += at_once) {
+            if (n_rows > FEW_ROWS) IN_MEMORY(sum);
             /* Or the compiler keeps the starts of the next unit in registers that the sums need. */
             __asm__("" : "+r"(block));
             iunit dot[MAX_ROWS_DOT][N_UNITS];
-            FOR_ROWS FOR_UNITS dot[m][u] = i_set1(is_int4 ? block[m].start4 : block[m].start8);
-            if (is_int4) {
-                UNROLL for (int s = 0; s < 4; s++) FOR_UNITS {
-                    const uint8_t* codes = panel + 128 * s + STEP * u;
-                    if (STEP * u % 64 == 0) request(fetch);
-                    codes4 low = c4_low(codes), high = c4_high(codes);
-                    FOR_ROWS dot4(dot[m][u], low, x + m * SD_BLOCK + 8 * s);
-                    FOR_ROWS dot4(dot[m][u], high, x + m * SD_BLOCK + 8 * s + 4);
-                }
-            } else {
-                UNROLL for (int s = 0; s < 8; s++) FOR_UNITS {
-                    const uint8_t* codes = panel + 128 * s + STEP * u;
-                    if (STEP * u % 64 == 0) request(fetch);
-                    codes8 w = c8_load(codes);
-                    FOR_ROWS dot8(dot[m][u], w, x + m * SD_BLOCK + 4 * s);
-                }
-            }
+            if (is_int4)
+                sum_lines4(n_rows, first, at_once, LINES_NIBBLES, 4, panel, 0, 8, x, &block->start4, fetch,
+                           dot);
+            else
+                sum_lines8(n_rows, first, at_once, 1, panel, x, block, fetch, dot);
             FOR_UNITS {
                 unit scale = u_half((const uint16_t*)(const void*)(panel + bytes) + UNIT_LANES * u);
                 FOR_ROWS {

@@ -2,8 +2,6 @@
  *
  * Included by kernels_template.h. Loops over bytes become vectors where the compiler may use them. */
 
-enum { LINE_BYTES = 4 * SD_PANEL };
-
 INLINE void take_nibbles(const uint8_t* plane, uint8_t* to) {
     for (int s = 0; s < 4; s++, plane += LINE_BYTES, to += 2 * LINE_BYTES)
         for (int i = 0; i < LINE_BYTES; i++) {

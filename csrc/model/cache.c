@@ -65,6 +65,12 @@ void sd_cache_attend(sd_cache* cache, sd_encoded* encoded) {
     cache->encoded = sd_encoded_share(encoded);
 }
 
+void sd_cache_belong(sd_cache* cache, const sd_model* model) {
+    if (cache->model == model) return;
+    sd_cache_cut(cache, 0);
+    cache->model = model;
+}
+
 /* Do some layers have fewer slots than the cache? */
 static int has_windows(const sd_cache* c) { return c->n_window_slots < c->n_slots; }
 
@@ -165,10 +171,11 @@ static int of_prompt(const sd_model* model, int n) {
     return sd_prompts_in_slices(model) ? n - n % SD_BLAS_SLICE : n;
 }
 
-/* How many committed tokens are the beginning of text [n] with this source and could be gone on from. */
-static int agreement(const sd_cache* c, const sd_encoded* encoded, const int32_t* text, int n) {
+/* How many committed tokens of a cache are the beginning of text [n] of `of`, of its model and with its
+ * source, and could be gone on from. */
+static int agreement(const sd_cache* c, const sd_cache* of, const int32_t* text, int n) {
     int at = 0;
-    if (!sd_encoded_equal(c->encoded, encoded)) return 0;
+    if (c->model != of->model || !sd_encoded_equal(c->encoded, of->encoded)) return 0;
     while (at < c->n_committed && at < n && c->tokens[at] == text[at]) at++;
     if (sd_prompts_apart(c->model)) at = of_prompt(c->model, at < c->n_prompt ? at : c->n_prompt);
     return at >= c->n_low ? at : 0;
@@ -226,16 +233,16 @@ void sd_cache_begin(sd_cache* caches, int n_caches, int which, const int32_t* te
         sd_cache_cut(&caches[which], caches[which].n_prompt);
     int longest = caches[which].n_committed, from = which;
     for (int i = 0; i < n_caches; i++) {
-        int agreed = agreement(&caches[i], caches[which].encoded, text, n);
+        int agreed = agreement(&caches[i], &caches[which], text, n);
         if (agreed > longest) longest = agreed, from = i;
     }
     if (from != which) copy_slots(&caches[which], &caches[from], longest);
 }
 
 int sd_cache_begin_with(sd_cache* cache, const sd_cache* known, const int32_t* text, int n) {
-    int there = agreement(cache, cache->encoded, text, n);
+    int there = agreement(cache, cache, text, n);
     if (!sd_taps_include(&known->taps, &cache->taps)) return there;
-    int agreed = agreement(known, cache->encoded, text, n);
+    int agreed = agreement(known, cache, text, n);
     if (agreed <= there) return there;
     copy_slots(cache, known, agreed);
     return agreed;
@@ -273,7 +280,7 @@ int sd_cache_copy_low(const sd_cache* cache) {
 int sd_cache_known(const sd_cache* caches, int n_caches, int which, const int32_t* text, int n) {
     int longest = 0;
     for (int i = 0; i < n_caches; i++) {
-        int agreed = agreement(&caches[i], caches[which].encoded, text, n);
+        int agreed = agreement(&caches[i], &caches[which], text, n);
         if (agreed > longest) longest = agreed;
     }
     return longest;

@@ -104,6 +104,10 @@ float* sd_cache_tapped(const sd_cache* cache, int slot, int layer);
  * text with another source is dropped. */
 void sd_cache_attend(sd_cache* cache, sd_encoded* encoded);
 
+/* Let the cache's texts be those of another model with the same base (adapter.h) from now on. What it has
+ * of a text of another model is dropped. */
+void sd_cache_belong(sd_cache* cache, const sd_model* model);
+
 /* Append nodes to the pending tree: parents [n] of tokens [n] are indices of pending nodes (older ones
  * too), or -1. Refuses a parent that is not earlier, and more nodes than there are slots or positions. */
 sd_status sd_cache_grow(sd_cache* cache, const int32_t* tokens, const int32_t* parents, int n, int n_ctx);
@@ -122,10 +126,10 @@ void sd_cache_follow(sd_cache* cache, const int32_t* text, int n);
  * attend to has been overwritten. */
 void sd_cache_cut(sd_cache* cache, int n);
 
-/* Begin text [n] in caches[which]: what any of caches [n_caches], all of one model, with the same source has
- * committed of its beginning is kept or copied, and the rest of the cache dropped; where prompts have bits of
- * their own, as far as it was read as a prompt (n_prompt). A row's bits are those of its tokens and its
- * source, so a copy is what computing it would give. */
+/* Begin text [n] in caches[which]: what any of caches [n_caches], all of one base, that is of the same model
+ * and has the same source, has committed of its beginning is kept or copied, and the rest of the cache
+ * dropped; where prompts have bits of their own, as far as it was read as a prompt (n_prompt). A row's bits
+ * are those of its tokens and its source, so a copy is what computing it would give. */
 void sd_cache_begin(sd_cache* caches, int n_caches, int which, const int32_t* text, int n);
 
 /* How many tokens of a text [n] that would spare. */

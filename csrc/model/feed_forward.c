@@ -51,6 +51,7 @@ void sd_feed_forward_run(const sd_pass* pass, int i, const void* input) {
     }
     activation a = {.pass = pass, .mlp = mlp, .input = input};
     SD_PROFILED(SD_DOES_PRODUCT, activate(&a));
+    sd_pass_reduce(pass, &mlp->down);
     sd_pass_add_product(pass, &mlp->down, mlp->down_bias, pass->w->activated,
                         (sd_norm_weights){layer->mlp_post_norm, layer->mlp_post_norm_bias});
 }

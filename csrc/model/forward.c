@@ -62,6 +62,7 @@ static void run_head(const sd_pass* pass, const float* rows, int n, int first) {
     const sd_model* model = w->model;
     const sd_config* c = &model->config;
     float* logits = w->logits + first * w->ld_logits;
+    sd_workspace_turn_to_head(w, n);
     sd_pass_prepare(pass, &model->head, n, rows, c->d_model,
                     (sd_norm_weights){model->output_norm, model->output_norm_bias}, w->prepared);
     sd_pass_multiply(pass, (sd_product){.matrix = &model->head,
@@ -127,6 +128,8 @@ static sd_status check(sd_pass* pass) {
         if (w->model->config.features.use != SD_FEATURE_NONE && branch->features == NULL)
             return sd_fail(SD_ERR_STATE,
                            "the model reads features beside tokens, expected those of a target");
+        if (!sd_workspace_has_room(w, branch->cache->model))
+            return sd_fail(SD_ERR_STATE, "a text is of an adapted model, expected one that was admitted");
         int n_tokens = branch->n_new - branch->n_riders;
         assert(branch->n_new >= 1 && n_tokens >= 0 && branch->n_logits >= 0 && branch->n_logits <= n_tokens);
         for (int i = 0; i < n_tokens; i++) {
@@ -205,6 +208,7 @@ static void start(sd_pass* pass) {
     pass->w->last_skipped = pass->skipped;
     pass->w->last_engine = pass->engine;
     pass->w->n_last_logits = pass->n_logits;
+    sd_workspace_begin(pass->w, pass->branches, pass->n_branches);
     run(pass);
 }
 
@@ -338,6 +342,7 @@ sd_status sd_forward_more_logits(sd_workspace* w, const int32_t* rows, int n, co
     if (first + n > w->max_logits)
         return sd_fail(SD_ERR_CONTEXT, "%d more rows of logits, expected at most %d", n,
                        w->max_logits - first);
+    sd_workspace_choose_head(w, rows, n);
     for (int i = 0; i < n; i++)
         memcpy(w->update + (size_t)i * d_model, w->hidden + (size_t)rows[i] * d_model,
                d_model * sizeof *w->update);
@@ -364,6 +369,7 @@ static void run_again(sd_workspace* w, const sd_branch* branch, int n_layers) {
                     .engine = w->last_engine,
                     .keep = -1};
     place(w, branch, 0);
+    sd_workspace_begin(w, branch, 1);
     run(&pass);
 }
 

@@ -18,9 +18,12 @@ void sd_layer_run(const sd_pass* pass, int i, unsigned skipped) {
         sd_pass_prepare(pass, mlp, pass->n_rows, w->hidden, c->d_model, norm, w->beside);
         mlp_input = w->beside;
         if (c->parallel == SD_PARALLEL_ONE_NORM && layer->qkv.rows == mlp->rows) {
+            const float* rows = norm.weight ? w->normed : w->hidden;
             attn_input = w->beside;
-            sd_input_sums_add(w->input_sums, &layer->qkv, pass->n_rows, 0, c->d_model,
-                              norm.weight ? w->normed : w->hidden, c->d_model);
+            sd_input_sums_add(w->input_sums, &layer->qkv, pass->n_rows, 0, c->d_model, rows, c->d_model);
+            sd_adapted_rows_read(w->adaptation.now, &layer->qkv, 0, pass->n_rows, 0, c->d_model, rows,
+                                 c->d_model);
+            sd_pass_reduce(pass, &layer->qkv);
         }
     }
     if (!(skipped & SD_SKIP_ATTN)) {

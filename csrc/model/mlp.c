@@ -39,6 +39,7 @@ void sd_mlp_activate(const sd_workspace* w, const sd_mlp* mlp, sd_engine engine,
             int n = matrix->n_out - output < SD_PANEL ? matrix->n_out - output : SD_PANEL;
             float* y = projected + (ptrdiff_t)i * n_rows * SD_PANEL;
             sd_matrix_multiply(matrix, engine, panel, panel + 1, bands, band, input, y, SD_PANEL);
+            sd_adapted_rows_add(w->adaptation.now, matrix, panel, 1, row, n_rows, y, SD_PANEL);
             if (mlp->in_bias)
                 SD_PROFILED(SD_DOES_ADDITION, k->add(n_rows, n, y, SD_PANEL, mlp->in_bias + output, 0));
         }
@@ -48,6 +49,7 @@ void sd_mlp_activate(const sd_workspace* w, const sd_mlp* mlp, sd_engine engine,
         int column = group * SD_PANEL, n = mlp->width - column < SD_PANEL ? mlp->width - column : SD_PANEL;
         const sd_part part = {bands.n_rows, row, n_rows, column, n};
         sd_input_sums_add(w->input_sums, &mlp->down, n_rows, column, n, projected, SD_PANEL);
+        sd_adapted_rows_read(w->adaptation.now, &mlp->down, row, n_rows, column, n, projected, SD_PANEL);
         SD_PROFILED(SD_DOES_PREPARATION, sd_rows_prepare(engine, mlp->down.rows, part, projected, SD_PANEL,
                                                          mlp->width, activated));
     }
@@ -90,9 +92,15 @@ void sd_mlp_activate_slices(const sd_workspace* w, const sd_mlp* mlp, int n_rows
                               .y = y,
                               .ldy = SD_GEMM_COLUMNS};
         sd_gemm_compute(&gemm, (sd_gemm_slice){0, n, 0, n_columns});
+        sd_adapted_rows_add(w->adaptation.now, &mlp->in, column / SD_PANEL, sd_matrix_panels(n_columns), row,
+                            n, y, SD_GEMM_COLUMNS);
         if (mlp->in_bias) sd_kernels_get()->add(n, n_columns, y, SD_GEMM_COLUMNS, mlp->in_bias + column, 0);
         for (int m = 0; m < n; m++)
             activate_row(c, mlp, group, n_here, y + m * SD_GEMM_COLUMNS,
                          activated + (ptrdiff_t)(row + m) * mlp->width);
+        int first_out = group * SD_PANEL, n_out = n_here * SD_PANEL;
+        if (n_out > mlp->width - first_out) n_out = mlp->width - first_out;
+        sd_adapted_rows_read(w->adaptation.now, &mlp->down, row, n, first_out, n_out,
+                             activated + (ptrdiff_t)row * mlp->width + first_out, mlp->width);
     }
 }

@@ -50,6 +50,7 @@ static void prepare_rows(void* argument, int thread, int first, int end) {
             SD_PROFILED(SD_DOES_NORM, sd_model_norm(model, p->n, x, p->norm.weight, p->norm.bias, normed));
         x = p->pass->w->normed + (ptrdiff_t)first * p->n;
     }
+    sd_adapted_rows_read(p->pass->w->adaptation.now, p->matrix, first, end - first, 0, p->n, x, p->n);
     if (p->pass->engine == SD_ENGINE_BLAS) {
         size_t row = (size_t)p->n * sizeof *x;
         memcpy((char*)p->out + (size_t)first * row, x, (size_t)(end - first) * row);
@@ -60,10 +61,21 @@ static void prepare_rows(void* argument, int thread, int first, int end) {
     sd_rows_prepare(p->pass->engine, p->matrix->rows, part, x, p->n, p->n, p->out);
 }
 
+void sd_pass_reduce(const sd_pass* pass, const sd_matrix* matrix) {
+    SD_PROFILED(SD_DOES_PRODUCT, sd_adapted_rows_reduce(pass->w->adaptation.now, matrix, &pass->team));
+}
+
 void sd_pass_prepare(const sd_pass* pass, const sd_matrix* matrix, int n_rows, const float* x, int n,
                      sd_norm_weights norm, void* out) {
     preparation p = {pass, matrix, x, n_rows, n, norm, out};
     SD_PROFILED(SD_DOES_PREPARATION, sd_pass_loop_rows(pass, n_rows, prepare_rows, &p));
+    sd_pass_reduce(pass, matrix);
+}
+
+/* The rows of a pass that have adapters; NULL: none. Passes of other things than forwards have no
+ * workspace. */
+static const sd_adapted_rows* adapted_of(const sd_pass* pass) {
+    return pass->w ? pass->w->adaptation.now : NULL;
 }
 
 void sd_add_bias(int n_rows, int n, float* y, ptrdiff_t ldy, const float* bias) {
@@ -95,8 +107,10 @@ static void multiply_band(const multiplication* of, int band, int panel, int pan
     int row = sd_band_row(of->bands, band), row_end = sd_band_row(of->bands, band + 1);
     int n_out = p->matrix->n_out, first = panel * SD_PANEL;
     int end = panel_end * SD_PANEL < n_out ? panel_end * SD_PANEL : n_out;
-    sd_matrix_multiply(p->matrix, of->pass->engine, panel, panel_end, of->bands, band, p->x,
-                       p->y + row * p->ldy + first, p->ldy);
+    float* y = p->y + row * p->ldy + first;
+    sd_matrix_multiply(p->matrix, of->pass->engine, panel, panel_end, of->bands, band, p->x, y, p->ldy);
+    sd_adapted_rows_add(adapted_of(of->pass), p->matrix, panel, panel_end - panel, row, row_end - row, y,
+                        p->ldy);
     SD_PROFILED(SD_DOES_ADDITION, complete(p, row, row_end, first, end - first));
 }
 
@@ -120,11 +134,15 @@ static sd_gemm gemm_of(const sd_product* p) {
 
 static void multiply_slices(void* argument, int thread, int first, int end) {
     (void)thread;
-    const sd_product* p = argument;
+    const multiplication* of = argument;
+    const sd_product* p = of->product;
     const sd_gemm gemm = gemm_of(p);
     for (int i = first; i < end; i++) {
         sd_gemm_slice s = sd_gemm_slice_at(&gemm, i);
         sd_gemm_compute(&gemm, s);
+        sd_adapted_rows_add(adapted_of(of->pass), p->matrix, s.column / SD_PANEL,
+                            sd_matrix_panels(s.n_columns), s.row, s.n_rows, p->y + s.row * p->ldy + s.column,
+                            p->ldy);
         SD_PROFILED(SD_DOES_ADDITION, complete(p, s.row, s.row + s.n_rows, s.column, s.n_columns));
     }
 }
@@ -132,7 +150,8 @@ static void multiply_slices(void* argument, int thread, int first, int end) {
 static void multiply(const sd_pass* pass, sd_product* product) {
     if (pass->engine == SD_ENGINE_BLAS) {
         const sd_gemm gemm = gemm_of(product);
-        sd_team_run(&pass->team, sd_gemm_slices(&gemm), 1, multiply_slices, product);
+        sd_team_run(&pass->team, sd_gemm_slices(&gemm), 1, multiply_slices,
+                    &(multiplication){.pass = pass, .product = product});
         return;
     }
     const sd_matrix* m = product->matrix;

@@ -38,6 +38,10 @@ void sd_pass_embed(const sd_pass* pass);
 void sd_pass_prepare(const sd_pass* pass, const sd_matrix* matrix, int n_rows, const float* x, int n,
                      sd_norm_weights norm, void* out);
 
+/* What the adapters of rows need for a product with a matrix: of inputs that were read (adapted_rows.h).
+ * sd_pass_prepare does this too. */
+void sd_pass_reduce(const sd_pass* pass, const sd_matrix* matrix);
+
 /* A product of prepared rows with a matrix; all pointers borrowed. y = softcap(factor · (x · matrixᵀ +
  * bias)), and with `hidden` this is added to it. */
 typedef struct sd_product {

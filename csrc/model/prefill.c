@@ -26,7 +26,7 @@ static void begin(sd_cache* caches, sd_prefill* prefills, int n, int i) {
     sd_prefill* prefill = &prefills[i];
     int longest = 0;
     for (int other = 0; other < n; other++) {
-        if (!being_read(&prefills[other])) continue;
+        if (!being_read(&prefills[other]) || caches[other].model != caches[i].model) continue;
         int common = in_common(prefill, &prefills[other]);
         if (common > longest) longest = common;
     }

@@ -18,7 +18,8 @@ typedef struct sd_prefill {
 static inline int sd_prefill_done(const sd_prefill* prefill) { return prefill->n_read == prefill->n; }
 
 /* Encode a source that no cache has, or read sd_prompt_slice tokens more, at most, of the texts prefills [n],
- * the i-th into caches[i]; all caches [n] are of the workspace's model. A text begins with what any of them
+ * the i-th into caches[i]; all caches [n] are of the workspace's
+ * model or of one with the same base. A text begins with what any of them
  * has committed of its beginning; one that has much in common with a text that is just being read waits for
  * that. Texts with different sources have nothing in common. None of this changes a bit of a text. On failure
  * no cache has read anything. Tokens of several slices are divided evenly. */

@@ -1,6 +1,7 @@
 #include "quantise.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -9,110 +10,22 @@
 #include "interrupt.h"
 #include "pool.h"
 
-#define LANES 8 /* sums side by side, so that compilers take vectors */
-#define MOST 32 /* inputs of a sub-block at most */
+#define MOST SD_BLOCK /* inputs of a sub-block at most */
+#define K_BLOCK 256
 
 /* To nearest even, of |x| < 2²². */
 static float rounded(float x) { return (x + 12582912.0f) - 12582912.0f; }
 
 static float clamped(float x, float least, float most) { return x < least ? least : x > most ? most : x; }
 
-static float sum_of(const float lanes[LANES]) {
-    float sum = 0.0f;
-    for (int i = 0; i < LANES; i++) sum += lanes[i];
-    return sum;
-}
-
-/* ------------------------------------------------------------- codes from 0 on, a scale and a minimum */
-
-/* x ≈ scale · q − low, low at least 0. */
-typedef struct affine {
-    float scale, low;
-} affine;
-
-/* Weighted square error of codes 0 … most under a law, each code the nearest. */
-static float affine_error(const float* x, const float* w, float most, affine law) {
-    float inverse = law.scale > 0.0f ? 1.0f / law.scale : 0.0f, errors[LANES] = {0};
-    for (int i = 0; i < MOST; i += LANES)
-        for (int j = 0; j < LANES; j++) {
-            float q = clamped(rounded((x[i + j] + law.low) * inverse), 0.0f, most);
-            float error = law.scale * q - law.low - x[i + j];
-            errors[j] += w[i + j] * error * error;
-        }
-    return sum_of(errors);
-}
-
-/* The best law for the codes that a grid of steps per unit of x, from `low` on, gives. */
-static affine affine_fit(const float* x, const float* w, float most, float low, float steps) {
-    float sw[LANES] = {0}, sq[LANES] = {0}, sqq[LANES] = {0}, sx[LANES] = {0}, sxq[LANES] = {0};
-    for (int i = 0; i < MOST; i += LANES)
-        for (int j = 0; j < LANES; j++) {
-            float v = x[i + j], weight = w[i + j];
-            float q = clamped(rounded((v + low) * steps), 0.0f, most), wq = weight * q;
-            sw[j] += weight, sq[j] += wq, sqq[j] += wq * q, sx[j] += weight * v, sxq[j] += wq * v;
-        }
-    float n = sum_of(sw), q = sum_of(sq), qq = sum_of(sqq), v = sum_of(sx), qv = sum_of(sxq);
-    float determinant = n * qq - q * q;
-    affine law = {0.0f, 0.0f};
-    if (determinant > 0.0f) {
-        law.scale = (n * qv - v * q) / determinant;
-        law.low = (q * qv - v * qq) / determinant;
-    }
-    if (!(law.low > 0.0f)) law = (affine){qq > 0.0f ? qv / qq : 0.0f, 0.0f};
-    return law;
-}
-
-static affine best_affine(const float* x, const float* w, float most) {
-    enum { TRIALS = 24 };
-    float least = 0.0f, largest = x[0];
-    for (int i = 0; i < MOST; i++) {
-        least = x[i] < least ? x[i] : least;
-        largest = x[i] > largest ? x[i] : largest;
-    }
-    float range = largest - least;
-    if (!(range > 0.0f)) return (affine){0.0f, -least};
-    affine best = {range / most, -least};
-    float error = affine_error(x, w, most, best);
-    for (int i = 0; i < TRIALS; i++) {
-        float steps = (most - 1.2f + 0.1f * (float)i) / range;
-        affine law = affine_fit(x, w, most, -least, steps);
-        if (!(law.scale > 0.0f)) continue;
-        float found = affine_error(x, w, most, law);
-        if (found < error) error = found, best = law;
-    }
-    return best;
-}
-
-/* ---------------------------------------------------------------------- codes around 0, a scale */
-
-/* The scale, of either sign, of the least error of codes −most … most − 1; n inputs. */
-static float best_scale(const float* x, const float* w, int n, float most) {
-    float extreme = 0.0f;
-    for (int i = 0; i < n; i++)
-        if (fabsf(x[i]) > fabsf(extreme)) extreme = x[i];
-    if (fabsf(extreme) < 1e-30f) return 0.0f;
-    float scale = 0.0f, gain = 0.0f;
-    for (int trial = -9; trial <= 9; trial++) {
-        float steps = -(most + 0.1f * (float)trial) / extreme, xq[LANES] = {0}, qq[LANES] = {0};
-        for (int i = 0; i < n; i += LANES)
-            for (int j = 0; j < LANES; j++) {
-                float q = clamped(rounded(x[i + j] * steps), -most, most - 1.0f), wq = w[i + j] * q;
-                xq[j] += wq * x[i + j], qq[j] += wq * q;
-            }
-        float a = sum_of(xq), b = sum_of(qq);
-        if (b > 0.0f && a * a > gain * b) gain = a * a / b, scale = a / b;
-    }
-    return scale;
-}
-
 /* ------------------------------------------------------------------------------------------- blocks */
 
 /* Weights of errors in a block: large numbers count for more, by the importance of their inputs. */
 static void weigh(const float* x, const float* importance, float* w) {
     double squares = 0.0;
-    for (int i = 0; i < SD_K_BLOCK; i++) squares += (double)x[i] * (double)x[i];
-    float mean = (float)(squares / SD_K_BLOCK), size = sqrtf(mean);
-    for (int i = 0; i < SD_K_BLOCK; i++)
+    for (int i = 0; i < K_BLOCK; i++) squares += (double)x[i] * (double)x[i];
+    float mean = (float)(squares / K_BLOCK), size = sqrtf(mean);
+    for (int i = 0; i < K_BLOCK; i++)
         w[i] = importance ? importance[i] * sqrtf(mean + x[i] * x[i]) : size + fabsf(x[i]);
 }
 
@@ -129,22 +42,21 @@ static int nearest(float value, float step, int most) {
 
 /* d, minimum's d, 12 bytes of scales and minima of 6 bits; then, in Q5_K, high bits; then codes of 4 bits. */
 static void put_affine(const float* x, const float* importance, int bits, unsigned char* out) {
-    enum { SUBS = SD_K_BLOCK / MOST };
-    float w[SD_K_BLOCK], largest_scale = 0.0f, largest_low = 0.0f;
+    enum { SUBS = K_BLOCK / MOST };
+    float w[K_BLOCK], wanted[SUBS], wanted_lows[SUBS], largest_scale = 0.0f, largest_low = 0.0f;
     int most = (1 << bits) - 1, scales[SUBS], lows[SUBS];
-    affine laws[SUBS];
     weigh(x, importance, w);
     for (int s = 0; s < SUBS; s++) {
-        laws[s] = best_affine(x + MOST * s, w + MOST * s, (float)most);
-        largest_scale = fmaxf(largest_scale, laws[s].scale);
-        largest_low = fmaxf(largest_low, laws[s].low);
+        sd_kernels_get()->affine_law(x + MOST * s, w + MOST * s, (float)most, &wanted[s], &wanted_lows[s]);
+        largest_scale = fmaxf(largest_scale, wanted[s]);
+        largest_low = fmaxf(largest_low, wanted_lows[s]);
     }
     float d = sd_float_from_f16(put_half(out, largest_scale / 63.0f));
     float d_low = sd_float_from_f16(put_half(out + 2, largest_low / 63.0f));
     memset(out + 4, 0, sd_number_bytes(bits == 4 ? SD_Q4_K : SD_Q5_K) - 4);
     for (int s = 0; s < SUBS; s++) {
-        scales[s] = nearest(laws[s].scale, d, 63);
-        lows[s] = nearest(laws[s].low, d_low, 63);
+        scales[s] = nearest(wanted[s], d, 63);
+        lows[s] = nearest(wanted_lows[s], d_low, 63);
     }
     unsigned char *packed = out + 4, *high = out + 16, *low = bits == 4 ? high : high + MOST;
     for (int s = 0; s < SUBS; s++) {
@@ -168,12 +80,12 @@ static void put_affine(const float* x, const float* importance, int bits, unsign
 
 /* Codes' low 4 bits, their high 2 bits, 16 scales of 8 bits with sign, d. */
 static void put_centred(const float* x, const float* importance, unsigned char* out) {
-    enum { SUB = 16, SUBS = SD_K_BLOCK / SUB };
-    float w[SD_K_BLOCK], scales[SUBS], extreme = 0.0f;
-    int codes[SD_K_BLOCK];
+    enum { SUB = 16, SUBS = K_BLOCK / SUB };
+    float w[K_BLOCK], scales[SUBS], extreme = 0.0f;
+    int codes[K_BLOCK];
     weigh(x, importance, w);
     for (int s = 0; s < SUBS; s++) {
-        scales[s] = best_scale(x + SUB * s, w + SUB * s, SUB, 32.0f);
+        scales[s] = sd_kernels_get()->centred_law(x + SUB * s, w + SUB * s);
         if (fabsf(scales[s]) > fabsf(extreme)) extreme = scales[s];
     }
     memset(out, 0, sd_number_bytes(SD_Q6_K));
@@ -195,42 +107,102 @@ static void put_centred(const float* x, const float* importance, unsigned char* 
         }
 }
 
+/* ------------------------------------------------------------------------------------ int8 and int4 */
+
+/* 32 inputs of up to 32 rows that lie `stride` numbers apart, as the packing kernels make them of a panel: a
+ * scale in f16, then 32 codes with sign or, of Q4_0, the two halves of the codes + 8 side by side. Blocks of
+ * the rows lie row_bytes apart. Returns the first row with a number that is too large, or −1. */
+static int put_panel(sd_number type, const float* x, ptrdiff_t stride, int n_rows, unsigned char* out,
+                     size_t row_bytes) {
+    float columns[SD_BLOCK][SD_PANEL] = {{0}};
+    uint8_t panel[SD_INT8_BLOCK_BYTES];
+    const int is_int8 = type == SD_Q8_0;
+    for (int r = 0; r < n_rows; r++)
+        for (int i = 0; i < SD_BLOCK; i++) columns[i][r] = x[r * stride + i];
+    const float (*numbers)[SD_PANEL] = (const float (*)[SD_PANEL])columns;
+    const sd_kernels* kernels = sd_kernels_get();
+    int bad = is_int8 ? kernels->quantise_int8(numbers, panel) : kernels->quantise_int4(numbers, panel);
+    if (bad >= 0) return bad;
+    const uint8_t* scales = panel + (is_int8 ? SD_BLOCK * SD_PANEL : SD_BLOCK * SD_PANEL / 2);
+    for (int r = 0; r < n_rows; r++, out += row_bytes) {
+        memcpy(out, scales + 2 * r, 2);
+        uint8_t codes[SD_BLOCK];
+        for (int i = 0; i < SD_BLOCK; i++)
+            codes[i] = is_int8 ? panel[i / 4 * 4 * SD_PANEL + 4 * r + i % 4] ^ 0x80
+                               : panel[i / 8 * 4 * SD_PANEL + 4 * r + i % 4] >> (i % 8 / 4 * 4) & 15;
+        for (int i = 0; i < SD_BLOCK; i++) {
+            if (is_int8)
+                out[2 + i] = codes[i];
+            else if (i < SD_BLOCK / 2)
+                out[2 + i] = (unsigned char)(codes[i] | codes[i + SD_BLOCK / 2] << 4);
+        }
+    }
+    return -1;
+}
+
+/* -------------------------------------------------------------------------------------------- rows */
+
 typedef struct job {
     sd_number type;
     const float *x, *importance; /* borrowed */
-    int n_in;
+    int n_rows, n_in;
     unsigned char* out; /* borrowed */
-    int first;          /* row */
+    int first;          /* panel of rows */
+    atomic_int bad_row; /* row + 1 of one with a number that is too large; 0: none */
 } job;
 
-static void put_rows(void* argument, int thread, int first, int end) {
+static size_t bytes_of_row(const job* j) {
+    return (size_t)(j->n_in / sd_number_block(j->type)) * sd_number_bytes(j->type);
+}
+
+static void put_row(const job* j, int r) {
+    const float* x = j->x + (ptrdiff_t)r * j->n_in;
+    unsigned char* out = j->out + (size_t)r * bytes_of_row(j);
+    for (int k = 0; k < j->n_in; k += K_BLOCK, out += sd_number_bytes(j->type)) {
+        const float* importance = j->importance ? j->importance + k : NULL;
+        if (j->type == SD_Q6_K)
+            put_centred(x + k, importance, out);
+        else
+            put_affine(x + k, importance, j->type == SD_Q4_K ? 4 : 5, out);
+    }
+}
+
+static void put_panels(void* argument, int thread, int first, int end) {
     (void)thread;
-    const job* j = argument;
-    for (int r = j->first + first; r < j->first + end; r++) {
-        const float* x = j->x + (ptrdiff_t)r * j->n_in;
-        unsigned char* out =
-            j->out + (ptrdiff_t)r * (j->n_in / SD_K_BLOCK) * (ptrdiff_t)sd_number_bytes(j->type);
-        for (int k = 0; k < j->n_in; k += SD_K_BLOCK, out += sd_number_bytes(j->type)) {
-            const float* importance = j->importance ? j->importance + k : NULL;
-            if (j->type == SD_Q6_K)
-                put_centred(x + k, importance, out);
-            else
-                put_affine(x + k, importance, j->type == SD_Q4_K ? 4 : 5, out);
+    job* j = argument;
+    for (int p = j->first + first; p < j->first + end; p++) {
+        int r = p * SD_PANEL, n_rows = j->n_rows - r < SD_PANEL ? j->n_rows - r : SD_PANEL;
+        if (sd_number_block(j->type) == K_BLOCK) {
+            for (int i = 0; i < n_rows; i++) put_row(j, r + i);
+            continue;
+        }
+        unsigned char* out = j->out + (size_t)r * bytes_of_row(j);
+        for (int k = 0; k < j->n_in; k += SD_BLOCK, out += sd_number_bytes(j->type)) {
+            const float* x = j->x + (ptrdiff_t)r * j->n_in + k;
+            int bad = put_panel(j->type, x, j->n_in, n_rows, out, bytes_of_row(j));
+            if (bad >= 0) atomic_store(&j->bad_row, r + bad + 1);
         }
     }
+}
+
+int sd_can_quantise(sd_number type) {
+    return type == SD_Q8_0 || type == SD_Q4_0 || type == SD_Q4_K || type == SD_Q5_K || type == SD_Q6_K;
 }
 
 sd_status sd_quantise(sd_number type, const float* x, int n_rows, int n_in, const float* importance,
                       unsigned char* out, int n_threads) {
     enum { PIECE = 1 << 18 }; /* weights between two looks for an interruption */
-    job j = {type, x, importance, n_in, out, 0};
-    int piece = PIECE / n_in + n_threads;
-    for (; j.first < n_rows; j.first += piece) {
+    job j = {.type = type, .x = x, .importance = importance, .n_rows = n_rows, .n_in = n_in, .out = out};
+    atomic_init(&j.bad_row, 0);
+    int n_panels = sd_matrix_panels(n_rows), piece = PIECE / SD_PANEL / n_in + n_threads;
+    for (; j.first < n_panels; j.first += piece) {
         sd_status status = sd_interrupted();
         if (status != SD_OK) return status;
         sd_team team = sd_team_open(n_threads);
-        sd_team_run(&team, n_rows - j.first < piece ? n_rows - j.first : piece, 1, put_rows, &j);
+        sd_team_run(&team, n_panels - j.first < piece ? n_panels - j.first : piece, 1, put_panels, &j);
         sd_team_close(&team);
     }
-    return SD_OK;
+    int bad = atomic_load(&j.bad_row);
+    if (bad == 0) return SD_OK;
+    return sd_fail(SD_ERR_VALUE, "row %d has a value too large for %s", bad - 1, sd_number_names[type]);
 }

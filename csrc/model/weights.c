@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <string.h>
 
+#include "adapter.h"
 #include "blocks.h"
 #include "destination.h"
 #include "interrupt.h"
@@ -391,12 +392,19 @@ uint64_t sd_model_layout(const sd_model* model) {
 
 void sd_model_free(sd_model* model) {
     if (model == NULL) return;
+    if (model->base != NULL) {
+        sd_arena_free(&model->adapter->arena);
+        sd_free(model->adapter);
+        sd_free(model);
+        return;
+    }
     if (model->encoder) free_model(model->encoder);
     free_model(model);
 }
 
 size_t sd_model_bytes(const sd_model* model) {
-    return model->arena.size + (model->encoder ? model->encoder->arena.size : 0);
+    return model->arena.size + (model->encoder ? model->encoder->arena.size : 0) +
+           (model->adapter ? model->adapter->arena.size : 0);
 }
 
 /* The block of a layer that a tensor belongs to, if it belongs to one. */
@@ -529,8 +537,15 @@ sd_status sd_model_finish(sd_model* model) {
     return SD_OK;
 }
 
+const sd_matrix* sd_model_matrix_rows(const sd_model* model, const sd_tensor_spec* spec, sd_rows* rows) {
+    const sd_destination place = place_of((sd_model*)model, spec);
+    *rows = place.rows;
+    return place.matrix;
+}
+
 const sd_matrix* sd_model_matrix(const sd_model* model, const sd_tensor_spec* spec) {
-    return place_of((sd_model*)model, spec).matrix;
+    sd_rows rows;
+    return sd_model_matrix_rows(model, spec, &rows);
 }
 
 sd_status sd_model_rows(const sd_model* model, const char* name, int first, int n, float* out) {

@@ -90,7 +90,16 @@ typedef struct sd_model {
     unsigned char* is_set; /* [sd_tensor_count] which tensors have been given */
     int finished;
     struct sd_model* encoder; /* owned; NULL: none. It has no head */
+    /* Of a model that is adapted (adapter.h): the model whose weights it has, borrowed, which owns all of the
+     * above; its low-rank matrices, owned. NULL: it is not adapted. */
+    const struct sd_model* base;
+    struct sd_adapter* adapter;
 } sd_model;
+
+/* The model whose weights a model has: its base, or itself. */
+static inline const sd_model* sd_model_base(const sd_model* model) {
+    return model->base ? model->base : model;
+}
 
 /* What multiplies the rows of prompts, or, of an encoder, those of sources. */
 static inline sd_engine sd_prompt_engine(const sd_model* model) {
@@ -159,6 +168,9 @@ int sd_shared_gate_output(const sd_config* config);
 
 /* The matrix that a tensor is or is part of, borrowed; NULL: it is none. */
 const sd_matrix* sd_model_matrix(const sd_model* model, const sd_tensor_spec* spec);
+
+/* The same, and which rows of it the tensor's are. */
+const sd_matrix* sd_model_matrix_rows(const sd_model* model, const sd_tensor_spec* spec, sd_rows* rows);
 
 /* Rows [first, first + n) of a finished model's matrix of that name, as it is computed with, to out
  * [n, n_cols] f32. Fails on the name of no matrix. */

@@ -68,8 +68,71 @@ sd_status sd_workspace_create_for(sd_workspace* w, const sd_model* model, int n_
                         .max_slots = max_slots};
     sd_status status = sd_pool_reserve(n_threads);
     if (status == SD_OK && sd_prompts_in_slices(model)) status = sd_library_reserve(n_threads);
-    if (status != SD_OK) return status;
-    return SD_ARENA_BUILD(&w->arena, lay_out(w));
+    if (status == SD_OK) status = SD_ARENA_BUILD(&w->arena, lay_out(w));
+    return status == SD_OK ? sd_workspace_admit(w, model) : status;
 }
 
-void sd_workspace_free(sd_workspace* w) { sd_arena_free(&w->arena); }
+void sd_workspace_free(sd_workspace* w) {
+    sd_arena_free(&w->arena);
+    sd_arena_free(&w->adaptation.arena);
+}
+
+static void lay_out_adaptation(sd_adaptation* a, int max_rows) {
+    size_t rows = (size_t)max_rows;
+    a->of_row = sd_arena_take(&a->arena, rows, sizeof *a->of_row);
+    a->of_head = sd_arena_take(&a->arena, rows, sizeof *a->of_head);
+    a->pass = sd_adapted_rows_take(&a->arena, max_rows, a->n_inputs, a->n_low);
+    a->head = a->pass; /* which has groups of its own */
+    a->head.groups = sd_arena_take(&a->arena, rows, sizeof *a->head.groups);
+    a->head.rows = sd_arena_take(&a->arena, rows, sizeof *a->head.rows);
+}
+
+int sd_workspace_has_room(const sd_workspace* w, const sd_model* model) {
+    const sd_adapter* adapter = model->adapter;
+    if (adapter == NULL) return 1;
+    return adapter->n_low <= w->adaptation.n_low && adapter->n_inputs <= w->adaptation.n_inputs;
+}
+
+sd_status sd_workspace_admit(sd_workspace* w, const sd_model* model) {
+    const sd_adapter* adapter = model->adapter;
+    const sd_adaptation* old = &w->adaptation;
+    if (sd_workspace_has_room(w, model)) return SD_OK;
+    sd_adaptation a = {.n_low = adapter->n_low > old->n_low ? adapter->n_low : old->n_low,
+                       .n_inputs = adapter->n_inputs > old->n_inputs ? adapter->n_inputs : old->n_inputs};
+    sd_status status = SD_ARENA_BUILD(&a.arena, lay_out_adaptation(&a, w->max_rows));
+    if (status != SD_OK) return status;
+    sd_arena_free(&w->adaptation.arena);
+    w->adaptation = a;
+    return SD_OK;
+}
+
+void sd_workspace_begin(sd_workspace* w, const sd_branch* branches, int n_branches) {
+    sd_adaptation* a = &w->adaptation;
+    a->now = NULL;
+    if (a->of_row == NULL) return;
+    int row = 0, n_head = 0;
+    for (int b = 0; b < n_branches; b++) {
+        const sd_branch* branch = &branches[b];
+        int first_rider = branch->n_new - branch->n_riders;
+        for (int i = 0; i < branch->n_new; i++) {
+            a->of_row[row++] = branch->cache->model->adapter;
+            if (i < first_rider && i >= first_rider - branch->n_logits)
+                a->of_head[n_head++] = branch->cache->model->adapter;
+        }
+    }
+    sd_adapted_rows_group(&a->pass, a->of_row, row);
+    if (a->pass.n_groups > 0) a->now = &a->pass;
+}
+
+void sd_workspace_choose_head(sd_workspace* w, const int32_t* rows, int n) {
+    sd_adaptation* a = &w->adaptation;
+    for (int i = 0; a->of_row != NULL && i < n; i++) a->of_head[i] = a->of_row[rows[i]];
+}
+
+void sd_workspace_turn_to_head(sd_workspace* w, int n) {
+    sd_adaptation* a = &w->adaptation;
+    a->now = NULL;
+    if (a->of_row == NULL) return;
+    sd_adapted_rows_group(&a->head, a->of_head, n);
+    if (a->head.n_groups > 0) a->now = &a->head;
+}

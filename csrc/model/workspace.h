@@ -2,6 +2,7 @@
 #ifndef SD_WORKSPACE_H
 #define SD_WORKSPACE_H
 
+#include "adapted_rows.h"
 #include "attention_tiles.h"
 #include "input_sums.h"
 #include "routing.h"
@@ -27,7 +28,17 @@ typedef struct sd_branch {
     int own_features; /* the model itself made them */
 } sd_branch;
 
-/* Scratch of a forward, sized once. */
+/* What rows of adapted models need: room that is made when a text of such a model begins. */
+typedef struct sd_adaptation {
+    sd_arena arena;             /* owns the arrays below */
+    int n_low, n_inputs;        /* of the adapters that there is room for (adapter.h); 0: none */
+    const sd_adapter** of_row;  /* [max_rows] of the last forward's rows; NULL: none */
+    const sd_adapter** of_head; /* [max_rows] of the rows that the head is computed for */
+    sd_adapted_rows pass, head; /* both in the same memory but for their groups */
+    const sd_adapted_rows* now; /* those whose products are being computed; NULL: they have no adapter */
+} sd_adaptation;
+
+/* Scratch of a forward, sized once, but for adapters. */
 typedef struct sd_workspace {
     const sd_model* model; /* borrowed */
     sd_arena arena;        /* owns the arrays below */
@@ -65,6 +76,7 @@ typedef struct sd_workspace {
     sd_attention_tiles attention_tiles[SD_MAX_THREADS]; /* where prompts or sources are in tiles */
     sd_input_sums* input_sums; /* what the row kernels multiply is added here, by the only thread; NULL:
                                 * nowhere; borrowed */
+    sd_adaptation adaptation;  /* of texts of adapted models */
     sd_routing routing;        /* of the layer with experts that runs, or has run last */
     /* Layers with experts that have run so far, and experts that they have read, the shared ones not among
      * them */
@@ -81,5 +93,20 @@ sd_status sd_workspace_create(sd_workspace* workspace, const sd_model* model, in
 sd_status sd_workspace_create_for(sd_workspace* workspace, const sd_model* model, int n_vocab, int n_threads,
                                   int max_rows, int max_logits, int max_slots);
 void sd_workspace_free(sd_workspace* workspace);
+
+/* Make room for texts of a model, the workspace's own or one with the same base: to be called before the
+ * first of its rows. On failure nothing has changed. */
+sd_status sd_workspace_admit(sd_workspace* workspace, const sd_model* model);
+int sd_workspace_has_room(const sd_workspace* workspace, const sd_model* model);
+
+/* The rows of the next pass are those of these branches. */
+void sd_workspace_begin(sd_workspace* workspace, const sd_branch* branches, int n_branches);
+
+/* The rows that the head is next computed for are rows [n] of that pass, borrowed, not those whose logits
+ * were wanted. */
+void sd_workspace_choose_head(sd_workspace* workspace, const int32_t* rows, int n);
+
+/* Products are from here on of the n rows that the head is computed for. */
+void sd_workspace_turn_to_head(sd_workspace* workspace, int n);
 
 #endif

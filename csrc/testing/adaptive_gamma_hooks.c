@@ -18,6 +18,16 @@ PyObject* sd_hook_adaptive_gamma_reads(PyObject* module, PyObject* args) {
     return Py_NewRef(Py_None);
 }
 
+/* (adaptive): a session begins. */
+PyObject* sd_hook_adaptive_gamma_start(PyObject* module, PyObject* args) {
+    PyObject* object;
+    if (!PyArg_ParseTuple(args, "O", &object)) return NULL;
+    sd_adaptive_gamma* a = play(module, object);
+    if (a == NULL) return NULL;
+    sd_adaptive_gamma_start(a, a->throughput.target.reading, a->drafter.n_riders);
+    return Py_NewRef(Py_None);
+}
+
 /* (adaptive, n): so many rows ride behind every row of a round that drafts. */
 PyObject* sd_hook_adaptive_gamma_rides(PyObject* module, PyObject* args) {
     PyObject* object;

@@ -22,6 +22,7 @@ PAGES = {
         "docs/TEXT",
         "docs/GUIDED",
         "docs/COMMAND_LINE",
+        "docs/ADAPTERS",
         "docs/DRAFTS",
         "docs/TRAINING",
         "docs/SPECULATION",

@@ -31,10 +31,13 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec.analysis.bench_rows import Bench, BenchRow
     from specdec.analysis.compare import compare
     from specdec.analysis.comparison import Comparison, ComparisonRow, PromptRow
+    from specdec.analysis.draft_choice import pair
+    from specdec.analysis.known_models import KnownModel
     from specdec.analysis.layer_search import search_skips
     from specdec.analysis.measure import measure
     from specdec.analysis.measurement import Measurement, MeasurementRow
     from specdec.analysis.oracle import Oracle, OracleRow, oracle
+    from specdec.analysis.pairing import Fit, Pairing
     from specdec.analysis.questions import Question, read_questions
     from specdec.analysis.running import RunFigures
     from specdec.analysis.skip_trials import SkipSearch, SkipTrial
@@ -111,10 +114,12 @@ _HOMES = {
     "explore": "plot.explore",
     "Explorer": "plot.explore",
     "ExplorerSettings": "plot.explore",
+    "Fit": "analysis.pairing",
     "FormError": "errors",
     "generate": "decoding.generate",
     "Generation": "decoding.generation",
     "InputError": "errors",
+    "KnownModel": "analysis.known_models",
     "LearningError": "errors",
     "load": "models.loading",
     "measure": "analysis.measure",
@@ -127,6 +132,8 @@ _HOMES = {
     "Oracle": "analysis.oracle",
     "oracle": "analysis.oracle",
     "OracleRow": "analysis.oracle",
+    "pair": "analysis.draft_choice",
+    "Pairing": "analysis.pairing",
     "Piece": "decoding.generation",
     "PromptCache": "decoding.prompt_cache",
     "PromptRow": "analysis.comparison",
@@ -183,9 +190,11 @@ __all__ = [
     "EngineMetrics",
     "Explorer",
     "ExplorerSettings",
+    "Fit",
     "FormError",
     "Generation",
     "InputError",
+    "KnownModel",
     "LearningError",
     "Measurement",
     "MeasurementRow",
@@ -195,6 +204,7 @@ __all__ = [
     "NotFiniteError",
     "Oracle",
     "OracleRow",
+    "Pairing",
     "Piece",
     "PromptCache",
     "PromptRow",
@@ -238,6 +248,7 @@ __all__ = [
     "load",
     "measure",
     "oracle",
+    "pair",
     "read_questions",
     "search_skips",
     "speculate",

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.models.number_formats import CacheDtype, Dtype, Engine
+from specdec.models.number_formats import CacheDtype, Dtype, PrefillMethod
 from specdec.verification.rules import Rule
 
 class RoundRecord(TypedDict):
@@ -83,7 +83,7 @@ class Model:
         *,
         dtype: Dtype = "f32",
         cache_dtype: CacheDtype = "f32",
-        prefill: Engine = "rows",
+        prefill: PrefillMethod = "rows",
         n_threads: int = 1,
         target: Model | None = None,
         packed: Sequence[memoryview] | None = None,
@@ -96,6 +96,22 @@ class Model:
 
         formats : of matrices, and of the table of tokens, by name: those of a GGUF file; others have `dtype`.
         """
+    def adapted(
+        self,
+        ranks: Mapping[str, int],
+        tensors: Iterable[tuple[str, NDArray[Any], str]],
+        *,
+        n_threads: int = 1,
+    ) -> Model:
+        """A model over these weights with low-rank matrices beside some of them, which it owns.
+
+        ranks : of the tensors that are adapted, by canonical name.
+
+        tensors : "NAME.down" [rank, inputs] and "NAME.up" [outputs, rank] of each.
+        """
+    @property
+    def base(self) -> Model | None:
+        """The model whose weights an adapted model has; None: it is not adapted."""
     def block_sizes(self) -> tuple[int, ...]:
         """Bytes of the memory of the model, and of that of its encoder."""
     def block(self, i: int, first: int, n: int, /) -> bytes:
@@ -116,7 +132,7 @@ class Model:
     def dtype(self) -> Dtype | Literal["file"]:
         """Number format of the matrices: "f32", "bf16", "int8" or "int4"; "file": those of `formats`."""
     @property
-    def prefill(self) -> Engine:
+    def prefill(self) -> PrefillMethod:
         """What multiplies the rows of prompts, or of an encoder's sources."""
     @property
     def prompt_slice(self) -> int:
@@ -450,6 +466,7 @@ class Settings:
         n_top: int = 0,
         drafters: int | None = None,
         prediction: Sequence[int] | None = None,
+        model: Model | None = None,
     ) -> None:
         """A sequence ends with the round that gives a stop id.
 
@@ -469,6 +486,8 @@ class Settings:
         `law` asks for the laws of new tokens (`RoundRecord.laws`): "model", of the target's logits, or
         "sampling", those that are sampled from; not given: for nothing. `n_top` is how many of the most
         probable tokens.
+
+        `model` is whose text it is, one with an adapter over the target's weights; None: the target's.
         """
 
 class Session:
@@ -743,12 +762,13 @@ def quantise(
     importance: NDArray[np.float32] | None = None,
     n_threads: int = 1,
 ) -> bytes:
-    """Rows as blocks of GGUF files, "q4_k", "q5_k" or "q6_k", one row after the other.
+    """Rows as blocks of GGUF files, one row after the other.
 
-    rows : [n_rows, n_in], n_in a multiple of 256.
-    importance : weights of the inputs' errors, [n_in].
+    rows : [n_rows, n_in], n_in a multiple of the type's block.
+    type : "q8_0" or "q4_0", with the codes and scales of a matrix in int8 or int4; "q4_k", "q5_k" or "q6_k".
+    importance : weights of the inputs' errors, [n_in]; of types of blocks of 256.
 
-    A ValueError for another type or other shapes.
+    A ValueError for another type, other shapes, or numbers too large for "q8_0" or "q4_0".
     """
 
 def checksum(data: bytes | memoryview, *, n_threads: int = 1) -> int:
@@ -784,7 +804,7 @@ def product(
     weights: NDArray[np.float32],
     dtype: Dtype,
     *,
-    engine: Engine = "rows",
+    engine: PrefillMethod = "rows",
     n_threads: int = 1,
 ) -> NDArray[np.float32]:
     """x · weightsᵀ as a model of this dtype computes it: [n_rows, n_in], [n_out, n_in] → [n_rows, n_out].

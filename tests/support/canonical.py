@@ -254,6 +254,8 @@ def run_session(
     records = []
     while batch := session.round():
         for record in batch:
+            if record["error"] is not None:
+                raise record["error"]
             tokens[record["sequence"]] += record["tokens"]
             logits[record["sequence"]].append(record["logits"])
             records.append(record)

@@ -482,3 +482,11 @@ def make_chat(make_llama: Factory, family: str, **changes: Any) -> specdec.Model
         vocab_size=n_vocab, max_position_embeddings=2048, bos_token_id=..., eos_token_id=..., **changes
     )
     return specdec.load(write_tokenizer(folder, chat_template=named, **tokens))
+
+
+def chatting_pair() -> tuple[specdec.Model, specdec.Model]:
+    """The embedded pair, with a template that knows tools."""
+    target, draft = specdec.embedded_pair()
+    template = TEMPLATES["qwen2.5"][0]
+    assert isinstance(template, str)
+    return target.with_chat_template(template), draft

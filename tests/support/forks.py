@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specdec.models.number_formats import Engine
+from specdec.models.number_formats import PrefillMethod
 
 _FORKS = """
 import os, threading
@@ -48,6 +48,6 @@ print("done")
 """
 
 
-def fork_script(engine: Engine) -> str:
+def fork_script(engine: PrefillMethod) -> str:
     """The program, whose products are computed by the engine; it prints "done" if all children are right."""
     return _FORKS.replace("ENGINE", repr(engine))

@@ -143,6 +143,7 @@ class ScriptedEngine:
 
     def __init__(self, target: specdec.Model, script: Script, *, step: int = 2, max_open: int = 1000) -> None:
         self.target, self.draft = target, None
+        self.drafts: dict[str, Any] = {}
         self._script = script
         self.step = step
         self.n_slots, self.n_text, self.max_waiting = 4, target.config.n_ctx, max_open

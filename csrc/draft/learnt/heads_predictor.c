@@ -95,8 +95,8 @@ static sd_status follow(sd_predictor* base, sd_proposal* p) {
     if (p->depth > room) p->depth = room;
     forget(r, p);
     if (p->budget == 0 || p->depth == 0) return SD_OK;
-    if (cache == NULL || cache->model != r->options.target || cache->n_committed != p->n_text - 1 ||
-        sd_taps_find(&cache->taps, tap_of(r)) < 0)
+    if (cache == NULL || sd_model_base(cache->model) != sd_model_base(r->options.target) ||
+        cache->n_committed != p->n_text - 1 || sd_taps_find(&cache->taps, tap_of(r)) < 0)
         return sd_fail(SD_ERR_STATE,
                        "heads read the target's hidden states, expected no other draft between them");
     return SD_OK;

@@ -16,8 +16,11 @@ typedef struct model_predictor {
     int n_sequences;
     int n_nodes; /* of a proposal, without the root */
     sd_workspace workspace;
-    sd_arena arena;       /* owns the arrays below */
-    sd_cache* caches;     /* [n_sequences] its own; of none for the target */
+    sd_arena arena;   /* owns the arrays below */
+    sd_cache* caches; /* [n_sequences] its own; of none for the target */
+    const sd_model**
+        adapted;          /* [n_sequences] the models of texts that layers of the target draft for, else NULL;
+                               * borrowed while the prompts are read */
     sd_prefill* prefills; /* [n_sequences] the prompts on their way into them; text NULL: there is none */
     int32_t* pending;     /* [n_sequences, n_nodes + 1] where the cache holds a node of the proposal */
     sd_branch* branches;  /* [n_sequences] */
@@ -79,6 +82,7 @@ static void lay_out(model_predictor* r, const sd_prediction* of) {
     if (translation_of(r) != NULL) lay_out_translation(r, of);
     r->caches = sd_arena_take(arena, r->options.skipped ? 0 : n, sizeof *r->caches);
     r->prefills = sd_arena_take(arena, n, sizeof *r->prefills);
+    r->adapted = sd_arena_take(arena, n, sizeof *r->adapted);
     r->pending = sd_arena_take(arena, n, (size_t)(r->n_nodes + 1) * sizeof *r->pending);
     r->branches = sd_arena_take(arena, n, sizeof *r->branches);
     r->tokens = sd_arena_take(arena, n, (size_t)r->row_room * sizeof *r->tokens);
@@ -110,6 +114,7 @@ static void begin_prefill(model_predictor* r, int sequence, const sd_prompt* pro
 
 static void begin(sd_predictor* base, int sequence, const sd_prompt* prompt) {
     model_predictor* r = (model_predictor*)base;
+    r->adapted[sequence] = r->options.skipped && prompt->cache ? prompt->cache->model : NULL;
     if (translation_of(r) == NULL) {
         begin_prefill(r, sequence, prompt);
         return;
@@ -150,6 +155,8 @@ static int all_read(const model_predictor* r) {
 static sd_status read_prompts(sd_predictor* base, int* done) {
     model_predictor* r = (model_predictor*)base;
     sd_status status = SD_OK;
+    for (int i = 0; i < r->n_sequences && status == SD_OK; i++)
+        if (r->adapted[i] != NULL) status = sd_workspace_admit(&r->workspace, r->adapted[i]);
     for (int i = 0; translation_of(r) != NULL && i < r->n_sequences && status == SD_OK; i++)
         if (r->prompts[i].tokens != NULL) status = translate_prompt(r, i);
     if (status == SD_OK && !all_read(r))
@@ -160,7 +167,8 @@ static sd_status read_prompts(sd_predictor* base, int* done) {
 
 /* The target's cache follows the text by itself; what another drafter has begun in it is dropped. */
 static sd_status follow_in_target(const model_predictor* r, sd_cache* cache, int n_text) {
-    if (cache == NULL || cache->model != r->options.model || cache->n_committed != n_text - 1)
+    if (cache == NULL || sd_model_base(cache->model) != sd_model_base(r->options.model) ||
+        cache->n_committed != n_text - 1)
         return sd_fail(SD_ERR_STATE,
                        "layers of the target can draft for the target only, expected no other "
                        "draft between them");

@@ -83,8 +83,12 @@ static void lay_out(nested_drafter* d, const sd_drafting* drafting) {
 
 static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
     nested_drafter* d = (nested_drafter*)base;
+    sd_settings settings = *prompt->settings;
+    sd_prompt inner = *prompt;
+    if (sd_settings_drafted(&settings)) settings.drafters = SD_EVERY_DRAFTER;
+    inner.settings = &settings;
     sd_predictor_begin(d->predictor, sequence, prompt);
-    return sd_drafter_begin(d->drafter, sequence, prompt);
+    return sd_drafter_begin(d->drafter, sequence, &inner);
 }
 
 static sd_status read_prompts(sd_drafter* base, int* done) {
@@ -117,6 +121,7 @@ static sd_proposal open_inner(const nested_drafter* d, const sd_proposal* p, inn
     q.stream = p->rule == SD_RULE_COUPLED
                    ? p->stream
                    : sd_stream_inner(p->stream, (uint32_t)p->n_text, (uint32_t)in->n_rounds++);
+    q.failed = SD_OK;
     q.cache = NULL; /* the model's lacks the last token of the text where every guess was accepted */
     q.tree.n_nodes = 1;
     q.tree.tokens[0] = in->text[q.n_text - 1];
@@ -225,17 +230,22 @@ static sd_status inner_round(nested_drafter* d, sd_proposal* proposals, int n, i
     sd_status status = d->drafter->propose(d->drafter, d->proposals, *n_open);
     if (status != SD_OK) return status;
     d->base.other_s += d->drafter->other_s;
+    int n_sound = 0;
     for (int i = 0; i < *n_open; i++) {
         inner* in = &d->inners[d->openers[i]];
+        proposals[d->openers[i]].failed = d->proposals[i].failed;
+        if (d->proposals[i].failed != SD_OK) continue;
         in->proposal = d->proposals[i];
         fill_rows(in);
-        d->batch[i] = (sd_draft_nodes){&in->rows, d->all, in->rows.tree.n_nodes};
+        d->openers[n_sound] = d->openers[i];
+        d->batch[n_sound++] = (sd_draft_nodes){&in->rows, d->all, in->rows.tree.n_nodes};
     }
-    if ((status = d->predictor->predict(d->predictor, d->batch, *n_open)) != SD_OK) return status;
+    if (n_sound == 0) return SD_OK;
+    if ((status = d->predictor->predict(d->predictor, d->batch, n_sound)) != SD_OK) return status;
     double begun = sd_now();
     ptrdiff_t stride = d->predictor->ld_logits;
     const float* logits = d->predictor->logits;
-    for (int i = 0; i < *n_open && status == SD_OK; i++) {
+    for (int i = 0; i < n_sound && status == SD_OK; i++) {
         inner* in = &d->inners[d->openers[i]];
         if (d->drafter->observe != NULL)
             status = d->drafter->observe(d->drafter, &in->proposal, in->node_rows, logits, stride);

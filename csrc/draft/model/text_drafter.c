@@ -11,9 +11,13 @@
 
 /* Bytes of text that the target's tokenizer is shown before what was written. */
 #define LOOK_BACK 48
-/* Bytes that are written before a word must have ended. */
+/* Bytes that are written before a word must have ended; and before it counts as ended where it is looked
+ * whether more pays. */
 #define LONGEST_WORD 64
+#define LONGEST_UNPRICED 32
 #define PIECE 512
+/* Bytes of a token of the target, as long as there is no text. */
+#define USUAL_BYTES 4.0
 
 /* The rounds of a drafter in which both ways are tried in turn, and how often the lesser is later. */
 #define TRIALS 4
@@ -27,10 +31,11 @@ typedef struct writing {
     sd_proposal* for_target;
     char* text; /* [n_before + n] what stands before, from near a word's beginning on, and what was written */
     int n_before, n;
-    int begins;        /* nothing stands before */
-    double confidence; /* of what was written after n_before: the draft's probability */
-    int node;          /* of the target's proposal: the last one */
-    int restricted;    /* guesses are drawn from the restricted law */
+    int begins;             /* nothing stands before */
+    double bytes_per_token; /* of the target, in the last bytes of the text */
+    double confidence;      /* of what was written after n_before: the draft's probability */
+    int node;               /* of the target's proposal: the last one */
+    int restricted;         /* guesses are drawn from the restricted law */
     int open;
     int ending;  /* enough has been written, but for the end of a word */
     int foreign; /* of the tokens written after n_before, the target has not all */
@@ -38,7 +43,6 @@ typedef struct writing {
 
 /* What was seen of a text since it began. It depends on no other text. */
 typedef struct experience {
-    double bytes_per_token; /* of the target, as its tokenizer cut what was written */
     long n_rounds;
     double accepted[2], n_known[2]; /* by `restricted`: mean of accepted guesses, rounds that it is of */
 } experience;
@@ -98,15 +102,17 @@ static int cut_of(const char* text, int n) {
 }
 
 /* Copy the last bytes of a text [n_text], at most LOOK_BACK and none before a special token, to the end of
- * `to` [LOOK_BACK]. Returns how many; *begins is set to whether the text has none at all. */
+ * `to` [LOOK_BACK]. Returns how many, of *n_tokens; *begins is set to whether the text has none at all. */
 static int last_bytes(const sd_token_strings* strings, const int32_t* text, int n_text, char* to,
-                      int* begins) {
+                      int* n_tokens, int* begins) {
     int room = LOOK_BACK, at = n_text - 1, n;
+    *n_tokens = 0;
     for (; at >= 0 && room > 0; at--) {
         const char* string = sd_token_string(strings, text[at], &n);
         if (string == NULL) break;
         int some = n < room ? n : room;
         room -= some;
+        ++*n_tokens;
         memcpy(to + room, string + n - some, (size_t)some);
     }
     *begins = room == LOOK_BACK;
@@ -117,7 +123,8 @@ static int last_bytes(const sd_token_strings* strings, const int32_t* text, int 
 /* What stands before: the text's last bytes, behind what is no text, from the beginning of a word on. */
 static void look_back(const text_drafter* d, writing* w) {
     const sd_proposal* p = w->for_target;
-    int n = last_bytes(&d->translation->target, p->text, p->n_text, w->text, &w->begins);
+    int n_tokens, n = last_bytes(&d->translation->target, p->text, p->n_text, w->text, &n_tokens, &w->begins);
+    w->bytes_per_token = n_tokens > 0 ? (double)n / n_tokens : USUAL_BYTES;
     int first = n < LOOK_BACK ? LOOK_BACK - n : cut_of(w->text, n);
     for (;;) {
         int valid = sd_utf8_valid(w->text + first, LOOK_BACK - first), rest = LOOK_BACK - first - valid;
@@ -174,9 +181,6 @@ static sd_status settle(text_drafter* d, writing* w) {
         w->open = 0;
         return SD_OK;
     }
-    double* mean = &d->experiences[w->own.sequence].bytes_per_token;
-    *mean += (n - ids.n * *mean) / 64.0;
-    if (*mean < 1.0) *mean = 1.0;
     double each = pow(w->confidence, 1.0 / ids.n);
     for (int i = 0; i < ids.n; i++) add(w, ids.ids[i], each);
     /* what stands before from now on: the last word, as far as there is room */
@@ -201,10 +205,10 @@ static double probability_of(const text_drafter* d, const float* logits, int32_t
 }
 
 /* Is what was written, and not yet guessed, likely to be all that there is room for? */
-static int is_enough(const text_drafter* d, const writing* w) {
+static int is_enough(const writing* w) {
     const sd_proposal* p = w->for_target;
     int room = p->budget + 1 - p->tree.n_nodes, deep = p->depth - p->depths[w->node];
-    return w->n / d->experiences[p->sequence].bytes_per_token >= (room < deep ? room : deep);
+    return w->n >= w->bytes_per_token * (room < deep ? room : deep);
 }
 
 /* A token that stands for no text: one of the same meaning is guessed, any other ends the guesses. */
@@ -212,6 +216,12 @@ static void write_special(const text_drafter* d, writing* w, int32_t token, doub
     int32_t same = d->translation->target_of[token];
     if (same >= 0 && w->n == 0) add(w, same, probability);
     w->open = 0;
+}
+
+/* Are the last bytes written no character, nor the beginning of one? Then no text comes of them. */
+static int is_broken(const writing* w) {
+    int n = w->n_before + w->n, valid = sd_utf8_valid(w->text, n);
+    return valid < n && !sd_utf8_begun(w->text + valid, n - valid);
 }
 
 /* Write string [n] of a token. */
@@ -226,10 +236,13 @@ static sd_status write_string(text_drafter* d, writing* w, int32_t token, const 
     int node = w->own.tree.n_nodes++;
     w->own.tree.tokens[node] = token;
     w->own.tree.parents[node] = node - 1;
-    w->ending = is_enough(d, w);
-    if (node < w->own.depth && !(w->ending && (!w->foreign || w->n >= LONGEST_WORD))) return SD_OK;
+    w->ending = is_enough(w);
+    const sd_proposal* p = w->for_target;
+    int priced = p->policy != NULL && w->n >= LONGEST_UNPRICED;
+    int done = node >= w->own.depth || is_broken(w) || (w->ending && (!w->foreign || w->n >= LONGEST_WORD));
+    if (!done && !priced) return SD_OK;
     sd_status status = settle(d, w);
-    w->open = 0;
+    w->open = w->open && !done && !w->ending && sd_proposal_may_draft(p, w->node);
     return status;
 }
 
@@ -285,7 +298,7 @@ static int choose_way(const text_drafter* d, int sequence) {
 
 static sd_status begin_text(sd_drafter* base, int sequence, const sd_prompt* prompt) {
     text_drafter* d = (text_drafter*)base;
-    d->experiences[sequence] = (experience){.bytes_per_token = 4.0};
+    d->experiences[sequence] = (experience){0};
     sd_predictor_begin(d->base.predictor, sequence, prompt);
     return SD_OK;
 }

@@ -25,6 +25,7 @@ typedef struct ensemble_drafter {
     inner* inners;       /* [n_drafters] */
     sd_drafter** within; /* [n_drafters] the same drafters */
     int* n_text;         /* [n_sequences] of the text proposed for */
+    uint64_t* drafters;  /* [n_sequences] which of them may draft */
     double* sums;        /* [gamma + 1] expected tokens down to a node */
     int* right;          /* [gamma + 1] is a node what came? */
     int32_t* path;       /* [gamma + 1] the nodes that came */
@@ -42,11 +43,19 @@ typedef struct ensemble_drafter {
 
 static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
     ensemble_drafter* d = (ensemble_drafter*)base;
+    sd_settings settings = *prompt->settings;
+    sd_prompt own = *prompt;
+    own.settings = &settings;
+    uint64_t drafters = sd_settings_drafted(&settings) ? settings.drafters : 0;
     sd_status status = SD_OK;
     for (int i = 0; i < d->options.n_drafters && status == SD_OK; i++) {
+        int drafts = drafters != 0 && sd_may_draft(drafters, i);
+        settings.drafters = drafts ? SD_EVERY_DRAFTER : 0; /* of those within drafter i */
+        own.n = drafts ? prompt->n : 1;
         d->inners[i].slots[sequence] = -1;
-        status = sd_drafter_begin(d->inners[i].drafter, sequence, prompt);
+        status = sd_drafter_begin(d->inners[i].drafter, sequence, &own);
     }
+    d->drafters[sequence] = drafters;
     d->n_text[sequence] = 0;
     return status;
 }
@@ -111,6 +120,7 @@ static sd_proposal* open_proposal(const ensemble_drafter* d, int i, int slot, co
     opened.policy = d->options.adaptive ? &in->policy : NULL; /* an outer one prices the round's tree */
     opened.stream = stream_of(d, p, i);
     opened.rejected_at = 0;
+    opened.failed = SD_OK;
     opened.drafters = SD_EVERY_DRAFTER; /* of those within drafter i */
     opened.origins = NULL;
     opened.tree = own->tree;
@@ -198,7 +208,8 @@ static sd_status ask(ensemble_drafter* d, int i, sd_proposal* proposals, int n, 
     for (int k = 0; k < n; k++) {
         int slot = in->slots[proposals[k].sequence];
         if (slot < 0) continue;
-        d->best[k] += merge(d, i, slot, &proposals[k]);
+        proposals[k].failed = in->proposals[slot].failed;
+        if (proposals[k].failed == SD_OK) d->best[k] += merge(d, i, slot, &proposals[k]);
     }
     return SD_OK;
 }
@@ -338,7 +349,8 @@ static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, i
     }
     forget(d, sequence);
     for (int i = 0; i < d->options.n_drafters && status == SD_OK; i++)
-        status = sd_drafter_commit(d->inners[i].drafter, sequence, tokens, n_tokens);
+        if (sd_may_draft(d->drafters[sequence], i))
+            status = sd_drafter_commit(d->inners[i].drafter, sequence, tokens, n_tokens);
     return status;
 }
 
@@ -373,6 +385,7 @@ static void lay_out(ensemble_drafter* d, sd_drafter* const* drafters) {
     d->inners = sd_arena_take(&d->arena, (size_t)o->n_drafters, sizeof *d->inners);
     d->within = sd_arena_take(&d->arena, (size_t)o->n_drafters, sizeof *d->within);
     d->n_text = sd_arena_take(&d->arena, n, sizeof *d->n_text);
+    d->drafters = sd_arena_take(&d->arena, n, sizeof *d->drafters);
     d->best = sd_arena_take(&d->arena, n, sizeof *d->best);
     d->sums = sd_arena_take(&d->arena, n_nodes, sizeof *d->sums);
     d->node_rows = sd_arena_take(&d->arena, n_nodes, sizeof *d->node_rows);

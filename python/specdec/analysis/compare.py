@@ -19,7 +19,7 @@ from specdec.analysis.running import figures_of
 from specdec.analysis.speedup import TimedRuns, run_in_turns
 from specdec.checks import check_flag, check_integer
 from specdec.decoding.beginning import Beginning
-from specdec.drafts.draft import MAX_GAMMA
+from specdec.drafts.draft import MAX_GAMMA, Draft
 from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import printable
 from specdec.models.loading import as_model
@@ -29,7 +29,7 @@ from specdec.threads import check_threads
 from specdec.verification.rules import DECODING_RULES, DecodingRule, check_rule
 from specdec.verification.sampling import Sampling
 
-__all__ = ["compare"]
+__all__ = ["compare", "compare_ways"]
 
 _LABEL = 40  # characters of a prompt that are shown
 
@@ -131,15 +131,59 @@ def compare(
     beginnings = split(target, prompts)
     seed, threads = check_integer("seed", seed, 0, 2**64 - 1), check_threads(n_threads)
     work = work_of(target, beginnings, -(-n_tokens // len(beginnings)), n_tokens)
-    repeats = repeats if timing else 1
     ways = [(name, gamma) for name, draft in opened.items() for gamma in chosen or [max(draft.gamma, 1)]]
+    return compare_ways(
+        target, opened, ways, work, samplings=samplings, repeats=repeats, verify=verify, timing=timing,
+        seed=seed, n_threads=threads, target_name=target_name, prompts=beginnings[: len(work)],
+        progress=progress,
+        settings={
+            "n_tokens": n_tokens, "repeats": repeats if timing else 1, "verify": verify, "top_k": top_k,
+            "top_p": top_p, "min_p": min_p, "seed": seed, "n_threads": threads,
+        },
+    )  # fmt: skip
 
+
+def compare_ways(
+    target: Model,
+    opened: Mapping[str, Draft],
+    ways: Sequence[tuple[str, int]],
+    work: Sequence[tuple[Sequence[int], int]],
+    *,
+    samplings: Sequence[Sampling],
+    repeats: int,
+    verify: DecodingRule,
+    timing: bool,
+    seed: int,
+    n_threads: int,
+    target_name: str,
+    prompts: Sequence[Beginning],
+    progress: bool,
+    settings: dict[str, Any],
+) -> Comparison:
+    """Run drafts with gammas of their own, and plain decoding, in turns.
+
+    Parameters
+    ----------
+    target : Model
+    opened : dict of str to Draft
+        Drafts that fit the target, by name.
+    ways : sequence of (name, gamma)
+        What has its turn.
+    work : sequence of (prompt, new tokens)
+    samplings, repeats, verify, timing, seed, n_threads, target_name, progress
+        As of `compare`.
+    prompts : sequence of Beginning
+        Those of the work.
+    settings : dict
+        What the comparison says of its settings.
+    """
+    repeats = repeats if timing else 1
     n_steps = len(samplings) * repeats * (len(ways) + timing) * sum(n for _, n in work)
     rows: list[ComparisonRow] = []
     rates: dict[float, tuple[float, ...]] = {}
     with counted(n_steps, "token", progress) as done:
         for sampling in samplings:
-            options: dict[str, Any] = {**sampling_options(sampling), "verify": verify, "n_threads": threads}
+            options: dict[str, Any] = {**sampling_options(sampling), "verify": verify, "n_threads": n_threads}
             plain = TimedRuns(target, None, **options)
             runs = {
                 (name, gamma): TimedRuns(target, opened[name], gamma=gamma, **options) for name, gamma in ways
@@ -152,18 +196,14 @@ def compare(
             ]
             if timing:
                 rates[sampling.temperature] = plain.tokens_per_s
-    used = beginnings[: len(work)]
     return Comparison(
         target=target_name,
         rows=tuple(rows),
         plain_tokens_per_s=rates,
-        prompts=[beginning.given for beginning in used],
-        labels=tuple(_label(target, beginning) for beginning in used),
-        settings={
-            "n_tokens": n_tokens, "repeats": repeats, "verify": verify, "top_k": top_k, "top_p": top_p,
-            "min_p": min_p, "seed": seed, "n_threads": threads,
-        },
-    )  # fmt: skip
+        prompts=[beginning.given for beginning in prompts],
+        labels=tuple(_label(target, beginning) for beginning in prompts),
+        settings=settings,
+    )
 
 
 def _row(name: str, sampling: Sampling, gamma: int, way: TimedRuns, plain: TimedRuns | None) -> ComparisonRow:
@@ -201,6 +241,7 @@ def _row(name: str, sampling: Sampling, gamma: int, way: TimedRuns, plain: Timed
         by_position=found.by_position,
         prompts=tuple(prompts),
         reason=found.reason,
+        named_share=way.named_share,
         **timed,
     )
 

@@ -79,6 +79,9 @@ class ComparisonRow:
         low, high, and why it is invalid. None without timing.
     reason : str
         Why figures are None; empty if none is.
+    named_share : float or None
+        Of a draft with another vocabulary than the target's, the mean share of its law that the target can
+        name, over its guesses by the intersection. None of other drafts, and where it guessed through text.
     """
 
     draft: str
@@ -102,6 +105,7 @@ class ComparisonRow:
     tokens_per_s: tuple[float, ...] = ()
     speedup: Speedup | None = None
     reason: str = ""
+    named_share: float | None = None
 
     @property
     def invalid(self) -> str:
@@ -188,14 +192,18 @@ class Comparison(Tabular):
     def tables(self) -> list[Table]:
         """All drafts in one table; acceptance by position; by prompt; why figures are missing."""
         positions = [(*_setting(row), row.by_position) for row in self.rows]
-        found = [self._summary(), *position_tables(_HEAD, positions)]
+        found = [self.summary(), *position_tables(_HEAD, positions)]
         if len(self.prompts) > 1:
             found.append(self._by_prompt())
         return [*found, *reason_tables((row.draft, row.reason) for row in self.rows)]
 
-    def _summary(self) -> Table:
+    def summary(self) -> Table:
+        """All drafts in one table, with plain decoding."""
         timed = bool(self.plain_tokens_per_s)
         head: tuple[str, ...] = (*_HEAD, "alpha", "95 %", "tokens/run", "95 %")
+        named = any(row.named_share is not None for row in self.rows)
+        if named:
+            head += ("named",)
         if timed:
             head += ("c", "t(round)/t(1)", "tokens/s", "speed-up", "min to max")
         body: list[tuple[str, ...]] = []
@@ -204,12 +212,13 @@ class Comparison(Tabular):
             if timed:
                 rate = f"{statistics.median(self.plain_tokens_per_s[temperature]):.1f}"
                 counts = ("plain decoding", f"{temperature:g}", "0  ", "–", "", "1.00", "")
-                body.append((*counts, "–", "1.00", rate, "1.00X", ""))
+                body.append((*counts, *["–"] * named, "–", "1.00", rate, "1.00X", ""))
             for row in self.rows:
                 if row.temperature == temperature:
-                    body.append(_cells(row, " ★" if row is best else "  "))
-        star = "; ★ the fastest that beats plain decoding" if timed else ""
-        return Table(f"Drafts for {self.target}{star}", head, body)
+                    body.append(_cells(row, " ★" if row is best else "  ", named))
+        notes = "; ★ the fastest that beats plain decoding" if timed else ""
+        notes += "; named: share of a draft's law that the target can name" if named else ""
+        return Table(f"Drafts for {self.target}{notes}", head, body)
 
     def _by_prompt(self) -> Table:
         numbers = tuple(str(i) for i in range(len(self.prompts)))
@@ -265,7 +274,7 @@ class Comparison(Tabular):
 _HEAD = ("draft", "temp", "gamma")
 
 
-def _cells(row: ComparisonRow, star: str) -> tuple[str, ...]:
+def _cells(row: ComparisonRow, star: str, named: bool) -> tuple[str, ...]:
     name, temperature, gamma = _setting(row)
     counts = (
         name,
@@ -275,6 +284,7 @@ def _cells(row: ComparisonRow, star: str) -> tuple[str, ...]:
         interval(row.alpha_low, row.alpha_high),
         f"{row.tokens_per_call:.2f}",
         interval(row.tokens_low, row.tokens_high, ".2f"),
+        *[or_dash(row.named_share, ".3f")] * named,
     )
     if row.speedup is None:
         return counts

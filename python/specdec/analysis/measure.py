@@ -26,7 +26,7 @@ from specdec.analysis.arguments import (
 )
 from specdec.analysis.measurement import Independence, Measurement, MeasurementRow
 from specdec.analysis.running import RunFigures, run_texts
-from specdec.analysis.speedup import NOT_RUN, RoundCosts, Speedup, speedups, timed_ways
+from specdec.analysis.speedup import NOT_RUN, NamedShares, RoundCosts, Speedup, speedups, timed_ways
 from specdec.analysis.statistics import acceptance_by_position, autocorrelation, ljung_box, mean_interval
 from specdec.analysis.timing import ForwardTimes, forward_times, sample_text
 from specdec.checks import check_flag, check_integer
@@ -260,7 +260,11 @@ def _by_running(
     common: dict[str, Any] = {"seed": seed, "n_threads": n_threads, "done": done}
     for sampling, lenience in itertools.product(samplings, leniences):
         options = common | sampling_options(sampling) | {"lenience": lenience}
-        results = {gamma: run_texts(target, draft, work, gamma=gamma, **options) for gamma in gammas}
+        shares = {gamma: NamedShares(target, draft) for gamma in gammas}
+        results = {}
+        for gamma in gammas:
+            with shares[gamma]:
+                results[gamma] = run_texts(target, draft, work, gamma=gamma, **options)
         counts = {gamma: RunFigures.of(found) for gamma, found in results.items()}
         ratios: dict[int, Speedup] = {}
         costs: dict[int, RoundCosts] = {}
@@ -271,7 +275,7 @@ def _by_running(
         rows += [
             _run_row(
                 name, sampling.temperature, lenience, gamma, found, ratios.get(gamma, NOT_RUN),
-                costs.get(gamma, _NOT_TIMED),
+                costs.get(gamma, _NOT_TIMED), shares[gamma].mean,
             )
             for gamma, found in counts.items()
         ]  # fmt: skip
@@ -305,6 +309,7 @@ def _run_row(
     found: RunFigures,
     ran: Speedup,
     costs: RoundCosts,
+    named_share: float | None,
 ) -> MeasurementRow:
     return MeasurementRow(
         draft=draft,
@@ -329,6 +334,7 @@ def _run_row(
         tokens_high=found.tokens_high,
         by_position=found.by_position,
         reason="; ".join(filter(None, (found.reason, _NO_FORMULA))),
+        named_share=named_share,
     )
 
 

@@ -80,6 +80,9 @@ class MeasurementRow:
         unless `by_running`; `Independence` has it for the others.
     reason : str
         Why figures are None; empty if none is.
+    named_share : float or None
+        Of a draft with another vocabulary than the target's, the mean share of its law that the target can
+        name, over its guesses by the intersection. None of other drafts, and where it guessed through text.
     expected, law : float
         Earlier names of `ideal_speedup` and `predicted_speedup`.
     """
@@ -106,6 +109,7 @@ class MeasurementRow:
     tokens_high: float = math.nan
     by_position: tuple[float, ...] = ()
     reason: str = ""
+    named_share: float | None = None
 
     @property
     def rates(self) -> tuple[float, float, float]:
@@ -344,14 +348,21 @@ def running_tables(rows: Sequence[MeasurementRow]) -> list[Table]:
         return []
     setting = [(row.draft, f"{row.temperature:g}", f"{row.lenience:g}", f"{row.gamma}") for row in ran]
     head = ("draft", "temp", "lenience", "gamma")
+    named = any(row.named_share is not None for row in ran)
+    title = "Measured by running (intervals: 95 %; c and t(round) in runs of the target for one token"
+    title += "; named: share of the draft's law that the target can name)" if named else ")"
     counts = Table(
-        "Measured by running (intervals: 95 %; c and t(round) in runs of the target for one token)",
-        (*head, "tokens", "tokens/run", "interval", "alpha", "interval", "c", "t(round)"),
+        title,
+        (
+            *head, "tokens", "tokens/run", "interval", "alpha", "interval", *["named"] * named, "c",
+            "t(round)",
+        ),
         [
             (
                 *one, f"{row.n_tokens}", f"{row.tokens_per_call:.2f}",
                 interval(row.tokens_low, row.tokens_high, ".2f"), or_dash(row.alpha, ".3f"),
-                interval(row.alpha_low, row.alpha_high), or_dash(row.c, ".3f"), or_dash(row.t_ratio, ".2f"),
+                interval(row.alpha_low, row.alpha_high), *[or_dash(row.named_share, ".3f")] * named,
+                or_dash(row.c, ".3f"), or_dash(row.t_ratio, ".2f"),
             )
             for one, row in zip(setting, ran, strict=True)
         ],

@@ -15,7 +15,16 @@ from specdec.drafts import Draft
 from specdec.models.model import Model, Prompt
 from specdec.trace import Trace, invalid_speedup
 
-__all__ = ["NOT_RUN", "RoundCosts", "Speedup", "TimedRuns", "run_in_turns", "speedups", "timed_ways"]
+__all__ = [
+    "NOT_RUN",
+    "NamedShares",
+    "RoundCosts",
+    "Speedup",
+    "TimedRuns",
+    "run_in_turns",
+    "speedups",
+    "timed_ways",
+]
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,36 @@ class RoundCosts:
     verify: float
 
 
+class NamedShares:
+    """How much of the law of a draft with another vocabulary its target can name, in the runs within it.
+
+    Parameters
+    ----------
+    target : Model
+    draft : Model, Draft or None
+    """
+
+    def __init__(self, target: Model, draft: Model | Draft | None) -> None:
+        self._target, self._draft = target, draft
+        self._n, self._total = 0, 0.0
+
+    def _counts(self) -> tuple[int, float]:
+        return self._draft.shares(self._target) if isinstance(self._draft, Draft) else (0, 0.0)
+
+    def __enter__(self) -> None:
+        n, total = self._counts()
+        self._n, self._total = self._n - n, self._total - total
+
+    def __exit__(self, *error: object) -> None:
+        n, total = self._counts()
+        self._n, self._total = self._n + n, self._total + total
+
+    @property
+    def mean(self) -> float | None:
+        """Over the guesses of all these runs; None where none had a law of another vocabulary."""
+        return self._total / self._n if self._n else None
+
+
 class TimedRuns:
     """One way to decode, timed as a caller sees it: Python included, without the prompts' prefill.
 
@@ -115,12 +154,16 @@ class TimedRuns:
     ----------
     turns : list of list of Result
         What was generated in each turn.
+    named_share : float or None
+        Of a draft with another vocabulary, the mean share of its law that the target can name, over the
+        guesses of all turns. None where it guesses without a law, and for other drafts.
     """
 
     def __init__(self, target: Model, draft: Model | Draft | None, **options: Any) -> None:
         self._target, self._draft, self._options = target, draft, options
         self._drafting: Model | Draft | None = None
         self._seconds: list[list[float]] = []
+        self._shares = NamedShares(target, draft)
         self.turns: list[list[Result]] = []
 
     def run(self, turn: int, prompt: Prompt, **options: Any) -> None:
@@ -129,9 +172,15 @@ class TimedRuns:
             self.turns.append([])
             self._seconds.append([])
             self._drafting = self._draft.snapshot() if isinstance(self._draft, Draft) else self._draft
-        seconds, result = _timed(self._target, self._drafting, prompt, self._options | options)
+        with self._shares:
+            seconds, result = _timed(self._target, self._drafting, prompt, self._options | options)
         self._seconds[turn].append(seconds)
         self.turns[turn].append(result)
+
+    @property
+    def named_share(self) -> float | None:
+        """See the class."""
+        return self._shares.mean
 
     @property
     def results(self) -> list[Result]:

@@ -16,6 +16,7 @@ __all__ = ["command"]
     "specdec convert path/to/folder model-Q4_K_M.gguf --type Q4_K_M --importance text.txt",
     "specdec convert path/to/folder model.specdec --type int8    a packed file, which loads at once",
     "specdec convert model.gguf path/to/new-folder       back to a Hugging Face folder",
+    "specdec convert path/to/folder path/to/new-folder --type int4    a folder of codes",
 )
 @click.argument("source")
 @click.argument("out", type=click.Path())
@@ -24,7 +25,8 @@ __all__ = ["command"]
     "kind",
     metavar="TYPE",
     help="F32, F16 or BF16 (default: what SOURCE holds); of a GGUF file also Q8_0, Q4_0, Q4_K, Q5_K, "
-    "Q6_K, Q4_K_S, Q4_K_M, Q5_K_S, Q5_K_M; of a packed file f32, bf16, int8, int4.",
+    "Q6_K, Q4_K_S, Q4_K_M, Q5_K_S, Q5_K_M; of a folder also INT8, INT4; of a packed file f32, bf16, "
+    "int8, int4.",
 )
 @click.option(
     "--importance",

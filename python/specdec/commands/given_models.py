@@ -34,8 +34,15 @@ def open_target(given: Mapping[str, Any]) -> Model:
     InputError, CheckpointError, TokenizerError
     """
     name, dtype = given["target"], given["dtype"]
-    target = embedded_pair(dtype, None)[0] if name in (None, EMBEDDED) else load(name, dtype)
-    return _with_languages(target, given)
+    return _with_languages(_loaded(None if name == EMBEDDED else name, dtype, given), given)
+
+
+def _loaded(name: str | None, dtype: Any, given: Mapping[str, Any]) -> Model:
+    """The target by its name, or that in the package, with the adapter that the options name merged."""
+    adapter = given.get("adapter")
+    if adapter is None:
+        return embedded_pair(dtype, None)[0] if name is None else load(name, dtype)
+    return load(embedded_pair(dtype, None)[0].path if name is None else name, dtype, adapter=adapter)
 
 
 def open_models(given: Mapping[str, Any]) -> tuple[Model, Model | Draft | None]:
@@ -69,6 +76,8 @@ def open_pair(given: Mapping[str, Any]) -> tuple[Model, Model | Draft]:
         raise InputError("--draft is missing; expected what guesses ahead, such as copy or a path")
     if name is None:
         target, small = embedded_pair(given["dtype"], given["draft_dtype"])
+        if given.get("adapter") is not None:
+            target = _loaded(None, given["dtype"], given)
         return _with_languages(target, given), small
     target = open_target(given)
     return target, open_draft(name, target, given["draft_dtype"], given)

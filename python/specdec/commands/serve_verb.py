@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,13 +13,14 @@ import click
 
 from specdec.commands.decoding_options import threads_option
 from specdec.commands.given_models import EMBEDDED, open_draft, open_target
-from specdec.commands.model_options import model_options
+from specdec.commands.model_options import drafts_options
 from specdec.commands.verb import gamma_value, verb
 from specdec.decoding.engine import Engine
 from specdec.decoding.prompt_cache import PromptCache
 from specdec.drafts.draft import Draft
 from specdec.errors import InputError, MissingPackageError, SpecdecError, printable
 from specdec.models.model import Model
+from specdec.serve.server_limits import PLAIN_WORDS
 from specdec.serve.tool_calls import CALL_FORMATS
 
 if TYPE_CHECKING:
@@ -35,7 +38,7 @@ _KEY: Final = "SPECDEC_API_KEY"
     "specdec serve --target model.gguf --draft copy --port 9000   a GGUF file; a draft by name",
     "SPECDEC_API_KEY=... specdec serve --host 0.0.0.0             for other machines, with a key",
 )
-@model_options
+@drafts_options
 @click.option("--host", default="127.0.0.1", metavar="NAME", help="Where to listen.", show_default=True)
 @click.option("--port", type=int, default=8000, metavar="N", help="0: any free one.", show_default=True)
 @click.option(
@@ -44,6 +47,14 @@ _KEY: Final = "SPECDEC_API_KEY"
     multiple=True,
     metavar="NAME",
     help="What clients call the model; may be given more than once (default: of the target's path).",
+)
+@click.option(
+    "--adapter",
+    "adapters",
+    multiple=True,
+    metavar="NAME=FOLDER",
+    help="A LoRA adapter of PEFT beside the target, which clients choose as the model NAME; may be given "
+    "more than once.",
 )
 @click.option(
     "--gamma",
@@ -112,6 +123,22 @@ _KEY: Final = "SPECDEC_API_KEY"
     show_default=True,
 )
 @click.option(
+    "--max-connections",
+    type=int,
+    default=1024,
+    metavar="N",
+    help="At once; a new one then takes the place of an idle one.",
+    show_default=True,
+)
+@click.option(
+    "--idle-seconds",
+    type=float,
+    default=60.0,
+    metavar="S",
+    help="That a connection may be idle.",
+    show_default=True,
+)
+@click.option(
     "--stream-interval",
     type=float,
     default=0.01,
@@ -139,11 +166,12 @@ def command(names: tuple[str, ...], host: str, port: int, **given: Any) -> None:
     target = open_target(given)
     if given["chat_template"] is not None:
         target = target.with_chat_template(_read(given["chat_template"]))
-    draft = _draft(target, given)
+    adapters = _adapters(target, given["adapters"], given["threads"])
+    drafts = _drafts(target, given)
     cache = PromptCache(given["cache_bytes"]) if given["cache_bytes"] else None
     engine = Engine(
         target,
-        draft,
+        drafts or None,
         gamma=given["gamma"],
         n_slots=given["slots"],
         n_text=given["text_tokens"],
@@ -152,7 +180,8 @@ def command(names: tuple[str, ...], host: str, port: int, **given: Any) -> None:
         n_threads=given["threads"],
     )
     with engine:
-        service = _service(engine, list(names) or [_name(given["target"], target)], draft, given)
+        called = list(names) or [_name(given["target"], target)]
+        service = _service(engine, called, adapters, drafts, given)
         server = server_of(
             service,
             host=host,
@@ -161,7 +190,8 @@ def command(names: tuple[str, ...], host: str, port: int, **given: Any) -> None:
             drain_s=given["drain_seconds"],
             log=_print if given["log_requests"] else None,
         )
-        drafting = f"with {service.draft_name}" if service.draft_name else "plainly, without a draft"
+        named = " or ".join(service.draft_names)
+        drafting = f"with {named}" if named else "plainly, without a draft"
         server.run(lambda url: _print(f"{service.name!r} {drafting} at {url}/v1"))
 
 
@@ -183,7 +213,31 @@ def _server() -> Any:
     return Server
 
 
-def _service(engine: Engine, names: list[str], draft: Model | Draft | None, given: dict[str, Any]) -> Service:
+def _adapters(target: Model, given: tuple[str, ...], n_threads: int | None) -> dict[str, Model]:
+    """The target with each adapter, by the names that clients choose.
+
+    Raises
+    ------
+    InputError
+        No name, or one that is given twice.
+    CheckpointError
+    """
+    found: dict[str, Model] = {}
+    for one in given:
+        name, _, folder = one.partition("=")
+        if not name or not folder or name in found:
+            raise InputError(f"--adapter is {one!r}; expected NAME=FOLDER, each name once")
+        found[name] = target.with_adapter(folder, n_threads=n_threads)
+    return found
+
+
+def _service(
+    engine: Engine,
+    names: list[str],
+    adapters: Mapping[str, Model],
+    drafts: Mapping[str, Model | Draft],
+    given: dict[str, Any],
+) -> Service:
     from specdec.serve.server_limits import ServerLimits
     from specdec.serve.service import Service
 
@@ -193,36 +247,63 @@ def _service(engine: Engine, names: list[str], draft: Model | Draft | None, give
         n_new_tokens=given["max_tokens"],
         n_texts=given["max_n"],
         n_form_bytes=given["max_form_bytes"],
+        n_connections=given["max_connections"],
+        idle_s=given["idle_seconds"],
         event_s=given["stream_interval"],
     )
     return Service(
         engine,
         names,
+        adapters=adapters,
         limits=limits,
         sampling=engine.target.default_sampling if given["recommended"] else None,
-        draft_name=None if draft is None else given["draft"] or EMBEDDED,
+        draft_name=next(iter(drafts), None),
         tool_format=given["tool_format"],
     )
 
 
-def _draft(target: Model, given: dict[str, Any]) -> Model | Draft | None:
-    """What guesses ahead; where nothing is named, the draft in the package for the target in it.
+def _drafts(target: Model, given: dict[str, Any]) -> dict[str, Model | Draft]:
+    """What guesses ahead, by name; where nothing is named, the draft in the package for the target in it.
 
     Raises
     ------
     SpecdecError
-        It cannot be loaded, and nobody has asked for a server without it.
+        A name is missing or stands twice; or one cannot be loaded, and nobody has asked for a server without.
     """
-    name = given["draft"]
-    if name is None and given["target"] is not None:
-        return None
-    try:
-        return open_draft(name or EMBEDDED, target, given["draft_dtype"], given)
-    except (SpecdecError, OSError) as error:
-        if not given["plain_without_draft"]:
-            raise
-        _print(f"warning: no draft, so texts are decoded plainly: {error}")
-        return None
+    texts: tuple[str, ...] = given["drafts"]
+    if not texts and given["target"] is None:
+        texts = (EMBEDDED,)
+    asked = [_asked(text) for text in texts]
+    for i, (name, text) in enumerate(asked):
+        if len(asked) > 1 and name == texts[i]:
+            raise InputError(f"--draft {text}: has no name; expected NAME={text}, as there are several")
+        if name in PLAIN_WORDS:
+            raise InputError(f"--draft {name}={text}: requests ask for no draft so; expected another name")
+        if any(name == other for other, _ in asked[:i]):
+            raise InputError(f"--draft {name}={text}: the name stands twice; expected each once")
+    found: dict[str, Model | Draft] = {}
+    for name, text in asked:
+        try:
+            found[name] = open_draft(text, target, given["draft_dtype"], given)
+        except (SpecdecError, OSError) as error:
+            if not given["plain_without_draft"]:
+                raise
+            one = (
+                f"no draft {name}, which is left out"
+                if len(asked) > 1
+                else ("no draft, so texts are decoded plainly")
+            )
+            _print(f"warning: {one}: {error}")
+    return found
+
+
+_NAMED: Final = re.compile(r"([A-Za-z0-9_.-]+)=(.+)", re.DOTALL)
+
+
+def _asked(text: str) -> tuple[str, str]:
+    """(what requests call a draft, its path or name); both are the text, unless it has a name of its own."""
+    found = None if Path(text).exists() else _NAMED.fullmatch(text)
+    return (text, text) if found is None else (found[1], found[2])
 
 
 def _name(given: str | None, target: Model) -> str:

@@ -18,7 +18,7 @@ from specdec.decoding.run import SLICE_S
 from specdec.decoding.stopping import FinishReason, StopRules
 from specdec.drafts import Draft
 from specdec.drafts.draft import MAX_GAMMA, check_source
-from specdec.errors import InputError, kind_of, number_of, shown
+from specdec.errors import InputError, VocabularyMismatchError, kind_of, number_of, shown
 from specdec.json_values import without_nan
 from specdec.models.loading import as_model
 from specdec.models.model import ModelLike, Prompt
@@ -146,7 +146,13 @@ def beam_search(
         if isinstance(draft, Draft):
             raise InputError(f"draft is {kind_of(draft)}; a beam search drafts with a Model")
         draft = as_model("draft", draft)
-        check_same_vocabulary(target, draft)
+        try:
+            check_same_vocabulary(target, draft)
+        except VocabularyMismatchError as error:
+            raise VocabularyMismatchError(
+                f"{error}; a beam search drafts with a model of the target's vocabulary alone: expected one, "
+                "None, or specdec.generate, which takes others"
+            ) from None
         check_source(draft.config.encoder is not None, target)
     tokenizer = target.tokenizer
     eos_ids = () if ignore_eos or tokenizer is None else tokenizer.eos_ids

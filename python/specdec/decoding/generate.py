@@ -228,6 +228,11 @@ def generate(
         Texts that were read before: what a prompt has in common with the beginning of one of them is copied,
         not computed, and this text becomes one of them. It changes no result. In an encoder-decoder it is a
         source that is read once.
+    adapter : Model, path, or sequence of these, optional
+        The LoRA adapter beside the target's weights: a model of its :meth:`Model.with_adapter`, or the folder
+        of an adapter, which is then read for this call. With a list of prompts one for all of them, or a list
+        with one for each; None: the target as it is. The draft stays the same. Each result is that of its
+        adapted target alone, bit for bit.
     n : int, default 1
         How many samples of each prompt, which is read once for all of them. The results are those of `n`
         equal prompts in a batch, with the keys (s, prompt · n + sample) of a seed s; a list of seeds has an

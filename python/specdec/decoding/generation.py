@@ -28,15 +28,15 @@ class Speculative:
 
     Attributes
     ----------
-    draft : bool
-        False: plain decoding; a prediction is not used either.
+    draft : bool or str
+        False: plain decoding; a prediction is not used either. A name: this one of the engine's drafts.
     gamma : int or None
         Guesses a round at most; None: as many as the engine makes.
     verify : str or None
         The rule, in place of the request's `verify`.
     """
 
-    draft: bool = True
+    draft: bool | str = True
     gamma: int | None = None
     verify: DecodingRule | None = None
 
@@ -143,13 +143,30 @@ class Generation:
     Attributes
     ----------
     id : int
+        Number of the request in its engine, from 1 on.
     n : int
         Samples.
     prompt_ids : list of int
+        The prompt as the models see it.
+    n_cached_tokens : int or None
+        Tokens of the prompt that a prompt cache had; None as long as no sample has a slot.
     created : float
-        By `time.time`.
+        When it was submitted, by `time.time`.
     times : GenerationTimes
     prediction : PredictionUse or None
+        What became of the prediction; None where the request has none.
+    done : bool
+        Whether all samples have ended, or the request has failed.
+    request : Request
+        What was asked for, checked.
+    settings : object
+        The same, as the core takes it.
+    samples : list of Sample
+        The engine's thread writes them; readers take a `Piece` or a `Result`.
+    of_prompt : Score or None
+        What the target says of the prompt, if that was asked for, and has been computed.
+    read : object or None
+        The prompt as it was read for its score, with which the samples begin.
     """
 
     def __init__(
@@ -176,7 +193,7 @@ class Generation:
             for i, beginning in enumerate(request.beginnings)
         ]
         self.of_prompt: Score | None = None
-        self.read: _core.CachedText | None = None  # the prompt, when it has been scored
+        self.read: _core.CachedText | None = None
         self.n_cached_tokens: int | None = None
         self._wake = wake
         self._changed = threading.Condition()
@@ -368,17 +385,19 @@ class Generation:
                 self.times.ended = time.perf_counter()
             self._notify()
 
-    def fail(self, error: BaseException, sample: Sample | None, n_sequences: int) -> None:
-        """The request has failed; the samples that are open are cancelled."""
+    def fail(self, error: BaseException, sample: Sample | None, n_sequences: int) -> bool:
+        """The request has failed; the samples that are open are cancelled. False: it had failed before."""
         if isinstance(error, NotFiniteError) and sample is not None:
             error.result = self._result_of(sample, n_sequences)
         with self._changed:
-            if self._error is None:
+            first = self._error is None
+            if first:
                 self._error = error
             self.times.ended = time.perf_counter()
             for one in self.samples:
                 one.cancelled = True
             self._notify()
+        return first
 
     def _result_of(self, sample: Sample, n_sequences: int) -> Result:
         return sample.state.result(

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import re
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
-from specdec.errors import FormError, InputError, MissingFormError, kind_of
+from specdec.errors import FormError, InputError, MissingFormError, kind_of, shown
 from specdec.models.tokenizer import ByteTokenizer, Tokenizer
+from specdec.models.tokenizer.continuing import encode_exactly
 
 __all__ = ["FormKind", "Guidance", "GuidanceState", "json_text"]
 
 FormKind: TypeAlias = Literal["schema", "regex", "grammar"]
+
+T = TypeVar("T")
 
 MOST_BYTES: Final = 1 << 17
 """Of a form's text; larger ones are refused."""
@@ -36,12 +41,21 @@ _LIMITS: Final = {
 _JSON: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
 _PIECE: Final = 4096  # bytes of a forced text that are encoded at once
+_SHORT: Final = 128  # bytes of a forced text that is remembered in tokens
+_MOST_TEXTS: Final = 2048  # that are remembered so
 _MOST_FORMS: Final = 64  # that stay compiled
-_MARKER: Final = "\x02"  # a character that tokenizers do not join with others
+_MOST_S: Final = 20.0  # seconds in which a form is compiled
+_MOST_LEFT: Final = 2  # forms that took longer and are still being compiled
+_STACK: Final = (
+    256 << 20
+)  # bytes of stack: rules lead to each other as deep as a form of MOST_BYTES has room for
+_MOST_JOINED: Final = 16  # patterns that a text has to match at once: time doubles with each
+_MOST_UNTOLD: Final = 64  # tokens that a matcher has not been told
 
 _lock: Final = threading.Lock()
 _tokenizers: Final[weakref.WeakKeyDictionary[Any, dict[Any, Any]]] = weakref.WeakKeyDictionary()
 _matchers: Final[OrderedDict[Any, Any]] = OrderedDict()
+_left: Final[list[threading.Thread]] = []
 
 
 def json_text(schema: Any) -> str:
@@ -98,6 +112,61 @@ def _library() -> Any:
     return llguidance
 
 
+def _check_joined(schema: str) -> None:
+    """Refuse what the library would compile for ever: patterns joined by ``allOf``."""
+    patterns: set[str] = set()
+    n_entries, left = 0, [json.loads(schema)]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            patterns |= {str(part[name]) for name in ("pattern", "format") if name in part}
+            n_entries += len(part["allOf"]) if isinstance(part.get("allOf"), list) else 0
+            left += part.values()
+        elif isinstance(part, list):
+            left += part
+    n_joined = min(len(patterns), n_entries)
+    if n_joined > _MOST_JOINED:
+        raise FormError(f"schema: allOf may join {n_joined} patterns; expected at most {_MOST_JOINED}")
+
+
+def _in_time(kind: str, compile_form: Callable[[], T]) -> T:
+    """What a function returns, in a thread with a deep stack, if that takes no longer than it may.
+
+    A thread that takes longer cannot be ended: it goes on, and when there are several such, other forms are
+    refused until one is done.
+    """
+    results: list[T | BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(compile_form())
+        except BaseException as error:
+            results.append(error)
+
+    thread = threading.Thread(target=run, name="specdec form", daemon=True)
+    with _lock:
+        _left[:] = [one for one in _left if one.is_alive()]
+        if len(_left) >= _MOST_LEFT:
+            raise FormError(
+                f"{kind}: {len(_left)} forms that took longer than {_MOST_S:g} s are still being compiled; "
+                "expected none"
+            )
+        usual = threading.stack_size(_STACK)
+        try:
+            thread.start()
+        finally:
+            threading.stack_size(usual)
+    thread.join(_MOST_S)
+    if not results:
+        with _lock:
+            _left.append(thread)
+        raise FormError(f"{kind}: compiling takes longer than {_MOST_S:g} s; expected a simpler form")
+    (result,) = results
+    if isinstance(result, BaseException):
+        raise result
+    return result
+
+
 class _Vocabulary:
     """A tokenizer as the library asks for it: the bytes of each token, and how forced bytes are written.
 
@@ -106,7 +175,7 @@ class _Vocabulary:
     """
 
     def __init__(self, tokenizer: ByteTokenizer, n_tokens: int, end_ids: Sequence[int]) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer = weakref.ref(tokenizer)  # which would else be kept by what is known of it
         entries = tokenizer.vocabulary()
         self.tokens: list[bytes] = []
         self.special_token_ids: list[int] = []
@@ -121,12 +190,15 @@ class _Vocabulary:
                 self._ids.setdefault(text, token)
             self.tokens.append(text)
         self._longest = max(map(len, self._ids), default=1)
+        self._remembered = functools.lru_cache(_MOST_TEXTS)(self._encode)
         self.bos_token_id = None
         self.eos_token_id = end_ids[0]
 
     def __call__(self, text: str | bytes) -> list[int]:
         """Tokens of a text, whose bytes joined are the text's: as the tokenizer writes it, if that is so."""
         data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+        if len(data) <= _SHORT:  # forms force the same texts again and again
+            return list(self._remembered(data))
         ids: list[int] = []
         for at in range(0, len(data), _PIECE):
             ids += self._encode(data[at : at + _PIECE])
@@ -137,19 +209,14 @@ class _Vocabulary:
             text = data.decode("utf-8")
         except UnicodeDecodeError:
             return self._longest_first(data)
-        # Behind another character a text has no space of its own in front.
-        for before in (_MARKER, ""):
-            try:
-                ids = self._tokenizer.encode(before + text, add_bos=False)
-            except Exception:
-                continue
-            for begin in range(len(ids)):
-                own = ids[begin:]
-                if b"".join(self.tokens[token] for token in own) == data:
-                    return own
-                if begin >= 3:
-                    break
-        return self._longest_first(data)
+        tokenizer = self._tokenizer()
+        try:
+            ids = None if tokenizer is None else encode_exactly(tokenizer, text)
+        except Exception:  # a tokenizer without some of the characters
+            ids = None
+        if ids is None or b"".join(self.tokens[token] for token in ids) != data:  # it has special tokens
+            return self._longest_first(data)
+        return ids
 
     def _longest_first(self, data: bytes) -> list[int]:
         """The longest token at each place; a byte without token is left out, as no text can have it."""
@@ -166,16 +233,20 @@ class _Vocabulary:
         return ids
 
 
+def _checked(tokenizer: Tokenizer | None, kind: str) -> ByteTokenizer:
+    if isinstance(tokenizer, ByteTokenizer):
+        return tokenizer
+    what = "no tokenizer" if tokenizer is None else f"the tokenizer {kind_of(tokenizer)}"
+    raise InputError(
+        f"{kind} is given, but the target has {what}; expected one whose tokens are byte strings, as those "
+        "of specdec.tokenizer"
+    )
+
+
 def _tokenizer_of(
-    tokenizer: Tokenizer | None, n_vocab: int, end_ids: tuple[int, ...], kind: str
+    tokenizer: ByteTokenizer, n_vocab: int, end_ids: tuple[int, ...], kind: str
 ) -> tuple[Any, tuple[int, ...]]:
     """(the library's tokenizer, the ids that end a text in it): made once for each tokenizer."""
-    if not isinstance(tokenizer, ByteTokenizer):
-        what = "no tokenizer" if tokenizer is None else f"the tokenizer {kind_of(tokenizer)}"
-        raise InputError(
-            f"{kind} is given, but the target has {what}; expected one whose tokens are byte strings, as "
-            "those of specdec.tokenizer"
-        )
     library = _library()
     ends = tuple(sorted(token for token in set(end_ids) if token < n_vocab))
     # Without a token that ends a text the library gets one behind the vocabulary, which no model has.
@@ -200,6 +271,7 @@ def _grammar_of(library: Any, kind: FormKind, form: Any) -> str:
     if kind == "schema":
         text = json_text(form)
         _check_size(kind, text)
+        _check_joined(text)
         made: str = library.LLMatcher.grammar_from_json_schema(text, defaults=_JSON)
         return made
     _check_size(kind, form)
@@ -217,8 +289,11 @@ class Guidance:
     Make one with `of`. The same form on the same tokenizer is compiled once.
     """
 
-    def __init__(self, kind: FormKind, matcher: Any, n_vocab: int, end_ids: tuple[int, ...]) -> None:
+    def __init__(
+        self, kind: FormKind, matcher: Any, tokenizer: ByteTokenizer, n_vocab: int, end_ids: tuple[int, ...]
+    ) -> None:
         self.kind = kind
+        self._tokenizer = tokenizer  # stays as long as texts are written in it
         self.end_ids = end_ids
         self.nothing = bytes((n_vocab + 31) // 32 * 4)
         self._n_vocab = n_vocab
@@ -258,10 +333,11 @@ class Guidance:
             ``llguidance`` is not installed.
         """
         library = _library()
+        tokenizer = _checked(tokenizer, kind)
         made, own_ends = _tokenizer_of(tokenizer, n_vocab, tuple(end_ids), kind)
         try:
             grammar = _grammar_of(library, kind, form)
-        except (InputError, MissingFormError):
+        except (InputError, MissingFormError):  # a FormError is an InputError
             raise
         except Exception as error:  # what the library raises has no common type
             raise FormError(f"{kind} cannot be read: {error}") from None
@@ -270,12 +346,20 @@ class Guidance:
             matcher = _matchers.get(key)
             if matcher is not None:
                 _matchers.move_to_end(key)
-                return cls(kind, matcher[1], n_vocab, own_ends)
-        matcher = library.LLMatcher(made, grammar, log_level=0, limits=library.LLParserLimits(**_LIMITS))
-        guidance = cls(kind, matcher, n_vocab, own_ends)
-        if matcher.is_error():
-            raise FormError(f"{kind}: {_said(matcher)}")
-        guidance.start(()).mask()  # a form that no text satisfies is refused now
+                return cls(kind, matcher[1], tokenizer, n_vocab, own_ends)
+
+        def compile_form() -> tuple[Any, Any]:
+            limits = library.LLParserLimits(**_LIMITS)
+            matcher = library.LLMatcher(made, grammar, log_level=0, limits=limits)
+            begun = matcher.deep_copy()  # a form that no text has is refused now
+            begun.consume_tokens(begun.compute_ff_tokens())
+            begun.compute_bitmask()
+            return matcher, begun
+
+        matcher, begun = _in_time(kind, compile_form)
+        guidance = cls(kind, matcher, tokenizer, n_vocab, own_ends)
+        if begun.is_error():
+            raise guidance.error_of(begun)
         with _lock:
             _matchers[key] = (made, matcher)  # the tokenizer too, so that its id stays its own
             while len(_matchers) > _MOST_FORMS:
@@ -291,46 +375,106 @@ class Guidance:
         words[self._n_vocab >> 3] &= ~(1 << (self._n_vocab & 7)) & 0xFF
         return bytes(words[:n_bytes])
 
+    def word_of(self, token: int) -> bytes:
+        """The mask of one token."""
+        words = bytearray(self.nothing)
+        words[token >> 3] = 1 << (token & 7)
+        return bytes(words)
+
+    def error_of(self, matcher: Any) -> FormError:
+        """What the library says of a fault, in a line."""
+        said = _fault_of_pattern(self.kind, matcher)
+        said = said or " ".join(matcher.get_error().replace("<non-verbose/>", "").split())
+        if "NoExtension" in said:
+            said = "no text of this form goes on from here in the target's tokens"
+        return FormError(f"{self.kind}: {said or 'a token may not come here'}")
+
     def start(self, tokens: Sequence[int]) -> GuidanceState:
         """The state in which a new text begins; the prompt does not count."""
-        return GuidanceState(self, self._matcher.deep_copy())
+        return GuidanceState(self, self._matcher)
 
 
-def _said(matcher: Any) -> str:
-    """What the library says of a fault, in a line."""
-    return " ".join(matcher.get_error().replace("<non-verbose/>", "").split())
+_PATTERN_ERROR: Final = re.compile(
+    r"(?P<place>at \d+\(\d+\): )?.*regex parse error:\n"
+    r" {4}(?P<pattern>.*)\n {4}(?P<before> *)\^+\nerror: (?P<why>.*)"
+)
+
+
+def _fault_of_pattern(kind: FormKind, matcher: Any) -> str | None:
+    """What is wrong with a regular expression, and where; the library shows its own grammar of it."""
+    found = _PATTERN_ERROR.search(matcher.get_error())
+    if found is None:
+        return None
+    place = (found["place"] or "") if kind == "grammar" else ""
+    pattern, at = found["pattern"], len(found["before"])
+    return f"{place}{found['why']}, at character {at + 1} of the regular expression {shown(pattern)}"
 
 
 class GuidanceState:
-    """What a `Guidance` knows behind some tokens."""
+    """What a `Guidance` knows behind some tokens.
 
-    __slots__ = ("_ended", "_form", "_matcher")
+    The library's matcher is copied and told the tokens when its mask is asked for: behind tokens that follow
+    from the form alone nobody asks, as the matcher before them has said what they are.
+    """
 
-    def __init__(self, form: Guidance, matcher: Any, ended: bool = False) -> None:
+    __slots__ = ("_behind", "_ended", "_forced", "_form", "_matcher", "_n_told")
+
+    def __init__(self, form: Guidance, matcher: Any) -> None:
         self._form = form
-        self._matcher = matcher
-        self._ended = ended
+        self._matcher = matcher  # of a state before this one, or of this one; shared, and not told any more
+        # Tokens that it has not been told; None: it is this state's.
+        self._behind: tuple[int, ...] | None = ()
+        # Tokens that a matcher says must come; None: not asked.
+        self._forced: list[int] | None = None
+        self._n_told = 0  # of these, those that are behind this state
+        self._ended = False
 
     def fork(self) -> GuidanceState:
-        """An independent copy: some microseconds."""
-        return GuidanceState(self._form, self._matcher.deep_copy(), self._ended)
+        """An independent copy."""
+        copy = GuidanceState(self._form, self._matcher)
+        copy._behind, copy._ended = self._behind, self._ended
+        copy._forced, copy._n_told = self._forced, self._n_told
+        return copy
 
     def advance(self, token: int) -> None:
         """The text goes on with a token."""
         if token in self._form.end_ids:
             self._ended = True
-        elif not self._matcher.consume_token(token):
-            said = _said(self._matcher) or f"token {token} may not come here"
-            raise FormError(f"{self._form.kind}: {said}")
+            return
+        follows = token == self._next_forced()
+        if self._behind is not None and len(self._behind) == _MOST_UNTOLD:
+            self._own_matcher()
+        self._behind = (*(self._behind or ()), token)
+        self._n_told += 1
+        if not follows or self._n_told == len(self._forced or ()):
+            self._forced, self._n_told = None, 0
 
     def mask(self) -> bytes | None:
         """The words of the tokens that may come next; None: the text is complete."""
         if self._ended:
             return None
-        words = self._form.words_of(self._matcher.compute_bitmask())
-        if self._matcher.is_error():
-            said = _said(self._matcher)
-            if "NoExtension" in said:
-                said = "no text of this form goes on from here in the target's tokens"
-            raise FormError(f"{self._form.kind}: {said}")
+        forced = self._next_forced()
+        if forced is not None:
+            return self._form.word_of(forced)
+        matcher = self._own_matcher()
+        words = self._form.words_of(matcher.compute_bitmask())
+        if matcher.is_error():
+            raise self._form.error_of(matcher)
         return None if words == self._form.nothing else words
+
+    def _next_forced(self) -> int | None:
+        """The token that comes next because the form leaves no other text, as the tokenizer writes that."""
+        if self._forced is None:
+            matcher = self._own_matcher()
+            self._forced, self._n_told = matcher.compute_ff_tokens(), 0
+            if matcher.is_error():
+                raise self._form.error_of(matcher)
+        return self._forced[self._n_told] if self._forced else None
+
+    def _own_matcher(self) -> Any:
+        if self._behind is not None:
+            matcher = self._matcher.deep_copy()
+            if self._behind and not matcher.consume_tokens(list(self._behind)):
+                raise self._form.error_of(matcher)
+            self._matcher, self._behind = matcher, None
+        return self._matcher

@@ -37,6 +37,7 @@ class KeptTexts:
     ----------
     cache : PromptCache
     target : Model
+        Texts of a session may also be of models with adapters beside its weights.
     draft : Draft or None
         What drafts in the session.
     """
@@ -44,39 +45,63 @@ class KeptTexts:
     def __init__(self, cache: PromptCache, target: Model, draft: Draft | None) -> None:
         self._cache = cache
         self._target = target
-        of_draft = () if draft is None else draft.readers
         self._draft = draft
-        self._readers = list({model.core: model for model in [*of_draft, target]}.values())
+        self._of_draft = () if draft is None else draft.readers
 
-    def _as_read(self, model: Model, ids: Sequence[int]) -> Sequence[int]:
-        """A text as one of these models reads it."""
-        if self._draft is None or model.core is self._target.core:
+    def _readers(self, own: Model) -> list[Model]:
+        """The models that read a text of a model: that model last."""
+        return list({model.core: model for model in [*self._of_draft, own]}.values())
+
+    def _as_read(self, model: Model, own: Model, ids: Sequence[int]) -> Sequence[int]:
+        """A text of a model as one of these models reads it."""
+        if self._draft is None or model.core is own.core:
             return ids
         return self._draft.as_read(model, self._target, ids)
 
-    def begin(self, session: _core.Session, slot: int, beginning: Beginning) -> int:
-        """Begin the prompt in a slot with what is kept of it; return how many tokens the target then has."""
-        n_target = 0
-        for model in self._readers:
+    def begin(self, session: _core.Session, slot: int, beginning: Beginning, own: Model | None = None) -> int:
+        """Begin the prompt in a slot with what is kept of it.
+
+        Parameters
+        ----------
+        session : specdec._core.Session
+        slot : int
+        beginning : Beginning
+        own : Model, optional
+            Whose text it is; None: the target's.
+
+        Returns
+        -------
+        int
+            Tokens that this model then has.
+        """
+        n_own, own = 0, own or self._target
+        for model in self._readers(own):
             taps = session.taps(slot, model.core)
             text = self._cache.find(
-                model.core, self._as_read(model, beginning.ids), beginning.source_of(model), taps
+                model.core, self._as_read(model, own, beginning.ids), beginning.source_of(model), taps
             )
             n_cached = 0 if text is None else session.begin_with(slot, text)
-            if model.core is self._target.core:
-                n_target = n_cached
-        return n_target
+            if model.core is own.core:
+                n_own = n_cached
+        return n_own
 
-    def keep(self, session: _core.Session, slot: int, beginning: Beginning, tokens: Sequence[int]) -> None:
-        """Keep the text in a slot, with these new tokens, but for what is not read yet."""
-        text = [*beginning.ids, *tokens]
-        for model in self._readers:
+    def keep(
+        self,
+        session: _core.Session,
+        slot: int,
+        beginning: Beginning,
+        tokens: Sequence[int],
+        own: Model | None = None,
+    ) -> None:
+        """Keep the text in a slot, with these new tokens, but for what is not read yet; else as `begin`."""
+        text, own = [*beginning.ids, *tokens], own or self._target
+        for model in self._readers(own):
             n_tokens, n_bytes, n_low = session.cached_size(slot, model.core)
             copy = partial(session.cached_text, slot, model.core)
             taps, source = session.taps(slot, model.core), beginning.source_of(model)
             self._cache.keep(
                 model.core,
-                self._as_read(model, text)[:n_tokens],
+                self._as_read(model, own, text)[:n_tokens],
                 n_bytes,
                 n_low,
                 copy,

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.checks import check_choice, check_flag, check_integer
+from specdec.decoding.adapters import AdapterLike, check_adapter
 from specdec.decoding.adaptive_gamma import SHARED, AdaptiveGamma
 from specdec.decoding.constraint import Constraint, Schema, StatefulTransform, check_form
 from specdec.decoding.prompt_cache import PromptCache, check_prompt_cache
@@ -73,6 +74,7 @@ class Options(TypedDict, total=False):
     prompt_logprobs: int | None
     ignore_eos: bool
     prompt_cache: PromptCache | None
+    adapter: AdapterLike | Sequence[AdapterLike | None] | None
 
 
 class BatchOptions(Options, total=False):
@@ -128,6 +130,7 @@ class DecodingOptions:
     prompt_logprobs: int | None = None
     ignore_eos: bool = False
     prompt_cache: PromptCache | None = None
+    adapter: AdapterLike | Sequence[AdapterLike | None] | None = None
     n: int = 1
     batch_size: int | None = None
     node_budget: int | None = None
@@ -147,6 +150,7 @@ class DecodingOptions:
             )
         check_form(self)
         check_prompt_cache(self.prompt_cache)
+        check_adapter(self.adapter)
         rule, lenience = check_rule("verify", self.verify, self.lenience, DECODING_RULES)
         self._set(verify=rule, lenience=float(lenience), gamma=_check_gamma(self.gamma))
         for name in ("logits", "ignore_eos", "progress"):
@@ -226,6 +230,7 @@ _ELSEWHERE: Final = {
     "logits_processor": "transform",
     "eos_token_id": "stop",
     "num_threads": "n_threads",
+    "lora_request": "adapter",
 }
 """What options are called in other libraries."""
 

@@ -12,6 +12,7 @@ import numpy as np
 from specdec import _core
 from specdec.checks import check_integer, check_items
 from specdec.containers import Container, prompts_of
+from specdec.decoding.adapters import adapted_models
 from specdec.decoding.adaptive_gamma import AUTO_GAMMA, AdaptiveGamma, RunKind
 from specdec.decoding.beginning import Beginning, decoder_prompts_of
 from specdec.decoding.chat import Chat
@@ -65,6 +66,9 @@ class Request:
         The form that each text must have.
     n_text : int or None
         Tokens of a text at most, prompt and new, where that is less than the target's context.
+    models : list of Model, optional
+        Whose text each is: the target, or models with adapters beside its weights. None: all are the
+        target's.
     """
 
     options: DecodingOptions
@@ -84,6 +88,7 @@ class Request:
     node_budget: int | None
     constraint: Constraint | None = None
     n_text: int | None = None
+    models: list[Model] | None = None
 
     @classmethod
     def prepare(
@@ -119,6 +124,13 @@ class Request:
         seeds = seeds_of(options.seed, n_texts)
 
         target = as_model("target", target)
+        models = adapted_models(
+            target,
+            options.adapter,
+            len(given),
+            is_batch=is_batch,
+            n_threads=cast("int", options.n_threads),
+        )
         draft = None if draft is None else open_draft("draft", draft, optional=True, target=target)
         description = None if draft is None else draft.describe(target)  # refuses what does not fit
         check_source(draft is not None and draft.reads_source, target)
@@ -180,7 +192,12 @@ class Request:
             n_slots=n_slots,
             node_budget=node_budget,
             constraint=constraint_of(options, target, sorted(ends)),
+            models=None if models is None else [model for model in models for _ in range(options.n)],
         )
+
+    def model(self, index: int) -> Model:
+        """Whose text a sequence is."""
+        return self.target if self.models is None else self.models[index]
 
     def limit(self, index: int) -> tuple[int, FinishReason]:
         """(how many new tokens a sequence may have, the finish reason when it has them)."""

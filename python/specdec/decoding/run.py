@@ -54,6 +54,7 @@ class Run:
         self._prompt_scores: list[Score] = []  # of each prompt, where they are asked for
         self._scored_s = 0.0  # seconds that they took
         self._read: _core.CachedText | None = None  # a single prompt, when it has been scored
+        self._settings_of: dict[_core.Model, _core.Settings] = {}
         self._sound = False  # the core has done what it was asked for last
         cache = request.options.prompt_cache
         self._kept = None if cache is None else KeptTexts(cache, request.target, request.draft)
@@ -84,32 +85,21 @@ class Run:
             self._scored_s = time.perf_counter() - started
         waiting = iter(range(n_slots, len(beginnings)))
         following = next(waiting, None)
-        laws: dict[str, Any] = {}
-        if request.options.logprobs is not None:
-            laws = {"law": request.options.logprobs_of, "n_top": request.options.logprobs}
         self._session = _core.Session(
             request.target.core,
             request.description,
             [beginning.ids for beginning in beginnings[:n_slots]],
             sources=[beginning.source for beginning in beginnings[:n_slots]],
             gamma=request.gamma,
-            max_new_tokens=max(limits),
+            settings=[self._settings(index) for index in slots],
             n_text=max(len(one.ids) + limit for one, limit in zip(beginnings, limits, strict=True)),
             node_budget=request.node_budget or 0,
-            sampling=request.sampling.core(),
-            draft_sampling=request.draft_sampling.core(),
-            transform=request.options.transform,
-            constraint=request.constraint,
-            rule=request.rule,
-            lenience=request.options.lenience,
             seeds=[self._key(index) for index in slots],
             n_threads=request.n_threads,
             keep_logits=request.options.logits,
-            stop_ids=sorted(request.stop.ids),
             adaptive_gamma=(
                 request.policy.begin(request.kind) if isinstance(request.policy, AdaptiveGamma) else None
             ),
-            **laws,
         )
         for slot in slots:
             self._begin(self._session, slot)
@@ -146,19 +136,47 @@ class Run:
                 if following is not None:
                     self._keep(self._session, slot)
                     beginning = beginnings[following]
-                    self._session.replace(slot, beginning.ids, self._key(following), source=beginning.source)
+                    self._session.replace(
+                        slot,
+                        beginning.ids,
+                        self._key(following),
+                        source=beginning.source,
+                        settings=self._settings(following),
+                    )
                     slots[slot] = following
                     self._begin(self._session, slot)
                     begun.append(following)
                     following = next(waiting, None)
 
+    def _settings(self, index: int) -> _core.Settings:
+        """How a text is decoded: all texts of one model alike."""
+        request = self.request
+        model, options = request.model(index).core, request.options
+        if model not in self._settings_of:
+            laws: dict[str, Any] = {}
+            if options.logprobs is not None:
+                laws = {"law": options.logprobs_of, "n_top": options.logprobs}
+            self._settings_of[model] = _core.Settings(
+                max_new_tokens=max(request.limit(i)[0] for i in range(len(request.beginnings))),
+                sampling=request.sampling.core(),
+                draft_sampling=request.draft_sampling.core(),
+                transform=options.transform,
+                constraint=request.constraint,
+                rule=request.rule,
+                lenience=options.lenience,
+                stop_ids=sorted(request.stop.ids),
+                model=model,
+                **laws,
+            )
+        return self._settings_of[model]
+
     def _score_prompts(self, n_top: int) -> None:
-        """What the target says of the tokens of the prompts."""
+        """What the model of each text says of the tokens of its prompt."""
         request = self.request
         given = request.beginnings[:: request.options.n]
         if len(given) == 1 and len(given[0].ids) > 1:
             score, self._read = score_and_keep(
-                request.target,
+                request.model(0),
                 given[0].ids,
                 given[0].source_of(request.target),
                 n_top=n_top,
@@ -166,19 +184,24 @@ class Run:
             )
             self._prompt_scores = [score]
             return
-        long = [i for i, beginning in enumerate(given) if len(beginning.ids) > 1]
-        found = score_ids(
-            request.target,
-            [(given[i].ids, 1) for i in long],
-            [np.asarray(given[i].source_of(request.target), np.int32) for i in long]
-            if request.target.config.encoder is not None
-            else None,
-            n_top=n_top,
-            n_threads=request.n_threads,
-        )
         self._prompt_scores = [score_of_nothing(n_top) for _ in given]
-        for i, score in zip(long, found, strict=True):
-            self._prompt_scores[i] = score
+        of_model: dict[_core.Model, list[int]] = {}
+        for i, beginning in enumerate(given):
+            if len(beginning.ids) > 1:
+                of_model.setdefault(request.model(i * request.options.n).core, []).append(i)
+        for together in of_model.values():
+            model = request.model(together[0] * request.options.n)
+            found = score_ids(
+                model,
+                [(given[i].ids, 1) for i in together],
+                [np.asarray(given[i].source_of(model), np.int32) for i in together]
+                if model.config.encoder is not None
+                else None,
+                n_top=n_top,
+                n_threads=request.n_threads,
+            )
+            for i, score in zip(together, found, strict=True):
+                self._prompt_scores[i] = score
 
     def _key(self, index: int) -> tuple[int, int]:
         """The key of the random numbers of a text that begins."""
@@ -200,13 +223,16 @@ class Run:
     def _begin_from_cache(self, session: _core.Session, slot: int) -> None:
         index = self._slots[slot]
         if self._kept is not None:
-            self.sequences[index].n_cached = self._kept.begin(session, slot, self.request.beginnings[index])
+            self.sequences[index].n_cached = self._kept.begin(
+                session, slot, self.request.beginnings[index], self.request.model(index)
+            )
 
     def _keep(self, session: _core.Session, slot: int) -> None:
         """Keep the text in a slot in the prompt cache, but for what is not read yet."""
         index = self._slots[slot]
         if self._kept is not None:
-            self._kept.keep(session, slot, self.request.beginnings[index], self.sequences[index].tokens)
+            beginning, own = self.request.beginnings[index], self.request.model(index)
+            self._kept.keep(session, slot, beginning, self.sequences[index].tokens, own)
 
     def _gammas(self, slots: Sequence[int]) -> list[int] | None:
         """What the caller's policy says of the next round of the sequence in each slot."""

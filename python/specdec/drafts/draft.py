@@ -79,6 +79,14 @@ class Draft(ABC):
         """A text of the target as one of the readers reads it: in its own ids, where it has others."""
         return ids
 
+    def shares(self, target: Model) -> tuple[int, float]:
+        """Guesses so far for which a draft of another vocabulary had a law, and their added shares.
+
+        A share is the mass of the tokens that the target has too, see `ModelDraft.named_share`. (0, 0.0) of
+        drafts with the target's vocabulary.
+        """
+        return 0, 0.0
+
     def text_key(self) -> tuple[int, ...]:
         """A key for a text that begins, never given before by what this draft remembers of earlier texts.
 

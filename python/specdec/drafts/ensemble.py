@@ -102,6 +102,11 @@ class Ensemble(Draft):
         own = next(draft for draft in self.drafts if any(model is reader for model in draft.readers))
         return own.as_read(reader, target, ids)
 
+    def shares(self, target: Model) -> tuple[int, float]:
+        """See `Draft.shares`."""
+        counts = [draft.shares(target) for draft in self.drafts]
+        return sum(n for n, _ in counts), sum(total for _, total in counts)
+
     def text_key(self) -> tuple[int, ...]:
         """See `Draft.text_key`."""
         return tuple(number for draft in self.drafts for number in draft.text_key())

@@ -116,13 +116,15 @@ class ModelDraft(Draft):
         if self.draft is not None:
             raise VocabularyMismatchError(
                 f"draft {self.model.path} has another vocabulary than target {target.path}, and a draft of "
-                f"its own; expected one without"
+                f"its own; expected one without, or a model with the target's vocabulary, whose own draft "
+                f"may have another one"
             )
         if self.vocabulary == "text":
             if self.tree is not None:
                 raise InputError(
                     f"tree is {shown(self.tree)} and vocabulary is 'text', for target {target.path} with "
-                    f"another one; expected tree=None, as text is written in a chain"
+                    f"another one; expected tree=None, as text is written in a chain, or "
+                    f"vocabulary='intersection', which takes trees"
                 )
             return "text", {"translation": translation, "measured": False}
         if self.vocabulary == "auto" and self.tree is None:
@@ -154,8 +156,12 @@ class ModelDraft(Draft):
         """
         if not self.translates(target):
             return 1.0
-        n, total = translation_of(target, self.model).shares
+        n, total = self.shares(target)
         return total / n if n else float("nan")
+
+    def shares(self, target: Model) -> tuple[int, float]:
+        """See `Draft.shares`."""
+        return translation_of(target, self.model).shares if self.translates(target) else (0, 0.0)
 
     @property
     def reads_source(self) -> bool:

@@ -88,7 +88,9 @@ class Drafter(Protocol):
     from equal generators propose guesses that depend on each other, and the output is no longer exact.
 
     The methods are called with the interpreter's lock, the rounds between them run without it. What they
-    raise is raised by `specdec.generate`. One object may serve several runs and, from several threads, at the
+    raise ends the text that the call was for: `specdec.generate` raises it, and of an `Engine` the request of
+    that text, while others go on. They are not called for a text that something else drafts for, or nothing.
+    One object may serve several runs and, from several threads, at the
     same time: it must then lock its own state.
 
     Examples

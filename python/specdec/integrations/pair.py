@@ -13,7 +13,7 @@ from specdec.drafts.naming import named
 from specdec.errors import InputError, shown
 from specdec.models.loading import embedded_pair, load
 from specdec.models.model import Model
-from specdec.models.number_formats import CacheDtype, Dtype, Engine
+from specdec.models.number_formats import CacheDtype, Dtype, PrefillMethod
 from specdec.models.tokenizer import Tokenizer
 from specdec.verification.rules import DecodingRule
 
@@ -52,7 +52,7 @@ class EvaluatedPair:
         dtype: Dtype | None = None,
         draft_dtype: Dtype | None = None,
         cache_dtype: CacheDtype | None = None,
-        prefill: Engine | None = None,
+        prefill: PrefillMethod | None = None,
         tokenizer: Any = None,
         n_ctx: int | None = None,
         n_threads: int | None = None,

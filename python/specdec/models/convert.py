@@ -11,13 +11,13 @@ from specdec.errors import CheckpointError, InputError, shown
 from specdec.models.checkpoints import open_checkpoint
 from specdec.models.checkpoints.gguf_types import FILE_TYPES, WEIGHED
 from specdec.models.conversion.folder_as_gguf import write_as_gguf
-from specdec.models.conversion.gguf_as_folder import FOLDER_TYPES, write_as_folder
 from specdec.models.conversion.importance import (
     Importance,
     measured_importance,
     read_importance,
     read_text,
 )
+from specdec.models.conversion.model_as_folder import FOLDER_TYPES, write_as_folder
 from specdec.models.loading import load
 from specdec.models.packed_file import write_packed
 from specdec.threads import check_threads
@@ -42,15 +42,16 @@ def convert(
         A model, as :func:`specdec.load` takes it.
     out : path-like
         A path that ends in ``.gguf``: a GGUF file. One that ends in ``.specdec``: a packed file, the model as
-        it lies in memory. Else a folder, which must not be there or be empty: a Hugging Face folder, of a
-        GGUF file.
+        it lies in memory. Else a folder, which must not be there or be empty: a Hugging Face folder.
     type : str, optional
         Of a GGUF file: F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K or Q6_K, which all matrices have, or a mixture:
         Q4_K_S, Q4_K_M, Q5_K_S or Q5_K_M, whose matrices have the types that llama.cpp chooses. None: F16, or
         BF16 of a model in bf16. Norms, biases and routers stay in F32; a matrix whose rows are no multiple of
         a type's block has the next type with smaller blocks. Of a folder: F32, F16 or BF16; None: what the
-        file holds, F32 where it holds codes. Of a packed file: the ``dtype`` of :func:`specdec.load`. In
-        capital letters or small ones.
+        source holds, F32 where it holds codes. INT8 or INT4: a folder that is loaded as the model is in this
+        ``dtype``, to the bit, in the layout of the library compressed-tensors, which other programs read
+        (groups of 32 weights with a scale in f16). Codes that the source has in these formats stay as they
+        are. Of a packed file: the ``dtype`` of :func:`specdec.load`. In capital letters or small ones.
     tokenizer : None, False, path-like or Tokenizer
         As of :func:`specdec.load`. False: a file without vocabulary.
     importance : path-like, optional
@@ -65,6 +66,11 @@ def convert(
     -------
     Path
         What was written.
+
+    Warns
+    -----
+    UserWarning
+        Of codes that are written as numbers, in a folder.
 
     Raises
     ------
@@ -92,7 +98,7 @@ def convert(
         return _pack(source, place, type.lower() if isinstance(type, str) else type, tokenizer, progress)
     to_gguf = place.suffix == ".gguf"
     type = type.upper() if isinstance(type, str) else type
-    check_choice("type", type, tuple(FILE_TYPES if to_gguf else FOLDER_TYPES), optional=True)
+    check_choice("type", type, tuple(FILE_TYPES) if to_gguf else FOLDER_TYPES, optional=True)
     if importance is not None and type not in WEIGHED:
         raise InputError(
             f"importance is given, for type {shown(type)}; expected None, or one of {', '.join(WEIGHED)}"
@@ -104,7 +110,7 @@ def convert(
         weights = _importance(importance, source, tokenizer, progress)
         write_as_gguf(checkpoint, place, kind, weights, progress)
     else:
-        write_as_folder(checkpoint, place, type, progress)
+        write_as_folder(checkpoint, place, type, progress, own_tokenizer=tokenizer is None)
     return place
 
 

@@ -12,10 +12,18 @@ from typing import Any
 from specdec import _core
 from specdec.checks import check_choice, check_flag, check_path
 from specdec.errors import CheckpointError, InputError, SpecdecError, kind_of, warn
+from specdec.models.adapter import merged
 from specdec.models.checkpoints import CanonicalTensor, Checkpoint, StoredTensors, open_checkpoint
 from specdec.models.model import Model
 from specdec.models.model_config import ModelConfig
-from specdec.models.number_formats import CACHE_DTYPES, DTYPES, ENGINES, CacheDtype, Dtype, Engine
+from specdec.models.number_formats import (
+    CACHE_DTYPES,
+    DTYPES,
+    PREFILL_METHODS,
+    CacheDtype,
+    Dtype,
+    PrefillMethod,
+)
 from specdec.models.origin import HubPlace, ModelOrigin, ReadFiles
 from specdec.models.packed_file import is_packed
 from specdec.models.packed_model import cached_model, packed_model
@@ -32,7 +40,7 @@ def load(
     dtype: Dtype | None = None,
     *,
     cache_dtype: CacheDtype | None = None,
-    prefill: Engine = "rows",
+    prefill: PrefillMethod = "rows",
     tokenizer: Tokenizer | str | os.PathLike[str] | bool | Any | None = None,
     n_ctx: int | None = None,
     n_threads: int | None = None,
@@ -41,6 +49,7 @@ def load(
     cache_dir: str | os.PathLike[str] | None = None,
     token: str | bool | None = None,
     cache: bool | str | os.PathLike[str] = False,
+    adapter: str | os.PathLike[str] | None = None,
 ) -> Model:
     """Load a model.
 
@@ -52,17 +61,18 @@ def load(
     Parameters
     ----------
     path : path-like
-        A Hugging Face folder (``*.safetensors`` of f32, f16 or bf16; docs/FAMILIES.md lists the
-        architectures), a GGUF file, a packed file (``.specdec``, as :func:`specdec.convert` and ``cache``
-        write it), a llama2.c ``.bin`` file of version 0, or a name on the Hugging Face Hub
-        (by the package huggingface_hub): ``org/name``, or of GGUF files ``org/name:Q4_K_M`` and
-        ``hf://org/name/file.gguf``.
+        A Hugging Face folder (``*.safetensors`` of f32, f16 or bf16, or codes as compressed-tensors has them;
+        docs/FAMILIES.md lists the architectures), a GGUF file, a packed file (``.specdec``, as
+        :func:`specdec.convert` and ``cache`` write it), a llama2.c ``.bin`` file of version 0, or a name on
+        the Hugging Face Hub (by the package huggingface_hub): ``org/name``, or of GGUF files
+        ``org/name:Q4_K_M`` and ``hf://org/name/file.gguf``.
     dtype : {None, "f32", "bf16", "int8", "int4"}
         The number format of the matrices; norms and biases stay in f32. None: what the checkpoint holds,
-        which is bf16 if all its matrices are stored so, and f32 otherwise; of a GGUF file with codes (Q4_K_M
-        and its kin) each matrix in its own type, with the file's values. In bf16 activations are rounded to
-        it where they meet a matrix. int8 and int4 have blocks of 32 weights with one scale each and quantise
-        activations to int8 by rows and blocks. :meth:`Model.quantization_report` says what a format costs.
+        which is bf16 if all its matrices are stored so, and f32 otherwise; of files with codes (Q4_K_M and
+        its kin in GGUF, folders in int8 or int4) each matrix in its own type, with the file's values. In bf16
+        activations are rounded to it where they meet a matrix. int8 and int4 have blocks of 32 weights with
+        one scale each and quantise activations to int8 by rows and blocks. :meth:`Model.quantization_report`
+        says what a format costs.
     cache_dtype : {None, "f32", "bf16"}
         The number format of cached keys and values. None: f32 for a model in f32, else bf16.
     prefill : {"rows", "tiles", "blas"}
@@ -100,6 +110,11 @@ def load(
         ``~/.cache/specdec/packed``); a path: in that folder. A file of a cache takes the memory of the model
         on disk, and is written anew when the files that it was made of have changed. For models on disk with
         their own tokenizer or none.
+    adapter : path-like, optional
+        The folder of a LoRA adapter of PEFT (``adapter_config.json``, ``adapter_model.safetensors``), which
+        is merged into the weights: W + scale · B A in f32, then rounded or quantised as ``dtype`` says. A
+        GGUF file is then loaded in ``dtype``, not in its own types. :meth:`Model.with_adapter` lays one
+        beside the weights instead, and several for one model (docs/ADAPTERS.md).
 
     Warns
     -----
@@ -110,10 +125,10 @@ def load(
     Raises
     ------
     CheckpointError
-        A damaged, contradictory or missing checkpoint (missing: also a FileNotFoundError), or weights that
-        are NaN, infinite or too large for ``dtype``.
+        A damaged, contradictory or missing checkpoint or adapter (missing: also a FileNotFoundError), weights
+        that are NaN, infinite or too large for ``dtype``, or an adapter of another model.
     UnsupportedModelError
-        An architecture or a setting that specdec does not have.
+        An architecture, an adapter or a setting that specdec does not have.
     TokenizerError
         A damaged tokenizer, or one whose library is not installed.
     MissingLibraryError
@@ -129,7 +144,7 @@ def load(
     """
     check_choice("dtype", dtype, DTYPES, optional=True)
     check_choice("cache_dtype", cache_dtype, CACHE_DTYPES, optional=True)
-    check_choice("prefill", prefill, ENGINES)
+    check_choice("prefill", prefill, PREFILL_METHODS)
     threads = check_threads(n_threads)
     settle()
     place = check_path("path", path, CheckpointError)
@@ -137,13 +152,24 @@ def load(
         "dtype": dtype, "cache_dtype": cache_dtype, "prefill": prefill, "n_ctx": n_ctx,
         "tokenizer": tokenizer,
     }  # fmt: skip
+    of_adapter = None if adapter is None else check_path("adapter", adapter)
     if place.is_file() and is_packed(place):
+        if of_adapter is not None:
+            raise InputError(
+                f"adapter is given, but {place} is a packed file, whose weights are as they are; expected "
+                f"None, "
+                "the model that it was made of, or Model.with_adapter"
+            )
         return packed_model(place, arguments, load, threads)
+    if of_adapter is not None:
+        arguments["adapter"] = str(of_adapter)
     if cache is not False:
         return cached_model(place, cache, arguments, partial(load, progress=progress), threads)
     checkpoint = open_checkpoint(
         path, tokenizer=tokenizer, n_ctx=n_ctx, revision=revision, cache_dir=cache_dir, token=token
     )
+    if of_adapter is not None:
+        checkpoint, fitted = merged(checkpoint, of_adapter)
     if tokenizer is not None and checkpoint.tokenizer is not None:
         warn_of_ids_beyond(checkpoint.tokenizer, checkpoint.config["n_vocab"], checkpoint.path)
     stored = None
@@ -163,8 +189,9 @@ def load(
     origin = ModelOrigin(
         ReadFiles.of_model(checkpoint.path, checkpoint.weight_files, hub=hub),
         tokenizer_files,
-        arguments,
+        {name: value for name, value in arguments.items() if name != "adapter"},
         load,
+        adapter_files=None if of_adapter is None else ReadFiles(of_adapter, fitted.folder.files),
     )
     progress = None if progress is None else check_flag("progress", progress)
     bar = reading_bar(checkpoint.n_bytes, f"loading in {stored.types if stored else dtype}", progress)
@@ -231,7 +258,7 @@ def _checked(checkpoint: Checkpoint, stored: StoredTensors | None) -> Iterator[C
     """The checkpoint's tensors, each compared with what the core says a model of this configuration needs."""
     shapes = _core.tensor_shapes(checkpoint.config)
     seen: set[str] = set()
-    for name, array, form in stored.tensors() if stored else checkpoint.tensors():
+    for name, array, form in checkpoint.tensors(stored.blocks if stored else ()):
         if name not in shapes:
             raise CheckpointError(
                 f"{checkpoint.path}: tensor '{name}' is not part of this model; expected none such"

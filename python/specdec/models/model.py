@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import operator
 import os
+import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias, overload
 from weakref import WeakValueDictionary
@@ -17,15 +18,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from specdec import _core
-from specdec.checks import CONVERSION_ERRORS, as_iterator, check_flag, check_integer
+from specdec.checks import CONVERSION_ERRORS, as_iterator, check_flag, check_integer, check_path
 from specdec.containers import text_of
 from specdec.errors import CheckpointError, ContextLengthError, InputError, kind_of, number_of, shown
 from specdec.models import quantization
+from specdec.models.adapter import beside, fit_adapter
 from specdec.models.chat_template import ChatTemplate, Messages
 from specdec.models.checkpoints import open_checkpoint
 from specdec.models.model_config import ModelConfig
-from specdec.models.number_formats import CacheDtype, Engine, MatrixDtype
-from specdec.models.origin import ModelOrigin, ModelReference
+from specdec.models.number_formats import CacheDtype, MatrixDtype, PrefillMethod
+from specdec.models.origin import FilesReference, ModelOrigin, ModelReference, ReadFiles
 from specdec.models.quantization import QuantizationReport
 from specdec.models.score import Score, are_requests, score_requests
 from specdec.models.tokenizer import ByteTokenizer, SourceTokenizer, Tokenizer, why_no_tokenizer
@@ -75,6 +77,7 @@ class Model:
         origin: ModelOrigin | None = None,
         formats: Mapping[str, str] | None = None,
         types: str = "",
+        beside: _Beside | None = None,
     ) -> None:
         self._core = core
         self._config = config
@@ -88,10 +91,14 @@ class Model:
         self._origin = origin
         self._formats = dict(formats or {})
         self._types = types
-        if origin is not None:
-            _OF_KEY[origin.key] = self
+        self._beside = beside
+        key = beside.key if beside is not None else None if origin is None else origin.key
+        if key is not None:
+            _OF_KEY[key] = self
 
-    def __reduce__(self) -> tuple[Callable[[ModelReference], Model], tuple[ModelReference]]:
+    def __reduce__(self) -> tuple[Callable[..., Model], tuple[Any, ...]]:
+        if self._beside is not None:
+            return _unpickled_adapted, self._beside.reference()
         if self._origin is None:
             raise InputError(
                 f"{self._path} is a model that was made in memory, which cannot be pickled; expected one "
@@ -217,6 +224,74 @@ class Model:
             formats=self._formats,
             types=self._types,
         )
+
+    def with_adapter(self, path: str | os.PathLike[str], *, n_threads: int | None = None) -> Model:
+        """The same model with a LoRA adapter of PEFT beside its weights; it shares the weights.
+
+        It is a model like any other: the target of `specdec.generate`, of an `Engine`, of `beam_search`,
+        scored by :meth:`score`. Models with adapters beside the same base may also share one batch
+        (``specdec.generate(..., adapter=[...])``). Matrices of attention, of dense feed-forward blocks, and
+        the head where it is not tied may be adapted; :func:`specdec.load` merges what adapts more. The number
+        format of the weights is the base's, the adapter's numbers are f32.
+
+        Parameters
+        ----------
+        path : path-like
+            The folder, with ``adapter_config.json`` and ``adapter_model.safetensors``.
+        n_threads : int, optional
+            Threads that pack the matrices. None: :func:`specdec.threads.default_threads`.
+
+        Raises
+        ------
+        CheckpointError
+            A damaged or missing adapter, numbers that are not finite, or one that does not fit the model.
+        UnsupportedModelError
+            An adapter that cannot be laid beside the model: another method than LoRA, adapted embeddings or
+            experts, a model with an encoder.
+        InputError
+            The model has an adapter beside its weights already.
+
+        Examples
+        --------
+        >>> polite = target.with_adapter("path/to/adapter")
+        >>> specdec.generate(polite, draft, "Once upon a time")
+        """
+        place, threads = check_path("path", path), check_threads(n_threads)
+        if self._beside is not None:
+            raise InputError(
+                f"{self!r} has an adapter beside its weights; expected its base, Model.base, for another"
+            )
+        fitted = fit_adapter(place, self._architecture, self._core.config, self._path, merging=False)
+        return Model(
+            beside(self._core, fitted, self._path, threads),
+            self._config,
+            self._tokenizer,
+            self._path,
+            self._architecture,
+            default_sampling=self._default_sampling,
+            chat_template=self._chat_template,
+            source_tokenizer=self._source_tokenizer,
+            decoder_start=self._decoder_start,
+            origin=self._origin,
+            formats=self._formats,
+            types=self._types,
+            beside=_Beside(self, ReadFiles(place, fitted.folder.files), place),
+        )
+
+    @property
+    def base(self) -> Model | None:
+        """Of a model with an adapter beside its weights the model without; None of any other."""
+        return None if self._beside is None else self._beside.base
+
+    @property
+    def adapter(self) -> Path | None:
+        """The folder of the adapter beside the weights; None without one, or where it was merged."""
+        return None if self._beside is None else self._beside.path
+
+    @property
+    def adapter_digest(self) -> str | None:
+        """A digest of the files of the adapter beside the weights; None without one."""
+        return None if self._beside is None else self._beside.files.reference().digest
 
     def source_ids(self, source: str | ArrayLike) -> NDArray[np.int32]:
         """The ids of a source, as the core takes them.
@@ -351,7 +426,7 @@ class Model:
         return self._core.cache_dtype
 
     @property
-    def prefill(self) -> Engine:
+    def prefill(self) -> PrefillMethod:
         """What multiplies the rows of prompts or sources.
 
         "rows", the row kernels; "tiles", these in the order of tiles; or "blas", OpenBLAS.
@@ -374,9 +449,10 @@ class Model:
         if c.encoder is not None:
             layers = f"{number_of(c.encoder.n_layer, 'layer')} of an encoder, {c.n_layer} of a decoder"
         engine = {"rows": "", "tiles": ", prompts in tiles", "blas": ", prompts by OpenBLAS"}[self.prefill]
+        adapter = "" if self._beside is None else f", adapter {str(self._beside.path)!r}"
         return (
             f"<specdec.Model {str(self._path)!r}: {self._architecture}, {_short(self.n_parameters)} "
-            f"parameters in {self._types or self.dtype} ({_short(self.n_bytes, 'G')}B){engine}, "
+            f"parameters in {self._types or self.dtype} ({_short(self.n_bytes, 'G')}B){engine}{adapter}, "
             f"{layers}, d_model {c.d_model}, n_vocab {c.n_vocab}, n_ctx {c.n_ctx}>"
         )
 
@@ -633,6 +709,8 @@ class Model:
         """
         n_threads = check_threads(n_threads)
         progress = None if progress is None else check_flag("progress", progress)
+        if self._core.base is not None:
+            raise InputError(f"{self!r} has an adapter beside its weights; expected its base, Model.base")
         if ids is None and self.tokenizer is not None and self.config.encoder is None:
             ids = quantization.TEXT
         tokens = None if ids is None else self.check_ids(ids, minimum=2, maximum=_NO_LIMIT)
@@ -763,6 +841,8 @@ def _unpickled(reference: ModelReference) -> Model:
             arguments = dict(reference.arguments)
             if reference.tokenizer_files is not None:
                 arguments["tokenizer"] = reference.tokenizer_files.found()
+            if reference.adapter_files is not None:
+                arguments["adapter"] = reference.adapter_files.found()
             model = reference.load(reference.files.found(), progress=False, **arguments)
             src_lang, tgt_lang = reference.languages
             if src_lang is not None or tgt_lang is not None:
@@ -777,6 +857,39 @@ def _unpickled(reference: ModelReference) -> Model:
             _UNPICKLED.remove(model)
             _UNPICKLED.append(model)
         return model
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """An adapter beside the weights of a model.
+
+    Attributes
+    ----------
+    base : Model
+        The model without.
+    files : ReadFiles
+    path : Path
+    key : str
+        Of the model with this adapter and no other.
+    """
+
+    base: Model
+    files: ReadFiles
+    path: Path
+    key: str = field(default_factory=lambda: secrets.token_hex(16))
+
+    def reference(self) -> tuple[str, Model, FilesReference]:
+        """What a pickle holds: the key, the base and the adapter's files."""
+        return self.key, self.base, self.files.reference()
+
+
+def _unpickled_adapted(key: str, base: Model, files: FilesReference) -> Model:
+    """The model with an adapter that a pickle refers to, of this process or made anew."""
+    model = _OF_KEY.get(key)
+    if model is None:
+        model = base.with_adapter(files.found())
+        _OF_KEY[key] = model
+    return model
 
 
 def _after_fork() -> None:

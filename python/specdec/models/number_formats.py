@@ -1,4 +1,4 @@
-"""Number formats of weights and caches by name, bf16 in NumPy, and the engines that multiply matrices."""
+"""Number formats of weights and caches by name, bf16 in NumPy, and what multiplies matrices."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 __all__ = [
     "CACHE_DTYPES",
     "DTYPES",
-    "ENGINES",
+    "PREFILL_METHODS",
     "CacheDtype",
     "Dtype",
-    "Engine",
     "MatrixDtype",
+    "PrefillMethod",
     "one_dtype",
     "rounded_to_bf16",
     "widened",
@@ -23,14 +23,14 @@ __all__ = [
 Dtype: TypeAlias = Literal["f32", "bf16", "int8", "int4"]
 """A number format of the matrices of a model."""
 MatrixDtype: TypeAlias = Dtype | Literal["file"]
-"""The same, or "file": each matrix has the type that it has in a GGUF file."""
+"""The same, or "file": each matrix has the type that it has in its GGUF file or folder of codes."""
 CacheDtype: TypeAlias = Literal["f32", "bf16"]
 """A number format of cached keys and values."""
-Engine: TypeAlias = Literal["rows", "tiles", "blas"]
+PrefillMethod: TypeAlias = Literal["rows", "tiles", "blas"]
 """What multiplies matrices: the row kernels, these in the order of tiles, or OpenBLAS."""
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 CACHE_DTYPES: tuple[CacheDtype, ...] = get_args(CacheDtype)
-ENGINES: tuple[Engine, ...] = get_args(Engine)
+PREFILL_METHODS: tuple[PrefillMethod, ...] = get_args(PrefillMethod)
 
 
 def one_dtype(dtype: MatrixDtype) -> Dtype:

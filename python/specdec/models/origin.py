@@ -278,6 +278,8 @@ class ModelReference:
     files : FilesReference
     tokenizer_files : FilesReference or None
         Of a tokenizer that was given by its path.
+    adapter_files : FilesReference or None
+        Of an adapter that was merged.
     arguments : mapping
         Of `specdec.load`.
     languages : tuple
@@ -289,6 +291,7 @@ class ModelReference:
     key: str
     files: FilesReference
     tokenizer_files: FilesReference | None
+    adapter_files: FilesReference | None
     arguments: Mapping[str, Any]
     languages: tuple[str | None, str | None]
     load: Callable[..., Any]
@@ -302,6 +305,7 @@ class ModelOrigin:
     ----------
     files : ReadFiles
     tokenizer_files : ReadFiles or None
+    adapter_files : ReadFiles or None
     arguments, load, languages
         As of `ModelReference`.
     key : str
@@ -313,6 +317,7 @@ class ModelOrigin:
     arguments: Mapping[str, Any]
     load: Callable[..., Any]
     languages: tuple[str | None, str | None] = (None, None)
+    adapter_files: ReadFiles | None = None
     key: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def in_languages(self, src_lang: str | None, tgt_lang: str | None) -> ModelOrigin:
@@ -339,5 +344,6 @@ class ModelOrigin:
                 "can, or the path of one when the model is loaded"
             ) from error
         own = None if self.tokenizer_files is None else self.tokenizer_files.reference()
+        adapter = None if self.adapter_files is None else self.adapter_files.reference()
         files, arguments = self.files.reference(), dict(self.arguments)
-        return ModelReference(self.key, files, own, arguments, self.languages, self.load)
+        return ModelReference(self.key, files, own, adapter, arguments, self.languages, self.load)

@@ -29,9 +29,10 @@ from specdec.models.checkpoints.gguf_model import chat_template_of
 from specdec.models.checkpoints.gguf_writing import write_gguf
 from specdec.models.checkpoints.llama2c_file import LLAMA2C, own_tokenizer
 from specdec.models.checkpoints.opened_file import OpenedFile
+from specdec.models.checkpoints.peft_folder import ADAPTER_FILES
 from specdec.models.json_fields import Fields, as_json, read_json_object
 from specdec.models.model_files import describing_files
-from specdec.models.number_formats import CacheDtype, Engine, one_dtype
+from specdec.models.number_formats import CacheDtype, PrefillMethod, one_dtype
 from specdec.models.tokenizer import Tokenizer, resolve_tokenizer
 from specdec.models.tokenizer.gguf_vocabulary import read_vocabulary
 
@@ -59,6 +60,7 @@ _FIELDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "cache_dtype": ((str,), "a text"),
     "prefill": ((str,), "a text"),
     "source": ((dict,), "an object"),
+    "adapter": ((dict, _NONE), "an object or null"),
     "blocks": ((list,), "a list"),
     "files": ((list,), "a list"),
     "default_sampling": ((dict,), "an object"),
@@ -96,6 +98,11 @@ def _found_beside(path: Path) -> set[Path]:
     return found | set(path.glob("*.safetensors")) if path.is_dir() else found
 
 
+def _adapter_records(folder: Path) -> Records:
+    """The files of an adapter, as `records_of` has those of a model."""
+    return _stamped(folder, {folder / name for name in ADAPTER_FILES})
+
+
 def _stamped(path: Path, files: set[Path]) -> Records:
     """Files of the model at a path: names, sizes, times; size -1 of one that is not there."""
     folder = path if path.is_dir() else path.parent
@@ -123,7 +130,13 @@ def _built() -> dict[str, Any]:
 
 
 def write_packed(
-    path: Path, model: Any, source: Path, *, with_tokenizer: bool = True, n_threads: int = 1
+    path: Path,
+    model: Any,
+    source: Path,
+    *,
+    with_tokenizer: bool = True,
+    n_threads: int = 1,
+    adapter: Path | None = None,
 ) -> None:
     """Write a loaded model.
 
@@ -136,6 +149,8 @@ def write_packed(
         The folder or file that it was read from, with the tokenizer beside its weights.
     with_tokenizer : bool
     n_threads : int
+    adapter : Path, optional
+        The folder of the adapter that was merged into the weights.
 
     Raises
     ------
@@ -156,6 +171,7 @@ def write_packed(
         "cache_dtype": core.cache_dtype,
         "prefill": core.prefill,
         "source": {"path": str(source.resolve()), "records": records_of(source)},
+        "adapter": None if adapter is None else {"path": str(adapter), "records": _adapter_records(adapter)},
         "blocks": [],
         "files": [],
         "default_sampling": dict(model.default_sampling),
@@ -281,13 +297,16 @@ class PackedFile:
         for name in ("n_vocab", "n_ctx"):
             if type(header["config"].get(name)) is not int:
                 raise self.error(f"header field 'config' has no whole number '{name}'; expected one")
-        source = header["source"]
-        if not isinstance(source.get("path"), str) or not isinstance(source.get("records"), list):
-            raise self.error("header field 'source' is without 'path' and 'records'; expected both")
-        if not all(map(_is_record, source["records"])):
-            raise self.error(
-                "header field 'source' has other records than name, size and time; expected those"
-            )
+        for name in ("source", "adapter"):
+            source = header.get(name)
+            if source is None:  # no adapter
+                continue
+            if not isinstance(source.get("path"), str) or not isinstance(source.get("records"), list):
+                raise self.error(f"header field '{name}' is without 'path' and 'records'; expected both")
+            if not all(map(_is_record, source["records"])):
+                raise self.error(
+                    f"header field '{name}' has other records than name, size and time; expected those"
+                )
         if not all(type(token) is int for token in header["decoder_start"]):
             raise self.error(
                 "header field 'decoder_start' has other items than whole numbers; expected those"
@@ -310,6 +329,10 @@ class PackedFile:
 
     def _check_source(self) -> None:
         """Compare the files, if they are there, by names, sizes and times: none is read."""
+        if (adapter := self.header.get("adapter")) is not None:
+            place = Path(adapter["path"])
+            if place.exists() and _adapter_records(place) != adapter["records"]:
+                raise self.error(f"was made with the adapter {place}, whose files have changed since")
         place, records = Path(self.header["source"]["path"]), self.header["source"]["records"]
         if not place.exists():
             return
@@ -330,7 +353,7 @@ class PackedFile:
                 )
         return view
 
-    def core(self, cache_dtype: CacheDtype | None, prefill: Engine, n_threads: int) -> _core.Model:
+    def core(self, cache_dtype: CacheDtype | None, prefill: PrefillMethod, n_threads: int) -> _core.Model:
         """The model, over the mapped file.
 
         Raises

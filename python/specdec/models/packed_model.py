@@ -27,7 +27,7 @@ def packed_model(
     ----------
     path : Path
     arguments : mapping
-        Of `specdec.load`: dtype, cache_dtype, prefill, n_ctx, tokenizer.
+        Of `specdec.load`: dtype, cache_dtype, prefill, n_ctx, tokenizer; and adapter, if one has been merged.
     load : callable
         `specdec.load`.
     n_threads : int
@@ -59,7 +59,13 @@ def packed_model(
         source_tokenizer=source_side(tokenizer) if config.get("encoder") is not None else None,
         decoder_start=file.header["decoder_start"],
         origin=ModelOrigin(
-            ReadFiles.of_model(path, [path]), None, {**arguments, "cache_dtype": core.cache_dtype}, load
+            ReadFiles.of_model(path, [path]),
+            None,
+            {
+                **{name: value for name, value in arguments.items() if name != "adapter"},
+                "cache_dtype": core.cache_dtype,
+            },
+            load,
         ),
         formats=file.header["formats"],
         types=file.header["types"],
@@ -95,6 +101,10 @@ def cached_model(
         folder = Path(home) / "specdec" / "packed"
     else:
         folder = check_path("cache", cache)
+    adapter = None
+    if arguments.get("adapter") is not None:
+        adapter = Path(arguments["adapter"]).resolve()
+        arguments = {**arguments, "adapter": str(adapter)}
     place = folder / packed_file.cache_name(path, arguments)
     if place.is_file():
         try:
@@ -106,5 +116,7 @@ def cached_model(
     model = load(path, **arguments, n_threads=n_threads)
     folder.mkdir(parents=True, exist_ok=True)
     with_tokenizer = arguments["tokenizer"] is None
-    packed_file.write_packed(place, model, path, with_tokenizer=with_tokenizer, n_threads=n_threads)
+    packed_file.write_packed(
+        place, model, path, with_tokenizer=with_tokenizer, n_threads=n_threads, adapter=adapter
+    )
     return model

@@ -27,7 +27,8 @@ def described(value: Any) -> Any:
         return str(os.fspath(value))
     if isinstance(value, Model):
         files = "" if value.origin is None else f", files {value.origin.reference().files.digest}"
-        return f"{value.path} ({value.dtype}, cache {value.cache_dtype}{files})"
+        adapter = "" if value.adapter_digest is None else f", adapter {value.adapter_digest}"
+        return f"{value.path} ({value.dtype}, cache {value.cache_dtype}{files}{adapter})"
     if isinstance(value, list | tuple):
         return [described(item) for item in value]
     if isinstance(value, dict):

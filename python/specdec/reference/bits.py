@@ -32,6 +32,7 @@ def exact_logits(
     *,
     formats: str | Mapping[str, str] = "f32",
     cache_format: str = "f32",
+    low_rank: Mapping[str, tuple[Array, Array]] | None = None,
 ) -> Array:
     """Logits after every token of a sequence, with the bits of the core.
 
@@ -46,6 +47,10 @@ def exact_logits(
         Number format of all matrices, or of each, and of the table of tokens: "f32", "bf16", "int8", "int4",
         or a type of blocks.
     cache_format : {"f32", "bf16"}
+    low_rank : mapping of str to (ndarray, ndarray), optional
+        Of an adapter beside the matrices (arXiv 2106.09685): canonical name to `down` [rank, n_in] and `up`
+        [n_out, rank], float32, the scale in the latter. To the product with the matrix, in its format, comes
+        up · (down · x): two products in f32 of the row as it is before any rounding.
 
     Returns
     -------
@@ -65,7 +70,11 @@ def exact_logits(
         return formats if isinstance(formats, str) else formats[name]
 
     def times(x: Array, name: str) -> Array:
-        return product(x, tensors[name], format_of(name))
+        y = product(x, tensors[name], format_of(name))
+        if low_rank is None or name not in low_rank:
+            return y
+        down, up = low_rank[name]
+        return y + product(product(x, down, "f32"), up, "f32")
 
     def norm(x: Array, name: str) -> Array:
         factor = _F(1) / np.sqrt(lane_sum(x, squared=True) / _F(x.shape[-1]) + eps)

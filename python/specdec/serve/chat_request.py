@@ -11,61 +11,45 @@ from specdec.errors import SpecdecError
 from specdec.models.chat_template import begins_reply
 from specdec.serve.chat_messages import read_messages
 from specdec.serve.choice_text import ChoiceText, Delta, piece_of
-from specdec.serve.form_fields import check_form, read_response_format, read_structured_outputs
+from specdec.serve.conversation_request import ConversationRequest
 from specdec.serve.given_fields import GivenFields
-from specdec.serve.request_error import RequestError
 from specdec.serve.service import Service
-from specdec.serve.text_fields import read_model, read_text_fields
-from specdec.serve.text_request import FINGERPRINT, EventWriter, TextRequest, event, new_id
+from specdec.serve.text_request import FINGERPRINT, EventWriter, event, new_id
 from specdec.serve.token_texts import chat_logprobs
-from specdec.serve.tool_fields import Tools, read_tools
 from specdec.serve.usage import Usage
 
-__all__ = ["ChatRequest", "chat_submission", "check_tools", "read_template_fields"]
+__all__ = ["ChatRequest"]
 
 
-class ChatRequest(TextRequest):
-    """A request for replies.
-
-    Parameters
-    ----------
-    body : mapping
-        What the client sent.
-    service : Service
-
-    Raises
-    ------
-    RequestError
-    """
+class ChatRequest(ConversationRequest):
+    """A request for replies, as `TextRequest`."""
 
     prefix = "chatcmpl-"
+    limit_names = ("max_completion_tokens", "max_tokens")
 
-    def __init__(self, body: Mapping[str, Any], service: Service) -> None:
-        super().__init__(service)
-        fields, limits = GivenFields(body), service.limits
-        read_model(fields, service.names)
-        messages = read_messages(fields)
-        self.n_top = None
-        most = min(limits.n_top, service.target.config.n_vocab)
+    def read_n_top(self, fields: GivenFields, most: int) -> int | None:
+        """See `TextRequest.read_n_top`."""
         n_top = fields.integer("top_logprobs", 0, most)
         if fields.flag("logprobs"):
-            self.n_top = n_top or 0
-        elif n_top is not None:
+            return n_top or 0
+        if n_top is not None:
             raise fields.refusal(
                 "top_logprobs", "top_logprobs is given, but logprobs is not true; expected both"
             )
-        self.fields = read_text_fields(
-            fields,
-            limits,
-            limit_names=("max_completion_tokens", "max_tokens"),
-            default_limit=None,
-            sampling=service.sampling,
-            draft=service.draft_name,
-        )
-        form = read_response_format(fields, limits) or read_structured_outputs(fields, limits)
-        self.tools = read_tools(fields, limits)
-        form = check_tools(fields, self.tools, form, service)
-        template = read_template_fields(fields)
+        return None
+
+    def read_messages(self, fields: GivenFields) -> Sequence[Mapping[str, Any]]:
+        """See `ConversationRequest.read_messages`."""
+        return read_messages(fields)
+
+    def read_texts(self, fields: GivenFields, form: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """See `TextRequest.read_texts`."""
+        found = super().read_texts(fields, form)
+        self.own_text = _own_text(self.messages, self.template, self.service)
+        return found
+
+    def refuse_others(self, fields: GivenFields) -> None:
+        """See `TextRequest.refuse_others`."""
         fields.only("modalities", ["text"], why="a reply is text")
         fields.only("audio", why="a reply is text")
         fields.only("functions", why="they are tools now")
@@ -74,10 +58,6 @@ class ChatRequest(TextRequest):
         fields.only("verbosity", why="the model has no such setting")
         fields.only("web_search_options", why="nothing is searched for")
         fields.only("moderation", why="nothing is moderated")
-        fields.finish()
-        self.own_text = _own_text(messages, template, service)
-        options = {**self.fields.options, **form, "logprobs": self.n_top, "n": self.fields.n}
-        self.submissions = [chat_submission(options, messages, self.tools, template)]
 
     def whole(self, generations: Sequence[Generation], results: Sequence[Sequence[Result]]) -> dict[str, Any]:
         """The answer when all texts have ended."""
@@ -126,7 +106,7 @@ class ChatRequest(TextRequest):
             "id": self.id,
             "object": kind,
             "created": self.created,
-            "model": self.service.name,
+            "model": self.model,
             "system_fingerprint": FINGERPRINT,
             "choices": choices,
         }
@@ -189,75 +169,6 @@ class _ChatWriter(EventWriter):
 
     def fail(self, error: Mapping[str, Any]) -> list[bytes]:
         return [event(error)]
-
-
-def read_template_fields(fields: GivenFields) -> dict[str, Any]:
-    """Variables of the chat template that a request sets.
-
-    Raises
-    ------
-    RequestError
-    """
-    found = dict(fields.whole("chat_template_kwargs") or {})
-    for name in ("add_generation_prompt", "continue_final_message"):
-        value = fields.optional_flag(name)
-        if value is not None:
-            if name in found:
-                raise fields.refusal(name, f"{name} stands in chat_template_kwargs too; expected one of them")
-            found[name] = value
-    if "chat_template" in found:
-        raise fields.refusal(
-            "chat_template_kwargs",
-            "chat_template_kwargs has chat_template; expected variables of the model's own template",
-            "unsupported_parameter",
-        )
-    return found
-
-
-def check_tools(
-    fields: GivenFields, tools: Tools | None, form: dict[str, Any], service: Service
-) -> dict[str, Any]:
-    """The form of a reply that may call tools.
-
-    Raises
-    ------
-    RequestError
-        The model has no chat template, or one that knows no tools; or a call is asked for beside another
-        form.
-    """
-    if service.target.chat_template is None:
-        raise RequestError(
-            "the model has no chat template; expected a request to /v1/completions, or a server that was "
-            "started with --chat-template",
-            code="unsupported_model",
-        )
-    if tools is None or tools.choice == "none":
-        return form
-    if not service.reads_tools:
-        raise fields.refusal(
-            "tools",
-            "tools is given, but the chat template of this model has no place for tools; expected none",
-            "unsupported_parameter",
-        )
-    if tools.choice == "auto":
-        return form
-    if form:
-        raise fields.refusal(
-            "tool_choice",
-            "tool_choice asks for a call, and another field for another form; expected one of them",
-        )
-    return check_form(fields, "tool_choice", {"schema": tools.schema()}, service.limits)
-
-
-def chat_submission(
-    options: Mapping[str, Any],
-    messages: Sequence[Mapping[str, Any]],
-    tools: Tools | None,
-    template: Mapping[str, Any],
-) -> dict[str, Any]:
-    """The keyword arguments of `Engine.submit` for a conversation."""
-    shown = None if tools is None or tools.choice == "none" else tools.for_template
-    return {**options, "messages": messages, "tools": shown, "chat_template_kwargs": dict(template) or None}
 
 
 def _own_text(messages: Sequence[Mapping[str, Any]], template: Mapping[str, Any], service: Service) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from specdec.checks import as_integer
 from specdec.decoding.engine import Generation, Piece
@@ -12,62 +12,52 @@ from specdec.errors import shown
 from specdec.models.score import Score
 from specdec.models.tokenizer import StreamDecoder
 from specdec.serve.choice_text import ChoiceText, Delta, piece_of
-from specdec.serve.form_fields import read_response_format, read_structured_outputs
 from specdec.serve.given_fields import GivenFields
 from specdec.serve.service import Service
-from specdec.serve.text_fields import read_model, read_text_fields
+from specdec.serve.text_fields import check_prompt_size
 from specdec.serve.text_request import FINGERPRINT, EventWriter, TextRequest, event
 from specdec.serve.token_texts import ScoredToken, legacy_logprobs
 from specdec.serve.usage import Usage
 
 __all__ = ["CompletionRequest"]
 
-_DEFAULT_LIMIT: Final = 16
-
 
 class CompletionRequest(TextRequest):
-    """A request for completions.
+    """A request for completions, as `TextRequest`.
 
-    Parameters
+    Attributes
     ----------
-    body : mapping
-        What the client sent.
-    service : Service
-
-    Raises
-    ------
-    RequestError
+    prompts : list of str and list of int
+    echo : bool
+        Whether the prompt stands before the text.
+    alone : bool
+        Whether the prompt alone is wanted.
     """
 
     prefix = "cmpl-"
+    limit_names = ("max_tokens",)
+    default_limit = 16
 
-    def __init__(self, body: Mapping[str, Any], service: Service) -> None:
-        super().__init__(service)
-        fields, limits = GivenFields(body), service.limits
-        read_model(fields, service.names)
-        prompts = _prompts(fields, service)
+    def read_n_top(self, fields: GivenFields, most: int) -> int | None:
+        """See `TextRequest.read_n_top`."""
+        return fields.integer("logprobs", 0, most)
+
+    def read_least(self, fields: GivenFields) -> int:
+        """See `TextRequest.read_least`."""
         self.echo = fields.flag("echo")
-        self.n_top = fields.integer("logprobs", 0, min(limits.n_top, service.target.config.n_vocab))
-        self.fields = read_text_fields(
-            fields,
-            limits,
-            limit_names=("max_tokens",),
-            default_limit=_DEFAULT_LIMIT,
-            least=0 if self.echo else 1,
-            sampling=service.sampling,
-            draft=service.draft_name,
-        )
-        form = read_response_format(fields, limits) or read_structured_outputs(fields, limits)
-        n = self.fields.n
-        fields.only("best_of", n, why="all texts are returned")
-        fields.only("suffix", "", why="the models served here continue texts; they fill no gaps")
-        fields.only("add_special_tokens", True, why="a prompt given as token ids has none added")
-        fields.finish()
-        if len(prompts) * n > limits.n_texts:
+        return 0 if self.echo else 1
+
+    def read_texts(self, fields: GivenFields, form: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """See `TextRequest.read_texts`."""
+        self.prompts = _prompts(fields, self.service)
+        for prompt in self.prompts:
+            if isinstance(prompt, str):
+                check_prompt_size(fields, "prompt", prompt, self.service)
+        n, n_prompts, most = self.fields.n, len(self.prompts), self.service.limits.n_texts
+        if n_prompts * n > most:
             raise fields.refusal(
                 "n",
-                f"{len(prompts)} prompts with n = {n} are {len(prompts) * n} texts; expected at most "
-                f"{limits.n_texts}",
+                f"{n_prompts} prompts with n = {n} are {n_prompts * n} texts; expected at most {most}",
             )
         if self.echo and self.n_top is not None and self.fields.stream:
             raise fields.refusal(
@@ -75,24 +65,28 @@ class CompletionRequest(TextRequest):
                 "echo, logprobs and stream are all given; expected stream without one of the others",
                 "unsupported_parameter",
             )
-        options = {**self.fields.options, **form}
-        self.alone = options["max_new_tokens"] == 0  # the prompt alone is wanted
+        options = self.options_with(form)
+        self.alone = options["max_new_tokens"] == 0
         if self.alone and self.fields.stream:
             raise fields.refusal("max_tokens", "max_tokens is 0 with stream; expected at least 1")
-        options["logprobs"] = self.n_top
         if self.echo:
             options["prompt_logprobs"] = self.n_top
-        self.prompts = prompts
         seed = options.pop("seed")
-        self.submissions = [
+        return [
             {
                 **options,
                 "prompt": prompt,
                 "n": n,
                 "seed": None if seed is None else [(seed, i * n + sample) for sample in range(n)],
             }
-            for i, prompt in enumerate(prompts)
+            for i, prompt in enumerate(self.prompts)
         ]
+
+    def refuse_others(self, fields: GivenFields) -> None:
+        """See `TextRequest.refuse_others`."""
+        fields.only("best_of", self.fields.n, why="all texts are returned")
+        fields.only("suffix", "", why="the models served here continue texts; they fill no gaps")
+        fields.only("add_special_tokens", True, why="a prompt given as token ids has none added")
 
     def scored_prompts(self) -> dict[str, Any]:
         """The answer where no new text is wanted: the prompts, and what the model says of them.
@@ -108,7 +102,7 @@ class CompletionRequest(TextRequest):
             text = self._echoed(prompt, ids)
             scored = []
             if self.n_top is not None:
-                score = service.engine.score(ids, self.n_top)
+                score = service.engine.score(ids, self.n_top, self.adapter)
                 scored = _scored_prompt(service, ids, score)
             for sample in range(self.fields.n):
                 index = i * self.fields.n + sample
@@ -170,7 +164,7 @@ class CompletionRequest(TextRequest):
             "id": self.id,
             "object": "text_completion",
             "created": self.created,
-            "model": self.service.name,
+            "model": self.model,
             "system_fingerprint": FINGERPRINT,
             "choices": choices,
             **more,

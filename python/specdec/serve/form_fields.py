@@ -9,13 +9,21 @@ from specdec.serve.given_fields import GivenFields
 from specdec.serve.json_body import json_bytes
 from specdec.serve.server_limits import ServerLimits
 
-__all__ = ["ANY_OBJECT", "check_form", "read_json_format", "read_response_format", "read_structured_outputs"]
+__all__ = [
+    "ANY_OBJECT",
+    "check_form_size",
+    "read_json_format",
+    "read_response_format",
+    "read_structured_outputs",
+]
 
 ANY_OBJECT: Final[dict[str, Any]] = {"type": "object"}
 """The schema of what `json_object` asks for."""
 
 
-def check_form(fields: GivenFields, field: str, form: dict[str, Any], limits: ServerLimits) -> dict[str, Any]:
+def check_form_size(
+    fields: GivenFields, field: str, form: dict[str, Any], limits: ServerLimits
+) -> dict[str, Any]:
     """A form, one of the keyword arguments schema, regex and grammar of `Engine.submit`, within the bounds.
 
     Raises
@@ -43,7 +51,7 @@ def read_json_format(given: GivenFields, inner: GivenFields, limits: ServerLimit
     if kind == "text":
         return {}
     if kind == "json_object":
-        return check_form(given, "type", {"schema": ANY_OBJECT}, limits)
+        return check_form_size(given, "type", {"schema": ANY_OBJECT}, limits)
     name = inner.required("name", "a name for the schema")
     if not isinstance(name, str):
         raise inner.wrong("name", "a string")
@@ -54,7 +62,7 @@ def read_json_format(given: GivenFields, inner: GivenFields, limits: ServerLimit
         raise inner.refusal("schema", f"{inner.path('schema')} is missing; expected a JSON schema")
     if not isinstance(schema, dict | bool):
         raise inner.wrong("schema", "a JSON schema")
-    return check_form(inner, "schema", {"schema": schema}, limits)
+    return check_form_size(inner, "schema", {"schema": schema}, limits)
 
 
 def read_response_format(fields: GivenFields, limits: ServerLimits) -> dict[str, Any]:
@@ -109,7 +117,7 @@ def read_structured_outputs(fields: GivenFields, limits: ServerLimits) -> dict[s
     else:
         form = {name: given.text(name)}
     given.finish()
-    return check_form(given, name, form, limits)
+    return check_form_size(given, name, form, limits)
 
 
 def _alternatives(choices: list[str]) -> str:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import uvicorn
 
 from specdec.checks import check_integer, check_number
 from specdec.errors import InputError, shown
+from specdec.serve.answer_log import AnswerLog
 from specdec.serve.application import application
+from specdec.serve.connection import Connection
+from specdec.serve.server_metrics import ServerMetrics
 from specdec.serve.service import Service
 
 __all__ = ["LOCAL", "Server"]
@@ -45,10 +50,8 @@ class Server:
         What clients must send.
     drain_s : float, optional
         Seconds that texts may take to end after the first signal; None: as many as they need.
-    n_connections : int, default 1024
-        Connections at once; further requests get status 503.
     log : callable, optional
-        As in `application`.
+        As in `AnswerLog`.
 
     Examples
     --------
@@ -64,7 +67,6 @@ class Server:
         port: int = 8000,
         api_key: str | None = None,
         drain_s: float | None = None,
-        n_connections: int = 1024,
         log: Callable[[str], None] | None = None,
     ) -> None:
         if api_key is not None and not (isinstance(api_key, str) and api_key.strip()):
@@ -74,12 +76,14 @@ class Server:
         self._service = service
         self._drain_s = drain_s
         self._thread: threading.Thread | None = None
+        answers = AnswerLog(ServerMetrics(service), log)
         app = application(
             service,
+            answers,
             api_key=None if api_key is None else api_key.strip(),
             hosts=LOCAL if host in LOCAL else None,
-            log=log,
         )
+        connection: Any = partial(Connection, service.limits, answers)
         config = uvicorn.Config(
             app,
             host=host,
@@ -91,8 +95,8 @@ class Server:
             server_header=False,
             proxy_headers=False,
             ws="none",
-            limit_concurrency=check_integer("n_connections", n_connections, 1),
-            timeout_keep_alive=30,
+            http=connection,
+            timeout_keep_alive=math.ceil(service.limits.idle_s) + 1,  # connections see to that themselves
             timeout_graceful_shutdown=5,
         )
         self._server = _Uvicorn(config, self)

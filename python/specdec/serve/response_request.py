@@ -7,86 +7,83 @@ from typing import Any
 
 from specdec.decoding.engine import Generation, Piece
 from specdec.decoding.result import Result
-from specdec.serve.chat_request import chat_submission, check_tools, read_template_fields
+from specdec.errors import shown
 from specdec.serve.choice_text import ChoiceText, piece_of
+from specdec.serve.conversation_request import ConversationRequest
 from specdec.serve.form_fields import read_json_format
 from specdec.serve.given_fields import GivenFields
 from specdec.serve.response_input import read_input
-from specdec.serve.server_limits import ServerLimits
-from specdec.serve.service import Service
-from specdec.serve.text_fields import read_model, read_text_fields
-from specdec.serve.text_request import EventWriter, TextRequest, event, new_id
+from specdec.serve.text_request import EventWriter, event, new_id
 from specdec.serve.token_texts import chat_logprobs
 from specdec.serve.tool_calls import Said, ToolCall
-from specdec.serve.tool_fields import read_tools
 from specdec.serve.usage import Usage
 
 __all__ = ["ResponseRequest"]
 
 _LOGPROBS = "message.output_text.logprobs"
 _STATUS = {"length": "incomplete"}
+_ECHOED = (
+    "instructions", "max_output_tokens", "metadata", "temperature", "top_p", "user", "tool_choice",
+    "safety_identifier", "prompt_cache_key", "top_logprobs",
+)  # fmt: skip
 
 
-class ResponseRequest(TextRequest):
-    """A request for a response.
-
-    Parameters
-    ----------
-    body : mapping
-        What the client sent.
-    service : Service
-
-    Raises
-    ------
-    RequestError
-    """
+class ResponseRequest(ConversationRequest):
+    """A request for a response, as `TextRequest`."""
 
     prefix = "resp_"
+    limit_names = ("max_output_tokens",)
+    conversation_name = "input"
+    has_samples = False
+    flat_tools = True
 
-    def __init__(self, body: Mapping[str, Any], service: Service) -> None:
-        super().__init__(service)
-        fields, limits = GivenFields(body), service.limits
-        read_model(fields, service.names)
-        self.echoed = {
-            name: body.get(name)
-            for name in (
-                "instructions", "max_output_tokens", "metadata", "temperature", "top_p", "user",
-                "tool_choice", "safety_identifier", "prompt_cache_key", "top_logprobs",
-            )
-        }  # fmt: skip
-        self.echoed["tools"] = body.get("tools") or []
-        messages = read_input(fields)
+    def read_n_top(self, fields: GivenFields, most: int) -> int | None:
+        """See `TextRequest.read_n_top`."""
         included = fields.items("include") or []
         for i, name in enumerate(included):
             if name != _LOGPROBS:
                 raise fields.refusal(
-                    "include", f"include[{i}] is {name!r}; expected {_LOGPROBS!r}", "unsupported_parameter"
-                )
-        n_top = fields.integer("top_logprobs", 0, min(limits.n_top, service.target.config.n_vocab))
-        self.n_top = (n_top or 0) if included or n_top is not None else None
-        self.fields = read_text_fields(
-            fields,
-            limits,
-            limit_names=("max_output_tokens",),
-            default_limit=None,
-            sampling=service.sampling,
-            draft=service.draft_name,
-            samples=False,
-        )
-        form = _form(fields, limits)
-        self.tools = read_tools(fields, limits, flat=True)
-        form = check_tools(fields, self.tools, form, service)
-        template = read_template_fields(fields)
+                    "include", f"include[{i}] is {shown(name)}; expected {_LOGPROBS!r}",
+                    "unsupported_parameter",
+                )  # fmt: skip
+        n_top = fields.integer("top_logprobs", 0, most)
+        return (n_top or 0) if included or n_top is not None else None
+
+    def read_form(self, fields: GivenFields) -> dict[str, Any]:
+        """See `TextRequest.read_form`."""
+        given = fields.inner("text")
+        if given is None:
+            return {}
+        inner = given.inner("format")
+        found = {} if inner is None else read_json_format(inner, inner, self.service.limits)
+        if inner is not None:
+            inner.finish()
+        given.only("verbosity", why="the model has no such setting")
+        given.finish()
+        return found
+
+    def read_messages(self, fields: GivenFields) -> Sequence[Mapping[str, Any]]:
+        """See `ConversationRequest.read_messages`."""
+        return read_input(fields)
+
+    def refuse_others(self, fields: GivenFields) -> None:
+        """See `TextRequest.refuse_others`."""
         for name in ("previous_response_id", "conversation", "prompt"):
             fields.only(name, why="nothing is stored; input takes the whole conversation")
         fields.only("background", False, why="a response is computed while its client waits")
         fields.only("truncation", "disabled", why="input that is too long is refused")
-        for name in ("reasoning", "max_tool_calls", "context_management", "moderation", "background_options",
-                     "access_programs", "image"):  # fmt: skip
-            fields.only(name, why="the model has no such setting")
-        fields.finish()
-        options = {**self.fields.options, **form, "logprobs": self.n_top}
-        self.submissions = [chat_submission(options, messages, self.tools, template)]
+        fields.only("background_options", why="a response is computed while its client waits")
+        fields.only("reasoning", why="chat_template_kwargs has what the model's template knows")
+        fields.only("max_tool_calls", why="the server calls no tools itself")
+        fields.only("context_management", why="input that is too long is refused")
+        fields.only("moderation", why="nothing is moderated")
+        fields.only("access_programs", why="there are none")
+        fields.only("image", why="a reply is text")
+
+    @property
+    def echoed(self) -> dict[str, Any]:
+        """What a response shows of its request."""
+        return {name: self.body.get(name) for name in _ECHOED} | {"tools": self.body.get("tools") or []}
 
     def whole(self, generations: Sequence[Generation], results: Sequence[Sequence[Result]]) -> dict[str, Any]:
         """The answer when the text has ended."""
@@ -98,19 +95,6 @@ class ResponseRequest(TextRequest):
     def writer(self, generations: Sequence[Generation]) -> EventWriter:
         """What writes the answer as a stream."""
         return _ResponseWriter(self, generations)
-
-
-def _form(fields: GivenFields, limits: ServerLimits) -> dict[str, Any]:
-    given = fields.inner("text")
-    if given is None:
-        return {}
-    inner = given.inner("format")
-    found = {} if inner is None else read_json_format(inner, inner, limits)
-    if inner is not None:
-        inner.finish()
-    given.only("verbosity", why="the model has no such setting")
-    given.finish()
-    return found
 
 
 class _ResponseWriter(EventWriter):
@@ -184,7 +168,7 @@ class _ResponseWriter(EventWriter):
             "background": False,
             "error": None,
             "incomplete_details": {"reason": "max_output_tokens"} if self._status == "incomplete" else None,
-            "model": request.service.name,
+            "model": request.model,
             "output": list(self._output),
             "parallel_tool_calls": request.tools is None or request.tools.parallel,
             "previous_response_id": None,

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Final
 
 from specdec.checks import check_integer, check_number
 
-__all__ = ["ServerLimits"]
+__all__ = ["PLAIN_WORDS", "ServerLimits"]
+
+PLAIN_WORDS: Final = ("none", "plain")
+"""Words by which a request asks for no draft."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +41,11 @@ class ServerLimits:
     body_s, write_s : float
         Seconds until the body of a request must have come, and that a client may take for what has been
         sent to it before its connection is closed.
+    n_connections : int
+        Connections at once. A new one takes the place of the one that has been idle longest; where none is
+        idle it is answered with status 503.
+    idle_s : float
+        Seconds that a connection may be idle, or take for the headers of a request, before it is closed.
     event_s : float
         Seconds between two events of a stream at least, 0 for none; what comes meanwhile is one event.
     """
@@ -52,6 +61,8 @@ class ServerLimits:
     n_tools: int = 128
     body_s: float = 30.0
     write_s: float = 60.0
+    n_connections: int = 1024
+    idle_s: float = 60.0
     event_s: float = 0.01
 
     def __post_init__(self) -> None:

@@ -27,6 +27,8 @@ from specdec.serve.tool_calls import CALL_FORMATS, call_format_of
 __all__ = ["Service"]
 
 _RETRY: Final = {"Retry-After": "1"}
+_LONGEST_CHARACTER: Final = 4
+"""Bytes of what may become the one token for unknown text."""
 _FIELDS: Final = {"max_new_tokens": "max_tokens"}
 """What arguments of the engine are called in requests, where the names differ."""
 _FORMS: Final = {
@@ -43,18 +45,20 @@ class Service:
     engine : Engine
     names : sequence of str
         What the model is called; the first is its name, the others are taken too.
+    adapters : mapping of str to Model, optional
+        The target with adapters beside its weights, each by the name that clients choose.
     limits : ServerLimits, optional
     sampling : mapping, optional
         Settings where a request names none, in place of temperature 1 alone.
     draft_name : str, optional
-        What the engine's draft is called; None where it has none.
+        What the engine's draft is called, if it has no name there; None where it has none.
     tool_format : str, optional
         A name of `CALL_FORMATS`; None: as the model's chat template says.
 
     Raises
     ------
     InputError
-        The target has no tokenizer, so that there is no text to serve.
+        The target has no tokenizer, so that there is no text to serve, or an adapter has a name of it.
 
     Attributes
     ----------
@@ -62,6 +66,10 @@ class Service:
         Whether new requests are answered with status 503, since the server is about to stop.
     n_active : int
         Requests that are being answered.
+    draft_names : list of str
+        The drafts that requests may name; the first drafts for those that name none.
+    longest_token : int
+        Bytes of text that a token stands for, at most.
     """
 
     def __init__(
@@ -69,6 +77,7 @@ class Service:
         engine: Engine,
         names: Sequence[str],
         *,
+        adapters: Mapping[str, Model] | None = None,
         limits: ServerLimits | None = None,
         sampling: Mapping[str, Any] | None = None,
         draft_name: str | None = None,
@@ -82,11 +91,17 @@ class Service:
         self.engine = engine
         self.target: Model = target
         self.tokenizer: Tokenizer = target.tokenizer
-        self.names = list(names)
+        self.own_names = list(names)
+        self.adapters = dict(adapters or {})
+        if taken := self.adapters.keys() & set(names):
+            raise InputError(
+                f"adapters has {taken.pop()!r}, which the model is called; expected another name"
+            )
         self.limits = limits or ServerLimits()
         self.sampling = dict(sampling or {})
-        self.draft_name = draft_name
+        self.draft_names = list(engine.drafts) or ([] if draft_name is None else [draft_name])
         self.texts = TokenTexts(self.tokenizer)
+        self.longest_token = max(self.texts.longest(target.config.n_vocab), _LONGEST_CHARACTER)
         self.created = int(time.time())
         self.stopping = False
         self.n_active = 0
@@ -100,15 +115,34 @@ class Service:
     @property
     def name(self) -> str:
         """The model's name."""
-        return self.names[0]
+        return self.own_names[0]
 
-    def submit(self, submissions: Sequence[Mapping[str, Any]]) -> list[Generation]:
+    @property
+    def draft_name(self) -> str | None:
+        """What drafts for requests that name no draft; None: nothing does."""
+        return next(iter(self.draft_names), None)
+
+    @property
+    def most_bytes(self) -> int:
+        """Bytes of a prompt at most: it is not encoded to find out that it is too long."""
+        return self.engine.n_text * self.longest_token
+
+    @property
+    def names(self) -> list[str]:
+        """What clients may ask for: the model's names, and those of its adapters."""
+        return [*self.own_names, *self.adapters]
+
+    def submit(
+        self, submissions: Sequence[Mapping[str, Any]], adapter: Model | None = None
+    ) -> list[Generation]:
         """Hand the texts of a request to the engine: all of them, or none.
 
         Parameters
         ----------
         submissions : sequence of mapping
             Keyword arguments of `Engine.submit`.
+        adapter : Model, optional
+            The target with the adapter that the request names.
 
         Raises
         ------
@@ -117,7 +151,7 @@ class Service:
         found: list[Generation] = []
         try:
             for options in submissions:
-                found.append(self.engine.submit(**options))
+                found.append(self.engine.submit(**options, adapter=adapter))
         except BaseException as error:
             for generation in found:
                 generation.cancel()
@@ -129,6 +163,8 @@ class Service:
     def refusal(self, error: SpecdecError) -> RequestError:
         """What a client is told of an error: where the model lies on the server is no client's business."""
         message = str(error).replace(str(self.target.path), "the model")
+        for adapted in self.adapters.values():
+            message = message.replace(str(adapted.adapter), "the adapter")
         if isinstance(error, RequestError):
             return error
         if isinstance(error, BusyError):

@@ -12,6 +12,7 @@ from starlette.types import Message, Receive, Scope, Send
 from specdec.decoding.engine import Generation, Piece
 from specdec.decoding.result import Result
 from specdec.errors import SpecdecError
+from specdec.serve.answer_log import print_fault
 from specdec.serve.json_body import json_bytes
 from specdec.serve.request_error import RequestError
 from specdec.serve.text_request import EventWriter, TextRequest
@@ -39,12 +40,12 @@ class TextAnswer(Response):
     def __init__(self, request: TextRequest, generations: Sequence[Generation]) -> None:
         self._request, self.generations = request, list(generations)
         self._limits = request.service.limits
-        self._ended: Callable[[int, bool], None] = lambda status, gone: None
+        self._ended: Callable[[bool], None] = lambda gone: None
         self.background = None
         self.status_code = 200
 
-    def at_end(self, ended: Callable[[int, bool], None]) -> None:
-        """Have ``ended(status, gone)`` called at the end, where `gone` says that the client had left."""
+    def at_end(self, ended: Callable[[bool], None]) -> None:
+        """Have ``ended(gone)`` called at the end, where `gone` says that the client had left."""
         self._ended = ended
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,7 +62,7 @@ class TextAnswer(Response):
         finally:
             watch.cancel()
             self.cancel()
-            self._ended(self.status_code, gone)
+            self._ended(gone)
 
     def cancel(self) -> None:
         """End the texts."""
@@ -104,7 +105,6 @@ class TextAnswer(Response):
     async def _body(
         self, send: Send, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]]
     ) -> None:
-        self.status_code = status
         sent = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *headers]
         await self._send(send, {"type": "http.response.start", "status": status, "headers": sent})
         await self._send(send, {"type": "http.response.body", "body": body})
@@ -112,6 +112,15 @@ class TextAnswer(Response):
     async def _refuse(self, send: Send, refusal: RequestError) -> None:
         headers = [(name.lower().encode(), value.encode()) for name, value in refusal.headers.items()]
         await self._body(send, refusal.status, json_bytes(refusal.body()), headers)
+
+    def _refusal(self, error: Exception) -> RequestError:
+        """What a client is told of what has ended its texts; drafts may raise what they like."""
+        if isinstance(error, _ClientGoneError):
+            raise error
+        if isinstance(error, SpecdecError):
+            return self._request.service.refusal(error)
+        print_fault(f"the texts of {self._request.id}", error)
+        return RequestError("the text was ended by a fault of the server", status=500, code="internal_error")
 
     async def _results(self) -> list[list[Result]]:
         return [await generation.aresults() for generation in self.generations]
@@ -123,8 +132,8 @@ class TextAnswer(Response):
                 raise _ClientGoneError
             # Long answers with many log-probabilities take a while, in which others get theirs.
             answer = await asyncio.to_thread(self._request.whole, self.generations, results)
-        except SpecdecError as error:
-            await self._refuse(send, self._request.service.refusal(error))
+        except Exception as error:
+            await self._refuse(send, self._refusal(error))
             return
         await self._body(send, 200, json_bytes(answer), [])
 
@@ -148,8 +157,8 @@ class TextAnswer(Response):
 
         try:
             await self._events(writer, write, watch)
-        except SpecdecError as error:
-            refusal = self._request.service.refusal(error)
+        except Exception as error:
+            refusal = self._refusal(error)
             if not begun:
                 await self._refuse(send, refusal)
                 return

@@ -13,10 +13,11 @@ from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import shown
 from specdec.serve.chat_messages import text_of_parts
 from specdec.serve.given_fields import GivenFields
-from specdec.serve.server_limits import ServerLimits
+from specdec.serve.server_limits import PLAIN_WORDS, ServerLimits
+from specdec.serve.service import Service
 from specdec.verification.rules import DECODING_RULES
 
-__all__ = ["NO_EFFECT", "TextFields", "read_model", "read_text_fields"]
+__all__ = ["NO_EFFECT", "TextFields", "check_prompt_size", "read_model", "read_text_fields"]
 
 NO_EFFECT: Final = (
     "user", "metadata", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options",
@@ -26,8 +27,6 @@ NO_EFFECT: Final = (
 
 _PENALTY: Final = 2.0
 _BIAS: Final = 100.0
-_PLAIN: Final = ("none", "plain")
-"""Words by which a request asks for no draft."""
 
 
 @dataclass(frozen=True)
@@ -73,33 +72,52 @@ def read_model(fields: GivenFields, names: Sequence[str]) -> str:
     return name
 
 
+def check_prompt_size(fields: GivenFields, field: str, prompt: Any, service: Service) -> None:
+    """Refuse what is too long to be encoded: a text, or a conversation.
+
+    Raises
+    ------
+    RequestError
+    """
+    n_bytes, most = _n_bytes(prompt), service.most_bytes
+    if n_bytes > most:
+        raise fields.refusal(
+            field,
+            f"{fields.path(field)} has {n_bytes} bytes of text; expected at most {most}: a text has at most "
+            f"{service.engine.n_text} tokens, of at most {service.longest_token} bytes each",
+            "context_length_exceeded",
+        )
+
+
+def _n_bytes(value: Any) -> int:
+    """Bytes of all texts in a value, as UTF-8."""
+    if isinstance(value, str):
+        return len(value.encode("utf-8", "replace"))
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return sum(map(_n_bytes, inner))
+
+
 def read_text_fields(
     fields: GivenFields,
-    limits: ServerLimits,
+    service: Service,
     *,
     limit_names: Sequence[str],
     default_limit: int | None,
-    least: int = 1,
-    sampling: Mapping[str, Any],
-    draft: str | None,
-    samples: bool = True,
+    least: int,
+    samples: bool,
 ) -> TextFields:
     """Read the fields that all requests for text have.
 
     Parameters
     ----------
     fields : GivenFields
-    limits : ServerLimits
+    service : Service
     limit_names : sequence of str
         What the field for the number of new tokens is called; several names of one thing.
     default_limit : int or None
         New tokens where it is not given.
     least : int
         The smallest number of new tokens.
-    sampling : mapping
-        Settings where the request names none.
-    draft : str or None
-        What guesses ahead on this server.
     samples : bool
         Whether the request has `n`.
 
@@ -107,15 +125,17 @@ def read_text_fields(
     ------
     RequestError
     """
-    options = _sampling(fields, limits, sampling)
+    limits = service.limits
+    options = _sampling(fields, limits, service.sampling)
     options["max_new_tokens"] = _limit(fields, limits, limit_names, default_limit, least)
     options["seed"] = _seed(fields)
     options["stop"] = _stops(fields, limits)
     options["ignore_eos"] = fields.flag("ignore_eos")
     of_law = fields.choice("logprobs_of", get_args(LogprobsOf))
     options["logprobs_of"] = of_law or "model"
-    options["speculative"] = _speculative(fields, draft)
+    options["speculative"] = _speculative(fields, service)
     options["prediction"] = _prediction(fields, options["speculative"])
+    check_prompt_size(fields, "prediction", options["prediction"], service)
     fields.without_effect(NO_EFFECT)
     fields.only("service_tier", "auto", "default", why="there is one way in which texts are served")
     fields.only("store", False, why="nothing is stored")
@@ -214,16 +234,17 @@ def _stops(fields: GivenFields, limits: ServerLimits) -> list[str | int]:
     return [*strings, *ids]
 
 
-def _speculative(fields: GivenFields, draft: str | None) -> Speculative | None:
+def _speculative(fields: GivenFields, service: Service) -> Speculative | None:
     given = fields.inner("speculative")
     if given is None:
         return None
-    wanted = given.value("draft")
-    expected = f"{'true, ' if draft else ''}false, {_PLAIN[0]!r}" + (f", or {draft!r}" if draft else "")
-    if wanted is not None and not isinstance(wanted, bool) and wanted not in (*_PLAIN, draft):
+    wanted, names = given.value("draft"), service.draft_names
+    expected = ", ".join(["true"] * bool(names) + ["false", repr(PLAIN_WORDS[0])])
+    expected += f" or {' or '.join(map(repr, names))}" if names else ""
+    if wanted is not None and not isinstance(wanted, bool) and wanted not in (*PLAIN_WORDS, *names):
         raise given.wrong("draft", expected)
-    drafting = wanted not in (False, *_PLAIN)
-    if drafting and wanted is not None and draft is None:
+    drafting = wanted not in (False, *PLAIN_WORDS)
+    if drafting and wanted is not None and not names:
         raise given.refusal(
             "draft",
             f"{given.path('draft')} is {shown(wanted)}, but this server has no draft; expected {expected}",
@@ -231,7 +252,8 @@ def _speculative(fields: GivenFields, draft: str | None) -> Speculative | None:
     gamma = given.integer("gamma", 0, MAX_GAMMA)
     verify: Any = given.choice("verify", DECODING_RULES)
     given.finish()
-    return Speculative(draft=drafting, gamma=gamma, verify=verify)
+    draft = wanted if isinstance(wanted, str) and wanted in service.engine.drafts else drafting
+    return Speculative(draft=draft, gamma=gamma, verify=verify)
 
 
 def _prediction(fields: GivenFields, speculative: Speculative | None) -> str | None:

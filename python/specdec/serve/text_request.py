@@ -11,9 +11,11 @@ from typing import Any, Final
 from specdec import _core
 from specdec.decoding.engine import Generation, Piece
 from specdec.decoding.result import Result
+from specdec.serve.form_fields import read_response_format, read_structured_outputs
+from specdec.serve.given_fields import GivenFields
 from specdec.serve.json_body import json_bytes
 from specdec.serve.service import Service
-from specdec.serve.text_fields import TextFields
+from specdec.serve.text_fields import read_model, read_text_fields
 
 __all__ = ["FINGERPRINT", "EventWriter", "TextRequest", "event", "new_id"]
 
@@ -58,12 +60,30 @@ class EventWriter(ABC):
 
 
 class TextRequest(ABC):
-    """A request whose fields have been read.
+    """A request for texts whose fields have been read.
+
+    Parameters
+    ----------
+    body : mapping
+        What the client sent.
+    service : Service
+
+    Raises
+    ------
+    RequestError
+        A field is wrong, unknown or not supported.
 
     Attributes
     ----------
     service : Service
+    body : mapping
+    model : str
+        What the answer calls the model: its name, or that of the adapter which the request names.
+    adapter : Model or None
+        The target with that adapter.
     fields : TextFields
+    n_top : int or None
+        Most probable tokens in the place of each; None: no log-probabilities are wanted.
     submissions : list of dict
         For each prompt the keyword arguments of `Engine.submit`.
     id : str
@@ -73,13 +93,80 @@ class TextRequest(ABC):
     """
 
     prefix: str
-    fields: TextFields
-    submissions: list[dict[str, Any]]
+    """What ids of answers begin with."""
+    limit_names: Sequence[str]
+    """What the field for the number of new tokens is called; several names of one thing."""
+    default_limit: int | None = None
+    """New tokens where that field is not given; None: as many as there is room for."""
+    has_samples = True
+    """Whether the request has `n`."""
 
-    def __init__(self, service: Service) -> None:
-        self.service = service
+    def __init__(self, body: Mapping[str, Any], service: Service) -> None:
+        self.service, self.body = service, body
         self.id = new_id(self.prefix)
         self.created = int(time.time())
+        fields = GivenFields(body)
+        named = read_model(fields, service.names)
+        self.model = named if named in service.adapters else service.name
+        self.adapter = service.adapters.get(named)
+        most = min(service.limits.n_top, service.target.config.n_vocab)
+        self.n_top = self.read_n_top(fields, most)
+        self.fields = read_text_fields(
+            fields,
+            service,
+            limit_names=self.limit_names,
+            default_limit=self.default_limit,
+            least=self.read_least(fields),
+            samples=self.has_samples,
+        )
+        self.submissions = self.read_texts(fields, self.read_form(fields))
+        self.refuse_others(fields)
+        fields.finish()
+
+    @abstractmethod
+    def read_n_top(self, fields: GivenFields, most: int) -> int | None:
+        """Read which log-probabilities are wanted, at most so many for each place: `n_top`.
+
+        Raises
+        ------
+        RequestError
+        """
+
+    def read_least(self, fields: GivenFields) -> int:
+        """Read what says the smallest number of new tokens that may be asked for."""
+        return 1
+
+    def read_form(self, fields: GivenFields) -> dict[str, Any]:
+        """Read the form that the text is to have: a keyword argument of `Engine.submit`, or none.
+
+        Raises
+        ------
+        RequestError
+        """
+        limits = self.service.limits
+        return read_response_format(fields, limits) or read_structured_outputs(fields, limits)
+
+    @abstractmethod
+    def read_texts(self, fields: GivenFields, form: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Read what the texts begin with, and say what the engine is to write: `submissions`.
+
+        Raises
+        ------
+        RequestError
+        """
+
+    @abstractmethod
+    def refuse_others(self, fields: GivenFields) -> None:
+        """Refuse by name the fields that the API knows and this server does not.
+
+        Raises
+        ------
+        RequestError
+        """
+
+    def options_with(self, form: Mapping[str, Any]) -> dict[str, Any]:
+        """The keyword arguments of `Engine.submit` that all texts have in common."""
+        return {**self.fields.options, **form, "logprobs": self.n_top}
 
     @abstractmethod
     def whole(self, generations: Sequence[Generation], results: Sequence[Sequence[Result]]) -> dict[str, Any]:

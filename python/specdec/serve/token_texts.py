@@ -42,6 +42,11 @@ class TokenTexts:
             return self._tokenizer.text_bytes(token)
         return self._tokenizer.decode([token]).encode("utf-8", "replace")
 
+    def longest(self, n_vocab: int) -> int:
+        """Bytes of the longest token."""
+        n = min(n_vocab, self._tokenizer.n_vocab)
+        return max((len(self.utf8(token)) for token in range(n)), default=0)
+
     def text(self, token: int) -> str:
         """The text of a token; U+FFFD stands for a part of a character."""
         return self.utf8(token).decode("utf-8", "replace")

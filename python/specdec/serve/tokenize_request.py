@@ -9,7 +9,7 @@ from specdec.checks import as_integer
 from specdec.errors import SpecdecError, shown
 from specdec.models.tokenizer import ByteTokenizer
 from specdec.serve.chat_messages import read_messages
-from specdec.serve.chat_request import read_template_fields
+from specdec.serve.conversation_request import read_template_fields
 from specdec.serve.given_fields import GivenFields
 from specdec.serve.service import Service
 from specdec.serve.text_fields import read_model

@@ -164,22 +164,45 @@ class _Bare(CallReader):
 
 
 class _Forced(CallReader):
-    """The text has to be a call: the arguments of the one function, or a list of calls."""
+    """The text has to be a call: the arguments of the one function, or a list of calls.
+
+    What was cut off before a call was complete is neither a call nor text.
+    """
 
     def __init__(self, tools: Tools) -> None:
         super().__init__(tools)
-        self._text = ""
+        self._text, self._position = "", 0
 
     def feed(self, text: str) -> list[Said]:
         self._text += text
-        return []
+        return self._complete() if self._tools.choice == "required" and "}" in text else []
 
     def finish(self) -> list[Said]:
-        if self._tools.choice == "named":
-            (name,) = self._tools.functions
-            return self._call([ToolCall(name, self._text.strip())])
-        calls = _json_calls(self._text, self._tools)
-        return self._call(calls or []) if self._known(calls) else self._say(self._text)
+        if self._tools.choice == "required":
+            return self._complete()
+        (name,) = self._tools.functions
+        try:
+            json.loads(self._text)
+        except (ValueError, RecursionError):
+            return []
+        return self._call([ToolCall(name, self._text.strip())])
+
+    def _complete(self) -> list[Said]:
+        """The calls of the list that are complete and have not been said."""
+        found: list[ToolCall] = []
+        while begin := _BEFORE_CALL.match(self._text, self._position):
+            try:
+                value, self._position = _JSON.raw_decode(self._text, begin.end())
+            except (ValueError, RecursionError):
+                break
+            call = _json_call(value)
+            if call is None:
+                break
+            found.append(call)
+        return self._call(found) if self._known(found) else []
+
+
+_BEFORE_CALL: Final = re.compile(r"[\s\[,]*")
 
 
 def _overlap(text: str, mark: str) -> int:

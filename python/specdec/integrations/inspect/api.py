@@ -35,7 +35,7 @@ from specdec.integrations.inspect.batches import Batches
 from specdec.integrations.inspect.messages import plain_text, reply_of, template_messages, template_tools
 from specdec.integrations.pair import EvaluatedPair
 from specdec.integrations.tally import Tally
-from specdec.models.number_formats import CacheDtype, Dtype, Engine
+from specdec.models.number_formats import CacheDtype, Dtype, PrefillMethod
 from specdec.models.score import TopLogProbs
 from specdec.models.tokenizer import ByteTokenizer
 from specdec.verification.rules import DecodingRule
@@ -141,7 +141,7 @@ class SpecdecAPI(ModelAPI):
         dtype: Dtype | None = None,
         draft_dtype: Dtype | None = None,
         cache_dtype: CacheDtype | None = None,
-        prefill: Engine | None = None,
+        prefill: PrefillMethod | None = None,
         tokenizer: str | None = None,
         n_ctx: int | None = None,
         revision: str | None = None,

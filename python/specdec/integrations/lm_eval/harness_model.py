@@ -40,7 +40,7 @@ from specdec.integrations.lm_eval.harness_tokenizer import HarnessTokenizer
 from specdec.integrations.pair import EvaluatedPair
 from specdec.integrations.tally import Tally
 from specdec.models.model import Model
-from specdec.models.number_formats import CacheDtype, Dtype, Engine
+from specdec.models.number_formats import CacheDtype, Dtype, PrefillMethod
 from specdec.verification.rules import DecodingRule
 
 __all__ = ["SpecdecLM"]
@@ -138,7 +138,7 @@ class SpecdecLM(TemplateLM):
         dtype: Dtype | str | None = None,
         draft_dtype: Dtype | str | None = None,
         cache_dtype: CacheDtype | str | None = None,
-        prefill: Engine | None = None,
+        prefill: PrefillMethod | None = None,
         tokenizer: Any = None,
         n_ctx: int | None = None,
         revision: str | None = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,28 +17,30 @@ from specdec.models.tokenizer import SourceTokenizer, Tokenizer
 __all__ = ["CanonicalTensor", "Checkpoint", "StoredTensors"]
 
 CanonicalTensor: TypeAlias = tuple[str, NDArray[np.generic], str]
-"""(canonical name, array of any strides, format): format is "f32", "f16" or "bf16" (bf16 as uint16 bits)."""
+"""(canonical name, array of any strides, format): format is "f32", "f16" or "bf16" (bf16 as uint16 bits).
+
+Of blocks of codes uint8, [rows, bytes of a row], and the name of their type, such as "q4_k"."""
 
 
 @dataclass(frozen=True)
 class StoredTensors:
-    """The tensors of a model in the number formats of their file.
+    """Which tensors of a model have which number formats where they stay as they are in their file.
 
     Attributes
     ----------
     formats : mapping of str to str
         Canonical name of a matrix, or of the table of tokens, to the format that the core keeps it in.
+    blocks : mapping of str to str
+        Canonical names of those that stay blocks of codes, to the type of GGUF files: "Q4_K".
     types : str
         Which types the file has, for people: "Q4_K, Q6_K, F32".
-    tensors : callable
-        Every weight once; of blocks of codes uint8, [rows, bytes of a row], with the name of their type.
     message : str
         Which matrices do not keep their type; empty: all do.
     """
 
     formats: Mapping[str, str]
+    blocks: Mapping[str, str]
     types: str
-    tensors: Callable[[], Iterator[CanonicalTensor]]
     message: str = ""
 
 
@@ -72,9 +74,9 @@ class Checkpoint:
     weight_files : tuple of Path
         The files that hold the weights.
     fields : mapping or None
-        Of a GGUF file: the fields that a config.json of the same model has.
+        Those of config.json; of a GGUF file those that a config.json of the same model has.
     stored : StoredTensors or None
-        Of a file that holds blocks of codes: the same tensors as they are in it.
+        Of files that hold codes: which tensors keep them.
     """
 
     path: Path
@@ -83,7 +85,7 @@ class Checkpoint:
     tokenizer: Tokenizer | None
     dtype: Dtype
     n_bytes: int
-    _tensors: Callable[[], Iterator[CanonicalTensor]] = field(repr=False)
+    _tensors: Callable[[Container[str]], Iterator[CanonicalTensor]] = field(repr=False)
     default_sampling: Mapping[str, Any] = field(default_factory=dict)
     chat_template: ChatTemplate | None = None
     source_tokenizer: SourceTokenizer | None = None
@@ -92,14 +94,19 @@ class Checkpoint:
     fields: Mapping[str, Any] | None = field(default=None, repr=False)
     stored: StoredTensors | None = field(default=None, repr=False)
 
-    def tensors(self) -> Iterator[CanonicalTensor]:
+    def tensors(self, as_blocks: Container[str] = ()) -> Iterator[CanonicalTensor]:
         """Every weight once, read from the file when its turn comes.
 
         Who keeps none of the arrays has one stored tensor in memory at a time.
+
+        Parameters
+        ----------
+        as_blocks : container of str
+            Canonical names, of those in `StoredTensors.blocks`: given as the blocks of codes that they are.
 
         Raises
         ------
         CheckpointError
             The file has become shorter since it was opened, or cannot be read.
         """
-        return self._tensors()
+        return self._tensors(as_blocks)

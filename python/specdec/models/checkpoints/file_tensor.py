@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -12,9 +13,16 @@ from numpy.typing import NDArray
 
 from specdec.models.checkpoints.opened_file import OpenedFile
 
-__all__ = ["FileTensor"]
+__all__ = ["PLAIN", "FileTensor"]
 
-_COMPARED: Final = 1 << 24  # bytes
+PLAIN: Final[Mapping[str, tuple[str, str]]] = {
+    "F32": ("f32", "<f4"),
+    "F16": ("f16", "<f2"),
+    "BF16": ("bf16", "<u2"),
+}
+"""Kinds of one number an element: the core's name of the format, and the dtype of its array."""
+
+_PIECE: Final = 1 << 24  # bytes
 
 
 @dataclass(frozen=True)
@@ -27,7 +35,8 @@ class FileTensor(ABC):
     name : str
         As the file calls it.
     kind : str
-        What the file calls its numbers: "F32", "BF16", "Q4_K", …
+        What the file calls its numbers: "F32", "BF16", "Q4_K", …; of codes of another container the type of
+        GGUF files that has their content.
     shape : tuple of int
         Rows first.
     start, n_bytes : int
@@ -47,9 +56,19 @@ class FileTensor(ABC):
         return self.opened.path
 
     @property
-    @abstractmethod
+    def files(self) -> set[Path]:
+        """The paths of all files that it lies in."""
+        return {self.file}
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether the file holds codes, which `array` decodes."""
+        return False
+
+    @property
     def format(self) -> str:
         """The core's name of the numbers that `array` gives: "f32", "f16" or "bf16"."""
+        return PLAIN[self.kind][0] if self.kind in PLAIN else "f32"
 
     @abstractmethod
     def check(self, numbers: str = "") -> None:
@@ -72,17 +91,21 @@ class FileTensor(ABC):
             "U8": of a tensor of bytes.
         """
 
+    def blocks(self, index: int | None = None) -> NDArray[Any]:
+        """As `array`; of codes uint8, [*shape[:-1], bytes of a row]: blocks as GGUF files have them."""
+        return self.array(index)
+
     def read(self) -> NDArray[np.uint8]:
         """The bytes as the file has them."""
         return self.opened.read(self.start, self.n_bytes)
 
+    def pieces(self) -> Iterator[NDArray[np.uint8]]:
+        """The same, some at a time."""
+        for at in range(0, self.n_bytes, _PIECE):
+            yield self.opened.read(self.start + at, min(_PIECE, self.n_bytes - at))
+
     def same_as(self, other: FileTensor) -> bool:
         """Whether both hold the same bits in the same shape."""
-        if (self.kind, self.shape) != (other.kind, other.shape):
+        if (self.kind, self.shape, self.n_bytes) != (other.kind, other.shape, other.n_bytes):
             return False
-        for at in range(0, self.n_bytes, _COMPARED):
-            n = min(_COMPARED, self.n_bytes - at)
-            mine = self.opened.read(self.start + at, n)
-            if not np.array_equal(mine, other.opened.read(other.start + at, n)):
-                return False
-        return True
+        return all(map(np.array_equal, self.pieces(), other.pieces()))

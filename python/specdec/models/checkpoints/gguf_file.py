@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.errors import CheckpointError, CheckpointNotFoundError, MissingGGUFError, UnsupportedModelError
-from specdec.models.checkpoints.file_tensor import FileTensor
+from specdec.models.checkpoints.file_tensor import PLAIN, FileTensor
 from specdec.models.checkpoints.opened_file import OpenedFile
 from specdec.models.json_fields import as_json
 from specdec.models.number_formats import widened
@@ -41,13 +41,6 @@ _MAX_ENTRIES: Final = 1 << 16  # tensors, or values of the metadata
 _MAX_STRINGS: Final = 1 << 21  # of an array
 _WINDOW: Final = 1 << 20  # bytes read at a time
 _PART: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
-
-_PLAIN: Final[Mapping[str, tuple[str, str]]] = {
-    "F32": ("f32", "<f4"),
-    "F16": ("f16", "<f2"),
-    "BF16": ("bf16", "<u2"),
-}
-"""Types of one number an element: the format's name here, and the dtype of its array."""
 
 _STRING, _ARRAY = 8, 9
 _NUMBERS: Final[Mapping[int, str]] = {
@@ -85,14 +78,9 @@ class StoredBlocks(FileTensor):
     block: tuple[int, int]
 
     @property
-    def format(self) -> str:
-        """The number format that `array` gives: "f32", "f16" or "bf16"."""
-        return _PLAIN[self.kind][0] if self.kind in _PLAIN else "f32"
-
-    @property
     def is_coded(self) -> bool:
         """Whether the file holds blocks of codes, which `array` decodes."""
-        return self.kind not in _PLAIN
+        return self.kind not in PLAIN
 
     def check(self, numbers: str = "") -> None:
         """Refuse a tensor whose numbers are not read.
@@ -101,10 +89,10 @@ class StoredBlocks(FileTensor):
         ------
         UnsupportedModelError
         """
-        if numbers or self.kind not in (*_PLAIN, *_decoders()):
+        if numbers or self.kind not in (*PLAIN, *_decoders()):
             raise UnsupportedModelError(
                 f"{self.file}: tensor '{self.name}' has type {self.kind}; expected "
-                f"{', '.join(sorted((*_PLAIN, *_decoders())))}"
+                f"{', '.join(sorted((*PLAIN, *_decoders())))}"
             )
 
     def array(self, index: int | None = None, numbers: str = "") -> NDArray[Any]:
@@ -131,7 +119,7 @@ class StoredBlocks(FileTensor):
             shape, start = shape[1:], start + index * n_bytes
         data = self.opened.read(start, n_bytes)
         if not self.is_coded:
-            return data.view(_PLAIN[self.kind][1]).reshape(shape)
+            return data.view(PLAIN[self.kind][1]).reshape(shape)
         elements, size = self.block
         return data.reshape(*shape[:-1], shape[-1] // elements * size)
 

@@ -10,14 +10,12 @@ from typing import Any, Final
 from specdec.errors import CheckpointError
 from specdec.models.chat_template import ChatTemplate, resolve_chat_template
 from specdec.models.checkpoints.checkpoint import Checkpoint
-from specdec.models.checkpoints.gguf_file import GGUFFile, StoredBlocks, read_gguf
-from specdec.models.checkpoints.gguf_formats import stored_tensors
+from specdec.models.checkpoints.gguf_file import GGUFFile, read_gguf
 from specdec.models.checkpoints.matching import match_tensors, matched_checkpoint
 from specdec.models.families import FAMILIES, ConfigReader, Family, Source
 from specdec.models.families.gguf import architecture_of, settled
 from specdec.models.families.gguf_metadata import Metadata
 from specdec.models.json_fields import Fields, as_json
-from specdec.models.number_formats import Dtype
 from specdec.models.tokenizer import resolve_tokenizer
 from specdec.models.tokenizer.gguf_vocabulary import Vocabulary, read_vocabulary
 
@@ -48,7 +46,6 @@ def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Ch
         described_by="metadata",
         why_tied="as there is none of its own",
     )
-    used = [tensors[stored] for stored in dict.fromkeys(key for source in sources for key in source.stored)]
     vocabulary = None if tokenizer is not None else read_vocabulary(file)
     _check_size(file, vocabulary, config["n_vocab"])
     found = vocabulary.tokenizer if vocabulary is not None else resolve_tokenizer(tokenizer, path.parent)
@@ -60,7 +57,6 @@ def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Ch
         tensors,
         tokenizer=found,
         decoder_start=_decoder_start(metadata, config["n_vocab"]),
-        dtype=_dtype(used),
         chat_template=(
             chat_template_of(file, vocabulary)
             if tokenizer is None
@@ -68,7 +64,6 @@ def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Ch
         ),
         weight_files=tuple(sorted({tensor.file for tensor in held.values()})),
         fields=fields_of(metadata),
-        stored=stored_tensors(path, sources, tensors),
     )
 
 
@@ -139,17 +134,6 @@ def _check_size(file: GGUFFile, vocabulary: Vocabulary | None, n_vocab: int) -> 
             f"metadata field 'tokenizer.ggml.tokens' has {vocabulary.n_tokens} tokens; expected at most "
             f"{n_vocab}, the rows of 'token_embd.weight'"
         )
-
-
-def _dtype(used: list[StoredBlocks]) -> Dtype:
-    """The number format of a model of the file where its tensors do not stay as they are."""
-    types = {tensor.kind for tensor in used if len(tensor.shape) > 1}
-    if types <= {"BF16"}:
-        return "bf16"
-    if types <= {"F32", "F16", "BF16"}:
-        return "f32"
-    coded = {tensor.kind for tensor in used if tensor.is_coded}
-    return "int4" if coded == {"Q4_0"} else "int8"
 
 
 def chat_template_of(file: GGUFFile, vocabulary: Vocabulary | None) -> ChatTemplate | None:

@@ -18,9 +18,11 @@ from typing import Any, Final
 from specdec.errors import CheckpointError, UnsupportedModelError
 from specdec.models.chat_template import resolve_chat_template
 from specdec.models.checkpoints.checkpoint import Checkpoint
+from specdec.models.checkpoints.compressed_tensors import METHOD, check_quantisation, with_codes
+from specdec.models.checkpoints.file_tensor import FileTensor
 from specdec.models.checkpoints.generation_config import read_generation_defaults
 from specdec.models.checkpoints.matching import match_tensors, matched_checkpoint
-from specdec.models.checkpoints.safetensors_file import StoredTensor, open_weights
+from specdec.models.checkpoints.safetensors_file import open_weights
 from specdec.models.families import FAMILIES, ConfigReader, Family, architecture_of
 from specdec.models.json_fields import Fields, read_json_object
 from specdec.models.tokenizer import resolve_tokenizer
@@ -41,9 +43,9 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
         )
     architecture = architecture_of(fields, file)
     family = FAMILIES[architecture]
-    _check_quantisation(fields, family)
+    has_codes = _has_codes(fields, family)
     config = family.read_config(ConfigReader(family.decoder_fields(fields), n_ctx))
-    tensors = _held(folder, family)
+    tensors = _held(folder, family, has_codes)
     if family.settled is not None:
         config = family.settled(config, tensors)
     try:
@@ -52,13 +54,6 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
         raise CheckpointError(f"{file}: {error}") from error
     match_tensors(folder, family, config, sources, tensors, why_tied=_TIED, described_by="config.json")
     defaults = read_generation_defaults(folder, fields, config["n_vocab"])
-
-    matrices = {
-        "bf16" if source.numbers else tensors[stored].format
-        for source in sources
-        for stored in source.stored
-        if len(source.shape) == 2
-    }
 
     found = resolve_tokenizer(tokenizer, folder, bos_id=defaults.bos_id, eos_ids=defaults.eos_ids)
     return matched_checkpoint(
@@ -69,25 +64,31 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
         tensors,
         tokenizer=found,
         decoder_start=defaults.decoder_start,
-        dtype="bf16" if matrices == {"bf16"} else "f32",
         default_sampling=defaults.sampling,
         chat_template=resolve_chat_template(tokenizer, folder),
-        weight_files=tuple(sorted({tensor.file for tensor in tensors.values()})),
+        weight_files=tuple(sorted(set().union(*(tensor.files for tensor in tensors.values())))),
+        fields=fields.as_dict(),
     )
 
 
-def _check_quantisation(fields: Fields, family: Family) -> None:
+def _has_codes(fields: Fields, family: Family) -> bool:
+    """Whether matrices are codes as compressed-tensors has them; others are refused, but the family's."""
     quantised = fields.raw("quantization_config")
-    if not family.quantised or quantised is None:
-        fields.require("quantization_config", None, because="quantised checkpoints are not read")
-    elif not isinstance(quantised, dict) or quantised.get("quant_method") != family.quantised:
-        raise fields.unsupported("quantization_config", f"nothing, or quant_method {family.quantised!r}")
+    if quantised is None:
+        return False
+    wanted = family.quantised or METHOD
+    if not isinstance(quantised, dict) or quantised.get("quant_method") != wanted:
+        raise fields.unsupported("quantization_config", f"nothing, or quant_method {wanted!r}")
+    if wanted == METHOD:
+        check_quantisation(fields)
+    return wanted == METHOD
 
 
-def _held(folder: Path, family: Family) -> dict[str, StoredTensor]:
+def _held(folder: Path, family: Family, has_codes: bool) -> dict[str, FileTensor]:
     """The tensors of the decoder that the files hold, by the names of the family's table."""
-    tensors: dict[str, StoredTensor] = {}
-    for name, tensor in open_weights(folder).items():
+    tensors: dict[str, FileTensor] = {}
+    held = open_weights(folder)
+    for name, tensor in (with_codes(held) if has_codes else held).items():
         full = family.full_name(name)
         if full is None:
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Container, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from specdec.errors import CheckpointError, UnsupportedModelError, number_of
 from specdec.models.checkpoints.checkpoint import CanonicalTensor, Checkpoint
 from specdec.models.checkpoints.file_tensor import FileTensor
+from specdec.models.checkpoints.stored_formats import own_dtype, stored_tensors
 from specdec.models.families import Family, Source
 from specdec.models.json_fields import as_json
 from specdec.models.tokenizer import Tokenizer, source_side
@@ -127,23 +128,42 @@ def matched_checkpoint(
         architecture=architecture,
         config=config,
         tokenizer=tokenizer,
+        dtype=own_dtype(sources, tensors),
         n_bytes=sum(tensors[name].n_bytes for name in used),
-        _tensors=lambda: canonical_tensors(sources, tensors),
+        _tensors=lambda as_blocks: canonical_tensors(sources, tensors, as_blocks),
+        stored=stored_tensors(place, sources, tensors),
         source_tokenizer=source_side(tokenizer) if with_encoder else None,
         decoder_start=decoder_start if with_encoder else (),
         **fields,
     )
 
 
-def canonical_tensors(sources: list[Source], tensors: Mapping[str, FileTensor]) -> Iterator[CanonicalTensor]:
-    """Each tensor of the model, read from the files when its turn comes."""
-    at: tuple[list[str], int | None] = [], None
+def canonical_tensors(
+    sources: list[Source], tensors: Mapping[str, FileTensor], as_blocks: Container[str] = ()
+) -> Iterator[CanonicalTensor]:
+    """Each tensor of the model, read from the files when its turn comes.
+
+    Parameters
+    ----------
+    sources, tensors
+        As of `match_tensors`.
+    as_blocks : container of str
+        As of `Checkpoint.tensors`.
+    """
+    at: tuple[list[str], int | None, bool] = [], None, False
     arrays: list[NDArray[np.generic]] = []
     for source in sources:
-        index = source.entry.index
-        if (source.stored, index) != at:  # some families have several in one
+        index, coded = source.entry.index, source.canonical in as_blocks
+        if (source.stored, index, coded) != at:  # some families have several in one
             arrays = []  # before the next is read
-            at = source.stored, index
-            arrays = [tensors[name].array(index, source.numbers) for name in source.stored]
-        form = "" if source.numbers or not source.stored else tensors[source.stored[0]].format
+            at = source.stored, index, coded
+            held = [tensors[name] for name in source.stored]
+            arrays = [
+                tensor.blocks(index) if coded else tensor.array(index, source.numbers) for tensor in held
+            ]
+        first = tensors[source.stored[0]] if source.stored else None
+        if coded and first is not None:
+            yield source.canonical, source.rows(arrays[0]), first.kind.lower()
+            continue
+        form = "" if source.numbers or first is None else first.format
         yield (source.canonical, *source.take(arrays, form))

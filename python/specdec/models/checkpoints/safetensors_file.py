@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from specdec.atomic_file import replacing
 from specdec.errors import CheckpointError, CheckpointNotFoundError, UnsupportedModelError
-from specdec.models.checkpoints.file_tensor import FileTensor
+from specdec.models.checkpoints.file_tensor import PLAIN, FileTensor
 from specdec.models.checkpoints.opened_file import OpenedFile
 from specdec.models.json_fields import as_json, read_json_object
 
@@ -39,7 +39,7 @@ _MAX_HEADER: Final = 100_000_000  # the format's own limit, in bytes
 _MAX_INT: Final = 2**63 - 1
 _MAX_BITS: Final = 2**67  # more than any file holds; products of extents go no further
 
-# Bits per element of every dtype the format names; a needed tensor must be one of _FORMATS.
+# Bits per element of every dtype the format names; a needed tensor must be one of PLAIN.
 _BITS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("F4",), 4),
     **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
@@ -48,16 +48,12 @@ _BITS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("I32", "U32", "F32"), 32),
     **dict.fromkeys(("C64", "F64", "I64", "U64"), 64),
 }
-_FORMATS: Final[Mapping[str, tuple[str, str]]] = {
-    "F32": ("f32", "<f4"),
-    "F16": ("f16", "<f2"),
-    "BF16": ("bf16", "<u2"),
-}
 _INTEGERS: Final[Mapping[str, str]] = {"I32": "<i4", "I64": "<i8"}
 _WRITTEN: Final[Mapping[str, str]] = {
     "float32": "F32",
     "float16": "F16",
     "bfloat16": "BF16",
+    "int8": "I8",
     "int32": "I32",
     "int64": "I64",
     "bool": "BOOL",
@@ -79,11 +75,11 @@ class StoredTensor(FileTensor):
         UnsupportedModelError
             The file holds it in another one.
         """
-        if self.kind not in _FORMATS:
+        if self.kind not in PLAIN:
             raise UnsupportedModelError(
-                f"{self.file}: tensor '{self.name}' has dtype {self.kind}; expected {', '.join(_FORMATS)}"
+                f"{self.file}: tensor '{self.name}' has dtype {self.kind}; expected {', '.join(PLAIN)}"
             )
-        return _FORMATS[self.kind][0]
+        return PLAIN[self.kind][0]
 
     def check(self, numbers: str = "") -> None:
         """Refuse a tensor that is not in f32, f16 or bf16, or, where ``numbers`` is "U8", in bytes.
@@ -106,7 +102,7 @@ class StoredTensor(FileTensor):
         of a tensor of bytes.
         """
         self.check(numbers)
-        dtype = "u1" if numbers else _FORMATS[self.kind][1]
+        dtype = "u1" if numbers else PLAIN[self.kind][1]
         if index is None:
             return self._as(dtype, self.read(), self.shape)
         size = self.n_bytes // self.shape[0]
@@ -336,8 +332,8 @@ def write_safetensors(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: 
     path : Path
         A file that is there is replaced.
     arrays : mapping of str to ndarray
-        float32, float16, uint16 with the bits of bf16, int32, int64 or bool. They lie in the file in their
-        order, those of larger numbers first, so that each is aligned.
+        float32, float16, uint16 with the bits of bf16, int8, int32, int64 or bool. They lie in the file in
+        their order, those of larger numbers first, so that each is aligned.
     metadata : mapping of str to str
 
     Raises

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,31 +29,82 @@ def stored_shapes(sources: list[Source]) -> Iterator[tuple[str, tuple[int, ...]]
 
 
 def gathered(
-    checkpoint: Checkpoint, sources: list[Source], progress: bool | None, place: Path
+    checkpoint: Checkpoint,
+    sources: list[Source],
+    types: Mapping[str, str],
+    progress: bool | None,
+    place: Path,
 ) -> Iterator[tuple[str, Array]]:
-    """The file's tensors in the order of `stored_shapes`, f32, made of those of the model."""
+    """The file's tensors in the order of `stored_shapes`, f32, made of those of the model.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+    sources : list of Source
+        Where the tensors of the model go; several that one tensor goes to follow each other.
+    types : mapping of str to str
+        The types that the file's tensors get. One that is made of blocks of this type alone is given as
+        these, uint8, [rows, bytes of a row].
+    progress : bool or None
+    place : Path
+        For the bar.
+    """
     shapes = {
         name: shape
         for source in sources
         for name, shape in zip(source.stored, source.stored_shapes, strict=True)
     }
     last = {name: i for i, source in enumerate(sources) for name in source.stored}
+    kept = _kept(checkpoint, sources, types)
+    as_blocks = {source.canonical for source in sources if kept.issuperset(source.stored)}
     begun: dict[str, Array] = {}
     bar = reading_bar(checkpoint.n_bytes, f"writing {place.name}", progress)
+    tensors = checkpoint.tensors(as_blocks)
+    canonical, array, form = next(tensors)
     try:
-        for i, (source, (canonical, array, form)) in enumerate(
-            zip(sources, checkpoint.tensors(), strict=True)
-        ):
+        for i, source in enumerate(sources):
+            if source.canonical != canonical:
+                if bar is not None:
+                    bar.update(array.nbytes)
+                del array  # before the next is read
+                canonical, array, form = next(tensors)
             assert source.canonical == canonical
+            is_kept = canonical in as_blocks
             for name in source.stored:
                 if name not in begun:
-                    begun[name] = np.zeros(shapes[name], np.float32)
-            source.put([begun[name] for name in source.stored], widened(array, form))
-            if bar is not None:
-                bar.update(array.nbytes)
+                    begun[name] = (
+                        np.zeros((*shapes[name][:-1], array.shape[-1]), np.uint8)
+                        if is_kept
+                        else np.zeros(shapes[name], np.float32)
+                    )
+            parts = [begun[name] for name in source.stored]
+            if is_kept:
+                source.put_rows(parts, array)
+            else:
+                source.put(parts, widened(array, form))
+            del parts
             for name in source.stored:
                 if last[name] == i:
                     yield name, begun.pop(name)
     finally:
         if bar is not None:
             bar.close()
+
+
+def _kept(checkpoint: Checkpoint, sources: list[Source], types: Mapping[str, str]) -> set[str]:
+    """The file's tensors that get the blocks of the checkpoint as they are."""
+    held = {} if checkpoint.stored is None else checkpoint.stored.blocks
+    parts: dict[str, list[Source]] = {}
+    for source in sources:
+        for name in source.stored:
+            parts.setdefault(name, []).append(source)
+    kept = {
+        name
+        for name, of in parts.items()
+        if all(
+            source.entry.keeps_rows and len(source.stored) == 1 and held.get(source.canonical) == types[name]
+            for source in of
+        )
+    }
+    wanted = {source.canonical for source in sources if not kept.issuperset(source.stored)}  # as numbers
+    return {name for name in kept if wanted.isdisjoint(source.canonical for source in parts[name])}

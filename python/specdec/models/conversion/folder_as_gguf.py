@@ -129,7 +129,10 @@ def write_as_gguf(
 
     def data() -> Iterator[Array]:
         yield from extra.values()
-        for stored, array in gathered(checkpoint, sources, progress, place):
+        for stored, array in gathered(checkpoint, sources, types, progress, place):
+            if array.dtype == np.uint8:
+                yield array
+                continue
             weights = importance.of(stored, made_of[stored], shapes[stored])
             yield encoded(array, types[stored], f"{checkpoint.path}: tensor '{stored}'", weights, threads)
 

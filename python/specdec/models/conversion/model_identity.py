@@ -18,7 +18,13 @@ _CLOSE: Final = 1e-5  # relative: numbers of metadata are f32
 
 
 def check_same(checkpoint: Checkpoint, config: Mapping[str, Any], what: str, place: Path) -> None:
-    """Compare the configuration that will be read with that of the checkpoint."""
+    """Compare the configuration that will be read with that of the checkpoint.
+
+    Raises
+    ------
+    UnsupportedModelError
+        They differ, by a number or by an encoder that only one of them has.
+    """
     ours, theirs = ModelConfig.from_canonical(checkpoint.config), ModelConfig.from_canonical(config)
     for name in ours:
         if name != "encoder" and not _close(ours[name], theirs[name]):
@@ -26,9 +32,18 @@ def check_same(checkpoint: Checkpoint, config: Mapping[str, Any], what: str, pla
                 f"{checkpoint.path}: is a model that {what} cannot describe: {name} is {ours[name]}, and "
                 f"{place.name} would say {theirs[name]}"
             )
+    if (ours.encoder is None) != (theirs.encoder is None):
+        raise UnsupportedModelError(
+            f"{checkpoint.path}: is a model that {what} cannot describe: it has {_encoder(ours)}, and "
+            f"{place.name} would say that it has {_encoder(theirs)}"
+        )
     if ours.encoder is not None and theirs.encoder is not None:
         inner = replace(checkpoint, config=dict(ours.encoder))
         check_same(inner, dict(theirs.encoder), what, place)
+
+
+def _encoder(config: ModelConfig) -> str:
+    return "no encoder" if config.encoder is None else "an encoder"
 
 
 def _close(ours: Any, theirs: Any) -> bool:

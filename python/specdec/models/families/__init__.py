@@ -24,10 +24,10 @@ from specdec.models.families import (
     t5,
 )
 from specdec.models.families.config_reader import ConfigReader
-from specdec.models.families.family import Family, Source
+from specdec.models.families.family import Family, Named, Source
 from specdec.models.json_fields import Fields, as_json
 
-__all__ = ["FAMILIES", "ConfigReader", "Family", "Source", "architecture_of", "model_type_of"]
+__all__ = ["FAMILIES", "ConfigReader", "Family", "Named", "Source", "architecture_of", "model_type_of"]
 
 FAMILIES: Final[Mapping[str, Family]] = {
     **llama.FAMILIES,

@@ -63,9 +63,19 @@ class Named:
     name: str
 
     @property
+    def keeps_rows(self) -> bool:
+        """Whether the rows of a matrix are whole rows of the file's, in some order."""
+        return True
+
+    @property
     def index(self) -> int | None:
         """What is read of the file's tensors: this index of the first axis. None: all of them."""
         return None
+
+    @property
+    def inputs_first(self) -> bool:
+        """The file has a matrix as [inputs, outputs]."""
+        return False
 
     def of_expert(self, expert: str) -> Named:
         """The tensor of one expert."""
@@ -120,6 +130,16 @@ class Named:
 class Transposed(Named):
     """A Conv1D matrix, [n_in, n_out]."""
 
+    @property
+    def keeps_rows(self) -> bool:
+        """Its rows are the file's columns; see `Named`."""
+        return False
+
+    @property
+    def inputs_first(self) -> bool:
+        """It has; see `Named`."""
+        return True
+
     def stored_shape(self, shape: Shape, config: Config) -> Shape:
         """The shape in the file; see `Named`."""
         return shape[::-1]
@@ -141,6 +161,16 @@ class FusedRows(Named):
 
     part: int
     transposed: bool = False
+
+    @property
+    def keeps_rows(self) -> bool:
+        """See `Named`."""
+        return not self.transposed
+
+    @property
+    def inputs_first(self) -> bool:
+        """Where it is transposed; see `Named`."""
+        return self.transposed
 
     def stored_shape(self, shape: Shape, config: Config) -> Shape:
         """The shape in the file; see `Named`."""
@@ -226,6 +256,11 @@ class Computed(Named):
     """
 
     make: Callable[[Shape], Array]
+
+    @property
+    def keeps_rows(self) -> bool:
+        """There are none; see `Named`."""
+        return False
 
     def stored_names(self, suffix: str, config: Config) -> list[str]:
         """None; see `Named`."""
@@ -350,11 +385,22 @@ class Source:
         """The tensor and its number format, from arrays of the file."""
         return self.entry.canonical(arrays, form, self.shape, self.config)
 
+    def rows(self, stored: Array) -> Array:
+        """The matrix's rows of blocks, [rows, bytes], from those of the file, where `keeps_rows`."""
+        return self.entry.view(stored, (self.shape[0], stored.shape[-1]), self.config)
+
     def put(self, arrays: list[Array], tensor: Array) -> None:
         """Write the tensor into arrays of the file, all f32."""
+        self._put(arrays, tensor, self.shape)
+
+    def put_rows(self, arrays: list[Array], rows: Array) -> None:
+        """The same of rows of blocks, [rows, bytes], where `keeps_rows`."""
+        self._put(arrays, rows, (self.shape[0], rows.shape[-1]))
+
+    def _put(self, arrays: list[Array], tensor: Array, shape: Shape) -> None:
         if self.entry.index is not None:
             arrays = [array[self.entry.index] for array in arrays]
-        self.entry.store(arrays, tensor, self.shape, self.config)
+        self.entry.store(arrays, tensor, shape, self.config)
 
 
 @dataclass(frozen=True)

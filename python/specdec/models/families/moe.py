@@ -38,6 +38,11 @@ class Stacked(Named):
     expert: int = 0
 
     @property
+    def keeps_rows(self) -> bool:
+        """See `Named`."""
+        return not self.transposed
+
+    @property
     def index(self) -> int | None:
         """The expert, along the first axis; see `Named`."""
         return self.expert
@@ -105,6 +110,11 @@ class Mxfp4(Stacked):
 
     Biases are kept as they are.
     """
+
+    @property
+    def keeps_rows(self) -> bool:
+        """They are made of two tensors; see `Named`."""
+        return False
 
     def numbers(self, suffix: str) -> str:
         """Bytes; see `Named`."""

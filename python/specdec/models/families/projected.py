@@ -41,6 +41,11 @@ class ProjectedTable:
         return path
 
     @property
+    def files(self) -> set[Path]:
+        """The paths of both."""
+        return {self.file, self.projection.file}
+
+    @property
     def name(self) -> str:
         """That of the table."""
         name: str = self.table.name
@@ -59,6 +64,8 @@ class ProjectedTable:
 
     format = "f32"
     """The number format of the product."""
+    kind = "F32"
+    is_coded = False
 
     def check(self, numbers: str = "") -> None:
         """Refuse factors in other formats than f32, f16 and bf16."""

@@ -7,16 +7,15 @@ from typing import Final
 
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
 
-__all__ = ["encode_continuing"]
+__all__ = ["encode_continuing", "encode_exactly"]
 
 _APART: Final = "\n"  # what words do not go on behind
 
 
-def encode_continuing(tokenizer: ByteTokenizer, text: str) -> list[int]:
+def encode_exactly(tokenizer: ByteTokenizer, text: str) -> list[int] | None:
     """The ids of a text that stands behind another one, from the beginning of a word on.
 
-    A tokenizer that puts a space in front of every text does so here too; that space is left out again. Where
-    a tokenizer changes texts, the ids may stand for another text than was given.
+    A tokenizer that puts a space in front of every text does so here too; that space is left out again.
 
     Parameters
     ----------
@@ -25,7 +24,8 @@ def encode_continuing(tokenizer: ByteTokenizer, text: str) -> list[int]:
 
     Returns
     -------
-    list of int
+    list of int or None
+        Tokens whose bytes are the text's. None: the tokenizer changes this text.
     """
     wanted = text.encode("utf-8")
     ids = tokenizer.encode(text, add_bos=False)
@@ -39,7 +39,13 @@ def encode_continuing(tokenizer: ByteTokenizer, text: str) -> list[int]:
     for at in range(min(len(behind), 4)):
         if _bytes_of(tokenizer, behind[at:]) == wanted:
             return behind[at:]
-    return ids
+    return None
+
+
+def encode_continuing(tokenizer: ByteTokenizer, text: str) -> list[int]:
+    """The same, or what the tokenizer makes of a text that it changes: ids that stand for another text."""
+    ids = encode_exactly(tokenizer, text)
+    return tokenizer.encode(text, add_bos=False) if ids is None else ids
 
 
 def _bytes_of(tokenizer: ByteTokenizer, ids: Sequence[int]) -> bytes:

@@ -58,7 +58,7 @@ def correspondence_of(
     bytes, the last one counts: vocabularies have the tokens of single bytes before the pieces of text, and
     added tokens, which are looked for first, at their end. Special tokens are the same where their names
     are, or what the names stand for in the templates of known families; end of text is what a tokenizer says
-    it is.
+    it is, whatever else is called so.
 
     Parameters
     ----------
@@ -93,13 +93,20 @@ def _special_pairs(
         if free and left:
             pairs[free[0]] = left[0]
 
+    ends_of = [{name for name, i in names.items() if i in tokenizer.eos_ids} & _MEANINGS[0]
+               for names, tokenizer in ((ours, target), (theirs, draft))]  # fmt: skip
     for name in ours.keys() & theirs.keys():
-        pairs[ours[name]] = theirs[name]
+        # a name for the end of text by which only one of them ends its texts, and the other by another name
+        if not (all(ends_of) and sum(name in ends for ends in ends_of) == 1):
+            pairs[ours[name]] = theirs[name]
     for names in _MEANINGS:
         known = {ours[name] for name in names & ours.keys()} & pairs.keys()
         if not known:
-            pair((ours[name] for name in sorted(names & ours.keys())),
-                 (theirs[name] for name in sorted(names & theirs.keys())))  # fmt: skip
+            our, their = (
+                [ids[name] for name in sorted(names & ids.keys(), key=lambda name: (name not in ends, name))]
+                for ids, ends in zip((ours, theirs), ends_of, strict=True)
+            )
+            pair(our, their)
     ends = [i for i in target.eos_ids if i < n_target]
     if not any(i in pairs for i in ends):
         pair(ends, [i for i in draft.eos_ids if i < n_draft])

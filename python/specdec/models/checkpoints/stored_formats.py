@@ -1,20 +1,19 @@
-"""Which matrices of a GGUF file the core computes with as they are, in the types of the file."""
+"""Which matrices of a file with codes the core computes with as they are, in the types of the file."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from specdec.models.checkpoints.checkpoint import CanonicalTensor, StoredTensors
-from specdec.models.checkpoints.gguf_file import StoredBlocks
+from specdec.models.checkpoints.checkpoint import StoredTensors
+from specdec.models.checkpoints.file_tensor import PLAIN
 from specdec.models.families import Source
-from specdec.models.families.family import FusedRows, Interleaved, Named
-from specdec.models.families.gguf import Experts
+from specdec.models.number_formats import Dtype
 
-__all__ = ["stored_tensors"]
+__all__ = ["is_matrix", "own_dtype", "stored_tensors"]
 
 _FORMATS: Final[Mapping[str, str]] = {
     "F32": "f32",
@@ -43,18 +42,42 @@ _TOGETHER: Final = (
 )
 
 
-def stored_tensors(
-    place: Path, sources: list[Source], tensors: Mapping[str, StoredBlocks]
-) -> StoredTensors | None:
+def is_matrix(source: Source) -> bool:
+    """Whether a tensor is a matrix in a number format, or a table of tokens."""
+    return len(source.shape) == 2 and bool(source.stored) and not _OTHERS.search(source.canonical)
+
+
+def own_dtype(sources: list[Source], tensors: Mapping[str, Any]) -> Dtype:
+    """The number format of a model of the files where its tensors do not stay as they are.
+
+    Parameters
+    ----------
+    sources, tensors
+        As of `stored_tensors`.
+    """
+    kinds = {
+        "BF16" if source.numbers else tensors[name].kind  # bytes of MXFP4 are numbers of bf16
+        for source in sources
+        for name in source.stored
+        if len(source.shape) == 2
+    }
+    if kinds <= {"BF16"}:
+        return "bf16"
+    if kinds <= PLAIN.keys():
+        return "f32"
+    return "int4" if kinds - PLAIN.keys() == {"Q4_0"} else "int8"
+
+
+def stored_tensors(place: Path, sources: list[Source], tensors: Mapping[str, Any]) -> StoredTensors | None:
     """The tensors of a file in its own types.
 
     Parameters
     ----------
     place : Path
-        The file, for messages.
+        The file or folder, for messages.
     sources : list of Source
         Where the tensors of the model come from.
-    tensors : mapping of str to StoredBlocks
+    tensors : mapping of str to FileTensor
         Those of the file, by name.
 
     Returns
@@ -62,17 +85,13 @@ def stored_tensors(
     StoredTensors or None
         None where the file holds no blocks of codes.
     """
-    matrices = {
-        source.canonical: source
-        for source in sources
-        if len(source.shape) == 2 and source.stored and not _OTHERS.search(source.canonical)
-    }
+    matrices = {source.canonical: source for source in sources if is_matrix(source)}
     types = {name: tensors[source.stored[0]].kind for name, source in matrices.items()}
     if not any(tensors[source.stored[0]].is_coded for source in matrices.values()):
         return None
     formats: dict[str, str] = {}
     for name, source in matrices.items():
-        is_own = _FORMATS.get(types[name]) in ("f32", "bf16") or _keeps_rows(source)
+        is_own = _FORMATS.get(types[name]) in ("f32", "bf16") or source.entry.keeps_rows
         formats[name] = _FORMATS[types[name]] if is_own and types[name] in _FORMATS else _other(name)
     _join(formats)
     changed = Counter(
@@ -82,10 +101,15 @@ def stored_tensors(
     )
     names = ", ".join(f"{count} of {change}" for change, count in sorted(changed.items()))
     counted = Counter(types.values())
+    blocks = {
+        name: types[name]
+        for name, source in matrices.items()
+        if tensors[source.stored[0]].is_coded and formats[name] == _FORMATS.get(types[name])
+    }
     return StoredTensors(
         formats,
+        blocks,
         ", ".join(kind for kind, _ in counted.most_common()),
-        lambda: _tensors(sources, tensors, formats),
         f"{place}: holds matrices that are turned into another number format: {names}" if changed else "",
     )
 
@@ -93,14 +117,6 @@ def stored_tensors(
 def _other(name: str) -> str:
     """What a type becomes that the core does not compute with."""
     return "bf16" if name == "token_embedding" else "int8"
-
-
-def _keeps_rows(source: Source) -> bool:
-    """Whether the tensor is made of whole rows of the file's."""
-    entry = source.entry
-    if isinstance(entry, FusedRows):
-        return not entry.transposed
-    return type(entry) in (Named, Interleaved, Experts)
 
 
 def _kind(form: str) -> str:
@@ -118,21 +134,3 @@ def _join(formats: dict[str, str]) -> None:
         kinds = {_kind(formats[name]) for name in names}
         if len(kinds) > 1:
             formats.update(dict.fromkeys(names, "f32"))
-
-
-def _tensors(
-    sources: list[Source], tensors: Mapping[str, StoredBlocks], formats: Mapping[str, str]
-) -> Iterator[CanonicalTensor]:
-    """Each tensor of the model, read from the file when its turn comes."""
-    for source in sources:
-        held = [tensors[name] for name in source.stored]
-        index = source.entry.index
-        form = formats.get(source.canonical)
-        if form is not None and held[0].is_coded and form == _FORMATS.get(held[0].kind):
-            rows: Any = held[0].blocks(index)
-            rows = source.entry.view(rows, (source.shape[0], rows.shape[-1]), source.config)
-            yield source.canonical, rows, held[0].kind.lower()
-            continue
-        arrays = [tensor.array(index, source.numbers) for tensor in held]
-        own = "" if source.numbers or not held else held[0].format
-        yield (source.canonical, *source.take(arrays, own))

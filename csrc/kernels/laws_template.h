@@ -1,0 +1,127 @@
+/* The laws of sub-blocks of Q4_K, Q5_K and Q6_K from numbers: the best of some trials, a trial a lane.
+ *
+ * Included by kernels_template.h. Sums run over the numbers i = l, l + 8, l + 16 … of each l of 8, then
+ * over l, so that their bits are those of any set. What a comparison decides is decided one trial after the
+ * other. */
+
+#define TRIALS 32 /* lanes: trials, and what fills up their vectors */
+
+/* round(x · factor) of some trials, cut off at least and most. */
+INLINE vec law_codes(float x, const float* factors, float least, float most) {
+    return v_min(v_max(v_round(v_mul(v_set1(x), v_load(factors))), v_set1(least)), v_set1(most));
+}
+
+/* The sums of a number's weight and so on, which all trials share. */
+INLINE float law_sum(const float* numbers) {
+    float sum = 0.0f;
+    for (int l = 0; l < 8; l++) {
+        float part = 0.0f;
+        for (int i = l; i < SD_BLOCK; i += 8) part += numbers[i];
+        sum += part;
+    }
+    return sum;
+}
+
+/* Of 16 trials Σ w·q, Σ w·q·q and Σ w·q·x, q the codes of (x + low) · steps. */
+INLINE void affine_sums(const float* x, const float* w, float most, float low, const float* steps, float* sq,
+                        float* sqq, float* sxq) {
+    vec q_all = v_set1(0.0f), qq_all = q_all, xq_all = q_all;
+    for (int l = 0; l < 8; l++) {
+        vec q_part = v_set1(0.0f), qq_part = q_part, xq_part = q_part;
+        for (int i = l; i < SD_BLOCK; i += 8) {
+            vec q = law_codes(x[i] + low, steps, 0.0f, most), wq = v_mul(v_set1(w[i]), q);
+            q_part = v_add(q_part, wq);
+            qq_part = v_add(qq_part, v_mul(wq, q));
+            xq_part = v_add(xq_part, v_mul(wq, v_set1(x[i])));
+        }
+        q_all = v_add(q_all, q_part), qq_all = v_add(qq_all, qq_part), xq_all = v_add(xq_all, xq_part);
+    }
+    v_store(sq, q_all), v_store(sqq, qq_all), v_store(sxq, xq_all);
+}
+
+/* Of 16 laws Σ w · error · error, each code the nearest. */
+INLINE void affine_errors(const float* x, const float* w, float most, const float* scales, const float* lows,
+                          const float* inverses, float* errors) {
+    const vec scale = v_load(scales), low = v_load(lows), inverse = v_load(inverses);
+    vec all = v_set1(0.0f);
+    for (int l = 0; l < 8; l++) {
+        vec part = v_set1(0.0f);
+        for (int i = l; i < SD_BLOCK; i += 8) {
+            vec number = v_set1(x[i]);
+            vec q = v_round(v_mul(v_add(number, low), inverse));
+            q = v_min(v_max(q, v_set1(0.0f)), v_set1(most));
+            vec error = v_sub(v_sub(v_mul(scale, q), low), number);
+            part = v_add(part, v_mul(v_mul(v_set1(w[i]), error), error));
+        }
+        all = v_add(all, part);
+    }
+    v_store(errors, all);
+}
+
+static void NAME(affine_law)(const float* x, const float* w, float most, float* scale, float* low) {
+    enum { N = 24, FIRST = N }; /* trials; the lane of the law that they are held against */
+    float least = 0.0f, largest = x[0], wx[SD_BLOCK];
+    for (int i = 0; i < SD_BLOCK; i++) {
+        least = x[i] < least ? x[i] : least;
+        largest = x[i] > largest ? x[i] : largest;
+        wx[i] = w[i] * x[i];
+    }
+    float range = largest - least, n = law_sum(w), v = law_sum(wx);
+    *scale = range > 0.0f ? range / most : 0.0f, *low = -least;
+    if (!(range > 0.0f) || !(1.0f / *scale < INFINITY)) return;
+    float steps[TRIALS] = {0}, sq[TRIALS], sqq[TRIALS], sxq[TRIALS];
+    for (int t = 0; t < N; t++) {
+        steps[t] = (most - 1.2f + 0.1f * (float)t) / range;
+        if (!(steps[t] < INFINITY)) steps[t] = 0.0f; /* a trial without a scale */
+    }
+    for (int t = 0; t < TRIALS; t += SD_LANES)
+        affine_sums(x, w, most, -least, steps + t, sq + t, sqq + t, sxq + t);
+    float scales[TRIALS] = {0}, lows[TRIALS] = {0}, inverses[TRIALS] = {0}, errors[TRIALS];
+    for (int t = 0; t < N; t++) {
+        float determinant = n * sqq[t] - sq[t] * sq[t];
+        if (determinant > 0.0f) {
+            scales[t] = (n * sxq[t] - v * sq[t]) / determinant;
+            lows[t] = (sq[t] * sxq[t] - v * sqq[t]) / determinant;
+        }
+        if (!(lows[t] > 0.0f)) lows[t] = 0.0f, scales[t] = sqq[t] > 0.0f ? sxq[t] / sqq[t] : 0.0f;
+        inverses[t] = scales[t] > 0.0f ? 1.0f / scales[t] : 0.0f;
+        if (!(inverses[t] < INFINITY)) scales[t] = inverses[t] = 0.0f;
+    }
+    scales[FIRST] = *scale, lows[FIRST] = *low, inverses[FIRST] = 1.0f / *scale;
+    for (int t = 0; t < TRIALS; t += SD_LANES)
+        affine_errors(x, w, most, scales + t, lows + t, inverses + t, errors + t);
+    float error = errors[FIRST];
+    for (int t = 0; t < N; t++)
+        if (scales[t] > 0.0f && errors[t] < error) error = errors[t], *scale = scales[t], *low = lows[t];
+}
+
+static float NAME(centred_law)(const float* x, const float* w) {
+    enum { N = 19, NUMBERS = SD_BLOCK / 2 };
+    const float most = 32.0f;
+    float extreme = 0.0f, steps[TRIALS] = {0}, sxq[TRIALS], sqq[TRIALS];
+    for (int i = 0; i < NUMBERS; i++)
+        if (fabsf(x[i]) > fabsf(extreme)) extreme = x[i];
+    if (fabsf(extreme) < 1e-30f) return 0.0f;
+    for (int t = 0; t < N; t++) steps[t] = -(most + 0.1f * (float)(t - N / 2)) / extreme;
+    for (int t = 0; t < TRIALS; t += SD_LANES) {
+        vec xq_all = v_set1(0.0f), qq_all = xq_all;
+        for (int l = 0; l < 8; l++) {
+            vec xq_part = v_set1(0.0f), qq_part = xq_part;
+            for (int i = l; i < NUMBERS; i += 8) {
+                vec q = law_codes(x[i], steps + t, -most, most - 1.0f), wq = v_mul(v_set1(w[i]), q);
+                xq_part = v_add(xq_part, v_mul(wq, v_set1(x[i])));
+                qq_part = v_add(qq_part, v_mul(wq, q));
+            }
+            xq_all = v_add(xq_all, xq_part), qq_all = v_add(qq_all, qq_part);
+        }
+        v_store(sxq + t, xq_all), v_store(sqq + t, qq_all);
+    }
+    float scale = 0.0f, gain = 0.0f;
+    for (int t = 0; t < N; t++) {
+        float a = sxq[t], b = sqq[t];
+        if (b > 0.0f && a * a > gain * b) gain = a * a / b, scale = a / b;
+    }
+    return scale;
+}
+
+#undef TRIALS

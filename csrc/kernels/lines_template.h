@@ -1,0 +1,143 @@
+/* Integer sums of the codes of rows times the lines of codes of a sub-block (coded.h): what the products of
+ * int8, int4 and the formats of coded.h scale and add up. They are exact, so their order is free.
+ *
+ * Included by products_template.h. An instruction set has either
+ *   dot8(sum, w, p), dot4    sum += Σ of the 4 codes of each lane times the 4 int8 at p
+ * or, with SHORT_SUMS 1, sums of products in 16 bits, which are kept as long as they fit:
+ *   short4, short8           such sums; ivec, i_codes(p): the 4 int8 at p in each lane
+ *   s4_zero(); s4_add(sum, w, x), s8_add   sum += the products of codes w with x
+ *   s4_sum(sum), s8_sum      the same in 32 bits; i_add
+ *   signed8, c8_signed(p)    for blocks of few rows: codes of a byte as their values
+ *   add_signed(sum, w, x)    the sum of 32 bits and their products with x */
+
+enum { LINE_BYTES = 4 * SD_PANEL };
+
+#define N_UNITS (SD_PANEL / UNIT_LANES)
+#define FOR_UNITS UNROLL for (int u = first; u < first + at_once; u++)
+/* All units at once read memory in order; one after the other skips every other line, which the processor
+ * does not prefetch, but takes fewer registers. */
+#ifndef UNITS_AT_ONCE4
+#define UNITS_AT_ONCE4(n_rows) ((n_rows) <= MAX_ROWS_DOT_WIDE ? N_UNITS : 1)
+#define UNITS_AT_ONCE8(n_rows) UNITS_AT_ONCE4(n_rows)
+#endif
+
+/* How codes lie: a byte each; halves of bytes; these, and further bits in planes behind them. */
+typedef enum line_kind { LINES_BYTES, LINES_NIBBLES, LINES_NIBBLES_BITS, LINES_NIBBLES_PAIRS } line_kind;
+
+/* Codes of line l, of the bytes from `byte` on of the planes at `at`. */
+INLINE codes4 line_codes(const line_kind kind, const uint8_t* at, const int l, const int byte) {
+    if (kind == LINES_BYTES) return c4_load(at + LINE_BYTES * l + byte);
+    const uint8_t *nibbles = at + LINE_BYTES * (l / 2) + byte, *behind = at + SD_NIBBLES + byte;
+    codes4 codes = l % 2 == 0 ? c4_low(nibbles) : c4_high(nibbles);
+    if (kind == LINES_NIBBLES_BITS) return c4_with(codes, behind, 4 - l, 0x10);
+    if (kind == LINES_NIBBLES_PAIRS)
+        return c4_with(codes, behind + LINE_BYTES * (l / 4), 4 - 2 * (l % 4), 0x30);
+    return codes;
+}
+
+/* Requests for the lines 2s and 2s + 1 of nibbles: planes behind these count evenly. */
+INLINE void request_lines(const line_kind kind, const int s, const int u, ahead* fetch) {
+    if (kind == LINES_BYTES || UNIT_LANES * 4 * u % 64 != 0) return;
+    request(fetch);
+    if (s < (kind == LINES_NIBBLES_BITS ? 1 : kind == LINES_NIBBLES_PAIRS ? 2 : 0)) request(fetch);
+}
+
+/* What a row's sum starts from: numbers of row_block.h that lie 16 bytes apart, the first at `starts`. */
+INLINE int32_t start_of(const void* starts, const int m) {
+    int32_t start;
+    memcpy(&start, (const char*)starts + sizeof(sd_row_block) * m, sizeof start);
+    return start;
+}
+
+#if !SHORT_SUMS
+/* dot[m][u] = the start of row m + Σ codes of the rows at x times codes of lines [from, from + n_lines), for
+ * units [first, first + at_once). All ints, most_bits of a code too, are constant where this is inlined. */
+INLINE void sum_lines4(const int n_rows, const int first, const int at_once, const line_kind kind,
+                       const int most_bits, const uint8_t* at, const int from, const int n_lines,
+                       const int8_t* x, const void* starts, ahead* fetch, iunit (*dot)[N_UNITS]) {
+    const int together = kind == LINES_BYTES ? 1 : 2;
+    (void)most_bits;
+    FOR_ROWS FOR_UNITS dot[m][u] = i_set1(start_of(starts, m));
+    UNROLL for (int l = from; l < from + n_lines; l += together) FOR_UNITS {
+        request_lines(kind, l / 2, u, fetch);
+        UNROLL for (int i = l; i < l + together; i++) {
+            codes4 w = line_codes(kind, at, i, UNIT_LANES * 4 * u);
+            FOR_ROWS dot4(dot[m][u], w, x + m * SD_BLOCK + 4 * i);
+        }
+    }
+}
+
+/* The same for codes of a byte, which are OFFSET8 above their values; `requests`: whether lines are asked
+ * for. */
+INLINE void sum_lines8(const int n_rows, const int first, const int at_once, const int requests,
+                       const uint8_t* at, const int8_t* x, const sd_row_block* block, ahead* fetch,
+                       iunit (*dot)[N_UNITS]) {
+    FOR_ROWS FOR_UNITS dot[m][u] = i_set1(block[m].start8);
+    UNROLL for (int l = 0; l < 8; l++) FOR_UNITS {
+        const uint8_t* codes = at + LINE_BYTES * l + UNIT_LANES * 4 * u;
+        if (requests && UNIT_LANES * 4 * u % 64 == 0) request(fetch);
+        codes8 w = c8_load(codes);
+        FOR_ROWS dot8(dot[m][u], w, x + m * SD_BLOCK + 4 * l);
+    }
+}
+#else
+/* Two lines, 2s and 2s + 1, of the planes at `at`, more. */
+INLINE void add_lines4(const int n_rows, const int first, const int at_once, const line_kind kind,
+                       const uint8_t* at, const int s, const int8_t* x, ahead* fetch,
+                       short4 (*sum)[N_UNITS]) {
+    FOR_UNITS request_lines(kind, s, u, fetch);
+    UNROLL for (int i = 0; i < 2; i++) {
+        codes4 w[N_UNITS];
+        FOR_UNITS w[u] = line_codes(kind, at, 2 * s + i, UNIT_LANES * 4 * u);
+        FOR_ROWS {
+            ivec codes = i_codes(x + m * SD_BLOCK + 4 * i);
+            FOR_UNITS s4_add(&sum[m][u], w[u], codes);
+        }
+    }
+}
+
+INLINE void sum_lines4(const int n_rows, const int first, const int at_once, const line_kind kind,
+                       const int most_bits, const uint8_t* at, const int from, const int n_lines,
+                       const int8_t* x, const void* starts, ahead* fetch, iunit (*dot)[N_UNITS]) {
+    /* two products of a code with ± 127, of as many lines, are below 2^15 */
+    const int most = most_bits == 4 ? 8 : most_bits == 5 ? 4 : 2, together = n_lines < most ? n_lines : most;
+    x += 4 * from;
+    UNROLL for (int l = 0; l < n_lines; l += together) {
+        short4 sum[MAX_ROWS_DOT][N_UNITS];
+        FOR_ROWS FOR_UNITS sum[m][u] = s4_zero();
+        if (kind == LINES_NIBBLES && n_rows > FEW_ROWS) {
+            /* a loop, for which the compiler needs fewer registers */
+            const uint8_t* lines = at;
+            _Pragma("GCC unroll 1") for (int s = 0; s < together / 2; s++, lines += LINE_BYTES, x += 8)
+                add_lines4(n_rows, first, at_once, kind, lines, 0, x, fetch, sum);
+        } else {
+            UNROLL for (int s = 0; s < together / 2; s++, x += 8)
+                add_lines4(n_rows, first, at_once, kind, at, (from + l) / 2 + s, x, fetch, sum);
+        }
+        FOR_ROWS FOR_UNITS dot[m][u] = l == 0 ? s4_sum(sum[m][u]) : i_add(dot[m][u], s4_sum(sum[m][u]));
+    }
+    FOR_ROWS FOR_UNITS dot[m][u] = i_add(dot[m][u], i_set1(start_of(starts, m)));
+}
+
+INLINE void sum_lines8(const int n_rows, const int first, const int at_once, const int requests,
+                       const uint8_t* at, const int8_t* x, const sd_row_block* block, ahead* fetch,
+                       iunit (*dot)[N_UNITS]) {
+    if (n_rows <= FEW_ROWS) {
+        FOR_ROWS FOR_UNITS dot[m][u] = i_set1(start_of(&block->base, m));
+        UNROLL for (int l = 0; l < 8; l++) FOR_UNITS {
+            if (requests && UNIT_LANES * 4 * u % 64 == 0) request(fetch);
+            signed8 w = c8_signed(at + LINE_BYTES * l + UNIT_LANES * 4 * u);
+            FOR_ROWS dot[m][u] = add_signed(dot[m][u], w, i_codes(x + m * SD_BLOCK + 4 * l));
+        }
+        return;
+    }
+    short8 sum[MAX_ROWS_DOT][N_UNITS];
+    FOR_ROWS FOR_UNITS sum[m][u] = s8_zero();
+    _Pragma("GCC unroll 1") for (int l = 0; l < 8; l++, at += LINE_BYTES, x += 4) FOR_UNITS {
+        if (requests && UNIT_LANES * 4 * u % 64 == 0) request(fetch);
+        codes8 w = c8_load(at + UNIT_LANES * 4 * u);
+        FOR_ROWS s8_add(&sum[m][u], w, i_codes(x + m * SD_BLOCK));
+    }
+    FOR_ROWS FOR_UNITS dot[m][u] = i_add(s8_sum(sum[m][u]), i_set1(block[m].start8));
+}
+#endif

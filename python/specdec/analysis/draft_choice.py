@@ -1,0 +1,292 @@
+"""`pair`: which draft for a target, by which way, what it gives and what it takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from specdec.analysis.arguments import default_prompts, different_numbers, name_of, split, work_of
+from specdec.analysis.compare import compare_ways
+from specdec.analysis.draft_memory import cache_bytes_of, weight_bytes_of
+from specdec.analysis.known_models import known_models, vocabulary_of
+from specdec.analysis.pairing import Fit, Pairing
+from specdec.checks import check_choice, check_integer, check_path
+from specdec.drafts import Draft, ModelDraft, named
+from specdec.drafts.draft import MAX_GAMMA, check_source
+from specdec.drafts.model_draft import DraftLike, as_draft
+from specdec.drafts.opening import EXIT_NAME, load
+from specdec.drafts.translation import translation_of
+from specdec.errors import (
+    InputError,
+    SpecdecError,
+    UnsupportedModelError,
+    VocabularyMismatchError,
+    shown,
+)
+from specdec.models.loading import as_model
+from specdec.models.model import Model, ModelLike, Prompt
+from specdec.models.number_formats import DTYPES, Dtype
+from specdec.models.tokenizer import ByteTokenizer
+from specdec.threads import check_threads
+from specdec.verification.rules import DECODING_RULES, DecodingRule, check_rule
+from specdec.verification.sampling import Sampling
+
+__all__ = ["pair", "pair_of"]
+
+WITHOUT_MODEL: Final = ("copy", "input", "suffix", "recycling", "online-ngram", "lookahead")
+"""Drafts that need nothing but the target, by name."""
+_GAMMAS: Final = (2, 4, 8)
+_REFUSALS: Final = (VocabularyMismatchError, InputError, UnsupportedModelError)
+Open = Callable[[], DraftLike]
+
+
+def pair(
+    target: ModelLike,
+    drafts: DraftLike | Sequence[DraftLike] | Mapping[str, DraftLike] | None = None,
+    prompts: Prompt | Sequence[Prompt] | None = None,
+    *,
+    gammas: Sequence[int] | None = None,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    n_tokens: int = 120,
+    repeats: int = 3,
+    verify: DecodingRule = "rejection",
+    draft_dtype: Dtype | None = None,
+    seed: int = 0,
+    n_threads: int | None = None,
+    target_name: str | None = None,
+    progress: bool = False,
+) -> Pairing:
+    """Say which drafts fit a target, by which way, what they give on some prompts, and which to take.
+
+    Drafts that fit have their turns with plain decoding, as in `specdec.compare`. A model with another
+    vocabulary has them by each way that it can take, by the intersection of the vocabularies and through text
+    (`drafts.ModelDraft`). One that cannot draft is refused with the reason.
+
+    Without drafts those that need no model are measured: copies of the text, of the prompt, of earlier texts,
+    tokens after tokens, n-grams that are counted, lookahead, an exit of the target; and heads where the
+    target has some.
+
+    Parameters
+    ----------
+    target : Model, path or hub name
+    drafts : draft, list of drafts, or dict of drafts by name, optional
+        A draft is a Model, a Draft, an object with ``propose``, or a text: a name as `drafts.named` takes it,
+        a path or a hub name.
+    prompts : str, sequence of int, or a list of these, optional
+        What is continued: give what resembles your use; for an encoder-decoder sources. None: some beginnings
+        of English sentences, for a target with a tokenizer.
+    gammas : sequence of int, optional
+        Guesses of a round at most, each 1 to 1024; None: 2, 4, 8, and as many as a draft asks for by itself.
+    temperature, top_k, top_p, min_p
+        As in `Sampling`.
+    n_tokens : int, default 120
+        New tokens of each draft in each turn, with each gamma: each prompt its share.
+    repeats : int, default 3
+        Turns, of which the median counts; the least and the most are shown.
+    verify : {"rejection", "block", "coupled", "k-sequential", "classical"}
+        As in `specdec.generate`.
+    draft_dtype : {None, "f32", "bf16", "int8", "int4"}
+        The number format of drafts that are given as texts; None: that of their files.
+    seed : int, default 0
+    n_threads : int, optional
+        None: :func:`specdec.threads.default_threads`.
+    target_name : str, optional
+        What the target is called; None: the name of its folder.
+    progress : bool, default False
+        Show a progress bar (needs tqdm).
+
+    Returns
+    -------
+    Pairing
+        ``print`` shows its tables; ``pairing.choice`` and ``pairing.gamma`` are what to take.
+
+    Raises
+    ------
+    VocabularyMismatchError, InputError, UnsupportedModelError
+        None of the drafts can draft for the target: why, and what could. Or an argument is out of range.
+    CheckpointError, TokenizerError
+        If a path cannot be loaded.
+
+    Examples
+    --------
+    >>> target, draft = specdec.embedded_pair()
+    >>> found = specdec.pair(target, {"small": draft, "copies": "copy"}, ["Once upon a time"])
+    >>> print(found)
+    >>> out = specdec.generate(target, found.choice, "Once upon a time", gamma=found.gamma)
+    """
+    target = as_model("target", target)
+    check_choice("draft_dtype", draft_dtype, DTYPES, optional=True)
+    openers = {name: partial(_open, target, one, draft_dtype) for name, one in _by_name(drafts).items()}
+    return pair_of(
+        target, openers, prompts, gammas=gammas, temperature=temperature, top_k=top_k, top_p=top_p,
+        min_p=min_p, n_tokens=n_tokens, repeats=repeats, verify=verify, seed=seed, n_threads=n_threads,
+        target_name=target_name, progress=progress,
+    )  # fmt: skip
+
+
+def pair_of(
+    target: Model,
+    openers: Mapping[str, Open],
+    prompts: Prompt | Sequence[Prompt] | None = None,
+    *,
+    gammas: Sequence[int] | None = None,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    n_tokens: int = 120,
+    repeats: int = 3,
+    verify: DecodingRule = "rejection",
+    seed: int = 0,
+    n_threads: int | None = None,
+    target_name: str | None = None,
+    progress: bool = False,
+) -> Pairing:
+    """`pair` with drafts that functions open: one that cannot be used is refused by the error of its own."""
+    sampling = Sampling(temperature, top_k, top_p, min_p)
+    chosen = None if gammas is None else different_numbers("gammas", gammas)
+    chosen = chosen and [check_integer("gammas", gamma, 1, MAX_GAMMA) for gamma in chosen]
+    n_tokens, repeats = check_integer("n_tokens", n_tokens, 1), check_integer("repeats", repeats, 1)
+    check_rule("verify", verify, 1.0, DECODING_RULES)
+    target_name = name_of(target, target_name, "target_name")
+    beginnings = split(target, default_prompts(target) if prompts is None else prompts)
+    seed, threads = check_integer("seed", seed, 0, 2**64 - 1), check_threads(n_threads)
+    work = work_of(target, beginnings, -(-n_tokens // len(beginnings)), n_tokens)
+
+    fits: list[Fit] = []
+    ways: dict[str, Draft] = {}
+    errors: list[SpecdecError] = []
+    for name, open_ in (openers or without_model(target)).items():
+        try:
+            fit, found = _fit(target, name, open_())
+        except _REFUSALS as error:
+            errors.append(error)
+            fit, found = Fit(name, {}, refusal=f"{error}"), {}
+        if taken := ways.keys() & found.keys():
+            raise InputError(f"drafts has the names {shown(sorted(taken))} twice; expected different ones")
+        fits.append(fit)
+        ways |= found
+    if not ways:
+        raise type(errors[0])(f"{'; '.join(map(str, errors))}; what could draft: {_what_could(target)}")
+    known = vocabulary_of(target)
+    turns = [(name, gamma) for name, draft in ways.items() for gamma in _gammas(draft, chosen)]
+    comparison = compare_ways(
+        target, ways, turns, work,
+        samplings=[sampling], repeats=repeats, verify=verify, timing=True, seed=seed, n_threads=threads,
+        target_name=target_name, prompts=beginnings[: len(work)], progress=progress,
+        settings={
+            "n_tokens": n_tokens, "repeats": repeats, "verify": verify, "top_k": top_k, "top_p": top_p,
+            "min_p": min_p, "seed": seed, "n_threads": threads,
+        },
+    )  # fmt: skip
+    return Pairing(
+        target=target_name,
+        fits=tuple(fits),
+        comparison=comparison,
+        vocabulary="" if known is None else known.name,
+        known=known_models(target),
+        drafts=ways,
+    )
+
+
+def without_model(target: Model) -> dict[str, Open]:
+    """What could draft for a target without another model, by name, to be opened."""
+    found: dict[str, Open] = {name: partial(named, name, target) for name in WITHOUT_MODEL}
+    n_layer = target.config.n_layer
+    if (target.path / EXIT_NAME).is_file():
+        found["exit"] = partial(load, target.path, target)
+    elif n_layer > 1:
+        found[f"exit:{n_layer // 2}"] = partial(named, f"exit:{n_layer // 2}", target)
+    for name in ("heads", "mtp"):  # where the target has some
+        try:
+            draft = named(name, target)
+        except SpecdecError:
+            continue
+        found[name] = partial(_given, draft)
+    return found
+
+
+def _given(draft: Draft) -> Draft:
+    return draft
+
+
+def _open(target: Model, given: DraftLike, dtype: Dtype | None) -> DraftLike:
+    """A draft that is given as a text is opened."""
+    return named(_text(given), target, dtype=dtype) if isinstance(given, str | os.PathLike) else given
+
+
+def _text(given: str | os.PathLike[str]) -> str:
+    return given if isinstance(given, str) else str(check_path("drafts", given))
+
+
+def _by_name(given: Any) -> dict[str, DraftLike]:
+    """The argument `drafts` by names."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        for name in given:
+            if not isinstance(name, str) or not name:
+                raise InputError(f"drafts has the name {shown(name)}; expected drafts by their names")
+        return dict(given)
+    several = list(given) if isinstance(given, list | tuple) else [given]
+    names = [_text(one) if isinstance(one, str | os.PathLike) else name_of(one) for one in several]
+    unique = [name if names.count(name) == 1 else f"{name} ({i})" for i, name in enumerate(names)]
+    return dict(zip(unique, several, strict=True))
+
+
+def _fit(target: Model, name: str, given: DraftLike) -> tuple[Fit, dict[str, Draft]]:
+    """How a draft fits, and its ways by their names in the comparison.
+
+    Raises
+    ------
+    VocabularyMismatchError, InputError
+        It does not.
+    """
+    draft = as_draft(target, given)
+    check_source(draft.reads_source, target)
+    ways: dict[str, Draft] = {"its own": draft}
+    n_shared = n_vocab = None
+    if isinstance(draft, ModelDraft):
+        n_vocab = draft.model.config.n_vocab
+        ways = {"same vocabulary": draft}
+        if draft.translates(target):
+            n_shared = translation_of(target, draft.model).n_shared
+            ways = _translating(draft, n_shared)
+    names = {way: name if len(ways) == 1 else f"{name}, {way}" for way in ways}
+    fit = Fit(
+        name, names, n_shared=n_shared, n_vocab=n_vocab, weight_bytes=weight_bytes_of(draft),
+        cache_bytes=cache_bytes_of(draft),
+    )  # fmt: skip
+    return fit, {names[way]: one for way, one in ways.items()}
+
+
+def _translating(draft: ModelDraft, n_shared: int) -> dict[str, Draft]:
+    """The ways of a model with another vocabulary."""
+    if draft.vocabulary != "auto":
+        return {draft.vocabulary: draft}
+    if draft.tree is not None:
+        return {"intersection": draft}
+    ways: dict[str, Draft] = {}
+    if n_shared:
+        ways["intersection"] = ModelDraft(draft.model, gamma=draft.gamma, vocabulary="intersection")
+    ways["text"] = ModelDraft(draft.model, gamma=draft.gamma, vocabulary="text")
+    return ways
+
+
+def _gammas(draft: Draft, chosen: Sequence[int] | None) -> list[int]:
+    return list(chosen) if chosen else sorted({*_GAMMAS, max(draft.gamma, 1)})
+
+
+def _what_could(target: Model) -> str:
+    """What a target can be drafted for by, in words."""
+    known = known_models(target)
+    models = f" (known by name: {', '.join(model.name for model in known)})" if known else ""
+    found = [f"a model with the target's vocabulary{models}"]
+    if isinstance(target.tokenizer, ByteTokenizer):
+        found.append("one with another vocabulary and a tokenizer whose tokens are known as bytes")
+    return f"{', '.join(found)}, or what needs no model: {', '.join(WITHOUT_MODEL)}"

@@ -1,0 +1,70 @@
+"""`specdec pair`: which draft for a target."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import click
+
+from specdec.analysis.draft_choice import pair_of
+from specdec.commands.compare_verb import drafts_by_name
+from specdec.commands.decoding_options import threads_option
+from specdec.commands.given_models import open_draft, open_target
+from specdec.commands.given_texts import given_prompts
+from specdec.commands.measuring_options import (
+    chosen,
+    json_option,
+    print_tables,
+    prompts_option,
+    target_name_option,
+    truncations,
+)
+from specdec.commands.model_options import format_options
+from specdec.commands.verb import integers, verb
+from specdec.verification.rules import DECODING_RULES
+
+__all__ = ["command"]
+
+
+@verb(
+    "pair",
+    "specdec pair embedded                                  what needs no model",
+    "specdec pair big path/to/small --prompts mine.txt",
+    "specdec pair big Qwen/Qwen3-0.6B copies=copy --temperature 0.7",
+    "specdec pair big path/to/small --json | jq .reason     the choice in a sentence",
+)
+@click.argument("target", metavar="TARGET")
+@click.argument("drafts", metavar="[[NAME=]DRAFT...]", nargs=-1)
+@format_options
+@target_name_option
+@prompts_option
+@click.option(
+    "--gammas", "--gamma", type=integers, metavar="N,N",
+    help="Drafted tokens a round (default: 2, 4, 8 and each draft's own).",
+)  # fmt: skip
+@click.option("--temperature", type=float, metavar="T", help="0 is greedy (default: 0).")
+@click.option(
+    "--n-tokens", "--max-new-tokens", type=int, metavar="N",
+    help="New tokens of each draft in each turn (default: 120).",
+)  # fmt: skip
+@click.option("--repeats", type=int, metavar="N", help="Turns (default: 3).")
+@truncations
+@click.option("--verify", type=click.Choice(DECODING_RULES), metavar="RULE", help="(default: rejection)")
+@click.option("--seed", type=int, metavar="S", help="Of the random numbers (default: 0).")
+@threads_option
+@json_option
+def command(drafts: tuple[str, ...], prompts: str | None, as_json: bool, **given: Any) -> None:
+    """Say which drafts fit a target, by which way, what they give, what they take, and which to take.
+
+    TARGET is a path or a hub name, or embedded. A DRAFT is what --draft takes elsewhere; a model may have
+    another vocabulary than the target, and is then measured by each way that leads back. Without a DRAFT it
+    measures what needs no model, and lists small public models with the target's vocabulary, by name.
+    """
+    target = open_target(given)
+    texts = given_prompts((), prompts)
+    openers = {
+        name: partial(open_draft, text, target, given["draft_dtype"], given)
+        for name, text in drafts_by_name(drafts).items()
+    }
+    print_tables(pair_of(target, openers, texts, **chosen(given)), as_json)

@@ -1,0 +1,88 @@
+"""Which model each text of a call is of: the target, or one with an adapter beside the same weights."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from specdec.errors import InputError, kind_of, number_of
+from specdec.models.model import Model
+
+__all__ = ["AdapterLike", "adapted_models", "check_adapter"]
+
+AdapterLike: TypeAlias = Model | str | os.PathLike[str]
+"""A model of `specdec.Model.with_adapter`, or the folder of an adapter."""
+
+
+def check_adapter(adapter: Any) -> None:
+    """Refuse what names no adapter, nor several.
+
+    Raises
+    ------
+    InputError
+    """
+    several = isinstance(adapter, list | tuple)
+    for i, one in enumerate(adapter if several else [adapter]):
+        if one is not None and not isinstance(one, Model | str | os.PathLike):
+            raise InputError(
+                f"{f'adapter[{i}]' if several else 'adapter'} is {kind_of(one)}; expected a model of "
+                "Model.with_adapter, the folder of an adapter, or None"
+            )
+
+
+def adapted_models(
+    target: Model,
+    adapter: AdapterLike | Sequence[AdapterLike | None] | None,
+    n_prompts: int,
+    *,
+    is_batch: bool,
+    n_threads: int,
+) -> list[Model] | None:
+    """The model of each prompt's text; None: all are of the target. A folder is read once.
+
+    Parameters
+    ----------
+    target : Model
+    adapter : Model, path, sequence of these and None, or None
+        As of `specdec.generate`.
+    n_prompts : int
+    is_batch : bool
+        Whether the caller gave a list of prompts.
+    n_threads : int
+
+    Raises
+    ------
+    InputError
+        Another number of adapters than of prompts, or a model over other weights.
+    CheckpointError, UnsupportedModelError
+        As `specdec.Model.with_adapter`.
+    """
+    if adapter is None:
+        return None
+    several = isinstance(adapter, list | tuple)
+    given: list[Any] = list(adapter) if several else [adapter] * n_prompts  # type: ignore[arg-type]
+    if several and (not is_batch or len(given) != n_prompts):
+        raise InputError(
+            f"adapter is a list of {len(given)} for {number_of(n_prompts, 'prompt')}; expected one "
+            "adapter, or one for each prompt of a list"
+        )
+    weights = target.core.base or target.core
+    read: dict[str, Model] = {}
+    models: list[Model] = []
+    for one in given:
+        if one is None:
+            models.append(target)
+        elif isinstance(one, Model):
+            if (one.core.base or one.core) is not weights:
+                raise InputError(
+                    f"adapter is {one!r}, whose weights are not those of {target!r}; expected a model of its "
+                    "with_adapter"
+                )
+            models.append(one)
+        else:
+            place = os.fspath(one)
+            if place not in read:
+                read[place] = (target.base or target).with_adapter(place, n_threads=n_threads)
+            models.append(read[place])
+    return models

@@ -1,0 +1,214 @@
+"""What drafts in the session of an engine, and what of it drafts for each request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from specdec import _core
+from specdec.checks import check_flag, check_integer
+from specdec.decoding.adaptive_gamma import AdaptiveGamma, RunKind
+from specdec.decoding.generation import Speculative
+from specdec.decoding.options import DecodingOptions
+from specdec.decoding.request import Request, most_guesses
+from specdec.drafts.draft import MAX_GAMMA, Description, Draft, check_source
+from specdec.drafts.draft_selection import EVERY_DRAFT, DraftSelection
+from specdec.drafts.model_draft import DraftLike, open_draft
+from specdec.drafts.predictions import PREDICTION_GAMMA, PredictionCopy
+from specdec.errors import InputError, shown
+from specdec.models.model import Model
+from specdec.verification.rules import CHAIN_RULES
+
+__all__ = ["EngineDrafts"]
+
+_MOST_DRAFTS = 60
+"""That requests may choose from: each has a bit of 64, and predictions too."""
+
+
+class EngineDrafts:
+    """The drafts of an engine, beside which predictions are copied; each request uses one of them, or none.
+
+    Parameters
+    ----------
+    target : Model
+    draft : draft, or mapping of str to draft, or None
+        One without a name, or several by their names; requests that name none use the first.
+    options : DecodingOptions
+        Its gamma counts: a number, or an AdaptiveGamma.
+    predictions : bool
+        Whether requests may come with a prediction.
+    n_threads : int
+
+    Raises
+    ------
+    InputError, VocabularyMismatchError, CheckpointError, TokenizerError
+
+    Attributes
+    ----------
+    drafts : list of Draft
+        The first one drafts for requests that name none.
+    names : list of str
+        What they are called; empty for one without a name.
+    of_session : Draft or None
+        All that drafts in the session; None: nothing does.
+    gamma : int
+        Guesses of a text in a round at most.
+    """
+
+    def __init__(
+        self,
+        target: Model,
+        draft: DraftLike | Mapping[str, DraftLike] | None,
+        options: DecodingOptions,
+        *,
+        predictions: bool,
+        n_threads: int,
+    ) -> None:
+        self._target, self._n_threads = target, n_threads
+        self.names, self.drafts = _opened(draft, target)
+        guesses = [most_guesses(options, one) for one in self.drafts]
+        self._gammas = [most for most, _ in guesses]
+        self._prediction_gamma = PREDICTION_GAMMA if predictions else 0
+        self._policy: AdaptiveGamma | None = None
+        self._choice: DraftSelection | None = None
+        self.of_session: Draft | None = None
+        self.gamma = 0
+        if predictions or len(self.drafts) > 1:
+            adaptive = options.policy is not None  # an ensemble that adapts decides by itself
+            self._choice = DraftSelection(
+                self.drafts, self._gammas, predictions=predictions, adaptive=adaptive
+            )
+            self.of_session, self.gamma = self._choice, self._choice.most
+        elif self.drafts and self._gammas[0] > 0:
+            policy = guesses[0][1]
+            self._policy = policy if isinstance(policy, AdaptiveGamma) else None
+            self.of_session, self.gamma = self.drafts[0], self._gammas[0]
+        self._judged: set[tuple[Any, ...]] = set()  # rules that can judge the trees, as far as was asked
+        self._description = None if self.of_session is None else self.of_session.describe(target)
+
+    @property
+    def description(self) -> Description | None:
+        """All that drafts in the session, as the core takes it at the beginning."""
+        return self._description
+
+    @property
+    def takes_predictions(self) -> bool:
+        """Whether requests may come with a prediction."""
+        return self._prediction_gamma > 0
+
+    @property
+    def _kind(self) -> RunKind | None:
+        """What estimates of gamma="auto" are of."""
+        if self._policy is None:
+            return None
+        return RunKind(self._target, self.drafts[0], 0.0, "rejection", self._n_threads)
+
+    def begin_adapting(self) -> _core.AdaptiveGamma | None:
+        """What gamma="auto" knows when a session begins; None where the session adapts nothing."""
+        policy, kind = self._policy, self._kind
+        return None if policy is None or kind is None else policy.begin(kind)
+
+    def end_adapting(self, session: _core.Session) -> None:
+        """Keep what gamma="auto" has learnt in a session."""
+        policy, kind = self._policy, self._kind
+        learnt = None if policy is None else session.adaptive_gamma
+        if policy is not None and kind is not None and learnt is not None:
+            policy.end(kind, learnt)
+
+    def settings_of(
+        self, request: Request, speculative: Speculative, prediction: list[int] | None
+    ) -> _core.Settings:
+        """How the texts of a request are decoded.
+
+        Raises
+        ------
+        InputError
+            There is no draft of this name, or the rule cannot judge what would be drafted.
+        """
+        plain, index = self._chosen(speculative.draft)
+        predicted = bool(prediction) and not plain
+        gamma = self._gammas[index] if index is not None else 0
+        if predicted and request.rule in CHAIN_RULES and not request.sampling.greedy:
+            index, gamma = None, 0  # copies and other guesses side by side are a tree
+        if gamma == 0:
+            index = None
+        if self._choice is not None:
+            drafters = self._choice.bits(index, predicted=predicted)
+        else:
+            drafters = 0 if index is None else EVERY_DRAFT
+        if predicted:
+            gamma += self._prediction_gamma
+        if speculative.gamma is not None:
+            gamma = min(check_integer("speculative.gamma", speculative.gamma, 0, MAX_GAMMA), gamma)
+        options = request.options
+        if drafters and gamma:
+            self._check_rule(request, index, predicted)
+        laws: dict[str, Any] = {}
+        if options.logprobs is not None:
+            laws = {"law": options.logprobs_of, "n_top": options.logprobs}
+        return _core.Settings(
+            max_new_tokens=request.limit(0)[0],
+            sampling=request.sampling.core(),
+            draft_sampling=request.draft_sampling.core(),
+            rule=request.rule,
+            lenience=options.lenience,
+            transform=options.transform,
+            constraint=request.constraint,
+            stop_ids=sorted(request.stop.ids),
+            gamma=min(gamma, MAX_GAMMA),
+            drafters=drafters,
+            prediction=prediction if predicted else None,
+            model=request.model(0).core,
+            **laws,
+        )
+
+    def _chosen(self, draft: bool | str) -> tuple[bool, int | None]:
+        """(whether a request is decoded plainly, which draft it uses, if any)."""
+        if isinstance(draft, str):
+            if draft not in self.names:
+                expected = " or ".join(map(repr, self.names)) or "True or False: the draft has no name"
+                raise InputError(f"speculative.draft is {shown(draft)}; expected {expected}")
+            return False, self.names.index(draft)
+        if not check_flag("speculative.draft", draft):
+            return True, None
+        return False, 0 if self.drafts else None
+
+    def _check_rule(self, request: Request, index: int | None, predicted: bool) -> None:
+        """Refuse a rule that cannot judge what is drafted for a request."""
+        greedy = request.draft_sampling.greedy
+        key = (request.rule, request.sampling.greedy, greedy, index, predicted)
+        description: Description | None = self._description
+        if key in self._judged or description is None:
+            return
+        if not predicted and index is not None:
+            description = self.drafts[index].describe(self._target)
+        elif predicted and index is None:
+            description = PredictionCopy().describe(self._target)
+        _core.check_draft(
+            self._target.core,
+            description,
+            rule=request.rule,
+            temperature=request.sampling.temperature,
+            draft_sampling=request.draft_sampling.core(),
+        )
+        self._judged.add(key)
+
+
+def _opened(
+    draft: DraftLike | Mapping[str, DraftLike] | None, target: Model
+) -> tuple[list[str], list[Draft]]:
+    """(the names of the drafts, if they have any, the drafts)."""
+    if not isinstance(draft, Mapping):
+        return [], [] if draft is None else [_one("draft", draft, target)]
+    if not 1 <= len(draft) <= _MOST_DRAFTS:
+        raise InputError(f"draft has {len(draft)} drafts; expected 1 to {_MOST_DRAFTS}")
+    for name in draft:
+        if not isinstance(name, str) or not name:
+            raise InputError(f"draft has the name {shown(name)}; expected a str of a character at least")
+    return list(draft), [_one(f"draft[{name!r}]", one, target) for name, one in draft.items()]
+
+
+def _one(name: str, draft: DraftLike, target: Model) -> Draft:
+    opened = open_draft(name, draft, target=target)
+    check_source(opened.reads_source, target)
+    return opened

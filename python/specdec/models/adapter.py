@@ -1,0 +1,255 @@
+"""LoRA adapters of models: matched with the tensors of a base, merged into its weights or laid beside them.
+
+LoRA (arXiv 2106.09685) has for a matrix W a product of two of low rank: W + scale · B A.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec import _core
+from specdec.errors import CheckpointError, SpecdecError, UnsupportedModelError
+from specdec.models.checkpoints import CanonicalTensor, Checkpoint
+from specdec.models.checkpoints.peft_folder import PeftFolder, StoredLowRank, open_peft_folder
+from specdec.models.families import FAMILIES, Named, Source
+from specdec.models.number_formats import widened
+
+__all__ = ["FittedAdapter", "LowRank", "beside", "fit_adapter", "merged"]
+
+_BESIDE: Final = re.compile(r"layers\.\d+\.(attn_[qkv]|attn_out|mlp_gate|mlp_up|mlp_down)\.weight|head")
+"""Canonical names of the matrices beside which others can be laid."""
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """The matrices of low rank beside one tensor of a model, as the core has the tensor.
+
+    Attributes
+    ----------
+    stored : StoredLowRank
+    source : Source
+        The tensor.
+    """
+
+    stored: StoredLowRank
+    source: Source
+
+    @property
+    def rank(self) -> int:
+        """Inputs of the second matrix."""
+        return self.stored.rank
+
+    def arrays(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The matrices, read from their file: down [rank, n_cols] and up [n_rows, rank], f32.
+
+        The scale is in the second, rounded to f32: W + up · down is the adapted tensor.
+        """
+        down = widened(self.stored.down.array(), self.stored.down.format)
+        up = widened(self.stored.up.array(), self.stored.up.format) * np.float32(self.stored.scale)
+        if self.stored.of_table:
+            down, up = up.T, down.T
+        entry, shape = self.source.entry, self.source.shape
+        whole = up.T if entry.inputs_first else up
+        return np.ascontiguousarray(down), np.ascontiguousarray(
+            entry.view(whole, (shape[0], self.rank), self.source.config), dtype=np.float32
+        )
+
+
+@dataclass(frozen=True)
+class FittedAdapter:
+    """An adapter whose parts are those of a model's tensors.
+
+    Attributes
+    ----------
+    folder : PeftFolder
+    low_rank : mapping of str to LowRank
+        By canonical name.
+    whole : mapping of str to Source
+        Tensors that are replaced.
+    """
+
+    folder: PeftFolder
+    low_rank: Mapping[str, LowRank]
+    whole: Mapping[str, Source]
+
+    def replaced(self, name: str) -> tuple[NDArray[Any], str]:
+        """A tensor that takes the place of the base's, and its number format."""
+        source = self.whole[name]
+        stored = [self.folder.whole[given] for given in source.stored]
+        return source.take([tensor.array() for tensor in stored], stored[0].format)
+
+
+def fit_adapter(
+    path: Path, architecture: str, config: Mapping[str, Any], base: Path, *, merging: bool
+) -> FittedAdapter:
+    """Match the adapter in a folder with the tensors of a base.
+
+    Parameters
+    ----------
+    path : Path
+    architecture : str
+        Of the base, as a config.json names it.
+    config : mapping
+        Its canonical configuration.
+    base : Path
+        Where it was read, for messages.
+    merging : bool
+        The adapter is to be merged into the base's tensors, not laid beside its matrices.
+
+    Raises
+    ------
+    CheckpointError
+        As `open_peft_folder`; and a tensor that the base does not have, or of another shape.
+    UnsupportedModelError
+        A base or an adapter that this cannot be done with.
+    """
+    folder = open_peft_folder(path)
+    if (family := FAMILIES.get(architecture)) is None:
+        raise UnsupportedModelError(
+            f"{base}: is a {architecture}, which has no adapters; expected one of {', '.join(FAMILIES)}"
+        )
+    if folder.whole and not merging:
+        first = next(iter(folder.whole.values()))
+        raise UnsupportedModelError(
+            f"{first.file}: '{first.name}' takes the place of a tensor of the base; expected matrices of "
+            "low rank alone, or an adapter that is merged: specdec.load(..., adapter=...)"
+        )
+    modules = {
+        family.full_name(f"{module}.weight") or module: stored for module, stored in folder.low_rank.items()
+    }
+    folder = replace(
+        folder, whole={family.full_name(name) or name: tensor for name, tensor in folder.whole.items()}
+    )
+    low_rank: dict[str, LowRank] = {}
+    whole: dict[str, Source] = {}
+    used: set[str] = set()
+    for source in family.sources(config, {*modules, *folder.whole}):
+        names = [name for name in source.stored if name in modules or name in folder.whole]
+        if not names:
+            continue
+        used.update(names)
+        if config["tied"] and source.canonical in ("token_embedding", "head"):
+            raise UnsupportedModelError(
+                f"{path}: adapts '{names[0]}', which is embedding and head of {base} at once; expected an "
+                "adapter of other tensors"
+            )
+        if names[0] in folder.whole:
+            whole[source.canonical] = _checked_whole(folder, source, names)
+        else:
+            low_rank[source.canonical] = LowRank(_checked(modules[names[0]], source), source)
+    for name in [*modules, *folder.whole]:
+        if name not in used:
+            raise CheckpointError(f"{path}: adapts '{name}', which {base} does not have")
+    return FittedAdapter(folder, low_rank, whole)
+
+
+def _checked(stored: StoredLowRank, source: Source) -> StoredLowRank:
+    """Matrices of low rank that fit a tensor."""
+    entry = source.entry
+    if len(source.shape) != 2 or entry.index is not None or type(entry).canonical is not Named.canonical:
+        raise UnsupportedModelError(
+            f"{stored.down.file}: adapts '{source.stored[0]}', which is no matrix by itself; expected "
+            "matrices"
+        )
+    n_rows, n_cols = source.stored_shapes[0]
+    if entry.inputs_first or stored.of_table:
+        n_rows, n_cols = n_cols, n_rows
+    if (stored.up.shape[0], stored.down.shape[1]) != (n_rows, n_cols):
+        raise CheckpointError(
+            f"{stored.down.file}: '{stored.up.name}' has shape {list(stored.up.shape)} and "
+            f"'{stored.down.name}' "
+            f"{list(stored.down.shape)}; expected [{n_rows}, {stored.rank}] and [{stored.rank}, "
+            f"{n_cols}], as '{source.stored[0]}' has shape {list(source.stored_shapes[0])}"
+        )
+    is_table = source.canonical == "token_embedding"
+    if stored.of_table != is_table:
+        raise UnsupportedModelError(
+            f"{stored.down.file}: '{stored.down.name}' is {'of' if stored.of_table else 'not of'} a table of "
+            f"embeddings; expected the other, as '{source.stored[0]}' is"
+        )
+    return stored
+
+
+def _checked_whole(folder: PeftFolder, source: Source, names: list[str]) -> Source:
+    """A tensor whose replacement fits."""
+    missing = [name for name in source.stored if name not in names]
+    if missing:
+        raise CheckpointError(f"{folder.path}: replaces '{names[0]}' and not '{missing[0]}'; expected both")
+    for name, shape in zip(source.stored, source.stored_shapes, strict=True):
+        found = folder.whole[name]
+        if found.shape != shape:
+            raise CheckpointError(
+                f"{found.file}: tensor '{found.name}' has shape {list(found.shape)}; expected {list(shape)}"
+            )
+    return source
+
+
+def merged(checkpoint: Checkpoint, path: Path) -> tuple[Checkpoint, FittedAdapter]:
+    """A checkpoint with the adapter in a folder merged into its tensors, and the adapter.
+
+    Raises
+    ------
+    CheckpointError, UnsupportedModelError
+        As `fit_adapter`.
+    """
+    fitted = fit_adapter(path, checkpoint.architecture, checkpoint.config, checkpoint.path, merging=True)
+
+    def tensors(as_blocks: Container[str]) -> Iterator[CanonicalTensor]:
+        for name, array, form in checkpoint.tensors():
+            if name in fitted.whole:
+                yield (name, *fitted.replaced(name))
+            elif name in fitted.low_rank:
+                down, up = fitted.low_rank[name].arrays()
+                yield name, widened(array, form) + up @ down, "f32"
+            else:
+                yield name, array, form
+
+    return replace(checkpoint, _tensors=tensors, stored=None), fitted
+
+
+def beside(core: _core.Model, fitted: FittedAdapter, base: Path, n_threads: int) -> _core.Model:
+    """A model over the weights of another, with the adapter beside its matrices.
+
+    Raises
+    ------
+    CheckpointError
+        A number that is not finite.
+    UnsupportedModelError
+        A model, or tensors, beside which nothing can be laid.
+    """
+    path = fitted.folder.path
+    config = core.config
+    if config.get("encoder") is not None:
+        raise UnsupportedModelError(
+            f"{path}: cannot be laid beside {base}, which has an encoder; expected a decoder-only model, "
+            "or the adapter merged: specdec.load(..., adapter=...)"
+        )
+    for name, low_rank in fitted.low_rank.items():
+        if not _BESIDE.fullmatch(name):
+            raise UnsupportedModelError(
+                f"{path}: adapts '{low_rank.source.stored[0]}', beside which nothing can be laid; "
+                "expected matrices "
+                "of attention, of dense feed-forward blocks and the head, or the adapter merged: "
+                "specdec.load(..., adapter=...)"
+            )
+
+    def tensors() -> Iterator[CanonicalTensor]:
+        for name, low_rank in fitted.low_rank.items():
+            down, up = low_rank.arrays()
+            yield f"{name}.down", down, "f32"
+            yield f"{name}.up", up, "f32"
+
+    ranks = {name: low_rank.rank for name, low_rank in fitted.low_rank.items()}
+    try:
+        return core.adapted(ranks, tensors(), n_threads=n_threads)
+    except SpecdecError:
+        raise
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}") from error

@@ -1,0 +1,385 @@
+"""Matrices of codes in Hugging Face folders, as the library compressed-tensors lays them out.
+
+A matrix ``X.weight`` is two or three tensors of its folder: codes, ``X.weight_scale`` with a scale for each
+row and group of inputs and, where codes are packed into words of 32 bits (``X.weight_packed``),
+``X.weight_shape``. A value is code · scale. In groups of 32 inputs with scales in f16 that is the content of
+Q8_0 and Q4_0, int8 and int4 of the core; in groups of several times 32 the scale counts for each 32.
+
+The layout is that of compressed-tensors 0.9 to 0.20 (formats ``pack-quantized`` and ``int-quantized``). It
+is read and written here: the library needs torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.errors import CheckpointError, UnsupportedModelError
+from specdec.models.checkpoints.file_tensor import PLAIN, FileTensor
+from specdec.models.checkpoints.safetensors_file import StoredTensor
+from specdec.models.json_fields import Fields, as_json
+from specdec.models.number_formats import widened
+
+__all__ = [
+    "KINDS",
+    "METHOD",
+    "Codes",
+    "check_quantisation",
+    "packed",
+    "packed_shapes",
+    "quantisation_config",
+    "with_codes",
+]
+
+METHOD: Final = "compressed-tensors"
+"""The ``quant_method`` of a config.json."""
+
+KINDS: Final[Mapping[int, str]] = {8: "Q8_0", 4: "Q4_0"}
+"""Bits of a code, to the type of GGUF files that has blocks of such codes."""
+
+_GROUP: Final = 32
+_FORMATS: Final = ("pack-quantized", "int-quantized")
+_PACKED, _SCALE, _SHAPE = ".weight_packed", ".weight_scale", ".weight_shape"
+# Tensors of layouts whose codes mean something else: zero points, and inputs in another order.
+_OTHERS: Final = (".weight_zero_point", ".weight_g_idx", ".weight_global_scale", ".input_scale")
+
+
+# ------------------------------------------------------------------------------------------- reading
+
+
+def check_quantisation(fields: Fields) -> None:
+    """Refuse a ``quantization_config`` whose codes mean anything but code · scale.
+
+    Parameters
+    ----------
+    fields : Fields
+        Of a config.json that has one, with the `METHOD`.
+
+    Raises
+    ------
+    UnsupportedModelError
+        Another format, asymmetric codes, quantised activations or caches, …
+    CheckpointError
+        Fields of other types than they have.
+    """
+    config = fields.object("quantization_config")
+    assert config is not None
+    given = config.raw("format")
+    if given not in (*_FORMATS, "mixed-precision"):
+        raise config.unsupported("format", _listed(_FORMATS))
+    if config.raw("quantization_status") not in (None, "compressed"):
+        raise config.unsupported("quantization_status", "'compressed'")
+    for name in ("kv_cache_scheme", "transform_config"):
+        if config.raw(name) not in (None, {}):
+            raise config.unsupported(name, "nothing")
+    sparsity = config.object("sparsity_config")
+    if sparsity is not None and sparsity.raw("format") != "dense":
+        raise sparsity.unsupported("format", "'dense'")
+    groups = config.object("config_groups")
+    if groups is None:
+        raise config.error("config_groups", "an object with a scheme")
+    for name in groups.as_dict():
+        _check_scheme(groups, name, given)
+
+
+def _check_scheme(groups: Fields, name: str, given: Any) -> None:
+    scheme = groups.object(name)
+    if scheme is None:
+        raise groups.error(name, "a scheme")
+    if scheme.raw("format") not in (*_FORMATS, None) or (given not in _FORMATS and not scheme.has("format")):
+        raise scheme.unsupported("format", _listed(_FORMATS))
+    for activations in ("input_activations", "output_activations"):
+        if scheme.raw(activations) is not None:
+            raise scheme.unsupported(activations, "nothing, weights alone being quantised")
+    weights = scheme.object("weights")
+    if weights is None:
+        raise scheme.error("weights", "an object")
+    for field, expected in (
+        ("num_bits", tuple(KINDS)),
+        ("type", ("int",)),
+        ("symmetric", (True, None)),
+        ("strategy", ("group", "channel")),
+        ("dynamic", (False, None)),
+        ("actorder", (None, False, "static", "weight")),
+    ):
+        if weights.raw(field) not in expected:
+            raise weights.unsupported(field, _listed(expected))
+
+
+def _listed(values: tuple[Any, ...]) -> str:
+    return " or ".join(as_json(value) for value in values if value is not None)
+
+
+@dataclass(frozen=True)
+class Codes(FileTensor):
+    """A matrix of codes and scales.
+
+    Attributes
+    ----------
+    codes : StoredTensor
+        int8, [n_out, n_in], or packed: int32, [n_out, n_in · bits / 32], the first code in the lowest bits,
+        each plus half of what the bits can hold.
+    scales : StoredTensor
+        f16, bf16 or f32, [n_out, n_groups].
+    """
+
+    codes: StoredTensor
+    scales: StoredTensor
+
+    @property
+    def files(self) -> set[Path]:
+        """Those of codes and scales; see `FileTensor`."""
+        return {self.codes.file, self.scales.file}
+
+    @property
+    def is_coded(self) -> bool:
+        """It is; see `FileTensor`."""
+        return True
+
+    def check(self, numbers: str = "") -> None:
+        """Refuse to be read as bytes; see `FileTensor`."""
+        if numbers:
+            raise UnsupportedModelError(f"{self.file}: tensor '{self.name}' has codes; expected {numbers}")
+
+    def pieces(self) -> Iterator[NDArray[np.uint8]]:
+        """The codes, then the scales; see `FileTensor`."""
+        yield from self.codes.pieces()
+        yield from self.scales.pieces()
+
+    def array(self, index: int | None = None, numbers: str = "") -> NDArray[np.float32]:
+        """The values, f32, rounded once; see `FileTensor`."""
+        self.check(numbers)
+        n_out, n_in = self.shape
+        scales = widened(self.scales.array(), self.scales.format)
+        codes = self._signed().reshape(n_out, scales.shape[1], -1)
+        with np.errstate(all="ignore"):  # damaged scales may be anything; the core refuses what is not finite
+            values = (codes * scales[..., None]).reshape(n_out, n_in)
+        return values if index is None else values[index]
+
+    def blocks(self, index: int | None = None) -> NDArray[np.uint8]:
+        """As blocks of Q8_0 or Q4_0; see `FileTensor`.
+
+        Raises
+        ------
+        UnsupportedModelError
+            A scale that f16, which these have, does not hold.
+        """
+        n_out, n_in = self.shape
+        n_blocks = n_in // _GROUP
+        scales = self._halves()
+        scales = np.repeat(scales, n_blocks // scales.shape[1], axis=1)
+        head = scales.view(np.uint8).reshape(n_out, n_blocks, 2)
+        if self.kind == "Q8_0":
+            codes = self._signed().view(np.uint8).reshape(n_out, n_blocks, _GROUP)
+        else:
+            codes = _halves_apart(self._bytes().reshape(n_out, n_blocks, _GROUP // 2))
+        rows = np.concatenate([head, codes], axis=2).reshape(n_out, -1)
+        return rows if index is None else rows[index]
+
+    def _halves(self) -> NDArray[np.float16]:
+        stored = self.scales.array()
+        if self.scales.format == "f16":
+            return np.ascontiguousarray(stored, "<f2")
+        exact = widened(stored, self.scales.format)
+        with np.errstate(over="ignore"):
+            halves = exact.astype("<f2")
+        if (lost := (halves != exact) & ~np.isnan(exact)).any():
+            raise UnsupportedModelError(
+                f"{self.file}: tensor '{self.scales.name}' has the scale {exact[lost][0]:g}, which f16 does "
+                "not hold; expected scales that it does, or a model loaded in 'bf16' or 'f32'"
+            )
+        return halves
+
+    def _bytes(self) -> NDArray[np.uint8]:
+        return self.codes.read()
+
+    def _signed(self) -> NDArray[np.int8]:
+        """The codes, one after the other."""
+        data = self._bytes()
+        if self.codes.kind == "I8":
+            return data.view(np.int8)
+        if self.kind == "Q8_0":
+            return (data ^ np.uint8(0x80)).view(np.int8)
+        codes = np.empty((len(data), 2), np.uint8)
+        codes[:, 0], codes[:, 1] = data & 15, data >> 4
+        return codes.reshape(-1).view(np.int8) - np.int8(8)
+
+
+def _halves_apart(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Codes of 4 bits that lie side by side, 2 to a byte, as in Q4_0: code i beside code i + 16."""
+    first, second = codes[..., :8], codes[..., 8:]
+    made = np.empty_like(codes)
+    made[..., 0::2] = (first & 15) | second << 4
+    made[..., 1::2] = first >> 4 | (second & 0xF0)
+    return made
+
+
+def _side_by_side(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The inverse of `_halves_apart`."""
+    even, odd = codes[..., 0::2], codes[..., 1::2]
+    return np.concatenate([(even & 15) | odd << 4, even >> 4 | (odd & 0xF0)], axis=-1)
+
+
+def with_codes(held: Mapping[str, StoredTensor]) -> dict[str, FileTensor]:
+    """The tensors of a folder, with a matrix of codes in the place of those that it is made of.
+
+    Parameters
+    ----------
+    held : mapping of str to StoredTensor
+        By the names of the files.
+
+    Raises
+    ------
+    UnsupportedModelError
+        Codes of other bits, groups or meaning.
+    CheckpointError
+        Tensors that are missing, or shapes that contradict each other.
+    """
+    tensors: dict[str, FileTensor] = {}
+    for name, tensor in held.items():
+        if name.endswith(_OTHERS):
+            raise UnsupportedModelError(
+                f"{tensor.file}: holds tensor '{name}'; expected symmetric codes, inputs in their order and "
+                "nothing but weights quantised"
+            )
+        if name.endswith(_PACKED):
+            base = name.removesuffix(_PACKED)
+            if f"{base}.weight" in held:
+                raise CheckpointError(f"{tensor.file}: holds both '{base}.weight' and '{name}'; expected one")
+            tensors[f"{base}.weight"] = _matrix(base, tensor, held)
+        elif name.endswith(".weight") and tensor.kind == "I8":
+            tensors[name] = _matrix(name.removesuffix(".weight"), tensor, held)
+        elif not name.endswith((_SCALE, _SHAPE)) or not _has_codes(name, held):
+            tensors[name] = tensor
+    return tensors
+
+
+def _has_codes(name: str, held: Mapping[str, StoredTensor]) -> bool:
+    base = name.rsplit(".", 1)[0]
+    return f"{base}{_PACKED}" in held or (f"{base}.weight" in held and held[f"{base}.weight"].kind == "I8")
+
+
+def _matrix(base: str, codes: StoredTensor, held: Mapping[str, StoredTensor]) -> Codes:
+    what = f"{codes.file}: tensor '{codes.name}'"
+    scales = held.get(f"{base}{_SCALE}")
+    if scales is None:
+        raise CheckpointError(f"{what} has no '{base}{_SCALE}'; expected one")
+    if len(codes.shape) != 2 or 0 in codes.shape:
+        raise UnsupportedModelError(f"{what} has shape {as_json(list(codes.shape))}; expected a matrix")
+    shape, bits = codes.shape, 8
+    if codes.kind != "I8":
+        shape, bits = _packed_shape(base, codes, held)
+    if scales.kind not in PLAIN:
+        raise UnsupportedModelError(
+            f"{scales.file}: tensor '{scales.name}' has dtype {scales.kind}; expected {', '.join(PLAIN)}"
+        )
+    n_out, n_in = shape
+    if len(scales.shape) != 2 or scales.shape[0] != n_out or not 0 < scales.shape[1] <= n_in:
+        raise CheckpointError(
+            f"{scales.file}: tensor '{scales.name}' has shape {as_json(list(scales.shape))}; expected "
+            f"[{n_out}, groups] beside codes of [{n_out}, {n_in}]"
+        )
+    size, rest = divmod(n_in, scales.shape[1])
+    if rest or size % _GROUP:
+        found = f"{scales.shape[1]} groups of {n_in} inputs"
+        raise UnsupportedModelError(
+            f"{scales.file}: tensor '{scales.name}' has {found}; expected groups of a multiple of {_GROUP}"
+        )
+    n_bytes = codes.n_bytes + scales.n_bytes
+    return Codes(
+        codes.opened, f"{base}.weight", KINDS[bits], shape, codes.start, n_bytes, codes=codes, scales=scales
+    )
+
+
+def _packed_shape(
+    base: str, codes: StoredTensor, held: Mapping[str, StoredTensor]
+) -> tuple[tuple[int, int], int]:
+    """The shape of a packed matrix, and the bits of its codes."""
+    what = f"{codes.file}: tensor '{codes.name}'"
+    if codes.kind != "I32":
+        raise UnsupportedModelError(f"{what} has dtype {codes.kind}; expected I32")
+    told = held.get(f"{base}{_SHAPE}")
+    if told is None or told.shape != (2,):
+        raise CheckpointError(f"{what} has no '{base}{_SHAPE}' of two numbers; expected one")
+    n_out, n_in = map(int, told.integers())
+    bits = next((bits for bits in KINDS if codes.shape == (n_out, -(-n_in * bits // 32))), None)
+    if bits is None or n_in < 1:
+        raise UnsupportedModelError(
+            f"{what} has shape {as_json(list(codes.shape))}, for a matrix of [{n_out}, {n_in}]; expected "
+            f"codes of {_listed(tuple(KINDS))} bits"
+        )
+    return (n_out, n_in), bits
+
+
+# ------------------------------------------------------------------------------------------- writing
+
+
+def quantisation_config(bits: int, ignored: list[str]) -> dict[str, Any]:
+    """The ``quantization_config`` of a folder whose matrices are packed codes in groups of 32.
+
+    Parameters
+    ----------
+    bits : int
+        Of a code, 8 or 4.
+    ignored : list of str
+        Matrices that are no codes, by the names of their modules.
+    """
+    weights = {
+        "num_bits": bits,
+        "type": "int",
+        "symmetric": True,
+        "strategy": "group",
+        "group_size": _GROUP,
+        "dynamic": False,
+    }
+    scheme = {
+        "targets": ["Linear"],
+        "weights": weights,
+        "input_activations": None,
+        "output_activations": None,
+    }
+    return {
+        "quant_method": METHOD,
+        "format": _FORMATS[0],
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": scheme},
+        "ignore": ignored,
+        "kv_cache_scheme": None,
+    }
+
+
+def packed(blocks: NDArray[np.uint8], bits: int, shape: tuple[int, int]) -> dict[str, NDArray[Any]]:
+    """The tensors of a matrix, by the ends of their names, in the order of a file.
+
+    Parameters
+    ----------
+    blocks : ndarray of uint8
+        Q8_0 or Q4_0.
+    bits : int
+        Of a code, 8 or 4.
+    shape : tuple of int
+        [n_out, n_in].
+    """
+    n_out, n_in = shape
+    blocks = blocks.reshape(n_out, n_in // _GROUP, -1)
+    codes = blocks[..., 2:] ^ np.uint8(0x80) if bits == 8 else _side_by_side(blocks[..., 2:])
+    return {
+        _PACKED: np.ascontiguousarray(codes).reshape(n_out, -1).view("<i4"),
+        _SCALE: np.ascontiguousarray(blocks[..., :2]).view("<f2").reshape(n_out, -1),
+        _SHAPE: np.array(shape, np.int64),
+    }
+
+
+def packed_shapes(bits: int, shape: tuple[int, int]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Numbers and shapes of these tensors."""
+    n_out, n_in = shape
+    return {
+        _PACKED: ("int32", (n_out, n_in * bits // 32)),
+        _SCALE: ("float16", (n_out, n_in // _GROUP)),
+        _SHAPE: ("int64", (2,)),
+    }

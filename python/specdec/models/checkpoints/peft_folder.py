@@ -1,0 +1,222 @@
+"""Folders of LoRA adapters, as PEFT writes them: ``adapter_config.json`` and ``adapter_model.safetensors``.
+
+What a field or tensor means is what it means to PEFT. Fields that do not touch inference (dropout, the
+modules that were looked for) are ignored; one that would change the computation in a way that specdec does
+not have is refused by name, and so is a tensor without use.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from specdec.errors import CheckpointError, CheckpointNotFoundError, UnsupportedModelError
+from specdec.models.checkpoints.safetensors_file import StoredTensor, read_safetensors
+from specdec.models.json_fields import Fields, as_json, read_json_object
+
+__all__ = ["ADAPTER_FILES", "PeftFolder", "StoredLowRank", "open_peft_folder"]
+
+CONFIG: Final = "adapter_config.json"
+WEIGHTS: Final = "adapter_model.safetensors"
+ADAPTER_FILES: Final = (CONFIG, WEIGHTS)
+
+_PREFIX: Final = "base_model.model."
+_LOW_RANK: Final = re.compile(
+    r"(?P<module>.+)\.(?:lora_(?P<linear>[AB])\.weight|lora_embedding_(?P<table>[AB]))"
+)
+_CHANGED_BASES: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
+_MOST_RANK: Final = 65536
+
+
+@dataclass(frozen=True)
+class StoredLowRank:
+    """The two matrices beside one module of a model, still in their file.
+
+    Attributes
+    ----------
+    module : str
+        The module's name in the base model: "model.layers.0.self_attn.q_proj".
+    down, up : StoredTensor
+        A [rank, inputs] and B [outputs, rank]; of a table A [rank, rows] and B [columns, rank].
+    scale : float
+        What their product is multiplied with.
+    of_table : bool
+        They belong to a table of embeddings.
+    """
+
+    module: str
+    down: StoredTensor
+    up: StoredTensor
+    scale: float
+    of_table: bool
+
+    @property
+    def rank(self) -> int:
+        """Rows of A."""
+        return self.down.shape[0]
+
+
+@dataclass(frozen=True)
+class PeftFolder:
+    """An adapter on disk, opened and checked, its numbers still in the file.
+
+    Attributes
+    ----------
+    path : Path
+    low_rank : mapping of str to StoredLowRank
+        By module.
+    whole : mapping of str to StoredTensor
+        Tensors that take the place of the base's (``modules_to_save``), by the base's names.
+    """
+
+    path: Path
+    low_rank: Mapping[str, StoredLowRank]
+    whole: Mapping[str, StoredTensor] = field(default_factory=dict)
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that were read."""
+        return [self.path / name for name in ADAPTER_FILES]
+
+
+def open_peft_folder(path: Path) -> PeftFolder:
+    """Open the folder of a LoRA adapter and check all but its numbers.
+
+    Raises
+    ------
+    CheckpointNotFoundError
+        There is no such folder, or it lacks a file.
+    UnsupportedModelError
+        Another method than LoRA, or a setting or tensor that specdec does not have.
+    CheckpointError
+        A damaged or contradictory file.
+    """
+    if not path.is_dir():
+        raise CheckpointNotFoundError(
+            f"{path}: no such folder; expected that of an adapter, with {CONFIG} and {WEIGHTS}"
+        )
+    file = path / CONFIG
+    fields = Fields(read_json_object(file), file)
+    _check_method(fields)
+    if not (path / WEIGHTS).is_file():
+        held = sorted(entry.name for entry in path.iterdir())
+        raise CheckpointNotFoundError(
+            f"{path}: has no {WEIGHTS}; it has {', '.join(held[:5])}: expected the adapter in "
+            "safetensors, as save_pretrained of PEFT writes it"
+        )
+    pairs: dict[str, dict[str, StoredTensor]] = {}
+    tables: set[str] = set()
+    whole: dict[str, StoredTensor] = {}
+    for name, tensor in read_safetensors(path / WEIGHTS).items():
+        if not name.startswith(_PREFIX):
+            raise UnsupportedModelError(
+                f"{tensor.file}: tensor '{name}' is of no LoRA adapter; expected names that begin with "
+                f"'{_PREFIX}'"
+            )
+        tensor.check()
+        inner = name.removeprefix(_PREFIX)
+        found = _LOW_RANK.fullmatch(inner)
+        if found is None:
+            if "lora_" in inner:
+                raise UnsupportedModelError(
+                    f"{tensor.file}: tensor '{name}' is a part of LoRA that is not read; expected "
+                    "'….lora_A.weight' and '….lora_B.weight', or 'lora_embedding_A' and 'lora_embedding_B'"
+                )
+            whole[inner] = tensor
+            continue
+        pairs.setdefault(found["module"], {})[found["linear"] or found["table"]] = tensor
+        if found["table"]:
+            tables.add(found["module"])
+    if whole and not fields.raw("modules_to_save"):
+        first = next(iter(whole.values()))
+        raise UnsupportedModelError(
+            f"{first.file}: tensor '{first.name}' is no part of LoRA; expected such ones only with "
+            "modules_to_save"
+        )
+    if not pairs and not whole:
+        raise CheckpointError(f"{path / WEIGHTS}: holds no tensor; expected those of an adapter")
+    low_rank = {
+        module: _low_rank(fields, module, both, of_table=module in tables) for module, both in pairs.items()
+    }
+    return PeftFolder(path, low_rank, whole)
+
+
+def _check_method(fields: Fields) -> None:
+    """Refuse what is no plain LoRA."""
+    kind = fields.raw("peft_type")
+    if kind != "LORA":
+        raise fields.unsupported("peft_type", '"LORA"')
+    fields.require("use_dora", False, because="DoRA is not read")
+    fields.require("use_qalora", False, because="QALoRA is not read")
+    fields.require("lora_bias", False, because="biases of LoRA are not read")
+    fields.require("bias", "none", because="adapted biases are not read")
+    for name in (
+        "layer_replication",
+        "target_parameters",
+        "alora_invocation_tokens",
+        "trainable_token_indices",
+        "megatron_config",
+        "arrow_config",
+        "use_bdlora",
+        "velora_config",
+    ):
+        if fields.raw(name):
+            raise fields.unsupported(name, "nothing: LoRA beside whole matrices is read")
+    how = fields.raw("init_lora_weights")
+    if isinstance(how, str) and how.lower().startswith(_CHANGED_BASES):
+        raise fields.unsupported(
+            "init_lora_weights",
+            "one that leaves the base's weights as they are; PEFT converts such an adapter when it is saved "
+            "with path_initial_model_for_weight_conversion",
+        )
+
+
+def _low_rank(
+    fields: Fields, module: str, both: Mapping[str, StoredTensor], *, of_table: bool
+) -> StoredLowRank:
+    for part, other in ("AB", "BA"):
+        if part not in both:
+            raise CheckpointError(
+                f"{both[other].file}: has '{both[other].name}' and no lora_{part} for '{module}'; "
+                "expected both"
+            )
+    down, up = both["A"], both["B"]
+    if len(down.shape) != 2 or len(up.shape) != 2 or down.shape[0] != up.shape[1]:
+        raise CheckpointError(
+            f"{down.file}: '{down.name}' has shape {list(down.shape)} and '{up.name}' {list(up.shape)}; "
+            "expected [rank, inputs] and [outputs, rank]"
+        )
+    rank = down.shape[0]
+    named = _of_module(fields, "r", "rank_pattern", module)
+    if named != rank or not 1 <= rank <= _MOST_RANK:
+        raise CheckpointError(
+            f"{down.file}: '{down.name}' has {rank} rows; expected {as_json(named)}, the rank in "
+            f"{CONFIG}, from 1 to {_MOST_RANK}"
+        )
+    alpha = _of_module(fields, "lora_alpha", "alpha_pattern", module)
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
+        raise fields.error("lora_alpha", "a finite number")
+    by_root = fields.boolean("use_rslora", default=False)
+    return StoredLowRank(module, down, up, alpha / (math.sqrt(rank) if by_root else rank), of_table)
+
+
+def _of_module(fields: Fields, name: str, patterns: str, module: str) -> Any:
+    """The value that a field has for a module: of the first pattern that names it, or the field's own."""
+    given: Any = fields.raw(patterns) or {}
+    if not isinstance(given, dict):
+        raise fields.error(patterns, "an object")
+    for pattern, value in given.items():
+        try:
+            matches = re.fullmatch(rf"(.*\.)?({pattern})", module)
+        except re.error as error:
+            raise fields.error(patterns, f"regular expressions ({pattern!r}: {error})") from error
+        if matches:
+            return value
+    value = fields.raw(name)
+    if value is None:
+        raise fields.error(name, "a number")
+    return value

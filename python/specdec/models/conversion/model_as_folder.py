@@ -1,0 +1,416 @@
+"""A model as a Hugging Face folder: of another folder, or of a GGUF file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec import _core
+from specdec.atomic_file import replacing
+from specdec.errors import CheckpointError, InputError, UnsupportedModelError, warn
+from specdec.models.checkpoints import Checkpoint
+from specdec.models.checkpoints.compressed_tensors import (
+    KINDS,
+    packed,
+    packed_shapes,
+    quantisation_config,
+)
+from specdec.models.checkpoints.gguf_types import encoded
+from specdec.models.checkpoints.safetensors_file import write_tensors
+from specdec.models.checkpoints.stored_formats import is_matrix
+from specdec.models.conversion.file_order import gathered, stored_shapes
+from specdec.models.conversion.model_identity import check_same
+from specdec.models.families import FAMILIES, ConfigReader, Source, model_type_of
+from specdec.models.json_fields import Fields
+from specdec.models.model_files import describing_files
+from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
+from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
+from specdec.threads import check_threads
+
+__all__ = ["FOLDER_TYPES", "write_as_folder"]
+
+_NUMBERS: Final[Mapping[str, str]] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+"""Types of numbers one by one, and what the files of a folder call them."""
+_BITS: Final[Mapping[str, int]] = {"INT8": 8, "INT4": 4}
+"""Types of codes, and bits of a code."""
+FOLDER_TYPES: Final = (*_NUMBERS, *_BITS)
+"""What a folder can be asked for."""
+
+_BLOCK: Final = 32  # inputs that share a scale
+# Tensors that are read by row.
+_TABLES: Final = ("token_embedding", "encoder.token_embedding")
+_EMBEDDINGS: Final = ("token_embedding", "position_embedding", "relative_bias")
+# The files of a folder that are written anew, or describe files of weights.
+_OWN: Final = ("config.json", "model.safetensors.index.json")
+_OF_TEXTS: Final = "generation_config.json"
+
+# Llama 3's scalings, which GGUF files hold as factors: (factor, low_freq_factor, high_freq_factor, original).
+_LLAMA3: Final = ((8.0, 1.0, 4.0, 8192), (32.0, 1.0, 4.0, 8192))
+
+Array = NDArray[Any]
+
+
+class _Plain:
+    """The names that a folder may hold: none of codes."""
+
+    def __contains__(self, name: object) -> bool:
+        return not str(name).endswith(("_blocks", "_scales"))
+
+
+class _Planned:
+    """A tensor that is to be written, as a family looks at those of a folder."""
+
+    def same_as(self, other: object) -> bool:
+        """Tables that are written apart differ."""
+        return self is other
+
+
+def write_as_folder(
+    checkpoint: Checkpoint,
+    place: Path,
+    kind: str | None,
+    progress: bool | None,
+    *,
+    own_tokenizer: bool = True,
+) -> None:
+    """Write a model as a Hugging Face folder.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+        Of a folder or a GGUF file.
+    place : Path
+        A new or empty folder.
+    kind : str or None
+        One of `FOLDER_TYPES`; None: what the file holds.
+    progress : bool or None
+    own_tokenizer : bool
+        The tokenizer is that beside the weights.
+
+    Warns
+    -----
+    UserWarning
+        Codes that become numbers.
+
+    Raises
+    ------
+    InputError, UnsupportedModelError, CheckpointError, OSError
+        As `specdec.convert`.
+    """
+    if checkpoint.path.suffix == ".bin" and not checkpoint.path.is_dir():
+        raise InputError(f"{checkpoint.path}: expected a folder or a GGUF file, to be written as a folder")
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise InputError(f"{place}: is there; expected the path of a new or empty folder")
+    if FAMILIES[checkpoint.architecture].text_field:
+        raise UnsupportedModelError(f"{checkpoint.path}: is part of a larger model; expected a decoder alone")
+    kind = kind or {"bf16": "BF16", "f32": "F32"}.get(checkpoint.dtype, "F32")
+    plan = _plan(checkpoint, place, kind)
+    if checkpoint.stored is not None and kind in _NUMBERS:
+        exact = "exactly" if kind == "F32" else "rounded"
+        warn(
+            f"{checkpoint.path}: holds codes ({checkpoint.stored.types}), which are written as numbers "
+            f"in {kind}, {exact}"
+        )
+
+    place.mkdir(parents=True, exist_ok=True)
+    try:
+        made = _made(checkpoint, plan, progress, place)
+        write_tensors(place / "model.safetensors", plan.described(), made, {"format": "pt"})
+        if own_tokenizer and checkpoint.path.is_dir():
+            _copy_described(checkpoint, place)
+        else:
+            _write_tokenizer(checkpoint, place)
+        _write_json(place / "config.json", plan.fields)
+    except BaseException:
+        shutil.rmtree(place)  # the folder was new or empty: no half of a model stays
+        raise
+
+
+# ------------------------------------------------------------------------------- what is to be written
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+    """What a folder will hold.
+
+    Attributes
+    ----------
+    fields : dict
+        Of config.json.
+    sources : list of Source
+        Where the tensors of the model go.
+    types : dict of str to str
+        Of each of the file's tensors: "F32", "F16", "BF16", or, of codes, "Q8_0" or "Q4_0".
+    shapes : dict of str to tuple
+        In the order of the file.
+    """
+
+    fields: dict[str, Any]
+    sources: list[Source]
+    types: dict[str, str]
+    shapes: dict[str, tuple[int, ...]]
+
+    def described(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Numbers and shapes of the tensors, in the order of the file."""
+        found: dict[str, tuple[str, tuple[int, ...]]] = {}
+        for name, shape in self.shapes.items():
+            bits = _bits_of(self.types[name])
+            if bits is None:
+                found[name] = _NUMBERS[self.types[name]], shape
+                continue
+            base = name.removesuffix(".weight")
+            parts = packed_shapes(bits, (shape[0], shape[1]))
+            found |= {base + end: described for end, described in parts.items()}
+        return found
+
+
+def _bits_of(type: str) -> int | None:
+    return next((bits for bits, kind in KINDS.items() if kind == type), None)
+
+
+def _plan(checkpoint: Checkpoint, place: Path, kind: str) -> _Plan:
+    """What is written so that it is read as the same model.
+
+    A head that is the table of tokens becomes a matrix of its own where it is to be of codes, which a table
+    is not; a family that cannot say so keeps the table as its head.
+    """
+    config = checkpoint.config
+    if kind in _BITS and config["tied"] and config.get("encoder") is None:
+        untied = dict(config) | {"tied": False}
+        try:
+            return _plan_of(checkpoint, place, kind, untied)
+        except UnsupportedModelError:
+            pass  # where that is not the reason, it is raised again
+    return _plan_of(checkpoint, place, kind, config)
+
+
+def _plan_of(checkpoint: Checkpoint, place: Path, kind: str, config: Mapping[str, Any]) -> _Plan:
+    family = FAMILIES[checkpoint.architecture]
+    if kind in _BITS and family.quantised:
+        raise UnsupportedModelError(
+            f"{checkpoint.path}: is a {checkpoint.architecture}, whose matrices of codes are in "
+            f"{family.quantised}; expected another family, or one of {', '.join(_NUMBERS)}"
+        )
+    try:
+        sources = list(family.sources(config, _Plain()))
+    except ValueError as error:  # the core's checks name the field of the canonical configuration
+        raise UnsupportedModelError(f"{checkpoint.path}: {error}") from error
+    if checkpoint.config["tied"] and not config["tied"]:
+        sources = _with_head(sources)
+    shapes = dict(stored_shapes(sources))
+    if kind in _BITS:
+        types = _types_of_codes(checkpoint, sources, shapes, KINDS[_BITS[kind]])
+    else:
+        types = {name: kind if len(shape) > 1 else "F32" for name, shape in shapes.items()}
+    fields = _config_json(checkpoint, kind, place, config, shapes)
+    if kind in _BITS:
+        ignored = _linear_layers(sources) - {name for name, type in types.items() if type not in _NUMBERS}
+        names = sorted(name.removesuffix(".weight") for name in ignored)
+        fields["quantization_config"] = quantisation_config(_BITS[kind], names)
+    return _Plan(fields, sources, types, shapes)
+
+
+def _linear_layers(sources: list[Source]) -> set[str]:
+    """The file's matrices but tables, which are read by row."""
+    tables = {
+        source.stored[0] for source in sources if source.stored and source.canonical.endswith(_EMBEDDINGS)
+    }
+    return {name for source in sources if len(source.shape) == 2 for name in source.stored} - tables
+
+
+def _with_head(sources: list[Source]) -> list[Source]:
+    """The head made of the table of tokens, behind which it comes."""
+    (head,) = (source for source in sources if source.canonical == "head")
+    found: list[Source] = []
+    for source in sources:
+        if source.canonical == "token_embedding":
+            found += [source, dataclasses.replace(head, canonical="token_embedding")]
+        elif source is not head:
+            found.append(source)
+    return found
+
+
+def _types_of_codes(
+    checkpoint: Checkpoint, sources: list[Source], shapes: Mapping[str, tuple[int, ...]], codes: str
+) -> dict[str, str]:
+    """The type of each tensor of a folder of codes.
+
+    Matrices are codes, but those whose rows are no multiple of a block. Tables of tokens are read by row:
+    in bf16, as in every model of codes; in f32 where they are codes in the file. What else the core keeps
+    in f32 stays so.
+    """
+    types = dict.fromkeys(shapes, "F32")
+    plain = "BF16" if checkpoint.dtype == "bf16" else "F32"
+    held = {} if checkpoint.stored is None else checkpoint.stored.blocks
+    head = FAMILIES[checkpoint.architecture].head + ".weight"
+    for source in sources:
+        if not is_matrix(source):
+            continue
+        (name,) = source.stored
+        if source.canonical in _TABLES and name != head:
+            types[name] = "F32" if source.canonical in held else "BF16"
+        elif not source.entry.keeps_rows or len(shapes[name]) != 2 or not name.endswith(".weight"):
+            raise UnsupportedModelError(
+                f"{checkpoint.path}: is a {checkpoint.architecture}, whose tensor '{name}' is not that of "
+                f"one linear layer, a row for each output; expected a model without such, or one of "
+                f"{', '.join(_NUMBERS)}"
+            )
+        else:
+            types[name] = plain if shapes[name][1] % _BLOCK else codes
+    return types
+
+
+def _config_json(
+    checkpoint: Checkpoint,
+    kind: str,
+    place: Path,
+    config: Mapping[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> dict[str, Any]:
+    """The fields of a config.json from which this configuration is read."""
+    fields = _fields_of_folder(checkpoint) if checkpoint.path.is_dir() else _fields_of_gguf(checkpoint)
+    name = "dtype" if "dtype" in fields else "torch_dtype"
+    if kind in _NUMBERS:
+        fields[name] = _NUMBERS[kind]
+    elif fields.get(name) is None:
+        fields[name] = "float16"  # that of the scales
+    if checkpoint.config["tied"] and not config["tied"]:
+        fields["tie_word_embeddings"] = False
+    wanted = dataclasses.replace(checkpoint, config=config)
+    refused: UnsupportedModelError | None = None
+    for more in [{}] if checkpoint.path.is_dir() else [{}, *_scalings()]:
+        try:
+            _check_read(wanted, fields | more, place, shapes)
+        except UnsupportedModelError as error:
+            refused = refused or error
+        else:
+            return fields | more
+    assert refused is not None
+    raise refused
+
+
+def _check_read(
+    checkpoint: Checkpoint, fields: Mapping[str, Any], place: Path, shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Refuse fields, and names of tensors, that are read as another configuration."""
+    family = FAMILIES[checkpoint.architecture]
+    try:
+        read = family.read_config(ConfigReader(Fields(fields, place / "config.json"), None))
+        if family.settled is not None:
+            read = family.settled(read, {name: _Planned() for name in shapes})
+    except UnsupportedModelError:
+        raise
+    except CheckpointError as error:
+        raise UnsupportedModelError(
+            f"{checkpoint.path}: is a model that config.json cannot describe: {error}"
+        ) from error
+    check_same(checkpoint, read, "config.json", place)
+
+
+def _fields_of_folder(checkpoint: Checkpoint) -> dict[str, Any]:
+    assert checkpoint.fields is not None
+    return {name: value for name, value in checkpoint.fields.items() if name != "quantization_config"}
+
+
+def _fields_of_gguf(checkpoint: Checkpoint) -> dict[str, Any]:
+    assert checkpoint.fields is not None
+    config, tokenizer = checkpoint.config, checkpoint.tokenizer
+    fields: dict[str, Any] = {
+        "architectures": [checkpoint.architecture],
+        "model_type": model_type_of(checkpoint.architecture),
+        **checkpoint.fields,
+    }
+    for name in ("attention_bias", "mlp_bias"):
+        if config["qkv_bias" if name == "attention_bias" else name]:
+            fields[name] = True
+    if tokenizer is not None:
+        fields["bos_token_id"] = tokenizer.bos_id
+        ends = list(tokenizer.eos_ids)
+        fields["eos_token_id"] = ends[0] if len(ends) == 1 else ends
+    if checkpoint.decoder_start:
+        fields["decoder_start_token_id"] = checkpoint.decoder_start[0]
+    return fields
+
+
+def _scalings() -> Iterator[dict[str, Any]]:
+    for factor, low, high, original in _LLAMA3:
+        scaling = {
+            "rope_type": "llama3",
+            "factor": factor,
+            "low_freq_factor": low,
+            "high_freq_factor": high,
+            "original_max_position_embeddings": original,
+        }
+        yield {"rope_scaling": scaling}
+
+
+# ------------------------------------------------------------------------------------- what is written
+
+
+def _made(checkpoint: Checkpoint, plan: _Plan, progress: bool | None, place: Path) -> Iterator[Array]:
+    """The tensors, in the order of the file."""
+    threads = check_threads(None)
+    for name, array in gathered(checkpoint, plan.sources, plan.types, progress, place):
+        type, what = plan.types[name], f"{checkpoint.path}: tensor '{name}'"
+        bits, shape = _bits_of(type), plan.shapes[name]
+        if bits is None:
+            yield encoded(array, type, what)
+            continue
+        blocks = array if array.dtype == np.uint8 else _quantised(array, type, what, threads)
+        yield from packed(blocks, bits, (shape[0], shape[1])).values()
+
+
+def _quantised(array: Array, type: str, what: str, n_threads: int) -> Array:
+    """Blocks with the codes and scales that packing gives a matrix."""
+    if not np.isfinite(array).all():
+        raise CheckpointError(f"{what} has values that are not finite; expected finite numbers")
+    try:
+        return np.frombuffer(_core.quantise(array, type.lower(), n_threads=n_threads), np.uint8)
+    except ValueError as error:
+        raise CheckpointError(f"{what}: {error}; expected smaller ones") from error
+
+
+def _copy_described(checkpoint: Checkpoint, place: Path) -> None:
+    """The files that say how texts are encoded and sampled."""
+    for file in describing_files(checkpoint.path):
+        if file.is_file() and file.name not in _OWN:
+            copy = place / file.relative_to(checkpoint.path)
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copyfile(file, copy)
+
+
+def _write_json(file: Path, value: Mapping[str, Any]) -> None:
+    with replacing(file) as out:
+        out.write((json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8"))
+
+
+def _write_tokenizer(checkpoint: Checkpoint, place: Path) -> None:
+    tokenizer, template = checkpoint.tokenizer, checkpoint.chat_template
+    if checkpoint.path.is_dir() and (defaults := checkpoint.path / _OF_TEXTS).is_file():
+        shutil.copyfile(defaults, place / _OF_TEXTS)
+    settings: dict[str, Any] = {} if template is None else dict(template.tokens)
+    if isinstance(tokenizer, HFTokenizer):
+        with replacing(place / "tokenizer.json") as file:
+            file.write(tokenizer.library.to_str().encode("utf-8"))
+        settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    elif isinstance(tokenizer, SentencePieceTokenizer):
+        with replacing(place / "tokenizer.model") as file:
+            file.write(tokenizer.library.serialized_model_proto())
+    else:
+        return
+    settings["add_bos_token"] = tokenizer.adds_bos
+    if template is not None:
+        texts = template.templates
+        settings["chat_template"] = (
+            texts["default"]
+            if list(texts) == ["default"]
+            else [{"name": name, "template": text} for name, text in texts.items()]
+        )
+    _write_json(place / "tokenizer_config.json", settings)

@@ -1,0 +1,583 @@
+"""LoRA adapters: merged into the weights, beside them, and several in one batch.
+
+What PEFT computes is compared in `test_peft.py`; here the bits are, with `specdec.reference`, and the texts
+of a batch with the texts of each adapter alone.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import specdec
+from allocations import fail_each_allocation, needs_hooks, nothing_leaks
+from drafters import DRAFTS, World
+from grids import in_few_items
+from peft_folders import (
+    LLAMA_MODULES,
+    adapter_config,
+    llama_adapter,
+    llama_shapes,
+    low_rank_tensors,
+    write_adapter,
+)
+from specdec import _core, reference
+from specdec.commands.program import program
+from specdec.errors import CheckpointError, InputError, UnsupportedModelError
+from specdec.models.adapter import fit_adapter
+from specdec.models.checkpoints import open_checkpoint
+from specdec.models.number_formats import widened
+from tiny_models import gpt2_config, llama_config, llama_tensors, mistral_config, write_hf
+from toy_pair import blurred
+
+SETTINGS = llama_config(max_position_embeddings=200, hidden_size=64, intermediate_size=104)
+IDS = [int(token) for token in np.random.default_rng(4).integers(3, 61, 50)]
+HOW: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "coupled": {"temperature": 0.9, "verify": "coupled", "seed": 5},
+}
+
+
+class Adapted:
+    """A tiny Llama, a draft that is like it, and three adapters of different ranks, modules and scales."""
+
+    def __init__(self, folder: Path) -> None:
+        tensors = {name: 2 * array for name, array in llama_tensors(SETTINGS, seed=1).items()}
+        self.path = write_hf(folder / "base", SETTINGS, tensors)
+        self.target = specdec.load(self.path)
+        self.draft = specdec.load(write_hf(folder / "draft", SETTINGS, blurred(tensors, 0.1)))
+        self.folders = [
+            llama_adapter(folder / "all", SETTINGS, 2),
+            llama_adapter(folder / "large", SETTINGS, 3, r=40, use_rslora=True),
+            llama_adapter(folder / "some", SETTINGS, 4, ("self_attn.q_proj", "mlp.down_proj"), r=3),
+        ]
+        self.adapted = [self.target.with_adapter(path) for path in self.folders]
+
+    @property
+    def world(self) -> World:
+        return World(self.adapted[0], self.draft, IDS * 5)
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory: pytest.TempPathFactory) -> Adapted:
+    return Adapted(tmp_path_factory.mktemp("adapted"))
+
+
+def canonical(path: Path) -> dict[str, np.ndarray]:
+    return {name: widened(array, form) for name, array, form in open_checkpoint(path).tensors()}
+
+
+def low_rank(model: specdec.Model, folder: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    fitted = fit_adapter(folder, model.architecture, model.core.config, model.path, merging=False)
+    return {name: matrices.arrays() for name, matrices in fitted.low_rank.items()}
+
+
+# --------------------------------------------------------------------------------------------- numbers
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "int8", "int4"])
+def test_logits_have_the_bits_of_the_specification(tmp_path: Path, dtype: Any) -> None:
+    """Of all matrices and the head, with ranks below, at and above a block of inputs."""
+    shapes = llama_shapes(SETTINGS) | {"lm_head": (SETTINGS["vocab_size"], SETTINGS["hidden_size"])}
+    ranks = {"self_attn.q_proj": 32, "mlp.up_proj": 33, "mlp.down_proj": 1, "lm_head": 7}
+    of_module = {module: rank for module in shapes for end, rank in ranks.items() if module.endswith(end)}
+    tensors = low_rank_tensors(shapes, of_module, seed=7)
+    folder = write_adapter(tmp_path / "adapter", adapter_config(rank_pattern=ranks, lora_alpha=3), tensors)
+    base = write_hf(tmp_path / "base", SETTINGS, llama_tensors(SETTINGS, seed=1))
+    model = specdec.load(base, dtype, cache_dtype="f32")
+    given = low_rank(model, folder)
+    up = tensors["base_model.model.model.layers.1.mlp.up_proj.lora_B.weight"]
+    assert np.array_equal(given["layers.1.mlp_up.weight"][1], up * np.float32(3 / 33))
+    expected = reference.exact_logits(model.core.config, canonical(base), IDS, formats=dtype, low_rank=given)
+    found = model.with_adapter(folder).logits(IDS)
+    assert np.array_equal(found, expected)
+    assert np.abs(found - model.logits(IDS)).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    "config", [llama_config(), gpt2_config(), mistral_config()], ids=lambda c: c["model_type"]
+)
+def test_merged_and_beside_are_near_the_sum_of_both(tmp_path: Path, config: dict[str, Any]) -> None:
+    """GPT-2 has queries, keys and values in one matrix of its file, which is turned."""
+    if config["model_type"] == "gpt2":
+        shapes = {
+            f"transformer.h.{i}.{name}": shape
+            for i in range(2)
+            for name, shape in (("attn.c_attn", (96, 32)), ("attn.c_proj", (32, 32)), ("mlp.c_fc", (128, 32)))
+        }
+    else:
+        shapes = llama_shapes(config)
+    folder = write_adapter(
+        tmp_path / "adapter", adapter_config(fan_in_fan_out=True), low_rank_tensors(shapes, {}, seed=3)
+    )
+    base = write_hf(tmp_path / "base", config, seed=2)
+    model = specdec.load(base)
+    tensors = canonical(base)
+    for name, (down, up) in low_rank(model, folder).items():
+        tensors[name] = tensors[name] + up.astype(np.float64) @ down
+    wanted = reference.logits(model.core.config, tensors, IDS[:40])
+    beside, merged = model.with_adapter(folder), specdec.load(base, adapter=folder)
+    for found in (beside.logits(IDS[:40]), merged.logits(IDS[:40])):
+        assert np.abs(found - wanted).max() < 2e-5
+    assert np.abs(model.logits(IDS[:40]) - wanted).max() > 0.05
+    assert (beside.adapter, beside.base, merged.adapter, model.base) == (folder, model, None, None)
+
+
+def test_merging_is_the_sum_in_f32(adapted: Adapted, tmp_path: Path) -> None:
+    """A folder with the sums in it is the same model, to the bit, in every number format."""
+    given = low_rank(adapted.target, adapted.folders[0])
+    tensors = llama_tensors(SETTINGS, seed=1)
+    tensors = {name: 2 * array for name, array in tensors.items()}
+    names = dict(
+        zip(
+            LLAMA_MODULES,
+            ("attn_q", "attn_k", "attn_v", "attn_out", "mlp_gate", "mlp_up", "mlp_down"),
+            strict=True,
+        )
+    )
+    for i in range(SETTINGS["num_hidden_layers"]):
+        for module, name in names.items():
+            down, up = given[f"layers.{i}.{name}.weight"]
+            tensors[f"model.layers.{i}.{module}.weight"] += up @ down
+    summed = write_hf(tmp_path / "summed", SETTINGS, tensors)
+    for dtype in ("f32", "bf16", "int4"):
+        merged = specdec.load(adapted.path, dtype, adapter=adapted.folders[0])
+        assert np.array_equal(merged.logits(IDS), specdec.load(summed, dtype).logits(IDS))
+
+
+@pytest.mark.parametrize("settings", [{"dtype": "bf16", "prefill": "tiles"}, {"prefill": "blas"}], ids=str)
+def test_prompts_in_other_orders_of_sums(adapted: Adapted, settings: dict[str, Any]) -> None:
+    """Prompts have bits of their own; speculation on them is exact all the same."""
+    target = specdec.load(adapted.path, **settings)
+    model = target.with_adapter(adapted.folders[1])
+    rows = specdec.load(adapted.path, settings.get("dtype")).with_adapter(adapted.folders[1])
+    near = np.abs(model.logits(IDS) - rows.logits(IDS)).max()
+    assert 0 < near < (2e-5 if settings["prefill"] == "blas" else 0.3)
+    wanted = specdec.generate(model, None, [IDS, IDS[:7]], max_new_tokens=12, logits=True, ignore_eos=True)
+    options: dict[str, Any] = {"max_new_tokens": 12, "logits": True, "ignore_eos": True}
+    found = specdec.generate(
+        target, adapted.draft, [IDS, IDS[:7], IDS], adapter=[model, model, None], **options
+    )
+    for one, other in zip(found, [*wanted, specdec.generate(target, None, IDS, **options)], strict=True):
+        assert one.tokens == other.tokens and np.array_equal(one.logits, other.logits)
+
+
+def test_scores_threads_and_beams(adapted: Adapted) -> None:
+    model = adapted.adapted[1]
+    logits = model.logits(IDS).astype(np.float64)
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    log_probs = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    wanted = log_probs[np.arange(len(IDS) - 1), IDS[1:]]
+    assert np.allclose(model.score(IDS, n_threads=3), wanted, atol=1e-5)
+    many = model.score([(IDS[:20], IDS[20:]), (IDS[:20], IDS[:9])])
+    assert np.array_equal(many[0].log_probs, model.score(IDS)[19:])
+    assert np.array_equal(model.logits(IDS, n_threads=1), model.logits(IDS, n_threads=4))
+    beams = [
+        specdec.beam_search(model, draft, IDS, width=3, max_new_tokens=8) for draft in (None, adapted.draft)
+    ]
+    assert [beam.tokens for beam in beams[0].beams] == [beam.tokens for beam in beams[1].beams]
+    assert (
+        beams[0].beams[0].tokens
+        != specdec.beam_search(adapted.target, None, IDS, max_new_tokens=8).beams[0].tokens
+    )
+
+
+# ----------------------------------------------------------------------------------------------- texts
+
+
+def plain(adapted: Adapted, how: str, prompts: list[list[int]]) -> list[specdec.Result]:
+    """The text of each adapter alone, and of the base."""
+    models = [*adapted.adapted, adapted.target]
+    return [
+        specdec.generate(model, None, prompt, **options_of(how, [(5, i)]))
+        for i, (model, prompt) in enumerate(zip(models, prompts, strict=True))
+    ]
+
+
+def options_of(how: str, seed: Any) -> dict[str, Any]:
+    own = HOW[how] | ({"seed": seed} if how == "coupled" else {})
+    return {"max_new_tokens": 24, "ignore_eos": True, "logits": True, **own}
+
+
+@pytest.fixture(scope="module")
+def wanted(adapted: Adapted) -> dict[str, list[specdec.Result]]:
+    return {how: plain(adapted, how, PROMPTS) for how in HOW}
+
+
+PROMPTS = [IDS[:30] + IDS[10:30], IDS[:30], IDS[:1], IDS[:30] + IDS[10:30]]
+
+
+@in_few_items(by="how")
+@pytest.mark.parametrize("name", DRAFTS)
+@pytest.mark.parametrize("how", HOW)
+def test_a_batch_of_adapters_is_each_alone(
+    adapted: Adapted, wanted: dict[str, list[specdec.Result]], name: str, how: str
+) -> None:
+    """Every draft, in three slots for four texts: tokens and logits to the bit, whatever shares a forward."""
+    draft = DRAFTS[name](adapted.world)
+    found = specdec.generate(
+        adapted.target,
+        draft,
+        PROMPTS,
+        adapter=[*adapted.adapted, None],
+        batch_size=3,
+        n_threads=2,
+        **options_of(how, [(5, i) for i in range(4)]),
+    )
+    for i, (one, other) in enumerate(zip(found, wanted[how], strict=True)):
+        assert one.tokens == other.tokens, i
+        assert np.array_equal(one.logits, other.logits), i
+    alone = specdec.generate(adapted.adapted[1], draft, PROMPTS[1], **options_of(how, [(5, 1)]))
+    assert alone.tokens == wanted[how][1].tokens
+    assert np.array_equal(alone.logits, wanted[how][1].logits)
+
+
+def test_adapters_change_texts(wanted: dict[str, list[specdec.Result]]) -> None:
+    assert wanted["greedy"][0].tokens != wanted["greedy"][3].tokens  # one prompt
+
+
+def test_folders_samples_and_streams(adapted: Adapted, wanted: dict[str, list[specdec.Result]]) -> None:
+    texts = specdec.generate(
+        adapted.target, adapted.draft, PROMPTS[:2], adapter=[str(adapted.folders[0]), adapted.adapted[1]],
+        n=2, **options_of("greedy", None),
+    )  # fmt: skip
+    assert [[one.tokens for one in of] for of in texts] == [[one.tokens] * 2 for one in wanted["greedy"][:2]]
+    both = specdec.generate(
+        adapted.target, None, [PROMPTS[1]] * 2, adapter=adapted.folders[1], prompt_logprobs=0,
+        **options_of("greedy", None),
+    )  # fmt: skip
+    assert both[0].tokens == both[1].tokens == wanted["greedy"][1].tokens
+    assert np.array_equal(both[1].prompt_logprobs, adapted.adapted[1].score(PROMPTS[1]))
+
+
+def test_a_text_of_one_adapter_begins_none_of_another(adapted: Adapted) -> None:
+    """Within a batch, and between calls: a prompt cache keeps each model's texts apart."""
+    cache = specdec.PromptCache()
+    options: dict[str, Any] = {"max_new_tokens": 5, "ignore_eos": True, "logits": True}
+    models = [adapted.adapted[0], adapted.target, adapted.adapted[1]]
+    for _ in range(2):
+        for model in models:
+            alone = specdec.generate(model, None, IDS, **options)
+            found = specdec.generate(
+                adapted.target, adapted.draft, IDS, adapter=model, prompt_cache=cache, **options
+            )
+            assert found.tokens == alone.tokens and np.array_equal(found.logits, alone.logits)
+    first = specdec.generate(adapted.target, None, IDS, adapter=models[2], prompt_cache=cache, **options)
+    assert first.n_cached_tokens == len(IDS) - 1
+    fresh = adapted.target.with_adapter(adapted.folders[2])
+    assert specdec.generate(fresh, None, IDS, prompt_cache=cache, **options).n_cached_tokens == 0
+
+
+def test_an_engine_serves_all(adapted: Adapted, wanted: dict[str, list[specdec.Result]]) -> None:
+    models = [*adapted.adapted, None]
+    options = {name: value for name, value in options_of("greedy", None).items() if name != "logits"}
+    with specdec.Engine(
+        adapted.target, adapted.draft, n_slots=2, prompt_cache=specdec.PromptCache()
+    ) as engine:
+        running = [
+            engine.submit(prompt, adapter=model, prompt_logprobs=0, **options)
+            for model, prompt in zip(models, PROMPTS, strict=True)
+            for _ in range(2)
+        ]
+        found = [one.result() for one in running]
+    assert [one.tokens for one in found] == [one.tokens for one in wanted["greedy"] for _ in range(2)]
+    assert np.array_equal(found[2].prompt_logprobs, adapted.adapted[1].score(PROMPTS[1]))
+
+
+def test_a_target_with_an_adapter_takes_others(
+    adapted: Adapted, wanted: dict[str, list[specdec.Result]]
+) -> None:
+    """None is then the target as it is given."""
+    found = specdec.generate(
+        adapted.adapted[0],
+        None,
+        PROMPTS[:2],
+        adapter=[None, adapted.folders[1]],
+        **options_of("greedy", None),
+    )
+    assert [one.tokens for one in found] == [one.tokens for one in wanted["greedy"][:2]]
+    plain = specdec.generate(
+        adapted.adapted[0], None, PROMPTS[3], adapter=adapted.target, **options_of("greedy", None)
+    )
+    assert plain.tokens == wanted["greedy"][3].tokens
+
+
+# ------------------------------------------------------------------------------------------ what is kept
+
+
+def test_pickles(adapted: Adapted) -> None:
+    model = adapted.adapted[0]
+    assert pickle.loads(pickle.dumps(model)) is model
+    merged = specdec.load(adapted.path, adapter=adapted.folders[0])
+    data = pickle.dumps((merged, model))
+    logits = merged.logits(IDS), model.logits(IDS)
+    from specdec.models import model as module
+
+    kept = dict(module._OF_KEY)
+    module._OF_KEY.clear()  # as in another process
+    try:
+        others = pickle.loads(data)
+        assert others[0] is not merged and others[1] is not model
+        assert all(np.array_equal(one.logits(IDS), own) for one, own in zip(others, logits, strict=True))
+    finally:
+        module._OF_KEY.update(kept)
+
+
+def test_the_adapter_is_a_part_of_what_a_packed_file_was_made_of(tmp_path: Path) -> None:
+    base = write_hf(tmp_path / "base", SETTINGS, seed=1)
+    folders = [llama_adapter(tmp_path / name, SETTINGS, seed) for name, seed in (("a", 1), ("b", 2))]
+    cache = tmp_path / "cache"
+    for _ in range(2):
+        for adapter in (*folders, None):
+            found = specdec.load(base, cache=cache, adapter=adapter)
+            assert np.array_equal(found.logits(IDS), specdec.load(base, adapter=adapter).logits(IDS))
+    packed = sorted(cache.iterdir())
+    assert len(packed) == 3
+    llama_adapter(folders[0], SETTINGS, 9)  # the folder has changed: its file is written anew
+    found = specdec.load(base, cache=cache, adapter=folders[0])
+    assert np.array_equal(found.logits(IDS), specdec.load(base, adapter=folders[0]).logits(IDS))
+    with pytest.raises(InputError, match="adapter is given, but .* is a packed file"):
+        specdec.load(packed[0], adapter=folders[0])
+    beside = specdec.load(base, cache=cache).with_adapter(folders[1])
+    assert np.array_equal(beside.logits(IDS), specdec.load(base).with_adapter(folders[1]).logits(IDS))
+
+
+@needs_hooks
+def test_memory(adapted: Adapted) -> None:
+    """Each allocation may fail; models, and sessions that they are admitted to, leave nothing behind."""
+    target, folder = adapted.target, adapted.folders[0]
+    assert fail_each_allocation(lambda: target.with_adapter(folder)) >= 3
+    models = [target.with_adapter(folder) for folder in adapted.folders]
+
+    def work() -> None:
+        specdec.generate(
+            target, None, PROMPTS, adapter=[None, *models], batch_size=2, max_new_tokens=3, ignore_eos=True
+        )
+
+    with nothing_leaks():
+        work()
+    assert fail_each_allocation(work) > 3
+
+
+# --------------------------------------------------------------------------------------------- refusals
+
+
+def changed(folder: Path, change: Callable[[dict[str, Any], dict[str, np.ndarray]], None]) -> Path:
+    config = adapter_config()
+    tensors = low_rank_tensors(llama_shapes(SETTINGS), {}, seed=1)
+    change(config, tensors)
+    return write_adapter(folder, config, tensors)
+
+
+Q = "base_model.model.model.layers.0.self_attn.q_proj.lora_{}.weight"
+
+
+def fields(**values: Any) -> Callable[[dict[str, Any], dict[str, np.ndarray]], None]:
+    return lambda config, tensors: config.update(values)
+
+
+def without(name: str) -> Callable[[dict[str, Any], dict[str, np.ndarray]], None]:
+    return lambda config, tensors: tensors.__delitem__(name)
+
+
+def with_tensor(name: str, *shape: int) -> Callable[[dict[str, Any], dict[str, np.ndarray]], None]:
+    return lambda config, tensors: tensors.update({name: np.ones(shape, np.float32)})
+
+
+def whole(name: str, *shape: int) -> Callable[[dict[str, Any], dict[str, np.ndarray]], None]:
+    def change(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+        config["modules_to_save"] = ["x"]
+        tensors[f"base_model.model.{name}"] = np.ones(shape, np.float32)
+
+    return change
+
+
+def not_finite(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+    tensors[Q.format("B")][3, 2] = np.nan
+
+
+REFUSED: dict[str, tuple[Callable[..., None], str]] = {
+    "method": (fields(peft_type="IA3"), "adapter_config.json: field 'peft_type' is \"IA3\".*LORA"),
+    "dora": (fields(use_dora=True), "'use_dora' is true.*DoRA"),
+    "bias": (fields(bias="all"), "'bias' is \"all\".*none"),
+    "lora_bias": (fields(lora_bias=True), "'lora_bias' is true"),
+    "parameters": (fields(target_parameters=["experts"]), "'target_parameters'"),
+    "replication": (fields(layer_replication=[[0, 1]]), "'layer_replication'"),
+    "pissa": (fields(init_lora_weights="pissa_niter_4"), "'init_lora_weights'.*path_initial_model"),
+    "no rank": (fields(r=None), "'r' is .*a number"),
+    "rank": (fields(r=5), "lora_A.weight' has 4 rows; expected 5"),
+    "alpha": (fields(lora_alpha="8"), "'lora_alpha' is \"8\"; expected a finite number"),
+    "pattern": (fields(rank_pattern={"(": 3}), "'rank_pattern'.*regular expressions"),
+    "patterns": (fields(alpha_pattern=[1]), "'alpha_pattern'.*an object"),
+    "half": (without(Q.format("B")), "has 'base_model.*lora_A.weight' and no lora_B"),
+    "ranks": (with_tensor(Q.format("B"), 64, 3), r"expected \[rank, inputs\] and \[outputs, rank\]"),
+    "shape": (with_tensor(Q.format("A"), 4, 63), r"expected \[64, 4\] and \[4, 64\], as 'model.layers.0"),
+    "module": (with_tensor("base_model.model.model.layers.7.x.lora_A.weight", 4, 64), "no lora_B"),
+    "name": (with_tensor("model.layers.0.x", 4, 64), "is of no LoRA adapter.*base_model.model."),
+    "part": (with_tensor("base_model.model.x.lora_magnitude_vector", 4), "a part of LoRA that is not read"),
+    "use": (with_tensor("base_model.model.lm_head.weight", 61, 64), "only with modules_to_save"),
+    "not finite": (not_finite, r"adapter: tensor layers.0.attn_q.weight.up: element \[3, 2\] is nan"),
+    "saved": (whole("lm_head.weight", 61, 64), "takes the place of a tensor of the base.*merged"),
+    "nothing": (lambda config, tensors: tensors.clear(), "holds no tensor"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_adapted_is_refused_by_name(adapted: Adapted, tmp_path: Path, case: str) -> None:
+    change, message = REFUSED[case]
+    folder = changed(tmp_path / "adapter", change)
+    with pytest.raises(CheckpointError, match=message):
+        adapted.target.with_adapter(folder)
+
+
+def test_modules_and_folders_that_are_not_there(adapted: Adapted, tmp_path: Path) -> None:
+    shapes = llama_shapes(SETTINGS) | {"model.layers.9.self_attn.q_proj": (64, 64)}
+    other = write_adapter(tmp_path / "other", adapter_config(), low_rank_tensors(shapes, {}, 1))
+    with pytest.raises(
+        CheckpointError, match=r"adapts 'model.layers.9.self_attn.q_proj.weight', which .*not have"
+    ):
+        adapted.target.with_adapter(other)
+    with pytest.raises(FileNotFoundError, match="no such folder; expected that of an adapter"):
+        specdec.load(adapted.path, adapter=tmp_path / "none")
+    (tmp_path / "other" / "adapter_model.safetensors").rename(tmp_path / "other" / "adapter_model.bin")
+    with pytest.raises(
+        FileNotFoundError, match="has no adapter_model.safetensors; it has .*adapter_model.bin"
+    ):
+        adapted.target.with_adapter(other)
+    (tmp_path / "other" / "adapter_config.json").unlink()
+    with pytest.raises(FileNotFoundError, match="adapter_config.json"):
+        adapted.target.with_adapter(other)
+    config = llama_config(tie_word_embeddings=True)
+    tied = specdec.load(write_hf(tmp_path / "tied", config, seed=1))
+    head = write_adapter(tmp_path / "head", adapter_config(), low_rank_tensors({"lm_head": (61, 32)}, {}, 1))
+    with pytest.raises(CheckpointError, match="adapts 'lm_head.weight', which"):
+        tied.with_adapter(head)
+
+
+def test_embeddings_and_whole_tensors_are_merged(adapted: Adapted, tmp_path: Path) -> None:
+    tensors = canonical(adapted.path)
+    rng = np.random.default_rng(5)
+    down, up = rng.normal(size=(3, 61)).astype(np.float32), rng.normal(size=(64, 3)).astype(np.float32)
+    head = rng.normal(size=(61, 64)).astype(np.float32)
+    name = "base_model.model.model.embed_tokens.lora_embedding_{}"
+    files = {name.format("A"): down, name.format("B"): up, "base_model.model.lm_head.weight": head}
+    folder = write_adapter(tmp_path / "adapter", adapter_config(r=3, modules_to_save=["lm_head"]), files)
+    tensors |= {"head": head}
+    tensors["token_embedding"] = tensors["token_embedding"] + (up @ down).T * (8 / 3)
+    merged = specdec.load(adapted.path, adapter=folder)
+    wanted = reference.logits(merged.core.config, tensors, IDS)
+    assert np.abs(merged.logits(IDS) - wanted).max() < 2e-5 * np.abs(wanted).max()
+    del files["base_model.model.lm_head.weight"]
+    table = write_adapter(tmp_path / "table", adapter_config(r=3), files)
+    with pytest.raises(
+        UnsupportedModelError, match=r"embed_tokens.weight', beside which nothing can be laid"
+    ):
+        adapted.target.with_adapter(table)
+
+
+def wrong_arguments(adapted: Adapted) -> Iterator[tuple[Callable[[], Any], str]]:
+    target, model, other = adapted.target, adapted.adapted[0], adapted.draft
+    yield lambda: model.with_adapter(adapted.folders[0]), "has an adapter beside its weights"
+    yield lambda: specdec.generate(target, None, IDS, adapter=3), "adapter is an int; expected a model"
+    yield lambda: specdec.generate(target, None, [IDS], adapter=[None, 3]), r"adapter\[1\] is an int"
+    yield lambda: specdec.generate(target, None, [IDS], adapter=[None] * 2), "a list of 2 for 1 prompt"
+    yield lambda: specdec.generate(target, None, IDS, adapter=[None]), "a list of 1 for 1 prompt"
+    yield lambda: specdec.generate(target, None, IDS, adapter=other), "whose weights are not those of"
+    yield lambda: specdec.load(adapted.path, adapter=3), "adapter is"
+    yield lambda: model.quantization_report(), "has an adapter beside its weights"
+
+
+def test_wrong_arguments(adapted: Adapted) -> None:
+    for call, message in wrong_arguments(adapted):
+        with pytest.raises(InputError, match=message):
+            call()
+
+
+def test_the_core_refuses_what_does_not_fit(adapted: Adapted) -> None:
+    core = adapted.target.core
+    down, up = np.ones((2, 64), np.float32), np.ones((64, 2), np.float32)
+    name = "layers.0.attn_q.weight"
+    given = [(f"{name}.down", down, "f32"), (f"{name}.up", up, "f32")]
+    assert core.adapted({name: 2}, given).base is core
+    refused: list[tuple[Any, Any, str]] = [
+        ({}, [], "the adapter is for no tensor"),
+        ({"x": 1}, [], "tensor x: not part of the model"),
+        ({"layers.0.attn_norm.weight": 1}, [], "cannot be adapted beside the model"),
+        ({"token_embedding": 1}, [], "cannot be adapted beside the model"),
+        ({name: 0}, [], "the rank is 0"),
+        ({name: 2**40}, [], "the rank is 0"),
+        ({name: 2}, given[:1], "layers.0.attn_q.weight.up: missing"),
+        ({name: 2}, given[1:], "layers.0.attn_q.weight.down: missing"),
+        ({name: 2}, [*given, given[0]], "given twice"),
+        ({name: 3}, given, "shape"),
+        ({name: 2}, [("layers.0.attn_k.weight.up", up, "f32")], "not part of the adapter"),
+        ({name: 2}, [(name, up, "f32")], "not part of the adapter"),
+    ]
+    for ranks, tensors, message in refused:
+        with pytest.raises(ValueError, match=message):
+            core.adapted(ranks, tensors)
+    adapted_core = core.adapted({name: 2}, given)
+    with pytest.raises(ValueError, match="the model is adapted"):
+        adapted_core.adapted({name: 2}, given)
+    with pytest.raises(TypeError, match="ranks: expected integers"):
+        core.adapted({name: 2.0}, given)
+    sampling = {"temperature": 0.0}
+    settings = _core.Settings(max_new_tokens=2, sampling=sampling, model=adapted.draft.core)
+    with pytest.raises(ValueError, match="prompt 0: its model has other weights than the target"):
+        _core.Session(core, None, [IDS], seeds=[(0, 0)], gamma=0, n_threads=1, settings=settings)
+    with pytest.raises(TypeError, match="model: expected a specdec._core.Model"):
+        _core.Settings(max_new_tokens=2, sampling=sampling, model=3)
+
+
+def test_damaged_files(adapted: Adapted, tmp_path: Path) -> None:
+    """Whatever is cut off or changed in a header, the error is one that names the file."""
+    folder = changed(tmp_path / "adapter", lambda config, tensors: None)
+    weights, config = folder / "adapter_model.safetensors", folder / "adapter_config.json"
+    for file in (weights, config):
+        whole = file.read_bytes()
+        for n in (0, 7, 40, len(whole) // 2, len(whole) - 1):
+            file.write_bytes(whole[:n])
+            with pytest.raises(CheckpointError, match=file.name):
+                adapted.target.with_adapter(folder)
+        file.write_bytes(whole)
+    config.write_text(json.dumps([1]))
+    with pytest.raises(CheckpointError, match="expected an object"):
+        adapted.target.with_adapter(folder)
+
+
+def test_on_the_command_line(adapted: Adapted, tmp_path: Path) -> None:
+    """`--adapter` merges, here into the target in the package."""
+    target, _ = specdec.embedded_pair()
+    config = {
+        "hidden_size": target.config.d_model,
+        "intermediate_size": target.config.d_ff,
+        "num_hidden_layers": target.config.n_layer,
+        "num_attention_heads": target.config.n_head,
+        "num_key_value_heads": target.config.n_kv_head,
+    }
+    folder = llama_adapter(tmp_path / "adapter", config, 1)
+    arguments = [
+        "--temperature",
+        "0",
+        "--repetition-penalty",
+        "1",
+        "--max-new-tokens",
+        "12",
+        "Once upon a time",
+    ]
+    found = [
+        CliRunner().invoke(program, ["generate", *own, *arguments]).stdout
+        for own in (["--adapter", str(folder)], ["--adapter", str(folder), "--draft", "embedded"], [])
+    ]
+    merged = specdec.load(target.path, adapter=folder)
+    assert found[0] == found[1] != found[2]
+    assert specdec.generate(merged, None, "Once upon a time", max_new_tokens=12).text.strip() in found[0]
+    refused = CliRunner().invoke(program, ["generate", "--adapter", str(tmp_path), *arguments])
+    assert refused.exit_code != 0 and "adapter_config.json: no such file" in refused.output

@@ -1,0 +1,411 @@
+"""Hugging Face folders of codes, in the layout of compressed-tensors: written, read, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from fuzz.family_files import CONFIGS, random_weights
+from specdec import _core, reference
+from specdec.checkpoints import open_checkpoint
+from specdec.errors import CheckpointError, InputError, UnsupportedModelError
+from specdec.models.checkpoints.gguf_file import read_gguf
+from specdec.models.checkpoints.safetensors_file import open_weights, write_safetensors
+from tiny_models import write_hf, write_llama2c
+
+EMBEDDED = Path(specdec.__file__).parent / "embedded" / "target"
+IDS = [1, 2, 3, 4, 5, 6, 7]
+SOURCE = [3, 4, 5, 6] * 3
+BITS = {"int8": 8, "int4": 4}
+# Sizes that are multiples of a block, by the names that families have for them.
+SIZES = {
+    **dict.fromkeys(("hidden_size", "d_model", "n_embd", "shared_expert_intermediate_size"), 64),
+    **dict.fromkeys(("intermediate_size", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim", "ffn_dim"), 96),
+    **dict.fromkeys(("n_inner", "ffn_hidden_size"), 96),
+    **dict.fromkeys(("moe_intermediate_size", "head_dim", "d_kv"), 32),
+}
+UP = "model.layers.0.mlp.up_proj"
+
+Tensors = dict[str, np.ndarray]
+
+
+def folder_of(place: Path, name: str, **changes: Any) -> Path:
+    """A folder of a family with matrices whose rows are multiples of 32."""
+    config = {**CONFIGS[name], "architectures": [name]}
+    config |= {key: size for key, size in SIZES.items() if config.get(key)} | changes
+    config = {key: value for key, value in config.items() if value is not ...}
+    return write_hf(place, config, random_weights(name, config))
+
+
+def llama(place: Path, **changes: Any) -> Path:
+    return folder_of(place, "LlamaForCausalLM", **{"rope_scaling": ..., "model_type": "llama", **changes})
+
+
+def same_logits(one: Path, other: Path, *dtype: str) -> bool:
+    """Whether a folder, loaded as it is, has the logits of another one in a number format."""
+    a, b = specdec.load(one), specdec.load(other, *dtype)
+    source = None if a.config.encoder is None else SOURCE
+    return np.array_equal(a.logits(IDS, source), b.logits(IDS, source))
+
+
+def codes_of(packed: np.ndarray, bits: int, n_in: int) -> np.ndarray:
+    """Code i is in bits bits·i … of a row's words, plus half of what they hold."""
+    words = packed.astype(np.int64) & 0xFFFFFFFF
+    at = bits * np.arange(n_in)
+    return (words[:, at // 32] >> at % 32 & (1 << bits) - 1) - (1 << bits - 1)
+
+
+# ------------------------------------------------------------------------------------------- written
+
+
+@pytest.mark.parametrize("dtype", BITS)
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_folder_is_the_model_in_this_format(tmp_path: Path, dtype: str, tied: bool) -> None:
+    folder = llama(tmp_path / "folder", tie_word_embeddings=tied)
+    made = specdec.convert(folder, tmp_path / "made", dtype.upper())
+    assert same_logits(made, folder, dtype)
+    model, other = specdec.load(made), specdec.load(folder, dtype)
+    assert model.dtype == "file" and set(model.formats.values()) == {"bf16", dtype}
+    assert not model.config.tied and np.array_equal(
+        model.core.matrix("head"), other.core.matrix("token_embedding" if tied else "head")
+    )
+    held, whole = open_weights(made), open_weights(folder)
+    bits, rows = BITS[dtype], whole[f"{UP}.weight"].array()
+    codes, scales = reference.formats.quantise(rows, dtype)
+    assert held[f"{UP}.weight_shape"].integers().tolist() == list(rows.shape)
+    packed = held[f"{UP}.weight_packed"].integers()
+    assert np.array_equal(codes_of(packed, bits, rows.shape[1]), codes)
+    assert np.array_equal(held[f"{UP}.weight_scale"].array(), scales)
+
+
+FUSED = ("GPTBigCodeForCausalLM", "GPTNeoXForCausalLM", "Qwen2MoeForCausalLM", "OPTForCausalLM")
+NOT_LINEAR = ("GPT2LMHeadModel", "GptOssForCausalLM")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in FUSED else pytest.param(name, marks=pytest.mark.slow)
+        for name in CONFIGS
+        if name not in NOT_LINEAR and "text_config" not in CONFIGS[name]
+    ],
+)
+def test_families(tmp_path: Path, name: str) -> None:
+    """Matrices that are one in the folder; experts; tied heads of encoder-decoders stay the table."""
+    changes = {"rope_scaling": ...} if name == "Phi3ForCausalLM" else {}
+    folder = folder_of(tmp_path / "folder", name, **changes)
+    made = specdec.convert(folder, tmp_path / "made", "int8")
+    config = specdec.load(folder).config
+    assert same_logits(made, folder, "int8") != (config.encoder is not None and config.tied)
+
+
+@pytest.mark.parametrize("name", NOT_LINEAR)
+def test_matrices_that_are_no_linear_layers(tmp_path: Path, name: str) -> None:
+    folder = folder_of(tmp_path / "folder", name)
+    message = "c_attn.weight' is not that of one linear layer|whose matrices of codes are in mxfp4"
+    with pytest.raises(UnsupportedModelError, match=message):
+        specdec.convert(folder, tmp_path / "made", "int8")
+    assert not (tmp_path / "made").exists()
+
+
+def test_rows_that_are_no_multiple_of_a_block(tmp_path: Path) -> None:
+    """They stay numbers, and the list of what is no codes says so."""
+    folder = llama(tmp_path / "folder", intermediate_size=88)
+    made = specdec.convert(folder, tmp_path / "made", "int4")
+    ignored = json.loads((made / "config.json").read_text())["quantization_config"]["ignore"]
+    assert ignored == [f"model.layers.{i}.mlp.down_proj" for i in range(len(ignored))] and ignored
+    model = specdec.load(made)
+    assert model.formats["layers.0.mlp_down.weight"] == "f32"
+    assert model.formats["layers.0.mlp_up.weight"] == "int4"
+
+
+def test_other_files_of_the_folder(tmp_path: Path) -> None:
+    made = specdec.convert(EMBEDDED, tmp_path / "made", "int8")
+    assert (made / "tokenizer.json").read_bytes() == (EMBEDDED / "tokenizer.json").read_bytes()
+    assert specdec.load(made).default_sampling == specdec.load(EMBEDDED).default_sampling
+    bare = specdec.convert(EMBEDDED, tmp_path / "bare", "int8", tokenizer=False)
+    assert {file.name for file in bare.iterdir()} == {"config.json", "model.safetensors"}
+
+
+def test_numbers_of_a_folder(tmp_path: Path) -> None:
+    """From folder to folder in another format of numbers, and from codes to numbers, which is said."""
+    folder = llama(tmp_path / "folder")
+    assert same_logits(specdec.convert(folder, tmp_path / "f32"), folder)
+    half = specdec.convert(folder, tmp_path / "bf16", "BF16")
+    assert specdec.load(half).dtype == "bf16" and same_logits(half, folder, "bf16")
+    codes = specdec.convert(folder, tmp_path / "codes", "int4")
+    with pytest.warns(UserWarning, match=r"holds codes \(Q4_0, BF16\), which .* in F32, exactly"):
+        wide = specdec.convert(codes, tmp_path / "wide")
+    assert specdec.load(wide).dtype == "f32" and same_logits(codes, wide, "int4")
+    with pytest.warns(UserWarning, match="numbers in F16, rounded"):
+        specdec.convert(codes, tmp_path / "narrow", "F16")
+    assert same_logits(specdec.convert(codes, tmp_path / "again", "int4"), codes)
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+def test_codes_stay_as_they_are(tmp_path: Path, kind: str) -> None:
+    """From a GGUF file to a folder and back, also those that quantising would not give."""
+    dtype = {"Q8_0": "int8", "Q4_0": "int4"}[kind]
+    path = specdec.convert(llama(tmp_path / "folder"), tmp_path / "model.gguf", kind)
+    tensor = read_gguf(path)[1]["blk.0.attn_q.weight"]
+    data = bytearray(path.read_bytes())
+    rng = np.random.default_rng(3)
+    blocks = tensor.blocks().reshape(-1, tensor.block[1]).copy()
+    blocks[:, 2:] = rng.integers(0, 256, blocks[:, 2:].shape)
+    data[tensor.start : tensor.start + tensor.n_bytes] = blocks.tobytes()
+    path.write_bytes(data)
+    made = specdec.convert(path, tmp_path / "made", dtype)
+    assert same_logits(made, path)
+    back = read_gguf(specdec.convert(made, tmp_path / "back.gguf", kind))[1]
+    for name, held in read_gguf(path)[1].items():
+        if name != "token_embd.weight":
+            assert np.array_equal(held.blocks(), back[name].blocks()), name
+    assert np.array_equal(back["blk.0.attn_q.weight"].blocks().reshape(blocks.shape), blocks)
+
+
+def test_folders_that_are_refused(tmp_path: Path) -> None:
+    folder = llama(tmp_path / "folder")
+    with pytest.raises(InputError, match="type is 'Q8_0'; expected None or one of .*'INT8', 'INT4'"):
+        specdec.convert(folder, tmp_path / "made", "q8_0")
+    with pytest.raises(InputError, match="is there; expected the path of a new or empty folder"):
+        specdec.convert(folder, folder, "int8")
+    llama2c = tmp_path / "model.bin"
+    write_llama2c(llama2c)
+    with pytest.raises(
+        InputError, match="model.bin: expected a folder or a GGUF file, to be written as a fol"
+    ):
+        specdec.convert(llama2c, tmp_path / "made", tokenizer=False)
+    weights = random_weights("LlamaForCausalLM", json.loads((folder / "config.json").read_text()))
+    weights[f"{UP}.weight"][1, 2] = 1e9
+    large = write_hf(tmp_path / "large", json.loads((folder / "config.json").read_text()), weights)
+    with pytest.raises(CheckpointError, match=r"up_proj.weight': row 1 has a value too large for q8_0"):
+        specdec.convert(large, tmp_path / "made", "int8")
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("kind", ["q8_0", "q4_0"])
+def test_quantising_to_blocks(kind: str) -> None:
+    """Codes and scales of the specification, with several threads and rows that fill no panel."""
+    rows = np.random.default_rng(2).standard_normal((70, 96)).astype(np.float32)
+    rows[3, :32], rows[4, 5] = 0.0, 40.0
+    codes, scales = reference.formats.quantise(rows, {"q8_0": "int8", "q4_0": "int4"}[kind])
+    blocks = np.frombuffer(_core.quantise(rows, kind, n_threads=2), np.uint8).reshape(70, 3, -1)
+    assert np.array_equal(blocks[..., :2].copy().view("<f2")[..., 0], scales)
+    found = blocks[..., 2:]
+    if kind == "q4_0":
+        found = np.concatenate([found & 15, found >> 4], axis=-1) - 8
+    assert np.array_equal(found.view(np.int8).reshape(70, 96), codes)
+    assert _core.quantise(rows, kind) == blocks.tobytes()
+
+
+# ---------------------------------------------------------------------------------------------- read
+
+
+def rewritten(folder: Path, change: Mapping[str, np.ndarray | None], **config: Any) -> Path:
+    """A folder of codes with other tensors (None: without them), other fields of quantization_config."""
+    held: Tensors = {}
+    for name, tensor in open_weights(folder).items():
+        whole = tensor.kind in ("I32", "I64")
+        held[name] = tensor.integers() if whole else tensor.array()
+    held |= {name: array for name, array in change.items() if array is not None}
+    for name, array in change.items():
+        if array is None:
+            del held[name]
+    write_safetensors(folder / "model.safetensors", held, {"format": "pt"})
+    if config:
+        fields = json.loads((folder / "config.json").read_text())
+        fields["quantization_config"] |= config
+        (folder / "config.json").write_text(json.dumps(fields))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in int4, with rows of 128."""
+    place = tmp_path_factory.mktemp("sound")
+    return specdec.convert(llama(place / "whole", hidden_size=128), place / "codes", "int4")
+
+
+@pytest.fixture
+def codes(tmp_path: Path, sound: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(sound, tmp_path / "codes"))
+
+
+def bf16(values: np.ndarray) -> np.ndarray:
+    return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+@pytest.mark.grid
+@pytest.mark.parametrize("n_groups", [1, 2, 4])
+@pytest.mark.parametrize("numbers", ["f16", "bf16", "f32"])
+def test_larger_groups_and_other_scales(codes: Path, n_groups: int, numbers: str) -> None:
+    """Groups of 32, 64 and 128 inputs; scales that f16 holds exactly, whatever they are stored in."""
+    rng = np.random.default_rng(1)
+    n_out = open_weights(codes)[f"{UP}.weight_packed"].shape[0]
+    scales = bf16(rng.uniform(0.01, 0.02, (n_out, n_groups)))
+    wide = (scales.astype(np.uint32) << 16).view(np.float32)
+    stored = {"f16": wide.astype(np.float16), "bf16": scales, "f32": wide}[numbers]
+    rewritten(codes, {f"{UP}.weight_scale": stored})
+    found = codes_of(open_weights(codes)[f"{UP}.weight_packed"].integers(), 4, 128)
+    expected = (found * np.repeat(wide, 128 // n_groups, axis=1)).astype(np.float32)
+    name = "layers.0.mlp_up.weight"
+    assert np.array_equal(specdec.load(codes).core.matrix(name), expected)
+    assert specdec.load(codes).formats[name] == "int4"
+    assert np.array_equal(specdec.load(codes, "f32").core.matrix(name), expected)
+
+
+def test_codes_that_are_not_packed(codes: Path) -> None:
+    """int8 tensors, the layout of int-quantized."""
+    held = open_weights(codes)
+    numbers = codes_of(held[f"{UP}.weight_packed"].integers(), 4, 128).astype(np.int8)
+    expected = specdec.load(codes).core.matrix("layers.0.mlp_up.weight")
+    dropped = {f"{UP}.weight_packed": None, f"{UP}.weight_shape": None}
+    rewritten(codes, {**dropped, f"{UP}.weight": numbers}, format="mixed-precision")
+    fields = json.loads((codes / "config.json").read_text())
+    fields["quantization_config"]["config_groups"]["group_0"]["format"] = "int-quantized"
+    (codes / "config.json").write_text(json.dumps(fields))
+    model = specdec.load(codes)
+    assert model.formats["layers.0.mlp_up.weight"] == "int8"
+    assert np.array_equal(model.core.matrix("layers.0.mlp_up.weight"), expected)
+
+
+def test_a_scale_that_f16_does_not_hold(codes: Path) -> None:
+    scales = open_weights(codes)[f"{UP}.weight_scale"].array().astype(np.float32)
+    scales[3, 1] = 0.1
+    rewritten(codes, {f"{UP}.weight_scale": scales})
+    with pytest.raises(UnsupportedModelError, match=r"up_proj.weight_scale' has the scale 0.1, which f16"):
+        specdec.load(codes)
+    found = specdec.load(codes, "f32").core.matrix("layers.0.mlp_up.weight")
+    assert found[3, 32:64].any() and np.array_equal(
+        found[3, 32:64], np.rint(found[3, 32:64] / 0.1) * scales[3, 1]
+    )
+
+
+N_OUT = 96  # of up_proj
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"weight_scale": None}, CheckpointError, r"has no '.*up_proj.weight_scale'; expected one"),
+        ({"weight_shape": None}, CheckpointError, r"has no '.*up_proj.weight_shape' of two numbers"),
+        ({"weight_shape": np.array([3])}, CheckpointError, "of two numbers"),
+        ({"weight_shape": np.array([N_OUT, 32])}, CheckpointError, "codes of 8 or 4 bits"),
+        ({"weight_shape": np.array([N_OUT, -1])}, UnsupportedModelError, "expected codes of 8 or 4 bits"),
+        ({"weight_packed": np.zeros((N_OUT, 12), np.int32)}, UnsupportedModelError, "codes of 8 or 4 bits"),
+        ({"weight_packed": np.zeros((N_OUT, 16), np.int64)}, CheckpointError, "dtype I64; expected I32"),
+        ({"weight_packed": np.zeros((2, 2, 2), np.int32)}, UnsupportedModelError, "expected a matrix"),
+        ({"weight_scale": np.zeros((N_OUT, 8), np.float16)}, CheckpointError, "has 8 groups of 128 inputs"),
+        ({"weight_scale": np.zeros((N_OUT, 3), np.float16)}, CheckpointError, "has 3 groups of 128 inputs"),
+        ({"weight_scale": np.zeros((4, 4), np.float16)}, CheckpointError, r"expected \[96, groups\]"),
+        ({"weight_scale": np.zeros(N_OUT, np.float16)}, CheckpointError, r"expected \[96, groups\]"),
+        ({"weight_scale": np.zeros((N_OUT, 4), np.int32)}, CheckpointError, "has dtype I32; expected F32"),
+        ({"weight": np.zeros((N_OUT, 128), np.float32)}, CheckpointError, "holds both '.*weight' and"),
+        ({"weight_zero_point": np.zeros((4, 4), np.int32)}, CheckpointError, "expected symmetric codes"),
+        ({"weight_g_idx": np.zeros(128, np.int32)}, UnsupportedModelError, "inputs in their order"),
+        ({"weight_scale": np.full((N_OUT, 4), np.inf, np.float16)}, CheckpointError, "mlp_up.weight: "),
+    ],
+)  # fmt: skip
+def test_damaged_tensors(codes: Path, change: Tensors, error: type[Exception], message: str) -> None:
+    rewritten(codes, {f"{UP}.{end}": array for end, array in change.items()})
+    with pytest.raises(error, match=message):
+        specdec.load(codes)
+
+
+def scheme(**changes: Any) -> dict[str, Any]:
+    weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
+    return {"config_groups": {"group_0": {"targets": ["Linear"], "weights": weights | changes}}}
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"quant_method": "gptq"}, "quantization_config' is .*expected nothing, or quant_method"),
+        ({"format": "nvfp4-pack-quantized"}, "quantization_config.format' is .*; expected .pack-q"),
+        ({"quantization_status": "frozen"}, "quantization_status' is \"frozen\"; expected 'compressed'"),
+        ({"kv_cache_scheme": {"num_bits": 8}}, "kv_cache_scheme' is .*; expected nothing"),
+        ({"transform_config": {"a": 1}}, "transform_config' is .*; expected nothing"),
+        ({"sparsity_config": {"format": "2of4"}}, "sparsity_config.format' is \"2of4\"; expected 'dense'"),
+        ({"config_groups": {}}, "config_groups' is {}; expected an object with a scheme"),
+        ({"config_groups": {"a": 3}}, "config_groups.a' is 3; expected an object"),
+        ({"config_groups": {"a": {}}}, "config_groups.a' is {}; expected a scheme"),
+        ({"format": "mixed-precision"}, "group_0.format' is missing; expected"),
+        ({"config_groups": {"a": {"input_activations": {"num_bits": 8}}}}, "input_activations' is .*nothing"),
+        ({"config_groups": {"a": {"targets": []}}}, "a.weights' is missing; expected an object"),
+        (scheme(num_bits=3), "weights.num_bits' is 3; expected 8 or 4"),
+        (scheme(type="float"), "weights.type' is \"float\"; expected \"int\""),
+        (scheme(symmetric=False), "weights.symmetric' is false; expected true"),
+        (scheme(strategy="block"), "weights.strategy' is \"block\"; expected \"group\" or \"channel\""),
+        (scheme(dynamic=True), "weights.dynamic' is true; expected false"),
+        (scheme(actorder="group"), "weights.actorder' is \"group\"; expected"),
+    ],
+)  # fmt: skip
+def test_other_quantisations(codes: Path, config: dict[str, Any], message: str) -> None:
+    rewritten(codes, {}, **config)
+    with pytest.raises(CheckpointError, match=message):
+        specdec.load(codes)
+
+
+# ------------------------------------------------------------------------------------------- oracles
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("dtype", BITS)
+def test_transformers_reads_the_same_weights(tmp_path: Path, dtype: str) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    folder = llama(tmp_path / "folder", num_hidden_layers=2, tie_word_embeddings=True)
+    made = specdec.convert(folder, tmp_path / "made", dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = AutoModelForCausalLM.from_pretrained(made, dtype=torch.float32)
+        with torch.no_grad():
+            logits = (
+                theirs(torch.tensor([IDS])).logits[0].numpy()
+            )  # codes become numbers at the first forward
+    ours = {name: array for name, array, _ in open_checkpoint(made, tokenizer=False).tensors()}
+    block = theirs.model.layers[1]
+    for name, module in (
+        ("layers.1.attn_q.weight", block.self_attn.q_proj),
+        ("layers.1.mlp_down.weight", block.mlp.down_proj),
+        ("head", theirs.lm_head),
+    ):
+        assert np.array_equal(module.weight.detach().numpy(), ours[name])
+    np.testing.assert_allclose(specdec.load(made, "f32").logits(IDS), logits, atol=2e-5)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("size", [32, 128])
+def test_codes_that_the_library_packs(codes: Path, bits: int, size: int) -> None:
+    """Of its own compressor, with its scales in bf16; its numbers are ours."""
+    import torch
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+
+    args = QuantizationArgs(num_bits=bits, type="int", symmetric=True, strategy="group", group_size=size)
+    layer = QuantizationScheme(targets=["Linear"], weights=args)
+    weight = torch.randn(N_OUT, 128, generator=torch.Generator().manual_seed(1))
+    most = weight.reshape(N_OUT, -1, size).abs().amax(-1)
+    scale = (most / (2 ** (bits - 1) - 1)).to(torch.bfloat16)
+    compressor = BaseCompressor.get_value_from_registry("pack-quantized")
+    state = compressor.compress({"weight": weight, "weight_scale": scale}, layer)
+    stored = {
+        "weight_packed": state["weight_packed"].numpy(),
+        "weight_shape": state["weight_shape"].numpy(),
+        "weight_scale": scale.view(torch.uint16).numpy(),
+    }
+    rewritten(codes, {f"{UP}.{end}": array for end, array in stored.items()})
+    state["weight_scale"] = scale.float()
+    expected = compressor.decompress(state, layer)["weight"].numpy()
+    assert np.array_equal(specdec.load(codes).core.matrix("layers.0.mlp_up.weight"), expected)

@@ -1,0 +1,234 @@
+"""`specdec.pair`: which drafts fit a target, by which way, what they take, what is recommended, and why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from specdec import _core, drafts
+from specdec.analysis import draft_choice
+from specdec.analysis.draft_memory import cache_bytes_of, weight_bytes_of
+from specdec.analysis.known_models import KNOWN, known_models, vocabulary_of
+from specdec.drafts.translation import translation_of
+from specdec.errors import CheckpointNotFoundError, InputError, VocabularyMismatchError
+from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
+from specdec.models.tokenizer.resolve import load_tokenizer
+from vocabularies import DISJOINT, VOCABULARIES, model_with, with_tokenizer
+
+QUICK: dict[str, Any] = {"n_tokens": 12, "repeats": 1, "gammas": [2], "n_threads": 1}
+
+
+@pytest.fixture(scope="module")
+def target() -> specdec.Model:
+    return model_with(VOCABULARIES["target"], 0)
+
+
+@pytest.fixture(scope="module")
+def other() -> specdec.Model:
+    return model_with(VOCABULARIES["overlapping"], 1)
+
+
+# ------------------------------------------------------------------------------------------- what fits
+
+
+def test_a_model_is_measured_by_each_way_that_it_fits_by(target: Any, other: Any) -> None:
+    same = model_with(VOCABULARIES["target"], 3)
+    given = {"same": same, "other": other, "copies": "copy", "deep": "exit:9"}
+    found = specdec.pair(target, given, ["ab abc", "ca b"], **QUICK)
+    ways = [fit.ways for fit in found.fits]
+    assert ways == [
+        {"same vocabulary": "same"},
+        {"intersection": "other, intersection", "text": "other, text"},
+        {"its own": "copies"},
+        {},
+    ]
+    assert list(found.comparison.drafts) == [name for fit in ways for name in fit.values()]
+    # special tokens, and the strings of both lists
+    n_shared = 3 + len(set(VOCABULARIES["target"]) & set(VOCABULARIES["overlapping"]))
+    assert [(fit.n_shared, fit.n_vocab) for fit in found.fits] == [
+        (None, 16), (n_shared, 14), (None, None), (None, None),
+    ]  # fmt: skip
+    assert found.fits[1].overlap == n_shared / 14
+    assert "expected 1 to" in found.fits[3].refusal
+    assert found.drafts["other, text"].vocabulary == "text"
+    text = str(found)
+    assert "deep: layer is 9" in text and f"{n_shared} of 14" in text and "Recommended: " in text
+    assert json.loads(json.dumps(found.to_dict()))["gamma"] == found.gamma
+    assert specdec.pair(target, other, "ab", **QUICK).fits[0].draft == other.path.name
+
+
+def test_ways_that_are_asked_for_are_the_only_ones(target: Any, other: Any) -> None:
+    tree = drafts.StaticTree((2, 1))
+    given = {
+        "text": drafts.ModelDraft(other, vocabulary="text"),
+        "tree": drafts.ModelDraft(other, tree=tree),
+        "disjoint": model_with(DISJOINT[0], 2),
+    }
+    ours = model_with(DISJOINT[1], 1)
+    found = specdec.pair(target, {"text": given["text"], "tree": given["tree"]}, "ab", **QUICK)
+    assert [list(fit.ways) for fit in found.fits] == [["text"], ["intersection"]]
+    assert found.drafts["tree"].tree is tree
+    for model in (ours, given["disjoint"]):
+        model.tokenizer.special_tokens = dict
+        model.tokenizer._eos_ids = ()
+    found = specdec.pair(ours, [given["disjoint"]], [[3, 4]], **QUICK)
+    assert list(found.fits[0].ways) == ["text"] and found.fits[0].n_shared == 0
+
+
+def test_drafts_of_which_none_fits_are_refused_with_what_could(target: Any, other: Any) -> None:
+    with pytest.raises(
+        VocabularyMismatchError, match="different vocabularies.*what could draft: a model with"
+    ):
+        specdec.pair(target, drafts.ModelDraft(other, vocabulary="same"), "ab", **QUICK)
+    with pytest.raises(
+        InputError, match="expected 1 to 1: the target has 2; what could draft: .* copy, input"
+    ):
+        specdec.pair(target, {"a": "exit:9", "b": drafts.EarlyExit(8)}, "ab", **QUICK)
+    with pytest.raises(CheckpointNotFoundError):
+        specdec.pair(target, "no/such/model", "ab", **QUICK)
+    with pytest.raises(InputError, match="did you mean copy"):
+        specdec.pair(target, "coppy", "ab", **QUICK)
+    with pytest.raises(InputError, match="'o, text'.* twice"):
+        specdec.pair(target, {"o": other, "o, text": "copy"}, "ab", **QUICK)
+
+
+def test_without_drafts_what_needs_no_model_is_measured(target: Any) -> None:
+    found = specdec.pair(target, None, ["ab abc", "ca b"], **QUICK)
+    names = [*draft_choice.WITHOUT_MODEL, "exit:1"]
+    assert [fit.draft for fit in found.fits] == names == list(found.comparison.drafts)
+    embedded, _ = specdec.embedded_pair()
+    assert {"heads", "exit:3"} < draft_choice.without_model(embedded).keys()
+    assert "mtp" not in draft_choice.without_model(embedded)
+
+
+def test_gammas_are_those_asked_for_or_each_drafts_own(target: Any, other: Any) -> None:
+    settings = {"n_tokens": 4, "repeats": 1, "n_threads": 1}
+    found = specdec.pair(
+        target, {"o": drafts.ModelDraft(other, vocabulary="text", gamma=5)}, "ab", **settings
+    )
+    assert [row.gamma for row in found.comparison.rows] == [2, 4, 5, 8]
+
+
+# ---------------------------------------------------------------------------------------- what it takes
+
+
+def test_memory_is_that_of_the_core(target: Any, other: Any) -> None:
+    draft = drafts.ModelDraft(other)
+    assert weight_bytes_of(draft) == other.core.n_bytes
+
+    def kept(n: int) -> int:
+        session = _core.Session(
+            other.core, None, [[3] * n], gamma=0, max_new_tokens=1, sampling={"temperature": 0.0},
+            seeds=[(0, 0)], n_threads=1,
+        )  # fmt: skip
+        session.prefill()
+        return session.cached_size(0)[1]
+
+    assert cache_bytes_of(draft) * 64 == pytest.approx(kept(161) - kept(97), rel=0.1)  # and some bookkeeping
+    inner = drafts.ModelDraft(target, draft=target)
+    both = drafts.Ensemble(drafts.ContextCopy(), draft, inner)
+    assert weight_bytes_of(both) == other.core.n_bytes + 2 * target.core.n_bytes
+    assert cache_bytes_of(both) == cache_bytes_of(draft) + cache_bytes_of(inner)
+    assert weight_bytes_of(drafts.EarlyExit(1)) == cache_bytes_of(drafts.EarlyExit(1)) == 0
+
+
+# ---------------------------------------------------------------------------------------- what is named
+
+
+@pytest.mark.slow
+def test_small_models_are_known_by_the_targets_vocabulary(shared: Path) -> None:
+    folder = shared / "data" / "tokenizers"
+    files = {
+        "GPT-2, GPT-Neo, GPT-J and Phi 1 to 2": HFTokenizer.from_bpe_files(
+            folder / "gpt2_vocab.json", folder / "gpt2_merges.txt", model_type="gpt2"
+        ),
+        "Llama 2": load_tokenizer(folder / "llama2_tokenizer.model"),
+        "Phi 3 and 3.5": HFTokenizer.from_file(folder / "phi3.tokenizer.json"),
+    }
+    for name, tokenizer in files.items():
+        model = with_tokenizer(tokenizer, range(tokenizer.n_vocab), 0)
+        found = vocabulary_of(model)
+        assert found is not None and found.name == name
+        assert known_models(model) == ()  # all of them are larger than this one
+    assert vocabulary_of(specdec.embedded_pair()[0]) is None
+
+
+def test_known_models_are_in_order() -> None:
+    names = [model.name for known in KNOWN for model in known.models]
+    assert len(set(names)) == len(names) and all(name.count("/") == 1 for name in names)
+    for known in KNOWN:
+        sizes = [model.n_parameters for model in known.models]
+        assert sizes == sorted(sizes)
+
+
+# -------------------------------------------------------------------------------- what is recommended
+
+
+def comparison(**ratios: tuple[float, ...]) -> specdec.Comparison:
+    """Drafts with these speed-ups, a ratio for each turn, of two tokens a run."""
+    rows = tuple(
+        specdec.ComparisonRow(
+            name, 0.0, 4, 10, 5, 2.0, 1.9, 2.1, 0.5, 0.4, 0.6, 4.0, 0.3, (0.5,), (),
+            speedup=specdec.Speedup(given, (2.0,) * len(given)), tokens_per_s=given,
+        )
+        for name, given in ratios.items()
+    )  # fmt: skip
+    return specdec.Comparison("t", rows, {0.0: (1.0, 1.0)}, [[1]], ("a",), {})
+
+
+def pairing(**ratios: tuple[float, ...]) -> specdec.Pairing:
+    return specdec.Pairing("t", (), comparison(**ratios), "", (), {name: name.upper() for name in ratios})
+
+
+def test_the_choice_is_the_fastest_that_is_possible() -> None:
+    found = pairing(a=(1.2, 1.3), b=(1.4, 1.5), c=(3.0, 3.1))  # c is above its tokens per run
+    assert (found.choice, found.gamma, found.is_certain) == ("B", 4, True)
+    assert found.reason == (
+        "b with gamma 4: 1.45 times as fast as plain decoding (1.40 to 1.50), 2.00 tokens a run; "
+        "next is a with gamma 4: 1.25 times as fast as plain decoding (1.20 to 1.30), 2.00 tokens a run"
+    )
+    unsure = pairing(a=(0.9, 1.3))
+    assert (
+        unsure.choice == "A" and not unsure.is_certain and "measure again with more repeats" in unsure.reason
+    )
+    plain = pairing(a=(0.9, 0.8))
+    assert (plain.choice, plain.gamma, plain.best) == (None, 0, None)
+    assert plain.reason.startswith("no draft beats plain decoding; the fastest, a with gamma 4: 0.85 times")
+    assert "plain decoding" in str(plain.tables()[-1].rows)
+    assert "too busy" in pairing(a=(3.0, 3.0)).reason
+
+
+# ------------------------------------------------------------------- the share that a target can name
+
+
+def test_shares_are_shown_beside_what_was_measured(target: Any, other: Any) -> None:
+    """Of each row its own: the same as with no other row, and as of the translation's own counts."""
+    draft = drafts.ModelDraft(other, vocabulary="intersection")
+    ways = {"same": target, "i": draft, "t": drafts.ModelDraft(other, vocabulary="text")}
+    settings: dict[str, Any] = {"temperatures": [0.8], "n_tokens": 20, "timing": False, "seed": 3}
+    rows = {
+        (row.draft, row.gamma): row.named_share
+        for row in specdec.compare(target, ways, ["ab abc", "ca"], gammas=[2, 4], **settings).rows
+    }
+    for gamma in (2, 4):
+        n, total = translation_of(target, other).shares
+        alone = specdec.compare(target, {"i": draft}, ["ab abc", "ca"], gammas=[gamma], **settings)
+        more, sum_ = translation_of(target, other).shares
+        assert rows["i", gamma] == alone.rows[0].named_share == pytest.approx((sum_ - total) / (more - n))
+        assert 0.0 < rows["i", gamma] < 1.0
+        assert rows["same", gamma] is rows["t", gamma] is None
+        measured = specdec.measure(
+            target, draft, ["ab abc", "ca"], gammas=[gamma], leniences=[1.0], **settings
+        )
+        assert measured.rows[0].named_share == rows["i", gamma]
+        assert f"{rows['i', gamma]:.3f}" in str(measured) and "named" in str(alone)
+    assert rows["i", 2] != rows["i", 4]
+    both = drafts.Ensemble(drafts.ContextCopy(), draft)
+    assert both.shares(target) == draft.shares(target) and draft.shares(other) == (0, 0.0)
+    assert "named" not in str(specdec.compare(target, {"c": drafts.Random()}, "ab", **settings))
+    assert np.isnan(drafts.ModelDraft(model_with(VOCABULARIES["bytes"], 9)).named_share(target))
