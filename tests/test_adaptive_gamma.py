@@ -460,8 +460,9 @@ def test_what_was_learnt_stays(models: Models) -> None:
     assert auto.to_dict() == {} and repr(auto) == "specdec.AdaptiveGamma()"
     options: dict[str, Any] = {"gamma": auto, "max_new_tokens": 40, "ignore_eos": True, "n_threads": 1}
     specdec.generate(models.target, models.draft, "It was", **options)
-    again = specdec.generate(models.target, models.draft, "It was", **options)
-    assert again.trace.rounds[0].drafted != ()  # t(1) is known by now
+    # t(1) is known by now. Whether drafting pays is a matter of times: a busy machine may say no, not always.
+    again = (specdec.generate(models.target, models.draft, "It was", **options) for _ in range(8))
+    assert any(one.trace.rounds[0].drafted for one in again)
     assert "gamma" in repr(auto) and "target ms" in str(auto) and "<table>" in auto._repr_html_()
     found = auto.to_dict()
     assert found["target_s"][0] > 0 and sum(n for *_, n in found["by_confidence"]) > 5
