@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
+import os
+import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -331,14 +334,18 @@ class PaperDraft:
 # ------------------------------------------------------------------------------- drafts for any target
 
 
-_FOLDERS = tempfile.TemporaryDirectory(prefix="specdec-eagle-")
-"""Removed when the process ends."""
+@functools.cache
+def _folders() -> Path:
+    """Where folders of drafts lie, until the process that made it ends; forks of that leave it there."""
+    folder, owner = Path(tempfile.mkdtemp(prefix="specdec-eagle-")), os.getpid()
+    atexit.register(lambda: shutil.rmtree(folder) if os.getpid() == owner else None)
+    return folder
 
 
 @functools.cache
 def eagle_folder(target: specdec.Model, kind: str) -> Path:
     """The folder of a random draft for a target: "eagle1", "eagle3", or "reduced" in its vocabulary."""
-    folder = Path(tempfile.mkdtemp(dir=_FOLDERS.name))
+    folder = Path(tempfile.mkdtemp(dir=_folders()))
     if kind == "eagle1":
         return eagle1(target, seed=5).write(folder)
     n_draft = max(2, 2 * target.config.n_vocab // 3) if kind == "reduced" else None
@@ -361,4 +368,4 @@ def eagle_for(target: specdec.Model, kind: str, tree: Any = None) -> drafts.Eagl
 @functools.cache
 def mimo_target() -> specdec.Model:
     """A random target with a head for multi-token prediction."""
-    return mimo(Path(tempfile.mkdtemp(dir=_FOLDERS.name)))[0]
+    return mimo(Path(tempfile.mkdtemp(dir=_folders())))[0]
