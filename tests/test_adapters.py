@@ -159,7 +159,10 @@ def test_prompts_in_other_orders_of_sums(adapted: Adapted, settings: dict[str, A
     model = target.with_adapter(adapted.folders[1])
     rows = specdec.load(adapted.path, settings.get("dtype")).with_adapter(adapted.folders[1])
     near = np.abs(model.logits(IDS) - rows.logits(IDS)).max()
-    assert 0 < near < (2e-5 if settings["prefill"] == "blas" else 0.3)
+    if settings["prefill"] == "tiles":
+        assert 0 < near < 0.3
+    else:  # small products of OpenBLAS have the same bits on some processors
+        assert near < 2e-5
     wanted = specdec.generate(model, None, [IDS, IDS[:7]], max_new_tokens=12, logits=True, ignore_eos=True)
     options: dict[str, Any] = {"max_new_tokens": 12, "logits": True, "ignore_eos": True}
     found = specdec.generate(
@@ -414,6 +417,8 @@ REFUSED: dict[str, tuple[Callable[..., None], str]] = {
     "no rank": (fields(r=None), "'r' is .*a number"),
     "rank": (fields(r=5), "lora_A.weight' has 4 rows; expected 5"),
     "alpha": (fields(lora_alpha="8"), "'lora_alpha' is \"8\"; expected a finite number"),
+    "large alpha": (fields(lora_alpha=10**400), "'lora_alpha' is 1000.*; expected a finite number"),
+    "alpha of a pattern": (fields(alpha_pattern={"q_proj": 10**400}), "'alpha_pattern' is .*finite numbers"),
     "pattern": (fields(rank_pattern={"(": 3}), "'rank_pattern'.*regular expressions"),
     "patterns": (fields(alpha_pattern=[1]), "'alpha_pattern'.*an object"),
     "half": (without(Q.format("B")), "has 'base_model.*lora_A.weight' and no lora_B"),
@@ -435,6 +440,15 @@ def test_what_cannot_be_adapted_is_refused_by_name(adapted: Adapted, tmp_path: P
     folder = changed(tmp_path / "adapter", change)
     with pytest.raises(CheckpointError, match=message):
         adapted.target.with_adapter(folder)
+
+
+@pytest.mark.parametrize("change", [fields(lora_alpha=1e308), not_finite])
+def test_a_sum_that_is_not_finite_names_the_adapter(
+    adapted: Adapted, tmp_path: Path, change: Callable[..., None]
+) -> None:
+    folder = changed(tmp_path / "adapter", change)
+    with pytest.raises(CheckpointError, match="adapter_model.safetensors: what it adds to .*is not finite"):
+        specdec.load(adapted.path, adapter=folder)
 
 
 def test_modules_and_folders_that_are_not_there(adapted: Adapted, tmp_path: Path) -> None:

@@ -49,10 +49,12 @@ class LowRank:
     def arrays(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """The matrices, read from their file: down [rank, n_cols] and up [n_rows, rank], f32.
 
-        The scale is in the second, rounded to f32: W + up · down is the adapted tensor.
+        The scale is in the second, rounded to f32: W + up · down is the adapted tensor. Numbers that are too
+        large for f32 are infinite.
         """
         down = widened(self.stored.down.array(), self.stored.down.format)
-        up = widened(self.stored.up.array(), self.stored.up.format) * np.float32(self.stored.scale)
+        with np.errstate(over="ignore", invalid="ignore"):
+            up = widened(self.stored.up.array(), self.stored.up.format) * np.float32(self.stored.scale)
         if self.stored.of_table:
             down, up = up.T, down.T
         entry, shape = self.source.entry, self.source.shape
@@ -206,12 +208,30 @@ def merged(checkpoint: Checkpoint, path: Path) -> tuple[Checkpoint, FittedAdapte
             if name in fitted.whole:
                 yield (name, *fitted.replaced(name))
             elif name in fitted.low_rank:
-                down, up = fitted.low_rank[name].arrays()
-                yield name, widened(array, form) + up @ down, "f32"
+                yield name, _sum(fitted.low_rank[name], widened(array, form)), "f32"
             else:
                 yield name, array, form
 
     return replace(checkpoint, _tensors=tensors, stored=None), fitted
+
+
+def _sum(low_rank: LowRank, tensor: NDArray[np.float32]) -> NDArray[np.float32]:
+    """A tensor with low-rank matrices added, in f32.
+
+    Raises
+    ------
+    CheckpointError
+        The sum is not finite where the tensor is.
+    """
+    down, up = low_rank.arrays()
+    with np.errstate(over="ignore", invalid="ignore"):
+        found: NDArray[np.float32] = tensor + up @ down
+    if not np.isfinite(found).all() and np.isfinite(tensor).all():
+        raise CheckpointError(
+            f"{low_rank.stored.down.file}: what it adds to '{low_rank.source.stored[0]}' is not finite; "
+            "expected finite numbers"
+        )
+    return found
 
 
 def beside(core: _core.Model, fitted: FittedAdapter, base: Path, n_threads: int) -> _core.Model:

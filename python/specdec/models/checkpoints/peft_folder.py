@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -191,21 +192,25 @@ def _low_rank(
             "expected [rank, inputs] and [outputs, rank]"
         )
     rank = down.shape[0]
-    named = _of_module(fields, "r", "rank_pattern", module)
+    named, _ = _of_module(fields, "r", "rank_pattern", module)
     if named != rank or not 1 <= rank <= _MOST_RANK:
         raise CheckpointError(
             f"{down.file}: '{down.name}' has {rank} rows; expected {as_json(named)}, the rank in "
             f"{CONFIG}, from 1 to {_MOST_RANK}"
         )
-    alpha = _of_module(fields, "lora_alpha", "alpha_pattern", module)
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
-        raise fields.error("lora_alpha", "a finite number")
+    alpha, given_by = _of_module(fields, "lora_alpha", "alpha_pattern", module)
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not abs(alpha) <= sys.float_info.max:
+        one = given_by == "lora_alpha"
+        raise fields.error(given_by, "a finite number" if one else "finite numbers")
     by_root = fields.boolean("use_rslora", default=False)
     return StoredLowRank(module, down, up, alpha / (math.sqrt(rank) if by_root else rank), of_table)
 
 
-def _of_module(fields: Fields, name: str, patterns: str, module: str) -> Any:
-    """The value that a field has for a module: of the first pattern that names it, or the field's own."""
+def _of_module(fields: Fields, name: str, patterns: str, module: str) -> tuple[Any, str]:
+    """The value that a field has for a module, and the field that gives it.
+
+    It is that of the first pattern that names the module, or the field's own.
+    """
     given: Any = fields.raw(patterns) or {}
     if not isinstance(given, dict):
         raise fields.error(patterns, "an object")
@@ -215,8 +220,8 @@ def _of_module(fields: Fields, name: str, patterns: str, module: str) -> Any:
         except re.error as error:
             raise fields.error(patterns, f"regular expressions ({pattern!r}: {error})") from error
         if matches:
-            return value
+            return value, patterns
     value = fields.raw(name)
     if value is None:
         raise fields.error(name, "a number")
-    return value
+    return value, name
