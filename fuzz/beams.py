@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import specdec
+from fuzz.adapters import adapted_target
 from fuzz.failures import Failure
 from fuzz.models import draft_description, make_model
 
@@ -13,9 +14,9 @@ __all__ = ["check_beams"]
 
 def check_beams(case: dict[str, Any]) -> str:
     """The beams of a search with a draft are those without, scores to the bit."""
-    target = make_model(case["target"])
+    target = adapted_target(case)
     name = case["draft"]
-    draft = target
+    draft = make_model(case["target"])
     if name != "target":
         draft = make_model(draft_description(case["target"], case["models"][name]))
     options, given = {"n_threads": 1} | case["settings"], case["prompt"]

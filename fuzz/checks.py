@@ -31,6 +31,10 @@ def check(case: dict[str, Any]) -> str:
     BaseException
         Whatever the package raises that it should not.
     """
+    if case["check"] == "peft":
+        from fuzz.peft_folders import check_peft
+
+        return check_peft(case)
     if case["check"] == "file":
         from fuzz.damage import check_file  # writers and mutators, which runs do not need
 

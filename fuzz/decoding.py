@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 import specdec
+from fuzz.adapters import adapted_target, models_of_texts
 from fuzz.drafts import descriptions, is_adaptive, is_stateful, make_draft, may_branch
 from fuzz.failures import Failure
-from fuzz.models import END_IDS, make_model, source_vocab
+from fuzz.models import END_IDS, source_vocab
 from fuzz.objects import ProposerError
 from fuzz.settings import distribution_after, is_extreme, keywords, plain_keywords
 from fuzz.traces import check_result
@@ -31,8 +32,9 @@ def check_decoding(case: dict[str, Any]) -> str:
     str
         "passed", or "refused" where the settings may be refused and were.
     """
-    settings, target = case["settings"], make_model(case["target"])
+    settings, target = case["settings"], adapted_target(case)
     options = keywords(settings)
+    models = models_of_texts(case, target) or [target] * len(case["prompts"])
     try:
         draft = make_draft(case["draft"], case["target"], case["models"])
         results = _generate(target, draft, case, logprobs=_n_top(target), **options)
@@ -44,14 +46,14 @@ def check_decoding(case: dict[str, Any]) -> str:
         check_result(result, settings, target.config["n_ctx"])
         if "form" in settings and result.finish_reason == "stop" and result.stop in (None, *END_IDS):
             check_form(settings["form"], result.text)
-    _check_log_probs(target, results)
+    _check_log_probs(models, results)
     exact = settings.get("lenience", 1.0) == 1.0
     if exact and (not settings.get("temperature") or settings.get("verify") == "coupled"):
-        _compare_with_plain(target, results, settings)
+        _compare_with_plain(models, results, settings)
     else:
         if not is_extreme(settings):
-            _check_possible(target, results, settings)
-        _compare_again(case, target, results)
+            _check_possible(models, results, settings)
+        _compare_again(case, target, models, results)
     if case.get("stream"):
         _compare_stream(case, target, results[0])
     return "passed"
@@ -67,10 +69,15 @@ def _prompts_apart(target: specdec.Model) -> bool:
     return target.prefill != "rows" and target.config.encoder is None
 
 
-def _check_log_probs(target: specdec.Model, results: list[specdec.Result]) -> None:
-    """What is said of the tokens of all texts is what `Model.score` says of them together."""
-    if _prompts_apart(target):
+def _check_log_probs(models: list[specdec.Model], results: list[specdec.Result]) -> None:
+    """What is said of the tokens of all texts is what `Model.score` says of those of a model together."""
+    if _prompts_apart(models[0]):
         return
+    for target in set(models):
+        _check_scores(target, [one for one, model in zip(results, models, strict=True) if model is target])
+
+
+def _check_scores(target: specdec.Model, results: list[specdec.Result]) -> None:
     sources = None if results[0].source_ids is None else [result.source_ids for result in results]
     scores = target.score(
         [[*result.prompt_ids, *result.tokens] for result in results],
@@ -89,6 +96,9 @@ def _generate(
     target: specdec.Model, draft: Any, case: dict[str, Any], **options: Any
 ) -> list[specdec.Result]:
     """The texts of all prompts, which go on after the start of an encoder-decoder's texts."""
+    models = models_of_texts(case, target)
+    if models is not None:
+        options["adapter"] = [None if model is target else model for model in models]
     if "sources" not in case:
         return specdec.generate(target, draft, case["prompts"], **options)
     return specdec.generate(target, draft, case["sources"], decoder_prompt=case["prompts"], **options)
@@ -131,11 +141,11 @@ def may_be_refused(case: dict[str, Any]) -> bool:
 
 
 def _compare_with_plain(
-    target: specdec.Model, results: list[specdec.Result], settings: dict[str, Any]
+    models: list[specdec.Model], results: list[specdec.Result], settings: dict[str, Any]
 ) -> None:
     for i, result in enumerate(results):
         options = plain_keywords(settings) | {"seed": [result.seed]}
-        plain = _alone(target, None, result, **options)
+        plain = _alone(models[i], None, result, **options)
         _compare(result, plain, f"plain decoding, prompt {i}")
 
 
@@ -148,11 +158,13 @@ def _compare(found: specdec.Result, expected: specdec.Result, of: str) -> None:
         raise Failure("difference", f"logits not those of {of}")
 
 
-def _check_possible(target: specdec.Model, results: list[specdec.Result], settings: dict[str, Any]) -> None:
+def _check_possible(
+    models: list[specdec.Model], results: list[specdec.Result], settings: dict[str, Any]
+) -> None:
     """Logits are the target's of the text; what has no probability does not come."""
     lenience = settings.get("lenience", 1.0)
     lenient_argmax = lenience < 1.0 and not settings.get("temperature")
-    for result in results:
+    for target, result in zip(models, results, strict=True):
         if result.logits is None:
             continue
         text = [*result.prompt_ids, *result.tokens]
@@ -178,7 +190,12 @@ def _check_possible(target: specdec.Model, results: list[specdec.Result], settin
                 )
 
 
-def _compare_again(case: dict[str, Any], target: specdec.Model, results: list[specdec.Result]) -> None:
+def _compare_again(
+    case: dict[str, Any],
+    target: specdec.Model,
+    models: list[specdec.Model],
+    results: list[specdec.Result],
+) -> None:
     """The same run again, or each prompt alone, where a seed fixes the output."""
     settings, draft = case["settings"], case["draft"]
     if is_adaptive(draft) or is_stateful(draft) or settings.get("gamma") == "auto":
@@ -193,7 +210,7 @@ def _compare_again(case: dict[str, Any], target: specdec.Model, results: list[sp
         for i, result in enumerate(results[:3]):
             options = keywords(settings) | {"seed": [result.seed], "batch_size": None}
             made = make_draft(draft, case["target"], case["models"])
-            alone = _alone(target, made, result, **options)
+            alone = _alone(models[i], made, result, **options)
             _compare(result, alone, f"prompt {i} alone")
 
 
@@ -205,6 +222,8 @@ def _compare_stream(case: dict[str, Any], target: specdec.Model, result: specdec
     options["seed"] = [result.seed]
     if "sources" in case:
         options["decoder_prompt"] = case["prompts"][0] or ""
+    if (models := models_of_texts(case, target)) is not None:
+        options["adapter"] = models[0]
     stream = specdec.stream(target, made, case.get("sources", case["prompts"])[0], **options)
     text = "".join(stream)
     if text != stream.result.text:

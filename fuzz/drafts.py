@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from fuzz.adapters import adapted_model, draw_adapter
 from fuzz.draws import Draws
 from fuzz.eagles import draw_eagle, make_eagle
 from fuzz.learnt import draw_heads, make_heads, random_look_ahead, random_recurrent
@@ -30,7 +31,10 @@ def draw_draft(draws: Draws, target: Description, depth: int = 0, *, layers: boo
     if kind == "exit" and n_layer == 1:
         kind = "skip"
     if kind == "model":
-        return {"kind": "model", "model": draws.one("a", "a", "b", "target")} | _tree(draws)
+        found = {"kind": "model", "model": draws.one("a", "a", "b", "target")} | _tree(draws)
+        if found["model"] != "b" and "encoder" not in target and draws.chance(0.15):
+            found["adapter"] = draw_adapter(draws, target)
+        return found
     if kind == "vocabulary":
         found = draw_vocabulary(draws, n_vocab) | {"model": draws.one("a", "b")}
         return found | (_tree(draws) if found["way"] == "intersection" else {})
@@ -140,7 +144,7 @@ def make_draft(description: Description, target: Description, models: dict[str, 
     if kind == "model":
         name = d["model"]
         own = target if name == "target" else draft_description(target, models[name])
-        model = make_model(own)
+        model = adapted_model(make_model(own), d.get("adapter"))
         if "draft" in d:
             return drafts.ModelDraft(model, draft=made(d["draft"]), gamma=d.get("gamma"))
         return drafts.ModelDraft(model, tree=_made_tree(d["tree"])) if "tree" in d else model

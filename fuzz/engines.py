@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import specdec
+from fuzz.adapters import adapted_model, adapted_target
 from fuzz.decoding import may_be_refused
 from fuzz.drafts import make_draft
 from fuzz.failures import Failure
@@ -25,7 +26,7 @@ def check_engine(case: dict[str, Any]) -> str:
     Texts that are functions of target and seed are those of plain decoding, or of a cancelled one the
     beginning.
     """
-    target, options = make_model(case["target"]), {"n_threads": 1} | case["engine"]
+    target, options = adapted_target(case), {"n_threads": 1} | case["engine"]
     try:
         draft = make_draft(case["draft"], case["target"], case["models"])
         engine = specdec.Engine(target, draft, **options)
@@ -79,12 +80,15 @@ def _submit(
     given: dict[str, Any] = {"prompt": request["prompt"]}
     if "source" in request:
         given = {"prompt": request["source"], "decoder_prompt": request["prompt"] or None}
+    model = target
+    if request.get("adapter") is not None:
+        model = given["adapter"] = adapted_model(make_model(case["target"]), request["adapter"])
     expected = None
     lenient = settings.get("lenience", 1.0) < 1.0
     if not lenient and (not settings.get("temperature") or settings.get("verify") == "coupled"):
         plain = plain_keywords(settings) | {"seed": settings["seed"]}
         try:
-            found = specdec.generate(target, None, **given, **plain)
+            found = specdec.generate(model, None, **given, **plain)
         except InputError:
             if not is_extreme(settings):
                 raise

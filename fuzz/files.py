@@ -451,6 +451,44 @@ def _eagle() -> Files:
     return {"config.json": _json(config), "model.safetensors": safetensors(tensors)}
 
 
+def _adapter(*, merging: bool) -> Files:
+    """A LoRA adapter of `_metaspace`'s model; `merging`: it also adapts the table, and replaces the head."""
+    rng, n_vocab = np.random.default_rng(7), len(_metaspace_tokenizer()["model"]["vocab"])
+    tensors: dict[str, np.ndarray] = {}
+    for name, rank, n_out, n_in in (
+        ("0.self_attn.q_proj", 3, D, D), ("1.self_attn.v_proj", 3, D // HEADS, D),
+        ("0.mlp.up_proj", 2, FF, D), ("1.mlp.down_proj", 5, D, FF),
+    ):  # fmt: skip
+        module = f"base_model.model.model.layers.{name}.lora_"
+        tensors[f"{module}A.weight"] = _array(rng, rank, n_in)
+        tensors[f"{module}B.weight"] = _array(rng, n_out, rank).astype("<f2")
+    if merging:
+        table = "base_model.model.model.embed_tokens.lora_embedding_"
+        tensors |= {f"{table}A": _array(rng, 3, n_vocab), f"{table}B": _array(rng, D, 3)}
+        tensors["base_model.model.lm_head.weight"] = _array(rng, n_vocab, D)
+    config = {
+        "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "base", "bias": "none",
+        "r": 3, "lora_alpha": 6, "lora_dropout": 0.05, "use_rslora": True, "use_dora": False,
+        "rank_pattern": {"mlp.up_proj": 2, r".*\.1\.mlp\.down_proj": 5}, "alpha_pattern": {"q_proj": 4.5},
+        "target_modules": ["q_proj", "v_proj", "up_proj", "down_proj"], "layers_to_transform": None,
+        "modules_to_save": ["lm_head"] if merging else None, "init_lora_weights": True,
+        "inference_mode": True, "fan_in_fan_out": False, "loftq_config": {},
+    }  # fmt: skip
+    return {"adapter_config.json": _json(config), "adapter_model.safetensors": safetensors(tensors)}
+
+
+def _use_adapter(folder: Path, *, merging: bool) -> None:
+    """Merge it into a sound base, and lay it beside that."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as base:
+        for name, data in files_of("metaspace").items():
+            (Path(base) / name).write_bytes(data)
+        _decode(specdec.load(base, adapter=folder, n_threads=1), None)
+        if merging:
+            return
+        model = specdec.load(base, n_threads=1)
+        _decode(model, drafts.ContextCopy(), adapter=model.with_adapter(folder, n_threads=1))
+
+
 def _learnt(method: str) -> Files:
     """A learnt draft for the target that `use` takes; only what it says of itself is the package's own."""
     weights = _LEARNT[method](_target(4))
@@ -519,6 +557,8 @@ _WRITERS: dict[str, Callable[[], Files]] = (
         "answers": _answers,
         "byt5": _byt5,
         "eagle": _eagle,
+        "adapter": functools.partial(_adapter, merging=False),
+        "adapter_merged": functools.partial(_adapter, merging=True),
     }
     | {method: functools.partial(_learnt, method) for method in _LEARNT}
     | {architecture: functools.partial(_family, architecture) for architecture in CONFIGS}
@@ -575,6 +615,9 @@ def use(kind: str, folder: Path) -> None:
         repr(draft)
         _decode(target, draft)
         return
+    if kind.startswith("adapter"):
+        _use_adapter(folder, merging=kind == "adapter_merged")
+        return
     if kind == "llama2c":
         model = specdec.load(folder / "model.bin", tokenizer=folder / "tok.bin", n_threads=1)
     else:
@@ -598,9 +641,9 @@ def _target(n_vocab: int, **changes: int) -> specdec.Model:
     return make_model({"n_vocab": n_vocab, **changes})
 
 
-def _decode(target: specdec.Model, draft: Any) -> None:
+def _decode(target: specdec.Model, draft: Any, **options: Any) -> None:
     prompt = [token % target.config["n_vocab"] for token in (0, 1)]
-    str(specdec.generate(target, draft, prompt, max_new_tokens=4, n_threads=1))
+    str(specdec.generate(target, draft, prompt, max_new_tokens=4, n_threads=1, **options))
 
 
 def _read(model: specdec.Model) -> None:

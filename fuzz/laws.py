@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import specdec
+from fuzz.adapters import adapted_target, models_of_texts
 from fuzz.decoding import may_be_refused
 from fuzz.drafts import make_draft
 from fuzz.failures import Failure
-from fuzz.models import make_model
 from fuzz.objects import ProposerError
 from fuzz.settings import distribution_after, hangs_on_rounding, keywords
 from specdec import _core
@@ -55,13 +55,19 @@ def check_law(case: dict[str, Any]) -> str:
 
 def _compare(case: dict[str, Any], n: int, look: int, level: float) -> None:
     settings, length = case["settings"], case["length"]
-    target = make_model(case["target"])
+    target = adapted_target(case)
     draft = make_draft(case["draft"], case["target"], case["models"])
     options = keywords(settings) | {"seed": settings["seed"] + look, "max_new_tokens": length}
     given = case["prompt"]
     if "source" in case:
         given, options["decoder_prompt"] = case["source"], given
-    results = specdec.generate(target, draft, [given] * n, batch_size=32, **options)
+    among = models_of_texts(case, target)
+    if among is None:
+        results = specdec.generate(target, draft, [given] * n, batch_size=32, **options)
+    else:  # the first is looked at, the others share its batch
+        options["adapter"] = [None if model is target else model for model in among] * n
+        results = specdec.generate(target, draft, [given] * n * len(among), batch_size=32, **options)
+        results, target = results[:: len(among)], among[0]
     found = Counter(tuple(result.tokens) for result in results)
     law = _law(target, case)
     bound = settings.get("lenience", 1.0) ** -length

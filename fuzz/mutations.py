@@ -40,7 +40,8 @@ class _Raw(str):
 
 def draw_mutation(draws: Draws, files: Files) -> Mutation:
     """A random mutation of one of the files."""
-    file = draws.choice([*files, *["config.json"] * (2 if "config.json" in files else 0)])
+    named = [name for name in ("config.json", "adapter_config.json") if name in files]
+    file = draws.choice([*files, *named * 2])
     data = files[file]
     if file.endswith(".json"):
         if draws.chance(0.75):

@@ -303,7 +303,8 @@ def distribution_after(
         allowed = Walk(*settings["constraint"]).allowed(list(text[n_prompt:]))
     elif "form" in settings:
         assert target is not None
-        allowed = allowed_after(settings["form"], target, list(text[n_prompt:]))
+        may_end = not settings.get("ignore_eos", False)
+        allowed = allowed_after(settings["form"], target, list(text[n_prompt:]), may_end=may_end)
     if allowed is not None:
         adjusted = np.where(allowed, adjusted, -inf)
     probs = _standardised(settings, adjusted)

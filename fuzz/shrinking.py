@@ -73,17 +73,29 @@ def _smaller(case: Case) -> Iterator[Case]:
             yield _with(case, mutations=case["mutations"][:i] + case["mutations"][i + 1 :])
         return
     if case["check"] == "decoding":
-        lists = {name: case[name] for name in ("prompts", "sources") if name in case}
+        lists = {name: case[name] for name in ("prompts", "sources", "adapters") if name in case}
         n = len(case["prompts"])
         for part in (slice(1), slice(n - 1, n), slice(n // 2), slice(n - 1)) if n > 1 else ():
             yield _with(case, **{name: texts[part] for name, texts in lists.items()})
+        lists.pop("adapters", None)
         for name, texts in lists.items():
             longest = max(map(len, texts))
             for length in {1, longest // 2, longest - 1} - {0, longest}:
                 yield _with(case, **{name: [text[:length] for text in texts]})
+    if case["check"] == "engine":
+        requests = case["requests"]
+        for i in range(len(requests) if len(requests) > 1 else 0):
+            yield _with(case, requests=requests[:i] + requests[i + 1 :])
+        for i, request in enumerate(requests):
+            for name in request["settings"]:
+                less = _without(request, "settings", name)
+                yield _with(case, requests=[*requests[:i], less, *requests[i + 1 :]])
+    yield from _fewer_adapters(case)
+    if case["check"] == "peft":
+        return
     if "stream" in case:
         yield _with(case, stream=False)
-    for name, value in case["settings"].items():
+    for name, value in case.get("settings", {}).items():
         if name == "width" or (name == "temperature" and case["check"] == "law"):
             continue  # the case would be another
         yield _without(case, "settings", name)
@@ -103,6 +115,30 @@ def _smaller(case: Case) -> Iterator[Case]:
         for name in description:
             less = {key: value for key, value in description.items() if key != name}
             yield _with(case, models=case["models"] | {model: less})
+
+
+def _fewer_adapters(case: Case) -> Iterator[Case]:
+    """Texts of the target as it is; adapters that are left out, or with less in them."""
+    if case["check"] == "peft":
+        for name in ("adapters", "prompts"):
+            for i in range(len(case[name]) if len(case[name]) > 1 else 0):
+                yield _with(case, **{name: case[name][:i] + case[name][i + 1 :]})
+        for i, one in enumerate(case["adapters"]):
+            fewer = [one | {"modules": one["modules"][:1]}, one | {"modules": one["modules"][1:]}]
+            fewer += [
+                _without(one, "fields", name) for name in one["fields"] if name not in ("r", "lora_alpha")
+            ]
+            for less in fewer if len(one["modules"]) > 1 else fewer[2:]:
+                yield _with(case, adapters=[*case["adapters"][:i], less, *case["adapters"][i + 1 :]])
+        return
+    for name in ("adapter", "adapters"):
+        if name in case:
+            yield {key: value for key, value in case.items() if key != name}
+    if case.get("adapter"):
+        yield from (_without(case, "adapter", name) for name in case["adapter"])
+    for i, one in enumerate(case.get("adapters", ())):
+        for less in [None, *({k: v for k, v in one.items() if k != name} for name in one)] if one else ():
+            yield _with(case, adapters=[*case["adapters"][:i], less, *case["adapters"][i + 1 :]])
 
 
 def _simpler(draft: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from fuzz.adapters import draw_adapter
 from fuzz.drafts import Description, descriptions, draw_draft
 from fuzz.draws import Draws
 from fuzz.models import BytesTokenizer, draw_model, source_vocab, with_sources_of
+from fuzz.peft_folders import draw_peft
 from fuzz.settings import draw_sampling, draw_settings
 from fuzz.written_forms import draw_form
 
 __all__ = ["PER_WORLD", "Case", "case", "world"]
 
-PER_WORLD = 16
+PER_WORLD = 17
 """Configurations of a world: models are made once for all of them."""
 
 Case = dict[str, Any]
@@ -34,6 +36,8 @@ def case(seed: int, index: int, alarm: float = 1e-6) -> Case:
         return _beams(draws, world(seed, number))
     if within < 15:
         return _engine(draws, world(seed, number))
+    if within < 16:
+        return draw_peft(draws)
     return _written(draws)
 
 
@@ -73,9 +77,20 @@ def _decoding(draws: Draws, models: Case) -> Case:
     }  # fmt: skip
     if has_source:
         found["sources"] = _draw_sources(draws, target, n_prompts)
+    elif draws.chance(0.3):
+        found |= _draw_adapters(draws, target, n_prompts)
     if n_prompts == 1 and target.get("text") and draws.chance(0.5):
         found["stream"] = True
         found["settings"].pop("node_budget", None)
+    return found
+
+
+def _draw_adapters(draws: Draws, target: Description, n: int) -> Case:
+    """The adapter of the target now and then, and of each text one of a few, or that of the target."""
+    found: Case = {"adapter": draw_adapter(draws, target)} if draws.chance(0.25) else {}
+    few = [None, *(draw_adapter(draws, target) for _ in range(draws.randint(1, 3)))]
+    if not found or draws.chance(0.5):
+        found["adapters"] = [draws.choice(few) for _ in range(n)]
     return found
 
 
@@ -151,6 +166,8 @@ def _law(draws: Draws, alarm: float) -> Case:
     }  # fmt: skip
     if "encoder" in target:
         found["source"] = _draw_sources(draws, target, 1)[0]
+    elif draws.chance(0.2):
+        found |= _draw_adapters(draws, target, 2)
     return found
 
 
@@ -174,6 +191,8 @@ def _engine(draws: Draws, models: Case) -> Case:
         }  # fmt: skip
         if "sources" in one:
             request["source"] = one["sources"][at]
+        if "adapters" in one:
+            request["adapter"] = one["adapters"][at]
         requests.append(request)
     engine: dict[str, Any] = {
         "n_slots": draws.randint(1, 3), "gamma": draws.one(None, draws.randint(0, 6), "auto"),
@@ -181,7 +200,7 @@ def _engine(draws: Draws, models: Case) -> Case:
     }  # fmt: skip
     if draws.chance(0.2):
         engine["node_budget"] = engine["n_slots"] + draws.randint(0, 20)
-    kept = {name: one[name] for name in ("target", "models", "draft") if name in one}
+    kept = {name: one[name] for name in ("target", "models", "draft", "adapter") if name in one}
     return {"check": "engine", **kept, "engine": engine, "requests": requests}
 
 
@@ -213,6 +232,8 @@ def _beams(draws: Draws, models: Case) -> Case:
     }  # fmt: skip
     if "encoder" in target:
         found["source"] = _draw_sources(draws, target, 1)[0]
+    elif draws.chance(0.2):
+        found["adapter"] = draw_adapter(draws, target)
     return found
 
 

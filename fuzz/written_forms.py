@@ -57,17 +57,20 @@ def check_form(form: list[Any], text: str) -> None:
         raise Failure("difference", f"the text {text!r} does not have the schema: {error}") from None
 
 
-def allowed_after(form: list[Any], target: Model, new: list[int]) -> NDArray[np.bool_]:
-    """Which tokens may follow new ones, [n_vocab]."""
-    return _walked(json.dumps(form), target, tuple(new))
+def allowed_after(
+    form: list[Any], target: Model, new: list[int], *, may_end: bool = True
+) -> NDArray[np.bool_]:
+    """Which tokens may follow new ones, [n_vocab]; `may_end`: those that end a text among them."""
+    ends = target.tokenizer.eos_ids if may_end and target.tokenizer is not None else ()
+    return _walked(json.dumps(form), target, tuple(new), ends)
 
 
 @functools.lru_cache(maxsize=64)
-def _walked(form: str, target: Model, new: tuple[int, ...]) -> NDArray[np.bool_]:
+def _walked(form: str, target: Model, new: tuple[int, ...], ends: tuple[int, ...]) -> NDArray[np.bool_]:
     kind, given, _ = json.loads(form)
     assert target.tokenizer is not None
     n_vocab = target.config.n_vocab
-    state = Guidance.of(kind, given, target.tokenizer, n_vocab, target.tokenizer.eos_ids).start(())
+    state = Guidance.of(kind, given, target.tokenizer, n_vocab, ends).start(())
     for token in new:
         state.advance(token)
     mask = state.mask()

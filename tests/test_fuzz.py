@@ -121,6 +121,50 @@ def test_a_case_is_made_smaller_as_long_as_it_fails() -> None:
     assert [len(prompt) <= 1 for prompt in smaller["prompts"]] == [True]
 
 
+def test_wrong_scales_and_forgotten_adapters_are_differences(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fuzz.checks import check
+    from fuzz.failures import Failure
+    from specdec.decoding import request
+    from specdec.models.checkpoints import peft_folder
+
+    adapter = {"fields": {"r": 3, "lora_alpha": 6}, "modules": ["model.layers.0.mlp.up_proj"], "seed": 1}
+    folders = {
+        "check": "peft", "architecture": "LlamaForCausalLM", "adapters": [adapter], "dtype": "f32",
+        "prompts": [[3, 4]], "settings": {},
+    }  # fmt: skip
+    texts = {
+        "check": "decoding", "target": {"spread": 0.6}, "models": {}, "draft": {"kind": "random"},
+        "prompts": [[3, 4]] * 2, "settings": {"logits": True, "max_new_tokens": 3}, "adapters": [None, {}],
+    }  # fmt: skip
+    assert check(folders) == check(texts) == "passed"
+    with monkeypatch.context() as broken:
+        broken.setattr(peft_folder, "_of_module", lambda *_: (3, "r"))
+        with pytest.raises(Failure, match="logits of an adapter merged are .* off PEFT's sum"):
+            check(folders)
+    monkeypatch.setattr(request, "adapted_models", lambda *_, **__: None)
+    with pytest.raises(Failure, match="logprobs are not those"):
+        check(texts)
+
+
+@pytest.mark.parametrize("what", ["decoding", "engine", "law", "beams", "peft"])
+def test_adapters_are_left_out_where_they_make_no_difference(what: str) -> None:
+    from fuzz.failures import Outcome
+    from fuzz.shrinking import shrink
+    from fuzz.worlds import case
+
+    whole = next(
+        found for i in range(3000) if (found := case(1, i))["check"] == what
+        and ({"adapter", "adapters"} & found.keys())
+    )  # fmt: skip
+    smaller, _ = shrink(
+        whole,
+        Outcome("difference", "always the same", whole),
+        lambda one: Outcome("difference", "always the same", one),
+    )
+    assert len(smaller.get("adapters", ())) == (what == "peft") and "adapter" not in smaller
+    assert what != "engine" or len(smaller["requests"]) == 1
+
+
 def test_exact_binomial_tails() -> None:
     from scipy import stats
 
