@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -81,6 +82,7 @@ def served(target: specdec.Model, scripts: Scripts) -> Iterator[tuple[ScriptedEn
 def engine(served: tuple[ScriptedEngine, Server], scripts: Scripts) -> Iterator[ScriptedEngine]:
     engine = served[0]
     scripts.texts, engine.reason, engine.step, engine.error = [REPLY], "stop", 2, None
+    engine.n_before_error = 0
     engine.asked.clear()
     yield engine
     engine.held.clear()
@@ -547,7 +549,38 @@ def test_errors_of_the_engine(url: str, engine: ScriptedEngine, scripts: Scripts
     assert answer["error"]["message"] == "max_tokens is 7; expected fewer"
 
 
-def test_a_stream_that_fails_half_way_says_so(url: str, engine: ScriptedEngine) -> None:
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (".", "top_k is 1.5: . has no such model"),
+        ("model", "top_k is 1.5: model has no such model"),
+        ("/srv/models/a", "top_k is 1.5: the model has no such model"),
+        ("models/a", "top_k is 1.5: the model has no such model"),
+    ],
+)
+def test_errors_do_not_say_where_the_model_lies(
+    target: specdec.Model, monkeypatch: pytest.MonkeyPatch, path: str, message: str
+) -> None:
+    service = Service(ScriptedEngine(target, lambda options: []), ["mine"])  # type: ignore[arg-type]
+    monkeypatch.setattr(type(target), "path", Path(path))
+    assert str(service.refusal(InputError(f"top_k is 1.5: {path} has no such model"))) == message
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXTS, RESPONSES])
+def test_a_stream_that_fails_half_way_ends_with_the_error(
+    url: str, engine: ScriptedEngine, path: str
+) -> None:
+    engine.error, engine.n_before_error = NotFiniteError("layer 3 of a secret place"), 3
+    status, events = ask(url, path, body_of(path, stream=True))
+    assert status == 200 and len(events) > 3
+    error = events[-1] if path == RESPONSES else events[-1]["error"]
+    assert error["code"] == "not_finite" and "secret" not in error["message"]
+    assert path != RESPONSES or (error["type"], error["sequence_number"]) == ("error", len(events) - 1)
+
+
+def test_a_stream_that_is_cancelled_before_it_begins_has_a_status_of_its_own(
+    url: str, engine: ScriptedEngine
+) -> None:
     received: list[Any] = []
 
     def read() -> None:
@@ -586,13 +619,18 @@ def sent(url: str, path: str, body: dict[str, Any]) -> socket.socket:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves_ends_its_texts(url: str, engine: ScriptedEngine, stream: bool) -> None:
     engine.held.set()
+    n_gone = clients_gone(url)
     connection = sent(url, CHAT, body_of(CHAT, stream=stream, n=2))
     wait(lambda: bool(engine.asked))
     connection.close()
     wait(lambda: engine.generations[-1].cancelled.is_set() and engine.n_open == 0)
     engine.held.clear()
-    text = ask(url, "/metrics")[1]
-    assert "specdec:clients_gone_total" in text
+    wait(lambda: clients_gone(url) == n_gone + 1)
+
+
+def clients_gone(url: str) -> float:
+    (found,) = re.findall(r"^specdec:clients_gone_total (.*)$", ask(url, "/metrics")[1], re.MULTILINE)
+    return float(found)
 
 
 def test_too_many_texts_wait(url: str, engine: ScriptedEngine) -> None:

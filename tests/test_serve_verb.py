@@ -136,6 +136,13 @@ def test_a_draft_that_cannot_be_loaded(started: Started, tmp_path: Path) -> None
     assert "plainly, without a draft at" in done.stderr
 
 
+def test_the_name_of_a_folder_that_one_is_in(started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+    target, _ = specdec.embedded_pair()
+    monkeypatch.chdir(target.path)
+    assert run("--target", ".").exit_code == 0
+    assert started.service is not None and started.service.names == ["target"]
+
+
 def test_several_drafts(started: Started, tmp_path: Path) -> None:
     done = run("--draft", "small=embedded", "--draft", "copy=copy")
     assert done.exit_code == 0, done.output

@@ -85,13 +85,13 @@ class ScriptedGeneration:
 
     async def __aiter__(self) -> AsyncIterator[Piece]:
         try:
-            for piece in self._pieces():
+            for i, piece in enumerate(self._pieces()):
                 while self._engine.held.is_set() and not self.cancelled.is_set():
                     await asyncio.sleep(0.001)
                 if self.cancelled.is_set():
                     yield Piece(piece.index, "", [], None, None, "cancelled", None)
                     break
-                if isinstance(self._engine.error, Exception):
+                if self._engine.error is not None and i >= self._engine.n_before_error:
                     raise self._engine.error
                 yield piece
         finally:
@@ -151,6 +151,7 @@ class ScriptedEngine:
         self.reason: Any = "stop"
         self.held = threading.Event()  # while it is set no text goes on
         self.error: Exception | None = None
+        self.n_before_error = 0  # pieces of a text that come before the error
         self.asked: list[dict[str, Any]] = []
         self.generations: list[ScriptedGeneration] = []
         self.n_open = 0

@@ -114,7 +114,7 @@ def name_of(model: object, name: str | None = None, argument: str = "name") -> s
     if isinstance(model, drafts.Draft):
         model = model.identity
     if isinstance(model, Model):
-        return model.path.name
+        return model.path.absolute().name
     if isinstance(model, drafts.EarlyExit):
         return f"exit at layer {model.layer}"
     return type(model).__name__.lower()

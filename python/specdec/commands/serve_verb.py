@@ -310,7 +310,7 @@ def _name(given: str | None, target: Model) -> str:
     """What the model is called where nobody says: a hub name as it is, of a path the last part."""
     if given is None or given == EMBEDDED:
         return EMBEDDED
-    return Path(given).name if Path(given).exists() else given
+    return Path(given).absolute().name if Path(given).exists() else given
 
 
 def _read(path: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from specdec.decoding.engine import Engine, Generation
@@ -162,11 +163,12 @@ class Service:
 
     def refusal(self, error: SpecdecError) -> RequestError:
         """What a client is told of an error: where the model lies on the server is no client's business."""
-        message = str(error).replace(str(self.target.path), "the model")
-        for adapted in self.adapters.values():
-            message = message.replace(str(adapted.adapter), "the adapter")
         if isinstance(error, RequestError):
             return error
+        message = _without_place(str(error), self.target.path, "the model")
+        for adapted in self.adapters.values():
+            if adapted.adapter is not None:
+                message = _without_place(message, adapted.adapter, "the adapter")
         if isinstance(error, BusyError):
             return RequestError(message, status=429, code="too_many_requests", headers=_RETRY)
         if isinstance(error, EngineClosedError):
@@ -185,6 +187,13 @@ class Service:
                 "the model computed a number that is not finite", status=500, code="not_finite"
             )
         return RequestError(message, status=500, code="server_error")
+
+
+def _without_place(message: str, place: Path, name: str) -> str:
+    """A message with a name in place of a path; a path of one part, which may be any word, hides nothing."""
+    if len(place.parts) < 2:
+        return message
+    return re.sub(rf"(?<!\w){re.escape(str(place))}(?!\w)", lambda found: name, message)
 
 
 def _template_text(target: Model) -> str:
