@@ -7,6 +7,7 @@ import os
 import pickle
 import shutil
 import struct
+import subprocess
 import sys
 from pathlib import Path
 
@@ -239,7 +240,7 @@ def _mixed(x: int) -> int:
 
 
 def _checksum(data: bytes) -> int:
-    """As csrc/base/checksum.c specifies it."""
+    """As csrc/kernels/checksum.c specifies it."""
     total = _mixed(len(data))
     for i, begin in enumerate(range(0, len(data), 1 << 20)):
         piece = data[begin : begin + (1 << 20)]
@@ -257,7 +258,10 @@ def _checksum(data: bytes) -> int:
     return total
 
 
-@pytest.mark.parametrize("n", [0, 1, 63, 64, 4097, (1 << 20) + 4160])
+SIZES = (0, 1, 63, 64, 4097, (1 << 20) + 4160)
+
+
+@pytest.mark.parametrize("n", SIZES)
 def test_the_checksum_is_the_specified_one(n: int) -> None:
     data = np.random.default_rng(n).integers(0, 256, n, np.uint8).tobytes()
     assert _core.checksum(data) == _checksum(data)
@@ -273,3 +277,24 @@ def test_checksums() -> None:
         data[at] ^= 1
     assert _core.checksum(data[:-1].tobytes()) != expected
     assert _core.checksum(np.roll(data, 64).tobytes()) != expected
+
+
+def test_checksums_of_stretches() -> None:
+    data, stretch = np.random.default_rng(2).integers(0, 256, 5_000_001, np.uint8).tobytes(), 1 << 21
+    expected = [_core.checksum(data[begin : begin + stretch]) for begin in range(0, len(data), stretch)]
+    for n_threads in (1, 2):
+        assert _core.checksums(data, stretch, n_threads=n_threads).tolist() == expected
+    assert _core.checksums(data[:stretch], stretch).tolist() == expected[:1]
+    assert _core.checksums(b"", stretch).tolist() == [_core.checksum(b"")]
+    for wrong in (0, -1 << 20, 1000):
+        with pytest.raises(ValueError, match=f"stretch is {wrong}, expected a multiple of 1048576"):
+            _core.checksums(data, wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernels", _core.available_kernels())
+def test_every_instruction_set_has_the_specified_checksums(kernels: str) -> None:
+    paths = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+    check = "import test_packed_file as t; [t.test_the_checksum_is_the_specified_one(n) for n in t.SIZES]"
+    environment = os.environ | {"SPECDEC_KERNELS": kernels, "PYTHONPATH": paths}
+    subprocess.run([sys.executable, "-c", check], check=True, env=environment)

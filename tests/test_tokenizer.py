@@ -402,11 +402,11 @@ def test_byte_level_json_with_added_tokens(tmp_path):
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
     library.add_special_tokens(["<|end|>"])
-    library.add_tokens(["日本", "  two spaces  "])
+    library.add_tokens(["日本", "  two spaces  ", "a é"])
     library.save(str(tmp_path / "tokenizer.json"))
     tokenizer = load_tokenizer(tmp_path, eos_ids=(256,))
     assert tokenizer.eos_ids == (256,) and tokenizer.bos_id is None and not tokenizer.adds_bos
-    for text in (*TEXTS, "x日本y  two spaces  z"):
+    for text in (*TEXTS, "x日本y  two spaces  z", "a éa é"):
         ids = tokenizer.encode(text)
         assert tokenizer.decode(ids) == library.decode(ids) == text
     rng = random.Random(3)
@@ -427,6 +427,16 @@ def test_json_without_decoder(tmp_path):
     assert tokenizer.encode("the cat sat") == [0, 1, 2]
     assert tokenizer.decode([0, 1, 2]) == library.decode([0, 1, 2]) == "the cat sat"
     assert tokenizer.decode([0]) + tokenizer.decode([1], continuing=True) == "the cat"
+
+
+def test_two_tokens_with_one_id(tmp_path):
+    """The library decodes one of them; which, is its choice."""
+    vocab = {"the": 0, **{f"cat{i}": 1 for i in range(20)}}
+    model = {"type": "WordLevel", "vocab": vocab, "unk_token": "the"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": model, "added_tokens": []}))
+    for _ in range(3):
+        tokenizer = load_tokenizer(tmp_path)
+        assert tokenizer.decode([0, 1]) == f"the {tokenizer.library.id_to_token(1)}"
 
 
 @pytest.mark.parametrize("decoder", ["wordpiece", "strip first", "regex"])

@@ -184,22 +184,51 @@ end:
     return blocks;
 }
 
+static sd_status checksums_of(const Py_buffer* data, size_t stretch, int n_threads, uint64_t* sums) {
+    sd_status status = sd_pool_reserve(n_threads);
+    if (status != SD_OK) return status;
+    PyThreadState* saved_thread;
+    sd_gil_release(&saved_thread);
+    status = sd_checksums(data->buf, (size_t)data->len, stretch, n_threads, sums);
+    sd_gil_take(&saved_thread);
+    return status;
+}
+
 static PyObject* checksum(PyObject* module, PyObject* args, PyObject* kwargs) {
     (void)module;
     static char* names[] = {"data", "n_threads", NULL};
     Py_buffer data;
     int n_threads = 1;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y*|$i", names, &data, &n_threads)) return NULL;
-    sd_status status = sd_pool_reserve(n_threads);
-    uint64_t sum = 0;
-    if (status == SD_OK) {
-        PyThreadState* saved_thread;
-        sd_gil_release(&saved_thread);
-        sum = sd_checksum(data.buf, (size_t)data.len, n_threads);
-        sd_gil_take(&saved_thread);
-    }
+    uint64_t sum;
+    sd_status status = checksums_of(&data, SIZE_MAX / SD_CHECKSUM_PIECE * SD_CHECKSUM_PIECE, n_threads, &sum);
     PyBuffer_Release(&data);
     return status == SD_OK ? PyLong_FromUnsignedLongLong(sum) : sd_raise(status);
+}
+
+static PyObject* checksums(PyObject* module, PyObject* args, PyObject* kwargs) {
+    (void)module;
+    static char* names[] = {"data", "stretch", "n_threads", NULL};
+    Py_buffer data;
+    Py_ssize_t stretch;
+    int n_threads = 1;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y*n|$i", names, &data, &stretch, &n_threads)) return NULL;
+    PyObject* array = NULL;
+    if (stretch <= 0 || (size_t)stretch % SD_CHECKSUM_PIECE != 0) {
+        PyErr_Format(PyExc_ValueError, "stretch is %zd, expected a multiple of %zu", stretch,
+                     SD_CHECKSUM_PIECE);
+    } else {
+        uint64_t* sums;
+        Py_ssize_t n = data.len > 0 ? (data.len - 1) / stretch + 1 : 1;
+        array = sd_new_array("uint64", n, -1, (void**)&sums);
+        sd_status status = array == NULL ? SD_OK : checksums_of(&data, (size_t)stretch, n_threads, sums);
+        if (status != SD_OK) {
+            Py_CLEAR(array);
+            sd_raise(status);
+        }
+    }
+    PyBuffer_Release(&data);
+    return array;
 }
 
 #define WITH_KEYWORDS(function) (PyCFunction)(void (*)(void)) function, METH_VARARGS | METH_KEYWORDS
@@ -210,6 +239,8 @@ PyMethodDef sd_functions[] = {
      "blocks of GGUF files."},
     {"checksum", WITH_KEYWORDS(checksum),
      "checksum(data, *, n_threads=1)\n--\n\nA checksum of bytes against damage, 64 bits."},
+    {"checksums", WITH_KEYWORDS(checksums),
+     "checksums(data, stretch, *, n_threads=1)\n--\n\nThe checksum of each stretch of bytes, uint64 [n]."},
     {"tensor_shapes", tensor_shapes, METH_O,
      "tensor_shapes(config, /)\n--\n\nEvery tensor a model of this configuration needs, by canonical name."},
     {"score", WITH_KEYWORDS(sd_score_of_text),

@@ -19,6 +19,9 @@
 /* Partial sums of a reduction: element i goes to lane i % SD_LANES, lanes are added as a tree. */
 #define SD_LANES 16
 
+/* Lanes of a checksum of bytes: word i goes to lane i % SD_CHECKSUM_LANES. */
+#define SD_CHECKSUM_LANES 8
+
 /* A part of a matrix of rows: rows [row, row + n_rows) of n_all, inputs [input, input + n_inputs).
  * `input` is a multiple of SD_BLOCK, n_inputs too, unless the part reaches the last input. */
 typedef struct sd_part {
@@ -189,6 +192,12 @@ typedef struct sd_kernels {
     void (*noise)(int n, const uint32_t counter[4], const uint32_t key[2], double* noise);
     /* The first i with x[i] < y[i] · factor; n if there is none. x, y f64. */
     int (*find_below)(int n, const double* x, const double* y, double factor);
+
+    /* Sums of a checksum over n_lines lines of SD_CHECKSUM_LANES words, borrowed, of any alignment: for each
+     * word of a lane first = rotated left by 29(first + word), second = second + first (checksum.c). `first`,
+     * `second`: the sums so far, borrowed, in place. */
+    void (*checksum_lines)(size_t n_lines, const char* lines, uint64_t first[SD_CHECKSUM_LANES],
+                           uint64_t second[SD_CHECKSUM_LANES]);
 } sd_kernels;
 
 /* The sum of lanes [SD_LANES] as a fixed tree: halves of 8, 4, 2, 1. */

@@ -437,6 +437,8 @@ static void NAME(to_bf16)(int n, const float* x, uint16_t* y) {
 
 #include "laws_template.h"
 
+#include "checksum_template.h"
+
 #define FETCH_FROM_ENTRY(name, format) 3,
 #define BLOCK_ROWS_ENTRY(name, format) MAX_ROWS_DOT,
 #define NEVER_ENTRY(name, format) SD_NEVER,
@@ -495,4 +497,5 @@ static const sd_kernels NAME(table) = {
     .cut = NAME(cut),
     .noise = NAME(noise),
     .find_below = NAME(find_below),
+    .checksum_lines = NAME(checksum_lines),
 };

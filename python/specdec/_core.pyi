@@ -774,6 +774,12 @@ def quantise(
 def checksum(data: bytes | memoryview, *, n_threads: int = 1) -> int:
     """A checksum of bytes against damage, 64 bits; no protection against forgery."""
 
+def checksums(data: bytes | memoryview, stretch: int, *, n_threads: int = 1) -> NDArray[np.uint64]:
+    """The checksum of each stretch of bytes, the last of which may be shorter; at least one.
+
+    stretch : a multiple of 2²⁰.
+    """
+
 def processor() -> str:
     """The name of this kind of processor: maker, family, model, stepping, what it calls itself."""
 

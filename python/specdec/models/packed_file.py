@@ -202,7 +202,7 @@ def _is_part(part: Any, *, named: bool) -> bool:
     sums = part.get("checksums")
     if not isinstance(sums, list) or not all(type(checksum) is int for checksum in sums):
         return False
-    n_pieces = 1 if named else -(-part["bytes"] // _PIECE)
+    n_pieces = 1 if named else max(1, -(-part["bytes"] // _PIECE))
     return len(sums) == n_pieces and (not named or isinstance(part.get("name"), str))
 
 
@@ -345,12 +345,12 @@ class PackedFile:
 
     def _view(self, part: Mapping[str, Any], n_threads: int) -> memoryview:
         view = memoryview(self._map)[part["first"] : part["first"] + part["bytes"]]
-        for i, checksum in enumerate(part["checksums"]):
-            piece = view[i * _PIECE : (i + 1) * _PIECE] if len(part["checksums"]) > 1 else view
-            if _core.checksum(piece, n_threads=n_threads) != checksum:
-                raise self.error(
-                    f"has other bytes from {part['first']} on than were written; expected the same"
-                )
+        if "name" in part:
+            sums = [_core.checksum(view, n_threads=n_threads)]
+        else:
+            sums = _core.checksums(view, _PIECE, n_threads=n_threads).tolist()
+        if sums != part["checksums"]:
+            raise self.error(f"has other bytes from {part['first']} on than were written; expected the same")
         return view
 
     def core(self, cache_dtype: CacheDtype | None, prefill: PrefillMethod, n_threads: int) -> _core.Model:

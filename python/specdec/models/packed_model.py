@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from specdec import _core
 from specdec.checks import check_path
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, shown
 from specdec.models import packed_file
+from specdec.models.chat_template import ChatTemplate
 from specdec.models.model import Model
 from specdec.models.model_config import ModelConfig
 from specdec.models.origin import ModelOrigin, ReadFiles
-from specdec.models.tokenizer import source_side, warn_of_ids_beyond
+from specdec.models.tokenizer import Tokenizer, source_side, warn_of_ids_beyond
 
 __all__ = ["cached_model", "packed_model"]
 
@@ -44,8 +47,7 @@ def packed_model(
     for name, held in (("dtype", file.header["dtype"]), ("n_ctx", config["n_ctx"])):
         if arguments[name] not in (None, held):
             raise InputError(f"{name} is {shown(arguments[name])}; expected None or {held!r}, that of {path}")
-    core = file.core(arguments["cache_dtype"], arguments["prefill"], n_threads)
-    tokenizer, template = file.texts(arguments["tokenizer"])
+    core, (tokenizer, template) = _read(file, arguments, n_threads)
     if arguments["tokenizer"] is not None and tokenizer is not None:
         warn_of_ids_beyond(tokenizer, config["n_vocab"], path)
     return Model(
@@ -70,6 +72,21 @@ def packed_model(
         formats=file.header["formats"],
         types=file.header["types"],
     )
+
+
+def _read(
+    file: packed_file.PackedFile, arguments: Mapping[str, Any], n_threads: int
+) -> tuple[_core.Model, tuple[Tokenizer | None, ChatTemplate | None]]:
+    """The model and its texts; with several threads the file's tokenizer is read beside the checksums."""
+
+    def core() -> _core.Model:
+        return file.core(arguments["cache_dtype"], arguments["prefill"], n_threads)
+
+    if n_threads == 1 or arguments["tokenizer"] is not None:
+        return core(), file.texts(arguments["tokenizer"])
+    with ThreadPoolExecutor(1) as beside:
+        texts = beside.submit(file.texts, None)
+        return core(), texts.result()
 
 
 def cached_model(

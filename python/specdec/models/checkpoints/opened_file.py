@@ -6,6 +6,7 @@ import mmap
 import os
 import stat
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -101,7 +102,11 @@ class OpenedFile:
     def map_copy(self) -> mmap.mmap:
         """The whole file, which must not become shorter, as memory: what is written there stays there."""
         try:
-            return mmap.mmap(self._descriptor, self.size, access=mmap.ACCESS_COPY)
+            mapped = mmap.mmap(self._descriptor, self.size, access=mmap.ACCESS_COPY)
+            if hasattr(mmap, "MADV_HUGEPAGE"):
+                with suppress(OSError):  # a system without huge pages
+                    mapped.madvise(mmap.MADV_HUGEPAGE)  # what is read now can then be mapped at once
+            return mapped
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{self.path}: cannot be mapped: {_reason(error)}") from error
 

@@ -59,6 +59,9 @@ class HFTokenizer(ByteTokenizer):
     settings : dict
         The contents of tokenizer_config.json; of it only ``add_bos_token``, ``bos_token`` and ``eos_token``
         are read, the last two where the model names none.
+    vocab : mapping of str to int, optional
+        The ids of the tokens but the added ones, of a caller who has read them; None: the library is asked,
+        which takes as long as reading the file.
 
     Attributes
     ----------
@@ -76,6 +79,7 @@ class HFTokenizer(ByteTokenizer):
         bos_id: int | None = None,
         eos_ids: tuple[int, ...] | None = None,
         settings: dict[str, Any] | None = None,
+        vocab: Mapping[str, int] | None = None,
     ) -> None:
         self._library = library_tokenizer
         settings = settings or {}
@@ -83,10 +87,14 @@ class HFTokenizer(ByteTokenizer):
             # A tokenizer.json may carry the padding and truncation of its last training run.
             self._library.no_padding()
             self._library.no_truncation()
-            # Not the keys: for an added token the library decodes what its normaliser makes of it.
-            ids = self._library.get_vocab(with_added_tokens=True)
-            tokens = {token_id: self._library.id_to_token(token_id) for token_id in ids.values()}
             added = self._library.get_added_tokens_decoder()
+            if vocab is None:
+                vocab = self._library.get_vocab(with_added_tokens=True)
+            tokens = {token_id: token for token, token_id in vocab.items()}
+            # Of an added token the library decodes what its normaliser makes of it; of several tokens with
+            # one id it knows which counts.
+            for token_id in added if len(tokens) == len(vocab) else [*tokens, *added]:
+                tokens[token_id] = self._library.id_to_token(token_id)
             decoder = self._library.decoder
             state = None if decoder is None else json.loads(decoder.__getstate__())
             self.before, self.after = self._read_template()
@@ -343,12 +351,16 @@ def _read_decoder(state: Any, source: str) -> tuple[Callable[[str, int], bytes],
     return to_bytes, strip
 
 
-def _byte_level_alphabet() -> dict[str, int]:
-    """GPT-2's printable stand-in for each byte: itself where it is printable Latin-1, else U+0100 and on."""
+def _byte_level_alphabet() -> dict[int, str]:
+    """GPT-2's printable stand-in for each byte (itself in printable Latin-1, else U+0100 and on) to Latin-1.
+
+    Other characters of Latin-1 stand for no byte: they become one outside it.
+    """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in set(printable)]
-    alphabet = {chr(byte): byte for byte in printable}
-    alphabet.update({chr(0x100 + i): byte for i, byte in enumerate(others)})
+    alphabet = dict.fromkeys(others, "\uffff")
+    alphabet.update({byte: chr(byte) for byte in printable})
+    alphabet.update({0x100 + i: chr(byte) for i, byte in enumerate(others)})
     return alphabet
 
 
@@ -357,6 +369,6 @@ _ALPHABET: Final = _byte_level_alphabet()
 
 def _byte_level(token: str, most: int) -> bytes:
     try:
-        return bytes(_ALPHABET[char] for char in token)
-    except KeyError:  # an added token, which is plain text
+        return token.translate(_ALPHABET).encode("latin-1")
+    except UnicodeEncodeError:  # an added token, which is plain text
         return token.encode("utf-8")

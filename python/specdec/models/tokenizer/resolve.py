@@ -106,7 +106,14 @@ def load_tokenizer(
         values = _read(location)
         if isinstance(values.get("model"), dict):  # in a vocab.json, "model" is a word with an id
             check_tokenizer_json(values, location)
-            return HFTokenizer.from_file(location, bos_id=bos_id, eos_ids=eos_ids, settings=settings)
+            vocab = values["model"].get("vocab")  # a list in Unigram, where ids are places
+            return HFTokenizer.from_file(
+                location,
+                bos_id=bos_id,
+                eos_ids=eos_ids,
+                settings=settings,
+                vocab=vocab if isinstance(vocab, dict) else None,
+            )
         merges = location.with_name(location.name.replace("vocab", "merges")).with_suffix(".txt")
         if "vocab" in location.name and merges.is_file():
             return HFTokenizer.from_bpe_files(
