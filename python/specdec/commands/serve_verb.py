@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -20,11 +20,10 @@ from specdec.decoding.prompt_cache import PromptCache
 from specdec.drafts.draft import Draft
 from specdec.errors import InputError, MissingPackageError, SpecdecError, printable
 from specdec.models.model import Model
-from specdec.serve.server_limits import PLAIN_WORDS
+from specdec.serve.server_limits import ServerLimits
+from specdec.serve.service import Service
+from specdec.serve.text_fields import PLAIN_WORDS
 from specdec.serve.tool_calls import CALL_FORMATS
-
-if TYPE_CHECKING:
-    from specdec.serve.service import Service
 
 __all__ = ["command"]
 
@@ -238,9 +237,6 @@ def _service(
     drafts: Mapping[str, Model | Draft],
     given: dict[str, Any],
 ) -> Service:
-    from specdec.serve.server_limits import ServerLimits
-    from specdec.serve.service import Service
-
     limits = ServerLimits(
         n_waiting=given["max_waiting"],
         n_body_bytes=given["max_body_bytes"],

@@ -11,7 +11,7 @@ from specdec.checks import as_integer, check_items
 from specdec.containers import plain
 from specdec.errors import InputError, shown
 
-__all__ = ["FinishReason", "StopRules", "StopScanner"]
+__all__ = ["FinishReason", "StopRules", "StopScanner", "overlap"]
 
 FinishReason: TypeAlias = Literal["stop", "length", "context", "error", "cancelled"]
 """Why a text ended; see `specdec.Result`."""
@@ -128,7 +128,7 @@ class StopScanner:
             self._n_held = 0
             self.match = found[2]
             return self.match
-        self._n_held = max((_overlap(window, string) for string in self.strings), default=0)
+        self._n_held = max((overlap(window, string) for string in self.strings), default=0)
         self._tail = window[-self._reach :] if self._reach else ""
         return None
 
@@ -150,7 +150,7 @@ class StopScanner:
         return piece
 
 
-def _overlap(text: str, string: str) -> int:
+def overlap(text: str, string: str) -> int:
     """Length of the longest proper beginning of `string` that `text` ends with."""
     for length in range(min(len(string) - 1, len(text)), 0, -1):
         if text.endswith(string[:length]):

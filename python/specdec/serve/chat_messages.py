@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from specdec.errors import shown
 from specdec.serve.given_fields import GivenFields
+from specdec.serve.text_parts import required_text_of_parts, text_of_parts
 
-__all__ = ["read_messages", "text_of_parts"]
+__all__ = ["read_function", "read_messages"]
 
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
-_TEXT_PARTS: Final = ("text", "input_text", "output_text")
 _REASONING: Final = ("reasoning_content", "reasoning", "thinking")
 _EMPTY_IN_REPLIES: Final = ("refusal", "audio", "function_call")
 
@@ -39,10 +38,8 @@ def _message(given: GivenFields) -> dict[str, Any]:
     given.choice("role", _ROLES)
     found: dict[str, Any] = {"role": "system" if role == "developer" else role}
     calls = given.inner_items("tool_calls") if role == "assistant" else []
-    content = text_of_parts(given, "content")
-    if content is None and not calls and role != "assistant":
-        raise given.refusal("content", f"{given.path('content')} is missing; expected a text")
-    found["content"] = content or ""
+    read = text_of_parts if role == "assistant" else required_text_of_parts
+    found["content"] = read(given, "content") or ""
     if (name := given.text("name")) is not None:
         found["name"] = name
     if role == "tool":
@@ -62,35 +59,6 @@ def _message(given: GivenFields) -> dict[str, Any]:
     return found
 
 
-def text_of_parts(given: GivenFields, field: str) -> str | None:
-    """A text, or the texts of a list of parts; None where the field is not given.
-
-    Raises
-    ------
-    RequestError
-    """
-    value = given.value(field)
-    if value is None or isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        raise given.wrong(field, "a string, or a list of parts")
-    texts = []
-    for part in given.inner_items(field):
-        kind = part.value("type")
-        if kind not in _TEXT_PARTS:
-            raise part.refusal(
-                "type", f"{part.path('type')} is {shown(kind)}; expected 'text': the model reads text alone",
-                "unsupported_parameter",
-            )  # fmt: skip
-        if (text := part.text("text")) is None:
-            raise part.refusal("text", f"{part.path('text')} is missing; expected a string")
-        part.only("annotations", [], why="they are no text")
-        part.only("logprobs", [], why="they are no text")
-        part.finish()
-        texts.append(text)
-    return "\n".join(texts)
-
-
 def _call(given: GivenFields) -> dict[str, Any]:
     call_id = given.text("id")
     given.choice("type", ("function",))
@@ -98,19 +66,28 @@ def _call(given: GivenFields) -> dict[str, Any]:
     given.required("function", "an object with name and arguments")
     function = given.inner("function")
     assert function is not None
-    name, arguments = function.required("name", "a string"), function.value("arguments")
-    if not isinstance(name, str):
-        raise function.wrong("name", "a string")
+    called = read_function(function)
+    function.finish()
+    given.finish()
+    found = {"type": "function", "function": called}
+    return found if call_id is None else {"id": call_id, **found}
+
+
+def read_function(given: GivenFields) -> dict[str, Any]:
+    """The function of a call, in the fields `name` and `arguments`; the arguments as an object.
+
+    Raises
+    ------
+    RequestError
+    """
+    name, arguments = given.required_text("name"), given.value("arguments")
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments or "{}")
         except (ValueError, RecursionError):
-            arguments = None
+            raise given.wrong("arguments", "the JSON of an object, as a string") from None
     elif arguments is None:
         arguments = {}
     if not isinstance(arguments, dict):
-        raise function.wrong("arguments", "the JSON of an object, as a string")
-    function.finish()
-    given.finish()
-    found = {"type": "function", "function": {"name": name, "arguments": arguments}}
-    return found if call_id is None else {"id": call_id, **found}
+        raise given.wrong("arguments", "the JSON of an object, as a string")
+    return {"name": name, "arguments": arguments}

@@ -11,11 +11,14 @@ from specdec.errors import SpecdecError
 from specdec.models.chat_template import begins_reply
 from specdec.serve.chat_messages import read_messages
 from specdec.serve.choice_text import ChoiceText, Delta, piece_of
+from specdec.serve.choices_answer import ChunkWriter, choices_answer
 from specdec.serve.conversation_request import ConversationRequest
+from specdec.serve.event_stream import EventWriter
 from specdec.serve.given_fields import GivenFields
 from specdec.serve.service import Service
-from specdec.serve.text_request import FINGERPRINT, EventWriter, event, new_id
+from specdec.serve.text_request import new_id
 from specdec.serve.token_texts import chat_logprobs
+from specdec.serve.tool_calls import ToolCall
 from specdec.serve.usage import Usage
 
 __all__ = ["ChatRequest"]
@@ -67,32 +70,16 @@ class ChatRequest(ConversationRequest):
             message: dict[str, Any] = {"role": "assistant", "content": delta.text, "refusal": None}
             if delta.calls:
                 message["content"] = delta.text or None
-                message["tool_calls"] = [
-                    {
-                        "id": new_id("call_"),
-                        "type": "function",
-                        "function": {"name": call.name, "arguments": call.arguments},
-                    }
-                    for call in delta.calls
-                ]
+                message["tool_calls"] = [_entry_of(call) for call in delta.calls]
             choices.append({"index": sample, "message": message, **self._rest(delta)})
-        usage = Usage(generations, results)
-        answer = self._answer("chat.completion", choices)
-        return {**answer, "usage": usage.completion(), **usage.figures()}
+        return choices_answer(self, "chat.completion", choices, Usage(generations, results))
 
     def writer(self, generations: Sequence[Generation]) -> EventWriter:
         """What writes the answer as a stream."""
         return _ChatWriter(self, generations)
 
     def _text(self, generation: Generation) -> ChoiceText:
-        return ChoiceText(
-            self.service,
-            generation.prompt_ids,
-            own_text=self.own_text,
-            stops=self.fields.options["stop"],
-            scored=self.n_top is not None,
-            tools=self.tools,
-        )
+        return self.choice_text(generation, own_text=self.own_text, tools=self.tools)
 
     def _rest(self, delta: Delta) -> dict[str, Any]:
         """What a choice has beside its message."""
@@ -101,33 +88,24 @@ class ChatRequest(ConversationRequest):
             logprobs = {"content": chat_logprobs(self.service.texts, delta.scored), "refusal": None}
         return {"logprobs": logprobs, "finish_reason": delta.finish_reason, "stop_reason": delta.stop}
 
-    def _answer(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "object": kind,
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": FINGERPRINT,
-            "choices": choices,
-        }
 
-
-class _ChatWriter(EventWriter):
+class _ChatWriter(ChunkWriter):
     """The events of replies."""
 
+    _request: ChatRequest
+
     def __init__(self, request: ChatRequest, generations: Sequence[Generation]) -> None:
-        self._request, self._generations = request, generations
+        super().__init__(request, "chat.completion.chunk", generations)
         n = request.fields.n
         self._texts = [request._text(generations[0]) for _ in range(n)]
         self._n_calls = [0] * n
 
-    def _chunk(self, index: int, delta: dict[str, Any], rest: Delta) -> bytes:
-        choice = {"index": index, "delta": delta, **self._request._rest(rest)}
-        return event(self._request._answer("chat.completion.chunk", [choice]))
+    def _delta(self, index: int, delta: dict[str, Any], rest: Delta) -> bytes:
+        return self.chunk({"index": index, "delta": delta, **self._request._rest(rest)})
 
     def begin(self) -> list[bytes]:
         return [
-            self._chunk(index, {"role": "assistant", "content": ""}, Delta())
+            self._delta(index, {"role": "assistant", "content": ""}, Delta())
             for index in range(self._request.fields.n)
         ]
 
@@ -138,37 +116,25 @@ class _ChatWriter(EventWriter):
         if delta.text:
             content["content"] = delta.text
         if delta.calls:
-            content["tool_calls"] = []
-            for call in delta.calls:
-                content["tool_calls"].append(
-                    {
-                        "index": self._n_calls[index],
-                        "id": new_id("call_"),
-                        "type": "function",
-                        "function": {"name": call.name, "arguments": call.arguments},
-                    }
-                )
-                self._n_calls[index] += 1
+            first = self._n_calls[index]
+            content["tool_calls"] = [
+                {"index": i, **_entry_of(call)} for i, call in enumerate(delta.calls, first)
+            ]
+            self._n_calls[index] += len(delta.calls)
         if content or delta.scored:
-            found.append(self._chunk(index, content, Delta(scored=delta.scored)))
+            found.append(self._delta(index, content, Delta(scored=delta.scored)))
         if delta.finish_reason is not None:
-            found.append(self._chunk(index, {}, Delta(finish_reason=delta.finish_reason, stop=delta.stop)))
+            found.append(self._delta(index, {}, Delta(finish_reason=delta.finish_reason, stop=delta.stop)))
         return found
 
-    def end(self, results: Sequence[Sequence[Result]]) -> list[bytes]:
-        request, found = self._request, []
-        if request.fields.include_usage:
-            usage = Usage(self._generations, results)
-            last = {
-                **request._answer("chat.completion.chunk", []),
-                "usage": usage.completion(),
-                **usage.figures(),
-            }
-            found.append(event(last))
-        return [*found, event("[DONE]")]
 
-    def fail(self, error: Mapping[str, Any]) -> list[bytes]:
-        return [event(error)]
+def _entry_of(call: ToolCall) -> dict[str, Any]:
+    """A call as a message has it."""
+    return {
+        "id": new_id("call_"),
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    }
 
 
 def _own_text(messages: Sequence[Mapping[str, Any]], template: Mapping[str, Any], service: Service) -> bool:

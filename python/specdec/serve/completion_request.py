@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from specdec.checks import as_integer
 from specdec.decoding.engine import Generation, Piece
@@ -12,14 +12,19 @@ from specdec.errors import shown
 from specdec.models.score import Score
 from specdec.models.tokenizer import StreamDecoder
 from specdec.serve.choice_text import ChoiceText, Delta, piece_of
+from specdec.serve.choices_answer import ChunkWriter, choices_answer
+from specdec.serve.event_stream import EventWriter
 from specdec.serve.given_fields import GivenFields
 from specdec.serve.service import Service
 from specdec.serve.text_fields import check_prompt_size
-from specdec.serve.text_request import FINGERPRINT, EventWriter, TextRequest, event
+from specdec.serve.text_request import TextRequest
 from specdec.serve.token_texts import ScoredToken, legacy_logprobs
 from specdec.serve.usage import Usage
 
 __all__ = ["CompletionRequest"]
+
+_KIND: Final = "text_completion"
+"""What the API calls an answer, and a chunk of one."""
 
 
 class CompletionRequest(TextRequest):
@@ -108,7 +113,7 @@ class CompletionRequest(TextRequest):
                 index = i * self.fields.n + sample
                 choices.append(self._choice(index, text, scored, Delta(finish_reason="length")))
         usage = {"prompt_tokens": n_tokens, "completion_tokens": 0, "total_tokens": n_tokens}
-        return self._answer(choices, usage=usage)
+        return {**choices_answer(self, _KIND, choices), "usage": usage}
 
     def whole(self, generations: Sequence[Generation], results: Sequence[Sequence[Result]]) -> dict[str, Any]:
         """The answer when all texts have ended."""
@@ -127,8 +132,7 @@ class CompletionRequest(TextRequest):
                 delta = self._text(generation, len(before)).feed(piece_of(sample, result))
                 index = i * self.fields.n + sample
                 choices.append(self._choice(index, before + delta.text, scored + delta.scored, delta))
-        usage = Usage(generations, results)
-        return self._answer(choices, usage=usage.completion(), **usage.figures())
+        return choices_answer(self, _KIND, choices, Usage(generations, results))
 
     def writer(self, generations: Sequence[Generation]) -> EventWriter:
         """What writes the answer as a stream."""
@@ -138,14 +142,7 @@ class CompletionRequest(TextRequest):
         return prompt if isinstance(prompt, str) else self.service.tokenizer.decode(ids)
 
     def _text(self, generation: Generation, begin: int = 0) -> ChoiceText:
-        return ChoiceText(
-            self.service,
-            generation.prompt_ids,
-            own_text=False,
-            stops=self.fields.options["stop"],
-            scored=self.n_top is not None,
-            begin=begin,
-        )
+        return self.choice_text(generation, own_text=False, begin=begin)
 
     def _choice(self, index: int, text: str, scored: list[ScoredToken], delta: Delta) -> dict[str, Any]:
         logprobs = None
@@ -159,23 +156,14 @@ class CompletionRequest(TextRequest):
             "stop_reason": delta.stop,
         }
 
-    def _answer(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "object": "text_completion",
-            "created": self.created,
-            "model": self.model,
-            "system_fingerprint": FINGERPRINT,
-            "choices": choices,
-            **more,
-        }
 
-
-class _CompletionWriter(EventWriter):
+class _CompletionWriter(ChunkWriter):
     """The events of completions."""
 
+    _request: CompletionRequest
+
     def __init__(self, request: CompletionRequest, generations: Sequence[Generation]) -> None:
-        self._request, self._generations = request, generations
+        super().__init__(request, _KIND, generations)
         self._texts: dict[int, ChoiceText] = {}
 
     def begin(self) -> list[bytes]:
@@ -186,8 +174,7 @@ class _CompletionWriter(EventWriter):
                 index = i * request.fields.n + sample
                 self._texts[index] = request._text(generation, len(before))
                 if before:
-                    choice = request._choice(index, before, [], Delta())
-                    found.append(event(request._answer([choice])))
+                    found.append(self.chunk(request._choice(index, before, [], Delta())))
         return found
 
     def piece(self, prompt: int, piece: Piece) -> list[bytes]:
@@ -196,28 +183,19 @@ class _CompletionWriter(EventWriter):
         delta = self._texts[index].feed(piece)
         if not (delta.said or delta.scored or delta.finish_reason):
             return []
-        return [event(request._answer([request._choice(index, delta.text, delta.scored, delta)]))]
-
-    def end(self, results: Sequence[Sequence[Result]]) -> list[bytes]:
-        usage, found = Usage(self._generations, results), []
-        if self._request.fields.include_usage:
-            last = self._request._answer([], usage=usage.completion(), **usage.figures())
-            found.append(event(last))
-        return [*found, event("[DONE]")]
-
-    def fail(self, error: Mapping[str, Any]) -> list[bytes]:
-        return [event(error)]
+        return [self.chunk(request._choice(index, delta.text, delta.scored, delta))]
 
 
 def _prompts(fields: GivenFields, service: Service) -> list[Any]:
     """The prompts: texts, or lists of token ids."""
     value = fields.required("prompt", "a string, token ids, or a list of these")
+    n_vocab = service.target.config.n_vocab
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list) or not value:
         raise fields.wrong("prompt", "a string, token ids, or a list of these")
     if as_integer(value[0]) is not None:
-        return [_ids("prompt", value, fields, service)]
+        return [fields.token_ids("prompt", value, n_vocab)]
     if len(value) > service.limits.n_texts:
         raise fields.refusal(
             "prompt", f"prompt has {len(value)} items; expected at most {service.limits.n_texts}"
@@ -225,23 +203,12 @@ def _prompts(fields: GivenFields, service: Service) -> list[Any]:
     found: list[Any] = []
     for i, item in enumerate(value):
         if isinstance(item, list):
-            found.append(_ids(f"prompt[{i}]", item, fields, service))
+            found.append(fields.token_ids("prompt", item, n_vocab, f"prompt[{i}]"))
         elif isinstance(item, str):
             found.append(item)
         else:
             raise fields.refusal("prompt", f"prompt[{i}] is {shown(item)}; expected a string or token ids")
     return found
-
-
-def _ids(name: str, value: list[Any], fields: GivenFields, service: Service) -> list[int]:
-    n_vocab = service.target.config.n_vocab
-    for i, token in enumerate(value):
-        number = as_integer(token)
-        if number is None or not 0 <= number < n_vocab:
-            raise fields.refusal(
-                "prompt", f"{name}[{i}] is {shown(token)}; expected a token id from 0 to {n_vocab - 1}"
-            )
-    return value
 
 
 def _scored_prompt(

@@ -52,9 +52,7 @@ def read_json_format(given: GivenFields, inner: GivenFields, limits: ServerLimit
         return {}
     if kind == "json_object":
         return check_form_size(given, "type", {"schema": ANY_OBJECT}, limits)
-    name = inner.required("name", "a name for the schema")
-    if not isinstance(name, str):
-        raise inner.wrong("name", "a string")
+    inner.required_text("name", "a name for the schema")
     inner.text("description")
     inner.flag("strict")  # the schema is kept to in either case
     schema = inner.value("schema")

@@ -67,6 +67,13 @@ class GivenFields:
             raise self.refusal(field, f"{path} is missing; expected {expected}", "missing_required_parameter")
         return value
 
+    def required_text(self, field: str, expected: str = "a string") -> str:
+        """A text that must be given."""
+        value = self.required(field, expected)
+        if not isinstance(value, str):
+            raise self.wrong(field, "a string")
+        return value
+
     def flag(self, field: str, default: bool = False) -> bool:
         """True or false."""
         value = self.value(field)
@@ -129,6 +136,18 @@ class GivenFields:
             path = self.path(field)
             raise self.refusal(field, f"{path} has {len(value)} items; expected at most {most}")
         return value
+
+    def token_ids(self, field: str, ids: list[Any], n_vocab: int, path: str | None = None) -> list[int]:
+        """A list in a field, as token ids below `n_vocab`; `path`: what it is called, if not as the field."""
+        for i, token in enumerate(ids):
+            number = as_integer(token)
+            if number is None or not 0 <= number < n_vocab:
+                raise self.refusal(
+                    field,
+                    f"{path or self.path(field)}[{i}] is {shown(token)}; expected a token id from 0 to "
+                    f"{n_vocab - 1}",
+                )
+        return ids
 
     def inner(self, field: str) -> GivenFields | None:
         """An object within this one."""

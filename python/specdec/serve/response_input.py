@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from specdec.errors import shown
-from specdec.serve.chat_messages import text_of_parts
+from specdec.serve.chat_messages import read_function
 from specdec.serve.given_fields import GivenFields
+from specdec.serve.text_parts import required_text_of_parts
 
 __all__ = ["read_input"]
 
@@ -41,43 +41,22 @@ def _add(found: list[dict[str, Any]], item: GivenFields) -> None:
     if kind == "message":
         role = item.required("role", " or ".join(map(repr, _ROLES)))
         item.choice("role", _ROLES)
-        content = text_of_parts(item, "content")
-        if content is None:
-            raise item.refusal("content", f"{item.path('content')} is missing; expected a text")
+        content = required_text_of_parts(item, "content")
         found.append({"role": "system" if role == "developer" else role, "content": content})
     elif kind == "function_call":
-        call = {"id": _text(item, "call_id"), "type": "function", "function": _function(item)}
+        call_id, function = item.required_text("call_id"), read_function(item)
+        call = {"id": call_id, "type": "function", "function": function}
         last = found[-1] if found else {}
         if last.get("role") == "assistant":
             last.setdefault("tool_calls", []).append(call)
         else:
             found.append({"role": "assistant", "content": "", "tool_calls": [call]})
     elif kind == "function_call_output":
-        output = text_of_parts(item, "output")
-        if output is None:
-            raise item.refusal("output", f"{item.path('output')} is missing; expected a text")
-        found.append({"role": "tool", "tool_call_id": _text(item, "call_id"), "content": output})
+        output = required_text_of_parts(item, "output")
+        found.append({"role": "tool", "tool_call_id": item.required_text("call_id"), "content": output})
     else:
         raise item.refusal(
             "type", f"{item.path('type')} is {shown(kind)}; expected {' or '.join(map(repr, _KINDS))}",
             "unsupported_parameter",
         )  # fmt: skip
     item.finish()
-
-
-def _text(item: GivenFields, field: str) -> str:
-    value = item.required(field, "a string")
-    if not isinstance(value, str):
-        raise item.wrong(field, "a string")
-    return value
-
-
-def _function(item: GivenFields) -> dict[str, Any]:
-    name, text = _text(item, "name"), item.text("arguments") or "{}"
-    try:
-        arguments = json.loads(text)
-    except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
-        raise item.wrong("arguments", "the JSON of an object, as a string")
-    return {"name": name, "arguments": arguments}

@@ -8,12 +8,13 @@ from typing import Any
 from specdec.decoding.engine import Generation, Piece
 from specdec.decoding.result import Result
 from specdec.errors import shown
-from specdec.serve.choice_text import ChoiceText, piece_of
+from specdec.serve.choice_text import piece_of
 from specdec.serve.conversation_request import ConversationRequest
+from specdec.serve.event_stream import EventWriter, event
 from specdec.serve.form_fields import read_json_format
 from specdec.serve.given_fields import GivenFields
 from specdec.serve.response_input import read_input
-from specdec.serve.text_request import EventWriter, event, new_id
+from specdec.serve.text_request import new_id
 from specdec.serve.token_texts import chat_logprobs
 from specdec.serve.tool_calls import Said, ToolCall
 from specdec.serve.usage import Usage
@@ -102,14 +103,7 @@ class _ResponseWriter(EventWriter):
 
     def __init__(self, request: ResponseRequest, generations: Sequence[Generation]) -> None:
         self._request, self._generations = request, generations
-        self._text = ChoiceText(
-            request.service,
-            generations[0].prompt_ids,
-            own_text=True,
-            stops=request.fields.options["stop"],
-            scored=request.n_top is not None,
-            tools=request.tools,
-        )
+        self._text = request.choice_text(generations[0], own_text=True, tools=request.tools)
         self._n_events = 0
         self._output: list[dict[str, Any]] = []
         self._message: dict[str, Any] | None = None  # the one that more text goes to

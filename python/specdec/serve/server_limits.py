@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Final
 
 from specdec.checks import check_integer, check_number
 
-__all__ = ["PLAIN_WORDS", "ServerLimits"]
-
-PLAIN_WORDS: Final = ("none", "plain")
-"""Words by which a request asks for no draft."""
+__all__ = ["ServerLimits"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,9 +13,10 @@ from specdec.decoding.engine import Generation, Piece
 from specdec.decoding.result import Result
 from specdec.errors import SpecdecError
 from specdec.serve.answer_log import print_fault
+from specdec.serve.event_stream import EventWriter
 from specdec.serve.json_body import json_bytes
 from specdec.serve.request_error import RequestError
-from specdec.serve.text_request import EventWriter, TextRequest
+from specdec.serve.text_request import TextRequest
 
 __all__ = ["TextAnswer"]
 

@@ -11,19 +11,22 @@ from specdec.decoding.engine import Speculative
 from specdec.decoding.options import LogprobsOf
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import shown
-from specdec.serve.chat_messages import text_of_parts
 from specdec.serve.given_fields import GivenFields
-from specdec.serve.server_limits import PLAIN_WORDS, ServerLimits
+from specdec.serve.server_limits import ServerLimits
 from specdec.serve.service import Service
+from specdec.serve.text_parts import required_text_of_parts
 from specdec.verification.rules import DECODING_RULES
 
-__all__ = ["NO_EFFECT", "TextFields", "check_prompt_size", "read_model", "read_text_fields"]
+__all__ = ["NO_EFFECT", "PLAIN_WORDS", "TextFields", "check_prompt_size", "read_model", "read_text_fields"]
 
 NO_EFFECT: Final = (
     "user", "metadata", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options",
     "safety_identifier",
 )  # fmt: skip
 """Fields that are taken and say nothing about the text."""
+
+PLAIN_WORDS: Final = ("none", "plain")
+"""Words by which a request asks for no draft."""
 
 _PENALTY: Final = 2.0
 _BIAS: Final = 100.0
@@ -262,9 +265,7 @@ def _prediction(fields: GivenFields, speculative: Speculative | None) -> str | N
         return None
     given.required("type", "'content'")
     given.choice("type", ("content",))
-    text = text_of_parts(given, "content")
-    if text is None:
-        raise given.refusal("content", f"{given.path('content')} is missing; expected a text")
+    text = required_text_of_parts(given, "content")
     given.finish()
     if speculative is not None and not speculative.draft:
         raise fields.refusal(

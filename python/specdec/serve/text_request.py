@@ -6,57 +6,24 @@ import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
-from specdec import _core
-from specdec.decoding.engine import Generation, Piece
+from specdec.decoding.engine import Generation
 from specdec.decoding.result import Result
+from specdec.serve.choice_text import ChoiceText
+from specdec.serve.event_stream import EventWriter
 from specdec.serve.form_fields import read_response_format, read_structured_outputs
 from specdec.serve.given_fields import GivenFields
-from specdec.serve.json_body import json_bytes
 from specdec.serve.service import Service
 from specdec.serve.text_fields import read_model, read_text_fields
+from specdec.serve.tool_fields import Tools
 
-__all__ = ["FINGERPRINT", "EventWriter", "TextRequest", "event", "new_id"]
-
-FINGERPRINT: Final = f"specdec-{_core.__version__}-{_core.kernels()}"
-"""What makes the texts: with another one equal seeds may give other texts."""
+__all__ = ["TextRequest", "new_id"]
 
 
 def new_id(prefix: str) -> str:
     """An id that no other answer has."""
     return f"{prefix}{secrets.token_hex(12)}"
-
-
-def event(value: Mapping[str, Any] | str, name: str | None = None) -> bytes:
-    """An event of a stream, as server-sent events are written."""
-    data = value.encode() if isinstance(value, str) else json_bytes(value)
-    return (b"" if name is None else b"event: " + name.encode() + b"\n") + b"data: " + data + b"\n\n"
-
-
-class EventWriter(ABC):
-    """Writes the events of a stream."""
-
-    @abstractmethod
-    def begin(self) -> list[bytes]:
-        """Before the first piece."""
-
-    @abstractmethod
-    def piece(self, prompt: int, piece: Piece) -> list[bytes]:
-        """What a piece of a prompt's sample becomes.
-
-        Raises
-        ------
-        RequestError
-        """
-
-    @abstractmethod
-    def end(self, results: Sequence[Sequence[Result]]) -> list[bytes]:
-        """After the last piece of all texts."""
-
-    @abstractmethod
-    def fail(self, error: Mapping[str, Any]) -> list[bytes]:
-        """In place of what is still to come: an error, as the body of an answer."""
 
 
 class TextRequest(ABC):
@@ -167,6 +134,20 @@ class TextRequest(ABC):
     def options_with(self, form: Mapping[str, Any]) -> dict[str, Any]:
         """The keyword arguments of `Engine.submit` that all texts have in common."""
         return {**self.fields.options, **form, "logprobs": self.n_top}
+
+    def choice_text(
+        self, generation: Generation, *, own_text: bool, tools: Tools | None = None, begin: int = 0
+    ) -> ChoiceText:
+        """What one of the texts of a generation says; parameters as of `ChoiceText`."""
+        return ChoiceText(
+            self.service,
+            generation.prompt_ids,
+            own_text=own_text,
+            stops=self.fields.options["stop"],
+            scored=self.n_top is not None,
+            tools=tools,
+            begin=begin,
+        )
 
     @abstractmethod
     def whole(self, generations: Sequence[Generation], results: Sequence[Sequence[Result]]) -> dict[str, Any]:

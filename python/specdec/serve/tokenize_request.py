@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from specdec.checks import as_integer
-from specdec.errors import SpecdecError, shown
+from specdec.errors import SpecdecError
 from specdec.models.tokenizer import ByteTokenizer
 from specdec.serve.chat_messages import read_messages
 from specdec.serve.conversation_request import read_template_fields
@@ -78,12 +77,7 @@ def detokenized(body: Mapping[str, Any], service: Service) -> dict[str, Any]:
     fields = GivenFields(body)
     read_model(fields, service.names)
     fields.required("tokens", "a list of token ids")
-    ids = fields.items("tokens") or []
-    n_vocab = service.target.config["n_vocab"]
-    for i, token in enumerate(ids):
-        number = as_integer(token)
-        if number is None or not 0 <= number < n_vocab:
-            raise fields.refusal("tokens", f"tokens[{i}] is {shown(token)}; expected 0 to {n_vocab - 1}")
+    ids = fields.token_ids("tokens", fields.items("tokens") or [], service.target.config.n_vocab)
     fields.finish()
     text = service.tokenizer.decode(ids)
     return {"prompt": text, "content": text}

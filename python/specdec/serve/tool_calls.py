@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from specdec.decoding.stopping import overlap
 from specdec.serve.tool_fields import Tools
 
 __all__ = ["CALL_FORMATS", "CallReader", "Said", "ToolCall", "call_format_of", "call_reader"]
@@ -31,6 +32,9 @@ class ToolCall:
 
 Said: TypeAlias = str | ToolCall
 """A piece of text, or a call."""
+
+_ReadCalls: TypeAlias = Callable[[str, Tools], list[ToolCall] | None]
+"""From what stands between marks to the calls that it is; None: it is none."""
 
 _JSON: Final = json.JSONDecoder()
 
@@ -78,9 +82,11 @@ class CallReader(ABC):
 
     def _call(self, calls: Sequence[ToolCall]) -> list[Said]:
         self._space, self._behind_call = "", True
-        kept = list(calls) if self._tools.parallel else list(calls)[: 1 - min(self._n_calls, 1)]
+        first = self._n_calls == 0
         self._n_calls += len(calls)
-        return list(kept)
+        if not self._tools.parallel:
+            calls = calls[:1] if first else []
+        return list(calls)
 
     def _known(self, calls: Sequence[ToolCall] | None) -> bool:
         return bool(calls) and all(call.name in self._tools.functions for call in calls or ())
@@ -94,7 +100,7 @@ class _Marked(CallReader):
         tools: Tools,
         begin: str,
         end: str | None,
-        read: Callable[[str, Tools], list[ToolCall] | None],
+        read: _ReadCalls,
     ) -> None:
         super().__init__(tools)
         self._begin, self._close, self._read = begin, end, read
@@ -116,7 +122,7 @@ class _Marked(CallReader):
                 said += self._body(body, self._close or "")
                 self._inside = self._close is None
         if not self._inside:
-            n_held = _overlap(self._buffer, self._begin)
+            n_held = overlap(self._buffer, self._begin)
             ready = self._buffer[: len(self._buffer) - n_held]
             self._buffer = self._buffer[len(ready) :]
             said += self._say(ready) if ready else []
@@ -203,14 +209,6 @@ class _Forced(CallReader):
 
 
 _BEFORE_CALL: Final = re.compile(r"[\s\[,]*")
-
-
-def _overlap(text: str, mark: str) -> int:
-    """Characters at the end of a text that may begin a mark."""
-    for n in range(min(len(mark) - 1, len(text)), 0, -1):
-        if mark.startswith(text[-n:]):
-            return n
-    return 0
 
 
 def _json_calls(text: str, tools: Tools) -> list[ToolCall] | None:
@@ -308,7 +306,7 @@ class CallFormat:
 
 
 def _marked(
-    begin: str, end: str | None, read: Callable[[str, Tools], list[ToolCall] | None] = _json_calls
+    begin: str, end: str | None, read: _ReadCalls = _json_calls
 ) -> tuple[tuple[str, ...], Callable[[Tools], CallReader]]:
     marks = (begin,) if end is None else (begin, end)
     return marks, lambda tools: _Marked(tools, begin, end, read)
