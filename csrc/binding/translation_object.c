@@ -81,7 +81,8 @@ static int check_ids(const Py_buffer* view, const char* name, int n, int n_vocab
     return -1;
 }
 
-static int check_pairs(const sd_translation* t) {
+/* Are target_of and draft_of the same pairs? Returns how many they are, or -1 with an exception. */
+static int count_pairs(const sd_translation* t) {
     int n_pairs = 0;
     for (int i = 0; i < t->draft.n; i++)
         if (t->target_of[i] >= 0 && t->draft_of[t->target_of[i]] != i) {
@@ -128,7 +129,7 @@ static int lay_out(sd_translation_object* self, int target_strips, int draft_str
         .n_rows = &self->n_rows,
         .named = &self->named,
     };
-    self->n_pairs = check_pairs(t);
+    self->n_pairs = count_pairs(t);
     return self->n_pairs < 0 ? -1 : 0;
 }
 

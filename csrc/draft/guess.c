@@ -2,30 +2,20 @@
 
 #include <math.h>
 
-#include "kernels.h"
-
-#define PIECE 512
+#include "row_law.h"
 
 sd_guesser sd_guesser_take(sd_arena* arena, const sd_drafting* drafting) {
     size_t n_vocab = (size_t)drafting->n_vocab;
     return (sd_guesser){
         .n_vocab = drafting->n_vocab,
-        .terms = sd_arena_take(arena, PIECE, sizeof(double)),
         .scratch = sd_arena_take(arena, 2 * n_vocab, sizeof(double)),
         .adjustment = sd_adjustment_take(arena, drafting->n_vocab),
     };
 }
 
-/* What the draft thinks of its most probable token: one over Σ exp(logit − its logit). In pieces: the
- * terms are not kept, and a piece of them fits the nearest cache. */
+/* What the draft thinks of its most probable token. */
 static double softmax_of(const sd_guesser* g, const float* logits, int32_t token) {
-    double sum = 0.0;
-    if (!isfinite(logits[token])) return 0.0;
-    for (int i = 0; i < g->n_vocab; i += PIECE) {
-        int n = g->n_vocab - i < PIECE ? g->n_vocab - i : PIECE;
-        sum += sd_kernels_get()->weigh(n, logits + i, logits[token], 1.0f, g->terms);
-    }
-    return 1.0 / sum;
+    return isfinite(logits[token]) ? 1.0 / sd_row_mass(logits, g->n_vocab, logits[token]) : 0.0;
 }
 
 const float* sd_guess_distribute(const sd_guesser* g, const sd_proposal* p, int node, const float* logits,

@@ -11,8 +11,6 @@ typedef struct sd_guesser {
     /* [2 · n_vocab] */
     double* scratch;
     sd_adjustment adjustment;
-    /* A piece of a row. */
-    double* terms;
 } sd_guesser;
 
 /* A guesser whose arrays are pieces of the arena. */

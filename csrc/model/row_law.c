@@ -5,11 +5,22 @@
 #include "kernels.h"
 #include "top.h"
 
+/* Logits that are weighed at once. */
+#define PIECE 512
+
 sd_row_law sd_row_law_of(const float* logits, int n_vocab) {
     const sd_kernels* k = sd_kernels_get();
     double largest = k->max(n_vocab, logits), total = 0.0;
     for (int i = 0; i < n_vocab; i++) total += exp((double)logits[i] - largest);
     return (sd_row_law){largest, log(total), k->argmax(n_vocab, logits)};
+}
+
+double sd_row_mass(const float* logits, int n_vocab, float from) {
+    double terms[PIECE], sum = 0.0; /* the terms are not kept, and a piece of them fits the nearest cache */
+    for (int i = 0; i < n_vocab; i += PIECE)
+        sum +=
+            sd_kernels_get()->weigh(n_vocab - i < PIECE ? n_vocab - i : PIECE, logits + i, from, 1.0f, terms);
+    return sum;
 }
 
 void sd_row_top(const sd_row_law* law, const float* logits, int n_vocab, int n, int32_t* tokens,

@@ -19,6 +19,9 @@ static inline double sd_row_log_prob(const sd_row_law* law, const float* logits,
     return (double)logits[token] - law->largest - law->log_total;
 }
 
+/* Σ exp(logit − from) over logits [n_vocab], borrowed, in the exponentials of sampling (f32, kernels.h). */
+double sd_row_mass(const float* logits, int n_vocab, float from);
+
 /* The n ≤ n_vocab tokens of the largest logits [n_vocab], the largest first, of equal ones the lower token:
  * tokens [n] and log_probs [n], their ln p by the law of the logits; out, borrowed. */
 void sd_row_top(const sd_row_law* law, const float* logits, int n_vocab, int n, int32_t* tokens,

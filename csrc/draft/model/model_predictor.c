@@ -34,7 +34,6 @@ typedef struct model_predictor {
     int32_t* sources; /* [n_sequences, the encoder's n_ctx] sources in its tokens */
     float* logits;    /* [rows, ld] of the target's tokens */
     ptrdiff_t ld;
-    double* terms; /* [SD_SHARE_PIECE] */
 } model_predictor;
 
 /* A text, as the model reads it. */
@@ -65,7 +64,6 @@ static void lay_out_translation(model_predictor* r, const sd_prediction* of) {
     r->prompts = sd_arena_take(arena, n, sizeof *r->prompts);
     r->sources = sd_arena_take(arena, n * n_source, sizeof *r->sources);
     r->logits = sd_arena_take(arena, n * (size_t)of->n_rows * (size_t)r->ld, sizeof *r->logits);
-    r->terms = sd_arena_take(arena, SD_SHARE_PIECE, sizeof *r->terms);
     char* piece = sd_arena_take(arena, SD_READING_PIECE, sizeof *piece);
     int32_t* ids = sd_arena_take(arena, SD_READING_PIECE, sizeof *ids);
     for (size_t i = 0; i < n; i++) {
@@ -222,8 +220,8 @@ static void translate_logits(model_predictor* r, int n_rows) {
     const sd_translation* t = translation_of(r);
     double named = 0.0;
     for (int i = 0; i < n_rows; i++)
-        named += sd_translate_logits(t, r->workspace.logits + i * r->workspace.ld_logits,
-                                     r->logits + i * r->ld, r->terms);
+        named +=
+            sd_translate_logits(t, r->workspace.logits + i * r->workspace.ld_logits, r->logits + i * r->ld);
     atomic_fetch_add_explicit(t->n_rows, n_rows, memory_order_relaxed);
     atomic_fetch_add_explicit(t->named, (long long)(named * SD_SHARE_UNIT), memory_order_relaxed);
 }

@@ -42,10 +42,4 @@ static inline int sd_reading_is_whole(const sd_reading* r) {
     return r->n > 0 && !r->full && !r->within_character;
 }
 
-/* Bytes of the valid UTF-8 that text [n] begins with. */
-int sd_utf8_valid(const char* text, int n);
-
-/* Is text [n], which does not begin with a character, the beginning of one? */
-int sd_utf8_begun(const char* text, int n);
-
 #endif

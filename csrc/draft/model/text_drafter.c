@@ -7,7 +7,8 @@
 #include "interrupt.h"
 #include "kernels.h"
 #include "memory.h"
-#include "reading.h"
+#include "row_law.h"
+#include "utf8.h"
 
 /* Bytes of text that the target's tokenizer is shown before what was written. */
 #define LOOK_BACK 48
@@ -15,7 +16,6 @@
  * whether more pays. */
 #define LONGEST_WORD 64
 #define LONGEST_UNPRICED 32
-#define PIECE 512
 /* Bytes of a token of the target, as long as there is no text. */
 #define USUAL_BYTES 4.0
 
@@ -59,7 +59,6 @@ typedef struct text_drafter {
     int32_t* last;           /* [n_sequences] the node of each that is asked for */
     int* at;                 /* [n_sequences] the writing of each */
     int32_t* ids;            /* [text_room] what a text is encoded to */
-    double* terms;           /* [PIECE] */
     experience* experiences; /* [n_sequences] by sequence */
     int measures;            /* both ways are used */
     int n_proposed;          /* texts of the last round */
@@ -76,7 +75,6 @@ static void lay_out(text_drafter* d, const sd_drafting* drafting) {
     d->last = sd_arena_take(arena, n, sizeof *d->last);
     d->at = sd_arena_take(arena, n, sizeof *d->at);
     d->ids = sd_arena_take(arena, (size_t)d->text_room, sizeof *d->ids);
-    d->terms = sd_arena_take(arena, PIECE, sizeof *d->terms);
     if (d->measures) {
         d->guesser = sd_guesser_take(arena, drafting);
         d->logits = sd_arena_take(arena, (size_t)drafting->n_vocab, sizeof *d->logits);
@@ -196,12 +194,7 @@ static sd_status settle(text_drafter* d, writing* w) {
 
 /* The draft's own probability of its most probable token. */
 static double probability_of(const text_drafter* d, const float* logits, int32_t token) {
-    double sum = 0.0;
-    int n_vocab = d->translation->draft.n;
-    for (int i = 0; i < n_vocab; i += PIECE)
-        sum += sd_kernels_get()->weigh(n_vocab - i < PIECE ? n_vocab - i : PIECE, logits + i, logits[token],
-                                       1.0f, d->terms);
-    return 1.0 / sum;
+    return 1.0 / sd_row_mass(logits, d->translation->draft.n, logits[token]);
 }
 
 /* Is what was written, and not yet guessed, likely to be all that there is room for? */
@@ -274,7 +267,7 @@ static sd_status write_token(text_drafter* d, writing* w, const float* logits) {
 static void draw_token(text_drafter* d, writing* w, const float* logits) {
     const sd_translation* t = d->translation;
     sd_proposal* p = w->for_target;
-    double named = sd_translate_logits(t, logits, d->logits, d->terms);
+    double named = sd_translate_logits(t, logits, d->logits);
     atomic_fetch_add_explicit(t->n_rows, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(t->named, (long long)(named * SD_SHARE_UNIT), memory_order_relaxed);
     int guess = sd_guess_if_it_pays(&d->guesser, p, w->node, d->logits), node = w->own.tree.n_nodes++;

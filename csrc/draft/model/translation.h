@@ -63,9 +63,7 @@ struct sd_translation {
 const char* sd_token_string(const sd_token_strings* strings, int32_t token, int* n);
 
 /* The logits [n_draft] of a draft's tokens to those of the target's tokens, [n_target], -infinity where both
- * have no such token. Returns the share of the draft's law that the target can name. terms: scratch
- * [SD_SHARE_PIECE]. All borrowed. */
-#define SD_SHARE_PIECE 512
-double sd_translate_logits(const sd_translation* translation, const float* from, float* to, double* terms);
+ * have no such token. Returns the share of the draft's law that the target can name. All borrowed. */
+double sd_translate_logits(const sd_translation* translation, const float* from, float* to);
 
 #endif
