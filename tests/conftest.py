@@ -110,6 +110,14 @@ def pytest_collection_finish() -> None:
 # ----------------------------------------------------------------------------------------- fixtures
 
 
+@pytest.fixture(scope="session")
+def chatting_pair() -> Any:
+    """(target, draft): the embedded pair, with a chat template that knows tools."""
+    from chat_templates import chatting_pair
+
+    return chatting_pair()
+
+
 @pytest.fixture(scope="module")
 def quick_gc() -> Iterator[None]:
     """Let `gc.collect` look only at what is made from here on: milliseconds instead of half a second."""

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import specdec
-from chat_templates import chatting_pair
 from specdec.decoding.engine import Engine
 from specdec.serve.http_server import Server
 from specdec.serve.service import Service
@@ -26,14 +25,9 @@ CONTEXT = "It was a dark and stormy night, and the rain fell upon the roof of th
 
 
 @pytest.fixture(scope="module")
-def pair() -> tuple[specdec.Model, specdec.Model]:
-    return chatting_pair()
-
-
-@pytest.fixture(scope="module")
-def url(pair: tuple[specdec.Model, specdec.Model]) -> Iterator[str]:
+def url(chatting_pair: tuple[specdec.Model, specdec.Model]) -> Iterator[str]:
     with (
-        Engine(*pair, n_slots=4, n_threads=1) as engine,
+        Engine(*chatting_pair, n_slots=4, n_threads=1) as engine,
         Server(Service(engine, ["mine"], draft_name="small"), port=0) as server,
     ):
         yield server.url
@@ -47,13 +41,16 @@ def asked(kind: str, *arguments: Any) -> list[Any]:
 
 @pytest.mark.parametrize("n_concurrent", [1, 4])
 def test_completions(
-    url: str, pair: tuple[specdec.Model, specdec.Model], n_concurrent: int, monkeypatch: pytest.MonkeyPatch
+    url: str,
+    chatting_pair: tuple[specdec.Model, specdec.Model],
+    n_concurrent: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Scores are those of `Model.score`, texts those of `generate`; the harness's ids have no BOS."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     from lm_eval.api.registry import get_model
 
-    target = pair[0]
+    target = chatting_pair[0]
     lm = get_model("local-completions")(
         base_url=f"{url}/v1/completions", model="mine", num_concurrent=n_concurrent, batch_size=2,
         max_retries=1, max_length=target.config.n_ctx,
@@ -91,7 +88,9 @@ def test_completions(
         assert written == [specdec.generate(target, None, ids_of(text), **ours).text for text in prompts]
 
 
-def test_chat(url: str, pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chat(
+    url: str, chatting_pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     from lm_eval.api.registry import get_model
 
@@ -101,5 +100,5 @@ def test_chat(url: str, pair: tuple[specdec.Model, specdec.Model], monkeypatch: 
     messages: Any = [{"role": "user", "content": CONTEXT}]
     prompt = theirs.apply_chat_template(messages)
     found = theirs.generate_until(asked("generate_until", (prompt, {"until": ["."], "max_gen_toks": 30})))
-    wanted = specdec.generate(pair[0], None, messages=messages, max_new_tokens=30, stop=["."])
+    wanted = specdec.generate(chatting_pair[0], None, messages=messages, max_new_tokens=30, stop=["."])
     assert found == [wanted.text]

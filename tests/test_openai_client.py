@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import specdec
-from chat_templates import chatting_pair
 from scripted_engine import ScriptedEngine
 from specdec.decoding.engine import Engine
 from specdec.serve.http_server import Server
@@ -30,15 +29,10 @@ CALL = 'I look. <tool_call>\n{"name": "weather", "arguments": {"place": "Köln"}
 
 
 @pytest.fixture(scope="module")
-def pair() -> tuple[specdec.Model, specdec.Model]:
-    return chatting_pair()
-
-
-@pytest.fixture(scope="module")
-def client(pair: tuple[specdec.Model, specdec.Model]) -> Iterator[Any]:
+def client(chatting_pair: tuple[specdec.Model, specdec.Model]) -> Iterator[Any]:
     import openai
 
-    with Engine(*pair, n_slots=4, n_threads=1) as engine:
+    with Engine(*chatting_pair, n_slots=4, n_threads=1) as engine:
         service = Service(engine, ["mine"], draft_name="small")
         with (
             Server(service, port=0, api_key="secret") as server,
@@ -48,11 +42,11 @@ def client(pair: tuple[specdec.Model, specdec.Model]) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def calling(pair: tuple[specdec.Model, specdec.Model]) -> Iterator[Any]:
+def calling(chatting_pair: tuple[specdec.Model, specdec.Model]) -> Iterator[Any]:
     """A client of a model that always calls a tool."""
     import openai
 
-    engine = ScriptedEngine(pair[0], lambda options: [CALL])
+    engine = ScriptedEngine(chatting_pair[0], lambda options: [CALL])
     with (
         Server(Service(engine, ["mine"]), port=0) as server,  # type: ignore[arg-type]
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
@@ -65,8 +59,8 @@ def test_models(client: Any) -> None:
     assert client.models.retrieve("mine").owned_by == "specdec"
 
 
-def test_completions_equal_generate(client: Any, pair: tuple[specdec.Model, specdec.Model]) -> None:
-    target, _ = pair
+def test_completions_equal_generate(client: Any, chatting_pair: tuple[specdec.Model, specdec.Model]) -> None:
+    target, _ = chatting_pair
     for prompt in (PROMPT, target.tokenizer.encode(PROMPT)):  # type: ignore[union-attr]
         wanted = specdec.generate(target, None, prompt, max_new_tokens=30, logprobs=2, stop=["xyz"])
         found = client.completions.create(
@@ -84,10 +78,12 @@ def test_completions_equal_generate(client: Any, pair: tuple[specdec.Model, spec
         assert found.model_extra["timings"]["predicted_n"] == 30
 
 
-def test_samples_are_those_of_generate(client: Any, pair: tuple[specdec.Model, specdec.Model]) -> None:
+def test_samples_are_those_of_generate(
+    client: Any, chatting_pair: tuple[specdec.Model, specdec.Model]
+) -> None:
     asked: Any = {"temperature": 0.8, "top_p": 0.9, "seed": 5}
     wanted = specdec.generate(
-        pair[0], None, [PROMPT, "Once"], n=2, max_new_tokens=12, verify="coupled", **asked
+        chatting_pair[0], None, [PROMPT, "Once"], n=2, max_new_tokens=12, verify="coupled", **asked
     )
     found = client.completions.create(
         model="mine", prompt=[PROMPT, "Once"], n=2, max_tokens=12,
@@ -106,8 +102,8 @@ def test_a_completion_stream(client: Any) -> None:
     assert chunks[-2].choices[0].finish_reason == "length"
 
 
-def test_chat(client: Any, pair: tuple[specdec.Model, specdec.Model]) -> None:
-    wanted = specdec.generate(pair[0], None, messages=MESSAGES, max_new_tokens=25, logprobs=3)
+def test_chat(client: Any, chatting_pair: tuple[specdec.Model, specdec.Model]) -> None:
+    wanted = specdec.generate(chatting_pair[0], None, messages=MESSAGES, max_new_tokens=25, logprobs=3)
     asked: Any = {"model": "mine", "messages": MESSAGES, "max_completion_tokens": 25, "temperature": 0}
     found = client.chat.completions.create(logprobs=True, top_logprobs=3, **asked)
     (choice,) = found.choices
@@ -120,7 +116,7 @@ def test_chat(client: Any, pair: tuple[specdec.Model, specdec.Model]) -> None:
         assert [one.logprob for one in entry.top_logprobs] == [value for _, value in top]
     chunks = list(client.chat.completions.create(stream=True, **asked))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == wanted.text
-    ended = specdec.generate(pair[0], None, messages=MESSAGES, stop=["."])
+    ended = specdec.generate(chatting_pair[0], None, messages=MESSAGES, stop=["."])
     with client.chat.completions.stream(**{**asked, "max_completion_tokens": 200}, stop=["."]) as stream:
         for _ in stream:  # the client's own accumulation
             pass
@@ -128,7 +124,7 @@ def test_chat(client: Any, pair: tuple[specdec.Model, specdec.Model]) -> None:
     assert final.choices[0].message.content == ended.text
 
 
-def test_chat_with_an_event_loop(pair: tuple[specdec.Model, specdec.Model], client: Any) -> None:
+def test_chat_with_an_event_loop(chatting_pair: tuple[specdec.Model, specdec.Model], client: Any) -> None:
     import openai
 
     async def replies() -> list[str]:
@@ -138,11 +134,11 @@ def test_chat_with_an_event_loop(pair: tuple[specdec.Model, specdec.Model], clie
             return [one.choices[0].message.content for one in found]
 
     (one,) = set(asyncio.run(replies()))
-    assert one == specdec.generate(pair[0], None, messages=MESSAGES, max_new_tokens=15).text
+    assert one == specdec.generate(chatting_pair[0], None, messages=MESSAGES, max_new_tokens=15).text
 
 
-def test_a_prediction(client: Any, pair: tuple[specdec.Model, specdec.Model]) -> None:
-    wanted = specdec.generate(pair[0], None, messages=MESSAGES, max_new_tokens=40)
+def test_a_prediction(client: Any, chatting_pair: tuple[specdec.Model, specdec.Model]) -> None:
+    wanted = specdec.generate(chatting_pair[0], None, messages=MESSAGES, max_new_tokens=40)
     found = client.chat.completions.create(
         model="mine", messages=MESSAGES, max_tokens=40, temperature=0,
         prediction={"type": "content", "content": wanted.text},
@@ -153,8 +149,8 @@ def test_a_prediction(client: Any, pair: tuple[specdec.Model, specdec.Model]) ->
     assert details.rejected_prediction_tokens >= 0
 
 
-def test_responses(client: Any, pair: tuple[specdec.Model, specdec.Model]) -> None:
-    wanted = specdec.generate(pair[0], None, messages=MESSAGES, max_new_tokens=25)
+def test_responses(client: Any, chatting_pair: tuple[specdec.Model, specdec.Model]) -> None:
+    wanted = specdec.generate(chatting_pair[0], None, messages=MESSAGES, max_new_tokens=25)
     asked: Any = {"model": "mine", "input": PROMPT, "max_output_tokens": 25, "temperature": 0}
     found = client.responses.create(**asked)
     assert found.output_text == wanted.text and found.status == "incomplete"

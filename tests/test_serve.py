@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 import random
 import re
-import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
 import specdec
-from chat_templates import chatting_pair
 from fuzz import http_requests
-from http_talk import ask
+from http_talk import ask, connected, send
 from peft_folders import llama_adapter
 from specdec.decoding.engine import Engine
 from specdec.serve.http_server import Server
@@ -29,13 +26,8 @@ PROMPTS = ["Once upon a time", "It was a dark", "The captain looked", "She opene
 
 
 @pytest.fixture(scope="module")
-def pair() -> Pair:
-    return chatting_pair()
-
-
-@pytest.fixture(scope="module")
-def engine(pair: Pair) -> Iterator[Engine]:
-    with Engine(*pair, n_slots=8, n_threads=1) as engine:
+def engine(chatting_pair: Pair) -> Iterator[Engine]:
+    with Engine(*chatting_pair, n_slots=8, n_threads=1) as engine:
         yield engine
 
 
@@ -82,15 +74,12 @@ def text_of(answer: Any) -> str:
 
 def leave(url: str, body: dict[str, Any], after_s: float) -> None:
     """Send a request and go."""
-    host, port = urlsplit(url).netloc.split(":")
-    data = json.dumps(body).encode()
-    head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
-        connection.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+    with connected(url) as connection:
+        send(connection, "/v1/completions", body)
         time.sleep(after_s)
 
 
-def test_64_clients_at_once_get_their_own_texts(url: str, engine: Engine, pair: Pair) -> None:
+def test_64_clients_at_once_get_their_own_texts(url: str, engine: Engine, chatting_pair: Pair) -> None:
     """While others leave: 64 clients, 72 requests, a third of which nobody waits for."""
 
     def one(number: int) -> tuple[int, str] | None:
@@ -103,19 +92,19 @@ def test_64_clients_at_once_get_their_own_texts(url: str, engine: Engine, pair: 
         return number, text_of(answer)
 
     with ThreadPoolExecutor(64) as clients:
-        found = dict(pair for pair in clients.map(one, range(72)) if pair is not None)
+        found = dict(answer for answer in clients.map(one, range(72)) if answer is not None)
     assert len(found) == 48
     for number, text in found.items():
-        assert text == alone(pair[0], request_of(number)), number
+        assert text == alone(chatting_pair[0], request_of(number)), number
     until = time.monotonic() + 10
     while (metrics := engine.metrics()).n_running + metrics.n_waiting:
         assert time.monotonic() < until, "texts of clients that have left go on"
         time.sleep(0.005)
 
 
-def test_scores_of_prompts(url: str, pair: Pair) -> None:
+def test_scores_of_prompts(url: str, chatting_pair: Pair) -> None:
     """`echo` with log-probabilities, with new text and without."""
-    target = pair[0]
+    target = chatting_pair[0]
     assert target.tokenizer is not None
     ids = target.tokenizer.encode(PROMPTS[0])
     (score,) = target.score([([ids[0]], ids[1:])])
@@ -229,7 +218,7 @@ SCHEMA: dict[str, Any] = {
 }
 
 
-def test_texts_with_a_form(url: str, engine: Engine, pair: Pair) -> None:
+def test_texts_with_a_form(url: str, engine: Engine, chatting_pair: Pair) -> None:
     """As `generate` writes them plainly; what cannot be read is refused."""
     form = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
     body = {
@@ -241,7 +230,7 @@ def test_texts_with_a_form(url: str, engine: Engine, pair: Pair) -> None:
     }
     _, answer = ask(url, "/v1/completions", body)
     choice = answer["choices"][0]
-    wanted = specdec.generate(pair[0], None, PROMPTS[0], schema=SCHEMA, max_new_tokens=40)
+    wanted = specdec.generate(chatting_pair[0], None, PROMPTS[0], schema=SCHEMA, max_new_tokens=40)
     assert choice["text"] == wanted.text and choice["finish_reason"] == "stop"
     assert set(json.loads(choice["text"])) == {"name", "age"}
     for outputs, texts in (
@@ -259,7 +248,7 @@ def test_texts_with_a_form(url: str, engine: Engine, pair: Pair) -> None:
         assert status == 400 and answer["error"]["param"], outputs
 
 
-def test_calls_that_are_asked_for(pair: Pair) -> None:
+def test_calls_that_are_asked_for(chatting_pair: Pair) -> None:
     """The reply has the form of a call, whatever the model would have said."""
     template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools }}<tool_call>"
     parameters = {
@@ -274,7 +263,7 @@ def test_calls_that_are_asked_for(pair: Pair) -> None:
     body = {"messages": [{"role": "user", "content": "Weather?"}], "tools": tools, "temperature": 0}
     named = {"type": "function", "function": {"name": "v"}}
     with (
-        Engine(pair[0].with_chat_template(template), pair[1], n_threads=1) as engine,
+        Engine(chatting_pair[0].with_chat_template(template), chatting_pair[1], n_threads=1) as engine,
         Server(Service(engine, ["mine"]), port=0) as server,
     ):
         for choice, names in ((named, {"v"}), ("required", {"v", "w"})):
@@ -292,9 +281,9 @@ def test_damaged_requests() -> None:
     assert report.statuses[200] > 5 and report.statuses[400] > 40 and report.statuses[0] > 3
 
 
-def test_adapters_by_name(pair: Pair, tmp_path: Path) -> None:
+def test_adapters_by_name(chatting_pair: Pair, tmp_path: Path) -> None:
     """A request names an adapter as its model; requests with different ones share the engine's rounds."""
-    target, draft = pair
+    target, draft = chatting_pair
     config = {
         "hidden_size": target.config.d_model,
         "intermediate_size": target.config.d_ff,

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 import pytest
 
 import specdec
-from chat_templates import TEMPLATES, chatting_pair
-from http_talk import ask, events_of
+from chat_templates import TEMPLATES
+from http_talk import ask, connected, events_of, send
 from scripted_engine import ScriptedEngine, log_prob
 from specdec.decoding.engine import Speculative
 from specdec.errors import InputError, NotFiniteError
@@ -61,8 +61,8 @@ class Scripts:
 
 
 @pytest.fixture(scope="module")
-def target() -> specdec.Model:
-    return chatting_pair()[0]
+def target(chatting_pair: tuple[specdec.Model, specdec.Model]) -> specdec.Model:
+    return chatting_pair[0]
 
 
 @pytest.fixture(scope="module")
@@ -608,11 +608,8 @@ def wait(condition: Callable[[], bool], seconds: float = 5.0) -> None:
 
 def sent(url: str, path: str, body: dict[str, Any]) -> socket.socket:
     """A connection on which a request has been sent."""
-    host, port = urlsplit(url).netloc.split(":")
-    connection = socket.create_connection((host, int(port)), timeout=10)
-    data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    connection.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+    connection = connected(url)
+    send(connection, path, body)
     return connection
 
 
@@ -656,9 +653,7 @@ def test_a_slow_reader_holds_nobody_up(url: str, engine: ScriptedEngine, scripts
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.connect((host, int(port)))
-    data = json.dumps(body_of(CHAT, stream=True, logprobs=True)).encode()
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    connection.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+    send(connection, CHAT, body_of(CHAT, stream=True, logprobs=True))
     wait(lambda: bool(engine.asked))
     slow = engine.generations[-1]
     scripts.texts, engine.step = [REPLY], 2
@@ -799,8 +794,7 @@ def counted(text: str) -> dict[tuple[str, str], float]:
 
 def raw(url: str, sent: bytes, status: int) -> socket.socket:
     """A connection on which something is sent, and answered with a status."""
-    host, port = urlsplit(url).netloc.split(":")
-    connection = socket.create_connection((host, int(port)), timeout=10)
+    connection = connected(url)
     connection.sendall(sent)
     if status:
         assert answered(connection) == status

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -36,6 +37,19 @@ def ask(
         return answer.status, events_of(text) if kind.startswith("text/event-stream") else text
     finally:
         connection.close()
+
+
+def send(connection: socket.socket, path: str, body: Any) -> None:
+    """Send a request on a connection, and wait for nothing."""
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    connection.sendall(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+
+
+def connected(url: str) -> socket.socket:
+    """A connection to a server."""
+    host, port = urlsplit(url).netloc.split(":")
+    return socket.create_connection((host, int(port)), timeout=10)
 
 
 def events_of(text: str) -> list[Any]:

@@ -137,6 +137,7 @@ class Engine:
             self.target, draft, options, predictions=predicts, n_threads=self.n_threads
         )
         self.draft = self._drafts.drafts[0] if self._drafts.drafts else None
+        # A draft without a name cannot be chosen: then there are no names.
         self.drafts = dict(zip(self._drafts.names, self._drafts.drafts, strict=False))
         self._counters = Counters()
         self._queue = RequestQueue(
@@ -302,10 +303,6 @@ class Engine:
     def metrics(self) -> EngineMetrics:
         """What it holds now, and what it has done so far."""
         with self._queue.lock:
-            counters = vars(self._counters) | {
-                "n_finished": dict(self._counters.n_finished),
-                "accepted_at": list(self._counters.accepted_at),
-            }
             n_taken = self._queue.n_taken
             n_reading = min(self._slots.n_reading, n_taken)
             return EngineMetrics(
@@ -313,7 +310,7 @@ class Engine:
                 n_running=n_taken - n_reading,
                 n_reading=n_reading,
                 n_waiting=self._queue.n_waiting,
-                **counters,
+                **self._counters.so_far(),
             )
 
     def close(self, drain: bool = True, timeout: float | None = None) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specdec.trace import Round
 
@@ -13,8 +14,34 @@ if TYPE_CHECKING:
 __all__ = ["Counters", "EngineMetrics"]
 
 
-@dataclass(frozen=True)
-class EngineMetrics:
+@dataclass(kw_only=True)
+class _Counts:
+    """What is counted from the beginning of an engine on; `EngineMetrics` says what each means."""
+
+    n_submitted: int = 0
+    n_refused: int = 0
+    n_failed: int = 0
+    n_finished: dict[str, int] = field(default_factory=dict)
+    n_prompt_tokens: int = 0
+    n_cached_tokens: int = 0
+    n_new_tokens: int = 0
+    n_rounds: int = 0
+    n_drafts: int = 0
+    n_draft_tokens: int = 0
+    n_accepted_tokens: int = 0
+    accepted_at: list[int] = field(default_factory=list)
+    n_prediction_accepted: int = 0
+    n_prediction_rejected: int = 0
+    prefill_s: float = 0.0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    other_s: float = 0.0
+    first_token_s: tuple[int, float] = (0, 0.0)
+    queue_s: tuple[int, float] = (0, 0.0)
+
+
+@dataclass(kw_only=True)
+class EngineMetrics(_Counts):
     """A look at an `Engine`: what it holds now, and counters since it was made.
 
     Attributes
@@ -45,52 +72,15 @@ class EngineMetrics:
     n_running: int
     n_reading: int
     n_waiting: int
-    n_submitted: int
-    n_refused: int
-    n_failed: int
-    n_finished: dict[str, int]
-    n_prompt_tokens: int
-    n_cached_tokens: int
-    n_new_tokens: int
-    n_rounds: int
-    n_drafts: int
-    n_draft_tokens: int
-    n_accepted_tokens: int
-    accepted_at: list[int]
-    n_prediction_accepted: int
-    n_prediction_rejected: int
-    prefill_s: float
-    draft_s: float
-    verify_s: float
-    other_s: float
-    first_token_s: tuple[int, float]
-    queue_s: tuple[int, float]
 
 
-@dataclass
-class Counters:
+@dataclass(kw_only=True)
+class Counters(_Counts):
     """The counters of `EngineMetrics`; those of requests are written under the engine's lock."""
 
-    n_submitted: int = 0
-    n_refused: int = 0
-    n_failed: int = 0
-    n_finished: dict[str, int] = field(default_factory=dict)
-    n_prompt_tokens: int = 0
-    n_cached_tokens: int = 0
-    n_new_tokens: int = 0
-    n_rounds: int = 0
-    n_drafts: int = 0
-    n_draft_tokens: int = 0
-    n_accepted_tokens: int = 0
-    accepted_at: list[int] = field(default_factory=list)
-    n_prediction_accepted: int = 0
-    n_prediction_rejected: int = 0
-    prefill_s: float = 0.0
-    draft_s: float = 0.0
-    verify_s: float = 0.0
-    other_s: float = 0.0
-    first_token_s: tuple[int, float] = (0, 0.0)
-    queue_s: tuple[int, float] = (0, 0.0)
+    def so_far(self) -> dict[str, Any]:
+        """A copy of all of them, by name."""
+        return deepcopy(vars(self))
 
     def count_round(self, round_: Round) -> None:
         """A round of one text."""

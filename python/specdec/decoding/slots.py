@@ -100,6 +100,7 @@ class Slots:
         """
         self._drop_unwanted()
         self._admit()
+        self._update_draft()
         self._read_slice()
         self._run_rounds()
 
@@ -207,14 +208,18 @@ class Slots:
 
     # ---------------------------------------------------------------------------- prompts and rounds
 
+    def _update_draft(self) -> None:
+        """Let a draft that has learnt take its own place; it has then to read the texts that are there."""
+        draft = self._drafts.of_session
+        if draft is None or self._description is None:
+            return
+        description = draft.take_update(self._session, self._description)
+        if description is not self._description:
+            self._description = description
+            self._reading |= {slot for slot, sample in enumerate(self._samples) if sample is not None}
+
     def _read_slice(self) -> None:
         """Read one slice of the prompts that are not in."""
-        draft = self._drafts.of_session
-        if draft is not None and self._description is not None:
-            description = draft.take_update(self._session, self._description)
-            if description is not self._description:
-                self._description = description
-                self._reading |= {slot for slot, sample in enumerate(self._samples) if sample is not None}
         if not self._reading:
             return
         begun = time.perf_counter()
