@@ -76,6 +76,12 @@ def check(name: str, text: str) -> None:
         assert re.fullmatch(FORMS[name][1], text), text
 
 
+def allowed_by(mask: bytes | None) -> list[int]:
+    assert mask is not None
+    bits: list[int] = np.flatnonzero(np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little")).tolist()
+    return bits
+
+
 SLOW = pytest.mark.slow
 
 
@@ -223,7 +229,7 @@ def test_states_are_functions_of_their_tokens(pair: tuple[specdec.Model, specdec
             for token in tokens:
                 fresh.advance(token)
             assert fresh.mask() == mask
-            allowed = np.flatnonzero(np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little"))
+            allowed = allowed_by(mask)
             token = int(rng.choice(allowed))
             other = state.fork()
             other.advance(int(rng.choice(allowed)))
@@ -244,24 +250,53 @@ def test_a_tokenizer_is_not_kept() -> None:
     assert gone() is None
 
 
+class Recorder:
+    """A matcher of the library that notes what it is asked."""
+
+    def __init__(self, matcher: Any) -> None:
+        self.matcher = matcher
+        self.asked: list[tuple[str, Any]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any) -> Any:
+            self.asked.append((name, arguments[0] if arguments else None))
+            return getattr(self.matcher, name)(*arguments)
+
+        return call
+
+
 def test_forced_tokens_are_asked_for_once(pair: tuple[specdec.Model, specdec.Model]) -> None:
-    """Along what the form leaves no choice about the library's matcher is neither copied nor asked."""
+    """Along what the form leaves no choice about the library's matcher is neither told nor asked."""
     target, _ = pair
     state = Guidance.of("regex", "Once upon a time(!|,)", target.tokenizer, 4096, (0,)).start(())
-    matchers, text = [], b""
-    while (
-        len(
-            allowed := np.flatnonzero(np.unpackbits(np.frombuffer(state.mask(), np.uint8), bitorder="little"))
-        )
-        < 2
-    ):
-        matchers.append(state._matcher)
-        text += target.tokenizer.text_bytes(int(allowed[0]))
+    matcher = state._walk._matcher = Recorder(state._walk._matcher)
+    text = b""
+    while len(allowed := allowed_by(state.mask())) == 1:
+        assert [name for name, _ in matcher.asked] == ["compute_ff_tokens"]
+        text += target.tokenizer.text_bytes(allowed[0])
         state = state.fork()
-        state.advance(int(allowed[0]))
-    assert b"Once upon a time".startswith(text) and len(matchers) > 1
-    assert len(set(map(id, matchers))) == 1
-    assert state._matcher is not matchers[0]
+        state.advance(allowed[0])
+    assert text == b"Once upon a time"[: len(text)] and len(text) > 5
+    assert len(matcher.asked[1][1]) > 1  # they are told together
+
+
+def test_the_matcher_goes_from_guess_to_guess(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    """It is not told again what two guesses have in common."""
+    target, _ = pair
+    root = Guidance.of("regex", "[a-z]{1,40}", target.tokenizer, 4096, (0,)).start(())
+    matcher = root._walk._matcher = Recorder(root._walk._matcher)
+    a, b = (target.tokenizer.encode(letter, add_bos=False)[0] for letter in "ab")
+    states = {}
+    for tokens in ((a,), (a, a), (a, a, b), (a, b), (a, a, b, a)):
+        states[tokens] = states.get(tokens[:-1], root).fork()
+        states[tokens].advance(tokens[-1])
+        states[tokens].mask()
+    moves = [(name, value) for name, value in matcher.asked if name in ("rollback", "consume_tokens")]
+    assert moves == [
+        ("consume_tokens", [a]), ("consume_tokens", [a]), ("consume_tokens", [b]),
+        ("rollback", 2), ("consume_tokens", [b]),
+        ("rollback", 1), ("consume_tokens", [a, b, a]),
+    ]  # fmt: skip
 
 
 # ----------------------------------------------------------------------------------------------- law
@@ -341,7 +376,7 @@ def check_tokenizer(tokenizer: ByteTokenizer, n_vocab: int) -> None:
     state, tokens = guidance.start(()), []
     while (mask := state.mask()) is not None:
         assert len(mask) == (n_vocab + 31) // 32 * 4
-        allowed = np.flatnonzero(np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little"))
+        allowed = allowed_by(mask)
         assert allowed[-1] < n_vocab
         tokens.append(int(rng.choice(allowed)))
         state = state.fork()

@@ -19,14 +19,27 @@ int sd_python_states_from(PyObject* object, const char* name, int n_vocab, sd_ga
     if (result <= 0) return -1;
     PyObject* states = PyList_New(0);
     if (states == NULL) return -1;
-    *python = (sd_python_states){name, Py_NewRef(object), states, NULL, n_vocab, gate};
-    return 0;
+    *python = (sd_python_states){name,
+                                 Py_NewRef(object),
+                                 states,
+                                 NULL,
+                                 n_vocab,
+                                 gate,
+                                 PyUnicode_InternFromString("fork"),
+                                 PyUnicode_InternFromString("advance"),
+                                 PyUnicode_InternFromString("mask")};
+    if (!PyErr_Occurred()) return 0;
+    sd_python_states_free(python);
+    return -1;
 }
 
 void sd_python_states_free(sd_python_states* p) {
     Py_CLEAR(p->object);
     Py_CLEAR(p->states);
     Py_CLEAR(p->exception);
+    Py_CLEAR(p->fork);
+    Py_CLEAR(p->advance);
+    Py_CLEAR(p->mask);
 }
 
 int sd_python_states_traverse(const sd_python_states* p, visitproc visit, void* arg) {
@@ -85,10 +98,12 @@ static sd_status advance(void* context, int from, int32_t token, int to) {
     sd_python_states* p = context;
     enter(p);
     PyObject* before = Py_NewRef(sd_python_state(p, from)); /* the call may do whatever it likes */
-    PyObject* state = PyObject_CallMethod(before, "fork", NULL);
-    PyObject* ignored = state ? PyObject_CallMethod(state, "advance", "i", (int)token) : NULL;
+    PyObject* state = PyObject_CallMethodNoArgs(before, p->fork);
+    PyObject* id = state ? PyLong_FromLong(token) : NULL;
+    PyObject* ignored = id ? PyObject_CallMethodOneArg(state, p->advance, id) : NULL;
     if (ignored == NULL) Py_CLEAR(state);
     Py_XDECREF(ignored);
+    Py_XDECREF(id);
     Py_DECREF(before);
     sd_status status = keep_as(p, to, state);
     leave(p);
@@ -146,7 +161,7 @@ static sd_status mask(void* context, int number, uint32_t* words, int* complete)
     sd_python_states* p = context;
     enter(p);
     PyObject* state = Py_NewRef(sd_python_state(p, number));
-    PyObject* returned = PyObject_CallMethod(state, "mask", NULL);
+    PyObject* returned = PyObject_CallMethodNoArgs(state, p->mask);
     *complete = returned == Py_None;
     if (returned != NULL && !*complete && words_from(p, returned, words) < 0) refuse_mask(p, returned);
     Py_XDECREF(returned);

@@ -18,7 +18,8 @@ typedef struct sd_python_states {
     PyObject* states;    /* strong reference to a list: the states by number */
     PyObject* exception; /* strong reference to what a call has raised, or NULL */
     int n_vocab;
-    sd_gate* gate; /* borrowed */
+    sd_gate* gate;                   /* borrowed */
+    PyObject *fork, *advance, *mask; /* strong references to the names of methods, made once */
 } sd_python_states;
 
 /* Has an object, which is none of the core's, states: a method `start`? Returns 1 or 0, or -1 with an

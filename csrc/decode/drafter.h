@@ -25,6 +25,9 @@ typedef struct sd_drafting {
     int couples;
     /* Most guesses of a round. */
     int gamma;
+    /* Most tokens of a round that the form of a text forces, which a drafter finds behind the text; 0: no
+     * text has a form. */
+    int max_forced;
     int n_sequences;
     /* Tokens of the longest text. */
     int n_text;

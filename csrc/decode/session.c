@@ -101,6 +101,7 @@ sd_drafting sd_session_drafting(const sd_session_options* o, const sd_prompt* pr
                             .draws = o->mixed,
                             .couples = o->mixed,
                             .gamma = o->gamma,
+                            .max_forced = o->mixed ? FORCED_OF_MIXED : 0,
                             .n_sequences = count_slots(o, n),
                             .n_text = o->n_text,
                             .n_threads = o->n_threads,
@@ -111,6 +112,7 @@ sd_drafting sd_session_drafting(const sd_session_options* o, const sd_prompt* pr
         if (room > drafting.n_text) drafting.n_text = room;
         drafting.draws |= sd_settings_draws(prompts[i].settings);
         drafting.couples |= couples(prompts[i].settings);
+        if (prompts[i].settings->verify.constraint != NULL) drafting.max_forced = SD_MAX_FORCED;
     }
     return drafting;
 }
@@ -208,9 +210,7 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
     status =
         sd_riding_begin(&s->riding, drafter, &options->target->config, s->n_sequences, options->node_budget);
     if (status != SD_OK) goto fail;
-    s->max_forced = options->mixed ? FORCED_OF_MIXED : 0;
-    for (int i = 0; i < n; i++)
-        if (prompts[i].settings->verify.constraint != NULL) s->max_forced = SD_MAX_FORCED;
+    s->max_forced = drafting.max_forced;
     s->extends = drafter != NULL && sd_drafter_reads_text(drafter);
     s->max_nodes = s->riding.max_nodes = (drafter ? options->gamma + 1 : 1) + s->max_forced;
     s->max_rows = s->max_nodes * (1 + s->riding.n);

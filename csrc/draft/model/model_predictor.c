@@ -14,7 +14,8 @@ typedef struct model_predictor {
     sd_predictor base; /* must stay first */
     sd_model_predictor_options options;
     int n_sequences;
-    int n_nodes; /* of a proposal, without the root */
+    int n_nodes;  /* of a proposal, without the root */
+    int catch_up; /* tokens that are read together with the root: CATCH_UP, and those that a form forces */
     sd_workspace workspace;
     sd_arena arena;   /* owns the arrays below */
     sd_cache* caches; /* [n_sequences] its own; of none for the target */
@@ -193,9 +194,9 @@ static sd_status follow(sd_predictor* base, sd_proposal* p) {
     if (p->budget == 0 || p->depth == 0) return SD_OK;
     if (r->options.skipped) return follow_in_target(r, cache, p->n_text);
     sd_cache_follow(cache, text.tokens, text.n - 1);
-    for (int n_read = cache->n_committed; text.n - n_read > CATCH_UP;) {
-        sd_status status =
-            sd_forward_slice(&r->workspace, cache, text.tokens, text.n - CATCH_UP, &n_read, SD_LOGITS_NONE);
+    for (int n_read = cache->n_committed; text.n - n_read > r->catch_up;) {
+        sd_status status = sd_forward_slice(&r->workspace, cache, text.tokens, text.n - r->catch_up, &n_read,
+                                            SD_LOGITS_NONE);
         if (status != SD_OK) return status;
     }
     return SD_OK;
@@ -283,10 +284,10 @@ static void release(sd_predictor* base) {
 static sd_status make_room(model_predictor* r, const sd_prediction* of) {
     const sd_model* model = r->options.model;
     int n = r->n_sequences;
-    int n_slots = room_of(r, of->n_text) + of->n_nodes + CATCH_UP;
+    int n_slots = room_of(r, of->n_text) + of->n_nodes + r->catch_up;
     int n_vocab = translation_of(r) ? model->config.n_vocab : of->drafting->n_vocab;
     for (int i = 0; i < n && r->options.skipped == NULL; i++) {
-        sd_status status = sd_cache_create(&r->caches[i], model, n_slots, of->n_nodes + CATCH_UP, 0, NULL);
+        sd_status status = sd_cache_create(&r->caches[i], model, n_slots, of->n_nodes + r->catch_up, 0, NULL);
         if (status != SD_OK) return status;
     }
     int n_rows = n * r->row_room, slice = sd_prompt_slice(model);
@@ -300,6 +301,7 @@ sd_status sd_model_predictor_make(const void* given, const sd_prediction* of, sd
         return sd_fail(SD_ERR_VALUE, "the draft has an encoder, expected a target that has one too");
     model_predictor* r = sd_alloc(sizeof *r);
     if (r == NULL) return SD_ERR_MEMORY;
+    int catch_up = CATCH_UP + of->drafting->max_forced;
     *r = (model_predictor){.base = {.begin = begin,
                                     .read = read_prompts,
                                     .follow = follow,
@@ -309,7 +311,8 @@ sd_status sd_model_predictor_make(const void* given, const sd_prediction* of, sd
                            .options = *options,
                            .n_sequences = of->drafting->n_sequences,
                            .n_nodes = of->n_nodes,
-                           .row_room = of->n_rows + CATCH_UP - 1};
+                           .catch_up = catch_up,
+                           .row_room = of->n_rows + catch_up - 1};
     r->ld = (of->drafting->n_vocab + 15) & ~15;
     sd_status status = SD_ARENA_BUILD(&r->arena, lay_out(r, of));
     if (status == SD_OK) status = make_room(r, of);

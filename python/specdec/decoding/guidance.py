@@ -50,7 +50,6 @@ _STACK: Final = (
     256 << 20
 )  # bytes of stack: rules lead to each other as deep as a form of MOST_BYTES has room for
 _MOST_JOINED: Final = 16  # patterns that a text has to match at once: time doubles with each
-_MOST_UNTOLD: Final = 64  # tokens that a matcher has not been told
 
 _lock: Final = threading.Lock()
 _tokenizers: Final[weakref.WeakKeyDictionary[Any, dict[Any, Any]]] = weakref.WeakKeyDictionary()
@@ -391,7 +390,7 @@ class Guidance:
 
     def start(self, tokens: Sequence[int]) -> GuidanceState:
         """The state in which a new text begins; the prompt does not count."""
-        return GuidanceState(self, self._matcher)
+        return GuidanceState(_Walk(self, self._matcher.deep_copy()))
 
 
 _PATTERN_ERROR: Final = re.compile(
@@ -410,71 +409,95 @@ def _fault_of_pattern(kind: FormKind, matcher: Any) -> str | None:
     return f"{place}{found['why']}, at character {at + 1} of the regular expression {shown(pattern)}"
 
 
+class _Place:
+    """A token of a text with a form, or of a guess; None stands for the text's beginning."""
+
+    __slots__ = ("before", "depth", "token")
+
+    def __init__(self, before: _Place | None, token: int) -> None:
+        self.before = before
+        self.token = token
+        self.depth = 1 if before is None else before.depth + 1
+
+
+class _Walk:
+    """The library's matcher of one text, which goes to where it is asked: back some tokens, and on by others.
+
+    The states of a text share it: going back costs less than a copy for each state.
+    """
+
+    def __init__(self, form: Guidance, matcher: Any) -> None:
+        self.form = form
+        self._matcher = matcher
+        self._way: list[_Place] = []  # to where the matcher is
+
+    def at(self, place: _Place | None) -> Any:
+        """The matcher, told the tokens up to a place and no others."""
+        way, tokens = self._way, []
+        depth = 0 if place is None else place.depth
+        while place is not None and (place.depth > len(way) or way[place.depth - 1] is not place):
+            tokens.append(place)
+            place = place.before
+        n_back = len(way) - (depth - len(tokens))
+        if n_back > 0:
+            if not self._matcher.rollback(n_back):
+                raise self.form.error_of(self._matcher)
+            del way[-n_back:]
+        if tokens:
+            tokens.reverse()
+            if not self._matcher.consume_tokens([one.token for one in tokens]):
+                raise self.form.error_of(self._matcher)
+            way += tokens
+        return self._matcher
+
+
 class GuidanceState:
     """What a `Guidance` knows behind some tokens.
 
-    The library's matcher is copied and told the tokens when its mask is asked for: behind tokens that follow
-    from the form alone nobody asks, as the matcher before them has said what they are.
+    The matcher is told the tokens when a mask is asked for: behind tokens that follow from the form alone
+    nobody asks, as the matcher before them has said what they are.
     """
 
-    __slots__ = ("_behind", "_ended", "_forced", "_form", "_matcher", "_n_told")
+    __slots__ = ("_ended", "_forced", "_n_told", "_place", "_walk")
 
-    def __init__(self, form: Guidance, matcher: Any) -> None:
-        self._form = form
-        self._matcher = matcher  # of a state before this one, or of this one; shared, and not told any more
-        # Tokens that it has not been told; None: it is this state's.
-        self._behind: tuple[int, ...] | None = ()
-        # Tokens that a matcher says must come; None: not asked.
+    def __init__(self, walk: _Walk) -> None:
+        self._walk = walk
+        self._place: _Place | None = None
+        # Tokens that the matcher says must come; None: not asked.
         self._forced: list[int] | None = None
         self._n_told = 0  # of these, those that are behind this state
         self._ended = False
 
     def fork(self) -> GuidanceState:
         """An independent copy."""
-        copy = GuidanceState(self._form, self._matcher)
-        copy._behind, copy._ended = self._behind, self._ended
+        copy = GuidanceState(self._walk)
+        copy._place, copy._ended = self._place, self._ended
         copy._forced, copy._n_told = self._forced, self._n_told
         return copy
 
     def advance(self, token: int) -> None:
         """The text goes on with a token."""
-        if token in self._form.end_ids:
+        if token in self._walk.form.end_ids:
             self._ended = True
             return
-        follows = token == self._next_forced()
-        if self._behind is not None and len(self._behind) == _MOST_UNTOLD:
-            self._own_matcher()
-        self._behind = (*(self._behind or ()), token)
-        self._n_told += 1
-        if not follows or self._n_told == len(self._forced or ()):
+        self._place = _Place(self._place, token)
+        forced, n_told = self._forced, self._n_told
+        if forced and n_told + 1 < len(forced) and forced[n_told] == token:
+            self._n_told = n_told + 1
+        else:
             self._forced, self._n_told = None, 0
 
     def mask(self) -> bytes | None:
         """The words of the tokens that may come next; None: the text is complete."""
         if self._ended:
             return None
-        forced = self._next_forced()
-        if forced is not None:
-            return self._form.word_of(forced)
-        matcher = self._own_matcher()
-        words = self._form.words_of(matcher.compute_bitmask())
-        if matcher.is_error():
-            raise self._form.error_of(matcher)
-        return None if words == self._form.nothing else words
-
-    def _next_forced(self) -> int | None:
-        """The token that comes next because the form leaves no other text, as the tokenizer writes that."""
+        form = self._walk.form
         if self._forced is None:
-            matcher = self._own_matcher()
-            self._forced, self._n_told = matcher.compute_ff_tokens(), 0
-            if matcher.is_error():
-                raise self._form.error_of(matcher)
-        return self._forced[self._n_told] if self._forced else None
-
-    def _own_matcher(self) -> Any:
-        if self._behind is not None:
-            matcher = self._matcher.deep_copy()
-            if self._behind and not matcher.consume_tokens(list(self._behind)):
-                raise self._form.error_of(matcher)
-            self._matcher, self._behind = matcher, None
-        return self._matcher
+            self._forced = self._walk.at(self._place).compute_ff_tokens()
+        if self._forced:
+            return form.word_of(self._forced[self._n_told])
+        matcher = self._walk.at(self._place)
+        words = form.words_of(matcher.compute_bitmask())
+        if matcher.is_error():
+            raise form.error_of(matcher)
+        return None if words == form.nothing else words
