@@ -682,6 +682,22 @@ def test_a_model_without_a_chat_template() -> None:
             assert "the model has no chat template; expected a request to" in answer["error"]["message"]
 
 
+def test_a_template_without_a_place_for_tools() -> None:
+    """Tools are refused by name, unless the request says that none is to be called."""
+    target = specdec.embedded_pair()[0].with_chat_template("tools{{ messages[0].content }}")
+    engine = ScriptedEngine(target, lambda options: [REPLY])
+    with Server(Service(engine, ["mine"]), port=0) as server:  # type: ignore[arg-type]
+        bodies = (
+            (CHAT, body_of(CHAT, tools=TOOLS)), (CHAT, body_of(CHAT, tools=TOOLS, stream=True)),
+            ("/tokenize", {"messages": USER, "tools": TOOLS}),
+        )  # fmt: skip
+        for path, body in bodies:
+            status, answer = ask(server.url, path, body)
+            assert status == 400 and "has no place for tools" in answer["error"]["message"]
+            assert answer["error"]["param"] == "tools"
+        assert ask(server.url, CHAT, body_of(CHAT, tools=TOOLS, tool_choice="none"))[0] == 200
+
+
 def test_drafts_by_name(url: str, engine: ScriptedEngine) -> None:
     for draft, wanted in (("small", True), (True, True), (False, False), ("none", False)):
         assert ask(url, CHAT, body_of(CHAT, speculative={"draft": draft}))[0] == 200

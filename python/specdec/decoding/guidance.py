@@ -417,7 +417,7 @@ class _Place:
     def __init__(self, before: _Place | None, token: int) -> None:
         self.before = before
         self.token = token
-        self.depth = 1 if before is None else before.depth + 1
+        self.depth: int = 1 if before is None else before.depth + 1
 
 
 class _Walk:

@@ -116,6 +116,27 @@ class ChatTemplate:
             )
         return self.templates[_DEFAULT]
 
+    def reads(self, name: str, chat_template: str | None = None, *, tools: bool = False) -> bool:
+        """Whether a template names a variable: without that, what is given as the variable changes nothing.
+
+        Parameters
+        ----------
+        name : str
+            Of the variable, as "tools".
+        chat_template, tools
+            As in :meth:`text`.
+
+        Raises
+        ------
+        InputError
+            As :meth:`text`.
+        TokenizerError
+            The template is not valid Jinja.
+        MissingPackageError
+            Jinja is not installed: ``pip install jinja2``.
+        """
+        return name in _names_in(self.text(chat_template, tools=tools), self.source)
+
     def render(
         self,
         messages: Messages,
@@ -150,7 +171,8 @@ class ChatTemplate:
         Raises
         ------
         InputError
-            Something else than messages, or messages that the template refuses, with its reason.
+            Something else than messages; messages that the template refuses, with its reason; or tools or
+            documents for a template that has no place for them.
         TokenizerError
             The template is not valid Jinja.
         MissingPackageError
@@ -169,6 +191,12 @@ class ChatTemplate:
             "documents": _schemas("documents", documents),
             "add_generation_prompt": add,
         }
+        for name in ("tools", "documents"):
+            if values[name] and not self.reads(name, chat_template, tools=tools is not None):
+                raise InputError(
+                    f"{name} is given, but {self.source} has no place for {name}; expected none, or another "
+                    "chat template"
+                )
         try:
             text = rendered(template, values)
         except (MemoryError, InputError):
@@ -373,6 +401,14 @@ def _compile(text: str, source: str) -> Any:
         return _environment(jinja2).from_string(text)
     except (jinja2.TemplateError, RecursionError, ValueError, OverflowError, SyntaxError) as error:
         raise TokenizerError(f"{source}: the chat template is not valid Jinja: {error}") from error
+
+
+@functools.lru_cache(maxsize=64)
+def _names_in(text: str, source: str) -> frozenset[str]:
+    """All names in the code of a template, whether of variables or of their fields."""
+    _compile(text, source)
+    tokens = _environment(_jinja(source)).lex(text)
+    return frozenset(value for _, kind, value in tokens if kind == "name")
 
 
 def _environment(jinja2: Any) -> Any:

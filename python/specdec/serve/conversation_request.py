@@ -95,8 +95,7 @@ def _form_of_reply(
     Raises
     ------
     RequestError
-        The model has no chat template, or one that knows no tools; or a call is asked for beside another
-        form.
+        The model has no chat template, or a call is asked for beside another form.
     """
     if service.target.chat_template is None:
         raise RequestError(
@@ -106,12 +105,6 @@ def _form_of_reply(
         )
     if tools is None or tools.choice == "none":
         return form
-    if not service.reads_tools:
-        raise fields.refusal(
-            "tools",
-            "tools is given, but the chat template of this model has no place for tools; expected none",
-            "unsupported_parameter",
-        )
     if tools.choice == "auto":
         return form
     if form:

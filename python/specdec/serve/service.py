@@ -107,7 +107,6 @@ class Service:
         self.stopping = False
         self.n_active = 0
         template = "" if target.chat_template is None else _template_text(target)
-        self.reads_tools = "tools" in template
         self.tool_format = call_format_of(template) if tool_format is None else tool_format
         special = self.tokenizer.special_tokens() if isinstance(self.tokenizer, ByteTokenizer) else {}
         marks = CALL_FORMATS[self.tool_format].marks
