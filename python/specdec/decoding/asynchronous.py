@@ -14,8 +14,8 @@ from specdec.decoding.chat import Chat
 from specdec.decoding.engine import Engine
 from specdec.decoding.generation import Generation, Speculative
 from specdec.decoding.options import DecodingOptions
-from specdec.decoding.request import seeds_of
 from specdec.decoding.result import Result
+from specdec.decoding.text_keys import seeds_of
 from specdec.drafts.model_draft import DraftLike, open_draft
 from specdec.drafts.texts import Text
 from specdec.errors import InputError

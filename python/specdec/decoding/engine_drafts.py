@@ -140,26 +140,14 @@ class EngineDrafts:
             gamma += self._prediction_gamma
         if speculative.gamma is not None:
             gamma = min(check_integer("speculative.gamma", speculative.gamma, 0, MAX_GAMMA), gamma)
-        options = request.options
         if drafters and gamma:
             self._check_rule(request, index, predicted)
-        laws: dict[str, Any] = {}
-        if options.logprobs is not None:
-            laws = {"law": options.logprobs_of, "n_top": options.logprobs}
-        return _core.Settings(
+        return request.settings(
+            0,
             max_new_tokens=request.limit(0)[0],
-            sampling=request.sampling.core(),
-            draft_sampling=request.draft_sampling.core(),
-            rule=request.rule,
-            lenience=options.lenience,
-            transform=options.transform,
-            constraint=request.constraint,
-            stop_ids=sorted(request.stop.ids),
             gamma=min(gamma, MAX_GAMMA),
             drafters=drafters,
             prediction=prediction if predicted else None,
-            model=request.model(0).core,
-            **laws,
         )
 
     def _chosen(self, draft: bool | str) -> tuple[bool, int | None]:

@@ -1,33 +1,17 @@
-"""What outlives a text: its keys and values in a prompt cache, and what its draft remembers."""
+"""What outlives a text: its keys and values, in a prompt cache."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from functools import partial
-from hashlib import blake2b
 
 from specdec import _core
 from specdec.decoding.beginning import Beginning
 from specdec.decoding.prompt_cache import PromptCache
 from specdec.drafts.draft import Draft
 from specdec.models.model import Model
-from specdec.verification.rules import Rule
 
-__all__ = ["KeptTexts", "text_key"]
-
-
-def text_key(seed: tuple[int, int], draft: Draft | None, rule: Rule) -> tuple[int, int]:
-    """The key (seed, sequence) of the random numbers of a text that begins.
-
-    With a draft that remembers earlier texts it is one that none of them had (`Draft.text_key`). Under
-    the coupled rule the numbers are those of plain decoding: there the text is a function of them alone.
-    """
-    number, sequence = seed
-    if draft is None or rule == "coupled" or not (key := draft.text_key()):
-        return number, sequence
-    digest = blake2b(struct.pack(f"<{len(key) + 1}Q", number, *key), digest_size=8).digest()
-    return int.from_bytes(digest, "little"), sequence
+__all__ = ["KeptTexts"]
 
 
 class KeptTexts:

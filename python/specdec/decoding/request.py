@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-import numpy as np
-
 from specdec import _core
-from specdec.checks import check_integer, check_items
+from specdec.checks import check_integer
 from specdec.containers import Container, prompts_of
 from specdec.decoding.adapters import adapted_models
 from specdec.decoding.adaptive_gamma import AUTO_GAMMA, AdaptiveGamma, RunKind
@@ -20,15 +17,16 @@ from specdec.decoding.constraint import Constraint, constraint_of
 from specdec.decoding.options import DecodingOptions, Policy
 from specdec.decoding.result import Result
 from specdec.decoding.stopping import FinishReason, StopRules
+from specdec.decoding.text_keys import seeds_of
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft, check_source
 from specdec.drafts.model_draft import DraftLike, open_draft
-from specdec.errors import InputError, number_of, shown
+from specdec.errors import InputError
 from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.verification.rules import Rule
 from specdec.verification.sampling import Sampling
 
-__all__ = ["Request", "most_guesses", "seeds_of"]
+__all__ = ["Request", "most_guesses"]
 
 
 @dataclass(frozen=True)
@@ -208,6 +206,35 @@ class Request:
             return self.options.max_new_tokens, "length"
         return room, "context"
 
+    def settings(self, index: int, *, max_new_tokens: int, **drafting: Any) -> _core.Settings:
+        """How a sequence is decoded, as the core takes it.
+
+        Parameters
+        ----------
+        index : int
+            The sequence; others of the same model may share the settings.
+        max_new_tokens : int
+        **drafting
+            What drafts for it: `gamma`, `drafters` and `prediction` of `_core.Settings`.
+        """
+        options = self.options
+        laws: dict[str, Any] = {}
+        if options.logprobs is not None:
+            laws = {"law": options.logprobs_of, "n_top": options.logprobs}
+        return _core.Settings(
+            max_new_tokens=max_new_tokens,
+            sampling=self.sampling.core(),
+            draft_sampling=self.draft_sampling.core(),
+            rule=self.rule,
+            lenience=options.lenience,
+            transform=options.transform,
+            constraint=self.constraint,
+            stop_ids=sorted(self.stop.ids),
+            model=self.model(index).core,
+            **laws,
+            **drafting,
+        )
+
     def arranged(self, results: list[Result]) -> Result | list[Result] | list[list[Result]]:
         """The results of all texts as the caller expects them: by prompt, then by sample."""
         n = self.options.n
@@ -283,33 +310,3 @@ def _target_sampling(options: DecodingOptions) -> tuple[Sampling, Rule]:
         return sampling, options.verify
     # Lenience for argmax looks at the distribution before the argmax (appendix A.5).
     return replace(sampling, temperature=1.0, top_k=None, top_p=None, min_p=None), "greedy"
-
-
-def seeds_of(seed: Any, n_sequences: int) -> list[tuple[int, int]]:
-    """The keys (seed, sequence) of a call's texts, from what the caller gave.
-
-    Raises
-    ------
-    InputError
-    """
-    if seed is None:
-        seed = secrets.randbits(63)
-    if not isinstance(seed, list | tuple | np.ndarray):
-        number = check_integer("seed", seed, 0, 2**64 - 1)
-        return [(number, i) for i in range(n_sequences)]
-    entries = check_items("seed", seed, "an integer, or a list with an entry for each prompt")
-    if len(entries) != n_sequences:
-        raise InputError(
-            f"seed has {len(entries)} entries for {number_of(n_sequences, 'text')}; expected one for each "
-            "prompt, or sample"
-        )
-    keys = []
-    for i, entry in enumerate(entries):
-        key = (entry, 0)
-        if isinstance(entry, list | tuple | np.ndarray):
-            key = tuple(check_items(f"seed[{i}]", entry, "an integer or a pair (seed, sequence)"))
-        if len(key) != 2:
-            raise InputError(f"seed[{i}] is {shown(entry)}; expected an integer or a pair (seed, sequence)")
-        number = check_integer(f"seed[{i}]", key[0], 0, 2**64 - 1)
-        keys.append((number, check_integer(f"sequence of seed[{i}]", key[1], 0, 2**32 - 1)))
-    return keys

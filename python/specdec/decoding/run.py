@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Sequence
-from typing import Any
 
 import numpy as np
 
 from specdec import _core
 from specdec.checks import check_integer
 from specdec.decoding.adaptive_gamma import AdaptiveGamma
-from specdec.decoding.kept_texts import KeptTexts, text_key
+from specdec.decoding.kept_texts import KeptTexts
 from specdec.decoding.request import Request
 from specdec.decoding.result import Result
 from specdec.decoding.sequence_state import SequenceState
+from specdec.decoding.text_keys import text_key
 from specdec.errors import NotFiniteError
 from specdec.models.score import Score, score_and_keep, score_ids, score_of_nothing
 from specdec.trace import Round
@@ -151,23 +151,10 @@ class Run:
     def _settings(self, index: int) -> _core.Settings:
         """How a text is decoded: all texts of one model alike."""
         request = self.request
-        model, options = request.model(index).core, request.options
+        model = request.model(index).core
         if model not in self._settings_of:
-            laws: dict[str, Any] = {}
-            if options.logprobs is not None:
-                laws = {"law": options.logprobs_of, "n_top": options.logprobs}
-            self._settings_of[model] = _core.Settings(
-                max_new_tokens=max(request.limit(i)[0] for i in range(len(request.beginnings))),
-                sampling=request.sampling.core(),
-                draft_sampling=request.draft_sampling.core(),
-                transform=options.transform,
-                constraint=request.constraint,
-                rule=request.rule,
-                lenience=options.lenience,
-                stop_ids=sorted(request.stop.ids),
-                model=model,
-                **laws,
-            )
+            most = max(request.limit(i)[0] for i in range(len(request.beginnings)))
+            self._settings_of[model] = request.settings(index, max_new_tokens=most)
         return self._settings_of[model]
 
     def _score_prompts(self, n_top: int) -> None:

@@ -9,9 +9,10 @@ from specdec import _core
 from specdec.decoding.engine_drafts import EngineDrafts
 from specdec.decoding.engine_metrics import Counters
 from specdec.decoding.generation import Sample
-from specdec.decoding.kept_texts import KeptTexts, text_key
+from specdec.decoding.kept_texts import KeptTexts
 from specdec.decoding.prompt_cache import PromptCache
 from specdec.decoding.request_queue import RequestQueue
+from specdec.decoding.text_keys import text_key
 from specdec.models.model import Model
 
 if TYPE_CHECKING:
