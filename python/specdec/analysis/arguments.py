@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec import drafts
-from specdec.checks import check_items
+from specdec.checks import check_integer, check_items
 from specdec.containers import prompts_of
 from specdec.decoding.beginning import Beginning
-from specdec.drafts.draft import check_source
+from specdec.drafts.draft import MAX_GAMMA, check_source
 from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import InputError, kind_of, shown
 from specdec.models.loading import as_model
@@ -25,6 +25,8 @@ __all__ = [
     "MeasurableDraft",
     "MeasurableDraftLike",
     "ProbabilityDraft",
+    "check_gammas",
+    "check_names",
     "default_prompts",
     "different_numbers",
     "drafts_by_name",
@@ -130,9 +132,7 @@ def drafts_by_name(argument: str, target: Model, given: Any) -> dict[str, Any]:
     expected = "a dict of drafts by their names"
     if not isinstance(given, Mapping) or not given:
         raise InputError(f"{argument} is {shown(given)}; expected {expected}")
-    for name in given:
-        if not isinstance(name, str) or not name:
-            raise InputError(f"{argument} has the name {shown(name)}; expected {expected}")
+    check_names(argument, given, expected)
     return {
         name: drafts.load(draft, target) if isinstance(draft, str | os.PathLike) else draft
         for name, draft in given.items()
@@ -169,6 +169,28 @@ def work_of(
             work.append((beginning.given, n))
             left -= n
     return work
+
+
+def check_gammas(gammas: Any) -> list[int]:
+    """The argument `gammas`: guesses of a round at most, each from 1 to 1024, none twice.
+
+    Raises
+    ------
+    InputError
+    """
+    return [check_integer("gammas", gamma, 1, MAX_GAMMA) for gamma in different_numbers("gammas", gammas)]
+
+
+def check_names(argument: str, given: Mapping[Any, Any], expected: str) -> None:
+    """Refuse names of drafts that are no texts, or empty.
+
+    Raises
+    ------
+    InputError
+    """
+    for name in given:
+        if not isinstance(name, str) or not name:
+            raise InputError(f"{argument} has the name {shown(name)}; expected {expected}")
 
 
 def different_numbers(name: str, values: Any) -> list[Any]:

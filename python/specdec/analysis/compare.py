@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specdec.analysis.arguments import (
+    check_gammas,
     different_numbers,
     drafts_by_name,
     name_of,
@@ -19,7 +20,7 @@ from specdec.analysis.running import figures_of
 from specdec.analysis.speedup import TimedRuns, run_in_turns
 from specdec.checks import check_flag, check_integer
 from specdec.decoding.beginning import Beginning
-from specdec.drafts.draft import MAX_GAMMA, Draft
+from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import printable
 from specdec.models.loading import as_model
@@ -116,10 +117,7 @@ def compare(
         Sampling(temperature, top_k, top_p, min_p)
         for temperature in different_numbers("temperatures", temperatures)
     ]
-    chosen = None
-    if gammas is not None:
-        asked = different_numbers("gammas", gammas)
-        chosen = [check_integer("gammas", gamma, 1, MAX_GAMMA) for gamma in asked]
+    chosen = None if gammas is None else check_gammas(gammas)
     n_tokens, repeats = check_integer("n_tokens", n_tokens, 1), check_integer("repeats", repeats, 1)
     check_rule("verify", verify, 1.0, DECODING_RULES)
     timing = check_flag("timing", timing)

@@ -7,14 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from specdec.analysis.arguments import default_prompts, different_numbers, name_of, split, work_of
+from specdec.analysis.arguments import (
+    check_gammas,
+    check_names,
+    default_prompts,
+    name_of,
+    split,
+    work_of,
+)
 from specdec.analysis.compare import compare_ways
 from specdec.analysis.draft_memory import cache_bytes_of, weight_bytes_of
 from specdec.analysis.known_models import known_models, vocabulary_of
 from specdec.analysis.pairing import Fit, Pairing
 from specdec.checks import check_choice, check_integer, check_path
 from specdec.drafts import Draft, ModelDraft, named
-from specdec.drafts.draft import MAX_GAMMA, check_source
+from specdec.drafts.draft import check_source
 from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.drafts.opening import EXIT_NAME, load
 from specdec.drafts.translation import translation_of
@@ -149,8 +156,7 @@ def pair_of(
 ) -> Pairing:
     """`pair` with drafts that functions open: one that cannot be used is refused by the error of its own."""
     sampling = Sampling(temperature, top_k, top_p, min_p)
-    chosen = None if gammas is None else different_numbers("gammas", gammas)
-    chosen = chosen and [check_integer("gammas", gamma, 1, MAX_GAMMA) for gamma in chosen]
+    chosen = None if gammas is None else check_gammas(gammas)
     n_tokens, repeats = check_integer("n_tokens", n_tokens, 1), check_integer("repeats", repeats, 1)
     check_rule("verify", verify, 1.0, DECODING_RULES)
     target_name = name_of(target, target_name, "target_name")
@@ -229,9 +235,7 @@ def _by_name(given: Any) -> dict[str, DraftLike]:
     if given is None:
         return {}
     if isinstance(given, Mapping):
-        for name in given:
-            if not isinstance(name, str) or not name:
-                raise InputError(f"drafts has the name {shown(name)}; expected drafts by their names")
+        check_names("drafts", given, "drafts by their names")
         return dict(given)
     several = list(given) if isinstance(given, list | tuple) else [given]
     names = [_text(one) if isinstance(one, str | os.PathLike) else name_of(one) for one in several]

@@ -16,6 +16,7 @@ from specdec.analysis.acceptance import Acceptance, acceptance
 from specdec.analysis.arguments import (
     RUN_BY_THE_CORE,
     MeasurableDraftLike,
+    check_gammas,
     different_numbers,
     has_law,
     name_of,
@@ -31,7 +32,7 @@ from specdec.analysis.statistics import acceptance_by_position, autocorrelation,
 from specdec.analysis.timing import ForwardTimes, forward_times, sample_text
 from specdec.checks import check_flag, check_integer
 from specdec.decoding.beginning import Beginning
-from specdec.drafts.draft import MAX_GAMMA, Draft
+from specdec.drafts.draft import Draft
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.progress import counted
 from specdec.threads import check_threads
@@ -147,8 +148,7 @@ def measure(
     >>> found = specdec.measure(target, draft, ["It was a dark and stormy night", "Once upon a time"])
     >>> print(found)
     """
-    asked = different_numbers("gammas", gammas)
-    chosen_gammas = [check_integer("gammas", gamma, 1, MAX_GAMMA) for gamma in asked]
+    chosen_gammas = check_gammas(gammas)
     asked = different_numbers("temperatures", temperatures)
     samplings = [Sampling(temperature, top_k, top_p, min_p) for temperature in asked]
     chosen_leniences = [
