@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from select import select
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -644,6 +645,36 @@ def test_too_many_texts_wait(url: str, engine: ScriptedEngine) -> None:
     wait(lambda: engine.n_open == 5)
     first[1].close()
     wait(lambda: engine.n_open == 0)
+
+
+def test_prompts_are_scored_one_after_the_other(target: specdec.Model) -> None:
+    """Others are served meanwhile, those that wait are bounded, and nothing is scored for who has left."""
+    engine = ScriptedEngine(target, lambda options: [REPLY])
+    n_scored = 0
+
+    def score(*args: Any) -> Any:
+        nonlocal n_scored
+        n_scored += 1
+        return ScriptedEngine.score(engine, *args)
+
+    engine.score = score  # type: ignore[method-assign]
+    body = body_of(TEXTS, prompt=[5, 6, 7], max_tokens=0, echo=True, logprobs=0)
+    service = Service(engine, ["mine"], limits=ServerLimits(n_waiting=9))  # type: ignore[arg-type]
+    with Server(service, port=0) as server:
+        engine.held.set()
+        waiting = [sent(server.url, TEXTS, body) for _ in range(11)]
+        (refused,), _, _ = select(waiting, [], [], 10)
+        waiting.remove(refused)
+        assert answered(refused) == 429
+        refused.close()
+        assert ask(server.url, "/tokenize", {"prompt": "a"})[0] == 200 and n_scored == 1
+        waiting.pop().close()
+        engine.held.clear()
+        for connection in waiting:
+            assert answered(connection) == 200
+            connection.close()
+        assert ask(server.url, TEXTS, body)[0] == 200
+    assert n_scored == 10
 
 
 def test_a_slow_reader_holds_nobody_up(url: str, engine: ScriptedEngine, scripts: Scripts) -> None:

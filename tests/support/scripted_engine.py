@@ -167,6 +167,14 @@ class ScriptedEngine:
         self.generations.append(ScriptedGeneration(self, options, texts))
         return self.generations[-1]
 
+    def score(self, prompt: list[int], n_top: int, adapter: Any) -> SimpleNamespace:
+        """What of a `Score` a server reads; waits while texts are held."""
+        while self.held.is_set():
+            time.sleep(0.001)
+        return SimpleNamespace(
+            log_probs=np.array([log_prob(i) for i in range(len(prompt) - 1)]), top_logprobs=None
+        )
+
     def metrics(self) -> EngineMetrics:
         from dataclasses import fields
 

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from specdec.errors import EngineClosedError, SpecdecError, printable
+from specdec.errors import BusyError, EngineClosedError, SpecdecError, number_of, printable
 from specdec.serve.answer_log import AnswerLog, CountedAnswers, print_fault, tell_more
 from specdec.serve.chat_request import ChatRequest
 from specdec.serve.completion_request import CompletionRequest
@@ -86,6 +86,8 @@ class _Endpoints:
 
     def __init__(self, service: Service, metrics: ServerMetrics) -> None:
         self._service, self._metrics = service, metrics
+        self._scoring = asyncio.Lock()
+        self._n_scoring = 0  # requests that have it or wait for it
 
     # ── Errors
 
@@ -115,10 +117,10 @@ class _Endpoints:
     def texts(self, kind: Callable[[Body, Service], TextRequest]) -> Callable[[Request], Any]:
         """An endpoint for texts."""
 
-        def begin(body: bytes) -> TextAnswer | Response:
+        def begin(body: bytes) -> TextAnswer | CompletionRequest:
             asked = kind(read_object(body), self._service)
             if isinstance(asked, CompletionRequest) and asked.alone:
-                return _answer(asked.scored_prompts())
+                return asked
             generations = self._service.submit(asked.submissions, asked.adapter)
             return TextAnswer(asked, generations)
 
@@ -130,6 +132,8 @@ class _Endpoints:
                 body = await read_body(request, self._service.limits)
                 self._check_serving()
                 answer = await _carefully(asyncio.to_thread(begin, body))
+                if isinstance(answer, CompletionRequest):
+                    answer = await self._scored(request, answer)
             except SpecdecError as error:
                 raise self._service.refusal(error) from error
             finally:
@@ -140,6 +144,27 @@ class _Endpoints:
             return answer
 
         return endpoint
+
+    async def _scored(self, request: Request, asked: CompletionRequest) -> Response:
+        """The answer to a request that wants its prompts scored and no text.
+
+        One after the other: each takes a thread of those in which other requests are read, and all cores.
+
+        Raises
+        ------
+        BusyError
+        """
+        most = self._service.limits.n_waiting
+        if self._n_scoring > most:
+            raise BusyError(f"{number_of(most, 'request')} wait for scores of prompts; expected fewer")
+        self._n_scoring += 1
+        try:
+            async with self._scoring:
+                if await request.is_disconnected():
+                    raise RequestError("the client has gone", status=499)
+                return await asyncio.to_thread(lambda: _answer(asked.scored_prompts()))
+        finally:
+            self._n_scoring -= 1
 
     def _check_serving(self) -> None:
         if self._service.stopping:

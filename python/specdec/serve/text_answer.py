@@ -132,11 +132,13 @@ class TextAnswer(Response):
             if watch.done():
                 raise _ClientGoneError
             # Long answers with many log-probabilities take a while, in which others get theirs.
-            answer = await asyncio.to_thread(self._request.whole, self.generations, results)
+            answer = await asyncio.to_thread(
+                lambda: json_bytes(self._request.whole(self.generations, results))
+            )
         except Exception as error:
             await self._refuse(send, self._refusal(error))
             return
-        await self._body(send, 200, json_bytes(answer), [])
+        await self._body(send, 200, answer, [])
 
     async def _stream(self, send: Send, watch: asyncio.Future[None]) -> None:
         writer = self._request.writer(self.generations)
