@@ -349,7 +349,7 @@ def test_where_templates_are_read(make_llama: Factory, tmp_path: Path) -> None:
     [
         ("tokenizer_config.json", b'{"chat_template": 3}', "field 'chat_template' is 3; expected a template"),
         ("tokenizer_config.json", b'{"chat_template": [{"name": "a"}]}', "expected a template, or a list"),
-        ("chat_template.jinja", b"\xff", "chat_template.jinja: cannot be read as UTF-8"),
+        ("chat_template.jinja", b"\xff", "chat_template.jinja: is no UTF-8: invalid start byte at byte 0"),
         ("special_tokens_map.json", b"[1]", "special_tokens_map.json: holds a JSON list"),
     ],
 )

@@ -340,7 +340,10 @@ LAYERS = [
     ["errors"],
     ["checks"],
     ["json_values"],
-    ["atomic_file", "containers", "divergences", "draft_counts", "progress", "tables", "theory", "threads"],
+    [
+        "atomic_file", "containers", "divergences", "draft_counts", "progress", "tables", "text_files",
+        "theory", "threads",
+    ],
     ["trace"],
     ["models"],
     ["checkpoints", "tokenizer"],
@@ -355,7 +358,7 @@ LAYERS = [
     ["integrations", "ray", "serve"],
     ["commands"],
     ["__main__"],
-]
+]  # fmt: skip
 """Folders and modules of the package; each may import from its own layer's folder and from layers before it.
 
 `reference` stands beside them and imports nothing of the package.

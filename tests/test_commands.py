@@ -14,6 +14,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 import specdec
@@ -23,7 +24,9 @@ from specdec import Result, Round, Trace
 from specdec.analysis import speedup
 from specdec.analysis.speedup import TimedRuns
 from specdec.commands import given_models, side_by_side
-from specdec.commands.program import main
+from specdec.commands.option_names import OPTION_OF, by_option
+from specdec.commands.program import PROMPT_VERB, main, program
+from specdec.commands.verb import VERBS
 from specdec.display.rounds import visible
 from specdec.errors import warn
 from toy_pair import load_pair, notice_interrupts
@@ -251,7 +254,10 @@ def test_different_outputs_would_be_said_loudly(
         (["abc", "--max-new-tokens", "0"], "max_new_tokens is 0"),
         (["abc", "--temperature", "nan"], "temperature is nan"),
         (["abc", "--repetition-penalty", "0"], "repetition_penalty is 0"),
-        (["abc", "--threads", "0"], "n_threads is 0"),
+        (["abc", "--threads", "0"], "--threads is 0"),
+        (["abc", "--regex", "["], "--regex: unclosed"),
+        (["abc", "--regex", "a", "--schema", "b"], "--schema and --regex are given; expected one of them"),
+        (["abc", "--schema", "/no/file"], "--schema: /no/file: no such file; expected a JSON schema"),
         (["abc", "--stop", ""], "empty string"),
         (["a" * 100], "context"),
         (["abc", "--target", "/no/such/model", "--draft", "/no/such/model"], "/no/such/model"),
@@ -286,6 +292,36 @@ def test_usage_errors(capsys: pytest.CaptureFixture[str], arguments: list[str]) 
 def test_a_misspelt_verb_is_no_prompt_with_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evl", "--tasks", "a"]) == 2
     assert capsys.readouterr().err.endswith("Did you mean the verb eval?\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_prose"),
+    [
+        (["serve", "the", "king"], True),
+        (["drafts", "of", "beer"], True),
+        (["serve", "--king"], False),
+        (["convert", "a", "b", "--type", "king"], False),
+        (["pair", "embedded", "copy", "copy"], False),
+    ],
+)
+def test_words_behind_a_verb_may_be_a_prompt(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], is_prose: bool
+) -> None:
+    """They are taken for one where the verb has no place for them, and nowhere else."""
+    assert main(arguments) == 2
+    hint = f"goes behind two dashes: specdec -- {shlex.join(arguments)}\n"
+    assert capsys.readouterr().err.endswith(hint) == is_prose
+
+
+def test_options_have_their_own_names_in_errors() -> None:
+    """Each option in the table is one of a verb, and is named where its argument is."""
+    context = click.Context(program)
+    commands = [program.get_command(context, name) for name in (*VERBS, PROMPT_VERB)]
+    options = {name for one in commands if one is not None for option in one.params for name in option.opts}
+    assert set(OPTION_OF.values()) <= options
+    assert by_option("n_threads is 0; expected") == "--threads is 0; expected"
+    assert by_option("schema: no type") == "--schema: no type"
+    assert by_option("gamma is -1") == "gamma is -1"
 
 
 def test_number_formats(pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_counts_of_text_and_files(tmp_path: Path) -> None:
     assert_same(Ngram.from_text(["Once upon a time", file], target, 2), wanted)
     assert_same(Ngram.from_text(["Once upon a time", file], target.tokenizer, 2), wanted)
     assert_same(Ngram.from_text(file, target), Ngram(ids[1], target.config["n_vocab"], 3))
-    with pytest.raises(InputError, match="missing.txt cannot be read"):
+    with pytest.raises(InputError, match="missing.txt: no such file; expected a text"):
         Ngram.from_text(tmp_path / "missing.txt", target)
 
 

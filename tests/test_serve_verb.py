@@ -124,6 +124,15 @@ def test_a_key_from_the_environment(started: Started, monkeypatch: pytest.Monkey
     assert done.exit_code == 2 and "the API key in SPECDEC_API_KEY is empty" in done.stderr
 
 
+def test_a_chat_template_that_cannot_be_read(started: Started, tmp_path: Path) -> None:
+    """The server does not start: no request of a conversation could be answered."""
+    file = tmp_path / "chat.jinja"
+    file.write_text("{{ messages }}\n{% if %}")
+    done = run("--chat-template", str(file))
+    assert done.exit_code == 2 and started.service is None
+    assert f"{file}: the chat template is not valid Jinja: line 2: " in done.stderr
+
+
 def test_a_draft_that_cannot_be_loaded(started: Started, tmp_path: Path) -> None:
     broken = tmp_path / "draft"
     broken.mkdir()

@@ -371,7 +371,10 @@ def test_measure(models: Pair, tmp_path: Path) -> None:
     assert tables.output == f"{wanted}\n"
     assert run("measure", *asked, "--prompts", str(prompts), "abc").exit_code == 2
     assert "no line" in run("measure", *asked, "--prompts", "-", sent="\n\n").output
-    assert "cannot be read" in run("measure", *asked, "--prompts", str(tmp_path / "none")).output
+    assert (
+        "none: no such file; expected a prompt a line"
+        in run("measure", *asked, "--prompts", str(tmp_path / "none")).output
+    )
     assert "--gammas" in run("measure", "--gammas", "1,x").output
 
 

@@ -10,6 +10,7 @@ import click
 
 from specdec.commands.verb import Function, gamma_value, several
 from specdec.errors import InputError
+from specdec.text_files import read_text_file
 from specdec.verification.rules import DECODING_RULES
 
 __all__ = [
@@ -57,14 +58,14 @@ def _form(given: Mapping[str, Any]) -> dict[str, str]:
     InputError
         For a file that cannot be read.
     """
-    found = {}
-    for name in ("schema", "grammar"):
-        if given.get(name) is not None:
-            try:
-                found[name] = Path(given[name]).read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise InputError(f"--{name} {given[name]}: {error}; expected a file of text") from None
-    return found | ({} if given.get("regex") is None else {"regex": given["regex"]})
+    files = {"schema": "a JSON schema", "grammar": "a grammar"}
+    found = {name: given[name] for name in (*files, "regex") if given.get(name) is not None}
+    if len(found) > 1:
+        raise InputError(f"{' and '.join(f'--{name}' for name in found)} are given; expected one of them")
+    return {
+        name: read_text_file(Path(value), files[name], name=f"--{name}") if name in files else value
+        for name, value in found.items()
+    }
 
 
 def sampling_options(temperature: str, penalty: str | None) -> Callable[[Function], Function]:

@@ -12,9 +12,9 @@ from pathlib import Path
 import click
 
 from specdec.analysis.questions import read_questions
-from specdec.checks import check_path
 from specdec.errors import InputError
 from specdec.models.model import Model
+from specdec.text_files import read_text_file
 
 __all__ = ["given_prompts", "given_text", "is_piped", "lines_of"]
 
@@ -117,7 +117,7 @@ def _read_lines(path: str) -> list[str]:
     if path == "-":
         text, name = _read_standard_input(), "standard input"
     else:
-        text, name = _read(check_path("--prompts", path)), path
+        text, name = read_text_file(Path(path), "a prompt a line", name="--prompts"), path
     lines = lines_of(text)
     if not lines:
         raise InputError(f"{name} has no line that is not empty; expected a prompt a line")
@@ -127,10 +127,3 @@ def _read_lines(path: str) -> list[str]:
 def lines_of(text: str) -> list[str]:
     """The lines of a text that are not empty."""
     return [line for line in re.split(r"\r?\n", text) if line.strip()]
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read as UTF-8: {error}; expected a prompt a line") from error

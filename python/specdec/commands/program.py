@@ -14,6 +14,7 @@ from typing import Any, Final
 import click
 from click.shell_completion import shell_complete
 
+from specdec.commands.option_names import by_option
 from specdec.commands.verb import CONTEXT, VERBS, examples
 from specdec.errors import SpecdecError, printable
 
@@ -125,9 +126,9 @@ def _status(given: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_NO_READER
     except click.ClickException as error:
-        message, hint = error.format_message(), _hint(name, given)
+        message, hint = error.format_message(), _hint(name, given, error)
     except (SpecdecError, OSError) as error:
-        message = str(error)
+        message = by_option(str(error))
     except MemoryError:
         message = "out of memory"
     print(f"{name}: error: {printable(' '.join(message.split()))}", file=sys.stderr)
@@ -142,15 +143,25 @@ def _name(given: Sequence[str]) -> str:
     return " ".join([*words, "draft"] if given[:2] == ["train", "draft"] else words)
 
 
-def _hint(name: str, given: Sequence[str]) -> str:
+def _hint(name: str, given: Sequence[str], error: click.ClickException) -> str:
     """What helps somebody whose command line cannot be read."""
     hint = f"{name} --help says what there is."
     if given and given[0] not in VERBS and (nearest := get_close_matches(given[0], VERBS, 1)):
         hint += f" Did you mean the verb {nearest[0]}?"
-    if len(given) > 1 and given[0] in VERBS and not given[1].startswith("-"):
+    if _may_be_prose(given, error):
         prompt = shlex.join(given)
         hint += f" A prompt that begins with the word {given[0]} goes behind two dashes: specdec -- {prompt}"
     return hint
+
+
+def _may_be_prose(given: Sequence[str], error: click.ClickException) -> bool:
+    """Whether words behind a verb, which it has no place for, may be those of a prompt."""
+    if len(given) < 2 or given[0] not in VERBS or given[1].startswith("-"):
+        return False
+    if isinstance(error, click.NoSuchOption | click.BadParameter):
+        return False
+    command = program.get_command(click.Context(program), given[0])
+    return command is not None and all(parameter.nargs != -1 for parameter in command.params)
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:

@@ -19,11 +19,13 @@ from specdec.decoding.engine import Engine
 from specdec.decoding.prompt_cache import PromptCache
 from specdec.drafts.draft import Draft
 from specdec.errors import InputError, MissingPackageError, SpecdecError, printable
+from specdec.models.chat_template import ChatTemplate
 from specdec.models.model import Model
 from specdec.serve.server_limits import ServerLimits
 from specdec.serve.service import Service
 from specdec.serve.text_fields import PLAIN_WORDS
 from specdec.serve.tool_calls import CALL_FORMATS
+from specdec.text_files import read_text_file
 
 __all__ = ["command"]
 
@@ -164,7 +166,7 @@ def command(names: tuple[str, ...], host: str, port: int, **given: Any) -> None:
     key = _api_key(given["api_key_file"])
     target = open_target(given)
     if given["chat_template"] is not None:
-        target = target.with_chat_template(_read(given["chat_template"]))
+        target = target.with_chat_template(_chat_template(target, Path(given["chat_template"])))
     adapters = _adapters(target, given["adapters"], given["threads"])
     drafts = _drafts(target, given)
     cache = PromptCache(given["cache_bytes"]) if given["cache_bytes"] else None
@@ -210,6 +212,20 @@ def _server() -> Any:
             "pip install starlette uvicorn jinja2 prometheus_client"
         ) from error
     return Server
+
+
+def _chat_template(target: Model, file: Path) -> ChatTemplate:
+    """The chat template in a file, with the special tokens of the target's own.
+
+    Raises
+    ------
+    SpecdecError
+        It cannot be read, or is no template.
+    """
+    tokens = None if target.chat_template is None else target.chat_template.tokens
+    template = ChatTemplate(read_text_file(file, "a chat template"), tokens=tokens, source=str(file))
+    template.check()
+    return template
 
 
 def _adapters(target: Model, given: tuple[str, ...], n_threads: int | None) -> dict[str, Model]:
@@ -309,15 +325,8 @@ def _name(given: str | None, target: Model) -> str:
     return Path(given).absolute().name if Path(given).exists() else given
 
 
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read as UTF-8: {error}") from error
-
-
 def _api_key(path: str | None) -> str | None:
-    key = os.environ.get(_KEY) if path is None else _read(path).strip()
+    key = os.environ.get(_KEY) if path is None else read_text_file(Path(path), "a key").strip()
     if key is not None and not key.strip():
         raise InputError(f"the API key in {_KEY if path is None else path} is empty; expected a text")
     return key

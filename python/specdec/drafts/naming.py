@@ -33,6 +33,7 @@ from specdec.models.loading import embedded_pair
 from specdec.models.loading import load as load_model
 from specdec.models.model import Model
 from specdec.models.number_formats import DTYPES, Dtype
+from specdec.text_files import read_text_file
 
 __all__ = ["NAMES", "DraftName", "named"]
 
@@ -147,11 +148,7 @@ def _refuse_misspelt(text: str, word: str) -> None:
 
 
 def _read(argument: str) -> str:
-    path = check_path("draft", argument)
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"draft: {path} cannot be read as UTF-8: {error}") from error
+    return read_text_file(check_path("draft", argument), "a text", name="draft")
 
 
 def _table(kind: type[Ngram], argument: str, target: Model) -> Ngram:

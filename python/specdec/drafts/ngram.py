@@ -24,6 +24,7 @@ from specdec.models.origin import FilesReference, ReadFiles
 from specdec.models.tokenizer import Tokenizer
 from specdec.models.tokenizer.objects import adapted
 from specdec.progress import counted
+from specdec.text_files import read_text_file
 
 __all__ = ["Bigram", "Ngram", "Smoothing", "Unigram", "check_smoothing"]
 
@@ -490,8 +491,4 @@ def check_smoothing(smoothing: Any) -> Smoothing:
 def _read(text: Text) -> str:
     if isinstance(text, str):
         return text
-    path = check_path("texts", text)
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"texts: {path} cannot be read as UTF-8: {error}") from error
+    return read_text_file(check_path("texts", text), "a text", name="texts")

@@ -21,6 +21,7 @@ from specdec.errors import CheckpointError, InputError, MissingPackageError, Tok
 from specdec.models.json_fields import as_json, read_json_object
 from specdec.models.template_limits import limited, limited_filter, rendered
 from specdec.models.tokenizer.hf_tokenizer import SPECIAL_NAMES, content_of
+from specdec.text_files import read_text_file
 
 __all__ = [
     "ChatTemplate",
@@ -136,6 +137,19 @@ class ChatTemplate:
             Jinja is not installed: ``pip install jinja2``.
         """
         return name in _names_in(self.text(chat_template, tools=tools), self.source)
+
+    def check(self) -> None:
+        """Refuse templates that cannot be read, before a conversation needs them.
+
+        Raises
+        ------
+        TokenizerError
+            One is not valid Jinja.
+        MissingPackageError
+            Jinja is not installed: ``pip install jinja2``.
+        """
+        for text in self.templates.values():
+            _compile(text, self.source)
 
     def render(
         self,
@@ -400,7 +414,8 @@ def _compile(text: str, source: str) -> Any:
     try:
         return _environment(jinja2).from_string(text)
     except (jinja2.TemplateError, RecursionError, ValueError, OverflowError, SyntaxError) as error:
-        raise TokenizerError(f"{source}: the chat template is not valid Jinja: {error}") from error
+        line = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""
+        raise TokenizerError(f"{source}: the chat template is not valid Jinja: {line}{error}") from error
 
 
 @functools.lru_cache(maxsize=64)
@@ -568,7 +583,4 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TokenizerError(f"{path}: cannot be read as UTF-8: {error}") from error
+    return read_text_file(path, "a chat template", error=TokenizerError)

@@ -1,0 +1,42 @@
+"""Texts in files that a caller names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from specdec.errors import InputError, SpecdecError
+
+__all__ = ["read_text_file"]
+
+
+def read_text_file(
+    path: Path, expected: str, *, name: str | None = None, error: type[SpecdecError] = InputError
+) -> str:
+    """The text of a file, which must be UTF-8.
+
+    Parameters
+    ----------
+    path : Path
+    expected : str
+        What the file is to hold, for messages: "a prompt a line".
+    name : str, optional
+        The argument or option that named the file, which messages begin with.
+    error : type of SpecdecError
+        What is raised.
+
+    Raises
+    ------
+    SpecdecError
+        Of the class `error`: there is no such file, it cannot be read, or it is not UTF-8.
+    """
+    file = f"{path}" if name is None else f"{name}: {path}"
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError as cause:
+        raise error(f"{file}: no such file; expected {expected}") from cause
+    except OSError as cause:
+        raise error(f"{file}: cannot be read: {cause.strerror or cause}; expected {expected}") from cause
+    except UnicodeDecodeError as cause:
+        raise error(
+            f"{file}: is no UTF-8: {cause.reason} at byte {cause.start}; expected {expected}"
+        ) from cause
