@@ -24,7 +24,7 @@ from chat_templates import TEMPLATES
 from http_talk import ask, connected, events_of, send
 from scripted_engine import ScriptedEngine, log_prob
 from specdec.decoding.engine import Speculative
-from specdec.errors import InputError, NotFiniteError
+from specdec.errors import ContextLengthError, FormError, InputError, NotFiniteError, SpecdecError
 from specdec.serve.http_server import Server
 from specdec.serve.json_body import read_object
 from specdec.serve.request_error import RequestError
@@ -372,6 +372,7 @@ BAD: list[tuple[str, dict[str, Any], str | None, str]] = [
     (CHAT, {"stop": ["a"] * 5}, "stop", "at most 4"),
     (CHAT, {"stop": ""}, "stop", "at least one character"),
     (CHAT, {"stop": [3]}, "stop", "stop[0] is 3"),
+    (CHAT, {"stop": 3}, "stop", "stop is 3; expected a string, or a list of strings"),
     (CHAT, {"logit_bias": {str(i): 1 for i in range(4)}}, "logit_bias", "at most 3"),
     (CHAT, {"logit_bias": {"x": 1}}, "logit_bias", "'x'"),
     (CHAT, {"logit_bias": {"5": 101}}, "logit_bias.5", "101"),
@@ -441,6 +442,7 @@ BAD: list[tuple[str, dict[str, Any], str | None, str]] = [
     (TEXTS, {"max_tokens": 0}, "max_tokens", "from 1"),
     (RESPONSES, {"previous_response_id": "resp_1"}, "previous_response_id", "nothing is stored"),
     (RESPONSES, {"input": []}, "input", "at least one"),
+    (RESPONSES, {"input": 3}, "input", "input is 3; expected a string, or a list of items"),
     (RESPONSES, {"input": [{"type": "reasoning"}]}, "input[0].type", "'reasoning'"),
     (RESPONSES, {"include": ["file_search_call.results"]}, "include", "include[0]"),
     (RESPONSES, {"background": True}, "background", "while its client waits"),
@@ -538,16 +540,67 @@ def test_errors_of_the_engine(url: str, engine: ScriptedEngine, scripts: Scripts
         assert "secret" not in answer["error"]["message"]
     engine.error = None
 
-    def refuse(options: dict[str, Any]) -> list[Any]:
-        raise InputError("max_new_tokens is 7; expected fewer")
 
-    engine._script, kept = refuse, engine._script
-    try:
-        status, answer = ask(url, TEXTS, body_of(TEXTS))
-    finally:
-        engine._script = kept
-    assert status == 400 and answer["error"]["param"] == "max_tokens"
-    assert answer["error"]["message"] == "max_tokens is 7; expected fewer"
+SCHEMA = {"name": "a", "schema": {}}
+FIELDS: list[tuple[str, dict[str, Any], SpecdecError, str, str]] = [
+    (TEXTS, {}, InputError("max_new_tokens is 7; expected 5"), "max_tokens", "max_tokens is 7; expected 5"),
+    (RESPONSES, {}, InputError("max_new_tokens is 7"), "max_output_tokens", "max_output_tokens is 7"),
+    (TEXTS, {}, ContextLengthError("prompt: 9 ids"), "prompt", "prompt: 9 ids"),
+    (CHAT, {}, ContextLengthError("prompt: 9 ids"), "messages", "messages: 9 ids"),
+    (RESPONSES, {}, ContextLengthError("prompt has 9 ids"), "input", "input has 9 ids"),
+    (CHAT, {}, InputError("the chat template: refuses"), "messages", "the chat template: refuses"),
+    (TEXTS, {}, InputError("text has a lone surrogate"), "prompt", "text has a lone surrogate"),
+    (
+        CHAT,
+        {"response_format": {"type": "json_schema", "json_schema": SCHEMA}},
+        FormError("schema: wrong"),
+        "response_format",
+        "response_format: wrong",
+    ),
+    (
+        RESPONSES,
+        {"text": {"format": {"type": "json_schema", **SCHEMA}}},
+        FormError("schema: wrong"),
+        "text.format",
+        "text.format: wrong",
+    ),
+    (
+        TEXTS,
+        {"structured_outputs": {"regex": "a"}},
+        FormError("regex: wrong"),
+        "structured_outputs",
+        "structured_outputs: wrong",
+    ),
+    (
+        CHAT,
+        {"tools": TOOLS, "tool_choice": "required"},
+        FormError("schema: wrong"),
+        "tools",
+        "tools: wrong",
+    ),
+    (TEXTS, {}, InputError("gamma is 5"), "speculative.gamma", "speculative.gamma is 5"),
+    (TEXTS, {}, InputError("top_k is 5"), "top_k", "top_k is 5"),
+]
+
+
+@pytest.mark.parametrize(("path", "changes", "error", "param", "message"), FIELDS)
+def test_errors_of_the_engine_name_fields_of_the_request(
+    url: str,
+    engine: ScriptedEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    changes: dict[str, Any],
+    error: SpecdecError,
+    param: str,
+    message: str,
+) -> None:
+    def refuse(options: dict[str, Any]) -> list[Any]:
+        raise error
+
+    monkeypatch.setattr(engine, "_script", refuse)
+    status, answer = ask(url, path, body_of(path, **changes))
+    assert status == 400
+    assert (answer["error"]["param"], answer["error"]["message"]) == (param, message)
 
 
 @pytest.mark.parametrize(

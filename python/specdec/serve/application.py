@@ -121,7 +121,7 @@ class _Endpoints:
             asked = kind(read_object(body), self._service)
             if isinstance(asked, CompletionRequest) and asked.alone:
                 return asked
-            generations = self._service.submit(asked.submissions, asked.adapter)
+            generations = self._service.submit(asked.submissions, asked.adapter, asked.names)
             return TextAnswer(asked, generations)
 
         async def endpoint(request: Request) -> Response:

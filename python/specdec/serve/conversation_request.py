@@ -30,8 +30,7 @@ class ConversationRequest(TextRequest):
         Variables of the chat template.
     """
 
-    conversation_name = "messages"
-    """The field of the conversation."""
+    text_name = "messages"
     flat_tools = False
     """Whether name and parameters of a tool stand beside its type."""
 
@@ -39,9 +38,11 @@ class ConversationRequest(TextRequest):
         """See `TextRequest.read_texts`."""
         service = self.service
         self.messages = self.read_messages(fields)
-        check_prompt_size(fields, self.conversation_name, list(self.messages), service)
+        check_prompt_size(fields, self.text_name, list(self.messages), service)
         self.tools = read_tools(fields, service.limits, flat=self.flat_tools)
-        form = _form_of_reply(fields, self.tools, form, service)
+        call = _form_of_call(fields, self.tools, form, service)
+        if call:
+            form, self.form_name = call, "tools"
         self.template = read_template_fields(fields)
         shown = None if self.tools is None or self.tools.choice == "none" else self.tools.for_template
         return [
@@ -87,10 +88,10 @@ def read_template_fields(fields: GivenFields) -> dict[str, Any]:
     return found
 
 
-def _form_of_reply(
+def _form_of_call(
     fields: GivenFields, tools: Tools | None, form: Mapping[str, Any], service: Service
 ) -> Mapping[str, Any]:
-    """The form of a reply that may call tools.
+    """The form of a reply that has to call a tool; empty where none has to.
 
     Raises
     ------
@@ -103,10 +104,8 @@ def _form_of_reply(
             "started with --chat-template",
             code="unsupported_model",
         )
-    if tools is None or tools.choice == "none":
-        return form
-    if tools.choice == "auto":
-        return form
+    if tools is None or tools.choice in ("none", "auto"):
+        return {}
     if form:
         raise fields.refusal(
             "tool_choice",

@@ -125,13 +125,13 @@ class GivenFields:
             raise self.wrong(field, " or ".join(map(repr, choices)))
         return value
 
-    def items(self, field: str, most: int | None = None) -> list[Any] | None:
-        """A list of at most so many."""
+    def items(self, field: str, most: int | None = None, *, expected: str = "a list") -> list[Any] | None:
+        """A list of at most so many; `expected`: what else there may be too, for the message."""
         value = self.value(field)
         if value is None:
             return None
         if not isinstance(value, list):
-            raise self.wrong(field, "a list")
+            raise self.wrong(field, expected)
         if most is not None and len(value) > most:
             path = self.path(field)
             raise self.refusal(field, f"{path} has {len(value)} items; expected at most {most}")

@@ -28,6 +28,8 @@ def read_input(fields: GivenFields) -> list[dict[str, Any]]:
     value = fields.required("input", "a string, or a list of items")
     if isinstance(value, str):
         return [*found, {"role": "user", "content": value}]
+    if not isinstance(value, list):
+        raise fields.wrong("input", "a string, or a list of items")
     for item in fields.inner_items("input"):
         _add(found, item)
     if not found:

@@ -34,7 +34,7 @@ class ResponseRequest(ConversationRequest):
 
     prefix = "resp_"
     limit_names = ("max_output_tokens",)
-    conversation_name = "input"
+    text_name = "input"
     has_samples = False
     flat_tools = True
 
@@ -59,6 +59,7 @@ class ResponseRequest(ConversationRequest):
         found = {} if inner is None else read_json_format(inner, inner, self.service.limits)
         if inner is not None:
             inner.finish()
+        self.form_name = "text.format"
         given.only("verbosity", why="the model has no such setting")
         given.finish()
         return found

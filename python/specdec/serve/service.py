@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
 from specdec.decoding.engine import Engine, Generation
+from specdec.decoding.options import DecodingOptions
 from specdec.errors import (
     BusyError,
     ContextLengthError,
@@ -30,12 +32,20 @@ __all__ = ["Service"]
 _RETRY: Final = {"Retry-After": "1"}
 _LONGEST_CHARACTER: Final = 4
 """Bytes of what may become the one token for unknown text."""
-_FIELDS: Final = {"max_new_tokens": "max_tokens"}
-"""What arguments of the engine are called in requests, where the names differ."""
-_FORMS: Final = {
-    "schema": "response_format", "regex": "structured_outputs", "grammar": "structured_outputs",
-}  # fmt: skip
-"""Where requests have what the engine calls so."""
+_ARGUMENTS: Final = frozenset(
+    {
+        *(field.name for field in fields(DecodingOptions)),
+        "prompt", "messages", "tools", "chat_template_kwargs", "prediction", "speculative",
+        "add_generation_prompt", "continue_final_message",
+    }
+)  # fmt: skip
+"""What errors of the engine may begin with: the argument that they are about."""
+_FIELDS: Final = {
+    "max_new_tokens": "max_tokens",
+    "gamma": "speculative.gamma",
+    "verify": "speculative.verify",
+}
+"""What arguments of the engine are called in every request, where the names differ."""
 
 
 class Service:
@@ -133,7 +143,10 @@ class Service:
         return [*self.own_names, *self.adapters]
 
     def submit(
-        self, submissions: Sequence[Mapping[str, Any]], adapter: Model | None = None
+        self,
+        submissions: Sequence[Mapping[str, Any]],
+        adapter: Model | None = None,
+        names: Mapping[str, str] | None = None,
     ) -> list[Generation]:
         """Hand the texts of a request to the engine: all of them, or none.
 
@@ -143,6 +156,8 @@ class Service:
             Keyword arguments of `Engine.submit`.
         adapter : Model, optional
             The target with the adapter that the request names.
+        names : mapping, optional
+            As of :meth:`refusal`.
 
         Raises
         ------
@@ -156,12 +171,20 @@ class Service:
             for generation in found:
                 generation.cancel()
             if isinstance(error, SpecdecError):
-                raise self.refusal(error) from error
+                raise self.refusal(error, names) from error
             raise
         return found
 
-    def refusal(self, error: SpecdecError) -> RequestError:
-        """What a client is told of an error: where the model lies on the server is no client's business."""
+    def refusal(self, error: SpecdecError, names: Mapping[str, str] | None = None) -> RequestError:
+        """What a client is told of an error: where the model lies on the server is no client's business.
+
+        Parameters
+        ----------
+        error : SpecdecError
+        names : mapping, optional
+            The fields of the request by the arguments of `Engine.submit` that they became, where the names
+            differ. An error that begins with no argument is about what is named "prompt" there.
+        """
         if isinstance(error, RequestError):
             return error
         message = _without_place(str(error), self.target.path, "the model")
@@ -173,12 +196,15 @@ class Service:
         if isinstance(error, EngineClosedError):
             return RequestError(message, status=503, code="server_stopping", headers=_RETRY)
         if isinstance(error, InputError) and not isinstance(error, MissingPackageError):
+            named = {**_FIELDS, **(names or {})}
             word = re.match(r"\w+", message)
-            argument = word[0] if word else ""
-            field = _FIELDS.get(argument, argument)
-            message = field + message[len(argument) :]
+            if word is not None and word[0] in _ARGUMENTS:
+                param = named.get(word[0], word[0])
+                message = param + message[word.end() :]
+            else:
+                param = named.get("prompt", "prompt")
             code = "context_length_exceeded" if isinstance(error, ContextLengthError) else "invalid_value"
-            return RequestError(message, param=_FORMS.get(field, field) or None, code=code)
+            return RequestError(message, param=param, code=code)
         if isinstance(error, MissingPackageError):
             return RequestError(message, status=501, code="unsupported_parameter")
         if isinstance(error, NotFiniteError):

@@ -119,7 +119,7 @@ class TextAnswer(Response):
         if isinstance(error, _ClientGoneError):
             raise error
         if isinstance(error, SpecdecError):
-            return self._request.service.refusal(error)
+            return self._request.service.refusal(error, self._request.names)
         print_fault(f"the texts of {self._request.id}", error)
         return RequestError("the text was ended by a fault of the server", status=500, code="internal_error")
 

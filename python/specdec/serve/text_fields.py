@@ -221,7 +221,10 @@ def _seed(fields: GivenFields) -> int | None:
 
 def _stops(fields: GivenFields, limits: ServerLimits) -> list[str | int]:
     given = fields.value("stop")
-    strings = [given] if isinstance(given, str) else fields.items("stop", limits.n_stops) or []
+    expected = "a string, or a list of strings"
+    strings = (
+        [given] if isinstance(given, str) else fields.items("stop", limits.n_stops, expected=expected) or []
+    )
     for i, string in enumerate(strings):
         if not isinstance(string, str) or not string:
             name = "stop" if isinstance(given, str) else f"stop[{i}]"

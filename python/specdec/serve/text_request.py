@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from specdec.decoding.engine import Generation
 from specdec.decoding.result import Result
@@ -14,6 +14,7 @@ from specdec.serve.choice_text import ChoiceText
 from specdec.serve.event_stream import EventWriter
 from specdec.serve.form_fields import read_response_format, read_structured_outputs
 from specdec.serve.given_fields import GivenFields
+from specdec.serve.server_limits import ServerLimits
 from specdec.serve.service import Service
 from specdec.serve.text_fields import read_model, read_text_fields
 from specdec.serve.tool_fields import Tools
@@ -24,6 +25,13 @@ __all__ = ["TextRequest", "new_id"]
 def new_id(prefix: str) -> str:
     """An id that no other answer has."""
     return f"{prefix}{secrets.token_hex(12)}"
+
+
+_FORMS: Final[Mapping[str, Callable[[GivenFields, ServerLimits], dict[str, Any]]]] = {
+    "response_format": read_response_format,
+    "structured_outputs": read_structured_outputs,
+}
+"""What reads the form of a text, by the field that asks for it."""
 
 
 class TextRequest(ABC):
@@ -57,6 +65,8 @@ class TextRequest(ABC):
         Of the answer.
     created : int
         Seconds since 1970.
+    form_name : str
+        The field that asks for a form; empty where none does.
     """
 
     prefix: str
@@ -67,6 +77,8 @@ class TextRequest(ABC):
     """New tokens where that field is not given; None: as many as there is room for."""
     has_samples = True
     """Whether the request has `n`."""
+    text_name = "prompt"
+    """The field of what the text goes on with."""
 
     def __init__(self, body: Mapping[str, Any], service: Service) -> None:
         self.service, self.body = service, body
@@ -86,6 +98,7 @@ class TextRequest(ABC):
             least=self.read_least(fields),
             samples=self.has_samples,
         )
+        self.form_name = ""
         self.submissions = self.read_texts(fields, self.read_form(fields))
         self.refuse_others(fields)
         fields.finish()
@@ -111,7 +124,11 @@ class TextRequest(ABC):
         RequestError
         """
         limits = self.service.limits
-        return read_response_format(fields, limits) or read_structured_outputs(fields, limits)
+        for name, read in _FORMS.items():
+            if found := read(fields, limits):
+                self.form_name = name
+                return found
+        return {}
 
     @abstractmethod
     def read_texts(self, fields: GivenFields, form: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -130,6 +147,13 @@ class TextRequest(ABC):
         ------
         RequestError
         """
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The fields of this request by the arguments of `Engine.submit` that they became."""
+        forms = dict.fromkeys(("schema", "regex", "grammar"), self.form_name)
+        texts = dict.fromkeys(("prompt", "messages"), self.text_name)
+        return {"max_new_tokens": self.limit_names[0], **texts, **forms}
 
     def options_with(self, form: Mapping[str, Any]) -> dict[str, Any]:
         """The keyword arguments of `Engine.submit` that all texts have in common."""

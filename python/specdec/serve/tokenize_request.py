@@ -28,7 +28,7 @@ def tokenized(body: Mapping[str, Any], service: Service) -> dict[str, Any]:
     read_model(fields, service.names)
     names = [name for name in ("prompt", "content", "messages") if name in fields]
     if len(names) != 1:
-        found = " and ".join(names) or "none of them"
+        found = " and ".join(names) or "neither prompt nor content nor messages"
         raise fields.refusal("prompt", f"the body has {found}; expected one of prompt, content and messages")
     (name,) = names
     shows = fields.flag("return_token_strs")
@@ -46,7 +46,7 @@ def tokenized(body: Mapping[str, Any], service: Service) -> dict[str, Any]:
             ids = _encoded(service, text, special or added)
         fields.finish()
     except SpecdecError as error:
-        raise service.refusal(error) from error
+        raise service.refusal(error, {"prompt": name}) from error
     found_ids: dict[str, Any] = {
         "count": len(ids),
         "max_model_len": service.engine.n_text,
