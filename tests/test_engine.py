@@ -507,7 +507,9 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"prompt": ["a", "b"]}, InputError, "one prompt"),
     ({"logprobs": 21}, InputError, "logprobs is 21; expected .*20"),
     ({"gamma": 3}, InputError, "gamma is given; expected it of the Engine"),
-    ({"temprature": 1.0}, InputError, "unexpected keyword argument 'temprature'"),
+    ({"temprature": 1.0}, InputError, r"'temprature' is no option; did you mean temperature\?"),
+    ({"max_tokens": 5}, InputError, r"'max_tokens' is no option; did you mean max_new_tokens\?"),
+    ({"zzzz": 1}, InputError, "'zzzz' is no option$"),
     ({"speculative": {"draft": False}}, InputError, "speculative is a dict"),
     ({"speculative": Speculative(gamma=-1)}, InputError, "speculative.gamma is -1"),
     ({"speculative": Speculative(verify="fair")}, InputError, "verify is 'fair'"),  # type: ignore[arg-type]

@@ -450,7 +450,11 @@ BAD: dict[str, tuple[str, Any, str]] = {
     "false": ("schema", False, "schema is False: no text has it"),
     "an empty range": ("schema", {"type": "integer", "minimum": 5, "maximum": 4}, "schema.*[Uu]nsatisfiable"),
     "a loop": ("schema", {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}, "schema"),
-    "no start": ("grammar", 'begin: "a"', "grammar"),
+    "no start": (
+        "grammar",
+        'begin: "a"',
+        r"^grammar has no rule that a text begins with; expected a line 'start: …'",
+    ),
     "a name that is missing": ("grammar", "start: foo", "grammar.*foo"),
     "without end": ("grammar", 'start: "a" start', "grammar"),
     "patterns of which all hold": (

@@ -250,17 +250,14 @@ class Engine:
             )
         if speculative.verify is not None:
             options["verify"] = speculative.verify
-        try:
-            settings = DecodingOptions(**options)
-        except TypeError as error:
-            raise InputError(f"submit: {error}") from None
+        settings = DecodingOptions.of_request(options)
         if settings.logprobs is not None:
             check_integer("logprobs", settings.logprobs, 0, self.max_top_logprobs)
         self._check_open(settings.n)  # before the prompt is encoded
         chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)
         request = Request.prepare(self.target, None, prompt, settings, chat, decoder_prompt)
         if request.is_batch:
-            raise InputError("submit takes one prompt, or one conversation; expected no list of several")
+            raise InputError("there are several prompts; expected one prompt, or one conversation")
         request = replace(request, n_text=self.n_text)
         n_prompt = len(request.beginnings[0].ids)
         if n_prompt >= self.n_text:

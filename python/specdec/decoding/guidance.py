@@ -279,7 +279,16 @@ def _grammar_of(library: Any, kind: FormKind, form: Any) -> str:
         return made
     from llguidance.gbnf_to_lark import any_to_lark
 
-    return library.LLMatcher.grammar_from_lark(any_to_lark(form))  # type: ignore[no-any-return]
+    try:
+        lark = any_to_lark(form)
+    except Exception:
+        if "::=" not in form:
+            raise FormError(
+                "grammar has no rule that a text begins with; expected a line 'start: …' (Lark) or "
+                "'root ::= …' (GBNF)"
+            ) from None
+        raise
+    return library.LLMatcher.grammar_from_lark(lark)  # type: ignore[no-any-return]
 
 
 class Guidance:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import cached_property
@@ -210,10 +210,30 @@ class DecodingOptions:
         known = inspect.signature(function).parameters
         for name in arguments:
             if name not in known:
-                meant = _ELSEWHERE.get(name) or next(iter(get_close_matches(name, known, 1)), None)
-                hint = f"; did you mean {meant}?" if meant in known else ""
+                hint = _meant(name, known)
                 raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")
         return cls(**arguments)
+
+    @classmethod
+    def of_request(cls, arguments: Mapping[str, Any]) -> DecodingOptions:
+        """The options of one text, whose names nobody has looked at.
+
+        Raises
+        ------
+        InputError
+            Also for a name that is no option.
+        """
+        known = [field.name for field in fields(cls)]
+        for name in arguments:
+            if name not in known:
+                raise InputError(f"{shown(name)} is no option{_meant(name, known)}")
+        return cls(**arguments)
+
+
+def _meant(name: str, known: Collection[str]) -> str:
+    """The end of an error about an option that is not known."""
+    meant = _ELSEWHERE.get(name) or next(iter(get_close_matches(name, known, 1)), None)
+    return f"; did you mean {meant}?" if meant in known else ""
 
 
 _ELSEWHERE: Final = {
