@@ -451,8 +451,12 @@ def _eagle() -> Files:
     return {"config.json": _json(config), "model.safetensors": safetensors(tensors)}
 
 
-def _adapter(*, merging: bool) -> Files:
-    """A LoRA adapter of `_metaspace`'s model; `merging`: it also adapts the table, and replaces the head."""
+def _adapter(kind: str) -> Files:
+    """A LoRA adapter of `_metaspace`'s model.
+
+    The kind "adapter_merged" also adapts the table, and replaces the head; "adapter_dora" has the lengths of
+    rows.
+    """
     rng, n_vocab = np.random.default_rng(7), len(_metaspace_tokenizer()["model"]["vocab"])
     tensors: dict[str, np.ndarray] = {}
     for name, rank, n_out, n_in in (
@@ -462,28 +466,30 @@ def _adapter(*, merging: bool) -> Files:
         module = f"base_model.model.model.layers.{name}.lora_"
         tensors[f"{module}A.weight"] = _array(rng, rank, n_in)
         tensors[f"{module}B.weight"] = _array(rng, n_out, rank).astype("<f2")
-    if merging:
+        if kind == "adapter_dora":
+            tensors[f"{module}magnitude_vector"] = _array(rng, n_out)
+    if kind == "adapter_merged":
         table = "base_model.model.model.embed_tokens.lora_embedding_"
         tensors |= {f"{table}A": _array(rng, 3, n_vocab), f"{table}B": _array(rng, D, 3)}
         tensors["base_model.model.lm_head.weight"] = _array(rng, n_vocab, D)
     config = {
         "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "base", "bias": "none",
-        "r": 3, "lora_alpha": 6, "lora_dropout": 0.05, "use_rslora": True, "use_dora": False,
+        "r": 3, "lora_alpha": 6, "lora_dropout": 0.05, "use_rslora": True, "use_dora": kind == "adapter_dora",
         "rank_pattern": {"mlp.up_proj": 2, r".*\.1\.mlp\.down_proj": 5}, "alpha_pattern": {"q_proj": 4.5},
         "target_modules": ["q_proj", "v_proj", "up_proj", "down_proj"], "layers_to_transform": None,
-        "modules_to_save": ["lm_head"] if merging else None, "init_lora_weights": True,
+        "modules_to_save": ["lm_head"] if kind == "adapter_merged" else None, "init_lora_weights": True,
         "inference_mode": True, "fan_in_fan_out": False, "loftq_config": {},
     }  # fmt: skip
     return {"adapter_config.json": _json(config), "adapter_model.safetensors": safetensors(tensors)}
 
 
-def _use_adapter(folder: Path, *, merging: bool) -> None:
-    """Merge it into a sound base, and lay it beside that."""
+def _use_adapter(kind: str, folder: Path) -> None:
+    """Merge it into a sound base, and where its kind is for that lay it beside one."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as base:
         for name, data in files_of("metaspace").items():
             (Path(base) / name).write_bytes(data)
         _decode(specdec.load(base, adapter=folder, n_threads=1), None)
-        if merging:
+        if kind != "adapter":
             return
         model = specdec.load(base, n_threads=1)
         _decode(model, drafts.ContextCopy(), adapter=model.with_adapter(folder, n_threads=1))
@@ -557,9 +563,8 @@ _WRITERS: dict[str, Callable[[], Files]] = (
         "answers": _answers,
         "byt5": _byt5,
         "eagle": _eagle,
-        "adapter": functools.partial(_adapter, merging=False),
-        "adapter_merged": functools.partial(_adapter, merging=True),
     }
+    | {kind: functools.partial(_adapter, kind) for kind in ("adapter", "adapter_merged", "adapter_dora")}
     | {method: functools.partial(_learnt, method) for method in _LEARNT}
     | {architecture: functools.partial(_family, architecture) for architecture in CONFIGS}
 )
@@ -616,7 +621,7 @@ def use(kind: str, folder: Path) -> None:
         _decode(target, draft)
         return
     if kind.startswith("adapter"):
-        _use_adapter(folder, merging=kind == "adapter_merged")
+        _use_adapter(kind, folder)
         return
     if kind == "llama2c":
         model = specdec.load(folder / "model.bin", tokenizer=folder / "tok.bin", n_threads=1)

@@ -20,7 +20,7 @@ from fuzz.family_files import CONFIGS, random_weights
 from fuzz.files import safetensors
 from specdec.models.model import Model
 
-__all__ = ["check_peft", "draw_peft"]
+__all__ = ["check_peft", "draw_peft", "module_shapes"]
 
 Description = dict[str, Any]
 
@@ -33,13 +33,15 @@ def draw_peft(draws: Draws) -> Description:
     architecture = draws.choice(
         [name for name, config in CONFIGS.items() if "decoder_start_token_id" not in config]
     )
-    modules = list(_modules(architecture))
+    modules = list(module_shapes(architecture))
     adapters = []
     for _ in range(draws.one(1, 1, 2, 3)):
         chosen = draws.one(modules, draws.some(modules, 1), draws.some(modules, 1))
         fields: Description = {"r": draws.one(*RANKS), "lora_alpha": draws.one(1, 2, 8, 0.5, -3, 0, 16)}
         if draws.chance(0.3):
             fields["use_rslora"] = True
+        if draws.chance(0.2):
+            fields["use_dora"] = True
         for name, values in (("rank_pattern", RANKS), ("alpha_pattern", (1, 4, 0.25, -2))):
             if draws.chance(0.4):
                 fields[name] = {
@@ -70,7 +72,7 @@ def _draw_pattern(draws: Draws, modules: list[str]) -> str:
 
 
 @functools.cache
-def _modules(architecture: str) -> dict[str, tuple[int, int]]:
+def module_shapes(architecture: str) -> dict[str, tuple[int, int]]:
     """Modules of a folder that hold a matrix, and its shape in the file; no tables, no experts."""
     weights = random_weights(architecture, CONFIGS[architecture])
     return {
@@ -104,20 +106,20 @@ def check_peft(case: Description) -> str:
         base = specdec.load(_written(folder / "base", config, weights), case["dtype"], n_threads=1)
         models = [base]
         for i, adapter in enumerate(case["adapters"]):
-            tensors, deltas = _low_rank(architecture, adapter)
+            tensors, summed = _adapted(architecture, adapter, weights)
             path = folder / f"adapter{i}"
             path.mkdir()
             (path / "adapter_config.json").write_text(json.dumps(adapter["fields"] | {"peft_type": "LORA"}))
             (path / "adapter_model.safetensors").write_bytes(safetensors(tensors))
-            summed = {
-                name: array + deltas[name] if name in deltas else array for name, array in weights.items()
-            }
             wanted = specdec.load(_written(folder / f"summed{i}", config, summed), "f32", n_threads=1)
             merged = specdec.load(folder / "base", "f32", adapter=path, n_threads=1)
             _check_near(case, wanted, merged, "merged")
+            if adapter["fields"].get("use_dora"):
+                continue
+            model = base.with_adapter(path, n_threads=1)
             if case["dtype"] == "f32":
-                _check_near(case, wanted, base.with_adapter(path, n_threads=1), "beside the weights")
-            models.append(base.with_adapter(path, n_threads=1))
+                _check_near(case, wanted, model, "beside the weights")
+            models.append(model)
         given = [models[i % len(models)] for i in range(len(case["prompts"]))]
         adapters = [None if model is base else model for model in given]
         found = specdec.generate(base, base, case["prompts"], adapter=adapters, gamma=3, **settings)
@@ -130,23 +132,30 @@ def check_peft(case: Description) -> str:
     return "passed"
 
 
-def _low_rank(architecture: str, adapter: Description) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The tensors of an adapter's file, and what they add to each tensor of the base's."""
+def _adapted(
+    architecture: str, adapter: Description, weights: dict[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The tensors of an adapter's file, and the base's with the adapter."""
     rng, fields = np.random.default_rng(adapter["seed"]), adapter["fields"]
-    tensors, deltas = {}, {}
+    tensors, summed = {}, dict(weights)
     for module in adapter["modules"]:
-        shape = _modules(architecture)[module]
-        n_out, n_in = shape[::-1] if architecture in _TURNED else shape
+        stored = weights[f"{module}.weight"].astype(np.float64)
+        matrix = stored.T if architecture in _TURNED else stored
+        n_out, n_in = matrix.shape
         rank = _value(fields, "r", "rank_pattern", module)
         alpha = _value(fields, "lora_alpha", "alpha_pattern", module)
         down = rng.normal(0.0, n_in**-0.5, (rank, n_in)).astype("<f4")
         up = rng.normal(0.0, 0.3 / rank, (n_out, rank)).astype("<f4")
-        tensors[f"base_model.model.{module}.lora_A.weight"] = down
-        tensors[f"base_model.model.{module}.lora_B.weight"] = up
+        name = f"base_model.model.{module}.lora_"
+        tensors |= {f"{name}A.weight": down, f"{name}B.weight": up}
         scale = alpha / (math.sqrt(rank) if fields.get("use_rslora") else rank)
-        delta = scale * (up.astype(np.float64) @ down)
-        deltas[f"{module}.weight"] = (delta.T if architecture in _TURNED else delta).astype("<f4")
-    return tensors, deltas
+        found = matrix + scale * (up.astype(np.float64) @ down)
+        if fields.get("use_dora"):
+            lengths = tensors[f"{name}magnitude_vector"] = rng.normal(1.0, 0.3, n_out).astype("<f4")
+            found *= (lengths / np.linalg.norm(found, axis=1))[:, np.newaxis]
+        found = found.T if architecture in _TURNED else found
+        summed[f"{module}.weight"] = np.ascontiguousarray(found, "<f4")
+    return tensors, summed
 
 
 def _written(folder: Path, config: Description, weights: dict[str, np.ndarray]) -> Path:

@@ -33,7 +33,9 @@ from specdec.commands.program import program
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError
 from specdec.models.adapter import fit_adapter
 from specdec.models.checkpoints import open_checkpoint
+from specdec.models.checkpoints.peft_folder import open_peft_folder
 from specdec.models.number_formats import widened
+from specdec.ray.sent_pair import described
 from tiny_models import gpt2_config, llama_config, llama_tensors, mistral_config, write_hf
 from toy_pair import blurred
 
@@ -43,6 +45,13 @@ HOW: dict[str, dict[str, Any]] = {
     "greedy": {},
     "coupled": {"temperature": 0.9, "verify": "coupled", "seed": 5},
 }
+
+
+def with_head(folder: Path, seed: int, **settings: Any) -> Path:
+    """An adapter of the head too."""
+    shapes = llama_shapes(SETTINGS) | {"lm_head": (SETTINGS["vocab_size"], SETTINGS["hidden_size"])}
+    ranks = dict.fromkeys(shapes, settings["r"])
+    return write_adapter(folder, adapter_config(**settings), low_rank_tensors(shapes, ranks, seed))
 
 
 class Adapted:
@@ -55,7 +64,7 @@ class Adapted:
         self.draft = specdec.load(write_hf(folder / "draft", SETTINGS, blurred(tensors, 0.1)))
         self.folders = [
             llama_adapter(folder / "all", SETTINGS, 2),
-            llama_adapter(folder / "large", SETTINGS, 3, r=40, use_rslora=True),
+            with_head(folder / "large", 3, r=40, use_rslora=True),
             llama_adapter(folder / "some", SETTINGS, 4, ("self_attn.q_proj", "mlp.down_proj"), r=3),
         ]
         self.adapted = [self.target.with_adapter(path) for path in self.folders]
@@ -99,6 +108,18 @@ def test_logits_have_the_bits_of_the_specification(tmp_path: Path, dtype: Any) -
     found = model.with_adapter(folder).logits(IDS)
     assert np.array_equal(found, expected)
     assert np.abs(found - model.logits(IDS)).max() > 0.1
+
+
+@pytest.mark.parametrize("by_root", [False, True])
+def test_scales_of_modules(tmp_path: Path, by_root: bool) -> None:
+    """Of the first pattern that is the end of a module's name, or all of it; else the field's own."""
+    shapes = llama_shapes(SETTINGS, ("self_attn.q_proj", "mlp.up_proj"))
+    patterns = {"proj": 1, "up_proj": 3, r".*\.0\..*": 5, "mlp.up_proj": 7}
+    config = adapter_config(use_rslora=by_root, alpha_pattern=patterns)
+    opened = open_peft_folder(write_adapter(tmp_path, config, low_rank_tensors(shapes, {}, seed=1)))
+    found = {module.removeprefix("model.layers."): low.scale for module, low in opened.low_rank.items()}
+    alphas = {"0.self_attn.q_proj": 5, "0.mlp.up_proj": 3, "1.self_attn.q_proj": 8, "1.mlp.up_proj": 3}
+    assert found == {module: alpha / (2 if by_root else 4) for module, alpha in alphas.items()}
 
 
 @pytest.mark.parametrize(
@@ -246,18 +267,51 @@ def test_adapters_change_texts(wanted: dict[str, list[specdec.Result]]) -> None:
     assert wanted["greedy"][0].tokens != wanted["greedy"][3].tokens  # one prompt
 
 
+def test_drafts_may_have_adapters(adapted: Adapted, wanted: dict[str, list[specdec.Result]]) -> None:
+    """One of the draft's own; the target itself with an adapter drafts for its texts all that they say."""
+    own = adapted.draft.with_adapter(adapted.folders[2])
+    models, options = [*adapted.adapted, None], options_of("greedy", None)
+    for draft in (own, adapted.adapted[0], specdec.drafts.ModelDraft(own, draft=adapted.draft)):
+        found = specdec.generate(adapted.target, draft, PROMPTS, adapter=models, gamma=3, **options)
+        assert [one.tokens for one in found] == [one.tokens for one in wanted["greedy"]]
+    found = specdec.generate(
+        adapted.target, adapted.adapted[0], PROMPTS[0], adapter=models[0], gamma=3, **options
+    )
+    assert found.tokens == wanted["greedy"][0].tokens and found.trace.acceptance_rate == 1.0
+
+
+def test_scratch_has_room_for_the_most_of_each_adapter(adapted: Adapted, tmp_path: Path) -> None:
+    """One adapter has many numbers between its matrices, the other, which comes later, many inputs."""
+    attention = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    folders = [
+        llama_adapter(tmp_path / "low", SETTINGS, 1, attention, r=90),
+        llama_adapter(tmp_path / "inputs", SETTINGS, 2, ("mlp.down_proj",), r=1),
+    ]
+    models = [adapted.target.with_adapter(folder) for folder in folders] * 2
+    options: dict[str, Any] = {"max_new_tokens": 6, "logits": True, "ignore_eos": True}
+    prompts = [IDS[i : i + 20] for i in range(4)]
+    found = specdec.generate(adapted.target, adapted.draft, prompts, adapter=models, **options)
+    for one, model, prompt in zip(found, models, prompts, strict=True):
+        assert np.array_equal(one.logits, specdec.generate(model, None, prompt, **options).logits)
+
+
 def test_folders_samples_and_streams(adapted: Adapted, wanted: dict[str, list[specdec.Result]]) -> None:
     texts = specdec.generate(
-        adapted.target, adapted.draft, PROMPTS[:2], adapter=[str(adapted.folders[0]), adapted.adapted[1]],
+        adapted.target, adapted.draft, PROMPTS[:2], adapter=[str(adapted.folders[0]), adapted.folders[1]],
         n=2, **options_of("greedy", None),
     )  # fmt: skip
     assert [[one.tokens for one in of] for of in texts] == [[one.tokens] * 2 for one in wanted["greedy"][:2]]
     both = specdec.generate(
-        adapted.target, None, [PROMPTS[1]] * 2, adapter=adapted.folders[1], prompt_logprobs=0,
-        **options_of("greedy", None),
+        adapted.target, None, [PROMPTS[1]] * 3, adapter=[None, adapted.folders[1], adapted.folders[1]],
+        prompt_logprobs=0, **options_of("greedy", None),
     )  # fmt: skip
-    assert both[0].tokens == both[1].tokens == wanted["greedy"][1].tokens
-    assert np.array_equal(both[1].prompt_logprobs, adapted.adapted[1].score(PROMPTS[1]))
+    assert both[0].tokens != both[1].tokens == both[2].tokens == wanted["greedy"][1].tokens
+    for one, model in zip(both, (adapted.target, *[adapted.adapted[1]] * 2), strict=True):
+        assert np.array_equal(one.prompt_logprobs, model.score(PROMPTS[1]))
+    one = specdec.generate(
+        adapted.target, None, [PROMPTS[1]] * 2, adapter=adapted.folders[1], **options_of("greedy", None)
+    )
+    assert one[0].tokens == one[1].tokens == wanted["greedy"][1].tokens
 
 
 def test_a_text_of_one_adapter_begins_none_of_another(adapted: Adapted) -> None:
@@ -290,6 +344,8 @@ def test_an_engine_serves_all(adapted: Adapted, wanted: dict[str, list[specdec.R
             for _ in range(2)
         ]
         found = [one.result() for one in running]
+        score = engine.score(PROMPTS[1], adapter=adapted.adapted[1])
+    assert np.array_equal(score.log_probs, adapted.adapted[1].score(PROMPTS[1]))
     assert [one.tokens for one in found] == [one.tokens for one in wanted["greedy"] for _ in range(2)]
     assert np.array_equal(found[2].prompt_logprobs, adapted.adapted[1].score(PROMPTS[1]))
 
@@ -331,6 +387,27 @@ def test_pickles(adapted: Adapted) -> None:
         assert all(np.array_equal(one.logits(IDS), own) for one, own in zip(others, logits, strict=True))
     finally:
         module._OF_KEY.update(kept)
+
+
+def test_distributed_runs_tell_adapters_apart(adapted: Adapted) -> None:
+    """What a run on several machines is known by; merged or beside, and by which files."""
+    merged = [specdec.load(adapted.path, adapter=folder) for folder in adapted.folders]
+    found = [described(model) for model in (adapted.target, *merged, *adapted.adapted)]
+    assert len(set(found)) == len(found) == 7
+    assert described(specdec.load(adapted.path, adapter=str(adapted.folders[0]))) == found[1]
+    assert described(adapted.target.with_adapter(adapted.folders[0])) == found[4]
+
+
+def test_another_chat_template_leaves_the_adapter(adapted: Adapted) -> None:
+    model = adapted.adapted[1].with_chat_template("{{ messages[0].content }}")
+    assert (model.base, model.adapter) == (adapted.target, adapted.folders[1])
+    found = specdec.generate(model, None, IDS, adapter=adapted.folders[0], max_new_tokens=5, ignore_eos=True)
+    assert (
+        found.tokens
+        == specdec.generate(adapted.adapted[0], None, IDS, max_new_tokens=5, ignore_eos=True).tokens
+    )
+    with pytest.raises(InputError, match="cannot be pickled"):
+        pickle.dumps(model)
 
 
 def test_the_adapter_is_a_part_of_what_a_packed_file_was_made_of(tmp_path: Path) -> None:
@@ -406,10 +483,24 @@ def not_finite(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
     tensors[Q.format("B")][3, 2] = np.nan
 
 
+def dora(n: int) -> Callable[[dict[str, Any], dict[str, np.ndarray]], None]:
+    """An adapter of one matrix, with lengths for so many rows."""
+
+    def change(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> None:
+        config["use_dora"] = True
+        kept = {name: array for name, array in tensors.items() if "layers.0.self_attn.q_proj" in name}
+        tensors.clear()
+        tensors |= kept | {f"{Q.split('.lora')[0]}.lora_magnitude_vector": np.ones(n, np.float32)}
+
+    return change
+
+
 REFUSED: dict[str, tuple[Callable[..., None], str]] = {
     "method": (fields(peft_type="IA3"), "adapter_config.json: field 'peft_type' is \"IA3\".*LORA"),
-    "dora": (fields(use_dora=True), "'use_dora' is true.*DoRA"),
-    "bias": (fields(bias="all"), "'bias' is \"all\".*none"),
+    "dora": (fields(use_dora=True), "and no lora_magnitude_vector for 'model.layers.0.self_attn.q_proj'"),
+    "dora beside": (dora(64), "is of DoRA .*cannot be laid beside weights; .*merged"),
+    "lengths": (dora(63), r"lora_magnitude_vector' has shape \[63\]; expected \[64\]"),
+    "bias": (fields(bias="some"), '\'bias\' is "some".*"all"'),
     "lora_bias": (fields(lora_bias=True), "'lora_bias' is true"),
     "parameters": (fields(target_parameters=["experts"]), "'target_parameters'"),
     "replication": (fields(layer_replication=[[0, 1]]), "'layer_replication'"),
@@ -447,7 +538,7 @@ def test_a_sum_that_is_not_finite_names_the_adapter(
     adapted: Adapted, tmp_path: Path, change: Callable[..., None]
 ) -> None:
     folder = changed(tmp_path / "adapter", change)
-    with pytest.raises(CheckpointError, match="adapter_model.safetensors: what it adds to .*is not finite"):
+    with pytest.raises(CheckpointError, match="adapter_model.safetensors: '.*' is not finite with"):
         specdec.load(adapted.path, adapter=folder)
 
 
@@ -473,6 +564,11 @@ def test_modules_and_folders_that_are_not_there(adapted: Adapted, tmp_path: Path
     head = write_adapter(tmp_path / "head", adapter_config(), low_rank_tensors({"lm_head": (61, 32)}, {}, 1))
     with pytest.raises(CheckpointError, match="adapts 'lm_head.weight', which"):
         tied.with_adapter(head)
+    name = "base_model.model.model.embed_tokens.lora_embedding_{}"
+    tensors = {name.format("A"): np.ones((4, 61), np.float32), name.format("B"): np.ones((32, 4), np.float32)}
+    table = write_adapter(tmp_path / "table", adapter_config(), tensors)
+    with pytest.raises(UnsupportedModelError, match="which is embedding and head of .* at once"):
+        specdec.load(tmp_path / "tied", adapter=table)
 
 
 def test_embeddings_and_whole_tensors_are_merged(adapted: Adapted, tmp_path: Path) -> None:
@@ -494,6 +590,41 @@ def test_embeddings_and_whole_tensors_are_merged(adapted: Adapted, tmp_path: Pat
         UnsupportedModelError, match=r"embed_tokens.weight', beside which nothing can be laid"
     ):
         adapted.target.with_adapter(table)
+
+
+def test_lengths_of_rows_and_biases_are_merged(tmp_path: Path) -> None:
+    """DoRA (arXiv 2402.09353, equation 5): the rows of W + scale · B A are brought to their lengths."""
+    settings = llama_config(attention_bias=True)
+    base = write_hf(tmp_path / "base", settings, seed=1)
+    rng, rows = np.random.default_rng(2), SETTINGS["num_attention_heads"] * 8
+    tensors = low_rank_tensors({"model.layers.1.self_attn.o_proj": (rows, rows)}, {}, seed=3)
+    lengths, bias = (rng.normal(size=rows).astype(np.float32) for _ in range(2))
+    module = "base_model.model.model.layers.1.self_attn.o_proj"
+    down, up = (tensors[f"{module}.lora_{part}.weight"] for part in "AB")
+    tensors |= {f"{module}.lora_magnitude_vector": lengths, f"{module}.base_layer.bias": bias}
+    folder = write_adapter(tmp_path / "adapter", adapter_config(use_dora=True, bias="lora_only"), tensors)
+    model = specdec.load(base, adapter=folder)
+    wanted = canonical(base)
+    name = "layers.1.attn_out"
+    total = wanted[f"{name}.weight"] + 2.0 * up.astype(np.float64) @ down
+    total *= (lengths / np.sqrt((total**2).sum(axis=1)))[:, np.newaxis]
+    wanted |= {f"{name}.weight": total, f"{name}.bias": bias}
+    expected = reference.logits(model.core.config, wanted, IDS[:40])
+    assert np.abs(model.logits(IDS[:40]) - expected).max() < 2e-5
+
+
+def test_adapters_are_merged_into_what_is_converted(adapted: Adapted, tmp_path: Path) -> None:
+    folder = adapted.folders[1]
+    made = tmp_path / "made"
+    found = CliRunner().invoke(program, ["convert", str(adapted.path), str(made), "--adapter", str(folder)])
+    assert found.exit_code == 0 and "MB" in found.output
+    merged = specdec.load(adapted.path, adapter=folder)
+    assert np.array_equal(specdec.load(made).logits(IDS), merged.logits(IDS))
+    packed = specdec.convert(adapted.path, tmp_path / "model.specdec", "int8", adapter=folder)
+    expected = specdec.load(adapted.path, "int8", adapter=folder).logits(IDS)
+    assert np.array_equal(specdec.load(packed).logits(IDS), expected)
+    with pytest.raises(CheckpointError, match="adapter_config.json"):
+        specdec.convert(adapted.path, tmp_path / "other", adapter=tmp_path)
 
 
 def wrong_arguments(adapted: Adapted) -> Iterator[tuple[Callable[[], Any], str]]:

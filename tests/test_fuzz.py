@@ -146,6 +146,29 @@ def test_wrong_scales_and_forgotten_adapters_are_differences(monkeypatch: pytest
         check(texts)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "modules"),
+    [
+        ("CohereForCausalLM", ["mlp.gate_proj", "self_attn.q_proj"]),  # one norm for two blocks
+        ("PhiForCausalLM", ["mlp.fc1", "self_attn.v_proj"]),
+        ("GPTNeoXForCausalLM", ["attention.query_key_value", "mlp.dense_h_to_4h"]),  # two norms
+        ("Phi3ForCausalLM", ["self_attn.qkv_proj", "mlp.gate_up_proj"]),
+        ("GPT2LMHeadModel", ["attn.c_attn", "attn.c_proj", "mlp.c_proj"]),
+    ],
+)
+def test_adapters_of_families_are_their_sums(architecture: str, modules: list[str]) -> None:
+    """What `test_peft.py` shows beside PEFT, here beside sums in NumPy."""
+    from fuzz.checks import check
+    from fuzz.peft_folders import module_shapes
+
+    chosen = [name for name in module_shapes(architecture) if name.endswith(tuple(modules))]
+    assert len(chosen) == 2 * len(modules)
+    adapter = {"fields": {"r": 3, "lora_alpha": 9}, "modules": chosen, "seed": 2}
+    prompts = [[3, 4, 5, 6], [7]]
+    case = {"check": "peft", "architecture": architecture, "adapters": [adapter], "dtype": "f32"}
+    assert check(case | {"prompts": prompts, "settings": {}}) == "passed"
+
+
 @pytest.mark.parametrize("what", ["decoding", "engine", "law", "beams", "peft"])
 def test_adapters_are_left_out_where_they_make_no_difference(what: str) -> None:
     from fuzz.failures import Outcome

@@ -114,23 +114,47 @@ def test_settings(tmp_path: Path, settings: dict[str, Any]) -> None:
         warnings.simplefilter("ignore")  # embeddings are saved with the adapter: PEFT says so
         base, adapter, adapted = saved(llama(), tmp_path, **settings)
     if "modules_to_save" in settings:
-        with torch.no_grad():
-            for name, parameter in adapted.named_parameters():
-                if "modules_to_save" in name:
-                    parameter += 0.1
-        adapted.save_pretrained(adapter, save_embedding_layers=False)
+        move(adapted, "modules_to_save", adapter)
     wanted = logits_of(adapted)
     assert_near(specdec.load(base, tokenizer=False, adapter=adapter).logits(IDS), wanted)
     if not {"modules_to_save"} & settings.keys() and "embed_tokens" not in settings.get("target_modules", ()):
         assert_near(specdec.load(base, tokenizer=False).with_adapter(adapter).logits(IDS), wanted)
 
 
+def move(adapted: Any, name: str, folder: Path) -> None:
+    """Change the parameters that are called so, and save again."""
+    with torch.no_grad():
+        for full_name, parameter in adapted.named_parameters():
+            if name in full_name and parameter.requires_grad:
+                parameter += 0.1 * torch.randn(parameter.shape)
+    adapted.save_pretrained(folder, save_embedding_layers=False)
+
+
 @pytest.mark.parametrize(
-    "settings", [{"use_dora": True}, {"bias": "lora_only"}, {"init_lora_weights": "olora"}]
+    "name", ["GPT2LMHeadModel", "GPTNeoXForCausalLM", "Phi3ForCausalLM", "Qwen2ForCausalLM"]
 )
-def test_what_is_no_plain_lora(tmp_path: Path, settings: dict[str, Any]) -> None:
-    base, adapter, _ = saved(llama(attention_bias=True), tmp_path, **settings)
-    with pytest.raises(UnsupportedModelError, match=f"adapter_config.json: field '{next(iter(settings))}'"):
+@pytest.mark.parametrize("bias", ["all", "lora_only"])
+def test_dora_and_biases_are_merged(tmp_path: Path, name: str, bias: str) -> None:
+    """Matrices that are turned, fused by heads and in halves, whose biases are so too."""
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(CASES[name](), attn_implementation="eager")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        base, adapter, adapted = saved(
+            model, tmp_path, use_dora=bias != "lora_only", use_rslora=True, bias=bias
+        )
+        move(adapted, "bias", adapter)
+    wanted = logits_of(adapted)
+    assert_near(specdec.load(base, "f32", tokenizer=False, adapter=adapter).logits(IDS), wanted)
+    if bias == "lora_only" and name == "Phi3ForCausalLM":
+        return  # it has no biases
+    with pytest.raises(UnsupportedModelError, match="expected .*merged"):
+        specdec.load(base, tokenizer=False).with_adapter(adapter)
+
+
+def test_what_is_no_plain_lora(tmp_path: Path) -> None:
+    base, adapter, _ = saved(llama(), tmp_path, init_lora_weights="olora")
+    with pytest.raises(UnsupportedModelError, match="adapter_config.json: field 'init_lora_weights'"):
         specdec.load(base, tokenizer=False, adapter=adapter)
 
 

@@ -17,6 +17,7 @@ __all__ = ["command"]
     "specdec convert path/to/folder model.specdec --type int8    a packed file, which loads at once",
     "specdec convert model.gguf path/to/new-folder       back to a Hugging Face folder",
     "specdec convert path/to/folder path/to/new-folder --type int4    a folder of codes",
+    "specdec convert path/to/folder model.gguf --adapter path/to/adapter    with a LoRA adapter merged",
 )
 @click.argument("source")
 @click.argument("out", type=click.Path())
@@ -34,14 +35,31 @@ __all__ = ["command"]
     help="A text that the model reads, to find out which weights count most, or what llama-imatrix writes; "
     "for Q4_0, Q4_K, Q5_K, Q6_K and mixtures.",
 )
+@click.option(
+    "--adapter", type=click.Path(), metavar="FOLDER", help="A LoRA adapter to merge into what is written."
+)
 @click.option("--no-tokenizer", is_flag=True, help="Leave the vocabulary out.")
-def command(source: str, out: str, kind: str | None, importance: str | None, no_tokenizer: bool) -> None:
+def command(
+    source: str,
+    out: str,
+    kind: str | None,
+    importance: str | None,
+    adapter: str | None,
+    no_tokenizer: bool,
+) -> None:
     """Write a model in another file format.
 
     SOURCE is a path or hub name. OUT ends in .gguf or .specdec, or is the path of a new folder.
     """
     from specdec.models.convert import convert
 
-    path = convert(source, out, kind, tokenizer=False if no_tokenizer else None, importance=importance)
+    path = convert(
+        source,
+        out,
+        kind,
+        tokenizer=False if no_tokenizer else None,
+        importance=importance,
+        adapter=adapter,
+    )
     size = sum(file.stat().st_size for file in ([path] if path.is_file() else path.iterdir()))
     print(f"{path}: {size / 1e6:.1f} MB")

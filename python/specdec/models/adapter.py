@@ -57,11 +57,19 @@ class LowRank:
             up = widened(self.stored.up.array(), self.stored.up.format) * np.float32(self.stored.scale)
         if self.stored.of_table:
             down, up = up.T, down.T
+        return np.ascontiguousarray(down), self._rows(up)
+
+    def lengths(self) -> NDArray[np.float32] | None:
+        """Of DoRA the lengths that the rows of the adapted tensor have, [n_rows, 1] f32; else None."""
+        stored = self.stored.magnitude
+        return None if stored is None else self._rows(widened(stored.array(), stored.format)[:, np.newaxis])
+
+    def _rows(self, array: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The tensor's rows of an array [outputs of the module, n]."""
         entry, shape = self.source.entry, self.source.shape
-        whole = up.T if entry.inputs_first else up
-        return np.ascontiguousarray(down), np.ascontiguousarray(
-            entry.view(whole, (shape[0], self.rank), self.source.config), dtype=np.float32
-        )
+        whole = array.T if entry.inputs_first else array
+        rows = entry.view(whole, (shape[0], array.shape[1]), self.source.config)
+        return np.ascontiguousarray(rows, dtype=np.float32)
 
 
 @dataclass(frozen=True)
@@ -122,6 +130,12 @@ def fit_adapter(
         raise UnsupportedModelError(
             f"{first.file}: '{first.name}' takes the place of a tensor of the base; expected matrices of "
             "low rank alone, or an adapter that is merged: specdec.load(..., adapter=...)"
+        )
+    dora = [stored for stored in folder.low_rank.values() if stored.magnitude is not None]
+    if dora and not merging:
+        raise UnsupportedModelError(
+            f"{path}: is of DoRA ('{dora[0].module}'), which cannot be laid beside weights; expected one "
+            "without, or the adapter merged: specdec.load(..., adapter=...)"
         )
     modules = {
         family.full_name(f"{module}.weight") or module: stored for module, stored in folder.low_rank.items()
@@ -216,7 +230,7 @@ def merged(checkpoint: Checkpoint, path: Path) -> tuple[Checkpoint, FittedAdapte
 
 
 def _sum(low_rank: LowRank, tensor: NDArray[np.float32]) -> NDArray[np.float32]:
-    """A tensor with low-rank matrices added, in f32.
+    """A tensor with low-rank matrices added, in f32; with DoRA, its rows brought to their lengths.
 
     Raises
     ------
@@ -224,11 +238,14 @@ def _sum(low_rank: LowRank, tensor: NDArray[np.float32]) -> NDArray[np.float32]:
         The sum is not finite where the tensor is.
     """
     down, up = low_rank.arrays()
-    with np.errstate(over="ignore", invalid="ignore"):
+    lengths = low_rank.lengths()
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         found: NDArray[np.float32] = tensor + up @ down
+        if lengths is not None:
+            found *= lengths / np.linalg.norm(found, axis=1, keepdims=True)
     if not np.isfinite(found).all() and np.isfinite(tensor).all():
         raise CheckpointError(
-            f"{low_rank.stored.down.file}: what it adds to '{low_rank.source.stored[0]}' is not finite; "
+            f"{low_rank.stored.down.file}: '{low_rank.source.stored[0]}' is not finite with the adapter; "
             "expected finite numbers"
         )
     return found

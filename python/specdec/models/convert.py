@@ -8,6 +8,7 @@ from typing import Any
 
 from specdec.checks import check_choice, check_flag, check_path
 from specdec.errors import CheckpointError, InputError, shown
+from specdec.models.adapter import merged
 from specdec.models.checkpoints import open_checkpoint
 from specdec.models.checkpoints.gguf_types import FILE_TYPES, WEIGHED
 from specdec.models.conversion.folder_as_gguf import write_as_gguf
@@ -32,6 +33,7 @@ def convert(
     *,
     tokenizer: Any = None,
     importance: str | os.PathLike[str] | None = None,
+    adapter: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
 ) -> Path:
     """Write a model in another file format.
@@ -59,6 +61,9 @@ def convert(
         the mean squares of the input on a text. A text in UTF-8: the model reads it, whole, in the format
         that :func:`specdec.load` gives it; some 50,000 tokens of the kind that the model is used for are
         enough. Or a GGUF file of llama.cpp's ``llama-imatrix``.
+    adapter : path-like, optional
+        The folder of a LoRA adapter, which is merged into what is written, as :func:`specdec.load` merges it.
+        The sums of a checkpoint in bf16 are written in BF16, unless another type is given.
     progress : bool, optional
         Show a progress bar (needs tqdm). None: for large checkpoints, in a terminal.
 
@@ -75,11 +80,12 @@ def convert(
     Raises
     ------
     UnsupportedModelError
-        An architecture that the format does not have, or that it cannot describe as it is.
+        An architecture that the format does not have, or that it cannot describe as it is; an adapter as
+        :func:`specdec.load` refuses it.
     TokenizerError
         A tokenizer that a GGUF file cannot hold.
     CheckpointError
-        A damaged checkpoint, or weights that are too large for the type.
+        A damaged checkpoint or adapter, or weights that are too large for the type.
     InputError
         Arguments of other types, or an output that is there; a text as importance for a model with an encoder
         or without tokenizer.
@@ -94,8 +100,10 @@ def convert(
     place = check_path("out", out)
     if importance is not None and place.suffix != ".gguf":
         raise InputError(f"importance is given, for {place}; expected None, but for a GGUF file")
+    of_adapter = None if adapter is None else check_path("adapter", adapter)
     if place.suffix == ".specdec":
-        return _pack(source, place, type.lower() if isinstance(type, str) else type, tokenizer, progress)
+        dtype = type.lower() if isinstance(type, str) else type
+        return _pack(source, place, dtype, tokenizer, of_adapter, progress)
     to_gguf = place.suffix == ".gguf"
     type = type.upper() if isinstance(type, str) else type
     check_choice("type", type, tuple(FILE_TYPES) if to_gguf else FOLDER_TYPES, optional=True)
@@ -105,29 +113,38 @@ def convert(
         )
     progress = None if progress is None else check_flag("progress", progress)
     checkpoint = open_checkpoint(source, tokenizer=tokenizer)
+    if of_adapter is not None:
+        checkpoint, _ = merged(checkpoint, of_adapter)
     if to_gguf:
         kind = type or ("BF16" if checkpoint.dtype == "bf16" else "F16")
-        weights = _importance(importance, source, tokenizer, progress)
+        weights = _importance(importance, source, tokenizer, of_adapter, progress)
         write_as_gguf(checkpoint, place, kind, weights, progress)
     else:
         write_as_folder(checkpoint, place, type, progress, own_tokenizer=tokenizer is None)
     return place
 
 
-def _importance(given: Any, source: Any, tokenizer: Any, progress: bool | None) -> Importance:
+def _importance(
+    given: Any, source: Any, tokenizer: Any, adapter: Path | None, progress: bool | None
+) -> Importance:
     if given is None:
         return Importance()
     place = check_path("importance", given, CheckpointError)
     text = read_text(place)
     if text is None:
         return read_importance(place)
-    model = load(source, tokenizer=tokenizer, progress=progress)
+    model = load(source, tokenizer=tokenizer, adapter=adapter, progress=progress)
     return measured_importance(model, text, check_threads(None), progress)
 
 
-def _pack(source: Any, place: Path, dtype: Any, tokenizer: Any, progress: bool | None) -> Path:
+def _pack(
+    source: Any, place: Path, dtype: Any, tokenizer: Any, adapter: Path | None, progress: bool | None
+) -> Path:
     if tokenizer not in (None, False):
         raise InputError("tokenizer is given, for a packed file; expected None or False")
-    model = load(source, dtype, tokenizer=tokenizer, progress=progress)
-    write_packed(place, model, model.path, with_tokenizer=tokenizer is None, n_threads=check_threads(None))
+    model = load(source, dtype, tokenizer=tokenizer, adapter=adapter, progress=progress)
+    write_packed(
+        place, model, model.path, with_tokenizer=tokenizer is None, n_threads=check_threads(None),
+        adapter=None if adapter is None else adapter.resolve(),
+    )  # fmt: skip
     return place

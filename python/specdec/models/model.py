@@ -97,8 +97,8 @@ class Model:
             _OF_KEY[key] = self
 
     def __reduce__(self) -> tuple[Callable[..., Model], tuple[Any, ...]]:
-        if self._beside is not None:
-            return _unpickled_adapted, self._beside.reference()
+        if self._beside is not None and self._beside.key is not None:
+            return _unpickled_adapted, self._beside.reference(self._beside.key)
         if self._origin is None:
             raise InputError(
                 f"{self._path} is a model that was made in memory, which cannot be pickled; expected one "
@@ -223,6 +223,7 @@ class Model:
             decoder_start=self._decoder_start,
             formats=self._formats,
             types=self._types,
+            beside=None if self._beside is None else replace(self._beside, key=None),
         )
 
     def with_adapter(self, path: str | os.PathLike[str], *, n_threads: int | None = None) -> Model:
@@ -869,18 +870,18 @@ class _Beside:
         The model without.
     files : ReadFiles
     path : Path
-    key : str
-        Of the model with this adapter and no other.
+    key : str or None
+        Of the model with this adapter and no other; None: it cannot be pickled.
     """
 
     base: Model
     files: ReadFiles
     path: Path
-    key: str = field(default_factory=lambda: secrets.token_hex(16))
+    key: str | None = field(default_factory=lambda: secrets.token_hex(16))
 
-    def reference(self) -> tuple[str, Model, FilesReference]:
-        """What a pickle holds: the key, the base and the adapter's files."""
-        return self.key, self.base, self.files.reference()
+    def reference(self, key: str) -> tuple[str, Model, FilesReference]:
+        """What a pickle of the model with this key holds: that, the base and the adapter's files."""
+        return key, self.base, self.files.reference()
 
 
 def _unpickled_adapted(key: str, base: Model, files: FilesReference) -> Model:

@@ -26,9 +26,14 @@ def described(value: Any) -> Any:
     if isinstance(value, os.PathLike):
         return str(os.fspath(value))
     if isinstance(value, Model):
-        files = "" if value.origin is None else f", files {value.origin.reference().files.digest}"
-        adapter = "" if value.adapter_digest is None else f", adapter {value.adapter_digest}"
-        return f"{value.path} ({value.dtype}, cache {value.cache_dtype}{files}{adapter})"
+        reference = None if value.origin is None else value.origin.reference()
+        merged = None if reference is None else reference.adapter_files
+        said = [
+            f", files {reference.files.digest}" if reference is not None else "",
+            f", merged adapter {merged.digest}" if merged is not None else "",
+            f", adapter {value.adapter_digest}" if value.adapter_digest is not None else "",
+        ]
+        return f"{value.path} ({value.dtype}, cache {value.cache_dtype}{''.join(said)})"
     if isinstance(value, list | tuple):
         return [described(item) for item in value]
     if isinstance(value, dict):

@@ -27,7 +27,8 @@ ADAPTER_FILES: Final = (CONFIG, WEIGHTS)
 
 _PREFIX: Final = "base_model.model."
 _LOW_RANK: Final = re.compile(
-    r"(?P<module>.+)\.(?:lora_(?P<linear>[AB])\.weight|lora_embedding_(?P<table>[AB]))"
+    r"(?P<module>.+)\.(?:lora_(?P<linear>[AB])\.weight|lora_embedding_(?P<table>[AB])"
+    r"|lora_(?P<dora>magnitude_vector)(?:\.weight)?)"
 )
 _CHANGED_BASES: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
 _MOST_RANK: Final = 65536
@@ -47,6 +48,8 @@ class StoredLowRank:
         What their product is multiplied with.
     of_table : bool
         They belong to a table of embeddings.
+    magnitude : StoredTensor, optional
+        Of DoRA (arXiv 2402.09353): the lengths of the rows of the adapted matrix, [outputs].
     """
 
     module: str
@@ -54,6 +57,7 @@ class StoredLowRank:
     up: StoredTensor
     scale: float
     of_table: bool
+    magnitude: StoredTensor | None = None
 
     @property
     def rank(self) -> int:
@@ -71,7 +75,7 @@ class PeftFolder:
     low_rank : mapping of str to StoredLowRank
         By module.
     whole : mapping of str to StoredTensor
-        Tensors that take the place of the base's (``modules_to_save``), by the base's names.
+        Tensors that take the place of the base's (``modules_to_save``, biases), by the base's names.
     """
 
     path: Path
@@ -109,6 +113,7 @@ def open_peft_folder(path: Path) -> PeftFolder:
             f"{path}: has no {WEIGHTS}; it has {', '.join(held[:5])}: expected the adapter in "
             "safetensors, as save_pretrained of PEFT writes it"
         )
+    is_dora = fields.boolean("use_dora", default=False)
     pairs: dict[str, dict[str, StoredTensor]] = {}
     tables: set[str] = set()
     whole: dict[str, StoredTensor] = {}
@@ -121,27 +126,30 @@ def open_peft_folder(path: Path) -> PeftFolder:
         tensor.check()
         inner = name.removeprefix(_PREFIX)
         found = _LOW_RANK.fullmatch(inner)
+        if "lora_" in inner and (found is None or (found["dora"] and not is_dora)):
+            raise UnsupportedModelError(
+                f"{tensor.file}: tensor '{name}' is a part of LoRA that is not read; expected "
+                "'….lora_A.weight' and '….lora_B.weight', or 'lora_embedding_A' and 'lora_embedding_B'"
+            )
         if found is None:
-            if "lora_" in inner:
-                raise UnsupportedModelError(
-                    f"{tensor.file}: tensor '{name}' is a part of LoRA that is not read; expected "
-                    "'….lora_A.weight' and '….lora_B.weight', or 'lora_embedding_A' and 'lora_embedding_B'"
-                )
-            whole[inner] = tensor
+            whole[inner.replace(".base_layer.", ".")] = tensor
             continue
-        pairs.setdefault(found["module"], {})[found["linear"] or found["table"]] = tensor
+        part = found["linear"] or found["table"] or found["dora"]
+        pairs.setdefault(found["module"], {})[part] = tensor
         if found["table"]:
             tables.add(found["module"])
-    if whole and not fields.raw("modules_to_save"):
-        first = next(iter(whole.values()))
-        raise UnsupportedModelError(
-            f"{first.file}: tensor '{first.name}' is no part of LoRA; expected such ones only with "
-            "modules_to_save"
-        )
+    has_biases = fields.raw("bias") != "none"
+    for name, tensor in whole.items():
+        if not fields.raw("modules_to_save") and not (has_biases and name.endswith(".bias")):
+            raise UnsupportedModelError(
+                f"{tensor.file}: tensor '{tensor.name}' is no part of LoRA; expected such ones only with "
+                "modules_to_save"
+            )
     if not pairs and not whole:
         raise CheckpointError(f"{path / WEIGHTS}: holds no tensor; expected those of an adapter")
     low_rank = {
-        module: _low_rank(fields, module, both, of_table=module in tables) for module, both in pairs.items()
+        module: _low_rank(fields, module, parts, of_table=module in tables, is_dora=is_dora)
+        for module, parts in pairs.items()
     }
     return PeftFolder(path, low_rank, whole)
 
@@ -151,10 +159,10 @@ def _check_method(fields: Fields) -> None:
     kind = fields.raw("peft_type")
     if kind != "LORA":
         raise fields.unsupported("peft_type", '"LORA"')
-    fields.require("use_dora", False, because="DoRA is not read")
     fields.require("use_qalora", False, because="QALoRA is not read")
     fields.require("lora_bias", False, because="biases of LoRA are not read")
-    fields.require("bias", "none", because="adapted biases are not read")
+    if fields.raw("bias") not in (None, "none", "all", "lora_only"):
+        raise fields.error("bias", '"none", "all" or "lora_only"')
     for name in (
         "layer_replication",
         "target_parameters",
@@ -177,21 +185,28 @@ def _check_method(fields: Fields) -> None:
 
 
 def _low_rank(
-    fields: Fields, module: str, both: Mapping[str, StoredTensor], *, of_table: bool
+    fields: Fields, module: str, parts: Mapping[str, StoredTensor], *, of_table: bool, is_dora: bool
 ) -> StoredLowRank:
-    for part, other in ("AB", "BA"):
-        if part not in both:
+    for part in ["A", "B", *(["magnitude_vector"] if is_dora else [])]:
+        if part not in parts:
+            other = next(iter(parts.values()))
             raise CheckpointError(
-                f"{both[other].file}: has '{both[other].name}' and no lora_{part} for '{module}'; "
-                "expected both"
+                f"{other.file}: has '{other.name}' and no lora_{part} for '{module}'; expected both"
             )
-    down, up = both["A"], both["B"]
+    if is_dora and of_table:
+        raise fields.unsupported("use_dora", "false, as an adapter of embeddings is beside the matrices")
+    down, up, magnitude = parts["A"], parts["B"], parts.get("magnitude_vector")
     if len(down.shape) != 2 or len(up.shape) != 2 or down.shape[0] != up.shape[1]:
         raise CheckpointError(
             f"{down.file}: '{down.name}' has shape {list(down.shape)} and '{up.name}' {list(up.shape)}; "
             "expected [rank, inputs] and [outputs, rank]"
         )
     rank = down.shape[0]
+    if magnitude is not None and magnitude.shape != up.shape[:1]:
+        raise CheckpointError(
+            f"{magnitude.file}: '{magnitude.name}' has shape {list(magnitude.shape)}; expected "
+            f"[{up.shape[0]}], a number for each output"
+        )
     named, _ = _of_module(fields, "r", "rank_pattern", module)
     if named != rank or not 1 <= rank <= _MOST_RANK:
         raise CheckpointError(
@@ -203,7 +218,8 @@ def _low_rank(
         one = given_by == "lora_alpha"
         raise fields.error(given_by, "a finite number" if one else "finite numbers")
     by_root = fields.boolean("use_rslora", default=False)
-    return StoredLowRank(module, down, up, alpha / (math.sqrt(rank) if by_root else rank), of_table)
+    scale = alpha / (math.sqrt(rank) if by_root else rank)
+    return StoredLowRank(module, down, up, scale, of_table, magnitude)
 
 
 def _of_module(fields: Fields, name: str, patterns: str, module: str) -> tuple[Any, str]:
