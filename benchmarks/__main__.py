@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import (
+    adapters,
     drafts,
     engine,
     guided,
@@ -67,6 +68,8 @@ PROGRAMS: dict[str, tuple[Callable[[argparse.Namespace, Report], None], Callable
     "peers-encdec": (peers.translators, peers.translators_options),
     "paper": (paper.paper, paper.paper_options),
     "scripts": (scripts.scripts, scripts.scripts_options),
+    "adapters": (adapters.adapters, adapters.adapters_options),
+    "adapter-costs": (adapters.adapter_costs, adapters.adapter_costs_options),
     "vocabularies": (vocabularies.vocabularies, vocabularies.vocabularies_options),
     "translation": (translation.translation, translation.translation_options),
     "harness": (harness.harness, harness.harness_options),

@@ -14,6 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import specdec
 from benchmarks import decodings, engine
 from benchmarks.__main__ import PROGRAMS, main, parser
 from benchmarks.builds import Builds
@@ -25,6 +26,7 @@ from benchmarks.peers.engine import Engine as PeerEngine
 from benchmarks.report import Report, Speedup, Spread
 from benchmarks.shapes import random_model, write_gguf
 from benchmarks.turns import core_model_and_formats
+from peft_folders import llama_adapter
 from specdec import _core
 
 ROOT = Path(__file__).parents[1]
@@ -145,6 +147,7 @@ TOY = {
     "online-serving": "--tokens 8 --drafts table --texts a=README.md --requests 4 --interval 0.01",
     "draft-costs": "--lengths 50 --nodes 4 --cache 8 --rounds 2 --text README.md",
     "beam": "--width 2 --draft-width 1 --gamma 1 --tokens 2",
+    "adapter-costs": "--models eight --dtypes f32 --ranks 2 --rows 1 3 --cache 8",
     "prefill": "--layers eight --rows 3 --depth 1",
     "products": "--models eight --dtypes f32 bf16 int8 --rows 1 3",
     "parts": "--models eight --dtypes int8 --rows 1 3 --cache 8",
@@ -168,6 +171,26 @@ def test_a_small_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with open(tmp_path / f"{name}-toy.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert rows and all(any(value for value in row.values()) for row in rows)
+
+
+def test_drafts_for_an_adapted_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    target, _ = specdec.embedded_pair()
+    config = {
+        "hidden_size": target.config.d_model, "intermediate_size": target.config.d_ff,
+        "num_hidden_layers": target.config.n_layer, "num_attention_heads": target.config.n_head,
+        "num_key_value_heads": target.config.n_kv_head,
+    }  # fmt: skip
+    folder = llama_adapter(tmp_path / "tiny", config, seed=1)
+    (folder / "held_out.txt").write_text("Once upon a time there was a ship. " * 20)
+    words = ["adapters", "--adapters", str(folder), "--tokens", "4", "--prompts", "2", "--threads", "1"]
+    words += ["--drafts", "context copy", "--temperature", "0"]
+    losses, acceptance = main(words).tables
+    ((name, n_tokens, base, changed),) = losses.rows
+    assert name == "tiny" and n_tokens > 100 and abs(changed - base) > 0.1
+    assert [row[:4] for row in acceptance.rows] == [
+        ("tiny", "context copy", 0.0, of) for of in ("base", "adapted")
+    ]
 
 
 @pytest.mark.slow
