@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from chat_templates import TEMPLATES
-from specdec.serve.tool_calls import CALL_FORMATS, Said, ToolCall, call_format_of, call_reader
+from specdec.serve.call_formats import CALL_FORMATS, call_format_of, call_reader
+from specdec.serve.tool_calls import Said, ToolCall
 from specdec.serve.tool_fields import Tools
 
 WEATHER: dict[str, Any] = {

@@ -21,10 +21,10 @@ from specdec.drafts.draft import Draft
 from specdec.errors import InputError, MissingPackageError, SpecdecError, printable
 from specdec.models.chat_template import ChatTemplate
 from specdec.models.model import Model
+from specdec.serve.call_formats import CALL_FORMATS
 from specdec.serve.server_limits import ServerLimits
 from specdec.serve.service import Service
 from specdec.serve.text_fields import PLAIN_WORDS
-from specdec.serve.tool_calls import CALL_FORMATS
 from specdec.text_files import read_text_file
 
 __all__ = ["command"]
@@ -105,20 +105,32 @@ _KEY: Final = "SPECDEC_API_KEY"
 @click.option(
     "--max-waiting",
     type=int,
-    default=256,
+    default=ServerLimits.n_waiting,
     metavar="N",
     help="Texts that wait, then status 429.",
     show_default=True,
 )
 @click.option(
-    "--max-body-bytes", type=int, default=8 << 20, metavar="N", help="Of a request.", show_default=True
+    "--max-body-bytes",
+    type=int,
+    default=ServerLimits.n_body_bytes,
+    metavar="N",
+    help="Of a request.",
+    show_default=True,
 )
 @click.option("--max-tokens", type=int, metavar="N", help="New tokens of a text (default: what its room is).")
-@click.option("--max-n", type=int, default=128, metavar="N", help="Texts of a request.", show_default=True)
+@click.option(
+    "--max-n",
+    type=int,
+    default=ServerLimits.n_texts,
+    metavar="N",
+    help="Texts of a request.",
+    show_default=True,
+)
 @click.option(
     "--max-form-bytes",
     type=int,
-    default=64 << 10,
+    default=ServerLimits.n_form_bytes,
     metavar="N",
     help="Of a schema or a regular expression.",
     show_default=True,
@@ -126,7 +138,7 @@ _KEY: Final = "SPECDEC_API_KEY"
 @click.option(
     "--max-connections",
     type=int,
-    default=1024,
+    default=ServerLimits.n_connections,
     metavar="N",
     help="At once; a new one then takes the place of an idle one.",
     show_default=True,
@@ -134,7 +146,7 @@ _KEY: Final = "SPECDEC_API_KEY"
 @click.option(
     "--idle-seconds",
     type=float,
-    default=60.0,
+    default=ServerLimits.idle_s,
     metavar="S",
     help="That a connection may be idle.",
     show_default=True,
@@ -142,7 +154,7 @@ _KEY: Final = "SPECDEC_API_KEY"
 @click.option(
     "--stream-interval",
     type=float,
-    default=0.01,
+    default=ServerLimits.event_s,
     metavar="S",
     help="Seconds between two events of a stream at least.",
     show_default=True,

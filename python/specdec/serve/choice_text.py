@@ -9,11 +9,12 @@ from typing import Final
 from specdec.decoding.beginning import Beginning
 from specdec.decoding.engine import Piece
 from specdec.decoding.result import Result
+from specdec.serve.call_formats import call_reader
 from specdec.serve.marked_text import MarkedText
 from specdec.serve.request_error import RequestError
 from specdec.serve.service import Service
 from specdec.serve.token_texts import ScoredToken, TokenLedger
-from specdec.serve.tool_calls import Said, ToolCall, call_reader
+from specdec.serve.tool_calls import Said, ToolCall
 from specdec.serve.tool_fields import Tools
 
 __all__ = ["ChoiceText", "Delta", "piece_of"]

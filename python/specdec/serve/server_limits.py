@@ -16,7 +16,8 @@ class ServerLimits:
     Attributes
     ----------
     n_waiting : int
-        Texts that wait for a slot; a request that would make them more is answered with status 429.
+        Texts that wait for a slot, and requests that wait for scores of prompts alone; one that would make
+        them more is answered with status 429.
     n_body_bytes : int
         Bytes of a request's body (413).
     n_new_tokens : int or None

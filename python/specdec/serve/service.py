@@ -22,10 +22,10 @@ from specdec.errors import (
 )
 from specdec.models.model import Model
 from specdec.models.tokenizer import ByteTokenizer, Tokenizer, why_no_tokenizer
+from specdec.serve.call_formats import CALL_FORMATS, call_format_of
 from specdec.serve.request_error import RequestError
 from specdec.serve.server_limits import ServerLimits
 from specdec.serve.token_texts import TokenTexts
-from specdec.serve.tool_calls import CALL_FORMATS, call_format_of
 
 __all__ = ["Service"]
 
