@@ -430,8 +430,8 @@ def test_predictions_are_copied_and_counted(world: World) -> None:
 
 
 @pytest.mark.parametrize("rule", ["block", "k-sequential"])
-def test_rules_for_chains_copy_predictions_alone(world: World, rule: Any) -> None:
-    """Copies beside guesses of a draft are a tree: there the prediction drafts in place of the draft."""
+def test_rules_for_one_draft_copy_predictions_alone(world: World, rule: Any) -> None:
+    """They cannot judge copies beside guesses of a draft: there the prediction drafts in its place."""
     how: dict[str, Any] = {"max_new_tokens": 40, "temperature": 0.3, "seed": 3, "verify": rule}
     with Engine(world.target, world.draft, n_slots=2, n_text=200) as engine:
         text = engine.submit(world.ids[:30], **how).result(WAIT_S)

@@ -17,7 +17,7 @@ from specdec.drafts.model_draft import DraftLike, open_draft
 from specdec.drafts.predictions import PREDICTION_GAMMA, PredictionCopy
 from specdec.errors import InputError, shown
 from specdec.models.model import Model
-from specdec.verification.rules import CHAIN_RULES
+from specdec.verification.rules import ONE_DRAFT_RULES
 
 __all__ = ["EngineDrafts"]
 
@@ -128,8 +128,8 @@ class EngineDrafts:
         plain, index = self._chosen(speculative.draft)
         predicted = bool(prediction) and not plain
         gamma = self._gammas[index] if index is not None else 0
-        if predicted and request.rule in CHAIN_RULES and not request.sampling.greedy:
-            index, gamma = None, 0  # copies and other guesses side by side are a tree
+        if predicted and request.rule in ONE_DRAFT_RULES and not request.sampling.greedy:
+            index, gamma = None, 0  # copies alone, as two drafts side by side cannot be judged
         if gamma == 0:
             index = None
         if self._choice is not None:

@@ -8,7 +8,15 @@ from typing import Any, Literal, TypeAlias, get_args
 from specdec.checks import Choice, check_choice, check_number
 from specdec.errors import InputError, shown
 
-__all__ = ["CHAIN_RULES", "DECODING_RULES", "RULES", "DecodingRule", "Rule", "check_lenience", "check_rule"]
+__all__ = [
+    "DECODING_RULES",
+    "ONE_DRAFT_RULES",
+    "RULES",
+    "DecodingRule",
+    "Rule",
+    "check_lenience",
+    "check_rule",
+]
 
 DecodingRule: TypeAlias = Literal["rejection", "block", "coupled", "k-sequential", "classical"]
 """A rule that `specdec.generate` takes; at temperature 0 all of them are greedy."""
@@ -16,8 +24,8 @@ Rule: TypeAlias = Literal["rejection", "block", "coupled", "k-sequential", "clas
 """A rule that `specdec.verify` takes."""
 DECODING_RULES: tuple[DecodingRule, ...] = get_args(DecodingRule)
 RULES: tuple[Rule, ...] = get_args(Rule)
-CHAIN_RULES: tuple[DecodingRule, ...] = ("block", "k-sequential")
-"""Rules that, above temperature 0, cannot judge guesses side by side that are no draws of one law."""
+ONE_DRAFT_RULES: tuple[DecodingRule, ...] = ("block", "k-sequential")
+"""Rules that, above temperature 0, cannot judge the guesses of two drafts side by side."""
 
 _LENIENT = ("rejection", "greedy")
 
