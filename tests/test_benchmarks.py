@@ -18,6 +18,7 @@ import specdec
 from benchmarks import decodings, engine
 from benchmarks.__main__ import PROGRAMS, main, parser
 from benchmarks.builds import Builds
+from benchmarks.guided import least_s
 from benchmarks.kernels import n_matrix_bytes
 from benchmarks.machine import FILE_BYTES, WEIGHT_BYTES
 from benchmarks.peers.comparing import Column, Contest
@@ -124,6 +125,19 @@ class Order:
     def ask(self) -> int:
         self.calls.append(self.number)
         return self.number
+
+
+def test_rounds_of_repeats_count_by_their_least_times() -> None:
+    def run(drafted: list[tuple[int, ...]], seconds: list[float]) -> Any:
+        rounds = [
+            SimpleNamespace(drafted=tokens, draft_s=0.25 * s, verify_s=0.5 * s, other_s=0.25 * s)
+            for tokens, s in zip(drafted, seconds, strict=True)
+        ]
+        return SimpleNamespace(rounds=rounds)
+
+    same = [(1, 2), (3,)]
+    assert least_s([run(same, [3.0, 1.0]), run(same, [1.0, 4.0])]) == 2.0
+    assert least_s([run(same, [3.0, 1.0]), run([(1,), (3,)], [1.0, 2.0]), run([()], [5.0])]) == 3.0
 
 
 def test_builds_alternate() -> None:
