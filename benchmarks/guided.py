@@ -120,8 +120,8 @@ def guided(args: argparse.Namespace, report: Report) -> None:
     beside it is what masks cost, less what forced tokens save. Runs take turns, text by text.
 
     Every repeat writes the same texts in the same rounds. The last column is the speed-up if each round took
-    the least time of its repeats: other processes on the machine can only add to that. Drafts whose rounds
-    depend on times have the least of their runs instead.
+    the least time of its repeats: other processes on the machine can only add to that. Where a draft's rounds
+    depend on times, the least of the runs is taken, of both.
     """
     target, small = load_pair(args.target, args.draft, args.dtype)
     if args.enlarge is not None:
@@ -185,22 +185,27 @@ def _compared(
         tokens.append(repeat_tokens / repeat_calls)
         n_repeats += 1
     speedup = Speedup.over(speeds, tokens)
+    leasts = [least_s(*both) for both in zip(traces["plain"], traces["draft"], strict=True)]
     return (
         n_tokens // n_repeats, 1e6 * free_s / n_tokens, 1e6 * plain_s / n_tokens, n_tokens / n_plain_calls,
         1e6 * draft_s / n_tokens, speedup.tokens_per_run, speedup,
-        sum(map(least_s, traces["plain"])) / sum(map(least_s, traces["draft"])),
+        sum(least[0] for least in leasts) / sum(least[1] for least in leasts),
     )  # fmt: skip
 
 
-def least_s(runs: Sequence[Trace]) -> float:
-    """Seconds of the rounds of a text, each as short as the shortest of its repeats.
+def least_s(runs: Sequence[Trace], others: Sequence[Trace]) -> tuple[float, float]:
+    """Seconds of the rounds of a text in two ways, each round as short as the shortest of its repeats.
 
     Parameters
     ----------
-    runs : sequence of Trace
-        Of the same text. Where they have different rounds, those of the shortest run count.
+    runs, others : sequence of Trace
+        Of the same text. Where repeats have different rounds, the shortest run of either way counts.
     """
-    times = [[r.draft_s + r.verify_s + r.other_s for r in run.rounds] for run in runs]
-    if len({tuple(r.drafted for r in run.rounds) for run in runs}) > 1:
-        return min(map(sum, times))
-    return sum(map(min, zip(*times, strict=True)))
+    ways = [
+        [[r.draft_s + r.verify_s + r.other_s for r in run.rounds] for run in way] for way in (runs, others)
+    ]
+    if any(len({tuple(r.drafted for r in run.rounds) for run in way}) > 1 for way in (runs, others)):
+        one, other = (min(map(sum, way)) for way in ways)
+    else:
+        one, other = (sum(map(min, zip(*way, strict=True))) for way in ways)
+    return one, other

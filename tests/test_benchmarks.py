@@ -136,8 +136,9 @@ def test_rounds_of_repeats_count_by_their_least_times() -> None:
         return SimpleNamespace(rounds=rounds)
 
     same = [(1, 2), (3,)]
-    assert least_s([run(same, [3.0, 1.0]), run(same, [1.0, 4.0])]) == 2.0
-    assert least_s([run(same, [3.0, 1.0]), run([(1,), (3,)], [1.0, 2.0]), run([()], [5.0])]) == 3.0
+    plain, draft = [run(same, [3.0, 1.0]), run(same, [1.0, 4.0])], [run([()], [2.5])]
+    assert least_s(plain, draft) == (2.0, 2.5)
+    assert least_s(plain, [*draft, run([(1,)], [1.5])]) == (4.0, 1.5)  # rounds differ
 
 
 def test_builds_alternate() -> None:
