@@ -40,7 +40,7 @@ def text_of_parts(given: GivenFields, field: str) -> str | None:
 
 
 def required_text_of_parts(given: GivenFields, field: str) -> str:
-    """The same of a field that must be given.
+    """A text, or the texts of a list of parts joined by line ends, in a field that must be given.
 
     Raises
     ------

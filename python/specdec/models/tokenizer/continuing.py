@@ -43,7 +43,11 @@ def encode_exactly(tokenizer: ByteTokenizer, text: str) -> list[int] | None:
 
 
 def encode_continuing(tokenizer: ByteTokenizer, text: str) -> list[int]:
-    """The same, or what the tokenizer makes of a text that it changes: ids that stand for another text."""
+    """The ids of a text that stands behind another one, also of a text that the tokenizer changes.
+
+    As `encode_exactly` where that finds some; else what the tokenizer makes of the text, whose bytes are
+    then other ones.
+    """
     ids = encode_exactly(tokenizer, text)
     return tokenizer.encode(text, add_bos=False) if ids is None else ids
 
