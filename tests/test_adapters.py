@@ -507,6 +507,15 @@ REFUSED: dict[str, tuple[Callable[..., None], str]] = {
     "pissa": (fields(init_lora_weights="pissa_niter_4"), "'init_lora_weights'.*path_initial_model"),
     "no rank": (fields(r=None), "'r' is .*a number"),
     "rank": (fields(r=5), "lora_A.weight' has 4 rows; expected 5"),
+    "rank as text": (fields(r="4"), "adapter_config.json: field 'r' is \"4\"; expected an integer from 1 to"),
+    "rank of a pattern": (
+        fields(rank_pattern={"q_proj": 0}),
+        "'rank_pattern' is .*; expected integers from 1",
+    ),
+    "base alone": (
+        with_tensor("base_model.model.lm_head.base_layer.weight", 61, 64),
+        "has 'base_model.model.lm_head.base_layer.weight' and no matrices of low rank for 'lm_head'",
+    ),
     "alpha": (fields(lora_alpha="8"), "'lora_alpha' is \"8\"; expected a finite number"),
     "large alpha": (fields(lora_alpha=10**400), "'lora_alpha' is 1000.*; expected a finite number"),
     "alpha of a pattern": (fields(alpha_pattern={"q_proj": 10**400}), "'alpha_pattern' is .*finite numbers"),
@@ -549,6 +558,8 @@ def test_modules_and_folders_that_are_not_there(adapted: Adapted, tmp_path: Path
         CheckpointError, match=r"adapts 'model.layers.9.self_attn.q_proj.weight', which .*not have"
     ):
         adapted.target.with_adapter(other)
+    with pytest.raises(FileNotFoundError, match="is the folder of an adapter; expected that of its base"):
+        specdec.load(other)
     with pytest.raises(FileNotFoundError, match="no such folder; expected that of an adapter"):
         specdec.load(adapted.path, adapter=tmp_path / "none")
     (tmp_path / "other" / "adapter_model.safetensors").rename(tmp_path / "other" / "adapter_model.bin")
@@ -590,6 +601,31 @@ def test_embeddings_and_whole_tensors_are_merged(adapted: Adapted, tmp_path: Pat
         UnsupportedModelError, match=r"embed_tokens.weight', beside which nothing can be laid"
     ):
         adapted.target.with_adapter(table)
+
+
+def test_a_head_that_was_saved_with_its_adapter(adapted: Adapted, tmp_path: Path) -> None:
+    """PEFT does so. Merged, the saved one is adapted; beside the weights it has to be that of the base."""
+    rng, tensors = np.random.default_rng(5), canonical(adapted.path)
+    down, up = (rng.normal(size=shape).astype(np.float32) for shape in ((4, 64), (61, 4)))
+    name, own = "base_model.model.lm_head", tensors["head"]
+    files = {f"{name}.lora_A.weight": down, f"{name}.lora_B.weight": up, f"{name}.base_layer.weight": own}
+    same = write_adapter(tmp_path / "same", adapter_config(), files)
+    plain = write_adapter(tmp_path / "plain", adapter_config(), dict(list(files.items())[:2]))
+    for dtype in ("f32", "int4"):
+        base = specdec.load(adapted.path, dtype)
+        found = base.with_adapter(same).logits(IDS)
+        assert np.array_equal(found, base.with_adapter(plain).logits(IDS))
+    moved = rng.normal(size=own.shape).astype(np.float32)
+    other = write_adapter(tmp_path / "other", adapter_config(), files | {f"{name}.base_layer.weight": moved})
+    merged = specdec.load(adapted.path, adapter=other)
+    wanted = reference.logits(merged.core.config, tensors | {"head": moved + 2.0 * up @ down}, IDS)
+    assert np.abs(merged.logits(IDS) - wanted).max() < 2e-5 * np.abs(wanted).max()
+    with pytest.raises(CheckpointError, match="holds another 'lm_head.weight' than .*merged"):
+        adapted.target.with_adapter(other)
+    files[f"{name}.base_layer.weight"] = own[:-1]
+    smaller = write_adapter(tmp_path / "smaller", adapter_config(), files)
+    with pytest.raises(CheckpointError, match=r"has shape \[60, 64\]; expected \[61, 64\], that of 'lm_head"):
+        specdec.load(adapted.path, adapter=smaller)
 
 
 def test_lengths_of_rows_and_biases_are_merged(tmp_path: Path) -> None:
@@ -725,4 +761,4 @@ def test_on_the_command_line(adapted: Adapted, tmp_path: Path) -> None:
     assert found[0] == found[1] != found[2]
     assert specdec.generate(merged, None, "Once upon a time", max_new_tokens=12).text.strip() in found[0]
     refused = CliRunner().invoke(program, ["generate", "--adapter", str(tmp_path), *arguments])
-    assert refused.exit_code != 0 and "adapter_config.json: no such file" in refused.output
+    assert refused.exit_code != 0 and "has no adapter_config.json; expected the folder of" in refused.output

@@ -45,7 +45,7 @@ def saved(model: Any, folder: Path, *, seed: int = 1, **settings: Any) -> tuple[
     for name, parameter in adapted.named_parameters():
         if "lora_" in name:
             torch.nn.init.normal_(parameter, std=0.15)
-    adapted.eval().save_pretrained(folder / "adapter", save_embedding_layers=False)
+    adapted.eval().save_pretrained(folder / "adapter")
     return folder / "base", folder / "adapter", adapted
 
 
@@ -127,7 +127,7 @@ def move(adapted: Any, name: str, folder: Path) -> None:
         for full_name, parameter in adapted.named_parameters():
             if name in full_name and parameter.requires_grad:
                 parameter += 0.1 * torch.randn(parameter.shape)
-    adapted.save_pretrained(folder, save_embedding_layers=False)
+    adapted.save_pretrained(folder)
 
 
 @pytest.mark.parametrize(

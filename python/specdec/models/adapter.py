@@ -26,6 +26,9 @@ __all__ = ["FittedAdapter", "LowRank", "beside", "fit_adapter", "merged"]
 _BESIDE: Final = re.compile(r"layers\.\d+\.(attn_[qkv]|attn_out|mlp_gate|mlp_up|mlp_down)\.weight|head")
 """Canonical names of the matrices beside which others can be laid."""
 
+_MOST_ERROR: Final = 0.5
+"""By which part of its norm packing changes a matrix at most; with other matrices it is above 1."""
+
 
 @dataclass(frozen=True)
 class LowRank:
@@ -63,6 +66,11 @@ class LowRank:
         """Of DoRA the lengths that the rows of the adapted tensor have, [n_rows, 1] f32; else None."""
         stored = self.stored.magnitude
         return None if stored is None else self._rows(widened(stored.array(), stored.format)[:, np.newaxis])
+
+    def base(self) -> NDArray[np.float32] | None:
+        """The tensor that was adapted, [n_rows, n_cols] f32, where it was saved with the adapter."""
+        stored = self.stored.base
+        return None if stored is None else widened(*self.source.take([stored.array()], stored.format))
 
     def _rows(self, array: NDArray[np.float32]) -> NDArray[np.float32]:
         """The tensor's rows of an array [outputs of the module, n]."""
@@ -184,6 +192,11 @@ def _checked(stored: StoredLowRank, source: Source) -> StoredLowRank:
             f"{list(stored.down.shape)}; expected [{n_rows}, {stored.rank}] and [{stored.rank}, "
             f"{n_cols}], as '{source.stored[0]}' has shape {list(source.stored_shapes[0])}"
         )
+    if stored.base is not None and stored.base.shape != source.stored_shapes[0]:
+        raise CheckpointError(
+            f"{stored.base.file}: tensor '{stored.base.name}' has shape {list(stored.base.shape)}; expected "
+            f"{list(source.stored_shapes[0])}, that of '{source.stored[0]}' in the base"
+        )
     is_table = source.canonical == "token_embedding"
     if stored.of_table != is_table:
         raise UnsupportedModelError(
@@ -222,7 +235,9 @@ def merged(checkpoint: Checkpoint, path: Path) -> tuple[Checkpoint, FittedAdapte
             if name in fitted.whole:
                 yield (name, *fitted.replaced(name))
             elif name in fitted.low_rank:
-                yield name, _sum(fitted.low_rank[name], widened(array, form)), "f32"
+                low_rank = fitted.low_rank[name]
+                base = low_rank.base()
+                yield name, _sum(low_rank, widened(array, form) if base is None else base), "f32"
             else:
                 yield name, array, form
 
@@ -276,6 +291,12 @@ def beside(core: _core.Model, fitted: FittedAdapter, base: Path, n_threads: int)
                 "of attention, of dense feed-forward blocks and the head, or the adapter merged: "
                 "specdec.load(..., adapter=...)"
             )
+        saved = low_rank.base()
+        if saved is not None and not _is_near(core.matrix(name), saved):
+            raise CheckpointError(
+                f"{path}: holds another '{low_rank.source.stored[0]}' than {base}; expected an adapter of "
+                "this base, or one that is merged: specdec.load(..., adapter=...)"
+            )
 
     def tensors() -> Iterator[CanonicalTensor]:
         for name, low_rank in fitted.low_rank.items():
@@ -290,3 +311,8 @@ def beside(core: _core.Model, fitted: FittedAdapter, base: Path, n_threads: int)
         raise
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}") from error
+
+
+def _is_near(packed: NDArray[np.float32], tensor: NDArray[np.float32]) -> bool:
+    """Whether a matrix may be a tensor in a coarser number format."""
+    return bool(np.linalg.norm(packed - tensor) <= _MOST_ERROR * np.linalg.norm(tensor))

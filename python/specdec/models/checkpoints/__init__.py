@@ -81,6 +81,11 @@ def _open(location: Path, name: str, tokenizer: Any, n_ctx: int | None, options:
         )
     if location.is_dir():
         if not (location / "config.json").is_file():
+            if (location / "adapter_config.json").is_file():
+                raise CheckpointNotFoundError(
+                    f"{location}: is the folder of an adapter; expected that of its base, with "
+                    f"adapter={str(location)!r}"
+                )
             single = sorted(file.name for file in location.iterdir() if file.suffix in _SINGLE)
             held = f" and has {', '.join(single[:5])}" if single else ""
             raise CheckpointNotFoundError(

@@ -11,13 +11,13 @@ import math
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import CheckpointError, CheckpointNotFoundError, UnsupportedModelError
 from specdec.models.checkpoints.safetensors_file import StoredTensor, read_safetensors
-from specdec.models.json_fields import Fields, as_json, read_json_object
+from specdec.models.json_fields import Fields, read_json_object
 
 __all__ = ["ADAPTER_FILES", "PeftFolder", "StoredLowRank", "open_peft_folder"]
 
@@ -30,6 +30,7 @@ _LOW_RANK: Final = re.compile(
     r"(?P<module>.+)\.(?:lora_(?P<linear>[AB])\.weight|lora_embedding_(?P<table>[AB])"
     r"|lora_(?P<dora>magnitude_vector)(?:\.weight)?)"
 )
+_BASE: Final = ".base_layer.weight"
 _CHANGED_BASES: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
 _MOST_RANK: Final = 65536
 
@@ -50,6 +51,8 @@ class StoredLowRank:
         They belong to a table of embeddings.
     magnitude : StoredTensor, optional
         Of DoRA (arXiv 2402.09353): the lengths of the rows of the adapted matrix, [outputs].
+    base : StoredTensor, optional
+        The module's own tensor, which PEFT saves with an adapter of a table of embeddings or of a head.
     """
 
     module: str
@@ -58,6 +61,7 @@ class StoredLowRank:
     scale: float
     of_table: bool
     magnitude: StoredTensor | None = None
+    base: StoredTensor | None = None
 
     @property
     def rank(self) -> int:
@@ -105,6 +109,11 @@ def open_peft_folder(path: Path) -> PeftFolder:
             f"{path}: no such folder; expected that of an adapter, with {CONFIG} and {WEIGHTS}"
         )
     file = path / CONFIG
+    if not file.is_file():
+        raise CheckpointNotFoundError(
+            f"{path}: has no {CONFIG}; expected the folder of an adapter, as save_pretrained of PEFT "
+            "writes it"
+        )
     fields = Fields(read_json_object(file), file)
     _check_method(fields)
     if not (path / WEIGHTS).is_file():
@@ -117,6 +126,7 @@ def open_peft_folder(path: Path) -> PeftFolder:
     pairs: dict[str, dict[str, StoredTensor]] = {}
     tables: set[str] = set()
     whole: dict[str, StoredTensor] = {}
+    bases: dict[str, StoredTensor] = {}
     for name, tensor in read_safetensors(path / WEIGHTS).items():
         if not name.startswith(_PREFIX):
             raise UnsupportedModelError(
@@ -131,6 +141,9 @@ def open_peft_folder(path: Path) -> PeftFolder:
                 f"{tensor.file}: tensor '{name}' is a part of LoRA that is not read; expected "
                 "'….lora_A.weight' and '….lora_B.weight', or 'lora_embedding_A' and 'lora_embedding_B'"
             )
+        if found is None and inner.endswith(_BASE):
+            bases[inner.removesuffix(_BASE)] = tensor
+            continue
         if found is None:
             whole[inner.replace(".base_layer.", ".")] = tensor
             continue
@@ -145,10 +158,19 @@ def open_peft_folder(path: Path) -> PeftFolder:
                 f"{tensor.file}: tensor '{tensor.name}' is no part of LoRA; expected such ones only with "
                 "modules_to_save"
             )
+    for module, tensor in bases.items():
+        if module not in pairs:
+            raise UnsupportedModelError(
+                f"{tensor.file}: has '{tensor.name}' and no matrices of low rank for '{module}'; expected "
+                "both"
+            )
     if not pairs and not whole:
         raise CheckpointError(f"{path / WEIGHTS}: holds no tensor; expected those of an adapter")
     low_rank = {
-        module: _low_rank(fields, module, parts, of_table=module in tables, is_dora=is_dora)
+        module: replace(
+            _low_rank(fields, module, parts, of_table=module in tables, is_dora=is_dora),
+            base=bases.get(module),
+        )
         for module, parts in pairs.items()
     }
     return PeftFolder(path, low_rank, whole)
@@ -207,11 +229,13 @@ def _low_rank(
             f"{magnitude.file}: '{magnitude.name}' has shape {list(magnitude.shape)}; expected "
             f"[{up.shape[0]}], a number for each output"
         )
-    named, _ = _of_module(fields, "r", "rank_pattern", module)
-    if named != rank or not 1 <= rank <= _MOST_RANK:
+    named, given_by = _of_module(fields, "r", "rank_pattern", module)
+    if type(named) is not int or not 1 <= named <= _MOST_RANK:
+        one = given_by == "r"
+        raise fields.error(given_by, f"{'an integer' if one else 'integers'} from 1 to {_MOST_RANK}")
+    if named != rank:
         raise CheckpointError(
-            f"{down.file}: '{down.name}' has {rank} rows; expected {as_json(named)}, the rank in "
-            f"{CONFIG}, from 1 to {_MOST_RANK}"
+            f"{down.file}: '{down.name}' has {rank} rows; expected {named}, the rank in {CONFIG}"
         )
     alpha, given_by = _of_module(fields, "lora_alpha", "alpha_pattern", module)
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not abs(alpha) <= sys.float_info.max:
