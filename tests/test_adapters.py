@@ -280,6 +280,18 @@ def test_drafts_may_have_adapters(adapted: Adapted, wanted: dict[str, list[specd
     assert found.tokens == wanted["greedy"][0].tokens and found.trace.acceptance_rate == 1.0
 
 
+@pytest.mark.parametrize("name", ["look-ahead embeddings", "heads", "early exit"])
+def test_guesses_in_a_batch_are_those_alone(adapted: Adapted, name: str) -> None:
+    """Of drafts that guess by the target's own matrices, which may be adapted: each text's own."""
+    draft, models = DRAFTS[name](adapted.world), [adapted.target, adapted.adapted[1], adapted.adapted[0]]
+    options: dict[str, Any] = {"max_new_tokens": 12, "gamma": 2, "ignore_eos": True}
+    prompts = [IDS[i : i + 20] for i in range(3)]
+    found = specdec.generate(adapted.target, draft, prompts, adapter=models, **options)
+    for one, model, prompt in zip(found, models, prompts, strict=True):
+        alone = specdec.generate(model, draft, prompt, **options)
+        assert [r.drafted for r in one.trace.rounds] == [r.drafted for r in alone.trace.rounds]
+
+
 def test_scratch_has_room_for_the_most_of_each_adapter(adapted: Adapted, tmp_path: Path) -> None:
     """One adapter has many numbers between its matrices, the other, which comes later, many inputs."""
     attention = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
