@@ -150,6 +150,7 @@ def test_wrong_scales_and_forgotten_adapters_are_differences(monkeypatch: pytest
     ("architecture", "modules"),
     [
         ("CohereForCausalLM", ["mlp.gate_proj", "self_attn.q_proj"]),  # one norm for two blocks
+        ("CohereForCausalLM", ["self_attn.k_proj"]),
         ("PhiForCausalLM", ["mlp.fc1", "self_attn.v_proj"]),
         ("GPTNeoXForCausalLM", ["attention.query_key_value", "mlp.dense_h_to_4h"]),  # two norms
         ("Phi3ForCausalLM", ["self_attn.qkv_proj", "mlp.gate_up_proj"]),
