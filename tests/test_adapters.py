@@ -297,11 +297,11 @@ def test_scratch_has_room_for_the_most_of_each_adapter(adapted: Adapted, tmp_pat
     attention = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     folders = [
         llama_adapter(tmp_path / "low", SETTINGS, 1, attention, r=90),
-        llama_adapter(tmp_path / "inputs", SETTINGS, 2, ("mlp.down_proj",), r=1),
+        llama_adapter(tmp_path / "inputs", SETTINGS, 2, ("self_attn.q_proj", "mlp.down_proj"), r=1),
     ]
-    models = [adapted.target.with_adapter(folder) for folder in folders] * 2
+    models = [adapted.target.with_adapter(folder) for folder in folders]
     options: dict[str, Any] = {"max_new_tokens": 6, "logits": True, "ignore_eos": True}
-    prompts = [IDS[i : i + 20] for i in range(4)]
+    prompts = [IDS[i : i + 20] for i in range(2)]
     found = specdec.generate(adapted.target, adapted.draft, prompts, adapter=models, **options)
     for one, model, prompt in zip(found, models, prompts, strict=True):
         assert np.array_equal(one.logits, specdec.generate(model, None, prompt, **options).logits)
