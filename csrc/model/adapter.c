@@ -22,8 +22,8 @@ const sd_adapted_matrix* sd_adapter_find(const sd_adapter* adapter, const sd_mat
     return bsearch(&key, adapter->matrices, (size_t)adapter->n, sizeof *adapter->matrices, compare);
 }
 
-/* Can a tensor be adapted beside a model? */
-static int is_adaptable(const sd_config* c, const sd_tensor_spec* spec) {
+/* Can a tensor be adapted beside a model? A head that is tied is no tensor. */
+static int is_adaptable(const sd_tensor_spec* spec) {
     switch (spec->role) {
     case SD_ATTN_Q:
     case SD_ATTN_K:
@@ -31,8 +31,8 @@ static int is_adaptable(const sd_config* c, const sd_tensor_spec* spec) {
     case SD_ATTN_OUT:
     case SD_MLP_GATE:
     case SD_MLP_UP:
-    case SD_MLP_DOWN: return 1;
-    case SD_HEAD: return !c->tied;
+    case SD_MLP_DOWN:
+    case SD_HEAD: return 1;
     default: return 0;
     }
 }
@@ -40,7 +40,7 @@ static int is_adaptable(const sd_config* c, const sd_tensor_spec* spec) {
 static sd_status find(const sd_model* base, const sd_adapted_tensor* tensor, sd_tensor_spec* spec) {
     if (sd_tensor_find(&base->config, tensor->name, spec) < 0)
         return sd_fail(SD_ERR_VALUE, "tensor %.64s: not part of the model", tensor->name);
-    if (!is_adaptable(&base->config, spec))
+    if (!is_adaptable(spec))
         return sd_fail(SD_ERR_VALUE,
                        "tensor %s: cannot be adapted beside the model, expected a matrix of attention, of a "
                        "dense feed-forward block, or a head that is not tied",
