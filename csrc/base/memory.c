@@ -140,7 +140,7 @@ sd_status sd_arena_commit(sd_arena* arena) {
     return SD_OK;
 }
 
-sd_status sd_arena_adopt(sd_arena* arena, sd_block block) {
+sd_status sd_arena_adopt(sd_arena* arena, sd_memory_block block) {
     assert(arena->base == NULL);
     if (arena->overflowed || guarded || block.size != arena->used || (uintptr_t)block.at % SD_ALIGNMENT)
         return sd_fail(SD_ERR_VALUE, "a block of %zu bytes, expected %zu, aligned", block.size, arena->used);

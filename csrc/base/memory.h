@@ -47,14 +47,14 @@ void* sd_arena_take(sd_arena* arena, size_t count, size_t size);
 sd_status sd_arena_commit(sd_arena* arena);
 
 /* A block of memory, borrowed. */
-typedef struct sd_block {
+typedef struct sd_memory_block {
     void* at;
     size_t size;
-} sd_block;
+} sd_memory_block;
 
 /* Start handing out from a block of the caller, which must outlive the arena, in place of one of its own.
  * Fails where it is not as large as was counted. */
-sd_status sd_arena_adopt(sd_arena* arena, sd_block block);
+sd_status sd_arena_adopt(sd_arena* arena, sd_memory_block block);
 
 /* Lay out an arena: the call `lay_out`, which takes the pieces, runs twice, first to count and then to hand
  * out, so that counts and pieces cannot disagree. SD_OK or SD_ERR_MEMORY. */

@@ -48,7 +48,7 @@ static int numbers_from(const char* dtype, const char* cache_dtype, const char* 
 }
 
 /* The blocks of packed weights that a caller gives, one for each of a model and its encoder. */
-static int blocks_from(PyObject* given, int n, Py_buffer views[2], sd_block blocks[2]) {
+static int blocks_from(PyObject* given, int n, Py_buffer views[2], sd_memory_block blocks[2]) {
     PyObject* items = PySequence_Tuple(given);
     if (items == NULL) return -1;
     int status = -1;
@@ -58,7 +58,7 @@ static int blocks_from(PyObject* given, int n, Py_buffer views[2], sd_block bloc
     }
     for (int i = 0; i < n; i++) {
         if (PyObject_GetBuffer(PyTuple_GET_ITEM(items, i), &views[i], PyBUF_WRITABLE) < 0) goto end;
-        blocks[i] = (sd_block){views[i].buf, (size_t)views[i].len};
+        blocks[i] = (sd_memory_block){views[i].buf, (size_t)views[i].len};
     }
     status = 0;
 end:
@@ -107,7 +107,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     PyObject *mapping, *tensors, *given = Py_None, *packed = Py_None, *formats = Py_None;
     sd_format* by_tensor = NULL;
     Py_buffer views[2] = {0};
-    sd_block blocks[2];
+    sd_memory_block blocks[2];
     const char *dtype = "f32", *cache_dtype = "f32", *prefill = "rows";
     int n_threads = 1;
     sd_numbers numbers = {0};
@@ -313,7 +313,7 @@ static PyObject* encode(PyObject* base, PyObject* args, PyObject* kwargs) {
 static PyObject* block_sizes(PyObject* base, PyObject* ignored) {
     (void)ignored;
     const sd_model* model = ((sd_model_object*)base)->model;
-    sd_block blocks[2];
+    sd_memory_block blocks[2];
     int n = model ? sd_model_blocks(model, blocks) : 0;
     PyObject* sizes = PyTuple_New(n);
     for (int i = 0; sizes != NULL && i < n; i++) {
@@ -326,7 +326,7 @@ static PyObject* block_sizes(PyObject* base, PyObject* ignored) {
 
 static PyObject* block(PyObject* base, PyObject* args) {
     const sd_model* model = ((sd_model_object*)base)->model;
-    sd_block blocks[2];
+    sd_memory_block blocks[2];
     Py_ssize_t first, n;
     int i;
     if (!PyArg_ParseTuple(args, "inn", &i, &first, &n)) return NULL;

@@ -63,35 +63,36 @@ INLINE void coded_block(const int n_rows, const sd_coded coded, const coded_args
     FOR_ROWS UNROLL for (int u = 0; u < N_UNITS; u++) u_store(a->y + m * a->ldy + UNIT_LANES * u, sum[m][u]);
 }
 
-/* A function for each number of rows and each kind of codes, by the format that it is first found in. */
-#define DEFINE_CODED_BLOCKS(rows)                            \
-    static void coded_like_q4_##rows(const coded_args* a) {  \
-        coded_block(rows, sd_coded_of(SD_FORMAT_Q4_K), a);   \
-    }                                                        \
-    static void coded_like_q6_##rows(const coded_args* a) {  \
-        coded_block(rows, sd_coded_of(SD_FORMAT_Q6_K), a);   \
-    }                                                        \
-    static void coded_like_q2_##rows(const coded_args* a) {  \
-        coded_block(rows, sd_coded_of(SD_FORMAT_Q2_K), a);   \
-    }                                                        \
-    static void coded_like_iq_##rows(const coded_args* a) {  \
-        coded_block(rows, sd_coded_of(SD_FORMAT_IQ4_NL), a); \
+/* A function for each number of rows and each law of codes, for which one of its formats stands: with minima,
+ * or with scales of either sign around 0; of whole blocks or of their halves. */
+#define DEFINE_CODED_BLOCKS(rows)                                  \
+    static void coded_affine_##rows(const coded_args* a) {         \
+        coded_block(rows, sd_coded_of(SD_FORMAT_Q4_K), a);         \
+    }                                                              \
+    static void coded_centred_halves_##rows(const coded_args* a) { \
+        coded_block(rows, sd_coded_of(SD_FORMAT_Q6_K), a);         \
+    }                                                              \
+    static void coded_affine_halves_##rows(const coded_args* a) {  \
+        coded_block(rows, sd_coded_of(SD_FORMAT_Q2_K), a);         \
+    }                                                              \
+    static void coded_centred_##rows(const coded_args* a) {        \
+        coded_block(rows, sd_coded_of(SD_FORMAT_IQ4_NL), a);       \
     }
 ROWS_UP_TO(MAX_ROWS_DOT, DEFINE_CODED_BLOCKS)
-#define LIKE_Q4_ENTRY(rows) coded_like_q4_##rows,
-#define LIKE_Q6_ENTRY(rows) coded_like_q6_##rows,
-#define LIKE_Q2_ENTRY(rows) coded_like_q2_##rows,
-#define LIKE_IQ_ENTRY(rows) coded_like_iq_##rows,
-static const coded_fn coded_like_q4[] = {ROWS_UP_TO(MAX_ROWS_DOT, LIKE_Q4_ENTRY)};
-static const coded_fn coded_like_q6[] = {ROWS_UP_TO(MAX_ROWS_DOT, LIKE_Q6_ENTRY)};
-static const coded_fn coded_like_q2[] = {ROWS_UP_TO(MAX_ROWS_DOT, LIKE_Q2_ENTRY)};
-static const coded_fn coded_like_iq[] = {ROWS_UP_TO(MAX_ROWS_DOT, LIKE_IQ_ENTRY)};
+#define AFFINE_ENTRY(rows) coded_affine_##rows,
+#define CENTRED_HALVES_ENTRY(rows) coded_centred_halves_##rows,
+#define AFFINE_HALVES_ENTRY(rows) coded_affine_halves_##rows,
+#define CENTRED_ENTRY(rows) coded_centred_##rows,
+static const coded_fn coded_affine[] = {ROWS_UP_TO(MAX_ROWS_DOT, AFFINE_ENTRY)};
+static const coded_fn coded_centred_halves[] = {ROWS_UP_TO(MAX_ROWS_DOT, CENTRED_HALVES_ENTRY)};
+static const coded_fn coded_affine_halves[] = {ROWS_UP_TO(MAX_ROWS_DOT, AFFINE_HALVES_ENTRY)};
+static const coded_fn coded_centred[] = {ROWS_UP_TO(MAX_ROWS_DOT, CENTRED_ENTRY)};
 
 INLINE const coded_fn* coded_blocks_of(const sd_format format) {
     const sd_coded coded = sd_coded_of(format);
-    if (coded.offset == 128) return coded_like_iq;
-    if (coded.offset == 32) return coded_like_q6;
-    return coded.n_halves == 2 ? coded_like_q2 : coded_like_q4;
+    if (coded.offset == 128) return coded_centred;
+    if (coded.offset == 32) return coded_centred_halves;
+    return coded.n_halves == 2 ? coded_affine_halves : coded_affine;
 }
 
 /* All rows times one panel, part by part. */

@@ -271,8 +271,8 @@ INLINE void multiply_panels(const sd_format format, int n_rows, const char* x, c
                 const char* next = p + 1 < end        ? part + panel_bytes
                                    : b + n < n_blocks ? panels + (size_t)first * panel_bytes + at + whole
                                                       : panels + (size_t)end * panel_bytes;
-                int n_steps = n * (row_blocks + (format == SD_FORMAT_BF16 ? 0 : 2)),
-                    n_lines = ((int)bytes / 64 + n_steps - 1) / n_steps;
+                int n_requests = n * (row_blocks + (format == SD_FORMAT_BF16 ? 0 : 2)),
+                    n_lines = ((int)bytes / 64 + n_requests - 1) / n_requests;
                 ahead fetch = {next, next + bytes, n_lines};
                 const char* w = part_in_bf16(format, part, bytes, n, &fetch, made);
                 multiply(n_rows, x + (ptrdiff_t)b * n_rows * TILE_BYTES, w, n, b > 0, &fetch,

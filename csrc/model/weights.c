@@ -256,7 +256,8 @@ static void free_model(sd_model* model) {
 }
 
 /* A model without its encoder; over a block, unless it is NULL. */
-static sd_status create(const sd_config* config, sd_numbers numbers, const sd_block* block, sd_model** out) {
+static sd_status create(const sd_config* config, sd_numbers numbers, const sd_memory_block* block,
+                        sd_model** out) {
     sd_model* model = sd_alloc(sizeof *model);
     if (model == NULL) return SD_ERR_MEMORY;
     model->numbers = numbers;
@@ -337,7 +338,7 @@ static sd_status check_rows(sd_model* model) {
 
 /* blocks: as of sd_model_adopt, or NULL. */
 static sd_status create_all(const sd_config* config, sd_numbers numbers, const sd_model* target,
-                            const sd_block* blocks, sd_model** out) {
+                            const sd_memory_block* blocks, sd_model** out) {
     sd_model *model = NULL, *encoder = NULL;
     sd_status status = sd_config_check(config);
     if (status == SD_OK) status = check_engine(config, numbers);
@@ -371,17 +372,17 @@ sd_status sd_model_create(const sd_config* config, sd_numbers numbers, const sd_
     return create_all(config, numbers, target, NULL, out);
 }
 
-sd_status sd_model_adopt(const sd_config* config, sd_numbers numbers, const sd_block blocks[2],
+sd_status sd_model_adopt(const sd_config* config, sd_numbers numbers, const sd_memory_block blocks[2],
                          sd_model** out) {
     sd_status status = create_all(config, numbers, NULL, blocks, out);
     if (status == SD_OK) (*out)->finished = 1;
     return status;
 }
 
-int sd_model_blocks(const sd_model* model, sd_block blocks[2]) {
-    blocks[0] = (sd_block){model->arena.base, model->arena.size};
+int sd_model_blocks(const sd_model* model, sd_memory_block blocks[2]) {
+    blocks[0] = (sd_memory_block){model->arena.base, model->arena.size};
     if (model->encoder == NULL) return 1;
-    blocks[1] = (sd_block){model->encoder->arena.base, model->encoder->arena.size};
+    blocks[1] = (sd_memory_block){model->encoder->arena.base, model->encoder->arena.size};
     return 2;
 }
 

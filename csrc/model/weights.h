@@ -131,11 +131,11 @@ sd_status sd_model_create(const sd_config* config, sd_numbers numbers, const sd_
 /* The same over blocks as sd_model_blocks gave of a finished model of this configuration and these numbers:
  * they hold the weights, all else in them is written anew. blocks: of the model and of its encoder, if
  * there is one, borrowed; must outlive the model, which is finished. Fails on blocks of other sizes. */
-sd_status sd_model_adopt(const sd_config* config, sd_numbers numbers, const sd_block blocks[2],
+sd_status sd_model_adopt(const sd_config* config, sd_numbers numbers, const sd_memory_block blocks[2],
                          sd_model** model);
 
 /* The memory of a model, and of its encoder: how many blocks, into blocks [2], borrowed. */
-int sd_model_blocks(const sd_model* model, sd_block blocks[2]);
+int sd_model_blocks(const sd_model* model, sd_memory_block blocks[2]);
 
 /* A number for the layout of these blocks: it differs where what they hold lies elsewhere in them. */
 uint64_t sd_model_layout(const sd_model* model);
