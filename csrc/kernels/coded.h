@@ -2,7 +2,8 @@
  *
  * A block of 32 inputs has one or two sub-blocks, of 32 or 16 inputs each, with a scale and a minimum each:
  * the value of a code is (code − offset) · scale + minimum. Scale and minimum are exact in f32, and so is the
- * product. Eight blocks may lie behind a header, with the numbers that they share:
+ * product; sd_coded_of (format.h) says what is so in each format. Eight blocks may lie behind a header,
+ * with the numbers that they share:
  *
  *   header   [32] d in f16; in formats with minima [32] dmin in f16
  *   block    planes of codes, then the bytes of scales and minima of the 32 outputs
@@ -36,44 +37,6 @@
 #define SD_NIBBLES (SD_BLOCK * SD_PANEL / 2)
 #define SD_PAIRS (SD_BLOCK * SD_PANEL / 4)
 #define SD_BITS (SD_BLOCK * SD_PANEL / 8)
-
-/* f(name, format) for each of these formats, in their order. */
-#define SD_CODED_FORMATS(f)                                                                             \
-    f(q4_1, SD_FORMAT_Q4_1) f(q5_0, SD_FORMAT_Q5_0) f(q5_1, SD_FORMAT_Q5_1) f(q2_k, SD_FORMAT_Q2_K)     \
-        f(q3_k, SD_FORMAT_Q3_K) f(q4_k, SD_FORMAT_Q4_K) f(q5_k, SD_FORMAT_Q5_K) f(q6_k, SD_FORMAT_Q6_K) \
-            f(iq4_nl, SD_FORMAT_IQ4_NL) f(iq4_xs, SD_FORMAT_IQ4_XS) f(mxfp4, SD_FORMAT_MXFP4)
-
-/* What codes mean in a format. */
-typedef struct sd_coded {
-    int n_halves;    /* sub-blocks of a block: 1 or 2 */
-    int offset;      /* of unpacked codes: 0, 32 or 128 */
-    int has_minimum; /* else it is 0 */
-    int signed_scales;
-} sd_coded;
-
-/* Constant where the format is. */
-static inline sd_coded sd_coded_of(sd_format format) {
-    switch (format) {
-    case SD_FORMAT_Q2_K: return (sd_coded){2, 0, 1, 0};
-    case SD_FORMAT_Q3_K:
-    case SD_FORMAT_Q6_K: return (sd_coded){2, 32, 0, 1};
-    case SD_FORMAT_Q5_0:
-    case SD_FORMAT_IQ4_NL:
-    case SD_FORMAT_IQ4_XS:
-    case SD_FORMAT_MXFP4: return (sd_coded){1, 128, 0, 1};
-    default: return (sd_coded){1, 0, 1, 0};
-    }
-}
-
-/* Bytes of the planes of a block; bytes of each number beside them: 2 in f16, else 1. */
-static inline size_t sd_coded_code_bytes(sd_format format) {
-    const size_t line = 4 * SD_PANEL,
-                 of_minima = format == SD_FORMAT_Q4_1 || format == SD_FORMAT_Q5_1 ? line : 0;
-    return sd_coded_block_bytes(format) / line * line - of_minima;
-}
-static inline size_t sd_coded_scale_width(sd_format format) {
-    return sd_coded_header_bytes(format) > 0 || format == SD_FORMAT_MXFP4 ? 1 : 2;
-}
 
 /* Blocks that are unpacked together: those of a header. */
 #define SD_PART_BLOCKS 8

@@ -12,7 +12,7 @@ INLINE line_kind lines_of(const sd_format format) {
                                       : LINES_NIBBLES;
 }
 INLINE int code_bits_of(const sd_format format) {
-    return format == SD_FORMAT_Q5_K ? 5 : format == SD_FORMAT_Q6_K ? 6 : 4;
+    return sd_coded_of(format).low_bits + sd_coded_of(format).high_bits;
 }
 
 /* y (+)= n_rows rows times a part of a panel that begins with a header, as coded_block computes it. n_rows

@@ -37,9 +37,9 @@ static int may_use_tiles(void) { return 0; }
 #endif
 #endif
 
-const char* const sd_format_names[SD_N_FORMATS] = {"f32",  "bf16", "int8",   "int4",   "q4_1",
-                                                   "q5_0", "q5_1", "q2_k",   "q3_k",   "q4_k",
-                                                   "q5_k", "q6_k", "iq4_nl", "iq4_xs", "mxfp4"};
+#define NAME_ENTRY(name, format) #name,
+const char* const sd_format_names[SD_N_FORMATS] = {"f32", "bf16", "int8", "int4",
+                                                   SD_CODED_FORMATS(NAME_ENTRY)};
 
 const sd_kernels* sd_kernels_chosen;
 

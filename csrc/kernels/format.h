@@ -26,24 +26,21 @@
 /* Inputs that share a scale; rows of activations are laid out in chunks of as many. */
 #define SD_BLOCK 32
 
+/* f(name, format) for each format of GGUF files (coded.h), in their order. */
+#define SD_CODED_FORMATS(f)                                                                             \
+    f(q4_1, SD_FORMAT_Q4_1) f(q5_0, SD_FORMAT_Q5_0) f(q5_1, SD_FORMAT_Q5_1) f(q2_k, SD_FORMAT_Q2_K)     \
+        f(q3_k, SD_FORMAT_Q3_K) f(q4_k, SD_FORMAT_Q4_K) f(q5_k, SD_FORMAT_Q5_K) f(q6_k, SD_FORMAT_Q6_K) \
+            f(iq4_nl, SD_FORMAT_IQ4_NL) f(iq4_xs, SD_FORMAT_IQ4_XS) f(mxfp4, SD_FORMAT_MXFP4)
+
+#define SD_FORMAT_ENTRY(name, format) format,
 typedef enum sd_format {
     SD_FORMAT_F32,
     SD_FORMAT_BF16,
     SD_FORMAT_INT8,
     SD_FORMAT_INT4,
     SD_N_OWN_FORMATS, /* those that a model can be made in from other numbers */
-    SD_FORMAT_Q4_1 = SD_N_OWN_FORMATS,
-    SD_FORMAT_Q5_0,
-    SD_FORMAT_Q5_1,
-    SD_FORMAT_Q2_K,
-    SD_FORMAT_Q3_K,
-    SD_FORMAT_Q4_K,
-    SD_FORMAT_Q5_K,
-    SD_FORMAT_Q6_K,
-    SD_FORMAT_IQ4_NL,
-    SD_FORMAT_IQ4_XS,
-    SD_FORMAT_MXFP4,
-    SD_N_FORMATS
+    SD_LAST_OWN_FORMAT = SD_N_OWN_FORMATS - 1,
+    SD_CODED_FORMATS(SD_FORMAT_ENTRY) SD_N_FORMATS
 } sd_format;
 
 /* The formats of coded.h. */
@@ -57,34 +54,48 @@ extern const char* const sd_format_names[SD_N_FORMATS];
 
 static inline size_t sd_blocks(size_t n) { return (n + SD_BLOCK - 1) / SD_BLOCK; }
 
-/* Bytes of a block of 32 inputs of a format of coded.h, and of the header of 8 blocks; 0 in other formats. */
+/* What a format of coded.h is made of; all 0 in other formats. */
+typedef struct sd_coded {
+    int low_bits, high_bits; /* of a code: those in the first plane, 4 or 2; in the second, 2, 1 or 0 */
+    int n_shared;    /* numbers in f16 of each output that the header of eight blocks has, at most 2 */
+    int n_scales;    /* numbers of each output behind the planes of a block */
+    int scale_bytes; /* of each of these: 2, f16, or 1 */
+    int n_halves;    /* sub-blocks of a block: 1 or 2 */
+    int offset;      /* of unpacked codes: 0, 32 or 128 */
+    int has_minimum; /* else it is 0 */
+    int signed_scales;
+} sd_coded;
+
+/* Constant where the format is. */
+static inline sd_coded sd_coded_of(sd_format format) {
+    static const sd_coded formats[SD_N_FORMATS] = {
+        /* in the order of the struct */
+        [SD_FORMAT_Q4_1] = {4, 0, 0, 2, 2, 1, 0, 1, 0},
+        [SD_FORMAT_Q5_0] = {4, 1, 0, 1, 2, 1, 128, 0, 1},
+        [SD_FORMAT_Q5_1] = {4, 1, 0, 2, 2, 1, 0, 1, 0},
+        [SD_FORMAT_Q2_K] = {2, 0, 2, 2, 1, 2, 0, 1, 0},
+        [SD_FORMAT_Q3_K] = {2, 1, 1, 2, 1, 2, 32, 0, 1},
+        [SD_FORMAT_Q4_K] = {4, 0, 2, 2, 1, 1, 0, 1, 0},
+        [SD_FORMAT_Q5_K] = {4, 1, 2, 2, 1, 1, 0, 1, 0},
+        [SD_FORMAT_Q6_K] = {4, 2, 1, 2, 1, 2, 32, 0, 1},
+        [SD_FORMAT_IQ4_NL] = {4, 0, 0, 1, 2, 1, 128, 0, 1},
+        [SD_FORMAT_IQ4_XS] = {4, 0, 1, 1, 1, 1, 128, 0, 1},
+        [SD_FORMAT_MXFP4] = {4, 0, 0, 1, 1, 1, 128, 0, 1},
+    };
+    return formats[format];
+}
+
+/* Bytes of the planes of a block of 32 inputs, of the whole block, and of the header of 8 blocks. */
+static inline size_t sd_coded_code_bytes(sd_format format) {
+    const sd_coded coded = sd_coded_of(format);
+    return (size_t)(coded.low_bits + coded.high_bits) * SD_BLOCK * SD_PANEL / 8;
+}
 static inline size_t sd_coded_block_bytes(sd_format format) {
-    const size_t nibbles = SD_BLOCK * SD_PANEL / 2, pairs = nibbles / 2, bits = nibbles / 4, byte = SD_PANEL;
-    switch (format) {
-    case SD_FORMAT_Q4_1: return nibbles + 4 * byte;
-    case SD_FORMAT_Q5_0: return nibbles + bits + 2 * byte;
-    case SD_FORMAT_Q5_1: return nibbles + bits + 4 * byte;
-    case SD_FORMAT_Q2_K: return pairs + 2 * byte;
-    case SD_FORMAT_Q3_K: return pairs + bits + 2 * byte;
-    case SD_FORMAT_Q4_K: return nibbles + 2 * byte;
-    case SD_FORMAT_Q5_K: return nibbles + bits + 2 * byte;
-    case SD_FORMAT_Q6_K: return nibbles + pairs + 2 * byte;
-    case SD_FORMAT_IQ4_NL: return nibbles + 2 * byte;
-    case SD_FORMAT_IQ4_XS: return nibbles + byte;
-    case SD_FORMAT_MXFP4: return nibbles + byte;
-    default: return 0;
-    }
+    const sd_coded coded = sd_coded_of(format);
+    return sd_coded_code_bytes(format) + (size_t)(coded.n_scales * coded.scale_bytes) * SD_PANEL;
 }
 static inline size_t sd_coded_header_bytes(sd_format format) {
-    switch (format) {
-    case SD_FORMAT_Q2_K:
-    case SD_FORMAT_Q4_K:
-    case SD_FORMAT_Q5_K: return 4 * SD_PANEL;
-    case SD_FORMAT_Q3_K:
-    case SD_FORMAT_Q6_K:
-    case SD_FORMAT_IQ4_XS: return 2 * SD_PANEL;
-    default: return 0;
-    }
+    return (size_t)sd_coded_of(format).n_shared * 2 * SD_PANEL;
 }
 
 /* Bytes of a panel with n_in inputs. */
@@ -115,10 +126,7 @@ static inline sd_row_kind sd_rows_of(sd_format format) {
     switch (format) {
     case SD_FORMAT_F32: return SD_ROWS_F32;
     case SD_FORMAT_BF16: return SD_ROWS_BF16;
-    case SD_FORMAT_Q2_K:
-    case SD_FORMAT_Q3_K:
-    case SD_FORMAT_Q6_K: return SD_ROWS_HALVES;
-    default: return SD_ROWS_CODES;
+    default: return sd_coded_of(format).n_halves == 2 ? SD_ROWS_HALVES : SD_ROWS_CODES;
     }
 }
 

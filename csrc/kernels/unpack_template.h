@@ -44,24 +44,16 @@ INLINE void look_up(const int8_t* values, uint8_t* codes) {
 
 /* The codes of a block; returns what lies behind them. */
 INLINE const uint8_t* unpack_codes(const sd_format format, const uint8_t* at, uint8_t* to) {
-    const int is_q2 = format == SD_FORMAT_Q2_K, is_q3 = format == SD_FORMAT_Q3_K;
-    const int is_q5 = format == SD_FORMAT_Q5_0 || format == SD_FORMAT_Q5_1 || format == SD_FORMAT_Q5_K;
-    if (is_q2 || is_q3) {
+    const sd_coded coded = sd_coded_of(format);
+    if (coded.low_bits == 2)
         take_pairs(1, 0, at, to);
-        at += SD_PAIRS;
-    } else {
+    else
         take_nibbles(at, to);
-        at += SD_NIBBLES;
-    }
-    if (is_q3 || is_q5) {
-        take_bits(is_q3 ? 2 : 4, at, to);
-        at += SD_BITS;
-    }
-    if (format == SD_FORMAT_Q6_K) {
-        take_pairs(0, 4, at, to);
-        at += SD_PAIRS;
-    }
-    if (is_q3) raise_codes(32 - 4, to);
+    at += coded.low_bits * SD_BITS;
+    if (coded.high_bits == 1) take_bits(coded.low_bits, at, to);
+    if (coded.high_bits == 2) take_pairs(0, coded.low_bits, at, to);
+    at += coded.high_bits * SD_BITS;
+    if (format == SD_FORMAT_Q3_K) raise_codes(32 - 4, to);
     if (format == SD_FORMAT_Q5_0) raise_codes(128 - 16, to);
     if (format == SD_FORMAT_IQ4_NL || format == SD_FORMAT_IQ4_XS) look_up(sd_values_iq4(), to);
     if (format == SD_FORMAT_MXFP4) look_up(sd_values_mxfp4(), to);

@@ -272,16 +272,12 @@ INLINE void put_block(const sd_format format, const lanes* from, uint8_t* to) {
         memcpy(to + SD_BLOCK * SD_PANEL, from->d, sizeof from->d);
         return;
     }
-    const int is_int4 = format == SD_FORMAT_INT4;
-    const int width = format == SD_FORMAT_Q2_K || format == SD_FORMAT_Q3_K ? 2 : 4;
-    const size_t bytes = is_int4 ? SD_NIBBLES : sd_coded_code_bytes(format),
-                 first = width == 2 ? SD_PAIRS : SD_NIBBLES;
-    to = put_plane(from, 0, width, to);
-    if (bytes - first == SD_PAIRS) to = put_plane(from, width, 2, to);
-    if (bytes - first == SD_BITS) to = put_plane(from, width, 1, to);
-    if (is_int4 || sd_coded_scale_width(format) == 2) {
+    const int is_int4 = format == SD_FORMAT_INT4, low = is_int4 ? 4 : coded.low_bits;
+    to = put_plane(from, 0, low, to);
+    if (coded.high_bits > 0) to = put_plane(from, low, coded.high_bits, to);
+    if (is_int4 || coded.scale_bytes == 2) {
         memcpy(to, from->d, sizeof from->d);
-        if (!is_int4 && coded.has_minimum) memcpy(to + sizeof from->d, from->dmin, sizeof from->dmin);
+        if (coded.has_minimum) memcpy(to + sizeof from->d, from->dmin, sizeof from->dmin);
         return;
     }
     memcpy(to, from->scales[0], SD_PANEL);

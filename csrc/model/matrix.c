@@ -138,7 +138,8 @@ static void copy_coded_lane(sd_format format, size_t n_in, const char* from, int
         if (b % SD_PART_BLOCKS == 0)
             for (size_t i = 0; i < header / 2; i++, from += 2 * SD_PANEL, to += 2 * SD_PANEL)
                 memcpy(to + 2 * to_lane, from + 2 * from_lane, 2);
-        size_t n_lines = sd_coded_code_bytes(format) / (4 * SD_PANEL), width = sd_coded_scale_width(format);
+        size_t n_lines = sd_coded_code_bytes(format) / (4 * SD_PANEL),
+               width = (size_t)sd_coded_of(format).scale_bytes;
         for (size_t i = 0; i < n_lines; i++, from += 4 * SD_PANEL, to += 4 * SD_PANEL)
             memcpy(to + 4 * to_lane, from + 4 * from_lane, 4);
         for (size_t i = block - 4 * n_lines; i > 0;
