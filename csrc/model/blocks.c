@@ -5,6 +5,7 @@
 
 #include "coded.h"
 #include "half.h"
+#include "turned_words.h"
 
 const char* const sd_number_names[SD_N_NUMBERS] = {"f32",  "f16",    "bf16",   "q8_0", "q4_0", "q4_1",
                                                    "q5_0", "q5_1",   "q2_k",   "q3_k", "q4_k", "q5_k",
@@ -368,25 +369,14 @@ int sd_block_is_finite(sd_number number, const uint8_t* row, int b) {
     return 1;
 }
 
-/* A vector that every processor has. */
-typedef uint32_t four_words __attribute__((vector_size(16)));
-
 /* Blocks of 32 rows become words that lie row by row, the bytes behind the last word with zeros. */
 static void turn(const uint8_t* const rows[SD_PANEL], size_t bytes, uint32_t* words) {
     size_t w = 0;
-    for (; 4 * w + sizeof(four_words) <= bytes; w += 4) {
+    for (; 4 * w + 16 <= bytes; w += 4) {
         for (int j = 0; j < SD_PANEL; j += 4) {
-            four_words r[4], c[4];
-            for (int l = 0; l < 4; l++) memcpy(&r[l], rows[j + l] + 4 * w, sizeof r[l]);
-            four_words low02 = __builtin_shufflevector(r[0], r[2], 0, 4, 1, 5);
-            four_words low13 = __builtin_shufflevector(r[1], r[3], 0, 4, 1, 5);
-            four_words high02 = __builtin_shufflevector(r[0], r[2], 2, 6, 3, 7);
-            four_words high13 = __builtin_shufflevector(r[1], r[3], 2, 6, 3, 7);
-            c[0] = __builtin_shufflevector(low02, low13, 0, 4, 1, 5);
-            c[1] = __builtin_shufflevector(low02, low13, 2, 6, 3, 7);
-            c[2] = __builtin_shufflevector(high02, high13, 0, 4, 1, 5);
-            c[3] = __builtin_shufflevector(high02, high13, 2, 6, 3, 7);
-            for (int l = 0; l < 4; l++) memcpy(words + SD_PANEL * (w + (size_t)l) + j, &c[l], sizeof c[l]);
+            const void* four[4];
+            for (int l = 0; l < 4; l++) four[l] = rows[j + l] + 4 * w;
+            sd_turn_words(four, words + SD_PANEL * w + j);
         }
     }
     for (; 4 * w < bytes; w++) {

@@ -9,6 +9,7 @@
 #include "blocks.h"
 #include "half.h"
 #include "interrupt.h"
+#include "turned_words.h"
 
 /* Elements that are read together: a block, and a cache line or two of the source. */
 #define TILE SD_BLOCK
@@ -74,23 +75,11 @@ static int is_finite(float x) { return (sd_bits_of_float(x) & 0x7f800000u) != 0x
 typedef float tile_rows[SD_PANEL][TILE];
 typedef float tile_columns[TILE][SD_PANEL];
 
-/* A vector that every processor has. */
-typedef float four __attribute__((vector_size(16)));
-
 static void turn(tile_rows rows, tile_columns columns) {
     for (int j = 0; j < SD_PANEL; j += 4) {
         for (int i = 0; i < TILE; i += 4) {
-            four r[4], c[4];
-            for (int l = 0; l < 4; l++) memcpy(&r[l], &rows[j + l][i], sizeof r[l]);
-            four low02 = __builtin_shufflevector(r[0], r[2], 0, 4, 1, 5);
-            four low13 = __builtin_shufflevector(r[1], r[3], 0, 4, 1, 5);
-            four high02 = __builtin_shufflevector(r[0], r[2], 2, 6, 3, 7);
-            four high13 = __builtin_shufflevector(r[1], r[3], 2, 6, 3, 7);
-            c[0] = __builtin_shufflevector(low02, low13, 0, 4, 1, 5);
-            c[1] = __builtin_shufflevector(low02, low13, 2, 6, 3, 7);
-            c[2] = __builtin_shufflevector(high02, high13, 0, 4, 1, 5);
-            c[3] = __builtin_shufflevector(high02, high13, 2, 6, 3, 7);
-            for (int l = 0; l < 4; l++) memcpy(&columns[i + l][j], &c[l], sizeof c[l]);
+            const void* const four[4] = {&rows[j][i], &rows[j + 1][i], &rows[j + 2][i], &rows[j + 3][i]};
+            sd_turn_words(four, &columns[i][j]);
         }
     }
 }
