@@ -56,64 +56,84 @@ sd_matrix sd_matrix_take(sd_arena* arena, sd_format format, sd_layout layout, in
     return sd_matrix_take_parts(arena, &all, 1, layout, n_out, n_in, group);
 }
 
-static float int8_at(const uint8_t* panel, int j, int k) {
-    const uint8_t* block = panel + (size_t)(k / SD_BLOCK) * SD_INT8_BLOCK_BYTES;
-    const uint16_t* scales = (const uint16_t*)(const void*)(block + SD_BLOCK * SD_PANEL);
-    int code = block[k % SD_BLOCK / 4 * 4 * SD_PANEL + 4 * j + k % 4];
-    return (float)(code - 128) * sd_float_from_f16(scales[j]);
+/* Lane j of a panel of int8: blocks of codes, the scales of a block behind them. */
+static void int8_lane(const uint8_t* panel, int j, int n_in, float* out) {
+    for (int k = 0; k < n_in; k += SD_BLOCK, panel += SD_INT8_BLOCK_BYTES) {
+        const uint16_t* scales = (const uint16_t*)(const void*)(panel + SD_BLOCK * SD_PANEL);
+        float scale = sd_float_from_f16(scales[j]);
+        for (int i = 0; i < SD_BLOCK && k + i < n_in; i++)
+            out[k + i] = (float)(panel[i / 4 * 4 * SD_PANEL + 4 * j + i % 4] - 128) * scale;
+    }
 }
 
-static float int4_at(const uint8_t* panel, int j, int k) {
-    const uint8_t* block = panel + (size_t)(k / SD_BLOCK) * SD_INT4_BLOCK_BYTES;
-    const uint16_t* scales = (const uint16_t*)(const void*)(block + SD_BLOCK * SD_PANEL / 2);
-    int both = block[k % SD_BLOCK / 8 * 4 * SD_PANEL + 4 * j + k % 4];
-    int code = k % 8 < 4 ? both & 15 : both >> 4;
-    return (float)(code - 8) * sd_float_from_f16(scales[j]);
+static void int4_lane(const uint8_t* panel, int j, int n_in, float* out) {
+    for (int k = 0; k < n_in; k += SD_BLOCK, panel += SD_INT4_BLOCK_BYTES) {
+        const uint16_t* scales = (const uint16_t*)(const void*)(panel + SD_BLOCK * SD_PANEL / 2);
+        float scale = sd_float_from_f16(scales[j]);
+        for (int i = 0; i < SD_BLOCK && k + i < n_in; i++) {
+            int both = panel[i / 8 * 4 * SD_PANEL + 4 * j + i % 4];
+            out[k + i] = (float)((i % 8 < 4 ? both & 15 : both >> 4) - 8) * scale;
+        }
+    }
 }
 
-/* Lane j of a panel in a format of coded.h. */
-static void coded_lane(sd_format format, const char* panel, int j, int n_in, float* out) {
+/* Lane j of a panel in one of the formats that are not those of coded.h. */
+static void own_lane(sd_format format, const void* panel, int j, int n_in, float* out) {
+    const float* floats = panel;
+    const uint16_t* pairs = panel;
+    switch (format) {
+    case SD_FORMAT_F32:
+        for (int k = 0; k < n_in; k++) out[k] = floats[(size_t)k * SD_PANEL + (size_t)j];
+        break;
+    case SD_FORMAT_BF16:
+        for (int k = 0; k < n_in; k++)
+            out[k] = sd_float_from_bf16(pairs[((size_t)(k / 2) * SD_PANEL + (size_t)j) * 2 + k % 2]);
+        break;
+    case SD_FORMAT_INT8: int8_lane(panel, j, n_in, out); break;
+    case SD_FORMAT_INT4: int4_lane(panel, j, n_in, out); break;
+    default: break;
+    }
+}
+
+/* The first n inputs of an unpacked part, of lane j. */
+static void unpacked_lane(sd_coded coded, const sd_unpacked* part, int j, int n, float* out) {
+    const int n_here = SD_BLOCK / coded.n_halves;
+    for (int k = 0; k < n; k += n_here) {
+        const int b = k / SD_BLOCK, h = k % SD_BLOCK / n_here, end = n - k < n_here ? n - k : n_here;
+        const uint8_t (*lines)[SD_PANEL][4] = &part->codes[b][k % SD_BLOCK / 4];
+        float scale = part->scale[b][h][j], minimum = coded.has_minimum ? part->minimum[b][h][j] : 0.0f;
+        float values[SD_BLOCK];
+        for (int l = 0; l < n_here / 4; l++)
+            for (int i = 0; i < 4; i++) /* the product is exact */
+                values[4 * l + i] = (float)(lines[l][j][i] - coded.offset) * scale + minimum;
+        memcpy(out + k, values, (size_t)end * sizeof *values);
+    }
+}
+
+/* n lanes from lane j of a panel in a format of coded.h. Each part is unpacked once for all of them. */
+static void coded_lanes(sd_format format, const char* panel, int j, int n, int n_in, float* out) {
+    enum { INPUTS = SD_PART_BLOCKS * SD_BLOCK };
     const sd_coded coded = sd_coded_of(format);
-    const int n_blocks = (int)sd_blocks((size_t)n_in);
     sd_unpacked part;
-    for (int first = 0; first < n_blocks; first += SD_PART_BLOCKS) {
-        int n = n_blocks - first < SD_PART_BLOCKS ? n_blocks - first : SD_PART_BLOCKS;
-        sd_kernels_get()->unpack[format](panel, n, &part);
-        panel += sd_panel_bytes(format, SD_PART_BLOCKS * SD_BLOCK);
-        for (int k = first * SD_BLOCK; k < (first + n) * SD_BLOCK && k < n_in; k++) {
-            int b = k / SD_BLOCK - first, at = k % SD_BLOCK;
-            int h = coded.n_halves == 2 && at >= SD_BLOCK / 2;
-            float code = (float)(part.codes[b][at / 4][j][at % 4] - coded.offset);
-            float minimum = coded.has_minimum ? part.minimum[b][h][j] : 0.0f;
-            out[k] = code * part.scale[b][h][j] + minimum; /* the product is exact */
-        }
+    for (int k = 0; k < n_in; k += INPUTS, panel += sd_panel_bytes(format, INPUTS)) {
+        int n_here = n_in - k < INPUTS ? n_in - k : INPUTS;
+        sd_kernels_get()->unpack[format](panel, (int)sd_blocks((size_t)n_here), &part);
+        for (int l = 0; l < n; l++) unpacked_lane(coded, &part, j + l, n_here, out + (ptrdiff_t)l * n_in + k);
     }
 }
 
-void sd_matrix_row(const sd_matrix* matrix, int r, float* out) {
+void sd_matrix_rows(const sd_matrix* matrix, int r, int n, float* out) {
+    const int n_in = matrix->n_in, j = r % SD_PANEL;
     if (matrix->panels == NULL) {
-        memcpy(out, matrix->plain + (ptrdiff_t)r * matrix->n_in, (size_t)matrix->n_in * sizeof *out);
+        memcpy(out, matrix->plain + (ptrdiff_t)r * n_in, (size_t)n * (size_t)n_in * sizeof *out);
         return;
     }
-    const void* panel = matrix->panels[r / SD_PANEL].at;
-    const sd_format format = matrix->panels[r / SD_PANEL].format;
-    int j = r % SD_PANEL;
-    if (format >= SD_N_OWN_FORMATS) {
-        coded_lane(format, panel, j, matrix->n_in, out);
+    const sd_place panel = matrix->panels[r / SD_PANEL];
+    if (panel.format >= SD_N_OWN_FORMATS) {
+        coded_lanes(panel.format, panel.at, j, n, n_in, out);
         return;
     }
-    for (int k = 0; k < matrix->n_in; k++) {
-        switch (format) {
-        case SD_FORMAT_F32: out[k] = ((const float*)panel)[(size_t)k * SD_PANEL + j]; break;
-        case SD_FORMAT_BF16:
-            out[k] =
-                sd_float_from_bf16(((const uint16_t*)panel)[((size_t)(k / 2) * SD_PANEL + j) * 2 + k % 2]);
-            break;
-        case SD_FORMAT_INT8: out[k] = int8_at(panel, j, k); break;
-        case SD_FORMAT_INT4: out[k] = int4_at(panel, j, k); break;
-        default: break;
-        }
-    }
+    for (int l = 0; l < n; l++) own_lane(panel.format, panel.at, j + l, n_in, out + (ptrdiff_t)l * n_in);
 }
 
 /* A panel is lines of SD_PANEL numbers of 4 bytes, of which a format with scales has some for each block, and

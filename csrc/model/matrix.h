@@ -63,8 +63,8 @@ sd_matrix sd_matrix_take(sd_arena* arena, sd_format format, sd_layout layout, in
 sd_matrix sd_matrix_take_parts(sd_arena* arena, const sd_matrix_part* parts, int n_parts, sd_layout layout,
                                int n_out, int n_in, int group);
 
-/* Row r as it is computed with, to out [n_in] f32, borrowed. */
-void sd_matrix_row(const sd_matrix* matrix, int r, float* out);
+/* Rows r … r + n − 1, which lie in one panel, as they are computed with, to out [n, n_in] f32, borrowed. */
+void sd_matrix_rows(const sd_matrix* matrix, int r, int n, float* out);
 
 /* Rows [to->n_out] of a packed matrix whose panels have one format, by their numbers, become the rows of
  * another of that format and number of inputs, as they are packed: its products have the same bits. All

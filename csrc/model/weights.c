@@ -554,9 +554,10 @@ sd_status sd_model_rows(const sd_model* model, const char* name, int first, int 
     sd_destination at = {0};
     if (sd_tensor_find(&model->config, name, &spec) >= 0) at = destination_of((sd_model*)model, &spec);
     if (at.matrix == NULL) return sd_fail(SD_ERR_VALUE, "tensor %.64s: not a matrix of this model", name);
-    for (int r = first; r < first + n; r++, out += spec.n_cols) {
-        int row = at.rows.first + r / SD_PANEL * SD_PANEL * at.rows.step + r % SD_PANEL;
-        sd_matrix_row(at.matrix, row, out);
+    for (int r = first, n_here; r < first + n; r += n_here, out += (ptrdiff_t)n_here * spec.n_cols) {
+        int lane = r % SD_PANEL, row = at.rows.first + (r - lane) * at.rows.step + lane;
+        n_here = SD_PANEL - lane < first + n - r ? SD_PANEL - lane : first + n - r;
+        sd_matrix_rows(at.matrix, row, n_here, out);
         sd_status status = sd_interrupted();
         if (status != SD_OK) return status;
     }
