@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels.h"
+#include "top.h"
 
 sd_correction sd_correction_take(sd_arena* arena, const sd_correction_shape* shape) {
     sd_correction made = {0};
@@ -47,26 +48,14 @@ int32_t sd_corrections_number_text(sd_corrections* ring) {
 
 /* ------------------------------------------------------------------------------------------ the law */
 
-/* Let the first n of a correction's tokens be those of the greatest logits, among ids in ascending order. */
-static void insert(sd_correction* c, int n, int32_t token, float logit) {
-    int at = n - 1;
-    for (; at > 0 && c->log_probs[at - 1] < logit; at--) {
-        c->top[at] = c->top[at - 1];
-        c->log_probs[at] = c->log_probs[at - 1];
-    }
-    c->top[at] = token;
-    c->log_probs[at] = logit;
-}
-
 void sd_correction_fill_law(sd_correction* c, const sd_correction_shape* shape, const float* logits,
                             int n_vocab, double* weights) {
     const sd_kernels* k = sd_kernels_get();
-    int n = 0, n_top = shape->n_top < n_vocab ? shape->n_top : n_vocab;
-    for (int32_t i = 0; i < n_vocab; i++) {
-        if (n == n_top && !(logits[i] > c->log_probs[n - 1])) continue;
-        if (n < n_top) n++;
-        insert(c, n, i, logits[i]);
-    }
+    int n_top = shape->n_top < n_vocab ? shape->n_top : n_vocab;
+    sd_top top = {.n = n_top, .tokens = c->top, .values = weights}; /* room for logits, for now */
+    for (int32_t i = 0; i < n_vocab; i++) sd_top_offer(&top, i, (double)logits[i]);
+    sd_top_sort(&top);
+    for (int i = 0; i < n_top; i++) c->log_probs[i] = (float)weights[i];
     double sum = k->weigh(n_vocab, logits, c->log_probs[0], 1.0f, weights), log_sum = log(sum);
     float largest = c->log_probs[0];
     double found = 0.0;
