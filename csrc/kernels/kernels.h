@@ -13,6 +13,7 @@
 #include "coded.h"
 #include "format.h"
 #include "memory.h"
+#include "number.h"
 #include "status.h"
 #include "thresholds.h"
 
@@ -74,6 +75,16 @@ typedef struct sd_kernels {
      * `part`: the header, if the format has one, and the blocks behind it; the first of them is block 0, 8,
      * 16 … of the panel. All borrowed. */
     sd_unpack_kernel unpack[SD_N_FORMATS];
+
+    /* Blocks of numbers in words of 4 bytes, the bytes behind the last with any value; NULL for numbers that
+     * come one by one.
+     *
+     * put_blocks: of 32 rows, turned, word w of row j being words[SD_PANEL · w + j], to the part of a panel,
+     * in the format of such blocks, that begins with them. Not 0: some number may not be finite. All are
+     * borrowed. */
+    int (*put_blocks[SD_N_NUMBERS])(const uint32_t* words, uint8_t* part);
+    /* Numbers 32 · i … 32 · i + 31 of one block, to out [32], borrowed. */
+    void (*read_block[SD_N_NUMBERS])(const uint32_t* words, int i, float* out);
 
     /* A block of a panel of int8 or int4 (format.h) from numbers: inputs k of the 32 outputs at columns[k]
      * [SD_BLOCK, SD_PANEL], borrowed, to `block`, borrowed (docs/NUMERICS.md). Returns the first output whose

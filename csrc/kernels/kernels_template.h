@@ -437,6 +437,7 @@ static void NAME(to_bf16)(int n, const float* x, uint16_t* y) {
 
 #include "laws_template.h"
 
+#include "blocks_template.h"
 #include "checksum_template.h"
 
 #define FETCH_FROM_ENTRY(name, format) 3,
@@ -456,6 +457,8 @@ static const sd_kernels NAME(table) = {
     .prepare_tiles = NAME(prepare_tiles),
     .tiles = {NULL, NAME(tiles_bf16), NAME(tiles_int8), NAME(tiles_int4), SD_CODED_FORMATS(TILES_ENTRY)},
     .unpack = {NULL, NULL, NULL, NULL, SD_CODED_FORMATS(UNPACK_ENTRY)},
+    .put_blocks = {SD_BLOCK_NUMBERS(PUT_ENTRY)},
+    .read_block = {SD_BLOCK_NUMBERS(READ_ENTRY)},
     .quantise_int8 = NAME(quantise_int8),
     .quantise_int4 = NAME(quantise_int4),
     .affine_law = NAME(affine_law),

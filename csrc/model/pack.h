@@ -4,27 +4,6 @@
 
 #include "matrix.h"
 
-/* Numbers one by one, and rows of blocks as GGUF files have them (blocks.h). */
-typedef enum sd_number {
-    SD_F32,
-    SD_F16,
-    SD_BF16,
-    SD_Q8_0,
-    SD_Q4_0,
-    SD_Q4_1,
-    SD_Q5_0,
-    SD_Q5_1,
-    SD_Q2_K,
-    SD_Q3_K,
-    SD_Q4_K,
-    SD_Q5_K,
-    SD_Q6_K,
-    SD_IQ4_NL,
-    SD_IQ4_XS,
-    SD_MXFP4,
-    SD_N_NUMBERS
-} sd_number;
-
 /* A tensor as the caller has it: element (r, k) at data + r · row_stride + k · col_stride bytes; rows of
  * blocks at data + r · row_stride. */
 typedef struct sd_source {
