@@ -385,6 +385,12 @@ def test_text_without_tokenizer(tmp_path: Path) -> None:
     assert (out.text, len(out.tokens)) == (None, 4)
 
 
+def test_the_name_of_a_draft_is_no_draft(pair: Pair) -> None:
+    message = r"'copy': no such file .*; specdec.drafts.named\('copy', target\) makes a draft by its name"
+    with pytest.raises(specdec.CheckpointError, match=message):
+        specdec.generate(pair[0], "copy", PROMPT)
+
+
 def test_a_forgotten_draft_is_named(pair: Pair) -> None:
     for call in (specdec.generate, specdec.stream):
         with pytest.raises(InputError, match="the second argument is the draft, None for plain decoding"):

@@ -360,6 +360,8 @@ def test_fields_reach_the_engine(url: str, engine: ScriptedEngine) -> None:
 
 BAD: list[tuple[str, dict[str, Any], str | None, str]] = [
     (CHAT, {"temprature": 1}, "temprature", "did you mean temperature"),
+    (CHAT, {"guided_json": {}}, "guided_json", "did you mean structured_outputs?"),
+    (RESPONSES, {"guided_json": {}}, "guided_json", "no field that this server knows"),
     (CHAT, {"temperature": "hot"}, "temperature", "'hot'; expected a number"),
     (CHAT, {"temperature": True}, "temperature", "expected a number"),
     (CHAT, {"temperature": -1}, "temperature", "expected a number from 0"),
@@ -506,7 +508,11 @@ def test_brackets_in_texts_are_not_depth(url: str) -> None:
 def test_other_refusals(url: str, engine: ScriptedEngine) -> None:
     status, answer = ask(url, CHAT, body_of(CHAT, model="gpt-5"))
     assert status == 404 and answer["error"]["code"] == "model_not_found"
-    assert ask(url, "/v1/nothing")[0] == 404
+    status, answer = ask(url, "/v1/nothing")
+    assert status == 404 and answer["error"]["message"] == "there is no path /v1/nothing"
+    status, answer = ask(url, "/chat/completions", {})
+    message = "there is no path /chat/completions; did you mean /v1/chat/completions?"
+    assert status == 404 and answer["error"]["message"] == message
     status, answer = ask(url, CHAT, method="GET")
     assert status == 405 and "POST" in answer["error"]["message"]
     status, answer = ask(url, CHAT, b"{}", headers={"Content-Type": "text/plain"})

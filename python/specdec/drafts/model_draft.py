@@ -15,7 +15,7 @@ from specdec.drafts.learnt.methods import open_learnt
 from specdec.drafts.python_draft import Drafter, PythonDraft
 from specdec.drafts.translation import same_vocabulary, translation_of
 from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
-from specdec.errors import InputError, VocabularyMismatchError, kind_of, shown
+from specdec.errors import CheckpointNotFoundError, InputError, VocabularyMismatchError, kind_of, shown
 from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike
 from specdec.models.tokenizer import check_same_vocabulary
@@ -234,7 +234,14 @@ def open_draft(name: str, given: object, *, optional: bool = False, target: Mode
         if (found := open_draft_file(folder) or open_learnt(folder)) is not None:
             return found
     if isinstance(given, Model | str | os.PathLike):
-        return ModelDraft(given)
+        try:
+            return ModelDraft(given)
+        except CheckpointNotFoundError as error:
+            if not isinstance(given, str) or "/" in given:
+                raise
+            raise CheckpointNotFoundError(
+                f"{name}: {error}; specdec.drafts.named({given!r}, target) makes a draft by its name"
+            ) from error
     if issubclass(type(given), type):
         raise InputError(f"{name} is {kind_of(given)}; expected an object, which a call of the class gives")
     last = "an object with the method propose"

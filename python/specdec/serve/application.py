@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -66,6 +67,7 @@ def application(
         Route("/health", endpoints.health),
         Route("/metrics", endpoints.metrics),
     ]
+    endpoints.paths = [route.path for route in routes if "{" not in route.path]
     handlers: Any = {
         RequestError: endpoints.refused,
         HTTPException: endpoints.not_served,
@@ -85,6 +87,7 @@ class _Endpoints:
     """What each path does."""
 
     def __init__(self, service: Service, metrics: ServerMetrics) -> None:
+        self.paths: list[str] = []  # of the endpoints
         self._service, self._metrics = service, metrics
         self._scoring = asyncio.Lock()
         self._n_scoring = 0  # requests that have it or wait for it
@@ -100,8 +103,10 @@ class _Endpoints:
         """There is no such path, or not with this method."""
         assert isinstance(error, HTTPException)
         path, method, headers = printable(request.url.path)[:200], request.method, error.headers or {}
+        nearest = get_close_matches(path, self.paths, 1, 0.75)
+        hint = f"; did you mean {nearest[0]}?" if nearest else ""
         messages = {
-            404: f"there is no path {path}",
+            404: f"there is no path {path}{hint}",
             405: f"{path} does not take {method}; expected {headers.get('Allow', 'another method')}",
         }
         message = messages.get(error.status_code, str(error.detail))

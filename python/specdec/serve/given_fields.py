@@ -13,6 +13,13 @@ from specdec.serve.request_error import RequestError
 __all__ = ["GivenFields"]
 
 _LONGEST_NAME: Final = 64
+_ELSEWHERE: Final = {
+    "guided_json": "structured_outputs", "guided_regex": "structured_outputs",
+    "guided_grammar": "structured_outputs", "guided_choice": "structured_outputs",
+    "grammar": "structured_outputs", "json_schema": "response_format", "n_predict": "max_tokens",
+    "max_new_tokens": "max_tokens", "repeat_penalty": "repetition_penalty",
+}  # fmt: skip
+"""What fields are called by other servers."""
 
 
 class GivenFields:
@@ -197,7 +204,8 @@ class GivenFields:
             if field not in self._known:
                 path = self.path(field[:_LONGEST_NAME])
                 nearest = get_close_matches(field[:_LONGEST_NAME], self._known, 1)
-                hint = f"; did you mean {nearest[0]}?" if nearest else ""
+                meant = _ELSEWHERE.get(field) or next(iter(nearest), None)
+                hint = f"; did you mean {meant}?" if meant in self._known else ""
                 raise self.refusal(
                     field, f"{path} is no field that this server knows{hint}", "unknown_parameter"
                 )
