@@ -34,6 +34,7 @@ from specdec.errors import CheckpointError, InputError, UnsupportedModelError
 from specdec.models.adapter import fit_adapter
 from specdec.models.checkpoints import open_checkpoint
 from specdec.models.checkpoints.peft_folder import open_peft_folder
+from specdec.models.conversion.importance import Importance
 from specdec.models.number_formats import widened
 from specdec.ray.sent_pair import described
 from tiny_models import gpt2_config, llama_config, llama_tensors, mistral_config, write_hf
@@ -662,7 +663,7 @@ def test_lengths_of_rows_and_biases_are_merged(tmp_path: Path) -> None:
 
 
 def test_adapters_are_merged_into_what_is_converted(adapted: Adapted, tmp_path: Path) -> None:
-    folder = adapted.folders[1]
+    folder = with_head(tmp_path / "adapter", 3, r=40, use_rslora=True)
     made = tmp_path / "made"
     found = CliRunner().invoke(program, ["convert", str(adapted.path), str(made), "--adapter", str(folder)])
     assert found.exit_code == 0 and "MB" in found.output
@@ -673,6 +674,26 @@ def test_adapters_are_merged_into_what_is_converted(adapted: Adapted, tmp_path: 
     assert np.array_equal(specdec.load(packed).logits(IDS), expected)
     with pytest.raises(CheckpointError, match="adapter_config.json"):
         specdec.convert(adapted.path, tmp_path / "other", adapter=tmp_path)
+    with_head(folder, 4, r=4)
+    with pytest.raises(CheckpointError, match="was made with the adapter .*changed since"):
+        specdec.load(packed)
+
+
+def test_importance_is_that_of_the_merged_model(
+    adapted: Adapted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "text.txt").write_text("a text")
+    loaded: list[specdec.Model] = []
+
+    def measured(model: specdec.Model, *_: Any) -> Importance:
+        loaded.append(model)
+        return Importance()
+
+    monkeypatch.setattr("specdec.models.convert.measured_importance", measured)
+    folder, text = adapted.folders[0], tmp_path / "text.txt"
+    specdec.convert(adapted.path, tmp_path / "model.gguf", "Q4_0", importance=text, adapter=folder)
+    merged = specdec.load(adapted.path, adapter=folder)
+    assert np.array_equal(loaded[0].logits(IDS), merged.logits(IDS))
 
 
 def wrong_arguments(adapted: Adapted) -> Iterator[tuple[Callable[[], Any], str]]:
