@@ -606,6 +606,7 @@ def test_embeddings_and_whole_tensors_are_merged(adapted: Adapted, tmp_path: Pat
     tensors |= {"head": head}
     tensors["token_embedding"] = tensors["token_embedding"] + (up @ down).T * (8 / 3)
     merged = specdec.load(adapted.path, adapter=folder)
+    assert f", merged with {str(folder)!r}," in repr(merged)
     wanted = reference.logits(merged.core.config, tensors, IDS)
     assert np.abs(merged.logits(IDS) - wanted).max() < 2e-5 * np.abs(wanted).max()
     del files["base_model.model.lm_head.weight"]

@@ -400,3 +400,5 @@ def test_the_verb(tmp_path: Path) -> None:
     done = CliRunner().invoke(program, ["convert", str(folder), str(tmp_path / "m.gguf"), "--type", "BF16"])
     assert done.exit_code == 0 and "m.gguf: 0.0 MB" in done.output
     assert specdec.load(tmp_path / "m.gguf").core.dtype == "bf16"
+    done = CliRunner().invoke(program, ["convert", "embedded", str(tmp_path / "e.specdec"), "--type", "bf16"])
+    assert done.exit_code == 0 and specdec.load(tmp_path / "e.specdec").config.n_vocab == 4096

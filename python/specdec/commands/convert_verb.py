@@ -49,12 +49,14 @@ def command(
 ) -> None:
     """Write a model in another file format.
 
-    SOURCE is a path or hub name. OUT ends in .gguf or .specdec, or is the path of a new folder.
+    SOURCE is a path or hub name, or embedded. OUT ends in .gguf or .specdec, or is the path of a new folder.
     """
+    from specdec.commands.given_models import EMBEDDED
     from specdec.models.convert import convert
+    from specdec.models.loading import embedded_pair
 
     path = convert(
-        source,
+        embedded_pair()[0].path if source == EMBEDDED else source,
         out,
         kind,
         tokenizer=False if no_tokenizer else None,

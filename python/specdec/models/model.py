@@ -450,7 +450,9 @@ class Model:
         if c.encoder is not None:
             layers = f"{number_of(c.encoder.n_layer, 'layer')} of an encoder, {c.n_layer} of a decoder"
         engine = {"rows": "", "tiles": ", prompts in tiles", "blas": ", prompts by OpenBLAS"}[self.prefill]
+        merged = None if self._origin is None else self._origin.adapter_files
         adapter = "" if self._beside is None else f", adapter {str(self._beside.path)!r}"
+        adapter += "" if merged is None else f", merged with {str(merged.place)!r}"
         return (
             f"<specdec.Model {str(self._path)!r}: {self._architecture}, {_short(self.n_parameters)} "
             f"parameters in {self._types or self.dtype} ({_short(self.n_bytes, 'G')}B){engine}{adapter}, "

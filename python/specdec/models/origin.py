@@ -198,6 +198,11 @@ class ReadFiles:
         )
         self._digests: dict[str, str] = {}
 
+    @property
+    def place(self) -> Path:
+        """The folder or file that was asked for, absolute."""
+        return self._folder / self._entry
+
     @classmethod
     def of_model(cls, place: Path, weights: Iterable[Path], *, hub: HubPlace | None = None) -> ReadFiles:
         """Those of a model or a tokenizer: the weights, and what lies beside them."""
