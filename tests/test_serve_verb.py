@@ -103,6 +103,8 @@ def test_options_reach_the_server(started: Started, tmp_path: Path) -> None:
     service = started.service
     assert service is not None and service.names == ["a", "b"] and service.draft_name == "embedded"
     assert service.tool_format == "mistral"
+    read = service.target.chat_template
+    assert read is not None and template.name not in read.source  # which errors tell clients
     limits = service.limits
     assert (limits.n_waiting, limits.n_new_tokens, limits.n_texts) == (5, 7, 2)
     assert (limits.n_body_bytes, limits.n_form_bytes, limits.event_s) == (1000, 10, 0.0)

@@ -178,7 +178,7 @@ def command(names: tuple[str, ...], host: str, port: int, **given: Any) -> None:
     key = _api_key(given["api_key_file"])
     target = open_target(given)
     if given["chat_template"] is not None:
-        target = target.with_chat_template(_chat_template(target, Path(given["chat_template"])))
+        target = target.with_chat_template(_chat_template(Path(given["chat_template"])))
     adapters = _adapters(target, given["adapters"], given["threads"])
     drafts = _drafts(target, given)
     cache = PromptCache(given["cache_bytes"]) if given["cache_bytes"] else None
@@ -226,18 +226,17 @@ def _server() -> Any:
     return Server
 
 
-def _chat_template(target: Model, file: Path) -> ChatTemplate:
-    """The chat template in a file, with the special tokens of the target's own.
+def _chat_template(file: Path) -> str:
+    """The chat template in a file.
 
     Raises
     ------
     SpecdecError
         It cannot be read, or is no template.
     """
-    tokens = None if target.chat_template is None else target.chat_template.tokens
-    template = ChatTemplate(read_text_file(file, "a chat template"), tokens=tokens, source=str(file))
-    template.check()
-    return template
+    text = read_text_file(file, "a chat template")
+    ChatTemplate(text, source=str(file)).check()
+    return text
 
 
 def _adapters(target: Model, given: tuple[str, ...], n_threads: int | None) -> dict[str, Model]:
