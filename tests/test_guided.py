@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import llguidance
 import numpy as np
 import pytest
 
@@ -20,7 +21,7 @@ import specdec
 from encoder_decoders import EncoderDecoder
 from laws import FALSE_ALARM, count, law_of, p_value
 from specdec import drafts, reference
-from specdec.decoding.guidance import _JSON, Guidance, _in_time, _left, _matchers, _Vocabulary
+from specdec.decoding.guidance import _JSON, Guidance, GuidanceState, _in_time, _left, _matchers, _Vocabulary
 from specdec.errors import FormError, InputError, MissingPackageError
 from specdec.models.tokenizer import ByteTokenizer, load_tokenizer
 from toy_pair import ToyTokenizer, load_pair
@@ -266,37 +267,119 @@ class Recorder:
 
 
 def test_forced_tokens_are_asked_for_once(pair: tuple[specdec.Model, specdec.Model]) -> None:
-    """Along what the form leaves no choice about the library's matcher is neither told nor asked."""
+    """Along what the form leaves no choice about the library's matcher is neither copied nor asked."""
     target, _ = pair
     state = Guidance.of("regex", "Once upon a time(!|,)", target.tokenizer, 4096, (0,)).start(())
-    matcher = state._walk._matcher = Recorder(state._walk._matcher)
-    text = b""
+    readers, text = [], b""
     while len(allowed := allowed_by(state.mask())) == 1:
-        assert [name for name, _ in matcher.asked] == ["compute_ff_tokens"]
+        if not readers:
+            asked = state._reader._matcher = Recorder(state._reader._matcher)
+        readers.append(state._reader)
         text += target.tokenizer.text_bytes(allowed[0])
         state = state.fork()
         state.advance(allowed[0])
-    assert text == b"Once upon a time"[: len(text)] and len(text) > 5
-    assert len(matcher.asked[1][1]) > 1  # they are told together
+    assert text == b"Once upon a time"[: len(text)] and len(readers) > 1
+    assert len(set(map(id, readers))) == 1 and state._reader is not readers[0]
+    assert [name for name, _ in asked.asked] == ["deep_copy"]
 
 
-def test_the_matcher_goes_from_guess_to_guess(pair: tuple[specdec.Model, specdec.Model]) -> None:
-    """It is not told again what two guesses have in common."""
+def test_a_mask_does_not_depend_on_other_guesses(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    """Places of a tree that are asked in turns, in a grammar for which the library's way back gives masks of
+    other places, and in some that it refuses to go back in."""
     target, _ = pair
-    root = Guidance.of("regex", "[a-z]{1,40}", target.tokenizer, 4096, (0,)).start(())
-    matcher = root._walk._matcher = Recorder(root._walk._matcher)
-    a, b = (target.tokenizer.encode(letter, add_bos=False)[0] for letter in "ab")
-    states = {}
-    for tokens in ((a,), (a, a), (a, a, b), (a, b), (a, a, b, a)):
-        states[tokens] = states.get(tokens[:-1], root).fork()
-        states[tokens].advance(tokens[-1])
-        states[tokens].mask()
-    moves = [(name, value) for name, value in matcher.asked if name in ("rollback", "consume_tokens")]
-    assert moves == [
-        ("consume_tokens", [a]), ("consume_tokens", [a]), ("consume_tokens", [b]),
-        ("rollback", 2), ("consume_tokens", [b]),
-        ("rollback", 1), ("consume_tokens", [a, b, a]),
-    ]  # fmt: skip
+    letters = 'start: ("a" | "12")? /[A-Z]/~3..7 /[0-9ab]/ /[A-Z]/~3..7 (/[A-Z]/ | "0")?\n'
+    grammars = [
+        letters,
+        *(f"start: a b\na[{how}]: /[a-z ]*/\nb: /[0-9]+/\n" for how in ('stop="z"', "max_tokens=3")),
+    ]
+    rng = np.random.default_rng(8)
+    for grammar in grammars:
+        guidance = Guidance.of("grammar", grammar, target.tokenizer, 4096, ())
+        states: dict[tuple[int, ...], GuidanceState] = {(): guidance.start(())}
+        for _ in range(60):
+            tokens = list(states)[int(rng.integers(len(states)))]
+            mask, fresh = states[tokens].mask(), guidance.start(())
+            for token in tokens:
+                fresh.advance(token)
+            assert mask == fresh.mask()
+            if mask is not None:
+                token = int(rng.choice(allowed_by(mask)))
+                state = states[(*tokens, token)] = states[tokens].fork()
+                state.advance(token)
+
+
+class Impatient:
+    """The library's matcher, whose writing of what must come does not come back."""
+
+    grammar_from_lark = staticmethod(llguidance.LLMatcher.grammar_from_lark)
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._matcher = llguidance.LLMatcher(*arguments, **options) if options else arguments[0]
+
+    def deep_copy(self) -> Impatient:
+        return Impatient(self._matcher.deep_copy())
+
+    def compute_ff_tokens(self) -> list[int]:
+        raise AssertionError("it would write for ever")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._matcher, name)
+
+
+ENDLESS = {
+    "a word behind itself": "start: WORD WORD\nWORD: /(12)+/\n",
+    "repeated": 'start: "ab" /(12)+/~2 "x"\n',
+    "with options": 'start: /a+/ /a+/\n%llguidance {\n"no_forcing": false\n}\n',
+    "gbnf": 'root ::= twice{2,2}\nonce ::= "12"\ntwice ::= once+\n',
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_grammars_that_force_bytes_without_end_are_refused(
+    name: str, pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library would write them until there is no memory left, and let no other thread run."""
+    target, _ = pair
+    monkeypatch.setattr(specdec.decoding.guidance, "_library", lambda: Library)
+    with pytest.raises(FormError, match="grammar: more than 16384 bytes must come"):
+        Guidance.of("grammar", ENDLESS[name], target.tokenizer, 4096, (0,))
+
+
+class Library:
+    """llguidance with matchers that are `Impatient`."""
+
+    LLMatcher = Impatient
+    LLParserLimits, LLTokenizer = llguidance.LLParserLimits, llguidance.LLTokenizer
+    TokenizerWrapper = llguidance.TokenizerWrapper
+
+
+@pytest.mark.parametrize("name", ["item_separator", "key_separator", "whitespace_pattern"])
+def test_separators_without_end_are_refused(name: str, pair: tuple[specdec.Model, specdec.Model]) -> None:
+    target, _ = pair
+    items = {"type": "array", "items": {"const": 1}, "minItems": 2, "maxItems": 2}
+    with pytest.raises(FormError, match=rf"schema: x-guidance\.{name} is '1\+'; expected nothing but white"):
+        specdec.generate(target, None, "It was", schema={**items, "x-guidance": {name: "1+"}})
+    spaced = {**items, "x-guidance": {"item_separator": r",[ \n]*"}}
+    out = specdec.generate(target, None, "It was", schema=spaced, max_new_tokens=30)
+    assert out.finish_reason == "length" or json.loads(out.text) == [1, 1]
+
+
+def test_a_text_ends_by_an_error_where_its_grammar_forces_bytes_without_end(
+    pair: tuple[specdec.Model, specdec.Model],
+) -> None:
+    target, _ = pair
+    grammar = 'start: "x" /[a-z]+/ | "y" /(12)+/~2\n'
+    states = {
+        letter: Guidance.of("grammar", grammar, target.tokenizer, 4096, (0,)).start(()) for letter in "xy"
+    }
+    for letter, state in states.items():
+        state.mask()
+        state.advance(target.tokenizer.encode(letter, add_bos=False)[0])
+        state._own_reader()._matcher = Impatient(state._own_reader()._matcher)
+    with pytest.raises(AssertionError, match="it would write for ever"):
+        states["x"].mask()  # is asked what must come
+    with pytest.raises(FormError, match="grammar: more than 16384 bytes must come"):
+        states["y"].mask()
 
 
 # ----------------------------------------------------------------------------------------------- law

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
+from specdec.decoding.endless_forms import FirstBytes, bound_of, forces_on, unforced
 from specdec.errors import FormError, InputError, MissingFormError, kind_of, shown
 from specdec.models.tokenizer import ByteTokenizer, Tokenizer
 from specdec.models.tokenizer.continuing import encode_exactly
@@ -50,6 +51,7 @@ _STACK: Final = (
     256 << 20
 )  # bytes of stack: rules lead to each other as deep as a form of MOST_BYTES has room for
 _MOST_JOINED: Final = 16  # patterns that a text has to match at once: time doubles with each
+_MOST_UNTOLD: Final = 64  # tokens that a matcher has not been told
 
 _lock: Final = threading.Lock()
 _tokenizers: Final[weakref.WeakKeyDictionary[Any, dict[Any, Any]]] = weakref.WeakKeyDictionary()
@@ -126,6 +128,29 @@ def _check_joined(schema: str) -> None:
     n_joined = min(len(patterns), n_entries)
     if n_joined > _MOST_JOINED:
         raise FormError(f"schema: allOf may join {n_joined} patterns; expected at most {_MOST_JOINED}")
+
+
+# In a regular expression: white space any number of times.
+_SPACE: Final = re.compile(r"(\\[snrt]| |\[( |\\[snrt]|[\n\r\t])+\])([*+]|\{\d+,\})")
+
+
+def _check_separators(schema: str) -> None:
+    """Refuse separators of JSON that may have no end: the library would write them for ever."""
+    left = [json.loads(schema)]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            given = part.get("x-guidance")
+            for name in ("item_separator", "key_separator", "whitespace_pattern"):
+                pattern = given.get(name) if isinstance(given, dict) else None
+                if isinstance(pattern, str) and re.search(r"[*+]|\{\d*,\}", _SPACE.sub("", pattern)):
+                    raise FormError(
+                        f"schema: x-guidance.{name} is {shown(pattern)}; expected nothing but white space "
+                        "any number of times"
+                    )
+            left += part.values()
+        elif isinstance(part, list):
+            left += part
 
 
 def _in_time(kind: str, compile_form: Callable[[], T]) -> T:
@@ -244,8 +269,8 @@ def _checked(tokenizer: Tokenizer | None, kind: str) -> ByteTokenizer:
 
 def _tokenizer_of(
     tokenizer: ByteTokenizer, n_vocab: int, end_ids: tuple[int, ...], kind: str
-) -> tuple[Any, tuple[int, ...]]:
-    """(the library's tokenizer, the ids that end a text in it): made once for each tokenizer."""
+) -> tuple[Any, FirstBytes, tuple[int, ...]]:
+    """(the library's tokenizer, its tokens, the ids that end a text in it): made once for each tokenizer."""
     library = _library()
     ends = tuple(sorted(token for token in set(end_ids) if token < n_vocab))
     # Without a token that ends a text the library gets one behind the vocabulary, which no model has.
@@ -255,15 +280,16 @@ def _tokenizer_of(
         made = known.get((n_tokens, own_ends))
     if made is None:
         vocabulary = _Vocabulary(tokenizer, n_tokens, own_ends)
-        made = library.LLTokenizer(
+        its_own = library.LLTokenizer(
             library.TokenizerWrapper(vocabulary),
             n_vocab=n_tokens,
             eos_token=list(own_ends),
             slices=library.LLTokenizer.json_slices() if kind == "schema" else None,
         )
+        made = (its_own, FirstBytes(vocabulary.tokens))
         with _lock:
             made = known.setdefault((n_tokens, own_ends), made)
-    return made, own_ends
+    return *made, own_ends
 
 
 def _grammar_of(library: Any, kind: FormKind, form: Any) -> str:
@@ -271,6 +297,7 @@ def _grammar_of(library: Any, kind: FormKind, form: Any) -> str:
         text = json_text(form)
         _check_size(kind, text)
         _check_joined(text)
+        _check_separators(text)
         made: str = library.LLMatcher.grammar_from_json_schema(text, defaults=_JSON)
         return made
     _check_size(kind, form)
@@ -291,6 +318,25 @@ def _grammar_of(library: Any, kind: FormKind, form: Any) -> str:
     return library.LLMatcher.grammar_from_lark(lark)  # type: ignore[no-any-return]
 
 
+class _Watcher:
+    """The same grammar without the writing of what must come, which sees where that would not end.
+
+    Only a grammar may do so: behind a word that is read as far as it goes only what goes on with it.
+    """
+
+    def __init__(self, matcher: Any, first: FirstBytes, bound: int) -> None:
+        self.matcher = matcher
+        self._first, self._bound = first, bound
+
+    def check(self, matcher: Any) -> None:
+        """Refuse the place where a matcher of the watcher's is."""
+        if forces_on(matcher, self._first, self._bound):
+            raise FormError(
+                f"grammar: more than {self._bound} bytes must come one after the other, and no text has so "
+                "many; expected words that end, where what follows may begin like them"
+            )
+
+
 class Guidance:
     """A form that ``llguidance`` reads, as a `specdec.Constraint`.
 
@@ -298,14 +344,20 @@ class Guidance:
     """
 
     def __init__(
-        self, kind: FormKind, matcher: Any, tokenizer: ByteTokenizer, n_vocab: int, end_ids: tuple[int, ...]
+        self,
+        kind: FormKind,
+        matcher: Any,
+        tokenizer: ByteTokenizer,
+        n_vocab: int,
+        end_ids: tuple[int, ...],
+        watcher: _Watcher | None,
     ) -> None:
         self.kind = kind
         self._tokenizer = tokenizer  # stays as long as texts are written in it
         self.end_ids = end_ids
         self.nothing = bytes((n_vocab + 31) // 32 * 4)
         self._n_vocab = n_vocab
-        self._matcher = matcher
+        self._matcher, self.watcher = matcher, watcher
 
     @classmethod
     def of(
@@ -342,7 +394,7 @@ class Guidance:
         """
         library = _library()
         tokenizer = _checked(tokenizer, kind)
-        made, own_ends = _tokenizer_of(tokenizer, n_vocab, tuple(end_ids), kind)
+        made, first, own_ends = _tokenizer_of(tokenizer, n_vocab, tuple(end_ids), kind)
         try:
             grammar = _grammar_of(library, kind, form)
         except (InputError, MissingFormError):  # a FormError is an InputError
@@ -354,22 +406,28 @@ class Guidance:
             matcher = _matchers.get(key)
             if matcher is not None:
                 _matchers.move_to_end(key)
-                return cls(kind, matcher[1], tokenizer, n_vocab, own_ends)
+                return cls(kind, matcher[1], tokenizer, n_vocab, own_ends, matcher[2])
+        unwritten = unforced(grammar) if kind == "grammar" else None
 
-        def compile_form() -> tuple[Any, Any]:
+        def compile_form() -> tuple[Any, Any, _Watcher | None]:
             limits = library.LLParserLimits(**_LIMITS)
+            watcher = None
+            if unwritten is not None:
+                unforcing = library.LLMatcher(made, unwritten, log_level=0, limits=limits)
+                watcher = _Watcher(unforcing, first, bound_of(grammar))
+                watcher.check(watcher.matcher)
             matcher = library.LLMatcher(made, grammar, log_level=0, limits=limits)
             begun = matcher.deep_copy()  # a form that no text has is refused now
             begun.consume_tokens(begun.compute_ff_tokens())
             begun.compute_bitmask()
-            return matcher, begun
+            return matcher, begun, watcher
 
-        matcher, begun = _in_time(kind, compile_form)
-        guidance = cls(kind, matcher, tokenizer, n_vocab, own_ends)
+        matcher, begun, watcher = _in_time(kind, compile_form)
+        guidance = cls(kind, matcher, tokenizer, n_vocab, own_ends, watcher)
         if begun.is_error():
             raise guidance.error_of(begun)
         with _lock:
-            _matchers[key] = (made, matcher)  # the tokenizer too, so that its id stays its own
+            _matchers[key] = (made, matcher, watcher)  # the tokenizer too, so that its id stays its own
             while len(_matchers) > _MOST_FORMS:
                 _matchers.popitem(last=False)
         return guidance
@@ -399,7 +457,8 @@ class Guidance:
 
     def start(self, tokens: Sequence[int]) -> GuidanceState:
         """The state in which a new text begins; the prompt does not count."""
-        return GuidanceState(_Walk(self, self._matcher.deep_copy()))
+        watched = None if self.watcher is None else self.watcher.matcher
+        return GuidanceState(_Reader(self, self._matcher, watched))
 
 
 _PATTERN_ERROR: Final = re.compile(
@@ -418,78 +477,77 @@ def _fault_of_pattern(kind: FormKind, matcher: Any) -> str | None:
     return f"{place}{found['why']}, at character {at + 1} of the regular expression {shown(pattern)}"
 
 
-class _Place:
-    """A token of a text with a form, or of a guess; None stands for the text's beginning."""
+class _Reader:
+    """The library's matcher at a place of a text, and beside it, of a grammar, the watcher's.
 
-    __slots__ = ("before", "depth", "token")
-
-    def __init__(self, before: _Place | None, token: int) -> None:
-        self.before = before
-        self.token = token
-        self.depth: int = 1 if before is None else before.depth + 1
-
-
-class _Walk:
-    """The library's matcher of one text, which goes to where it is asked: back some tokens, and on by others.
-
-    The states of a text share it: going back costs less than a copy for each state.
+    It stays at its place: a place behind it has copies. The library's own way back, ``rollback``, leaves
+    masks behind that are those of other places, and is refused by grammars with ``stop=`` or ``max_tokens=``.
     """
 
-    def __init__(self, form: Guidance, matcher: Any) -> None:
-        self.form = form
-        self._matcher = matcher
-        self._way: list[_Place] = []  # to where the matcher is
+    __slots__ = ("_matcher", "_watched", "form")
 
-    def at(self, place: _Place | None) -> Any:
-        """The matcher, told the tokens up to a place and no others."""
-        way, tokens = self._way, []
-        depth = 0 if place is None else place.depth
-        while place is not None and (place.depth > len(way) or way[place.depth - 1] is not place):
-            tokens.append(place)
-            place = place.before
-        n_back = len(way) - (depth - len(tokens))
-        if n_back > 0:
-            if not self._matcher.rollback(n_back):
-                raise self.form.error_of(self._matcher)
-            del way[-n_back:]
-        if tokens:
-            tokens.reverse()
-            if not self._matcher.consume_tokens([one.token for one in tokens]):
-                raise self.form.error_of(self._matcher)
-            way += tokens
-        return self._matcher
+    def __init__(self, form: Guidance, matcher: Any, watched: Any | None) -> None:
+        self.form = form
+        self._matcher, self._watched = matcher, watched
+
+    def behind(self, tokens: Sequence[int]) -> _Reader:
+        """That of the place behind some tokens."""
+        copies = [None if one is None else one.deep_copy() for one in (self._matcher, self._watched)]
+        for copy in copies:
+            if copy is not None and tokens and not copy.consume_tokens(list(tokens)):
+                raise self.form.error_of(copy)
+        return _Reader(self.form, *copies)
+
+    def forced(self) -> list[int]:
+        """The tokens that must come here, one after the other."""
+        if self.form.watcher is not None:
+            self.form.watcher.check(self._watched)
+        tokens: list[int] = self._matcher.compute_ff_tokens()
+        if self._matcher.is_error():
+            raise self.form.error_of(self._matcher)
+        return tokens
+
+    def mask(self) -> bytes | None:
+        """The words of the tokens that may come here; None: the text is complete."""
+        words = self.form.words_of(self._matcher.compute_bitmask())
+        if self._matcher.is_error():
+            raise self.form.error_of(self._matcher)
+        return None if words == self.form.nothing else words
 
 
 class GuidanceState:
     """What a `Guidance` knows behind some tokens.
 
-    The matcher is told the tokens when a mask is asked for: behind tokens that follow from the form alone
-    nobody asks, as the matcher before them has said what they are.
+    The library's matcher is copied and told the tokens when its mask is asked for: behind tokens that follow
+    from the form alone nobody asks, as the matcher before them has said what they are.
     """
 
-    __slots__ = ("_ended", "_forced", "_n_told", "_place", "_walk")
+    __slots__ = ("_behind", "_ended", "_forced", "_n_told", "_reader")
 
-    def __init__(self, walk: _Walk) -> None:
-        self._walk = walk
-        self._place: _Place | None = None
-        # Tokens that the matcher says must come; None: not asked.
+    def __init__(self, reader: _Reader) -> None:
+        self._reader = reader  # of a state before this one, or of this one; shared
+        # Tokens that it has not been told; None: it is this state's.
+        self._behind: tuple[int, ...] | None = ()
+        # Tokens that a reader says must come; None: not asked.
         self._forced: list[int] | None = None
         self._n_told = 0  # of these, those that are behind this state
         self._ended = False
 
     def fork(self) -> GuidanceState:
         """An independent copy."""
-        copy = GuidanceState(self._walk)
-        copy._place, copy._ended = self._place, self._ended
+        copy = GuidanceState(self._reader)
+        copy._behind, copy._ended = self._behind, self._ended
         copy._forced, copy._n_told = self._forced, self._n_told
         return copy
 
     def advance(self, token: int) -> None:
         """The text goes on with a token."""
-        if token in self._walk.form.end_ids:
+        if token in self._reader.form.end_ids:
             self._ended = True
             return
-        self._place = _Place(self._place, token)
+        if self._behind is not None and len(self._behind) == _MOST_UNTOLD:
+            self._own_reader()
+        self._behind = (*(self._behind or ()), token)
         forced, n_told = self._forced, self._n_told
         if forced and n_told + 1 < len(forced) and forced[n_told] == token:
             self._n_told = n_told + 1
@@ -500,13 +558,13 @@ class GuidanceState:
         """The words of the tokens that may come next; None: the text is complete."""
         if self._ended:
             return None
-        form = self._walk.form
         if self._forced is None:
-            self._forced = self._walk.at(self._place).compute_ff_tokens()
+            self._forced = self._own_reader().forced()
         if self._forced:
-            return form.word_of(self._forced[self._n_told])
-        matcher = self._walk.at(self._place)
-        words = form.words_of(matcher.compute_bitmask())
-        if matcher.is_error():
-            raise form.error_of(matcher)
-        return None if words == form.nothing else words
+            return self._reader.form.word_of(self._forced[self._n_told])
+        return self._own_reader().mask()
+
+    def _own_reader(self) -> _Reader:
+        if self._behind is not None:
+            self._reader, self._behind = self._reader.behind(self._behind), None
+        return self._reader
