@@ -341,7 +341,7 @@ def test_grammars_that_force_bytes_without_end_are_refused(
     """The library would write them until there is no memory left, and let no other thread run."""
     target, _ = pair
     monkeypatch.setattr(specdec.decoding.guidance, "_library", lambda: Library)
-    with pytest.raises(FormError, match="grammar: more than 16384 bytes must come"):
+    with pytest.raises(FormError, match="grammar: more than 4096 bytes must come"):
         Guidance.of("grammar", ENDLESS[name], target.tokenizer, 4096, (0,))
 
 
@@ -364,6 +364,23 @@ def test_separators_without_end_are_refused(name: str, pair: tuple[specdec.Model
     assert out.finish_reason == "length" or json.loads(out.text) == [1, 1]
 
 
+@pytest.mark.parametrize(
+    "grammar", ['start: (/[ab€]/ " ")+ "."', 'start: ("xa" | "xb")+ /c/', 'start: "ab"~300']
+)
+def test_grammars_that_go_on_by_choice_are_no_endless_ones(
+    grammar: str, pair: tuple[specdec.Model, specdec.Model]
+) -> None:
+    """Where the next byte is the only one but not all bytes behind it, and where they end."""
+    target, _ = pair
+    state = Guidance.of("grammar", grammar, target.tokenizer, 4096, (0,)).start(())
+    for _ in range(20):
+        if (mask := state.mask()) is None:
+            break
+        allowed = [token for token in allowed_by(mask) if token != 0]
+        state = state.fork()
+        state.advance(min(allowed, key=lambda token: len(target.tokenizer.text_bytes(token)), default=0))
+
+
 def test_a_text_ends_by_an_error_where_its_grammar_forces_bytes_without_end(
     pair: tuple[specdec.Model, specdec.Model],
 ) -> None:
@@ -378,7 +395,7 @@ def test_a_text_ends_by_an_error_where_its_grammar_forces_bytes_without_end(
         state._own_reader()._matcher = Impatient(state._own_reader()._matcher)
     with pytest.raises(AssertionError, match="it would write for ever"):
         states["x"].mask()  # is asked what must come
-    with pytest.raises(FormError, match="grammar: more than 16384 bytes must come"):
+    with pytest.raises(FormError, match="grammar: more than 4096 bytes must come"):
         states["y"].mask()
 
 

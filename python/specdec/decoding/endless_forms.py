@@ -8,7 +8,7 @@ from typing import Any, Final
 
 __all__ = ["FirstBytes", "bound_of", "forces_on", "unforced"]
 
-_LEAST_BOUND: Final = 1 << 14
+_LEAST_BOUND: Final = 1 << 12
 
 _NO_TEXT: Final = 0xFF
 
@@ -57,8 +57,11 @@ class FirstBytes:
         self._tokens = tokens
         self._starting = [int.from_bytes(words, "little") for words in bits]
 
-    def longest_forced(self, mask: bytes) -> int | None:
-        """The longest token of a mask all of whose tokens begin with the same byte; None: they do not."""
+    def shortest_forced(self, mask: bytes) -> int | None:
+        """The shortest token of a mask all of whose tokens begin with the same byte; None: they do not.
+
+        Longer ones may go on with what need not come.
+        """
         left = int.from_bytes(mask, "little")
         if left == 0:
             return None
@@ -71,7 +74,7 @@ class FirstBytes:
         while left:
             token = (left & -left).bit_length() - 1
             left &= left - 1
-            if len(self._tokens[token]) > len(self._tokens[best]):
+            if len(self._tokens[token]) < len(self._tokens[best]):
                 best = token
         return best
 
@@ -90,11 +93,11 @@ def forces_on(matcher: Any, first: FirstBytes, bound: int) -> bool:
     first : FirstBytes
     bound : int
     """
-    token = first.longest_forced(matcher.compute_bitmask())
+    token = first.shortest_forced(matcher.compute_bitmask())
     if token is None:
         return False
     ahead, n_bytes = matcher.deep_copy(), 0
     while token is not None and n_bytes <= bound and ahead.consume_token(token):
         n_bytes += first.n_bytes(token)
-        token = first.longest_forced(ahead.compute_bitmask())
+        token = first.shortest_forced(ahead.compute_bitmask())
     return n_bytes > bound
