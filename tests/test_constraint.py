@@ -381,6 +381,66 @@ def test_broken_masks_are_named(
         specdec.generate(world.target, world.draft if drafting else None, PROMPT, constraint=Broken(mask))
 
 
+class DeadEnds:
+    """Every token may follow one text; behind all others the state ends in a dead end."""
+
+    def __init__(self, text: Sequence[int], dead_end: BaseException | None) -> None:
+        self.text, self.dead_end = list(text), dead_end
+        self.new: list[int] = []
+        self.met: list[list[int]] = []
+
+    def start(self, tokens: Any) -> DeadEnds:
+        return self
+
+    def fork(self) -> DeadEnds:
+        other = DeadEnds(self.text, self.dead_end)
+        other.new, other.met = self.new.copy(), self.met
+        return other
+
+    def advance(self, token: int) -> None:
+        self.new.append(token)
+
+    def mask(self) -> NDArray[np.bool_]:
+        if self.new == self.text[: len(self.new)]:
+            return np.ones(N_VOCAB, bool)
+        self.met.append(self.new)
+        if self.dead_end is not None:
+            raise self.dead_end
+        return np.zeros(N_VOCAB, bool)
+
+
+@pytest.mark.parametrize("name", named())
+def test_a_dead_end_behind_a_guess_is_none_of_the_text(world: World, name: str) -> None:
+    for how in HOW.values():
+        options: dict[str, Any] = {"max_new_tokens": 40, "ignore_eos": True} | how
+        text = specdec.generate(world.target, None, PROMPT, **options).tokens
+        for dead_end in (None, KeyError("own")):
+            form = DeadEnds(text, dead_end)
+            out = specdec.generate(world.target, DRAFTS[name](world), PROMPT, constraint=form, **options)
+            assert out.tokens == text
+
+
+@pytest.mark.parametrize("drafting", [False, True])
+def test_a_dead_end_of_the_text_is_an_error(world: World, drafting: bool) -> None:
+    """Whether it was met behind a guess before or not."""
+    draft = world.target if drafting else None  # whose guesses are the text
+    text = specdec.generate(world.target, None, PROMPT, max_new_tokens=12, ignore_eos=True).tokens
+    wrong = [*text[:10], (text[10] + 1) % N_VOCAB]
+    for dead_end, error in ((KeyError("own"), KeyError), (None, InputError)):
+        form = DeadEnds(wrong, dead_end)
+        with pytest.raises(error):
+            specdec.generate(world.target, draft, PROMPT, constraint=form, gamma=4, ignore_eos=True)
+        assert len(form.met[-1]) == 11
+
+
+def test_a_wish_to_stop_behind_a_guess_counts(world: World) -> None:
+    text = specdec.generate(world.target, None, PROMPT, max_new_tokens=40, ignore_eos=True).tokens
+    with pytest.raises(KeyboardInterrupt):
+        specdec.generate(
+            world.target, world.draft, PROMPT, constraint=DeadEnds(text, KeyboardInterrupt()), gamma=4
+        )
+
+
 def test_forbidding_what_is_left_is_named(world: World) -> None:
     form = Form(world.n_vocab, among=[5, 6, 7])
     with pytest.raises(InputError, match="logit_bias and the form of the text: no token is left"):

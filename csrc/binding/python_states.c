@@ -120,8 +120,17 @@ static void keep(void* context, int from) {
     leave(p);
 }
 
+static int forgive(void* context) {
+    sd_python_states* p = context;
+    enter(p);
+    int forgiven = p->exception == NULL || PyErr_GivenExceptionMatches(p->exception, PyExc_Exception);
+    if (forgiven) Py_CLEAR(p->exception);
+    leave(p);
+    return forgiven;
+}
+
 sd_state_source sd_python_states_source(sd_python_states* python) {
-    return (sd_state_source){start, advance, keep, enter, leave, python};
+    return (sd_state_source){start, advance, keep, forgive, enter, leave, python};
 }
 
 static void refuse_mask(const sd_python_states* p, PyObject* returned) {

@@ -7,8 +7,10 @@
 /* Nodes that drafts may look at without proposing them, for each guess of a round. */
 #define LOOKED_AT 4
 
-/* Tags of states: how many tokens may follow, and this where the text is complete. */
+/* Tags of states: how many tokens may follow; this where the text is complete; and this where it could not be
+ * said. */
 #define COMPLETE (-2)
+#define UNCLEAR (-3)
 
 int32_t sd_mask_first(const sd_mask* mask, int n_vocab) {
     if (mask->words == NULL) return 0;
@@ -105,8 +107,14 @@ static sd_status know(sd_constraint* c, int state) {
     source->enter(source->context);
     sd_status status = sd_state_tree_make(&c->states, state);
     if (status == SD_OK) status = fill(c, state);
+    if (status != SD_OK) c->states.nodes[state].tag = UNCLEAR;
     source->leave(source->context);
     return status;
+}
+
+/* The text has this state: what was forgotten of a guess is to fail again. */
+static void ask_again(sd_constraint* c, int state) {
+    if (c->states.nodes[state].tag == UNCLEAR) c->states.nodes[state].tag = -1;
 }
 
 sd_status sd_constraint_follow(sd_constraint* c, const int32_t* tokens, int n) {
@@ -117,6 +125,7 @@ sd_status sd_constraint_follow(sd_constraint* c, const int32_t* tokens, int n) {
     sd_status status = sd_state_tree_follow(&c->states, tokens, n, &from);
     size_t size = (size_t)c->n_words * sizeof *c->words;
     if (status == SD_OK && from > 0) memcpy(c->words, c->words + (ptrdiff_t)from * c->n_words, size);
+    ask_again(c, 0);
     if (status == SD_OK) status = know(c, 0);
     source->leave(source->context);
     c->complete = status == SD_OK && c->states.nodes[0].tag == COMPLETE;
@@ -139,24 +148,42 @@ static sd_status check(sd_constraint* c, int state, int* allowed) {
         }
         tag = c->states.nodes[parent].tag;
         const sd_mask mask = {c->words + (ptrdiff_t)parent * c->n_words, tag};
-        *allowed = tag != COMPLETE && sd_mask_allows(&mask, c->states.nodes[i].token);
+        *allowed = tag >= 0 && sd_mask_allows(&mask, c->states.nodes[i].token);
     }
     return SD_OK;
 }
 
-int sd_constraint_mask(sd_constraint* c, const int32_t* text, int n_text, const sd_tree* tree, int node,
-                       sd_mask* mask) {
+/* Is a failure forgotten that came behind a guess? The text may never take the guess. */
+static int forgive(sd_constraint* c, sd_status status) {
+    if (status == SD_ERR_CALLBACK) return c->source.states.forgive(c->source.states.context);
+    return status == SD_ERR_SETTING;
+}
+
+static int find_mask(sd_constraint* c, const int32_t* text, int n_text, const sd_tree* tree, int node,
+                     int is_guess, sd_mask* mask) {
     *mask = (sd_mask){NULL, c->n_vocab};
     if (c->status != SD_OK) return 1;
     int state = sd_state_tree_find(&c->states, text, n_text, tree, node), allowed;
     if (state < 0) return 0;
+    for (int i = state; i >= 0 && !is_guess; i = c->states.nodes[i].parent) ask_again(c, i);
     sd_status status = check(c, state, &allowed);
     if (status == SD_OK && allowed) status = know(c, state);
+    if (status != SD_OK && is_guess && forgive(c, status)) return 0;
     if (note(c, status) != SD_OK) return 1;
     int tag = c->states.nodes[state].tag;
-    if (!allowed || tag == COMPLETE) return 0;
+    if (!allowed || tag < 0) return 0;
     *mask = (sd_mask){c->words + (ptrdiff_t)state * c->n_words, tag};
     return 1;
+}
+
+int sd_constraint_mask(sd_constraint* c, const int32_t* text, int n_text, const sd_tree* tree, int node,
+                       sd_mask* mask) {
+    return find_mask(c, text, n_text, tree, node, 0, mask);
+}
+
+int sd_constraint_guess_mask(sd_constraint* c, const int32_t* text, int n_text, const sd_tree* tree, int node,
+                             sd_mask* mask) {
+    return find_mask(c, text, n_text, tree, node, 1, mask);
 }
 
 int sd_constraint_forced(sd_constraint* c, int32_t* text, int n_text, int n) {
@@ -164,7 +191,7 @@ int sd_constraint_forced(sd_constraint* c, int32_t* text, int n_text, int n) {
     sd_mask mask;
     int n_forced = 0;
     source->enter(source->context);
-    while (n_forced < n && sd_constraint_mask(c, text, n_text + n_forced, NULL, 0, &mask) &&
+    while (n_forced < n && sd_constraint_guess_mask(c, text, n_text + n_forced, NULL, 0, &mask) &&
            mask.n_allowed == 1)
         text[n_text + n_forced++] = sd_mask_first(&mask, c->n_vocab);
     source->leave(source->context);

@@ -62,11 +62,16 @@ void sd_constraint_restart(sd_constraint* constraint);
  * the text is complete. SD_ERR_SETTING if no token may follow a text that is not. */
 sd_status sd_constraint_follow(sd_constraint* constraint, const int32_t* tokens, int n);
 
-/* What may follow a node of a tree, as sd_state_tree_find has it. After a failure, which `status` of the
- * constraint keeps, every token may. Returns 0 where nobody needs to know: behind a token that may not come,
- * or where the text is complete. */
+/* What may follow a node of a tree that the text takes, as sd_state_tree_find has it. After a failure, which
+ * `status` of the constraint keeps, every token may. Returns 0 where nobody needs to know: behind a token
+ * that may not come, or where the text is complete. */
 int sd_constraint_mask(sd_constraint* constraint, const int32_t* text, int n_text, const sd_tree* tree,
                        int node, sd_mask* mask);
+
+/* The same behind a guess. Returns 0, too, where this cannot be said: nothing is guessed behind it, and the
+ * failure counts if the text comes there. */
+int sd_constraint_guess_mask(sd_constraint* constraint, const int32_t* text, int n_text, const sd_tree* tree,
+                             int node, sd_mask* mask);
 
 /* SD_OK, or the failure with its message. */
 sd_status sd_constraint_check(const sd_constraint* constraint);

@@ -16,6 +16,9 @@ typedef struct sd_state_source {
     sd_status (*advance)(void* context, int from, int32_t token, int to);
     /* State 0 becomes what state `from` is; all others are forgotten. */
     void (*keep)(void* context, int from);
+    /* The last call has failed behind a guess that the text may never take: what it raised is forgotten.
+     * Returns 0 where it must not be, as a wish to stop. */
+    int (*forgive)(void* context);
     /* Several calls follow one another until the same number of `leave`: so what a call needs, as a lock, is
      * taken once. */
     void (*enter)(void* context);
