@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import itertools
 import time
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from unicodedata import normalize
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import specdec
 from allocations import needs_hooks
 from canonical import with_drafts
 from encoder_decoders import EncoderDecoder, model_of
+from exact import chain_law, first_tokens, round_law
 from laws import FALSE_ALARM, conditional, count, law_of, p_value
 from specdec import _core, drafts
 from specdec.drafts.translation import translation_of
@@ -294,6 +297,42 @@ def test_guesses_are_drawn_from_the_restricted_law(name: str, target: Any, model
     n, total = translation_of(target, draft).shares
     assert n - before[0] == n_rows
     assert total - before[1] == pytest.approx(shares, rel=1e-3)
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("rule", ["rejection", "block"])
+@pytest.mark.parametrize("name", [name for name in OTHERS if name != "bytes"])
+def test_by_enumeration_the_law_of_a_round_is_the_targets(
+    name: str, rule: Any, target: Any, models: Any
+) -> None:
+    """Every pair of guesses and every outcome, integrated exactly: drawn from the draft's restricted law, as
+    the intersection does, and each pair by itself as chosen tokens, as what is written as text comes."""
+    draft, prompt = models[name], target.tokenizer.encode("ab abc ca")
+
+    @cache
+    def wanted(prefix: tuple[int, ...]) -> NDArray[np.float64]:
+        return _core.distribution(target.logits([*prompt, *prefix])[-1], temperature=0.7)
+
+    @cache
+    def guessed(prefix: tuple[int, ...]) -> NDArray[np.float64]:
+        return restricted(target, draft, prompt, list(prefix), 0.7)[0]
+
+    verify = partial(_core.verify, rule=rule)
+    chain, decided = (-1, 0, 1), [2, 1] if rule == "block" else None
+    law = chain_law(wanted, 3)
+
+    def check(**proposal: Any) -> None:
+        found = first_tokens(
+            round_law(verify, chain, wanted, guessed, decided=decided, **proposal).outputs, wanted, 3
+        )
+        assert max(abs(found.get(tokens, 0.0) - p) for tokens, p in law.items()) < 1e-9
+        assert sum(found.values()) == pytest.approx(1.0, abs=1e-9)
+
+    check()
+    common = np.flatnonzero(guessed(()))
+    points = np.eye(target.config["n_vocab"])
+    for pair in itertools.product(common[:3], common[-3:]):
+        check(proposal=lambda node, prefixes, pair=pair: points[pair[node - 1]])
 
 
 HOW: dict[str, dict[str, Any]] = {
