@@ -45,7 +45,7 @@ typedef struct sd_constraint {
         words; /* [states.capacity, n_words] of states whose tag, the number of allowed tokens, is known */
     int n_words;
     int complete;                  /* the committed text is: nothing can follow */
-    sd_status status;              /* of what has been asked for so far: after a failure nothing is masked */
+    sd_status status;              /* of what was asked for the text: after a failure nothing is masked */
     char message[SD_MESSAGE_SIZE]; /* of the failure */
 } sd_constraint;
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cached_property
 from typing import Any, Final
 
 __all__ = ["FirstBytes", "bound_of", "forces_on", "unforced"]
 
 _LEAST_BOUND: Final = 1 << 12
-
+"""Bytes that any grammar may force in a row."""
 _NO_TEXT: Final = 0xFF
-
+"""The byte with which the library's name of a token begins that stands for no text."""
 _OPTIONS: Final = re.compile(r"^[ \t]*%llguidance\s*", re.MULTILINE)
+"""Where a grammar in Lark's syntax says the library's options, as a JSON object."""
 
 
 def bound_of(grammar: str) -> int:
@@ -51,11 +53,15 @@ class FirstBytes:
     """
 
     def __init__(self, tokens: list[bytes]) -> None:
-        bits = [bytearray((len(tokens) + 7) // 8) for _ in range(256)]
-        for token, text in enumerate(tokens):
-            bits[text[0]][token >> 3] |= 1 << (token & 7)
         self._tokens = tokens
-        self._starting = [int.from_bytes(words, "little") for words in bits]
+
+    @cached_property
+    def _starting(self) -> list[int]:
+        """By first byte, the tokens as the bits of a number; only grammars ask."""
+        bits = [bytearray((len(self._tokens) + 7) // 8) for _ in range(256)]
+        for token, text in enumerate(self._tokens):
+            bits[text[0]][token >> 3] |= 1 << (token & 7)
+        return [int.from_bytes(words, "little") for words in bits]
 
     def shortest_forced(self, mask: bytes) -> int | None:
         """The shortest token of a mask all of whose tokens begin with the same byte; None: they do not.
