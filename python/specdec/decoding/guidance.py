@@ -319,9 +319,10 @@ def _grammar_of(library: Any, kind: FormKind, form: Any) -> str:
 
 
 class _Watcher:
-    """The same grammar without the writing of what must come, which sees where that would not end.
+    """A grammar whose forced bytes are not written, so that a place where these never end can be found.
 
-    Only a grammar may do so: behind a word that is read as far as it goes only what goes on with it.
+    Only grammars have such places: a word of theirs is read as far as it goes, and what follows may begin
+    like the word.
     """
 
     def __init__(self, matcher: Any, first: FirstBytes, bound: int) -> None:
@@ -329,7 +330,7 @@ class _Watcher:
         self._first, self._bound = first, bound
 
     def check(self, matcher: Any) -> None:
-        """Refuse the place where a matcher of the watcher's is."""
+        """Raise a `FormError` if more bytes than the bound are forced where the matcher is."""
         if forces_on(matcher, self._first, self._bound):
             raise FormError(
                 f"grammar: more than {self._bound} bytes must come one after the other, and no text has so "
@@ -478,9 +479,9 @@ def _fault_of_pattern(kind: FormKind, matcher: Any) -> str | None:
 
 
 class _Reader:
-    """The library's matcher at a place of a text, and beside it, of a grammar, the watcher's.
+    """The library's matcher at a place of a text; of a grammar also the matcher of `_Watcher` at that place.
 
-    It stays at its place: a place behind it has copies. The library's own way back, ``rollback``, leaves
+    Both stay at their place: a later place has copies. The library's own way back, ``rollback``, leaves
     masks behind that are those of other places, and is refused by grammars with ``stop=`` or ``max_tokens=``.
     """
 
