@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fuzz.draws import Draws
 from fuzz.failures import Failure
-from specdec.decoding.guidance import Guidance
+from specdec.decoding.forms.guidance import Guidance
 from specdec.models.model import Model
 
 __all__ = ["allowed_after", "check_form", "draw_form"]

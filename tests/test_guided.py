@@ -21,7 +21,11 @@ import specdec
 from encoder_decoders import EncoderDecoder
 from laws import FALSE_ALARM, count, law_of, p_value
 from specdec import drafts, reference
-from specdec.decoding.guidance import _JSON, Guidance, GuidanceState, _in_time, _left, _matchers, _Vocabulary
+from specdec.decoding.forms.compiling_thread import _left, in_time
+from specdec.decoding.forms.form_text import _JSON
+from specdec.decoding.forms.form_vocabulary import FormVocabulary
+from specdec.decoding.forms.guidance import Guidance, _matchers
+from specdec.decoding.forms.guidance_state import GuidanceState
 from specdec.errors import FormError, InputError, MissingPackageError
 from specdec.models.tokenizer import ByteTokenizer, load_tokenizer
 from toy_pair import ToyTokenizer, load_pair
@@ -215,7 +219,7 @@ def test_beam_search_takes_no_form(pair: tuple[specdec.Model, specdec.Model]) ->
 def test_a_form_is_compiled_once(pair: tuple[specdec.Model, specdec.Model]) -> None:
     target, _ = pair
     made = [Guidance.of("regex", "a+b", target.tokenizer, target.config.n_vocab, (0,)) for _ in range(2)]
-    assert made[0]._matcher is made[1]._matcher
+    assert made[0]._form.matcher is made[1]._form.matcher
 
 
 def test_states_are_functions_of_their_tokens(pair: tuple[specdec.Model, specdec.Model]) -> None:
@@ -340,7 +344,7 @@ def test_grammars_that_force_bytes_without_end_are_refused(
 ) -> None:
     """The library would write them until there is no memory left, and let no other thread run."""
     target, _ = pair
-    monkeypatch.setattr(specdec.decoding.guidance, "_library", lambda: Library)
+    monkeypatch.setattr("specdec.decoding.forms.guidance._library", lambda: Library)
     with pytest.raises(FormError, match="grammar: more than 4096 bytes must come"):
         Guidance.of("grammar", ENDLESS[name], target.tokenizer, 4096, (0,))
 
@@ -465,7 +469,7 @@ TEXTS = ['{"name": "', "January", "naïve café", "日本", "\n\n", " two  space
 
 def check_tokenizer(tokenizer: ByteTokenizer, n_vocab: int) -> None:
     """Forced texts are written in tokens whose bytes are theirs; random walks keep the form."""
-    vocabulary = _Vocabulary(tokenizer, n_vocab, tokenizer.eos_ids or (n_vocab - 1,))
+    vocabulary = FormVocabulary(tokenizer, n_vocab, tokenizer.eos_ids or (n_vocab - 1,))
     for text in TEXTS:
         ids = vocabulary(text)
         assert b"".join(tokenizer.text_bytes(token) for token in ids) == text.encode()
@@ -569,7 +573,7 @@ BAD: dict[str, tuple[str, Any, str]] = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=SLOW) if name == "too many symbols" else name for name in BAD]
 )
-def test_forms_that_cannot_be_used_are_named_in_time(
+def test_forms_that_cannot_be_used_are_namedin_time(
     name: str, pair: tuple[specdec.Model, specdec.Model]
 ) -> None:
     target, _ = pair
@@ -594,19 +598,19 @@ def test_rules_that_lead_to_each_other_take_no_stack_of_the_caller(
 
 
 def test_a_form_that_takes_long_to_compile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdec.decoding.guidance._MOST_S", 0.05)
+    monkeypatch.setattr("specdec.decoding.forms.compiling_thread._MOST_S", 0.05)
     go_on = threading.Event()
     for _ in range(2):
         with pytest.raises(FormError, match="regex: compiling takes longer than 0.05 s; expected a simpler"):
-            _in_time("regex", go_on.wait)
+            in_time("regex", go_on.wait)
     with pytest.raises(FormError, match="regex: 2 forms that took longer than 0.05 s are still being"):
-        _in_time("regex", int)
+        in_time("regex", int)
     go_on.set()
     for thread in _left:
         thread.join()
-    assert _in_time("regex", int) == 0
+    assert in_time("regex", int) == 0
     with pytest.raises(ZeroDivisionError):
-        _in_time("regex", lambda: 1 // 0)
+        in_time("regex", lambda: 1 // 0)
 
 
 def test_the_library_is_named_where_it_is_missing(
@@ -618,7 +622,7 @@ def test_the_library_is_named_where_it_is_missing(
 
 
 def test_special_tokens_are_never_text(pair: tuple[specdec.Model, specdec.Model]) -> None:
-    vocabulary = _Vocabulary(ToyTokenizer(), 70, (2,))
+    vocabulary = FormVocabulary(ToyTokenizer(), 70, (2,))
     assert all(vocabulary.tokens[token].startswith(b"\xff") for token in (0, 1, 2, 61, 69))
     assert vocabulary.special_token_ids == [0, 1, 2, *range(61, 70)]
     assert _JSON["item_separator"] == ", "

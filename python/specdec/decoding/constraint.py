@@ -8,7 +8,8 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.decoding.guidance import Guidance, json_text
+from specdec.decoding.forms.form_text import json_text
+from specdec.decoding.forms.guidance import Guidance
 from specdec.errors import FormError, InputError, kind_of
 from specdec.models.model import Model
 
