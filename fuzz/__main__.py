@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fuzz.failures import Outcome
-from fuzz.scripts import script
+from fuzz.scripts import command, script
 from fuzz.shrinking import shrink, signature
 from fuzz.workers import Limits, Pool, Task
 from fuzz.worlds import PER_WORLD
@@ -43,8 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
             def run(case: dict[str, Any]) -> Outcome:
                 return next(iter(pool.run([[("case", case)]])))[1]
 
-            for name, (number, outcome) in list(seen.first.items()):
-                seen.first[name] = number, _shrunk(outcome, run)
+            for name, (task, outcome) in list(seen.first.items()):
+                seen.first[name] = task, _shrunk(outcome, run)
     seen.print()
     return 1 if seen.first else 0
 
@@ -88,7 +88,7 @@ class Report:
     def __init__(self, options: argparse.Namespace) -> None:
         self.counts = {"configuration": Counter[str](), "file": Counter[str]()}
         self.signatures: Counter[str] = Counter()
-        self.first: dict[str, tuple[int, Outcome]] = {}
+        self.first: dict[str, tuple[Task, Outcome]] = {}
         self._begun = time.monotonic()
         self._bar = None
         if sys.stderr.isatty():
@@ -107,7 +107,7 @@ class Report:
             name = signature(outcome)
             self.signatures[name] += 1
             if name not in self.first:
-                self.first[name] = task[2], outcome
+                self.first[name] = task, outcome
                 line = f"failure: {name} ({task[0]} {task[2]} of seed {task[1]})"
                 print(line) if self._bar is None else self._bar.write(line)
                 sys.stdout.flush()
@@ -120,9 +120,8 @@ class Report:
 
     def print(self) -> None:
         """Each failure as a script; the summary."""
-        for name, (number, outcome) in self.first.items():
-            times = self.signatures[name]
-            print(f"\n# {name}: {times} of them, the first is number {number}")
+        for name, (task, outcome) in self.first.items():
+            print(f"\n# {name}: {self.signatures[name]} of them, the first by {command(task)}")
             print("\n".join(f"#   {line}" for line in outcome.message.splitlines()[:12]))
             print(script(outcome.case))
         total = sum(sum(counts.values()) for counts in self.counts.values())

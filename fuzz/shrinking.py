@@ -14,6 +14,9 @@ __all__ = ["shrink", "signature"]
 
 Case = dict[str, Any]
 
+_KEPT = ("seed", "width")
+"""Settings that every case needs: without a seed each run would be another."""
+
 
 def signature(outcome: Outcome) -> str:
     """What tells failures of one cause from others, as far as can be seen: the kind, and the message."""
@@ -87,7 +90,7 @@ def _smaller(case: Case) -> Iterator[Case]:
         for i in range(len(requests) if len(requests) > 1 else 0):
             yield _with(case, requests=requests[:i] + requests[i + 1 :])
         for i, request in enumerate(requests):
-            for name in request["settings"]:
+            for name in (name for name in request["settings"] if name not in _KEPT):
                 less = _without(request, "settings", name)
                 yield _with(case, requests=[*requests[:i], less, *requests[i + 1 :]])
     yield from _fewer_adapters(case)
@@ -96,7 +99,7 @@ def _smaller(case: Case) -> Iterator[Case]:
     if "stream" in case:
         yield _with(case, stream=False)
     for name, value in case.get("settings", {}).items():
-        if name == "width" or (name == "temperature" and case["check"] == "law"):
+        if name in _KEPT or (name == "temperature" and case["check"] == "law"):
             continue  # the case would be another
         yield _without(case, "settings", name)
         if name == "max_new_tokens" and isinstance(value, int) and value > 1:

@@ -101,6 +101,31 @@ def test_a_failure_is_printed_as_a_script_that_fails(tmp_path: Path) -> None:
         assert run.returncode == expected
 
 
+def test_a_failure_is_printed_with_the_command_that_gives_the_same_case(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In a package that fails for one configuration of a seed."""
+    from fuzz.worlds import case
+
+    index = next(i for i in range(20, 100) if case(5, i)["check"] == "beams")
+    (tmp_path / "broken.py").write_text(
+        "from fuzz.failures import Failure\n\n\n"
+        "def check_beams(case):\n"
+        f"    if case['prompt'] == {case(5, index)['prompt']}:\n"
+        "        raise Failure('difference', 'x')\n"
+        "    return 'passed'\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{tmp_path}")
+    (tmp_path / "sitecustomize.py").write_text("import sys, broken\nsys.modules['fuzz.beams'] = broken\n")
+    options = ("--processes", 1, "--no-shrink")
+    found = run("--seed", 5, "--first", index - 1, "--configurations", 3, "--files", 0, *options)
+    command = re.search(r"# .*: 1 of them, the first by python -m fuzz (.*)", found.stdout)
+    assert command is not None, found.stdout + found.stderr
+    again = run(*command[1].split(), *options)
+    assert "1 configurations: 1 differences" in again.stdout
+    assert found.stdout.partition("print(check(")[2].partition("\n\n")[0] in again.stdout
+
+
 def test_a_case_is_made_smaller_as_long_as_it_fails() -> None:
     from fuzz.drafts import descriptions
     from fuzz.failures import Outcome
@@ -117,7 +142,7 @@ def test_a_case_is_made_smaller_as_long_as_it_fails() -> None:
     )  # fmt: skip
     smaller, outcome = shrink(whole, fails(whole), fails)
     assert outcome.failed
-    assert smaller["draft"]["kind"] == "lookahead" and not smaller["settings"]
+    assert smaller["draft"]["kind"] == "lookahead" and smaller["settings"].keys() == {"seed"}
     assert [len(prompt) <= 1 for prompt in smaller["prompts"]] == [True]
 
 
