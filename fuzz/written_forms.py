@@ -33,8 +33,9 @@ def draw_form(draws: Draws) -> list[Any]:
     if kind == "schema":
         return ["schema", _draw_schema(draws, 3), None]
     pattern = _draw_pattern(draws, 3)
-    written = {"regex": _as_regex, "lark": _as_lark, "gbnf": _as_gbnf}[kind](pattern)
-    return ["regex" if kind == "regex" else "grammar", written, _as_regex(pattern)]
+    if kind == "regex":
+        return ["regex", _as_regex(pattern), _as_regex(pattern)]
+    return ["grammar", _as_grammar(pattern, gbnf=kind == "gbnf"), _as_regex(pattern)]
 
 
 def check_form(form: list[Any], text: str) -> None:
@@ -106,48 +107,29 @@ def _as_regex(part: Part) -> str:
     return "(?:" + ("|" if kind == "choice" else "").join(map(_as_regex, rest)) + ")"
 
 
-def _as_lark(part: Part) -> str:
+def _as_grammar(part: Part, *, gbnf: bool) -> str:
+    """In GBNF, or in the syntax of Lark."""
     rules: list[str] = []
+
+    def rule(inside: str) -> str:
+        rules.append(f"part{len(rules)}{' ::= ' if gbnf else ': '}{inside}")
+        return f"part{len(rules) - 1}"
 
     def written(part: Part) -> str:
         kind, *rest = part
         if kind == "text":
             return json.dumps(rest[0], ensure_ascii=False)
         if kind == "class":
-            return f"/{rest[0]}/"
+            return str(rest[0]) if gbnf else f"/{rest[0]}/"
         if kind == "times":
             inner, least, most = rest
-            sign = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((least, most), f"~{least}..{most}")
-            return f"({written(inner)}){sign}"
-        inside = (" | " if kind == "choice" else " ").join(map(written, rest))
-        rules.append(f"part{len(rules)}: {inside}")
-        return f"part{len(rules) - 1}"
+            count = f"{{{least},{most}}}" if gbnf else f"~{least}..{most}"
+            sign = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((least, most), count)
+            return rule(written(inner)) + sign  # a rule, as the library reads no repeats of repeats in GBNF
+        return rule((" | " if kind == "choice" else " ").join(map(written, rest)))
 
-    start = written(part)
-    return "\n".join([f"start: {start}", *rules]) + "\n"
-
-
-def _as_gbnf(part: Part) -> str:
-    rules: list[str] = []
-
-    def written(part: Part) -> str:
-        kind, *rest = part
-        if kind == "text":
-            return json.dumps(rest[0], ensure_ascii=False)
-        if kind == "class":
-            return str(rest[0])
-        if kind == "times":
-            inner, least, most = rest
-            sign = {(0, None): "*", (1, None): "+", (0, 1): "?"}.get((least, most), f"{{{least},{most}}}")
-            inside = written(inner)
-            rules.append(f"part{len(rules)} ::= {inside}")  # the library reads no repeats of repeats
-            return f"part{len(rules) - 1}{sign}"
-        inside = (" | " if kind == "choice" else " ").join(map(written, rest))
-        rules.append(f"part{len(rules)} ::= {inside}")
-        return f"part{len(rules) - 1}"
-
-    start = written(part)
-    return "\n".join([f"root ::= {start}", *rules]) + "\n"
+    start = f"{'root ::=' if gbnf else 'start:'} {written(part)}"
+    return "\n".join([start, *rules]) + "\n"
 
 
 # ------------------------------------------------------------------------------------------- schemas
