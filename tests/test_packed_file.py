@@ -9,7 +9,9 @@ import shutil
 import struct
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +19,17 @@ import pytest
 import specdec
 from gguf_models import CASES
 from specdec import _core
-from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, SpecdecError
+from specdec.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    InputError,
+    SpecdecError,
+    TokenizerError,
+)
+from specdec.models import packed_file
 from specdec.models.checkpoints import gguf_file
 from specdec.models.packed_file import PackedFile
+from specdec.models.tokenizer import resolve_tokenizer
 from tiny_models import llama_config, llama_tensors, write_hf, write_llama2c, write_llama2c_tokenizer
 
 EMBEDDED = Path(specdec.__file__).parent / "embedded" / "draft"
@@ -117,6 +127,49 @@ def test_chat_templates_and_sampling(tmp_path: Path) -> None:
     assert packed.chat_template.render([{"role": "user", "content": "a"}]) == "a"
     assert packed.default_sampling == specdec.load(folder).default_sampling != {}
     assert specdec.load(tmp_path / "model.specdec", tokenizer=False).tokenizer is None
+
+
+def test_texts_are_made_when_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, whoever asks; their bytes are compared with the checksum before."""
+    path = specdec.convert(EMBEDDED, tmp_path / "model.specdec")
+    made: list[object] = []
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        made.append(resolve_tokenizer(*arguments, **options))
+        return made[-1]
+
+    monkeypatch.setattr(packed_file, "resolve_tokenizer", counted)
+    model = specdec.load(path, n_threads=2)
+    assert np.isfinite(model.logits([3, 9, 4])).all() and made == []
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda _: model.tokenizer, range(64)))
+    assert len(made) == 1 and all(one is made[0] for one in found)
+    whole = path.read_bytes()
+    at = whole.rindex(b'"model"')
+    path.write_bytes(whole[:at] + b"@" + whole[at + 1 :])
+    with pytest.raises(CheckpointError, match="model.specdec: has other bytes from"):
+        specdec.load(path)
+    assert len(made) == 1
+
+
+def test_a_tokenizer_that_cannot_be_made(tmp_path: Path) -> None:
+    """Its checksum is right: ids are decoded, and whoever asks for the tokenizer hears of the file."""
+    path = specdec.convert(EMBEDDED, tmp_path / "model.specdec")
+    files = PackedFile(path).header["files"]
+    (part,) = [part for part in files if part["name"] == "tokenizer.json"]
+    first = part.pop("first")
+    whole = path.read_bytes()
+    data = b"[" + whole[first + 1 : first + part["bytes"]]
+    path.write_bytes(whole[:first] + data + whole[first + len(data) :])
+    part["checksums"] = [_core.checksum(data)]
+    for other in files:
+        other.pop("first", None)
+    gone = {"path": "gone", "records": []}  # a shorter header
+    model = specdec.load(changed(path, files=files, source=gone))
+    assert np.isfinite(model.logits([3, 9, 4])).all()
+    for _ in range(2):
+        with pytest.raises(TokenizerError, match="model.specdec/tokenizer.json"):
+            _ = model.tokenizer
 
 
 def test_the_file_is_never_written(tmp_path: Path) -> None:

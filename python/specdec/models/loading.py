@@ -130,7 +130,8 @@ def load(
     UnsupportedModelError
         An architecture, an adapter or a setting that specdec does not have.
     TokenizerError
-        A damaged tokenizer, or one whose library is not installed.
+        A damaged tokenizer, or one whose library is not installed; of a packed file raised where its
+        tokenizer is first needed.
     MissingLibraryError
         With ``prefill="blas"``: OpenBLAS is not there, or cannot be used.
     InputError

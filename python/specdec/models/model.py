@@ -26,6 +26,7 @@ from specdec.models.adapter import beside, fit_adapter
 from specdec.models.chat_template import ChatTemplate, Messages
 from specdec.models.checkpoints import open_checkpoint
 from specdec.models.model_config import ModelConfig
+from specdec.models.model_texts import LaterTexts, ModelTexts
 from specdec.models.number_formats import CacheDtype, MatrixDtype, PrefillMethod
 from specdec.models.origin import FilesReference, ModelOrigin, ModelReference, ReadFiles
 from specdec.models.quantization import QuantizationReport
@@ -55,7 +56,7 @@ class Model:
     ----------
     config : ModelConfig
     tokenizer : Tokenizer or None
-        None: ids in, ids out.
+        None: ids in, ids out. Of a packed file it is made when it is first asked for.
     path : Path
         Where it was read.
     core : specdec._core.Model
@@ -78,15 +79,14 @@ class Model:
         formats: Mapping[str, str] | None = None,
         types: str = "",
         beside: _Beside | None = None,
+        texts: LaterTexts | None = None,  # in the place of the tokenizers and chat templates
     ) -> None:
         self._core = core
         self._config = config
-        self._tokenizer = tokenizer
+        self._texts = texts or LaterTexts.of(ModelTexts(tokenizer, chat_template, source_tokenizer))
         self._path = path
         self._architecture = architecture
         self._default_sampling = dict(default_sampling or {})
-        self._chat_template = chat_template
-        self._source_tokenizer = source_tokenizer
         self._decoder_start = tuple(decoder_start)
         self._origin = origin
         self._formats = dict(formats or {})
@@ -130,12 +130,12 @@ class Model:
     @property
     def tokenizer(self) -> Tokenizer | None:
         """Text to ids and back; None: ids in, ids out."""
-        return self._tokenizer
+        return self._texts.get().tokenizer
 
     @property
     def source_tokenizer(self) -> SourceTokenizer | None:
         """Of an encoder-decoder: from a source to the ids that its encoder reads; None: ids in."""
-        return self._source_tokenizer
+        return self._texts.get().source_tokenizer
 
     @property
     def decoder_start(self) -> tuple[int, ...]:
@@ -149,7 +149,8 @@ class Model:
     @property
     def languages(self) -> tuple[str, ...]:
         """The codes of the languages that a multilingual translation model has tokens for."""
-        return () if self._source_tokenizer is None else tuple(self._source_tokenizer.languages)
+        source = self.source_tokenizer
+        return () if source is None else tuple(source.languages)
 
     def with_languages(self, *, src_lang: str | None = None, tgt_lang: str | None = None) -> Model:
         """The same model for sources in one language and texts in another; it shares the weights.
@@ -168,7 +169,7 @@ class Model:
         --------
         >>> model = specdec.load("path/to/nllb").with_languages(src_lang="eng_Latn", tgt_lang="deu_Latn")
         """
-        source, start = self._source_tokenizer, self._decoder_start
+        source, start = self.source_tokenizer, self._decoder_start
         if source is None:
             raise InputError(
                 f"{self._path} has no tokenizer of sources; expected a translation model with one"
@@ -186,11 +187,11 @@ class Model:
         return Model(
             self._core,
             self._config,
-            self._tokenizer,
+            self.tokenizer,
             self._path,
             self._architecture,
             default_sampling=self._default_sampling,
-            chat_template=self._chat_template,
+            chat_template=self.chat_template,
             source_tokenizer=source,
             decoder_start=start,
             origin=None if self._origin is None else self._origin.in_languages(src_lang, tgt_lang),
@@ -209,17 +210,17 @@ class Model:
         >>> model = target.with_chat_template("{% for m in messages %}{{ m.content }}\n{% endfor %}")
         """
         if not isinstance(template, ChatTemplate):
-            tokens = None if self._chat_template is None else self._chat_template.tokens
+            tokens = None if self.chat_template is None else self.chat_template.tokens
             template = ChatTemplate(template, tokens=tokens, source=f"the chat template for {self._path}")
         return Model(
             self._core,
             self._config,
-            self._tokenizer,
+            self.tokenizer,
             self._path,
             self._architecture,
             default_sampling=self._default_sampling,
             chat_template=template,
-            source_tokenizer=self._source_tokenizer,
+            source_tokenizer=self.source_tokenizer,
             decoder_start=self._decoder_start,
             formats=self._formats,
             types=self._types,
@@ -266,17 +267,16 @@ class Model:
         return Model(
             beside(self._core, fitted, self._path, threads),
             self._config,
-            self._tokenizer,
+            None,
             self._path,
             self._architecture,
             default_sampling=self._default_sampling,
-            chat_template=self._chat_template,
-            source_tokenizer=self._source_tokenizer,
             decoder_start=self._decoder_start,
             origin=self._origin,
             formats=self._formats,
             types=self._types,
             beside=_Beside(self, ReadFiles(place, fitted.folder.files), place),
+            texts=self._texts,
         )
 
     @property
@@ -317,9 +317,9 @@ class Model:
             raise InputError(f"a source was given, but {self._path} has no encoder; expected none")
         source = text_of(source)
         if isinstance(source, str):
-            if self._source_tokenizer is None:
+            if self.source_tokenizer is None:
                 raise InputError(f"a text was given, but {why_no_tokenizer(self._path)}")
-            source = self._source_tokenizer.encode(source)
+            source = self.source_tokenizer.encode(source)
         return self._checked(source, "source has", 1, None, encoder)
 
     @property
@@ -350,7 +350,7 @@ class Model:
     @property
     def chat_template(self) -> ChatTemplate | None:
         """From messages to the text that the model was trained on; None where the checkpoint has none."""
-        return self._chat_template
+        return self._texts.get().chat_template
 
     def chat_ids(self, messages: Messages, **variables: Any) -> list[int]:
         """The token ids of a conversation, by the model's chat template.
@@ -372,35 +372,36 @@ class Model:
         MissingPackageError
             Jinja is not installed: ``pip install jinja2``.
         """
-        if self._tokenizer is None:
+        tokenizer, template, _ = self._texts.get()
+        if tokenizer is None:
             raise InputError(f"messages were given, but {why_no_tokenizer(self._path)}")
-        template = self._chat_template
         if template is None and variables.get("chat_template") is not None:
             template = ChatTemplate({}, source=str(self._path))
         if template is None:
             raise InputError(f"messages were given, but {self._path} has no chat template; expected a prompt")
         text = template.render(messages, **variables)
-        if isinstance(self._tokenizer, ByteTokenizer) and not self._tokenizer.reads_special_tokens:
-            for token in self._tokenizer.special_tokens():
+        if isinstance(tokenizer, ByteTokenizer) and not tokenizer.reads_special_tokens:
+            for token in tokenizer.special_tokens():
                 if token in text:
                     raise InputError(
-                        f"the chat template writes the special token {token!r}, but {self._tokenizer.source} "
+                        f"the chat template writes the special token {token!r}, but {tokenizer.source} "
                         "reads none in a text; expected a tokenizer.json"
                     )
-        return self._tokenizer.encode(text, add_bos=False)
+        return tokenizer.encode(text, add_bos=False)
 
     @functools.cached_property
     def chat_end_ids(self) -> tuple[int, ...]:
         """The special token with which the chat template ends a message, if it does; stops a chat's reply."""
-        if self._tokenizer is None or self._chat_template is None:
+        tokenizer, template, _ = self._texts.get()
+        if tokenizer is None or template is None:
             return ()
-        end = self._chat_template.end_of_message()
-        ids = self._tokenizer.encode(end, add_bos=False)[:1] if end else []
-        added: frozenset[int] = getattr(self._tokenizer, "added_ids", frozenset())
+        end = template.end_of_message()
+        ids = tokenizer.encode(end, add_bos=False)[:1] if end else []
+        added: frozenset[int] = getattr(tokenizer, "added_ids", frozenset())
         return tuple(
             token
             for token in ids
-            if token < self.config.n_vocab and (token in added or not self._tokenizer.decode([token]))
+            if token < self.config.n_vocab and (token in added or not tokenizer.decode([token]))
         )
 
     @property
@@ -787,12 +788,12 @@ class Model:
         ids = text_of(ids)
         maximum = None if maximum is None else check_integer("maximum", maximum, 0)
         if isinstance(ids, str):
-            if self._tokenizer is None:
+            if self.tokenizer is None:
                 raise InputError(f"a text was given, but {why_no_tokenizer(self._path)}")
             if self._config.encoder is None:
-                ids = self._tokenizer.encode(ids)
+                ids = self.tokenizer.encode(ids)
             else:
-                ids = [*self._decoder_start, *self._tokenizer.encode(ids, add_bos=False)]
+                ids = [*self._decoder_start, *self.tokenizer.encode(ids, add_bos=False)]
         return self._checked(ids, "there are", minimum, maximum, self._config)
 
     def _checked(

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from specdec import _core
 from specdec.atomic_file import replacing
-from specdec.errors import CheckpointError, SpecdecError
+from specdec.errors import CheckpointError, SpecdecError, TokenizerError
 from specdec.models.chat_template import ChatTemplate, resolve_chat_template
 from specdec.models.checkpoints.generation_config import read_generation_defaults
 from specdec.models.checkpoints.gguf_file import GGUFFile, is_gguf, read_gguf
@@ -32,8 +32,9 @@ from specdec.models.checkpoints.opened_file import OpenedFile
 from specdec.models.checkpoints.peft_folder import ADAPTER_FILES
 from specdec.models.json_fields import Fields, as_json, read_json_object
 from specdec.models.model_files import describing_files
+from specdec.models.model_texts import LaterTexts, ModelTexts
 from specdec.models.number_formats import CacheDtype, PrefillMethod, one_dtype
-from specdec.models.tokenizer import Tokenizer, resolve_tokenizer
+from specdec.models.tokenizer import Tokenizer, resolve_tokenizer, source_side
 from specdec.models.tokenizer.gguf_vocabulary import read_vocabulary
 
 __all__ = ["PackedFile", "cache_name", "is_packed", "records_of", "write_packed"]
@@ -203,14 +204,22 @@ def _is_part(part: Any, *, named: bool) -> bool:
     if not isinstance(sums, list) or not all(type(checksum) is int for checksum in sums):
         return False
     n_pieces = 1 if named else max(1, -(-part["bytes"] // _PIECE))
-    return len(sums) == n_pieces and (not named or isinstance(part.get("name"), str))
+    return len(sums) == n_pieces and (not named or _is_below(part.get("name")))
+
+
+def _is_below(name: Any) -> bool:
+    """Whether a name is that of a file below a folder."""
+    if not isinstance(name, str) or "\0" in name:
+        return False
+    path = Path(name)
+    return bool(path.name) and not path.is_absolute() and ".." not in path.parts
 
 
 def _is_record(record: Any) -> bool:
     """Whether an entry of a header says of a file below a folder its name, size and time."""
     if not isinstance(record, list) or [type(item) for item in record] != [str, int, int]:
         return False
-    return "\0" not in record[0] and not Path(record[0]).is_absolute() and ".." not in Path(record[0]).parts
+    return _is_below(record[0])
 
 
 def _pad(file: Any) -> None:
@@ -389,33 +398,52 @@ class PackedFile:
             )
         return core
 
-    def texts(self, tokenizer: Any) -> tuple[Tokenizer | None, ChatTemplate | None]:
-        """Tokenizer and chat templates, or those that a caller gives."""
+    def texts(self, tokenizer: Any) -> LaterTexts:
+        """Tokenizers and chat templates: those that a caller gives, or those of the file, made later.
+
+        Raises
+        ------
+        CheckpointError
+            Other bytes than were written.
+        """
         if tokenizer is not None:
-            return resolve_tokenizer(tokenizer, self.path.parent), resolve_chat_template(
-                tokenizer, self.path.parent
-            )
+            folder = self.path.parent
+            given = resolve_tokenizer(tokenizer, folder), resolve_chat_template(tokenizer, folder)
+            return LaterTexts.of(self._with_source(*given))
+        parts = {part["name"]: self._view(part, 1) for part in self.header["files"]}
+        return LaterTexts(lambda: self._with_source(*self._made_of(parts)))
+
+    def _with_source(self, tokenizer: Tokenizer | None, template: ChatTemplate | None) -> ModelTexts:
+        encodes = self.header["config"].get("encoder") is not None
+        return ModelTexts(tokenizer, template, source_side(tokenizer) if encodes else None)
+
+    def _made_of(self, parts: Mapping[str, memoryview]) -> tuple[Tokenizer | None, ChatTemplate | None]:
+        """The tokenizer and the chat templates of files, by name."""
         with tempfile.TemporaryDirectory() as made:
             folder = Path(made)
-            for part in self.header["files"]:
-                place = folder / part["name"]
-                if folder not in place.resolve().parents and folder.resolve() not in place.resolve().parents:
-                    raise self.error(f"holds a file {part['name']!r}; expected a name in a folder")
+            for name, data in parts.items():
+                place = folder / name
                 place.parent.mkdir(exist_ok=True)
-                place.write_bytes(self._view(part, 1))
-            if (folder / _VOCABULARY).is_file():
-                file = GGUFFile(OpenedFile(folder / _VOCABULARY))
-                vocabulary = read_vocabulary(file)
-                return None if vocabulary is None else vocabulary.tokenizer, chat_template_of(
-                    file, vocabulary
-                )
-            if self.header["architecture"] == LLAMA2C:
-                return own_tokenizer(folder / self.path.name, self.header["config"]["n_vocab"]), None
-            ends: dict[str, Any] = {}
-            if (folder / "config.json").is_file():
-                config = folder / "config.json"
-                fields = Fields(read_json_object(config), config)
-                n_vocab = self.header["config"]["n_vocab"]
-                defaults = read_generation_defaults(folder, fields, n_vocab)
-                ends = {"bos_id": defaults.bos_id, "eos_ids": defaults.eos_ids}
-            return resolve_tokenizer(None, folder, **ends), resolve_chat_template(None, folder)
+                place.write_bytes(data)
+            try:
+                return self._read_from(folder)
+            except (CheckpointError, TokenizerError) as error:  # the folder is not there any more
+                raise type(error)(str(error).replace(str(folder), str(self.path))) from error
+
+    def _read_from(self, folder: Path) -> tuple[Tokenizer | None, ChatTemplate | None]:
+        """The same, of a folder that has these files."""
+        if (folder / _VOCABULARY).is_file():
+            file = GGUFFile(OpenedFile(folder / _VOCABULARY))
+            vocabulary = read_vocabulary(file)
+            template = chat_template_of(file, vocabulary)
+            return None if vocabulary is None else vocabulary.tokenizer, template
+        if self.header["architecture"] == LLAMA2C:
+            return own_tokenizer(folder / self.path.name, self.header["config"]["n_vocab"]), None
+        ends: dict[str, Any] = {}
+        if (folder / "config.json").is_file():
+            config = folder / "config.json"
+            fields = Fields(read_json_object(config), config)
+            n_vocab = self.header["config"]["n_vocab"]
+            defaults = read_generation_defaults(folder, fields, n_vocab)
+            ends = {"bos_id": defaults.bos_id, "eos_ids": defaults.eos_ids}
+        return resolve_tokenizer(None, folder, **ends), resolve_chat_template(None, folder)

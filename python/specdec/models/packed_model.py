@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from specdec import _core
 from specdec.checks import check_path
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, shown
 from specdec.models import packed_file
-from specdec.models.chat_template import ChatTemplate
 from specdec.models.model import Model
 from specdec.models.model_config import ModelConfig
 from specdec.models.origin import ModelOrigin, ReadFiles
-from specdec.models.tokenizer import Tokenizer, source_side, warn_of_ids_beyond
+from specdec.models.tokenizer import warn_of_ids_beyond
 
 __all__ = ["cached_model", "packed_model"]
 
@@ -47,18 +44,17 @@ def packed_model(
     for name, held in (("dtype", file.header["dtype"]), ("n_ctx", config["n_ctx"])):
         if arguments[name] not in (None, held):
             raise InputError(f"{name} is {shown(arguments[name])}; expected None or {held!r}, that of {path}")
-    core, (tokenizer, template) = _read(file, arguments, n_threads)
-    if arguments["tokenizer"] is not None and tokenizer is not None:
-        warn_of_ids_beyond(tokenizer, config["n_vocab"], path)
+    core = file.core(arguments["cache_dtype"], arguments["prefill"], n_threads)
+    texts = file.texts(arguments["tokenizer"])
+    if arguments["tokenizer"] is not None and (given := texts.get().tokenizer) is not None:
+        warn_of_ids_beyond(given, config["n_vocab"], path)
     return Model(
         core,
         ModelConfig.from_canonical(config),
-        tokenizer,
+        None,
         path,
         file.header["architecture"],
         default_sampling=file.header["default_sampling"],
-        chat_template=template,
-        source_tokenizer=source_side(tokenizer) if config.get("encoder") is not None else None,
         decoder_start=file.header["decoder_start"],
         origin=ModelOrigin(
             ReadFiles.of_model(path, [path]),
@@ -71,22 +67,8 @@ def packed_model(
         ),
         formats=file.header["formats"],
         types=file.header["types"],
+        texts=texts,
     )
-
-
-def _read(
-    file: packed_file.PackedFile, arguments: Mapping[str, Any], n_threads: int
-) -> tuple[_core.Model, tuple[Tokenizer | None, ChatTemplate | None]]:
-    """The model and its texts; with several threads the file's tokenizer is read beside the checksums."""
-
-    def core() -> _core.Model:
-        return file.core(arguments["cache_dtype"], arguments["prefill"], n_threads)
-
-    if n_threads == 1 or arguments["tokenizer"] is not None:
-        return core(), file.texts(arguments["tokenizer"])
-    with ThreadPoolExecutor(1) as beside:
-        texts = beside.submit(file.texts, None)
-        return core(), texts.result()
 
 
 def cached_model(

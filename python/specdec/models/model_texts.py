@@ -1,0 +1,56 @@
+"""What stands between texts and ids: a model's tokenizers and chat templates, which may be made later."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from specdec.models.chat_template import ChatTemplate
+from specdec.models.tokenizer import SourceTokenizer, Tokenizer
+
+__all__ = ["LaterTexts", "ModelTexts"]
+
+
+class ModelTexts(NamedTuple):
+    """Tokenizers and chat templates of a model.
+
+    Attributes
+    ----------
+    tokenizer : Tokenizer or None
+        None: ids in, ids out.
+    chat_template : ChatTemplate or None
+    source_tokenizer : SourceTokenizer or None
+        Of an encoder-decoder with a tokenizer.
+    """
+
+    tokenizer: Tokenizer | None
+    chat_template: ChatTemplate | None = None
+    source_tokenizer: SourceTokenizer | None = None
+
+
+class LaterTexts:
+    """ModelTexts that are made once, when they are first asked for, by whichever thread asks.
+
+    Parameters
+    ----------
+    make : callable
+        What it raises is raised to who asks; the next who asks calls it again.
+    """
+
+    def __init__(self, make: Callable[[], ModelTexts]) -> None:
+        self._make = make
+        self._made: ModelTexts | None = None
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, texts: ModelTexts) -> LaterTexts:
+        """ModelTexts that are there."""
+        return cls(lambda: texts)
+
+    def get(self) -> ModelTexts:
+        """The texts."""
+        with self._lock:
+            if self._made is None:
+                self._made = self._make()
+            return self._made
