@@ -38,7 +38,7 @@ def other() -> specdec.Model:
 
 def test_a_model_is_measured_by_each_way_that_it_fits_by(target: Any, other: Any) -> None:
     same = model_with(VOCABULARIES["target"], 3)
-    given = {"same": same, "other": other, "copies": "copy", "deep": "exit:9"}
+    given = {"same": same, "other": lambda: other, "copies": "copy", "deep": "exit:9"}
     found = specdec.pair(target, given, ["ab abc", "ca b"], **QUICK)
     ways = [fit.ways for fit in found.fits]
     assert ways == [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from specdec.analysis.arguments import (
     check_gammas,
@@ -24,6 +24,7 @@ from specdec.drafts import Draft, ModelDraft, named
 from specdec.drafts.draft import check_source
 from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.drafts.opening import EXIT_NAME, load
+from specdec.drafts.python_draft import Drafter
 from specdec.drafts.translation import translation_of
 from specdec.errors import (
     InputError,
@@ -40,18 +41,19 @@ from specdec.threads import check_threads
 from specdec.verification.rules import DECODING_RULES, DecodingRule, check_rule
 from specdec.verification.sampling import Sampling
 
-__all__ = ["pair", "pair_of"]
+__all__ = ["pair"]
 
 WITHOUT_MODEL: Final = ("copy", "input", "suffix", "recycling", "online-ngram", "lookahead")
 """Drafts that need nothing but the target, by name."""
 _GAMMAS: Final = (2, 4, 8)
 _REFUSALS: Final = (VocabularyMismatchError, InputError, UnsupportedModelError)
-Open = Callable[[], DraftLike]
+Openable: TypeAlias = DraftLike | Callable[[], DraftLike]
+"""A draft, or a function that opens one."""
 
 
 def pair(
     target: ModelLike,
-    drafts: DraftLike | Sequence[DraftLike] | Mapping[str, DraftLike] | None = None,
+    drafts: DraftLike | Sequence[DraftLike] | Mapping[str, Openable] | None = None,
     prompts: Prompt | Sequence[Prompt] | None = None,
     *,
     gammas: Sequence[int] | None = None,
@@ -83,7 +85,8 @@ def pair(
     target : Model, path or hub name
     drafts : draft, list of drafts, or dict of drafts by name, optional
         A draft is a Model, a Draft, an object with ``propose``, or a text: a name as `drafts.named` takes it,
-        a path or a hub name.
+        a path or a hub name. In a dict also a function that opens one, so that a draft which does not fit is
+        refused beside the others, with the reason that the function raises.
     prompts : str, sequence of int, or a list of these, optional
         What is continued: give what resembles your use; for an encoder-decoder sources. None: some beginnings
         of English sentences, for a target with a tokenizer.
@@ -128,33 +131,6 @@ def pair(
     """
     target = as_model("target", target)
     check_choice("draft_dtype", draft_dtype, DTYPES, optional=True)
-    openers = {name: partial(_open, target, one, draft_dtype) for name, one in _by_name(drafts).items()}
-    return pair_of(
-        target, openers, prompts, gammas=gammas, temperature=temperature, top_k=top_k, top_p=top_p,
-        min_p=min_p, n_tokens=n_tokens, repeats=repeats, verify=verify, seed=seed, n_threads=n_threads,
-        target_name=target_name, progress=progress,
-    )  # fmt: skip
-
-
-def pair_of(
-    target: Model,
-    openers: Mapping[str, Open],
-    prompts: Prompt | Sequence[Prompt] | None = None,
-    *,
-    gammas: Sequence[int] | None = None,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    n_tokens: int = 120,
-    repeats: int = 3,
-    verify: DecodingRule = "rejection",
-    seed: int = 0,
-    n_threads: int | None = None,
-    target_name: str | None = None,
-    progress: bool = False,
-) -> Pairing:
-    """`pair` with drafts that functions open: one that cannot be used is refused by the error of its own."""
     sampling = Sampling(temperature, top_k, top_p, min_p)
     chosen = None if gammas is None else check_gammas(gammas)
     n_tokens, repeats = check_integer("n_tokens", n_tokens, 1), check_integer("repeats", repeats, 1)
@@ -167,9 +143,9 @@ def pair_of(
     fits: list[Fit] = []
     ways: dict[str, Draft] = {}
     errors: list[SpecdecError] = []
-    for name, open_ in (openers or without_model(target)).items():
+    for name, given in (_by_name(drafts) or without_model(target)).items():
         try:
-            fit, found = _fit(target, name, open_())
+            fit, found = _fit(target, name, _opened(target, given, draft_dtype))
         except _REFUSALS as error:
             errors.append(error)
             fit, found = Fit(name, {}, refusal=f"{error}"), {}
@@ -200,9 +176,9 @@ def pair_of(
     )
 
 
-def without_model(target: Model) -> dict[str, Open]:
-    """What could draft for a target without another model, by name, to be opened."""
-    found: dict[str, Open] = {name: partial(named, name, target) for name in WITHOUT_MODEL}
+def without_model(target: Model) -> dict[str, Openable]:
+    """What could draft for a target without another model, by name."""
+    found: dict[str, Openable] = {name: partial(named, name, target) for name in WITHOUT_MODEL}
     n_layer = target.config.n_layer
     if (target.path / EXIT_NAME).is_file():
         found["exit"] = partial(load, target.path, target)
@@ -210,27 +186,27 @@ def without_model(target: Model) -> dict[str, Open]:
         found[f"exit:{n_layer // 2}"] = partial(named, f"exit:{n_layer // 2}", target)
     for name in ("heads", "mtp"):  # where the target has some
         try:
-            draft = named(name, target)
+            found[name] = named(name, target)
         except SpecdecError:
             continue
-        found[name] = partial(_given, draft)
     return found
 
 
-def _given(draft: Draft) -> Draft:
+def _opened(target: Model, given: Any, dtype: Dtype | None) -> DraftLike:
+    """A draft that is given as a text, or by a function, is opened."""
+    if isinstance(given, str | os.PathLike):
+        return named(_text(given), target, dtype=dtype)
+    if callable(given) and not isinstance(given, Model | Draft | Drafter):
+        given = given()
+    draft: DraftLike = given
     return draft
-
-
-def _open(target: Model, given: DraftLike, dtype: Dtype | None) -> DraftLike:
-    """A draft that is given as a text is opened."""
-    return named(_text(given), target, dtype=dtype) if isinstance(given, str | os.PathLike) else given
 
 
 def _text(given: str | os.PathLike[str]) -> str:
     return given if isinstance(given, str) else str(check_path("drafts", given))
 
 
-def _by_name(given: Any) -> dict[str, DraftLike]:
+def _by_name(given: Any) -> dict[str, Any]:
     """The argument `drafts` by names."""
     if given is None:
         return {}

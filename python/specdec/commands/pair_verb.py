@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from specdec.analysis.draft_choice import pair_of
+from specdec.analysis.draft_choice import pair
 from specdec.commands.compare_verb import drafts_by_name
 from specdec.commands.decoding_options import threads_option
 from specdec.commands.given_models import open_draft, open_target
@@ -67,4 +67,4 @@ def command(drafts: tuple[str, ...], prompts: str | None, as_json: bool, **given
         name: partial(open_draft, text, target, given["draft_dtype"], given)
         for name, text in drafts_by_name(drafts).items()
     }
-    print_tables(pair_of(target, openers, texts, **chosen(given)), as_json)
+    print_tables(pair(target, openers or None, texts, **chosen(given)), as_json)
