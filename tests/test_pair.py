@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from specdec.analysis.draft_memory import cache_bytes_of, weight_bytes_of
 from specdec.analysis.known_models import KNOWN, known_models, vocabulary_of
 from specdec.drafts.translation import translation_of
 from specdec.errors import CheckpointNotFoundError, InputError, VocabularyMismatchError
+from specdec.models.tokenizer import ByteTokenizer, Strip
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.resolve import load_tokenizer
-from vocabularies import DISJOINT, VOCABULARIES, model_with, with_tokenizer
+from vocabularies import DISJOINT, VOCABULARIES, model_with
 
 QUICK: dict[str, Any] = {"n_tokens": 12, "repeats": 1, "gammas": [2], "n_threads": 1}
 
@@ -140,6 +142,31 @@ def test_memory_is_that_of_the_core(target: Any, other: Any) -> None:
 # ---------------------------------------------------------------------------------------- what is named
 
 
+DOCUMENTED = {
+    "Qwen 2, 2.5 and 3", "Llama 3", "Gemma 1 and 2", "Gemma 3", "SmolLM 2", "Pythia", "OPT", "OLMo 2"
+}  # fmt: skip
+"""Vocabularies whose marks rest on what their authors publish: no file of theirs is among those of tests."""
+
+
+class Listed(ByteTokenizer):
+    """A list of tokens, which encodes nothing."""
+
+    def __init__(self, tokens: list[bytes]) -> None:
+        super().__init__(
+            "made up", vocabulary=tokens, silent=frozenset(), strip=Strip.NOTHING, bos_id=None, eos_ids=(),
+            adds_bos=False,
+        )  # fmt: skip
+
+    def _encode(self, text: str) -> list[int]:
+        raise NotImplementedError
+
+
+def model_known_by(tokenizer: ByteTokenizer, *, has_encoder: bool = False) -> Any:
+    """What is looked at of a model to know its vocabulary."""
+    config = SimpleNamespace(encoder=object() if has_encoder else None)
+    return SimpleNamespace(tokenizer=tokenizer, config=config, n_parameters=1)
+
+
 @pytest.mark.slow
 def test_small_models_are_known_by_the_targets_vocabulary(shared: Path) -> None:
     folder = shared / "data" / "tokenizers"
@@ -149,13 +176,29 @@ def test_small_models_are_known_by_the_targets_vocabulary(shared: Path) -> None:
         ),
         "Llama 2": load_tokenizer(folder / "llama2_tokenizer.model"),
         "Phi 3 and 3.5": HFTokenizer.from_file(folder / "phi3.tokenizer.json"),
+        "T5 and Flan-T5": HFTokenizer.from_file(folder / "t5-small.tokenizer.json"),
     }
+    assert DOCUMENTED | files.keys() == {known.name for known in KNOWN}
     for name, tokenizer in files.items():
-        model = with_tokenizer(tokenizer, range(tokenizer.n_vocab), 0)
+        model = model_known_by(tokenizer, has_encoder="T5" in name)
         found = vocabulary_of(model)
         assert found is not None and found.name == name
         assert known_models(model) == ()  # all of them are larger than this one
     assert vocabulary_of(specdec.embedded_pair()[0]) is None
+    # Qwen's marks are the first ids behind those of its vocab.json.
+    ids = json.loads((folder / "qwen2.5_vocab.json").read_text()).values()
+    assert sorted(ids) == list(range(min(KNOWN[0].marks)))
+
+
+@pytest.mark.parametrize("name", sorted(DOCUMENTED))
+def test_documented_marks_are_those_of_no_vocabulary_before(name: str) -> None:
+    (known,) = (known for known in KNOWN if known.name == name)
+    tokens = [b""] * (max(known.marks) + 1)
+    for token, text in known.marks.items():
+        tokens[token] = text
+    assert vocabulary_of(model_known_by(Listed(tokens))) is known
+    tokens[max(known.marks)] = b"x"
+    assert vocabulary_of(model_known_by(Listed(tokens))) is not known
 
 
 def test_known_models_are_in_order() -> None:
