@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -379,6 +380,31 @@ def test_broken_masks_are_named(
 ) -> None:
     with pytest.raises(error, match=message):
         specdec.generate(world.target, world.draft if drafting else None, PROMPT, constraint=Broken(mask))
+
+
+@pytest.mark.parametrize("argument", ["constraint", "transform"])
+@pytest.mark.parametrize("place", ["start", "fork"])
+def test_states_without_a_method_are_named_with_what_they_lack(
+    world: World, argument: str, place: str
+) -> None:
+    answer = {"constraint": "mask", "transform": "__call__"}[argument]
+    methods: dict[str, Any] = {
+        "fork": lambda state: state,
+        "advance": lambda state, token: None,
+        "mask": lambda state: np.ones(N_VOCAB, bool),
+        "__call__": lambda state, probs: probs,
+    }
+    for missing in ("fork", "advance", answer):
+        lacking = type("Lacking", (), {name: one for name, one in methods.items() if name != missing})()
+        whole = type("Whole", (), methods | {"fork": lambda state, other=lacking: other})()
+        given = SimpleNamespace(start=lambda tokens, state=lacking if place == "start" else whole: state)
+        message = (
+            rf"{argument}: {place}\(\) returned .*Lacking.*, which has no method {missing}; "
+            f"expected fork, advance and {answer}"
+        )
+        for draft in (None, world.draft):
+            with pytest.raises(InputError, match=message):
+                specdec.generate(world.target, draft, PROMPT, max_new_tokens=4, **{argument: given})
 
 
 class DeadEnds:

@@ -11,7 +11,7 @@ int sd_has_states(PyObject* object) {
     return result;
 }
 
-int sd_python_states_from(PyObject* object, const char* name, int n_vocab, sd_gate* gate,
+int sd_python_states_from(PyObject* object, const char* name, const char* answer, int n_vocab, sd_gate* gate,
                           sd_python_states* python) {
     int result = sd_has_states(object);
     if (result == 0)
@@ -27,7 +27,7 @@ int sd_python_states_from(PyObject* object, const char* name, int n_vocab, sd_ga
                                  gate,
                                  PyUnicode_InternFromString("fork"),
                                  PyUnicode_InternFromString("advance"),
-                                 PyUnicode_InternFromString("mask")};
+                                 PyUnicode_InternFromString(answer)};
     if (!PyErr_Occurred()) return 0;
     sd_python_states_free(python);
     return -1;
@@ -39,7 +39,7 @@ void sd_python_states_free(sd_python_states* p) {
     Py_CLEAR(p->exception);
     Py_CLEAR(p->fork);
     Py_CLEAR(p->advance);
-    Py_CLEAR(p->mask);
+    Py_CLEAR(p->answer);
 }
 
 int sd_python_states_traverse(const sd_python_states* p, visitproc visit, void* arg) {
@@ -79,6 +79,27 @@ static sd_status keep_as(sd_python_states* p, int number, PyObject* state) {
     return status_of(p);
 }
 
+/* What a method has returned, whose reference is taken, if it has the methods of a state; else NULL with an
+ * exception. */
+static PyObject* checked(const sd_python_states* p, const char* method, PyObject* state) {
+    PyObject* names[] = {p->fork, p->advance, p->answer};
+    for (int i = 0; state != NULL && i < 3; i++) {
+        PyObject* found = PyObject_GetAttr(state, names[i]);
+        int lacks = found == NULL ? PyErr_ExceptionMatches(PyExc_AttributeError) : !PyCallable_Check(found);
+        if (lacks) {
+            PyErr_Clear();
+            PyObject* text = sd_shown(state);
+            if (text != NULL)
+                sd_refuse("%s: %s() returned %U, which has no method %U; expected fork, advance and %U",
+                          p->name, method, text, names[i], p->answer);
+            Py_XDECREF(text);
+        }
+        if (found == NULL || lacks) Py_CLEAR(state);
+        Py_XDECREF(found);
+    }
+    return state;
+}
+
 PyObject* sd_python_state(const sd_python_states* p, int i) {
     return i < PyList_GET_SIZE(p->states) ? PyList_GET_ITEM(p->states, i) : Py_None;
 }
@@ -89,7 +110,7 @@ static sd_status start(void* context, const int32_t* tokens, int n) {
     PyObject *ids = sd_list_of_ints(tokens, n), *state = NULL;
     if (ids != NULL) state = PyObject_CallMethod(p->object, "start", "O", ids);
     Py_XDECREF(ids);
-    sd_status status = keep_as(p, 0, state);
+    sd_status status = keep_as(p, 0, checked(p, "start", state));
     leave(p);
     return status;
 }
@@ -99,6 +120,7 @@ static sd_status advance(void* context, int from, int32_t token, int to) {
     enter(p);
     PyObject* before = Py_NewRef(sd_python_state(p, from)); /* the call may do whatever it likes */
     PyObject* state = PyObject_CallMethodNoArgs(before, p->fork);
+    if (state != NULL && Py_TYPE(state) != Py_TYPE(before)) state = checked(p, "fork", state);
     PyObject* id = state ? PyLong_FromLong(token) : NULL;
     PyObject* ignored = id ? PyObject_CallMethodOneArg(state, p->advance, id) : NULL;
     if (ignored == NULL) Py_CLEAR(state);
@@ -170,7 +192,7 @@ static sd_status mask(void* context, int number, uint32_t* words, int* complete)
     sd_python_states* p = context;
     enter(p);
     PyObject* state = Py_NewRef(sd_python_state(p, number));
-    PyObject* returned = PyObject_CallMethodNoArgs(state, p->mask);
+    PyObject* returned = PyObject_CallMethodNoArgs(state, p->answer);
     *complete = returned == Py_None;
     if (returned != NULL && !*complete && words_from(p, returned, words) < 0) refuse_mask(p, returned);
     Py_XDECREF(returned);

@@ -18,17 +18,17 @@ typedef struct sd_python_states {
     PyObject* states;    /* strong reference to a list: the states by number */
     PyObject* exception; /* strong reference to what a call has raised, or NULL */
     int n_vocab;
-    sd_gate* gate;                   /* borrowed */
-    PyObject *fork, *advance, *mask; /* strong references to the names of methods, made once */
+    sd_gate* gate;                     /* borrowed */
+    PyObject *fork, *advance, *answer; /* strong references to the names of methods, made once */
 } sd_python_states;
 
 /* Has an object, which is none of the core's, states: a method `start`? Returns 1 or 0, or -1 with an
  * exception. */
 int sd_has_states(PyObject* object);
 
-/* Prepare `python` for an object with the method start(tokens); states have fork() and advance(token).
- * Returns 0, or -1 with an exception. */
-int sd_python_states_from(PyObject* object, const char* name, int n_vocab, sd_gate* gate,
+/* Prepare `python` for an object with the method start(tokens); states have fork(), advance(token) and the
+ * method `answer`, which says what they know. Returns 0, or -1 with an exception. */
+int sd_python_states_from(PyObject* object, const char* name, const char* answer, int n_vocab, sd_gate* gate,
                           sd_python_states* python);
 void sd_python_states_free(sd_python_states* python);
 int sd_python_states_traverse(const sd_python_states* python, visitproc visit, void* arg);
@@ -40,7 +40,7 @@ sd_state_source sd_python_states_source(sd_python_states* python);
 /* State i, borrowed, for who has the lock (`enter`). */
 PyObject* sd_python_state(const sd_python_states* python, int i);
 
-/* The same of a constraint, whose states have mask() too. */
+/* The same of a constraint, whose states answer by mask(). */
 sd_constraint_source sd_python_constraint_source(sd_python_states* python);
 
 #endif

@@ -134,10 +134,10 @@ int sd_slot_with(sd_session_borrowed* borrowed, sd_slot* slot, sd_settings_objec
     if (object->transform != NULL) verify->transform = sd_transform_of(&slot->transform, object->has_states);
     if (object->has_states) verify->transform.states = &slot->states;
     if (object->constraint != NULL) verify->constraint = slot->constraint;
-    if (object->has_states && sd_python_states_from(object->transform, "transform", n_vocab, &borrowed->gate,
-                                                    &with->transform.states) < 0)
+    if (object->has_states && sd_python_states_from(object->transform, "transform", "__call__", n_vocab,
+                                                    &borrowed->gate, &with->transform.states) < 0)
         return -1;
-    if (object->constraint == NULL || sd_python_states_from(object->constraint, "constraint", n_vocab,
+    if (object->constraint == NULL || sd_python_states_from(object->constraint, "constraint", "mask", n_vocab,
                                                             &borrowed->gate, &with->constraining) == 0)
         return 0;
     sd_slot_drop(with);
