@@ -513,6 +513,10 @@ def test_other_refusals(url: str, engine: ScriptedEngine) -> None:
     status, answer = ask(url, "/chat/completions", {})
     message = "there is no path /chat/completions; did you mean /v1/chat/completions?"
     assert status == 404 and answer["error"]["message"] == message
+    for method in ("GET", "POST"):  # without a redirect
+        status, answer = ask(url, "/v1/completions/", body_of(TEXTS), method=method)
+        message = "there is no path /v1/completions/; did you mean /v1/completions?"
+        assert status == 404 and answer["error"]["message"] == message
     status, answer = ask(url, CHAT, method="GET")
     assert status == 405 and "POST" in answer["error"]["message"]
     status, answer = ask(url, CHAT, b"{}", headers={"Content-Type": "text/plain"})

@@ -74,6 +74,9 @@ def application(
         Exception: endpoints.failed,
     }
     app = Starlette(routes=routes, exception_handlers=handlers)
+    # A path that ends with a slash is none of the API's. A redirect would name the host that the client says,
+    # and some clients send no body behind it.
+    app.router.redirect_slashes = False
     app.add_middleware(Gate, api_key=api_key, hosts=None if hosts is None else tuple(hosts))
     app.add_middleware(CountedAnswers, answers=answers, paths=[route.path for route in routes])
     return app
