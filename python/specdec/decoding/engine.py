@@ -17,6 +17,7 @@ from specdec.decoding.engine_metrics import Counters, EngineMetrics
 from specdec.decoding.generation import Generation, Piece, PredictionUse, Speculative
 from specdec.decoding.options import DecodingOptions, Gamma
 from specdec.decoding.prompt_cache import PromptCache, check_prompt_cache
+from specdec.decoding.prompt_scorer import PromptScorer
 from specdec.decoding.request import Request
 from specdec.decoding.request_queue import RequestQueue
 from specdec.decoding.slots import Slots
@@ -140,12 +141,9 @@ class Engine:
         # A draft without a name cannot be chosen: then there are no names.
         self.drafts = dict(zip(self._drafts.names, self._drafts.drafts, strict=False))
         self._counters = Counters()
+        self._scorer = PromptScorer(self.target, self.n_threads)
         self._queue = RequestQueue(
-            self.target,
-            n_slots=self.n_slots,
-            max_waiting=self.max_waiting,
-            n_threads=self.n_threads,
-            counters=self._counters,
+            self._scorer, n_slots=self.n_slots, max_waiting=self.max_waiting, counters=self._counters
         )
         self._slots = Slots(
             self.target,
@@ -180,7 +178,7 @@ class Engine:
             self._queue.close(hurries=True)
             self._slots.fail_all(error)
         finally:
-            self._queue.stop_scoring()
+            self._scorer.stop()
             self._slots.close()
 
     # ----------------------------------------------------------------------------------------- requests

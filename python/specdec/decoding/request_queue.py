@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from specdec.decoding.engine_metrics import Counters
 from specdec.decoding.generation import Generation, Sample
+from specdec.decoding.prompt_scorer import PromptScorer
 from specdec.errors import BusyError, EngineClosedError, number_of
-from specdec.models.model import Model
-from specdec.models.score import score_and_keep, score_of_nothing
 
 __all__ = ["RequestQueue"]
 
@@ -18,13 +17,12 @@ __all__ = ["RequestQueue"]
 class RequestQueue:
     """Texts that wait for a slot.
 
-    A prompt whose log-probabilities are wanted is scored before its texts wait, in a thread of its own:
-    running texts go on meanwhile.
+    A prompt whose log-probabilities are wanted is scored before its texts wait.
 
     Parameters
     ----------
-    target : Model
-    n_slots, max_waiting, n_threads : int
+    scorer : PromptScorer
+    n_slots, max_waiting : int
         Of the engine.
     counters : Counters
         Those of requests are written here, with the lock.
@@ -39,17 +37,14 @@ class RequestQueue:
         All texts that are there are to be cancelled.
     """
 
-    def __init__(
-        self, target: Model, *, n_slots: int, max_waiting: int, n_threads: int, counters: Counters
-    ) -> None:
-        self._target, self._n_slots, self._max_waiting = target, n_slots, max_waiting
-        self._n_threads, self._counters = n_threads, counters
+    def __init__(self, scorer: PromptScorer, *, n_slots: int, max_waiting: int, counters: Counters) -> None:
+        self._scorer, self._n_slots, self._max_waiting = scorer, n_slots, max_waiting
+        self._counters = counters
         self.lock = threading.Condition()
         self.closing = self.hurries = False
         self._waiting: deque[Sample] = deque()
         self._n_scored = 0  # samples whose prompt is being scored: they wait too
         self._n_taken = 0  # samples that have a slot
-        self._scorer: ThreadPoolExecutor | None = None
 
     @property
     def n_waiting(self) -> int:
@@ -88,36 +83,22 @@ class RequestQueue:
         ------
         EngineClosedError, BusyError
         """
-        n_top = generation.request.options.prompt_logprobs
         with self.lock:
             self.check_room(generation.n)
             self._counters.n_submitted += 1
-            if n_top is not None and len(generation.prompt_ids) > 1:
-                if self._scorer is None:
-                    self._scorer = ThreadPoolExecutor(1, "specdec-scores")
-                self._scorer.submit(self._score, generation, n_top)
+            if generation.request.options.prompt_logprobs is not None:
                 self._n_scored += generation.n
+                is_wanted = partial(self._is_any_wanted, generation)
+                self._scorer.submit(generation, is_wanted, partial(self._wait_scored, generation))
                 return
-            if n_top is not None:
-                generation.of_prompt = score_of_nothing(n_top)
             self._waiting.extend(generation.samples)
             self.lock.notify_all()
 
-    def _score(self, generation: Generation, n_top: int) -> None:
-        """Score a prompt, in the scorer's thread."""
-        beginning = generation.samples[0].beginning
-        error: BaseException | None = None
-        try:
-            if not (self.hurries or all(sample.cancelled for sample in generation.samples)):
-                generation.of_prompt, generation.read = score_and_keep(
-                    generation.request.model(0),
-                    beginning.ids,
-                    beginning.source_of(self._target),
-                    n_top=n_top,
-                    n_threads=self._n_threads,
-                )
-        except BaseException as found:
-            error = found
+    def _is_any_wanted(self, generation: Generation) -> bool:
+        return not all(map(self.is_unwanted, generation.samples))
+
+    def _wait_scored(self, generation: Generation, error: BaseException | None) -> None:
+        """Let the samples of a request wait whose prompt is scored, in the scorer's thread."""
         with self.lock:
             self._n_scored -= generation.n
             if error is None:
@@ -184,13 +165,8 @@ class RequestQueue:
 
     def drop_all(self) -> list[Sample]:
         """Drop all texts, and return them; first those whose prompts are being scored are waited for."""
-        self.stop_scoring(wait=True)
+        self._scorer.stop(wait=True)
         with self.lock:
             gone = list(self._waiting)
             self._waiting.clear()
         return gone
-
-    def stop_scoring(self, *, wait: bool = False) -> None:
-        """End the thread that scores prompts."""
-        if self._scorer is not None:
-            self._scorer.shutdown(wait=wait)
