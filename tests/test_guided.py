@@ -585,6 +585,24 @@ def test_forms_that_cannot_be_used_are_namedin_time(
     assert len(str(caught.value)) < 5000
 
 
+@pytest.mark.parametrize(
+    ("place", "schema"),
+    [
+        ("", {"type": "wibble"}),
+        ("/properties/a~1b/items", {"properties": {"a/b": {"items": {"type": "wibble"}}}}),
+        ("/anyOf/1/properties/type", {"anyOf": [{}, {"properties": {"type": {"type": "wibble"}}}]}),
+        ("/properties/x", {"properties": {"x": {"$ref": "#/$defs/y"}}, "$defs": {"y": {"type": "wibble"}}}),
+        ("/items", {"items": {"type": "wibble"}, "const": {"type": "wibble"}, "default": {"type": "wibble"}}),
+    ],
+)
+def test_a_fault_of_a_schema_has_a_place(
+    place: str, schema: dict[str, Any], pair: tuple[specdec.Model, specdec.Model]
+) -> None:
+    where = f"schema, at {place}" if place else "schema"
+    with pytest.raises(FormError, match=f"^{re.escape(where)}: Invalid type: wibble$"):
+        specdec.generate(pair[0], None, "It was", schema=schema)
+
+
 def test_rules_that_lead_to_each_other_take_no_stack_of_the_caller(
     pair: tuple[specdec.Model, specdec.Model],
 ) -> None:

@@ -58,13 +58,14 @@ class CompiledForm:
         words[token >> 3] = 1 << (token & 7)
         return bytes(words)
 
-    def error_of(self, matcher: Any) -> FormError:
-        """What the library says of a fault, in a line."""
+    def error_of(self, matcher: Any, place: str = "") -> FormError:
+        """What the library says of a fault, in a line; `place` is a JSON pointer in a schema."""
         said = _fault_of_pattern(self._kind, matcher)
         said = said or " ".join(matcher.get_error().replace("<non-verbose/>", "").split())
         if "NoExtension" in said:
             said = "no text of this form goes on from here in the target's tokens"
-        return FormError(f"{self._kind}: {said or 'a token may not come here'}")
+        where = f"{self._kind}, at {place}" if place else self._kind
+        return FormError(f"{where}: {said or 'a token may not come here'}")
 
 
 _PATTERN_ERROR: Final = re.compile(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -10,10 +11,11 @@ from typing import Any, Final
 from specdec.decoding.forms.compiled_form import CompiledForm
 from specdec.decoding.forms.compiling_thread import in_time
 from specdec.decoding.forms.endless_forms import Watcher, unforced
-from specdec.decoding.forms.form_text import FormKind, grammar_of
+from specdec.decoding.forms.form_text import FormKind, grammar_of, json_text
 from specdec.decoding.forms.form_vocabulary import checked, library_tokenizer
 from specdec.decoding.forms.guidance_reader import GuidanceReader
 from specdec.decoding.forms.guidance_state import GuidanceState
+from specdec.decoding.forms.schema_fault import place_of_fault
 from specdec.errors import FormError, InputError, MissingFormError
 from specdec.models.tokenizer import Tokenizer
 
@@ -107,8 +109,14 @@ class Guidance:
                 return cls(CompiledForm(kind, matcher, watcher, tokenizer, n_vocab, own_ends))
         unwritten = unforced(grammar) if kind == "grammar" else None
 
-        def compile_form() -> tuple[Any, Any, Watcher | None]:
+        def compile_form() -> tuple[Any, Any, Watcher | None, str]:
             limits = library.LLParserLimits(**_LIMITS)
+
+            def schema_error(schema: Any) -> str:
+                part = grammar_of(library, "schema", schema)
+                error: str = library.LLMatcher(made, part, log_level=0, limits=limits).get_error()
+                return error
+
             watcher = None
             if unwritten is not None:
                 unforcing = library.LLMatcher(made, unwritten, log_level=0, limits=limits)
@@ -118,12 +126,14 @@ class Guidance:
             begun = matcher.deep_copy()  # a form that no text has is refused now
             begun.consume_tokens(begun.compute_ff_tokens())
             begun.compute_bitmask()
-            return matcher, begun, watcher
+            at_fault = kind == "schema" and matcher.is_error()
+            place = place_of_fault(json.loads(json_text(form)), schema_error) if at_fault else ""
+            return matcher, begun, watcher, place
 
-        matcher, begun, watcher = in_time(kind, compile_form)
+        matcher, begun, watcher, place = in_time(kind, compile_form)
         compiled = CompiledForm(kind, matcher, watcher, tokenizer, n_vocab, own_ends)
         if begun.is_error():
-            raise compiled.error_of(begun)
+            raise compiled.error_of(begun, place)
         with _lock:
             _matchers[key] = (made, matcher, watcher)  # the tokenizer too, so that its id stays its own
             while len(_matchers) > _MOST_FORMS:
