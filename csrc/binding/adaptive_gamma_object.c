@@ -57,15 +57,16 @@ static PyObject* view(PyObject* object, PyObject* ignored) {
     sd_adaptive_gamma learnt = *of(object);
     const sd_throughput* t = &learnt.throughput;
     sd_drafter_policy* p = &learnt.drafter;
+    double rest_left = p->schedule.rest_left;
+    p->schedule.rest_left = 0.0; /* what a round is planned by, also while the drafter rests */
     sd_adaptive_gamma_begin(&learnt, 1, SD_POLICY_HORIZON);
     double slowness = t->slowness > 0.0 ? t->slowness : 1.0;
     for (int i = 0; i <= SD_POLICY_HORIZON; i++) p->target_s[i] *= slowness, p->draft_s[i] *= slowness;
     const int n = SD_POLICY_HORIZON + 1;
-    return Py_BuildValue("{sdsdsdsNsNsNsN}", "rate", p->rate / slowness, "plain_rate",
-                         t->plain_rate / slowness, "rest_left", p->schedule.rest_left, "target_s",
-                         sd_list_of_floats(p->target_s, n), "draft_s", sd_list_of_floats(p->draft_s, n),
-                         "chance", sd_list_of_floats(p->chance, n), "by_confidence",
-                         by_confidence(&p->acceptance));
+    return Py_BuildValue(
+        "{sdsdsdsNsNsNsN}", "rate", p->rate / slowness, "plain_rate", t->plain_rate / slowness, "rest_left",
+        rest_left, "target_s", sd_list_of_floats(p->target_s, n), "draft_s", sd_list_of_floats(p->draft_s, n),
+        "chance", sd_list_of_floats(p->chance, n), "by_confidence", by_confidence(&p->acceptance));
 }
 
 static PyMethodDef methods[] = {

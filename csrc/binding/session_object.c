@@ -330,14 +330,14 @@ static PyObject* swap(PyObject* base, PyObject* args) {
 
 /* What a call asks for: a sequence and, if not the target, a model. Returns the cache of the model, in an
  * entered session, and the model, borrowed; NULL with an exception. */
-static const sd_cache* cache_of(const session_object* self, PyObject* args, sd_model_object** model) {
-    int sequence;
+static const sd_cache* cache_of(const session_object* self, PyObject* args, int* sequence,
+                                sd_model_object** model) {
     PyObject* argument = Py_None;
-    if (!PyArg_ParseTuple(args, "i|O", &sequence, &argument)) return NULL;
+    if (!PyArg_ParseTuple(args, "i|O", sequence, &argument)) return NULL;
     if (argument == Py_None) argument = (PyObject*)self->borrowed.target;
     *model = sd_model_from(PyType_GetModuleState(Py_TYPE((PyObject*)self)), argument, "model");
     if (*model == NULL) return NULL;
-    const sd_cache* cache = sd_session_cache(self->session, sequence, (*model)->model);
+    const sd_cache* cache = sd_session_cache(self->session, *sequence, (*model)->model);
     if (cache == NULL) sd_raise(SD_ERR_VALUE);
     return cache;
 }
@@ -346,8 +346,9 @@ static PyObject* cached_text(PyObject* base, PyObject* args) {
     session_object* self = (session_object*)base;
     if (enter(self) < 0) return NULL;
     const sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
+    int sequence;
     sd_model_object* model;
-    const sd_cache* cache = cache_of(self, args, &model);
+    const sd_cache* cache = cache_of(self, args, &sequence, &model);
     PyObject* text = cache ? sd_cached_text_new(state->cached_text_type, model, cache) : NULL;
     leave(self);
     return text;
@@ -356,10 +357,11 @@ static PyObject* cached_text(PyObject* base, PyObject* args) {
 static PyObject* cached_size(PyObject* base, PyObject* args) {
     session_object* self = (session_object*)base;
     if (enter(self) < 0) return NULL;
+    int sequence;
     sd_model_object* model;
-    const sd_cache* cache = cache_of(self, args, &model);
-    PyObject* size = cache ? Py_BuildValue("ini", cache->n_committed, (Py_ssize_t)sd_cache_copy_bytes(cache),
-                                           sd_cache_copy_low(cache))
+    const sd_cache* cache = cache_of(self, args, &sequence, &model);
+    PyObject* size = cache ? Py_BuildValue("ini", sd_session_kept(self->session, sequence, cache),
+                                           (Py_ssize_t)sd_cache_copy_bytes(cache), sd_cache_copy_low(cache))
                            : NULL;
     leave(self);
     return size;
@@ -368,8 +370,9 @@ static PyObject* cached_size(PyObject* base, PyObject* args) {
 static PyObject* taps(PyObject* base, PyObject* args) {
     session_object* self = (session_object*)base;
     if (enter(self) < 0) return NULL;
+    int sequence;
     sd_model_object* model;
-    const sd_cache* cache = cache_of(self, args, &model);
+    const sd_cache* cache = cache_of(self, args, &sequence, &model);
     PyObject* tuple = cache ? sd_taps_as_tuple(&cache->taps) : NULL;
     leave(self);
     return tuple;

@@ -13,8 +13,16 @@ void sd_adaptive_gamma_start(sd_adaptive_gamma* a, sd_shared_reading reading, in
     sd_drafter_policy_start(&a->drafter);
 }
 
+int sd_adaptive_gamma_rests(const sd_adaptive_gamma* a) { return a->drafter.schedule.rest_left > 0.0; }
+
+void sd_adaptive_gamma_misses(sd_adaptive_gamma* a, double n_tokens) {
+    sd_drafter_schedule_misses(&a->drafter.schedule, n_tokens);
+}
+
 int sd_adaptive_gamma_begin(sd_adaptive_gamma* a, int n_open, int gamma) {
     sd_throughput_begin(&a->throughput, n_open);
+    a->drafter.drafting = 0;
+    if (sd_adaptive_gamma_rests(a)) return 0; /* whatever the price is */
     sd_drafter_policy_plan(&a->drafter, &a->throughput, gamma);
     /* what drafting is held against is measured first */
     if (!sd_throughput_knows_plain(&a->throughput)) gamma = 0;

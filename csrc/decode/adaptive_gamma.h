@@ -17,6 +17,13 @@ void sd_adaptive_gamma_reset(sd_adaptive_gamma* adaptive);
  * tree. */
 void sd_adaptive_gamma_start(sd_adaptive_gamma* adaptive, sd_shared_reading reading, int n_riders);
 
+/* Does the drafter stay out of the next round at least? */
+int sd_adaptive_gamma_rests(const sd_adaptive_gamma* adaptive);
+
+/* While it rests a text has begun, of n_tokens tokens over the number of sequences, that the drafter has not
+ * read. */
+void sd_adaptive_gamma_misses(sd_adaptive_gamma* adaptive, double n_tokens);
+
 /* A round of n_open sequences begins. gamma: most guesses of a sequence. Returns 1 if the round drafts, else
  * 0. */
 int sd_adaptive_gamma_begin(sd_adaptive_gamma* adaptive, int n_open, int gamma);

@@ -9,18 +9,18 @@
 #define LEAST_COST 0.02
 #define MOST_COST 4.0
 /* A rest of so many tokens, or of so many costs of a proposal if that is more, ends when a session begins:
- * the drafter has then missed nothing of the text, and a trial of two loses one of every hundred tokens. */
+ * the text may be of another kind, and a trial of two loses one of every two hundred tokens. */
 #define START_REST 16.0
-#define START_COSTS 200.0
+#define START_COSTS 400.0
 /* Tokens for each of which the drafter may lose one to reading what it has missed. */
-#define CATCH_UP 100.0
+#define CATCH_UP 200.0
 /* Tokens that it must have missed for the time of reading them to be told from that of a proposal. */
 #define MANY_MISSED 8.0
 /* What may be saved up for reading, when it is tried whatever that takes, and owed. */
 #define MOST_SAVED 40.0
 #define MOST_OWED 400.0
 /* Tokens that count as missed at most: a session may have begun other texts meanwhile. */
-#define MOST_MISSED 512.0
+#define MOST_MISSED 256.0
 /* What is left of the measured cost of reading when a session begins: it may have been measured badly. */
 #define BELIEVED 0.9
 /* Rounds of a trial, at first and after a rest; rounds in which the drafter has paid do not count. */
@@ -53,6 +53,11 @@ void sd_drafter_schedule_start(sd_drafter_schedule* s) {
     s->missed = 0.0;
     s->reading *= BELIEVED;
     s->idle = AWAY;
+}
+
+void sd_drafter_schedule_misses(sd_drafter_schedule* s, double n_tokens) {
+    s->missed = fmin(s->missed + n_tokens, MOST_MISSED);
+    s->idle = s->idle > AWAY ? s->idle : AWAY;
 }
 
 int sd_drafter_schedule_away(const sd_drafter_schedule* s) { return s->idle >= AWAY; }

@@ -2,8 +2,8 @@
  *
  * A drafter that does not pay rests, each time for longer, and is then tried again for a few rounds. One that
  * pays is left out of a round now and then, and now and then makes more guesses than pay, so that a change is
- * seen. A drafter that has rested has to read what it has missed before it is tried: for that a share of the
- * time is saved up, or it is tried where a text begins.
+ * seen. A drafter that has rested has to read what it has missed before it is tried, of a text that begins
+ * meanwhile the prompt too: for that a share of the time is saved up. It is rather tried where a text begins.
  *
  * Plain numbers: it may be copied, and kept from one session to the next. */
 #ifndef SD_DRAFTER_SCHEDULE_H
@@ -44,6 +44,9 @@ void sd_drafter_schedule_reset(sd_drafter_schedule* schedule);
 
 /* A session begins with what an earlier one has learnt. */
 void sd_drafter_schedule_start(sd_drafter_schedule* schedule);
+
+/* The text of a sequence has n_tokens more that the drafter has not read: it was not told of the prompt. */
+void sd_drafter_schedule_misses(sd_drafter_schedule* schedule, double n_tokens);
 
 /* Has the drafter been away for so long that its next proposal takes longer than usual? It has to read what
  * it missed. */

@@ -29,9 +29,13 @@ typedef struct sd_sequence {
     int n_prompt;    /* tokens of the prompt */
     int n_text;      /* tokens so far, ≥ 1; 0: there has been no text yet */
     int max_text;    /* the text ends when it has as many */
-    int draft_begun; /* the drafter has been told of the prompt */
-    int ready;       /* the prompt is in, also in the drafter */
-    int drafts;      /* it may guess in this round */
+    int draft_begun; /* the drafter has been told of the text */
+    int n_told;      /* tokens that the text had then */
+    /* The drafter rests: it is told of the text, and reads it, when it drafts next. Until it has read it, it
+     * is not told of new tokens. */
+    int draft_late;
+    int ready;  /* the prompt is in, also in the drafter, unless that is late */
+    int drafts; /* it may guess in this round */
     int finished;
     sd_status failed;              /* of a call of its drafter: it ends with its next round */
     char message[SD_MESSAGE_SIZE]; /* why it failed, if it did */

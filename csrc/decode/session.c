@@ -1,5 +1,6 @@
 #include "session.h"
 
+#include "clock.h"
 #include "interrupt.h"
 #include "session_state.h"
 
@@ -144,9 +145,11 @@ static void begin(sd_session* s, int i, const sd_prompt* prompt) {
     const sd_verifier_options* verify = &q->settings.verify;
     if (verify->constraint != NULL) sd_constraint_restart(verify->constraint);
     if (verify->transform.states != NULL) sd_state_tree_restart(verify->transform.states);
+    q->draft_late = s->extends && q->source == NULL && sd_sequence_is_drafted(q) &&
+                    s->options.adaptive_gamma && sd_adaptive_gamma_rests(s->options.adaptive_gamma);
     /* The last token of the prompt is the root of the first round. Where nothing is drafted that round
      * computes no other row, so the root is read with the prompt, unless prompts have bits of their own. */
-    int alone = s->drafter == NULL && verify->constraint == NULL;
+    int alone = (s->drafter == NULL || q->draft_late) && verify->constraint == NULL;
     int with_root = alone && !sd_prompts_apart(s->options.target);
     s->prefills[i] = (sd_prefill){.text = q->text,
                                   .n = q->n_text - 1,
@@ -154,6 +157,15 @@ static void begin(sd_session* s, int i, const sd_prompt* prompt) {
                                   .with_root = with_root,
                                   .source = q->source,
                                   .n_source = q->n_source};
+}
+
+/* Tell gamma="auto" of the prompts in slots [first, end) that the drafter has not been told of. */
+static void count_missed(sd_session* s, int first, int end) {
+    int n_running = 0, n_missed = 0;
+    for (int i = 0; i < s->n_sequences; i++)
+        n_running += s->sequences[i].n_text > 0 && !s->sequences[i].finished;
+    for (int i = first; i < end; i++) n_missed += s->sequences[i].draft_late ? s->sequences[i].n_text : 0;
+    if (n_missed > 0) sd_adaptive_gamma_misses(s->options.adaptive_gamma, (double)n_missed / n_running);
 }
 
 /* A slot that no prompt has: nothing is to be read, and no round is taken. */
@@ -221,6 +233,7 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
         sd_adaptive_gamma_start(options->adaptive_gamma, drafting.reading, s->riding.n);
     if ((status = SD_ARENA_BUILD(&s->arena, lay_out(s))) != SD_OK) goto fail;
     for (int i = 0; i < n; i++) begin(s, i, &prompts[i]);
+    count_missed(s, 0, n);
     for (int i = n; i < s->n_sequences; i++) leave_empty(s, i);
     if ((status = make_room(s)) != SD_OK) goto fail;
     *out = s;
@@ -251,6 +264,7 @@ static sd_status begin_draft(sd_session* s, int i, sd_drafter* drafter) {
         sd_settings_drafted(&settings)) /* it is within the one that they choose from */
         settings.drafters = SD_EVERY_DRAFTER;
     if (q->finished) settings.drafters = 0;
+    q->n_told = q->n_text;
     const sd_prompt prompt = {.tokens = q->text,
                               .n = sd_settings_drafted(&settings) ? q->n_text : 1,
                               .stream = q->stream,
@@ -272,7 +286,7 @@ static sd_status begin_drafts(sd_session* s, int* n) {
     *n = 0;
     for (int i = 0; i < s->n_sequences; i++) {
         sd_sequence* q = &s->sequences[i];
-        if (!q->draft_begun && sd_prefill_done(&s->prefills[i])) {
+        if (!q->draft_begun && !q->draft_late && sd_prefill_done(&s->prefills[i])) {
             sd_status status = begin_draft(s, i, s->drafter);
             if (status != SD_OK) return status;
             q->draft_begun = 1;
@@ -282,11 +296,14 @@ static sd_status begin_drafts(sd_session* s, int* n) {
     return SD_OK;
 }
 
-/* Sequences whose prompts are in the target and, with a drafter, in that too may have rounds. */
-static void make_ready(sd_session* s) {
-    for (int i = 0; i < s->n_sequences; i++)
-        if (s->drafter ? s->sequences[i].draft_begun : sd_prefill_done(&s->prefills[i]))
-            s->sequences[i].ready = 1;
+/* Sequences whose prompts are in the target and, with a drafter that is not late, in that too, may have
+ * rounds. draft_read: the drafter has read all that it has been told of. */
+static void make_ready(sd_session* s, int draft_read) {
+    for (int i = 0; i < s->n_sequences; i++) {
+        sd_sequence* q = &s->sequences[i];
+        int waits = s->drafter != NULL && !q->draft_late;
+        if (waits ? draft_read && q->draft_begun : sd_prefill_done(&s->prefills[i])) q->ready = 1;
+    }
 }
 
 /* One slice of the drafter's reading, if it has any; *read says whether it had. */
@@ -296,7 +313,7 @@ static sd_status read_drafts(sd_session* s, int* read) {
     *read = n > 0;
     if (status != SD_OK || n == 0) return status;
     status = sd_drafter_read(s->drafter, &done);
-    if (status == SD_OK && done) make_ready(s);
+    if (status == SD_OK && done) make_ready(s, 1);
     return status;
 }
 
@@ -309,11 +326,44 @@ sd_status sd_session_prefill(sd_session* s, int* done) {
     if (!read) {
         status = sd_prefill_slice(&s->workspace, s->caches, s->prefills, s->n_sequences);
         if (status != SD_OK) return status;
-        if (s->drafter == NULL) make_ready(s);
+        make_ready(s, 0);
     }
     for (int i = 0; i < s->n_sequences; i++) n_left += !s->sequences[i].ready;
     *done = n_left == 0;
     return SD_OK;
+}
+
+/* Has the drafter to be told of the text of a sequence, or to read it, before it may draft for that? */
+static int is_unread(const sd_sequence* q) { return q->draft_late && q->ready && !q->finished; }
+
+sd_status sd_session_wake(sd_session* s, int* awake) {
+    int n = 0;
+    sd_status status = SD_OK;
+    double begun = sd_now();
+    *awake = 1;
+    for (int i = 0; i < s->n_sequences; i++) {
+        const sd_sequence* q = &s->sequences[i];
+        n += is_unread(q) && q->n_text + 1 < q->max_text; /* there is something to guess */
+    }
+    if (n == 0) return SD_OK;
+    for (int i = 0; i < s->n_sequences && status == SD_OK; i++) {
+        sd_sequence* q = &s->sequences[i];
+        if (!is_unread(q) || q->draft_begun) continue;
+        status = begin_draft(s, i, s->drafter);
+        q->draft_begun = 1;
+    }
+    if (status == SD_OK) status = sd_drafter_read(s->drafter, awake);
+    for (int i = 0; i < s->n_sequences && status == SD_OK && *awake; i++) {
+        sd_sequence* q = &s->sequences[i];
+        if (!is_unread(q)) continue;
+        q->draft_late = 0;
+        if (q->n_text > q->n_told) status = sd_drafter_commit(s->drafter, i, q->text, q->n_text);
+        if (status != SD_ERR_CALLBACK) continue;
+        q->failed = status;
+        status = SD_OK;
+    }
+    s->waking_s += sd_now() - begun;
+    return status;
 }
 
 int sd_session_is_ready(const sd_session* s, int sequence) { return s->sequences[sequence].ready; }
@@ -368,11 +418,17 @@ const sd_cache* sd_session_cache(const sd_session* s, int sequence, const sd_mod
     return cache;
 }
 
+int sd_session_kept(const sd_session* s, int sequence, const sd_cache* cache) {
+    const sd_sequence* q = &s->sequences[sequence];
+    int untold = q->draft_late && q->n_told == 0;
+    return cache != &s->caches[sequence] && untold ? 0 : cache->n_committed;
+}
+
 sd_status sd_session_finish(sd_session* s, int sequence) {
     sd_status status = check_sequence(s, sequence);
     if (status != SD_OK) return status;
     sd_sequence* q = &s->sequences[sequence];
-    int reads = q->draft_begun && !q->ready;
+    int reads = q->draft_begun && (!q->ready || q->draft_late);
     q->finished = 1;
     if (reads && s->drafter) status = begin_draft(s, sequence, s->drafter); /* it need not read on */
     s->prefills[sequence] = (sd_prefill){0};
@@ -390,5 +446,6 @@ sd_status sd_session_replace(sd_session* s, int sequence, const sd_prompt* promp
     if ((status = sd_workspace_admit(&s->workspace, model)) != SD_OK) return status;
     sd_cache_belong(&s->caches[sequence], model);
     begin(s, sequence, prompt);
+    count_missed(s, sequence, sequence + 1);
     return SD_OK;
 }

@@ -119,6 +119,10 @@ sd_status sd_session_begin_with(sd_session* session, int sequence, const sd_cach
  * sequence or model, with a message. */
 const sd_cache* sd_session_cache(const sd_session* session, int sequence, const sd_model* model);
 
+/* How many tokens of a sequence's text such a cache holds: none where it is that of a drafter which rests and
+ * has not been told of the text. */
+int sd_session_kept(const sd_session* session, int sequence, const sd_cache* cache);
+
 /* The session's drafter; borrowed. NULL: plain decoding. */
 sd_drafter* sd_session_drafter(const sd_session* session);
 

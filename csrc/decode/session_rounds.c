@@ -75,14 +75,26 @@ static void open_proposal(const sd_session* s, int i) {
     p->path_prob[0] = 1.0;
 }
 
+/* Does gamma="auto" draft in a round of n_open sequences? If not, *gamma becomes 0. Where the drafter has
+ * much to read before it may draft, that is read in slices between rounds that do not draft. */
+static sd_status choose_gamma(sd_session* s, int n_open, int* gamma) {
+    sd_adaptive_gamma* adaptive = s->options.adaptive_gamma;
+    if (adaptive == NULL || n_open == 0) return SD_OK;
+    int drafts = sd_adaptive_gamma_begin(adaptive, n_open, *gamma);
+    sd_status status = drafts ? sd_session_wake(s, &drafts) : SD_OK;
+    if (!drafts) *gamma = 0;
+    return status;
+}
+
 /* Collect the sequences that take rounds and say how far each may guess: a round adds at most one token
  * more than it guesses in a row, and the text must not pass its length. */
-static void open_round(sd_session* s, const int32_t* gammas) {
+static sd_status open_round(sd_session* s, const int32_t* gammas) {
     int n_open = 0, gamma = s->drafter ? s->options.gamma : 0;
     for (int i = 0; i < s->n_sequences; i++) n_open += is_open(&s->sequences[i]);
-    sd_adaptive_gamma* adaptive = s->options.adaptive_gamma;
-    if (adaptive && n_open && !sd_adaptive_gamma_begin(adaptive, n_open, gamma)) gamma = 0;
     s->n_open = 0;
+    sd_status status = choose_gamma(s, n_open, &gamma);
+    if (status != SD_OK) return status;
+    sd_adaptive_gamma* adaptive = s->options.adaptive_gamma;
     for (int i = 0; i < s->n_sequences; i++) {
         sd_sequence* q = &s->sequences[i];
         if (!is_open(q)) continue;
@@ -115,6 +127,7 @@ static void open_round(sd_session* s, const int32_t* gammas) {
         q->drafts = s->proposals[i].budget > 0;
         s->drafting |= q->drafts;
     }
+    return SD_OK;
 }
 
 /* The tree of a round, of what has been proposed, where the record keeps it. */
@@ -256,7 +269,7 @@ static sd_status commit(sd_session* s, const sd_record* record) {
     if (status != SD_OK) return status;
     for (int i = 0; i < v->n_path; i++) sd_sequence_append(q, record->tree.tokens[v->path[i]]);
     sd_sequence_append(q, v->token);
-    if (s->drafter == NULL || !sd_sequence_is_drafted(q)) return SD_OK;
+    if (s->drafter == NULL || !sd_sequence_is_drafted(q) || q->draft_late) return SD_OK;
     return sd_drafter_commit(s->drafter, record->sequence, q->text, q->n_text);
 }
 
@@ -330,6 +343,7 @@ static void tell_adaptive_gamma(sd_session* s, const sd_record* records, double 
 /* One round of the open sequences. */
 static sd_status run_round(sd_session* s) {
     double begun = sd_now();
+    if (s->drafting) begun -= s->waking_s, s->waking_s = 0.0;
     sd_record* records = s->records + s->n_records;
     sd_status status = SD_OK;
     if (s->drafting) status = s->drafter->propose(s->drafter, s->proposals, s->n_open);
@@ -369,8 +383,8 @@ sd_status sd_session_rounds(sd_session* s, double seconds, int until_end, const 
     sd_status status = SD_OK;
     s->n_records = 0;
     do {
-        open_round(s, gammas);
-        if (s->n_open == 0) break;
+        status = open_round(s, gammas);
+        if (status != SD_OK || s->n_open == 0) break;
         status = run_round(s);
     } while (status == SD_OK && s->n_records + s->n_sequences <= s->max_records &&
              sd_now() - begun < seconds && !(until_end && one_ended(s)));

@@ -45,11 +45,16 @@ struct sd_session {
     sd_ride* rides; /* [n_sequences] of the open texts in a round */
     int n_open;
     int drafting;       /* some sequence may guess in this round */
+    double waking_s;    /* seconds of reading what the drafter was told of late, since it drafted last */
     sd_record* records; /* [max_records] of the rounds of a call; the last n_open are of this round */
     int n_records, max_records;
     sd_verifier verifier;
     int32_t* kept; /* [max_nodes] the root and the accepted path of a sequence */
 };
+
+/* Tell a drafter that has rested of the texts that it has not been told of, and let it read a slice of them.
+ * *awake: it has read them all, so that it may draft. */
+sd_status sd_session_wake(sd_session* session, int* awake);
 
 /* What is said when no round can follow. */
 sd_status sd_session_refuse(sd_session* session);

@@ -18,13 +18,16 @@ PyObject* sd_hook_adaptive_gamma_reads(PyObject* module, PyObject* args) {
     return Py_NewRef(Py_None);
 }
 
-/* (adaptive): a session begins. */
+/* (adaptive, n_missed=0): a session begins. n_missed: tokens of a prompt that the drafter is told of late,
+ * if it rests. */
 PyObject* sd_hook_adaptive_gamma_start(PyObject* module, PyObject* args) {
     PyObject* object;
-    if (!PyArg_ParseTuple(args, "O", &object)) return NULL;
+    int n_missed = 0;
+    if (!PyArg_ParseTuple(args, "O|i", &object, &n_missed)) return NULL;
     sd_adaptive_gamma* a = play(module, object);
     if (a == NULL) return NULL;
     sd_adaptive_gamma_start(a, a->throughput.target.reading, a->drafter.n_riders);
+    if (n_missed > 0 && sd_adaptive_gamma_rests(a)) sd_adaptive_gamma_misses(a, n_missed);
     return Py_NewRef(Py_None);
 }
 

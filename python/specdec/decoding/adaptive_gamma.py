@@ -59,8 +59,9 @@ class AdaptiveGamma:
     the target by its rows, t(M), and of the draft by its steps; and lambda. Where that is not more than plain
     decoding gives, rounds are plain, in stretches that grow as long as it does not pay, from 32 to 4096
     times what a proposal costs, with a few trial rounds after each, so that drafting comes back when it pays.
-    A draft that has rested reads what it has missed before a trial: such trials come where a text begins, or
-    when one in a hundred tokens' time has been saved up for the reading.
+    A draft that has rested reads what it has missed before a trial, of a text that began meanwhile the prompt
+    too. Trials come rather where a text begins, and when the time for the reading has been saved up, of which
+    one in two hundred tokens' time is kept.
 
     ``generate(..., gamma="auto")`` does this with estimates that are shared by all such calls of the process,
     for each target, draft, temperature, rule and number of threads by itself: a call begins with what those

@@ -66,9 +66,10 @@ class Drafter(Protocol):
     a text as ``propose`` gets it:
 
     ``begin(sequence, prompt)``
-        Before the first round of a sequence, and again when its slot in a batch goes to another prompt. With
-        a third parameter named ``source`` it is told the ids that the encoder of the target reads too; None
-        where the target has no encoder.
+        Before the first round of a sequence that may draft, and again when its slot in a batch goes to
+        another prompt. The text has new tokens already where the draft rested when it began
+        (``gamma="auto"``). With a third parameter named ``source`` it is told the ids that the encoder of the
+        target reads too; None where the target has no encoder.
     ``commit(sequence, tokens)``
         After each round; the whole text, prompt included. It stays.
 

@@ -1,0 +1,172 @@
+"""gamma="auto": a draft that rests when a text begins is told of the text, and reads it, when it drafts
+next; the output is that of plain decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from allocations import needs_hooks
+from drafters import DRAFTS, World
+from specdec import _core
+from specdec.decoding.adaptive_gamma import AdaptiveGamma
+from specdec.drafts.model_draft import as_draft
+
+REST = 12
+"""Tokens of each sequence that come at least before a draft which rests is tried."""
+
+OPTIONS: dict[str, Any] = {"max_new_tokens": 60, "ignore_eos": True, "n_threads": 1}
+
+
+def rested(n_sequences: int = 1) -> _core.AdaptiveGamma:
+    """A policy whose draft has just begun to rest: no guess was right. A round without it took 1 s."""
+    learnt = _core.AdaptiveGamma()
+    while learnt.view()["rest_left"] < REST:
+        asked = _core._adaptive_gamma_begin(learnt, n_sequences, 4)  # type: ignore[attr-defined]
+        chain = ([0.5], 0, 0, 0.0) if asked else ([], 0, 0, 0.0)
+        _core._adaptive_gamma_end(  # type: ignore[attr-defined]
+            learnt, (chain,) * n_sequences, n_sequences, 0.5 if asked else 0.0, 1.1 if asked else 1.0
+        )
+    return learnt
+
+
+class Rested(AdaptiveGamma):
+    """gamma="auto" that begins each run with a draft that rests."""
+
+    def __init__(self, n_sequences: int = 1) -> None:
+        super().__init__()
+        self.learnt = rested(n_sequences)
+
+    def begin(self, kind: Any) -> _core.AdaptiveGamma:
+        return self.learnt.copy()
+
+
+@pytest.fixture(scope="module")
+def models() -> World:
+    target, draft = specdec.embedded_pair()
+    text = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 40
+    return World(target, draft, target.tokenizer.encode(text))
+
+
+class Witness:
+    """A user's draft that notes what it is told of: the texts when it begins, and longer texts."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[int, list[int]]] = []
+        self.texts: dict[int, list[int]] = {}
+
+    def begin(self, sequence: int, prompt: Sequence[int]) -> None:
+        self.begun.append((sequence, list(prompt)))
+        self.texts[sequence] = list(prompt)
+
+    def propose(self, sequence: int, tokens: Sequence[int], budget: int) -> list[int]:
+        assert list(tokens) == self.texts[sequence], "it was not told of all tokens"
+        return [tokens[-1]][:budget]
+
+    def commit(self, sequence: int, tokens: Sequence[int]) -> None:
+        assert sequence in self.texts, "begin has not been called"
+        self.texts[sequence] = list(tokens)
+
+
+@needs_hooks
+def test_a_draft_is_told_of_the_text_that_it_has_missed(models: World) -> None:
+    """Once for each sequence, of the prompt and the tokens that came while it rested."""
+    prompts = [models.ids[:7], models.ids[30:50]]
+    plain = specdec.generate(models.target, None, prompts, **OPTIONS)
+    witness = Witness()
+    got = specdec.generate(models.target, witness, prompts, gamma=Rested(2), **OPTIONS)
+    assert [one.tokens for one in got] == [one.tokens for one in plain]
+    assert sorted(sequence for sequence, _ in witness.begun) == [0, 1]
+    for sequence, text in witness.begun:
+        n_new = len(text) - len(prompts[sequence])
+        assert REST <= n_new < 60
+        assert text == prompts[sequence] + plain[sequence].tokens[:n_new]
+        rounds = got[sequence].trace.rounds
+        assert all(one.n_drafted == 0 for one in rounds[:n_new]) and rounds[n_new].n_drafted > 0
+
+
+@needs_hooks
+def test_a_draft_is_not_told_where_too_little_is_left_to_guess(models: World) -> None:
+    witness = Witness()
+    specdec.generate(
+        models.target, witness, models.ids[:7], gamma=Rested(), **OPTIONS | {"max_new_tokens": REST}
+    )
+    assert witness.begun == []
+
+
+@needs_hooks
+@pytest.mark.parametrize("name", DRAFTS)
+def test_output_is_plain_output(models: World, name: str) -> None:
+    """Of a batch whose second slot is taken by a third prompt; with logits."""
+    prompts = [models.ids[:9], models.ids[20:60], models.ids[5:6]]
+    options = OPTIONS | {"logits": True, "max_new_tokens": 40}
+    plain = specdec.generate(models.target, None, prompts, **options)
+    draft = DRAFTS[name](models)
+    got = specdec.generate(models.target, draft, prompts, gamma=Rested(2), batch_size=2, **options)
+    for one, wanted in zip(got, plain, strict=True):
+        assert one.tokens == wanted.tokens and np.array_equal(one.logits, wanted.logits)
+
+
+def session_of(models: World, prompt: list[int], n_new: int, learnt: Any = None) -> _core.Session:
+    how = {"temperature": 0.0}
+    return _core.Session(
+        models.target.core, as_draft(models.target, models.draft).describe(models.target), [prompt], gamma=4,
+        max_new_tokens=n_new, sampling=how, draft_sampling=how, seeds=[(1, 0)], n_threads=1,
+        adaptive_gamma=learnt,
+    )  # fmt: skip
+
+
+@needs_hooks
+def test_a_late_draft_reads_a_long_text_between_rounds(models: World) -> None:
+    """Slice by slice: no round waits for more than one. Until then there is nothing to keep of its cache."""
+    prompt = models.ids[:440]
+    session = session_of(models, prompt, 60, rested())
+    session.prefill()
+    new, sizes = [], []
+    while records := session.round():
+        new += records[0]["tokens"]
+        size = session.cached_size(0, models.draft.core)[0]
+        sizes.append(size)
+        if records[0]["drafted"]:
+            break
+        assert session.cached_size(0)[0] == len(prompt) + len(new) - 1
+    assert records, "it did not draft"
+    assert sizes[: REST - 1] == [0] * (REST - 1)
+    assert any(0 < size < len(prompt) for size in sizes), "the text was read at once"
+    plain = specdec.generate(models.target, None, prompt, **OPTIONS)
+    assert new == plain.tokens[: len(new)]
+    assert sizes[-1] > len(prompt)
+
+
+@needs_hooks
+def test_what_a_late_draft_has_in_its_cache_is_kept_when_it_has_been_told(models: World) -> None:
+    """Its cache may be that of another text, or begin with what a prompt cache has: both are not said to be
+    of the text. The draft goes on from the latter."""
+    prompt, draft = models.ids[:50], models.draft.core
+    donor = session_of(models, prompt, 10)
+    donor.prefill()
+    session = session_of(models, prompt, 60, rested())
+    assert session.begin_with(0, donor.cached_text(0, draft)) == len(prompt) - 1
+    session.prefill()
+    while records := session.round():
+        size = session.cached_size(0, draft)[0]
+        if records[0]["drafted"]:
+            break
+        assert size == 0
+    assert size > len(prompt)
+
+
+@needs_hooks
+def test_a_draft_that_fails_late_ends_the_text_with_its_own_error(models: World) -> None:
+    class Fails(Witness):
+        def begin(self, sequence: int, prompt: Sequence[int]) -> None:
+            if len(prompt) > 10:
+                raise KeyError("no such text")
+            super().begin(sequence, prompt)
+
+    with pytest.raises(KeyError, match="no such text"):
+        specdec.generate(models.target, Fails(), models.ids[:7], gamma=Rested(), **OPTIONS)
