@@ -108,8 +108,10 @@ PyObject* sd_product(PyObject* module, PyObject* args, PyObject* kwargs) {
         goto done;
     }
     int n_rows = (int)x.shape[0], n_in = (int)x.shape[1], n_out = (int)weights.shape[0];
-    const sd_source source = {weights.buf, blocks ? number : SD_F32, blocks ? row_bytes : (ptrdiff_t)n_in * 4,
-                              4};
+    const sd_source source = {.data = weights.buf,
+                              .number = blocks ? number : SD_F32,
+                              .row_stride = blocks ? row_bytes : (ptrdiff_t)n_in * 4,
+                              .col_stride = 4};
     float* y;
     if ((array = sd_new_array("float32", n_rows, n_out, (void**)&y)) == NULL) goto done;
     PyThreadState* saved_thread;

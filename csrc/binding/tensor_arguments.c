@@ -6,17 +6,63 @@
 #include "blocks.h"
 #include "module.h"
 
-/* A tensor argument (name, array, format) as a source; the view must be released. Rows of blocks are [rows,
- * bytes]. */
-static int source_from(PyObject* array, const char* name, const char* format, Py_buffer* view,
-                       sd_source* source, int shape[2]) {
-    sd_number number = SD_F32;
-    while (number < SD_N_NUMBERS && strcmp(sd_number_names[number], format) != 0) number++;
-    if (number == SD_N_NUMBERS) {
+static int number_from(const char* name, const char* format, sd_number* number) {
+    for (*number = SD_F32; *number < SD_N_NUMBERS; (*number)++)
+        if (strcmp(sd_number_names[*number], format) == 0) return 0;
+    PyErr_Format(PyExc_ValueError, "tensor %s: format is \"%s\", expected f32, f16, bf16 or a type of GGUF",
+                 name, format);
+    return -1;
+}
+
+/* Are these rows of a file? There is an order where view holds it. */
+static int are_rows(const sd_source* source, const sd_file_rows* file, const Py_buffer* view,
+                    Py_ssize_t n_rows) {
+    Py_ssize_t bytes = (Py_ssize_t)sd_number_bytes(source->number);
+    if (file->start < 0 || file->start > INT64_MAX / 2 || n_rows < 0 || n_rows > INT32_MAX) return 0;
+    if (source->row_stride <= 0 || source->row_stride % bytes != 0 || source->row_stride > INT32_MAX ||
+        source->row_stride / bytes > INT32_MAX / sd_number_block(source->number))
+        return 0;
+    if (view->obj == NULL) return 1;
+    if (view->ndim != 1 || view->itemsize != 8 || view->shape[0] != n_rows) return 0;
+    for (Py_ssize_t r = 0; r < n_rows; r++)
+        if (file->order[r] < 0 || file->order[r] > INT32_MAX) return 0;
+    return 1;
+}
+
+/* Rows that are still in a file, (file, start, n_rows, row_bytes, order), as a source; the view, if it holds
+ * something, must be released. */
+static int rows_from(PyObject* rows, const char* name, sd_number number, Py_buffer* view, sd_source* source,
+                     int shape[2]) {
+    PyObject *opened, *order;
+    long long start;
+    Py_ssize_t n_rows, row_bytes;
+    if (!PyArg_ParseTuple(rows, "OLnnO;rows of a file: expected (file, start, n_rows, row_bytes, order)",
+                          &opened, &start, &n_rows, &row_bytes, &order))
+        return -1;
+    sd_file_rows file = {.descriptor = PyObject_AsFileDescriptor(opened), .start = start};
+    if (file.descriptor < 0) return -1;
+    if (order != Py_None) {
+        if (PyObject_GetBuffer(order, view, PyBUF_ND | PyBUF_FORMAT) < 0) return -1;
+        file.order = view->buf;
+    }
+    *source = (sd_source){.number = number, .row_stride = row_bytes, .file = file};
+    if (!are_rows(source, &file, view, n_rows)) {
         PyErr_Format(PyExc_ValueError,
-                     "tensor %s: format is \"%s\", expected f32, f16, bf16 or a type of GGUF", name, format);
+                     "tensor %s: rows of a file are at %lld, %zd of %zd bytes; expected whole elements, "
+                     "and an int64 for each row where there is an order",
+                     name, start, n_rows, row_bytes);
+        PyBuffer_Release(view);
         return -1;
     }
+    source->col_stride = sd_has_blocks(number) ? 0 : (ptrdiff_t)sd_number_bytes(number);
+    shape[0] = (int)n_rows;
+    shape[1] = (int)(row_bytes / (Py_ssize_t)sd_number_bytes(number)) * sd_number_block(number);
+    return 0;
+}
+
+/* An array as a source; the view must be released. Rows of blocks are [rows, bytes]. */
+static int array_from(PyObject* array, const char* name, sd_number number, Py_buffer* view, sd_source* source,
+                      int shape[2]) {
     if (PyObject_GetBuffer(array, view, PyBUF_STRIDED_RO) < 0) return -1;
     int blocks = sd_has_blocks(number);
     Py_ssize_t size = blocks ? 1 : (Py_ssize_t)sd_number_bytes(number);
@@ -31,7 +77,10 @@ static int source_from(PyObject* array, const char* name, const char* format, Py
     }
     shape[0] = (int)view->shape[0];
     shape[1] = view->ndim == 2 ? (int)view->shape[1] : 0;
-    *source = (sd_source){view->buf, number, view->strides[0], view->ndim == 2 ? view->strides[1] : 0};
+    *source = (sd_source){.data = view->buf ? view->buf : "",
+                          .number = number,
+                          .row_stride = view->strides[0],
+                          .col_stride = view->ndim == 2 ? view->strides[1] : 0};
     if (!blocks) return 0;
     Py_ssize_t bytes = (Py_ssize_t)sd_number_bytes(number);
     if (view->ndim != 2 || view->shape[1] % bytes != 0 || (view->shape[1] > 1 && view->strides[1] != 1) ||
@@ -39,12 +88,22 @@ static int source_from(PyObject* array, const char* name, const char* format, Py
         PyErr_Format(
             PyExc_ValueError,
             "tensor %s: expected [rows, bytes] of blocks in %s, %zd bytes each, a row's one after the other",
-            name, format, bytes);
+            name, sd_number_names[number], bytes);
         PyBuffer_Release(view);
         return -1;
     }
     shape[1] = (int)(view->shape[1] / bytes) * sd_number_block(number);
     return 0;
+}
+
+/* A tensor argument (name, array or rows of a file, format) as a source; the view must be released. */
+static int source_from(PyObject* given, const char* name, const char* format, Py_buffer* view,
+                       sd_source* source, int shape[2]) {
+    sd_number number;
+    *view = (Py_buffer){0};
+    if (number_from(name, format, &number) < 0) return -1;
+    return PyTuple_Check(given) ? rows_from(given, name, number, view, source, shape)
+                                : array_from(given, name, number, view, source, shape);
 }
 
 static int set_tensor(PyObject* item, sd_tensor_setter set, void* weights, int n_threads) {

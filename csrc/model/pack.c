@@ -16,39 +16,6 @@
 /* Bytes of a row that are asked for before they are read. */
 #define AHEAD 512
 
-/* Numbers that lie side by side. */
-static void read_along(const void* from, sd_number number, int n, float* out) {
-    const uint16_t* halves = from;
-    switch (number) {
-    case SD_F32: memcpy(out, from, (size_t)n * sizeof *out); break;
-    case SD_F16:
-        for (int i = 0; i < n; i++) out[i] = sd_float_from_f16(halves[i]);
-        break;
-    case SD_BF16:
-        for (int i = 0; i < n; i++) out[i] = sd_float_from_bf16(halves[i]);
-        break;
-    default: break;
-    }
-}
-
-void sd_source_read(const sd_source* source, int row, int col, int n, float* out) {
-    const char* at = (const char*)source->data + row * source->row_stride + col * source->col_stride;
-    if (sd_has_blocks(source->number)) {
-        sd_blocks_read(source->number, (const uint8_t*)source->data + row * source->row_stride, col, n, out);
-        return;
-    }
-    ptrdiff_t size = source->number == SD_F32 ? 4 : 2;
-    if (source->col_stride == size && (uintptr_t)at % (uintptr_t)size == 0) {
-        read_along(at, source->number, n, out);
-        return;
-    }
-    for (int i = 0; i < n; i++, at += source->col_stride) {
-        uint32_t number = 0; /* aligned for each kind */
-        memcpy(&number, at, (size_t)size);
-        read_along(&number, source->number, 1, &out[i]);
-    }
-}
-
 /* Weights that are packed between two looks for an interruption: some milliseconds. */
 #define PIECE (1 << 21)
 
@@ -58,6 +25,8 @@ typedef struct job {
     int n_rows;
     int first, end; /* panels of the source's rows that are packed now */
     sd_rows rows;
+    char* scratch;         /* [n_threads, SD_PANEL rows] of a source in a file; owned */
+    atomic_int error;      /* of reading the source; 0: none */
     atomic_long first_bad; /* r · n_in + k of the first value that cannot be packed; LONG_MAX: none */
 } job;
 
@@ -133,24 +102,27 @@ static int put_tile(sd_format format, char* panel, tile_columns columns, int k, 
     return -1;
 }
 
-/* Read n inputs from input k of n_rows rows from row r, the rest of the tile zero. */
-static void read_tile(const sd_source* source, int r, int n_rows, int k, int n, tile_rows tile) {
+/* Read n inputs from input k of n_rows rows, the rest of the tile zero. */
+static void read_tile(const sd_source* source, int n_rows, int k, int n, tile_rows tile) {
     if (n < TILE || n_rows < SD_PANEL) memset(tile, 0, sizeof(tile_rows));
     ptrdiff_t size = source->number == SD_F32 ? 4 : 2;
     if (!sd_has_blocks(source->number) && source->row_stride == size &&
         source->col_stride != size) { /* transposed: read along the rows */
-        const sd_source turned = {source->data, source->number, source->col_stride, source->row_stride};
+        const sd_source turned = {.data = source->data,
+                                  .number = source->number,
+                                  .row_stride = source->col_stride,
+                                  .col_stride = source->row_stride};
         float line[SD_PANEL];
         for (int i = 0; i < n; i++) {
-            sd_source_read(&turned, k + i, r, n_rows, line);
+            sd_source_read(&turned, k + i, 0, n_rows, line);
             for (int j = 0; j < n_rows; j++) tile[j][i] = line[j];
         }
         return;
     }
     for (int j = 0; j < n_rows; j++) {
-        const char* at = (const char*)source->data + (r + j) * source->row_stride + k * source->col_stride;
+        const char* at = (const char*)source->data + j * source->row_stride + k * source->col_stride;
         __builtin_prefetch(at + AHEAD); /* the hardware follows fewer streams than there are rows */
-        sd_source_read(source, r + j, k, n, tile[j]);
+        sd_source_read(source, j, k, n, tile[j]);
     }
 }
 
@@ -166,13 +138,14 @@ static void report_tile(job* j, tile_rows rows, int r, int k, int bad_row) {
     report(j, (long)(r + bad_row) * j->matrix->n_in + k);
 }
 
-static void pack_by_tiles(job* j, const sd_place* panel, int r, int n_rows) {
+/* Here and below: n_rows rows of the source from row r on, in memory. */
+static void pack_by_tiles(job* j, const sd_source* source, const sd_place* panel, int r, int n_rows) {
     tile_rows rows;
     tile_columns columns;
     int n_in = j->matrix->n_in;
     for (int k = 0; k < n_in; k += TILE) {
         int n = n_in - k < TILE ? n_in - k : TILE;
-        read_tile(j->source, r, n_rows, k, n, rows);
+        read_tile(source, n_rows, k, n, rows);
         turn(rows, columns);
         int bad_row = put_tile(panel->format, panel->at, columns, k, n);
         if (bad_row < 0) continue;
@@ -184,9 +157,8 @@ static void pack_by_tiles(job* j, const sd_place* panel, int r, int n_rows) {
 /* ------------------------------------------------------- copying, where the number stays the same */
 
 /* Rows of 32-bit words (f32, or pairs of bf16), contiguous: a transposition at the speed of memory. */
-static void pack_by_words(job* j, char* panel, int r, int n_rows) {
+static void pack_by_words(job* j, const sd_source* source, char* panel, int r, int n_rows) {
     enum { LINE = 64 }; /* words that are read in a row: four cache lines of the source, 8 KiB of the panel */
-    const sd_source* source = j->source;
     int is_f32 = source->number == SD_F32, n_words = is_f32 ? j->matrix->n_in : j->matrix->n_in / 2;
     /* the exponents that mean NaN or infinity, of a word or of its halves */
     uint32_t high = 0x7f800000u, low = is_f32 ? 0 : 0x7f80u;
@@ -194,7 +166,7 @@ static void pack_by_words(job* j, char* panel, int r, int n_rows) {
     for (int k = 0; k < n_words; k += LINE) {
         int n = n_words - k < LINE ? n_words - k : LINE;
         for (int row = 0; row < n_rows; row++) {
-            const char* from = (const char*)source->data + (r + row) * source->row_stride + (size_t)k * 4;
+            const char* from = (const char*)source->data + row * source->row_stride + (size_t)k * 4;
             uint32_t words[LINE];
             int bad = 0;
             memcpy(words, from, (size_t)n * sizeof *words);
@@ -205,7 +177,7 @@ static void pack_by_words(job* j, char* panel, int r, int n_rows) {
             if (!bad) continue;
             float values[2 * LINE];
             int n_values = is_f32 ? n : 2 * n, first = is_f32 ? k : 2 * k;
-            sd_source_read(source, r + row, first, n_values, values);
+            sd_source_read(source, row, first, n_values, values);
             for (int i = 0; i < n_values; i++)
                 if (!is_finite(values[i])) report(j, (long)(r + row) * j->matrix->n_in + first + i);
         }
@@ -213,9 +185,8 @@ static void pack_by_words(job* j, char* panel, int r, int n_rows) {
 }
 
 /* Blocks of a format of their own, as they are. */
-static void pack_blocks(job* j, const sd_place* panel, int r, int n_rows) {
-    const sd_source* source = j->source;
-    const uint8_t* rows = (const uint8_t*)source->data + r * source->row_stride;
+static void pack_blocks(job* j, const sd_source* source, const sd_place* panel, int r, int n_rows) {
+    const uint8_t* rows = source->data;
     const int size = sd_number_block(source->number);
     for (int block = 0; block < j->matrix->n_in / size; block++) {
         int bad = sd_blocks_put(source->number, rows, source->row_stride, n_rows, block, panel->at);
@@ -231,62 +202,81 @@ static int same_words(sd_format format, int n_in, const sd_source* source) {
     return source->number == SD_BF16 && format == SD_FORMAT_BF16 && source->col_stride == 2 && n_in % 2 == 0;
 }
 
-/* Rows r … r + n_rows of the source to the rows of the plain matrix from `row` on. */
-static void copy_plain(job* j, int r, int row, int n_rows) {
+/* To the rows of the plain matrix from `row` on. */
+static void copy_plain(job* j, const sd_source* source, int r, int row, int n_rows) {
     int n_in = j->matrix->n_in;
     for (int i = 0; i < n_rows; i++) {
         float* to = j->matrix->plain + (ptrdiff_t)(row + i) * n_in;
-        sd_source_read(j->source, r + i, 0, n_in, to);
+        sd_source_read(source, i, 0, n_in, to);
         for (int k = 0; k < n_in; k++)
             if (!is_finite(to[k])) report(j, (long)(r + i) * n_in + k);
     }
 }
 
 static void pack_panels(void* argument, int thread, int first, int end) {
-    (void)thread;
     job* j = argument;
+    char* scratch = j->scratch ? j->scratch + (size_t)thread * sd_source_scratch(j->source, SD_PANEL) : NULL;
     for (int group = j->first + first; group < j->first + end; group++) {
         int r = group * SD_PANEL, n_rows = j->n_rows - r < SD_PANEL ? j->n_rows - r : SD_PANEL;
         int row = j->rows.first + r * j->rows.step;
         assert(row % SD_PANEL == 0 && row + n_rows <= j->matrix->n_out);
-        if (j->matrix->plain) copy_plain(j, r, row, n_rows);
+        sd_source source;
+        int error = sd_source_rows(j->source, r, n_rows, scratch, &source);
+        if (error != 0) {
+            atomic_store(&j->error, error);
+            return;
+        }
+        if (j->matrix->plain) copy_plain(j, &source, r, row, n_rows);
         if (j->matrix->panels == NULL) continue;
         const sd_place* panel = &j->matrix->panels[row / SD_PANEL];
         if (same_words(panel->format, j->matrix->n_in, j->source))
-            pack_by_words(j, panel->at, r, n_rows);
+            pack_by_words(j, &source, panel->at, r, n_rows);
         else if (sd_has_blocks(j->source->number) && sd_block_format(j->source->number) == panel->format)
-            pack_blocks(j, panel, r, n_rows);
+            pack_blocks(j, &source, panel, r, n_rows);
         else
-            pack_by_tiles(j, panel, r, n_rows);
+            pack_by_tiles(j, &source, panel, r, n_rows);
     }
+}
+
+/* The message of the first value that cannot be packed. */
+static sd_status fail_at(const job* j, long bad, const char* name) {
+    int r = (int)(bad / j->matrix->n_in), k = (int)(bad % j->matrix->n_in);
+    sd_source row;
+    int error = sd_source_rows(j->source, r, 1, j->scratch, &row);
+    if (error != 0) return sd_source_fail(name, error);
+    float value;
+    for (sd_source_read(&row, 0, k, 1, &value); is_finite(value) && k % SD_BLOCK < SD_BLOCK - 1 &&
+                                                k + 1 < j->matrix->n_in && sd_has_blocks(row.number);)
+        sd_source_read(&row, 0, ++k, 1, &value);
+    if (!is_finite(value))
+        return sd_fail(SD_ERR_NOT_FINITE, "tensor %s: element [%d, %d] is %g, expected a finite number", name,
+                       r, k, (double)value);
+    const char* limits[SD_N_OWN_FORMATS] = {"", "3.39e38", "8.32e6", "5.24e5"};
+    sd_format format = j->matrix->panels[j->rows.first / SD_PANEL].format; /* of all panels of the source */
+    return sd_fail(SD_ERR_VALUE,
+                   "tensor %s: the block at [%d, %d] has a value too large for %s, expected below %s", name,
+                   r, k, sd_format_names[format], limits[format]);
 }
 
 sd_status sd_matrix_pack(sd_matrix* matrix, const sd_source* source, int n_rows, sd_rows rows,
                          const char* name, int n_threads) {
     job j = {.matrix = matrix, .source = source, .n_rows = n_rows, .rows = rows};
+    size_t n_scratch = (size_t)n_threads * sd_source_scratch(source, SD_PANEL);
+    if (n_scratch > 0 && (j.scratch = sd_alloc(n_scratch)) == NULL) return SD_ERR_MEMORY;
     atomic_init(&j.first_bad, LONG_MAX);
+    atomic_init(&j.error, 0);
+    sd_status status = SD_OK;
     int n_panels = sd_matrix_panels(n_rows), piece = PIECE / SD_PANEL / matrix->n_in + n_threads;
-    for (; j.first < n_panels; j.first = j.end) {
-        sd_status status = sd_interrupted();
-        if (status != SD_OK) return status;
+    for (; j.first < n_panels && status == SD_OK; j.first = j.end) {
+        if ((status = sd_interrupted()) != SD_OK) break;
         j.end = n_panels - j.first < piece ? n_panels : j.first + piece;
         sd_team team = sd_team_open(n_threads);
         sd_team_run(&team, j.end - j.first, 1, pack_panels, &j);
         sd_team_close(&team);
+        if (atomic_load(&j.error) != 0) status = sd_source_fail(name, atomic_load(&j.error));
     }
     long bad = atomic_load(&j.first_bad);
-    if (bad == LONG_MAX) return SD_OK;
-    int r = (int)(bad / matrix->n_in), k = (int)(bad % matrix->n_in);
-    float value;
-    for (sd_source_read(source, r, k, 1, &value); is_finite(value) && k % SD_BLOCK < SD_BLOCK - 1 &&
-                                                  k + 1 < matrix->n_in && sd_has_blocks(source->number);)
-        sd_source_read(source, r, ++k, 1, &value);
-    if (!is_finite(value))
-        return sd_fail(SD_ERR_NOT_FINITE, "tensor %s: element [%d, %d] is %g, expected a finite number", name,
-                       r, k, (double)value);
-    const char* limits[SD_N_OWN_FORMATS] = {"", "3.39e38", "8.32e6", "5.24e5"};
-    sd_format format = matrix->panels[rows.first / SD_PANEL].format; /* of all panels of the source */
-    return sd_fail(SD_ERR_VALUE,
-                   "tensor %s: the block at [%d, %d] has a value too large for %s, expected below %s", name,
-                   r, k, sd_format_names[format], limits[format]);
+    if (status == SD_OK && bad != LONG_MAX) status = fail_at(&j, bad, name);
+    sd_free(j.scratch);
+    return status;
 }

@@ -23,10 +23,15 @@ sd_table sd_table_take(sd_arena* arena, sd_number number, int n_rows, int n_cols
                       sd_arena_take(arena, (size_t)n_rows, row_bytes_of(number, n_cols))};
 }
 
+/* Rows that a thread fills in at a time. */
+#define TOGETHER 32
+
 typedef struct job {
     sd_table* table;
     const sd_source* source;
     int first, end;     /* rows that are filled in now */
+    char* scratch;      /* [n_threads, TOGETHER rows] of a source in a file; owned */
+    atomic_int error;   /* of reading the source; 0: none */
     atomic_int bad_row; /* the first with a value that is not finite; INT_MAX: none */
 } job;
 
@@ -42,7 +47,8 @@ static int find_bad(const sd_table* table, const float* values, int n) {
     return -1;
 }
 
-static void fill_row(job* j, int r) {
+/* Row r, which is row i of `source`, in memory. */
+static void fill_row(job* j, const sd_source* source, int i, int r) {
     enum { LINE = 64 };
     const sd_table* t = j->table;
     char* to = t->data + (size_t)r * row_bytes_of(t->number, t->n_cols);
@@ -50,48 +56,44 @@ static void fill_row(job* j, int r) {
         int n = t->n_cols - col < LINE ? t->n_cols - col : LINE;
         float values[LINE];
         uint16_t halves[LINE];
-        sd_source_read(j->source, r, col, n, values);
+        sd_source_read(source, i, col, n, values);
         int before = atomic_load(&j->bad_row);
         if (find_bad(t, values, n) >= 0)
             while (r < before && !atomic_compare_exchange_weak(&j->bad_row, &before, r)) continue;
         if (sd_has_blocks(t->number)) continue;
-        for (int i = 0; i < n; i++) halves[i] = sd_bf16_from_float(values[i]);
+        for (int c = 0; c < n; c++) halves[c] = sd_bf16_from_float(values[c]);
         const void* from = t->number == SD_F32 ? (const void*)values : halves;
         memcpy(to + (size_t)col * sd_number_bytes(t->number), from, (size_t)n * sd_number_bytes(t->number));
     }
     if (sd_has_blocks(t->number))
-        memcpy(to, (const char*)j->source->data + r * j->source->row_stride,
-               row_bytes_of(t->number, t->n_cols));
+        memcpy(to, (const char*)source->data + i * source->row_stride, row_bytes_of(t->number, t->n_cols));
 }
 
 static void fill_rows(void* argument, int thread, int first, int end) {
-    (void)thread;
     job* j = argument;
-    for (int r = j->first + first; r < j->first + end; r++) fill_row(j, r);
+    char* scratch = j->scratch ? j->scratch + (size_t)thread * sd_source_scratch(j->source, TOGETHER) : NULL;
+    for (int r = j->first + first, n; r < j->first + end; r += n) {
+        n = j->first + end - r < TOGETHER ? j->first + end - r : TOGETHER;
+        sd_source source;
+        int error = sd_source_rows(j->source, r, n, scratch, &source);
+        if (error != 0) {
+            atomic_store(&j->error, error);
+            return;
+        }
+        for (int i = 0; i < n; i++) fill_row(j, &source, i, r + i);
+    }
 }
 
-sd_status sd_table_fill(sd_table* table, const sd_source* source, const char* name, int n_threads) {
-    job j = {.table = table, .source = source};
-    if (sd_has_blocks(table->number) && source->number != table->number)
-        return sd_fail(SD_ERR_VALUE, "tensor %s: is in %s, expected %s, as its table is", name,
-                       sd_number_names[source->number], sd_number_names[table->number]);
-    atomic_init(&j.bad_row, INT_MAX);
-    int piece = PIECE / table->n_cols + n_threads;
-    for (; j.first < table->n_rows; j.first = j.end) {
-        sd_status status = sd_interrupted();
-        if (status != SD_OK) return status;
-        j.end = table->n_rows - j.first < piece ? table->n_rows : j.first + piece;
-        sd_team team = sd_team_open(n_threads);
-        sd_team_run(&team, j.end - j.first, 64, fill_rows, &j);
-        sd_team_close(&team);
-    }
-    int r = atomic_load(&j.bad_row);
-    if (r == INT_MAX) return SD_OK;
+/* The message of the first value of a row that does not fit. */
+static sd_status fail_in(const job* j, int r, const char* name) {
+    sd_source row;
+    int error = sd_source_rows(j->source, r, 1, j->scratch, &row);
+    if (error != 0) return sd_source_fail(name, error);
     float value = 0.0f;
     int col = 0;
-    for (; col < table->n_cols; col++) {
-        sd_source_read(source, r, col, 1, &value);
-        if (!fits(table, value)) break;
+    for (; col < j->table->n_cols; col++) {
+        sd_source_read(&row, 0, col, 1, &value);
+        if (!fits(j->table, value)) break;
     }
     if (isfinite(value))
         return sd_fail(SD_ERR_VALUE,
@@ -99,6 +101,31 @@ sd_status sd_table_fill(sd_table* table, const sd_source* source, const char* na
                        r, col, (double)value);
     return sd_fail(SD_ERR_NOT_FINITE, "tensor %s: element [%d, %d] is %g, expected a finite number", name, r,
                    col, (double)value);
+}
+
+sd_status sd_table_fill(sd_table* table, const sd_source* source, const char* name, int n_threads) {
+    job j = {.table = table, .source = source};
+    if (sd_has_blocks(table->number) && source->number != table->number)
+        return sd_fail(SD_ERR_VALUE, "tensor %s: is in %s, expected %s, as its table is", name,
+                       sd_number_names[source->number], sd_number_names[table->number]);
+    size_t n_scratch = (size_t)n_threads * sd_source_scratch(source, TOGETHER);
+    if (n_scratch > 0 && (j.scratch = sd_alloc(n_scratch)) == NULL) return SD_ERR_MEMORY;
+    atomic_init(&j.bad_row, INT_MAX);
+    atomic_init(&j.error, 0);
+    sd_status status = SD_OK;
+    int piece = PIECE / table->n_cols + n_threads;
+    for (; j.first < table->n_rows && status == SD_OK; j.first = j.end) {
+        if ((status = sd_interrupted()) != SD_OK) break;
+        j.end = table->n_rows - j.first < piece ? table->n_rows : j.first + piece;
+        sd_team team = sd_team_open(n_threads);
+        sd_team_run(&team, j.end - j.first, 64, fill_rows, &j);
+        sd_team_close(&team);
+        if (atomic_load(&j.error) != 0) status = sd_source_fail(name, atomic_load(&j.error));
+    }
+    int r = atomic_load(&j.bad_row);
+    if (status == SD_OK && r != INT_MAX) status = fail_in(&j, r, name);
+    sd_free(j.scratch);
+    return status;
 }
 
 void sd_table_row(const sd_table* table, int r, float* out) {

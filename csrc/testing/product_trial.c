@@ -28,7 +28,7 @@ sd_status sd_product_trial_create(sd_product_trial* t, const float* weights) {
     sd_status status = sd_pool_reserve(t->n_threads);
     if (status == SD_OK && t->engine == SD_ENGINE_BLAS) status = sd_library_reserve(t->n_threads);
     if (status == SD_OK) status = SD_ARENA_BUILD(&t->arena, lay_out(t));
-    const sd_source source = {weights, SD_F32, (ptrdiff_t)t->n_in * 4, 4};
+    const sd_source source = {.data = weights, .row_stride = (ptrdiff_t)t->n_in * 4, .col_stride = 4};
     for (int i = 0; i < t->n_matrices && status == SD_OK; i++)
         status = sd_matrix_pack(&t->matrices[i], &source, t->n_out, (sd_rows){0, 1}, "weights", t->n_threads);
     for (ptrdiff_t i = 0; status == SD_OK && i < (ptrdiff_t)t->max_rows * t->n_in; i++)

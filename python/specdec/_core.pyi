@@ -1,13 +1,16 @@
 """The C core as Python sees it. Everything public is re-exported, with its documentation, by `specdec`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec.models.number_formats import CacheDtype, Dtype, PrefillMethod
 from specdec.verification.rules import Rule
+
+_FileRows: TypeAlias = tuple[Any, int, int, int, NDArray[np.int64] | None]
+"""(file, start, n_rows, row_bytes, order): rows of a matrix that are still in a file."""
 
 class RoundRecord(TypedDict):
     """What one round did for one sequence.
@@ -79,7 +82,7 @@ class Model:
     def __init__(
         self,
         config: Mapping[str, Any],
-        tensors: Iterable[tuple[str, NDArray[Any], str]],
+        tensors: Iterable[tuple[str, NDArray[Any] | _FileRows, str]],
         *,
         dtype: Dtype = "f32",
         cache_dtype: CacheDtype = "f32",

@@ -230,7 +230,7 @@ def merged(checkpoint: Checkpoint, path: Path) -> tuple[Checkpoint, FittedAdapte
     """
     fitted = fit_adapter(path, checkpoint.architecture, checkpoint.config, checkpoint.path, merging=True)
 
-    def tensors(as_blocks: Container[str]) -> Iterator[CanonicalTensor]:
+    def tensors(as_blocks: Container[str], in_file: bool) -> Iterator[CanonicalTensor]:
         for name, array, form in checkpoint.tensors():
             if name in fitted.whole:
                 yield (name, *fitted.replaced(name))

@@ -13,7 +13,14 @@ from specdec import _core
 from specdec.checks import check_choice, check_flag, check_path
 from specdec.errors import CheckpointError, InputError, SpecdecError, kind_of, warn
 from specdec.models.adapter import merged
-from specdec.models.checkpoints import CanonicalTensor, Checkpoint, StoredTensors, open_checkpoint
+from specdec.models.checkpoints import (
+    CanonicalTensor,
+    Checkpoint,
+    StoredTensors,
+    UnreadTensor,
+    open_checkpoint,
+)
+from specdec.models.checkpoints.file_tensor import FileRows
 from specdec.models.model import Model
 from specdec.models.model_config import ModelConfig
 from specdec.models.number_formats import (
@@ -255,23 +262,26 @@ def _embedded(name: str, dtype: Dtype | None) -> Model:
         return load(folder, dtype)
 
 
-def _checked(checkpoint: Checkpoint, stored: StoredTensors | None) -> Iterator[CanonicalTensor]:
+def _checked(
+    checkpoint: Checkpoint, stored: StoredTensors | None
+) -> Iterator[CanonicalTensor | UnreadTensor]:
     """The checkpoint's tensors, each compared with what the core says a model of this configuration needs."""
     shapes = _core.tensor_shapes(checkpoint.config)
     seen: set[str] = set()
-    for name, array, form in checkpoint.tensors(stored.blocks if stored else ()):
+    for name, array, form in checkpoint.unread_tensors(stored.blocks if stored else ()):
         if name not in shapes:
             raise CheckpointError(
                 f"{checkpoint.path}: tensor '{name}' is not part of this model; expected none such"
             )
-        # the core knows how many numbers the bytes of blocks are
-        if form in ("f32", "f16", "bf16") and tuple(array.shape) != tuple(shapes[name]):
+        # the core knows how many numbers the bytes of blocks are, and of rows in a file
+        is_numbers = form in ("f32", "f16", "bf16")
+        if is_numbers and not isinstance(array, FileRows) and tuple(array.shape) != tuple(shapes[name]):
             raise CheckpointError(
                 f"{checkpoint.path}: tensor '{name}' has shape {list(array.shape)}; expected "
                 f"{list(shapes[name])}"
             )
         seen.add(name)
-        yield name, array, form
+        yield name, array, form  # type: ignore[misc]
         del array  # before the next is read
     missing = [name for name in shapes if name not in seen]
     if missing:
@@ -281,7 +291,9 @@ def _checked(checkpoint: Checkpoint, stored: StoredTensors | None) -> Iterator[C
         )
 
 
-def _counted(tensors: Iterable[CanonicalTensor], bar: Any) -> Iterator[CanonicalTensor]:
+def _counted(
+    tensors: Iterable[CanonicalTensor | UnreadTensor], bar: Any
+) -> Iterator[CanonicalTensor | UnreadTensor]:
     """The tensors; a bar, if there is one, counts the bytes of those that are done with."""
     for tensor in tensors:
         n_bytes = tensor[1].nbytes

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from specdec.checks import check_integer, check_path
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, SpecdecError, shown
-from specdec.models.checkpoints.checkpoint import CanonicalTensor, Checkpoint, StoredTensors
+from specdec.models.checkpoints.checkpoint import CanonicalTensor, Checkpoint, StoredTensors, UnreadTensor
 
 if TYPE_CHECKING:
     from specdec.models.checkpoints.hub import HubOptions
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _SINGLE = (".gguf", ".specdec", ".bin")
 """How files end that hold a model each."""
 
-__all__ = ["CanonicalTensor", "Checkpoint", "StoredTensors", "open_checkpoint"]
+__all__ = ["CanonicalTensor", "Checkpoint", "StoredTensors", "UnreadTensor", "open_checkpoint"]
 
 
 def open_checkpoint(

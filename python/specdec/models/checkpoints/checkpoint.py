@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec.models.chat_template import ChatTemplate
+from specdec.models.checkpoints.file_tensor import FileRows
 from specdec.models.number_formats import Dtype
 from specdec.models.tokenizer import SourceTokenizer, Tokenizer
 
-__all__ = ["CanonicalTensor", "Checkpoint", "StoredTensors"]
+__all__ = ["CanonicalTensor", "Checkpoint", "StoredTensors", "UnreadTensor"]
 
 CanonicalTensor: TypeAlias = tuple[str, NDArray[np.generic], str]
 """(canonical name, array of any strides, format): format is "f32", "f16" or "bf16" (bf16 as uint16 bits).
 
 Of blocks of codes uint8, [rows, bytes of a row], and the name of their type, such as "q4_k"."""
+
+UnreadTensor: TypeAlias = tuple[str, FileRows, str]
+"""The same of a matrix whose rows are still in the file."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ class Checkpoint:
     tokenizer: Tokenizer | None
     dtype: Dtype
     n_bytes: int
-    _tensors: Callable[[Container[str]], Iterator[CanonicalTensor]] = field(repr=False)
+    _tensors: Callable[[Container[str], bool], Iterator[CanonicalTensor | UnreadTensor]] = field(repr=False)
     default_sampling: Mapping[str, Any] = field(default_factory=dict)
     chat_template: ChatTemplate | None = None
     source_tokenizer: SourceTokenizer | None = None
@@ -109,4 +113,8 @@ class Checkpoint:
         CheckpointError
             The file has become shorter since it was opened, or cannot be read.
         """
-        return self._tensors(as_blocks)
+        return cast("Iterator[CanonicalTensor]", self._tensors(as_blocks, False))
+
+    def unread_tensors(self, as_blocks: Container[str] = ()) -> Iterator[CanonicalTensor | UnreadTensor]:
+        """As `tensors`, but matrices whose rows are rows of a file are not read: the core reads them."""
+        return self._tensors(as_blocks, True)

@@ -6,14 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec.models.checkpoints.opened_file import OpenedFile
 
-__all__ = ["PLAIN", "FileTensor"]
+__all__ = ["PLAIN", "FileRows", "FileTensor"]
 
 PLAIN: Final[Mapping[str, tuple[str, str]]] = {
     "F32": ("f32", "<f4"),
@@ -23,6 +23,37 @@ PLAIN: Final[Mapping[str, tuple[str, str]]] = {
 """Kinds of one number an element: the core's name of the format, and the dtype of its array."""
 
 _PIECE: Final = 1 << 24  # bytes
+
+
+class FileRows(NamedTuple):
+    """The rows of a matrix, still in the file, which the core reads when it packs them.
+
+    Attributes
+    ----------
+    opened : OpenedFile
+    start : int
+        Where row 0 is in the file.
+    n_rows, row_bytes : int
+    order : ndarray of int64 or None
+        Which row of the file each row is; None: one after the other.
+    """
+
+    opened: OpenedFile
+    start: int
+    n_rows: int
+    row_bytes: int
+    order: NDArray[np.int64] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        return self.n_rows * self.row_bytes
+
+    def chosen(self, order: NDArray[np.int64]) -> FileRows:
+        """Some of these rows, which lie one after the other, in another order."""
+        if not np.array_equal(order, np.arange(order[0], order[0] + len(order))):
+            return self._replace(n_rows=len(order), order=order)
+        return self._replace(start=self.start + int(order[0]) * self.row_bytes, n_rows=len(order))
 
 
 @dataclass(frozen=True)
@@ -94,6 +125,20 @@ class FileTensor(ABC):
     def blocks(self, index: int | None = None) -> NDArray[Any]:
         """As `array`; of codes uint8, [*shape[:-1], bytes of a row]: blocks as GGUF files have them."""
         return self.array(index)
+
+    def file_rows(self, index: int | None = None) -> FileRows | None:
+        """The rows of a matrix as `blocks` has them, not read; None where the file has something else."""
+        return None
+
+    def _rows_there(self, index: int | None) -> FileRows | None:
+        """The rows of a matrix that the file holds as it is."""
+        shape, start, n_bytes = self.shape, self.start, self.n_bytes
+        if index is not None:
+            n_bytes //= shape[0]
+            shape, start = shape[1:], start + index * n_bytes
+        if len(shape) != 2 or n_bytes == 0:
+            return None
+        return FileRows(self.opened, start, shape[0], n_bytes // shape[0])
 
     def read(self) -> NDArray[np.uint8]:
         """The bytes as the file has them."""

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec.errors import CheckpointError, CheckpointNotFoundError, MissingGGUFError, UnsupportedModelError
-from specdec.models.checkpoints.file_tensor import PLAIN, FileTensor
+from specdec.models.checkpoints.file_tensor import PLAIN, FileRows, FileTensor
 from specdec.models.checkpoints.opened_file import OpenedFile
 from specdec.models.json_fields import as_json
 from specdec.models.number_formats import widened
@@ -43,6 +43,8 @@ _WINDOW: Final = 1 << 20  # bytes read at a time
 _PART: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
 _STRING, _ARRAY = 8, 9
+_LENGTH: Final = struct.Struct("<Q")  # of a string, in bytes
+_Text: TypeAlias = bytes
 _NUMBERS: Final[Mapping[int, str]] = {
     0: "<u1",
     1: "<i1",
@@ -122,6 +124,10 @@ class StoredBlocks(FileTensor):
             return data.view(PLAIN[self.kind][1]).reshape(shape)
         elements, size = self.block
         return data.reshape(*shape[:-1], shape[-1] // elements * size)
+
+    def file_rows(self, index: int | None = None) -> FileRows | None:
+        """The rows of a matrix, of numbers or of blocks; see `FileTensor`."""
+        return self._rows_there(index)
 
     def numbers(self) -> NDArray[np.float32]:
         """All of them as float32."""
@@ -206,14 +212,21 @@ class GGUFFile:
         if value.item != _STRING:
             dtype = np.dtype(_NUMBERS[value.item])
             return self._opened.read(value.start, value.n * dtype.itemsize).view(dtype)
-        cursor = _Cursor(self._opened, value.start)
-        return [self._decoded(cursor.bytes(cursor.size(f"field '{key}'")), key) for _ in range(value.n)]
+        texts: list[_Text] = []
+        _Cursor(self._opened, value.start).strings(value.n, f"metadata field '{key}'", texts)
+        try:
+            return [text.decode("utf-8") for text in texts]
+        except UnicodeDecodeError as error:
+            raise self._no_text(key, error) from error
 
     def _decoded(self, data: bytes, key: str) -> str:
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise self.error(f"metadata field '{key}' has a string that is no UTF-8: {error}") from error
+            raise self._no_text(key, error) from error
+
+    def _no_text(self, key: str, error: UnicodeDecodeError) -> CheckpointError:
+        return self.error(f"metadata field '{key}' has a string that is no UTF-8: {error}")
 
     def _read_head(self, cursor: _Cursor) -> tuple[int, int]:
         """(number of tensors, number of values of the metadata)."""
@@ -258,8 +271,7 @@ class GGUFFile:
             if n > _MAX_STRINGS:
                 raise self.error(f"{what} is an array of {n} strings; expected at most {_MAX_STRINGS}")
             cursor.check(8 * n)
-            for _ in range(n):
-                cursor.skip(cursor.size(what))
+            cursor.strings(n, what)
         else:
             raise UnsupportedModelError(
                 f"{self.path}: {what} is an array of items of type {item}; expected numbers or strings"
@@ -354,16 +366,43 @@ class _Cursor:
         start, self.at = self.at, self.at + n
         return start
 
+    def strings(self, n: int, what: str, found: list[_Text] | None = None) -> None:
+        """The next n strings, added to a list if there is one."""
+        while n > 0:
+            at = self._begin(8)
+            window, last = self._window, len(self._window)
+            while n > 0 and at + 8 <= last:  # those that the window holds whole
+                begin = at + 8
+                end = begin + _LENGTH.unpack_from(window, at)[0]
+                if end > last:
+                    break
+                if found is not None:
+                    found.append(window[begin:end])
+                at, n = end, n - 1
+            self.at = self._window_start + at
+            if n > 0:
+                size = self.size(what)
+                if found is not None:
+                    found.append(self.bytes(size))
+                else:
+                    self.skip(size)
+                n -= 1
+
     def bytes(self, n: int) -> bytes:
         """The next bytes."""
+        begin = self._begin(n)
+        self.at += n
+        return self._window[begin : begin + n]
+
+    def _begin(self, n: int) -> int:
+        """Where the next bytes begin in the window, which holds n of them."""
         self.check(n)
         begin = self.at - self._window_start
         if begin < 0 or begin + n > len(self._window):
             size = min(max(n, _WINDOW), self._opened.size - self.at)
             self._window = self._opened.read(self.at, size).tobytes()
             self._window_start, begin = self.at, 0
-        self.at += n
-        return self._window[begin : begin + n]
+        return begin
 
     def integer(self, n: int) -> int:
         """The next n bytes as a whole number without sign."""

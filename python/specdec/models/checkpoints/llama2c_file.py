@@ -111,7 +111,7 @@ def open_file(path: Path, tokenizer: Any = None) -> Checkpoint:
         ),
         dtype="f32",
         n_bytes=sum(4 * _product(t.shape) for name, t in tensors.items() if not name.startswith("freq_cis")),
-        _tensors=lambda _: _canonical(header, tensors),
+        _tensors=lambda *_: _canonical(header, tensors),
         weight_files=(path,),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator, Mapping, MutableMapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.errors import CheckpointError, UnsupportedModelError, number_of
-from specdec.models.checkpoints.checkpoint import CanonicalTensor, Checkpoint
-from specdec.models.checkpoints.file_tensor import FileTensor
+from specdec.models.checkpoints.checkpoint import CanonicalTensor, Checkpoint, UnreadTensor
+from specdec.models.checkpoints.file_tensor import FileRows, FileTensor
 from specdec.models.checkpoints.stored_formats import own_dtype, stored_tensors
 from specdec.models.families import Family, Source
 from specdec.models.json_fields import as_json
@@ -130,7 +131,7 @@ def matched_checkpoint(
         tokenizer=tokenizer,
         dtype=own_dtype(sources, tensors),
         n_bytes=sum(tensors[name].n_bytes for name in used),
-        _tensors=lambda as_blocks: canonical_tensors(sources, tensors, as_blocks),
+        _tensors=partial(canonical_tensors, sources, tensors),
         stored=stored_tensors(place, sources, tensors),
         source_tokenizer=source_side(tokenizer) if with_encoder else None,
         decoder_start=decoder_start if with_encoder else (),
@@ -139,21 +140,29 @@ def matched_checkpoint(
 
 
 def canonical_tensors(
-    sources: list[Source], tensors: Mapping[str, FileTensor], as_blocks: Container[str] = ()
-) -> Iterator[CanonicalTensor]:
+    sources: list[Source],
+    tensors: Mapping[str, FileTensor],
+    as_blocks: Container[str] = (),
+    in_file: bool = False,
+) -> Iterator[CanonicalTensor | UnreadTensor]:
     """Each tensor of the model, read from the files when its turn comes.
 
     Parameters
     ----------
     sources, tensors
         As of `match_tensors`.
-    as_blocks : container of str
+    as_blocks, in_file
         As of `Checkpoint.tensors`.
     """
     at: tuple[list[str], int | None, bool] = [], None, False
     arrays: list[NDArray[np.generic]] = []
     for source in sources:
         index, coded = source.entry.index, source.canonical in as_blocks
+        if in_file and (rows := _file_rows(source, tensors, coded)) is not None:
+            tensor = tensors[source.stored[0]]
+            at, arrays = ([], None, False), []
+            yield source.canonical, rows, tensor.kind.lower() if coded else tensor.format
+            continue
         if (source.stored, index, coded) != at:  # some families have several in one
             arrays = []  # before the next is read
             at = source.stored, index, coded
@@ -167,3 +176,17 @@ def canonical_tensors(
             continue
         form = "" if source.numbers or first is None else first.format
         yield (source.canonical, *source.take(arrays, form))
+
+
+def _file_rows(source: Source, tensors: Mapping[str, FileTensor], coded: bool) -> FileRows | None:
+    """The rows of a matrix of the model in the file, not read; None of what is made of them."""
+    if len(source.stored) != 1 or len(source.shape) != 2 or source.numbers or not source.is_rows:
+        return None
+    tensor = tensors[source.stored[0]]
+    if tensor.is_coded and not coded:
+        return None
+    rows = tensor.file_rows(source.entry.index)
+    if rows is None:
+        return None
+    order = source.rows(np.arange(rows.n_rows, dtype=np.int64)[:, np.newaxis])
+    return rows.chosen(np.ascontiguousarray(order[:, 0]))

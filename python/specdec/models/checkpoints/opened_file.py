@@ -65,6 +65,10 @@ class OpenedFile:
                 f"{path}: is a Git LFS pointer, not the file itself; run `git lfs pull` in its folder"
             )
 
+    def fileno(self) -> int:
+        """The descriptor, which the object owns."""
+        return self._descriptor
+
     def read(self, start: int, n_bytes: int) -> NDArray[np.uint8]:
         """A copy of `n_bytes` from `start` on.
 

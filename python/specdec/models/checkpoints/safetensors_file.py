@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from specdec.atomic_file import replacing
 from specdec.errors import CheckpointError, CheckpointNotFoundError, UnsupportedModelError
-from specdec.models.checkpoints.file_tensor import PLAIN, FileTensor
+from specdec.models.checkpoints.file_tensor import PLAIN, FileRows, FileTensor
 from specdec.models.checkpoints.opened_file import OpenedFile
 from specdec.models.json_fields import as_json, read_json_object
 
@@ -107,6 +107,10 @@ class StoredTensor(FileTensor):
             return self._as(dtype, self.read(), self.shape)
         size = self.n_bytes // self.shape[0]
         return self._as(dtype, self.opened.read(self.start + index * size, size), self.shape[1:])
+
+    def file_rows(self, index: int | None = None) -> FileRows | None:
+        """The rows of a matrix of floats; see `FileTensor`."""
+        return self._rows_there(index) if self.kind in PLAIN else None
 
     def integers(self, *, mmap: bool = False) -> NDArray[np.integer[Any]]:
         """The numbers of a tensor of integers, int32 or int64; as `array`.

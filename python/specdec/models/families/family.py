@@ -381,6 +381,11 @@ class Source:
     entry: Named
     config: Config = field(repr=False)
 
+    @property
+    def is_rows(self) -> bool:
+        """Whether it has whole rows of the file's, in some order, with the file's numbers."""
+        return self.entry.keeps_rows and type(self.entry).canonical is Named.canonical
+
     def take(self, arrays: list[Array], form: str) -> tuple[Array, str]:
         """The tensor and its number format, from arrays of the file."""
         return self.entry.canonical(arrays, form, self.shape, self.config)

@@ -278,6 +278,7 @@ def _byte_level(values: Values, tokens: _Tokens) -> HFTokenizer:
         bos_id=tokens.bos_id,
         eos_ids=tokens.eos_ids,
         settings={"add_bos_token": _flag(values, "add_bos_token", pre in _WITH_BOS)},
+        vocab=vocabulary,
     )
 
 

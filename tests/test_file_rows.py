@@ -1,0 +1,111 @@
+"""Rows of matrices that the core reads from files when it packs them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from canonical import LLAMA
+from gguf_models import CASES
+from specdec import _core
+from specdec.models.checkpoints import open_checkpoint
+from specdec.models.checkpoints.file_tensor import FileRows
+from specdec.models.model_config import ModelConfig
+from tiny_models import llama_config, llama_tensors, write_hf
+
+EMBEDDED = Path(specdec.__file__).parent / "embedded" / "draft"
+
+
+def same_models(ours: _core.Model, theirs: _core.Model) -> None:
+    """Every matrix, and what is computed with the tables."""
+    for name, shape in _core.tensor_shapes(theirs.config).items():
+        if len(shape) == 2 and not name.endswith(("_embedding", "relative_bias")):
+            assert np.array_equal(ours.matrix(name), theirs.matrix(name)), name
+    assert np.array_equal(ours.token_table(), theirs.token_table())
+    config = ModelConfig.from_canonical(theirs.config)
+    source = None if config.encoder is None else [3, 9, 4]
+    one, two = (specdec.Model(core, config, None, Path("made"), "made") for core in (ours, theirs))
+    assert np.array_equal(one.logits([5, 1, 8], source), two.logits([5, 1, 8], source))
+
+
+@pytest.mark.parametrize("name", ["llama", "gptneox", "gpt2", "mixtral", "gpt-oss", "phi3", "t5"])
+@pytest.mark.parametrize("container", ["folder", "gguf"])
+def test_rows_that_the_core_reads_are_those_that_python_reads(
+    tmp_path: Path, name: str, container: str
+) -> None:
+    """Fused, transposed, permuted, stacked: in the same order, on several threads, in every format."""
+    path = write_hf(tmp_path / "folder", *CASES[name].folder())
+    if container == "gguf":
+        path = specdec.convert(path, tmp_path / "model.gguf", "F32")
+    checkpoint = open_checkpoint(path, tokenizer=False)
+    unread = [rows for _, rows, _ in checkpoint.unread_tensors() if isinstance(rows, FileRows)]
+    assert unread or name == "gpt2"
+    for dtype, n_threads in (("f32", 1), ("int8", 3), ("bf16", 2)):
+        made = [
+            _core.Model(checkpoint.config, tensors, dtype=dtype, n_threads=n_threads)
+            for tensors in (checkpoint.unread_tensors(), checkpoint.tensors())
+        ]
+        same_models(*made)
+
+
+@pytest.mark.parametrize("type", ["Q8_0", "Q4_0", "Q4_K_M"])
+def test_blocks_that_the_core_reads(tmp_path: Path, type: str) -> None:
+    path = specdec.convert(EMBEDDED, tmp_path / "model.gguf", type)
+    checkpoint = open_checkpoint(path, tokenizer=False)
+    stored = checkpoint.stored
+    made = [
+        _core.Model(checkpoint.config, tensors, dtype=checkpoint.dtype, formats=stored.formats, n_threads=2)
+        for tensors in (checkpoint.unread_tensors(stored.blocks), checkpoint.tensors(stored.blocks))
+    ]
+    same_models(*made)
+
+
+def test_a_file_that_shrinks_before_the_core_reads(tmp_path: Path) -> None:
+    config = llama_config()
+    path = write_hf(tmp_path / "folder", config, llama_tensors(config))
+    checkpoint = open_checkpoint(path)
+    weights = path / "model.safetensors"
+    os.truncate(weights, weights.stat().st_size // 2)
+    with pytest.raises(ValueError, match=r"tensor .*: its file ends before it, expected as many bytes as"):
+        _core.Model(checkpoint.config, (one for one in checkpoint.unread_tensors()))
+
+
+def test_rows_of_files_that_the_core_refuses(tmp_path: Path) -> None:
+    config = {**LLAMA}
+    shape = _core.tensor_shapes(config)["token_embedding"]
+    file = (tmp_path / "rows").open("wb+")
+    file.truncate(4 * shape[0] * shape[1])
+    order = np.arange(shape[0])
+
+    def given(*rows: Any, form: str = "f32") -> None:
+        _core.Model(config, [("token_embedding", rows, form)])
+
+    good = (file, 0, shape[0], 4 * shape[1], None)
+    for rows, error, message in (
+        (good, ValueError, "missing, expected shape"),  # of the next tensor
+        ((*good[:4], order), ValueError, "missing, expected shape"),
+        ((file, 0, shape[0] + 1, 4 * shape[1], None), ValueError, r"token_embedding: shape is"),
+        ((file, 1, *good[2:]), ValueError, "token_embedding: its file ends before it"),
+        ((*good[:4], order + 1), ValueError, "token_embedding: its file ends before it"),
+        ((file, -1, *good[2:]), ValueError, "rows of a file are at -1, "),
+        ((*good[:3], 4 * shape[1] + 1, None), ValueError, "rows of a file are at 0, "),
+        ((*good[:3], 0, None), ValueError, "rows of a file are at 0, "),
+        ((file, 0, 2**31, *good[3:]), ValueError, "rows of a file are at 0, "),
+        ((*good[:4], order[1:]), ValueError, "an int64 for each row where there is an order"),
+        ((*good[:4], order - 1), ValueError, "an int64 for each row where there is an order"),
+        ((*good[:4], order.astype(np.int32)), ValueError, "an int64 for each row where there is an order"),
+        ((*good[:4], order[::-1]), (ValueError, BufferError), "contiguous"),
+        (good[:4], TypeError, "expected \\(file, start, n_rows, row_bytes, order\\)"),
+        ((object(), *good[1:]), TypeError, "fileno"),
+        ((os.open(tmp_path, os.O_RDONLY), *good[1:]), ValueError, "its file cannot be read: Is a directory"),
+    ):
+        with pytest.raises(error, match=message):
+            given(*rows)
+    file.close()
+    with pytest.raises(ValueError, match="closed file"):
+        given(*good)
