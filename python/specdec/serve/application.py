@@ -67,7 +67,6 @@ def application(
         Route("/health", endpoints.health),
         Route("/metrics", endpoints.metrics),
     ]
-    endpoints.paths = [route.path for route in routes if "{" not in route.path]
     handlers: Any = {
         RequestError: endpoints.refused,
         HTTPException: endpoints.not_served,
@@ -90,7 +89,6 @@ class _Endpoints:
     """What each path does."""
 
     def __init__(self, service: Service, metrics: ServerMetrics) -> None:
-        self.paths: list[str] = []  # of the endpoints
         self._service, self._metrics = service, metrics
         self._scoring = asyncio.Lock()
         self._n_scoring = 0  # requests that have it or wait for it
@@ -106,7 +104,8 @@ class _Endpoints:
         """There is no such path, or not with this method."""
         assert isinstance(error, HTTPException)
         path, method, headers = printable(request.url.path)[:200], request.method, error.headers or {}
-        nearest = get_close_matches(path, self.paths, 1, 0.75)
+        paths = [route.path for route in request.app.routes if "{" not in route.path]
+        nearest = get_close_matches(path, paths, 1, 0.75)
         hint = f"; did you mean {nearest[0]}?" if nearest else ""
         messages = {
             404: f"there is no path {path}{hint}",

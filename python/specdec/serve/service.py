@@ -116,8 +116,7 @@ class Service:
         self.created = int(time.time())
         self.stopping = False
         self.n_active = 0
-        template = "" if target.chat_template is None else _template_text(target)
-        self.tool_format = call_format_of(template) if tool_format is None else tool_format
+        self.tool_format = call_format_of(_template_text(target)) if tool_format is None else tool_format
         special = self.tokenizer.special_tokens() if isinstance(self.tokenizer, ByteTokenizer) else {}
         marks = CALL_FORMATS[self.tool_format].marks
         self.tool_marks = {special[name]: name for name in marks if name in special}
@@ -195,7 +194,9 @@ class Service:
             return RequestError(message, status=429, code="too_many_requests", headers=_RETRY)
         if isinstance(error, EngineClosedError):
             return RequestError(message, status=503, code="server_stopping", headers=_RETRY)
-        if isinstance(error, InputError) and not isinstance(error, MissingPackageError):
+        if isinstance(error, MissingPackageError):  # some are InputErrors too
+            return RequestError(message, status=501, code="unsupported_parameter")
+        if isinstance(error, InputError):
             named = {**_FIELDS, **(names or {})}
             word = re.match(r"\w+", message)
             if word is not None and word[0] in _ARGUMENTS:
@@ -205,8 +206,6 @@ class Service:
                 param = named.get("prompt", "prompt")
             code = "context_length_exceeded" if isinstance(error, ContextLengthError) else "invalid_value"
             return RequestError(message, param=param, code=code)
-        if isinstance(error, MissingPackageError):
-            return RequestError(message, status=501, code="unsupported_parameter")
         if isinstance(error, NotFiniteError):
             return RequestError(
                 "the model computed a number that is not finite", status=500, code="not_finite"

@@ -134,8 +134,7 @@ def read_text_fields(
     options["seed"] = _seed(fields)
     options["stop"] = _stops(fields, limits)
     options["ignore_eos"] = fields.flag("ignore_eos")
-    of_law = fields.choice("logprobs_of", get_args(LogprobsOf))
-    options["logprobs_of"] = of_law or "model"
+    options["logprobs_of"] = fields.choice("logprobs_of", get_args(LogprobsOf)) or "model"
     options["speculative"] = _speculative(fields, service)
     options["prediction"] = _prediction(fields, options["speculative"])
     check_prompt_size(fields, "prediction", options["prediction"], service)
