@@ -97,23 +97,18 @@ class EngineDrafts:
         return self._prediction_gamma > 0
 
     @property
-    def _kind(self) -> RunKind | None:
-        """What estimates of gamma="auto" are of."""
-        if self._policy is None:
-            return None
+    def _kind(self) -> RunKind:
+        """What estimates of gamma="auto" are of, where there are some."""
         return RunKind(self._target, self.drafts[0], 0.0, "rejection", self._n_threads)
 
     def begin_adapting(self) -> _core.AdaptiveGamma | None:
         """What gamma="auto" knows when a session begins; None where the session adapts nothing."""
-        policy, kind = self._policy, self._kind
-        return None if policy is None or kind is None else policy.begin(kind)
+        return None if self._policy is None else self._policy.begin(self._kind)
 
     def end_adapting(self, session: _core.Session) -> None:
         """Keep what gamma="auto" has learnt in a session."""
-        policy, kind = self._policy, self._kind
-        learnt = None if policy is None else session.adaptive_gamma
-        if policy is not None and kind is not None and learnt is not None:
-            policy.end(kind, learnt)
+        if self._policy is not None and (learnt := session.adaptive_gamma) is not None:
+            self._policy.end(self._kind, learnt)
 
     def settings_of(
         self, request: Request, speculative: Speculative, prediction: list[int] | None

@@ -82,6 +82,16 @@ class Counters(_Counts):
         """A copy of all of them, by name."""
         return deepcopy(vars(self))
 
+    def count_first_token(self, seconds: float) -> None:
+        """The first token of a request, so long after it came."""
+        n, sum_s = self.first_token_s
+        self.first_token_s = (n + 1, sum_s + seconds)
+
+    def count_start(self, seconds: float) -> None:
+        """The first slot of a request, so long after it came."""
+        n, sum_s = self.queue_s
+        self.queue_s = (n + 1, sum_s + seconds)
+
     def count_round(self, round_: Round) -> None:
         """A round of one text."""
         self.n_new_tokens += round_.kept
@@ -98,14 +108,12 @@ class Counters(_Counts):
 
     def count_times(self, records: list[RoundRecord]) -> None:
         """The times of a call's rounds: each of a round's records has those of the whole batch."""
-        seen: set[int] = set()
-        last: RoundRecord | None = None
+        seen: set[int] = set()  # sequences of the round
         for record in records:
-            if last is None or record["sequence"] in seen:
+            if not seen or record["sequence"] in seen:
                 seen.clear()
                 self.n_rounds += 1
                 self.draft_s += record["draft_s"]
                 self.verify_s += record["verify_s"]
                 self.other_s += record["other_s"]
             seen.add(record["sequence"])
-            last = record

@@ -171,8 +171,7 @@ class Slots:
         if generation.times.started is None:
             generation.times.started = now
             generation.n_cached_tokens = sample.state.n_cached
-            n, sum_s = counters.queue_s
-            counters.queue_s = (n + 1, sum_s + now - generation.times.submitted)
+            counters.count_start(now - generation.times.submitted)
         counters.n_prompt_tokens += len(beginning.ids)
         counters.n_cached_tokens += sample.state.n_cached
 
@@ -283,8 +282,7 @@ class Slots:
         first = times.first_token is None
         sample.generation.publish(sample)
         if first and times.first_token is not None:
-            n, sum_s = self._counters.first_token_s
-            self._counters.first_token_s = (n + 1, sum_s + times.first_token - times.submitted)
+            self._counters.count_first_token(times.first_token - times.submitted)
 
 
 def _copied(record: RoundRecord) -> tuple[int, int]:
