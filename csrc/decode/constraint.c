@@ -7,10 +7,11 @@
 /* Nodes that drafts may look at without proposing them, for each guess of a round. */
 #define LOOKED_AT 4
 
-/* Tags of states: how many tokens may follow; this where the text is complete; and this where it could not be
- * said. */
+/* Tags of states: how many tokens may follow; or that nobody has asked yet, that the text is complete, or
+ * that the source failed. */
+#define UNASKED (-1) /* of new states */
 #define COMPLETE (-2)
-#define UNCLEAR (-3)
+#define FAILED (-3)
 
 int32_t sd_mask_first(const sd_mask* mask, int n_vocab) {
     if (mask->words == NULL) return 0;
@@ -102,19 +103,19 @@ static sd_status fill(sd_constraint* c, int state) {
 
 /* What a state's tag says, computed now if need be. */
 static sd_status know(sd_constraint* c, int state) {
-    if (c->states.nodes[state].tag != -1) return SD_OK;
+    if (c->states.nodes[state].tag != UNASKED) return SD_OK;
     const sd_state_source* source = &c->source.states;
     source->enter(source->context);
     sd_status status = sd_state_tree_make(&c->states, state);
     if (status == SD_OK) status = fill(c, state);
-    if (status != SD_OK) c->states.nodes[state].tag = UNCLEAR;
+    if (status != SD_OK) c->states.nodes[state].tag = FAILED;
     source->leave(source->context);
     return status;
 }
 
 /* The text has this state: what was forgotten of a guess is to fail again. */
 static void ask_again(sd_constraint* c, int state) {
-    if (c->states.nodes[state].tag == UNCLEAR) c->states.nodes[state].tag = -1;
+    if (c->states.nodes[state].tag == FAILED) c->states.nodes[state].tag = UNASKED;
 }
 
 sd_status sd_constraint_follow(sd_constraint* c, const int32_t* tokens, int n) {
@@ -141,7 +142,7 @@ static sd_status check(sd_constraint* c, int state, int* allowed) {
         int parent = c->states.nodes[i].parent, tag;
         /* A mask of a state behind a forbidden token must not be asked for, so the first state comes first.
          * */
-        if (c->states.nodes[parent].tag == -1) {
+        if (c->states.nodes[parent].tag == UNASKED) {
             sd_status status = check(c, parent, allowed);
             if (status == SD_OK && *allowed) status = know(c, parent);
             if (status != SD_OK || !*allowed) return status;

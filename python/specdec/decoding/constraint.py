@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.decoding.forms.form_text import json_text
+from specdec.decoding.forms.form_text import FormKind, json_text
 from specdec.decoding.forms.guidance import Guidance
 from specdec.errors import FormError, InputError, kind_of
 from specdec.models.model import Model
@@ -108,7 +108,7 @@ class FormGiven(Protocol):
     def constraint(self) -> Constraint | None: ...  # noqa: D102
 
 
-FORMS = ("schema", "regex", "grammar", "constraint")
+FORMS = (*get_args(FormKind), "constraint")
 
 
 def check_form(options: FormGiven) -> None:
@@ -155,7 +155,7 @@ def constraint_of(options: FormGiven, target: Model, end_ids: Sequence[int]) -> 
     """
     if options.constraint is not None:
         return options.constraint
-    for name in ("schema", "regex", "grammar"):
+    for name in get_args(FormKind):
         form = getattr(options, name)
         if form is None:
             continue
