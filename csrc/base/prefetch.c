@@ -14,5 +14,5 @@ void sd_request(const sd_soon* soon, int share, int n_shares) {
         if (soon->lines[p] > most) most = soon->lines[p];
     for (int line = most * share / n_shares; line < most * (share + 1) / n_shares; line++)
         for (int p = 0; p < soon->n; p++)
-            if (line < soon->lines[p]) __builtin_prefetch(soon->from[p] + (ptrdiff_t)line * SD_LINE, 0, 3);
+            if (line < soon->lines[p]) __builtin_prefetch(soon->from[p] + (ptrdiff_t)line * SD_LINE, 0, 2);
 }

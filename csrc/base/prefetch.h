@@ -18,8 +18,9 @@ typedef struct sd_soon {
 /* Add a piece: `bytes` from `from` on, borrowed. There is room for it. */
 void sd_soon_add(sd_soon* soon, const char* from, size_t bytes);
 
-/* Request share `share` of n_shares of each piece from memory, a line of each piece in turn: a processor that
- * fetches the next lines of a page by itself then does so in several pages at once. */
+/* Request share `share` of n_shares of each piece, to the second-level cache: the first level has few places
+ * for lines on their way (benchmarks/SPEED.md). A line of each piece in turn: a processor that fetches the
+ * next lines of a page by itself then does so in several pages at once. */
 void sd_request(const sd_soon* soon, int share, int n_shares);
 
 /* Request x [n], borrowed, at once. */

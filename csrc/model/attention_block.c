@@ -57,11 +57,12 @@ static void run(const block* b, const sd_attention* attention, int thread) {
         sd_attention_run(attention, &w->attention[thread]);
 }
 
-/* What the attention of a (sequence, key/value head) pair reads first. With one sequence it is likely in a
- * cache; of a text that begins there is nothing yet. */
+/* What the attention of a (sequence, key/value head) pair reads first. One sequence of a small model is
+ * likely in a cache with it; of a text that begins there is nothing yet. */
 static sd_soon soon_of(const block* b, int pair) {
     int n_kv_head = config_of(b)->n_kv_head, n = b->pass->n_branches;
-    if (n == 1 || pair == n * n_kv_head) return (sd_soon){0};
+    int is_near = n == 1 && b->pass->w->model->layers[b->layer].qkv.near;
+    if (is_near || pair == n * n_kv_head) return (sd_soon){0};
     const sd_cache* cache = b->pass->branches[pair / n_kv_head].cache;
     if (cache->n_committed == 0) return (sd_soon){0};
     return sd_attention_soon(cache, b->layer, pair % n_kv_head);
