@@ -9,7 +9,8 @@
 
 #include "row_block.h"
 
-#define SD_BLOCKS_AT_ONCE 16
+/* Four groups: one alone waits for its scales, those of others are found meanwhile. */
+#define SD_BLOCKS_AT_ONCE 64
 
 /* The larger of numbers that are not negative, by their bits: NaN is the largest, in either place. */
 static inline __m512 sd_larger(__m512 a, __m512 b) {
@@ -46,9 +47,18 @@ static inline __m512i sd_sums_of_quarters(const __m512i* v) {
                                     all);
 }
 
-/* blocks [16] from what they have: 16 numbers each. */
+/* The quarters of a register to entries[to[0 … 3]], of 16 bytes each. */
+static inline void sd_store_quarters(__m512i v, void* entries, const ptrdiff_t* to) {
+    __m128i* at = entries;
+    _mm_storeu_si128(at + to[0], _mm512_castsi512_si128(v));
+    _mm_storeu_si128(at + to[1], _mm512_extracti32x4_epi32(v, 1));
+    _mm_storeu_si128(at + to[2], _mm512_extracti32x4_epi32(v, 2));
+    _mm_storeu_si128(at + to[3], _mm512_extracti32x4_epi32(v, 3));
+}
+
+/* blocks[to[0 … 15]] from what they have: 16 numbers each. */
 static inline void sd_store_blocks(__m512i start8, __m512i start4, __m512i base, __m512i sum,
-                                   sd_row_block* blocks) {
+                                   sd_row_block* blocks, const ptrdiff_t* to) {
     __m512i a = _mm512_unpacklo_epi32(start8, start4), b = _mm512_unpackhi_epi32(start8, start4);
     __m512i c = _mm512_unpacklo_epi32(base, sum), d = _mm512_unpackhi_epi32(base, sum);
     /* quarter q of row i is of block 4 q + i: a matrix of quarters, to be transposed */
@@ -56,29 +66,32 @@ static inline void sd_store_blocks(__m512i start8, __m512i start4, __m512i base,
     __m512i row2 = _mm512_unpacklo_epi64(b, d), row3 = _mm512_unpackhi_epi64(b, d);
     __m512i low01 = _mm512_shuffle_i32x4(row0, row1, 0x44), high01 = _mm512_shuffle_i32x4(row0, row1, 0xee);
     __m512i low23 = _mm512_shuffle_i32x4(row2, row3, 0x44), high23 = _mm512_shuffle_i32x4(row2, row3, 0xee);
-    _mm512_storeu_si512(blocks, _mm512_shuffle_i32x4(low01, low23, 0x88));
-    _mm512_storeu_si512(blocks + 4, _mm512_shuffle_i32x4(low01, low23, 0xdd));
-    _mm512_storeu_si512(blocks + 8, _mm512_shuffle_i32x4(high01, high23, 0x88));
-    _mm512_storeu_si512(blocks + 12, _mm512_shuffle_i32x4(high01, high23, 0xdd));
+    sd_store_quarters(_mm512_shuffle_i32x4(low01, low23, 0x88), blocks, to);
+    sd_store_quarters(_mm512_shuffle_i32x4(low01, low23, 0xdd), blocks, to + 4);
+    sd_store_quarters(_mm512_shuffle_i32x4(high01, high23, 0x88), blocks, to + 8);
+    sd_store_quarters(_mm512_shuffle_i32x4(high01, high23, 0xdd), blocks, to + 12);
 }
 
-/* halves [8] of blocks, from the sums of their codes, two for each block. */
-static inline void sd_store_halves(__m512i sums, __m512i base, __m512 scale, sd_row_halves* halves) {
+/* halves[to[0 … 7]] of blocks, from the sums of their codes, two for each block. */
+static inline void sd_store_halves(__m512i sums, __m512i base, __m512 scale, sd_row_halves* halves,
+                                   const ptrdiff_t* to) {
     __m512i start = _mm512_sub_epi32(base, _mm512_slli_epi32(sums, 5));
     __m512i sum = _mm512_castps_si512(_mm512_mul_ps(_mm512_cvtepi32_ps(sums), scale));
     __m512i even = _mm512_unpacklo_epi64(start, sum), odd = _mm512_unpackhi_epi64(start, sum);
     const __m512i first = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11),
                   second = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
-    _mm512_storeu_si512(halves, _mm512_permutex2var_epi64(even, first, odd));
-    _mm512_storeu_si512(halves + 4, _mm512_permutex2var_epi64(even, second, odd));
+    sd_store_quarters(_mm512_permutex2var_epi64(even, first, odd), halves, to);
+    sd_store_quarters(_mm512_permutex2var_epi64(even, second, odd), halves, to + 4);
 }
 
-/* 16 blocks of 32 numbers at from[0 … 15], borrowed: their codes [16][32], blocks [16] and, with
- * with_halves, halves [16]. offset8: that of the table (row_block.h). */
-static inline __attribute__((always_inline)) void sd_quantise_16(const int with_halves, int offset8,
-                                                                 const float* const* from, int8_t* codes,
-                                                                 sd_row_block* blocks,
-                                                                 sd_row_halves* halves) {
+/* The scales 2^e of 16 blocks: e, and the factors 2^-e of their numbers, 0 in blocks that count as zero. */
+typedef struct sd_scales_16 {
+    __m512i exponent;
+    float factors[16];
+} sd_scales_16;
+
+/* Of 16 blocks of 32 numbers at from[0 … 15], borrowed. */
+static inline sd_scales_16 sd_find_scales_16(const float* const* from) {
     __m512 largest[16];
     for (int i = 0; i < 16; i++)
         largest[i] = _mm512_max_ps(_mm512_abs_ps(_mm512_loadu_ps(from[i])),
@@ -92,19 +105,28 @@ static inline __attribute__((always_inline)) void sd_quantise_16(const int with_
     exponent = _mm512_min_epi32(exponent, _mm512_set1_epi32(100));
     exponent = _mm512_mask_mov_epi32(exponent, zero, _mm512_setzero_si512());
     __m512i factor = _mm512_slli_epi32(_mm512_sub_epi32(_mm512_set1_epi32(127), exponent), 23);
-    float factors[16];
-    _mm512_storeu_si512(factors, _mm512_mask_mov_epi32(factor, zero, _mm512_setzero_si512()));
+    sd_scales_16 scales = {.exponent = exponent};
+    _mm512_storeu_si512(scales.factors, _mm512_mask_mov_epi32(factor, zero, _mm512_setzero_si512()));
+    return scales;
+}
 
+/* These blocks, whose scales are found, as blocks to[0 … 15]: 32 codes, an entry of blocks and, with
+ * with_halves, one of halves each. offset8: that of the table (row_block.h). */
+static inline __attribute__((always_inline)) void sd_quantise_16(
+    const int with_halves, int offset8, const float* const* from, const sd_scales_16* scales,
+    const ptrdiff_t* to, int8_t* codes, sd_row_block* blocks, sd_row_halves* halves) {
+    const __m512i exponent = scales->exponent;
     __m512i fours[8]; /* sums of four codes each: a quarter of a register is half a block */
     for (int i = 0; i < 16; i += 2) {
-        __m512i one = sd_words_of(from[i], _mm512_set1_ps(factors[i]));
-        __m512i two = sd_words_of(from[i + 1], _mm512_set1_ps(factors[i + 1]));
+        __m512i one = sd_words_of(from[i], _mm512_set1_ps(scales->factors[i]));
+        __m512i two = sd_words_of(from[i + 1], _mm512_set1_ps(scales->factors[i + 1]));
         /* packing works in quarters of a register: put the groups of four in order again */
         __m512i both =
             _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15),
                                      _mm512_packs_epi16(one, two));
         both = _mm512_max_epi8(both, _mm512_set1_epi8(-127));
-        _mm512_storeu_si512(codes + (ptrdiff_t)i * 32, both);
+        _mm256_storeu_si256((void*)(codes + to[i] * 32), _mm512_castsi512_si256(both));
+        _mm256_storeu_si256((void*)(codes + to[i + 1] * 32), _mm512_extracti64x4_epi64(both, 1));
         fours[i / 2] =
             _mm512_madd_epi16(_mm512_maddubs_epi16(_mm512_set1_epi8(1), both), _mm512_set1_epi16(1));
     }
@@ -121,12 +143,12 @@ static inline __attribute__((always_inline)) void sd_quantise_16(const int with_
     __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sum), _mm512_castsi512_ps(scale));
     sd_store_blocks(_mm512_sub_epi32(base, _mm512_mullo_epi32(sum, _mm512_set1_epi32(offset8))),
                     _mm512_sub_epi32(base, _mm512_slli_epi32(sum, 3)), base, _mm512_castps_si512(scaled),
-                    blocks);
+                    blocks, to);
     if (!with_halves) return;
     sd_store_halves(low, _mm512_permutexvar_epi32(twice, base),
-                    _mm512_castsi512_ps(_mm512_permutexvar_epi32(twice, scale)), halves);
+                    _mm512_castsi512_ps(_mm512_permutexvar_epi32(twice, scale)), halves, to);
     sd_store_halves(high, _mm512_permutexvar_epi32(behind, base),
-                    _mm512_castsi512_ps(_mm512_permutexvar_epi32(behind, scale)), halves + 8);
+                    _mm512_castsi512_ps(_mm512_permutexvar_epi32(behind, scale)), halves, to + 8);
 }
 
 #endif

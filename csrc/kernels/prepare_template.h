@@ -88,52 +88,47 @@ INLINE void quantise(const int with_halves, const float* x, int n, int8_t* codes
                                   {(float)sums[0] * scale, (float)sums[1] * scale}};
 }
 
-/* n whole blocks that lie ldx floats apart, to places that lie `step` blocks apart. */
-INLINE void quantise_all(const int with_halves, int n, const float* x, ptrdiff_t ldx, int8_t* codes,
-                         sd_row_block* blocks, sd_row_halves* halves, ptrdiff_t step) {
+/* Whole blocks at from[0 … n − 1], at least one, become blocks to[0 … n − 1]. Both arrays have room for the
+ * last group, which is filled up with the last block. */
+INLINE void quantise_all(const int with_halves, int n, const float** from, ptrdiff_t* to, int8_t* codes,
+                         sd_row_block* blocks, sd_row_halves* halves) {
+    int i = 0;
 #ifdef SD_BLOCKS_AT_ONCE
-    enum { AT_ONCE = SD_BLOCKS_AT_ONCE, FEW = 6 }; /* a few are sooner done one by one */
-    for (int n_here; n > FEW; n -= n_here) {
-        const float* from[AT_ONCE];
-        int8_t of_all[AT_ONCE * SD_BLOCK];
-        sd_row_block made[AT_ONCE];
-        sd_row_halves made_halves[AT_ONCE];
-        n_here = n < AT_ONCE ? n : AT_ONCE;
-        for (int i = 0; i < AT_ONCE; i++) from[i] = x + (i < n_here ? i : n_here - 1) * ldx;
-        x += n_here * ldx;
-        if (n_here == AT_ONCE && step == 1) { /* the places follow each other */
-            sd_quantise_16(with_halves, OFFSET8, from, codes, blocks, halves);
-            codes += AT_ONCE * SD_BLOCK, blocks += AT_ONCE, halves += AT_ONCE;
-            continue;
-        }
-        sd_quantise_16(with_halves, OFFSET8, from, of_all, made, made_halves);
-        for (int i = 0; i < n_here; i++, codes += step * SD_BLOCK, blocks += step, halves += step) {
-            memcpy(codes, of_all + i * SD_BLOCK, SD_BLOCK);
-            *blocks = made[i];
-            if (with_halves) *halves = made_halves[i];
-        }
-    }
+    enum { GROUP = 16, FEW = 3 }; /* a few are sooner done one by one */
+    sd_scales_16 scales[SD_BLOCKS_AT_ONCE / GROUP];
+    int n_groups = (n + GROUP - 1 - FEW) / GROUP;
+    for (int j = n; j < n_groups * GROUP; j++) from[j] = from[n - 1], to[j] = to[n - 1];
+    for (int g = 0; g < n_groups; g++) scales[g] = sd_find_scales_16(from + g * GROUP);
+    for (int g = 0; g < n_groups; g++, i += GROUP)
+        sd_quantise_16(with_halves, OFFSET8, from + i, &scales[g], to + i, codes, blocks, halves);
 #endif
-    for (; n > 0; n--, x += ldx, codes += step * SD_BLOCK, blocks += step, halves += step)
-        quantise(with_halves, x, SD_BLOCK, codes, blocks, halves);
+    for (; i < n; i++)
+        quantise(with_halves, from[i], SD_BLOCK, codes + to[i] * SD_BLOCK, blocks + to[i], halves + to[i]);
 }
 
-/* Blocks of rows or of inputs together, whichever way leaves fewer groups that are not full. */
+/* Row by row: numbers are read in order, whatever the places are that they go to. */
 INLINE void prepare_quantised(const int with_halves, sd_part part, const float* x, ptrdiff_t ldx, int n_in,
                               void* out) {
-    enum { GROUP = 16 };
+#ifdef SD_BLOCKS_AT_ONCE
+    enum { AT_ONCE = SD_BLOCKS_AT_ONCE };
+#else
+    enum { AT_ONCE = 1 };
+#endif
     int n_whole = part.n_inputs / SD_BLOCK, rest = part.n_inputs % SD_BLOCK;
     ptrdiff_t at = (ptrdiff_t)part.input / SD_BLOCK * part.n_all + part.row, n_all = part.n_all;
     int8_t* codes = (int8_t*)out + at * SD_BLOCK;
     sd_row_block* blocks = sd_row_blocks(out, part.n_all, n_in) + at;
     sd_row_halves* halves = sd_row_halves_of(out, part.n_all, n_in) + at;
-    int by_rows = (part.n_rows + GROUP - 1) / GROUP * n_whole <= (n_whole + GROUP - 1) / GROUP * part.n_rows;
-    for (int i = 0; by_rows && i < n_whole; i++)
-        quantise_all(with_halves, part.n_rows, x + i * SD_BLOCK, ldx, codes + i * n_all * SD_BLOCK,
-                     blocks + i * n_all, halves + i * n_all, 1);
-    for (int m = 0; !by_rows && m < part.n_rows; m++)
-        quantise_all(with_halves, n_whole, x + m * ldx, SD_BLOCK, codes + (ptrdiff_t)m * SD_BLOCK, blocks + m,
-                     halves + m, n_all);
+    const float* from[AT_ONCE];
+    ptrdiff_t to[AT_ONCE];
+    for (int left = part.n_rows * n_whole, m = 0, i = 0, n; left > 0; left -= n) {
+        n = left < AT_ONCE ? left : AT_ONCE;
+        for (int j = 0; j < n; j++) {
+            from[j] = x + m * ldx + i * SD_BLOCK, to[j] = i * n_all + m;
+            if (++i == n_whole) i = 0, m++;
+        }
+        quantise_all(with_halves, n, from, to, codes, blocks, halves);
+    }
     for (int m = 0; rest > 0 && m < part.n_rows; m++)
         quantise(with_halves, x + m * ldx + (ptrdiff_t)n_whole * SD_BLOCK, rest,
                  codes + (n_whole * n_all + m) * SD_BLOCK, blocks + n_whole * n_all + m,
