@@ -22,7 +22,7 @@ from laws import FALSE_ALARM, conditional, count, law_of, p_value
 from specdec import _core, drafts
 from specdec.drafts.translation import translation_of
 from specdec.errors import InputError, VocabularyMismatchError
-from specdec.models.tokenizer import ByteTokenizer, SourceTokenizer, Strip
+from specdec.models.tokenizer import ByteTokenizer, Strip
 from specdec.models.tokenizer.continuing import encode_continuing
 from specdec.models.tokenizer.correspondence import correspondence_of
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
@@ -483,9 +483,7 @@ def encoder_decoders(family: str, end_of_source: tuple[int, ...] = (2,)) -> tupl
         name: tensor[: tokenizer.n_vocab] if tensor.shape[0] == 61 else tensor
         for name, tensor in pair.tensors.items()
     }
-    draft = model_of(config, tensors, tokenizer)
-    draft._source_tokenizer = SourceTokenizer(tokenizer, (), end_of_source, {})
-    return target, draft
+    return target, model_of(config, tensors, tokenizer, end_of_source)
 
 
 @pytest.mark.parametrize("family", ["t5", "bart"])

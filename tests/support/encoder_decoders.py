@@ -63,12 +63,19 @@ class EncoderDecoder:
 
 
 def model_of(
-    config: dict[str, Any], tensors: Tensors, tokenizer: Any = None, **formats: Any
+    config: dict[str, Any],
+    tensors: Tensors,
+    tokenizer: Any = None,
+    end_of_source: tuple[int, ...] | None = None,
+    **formats: Any,
 ) -> specdec.Model:
-    """The model of some weights; the sources of one with an encoder end with the tokenizer's end of text."""
+    """The model of some weights; sources of one with an encoder end with these ids, by default with the
+    tokenizer's end of text."""
     has_encoder = config.get("encoder") is not None
     source_tokenizer = (
-        SourceTokenizer(tokenizer, (), tokenizer.eos_ids, {}) if has_encoder and tokenizer else None
+        SourceTokenizer(tokenizer, (), tokenizer.eos_ids if end_of_source is None else end_of_source, {})
+        if has_encoder and tokenizer
+        else None
     )
     return specdec.Model(
         build(config, tensors, **formats),

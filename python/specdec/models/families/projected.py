@@ -72,6 +72,9 @@ class ProjectedTable:
         self.table.check(numbers)
         self.projection.check(numbers)
 
+    def file_rows(self, index: int | None = None) -> None:
+        """None: no file has the product."""
+
     def array(self, index: int | None = None, numbers: str = "") -> NDArray[np.float32]:
         """The product."""
         projection = _f32(self.projection)
