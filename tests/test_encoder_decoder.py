@@ -341,7 +341,8 @@ def test_a_cached_text_keeps_its_source_and_counts_it():
         text, size = session.cached_text(0), session.cached_size(0)
         session.close()
         del session
-        assert text.n_bytes == size[1] > 3 * 2 * 100 * 48 * 4  # keys and values of the source in three layers
+        assert size[:2] == (text.tokens.tolist(), source_of(RELATIVE, 100))
+        assert text.n_bytes == size[2] > 3 * 2 * 100 * 48 * 4  # keys and values of the source in three layers
         fresh = session_of(target, [[1, 2, 3, 4]], [source_of(RELATIVE, 100)])
         assert fresh.begin_with(0, text) == 2
         before = _core._alloc_live()

@@ -122,18 +122,17 @@ def session_of(models: World, prompt: list[int], n_new: int, learnt: Any = None)
 
 @needs_hooks
 def test_a_late_draft_reads_a_long_text_between_rounds(models: World) -> None:
-    """Slice by slice: no round waits for more than one. Until then there is nothing to keep of its cache."""
+    """Slice by slice: no round waits for more than one."""
     prompt = models.ids[:440]
     session = session_of(models, prompt, 60, rested())
     session.prefill()
     new, sizes = [], []
     while records := session.round():
         new += records[0]["tokens"]
-        size = session.cached_size(0, models.draft.core)[0]
-        sizes.append(size)
+        sizes.append(len(session.cached_size(0, models.draft.core)[0]))
         if records[0]["drafted"]:
             break
-        assert session.cached_size(0)[0] == len(prompt) + len(new) - 1
+        assert len(session.cached_size(0)[0]) == len(prompt) + len(new) - 1
     assert records, "it did not draft"
     assert sizes[: REST - 1] == [0] * (REST - 1)
     assert any(0 < size < len(prompt) for size in sizes), "the text was read at once"
@@ -143,9 +142,8 @@ def test_a_late_draft_reads_a_long_text_between_rounds(models: World) -> None:
 
 
 @needs_hooks
-def test_what_a_late_draft_has_in_its_cache_is_kept_when_it_has_been_told(models: World) -> None:
-    """Its cache may be that of another text, or begin with what a prompt cache has: both are not said to be
-    of the text. The draft goes on from the latter."""
+def test_a_late_draft_goes_on_from_a_prompt_cache(models: World) -> None:
+    """Until it is told of the text, its cache holds what that had."""
     prompt, draft = models.ids[:50], models.draft.core
     donor = session_of(models, prompt, 10)
     donor.prefill()
@@ -153,11 +151,11 @@ def test_what_a_late_draft_has_in_its_cache_is_kept_when_it_has_been_told(models
     assert session.begin_with(0, donor.cached_text(0, draft)) == len(prompt) - 1
     session.prefill()
     while records := session.round():
-        size = session.cached_size(0, draft)[0]
+        tokens = session.cached_size(0, draft)[0]
         if records[0]["drafted"]:
             break
-        assert size == 0
-    assert size > len(prompt)
+        assert tokens == prompt[:-1]
+    assert tokens[: len(prompt)] == prompt
 
 
 @needs_hooks

@@ -129,7 +129,7 @@ def test_memory_is_that_of_the_core(target: Any, other: Any) -> None:
             seeds=[(0, 0)], n_threads=1,
         )  # fmt: skip
         session.prefill()
-        return session.cached_size(0)[1]
+        return session.cached_size(0)[2]
 
     assert cache_bytes_of(draft) * 64 == pytest.approx(kept(161) - kept(97), rel=0.1)  # and some bookkeeping
     inner = drafts.ModelDraft(target, draft=target)

@@ -19,6 +19,7 @@ from chat_templates import make_chat
 from drafters import DRAFTS, Repeats, World, named
 from laws import embedded_llama2c, first_layers
 from specdec import PromptCache, _core, drafts
+from specdec.decoding.kept_texts import KeptTexts
 from specdec.errors import InputError
 
 Factory = Callable[..., Path]
@@ -459,7 +460,7 @@ def test_cached_texts_of_the_core(
     assert (
         text.tokens.dtype == np.int32 and text.tokens[:3].tolist() == [4, 5, 6] and text.model is target.core
     )
-    size = text.tokens.size, text.n_bytes, text.n_low
+    size = text.tokens.tolist(), None, text.n_bytes, text.n_low
     assert session.cached_size(0) == session.cached_size(0, target.core) == size
     other = open_session([4, 5, 9, 9], [4, 5, 6])
     assert (other.begin_with(0, text), other.begin_with(1, text), other.begin_with(1, text)) == (2, 2, 2)
@@ -486,6 +487,22 @@ def test_cached_texts_of_the_core(
     session.close()
     with pytest.raises(RuntimeError, match="closed"):
         session.cached_text(0)
+
+
+def test_a_text_that_ends_unread_is_not_kept(
+    target: specdec.Model, open_session: Callable[..., _core.Session]
+) -> None:
+    """Its slot has the keys of the text before: they are not said to be its own."""
+    session, cache = open_session([4, 5, 6]), PromptCache()
+    session.prefill()
+    while session.round():
+        pass
+    session.replace(0, [7, 8, 9], (1, 0))
+    session.finish(0)
+    KeptTexts(cache, target, None).keep(session, 0)
+    assert cache.find(target.core, [7, 8, 9]) is None
+    found = cache.find(target.core, [4, 5, 6])
+    assert found is not None and found.tokens[:3].tolist() == [4, 5, 6]
 
 
 def test_cached_texts_of_a_beam_search(target: specdec.Model, world: World) -> None:

@@ -330,14 +330,14 @@ static PyObject* swap(PyObject* base, PyObject* args) {
 
 /* What a call asks for: a sequence and, if not the target, a model. Returns the cache of the model, in an
  * entered session, and the model, borrowed; NULL with an exception. */
-static const sd_cache* cache_of(const session_object* self, PyObject* args, int* sequence,
-                                sd_model_object** model) {
+static const sd_cache* cache_of(const session_object* self, PyObject* args, sd_model_object** model) {
+    int sequence;
     PyObject* argument = Py_None;
-    if (!PyArg_ParseTuple(args, "i|O", sequence, &argument)) return NULL;
+    if (!PyArg_ParseTuple(args, "i|O", &sequence, &argument)) return NULL;
     if (argument == Py_None) argument = (PyObject*)self->borrowed.target;
     *model = sd_model_from(PyType_GetModuleState(Py_TYPE((PyObject*)self)), argument, "model");
     if (*model == NULL) return NULL;
-    const sd_cache* cache = sd_session_cache(self->session, *sequence, (*model)->model);
+    const sd_cache* cache = sd_session_cache(self->session, sequence, (*model)->model);
     if (cache == NULL) sd_raise(SD_ERR_VALUE);
     return cache;
 }
@@ -346,23 +346,30 @@ static PyObject* cached_text(PyObject* base, PyObject* args) {
     session_object* self = (session_object*)base;
     if (enter(self) < 0) return NULL;
     const sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
-    int sequence;
     sd_model_object* model;
-    const sd_cache* cache = cache_of(self, args, &sequence, &model);
+    const sd_cache* cache = cache_of(self, args, &model);
     PyObject* text = cache ? sd_cached_text_new(state->cached_text_type, model, cache) : NULL;
     leave(self);
     return text;
 }
 
+static PyObject* source_of(const sd_cache* cache) {
+    const sd_encoded* encoded = cache->encoded;
+    return encoded ? sd_list_of_ints(encoded->source, encoded->n) : Py_NewRef(Py_None);
+}
+
 static PyObject* cached_size(PyObject* base, PyObject* args) {
     session_object* self = (session_object*)base;
     if (enter(self) < 0) return NULL;
-    int sequence;
     sd_model_object* model;
-    const sd_cache* cache = cache_of(self, args, &sequence, &model);
-    PyObject* size = cache ? Py_BuildValue("ini", sd_session_kept(self->session, sequence, cache),
-                                           (Py_ssize_t)sd_cache_copy_bytes(cache), sd_cache_copy_low(cache))
-                           : NULL;
+    const sd_cache* cache = cache_of(self, args, &model);
+    PyObject* tokens = cache ? sd_list_of_ints(cache->tokens, cache->n_committed) : NULL;
+    PyObject* source = tokens ? source_of(cache) : NULL;
+    PyObject* size = source ? Py_BuildValue("OOni", tokens, source, (Py_ssize_t)sd_cache_copy_bytes(cache),
+                                            sd_cache_copy_low(cache))
+                            : NULL;
+    Py_XDECREF(tokens);
+    Py_XDECREF(source);
     leave(self);
     return size;
 }
@@ -370,9 +377,8 @@ static PyObject* cached_size(PyObject* base, PyObject* args) {
 static PyObject* taps(PyObject* base, PyObject* args) {
     session_object* self = (session_object*)base;
     if (enter(self) < 0) return NULL;
-    int sequence;
     sd_model_object* model;
-    const sd_cache* cache = cache_of(self, args, &sequence, &model);
+    const sd_cache* cache = cache_of(self, args, &model);
     PyObject* tuple = cache ? sd_taps_as_tuple(&cache->taps) : NULL;
     leave(self);
     return tuple;
@@ -453,8 +459,8 @@ static PyMethodDef methods[] = {
     {"taps", taps, METH_VARARGS,
      "taps($self, sequence, model=None, /)\n--\n\nThe hidden states that a sequence's text is kept with."},
     {"cached_size", cached_size, METH_VARARGS,
-     "cached_size($self, sequence, model=None, /)\n--\n\nTokens of this CachedText, the memory that "
-     "it takes, and its n_low."},
+     "cached_size($self, sequence, model=None, /)\n--\n\nTokens and source of this CachedText, the "
+     "memory that it takes, and its n_low."},
     {"close", close_, METH_NOARGS, "close($self, /)\n--\n\nFree caches and scratch; idempotent."},
 #ifdef SPECDEC_TESTING
     {"_keep_drafts", keep_drafts, METH_NOARGS, "Records say from now on what their nodes were drawn from."},

@@ -418,12 +418,6 @@ const sd_cache* sd_session_cache(const sd_session* s, int sequence, const sd_mod
     return cache;
 }
 
-int sd_session_kept(const sd_session* s, int sequence, const sd_cache* cache) {
-    const sd_sequence* q = &s->sequences[sequence];
-    int untold = q->draft_late && q->n_told == 0;
-    return cache != &s->caches[sequence] && untold ? 0 : cache->n_committed;
-}
-
 sd_status sd_session_finish(sd_session* s, int sequence) {
     sd_status status = check_sequence(s, sequence);
     if (status != SD_OK) return status;

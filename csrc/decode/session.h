@@ -115,13 +115,10 @@ const float* sd_session_logits(const sd_session* session, ptrdiff_t* stride);
 sd_status sd_session_begin_with(sd_session* session, int sequence, const sd_cache* known, int* n);
 
 /* The cache of a sequence with its text, but for the last tokens, as the model of its text has read it or the
- * model that drafts, whichever `model` is; borrowed, valid until the next call. NULL if there is no such
- * sequence or model, with a message. */
+ * model that drafts, whichever `model` is; borrowed, valid until the next call. Until that model has begun to
+ * read the text, the cache has the one before in its slot. NULL if there is no such sequence or model, with a
+ * message. */
 const sd_cache* sd_session_cache(const sd_session* session, int sequence, const sd_model* model);
-
-/* How many tokens of a sequence's text such a cache holds: none where it is that of a drafter which rests and
- * has not been told of the text. */
-int sd_session_kept(const sd_session* session, int sequence, const sd_cache* cache);
 
 /* The session's drafter; borrowed. NULL: plain decoding. */
 sd_drafter* sd_session_drafter(const sd_session* session);

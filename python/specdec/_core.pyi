@@ -576,8 +576,13 @@ class Session:
 
         Those of the target, or of a model that drafts, where that has a cache of its own.
         """
-    def cached_size(self, sequence: int, model: Model | None = None, /) -> tuple[int, int, int]:
-        """Tokens of this copy, the memory that it takes, and its n_low."""
+    def cached_size(
+        self, sequence: int, model: Model | None = None, /
+    ) -> tuple[list[int], list[int] | None, int, int]:
+        """Tokens and source of this copy, the memory that it takes, and its n_low.
+
+        Until the model has begun to read a text, they are those of the text that had the slot before.
+        """
     def taps(self, sequence: int, model: Model | None = None, /) -> tuple[int, ...]:
         """The hidden states that a text is kept with, for drafts that read them: `CachedText.taps`."""
     @property

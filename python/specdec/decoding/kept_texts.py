@@ -69,26 +69,9 @@ class KeptTexts:
                 n_own = n_cached
         return n_own
 
-    def keep(
-        self,
-        session: _core.Session,
-        slot: int,
-        beginning: Beginning,
-        tokens: Sequence[int],
-        own: Model | None = None,
-    ) -> None:
-        """Keep the text in a slot, with these new tokens, but for what is not read yet; else as `begin`."""
-        text, own = [*beginning.ids, *tokens], own or self._target
-        for model in self._readers(own):
-            n_tokens, n_bytes, n_low = session.cached_size(slot, model.core)
-            copy = partial(session.cached_text, slot, model.core)
-            taps, source = session.taps(slot, model.core), beginning.source_of(model)
-            self._cache.keep(
-                model.core,
-                self._as_read(model, own, text)[:n_tokens],
-                n_bytes,
-                n_low,
-                copy,
-                source=source,
-                taps=taps,
-            )
+    def keep(self, session: _core.Session, slot: int, own: Model | None = None) -> None:
+        """Keep what each model has read of the text in a slot; else as `begin`."""
+        for model in self._readers(own or self._target):
+            tokens, source, n_bytes, n_low = session.cached_size(slot, model.core)
+            copy, taps = partial(session.cached_text, slot, model.core), session.taps(slot, model.core)
+            self._cache.keep(model.core, tokens, n_bytes, n_low, copy, source=source, taps=taps)

@@ -218,8 +218,7 @@ class Run:
         """Keep the text in a slot in the prompt cache, but for what is not read yet."""
         index = self._slots[slot]
         if self._kept is not None:
-            beginning, own = self.request.beginnings[index], self.request.model(index)
-            self._kept.keep(session, slot, beginning, self.sequences[index].tokens, own)
+            self._kept.keep(session, slot, self.request.model(index))
 
     def _gammas(self, slots: Sequence[int]) -> list[int] | None:
         """What the caller's policy says of the next round of the sequence in each slot."""

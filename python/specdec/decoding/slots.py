@@ -195,8 +195,7 @@ class Slots:
             return
         self._session.finish(slot)
         if self._kept is not None and sound:
-            own = sample.generation.request.model(0)
-            self._kept.keep(self._session, slot, sample.beginning, sample.state.tokens, own)
+            self._kept.keep(self._session, slot, sample.generation.request.model(0))
         self._vacate(sample)
 
     def _vacate(self, sample: Sample) -> None:
