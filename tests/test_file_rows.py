@@ -75,6 +75,28 @@ def test_a_file_that_shrinks_before_the_core_reads(tmp_path: Path) -> None:
         _core.Model(checkpoint.config, (one for one in checkpoint.unread_tensors()))
 
 
+@pytest.mark.parametrize("form", ["f32", "q5_0"])
+@pytest.mark.parametrize("name", ["token_embedding", "head"])
+def test_a_file_that_changes_while_the_core_reads(name: str, form: str) -> None:
+    """A number that is not finite is one when the core reads it again, for its message."""
+    if not os.path.exists("/dev/urandom"):
+        pytest.skip("needs a file that has other bytes whenever it is read")
+    config = {**LLAMA, "d_model": 64}
+    changed = 0
+    with open("/dev/urandom", "rb") as file:
+        for _ in range(50):
+            tensors: list[Any] = []
+            for other, shape in _core.tensor_shapes(config).items():
+                rows = (file, 0, shape[0], shape[-1] * 4 if form == "f32" else shape[-1] // 32 * 22, None)
+                zeros = np.zeros(shape, np.float32)
+                tensors.append((other, rows, form) if other == name else (other, zeros, "f32"))
+            try:
+                _core.Model(config, tensors, formats={name: form} if form != "f32" else None)
+            except ValueError as error:
+                changed += f"tensor {name}: its numbers have changed while they were read" in str(error)
+    assert changed
+
+
 def test_rows_of_files_that_the_core_refuses(tmp_path: Path) -> None:
     config = {**LLAMA}
     shape = _core.tensor_shapes(config)["token_embedding"]

@@ -88,3 +88,10 @@ sd_status sd_source_fail(const char* name, int error) {
                        name);
     return sd_fail(SD_ERR_VALUE, "tensor %s: its file cannot be read: %s", name, strerror(error));
 }
+
+sd_status sd_source_changed(const char* name) {
+    return sd_fail(SD_ERR_VALUE,
+                   "tensor %s: its numbers have changed while they were read, expected the same each time "
+                   "(does another program write its file?)",
+                   name);
+}

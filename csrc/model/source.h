@@ -37,4 +37,7 @@ size_t sd_source_scratch(const sd_source* source, int n);
 /* Fail with what sd_source_rows returned. */
 sd_status sd_source_fail(const char* name, int error);
 
+/* Fail where a number that could not be taken is another one when it is read again. */
+sd_status sd_source_changed(const char* name);
+
 #endif

@@ -95,6 +95,7 @@ static sd_status fail_in(const job* j, int r, const char* name) {
         sd_source_read(&row, 0, col, 1, &value);
         if (!fits(j->table, value)) break;
     }
+    if (col == j->table->n_cols) return sd_source_changed(name);
     if (isfinite(value))
         return sd_fail(SD_ERR_VALUE,
                        "tensor %s: element [%d, %d] is %g, too large for bf16, expected below 3.39e38", name,
