@@ -56,7 +56,11 @@ def check_decoding(case: dict[str, Any]) -> str:
             _check_possible(case, models, results)
         _compare_again(case, target, models, results)
     if case.get("stream"):
-        _compare_stream(case, target, results[0])
+        try:
+            _compare_stream(case, target, results[0])
+        except (InputError, ProposerError):
+            if not may_be_refused(case):  # a draft that fails in some rounds, if gamma is measured times
+                raise
     return "passed"
 
 
