@@ -9,7 +9,8 @@ import shutil
 import struct
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from specdec.errors import (
 )
 from specdec.models import packed_file
 from specdec.models.checkpoints import gguf_file
+from specdec.models.model_texts import LaterTexts, ModelTexts
 from specdec.models.packed_file import PackedFile
 from specdec.models.tokenizer import resolve_tokenizer
 from tiny_models import llama_config, llama_tensors, write_hf, write_llama2c, write_llama2c_tokenizer
@@ -150,6 +152,30 @@ def test_texts_are_made_when_they_are_asked_for(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(CheckpointError, match="model.specdec: has other bytes from"):
         specdec.load(path)
     assert len(made) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_texts_of_a_process_that_is_forked_while_they_are_made() -> None:
+    begun, go_on, texts = threading.Event(), threading.Event(), ModelTexts(None)
+
+    def make() -> ModelTexts:
+        begun.set()
+        go_on.wait(60)
+        return texts
+
+    later = LaterTexts(make)
+    with ThreadPoolExecutor(1) as threads:
+        made = threads.submit(later.get)
+        assert begun.wait(60)
+        child = os.fork()
+        if child == 0:
+            go_on.set()
+            answer = ThreadPoolExecutor(1).submit(later.get)
+            wait([answer], 10)
+            os._exit(0 if answer.done() and answer.result() is texts else 1)
+        go_on.set()
+        assert made.result() is texts
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_tokenizer_that_cannot_be_made(tmp_path: Path) -> None:

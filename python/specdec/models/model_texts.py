@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import NamedTuple
@@ -41,7 +42,9 @@ class LaterTexts:
     def __init__(self, make: Callable[[], ModelTexts]) -> None:
         self._make = make
         self._made: ModelTexts | None = None
-        self._lock = threading.Lock()
+        # One for each process, as another thread may hold it while the process is forked. A signal handler
+        # may ask while its own thread holds it.
+        self._locks: dict[int, threading.RLock] = {}
 
     @classmethod
     def of(cls, texts: ModelTexts) -> LaterTexts:
@@ -50,7 +53,7 @@ class LaterTexts:
 
     def get(self) -> ModelTexts:
         """The texts."""
-        with self._lock:
+        with self._locks.setdefault(os.getpid(), threading.RLock()):
             if self._made is None:
                 self._made = self._make()
             return self._made
