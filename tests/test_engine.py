@@ -580,7 +580,7 @@ def test_tasks_that_are_cancelled_end_their_texts(world: World, engine: Engine) 
             specdec.agenerate(prompt=[1, 2], engine=engine, max_new_tokens=190, ignore_eos=True)
         )
         async for piece in engine.submit([1, 2], max_new_tokens=3):
-            assert piece.tokens
+            assert piece.tokens or piece.finish_reason is not None
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
