@@ -53,8 +53,8 @@ class Piece:
         Empty where text is held back: a part of a character, or what may begin a stop string. It is never
         taken back.
     tokens : list of int
-        Those of a stop string or stop id are among them, their text is not in `text`. Empty where a piece says
-        no more than that the sample has ended.
+        Those of a stop string or stop id are among them, their text is not in `text`. Empty where a piece
+        says no more than that the sample has ended.
     logprobs : list of float, or None
         ln p of the tokens, if asked for.
     top_logprobs : list of lists of (int, float), or None
