@@ -53,7 +53,8 @@ class LaterTexts:
 
     def get(self) -> ModelTexts:
         """The texts."""
-        with self._locks.setdefault(os.getpid(), threading.RLock()):
-            if self._made is None:
-                self._made = self._make()
-            return self._made
+        if self._made is None:
+            with self._locks.setdefault(os.getpid(), threading.RLock()):
+                if self._made is None:
+                    self._made = self._make()
+        return self._made
