@@ -858,3 +858,21 @@ def test_same_vocabulary(tmp_path):
     for target, draft, message in cases:
         with pytest.raises(VocabularyMismatchError, match=message):
             check_same_vocabulary(target, draft)
+
+
+def test_bytes_of_byte_level_tokens():
+    """GPT-2's own function makes the alphabet; a token with any other character is UTF-8 as it stands."""
+    from specdec.models.tokenizer.hf_tokenizer import _byte_level
+
+    own = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    rest = [byte for byte in range(256) if byte not in own]
+    alphabet = {byte: chr(byte) for byte in own} | {byte: chr(256 + i) for i, byte in enumerate(rest)}
+    expected = [bytes([byte]) for byte in range(256)]
+    expected += [b"", b"ab", bytes(range(256)), b""]
+    tokens = ["".join(alphabet[byte] for byte in text) for text in expected]
+    for other in ("a b", "\x7f", "\xad", "\u0144", "\u0143x\uffff", "語", "a\U0010ffff", "<|é|>Ġ\n"):
+        tokens += [other, "Ġx"]
+        expected += [other.encode(), b" x"]
+    assert _byte_level(tokens) == expected
+    assert _byte_level(dict.fromkeys(tokens[:256])) == expected[:256]
+    assert _byte_level([]) == []

@@ -371,9 +371,10 @@ class _Cursor:
         while n > 0:
             at = self._begin(8)
             window, last = self._window, len(self._window)
+            length_at = _LENGTH.unpack_from
             while n > 0 and at + 8 <= last:  # those that the window holds whole
                 begin = at + 8
-                end = begin + _LENGTH.unpack_from(window, at)[0]
+                end = begin + length_at(window, at)[0]
                 if end > last:
                     break
                 if found is not None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specdec.errors import MissingTokenizerLibraryError, TokenizerError
 from specdec.models.json_fields import as_json
@@ -132,18 +133,14 @@ class _Tokens:
 
     source: str
     texts: list[str]
-    kinds: list[int]
+    kinds: NDArray[np.integer[Any]]
     scores: Sequence[float] | None
     bos_id: int | None
     eos_ids: tuple[int, ...]
 
     def of_kind(self, *kinds: int) -> Iterator[tuple[int, str]]:
         """(id, text) of the tokens of some kinds."""
-        return (
-            (i, text)
-            for i, (text, kind) in enumerate(zip(self.texts, self.kinds, strict=True))
-            if kind in kinds
-        )
+        return ((i, self.texts[i]) for i in np.flatnonzero(np.isin(self.kinds, kinds)).tolist())
 
 
 def read_vocabulary(values: Values) -> Vocabulary | None:
@@ -223,7 +220,7 @@ def _read_tokens(values: Values) -> _Tokens:
     return _Tokens(
         str(values.path),
         texts,
-        kinds.tolist(),
+        kinds,
         None if scores is None else scores.tolist(),
         _token_id(values, "bos_token_id", n),
         tuple(dict.fromkeys(token for token in ends if token is not None)),
@@ -250,19 +247,19 @@ def _byte_level(values: Values, tokens: _Tokens) -> HFTokenizer:
     merges = values.get(f"{PREFIX}merges")
     if not isinstance(merges, list):
         raise _error(values, "merges", "an array of strings")
-    pairs = []
-    for merge in merges:
-        at = merge.find(" ", 1)
-        if at < 0 or at == len(merge) - 1:
-            raise TokenizerError(
-                f"{tokens.source}: metadata field '{PREFIX}merges' has {as_json(merge)}; expected two "
-                "tokens with a space between them"
-            )
-        pairs.append((merge[:at], merge[at + 1 :]))
+    pairs = [
+        (merge[:at], merge[at + 1 :]) for merge in merges if 0 < (at := merge.find(" ", 1)) < len(merge) - 1
+    ]
+    if len(pairs) < len(merges):
+        wrong = next(merge for merge in merges if not 0 < merge.find(" ", 1) < len(merge) - 1)
+        raise TokenizerError(
+            f"{tokens.source}: metadata field '{PREFIX}merges' has {as_json(wrong)}; expected two "
+            "tokens with a space between them"
+        )
     special = dict(tokens.of_kind(CONTROL, UNKNOWN))
     added = special | dict(tokens.of_kind(USER_DEFINED))
     with library_errors(f"{tokens.source}: not a BPE vocabulary that `tokenizers` can use"):
-        vocabulary = {text: i for i, text in enumerate(tokens.texts)}
+        vocabulary = dict(zip(tokens.texts, range(len(tokens.texts)), strict=True))
         model = tokenizers.models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=pre in WHOLE_WORDS)
         library = tokenizers.Tokenizer(model)
         library.pre_tokenizer = word_steps(tokenizers, WORDS[pre])
@@ -331,7 +328,7 @@ class MarkedPieces(SentencePieceTokenizer):
 def _pieces(values: Values, tokens: _Tokens, *, unigram: bool) -> MarkedPieces:
     if tokens.scores is None:
         raise _error(values, "scores", "an array of numbers")
-    for kind in set(tokens.kinds) - set(range(NORMAL, BYTE + 1)):
+    for kind in set(tokens.kinds.tolist()) - set(range(NORMAL, BYTE + 1)):
         raise TokenizerError(
             f"{tokens.source}: metadata field '{PREFIX}token_type' has {kind}; expected 1 to 6"
         )
@@ -357,7 +354,7 @@ def _model_proto(values: Values, tokens: _Tokens, unigram: bool, unknown: int | 
     charsmap = values.get(f"{PREFIX}precompiled_charsmap")
     if charsmap is not None and (not isinstance(charsmap, np.ndarray) or charsmap.dtype.itemsize != 1):
         raise _error(values, "precompiled_charsmap", "an array of bytes")
-    kinds = list(tokens.kinds)
+    kinds = tokens.kinds.tolist()
     if UNKNOWN not in kinds:  # SentencePiece wants one
         kinds[unknown or 0] = UNKNOWN
     assert tokens.scores is not None

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from specdec.errors import MissingTokenizerLibraryError, TokenizerError
 from specdec.models.json_fields import as_json
@@ -90,7 +94,7 @@ class HFTokenizer(ByteTokenizer):
             added = self._library.get_added_tokens_decoder()
             if vocab is None:
                 vocab = self._library.get_vocab(with_added_tokens=True)
-            tokens = {token_id: token for token, token_id in vocab.items()}
+            tokens = dict(zip(vocab.values(), vocab, strict=True))
             # Of an added token the library decodes what its normaliser makes of it; of several tokens with
             # one id it knows which counts.
             for token_id in added if len(tokens) == len(vocab) else [*tokens, *added]:
@@ -268,7 +272,10 @@ def _import_library(path: Path) -> Any:
 
 
 def _read_vocabulary(
-    tokens: dict[int, str], added: dict[int, Any], to_bytes: Callable[[str, int], bytes], source: str
+    tokens: dict[int, str],
+    added: dict[int, Any],
+    to_bytes: Callable[[Collection[str]], Iterable[bytes]],
+    source: str,
 ) -> tuple[list[bytes | None], frozenset[int]]:
     """(bytes of each token by id, ids that stand for no text) from the library's tokens and added tokens."""
     if not tokens:
@@ -280,25 +287,22 @@ def _read_vocabulary(
             f"{len(tokens) + _MAX_UNUSED - 1} in a vocabulary of {len(tokens)} tokens"
         )
     vocabulary: list[bytes | None] = [None] * n_ids
-    left = _MAX_TEXT
-    for token_id, token in tokens.items():
-        vocabulary[token_id] = text = to_bytes(token, left)
-        left -= len(text)
+    for token_id, text in zip(tokens, to_bytes(tokens.values()), strict=True):
+        vocabulary[token_id] = text
     silent = frozenset(token_id for token_id, token in added.items() if token.special)
     for token_id in silent:
         vocabulary[token_id] = added[token_id].content.encode("utf-8")
     return vocabulary, silent
 
 
-def _read_decoder(state: Any, source: str) -> tuple[Callable[[str, int], bytes], Strip]:
-    """(bytes of a token's text, what the beginning of a text loses) from the library's decoder settings.
+def _read_decoder(state: Any, source: str) -> tuple[Callable[[Collection[str]], Iterable[bytes]], Strip]:
+    """(bytes of tokens' texts, what the beginning of a text loses) from the library's decoder settings.
 
-    The first is a function of the token and of the characters that its text may have at most. Covers
-    byte-level BPE, Metaspace, Llama's sequence Replace, ByteFallback, Fuse, Strip, and no decoder at all,
-    where the library puts spaces between tokens.
+    The first is a function of all tokens. Covers byte-level BPE, Metaspace, Llama's sequence Replace,
+    ByteFallback, Fuse, Strip, and no decoder at all, where the library puts spaces between tokens.
     """
     if state is None:
-        return lambda token, most: b" " + token.encode("utf-8"), Strip.ONE_SPACE
+        return lambda tokens: (b" " + token.encode("utf-8") for token in tokens), Strip.ONE_SPACE
     steps = state["decoders"] if state["type"] == "Sequence" else [state]
     if len(steps) > _MAX_STEPS:
         raise TokenizerError(f"{source}: decoder has {len(steps)} steps; expected at most {_MAX_STEPS}")
@@ -336,7 +340,14 @@ def _read_decoder(state: Any, source: str) -> tuple[Callable[[str, int], bytes],
                 f"of Replace, Metaspace, ByteFallback, Fuse and Strip of one leading space"
             )
 
-    def to_bytes(token: str, most: int) -> bytes:
+    def to_bytes(tokens: Collection[str]) -> Iterator[bytes]:
+        left = _MAX_TEXT
+        for token in tokens:
+            text = text_of(token, left)
+            left -= len(text)
+            yield text
+
+    def text_of(token: str, most: int) -> bytes:
         if byte_fallback and (match := _BYTE_TOKEN.fullmatch(token)):
             return bytes.fromhex(match[1])
         for pattern, content in replaced:
@@ -351,24 +362,32 @@ def _read_decoder(state: Any, source: str) -> tuple[Callable[[str, int], bytes],
     return to_bytes, strip
 
 
-def _byte_level_alphabet() -> dict[int, str]:
-    """GPT-2's printable stand-in for each byte (itself in printable Latin-1, else U+0100 and on) to Latin-1.
+def _byte_level_alphabet() -> NDArray[np.uint32]:
+    """The byte that each character of GPT-2's alphabet stands for, by its code; 256 where it stands for none.
 
-    Other characters of Latin-1 stand for no byte: they become one outside it.
+    Printable Latin-1 stands for itself, the characters from U+0100 on for the other bytes.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in set(printable)]
-    alphabet = dict.fromkeys(others, "\uffff")
-    alphabet.update({byte: chr(byte) for byte in printable})
-    alphabet.update({0x100 + i: chr(byte) for i, byte in enumerate(others)})
+    others = sorted({*range(256)} - {*printable})
+    alphabet = np.full(0x100 + len(others) + 1, 256, np.uint32)
+    alphabet[printable] = printable
+    alphabet[0x100:-1] = others
     return alphabet
 
 
 _ALPHABET: Final = _byte_level_alphabet()
 
 
-def _byte_level(token: str, most: int) -> bytes:
-    try:
-        return token.translate(_ALPHABET).encode("latin-1")
-    except UnicodeEncodeError:  # an added token, which is plain text
-        return token.encode("utf-8")
+def _byte_level(tokens: Collection[str]) -> list[bytes]:
+    """The bytes of tokens in GPT-2's alphabet; of a token with another character, an added one, its UTF-8."""
+    codes = np.frombuffer("".join(tokens).encode("utf-32-le", "surrogatepass"), "<u4")
+    found = _ALPHABET[np.minimum(codes, len(_ALPHABET) - 1)]
+    data = found.astype(np.uint8).tobytes()
+    ends = list(accumulate(map(len, tokens), initial=0))
+    texts = [data[start:end] for start, end in pairwise(ends)]
+    others = np.flatnonzero(found == 256)
+    if len(others) > 0:
+        named = list(tokens)
+        for i in set((np.searchsorted(ends, others, "right") - 1).tolist()):
+            texts[i] = named[i].encode("utf-8")
+    return texts
