@@ -60,8 +60,8 @@ class ByteTokenizer(ABC):
         self._vocabulary = tuple(vocabulary)
         self._bos_id = bos_id
         self._eos_ids = tuple(eos_ids)
-        texts = [token or b"" for token in self._vocabulary]
-        for token_id, text in (dict.fromkeys(silent, b"") | (replaced or {})).items():
+        texts = [b"" if token is None or i in silent else token for i, token in enumerate(self._vocabulary)]
+        for token_id, text in (replaced or {}).items():
             texts[token_id] = text
         self._texts = tuple(texts)
 
