@@ -57,7 +57,7 @@ static sd_status multiply(sd_engine engine, sd_format format, int n_rows, int n_
         sd_rows_prepare(engine, matrix.rows, (sd_part){n_rows, 0, n_rows, 0, n_in}, x, n_in, n_in, prepared);
         job j = {&matrix, engine, sd_bands_of(engine, matrix.rows, n_in, n_rows), prepared, padded, ldy};
         sd_team team = sd_team_open(n_threads);
-        sd_team_run(&team, sd_matrix_panels(n_out), sd_matrix_grain(&matrix, 1, &team), multiply_panels, &j);
+        sd_team_run(&team, sd_matrix_panels(n_out), sd_matrix_grain(&matrix, &team), multiply_panels, &j);
         sd_team_close(&team);
         for (int m = 0; m < n_rows; m++)
             memcpy(y + (size_t)m * (size_t)n_out, padded + m * ldy, (size_t)n_out * sizeof *y);

@@ -333,7 +333,7 @@ ROWS_UP_TO(MAX_ROWS_DOT, DEFINE_INT_BLOCKS)
 typedef struct block_set {
     const block_fn* of_rows; /* [max_rows], for 1, 2, … rows */
     int max_rows, max_rows_wide;
-    int chunk;        /* inputs whose part of a panel is 16 KiB or little more: half of a first-level cache */
+    int chunk;        /* inputs of a part of a panel, at most: 16 to 32 KiB (benchmarks/SPEED.md) */
     sd_format format; /* whose thresholds say from how many rows on to prefetch (benchmarks/SPEED.md) */
 } block_set;
 
@@ -350,17 +350,17 @@ static const block_fn pairs_blocks[] = {ROWS_UP_TO(MAX_ROWS, PAIRS_ENTRY)};
 #endif
 static const block_fn int8_blocks[] = {ROWS_UP_TO(MAX_ROWS_DOT, INT8_ENTRY)};
 static const block_fn int4_blocks[] = {ROWS_UP_TO(MAX_ROWS_DOT, INT4_ENTRY)};
-static const block_set f32_set = {f32_blocks, MAX_ROWS, MAX_ROWS_WIDE, 128, SD_FORMAT_F32};
+static const block_set f32_set = {f32_blocks, MAX_ROWS, MAX_ROWS_WIDE, 192, SD_FORMAT_F32};
 static const block_set values_set = {values_blocks, MAX_ROWS, MAX_ROWS_WIDE, 256, SD_FORMAT_F32};
 static const block_set bf16_set = {bf16_blocks, MAX_ROWS, MAX_ROWS_WIDE, 256, SD_FORMAT_BF16};
 static const block_set keeping_set = {keeping_blocks_of, MAX_ROWS, MAX_ROWS_WIDE, WIDENED_CHUNK,
                                       SD_FORMAT_BF16};
 static const block_set widened_set = {widened_blocks, MAX_ROWS, MAX_ROWS_WIDE, WIDENED_CHUNK, SD_FORMAT_BF16};
 #if BF16_PAIRS
-static const block_set pairs_set = {pairs_blocks, MAX_ROWS, MAX_ROWS_WIDE, 256, SD_FORMAT_BF16};
+static const block_set pairs_set = {pairs_blocks, MAX_ROWS, MAX_ROWS_WIDE, 512, SD_FORMAT_BF16};
 #endif
 static const block_set int8_set = {int8_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 512, SD_FORMAT_INT8};
-static const block_set int4_set = {int4_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 1024, SD_FORMAT_INT4};
+static const block_set int4_set = {int4_blocks, MAX_ROWS_DOT, MAX_ROWS_DOT, 1536, SD_FORMAT_INT4};
 
 /* Far enough that memory has answered, near enough to find it in the second-level cache. */
 #define FETCH_AHEAD 12288
@@ -389,6 +389,13 @@ INLINE void multiply_part(const block_set* set, const block_args* part, int begi
     }
 }
 
+/* Inputs of a part: whole blocks, `most` at most, all parts about as long. So the next part, which is asked
+ * for meanwhile, is as long as this one, also where it is the first of the next panel. */
+INLINE int even_part(int n_in, int most) {
+    int n_parts = (n_in + most - 1) / most, n_blocks = (n_in + SD_BLOCK - 1) / SD_BLOCK;
+    return (n_blocks + n_parts - 1) / n_parts * SD_BLOCK;
+}
+
 /* All rows times one panel. Few rows: one pass. More: part by part of the panel. */
 INLINE void multiply(const block_set* set, int n_rows, const void* x, const void* panel, int n_in,
                      size_t bytes_per_k32, int near, int add, float* y, ptrdiff_t ldy) {
@@ -402,10 +409,12 @@ INLINE void multiply(const block_set* set, int n_rows, const void* x, const void
         set->of_rows[n_rows - 1](&a, 0);
         return;
     }
-    ptrdiff_t distance = (ptrdiff_t)bytes_per_k32 * (set->chunk / SD_BLOCK);
-    for (a.k = 0; a.k < n_in; a.k += set->chunk, a.add = 1, a.panel += distance) {
-        a.n_k = n_in - a.k < set->chunk ? n_in - a.k : set->chunk;
-        multiply_part(set, &a, 0, n_blocks, n_blocks, a.panel + distance, distance);
+    int chunk = even_part(n_in, set->chunk);
+    ptrdiff_t bytes;
+    for (a.k = 0; a.k < n_in; a.k += chunk, a.add = 1, a.panel += bytes) {
+        a.n_k = n_in - a.k < chunk ? n_in - a.k : chunk;
+        bytes = (ptrdiff_t)bytes_per_k32 * ((a.n_k + SD_BLOCK - 1) / SD_BLOCK);
+        multiply_part(set, &a, 0, n_blocks, n_blocks, a.panel + bytes, bytes);
     }
 }
 

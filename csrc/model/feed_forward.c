@@ -37,8 +37,8 @@ static void activate(activation* a) {
         return;
     }
     a->bands = sd_mlp_bands(mlp, pass->engine, pass->n_rows);
-    sd_team_run(&pass->team, a->bands.n * sd_mlp_groups(mlp),
-                sd_matrix_grain(&mlp->in, a->bands.n, &pass->team), activate_groups, a);
+    sd_team_run(&pass->team, a->bands.n * sd_mlp_groups(mlp), sd_matrix_grain(&mlp->in, &pass->team),
+                activate_groups, a);
 }
 
 void sd_feed_forward_run(const sd_pass* pass, int i, const void* input) {

@@ -192,9 +192,9 @@ void sd_matrix_gather(const sd_matrix* from, const int32_t* rows, sd_matrix* to)
                   rows[r] % SD_PANEL, to->panels[r / SD_PANEL].at, r % SD_PANEL);
 }
 
-int sd_matrix_grain(const sd_matrix* matrix, int n_bands, const sd_team* team) {
+int sd_matrix_grain(const sd_matrix* matrix, const sd_team* team) {
     int n_groups = sd_matrix_panels(matrix->n_out) / matrix->group;
-    int pieces = 8, grain = n_bands * n_groups / (pieces * team->n_threads);
+    int pieces = 8, grain = n_groups / (pieces * team->n_threads);
     return grain > 1 ? grain : 1;
 }
 

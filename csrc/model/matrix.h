@@ -89,9 +89,9 @@ static inline int sd_band_row(sd_bands bands, int band) {
     return row < bands.n_rows ? row : bands.n_rows;
 }
 
-/* How many groups of panels, counted over all bands of rows, a thread takes at a time: few enough that
- * threads end together. */
-int sd_matrix_grain(const sd_matrix* matrix, int n_bands, const sd_team* team);
+/* How many groups of panels, with the rows of one band, a thread takes at a time: few enough that threads end
+ * together. */
+int sd_matrix_grain(const sd_matrix* matrix, const sd_team* team);
 
 /* Prepare a part of rows for products with matrices that want this kind, by an engine, which is not OpenBLAS:
  * x [part.n_rows, part.n_inputs] f32, rows ldx apart; out: all prepared rows, n_all ·

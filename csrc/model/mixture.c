@@ -110,7 +110,7 @@ void sd_mixture_run(const sd_pass* pass, int i, const float* rows, const void* i
     int pieces = 8 * pass->team.n_threads, grain = r->n_groups / pieces;
     sd_team_run(&pass->team, r->n_groups, grain > 1 ? grain : 1, activate_groups, &mix);
     const sd_matrix* down = &layer->experts[0].down;
-    sd_team_run(&pass->team, sd_matrix_panels(c->d_model), sd_matrix_grain(down, 1, &pass->team), add_experts,
+    sd_team_run(&pass->team, sd_matrix_panels(c->d_model), sd_matrix_grain(down, &pass->team), add_experts,
                 &mix);
     sd_pass_add_update(pass, (sd_norm_weights){layer->mlp_post_norm, layer->mlp_post_norm_bias});
     w->n_mixtures++;

@@ -156,7 +156,7 @@ static void multiply(const sd_pass* pass, sd_product* product) {
     }
     const sd_matrix* m = product->matrix;
     sd_bands bands = sd_bands_of(pass->engine, m->rows, m->n_in, product->n_rows);
-    sd_team_run(&pass->team, bands.n * sd_matrix_panels(m->n_out), sd_matrix_grain(m, bands.n, &pass->team),
+    sd_team_run(&pass->team, bands.n * sd_matrix_panels(m->n_out), sd_matrix_grain(m, &pass->team),
                 multiply_panels, &(multiplication){pass, product, bands});
 }
 
