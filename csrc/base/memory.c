@@ -3,6 +3,9 @@
 #include <assert.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
+
+#include "spares.h"
 
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -11,7 +14,8 @@
 /* A block begins with a header line that keeps what the system gave. */
 typedef struct header {
     void* block;
-    size_t mapped; /* bytes to unmap; 0: from malloc */
+    size_t mapped; /* bytes to unmap; 0: none */
+    size_t spared; /* bytes of a block of the spares; 0 with `mapped` 0: it is malloc's */
     size_t size;   /* bytes that were asked for */
 } header;
 
@@ -63,7 +67,7 @@ static void* take_pages(size_t size, header* from) {
     if (block == MAP_FAILED) return NULL;
     uintptr_t start = ((uintptr_t)block + SD_ALIGNMENT + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1);
     madvise((void*)start, size, MADV_HUGEPAGE);
-    *from = (header){block, total, size};
+    *from = (header){.block = block, .mapped = total, .size = size};
     return (void*)start;
 }
 static void give_pages(const header* from) { munmap(from->block, from->mapped); }
@@ -80,15 +84,34 @@ static void* take_zeroed(size_t size, header* from) {
     void* block = total < size ? NULL : calloc(1, total);
     if (block == NULL) return NULL;
     uintptr_t start = ((uintptr_t)block + 2 * SD_ALIGNMENT - 1) & ~(uintptr_t)(SD_ALIGNMENT - 1);
-    *from = (header){block, 0, size};
+    *from = (header){.block = block, .size = size};
     return (void*)start;
+}
+
+/* By the spares, where blocks of this size are kept. */
+static void* take_spare(size_t size, header* from) {
+    int used;
+    size_t total = sd_spares_size(size + SD_ALIGNMENT);
+    char* block = sd_spares_take(total, &used);
+    if (block == NULL) return NULL;
+    *from = (header){.block = block, .spared = total, .size = size};
+    char* start = block + SD_ALIGNMENT;
+    if (used) memset(start, 0, size);
+    return start;
+}
+
+static void* take(size_t size, header* from) {
+    if (size >= LARGE || guarded) return take_pages(size, from);
+    return sd_spares_size(size + SD_ALIGNMENT) > 0 ? take_spare(size, from) : take_zeroed(size, from);
 }
 
 void* sd_alloc(size_t size) {
     header from;
     char* start = NULL; /* guarded pages are never given back to malloc */
-    if (!told_to_fail())
-        start = size >= LARGE || guarded ? take_pages(size, &from) : take_zeroed(size, &from);
+    if (!told_to_fail()) {
+        start = take(size, &from);
+        if (start == NULL && sd_spares_drop() > 0) start = take(size, &from);
+    }
     if (start == NULL) {
         sd_fail(SD_ERR_MEMORY, "out of memory: %zu bytes", size);
         return NULL;
@@ -106,6 +129,8 @@ void sd_free(void* block) {
     atomic_fetch_sub(&n_bytes, (long long)from.size);
     if (from.mapped)
         give_pages(&from);
+    else if (from.spared)
+        sd_spares_give(from.block, from.spared);
     else
         free(from.block);
 }

@@ -7,6 +7,7 @@
 #include "interrupt.h"
 #include "library.h"
 #include "module.h"
+#include "spares.h"
 #include "tensor_arguments.h"
 #include "weights_getters.h"
 
@@ -179,6 +180,7 @@ static void dealloc(PyObject* base) {
     PyTypeObject* type = Py_TYPE(base);
     PyObject_GC_UnTrack(base);
     sd_model_free(self->model);
+    sd_spares_drop(); /* what its sessions have freed */
     release_blocks(self->packed);
     Py_CLEAR(self->config);
     Py_CLEAR(self->target);

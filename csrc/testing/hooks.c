@@ -7,6 +7,7 @@
 #include "kernels.h"
 #include "memory.h"
 #include "profile.h"
+#include "spares.h"
 
 static PyObject* alloc_fail_after(PyObject* module, PyObject* argument) {
     (void)module;
@@ -32,6 +33,23 @@ static PyObject* alloc_bytes(PyObject* module, PyObject* ignored) {
 static PyObject* alloc_live(PyObject* module, PyObject* ignored) {
     (void)module, (void)ignored;
     return PyLong_FromLong(sd_alloc_live());
+}
+
+static PyObject* spares_bytes(PyObject* module, PyObject* ignored) {
+    (void)module, (void)ignored;
+    return PyLong_FromSize_t(sd_spares_bytes());
+}
+
+static PyObject* alloc_spoiled(PyObject* module, PyObject* argument) {
+    (void)module;
+    Py_ssize_t n = PyLong_AsSsize_t(argument), n_zeros = 0;
+    if (n == -1 && PyErr_Occurred()) return NULL;
+    unsigned char* block = sd_alloc((size_t)n);
+    if (block == NULL) return sd_raise(SD_ERR_MEMORY);
+    for (Py_ssize_t i = 0; i < n; i++) n_zeros += block[i] == 0;
+    memset(block, 0xff, (size_t)n);
+    sd_free(block);
+    return PyBool_FromLong(n_zeros == n);
 }
 
 static PyObject* pool_delay(PyObject* module, PyObject* args) {
@@ -148,6 +166,9 @@ PyMethodDef sd_testing_functions[] = {
     {"_arena_guard", arena_guard, METH_O, "Forbid the page behind every array of the core from now on."},
     {"_alloc_bytes", alloc_bytes, METH_NOARGS, "Bytes allocated and not freed."},
     {"_alloc_live", alloc_live, METH_NOARGS, "Blocks allocated and not freed."},
+    {"_spares_bytes", spares_bytes, METH_NOARGS, "Bytes of freed blocks that wait to be used again."},
+    {"_alloc_spoiled", alloc_spoiled, METH_O,
+     "Is a block of n bytes zeros? Ones are written over it before it is freed."},
     {"_pool_delay", pool_delay, METH_VARARGS,
      "A worker is late in every loop, or holds its first piece long."},
     {"_pool_fail_after", pool_fail_after, METH_O, "Let n more threads be started; negative: all."},
