@@ -46,11 +46,12 @@ def test_products_have_the_bits_of_the_specification(kind, engine):
         np.testing.assert_array_equal(found, expected[:n_rows], err_msg=f"{n_rows} rows")
 
 
+@pytest.mark.parametrize("n_in", [1280, 2304])
 @pytest.mark.parametrize("kind", ["q4_k", "q5_k", "q6_k", "q2_k"])
-def test_panels_of_several_parts(kind):
+def test_panels_of_several_parts(kind, n_in):
     """Inputs that take several parts of a panel, the last one smaller, by each way of multiplying."""
     rng = np.random.default_rng(4)
-    x, raw = rows(rng, 31, 2304), random_blocks(rng, kind, 33, 2304)
+    x, raw = rows(rng, 31, n_in), random_blocks(rng, kind, 33, n_in)
     expected = reference.product(x, raw, kind)
     for n_rows in (1, 8, 13, 25, 31):
         np.testing.assert_array_equal(_core.product(x[:n_rows], raw, kind), expected[:n_rows])

@@ -389,11 +389,13 @@ INLINE void multiply_part(const block_set* set, const block_args* part, int begi
     }
 }
 
-/* Inputs of a part: whole blocks, `most` at most, all parts about as long. So the next part, which is asked
- * for meanwhile, is as long as this one, also where it is the first of the next panel. */
-INLINE int even_part(int n_in, int most) {
-    int n_parts = (n_in + most - 1) / most, n_blocks = (n_in + SD_BLOCK - 1) / SD_BLOCK;
-    return (n_blocks + n_parts - 1) / n_parts * SD_BLOCK;
+/* Inputs of a part: whole blocks, or whole groups of blocks that share a header, all parts about as long. So
+ * the next part, which is asked for meanwhile, is as long as this one, also where it is the first of the next
+ * panel. */
+INLINE int even_part(const block_set* set, int n_in) {
+    int unit = set->format < SD_N_OWN_FORMATS ? SD_BLOCK : SD_PART_BLOCKS * SD_BLOCK;
+    int n_parts = (n_in + set->chunk - 1) / set->chunk, n_units = (n_in + unit - 1) / unit;
+    return (n_units + n_parts - 1) / n_parts * unit;
 }
 
 /* All rows times one panel. Few rows: one pass. More: part by part of the panel. */
@@ -409,7 +411,7 @@ INLINE void multiply(const block_set* set, int n_rows, const void* x, const void
         set->of_rows[n_rows - 1](&a, 0);
         return;
     }
-    int chunk = even_part(n_in, set->chunk);
+    int chunk = even_part(set, n_in);
     ptrdiff_t bytes;
     for (a.k = 0; a.k < n_in; a.k += chunk, a.add = 1, a.panel += bytes) {
         a.n_k = n_in - a.k < chunk ? n_in - a.k : chunk;
