@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import specdec
-from allocations import needs_hooks
+from allocations import allowing, fail_each_allocation, needs_hooks, nothing_leaks
 from drafters import DRAFTS, World
 from specdec import _core
 from specdec.decoding.adaptive_gamma import AdaptiveGamma
@@ -156,6 +156,111 @@ def test_a_late_draft_goes_on_from_a_prompt_cache(models: World) -> None:
             break
         assert tokens == prompt[:-1]
     assert tokens[: len(prompt)] == prompt
+
+
+@needs_hooks
+def test_a_text_that_a_resting_draft_has_not_read_is_empty(models: World) -> None:
+    session = session_of(models, models.ids[:50], 60, rested())
+    session.prefill()
+    draft = models.draft.core
+    assert session.cached_size(0, draft)[0] == []
+    assert len(session.cached_text(0, draft).tokens) == 0
+
+
+def bytes_of_keys(model: specdec.Model, n_tokens: int) -> int:
+    """Of keys and values of so many tokens, in f32."""
+    config = model.config
+    return n_tokens * config["n_layer"] * config["n_kv_head"] * config["d_head"] * 2 * 4
+
+
+@needs_hooks
+def test_a_draft_that_rests_has_no_memory_for_texts(models: World) -> None:
+    """It gets it, once, when it reads the text."""
+    prompt, n_new = models.ids[:100], 60
+    before = _core._alloc_bytes()
+    session = session_of(models, prompt, n_new)
+    session.prefill()
+    reading = _core._alloc_bytes() - before
+    session.close()
+    session = session_of(models, prompt, n_new, rested())
+    session.prefill()
+    taken = []
+    while records := session.round():
+        taken.append(_core._alloc_bytes() - before)
+        if records[0]["drafted"]:
+            break
+    assert len(taken) >= REST, "it did not rest"
+    assert records, "it did not draft"
+    assert taken == sorted(taken) and set(taken) == {taken[0], reading}
+    assert taken[REST - 2] == taken[0], "a round without it makes memory"
+    assert taken[0] + bytes_of_keys(models.draft, len(prompt) + n_new) < reading
+    while session.round():
+        assert _core._alloc_bytes() - before == reading, "a round with it makes memory"
+
+
+@needs_hooks
+def test_rounds_without_a_resting_draft_allocate_nothing(models: World) -> None:
+    """The first that allocates is that in which it drafts; the tokens before it are plain ones."""
+    prompt = models.ids[:9]
+    plain = specdec.generate(models.target, None, prompt, **OPTIONS)
+    session = session_of(models, prompt, 60, rested())
+    session.prefill()
+    new: list[int] = []
+    with allowing(0), pytest.raises(MemoryError, match="out of memory"):
+        while records := session.round():
+            new += records[0]["tokens"]
+    assert REST <= len(new) < 60
+    assert new == plain.tokens[: len(new)]
+    with allowing(0):
+        with pytest.raises(RuntimeError, match="a round has failed"):
+            session.round()
+        session.finish(0)
+    assert session.cached_size(0)[0] == prompt + new[:-1]
+
+
+LATE = ["model", "other vocabulary", "through text", "three models deep", "ensemble", "dynamic tree"]
+"""Drafts with models that read texts."""
+
+
+@needs_hooks
+@pytest.mark.usefixtures("quick_gc")
+@pytest.mark.parametrize("name", LATE)
+def test_memory_may_be_lacking_when_a_draft_wakes(models: World, name: str) -> None:
+    """Of two texts; each time that is a MemoryError, and nothing leaks."""
+    prompts, options = [models.ids[:9], models.ids[20:60]], OPTIONS | {"max_new_tokens": 30}
+    draft = DRAFTS[name](models)
+    plain = specdec.generate(models.target, None, prompts, **options)
+    specdec.generate(models.target, draft, prompts, gamma=Rested(2), **options)
+
+    def work() -> None:
+        got = specdec.generate(models.target, draft, prompts, gamma=Rested(2), **options)
+        assert [one.tokens for one in got] == [one.tokens for one in plain]
+        assert any(one.n_drafted for one in got[0].trace.rounds)
+
+    assert fail_each_allocation(work) > 6
+
+
+@needs_hooks
+def test_memory_may_be_lacking_for_a_prompt_cache(models: World) -> None:
+    """Then the text can begin with it later, in as much memory."""
+    prompt, draft = models.ids[:50], models.draft.core
+    taken = []
+    with nothing_leaks():
+        donor = session_of(models, prompt, 10)
+        donor.prefill()
+        known = donor.cached_text(0, draft)
+        for lacking in (False, True):
+            session = session_of(models, prompt, 60, rested())
+            before = _core._alloc_bytes()
+            if lacking:
+                with allowing(0), pytest.raises(MemoryError):
+                    session.begin_with(0, known)
+                assert session.cached_size(0, draft)[0] == []
+            assert session.begin_with(0, known) == len(prompt) - 1
+            assert session.cached_size(0, draft)[0] == prompt[:-1]
+            taken.append(_core._alloc_bytes() - before)
+        del donor, session, known
+    assert taken[0] == taken[1] > 0
 
 
 @needs_hooks

@@ -65,21 +65,27 @@ sd_cache* sd_drafter_cache(const sd_drafter* d, int sequence, const sd_model* mo
     return found;
 }
 
-int sd_drafter_begin_with(const sd_drafter* d, int sequence, const sd_cache* known, const sd_prompt* prompt) {
+sd_status sd_drafter_begin_with(const sd_drafter* d, int sequence, const sd_cache* known,
+                                const sd_prompt* prompt, int* n) {
     int most = 0, n_source = known->model->encoder ? prompt->n_source : 0;
+    sd_status status = SD_OK;
     if (d->caches && d->caches[0].model == known->model &&
         (d->own_ids || sd_encoded_is_of(known->encoded, prompt->source, n_source))) {
         sd_cache* cache = &d->caches[sequence]; /* which may have less room than the target's */
         const int32_t* ids = d->own_ids ? known->tokens : prompt->tokens;
         int n_ids = d->own_ids ? known->n_committed : prompt->n;
+        if ((status = sd_cache_make_room(cache)) != SD_OK) return status;
         sd_cache_attend(cache, known->encoded);
         most = sd_cache_begin_with(cache, known, ids, n_ids < cache->n_slots ? n_ids : cache->n_slots);
     }
     for (int i = 0; i < d->n_within; i++) {
-        int within = sd_drafter_begin_with(d->within[i], sequence, known, prompt);
+        int within = 0;
+        status = sd_drafter_begin_with(d->within[i], sequence, known, prompt, &within);
+        if (status != SD_OK) return status;
         if (within > most) most = within;
     }
-    return most;
+    *n = most;
+    return SD_OK;
 }
 
 int sd_drafter_reads_text(const sd_drafter* d) {
@@ -87,6 +93,12 @@ int sd_drafter_reads_text(const sd_drafter* d) {
     for (int i = 0; i < d->n_within; i++)
         if (!sd_drafter_reads_text(d->within[i])) return 0;
     return 1;
+}
+
+sd_status sd_drafter_make_room(sd_drafter* d) {
+    sd_status status = d->make_room ? d->make_room(d) : SD_OK;
+    for (int i = 0; i < d->n_within && status == SD_OK; i++) status = sd_drafter_make_room(d->within[i]);
+    return status;
 }
 
 sd_status sd_drafter_begin(sd_drafter* d, int sequence, const sd_prompt* prompt) {

@@ -56,8 +56,8 @@ struct sd_drafter {
     /* Set by a drafter that this one is within: it is left out of the round, and nothing rides for it. */
     int rests;
     double other_s; /* of the last propose: seconds that were not the draft's forward passes */
-    /* [n_sequences] where the method's model reads the texts; owned by the drafter. NULL: it has no model, or
-     * no caches of its own. */
+    /* [n_sequences] where the method's model reads the texts; owned by the drafter. Before
+     * make_room they may have no memory (sd_cache_plan). NULL: it has no model, or no caches of its own. */
     sd_cache* caches;
     int own_ids;               /* the texts in them are in the ids of that model, not in the target's */
     sd_drafter* const* within; /* [n_within] the drafters that it asks for guesses; owned by it */
@@ -73,6 +73,10 @@ struct sd_drafter {
      * memory and takes some nanoseconds a token at most: read does the longer work. A sequence may begin
      * again, with another prompt when the text it had has ended, or with the same when the call failed. */
     sd_status (*begin)(sd_drafter* self, int sequence, const sd_prompt* prompt);
+    /* Comes before the first begin: make the memory that only a drafter which drafts needs, that of a model's
+     * texts and forwards. Nothing happens where it has been made; where there is too little, it may be called
+     * again. Drafters `within` are called beside. */
+    sd_status (*make_room)(sd_drafter* self);
     /* Read the next part of the prompts that have begun: about 0.1 s of work at most. *done is set to whether
      * all of them have been read; then a call does nothing. */
     sd_status (*read)(sd_drafter* self, int* done);
@@ -134,11 +138,12 @@ sd_cache* sd_drafter_cache(const sd_drafter* drafter, int sequence, const sd_mod
 /* Let all caches of a sequence that a drafter and those within it have of the model of `known` begin a prompt
  * with what `known`, of the same source, has of it. Where a model has ids of its own, so that prompt and
  * source in them are not known yet, that is all that `known` has: what the prompt does not agree with is
- * dropped when it is read. Returns how many tokens there are then, at most. */
-int sd_drafter_begin_with(const sd_drafter* drafter, int sequence, const sd_cache* known,
-                          const sd_prompt* prompt);
+ * dropped when it is read. *n, set on success: how many tokens there are then, at most. */
+sd_status sd_drafter_begin_with(const sd_drafter* drafter, int sequence, const sd_cache* known,
+                                const sd_prompt* prompt, int* n);
 
 /* The operations that may be NULL. */
+sd_status sd_drafter_make_room(sd_drafter* drafter);
 sd_status sd_drafter_begin(sd_drafter* drafter, int sequence, const sd_prompt* prompt);
 sd_status sd_drafter_read(sd_drafter* drafter, int* done);
 sd_status sd_drafter_commit(sd_drafter* drafter, int sequence, const int32_t* tokens, int n_tokens);

@@ -139,14 +139,18 @@ static sd_status check_fit(const sd_session* s, const sd_prompt* prompt) {
                                  settings->drafters, "verify");
 }
 
+/* Is the drafter told of texts that begin now when it drafts next? */
+static int rests(const sd_session* s) {
+    return s->extends && s->options.adaptive_gamma && sd_adaptive_gamma_rests(s->options.adaptive_gamma);
+}
+
 static void begin(sd_session* s, int i, const sd_prompt* prompt) {
     sd_sequence* q = &s->sequences[i];
     sd_sequence_begin(q, prompt, text_room(&s->options, prompt));
     const sd_verifier_options* verify = &q->settings.verify;
     if (verify->constraint != NULL) sd_constraint_restart(verify->constraint);
     if (verify->transform.states != NULL) sd_state_tree_restart(verify->transform.states);
-    q->draft_late = s->extends && q->source == NULL && sd_sequence_is_drafted(q) &&
-                    s->options.adaptive_gamma && sd_adaptive_gamma_rests(s->options.adaptive_gamma);
+    q->draft_late = q->source == NULL && sd_sequence_is_drafted(q) && rests(s);
     /* The last token of the prompt is the root of the first round. Where nothing is drafted that round
      * computes no other row, so the root is read with the prompt, unless prompts have bits of their own. */
     int alone = (s->drafter == NULL || q->draft_late) && verify->constraint == NULL;
@@ -178,11 +182,13 @@ static const sd_model* model_of(const sd_session* s, const sd_settings* settings
     return settings->model ? settings->model : s->options.target;
 }
 
-/* The caches of the slots and the scratch of forwards. */
+/* The caches of the slots and the scratch of forwards, those of the drafter too, unless it rests: then these
+ * are made when it is told of a text. */
 static sd_status make_room(sd_session* s) {
     const sd_session_options* o = &s->options;
     sd_taps taps = {0};
     sd_status status = s->drafter ? sd_drafter_add_taps(s->drafter, &o->target->config, &taps) : SD_OK;
+    if (status == SD_OK && s->drafter && !rests(s)) status = sd_drafter_make_room(s->drafter);
     for (int i = 0; i < s->n_sequences && status == SD_OK; i++)
         status = sd_cache_create(&s->caches[i], o->target, s->n_text + s->max_rows, s->max_rows, s->max_rows,
                                  &taps);
@@ -272,7 +278,8 @@ static sd_status begin_draft(sd_session* s, int i, sd_drafter* drafter) {
                               .source = q->source,
                               .n_source = q->n_source,
                               .cache = &s->caches[i]};
-    sd_status status = sd_drafter_begin(drafter, i, &prompt);
+    sd_status status = sd_drafter_make_room(drafter);
+    if (status == SD_OK) status = sd_drafter_begin(drafter, i, &prompt);
     if (status == SD_ERR_CALLBACK) {
         q->failed = status;
         status = SD_OK;
@@ -350,7 +357,7 @@ sd_status sd_session_wake(sd_session* s, int* awake) {
         sd_sequence* q = &s->sequences[i];
         if (!is_unread(q) || q->draft_begun) continue;
         status = begin_draft(s, i, s->drafter);
-        q->draft_begun = 1;
+        q->draft_begun = status == SD_OK;
     }
     if (status == SD_OK) status = sd_drafter_read(s->drafter, awake);
     for (int i = 0; i < s->n_sequences && status == SD_OK && *awake; i++) {
@@ -402,7 +409,8 @@ sd_status sd_session_begin_with(sd_session* s, int sequence, const sd_cache* kno
     int n_source = known->model->encoder ? prefill->n_source : 0;
     const sd_prompt prompt = {
         .tokens = prefill->text, .n = prefill->n, .source = prefill->source, .n_source = prefill->n_source};
-    if (s->drafter != NULL) *n = sd_drafter_begin_with(s->drafter, sequence, known, &prompt);
+    if (s->drafter != NULL) status = sd_drafter_begin_with(s->drafter, sequence, known, &prompt, n);
+    if (status != SD_OK) return status;
     if (is_own && sd_encoded_is_of(known->encoded, prefill->source, n_source)) {
         sd_cache_attend(&s->caches[sequence], known->encoded);
         *n = sd_cache_begin_with(&s->caches[sequence], known, prefill->text, prefill->n);

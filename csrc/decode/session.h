@@ -87,7 +87,8 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
 void sd_session_free(sd_session* session);
 
 /* Read one slice of prompts, with the target or with what drafts; *done is set when all prompts are in. A
- * sequence takes rounds when its own prompt is in; they may come between slices. */
+ * sequence takes rounds when its own prompt is in; they may come between slices. A call that had too little
+ * memory for a drafter that had rested may be repeated. */
 sd_status sd_session_prefill(sd_session* session, int* done);
 
 /* Is the prompt of a sequence, from 0 to the number of slots, in? */

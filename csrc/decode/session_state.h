@@ -52,8 +52,8 @@ struct sd_session {
     int32_t* kept; /* [max_nodes] the root and the accepted path of a sequence */
 };
 
-/* Tell a drafter that has rested of the texts that it has not been told of, and let it read a slice of them.
- * *awake: it has read them all, so that it may draft. */
+/* Tell a drafter that has rested of the texts that it has not been told of, and let it read a slice of them,
+ * for which it gets its memory. *awake: it has read them all, so that it may draft. */
 sd_status sd_session_wake(sd_session* session, int* awake);
 
 /* What is said when no round can follow. */

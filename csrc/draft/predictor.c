@@ -1,5 +1,7 @@
 #include "predictor.h"
 
+sd_status sd_predictor_make_room(sd_predictor* p) { return p->make_room ? p->make_room(p) : SD_OK; }
+
 void sd_predictor_begin(sd_predictor* p, int sequence, const sd_prompt* prompt) {
     if (p->begin) p->begin(p, sequence, prompt);
 }
@@ -29,6 +31,8 @@ void sd_drafter_predicts(sd_drafter* drafter, const sd_predictor* predictor) {
 
 static sd_predictor* predictor_of(sd_drafter* drafter) { return ((sd_predicting*)drafter)->predictor; }
 
+static sd_status make_room(sd_drafter* drafter) { return sd_predictor_make_room(predictor_of(drafter)); }
+
 static sd_status begin(sd_drafter* drafter, int sequence, const sd_prompt* prompt) {
     sd_predictor_begin(predictor_of(drafter), sequence, prompt);
     return SD_OK;
@@ -53,6 +57,7 @@ static sd_status ride(sd_drafter* drafter, int sequence, int n_text, const float
 sd_status sd_predicting_make(sd_predicting* p, sd_predictor_maker maker, const sd_prediction* prediction) {
     sd_status status = maker.make(maker.options, prediction, &p->predictor);
     if (status != SD_OK) return status;
+    p->drafter.make_room = make_room;
     p->drafter.begin = begin;
     p->drafter.read = read_prompts;
     p->drafter.observe = observe;

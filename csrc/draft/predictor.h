@@ -23,16 +23,18 @@ struct sd_predictor {
     sd_riders riders;
     /* It drafts in the target's cache of each proposal. */
     int in_target;
-    /* [n_sequences] where a model reads the texts; owned by the predictor. NULL: nowhere of its own. */
+    /* [n_sequences] where a model reads the texts, as `caches` of drafters; owned by the predictor. NULL:
+     * nowhere of its own. */
     sd_cache* caches;
     /* The texts in them are in the model's own ids, not in the target's. */
     int own_ids;
     /* Of the last predict: a row of the target's n_vocab logits for each of the nodes, in order, ld_logits
-     * floats apart. Owned by the predictor. None is NaN or +infinity; -infinity is a token that is never
-     * guessed. */
+     * floats apart. Owned by the predictor; both may be set by make_room. None is NaN or
+     * +infinity; -infinity is a token that is never guessed. */
     const float* logits;
     ptrdiff_t ld_logits;
-    /* As begin and read of drafters (drafter.h). */
+    /* As make_room, begin and read of drafters (drafter.h). */
+    sd_status (*make_room)(sd_predictor* self);
     void (*begin)(sd_predictor* self, int sequence, const sd_prompt* prompt);
     sd_status (*read)(sd_predictor* self, int* done);
     /* Before a proposal's first predict of a round. Lessens the proposal's depth to what can be predicted. */
@@ -85,6 +87,7 @@ sd_status sd_predicting_make(sd_predicting* predicting, sd_predictor_maker maker
                              const sd_prediction* prediction);
 
 /* The operations that may be NULL. `predictor` may be NULL, for one that was not made, where it is freed. */
+sd_status sd_predictor_make_room(sd_predictor* predictor);
 void sd_predictor_begin(sd_predictor* predictor, int sequence, const sd_prompt* prompt);
 sd_status sd_predictor_read(sd_predictor* predictor, int* done);
 void sd_predictor_share(sd_predictor* predictor, const sd_proposal* proposal, int32_t duplicate,

@@ -31,8 +31,7 @@ static void lay_out(sd_cache* c) {
     c->tapped = sd_arena_take(&c->arena, (size_t)c->n_slots, (size_t)c->taps.n * d_model * sizeof *c->tapped);
 }
 
-/* A cache of this size before it has memory. */
-static sd_cache empty(const sd_model* model, int n_slots, int n_nodes, int n_hidden, const sd_taps* taps) {
+sd_cache sd_cache_plan(const sd_model* model, int n_slots, int n_nodes, int n_hidden, const sd_taps* taps) {
     const sd_config* c = &model->config;
     int padded = sd_whole_panels(n_slots), slice = sd_prompt_slice(model);
     return (sd_cache){.model = model,
@@ -45,11 +44,17 @@ static sd_cache empty(const sd_model* model, int n_slots, int n_nodes, int n_hid
                       .taps = taps ? *taps : (sd_taps){0}};
 }
 
-sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_nodes, int n_hidden,
-                          const sd_taps* taps) {
-    *cache = empty(model, n_slots, n_nodes, n_hidden, taps);
+sd_status sd_cache_make_room(sd_cache* cache) {
+    if (cache->arena.base != NULL) return SD_OK;
+    cache->arena = (sd_arena){0};
     /* the memory is zero: unused slots meet weight 0 and must be finite */
     return SD_ARENA_BUILD(&cache->arena, lay_out(cache));
+}
+
+sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_nodes, int n_hidden,
+                          const sd_taps* taps) {
+    *cache = sd_cache_plan(model, n_slots, n_nodes, n_hidden, taps);
+    return sd_cache_make_room(cache);
 }
 
 void sd_cache_free(sd_cache* cache) {
@@ -256,20 +261,20 @@ sd_status sd_cache_copy(sd_cache* copy, const sd_cache* cache) {
         sd_cache_create(copy, cache->model, n_slots_of_copy(cache), cache->n_nodes, 0, &cache->taps);
     if (status != SD_OK) return status;
     sd_cache_attend(copy, cache->encoded);
-    copy_slots(copy, cache, cache->n_committed);
+    if (cache->n_committed > 0) copy_slots(copy, cache, cache->n_committed);
     return SD_OK;
 }
 
 size_t sd_cache_bytes(const sd_cache* cache) { return cache->arena.size + sd_encoded_bytes(cache->encoded); }
 
 size_t sd_cache_copy_bytes(const sd_cache* cache) {
-    sd_cache copy = empty(cache->model, n_slots_of_copy(cache), cache->n_nodes, 0, &cache->taps);
+    sd_cache copy = sd_cache_plan(cache->model, n_slots_of_copy(cache), cache->n_nodes, 0, &cache->taps);
     lay_out(&copy); /* without memory: it counts */
     return copy.arena.used + sd_encoded_bytes(cache->encoded);
 }
 
 int sd_cache_copy_low(const sd_cache* cache) {
-    sd_cache copy = empty(cache->model, n_slots_of_copy(cache), cache->n_nodes, 0, &cache->taps);
+    sd_cache copy = sd_cache_plan(cache->model, n_slots_of_copy(cache), cache->n_nodes, 0, &cache->taps);
     int n = cache->n_committed;
     for (int layer = 0; layer < cache->n_layer; layer++)
         if (!is_whole(cache, layer, slots_of_layer(&copy, layer), n))

@@ -90,9 +90,16 @@ int sd_cache_chain(const sd_cache* cache);
 /* Count the last n tokens, a slice of a prompt that has just been committed, in n_prompt. */
 void sd_cache_count_prompt(sd_cache* cache, int n);
 
-/* Make room for `n_slots` tokens and nodes of `model`; of these up to n_nodes (at least a slice)
- * are nodes that are pending at once, of which n_hidden may wait to be finished. taps, borrowed: hidden
- * states that are kept; NULL: none. The cache owns its memory. */
+/* A cache that will have room for `n_slots` tokens and nodes of `model`; of these up to n_nodes (at least a
+ * slice) are nodes that are pending at once, of which n_hidden may wait to be finished. taps, borrowed:
+ * hidden states that are kept; NULL: none. It has no memory yet, and no text. */
+sd_cache sd_cache_plan(const sd_model* model, int n_slots, int n_nodes, int n_hidden, const sd_taps* taps);
+
+/* Give a planned cache its memory, which it owns, before its first text; nothing happens where it has it. On
+ * failure it has none, and may be asked again. */
+sd_status sd_cache_make_room(sd_cache* cache);
+
+/* Plan a cache and give it its memory. */
 sd_status sd_cache_create(sd_cache* cache, const sd_model* model, int n_slots, int n_nodes, int n_hidden,
                           const sd_taps* taps);
 void sd_cache_free(sd_cache* cache);

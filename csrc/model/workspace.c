@@ -60,16 +60,27 @@ sd_status sd_workspace_create(sd_workspace* w, const sd_model* model, int n_thre
 
 sd_status sd_workspace_create_for(sd_workspace* w, const sd_model* model, int n_vocab, int n_threads,
                                   int max_rows, int max_logits, int max_slots) {
-    *w = (sd_workspace){.model = model,
-                        .n_vocab = n_vocab,
-                        .n_threads = n_threads,
-                        .max_rows = max_rows,
-                        .max_logits = max_logits,
-                        .max_slots = max_slots};
-    sd_status status = sd_pool_reserve(n_threads);
-    if (status == SD_OK && sd_prompts_in_slices(model)) status = sd_library_reserve(n_threads);
+    *w = sd_workspace_plan(model, n_vocab, n_threads, max_rows, max_logits, max_slots);
+    return sd_workspace_make_room(w);
+}
+
+sd_workspace sd_workspace_plan(const sd_model* model, int n_vocab, int n_threads, int max_rows,
+                               int max_logits, int max_slots) {
+    return (sd_workspace){.model = model,
+                          .n_vocab = n_vocab,
+                          .n_threads = n_threads,
+                          .max_rows = max_rows,
+                          .max_logits = max_logits,
+                          .max_slots = max_slots};
+}
+
+sd_status sd_workspace_make_room(sd_workspace* w) {
+    if (w->arena.base != NULL) return sd_workspace_admit(w, w->model);
+    w->arena = (sd_arena){0};
+    sd_status status = sd_pool_reserve(w->n_threads);
+    if (status == SD_OK && sd_prompts_in_slices(w->model)) status = sd_library_reserve(w->n_threads);
     if (status == SD_OK) status = SD_ARENA_BUILD(&w->arena, lay_out(w));
-    return status == SD_OK ? sd_workspace_admit(w, model) : status;
+    return status == SD_OK ? sd_workspace_admit(w, w->model) : status;
 }
 
 void sd_workspace_free(sd_workspace* w) {

@@ -92,6 +92,13 @@ sd_status sd_workspace_create(sd_workspace* workspace, const sd_model* model, in
 /* The same for a model that guesses for another of n_vocab ids. */
 sd_status sd_workspace_create_for(sd_workspace* workspace, const sd_model* model, int n_vocab, int n_threads,
                                   int max_rows, int max_logits, int max_slots);
+
+/* Such a workspace that has no memory yet; and to give a planned one its memory, before its first forward:
+ * nothing happens where it has it, and on failure it may be asked again. */
+sd_workspace sd_workspace_plan(const sd_model* model, int n_vocab, int n_threads, int max_rows,
+                               int max_logits, int max_slots);
+sd_status sd_workspace_make_room(sd_workspace* workspace);
+
 void sd_workspace_free(sd_workspace* workspace);
 
 /* Make room for texts of a model, the workspace's own or one with the same base: to be called before the

@@ -16,6 +16,10 @@ typedef struct fixed_acceptance_drafter {
     int32_t** imagined;
 } fixed_acceptance_drafter;
 
+static sd_status make_room(sd_drafter* base) {
+    return sd_drafter_make_room(((fixed_acceptance_drafter*)base)->inner);
+}
+
 static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
     fixed_acceptance_drafter* d = (fixed_acceptance_drafter*)base;
     const sd_known_text* known = &d->known[sequence];
@@ -108,6 +112,7 @@ sd_status sd_fixed_acceptance_drafter_create(sd_drafter* inner, double alpha, in
     d->base = (sd_drafter){.points = inner->points,
                            .taps = inner->taps,
                            .in_target = 1, /* it imagines other texts than the session's */
+                           .make_room = make_room,
                            .begin = begin,
                            .read = read_prompts,
                            .propose = propose,

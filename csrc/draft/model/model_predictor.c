@@ -45,6 +45,11 @@ typedef struct told {
 
 static const sd_translation* translation_of(const model_predictor* r) { return r->options.translation; }
 
+/* Are its predictions, of another vocabulary, wanted in that of the target? */
+static int predicts_for_target(const model_predictor* r) {
+    return translation_of(r) != NULL && !r->options.writes;
+}
+
 static told text_of(const model_predictor* r, const sd_proposal* p) {
     const sd_reading* reading = translation_of(r) ? &r->readings[p->sequence] : NULL;
     return reading ? (told){reading->tokens, reading->n} : (told){p->text, p->n_text};
@@ -151,6 +156,16 @@ static int all_read(const model_predictor* r) {
     return 1;
 }
 
+static sd_status make_room(sd_predictor* base) {
+    model_predictor* r = (model_predictor*)base;
+    sd_status status = sd_workspace_make_room(&r->workspace);
+    for (int i = 0; i < r->n_sequences && r->options.skipped == NULL && status == SD_OK; i++)
+        status = sd_cache_make_room(&r->caches[i]);
+    r->base.logits = predicts_for_target(r) ? r->logits : r->workspace.logits;
+    r->base.ld_logits = predicts_for_target(r) ? r->ld : r->workspace.ld_logits;
+    return status;
+}
+
 static sd_status read_prompts(sd_predictor* base, int* done) {
     model_predictor* r = (model_predictor*)base;
     sd_status status = SD_OK;
@@ -204,11 +219,6 @@ static sd_status follow(sd_predictor* base, sd_proposal* p) {
 
 static int32_t* pending_of(const model_predictor* r, const sd_proposal* p) {
     return r->pending + (ptrdiff_t)p->sequence * (r->n_nodes + 1);
-}
-
-/* Are its predictions, of another vocabulary, wanted in that of the target? */
-static int predicts_for_target(const model_predictor* r) {
-    return translation_of(r) != NULL && !r->options.writes;
 }
 
 /* The model's token of a guess, which is one that it predicted. */
@@ -280,19 +290,18 @@ static void release(sd_predictor* base) {
     sd_free(r);
 }
 
-/* Caches and workspace of a predictor that has its arrays. */
-static sd_status make_room(model_predictor* r, const sd_prediction* of) {
+/* How large caches and workspace will be, of a predictor that has its arrays. */
+static void plan(model_predictor* r, const sd_prediction* of) {
     const sd_model* model = r->options.model;
     int n = r->n_sequences;
     int n_slots = room_of(r, of->n_text) + of->n_nodes + r->catch_up;
     int n_vocab = translation_of(r) ? model->config.n_vocab : of->drafting->n_vocab;
-    for (int i = 0; i < n && r->options.skipped == NULL; i++) {
-        sd_status status = sd_cache_create(&r->caches[i], model, n_slots, of->n_nodes + r->catch_up, 0, NULL);
-        if (status != SD_OK) return status;
-    }
+    for (int i = 0; i < n && r->options.skipped == NULL; i++)
+        r->caches[i] = sd_cache_plan(model, n_slots, of->n_nodes + r->catch_up, 0, NULL);
     int n_rows = n * r->row_room, slice = sd_prompt_slice(model);
-    return sd_workspace_create_for(&r->workspace, model, n_vocab, of->drafting->n_threads,
-                                   n_rows > slice ? n_rows : slice, n * of->n_rows, n_slots);
+    r->workspace = sd_workspace_plan(model, n_vocab, of->drafting->n_threads, n_rows > slice ? n_rows : slice,
+                                     n * of->n_rows, n_slots);
+    r->workspace.name = "the draft";
 }
 
 sd_status sd_model_predictor_make(const void* given, const sd_prediction* of, sd_predictor** out) {
@@ -302,7 +311,8 @@ sd_status sd_model_predictor_make(const void* given, const sd_prediction* of, sd
     model_predictor* r = sd_alloc(sizeof *r);
     if (r == NULL) return SD_ERR_MEMORY;
     int catch_up = CATCH_UP + of->drafting->max_forced;
-    *r = (model_predictor){.base = {.begin = begin,
+    *r = (model_predictor){.base = {.make_room = make_room,
+                                    .begin = begin,
                                     .read = read_prompts,
                                     .follow = follow,
                                     .predict = predict,
@@ -315,17 +325,14 @@ sd_status sd_model_predictor_make(const void* given, const sd_prediction* of, sd
                            .row_room = of->n_rows + catch_up - 1};
     r->ld = (of->drafting->n_vocab + 15) & ~15;
     sd_status status = SD_ARENA_BUILD(&r->arena, lay_out(r, of));
-    if (status == SD_OK) status = make_room(r, of);
     if (status != SD_OK) {
         release(&r->base);
         return status;
     }
-    r->workspace.name = "the draft";
+    plan(r, of);
     if (options->skipped == NULL) r->base.caches = r->caches;
     r->base.own_ids = translation_of(r) != NULL;
     r->base.in_target = options->skipped != NULL;
-    r->base.logits = predicts_for_target(r) ? r->logits : r->workspace.logits;
-    r->base.ld_logits = predicts_for_target(r) ? r->ld : r->workspace.ld_logits;
     *out = &r->base;
     return SD_OK;
 }

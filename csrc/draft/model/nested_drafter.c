@@ -81,6 +81,12 @@ static void lay_out(nested_drafter* d, const sd_drafting* drafting) {
     for (size_t i = 0; arena->base != NULL && i < nodes; i++) d->all[i] = (int32_t)i;
 }
 
+static sd_status make_room(sd_drafter* base) {
+    nested_drafter* d = (nested_drafter*)base;
+    sd_status status = sd_predictor_make_room(d->predictor);
+    return status == SD_OK ? sd_drafter_make_room(d->drafter) : status;
+}
+
 static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
     nested_drafter* d = (nested_drafter*)base;
     sd_settings settings = *prompt->settings;
@@ -312,6 +318,7 @@ sd_status sd_nested_drafter_create(const sd_drafting* drafting, const sd_model_p
     }
     d->base = (sd_drafter){.tree_kind = SD_TREE_CHAINS,
                            .points = !drafting->draws,
+                           .make_room = make_room,
                            .begin = begin,
                            .read = read_prompts,
                            .propose = propose,
