@@ -46,10 +46,13 @@ def test_products_have_the_bits_of_the_specification(kind, engine):
         np.testing.assert_array_equal(found, expected[:n_rows], err_msg=f"{n_rows} rows")
 
 
-@pytest.mark.parametrize("n_in", [1280, 2304])
-@pytest.mark.parametrize("kind", ["q4_k", "q5_k", "q6_k", "q2_k"])
+# Types and numbers of inputs whose panels have several parts, the last one smaller.
+IN_PARTS = [(kind, n_in) for kind in ("q4_k", "q5_k", "q6_k", "q2_k") for n_in in (1280, 2304)]
+
+
+@pytest.mark.parametrize(("kind", "n_in"), IN_PARTS)
 def test_panels_of_several_parts(kind, n_in):
-    """Inputs that take several parts of a panel, the last one smaller, by each way of multiplying."""
+    """Parts of a panel, by each way of multiplying."""
     rng = np.random.default_rng(4)
     x, raw = rows(rng, 31, n_in), random_blocks(rng, kind, 33, n_in)
     expected = reference.product(x, raw, kind)
@@ -108,8 +111,8 @@ def test_rows_of_part_of_a_block_are_refused():
 CHECK = """
 import sys; sys.path.insert(0, sys.argv[1])
 import test_blocks as t
-for kind in ("q4_k", "q5_k", "q6_k"):
-    t.test_panels_of_several_parts(kind)
+for kind, n_in in t.IN_PARTS:
+    t.test_panels_of_several_parts(kind, n_in)
 for kind in t.TYPES:
     t.test_products_have_the_bits_of_the_specification(kind, "rows")
     t.test_products_have_the_bits_of_the_specification(kind, "tiles")
