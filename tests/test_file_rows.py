@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import specdec
+from blocks import TYPES, f16_bytes, random_blocks
 from canonical import LLAMA
 from gguf_models import CASES
 from specdec import _core
@@ -95,6 +96,32 @@ def test_a_file_that_changes_while_the_core_reads(name: str, form: str) -> None:
             except ValueError as error:
                 changed += f"tensor {name}: its numbers have changed while they were read" in str(error)
     assert changed
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("place", ["array", "file"])
+def test_the_first_bad_block_of_an_embedding_is_named(tmp_path: Path, place: str, kind: str) -> None:
+    """In any row and block, also of a last group of rows that is not full, whatever bad rows follow."""
+    rng = np.random.default_rng(6)
+    size, n_bytes = TYPES[kind]
+    n_rows, n_in = 75, 512
+    config = {**LLAMA, "d_model": n_in, "n_vocab": n_rows}
+    form = {"q8_0": "int8", "q4_0": "int4"}.get(kind, kind)
+    for bad in (0, 31, 32, 63, 64, 70, 74):
+        raw = random_blocks(rng, kind, n_rows, n_in)
+        first = int(rng.integers(n_in // size))
+        for row in {bad, n_rows - 1}:
+            block = raw[row, n_bytes * first : n_bytes * (first + 1)]
+            if kind == "mxfp4":
+                block[0], block[1:] = 0xFF, 0x77
+            else:
+                block[:] = np.where(f16_bytes(kind), np.resize([0, 0x7C], n_bytes), 0x7F)
+        path = tmp_path / str(bad)
+        path.write_bytes(raw.tobytes())
+        message = rf"token_embedding: element \[{bad}, {size * first}\] is .*, expected a finite number"
+        with path.open("rb") as file, pytest.raises(ValueError, match=message):
+            given = raw if place == "array" else (file, 0, n_rows, raw.shape[1], None)
+            _core.Model(config, [("token_embedding", given, kind)], formats={"token_embedding": form})
 
 
 def test_rows_of_files_that_the_core_refuses(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 #include "blocks.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -102,4 +103,12 @@ int sd_blocks_put(sd_number number, const uint8_t* rows, ptrdiff_t stride, int n
         for (int b = 0; b < blocks[number].n / SD_BLOCK; b++)
             if (!sd_block_is_finite(number, at[j], b)) return j;
     return -1;
+}
+
+/* The kernels look at the scales of 32 rows while they pack them, so this packs a block and drops it: that
+ * takes an eighth of the time of reading its numbers. */
+int sd_blocks_find_bad(sd_number number, const uint8_t* rows, ptrdiff_t stride, int n_rows, int block) {
+    _Alignas(64) char part[1 << 14];
+    assert(sd_panel_bytes(blocks[number].format, (size_t)blocks[number].n) <= sizeof part);
+    return sd_blocks_put(number, rows + (size_t)block * blocks[number].bytes, stride, n_rows, 0, part);
 }

@@ -28,4 +28,7 @@ int sd_block_is_finite(sd_number number, const uint8_t* row, int b);
 int sd_blocks_put(sd_number number, const uint8_t* rows, ptrdiff_t stride, int n_rows, int block,
                   char* panel);
 
+/* The first of these rows that has a number in block `block` that is not finite, or −1. */
+int sd_blocks_find_bad(sd_number number, const uint8_t* rows, ptrdiff_t stride, int n_rows, int block);
+
 #endif

@@ -23,8 +23,8 @@ sd_table sd_table_take(sd_arena* arena, sd_number number, int n_rows, int n_cols
                       sd_arena_take(arena, (size_t)n_rows, row_bytes_of(number, n_cols))};
 }
 
-/* Rows that a thread fills in at a time. */
-#define TOGETHER 32
+/* Rows that a thread fills in at a time; of blocks the kernels look at as many together. */
+#define TOGETHER SD_PANEL
 
 typedef struct job {
     sd_table* table;
@@ -47,7 +47,13 @@ static int find_bad(const sd_table* table, const float* values, int n) {
     return -1;
 }
 
-/* Row r, which is row i of `source`, in memory. */
+/* A value of row r does not fit. */
+static void report(job* j, int r) {
+    int before = atomic_load(&j->bad_row);
+    while (r < before && !atomic_compare_exchange_weak(&j->bad_row, &before, r)) continue;
+}
+
+/* Row r of numbers, which is row i of `source`, in memory. */
 static void fill_row(job* j, const sd_source* source, int i, int r) {
     enum { LINE = 64 };
     const sd_table* t = j->table;
@@ -57,16 +63,24 @@ static void fill_row(job* j, const sd_source* source, int i, int r) {
         float values[LINE];
         uint16_t halves[LINE];
         sd_source_read(source, i, col, n, values);
-        int before = atomic_load(&j->bad_row);
-        if (find_bad(t, values, n) >= 0)
-            while (r < before && !atomic_compare_exchange_weak(&j->bad_row, &before, r)) continue;
-        if (sd_has_blocks(t->number)) continue;
+        if (find_bad(t, values, n) >= 0) report(j, r);
         for (int c = 0; c < n; c++) halves[c] = sd_bf16_from_float(values[c]);
         const void* from = t->number == SD_F32 ? (const void*)values : halves;
         memcpy(to + (size_t)col * sd_number_bytes(t->number), from, (size_t)n * sd_number_bytes(t->number));
     }
-    if (sd_has_blocks(t->number))
-        memcpy(to, (const char*)source->data + i * source->row_stride, row_bytes_of(t->number, t->n_cols));
+}
+
+/* Rows r … r + n of blocks, which are the first of `source`, in memory. */
+static void copy_blocks(job* j, const sd_source* source, int n, int r) {
+    const sd_table* t = j->table;
+    const size_t row_bytes = row_bytes_of(t->number, t->n_cols);
+    for (int block = 0; block * sd_number_block(t->number) < t->n_cols; block++) {
+        int bad = sd_blocks_find_bad(t->number, source->data, source->row_stride, n, block);
+        if (bad >= 0) report(j, r + bad);
+    }
+    for (int i = 0; i < n; i++)
+        memcpy(t->data + (size_t)(r + i) * row_bytes, (const char*)source->data + i * source->row_stride,
+               row_bytes);
 }
 
 static void fill_rows(void* argument, int thread, int first, int end) {
@@ -80,7 +94,10 @@ static void fill_rows(void* argument, int thread, int first, int end) {
             atomic_store(&j->error, error);
             return;
         }
-        for (int i = 0; i < n; i++) fill_row(j, &source, i, r + i);
+        if (sd_has_blocks(j->table->number))
+            copy_blocks(j, &source, n, r);
+        else
+            for (int i = 0; i < n; i++) fill_row(j, &source, i, r + i);
     }
 }
 
