@@ -308,9 +308,9 @@ def test_one_of_two_machines_is_killed(cluster: Any, tmp_path: Path) -> None:
 
     threading.Thread(target=kill, daemon=True).start()
     records = specdec.ray.generate(
-        TARGET, DRAFT, prompts, out, block_size=2, transform=transform, retries=1, **settings
+        TARGET, DRAFT, prompts, out, block_size=2, transform=transform, **settings
     )
-    assert [node["NodeID"] == second for node in cluster.ray.nodes() if node["Alive"]] == [False]
+    assert stuck.exists()
     files = sorted(path.name for path in out.glob("block-*"))
     assert files == [f"block-{i:06d}.jsonl" for i in range(n_blocks)]
     assert_equal(records, prompts, one_process(prompts, **settings))
