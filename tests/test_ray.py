@@ -307,9 +307,7 @@ def test_one_of_two_machines_is_killed(cluster: Any, tmp_path: Path) -> None:
         cluster.started.remove_node(cluster.second, allow_graceful=False)
 
     threading.Thread(target=kill, daemon=True).start()
-    records = specdec.ray.generate(
-        TARGET, DRAFT, prompts, out, block_size=2, transform=transform, **settings
-    )
+    records = specdec.ray.generate(TARGET, DRAFT, prompts, out, block_size=2, transform=transform, **settings)
     assert stuck.exists()
     files = sorted(path.name for path in out.glob("block-*"))
     assert files == [f"block-{i:06d}.jsonl" for i in range(n_blocks)]

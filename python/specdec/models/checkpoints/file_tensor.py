@@ -142,12 +142,15 @@ class FileTensor(ABC):
 
     def read(self) -> NDArray[np.uint8]:
         """The bytes as the file has them."""
-        return self.opened.read(self.start, self.n_bytes)
+        return self._read(self.start, self.n_bytes)
 
     def pieces(self) -> Iterator[NDArray[np.uint8]]:
         """The same, some at a time."""
         for at in range(0, self.n_bytes, _PIECE):
-            yield self.opened.read(self.start + at, min(_PIECE, self.n_bytes - at))
+            yield self._read(self.start + at, min(_PIECE, self.n_bytes - at))
+
+    def _read(self, start: int, n_bytes: int) -> NDArray[np.uint8]:
+        return self.opened.read(start, n_bytes, f"tensor '{self.name}'")
 
     def same_as(self, other: FileTensor) -> bool:
         """Whether both hold the same bits in the same shape."""

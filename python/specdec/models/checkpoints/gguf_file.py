@@ -119,7 +119,7 @@ class StoredBlocks(FileTensor):
         if index is not None:
             n_bytes //= shape[0]
             shape, start = shape[1:], start + index * n_bytes
-        data = self.opened.read(start, n_bytes)
+        data = self._read(start, n_bytes)
         if not self.is_coded:
             return data.view(PLAIN[self.kind][1]).reshape(shape)
         elements, size = self.block

@@ -120,16 +120,18 @@ class _Stored(NamedTuple):
     """One tensor, still in the file."""
 
     opened: OpenedFile
+    name: str
     start: int  # byte
     shape: tuple[int, ...]
 
     def array(self) -> NDArray[np.float32]:
-        return self.opened.read(self.start, 4 * _product(self.shape)).view("<f4").reshape(self.shape)
+        data = self.opened.read(self.start, 4 * _product(self.shape), f"tensor '{self.name}'")
+        return data.view("<f4").reshape(self.shape)
 
     def part(self, i: int) -> _Stored:
         """Part i along the first axis: a layer, a row."""
         shape = self.shape[1:]
-        return _Stored(self.opened, self.start + 4 * i * _product(shape), shape)
+        return _Stored(self.opened, self.name, self.start + 4 * i * _product(shape), shape)
 
 
 def _read_header(opened: OpenedFile) -> _Header:
@@ -170,7 +172,7 @@ def _split(opened: OpenedFile, header: _Header) -> dict[str, _Stored]:
         )
     tensors, at = {}, len(_FIELDS)
     for (name, shape), size in zip(layout, sizes, strict=True):
-        tensors[name] = _Stored(opened, 4 * at, shape)
+        tensors[name] = _Stored(opened, name, 4 * at, shape)
         at += size
     return tensors
 

@@ -69,8 +69,14 @@ class OpenedFile:
         """The descriptor, which the object owns."""
         return self._descriptor
 
-    def read(self, start: int, n_bytes: int) -> NDArray[np.uint8]:
+    def read(self, start: int, n_bytes: int, within: str = "") -> NDArray[np.uint8]:
         """A copy of `n_bytes` from `start` on.
+
+        Parameters
+        ----------
+        start, n_bytes : int
+        within : str
+            What has these bytes, for the message of a file that ends before.
 
         Raises
         ------
@@ -85,9 +91,10 @@ class OpenedFile:
             except OSError as error:
                 raise CheckpointError(f"{self.path}: cannot be read: {_reason(error)}") from error
             if n == 0:
+                where = f", within {within}" if within else ""
                 raise CheckpointError(
-                    f"{self.path}: ends at byte {start + done}; expected {self.size} bytes, as many as when "
-                    f"it was opened (does another program write it?)"
+                    f"{self.path}: ends at byte {start + done}{where}; expected {self.size} bytes, as many "
+                    f"as when it was opened (does another program write it?)"
                 )
             done += n
         return data

@@ -106,7 +106,7 @@ class StoredTensor(FileTensor):
         if index is None:
             return self._as(dtype, self.read(), self.shape)
         size = self.n_bytes // self.shape[0]
-        return self._as(dtype, self.opened.read(self.start + index * size, size), self.shape[1:])
+        return self._as(dtype, self._read(self.start + index * size, size), self.shape[1:])
 
     def file_rows(self, index: int | None = None) -> FileRows | None:
         """The rows of a matrix of floats; see `FileTensor`."""
