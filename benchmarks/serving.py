@@ -30,6 +30,7 @@ PROMPT = 64
 """Tokens of a prompt."""
 _SPECDEC = "specdec"
 _PEER = "llama-server"
+_OTHER = "other build"
 
 
 # ── Servers
@@ -60,13 +61,21 @@ class ServedSpecdec(Served):
 
     model = "target"
 
-    def __init__(self, target: Job, draft: Job | None, gamma: int | str, n_clients: int, n_text: int) -> None:
+    def __init__(
+        self,
+        target: Job,
+        draft: Job | None,
+        gamma: int | str,
+        n_clients: int,
+        n_text: int,
+        python: str = sys.executable,
+    ) -> None:
         words: list[Any] = ["--name", self.model, "--port", 0, *_model_words("", "--target", target)]
         if draft is not None:
             words += ["--gamma", gamma, *_model_words("draft-", "--draft", draft)]
         words += ["--slots", n_clients, "--text-tokens", n_text, "--cache-bytes", 0]
         words += ["--max-waiting", 4 * n_clients, "--threads", target.n_threads]
-        command = [sys.executable, "-m", "specdec", "serve", *map(str, words)]
+        command = [python, "-m", "specdec", "serve", *map(str, words)]
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self._process.stderr is not None
         line = self._process.stderr.readline()
@@ -174,6 +183,7 @@ def under_load(server: Served, prompts: Sequence[Sequence[int]], n_clients: int,
 
 def serving_options(options: Options) -> None:
     options.work()
+    options.against()
     options.many("--engines", str, [_SPECDEC, _PEER], choices=(_SPECDEC, _PEER), metavar="NAME")
     options.many("--pairs", str, ["paper97+paper6"], metavar="TARGET+DRAFT")
     options.many("--formats", str, ["int8"], choices=(*DTYPES, *GGUF_TYPES))
@@ -191,7 +201,8 @@ def serving(args: argparse.Namespace, report: Report) -> None:
     Clients stream completions of random prompts of 64 tokens over a socket, each one after the other; no
     prompt is sent twice. Servers take turns, and have as many slots as there are clients. Their texts must be
     the target's, whose weights are random, as are the draft's, with a known acceptance. In the rows of a
-    draft specdec takes turns with itself too: with gamma auto.
+    draft specdec takes turns with itself too: with gamma auto. ``--against`` adds the server of another
+    build, which the last column compares with when llama.cpp's server is left out.
     """
     columns = {"pair": "", "format": "", "clients": "d", "gamma": "d", "server": "", "tokens/s": ".1f"}
     table = report.table({**columns, "first token, ms": ".1f", "over the other": ".2f"})
@@ -217,6 +228,10 @@ def _cell(
                 if name == _SPECDEC:
                     n_text = PROMPT + args.tokens + 8
                     servers[name] = ServedSpecdec(target, drafting, gamma, n_clients, n_text)
+                    if args.against:
+                        servers[_OTHER] = ServedSpecdec(
+                            target, drafting, gamma, n_clients, n_text, args.against
+                        )
                     if gamma:
                         auto = ServedSpecdec(target, drafting, "auto", n_clients, n_text)
                         servers[f"{name}, gamma auto"] = auto
@@ -236,8 +251,9 @@ def _cell(
         for server in servers.values():
             server.close()
     for name in servers:
-        other = rates.get(_PEER)
-        over = None if other is None or name == _PEER else ratios(rates[name], other)
+        base = _PEER if _PEER in rates else _OTHER
+        other = rates.get(base)
+        over = None if other is None or name == base else ratios(rates[name], other)
         row = (pair, target.format, n_clients, gamma, name, Spread.of(rates[name]), Spread.of(first[name]))
         table.row(*row, over)
     for name, reason in reasons.items():
