@@ -44,7 +44,6 @@ def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Ch
         sources,
         tensors,
         described_by="metadata",
-        why_tied="as there is none of its own",
     )
     vocabulary = None if tokenizer is not None else read_vocabulary(file)
     _check_size(file, vocabulary, config["n_vocab"])

@@ -66,7 +66,7 @@ def _mpt_slopes(n_head: int, bias_max: int) -> list[float]:
 
 def _name(fields: Fields, one: str, other: str) -> str:
     """Which of two names a size has in this file."""
-    return one if fields.has(one) else other
+    return other if fields.has(other) and not fields.has(one) else one
 
 
 def _read_bloom(reader: ConfigReader) -> dict[str, Any]:
@@ -187,7 +187,42 @@ def _falcon_tensors(config: Any) -> Any:
 
 
 FAMILIES = {
-    "BloomForCausalLM": Family(_read_bloom, _BLOOM_TENSORS, prefix="transformer."),
-    "MptForCausalLM": Family(_read_mpt, _MPT_TENSORS, prefix="transformer."),
-    "FalconForCausalLM": Family(_read_falcon, _falcon_tensors, prefix="transformer."),
+    "BloomForCausalLM": Family(
+        _read_bloom,
+        _BLOOM_TENSORS,
+        prefix="transformer.",
+        harmless=(
+            "attention_softmax_in_fp32",
+            "bias_dropout_fusion",
+            "masked_softmax_fusion",
+            "offset_alibi",
+            "skip_bias_add",
+            "skip_bias_add_qkv",
+            "slow_but_exact",
+        ),
+    ),
+    "MptForCausalLM": Family(
+        _read_mpt,
+        _MPT_TENSORS,
+        prefix="transformer.",
+        harmless=(
+            "attn_impl",  # of attn_config, as the next three
+            "attn_pdrop",
+            "attn_uses_sequence_id",
+            "is_encoder_decoder",
+            "embedding_fraction",
+            "init_config",
+            "init_device",
+            "learned_pos_emb",
+            "norm_type",
+            "tokenizer_name",
+            "verbose",
+        ),
+    ),
+    "FalconForCausalLM": Family(
+        _read_falcon,
+        _falcon_tensors,
+        prefix="transformer.",
+        harmless=("apply_residual_connection_post_layernorm",),
+    ),
 }

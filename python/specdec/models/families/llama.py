@@ -153,6 +153,7 @@ def _read_smollm3(reader: ConfigReader) -> dict[str, Any]:
         turns = [int((i + 1) % interval != 0) for i in range(n_layer)]
     if not isinstance(turns, list) or len(turns) != n_layer or not all(turn in (0, 1) for turn in turns):
         raise fields.error("no_rope_layers", f"0 or 1 for each of {n_layer} layers")
+    fields.skip("no_rope_layer_interval", "max_window_layers")
     windowed = fields.boolean("use_sliding_window", default=False)
     kinds = reader.layer_types(
         n_layer, ["sliding_attention" if windowed and not turn else "full_attention" for turn in turns]
