@@ -123,6 +123,26 @@ CASES = {
         },
         turned,
     ),
+    "llama yarn factor": Case(
+        "llama",
+        "LlamaForCausalLM",
+        _PLAIN
+        | {
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 8,
+                "attention_factor": 1.75,
+            }
+        },
+        {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 4.0,
+            "rope.scaling.original_context_length": 8,
+            "rope.scaling.yarn_attn_factor": 1.75,
+        },
+        turned,
+    ),
     "mixtral": Case(
         "llama",
         "MixtralForCausalLM",

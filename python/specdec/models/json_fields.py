@@ -18,9 +18,13 @@ from specdec.errors import (
     warn,
 )
 
-__all__ = ["REQUIRED", "Fields", "as_json", "parse_json", "read_json_object"]
+__all__ = ["NOT_KNOWN", "REQUIRED", "Fields", "as_json", "parse_json", "read_json_object"]
 
 MAX_INT: Final = 2**31 - 1
+
+
+NOT_KNOWN: Final = "without effect: not known to specdec"
+"""Why a field is warned of that nobody has read."""
 
 
 class _Required:
@@ -86,6 +90,8 @@ class Fields:
         Name of the object inside the file, with a trailing dot; empty for the whole file.
     """
 
+    _noun = "field"
+
     def __init__(self, values: Mapping[str, Any], file: Path, prefix: str = "") -> None:
         self._values = values
         self._file = file
@@ -109,7 +115,7 @@ class Fields:
 
     def _message(self, name: str, expectation: str) -> str:
         found = f"is {as_json(self._values[name])}" if name in self._values else "is missing"
-        return f"{self._file}: field '{self._prefix}{name}' {found}; expected {expectation}"
+        return f"{self._file}: {self._noun} '{self._prefix}{name}' {found}; expected {expectation}"
 
     def has(self, name: str) -> bool:
         """Whether the field is there, null or not."""
@@ -149,7 +155,7 @@ class Fields:
     def warn_of_unread(self, harmless: Container[str] = ()) -> None:
         """Warn of the fields that nobody has read; see `unread`."""
         if names := self.unread(harmless):
-            warn(UnusedFieldWarning(self._file, names, "not known to specdec: without effect"))
+            warn(UnusedFieldWarning(self._file, names, NOT_KNOWN))
 
     def skip(self, *names: str) -> None:
         """Count fields as read, all of them if none is named: their values do not matter here."""

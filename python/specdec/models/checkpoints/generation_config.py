@@ -11,7 +11,13 @@ from typing import Any, Final
 from specdec.errors import UnusedFieldWarning, warn
 from specdec.models.json_fields import MAX_INT, Fields, as_json, read_json_object
 
-__all__ = ["GENERATION_FIELDS", "GenerationDefaults", "read_generation_defaults"]
+__all__ = [
+    "GENERATION_FIELDS",
+    "NOT_APPLIED",
+    "GenerationDefaults",
+    "read_generation_defaults",
+    "sampling_of",
+]
 
 FILE: Final = "generation_config.json"
 
@@ -78,6 +84,9 @@ GENERATION_FIELDS: Final = frozenset(
 )  # fmt: skip
 """Every field of a generation_config.json, which a config.json without such a file may have as well."""
 
+NOT_APPLIED: Final = "without effect: asks for texts by rules that specdec does not have"
+"""Why a setting of texts is warned of."""
+
 
 @dataclass(frozen=True)
 class GenerationDefaults:
@@ -126,7 +135,7 @@ def read_generation_defaults(folder: Path, config: Fields, n_vocab: int) -> Gene
     start, forced = first("decoder_start_token_id")[:1], first("forced_bos_token_id")[:1]
     of_texts = given if has_file else config
     unapplied: list[str] = []
-    sampling = _sampling(of_texts)
+    sampling = sampling_of(of_texts)
     sampling |= _biases(of_texts, n_vocab, eos or (), sampling, outside, unapplied)
     if outside:
         fields = ", ".join(dict.fromkeys(outside))  # both files often say the same
@@ -134,8 +143,7 @@ def read_generation_defaults(folder: Path, config: Fields, n_vocab: int) -> Gene
         warn(message)
     unapplied += _unapplied(of_texts)
     if unapplied:
-        why = "not applied: texts that transformers generates follow settings that specdec does not have"
-        warn(UnusedFieldWarning(of_texts.file, unapplied, why))
+        warn(UnusedFieldWarning(of_texts.file, unapplied, NOT_APPLIED))
     given.warn_of_unread(GENERATION_FIELDS)
     return GenerationDefaults(bos[0] if bos else None, eos, sampling, (*start, *forced) if start else ())
 
@@ -207,7 +215,7 @@ def _are_ids(word: Any) -> bool:
     return isinstance(word, list) and bool(word) and all(type(token) is int and token >= 0 for token in word)
 
 
-def _sampling(given: Fields) -> dict[str, Any]:
+def sampling_of(given: Fields) -> dict[str, Any]:
     """The settings that the file names; with ``do_sample`` false, the default, those of greedy decoding."""
     samples = given.raw("do_sample") is True
     found: dict[str, Any] = {"temperature": 1.0} if samples else {}
