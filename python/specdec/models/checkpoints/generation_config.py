@@ -110,10 +110,13 @@ class GenerationDefaults:
     decoder_start: tuple[int, ...] = ()
 
 
-def read_generation_defaults(folder: Path, config: Fields, n_vocab: int) -> GenerationDefaults:
+def read_generation_defaults(
+    folder: Path, config: Fields, n_vocab: int, *, ids_only: bool = False
+) -> GenerationDefaults:
     """What generation_config.json says of texts, or config.json where there is no such file.
 
-    Ids of tokens come from config.json also where the first file is silent.
+    Ids of tokens come from config.json also where the first file is silent. ``ids_only`` reads nothing else,
+    and warns of nothing.
 
     Raises
     ------
@@ -133,6 +136,8 @@ def read_generation_defaults(folder: Path, config: Fields, n_vocab: int) -> Gene
 
     bos, eos = first("bos_token_id"), first("eos_token_id") or None
     start, forced = first("decoder_start_token_id")[:1], first("forced_bos_token_id")[:1]
+    if ids_only:
+        return GenerationDefaults(bos[0] if bos else None, eos, {}, (*start, *forced) if start else ())
     of_texts = given if has_file else config
     unapplied: list[str] = []
     sampling = sampling_of(of_texts)

@@ -132,6 +132,7 @@ _FALCON_TWO_NORMS = _BLOOM_TENSORS | named(attn_norm=f"{_LAYER}.ln_attn", mlp_no
 def _falcon_parallel(reader: ConfigReader) -> str:
     fields = reader.fields
     new = fields.boolean("new_decoder_architecture", default=False)
+    fields.skip("num_ln_in_parallel_attn", "multi_query")  # where the others decide
     if not fields.boolean("parallel_attn", default=True):
         if new:
             raise fields.unsupported("parallel_attn", "true: the new architecture is parallel")
@@ -157,6 +158,7 @@ def _read_falcon(reader: ConfigReader) -> dict[str, Any]:
         sizes["n_kv_head"] = 1 if one else sizes["n_head"]
     bias = fields.boolean("bias", default=False)
     if fields.boolean("alibi", default=False):
+        fields.skip("rope_parameters", "rope_scaling", "rope_theta")
         # transformers rounds the slopes to bf16 and scales them as scores.
         rounded = [_to_bf16(slope) for slope in _slopes(sizes["n_head"])]
         positions = {

@@ -165,6 +165,7 @@ def _read_opt(reader: ConfigReader) -> dict[str, Any]:
     projected = fields.integer("word_embed_proj_dim", default=sizes["d_model"]) != sizes["d_model"]
     tied = fields.boolean("tie_word_embeddings", default=True)
     bias = fields.boolean("enable_bias", default=True)
+    fields.skip("_remove_final_layer_norm")  # of a model that has one
     return gpt_like(
         sizes,
         n_ctx=reader.whole_context("max_position_embeddings"),
