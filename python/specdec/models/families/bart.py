@@ -199,7 +199,10 @@ _HARMLESS = (
     "normalize_before",
     "normalize_embedding",
     "num_hidden_layers",
+    "replacing_rate",
     "static_position_embeddings",
+    "student_decoder_layers",
+    "student_encoder_layers",
 )
 
 

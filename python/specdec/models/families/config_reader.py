@@ -74,6 +74,10 @@ class ConfigReader:
         self.fields = fields
         self._n_ctx = n_ctx
 
+    def with_absent(self, absent: Mapping[str, Any]) -> ConfigReader:
+        """The same file, whose absent fields have these values."""
+        return ConfigReader(self.fields.with_absent(absent), self._n_ctx)
+
     # ------------------------------------------------------------------------------------ sizes
 
     def sizes(

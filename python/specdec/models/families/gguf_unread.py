@@ -13,7 +13,7 @@ __all__ = ["check_unread", "warn_of_unread"]
 # Keys that the shapes of tensors repeat, that describe how a file was made, or that only embeddings need.
 _HARMLESS: Final = frozenset(
     {
-        "attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon", "attention.value_length",
+        "attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon",
         "block_count", "classifier.output_labels", "context_length", "expert_feed_forward_length",
         "expert_shared_feed_forward_length", "pooling_type", "rope.scaling.finetuned",
         "rope.scaling.original_context_length", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
@@ -63,6 +63,7 @@ _COMPUTED: Final[Mapping[str, Callable[[Metadata, Any], bool]]] = {
     "attention.sliding_window": _no_window,
     "attention.temperature_length": _OFF,
     "attention.temperature_scale": _OFF,
+    "attention.value_length": lambda m, value: value == m.d_head,
     "attention.value_length_swa": _same_as(_D_HEAD),
     "attn_logit_softcapping": _OFF,
     "embedding_scale": _ONE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from specdec.models.families.absent_fields import ABSENT
 from specdec.models.families.config_reader import ConfigReader, Rotation
 from specdec.models.families.family import SEEING, Family, named
 
@@ -140,6 +141,8 @@ def _read_mistral3(reader: ConfigReader) -> dict[str, Any]:
     """The decoder of a model that also sees."""
     readers = {"mistral": _read_mistral, "ministral3": _read_ministral3}
     kind = reader.fields.choice("model_type", {name: name for name in readers}, default="mistral")
+    if kind == "ministral3":
+        reader = reader.with_absent(ABSENT["Ministral3ForCausalLM"])
     return readers[kind](reader)
 
 
