@@ -28,6 +28,7 @@ def _read_qwen2(reader: ConfigReader) -> dict[str, Any]:
 
 def _read_mimo(reader: ConfigReader) -> dict[str, Any]:
     """The block of Qwen 2. `specdec.drafts.MTP` reads its head for multi-token prediction."""
+    reader.fields.require("attention_bias", True, because="queries, keys and values have biases")
     return _read_qwen2(reader)
 
 
