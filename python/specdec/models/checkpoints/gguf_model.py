@@ -37,7 +37,7 @@ def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Ch
     file, held = read_gguf(path)
     named = file.get("general.architecture")
     values = {key.removeprefix(f"{named}."): file.get(key) for key in file if key.startswith(f"{named}.")}
-    metadata = Metadata(named, values, held, str(path))
+    metadata = Metadata(named, values, held, path)
     name, family, config, sources = described(metadata, n_ctx)
     decoder_start = _decoder_start(metadata, config["n_vocab"])
     warn_of_unread(metadata)

@@ -11,6 +11,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import CheckpointError, UnsupportedModelError
@@ -530,7 +531,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
 """What ``general.architecture`` may be."""
 
 
-def architecture_of(name: Any, file: str) -> Architecture:
+def architecture_of(name: Any, file: Path) -> Architecture:
     """The architecture that a file names.
 
     Raises

@@ -39,7 +39,7 @@ class Metadata(Fields):
     values : mapping
         Keys as "block_count" to values.
     tensors : mapping of str to Stored
-    file : str
+    file : Path
         For messages.
 
     Attributes
@@ -52,11 +52,11 @@ class Metadata(Fields):
 
     _noun = "metadata field"
 
-    def __init__(self, name: str, values: Mapping[str, Any], tensors: Mapping[str, Any], file: str) -> None:
+    def __init__(self, name: str, values: Mapping[str, Any], tensors: Mapping[str, Any], file: Path) -> None:
         listed = {
             key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in values.items()
         }
-        super().__init__(listed, Path(file), f"{name}.")
+        super().__init__(listed, file, f"{name}.")
         self.name, self.tensors = name, tensors
         self.used: set[str] = set()
 

@@ -35,7 +35,7 @@ def _usual_scale(m: Metadata, value: Any) -> bool:
 
 
 def _no_window(m: Metadata, value: Any) -> bool:
-    return value == 0 or value >= m.integer("context_length")
+    return bool(value == 0 or value >= m.integer("context_length"))
 
 
 def _is_softmax(m: Metadata, value: Any) -> bool:
