@@ -1,7 +1,11 @@
-"""Damaged files: what is read must decode, or be refused by a named exception."""
+"""Damaged files: what is read must decode, or be refused by a named exception.
+
+Some files are sound but for a field that nobody knows, which a warning must name.
+"""
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 import warnings
@@ -10,6 +14,7 @@ from typing import Any
 
 from fuzz.draws import Draws
 from fuzz.failures import Failure
+from fuzz.family_files import CONFIGS
 from fuzz.files import KINDS, files_of, use
 from fuzz.memory import limited
 from fuzz.mutations import apply, draw_mutation
@@ -27,7 +32,21 @@ def file_case(seed: int, index: int) -> dict[str, Any]:
     kind = KINDS[index % len(KINDS)]
     files = files_of(kind)
     mutations = [draw_mutation(draws, files) for _ in range(draws.one(1, 1, 1, 2, 4))]
-    return {"check": "file", "kind": kind, "mutations": mutations}
+    case = {"check": "file", "kind": kind, "mutations": mutations}
+    described = [name for name in _DESCRIBING if name in files and kind in _OF_MODELS]
+    if described and draws.chance(0.15):
+        value = draws.one(0, -1.5, True, False, "", "text", [], [1], {}, {"a": 1})
+        name = f"{draws.one('invented', 'use', 'num', 'attention', 'rope')}_{draws.randrange(10**6)}"
+        case |= {"mutations": [], "invented": [draws.choice(described), name, value]}
+    return case
+
+
+# Files that describe a model, its texts or an adapter; the kinds that have them as transformers writes them.
+_DESCRIBING = ("config.json", "generation_config.json", "adapter_config.json")
+_OF_MODELS = {
+    *CONFIGS, "llama", "metaspace", "shards", "codes", "gpt2", "byt5", "adapter", "adapter_merged",
+    "adapter_dora",
+}  # fmt: skip
 
 
 def _damaged(kind: str, mutations: list[Any]) -> dict[str, bytes]:
@@ -42,12 +61,20 @@ def check_file(case: dict[str, Any]) -> str:
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     try:
         files = _damaged(case["kind"], case["mutations"])
+        file, invented, value = case.get("invented", ("", "", None))
+        if invented:
+            files[file] = json.dumps({**json.loads(files[file]), invented: value}).encode()
         for name, data in files.items():
             (folder / name).write_bytes(data)
         memory = MEMORY_CONSTANT + MEMORY_FACTOR * sum(map(len, files.values()))
-        with limited(memory), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with limited(memory), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
             use(case["kind"], folder)
+        named = {name for one in caught for name in getattr(one.message, "names", ())}
+        if invented and invented not in named:
+            raise Failure(
+                "dropped", f"field {invented!r} of {file} is without effect, and no warning names it"
+            )
     except SpecdecError as error:
         try:
             str(error).encode()

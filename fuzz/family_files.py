@@ -19,6 +19,9 @@ _HF: dict[str, Any] = {
     "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 32,
     "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
+# Of decoders whose heads all have keys and values; their own names say how wide the feed-forward is.
+_MULTI_HEAD = {name: value for name, value in _HF.items() if name != "num_key_value_heads"}
+_OWN_WIDTH = {name: value for name, value in _MULTI_HEAD.items() if name != "intermediate_size"}
 _GPT: dict[str, Any] = {
     "vocab_size": 17, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32, "bos_token_id": 1,
     "eos_token_id": 2,
@@ -87,15 +90,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "vocab_size": 17, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "max_position_embeddings": 32,
         "attention_types": [[["global", "local"], 1]], "window_size": 6,
     },
-    "OPTForCausalLM": _HF | {"ffn_dim": 24},
-    "GPTNeoXForCausalLM": _HF | {"rotary_pct": 0.5},
+    "OPTForCausalLM": _OWN_WIDTH | {"ffn_dim": 24},
+    "GPTNeoXForCausalLM": _MULTI_HEAD | {"rotary_pct": 0.5},
     "GPTJForCausalLM": _GPT | {"rotary_dim": 4},
     "BloomForCausalLM": {"vocab_size": 17, "hidden_size": 16, "n_layer": 2, "n_head": 2, "seq_length": 32},
     "MptForCausalLM": {
         "vocab_size": 17, "d_model": 16, "n_layers": 2, "n_heads": 2, "max_seq_len": 32,
         "attn_config": {"clip_qkv": 1.0},
     },
-    "FalconForCausalLM": _HF | {"new_decoder_architecture": True, "num_kv_heads": 1},
+    "FalconForCausalLM": _OWN_WIDTH | {"new_decoder_architecture": True, "num_kv_heads": 1},
     "MixtralForCausalLM": _HF | {"num_local_experts": 3, "sliding_window": 6},
     "Qwen2MoeForCausalLM": _HF
     | {

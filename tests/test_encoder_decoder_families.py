@@ -58,6 +58,7 @@ def build(name: str, folder: Path) -> Any:
             network.get_input_embeddings().weight[1] = 0.0  # so that no text has padding
     if "begun" in name:
         network.generation_config.forced_bos_token_id = 7
+    network.generation_config.forced_eos_token_id = None  # warned of, see test_unused_fields.py
     copy.deepcopy(network).save_pretrained(folder)
     return network
 

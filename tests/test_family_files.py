@@ -15,7 +15,7 @@ import specdec
 from fuzz.family_files import CONFIGS, random_weights
 from specdec import reference
 from specdec.checkpoints import open_checkpoint
-from specdec.errors import CheckpointError, InputError, UnsupportedModelError
+from specdec.errors import CheckpointError, InputError, UnsupportedModelError, UnusedFieldWarning
 from specdec.models.families import FAMILIES, ConfigReader
 from specdec.models.json_fields import Fields
 from tiny_models import write_hf
@@ -234,7 +234,7 @@ YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 
         ("MarianMTModel", {"decoder_vocab_size": 12}, CheckpointError, "'model.shared.weight' has shape"),
         ("M2M100ForConditionalGeneration", {"pad_token_id": 0}, UnsupportedModelError, "begin behind it"),
         ("MarianMTModel", {"max_position_embeddings": 10**9}, CheckpointError, "from 1 to 32768"),
-        ("Ministral3ForCausalLM", {"rope_parameters": ...}, CheckpointError, "'rope_parameters' is missing"),
+        ("LamdaForCausalLM", {"hidden_size": ...}, CheckpointError, "'hidden_size' is missing"),
         ("Mistral3ForConditionalGeneration", {"text_config": {"model_type": "x"}}, CheckpointError, "text"),
         ("Olmo2ForCausalLM", {"num_key_value_heads": 2}, CheckpointError, r"k_proj.* has shape \[8, 16\]"),
         ("FalconForCausalLM", {"num_kv_heads": 2}, CheckpointError, "query_key_value.weight' has shape"),
@@ -407,7 +407,8 @@ def test_what_a_decoder_begins_with(tmp_path: Path) -> None:
             {"decoder_start_token_id": 4, "forced_bos_token_id": 5, "bad_words_ids": [[1], [2, 3], [99]]}
         )
     )
-    model = specdec.load(folder)
+    with pytest.warns(UnusedFieldWarning, match="'bad_words_ids'"):
+        model = specdec.load(folder)
     assert model.decoder_start == (4, 5)
     assert model.default_sampling == {"logit_bias": {1: -np.inf}}
     with pytest.raises(InputError, match="has no tokenizer of sources"):

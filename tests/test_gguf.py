@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 import sys
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +24,7 @@ from specdec.errors import (
     CheckpointNotFoundError,
     MissingPackageError,
     UnsupportedModelError,
+    UnusedFieldWarning,
 )
 from specdec.models.checkpoints.gguf_file import read_gguf
 from specdec.models.families.gguf import ARCHITECTURES
@@ -101,6 +104,115 @@ def test_long_factors(tmp_path: Path) -> None:
     for n_ctx in (None, 32):
         expected = specdec.load(folder, n_ctx=n_ctx).logits(range(1, 16))
         assert np.array_equal(specdec.load(path, n_ctx=n_ctx).logits(range(1, 16)), expected)
+
+
+def test_long_factors_of_llama(tmp_path: Path) -> None:
+    """Any architecture with rotary positions may have them; the file says it in its type of scaling."""
+    long = {
+        "rope_type": "longrope", "short_factor": [1.0, 1.5, 2.0, 2.5], "long_factor": [2.0, 3.0, 4.0, 5.0],
+        "original_max_position_embeddings": 16, "attention_factor": 1.25,
+    }  # fmt: skip
+    case = Case("llama", "LlamaForCausalLM", {"rope_scaling": long}, change=CASES["llama"].change)
+    folder = write_folder(tmp_path, case)
+    keys = {
+        "rope.scaling.original_context_length": 16,
+        "rope.scaling.type": "longrope",
+        "rope.scaling.attn_factor": 1.25,
+    }
+    more = {f"rope_factors_{part}.weight": np.array(long[f"{part}_factor"]) for part in ("short", "long")}
+    path = write_gguf(tmp_path / "model.gguf", case, changes=keys, more=more)
+    for n_ctx in (None, 32):
+        expected = specdec.load(folder, n_ctx=n_ctx).logits(range(1, 16))
+        assert np.array_equal(specdec.load(path, n_ctx=n_ctx).logits(range(1, 16)), expected)
+    with pytest.raises(UnsupportedModelError, match=r"rope\.scaling\.type' is \"longrope\""):
+        specdec.load(write_gguf(tmp_path / "bad.gguf", case, changes=keys))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"rope.scaling.factor": 2.0},
+        {"rope.scale_linear": 2.0},
+        {"rope.scale_linear": 3.0, "rope.scaling.factor": 2.0},
+        {"rope.scaling.type": "linear", "rope.scale_linear": 2.0},
+    ],
+)
+def test_linear_scaling_by_other_keys(tmp_path: Path, keys: dict[str, Any]) -> None:
+    expected = specdec.load(write_folder(tmp_path, CASES["llama linear"])).logits(range(1, 17))
+    model = specdec.load(write_gguf(tmp_path / "model.gguf", CASES["llama"], changes=keys))
+    assert np.array_equal(model.logits(range(1, 17)), expected)
+    plain = specdec.load(write_gguf(tmp_path / "none.gguf", CASES["llama"], changes=keys | NOT_SCALED))
+    assert not np.array_equal(plain.logits(range(1, 17)), expected)
+
+
+NOT_SCALED = {"rope.scaling.type": "none"}
+
+
+def test_the_multiplier_of_yarn_in_other_architectures(tmp_path: Path) -> None:
+    """``mscale_all_dim``, from which transformers computes the factor of cosines and sines."""
+    yarn = CASES["llama yarn"]
+    scaling = yarn.config["rope_scaling"] | {"mscale": 1.0, "mscale_all_dim": 0.5}
+    folder = Case("llama", yarn.name, yarn.config | {"rope_scaling": scaling}, change=yarn.change)
+    keys = {"rope.scaling.yarn_log_multiplier": 0.5}
+    expected = specdec.load(write_folder(tmp_path, folder)).logits(range(1, 17))
+    model = specdec.load(write_gguf(tmp_path / "model.gguf", yarn, changes=keys))
+    assert np.array_equal(model.logits(range(1, 17)), expected)
+    keys |= {"rope.scaling.yarn_ext_factor": 0.0}
+    with pytest.raises(UnsupportedModelError, match=r"yarn_ext_factor' is 0\.0"):
+        specdec.load(write_gguf(tmp_path / "bad.gguf", yarn, changes=keys))
+
+
+def test_values_of_each_layer(tmp_path: Path) -> None:
+    case = CASES["llama"]
+    expected = specdec.load(write_folder(tmp_path, case)).logits(range(1, 17))
+    same = {
+        "attention.head_count": [2, 2],
+        "attention.head_count_kv": [1, 1],
+        "feed_forward_length": [24, 24],
+    }
+    model = specdec.load(write_gguf(tmp_path / "model.gguf", case, changes=same))
+    assert np.array_equal(model.logits(range(1, 17)), expected)
+    for key, values in (("attention.head_count_kv", [1, 2]), ("feed_forward_length", [24, 16])):
+        with pytest.raises(UnsupportedModelError) as caught:
+            specdec.load(write_gguf(tmp_path / "bad.gguf", case, changes={key: values}))
+        assert f"'llama.{key}' is {values};" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "n_layer", "pattern", "kinds"),
+    [
+        ("gemma3", 3, 2, "sfs"),
+        ("gemma3", 3, [False, True, True], "fss"),
+        ("gemma2", 3, 3, "ssf"),
+        ("cohere2", 3, [True, False, False], "sff"),
+        ("cohere2", 3, 2, "sfs"),
+        ("gpt-oss", 3, [False, True, True], "fss"),
+        ("olmo3", 3, 2, "sfs"),
+    ],
+)
+def test_patterns_of_windows(tmp_path: Path, name: str, n_layer: int, pattern: Any, kinds: str) -> None:
+    """A flag for each layer, or the period of layers without a window."""
+    names = {"s": "sliding_attention", "f": "full_attention"}
+    layers = {"num_hidden_layers": n_layer, "layer_types": [names[kind] for kind in kinds]}
+    case = dataclasses.replace(CASES[name], config=CASES[name].config | layers)
+    folder = specdec.load(write_folder(tmp_path, case))
+    keys = {"attention.sliding_window_pattern": pattern}
+    model = specdec.load(write_gguf(tmp_path / "model.gguf", case, changes=keys))
+    assert np.array_equal(model.logits(range(1, 17)), folder.logits(range(1, 17)))
+    assert model.config.windows == folder.config.windows
+
+
+def test_default_sampling_of_a_file(tmp_path: Path) -> None:
+    keys = {"temp": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.0, "penalty_repeat": 1.05}
+    changes = {f"general.sampling.{key}": value for key, value in keys.items()}
+    model = specdec.load(write_gguf(tmp_path / "model.gguf", CASES["llama"], changes=changes))
+    assert model.default_sampling == {
+        "temperature": 0.6, "top_k": 20, "top_p": 0.95, "repetition_penalty": 1.05,
+    }  # fmt: skip
+    changes = {"general.sampling.temp": 0.0, "general.sampling.xtc_probability": 0.5}
+    with pytest.warns(UnusedFieldWarning, match="xtc_probability"):
+        model = specdec.load(write_gguf(tmp_path / "model.gguf", CASES["llama"], changes=changes))
+    assert model.default_sampling == {}
 
 
 @pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q5_1", "Q4_1", "MXFP4"])
@@ -206,7 +318,9 @@ def test_damaged_heads(tmp_path: Path) -> None:
         damaged[at] = int(rng.integers(0, 256))
         path.write_bytes(damaged)
         try:
-            specdec.load(path)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UnusedFieldWarning)  # a key with another letter
+                specdec.load(path)
         except (CheckpointError, UnsupportedModelError) as error:
             assert str(path) in str(error) or "general.architecture" in str(error)
 

@@ -6,6 +6,7 @@ import re
 import reprlib
 import sys
 import warnings
+from collections.abc import Iterable
 from types import FrameType
 from typing import Any, Final
 
@@ -29,6 +30,7 @@ __all__ = [
     "SpecdecError",
     "TokenizerError",
     "UnsupportedModelError",
+    "UnusedFieldWarning",
     "VocabularyMismatchError",
     "WorkerError",
     "kind_of",
@@ -98,13 +100,37 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
-def warn(message: str) -> None:
-    """Give a UserWarning whose place is the line of the caller's program that called specdec."""
+def warn(message: str | Warning) -> None:
+    """Issue a warning, a UserWarning if it is a text, located at the line of the user's program."""
     frame: FrameType | None = sys._getframe(1)
     level = 2  # of the function that called this one
     while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "specdec":
         frame, level = frame.f_back, level + 1
-    warnings.warn(printable(message), stacklevel=level)
+    warnings.warn(printable(message) if isinstance(message, str) else message, stacklevel=level)
+
+
+class UnusedFieldWarning(UserWarning):
+    """A checkpoint's file has fields that specdec does not know or does not apply.
+
+    Attributes
+    ----------
+    file : Path or str
+        The file.
+    names : tuple of str
+        The fields, those of nested objects with dots.
+    reason : str
+        Why they have no effect.
+    """
+
+    def __init__(self, file: object, names: Iterable[str], reason: str) -> None:
+        self.file, self.names, self.reason = file, tuple(names), reason
+        super().__init__(file, self.names, reason)
+
+    def __str__(self) -> str:
+        listed = ", ".join(f"'{name}'" for name in self.names)
+        return printable(
+            f"{self.file}: {'field' if len(self.names) == 1 else 'fields'} {listed} {self.reason}"
+        )
 
 
 class SpecdecError(Exception):

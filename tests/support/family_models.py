@@ -54,6 +54,7 @@ def _like(config: str, **changes: Any) -> Callable[[], Any]:
 
 
 _MULTI_HEAD = _without(SIZES, "num_key_value_heads")
+_OWN_WIDTH = _without(_MULTI_HEAD, "intermediate_size")
 
 # Name of the case → maker of the configuration. The name begins with the architecture.
 CASES: dict[str, Callable[[], Any]] = {
@@ -169,22 +170,22 @@ CASES: dict[str, Callable[[], Any]] = {
         attention_types=[[["global", "local"], 1], [["global"], 1]],
         window_size=9,
     ),
-    "FalconForCausalLM": _of("FalconConfig", _MULTI_HEAD),
+    "FalconForCausalLM": _of("FalconConfig", _OWN_WIDTH),
     "FalconForCausalLM new": _of(
-        "FalconConfig", _MULTI_HEAD, new_decoder_architecture=True, num_kv_heads=2, bias=True
+        "FalconConfig", _OWN_WIDTH, new_decoder_architecture=True, num_kv_heads=2, bias=True
     ),
     "FalconForCausalLM alibi": _of(
-        "FalconConfig", _MULTI_HEAD, alibi=True, multi_query=False, parallel_attn=False, bias=True
+        "FalconConfig", _OWN_WIDTH, alibi=True, multi_query=False, parallel_attn=False, bias=True
     ),
     "GPTBigCodeForCausalLM": _of("GPTBigCodeConfig", GPT_SIZES),
     "GPTBigCodeForCausalLM multi-head": _of("GPTBigCodeConfig", GPT_SIZES, multi_query=False),
-    "OPTForCausalLM": _of("OPTConfig", _MULTI_HEAD, ffn_dim=80, word_embed_proj_dim=48, pad_token_id=0),
+    "OPTForCausalLM": _of("OPTConfig", _OWN_WIDTH, ffn_dim=80, word_embed_proj_dim=48, pad_token_id=0),
     "OPTForCausalLM 350m": _of(
-        "OPTConfig", _MULTI_HEAD, ffn_dim=80, word_embed_proj_dim=20, pad_token_id=0,
+        "OPTConfig", _OWN_WIDTH, ffn_dim=80, word_embed_proj_dim=20, pad_token_id=0,
         do_layer_norm_before=False,
     ),
     "OPTForCausalLM projected, without a last norm": _of(
-        "OPTConfig", _MULTI_HEAD, ffn_dim=80, word_embed_proj_dim=60, pad_token_id=0,
+        "OPTConfig", _OWN_WIDTH, ffn_dim=80, word_embed_proj_dim=60, pad_token_id=0,
         _remove_final_layer_norm=True,
     ),
     "BloomForCausalLM": _of(

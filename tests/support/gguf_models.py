@@ -123,6 +123,26 @@ CASES = {
         },
         turned,
     ),
+    "llama yarn factor": Case(
+        "llama",
+        "LlamaForCausalLM",
+        _PLAIN
+        | {
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 8,
+                "attention_factor": 1.75,
+            }
+        },
+        {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 4.0,
+            "rope.scaling.original_context_length": 8,
+            "rope.scaling.yarn_attn_factor": 1.75,
+        },
+        turned,
+    ),
     "mixtral": Case(
         "llama",
         "MixtralForCausalLM",
@@ -357,6 +377,9 @@ def _split_experts(name: str, array: Array) -> dict[str, Array]:
     return {name: array}
 
 
+_NOT_OF_THE_MODEL = ("general.", "tokenizer.", "split.", "quantize.", "imatrix.", "another.")
+
+
 def write_gguf(
     path: Path,
     case: Case,
@@ -395,7 +418,7 @@ def write_gguf(
             float: writer.add_float32,
             str: writer.add_string,
         }
-        name = key if key.startswith("general.") else f"{case.architecture}.{key}"
+        name = key if key.startswith(_NOT_OF_THE_MODEL) else f"{case.architecture}.{key}"
         add.get(type(value), writer.add_array)(name, value)
     if vocabulary is not None:
         vocabulary(writer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,12 +13,18 @@ from specdec.errors import (
     CheckpointError,
     CheckpointNotFoundError,
     UnsupportedModelError,
+    UnusedFieldWarning,
     shown,
+    warn,
 )
 
-__all__ = ["REQUIRED", "Fields", "as_json", "parse_json", "read_json_object"]
+__all__ = ["NOT_KNOWN", "REQUIRED", "Fields", "as_json", "parse_json", "read_json_object"]
 
 MAX_INT: Final = 2**31 - 1
+
+
+NOT_KNOWN: Final = "without effect: not known to specdec"
+"""Why a field is warned of that nobody has read."""
 
 
 class _Required:
@@ -71,7 +77,8 @@ def read_json_object(path: Path) -> dict[str, Any]:
 class Fields:
     """Typed access to a JSON object.
 
-    A field that is absent or ``null`` takes its default; :data:`REQUIRED` means it has none.
+    A field that is absent or ``null`` takes its default; :data:`REQUIRED` means it has none. The object
+    records which fields were read, so that those nobody asked for can be reported: see `unread`.
 
     Parameters
     ----------
@@ -83,10 +90,20 @@ class Fields:
         Name of the object inside the file, with a trailing dot; empty for the whole file.
     """
 
+    _noun = "field"
+
     def __init__(self, values: Mapping[str, Any], file: Path, prefix: str = "") -> None:
         self._values = values
         self._file = file
         self._prefix = prefix
+        self._absent: Mapping[str, Any] = {}
+        self._read: set[str] = set()
+        self._objects: dict[str, Fields] = {}
+
+    @property
+    def file(self) -> Path:
+        """Where the object was read."""
+        return self._file
 
     def error(self, name: str, expectation: str) -> CheckpointError:
         """The exception for a field whose value is wrong."""
@@ -98,19 +115,60 @@ class Fields:
 
     def _message(self, name: str, expectation: str) -> str:
         found = f"is {as_json(self._values[name])}" if name in self._values else "is missing"
-        return f"{self._file}: field '{self._prefix}{name}' {found}; expected {expectation}"
+        return f"{self._file}: {self._noun} '{self._prefix}{name}' {found}; expected {expectation}"
 
     def has(self, name: str) -> bool:
         """Whether the field is there, null or not."""
         return name in self._values
 
     def raw(self, name: str) -> Any:
-        """The value as it is, None if absent."""
-        return self._values.get(name)
+        """The value as it is; what its absence means (see `with_absent`), or None, if it is absent."""
+        self._read.add(name)
+        return self._values[name] if name in self._values else self._absent.get(name)
+
+    def with_absent(self, absent: Mapping[str, Any]) -> Fields:
+        """The same object, whose absent fields have these values."""
+        other = self.replaced()
+        other._absent = absent
+        return other
+
+    def unread(self, harmless: Container[str] = ()) -> list[str]:
+        """The fields that nobody has read, with dots for those of nested objects that were opened.
+
+        Fields that are null are as good as absent.
+
+        Parameters
+        ----------
+        harmless : container of str
+            Names, at any depth, to leave out.
+        """
+        found: list[str] = []
+        for name, value in self._values.items():
+            if value is None or name in harmless:
+                continue
+            if name in self._objects:
+                found += self._objects[name].unread(harmless)
+            elif name not in self._read:
+                found.append(f"{self._prefix}{name}")
+        return found
+
+    def warn_of_unread(self, harmless: Container[str] = ()) -> None:
+        """Warn of the fields that nobody has read; see `unread`."""
+        if names := self.unread(harmless):
+            warn(UnusedFieldWarning(self._file, names, NOT_KNOWN))
+
+    def skip(self, *names: str) -> None:
+        """Count fields as read, all of them if none is named: their values do not matter here."""
+        self._read.update(names or self._values)
+
+    def skip_if(self, name: str, value: Any) -> None:
+        """Count a field as read if it has a certain value."""
+        if name in self._values and self._values[name] == value and type(self._values[name]) is type(value):
+            self._read.add(name)
 
     def _value(self, name: str, default: Any, expectation: str) -> tuple[Any, bool]:
         """(value, True), or (default, False) where the field is absent or null."""
-        value = self._values.get(name)
+        value = self.raw(name)
         if value is not None:
             return value, True
         if default is REQUIRED:
@@ -167,7 +225,9 @@ class Fields:
             return None
         if not isinstance(value, dict):
             raise self.error(name, "an object")
-        return Fields(value, self._file, f"{self._prefix}{name}.")
+        if name not in self._objects:
+            self._objects[name] = Fields(value, self._file, f"{self._prefix}{name}.")
+        return self._objects[name]
 
     def empty(self, name: str) -> Fields:
         """An object without fields, for messages that speak of ``name`` inside this one."""
@@ -178,8 +238,10 @@ class Fields:
         return dict(self._values)
 
     def replaced(self, **values: Any) -> Fields:
-        """The same object with other values of some fields."""
-        return Fields({**self._values, **values}, self._file, self._prefix)
+        """The same object with other values of some fields. What is read of one counts as read of both."""
+        other = Fields({**self._values, **values}, self._file, self._prefix)
+        other._absent, other._read, other._objects = self._absent, self._read, self._objects
+        return other
 
     def numbers(self, name: str, length: int) -> list[float]:
         """A list of ``length`` finite numbers above 0."""
@@ -219,7 +281,7 @@ class Fields:
 
     def require(self, name: str, wanted: Any, *, because: str) -> None:
         """Refuse any value but ``wanted`` (absent and null are fine)."""
-        value = self._values.get(name)
+        value = self.raw(name)
         if value is not None and value != wanted:
             raise self.unsupported(name, f"{json.dumps(wanted)} or nothing: {because}")
 

@@ -334,12 +334,13 @@ class Model:
 
     @property
     def default_sampling(self) -> dict[str, Any]:
-        """The sampling settings that the model's authors name in generation_config.json.
+        """The sampling settings that the model's authors name in generation_config.json or a GGUF file.
 
         Keyword arguments of `specdec.generate` and `specdec.Sampling`, as temperature and top_p; a setting
-        that the file does not name is not among them. Where the file asks for greedy decoding, they are what
-        it asks of that: a repetition penalty, and tokens that it forbids, as a ``logit_bias``. Nothing
-        applies them unless you do.
+        that the file does not name is not among them. Tokens that it forbids or biases are a ``logit_bias``.
+        Where the file asks for greedy decoding, only that and a repetition penalty are given. Settings that
+        specdec does not have are warned of when the model is loaded. Nothing applies the others unless you
+        do.
 
         Examples
         --------

@@ -10,6 +10,7 @@ not.
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import struct
 import sys
@@ -68,6 +69,24 @@ _FIELDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "decoder_start": ((list,), "a list"),
 }
 """The fields of a header: types, and what a message calls them."""
+
+_BIASES: Final = "logit_bias"
+
+
+def _as_json(sampling: Mapping[str, Any]) -> dict[str, Any]:
+    """Sampling settings as JSON has them: biases are pairs of token and number, null for minus infinity."""
+    biases = sampling.get(_BIASES, {})
+    pairs = [[token, bias if math.isfinite(bias) else None] for token, bias in biases.items()]
+    return {**sampling, **({_BIASES: pairs} if pairs else {})}
+
+
+def sampling_of(header: Mapping[str, Any]) -> dict[str, Any]:
+    """The sampling settings of a header."""
+    sampling = dict(header["default_sampling"])
+    if pairs := sampling.get(_BIASES):
+        sampling[_BIASES] = {token: -math.inf if bias is None else bias for token, bias in pairs}
+    return sampling
+
 
 Records = list[list[Any]]
 """Name, size and time of files."""
@@ -175,7 +194,7 @@ def write_packed(
         "adapter": None if adapter is None else {"path": str(adapter), "records": _adapter_records(adapter)},
         "blocks": [],
         "files": [],
-        "default_sampling": dict(model.default_sampling),
+        "default_sampling": _as_json(model.default_sampling),
         "decoder_start": list(model.decoder_start),
     }
     for i, size in enumerate(sizes):
@@ -303,6 +322,15 @@ class PackedFile:
             value = header.get(name)
             if not isinstance(value, kinds) or (isinstance(value, bool)):
                 raise self.error(f"header field '{name}' is {as_json(value)}; expected {expected}")
+        if unknown := sorted(header.keys() - _FIELDS.keys()):
+            raise self.error(f"has header field {as_json(unknown[0])}; expected {', '.join(_FIELDS)}")
+        pairs = header["default_sampling"].get(_BIASES, [])
+        if not isinstance(pairs, list) or not all(
+            isinstance(pair, list) and len(pair) == 2 for pair in pairs
+        ):
+            raise self.error(
+                f"header field '{_BIASES}' is {as_json(pairs)}; expected pairs of token and number"
+            )
         for name in ("n_vocab", "n_ctx"):
             if type(header["config"].get(name)) is not int:
                 raise self.error(f"header field 'config' has no whole number '{name}'; expected one")
@@ -444,6 +472,6 @@ class PackedFile:
             config = folder / "config.json"
             fields = Fields(read_json_object(config), config)
             n_vocab = self.header["config"]["n_vocab"]
-            defaults = read_generation_defaults(folder, fields, n_vocab)
+            defaults = read_generation_defaults(folder, fields, n_vocab, ids_only=True)
             ends = {"bos_id": defaults.bos_id, "eos_ids": defaults.eos_ids}
         return resolve_tokenizer(None, folder, **ends), resolve_chat_template(None, folder)

@@ -54,7 +54,7 @@ def packed_model(
         None,
         path,
         file.header["architecture"],
-        default_sampling=file.header["default_sampling"],
+        default_sampling=packed_file.sampling_of(file.header),
         decoder_start=file.header["decoder_start"],
         origin=ModelOrigin(
             ReadFiles.of_model(path, [path]),

@@ -72,6 +72,7 @@ def check_quantisation(fields: Fields) -> None:
     given = config.raw("format")
     if given not in (*_FORMATS, "mixed-precision"):
         raise config.unsupported("format", _listed(_FORMATS))
+    config.skip("global_compression_ratio")
     if config.raw("quantization_status") not in (None, "compressed"):
         raise config.unsupported("quantization_status", "'compressed'")
     for name in ("kv_cache_scheme", "transform_config"):
@@ -80,6 +81,8 @@ def check_quantisation(fields: Fields) -> None:
     sparsity = config.object("sparsity_config")
     if sparsity is not None and sparsity.raw("format") != "dense":
         raise sparsity.unsupported("format", "'dense'")
+    if sparsity is not None:
+        sparsity.skip()
     groups = config.object("config_groups")
     if groups is None:
         raise config.error("config_groups", "an object with a scheme")
@@ -96,9 +99,11 @@ def _check_scheme(groups: Fields, name: str, given: Any) -> None:
     for activations in ("input_activations", "output_activations"):
         if scheme.raw(activations) is not None:
             raise scheme.unsupported(activations, "nothing, weights alone being quantised")
+    scheme.skip("targets")
     weights = scheme.object("weights")
     if weights is None:
         raise scheme.error("weights", "an object")
+    weights.skip("group_size", "block_structure", "observer", "observer_kwargs", "scale_dtype", "zp_dtype")
     for field, expected in (
         ("num_bits", tuple(KINDS)),
         ("type", ("int",)),

@@ -8,10 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from specdec.errors import warn
+from specdec.errors import UnusedFieldWarning, warn
 from specdec.models.json_fields import MAX_INT, Fields, as_json, read_json_object
 
-__all__ = ["GenerationDefaults", "read_generation_defaults"]
+__all__ = [
+    "GENERATION_FIELDS",
+    "NOT_APPLIED",
+    "GenerationDefaults",
+    "read_generation_defaults",
+    "sampling_of",
+]
 
 FILE: Final = "generation_config.json"
 
@@ -24,6 +30,62 @@ _SAMPLING: Final[Mapping[str, tuple[bool, str, Callable[[float], bool], float | 
     "repetition_penalty": (False, "a number from 1e-30 to 1e30", lambda x: 1e-30 <= x <= 1e30, 1.0),
 }
 _ALWAYS: Final = ("repetition_penalty",)  # also where nothing is sampled
+
+# Fields that change the texts of transformers and have no counterpart here: the values that change nothing.
+_UNAPPLIED: Final[Mapping[str, tuple[Any, ...]]] = {
+    "begin_suppress_tokens": ([],),
+    "constraints": ([],),
+    "diversity_penalty": (0,),
+    "dola_layers": ([],),
+    "encoder_no_repeat_ngram_size": (0,),
+    "encoder_repetition_penalty": (1,),
+    "exponential_decay_length_penalty": (),
+    "force_words_ids": ([],),
+    "forced_eos_token_id": (),
+    "guidance_scale": (1,),
+    "max_time": (),
+    "min_length": (0,),
+    "min_new_tokens": (0,),
+    "no_repeat_ngram_size": (0,),
+    "num_beam_groups": (1,),
+    "num_beams": (1,),
+    "penalty_alpha": (0,),
+    "stop_strings": ([], ""),
+    "token_healing": (False,),
+    "watermarking_config": ({},),
+}
+_UNAPPLIED_SAMPLING: Final[Mapping[str, tuple[Any, ...]]] = {
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+    "top_h": (1,),
+    "typical_p": (1,),
+}
+"""The same of fields that count where texts are sampled."""
+
+# Fields that change no text: bounds that a caller gives, caches, speculation, what is returned; and those of
+# beams, where `num_beams` is warned of.
+_HARMLESS: Final = {
+    "_from_model_config", "assistant_confidence_threshold", "assistant_early_exit",
+    "assistant_ensemble_weight", "assistant_lookbehind", "cache_config", "cache_implementation",
+    "chat_format", "compile_config", "continuous_batching_config", "disable_compile", "do_sample",
+    "early_stopping", "is_assistant", "length_penalty", "low_memory", "max_cache_len", "max_length",
+    "max_matching_ngram_size", "max_new_tokens", "max_window_size", "num_assistant_tokens",
+    "num_assistant_tokens_schedule", "num_return_sequences", "output_attentions", "output_hidden_states",
+    "output_logits", "output_scores", "pad_token_id", "prefill_chunk_size", "prompt_lookup_num_tokens",
+    "remove_invalid_values", "renormalize_logits", "return_dict_in_generate", "return_legacy_cache",
+    "speculation_type", "target_lookbehind", "transformers_version", "use_cache", "use_mtp",
+}  # fmt: skip
+
+GENERATION_FIELDS: Final = frozenset(
+    {
+        *_SAMPLING, *_UNAPPLIED, *_UNAPPLIED_SAMPLING, *_HARMLESS, "bad_words_ids", "bos_token_id",
+        "decoder_start_token_id", "eos_token_id", "forced_bos_token_id", "sequence_bias", "suppress_tokens",
+    }
+)  # fmt: skip
+"""Every field of a generation_config.json, which a config.json without such a file may have as well."""
+
+NOT_APPLIED: Final = "without effect: asks for texts by rules that specdec does not have"
+"""Why a setting of texts is warned of."""
 
 
 @dataclass(frozen=True)
@@ -48,18 +110,25 @@ class GenerationDefaults:
     decoder_start: tuple[int, ...] = ()
 
 
-def read_generation_defaults(folder: Path, config: Fields, n_vocab: int) -> GenerationDefaults:
-    """What generation_config.json says, and config.json where the first is silent, as in ``transformers``.
+def read_generation_defaults(
+    folder: Path, config: Fields, n_vocab: int, *, ids_only: bool = False
+) -> GenerationDefaults:
+    """What generation_config.json says of texts, or config.json where there is no such file.
+
+    Ids of tokens come from config.json also where the first file is silent. ``ids_only`` reads nothing else,
+    and warns of nothing.
 
     Raises
     ------
     CheckpointError
-        The file is no JSON object, or names as token what is no id. Ids outside the vocabulary and sampling
-        settings out of range are warned of and left out: nothing here changes what the model computes.
+        The file is no JSON object, or names as token what is no id. Ids outside the vocabulary, sampling
+        settings out of range and settings that specdec does not have are warned of and left out: nothing
+        here changes what the model computes.
     """
     file = folder / FILE
-    values = read_json_object(file) if file.is_file() else {}
-    sources = [Fields(values, file), config]
+    has_file = file.is_file()
+    given = Fields(read_json_object(file) if has_file else {}, file)
+    sources = [given, config]
     outside: list[str] = []
 
     def first(name: str) -> tuple[int, ...]:
@@ -67,37 +136,96 @@ def read_generation_defaults(folder: Path, config: Fields, n_vocab: int) -> Gene
 
     bos, eos = first("bos_token_id"), first("eos_token_id") or None
     start, forced = first("decoder_start_token_id")[:1], first("forced_bos_token_id")[:1]
+    if ids_only:
+        return GenerationDefaults(bos[0] if bos else None, eos, {}, (*start, *forced) if start else ())
+    of_texts = given if has_file else config
+    unapplied: list[str] = []
+    sampling = sampling_of(of_texts)
+    sampling |= _biases(of_texts, n_vocab, eos or (), sampling, outside, unapplied)
     if outside:
         fields = ", ".join(dict.fromkeys(outside))  # both files often say the same
         message = f"{folder}: {fields}; expected ids from 0 to {n_vocab - 1}, and others are left out"
         warn(message)
-    sampling = _sampling(values, file) | _forbidden(sources, n_vocab)
+    unapplied += _unapplied(of_texts)
+    if unapplied:
+        warn(UnusedFieldWarning(of_texts.file, unapplied, NOT_APPLIED))
+    given.warn_of_unread(GENERATION_FIELDS)
     return GenerationDefaults(bos[0] if bos else None, eos, sampling, (*start, *forced) if start else ())
 
 
-def _forbidden(sources: list[Fields], n_vocab: int) -> dict[str, Any]:
-    """``bad_words_ids`` of one token each, such as Marian's padding, as a bias of logits.
+def _unapplied(given: Fields) -> list[str]:
+    """The fields that ask for what specdec does not have."""
+    samples = given.raw("do_sample") is True
+    neutral = {**_UNAPPLIED, **(_UNAPPLIED_SAMPLING if samples else {})}
+    return [
+        name
+        for name, values in neutral.items()
+        if (value := given.raw(name)) is not None and value not in values
+    ]
 
-    Longer ones are left out, as other settings are that depend on the text so far.
+
+def _biases(
+    given: Fields,
+    n_vocab: int,
+    eos_ids: tuple[int, ...],
+    sampling: Mapping[str, Any],
+    outside: list[str],
+    unapplied: list[str],
+) -> dict[str, Any]:
+    """Tokens that are forbidden or have a bias, whatever the text so far, as biases of logits.
+
+    ``bad_words_ids`` and ``sequence_bias`` of more than one token, which depend on the text, are named in
+    ``unapplied``; so are biases beside a repetition penalty, which transformers applies in the other order.
     """
-    found = next((words for source in sources if (words := source.raw("bad_words_ids")) is not None), None)
-    tokens = [word[0] for word in found if _is_id(word, n_vocab)] if isinstance(found, list) else []
-    return {"logit_bias": dict.fromkeys(tokens, -math.inf)} if tokens else {}
+    biases: dict[int, float] = {}
+    entries, others = _single_tokens(given.raw("sequence_bias"), n_vocab, with_bias=True)
+    if entries and "repetition_penalty" in sampling:
+        entries, others = {}, True
+    biases.update(entries)
+    if others:
+        unapplied.append("sequence_bias")
+    words, others = _single_tokens(given.raw("bad_words_ids"), n_vocab)
+    if others:
+        unapplied.append("bad_words_ids")
+    forbidden = [word for word in words if word not in eos_ids]  # as in transformers: ends of text stay
+    forbidden += given.token_ids("suppress_tokens", n_vocab, outside)
+    biases.update(dict.fromkeys(forbidden, -math.inf))
+    return {"logit_bias": biases} if biases else {}
 
 
-def _is_id(word: Any, n_vocab: int) -> bool:
-    """Whether an entry of ``bad_words_ids`` is a list of one id."""
-    if not isinstance(word, list) or len(word) != 1 or isinstance(word[0], bool):
-        return False
-    return isinstance(word[0], int) and 0 <= word[0] < n_vocab
+def _single_tokens(given: Any, n_vocab: int, with_bias: bool = False) -> tuple[dict[int, float], bool]:
+    """The entries of ``bad_words_ids``, or of ``sequence_bias``, that are one token, and if there are others.
+
+    An entry whose tokens the vocabulary does not have is left out: no text has it.
+    """
+    if given is None:
+        return {}, False
+    if not isinstance(given, list):
+        return {}, True
+    found: dict[int, float] = {}
+    others = False
+    for entry in given:
+        word, bias = entry if with_bias and isinstance(entry, list) and len(entry) == 2 else (entry, 0.0)
+        if not _are_ids(word) or isinstance(bias, bool) or not isinstance(bias, int | float):
+            others = True
+        elif all(token < n_vocab for token in word):
+            others |= len(word) > 1
+            if len(word) == 1:
+                found[word[0]] = float(bias)
+    return found, others
 
 
-def _sampling(values: Mapping[str, Any], file: Path) -> dict[str, Any]:
+def _are_ids(word: Any) -> bool:
+    """Whether a value is a list of token ids, of one at least."""
+    return isinstance(word, list) and bool(word) and all(type(token) is int and token >= 0 for token in word)
+
+
+def sampling_of(given: Fields) -> dict[str, Any]:
     """The settings that the file names; with ``do_sample`` false, the default, those of greedy decoding."""
-    samples = values.get("do_sample") is True
+    samples = given.raw("do_sample") is True
     found: dict[str, Any] = {"temperature": 1.0} if samples else {}
     for name, (integer, expected, fits, neutral) in _SAMPLING.items():
-        value = values.get(name)
+        value = given.raw(name)
         if value is None or not (samples or name in _ALWAYS):
             continue
         if (
@@ -105,7 +233,7 @@ def _sampling(values: Mapping[str, Any], file: Path) -> dict[str, Any]:
             or not isinstance(value, int if integer else int | float)
             or not fits(value)
         ):
-            message = f"{file}: field '{name}' is {as_json(value)}; expected {expected}; it is left out"
+            message = f"{given.file}: field '{name}' is {as_json(value)}; expected {expected}; it is left out"
             warn(message)
         elif value != neutral:
             found[name] = value if integer else float(value)

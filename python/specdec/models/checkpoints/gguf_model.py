@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from specdec.errors import CheckpointError
+import numpy as np
+
+from specdec.errors import CheckpointError, UnusedFieldWarning, warn
 from specdec.models.chat_template import ChatTemplate, resolve_chat_template
 from specdec.models.checkpoints.checkpoint import Checkpoint
+from specdec.models.checkpoints.generation_config import NOT_APPLIED, sampling_of
 from specdec.models.checkpoints.gguf_file import GGUFFile, read_gguf
 from specdec.models.checkpoints.matching import match_tensors, matched_checkpoint
 from specdec.models.families import FAMILIES, ConfigReader, Family, Source
 from specdec.models.families.gguf import architecture_of, settled
 from specdec.models.families.gguf_metadata import Metadata
-from specdec.models.json_fields import Fields, as_json
+from specdec.models.families.gguf_unread import check_unread, warn_of_unread
+from specdec.models.json_fields import NOT_KNOWN, Fields, as_json
 from specdec.models.tokenizer import resolve_tokenizer
 from specdec.models.tokenizer.gguf_vocabulary import Vocabulary, read_vocabulary
 
 __all__ = ["ROW", "chat_template_of", "described", "of_model", "open_gguf"]
 
-# Tensors that are read with the configuration.
-_OF_CONFIG: Final = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 # A decoder's biases by distance of the encoder's output, which nothing reads.
 _UNUSED: Final = "cross_attn_rel_b.weight"
 # A matrix of one row, which some files hold as a vector.
@@ -34,9 +37,12 @@ def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Ch
     file, held = read_gguf(path)
     named = file.get("general.architecture")
     values = {key.removeprefix(f"{named}."): file.get(key) for key in file if key.startswith(f"{named}.")}
-    metadata = Metadata(named, values, held, str(path))
+    metadata = Metadata(named, values, held, path)
     name, family, config, sources = described(metadata, n_ctx)
-    tensors = of_model(held)
+    decoder_start = _decoder_start(metadata, config["n_vocab"])
+    warn_of_unread(metadata)
+    _warn_of_unknown(file, f"{named}.")
+    tensors = of_model(metadata)
     match_tensors(
         path,
         family,
@@ -44,7 +50,6 @@ def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Ch
         sources,
         tensors,
         described_by="metadata",
-        why_tied="as there is none of its own",
     )
     vocabulary = None if tokenizer is not None else read_vocabulary(file)
     _check_size(file, vocabulary, config["n_vocab"])
@@ -56,7 +61,8 @@ def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Ch
         sources,
         tensors,
         tokenizer=found,
-        decoder_start=_decoder_start(metadata, config["n_vocab"]),
+        decoder_start=decoder_start,
+        default_sampling=_default_sampling(file),
         chat_template=(
             chat_template_of(file, vocabulary)
             if tokenizer is None
@@ -86,9 +92,10 @@ def described(
     architecture = architecture_of(metadata.name, metadata.file)
     name = architecture.architecture(metadata)
     family = architecture.family(FAMILIES[name])
-    tensors = of_model(metadata.tensors)
-    fields = Fields(fields_of(metadata), Path(metadata.file))
-    config = settled(family.read_config(ConfigReader(fields, n_ctx)), metadata, tensors)
+    fields = Fields(fields_of(metadata), metadata.file)
+    config = settled(family.read_config(ConfigReader(fields, n_ctx)), metadata)
+    tensors = of_model(metadata)
+    check_unread(metadata)
     try:
         return name, family, config, list(family.sources(config, tensors))
     except ValueError as error:  # the core's checks name the field of the canonical configuration
@@ -104,12 +111,12 @@ def fields_of(metadata: Metadata) -> dict[str, Any]:
     }
 
 
-def of_model(held: Mapping[str, Any]) -> dict[str, Any]:
-    """The tensors of a file, less those of its configuration and those that nothing reads."""
+def of_model(metadata: Metadata) -> dict[str, Any]:
+    """The tensors of a file, less those read with its configuration and those that nothing reads."""
     return {
         key: _as_matrix(tensor) if key.endswith(ROW) else tensor
-        for key, tensor in held.items()
-        if key not in _OF_CONFIG and not key.endswith(_UNUSED)
+        for key, tensor in metadata.tensors.items()
+        if key not in metadata.used and not key.endswith(_UNUSED)
     }
 
 
@@ -151,6 +158,60 @@ def chat_template_of(file: GGUFFile, vocabulary: Vocabulary | None) -> ChatTempl
         return None
     tokens = {} if vocabulary is None else vocabulary.special_tokens
     return ChatTemplate(templates, tokens=tokens, source=str(file.path))
+
+
+# Keys of a file that are not its model's: who made it, parts, importance, vocabulary, templates.
+_KNOWN: Final = re.compile(
+    r"general\.(alignment|architecture|author|basename|description|doi|file_type|finetune|languages|license"
+    r"|license\.\w+|name|organization|parameter_count|quantization_version|quantized_by|repo_url|size_label"
+    r"|sampling\.(sequence|top_[kp]|min_p|temp|xtc_\w+|penalty_\w+|mirostat\w*)|tags|type|url|uuid|version|(source|base_model|dataset)\..+)"
+    r"|split\.(no|count|tensors\.count)|quantize\.imatrix\.\w+|imatrix\.\w+|mradermacher\..+"
+    r"|tokenizer\.chat_template(s|\..+)?|tokenizer\.(huggingface\.json|rwkv\.world)"
+    r"|tokenizer\.ggml\.(model|pre|tokens|token_type|token_type_count|scores|merges|precompiled_charsmap"
+    r"|(add_(bos|eos|sep)_token)|add_space_prefix|remove_extra_whitespaces"
+    r"|(bos|eos|eot|eom|unknown|seperator|padding|mask|cls|prefix|suffix|middle)_token_id"
+    r"|fim_(pre|suf|mid|pad|rep|sep)_token_id)"
+)
+
+
+def _warn_of_unknown(file: GGUFFile, prefix: str) -> None:
+    """Warn of keys that nobody knows, beside those of the model, which begin with ``prefix``."""
+    unknown = [key for key in file if not key.startswith(prefix) and not _KNOWN.fullmatch(key)]
+    if unknown:
+        warn(UnusedFieldWarning(file.path, unknown, NOT_KNOWN))
+
+
+_SAMPLING: Final = {
+    "temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
+    "penalty_repeat": "repetition_penalty",
+}  # fmt: skip
+# Others that change texts: the values that change nothing.
+_UNAPPLIED_SAMPLING: Final[Mapping[str, tuple[Any, ...]]] = {
+    "mirostat": (0,), "penalty_last_n": (-1,), "sequence": (), "xtc_probability": (0,),
+}  # fmt: skip
+
+
+def _default_sampling(file: GGUFFile) -> dict[str, Any]:
+    """The settings of ``general.sampling``, which converters write from a generation_config.json."""
+    prefix = "general.sampling."
+    given = {key.removeprefix(prefix): file.get(key) for key in file if key.startswith(prefix)}
+    unapplied = [
+        f"{prefix}{name}"
+        for name, neutral in _UNAPPLIED_SAMPLING.items()
+        if name in given and given[name] not in neutral
+    ]
+    if unapplied:
+        warn(UnusedFieldWarning(file.path, unapplied, NOT_APPLIED))
+    found = {ours: _shortest(given[theirs]) for theirs, ours in _SAMPLING.items() if theirs in given}
+    if not found:
+        return {}
+    is_greedy = found.get("temperature") == 0
+    return sampling_of(Fields(found | {"do_sample": not is_greedy}, file.path))
+
+
+def _shortest(value: Any) -> Any:
+    """A number as the author of a file wrote it, who had no f32 in mind."""
+    return float(np.format_float_positional(np.float32(value))) if isinstance(value, float) else value
 
 
 def _decoder_start(metadata: Metadata, n_vocab: int) -> tuple[int, ...]:

@@ -2,12 +2,13 @@
 
 ``config.json`` means what ``transformers`` takes it to mean: a field that is absent or null has the default
 of the architecture's configuration class there. Fields that do not touch inference (dropout,
-initialisation, caches) are ignored; a field that would change the computation in a way specdec does not
-have is refused by name.
+initialization, caches) are ignored; a field that would change the computation in a way specdec does not
+have is refused by name, and one that nobody knows is warned of.
 
 Unused tensors are refused too: adapters, quantisation scales, extra norms and layers beyond the configured
 number all mean another computation than the one configured. The exceptions are buffers that older versions
-of ``transformers`` saved (causal masks, rotary frequencies) and a tied head that equals the embedding.
+of ``transformers`` saved (causal masks, rotary frequencies) and a tied head that equals the embedding. One
+that differs is the model's head, as in transformers 5.
 """
 
 from __future__ import annotations
@@ -20,16 +21,41 @@ from specdec.models.chat_template import resolve_chat_template
 from specdec.models.checkpoints.checkpoint import Checkpoint
 from specdec.models.checkpoints.compressed_tensors import METHOD, check_quantisation, with_codes
 from specdec.models.checkpoints.file_tensor import FileTensor
-from specdec.models.checkpoints.generation_config import read_generation_defaults
-from specdec.models.checkpoints.matching import match_tensors, matched_checkpoint
+from specdec.models.checkpoints.generation_config import GENERATION_FIELDS, read_generation_defaults
+from specdec.models.checkpoints.matching import has_own_head, match_tensors, matched_checkpoint
 from specdec.models.checkpoints.safetensors_file import open_weights
 from specdec.models.families import FAMILIES, ConfigReader, Family, architecture_of
 from specdec.models.json_fields import Fields, read_json_object
 from specdec.models.tokenizer import resolve_tokenizer
 
-__all__ = ["open_folder"]
+__all__ = ["described", "open_folder"]
 
-_TIED: Final = "since config.json ties them (tie_word_embeddings)"
+# Fields that no architecture computes with: names, versions, training, labels, the library's own switches.
+_HARMLESS: Final = GENERATION_FIELDS | {
+    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_flash_attn_2_enabled",
+    "_name_or_path", "_num_labels", "activation_dropout", "architectures", "attention_dropout",
+    "attention_probs_dropout_prob", "attn_implementation", "attn_pdrop", "auto_map",
+    "chunk_size_feed_forward",
+    "classif_dropout", "classifier_dropout", "cls_token_id", "cross_attention_hidden_size",
+    "decoder_layerdrop", "dropout", "dropout_rate", "dtype", "emb_pdrop", "embd_pdrop", "embed_dropout",
+    "embedding_dropout", "encoder_layerdrop", "finetuning_task", "gradient_checkpointing", "hidden_dropout",
+    "hidden_dropout_prob", "id2label", "init_std", "initializer_factor", "initializer_range",
+    "is_decoder", "is_llama_config", "keys_to_ignore_at_inference", "label2id", "layerdrop", "mask_token_id",
+    "model_max_length", "model_type", "num_labels", "output_past", "output_router_logits",
+    "predict_special_tokens", "prefix", "pretraining_tp", "problem_type", "resid_dropout", "resid_pdrop",
+    "residual_dropout", "return_dict", "router_aux_loss_coef", "router_jitter_noise", "save_step",
+    "sep_token_id", "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
+    "summary_use_proj", "task_specific_params", "tf_legacy_loss", "tokenizer_class", "torch_dtype",
+    "torchscript", "transformers.js_config", "unk_token_id", "unsloth_fixed", "unsloth_version",
+    "use_bfloat16", "use_return_dict",
+}  # fmt: skip
+
+# Switches that other classes have, with the value that asks for nothing.
+_OFF: Final = {
+    "alibi": False, "attention_bias": False, "is_encoder_decoder": False,
+    "lm_head_bias": False, "mlp_bias": False, "qk_layernorm": False, "rope_interleaved": False,
+    "tie_encoder_decoder": False, "use_mrope": False, "use_qk_norm": False, "use_sliding_window": False,
+}  # fmt: skip
 
 
 def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Checkpoint:
@@ -41,18 +67,18 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
             f"{folder}: is the folder of a learnt draft; expected that of a model, or a draft's opened by "
             f"specdec.drafts.load({str(folder)!r}, target)"
         )
-    architecture = architecture_of(fields, file)
-    family = FAMILIES[architecture]
-    has_codes = _has_codes(fields, family)
-    config = family.read_config(ConfigReader(family.decoder_fields(fields), n_ctx))
+    architecture, family, config, has_codes = described(fields, n_ctx)
     tensors = _held(folder, family, has_codes)
     if family.settled is not None:
         config = family.settled(config, tensors)
     try:
         sources = list(family.sources(config, tensors))
+        if has_own_head(family, config, sources, tensors):
+            config, fields = config | {"tied": False}, fields.replaced(tie_word_embeddings=False)
+            sources = list(family.sources(config, tensors))
     except ValueError as error:  # the core's checks name the field of the canonical configuration
         raise CheckpointError(f"{file}: {error}") from error
-    match_tensors(folder, family, config, sources, tensors, why_tied=_TIED, described_by="config.json")
+    match_tensors(folder, family, config, sources, tensors, described_by="config.json")
     defaults = read_generation_defaults(folder, fields, config["n_vocab"])
 
     found = resolve_tokenizer(tokenizer, folder, bos_id=defaults.bos_id, eos_ids=defaults.eos_ids)
@@ -71,14 +97,53 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
     )
 
 
+def described(fields: Fields, n_ctx: int | None = None) -> tuple[str, Family, dict[str, Any], bool]:
+    """What a config.json says. Fields that nobody knows are warned of.
+
+    Returns
+    -------
+    str, Family, dict, bool
+        The architecture, how its files are read, the canonical configuration, and whether matrices are codes
+        as compressed-tensors has them.
+
+    Raises
+    ------
+    CheckpointError, UnsupportedModelError
+        Fields that are wrong, or ask for what specdec does not have.
+    """
+    architecture = architecture_of(fields, fields.file)
+    family = FAMILIES[architecture]
+    has_codes = _has_codes(fields, family)
+    decoder = family.decoder_fields(fields)
+    for part in (fields, decoder):
+        _check_attention(part)
+    config = family.read_config(ConfigReader(decoder, n_ctx))
+    if config.get("encoder") is not None:
+        fields.skip("is_encoder_decoder")
+    fields.warn_of_unread(_HARMLESS.union(family.harmless))
+    return architecture, family, config, has_codes
+
+
+def _check_attention(fields: Fields) -> None:
+    """Refuse what transformers does for any class; count switches that are off as read."""
+    because = "a decoder attends to what came before"
+    fields.require("is_causal", True, because=because)
+    fields.require("use_bidirectional_attention", False, because=because)
+    fields.require("add_cross_attention", False, because="the architecture says what there is to attend to")
+    fields.require("pruned_heads", {}, because="layers have all of their heads")
+    for name, value in _OFF.items():
+        fields.skip_if(name, value)
+
+
 def _has_codes(fields: Fields, family: Family) -> bool:
     """Whether matrices are codes as compressed-tensors has them; others are refused, but the family's."""
-    quantised = fields.raw("quantization_config")
-    if quantised is None:
+    if fields.raw("quantization_config") is None:
         return False
     wanted = family.quantised or METHOD
-    if not isinstance(quantised, dict) or quantised.get("quant_method") != wanted:
+    quantised = fields.object("quantization_config")
+    if quantised is None or quantised.raw("quant_method") != wanted:
         raise fields.unsupported("quantization_config", f"nothing, or quant_method {wanted!r}")
+    quantised.skip("modules_to_not_convert", "ignore", "version")  # the tensors say which are codes
     if wanted == METHOD:
         check_quantisation(fields)
     return wanted == METHOD

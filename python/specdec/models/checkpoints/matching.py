@@ -19,7 +19,7 @@ from specdec.models.families import Family, Source
 from specdec.models.json_fields import as_json
 from specdec.models.tokenizer import Tokenizer, source_side
 
-__all__ = ["canonical_tensors", "match_tensors", "matched_checkpoint"]
+__all__ = ["canonical_tensors", "has_own_head", "match_tensors", "matched_checkpoint"]
 
 
 def match_tensors(
@@ -30,7 +30,6 @@ def match_tensors(
     tensors: MutableMapping[str, Any],
     *,
     described_by: str,
-    why_tied: str,
 ) -> None:
     """Check that the tensors the model needs are there in the right shape, with nothing else beside them.
 
@@ -42,13 +41,13 @@ def match_tensors(
         What the model is, and where its tensors come from.
     tensors : mapping of str to FileTensor
         By the names of the family's table. A tied head in the place of the embedding becomes the embedding.
-    described_by, why_tied : str
-        For messages: what says which tensors there are, and why the head is the embedding.
+    described_by : str
+        For messages: what says which tensors there are.
 
     Raises
     ------
     CheckpointError
-        A tensor is missing or has another shape, or a tied head differs from the embedding.
+        A tensor is missing or has another shape.
     UnsupportedModelError
         There are others, or a tensor has numbers that are not read.
     """
@@ -57,8 +56,7 @@ def match_tensors(
         for source in sources
         for name, shape in zip(source.stored, source.stored_shapes, strict=True)
     }
-    embedding = next(source.stored[0] for source in sources if source.canonical == "token_embedding")
-    head = family.head + ".weight"
+    embedding, head = _table_and_head(family, sources)
     if config["tied"] and embedding not in tensors and head in tensors:
         tensors[embedding] = tensors.pop(head)  # one matrix, saved under its other name
     for name, (shape, numbers) in expected.items():
@@ -76,12 +74,7 @@ def match_tensors(
 
     unknown = [name for name in tensors if name not in expected and not _HARMLESS.search(name)]
     if config["tied"] and head in unknown:
-        if not tensors[head].same_as(tensors[embedding]):
-            raise CheckpointError(
-                f"{tensors[head].file}: tensor '{head}' differs from '{embedding}'; "
-                f"expected them equal or the head absent, {why_tied}"
-            )
-        unknown.remove(head)
+        unknown.remove(head)  # the embedding again, see `has_own_head`
     if unknown:
         first = ", ".join(f"'{tensors[name].name}'" for name in unknown[:5])
         more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
@@ -89,6 +82,25 @@ def match_tensors(
             f"{place}: holds tensors that its {described_by} leaves without use: {first}{more}; "
             f"expected only those of {number_of(config['n_layer'], 'layer')}"
         )
+
+
+def has_own_head(
+    family: Family, config: Mapping[str, Any], sources: list[Source], tensors: Mapping[str, Any]
+) -> bool:
+    """Whether the files hold a head that differs from the embedding although the configuration ties the two.
+
+    Such a head is the model's, as in transformers 5. The parameters are those of `match_tensors`.
+    """
+    embedding, head = _table_and_head(family, sources)
+    if not config["tied"] or head not in tensors or embedding not in tensors:
+        return False
+    return not tensors[head].same_as(tensors[embedding])
+
+
+def _table_and_head(family: Family, sources: list[Source]) -> tuple[str, str]:
+    """The file's names of the table of tokens and of the head."""
+    table = next(source.stored[0] for source in sources if source.canonical == "token_embedding")
+    return table, family.head + ".weight"
 
 
 # Buffers that are functions of the configuration: causal masks, the masking constant, rotary frequencies.

@@ -34,6 +34,16 @@ _BASE: Final = ".base_layer.weight"
 _CHANGED_BASES: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
 _MOST_RANK: Final = 65536
 
+# Fields that no adapted matrix is computed with: names, training, how weights began, what the tensors show.
+_HARMLESS: Final = frozenset(
+    {
+        "auto_mapping", "base_model_name_or_path", "corda_config", "eva_config", "exclude_modules",
+        "fan_in_fan_out", "inference_mode", "layers_pattern", "layers_to_transform", "loftq_config",
+        "lora_dropout", "lora_ga_config", "megatron_core", "peft_version", "qalora_group_size", "revision",
+        "runtime_config", "target_modules", "task_type",
+    }
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class StoredLowRank:
@@ -173,6 +183,9 @@ def open_peft_folder(path: Path) -> PeftFolder:
         )
         for module, parts in pairs.items()
     }
+    fields.skip("r", "rank_pattern", "lora_alpha", "alpha_pattern", "use_rslora")  # if all tensors are whole
+    fields.skip_if("ensure_weight_tying", False)
+    fields.warn_of_unread(_HARMLESS)
     return PeftFolder(path, low_rank, whole)
 
 
@@ -192,6 +205,8 @@ def _check_method(fields: Fields) -> None:
         "trainable_token_indices",
         "megatron_config",
         "arrow_config",
+        "kasa_config",
+        "monteclora_config",
         "use_bdlora",
         "velora_config",
     ):

@@ -96,7 +96,7 @@ def write_as_gguf(
     architecture = ARCHITECTURES[ggml]
     sources = list(architecture.family(FAMILIES[name]).sources(config, _Fused(architecture.fused)))
     shapes = dict(stored_shapes(sources))
-    _check_described(checkpoint, place, Metadata(ggml, _as_read(keys), _planned(shapes, extra), str(place)))
+    _check_described(checkpoint, place, Metadata(ggml, _as_read(keys), _planned(shapes, extra), place))
     types = {
         stored: type_of(
             kind,

@@ -287,22 +287,30 @@ def _config_json(
     refused: UnsupportedModelError | None = None
     for more in [{}] if checkpoint.path.is_dir() else [{}, *_scalings()]:
         try:
-            _check_read(wanted, fields | more, place, shapes)
+            unread = _check_read(wanted, fields | more, place, shapes)
         except UnsupportedModelError as error:
             refused = refused or error
         else:
-            return fields | more
+            extra = set() if checkpoint.path.is_dir() else _OF_A_BLOCK.intersection(unread)
+            return {name: value for name, value in (fields | more).items() if name not in extra}
     assert refused is not None
     raise refused
 
 
 def _check_read(
     checkpoint: Checkpoint, fields: Mapping[str, Any], place: Path, shapes: Mapping[str, tuple[int, ...]]
-) -> None:
-    """Refuse fields, and names of tensors, that are read as another configuration."""
+) -> list[str]:
+    """Refuse fields, and names of tensors, that are read as another configuration.
+
+    Returns
+    -------
+    list of str
+        Fields that the family does not read.
+    """
     family = FAMILIES[checkpoint.architecture]
+    given = Fields(fields, place / "config.json")
     try:
-        read = family.read_config(ConfigReader(Fields(fields, place / "config.json"), None))
+        read = family.read_config(ConfigReader(given, None))
         if family.settled is not None:
             read = family.settled(read, {name: _Planned() for name in shapes})
     except UnsupportedModelError:
@@ -312,6 +320,16 @@ def _check_read(
             f"{checkpoint.path}: is a model that config.json cannot describe: {error}"
         ) from error
     check_same(checkpoint, read, "config.json", place)
+    return given.unread()
+
+
+# Fields that the readers of GGUF files give for most architectures, and that some classes do not have.
+_OF_A_BLOCK: Final = frozenset(
+    {
+        "attention_bias", "head_dim", "intermediate_size", "layer_norm_eps", "mlp_bias", "multi_query",
+        "num_key_value_heads", "partial_rotary_factor", "rms_norm_eps", "rope_theta",
+    }
+)  # fmt: skip
 
 
 def _fields_of_folder(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -23,13 +24,14 @@ from specdec.models.families import (
     stablelm,
     t5,
 )
+from specdec.models.families.absent_fields import ABSENT
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import Family, Named, Source
 from specdec.models.json_fields import Fields, as_json
 
 __all__ = ["FAMILIES", "ConfigReader", "Family", "Named", "Source", "architecture_of", "model_type_of"]
 
-FAMILIES: Final[Mapping[str, Family]] = {
+_READERS: Final[Mapping[str, Family]] = {
     **llama.FAMILIES,
     **qwen.FAMILIES,
     **phi.FAMILIES,
@@ -44,6 +46,10 @@ FAMILIES: Final[Mapping[str, Family]] = {
     **lamda.FAMILIES,
     **t5.FAMILIES,
     **bart.FAMILIES,
+}
+
+FAMILIES: Final[Mapping[str, Family]] = {
+    name: dataclasses.replace(family, absent=ABSENT.get(name, {})) for name, family in _READERS.items()
 }
 """Every architecture, by the name that ``architectures`` has for it."""
 

@@ -66,7 +66,7 @@ def _mpt_slopes(n_head: int, bias_max: int) -> list[float]:
 
 def _name(fields: Fields, one: str, other: str) -> str:
     """Which of two names a size has in this file."""
-    return one if fields.has(one) else other
+    return other if fields.has(other) and not fields.has(one) else one
 
 
 def _read_bloom(reader: ConfigReader) -> dict[str, Any]:
@@ -132,6 +132,7 @@ _FALCON_TWO_NORMS = _BLOOM_TENSORS | named(attn_norm=f"{_LAYER}.ln_attn", mlp_no
 def _falcon_parallel(reader: ConfigReader) -> str:
     fields = reader.fields
     new = fields.boolean("new_decoder_architecture", default=False)
+    fields.skip("num_ln_in_parallel_attn", "multi_query")  # where the others decide
     if not fields.boolean("parallel_attn", default=True):
         if new:
             raise fields.unsupported("parallel_attn", "true: the new architecture is parallel")
@@ -157,6 +158,7 @@ def _read_falcon(reader: ConfigReader) -> dict[str, Any]:
         sizes["n_kv_head"] = 1 if one else sizes["n_head"]
     bias = fields.boolean("bias", default=False)
     if fields.boolean("alibi", default=False):
+        fields.skip("rope_parameters", "rope_scaling", "rope_theta")
         # transformers rounds the slopes to bf16 and scales them as scores.
         rounded = [_to_bf16(slope) for slope in _slopes(sizes["n_head"])]
         positions = {
@@ -187,7 +189,42 @@ def _falcon_tensors(config: Any) -> Any:
 
 
 FAMILIES = {
-    "BloomForCausalLM": Family(_read_bloom, _BLOOM_TENSORS, prefix="transformer."),
-    "MptForCausalLM": Family(_read_mpt, _MPT_TENSORS, prefix="transformer."),
-    "FalconForCausalLM": Family(_read_falcon, _falcon_tensors, prefix="transformer."),
+    "BloomForCausalLM": Family(
+        _read_bloom,
+        _BLOOM_TENSORS,
+        prefix="transformer.",
+        harmless=(
+            "attention_softmax_in_fp32",
+            "bias_dropout_fusion",
+            "masked_softmax_fusion",
+            "offset_alibi",
+            "skip_bias_add",
+            "skip_bias_add_qkv",
+            "slow_but_exact",
+        ),
+    ),
+    "MptForCausalLM": Family(
+        _read_mpt,
+        _MPT_TENSORS,
+        prefix="transformer.",
+        harmless=(
+            "attn_impl",  # of attn_config, as the next three
+            "attn_pdrop",
+            "attn_uses_sequence_id",
+            "is_encoder_decoder",
+            "embedding_fraction",
+            "init_config",
+            "init_device",
+            "learned_pos_emb",
+            "norm_type",
+            "tokenizer_name",
+            "verbose",
+        ),
+    ),
+    "FalconForCausalLM": Family(
+        _read_falcon,
+        _falcon_tensors,
+        prefix="transformer.",
+        harmless=("apply_residual_connection_post_layernorm",),
+    ),
 }

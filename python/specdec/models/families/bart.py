@@ -189,17 +189,30 @@ _UNUSED = tuple(f"model.{side}.{name}" for side in _SIDES for name in ("version"
 _LEARNED_UNUSED = tuple(f"model.{side}.version" for side in _SIDES)
 _ITSELF = {_BIAS: _BIAS}
 
+# Switches of former versions of the classes, whose values the architectures imply.
+_HARMLESS = (
+    "add_bias_logits",
+    "add_final_layer_norm",
+    "decoder_vocab_size",  # of Marian with one vocabulary
+    "extra_pos_embeddings",
+    "force_bos_token_to_be_generated",
+    "normalize_before",
+    "normalize_embedding",
+    "num_hidden_layers",
+    "replacing_rate",
+    "static_position_embeddings",
+    "student_decoder_layers",
+    "student_encoder_layers",
+)
+
+
+def _family(read: Any, tensors: Any, unused: tuple[str, ...]) -> Family:
+    return Family(read, tensors, renamed=_ITSELF, left_out=unused, harmless=_HARMLESS, settled=_settled)
+
+
 FAMILIES = {
-    "BartForConditionalGeneration": Family(
-        _read_bart, _bart_tensors, renamed=_ITSELF, left_out=_LEARNED_UNUSED, settled=_settled
-    ),
-    "MBartForConditionalGeneration": Family(
-        _read_mbart, _bart_tensors, renamed=_ITSELF, left_out=_LEARNED_UNUSED, settled=_settled
-    ),
-    "MarianMTModel": Family(
-        _read_marian, _marian_tensors, renamed=_ITSELF, left_out=_UNUSED, settled=_settled
-    ),
-    "M2M100ForConditionalGeneration": Family(
-        _read_m2m, _m2m_tensors, renamed=_ITSELF, left_out=_UNUSED, settled=_settled
-    ),
+    "BartForConditionalGeneration": _family(_read_bart, _bart_tensors, _LEARNED_UNUSED),
+    "MBartForConditionalGeneration": _family(_read_mbart, _bart_tensors, _LEARNED_UNUSED),
+    "MarianMTModel": _family(_read_marian, _marian_tensors, _UNUSED),
+    "M2M100ForConditionalGeneration": _family(_read_m2m, _m2m_tensors, _UNUSED),
 }

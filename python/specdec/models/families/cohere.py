@@ -61,5 +61,18 @@ def _read_cohere2(reader: ConfigReader) -> dict[str, Any]:
 
 FAMILIES = {
     "CohereForCausalLM": Family(_read_cohere, _TENSORS),
-    "Cohere2ForCausalLM": Family(_read_cohere2, _TENSORS),
+    "Cohere2ForCausalLM": Family(
+        _read_cohere2,
+        _TENSORS,
+        harmless=(
+            "layer_switch",
+            "order_of_interleaved_layers",
+            "position_embedding_type",
+            "rotary_pct",
+            "use_embedding_sharing",
+            "use_gated_activation",
+            "use_parallel_block",
+            "use_parallel_embedding",
+        ),
+    ),
 }

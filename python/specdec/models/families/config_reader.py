@@ -74,6 +74,10 @@ class ConfigReader:
         self.fields = fields
         self._n_ctx = n_ctx
 
+    def with_absent(self, absent: Mapping[str, Any]) -> ConfigReader:
+        """The same file, whose absent fields have these values."""
+        return ConfigReader(self.fields.with_absent(absent), self._n_ctx)
+
     # ------------------------------------------------------------------------------------ sizes
 
     def sizes(
@@ -179,12 +183,18 @@ class ConfigReader:
             raise self.fields.unsupported("layer_types", f"names among {', '.join(LAYER_TYPES)}")
         return kinds
 
+    def without_windows(self) -> dict[str, Any]:
+        """No windows, whatever the fields that describe them hold."""
+        self.fields.skip("sliding_window", "max_window_layers", "layer_types")
+        return {"sliding_window": 0}
+
     def alternating(self, n_layer: int, period: int) -> list[str]:
         """Windows in all layers but every ``period``-th."""
         return ["sliding_attention" if (i + 1) % period else "full_attention" for i in range(n_layer)]
 
     def windows(self, kinds: Sequence[str], *, default: int | None = None) -> dict[str, Any]:
         """``sliding_window``, and ``windows`` where only some layers have one."""
+        self.fields.skip("sliding_window")
         if "sliding_attention" not in kinds:
             return {"sliding_window": 0}
         absent = default if default is not None and not self.fields.has("sliding_window") else 0
@@ -233,8 +243,9 @@ class ConfigReader:
         fields = self.fields
         n_max: int = fields.integer("max_position_embeddings")
         rope = self._rope_fields(layer_type, scaled)
+        rope.skip("finetuned", "max_position_embeddings")  # what was done, and what stands beside
         base = rope.number("rope_theta", default=fields.number(theta_name, default=theta))
-        # "type" is the older spelling.
+        rope.skip("type", "rope_type")  # "type" is the older spelling
         key = "rope_type" if rope.raw("rope_type") is not None else "type"
         kind = rope.choice(key, kinds, default="default")
         if partial or kind == "proportional":
@@ -267,8 +278,12 @@ class ConfigReader:
         """The object that describes the rotation; an empty one where there is none."""
         fields = self.fields
         new, old = fields.object("rope_parameters"), fields.object("rope_scaling")
-        if new is not None and old is not None and not new.same_as(old):
-            raise fields.error("rope_scaling", "nothing, or the same as 'rope_parameters'")
+        if old is not None and not fields.has("rope_parameters"):
+            new = None
+        if new is not None and old is not None:
+            if not new.same_as(old):
+                raise fields.error("rope_scaling", "nothing, or the same as 'rope_parameters'")
+            old.skip()
         rope = new or (old if scaled else None) or fields.empty("rope_parameters")
         nested = [kind for kind in LAYER_TYPES if isinstance(rope.raw(kind), dict)]
         if not nested:
@@ -281,6 +296,7 @@ class ConfigReader:
     def _long(self, rope: Fields, size: int, base: float, n_max: int, original: int) -> Rotation:
         """LongRoPE: the short factors up to the original context, the long ones for a longer ``n_ctx``."""
         n_ctx = self._chosen_context(min(original, n_max), n_max)
+        rope.skip("short_factor", "long_factor")
         factors = rope.numbers("long_factor" if n_ctx > original else "short_factor", size // 2)
         if original < 2:
             raise rope.error("original_max_position_embeddings", "at least 2 with LongRoPE")
@@ -337,7 +353,7 @@ def _fixed(
 
 def _recommended_factor(rope: Fields, factor: float) -> float:
     names = ("mscale", "mscale_all_dim")
-    if all(rope.raw(name) for name in names):
+    if all([rope.raw(name) for name in names]):
         first, second = (yarn_attention_factor(factor, rope.number(name)) for name in names)
         return first / second
     return yarn_attention_factor(factor)

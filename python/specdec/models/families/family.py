@@ -431,6 +431,10 @@ class Family:
         Prefixes of the file's names to what they stand for.
     left_out : tuple of str
         Prefixes of tensors that are not the decoder's.
+    absent : mapping
+        What absent fields of the decoder mean, where the reader has no default of its own.
+    harmless : tuple of str
+        Fields of config.json that this family's class ignores, or that repeat what others say.
     settled : callable, optional
         From the canonical configuration of a config.json, and the tensors that the files hold, to the
         configuration that both mean: where the presence of a tensor says what the fields do not. It may take
@@ -445,6 +449,8 @@ class Family:
     quantised: str = ""
     renamed: Mapping[str, str] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
+    absent: Mapping[str, Any] = field(default_factory=dict)
+    harmless: tuple[str, ...] = ()
     settled: Callable[[dict[str, Any], MutableMapping[str, Any]], dict[str, Any]] | None = None
 
     def sources(self, config: Config, held: Container[str] = ()) -> Iterator[Source]:
@@ -489,11 +495,12 @@ class Family:
             There are none.
         """
         if not self.text_field:
-            return fields
+            return fields.with_absent(self.absent)
         inner = fields.object(self.text_field)
         if inner is None:
             raise fields.error(self.text_field, "an object")
         tied = fields.raw("tie_word_embeddings")
+        inner = inner.with_absent(self.absent)
         return inner if tied is None else inner.replaced(tie_word_embeddings=tied)
 
     def full_name(self, name: str) -> str | None:
@@ -519,6 +526,21 @@ SEEING: dict[str, Any] = {
         "multi_modal_projector.",
         "model.vision_tower.",
         "model.multi_modal_projector.",
+    ),
+    "harmless": (
+        "_sliding_window_pattern",
+        "boi_token_id",
+        "boi_token_index",
+        "eoi_token_id",
+        "eoi_token_index",
+        "image_token_id",
+        "image_token_index",
+        "mm_tokens_per_image",
+        "multimodal_projector_bias",
+        "projector_hidden_act",
+        "spatial_merge_size",
+        "vision_config",
+        "vision_feature_layer",
     ),
 }
 

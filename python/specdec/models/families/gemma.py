@@ -35,7 +35,6 @@ def _sizes(reader: ConfigReader, absent_kv_head: int) -> dict[str, Any]:
 def _gemma(reader: ConfigReader, sizes: dict[str, Any], **switches: Any) -> dict[str, Any]:
     """What all three share."""
     fields = reader.fields
-    fields.require("use_bidirectional_attention", False, because="a decoder attends to what came before")
     bias = fields.boolean("attention_bias", default=False)
     return llama_like(
         reader,
@@ -52,6 +51,7 @@ def _read_gemma(reader: ConfigReader) -> dict[str, Any]:
     # "gelu" in the first files means the tanh form, as hidden_activation, which came later, says.
     names = {**ACTIVATIONS, "gelu": "gelu_tanh"}
     name = "hidden_activation" if reader.fields.raw("hidden_activation") is not None else "hidden_act"
+    reader.fields.skip("hidden_act", "hidden_activation")
     activation = reader.fields.choice(name, names, default="gelu")
     return _gemma(reader, _sizes(reader, 16), activation=activation)
 
@@ -111,7 +111,7 @@ def _read_gemma3(reader: ConfigReader) -> dict[str, Any]:
 
 FAMILIES = {
     "GemmaForCausalLM": Family(_read_gemma, _GEMMA_TENSORS),
-    "Gemma2ForCausalLM": Family(_read_gemma2, _GEMMA2_TENSORS),
-    "Gemma3ForCausalLM": Family(_read_gemma3, _GEMMA2_TENSORS),
+    "Gemma2ForCausalLM": Family(_read_gemma2, _GEMMA2_TENSORS, harmless=("hidden_act",)),
+    "Gemma3ForCausalLM": Family(_read_gemma3, _GEMMA2_TENSORS, harmless=("_sliding_window_pattern",)),
     "Gemma3ForConditionalGeneration": Family(_read_gemma3, _GEMMA2_TENSORS, **SEEING),
 }

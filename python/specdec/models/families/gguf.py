@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import CheckpointError, UnsupportedModelError
@@ -141,9 +142,9 @@ def _block(m: Metadata) -> dict[str, Any]:
         "intermediate_size": m.integer("feed_forward_length"),
         "max_position_embeddings": m.integer("context_length"),
         "head_dim": m.d_head,
-        "rms_norm_eps": m.number("attention.layer_norm_rms_epsilon", None),
-        "layer_norm_eps": m.number("attention.layer_norm_epsilon", None),
-        "rope_theta": m.number("rope.freq_base", 10_000.0),
+        "rms_norm_eps": m.amount("attention.layer_norm_rms_epsilon", None),
+        "layer_norm_eps": m.amount("attention.layer_norm_epsilon", None),
+        "rope_theta": m.amount("rope.freq_base", 10_000.0),
         "rope_scaling": _scaling(m),
     }
     n_turned = m.get("rope.dimension_count", m.d_head)
@@ -156,23 +157,66 @@ def _block(m: Metadata) -> dict[str, Any]:
 
 
 def _scaling(m: Metadata) -> dict[str, Any] | None:
-    """The scaling of rotary frequencies, less that of ``rope_freqs.weight``."""
-    kind, factor = m.get("rope.scaling.type", "none"), m.get("rope.scaling.factor")
+    """The scaling of rotary frequencies, less that of ``rope_freqs.weight``.
+
+    A factor without a type is linear, as in llama.cpp; ``rope.scale_linear`` is its former name.
+    """
+    former = m.amount("rope.scale_linear", None)
+    factor = m.amount("rope.scaling.factor", former)
+    kind = m.get("rope.scaling.type", "linear")
+    if m.name == "phi3" and "rope_factors_long.weight" in m.tensors:
+        kind = "longrope"  # whatever the file calls it
     if kind == "none" or (kind == "linear" and factor in (None, 0.0, 1.0)):
         return None
     if kind == "linear":
         return {"rope_type": "linear", "factor": factor}
-    if kind == "yarn":
-        fields = {
-            "factor": factor,
-            "original_max_position_embeddings": m.get("rope.scaling.original_context_length"),
-            "beta_fast": m.get("rope.scaling.yarn_beta_fast"),
-            "beta_slow": m.get("rope.scaling.yarn_beta_slow"),
-        }
-        return {"rope_type": "yarn"} | {name: value for name, value in fields.items() if value is not None}
-    if kind == "longrope":
-        return None  # its factors are tensors
-    raise m.unsupported("rope.scaling.type", "none, linear, yarn or longrope")
+    if kind not in ("yarn", "longrope"):
+        raise m.unsupported("rope.scaling.type", "none, linear, yarn or longrope")
+    fields = {"factor": factor, "original_max_position_embeddings": m.get(_ORIGINAL)}
+    fields |= _yarn(m, factor) if kind == "yarn" else _longrope(m)
+    return {"rope_type": kind} | {name: value for name, value in fields.items() if value is not None}
+
+
+_ORIGINAL: Final = "rope.scaling.original_context_length"
+
+
+def _yarn(m: Metadata, factor: float | None) -> dict[str, Any]:
+    ext = m.get("rope.scaling.yarn_ext_factor", 1.0)
+    if ext != 1.0 and not (isinstance(ext, float) and ext < 0.0):  # negative: not given
+        raise m.unsupported("rope.scaling.yarn_ext_factor", "1 or nothing: fast frequencies are kept")
+    attention = m.amount("rope.scaling.yarn_attn_factor", None)
+    of_all = m.amount("rope.scaling.yarn_log_multiplier", 0.0)
+    if of_all and attention is None and factor is not None and factor > 1.0:
+        growth = 0.1 * math.log(factor)
+        attention = (growth + 1.0) / (of_all * growth + 1.0)
+    return {
+        "beta_fast": m.get("rope.scaling.yarn_beta_fast"),
+        "beta_slow": m.get("rope.scaling.yarn_beta_slow"),
+        "attention_factor": attention,
+    }
+
+
+def _longrope(m: Metadata) -> dict[str, Any]:
+    short, long = (m.numbers_of(f"rope_factors_{length}.weight") for length in ("short", "long"))
+    if short is None or long is None:
+        raise m.unsupported(
+            "rope.scaling.type",
+            "another one, or tensors 'rope_factors_short.weight' and 'rope_factors_long.weight'",
+        )
+    return {
+        "short_factor": short,
+        "long_factor": long,
+        "attention_factor": m.amount("rope.scaling.attn_factor", None),
+    }
+
+
+def _windows(m: Metadata) -> dict[str, Any]:
+    """The window, and which layers have it where the file says so."""
+    fields: dict[str, Any] = {"sliding_window": m.get("attention.sliding_window")}
+    windowed = m.pattern("attention.sliding_window_pattern", m.integer("block_count"))
+    if fields["sliding_window"] and windowed is not None:
+        fields["layer_types"] = ["sliding_attention" if flag else "full_attention" for flag in windowed]
+    return fields
 
 
 def _llama(m: Metadata) -> dict[str, Any]:
@@ -197,10 +241,6 @@ def _granite(m: Metadata) -> dict[str, Any]:
 def _mistral3(m: Metadata) -> dict[str, Any]:
     fields = _block(m)
     rope = fields.pop("rope_scaling", {"rope_type": "default"})
-    if m.get("rope.scaling.yarn_log_multiplier") and rope["rope_type"] == "yarn":
-        growth = 0.1 * math.log(rope["factor"])
-        of_all = m.number("rope.scaling.yarn_log_multiplier") * growth + 1.0
-        rope["attention_factor"] = (growth + 1.0) / of_all
     if m.get("attention.temperature_scale"):
         rope["llama_4_scaling_beta"] = m.get("attention.temperature_scale")
     return fields | {"rope_parameters": rope | {"rope_theta": fields["rope_theta"]}}
@@ -212,7 +252,7 @@ def _qwen_moe(m: Metadata) -> dict[str, Any]:
         "num_experts_per_tok": m.get("expert_used_count"),
         "moe_intermediate_size": m.get("expert_feed_forward_length"),
         "shared_expert_intermediate_size": m.get("expert_shared_feed_forward_length"),
-        "norm_topk_prob": m.name == "qwen3moe",
+        "norm_topk_prob": m.get("expert_weights_norm", m.name == "qwen3moe"),
     }
 
 
@@ -220,6 +260,7 @@ def _olmoe(m: Metadata) -> dict[str, Any]:
     return _block(m) | {
         "num_experts": m.get("expert_count"),
         "num_experts_per_tok": m.get("expert_used_count"),
+        "norm_topk_prob": m.get("expert_weights_norm", False),
         "clip_qkv": m.get("attention.clamp_kqv"),
     }
 
@@ -227,12 +268,14 @@ def _olmoe(m: Metadata) -> dict[str, Any]:
 def _gpt_oss(m: Metadata) -> dict[str, Any]:
     fields = _block(m)
     rope = fields.pop("rope_scaling", {"rope_type": "default"})
+    if rope["rope_type"] == "yarn":
+        rope["truncate"] = False
     return fields | {
         "intermediate_size": m.get("expert_feed_forward_length"),
         "num_local_experts": m.get("expert_count"),
         "num_experts_per_tok": m.get("expert_used_count"),
-        "sliding_window": m.get("attention.sliding_window"),
-        "rope_parameters": rope | {"rope_theta": fields["rope_theta"], "truncate": False},
+        **_windows(m),
+        "rope_parameters": rope | {"rope_theta": fields["rope_theta"]},
     }
 
 
@@ -245,52 +288,31 @@ def _gemma2(m: Metadata) -> dict[str, Any]:
         "query_pre_attn_scalar": width // n_head if largest else m.d_head,
         "attn_logit_softcapping": m.get("attn_logit_softcapping"),
         "final_logit_softcapping": m.get("final_logit_softcapping"),
-        "sliding_window": m.get("attention.sliding_window"),
+        **_windows(m),
     }
 
 
 def _gemma3(m: Metadata) -> dict[str, Any]:
-    fields = _gemma2(m) | {"rope_local_base_freq": m.number("rope.freq_base_swa", 10_000.0)}
-    fields["rope_theta"] = m.number("rope.freq_base", 1_000_000.0)
+    fields = _gemma2(m) | {"rope_local_base_freq": m.amount("rope.freq_base_swa", 10_000.0)}
+    fields["rope_theta"] = m.amount("rope.freq_base", 1_000_000.0)
     if not m.get("attention.sliding_window"):
         fields["layer_types"] = ["full_attention"] * m.integer("block_count")
-    elif (windowed := m.flags("attention.sliding_window_pattern", m.integer("block_count"))) is not None:
-        fields["layer_types"] = _layer_types(windowed)
     return fields
-
-
-def _layer_types(windowed: list[bool]) -> list[str]:
-    return ["sliding_attention" if flag else "full_attention" for flag in windowed]
 
 
 def _olmo(m: Metadata) -> dict[str, Any]:
     return _block(m) | {"clip_qkv": m.get("attention.clamp_kqv")}
 
 
-def _olmo3(m: Metadata) -> dict[str, Any]:
-    fields = _block(m) | {"sliding_window": m.get("attention.sliding_window")}
-    windowed = m.flags("attention.sliding_window_pattern", m.integer("block_count"))
-    return fields if windowed is None else fields | {"layer_types": _layer_types(windowed)}
-
-
-def _factors(m: Metadata, name: str) -> list[float]:
-    """The numbers of a tensor; none if it is not there."""
-    tensor = m.tensors.get(name)
-    return [] if tensor is None else [float(factor) for factor in tensor.numbers().reshape(-1)]
+def _windowed(m: Metadata) -> dict[str, Any]:
+    return _block(m) | _windows(m)
 
 
 def _phi3(m: Metadata) -> dict[str, Any]:
-    original = m.get("rope.scaling.original_context_length", m.integer("context_length"))
-    fields = _block(m) | {
-        "original_max_position_embeddings": original,
+    return _block(m) | {
+        "original_max_position_embeddings": m.get(_ORIGINAL, m.integer("context_length")),
         "sliding_window": m.get("attention.sliding_window") or None,
     }
-    short, long = (_factors(m, f"rope_factors_{length}.weight") for length in ("short", "long"))
-    if short and long:
-        fields["rope_scaling"] = {"rope_type": "longrope", "short_factor": short, "long_factor": long}
-        if m.get("rope.scaling.attn_factor"):
-            fields["rope_scaling"]["attention_factor"] = m.get("rope.scaling.attn_factor")
-    return fields
 
 
 def _partly_turned(m: Metadata) -> dict[str, Any]:
@@ -299,7 +321,7 @@ def _partly_turned(m: Metadata) -> dict[str, Any]:
 
 
 def _stablelm(m: Metadata) -> dict[str, Any]:
-    # Without a norm of its own the second half of a layer reads what the first does.
+    m.skip("use_parallel_residual")  # without a norm of its own the second half reads what the first does
     return _partly_turned(m) | {
         "use_parallel_residual": "blk.0.ffn_norm.weight" not in m.tensors,
         "qk_layernorm": "blk.0.attn_q_norm.weight" in m.tensors,
@@ -308,7 +330,7 @@ def _stablelm(m: Metadata) -> dict[str, Any]:
 
 def _starcoder2(m: Metadata) -> dict[str, Any]:
     return _block(m) | {
-        "norm_epsilon": m.number("attention.layer_norm_epsilon"),
+        "norm_epsilon": m.amount("attention.layer_norm_epsilon"),
         "sliding_window": m.get("attention.sliding_window") or None,
     }
 
@@ -317,8 +339,11 @@ def _cohere(m: Metadata) -> dict[str, Any]:
     return _block(m) | {
         "logit_scale": m.get("logit_scale"),
         "use_qk_norm": "blk.0.attn_q_norm.weight" in m.tensors,
-        "sliding_window": m.get("attention.sliding_window"),
     }
+
+
+def _cohere2(m: Metadata) -> dict[str, Any]:
+    return _block(m) | _windows(m) | {"logit_scale": m.get("logit_scale")}
 
 
 def _neox(m: Metadata) -> dict[str, Any]:
@@ -335,7 +360,7 @@ def _gpt_sizes(m: Metadata) -> dict[str, Any]:
         "n_head": m.integer("attention.head_count"),
         "n_layer": m.integer("block_count"),
         "n_inner": m.integer("feed_forward_length"),
-        "layer_norm_epsilon": m.number("attention.layer_norm_epsilon"),
+        "layer_norm_epsilon": m.amount("attention.layer_norm_epsilon"),
     }
 
 
@@ -355,14 +380,14 @@ def _bloom(m: Metadata) -> dict[str, Any]:
 
 
 def _mpt(m: Metadata) -> dict[str, Any]:
-    most = m.number("attention.max_alibi_bias", 8.0)
+    most = m.amount("attention.max_alibi_bias", 8.0)
     return {
         "d_model": m.integer("embedding_length"),
         "n_heads": m.integer("attention.head_count"),
         "n_layers": m.integer("block_count"),
         "d_ff": m.integer("feed_forward_length"),
         "max_seq_len": m.integer("context_length"),
-        "layer_norm_epsilon": m.number("attention.layer_norm_epsilon"),
+        "layer_norm_epsilon": m.amount("attention.layer_norm_epsilon"),
         "no_bias": "blk.0.attn_qkv.bias" not in m.tensors,
         "attn_config": {
             "alibi": most > 0.0,
@@ -381,7 +406,7 @@ def _falcon(m: Metadata) -> dict[str, Any]:
         "multi_query": n_kv == 1,
         "new_decoder_architecture": two_norms or n_kv not in (1, n_head),
         "num_ln_in_parallel_attn": 2 if two_norms else 1,
-        "layer_norm_epsilon": m.number("attention.layer_norm_epsilon"),
+        "layer_norm_epsilon": m.amount("attention.layer_norm_epsilon"),
     }
 
 
@@ -400,7 +425,7 @@ def _t5(m: Metadata) -> dict[str, Any]:
         "num_decoder_layers": m.get("decoder_block_count"),
         "d_ff": m.integer("feed_forward_length"),
         "d_kv": m.d_head,
-        "layer_norm_epsilon": m.number("attention.layer_norm_rms_epsilon"),
+        "layer_norm_epsilon": m.amount("attention.layer_norm_rms_epsilon"),
         "relative_attention_num_buckets": m.get("attention.relative_buckets_count"),
         "feed_forward_proj": "gated-gelu" if gated else "relu",
     }
@@ -490,12 +515,12 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "gemma2": Architecture("Gemma2ForCausalLM", _gemma2),
     "gemma3": Architecture("Gemma3ForCausalLM", _gemma3),
     "olmo": Architecture("OlmoForCausalLM", _olmo, _TENSORS | _TURNED),
-    "olmo2": Architecture(_olmo2_or_3, _olmo3),
+    "olmo2": Architecture(_olmo2_or_3, _windowed),
     "stablelm": Architecture("StableLmForCausalLM", _stablelm, _STABLELM_TENSORS),
     "starcoder": Architecture("GPTBigCodeForCausalLM", _gpt2, fused=True),
     "starcoder2": Architecture("Starcoder2ForCausalLM", _starcoder2),
     "command-r": Architecture("CohereForCausalLM", _cohere, _COHERE_TENSORS),
-    "cohere2": Architecture("Cohere2ForCausalLM", _cohere, _COHERE_TENSORS),
+    "cohere2": Architecture("Cohere2ForCausalLM", _cohere2, _COHERE_TENSORS),
     "gpt2": Architecture("GPT2LMHeadModel", _gpt2, fused=True),
     "gptneox": Architecture("GPTNeoXForCausalLM", _neox, fused=True),
     "bloom": Architecture("BloomForCausalLM", _bloom, fused=True),
@@ -506,7 +531,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
 """What ``general.architecture`` may be."""
 
 
-def architecture_of(name: Any, file: str) -> Architecture:
+def architecture_of(name: Any, file: Path) -> Architecture:
     """The architecture that a file names.
 
     Raises
@@ -528,8 +553,9 @@ def architecture_of(name: Any, file: str) -> Architecture:
     return ARCHITECTURES[name]
 
 
-def settled(config: dict[str, Any], metadata: Metadata, tensors: Container[str]) -> dict[str, Any]:
+def settled(config: dict[str, Any], metadata: Metadata) -> dict[str, Any]:
     """The configuration with what the tensors of the file say: biases, the head, factors of frequencies."""
+    tensors = metadata.tensors
     config = config | {"tied": "output.weight" not in tensors}
     if config.get("encoder") is None:
         fused = "blk.0.attn_qkv.bias" in tensors
@@ -538,15 +564,10 @@ def settled(config: dict[str, Any], metadata: Metadata, tensors: Container[str])
         config["head_bias"] = "output.bias" in tensors
         if not config.get("n_experts"):
             config["mlp_bias"] = "blk.0.ffn_down.bias" in tensors
-    factors = metadata.tensors.get("rope_freqs.weight")
-    if factors is not None and config["position"] == "rotary":
-        n = len(config["inv_freq"])
-        if factors.shape != (n,):
-            raise CheckpointError(
-                f"{metadata.file}: tensor 'rope_freqs.weight' has shape {list(factors.shape)}; expected [{n}]"
-            )
-        config["inv_freq"] = [
-            frequency / float(factor)
-            for frequency, factor in zip(config["inv_freq"], factors.numbers(), strict=True)
-        ]
+    if config["position"] == "rotary":
+        factors = metadata.numbers_of("rope_freqs.weight", len(config["inv_freq"]))
+        if factors is not None:
+            config["inv_freq"] = [
+                frequency / factor for frequency, factor in zip(config["inv_freq"], factors, strict=True)
+            ]
     return config

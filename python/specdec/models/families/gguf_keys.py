@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from specdec.models.families.family import Array, Config
-from specdec.models.families.rotary import rotary_frequencies
+from specdec.models.families.rotary import rotary_frequencies, yarn_attention_factor
 
 __all__ = ["WRITTEN", "Keys", "metadata_of"]
 
@@ -84,7 +84,7 @@ def _rotation(config: Config, fields: Fields) -> tuple[Keys, dict[str, Array]]:
     if kind == "linear":
         return found | {"rope.scaling.type": "linear", "rope.scaling.factor": scaling["factor"]}, {}
     if kind == "yarn":
-        return found | _yarn(scaling, found), {}
+        return found | _yarn(scaling, (config.get("rotary_factors") or [1.0])[0]), {}
     if kind in ("longrope", "su"):
         return found | _long(scaling, fields), {
             f"rope_factors_{part}.weight": np.array(scaling[f"{part}_factor"], np.float32)
@@ -98,7 +98,8 @@ def _rotation(config: Config, fields: Fields) -> tuple[Keys, dict[str, Array]]:
     return found, {"rope_freqs.weight": factors.astype(np.float32)}
 
 
-def _yarn(scaling: Mapping[str, Any], found: Keys) -> Keys:
+def _yarn(scaling: Mapping[str, Any], attention_factor: float) -> Keys:
+    """Keys of YaRN; ``attention_factor`` is that of cosines and sines, which not every file names."""
     names = {
         "rope.scaling.factor": "factor",
         "rope.scaling.original_context_length": "original_max_position_embeddings",
@@ -109,6 +110,8 @@ def _yarn(scaling: Mapping[str, Any], found: Keys) -> Keys:
     for key in ("rope.scaling.factor", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow"):
         if key in keys:
             keys[key] = float(keys[key])
+    if attention_factor != yarn_attention_factor(scaling.get("factor", 1.0)):
+        keys["rope.scaling.yarn_attn_factor"] = float(attention_factor)
     return {"rope.scaling.type": "yarn"} | keys
 
 

@@ -85,7 +85,6 @@ def _read_gpt2(reader: ConfigReader) -> dict[str, Any]:
     fields = reader.fields
     fields.require("scale_attn_weights", True, because="attention is scaled by 1/sqrt(d_head)")
     fields.require("reorder_and_upcast_attn", False, because="there is one order of computation")
-    fields.require("add_cross_attention", False, because="there is no encoder to attend to")
     sizes = _gpt2_sizes(reader)
     scales: dict[str, Any] = {}
     if fields.boolean("scale_attn_by_inverse_layer_idx", default=False):
@@ -104,7 +103,6 @@ def _read_gpt2(reader: ConfigReader) -> dict[str, Any]:
 def _read_bigcode(reader: ConfigReader) -> dict[str, Any]:
     fields = reader.fields
     fields.require("scale_attn_weights", True, because="attention is scaled by 1/sqrt(d_head)")
-    fields.require("add_cross_attention", False, because="there is no encoder to attend to")
     one = fields.boolean("multi_query", default=True)
     return gpt_like(
         _gpt2_sizes(reader, 1 if one else None),
@@ -167,6 +165,7 @@ def _read_opt(reader: ConfigReader) -> dict[str, Any]:
     projected = fields.integer("word_embed_proj_dim", default=sizes["d_model"]) != sizes["d_model"]
     tied = fields.boolean("tie_word_embeddings", default=True)
     bias = fields.boolean("enable_bias", default=True)
+    fields.skip("_remove_final_layer_norm")  # of a model that has one
     return gpt_like(
         sizes,
         n_ctx=reader.whole_context("max_position_embeddings"),
@@ -196,9 +195,20 @@ def _settled_opt(config: dict[str, Any], tensors: MutableMapping[str, Any]) -> d
 
 
 FAMILIES = {
-    "GPT2LMHeadModel": Family(_read_gpt2, _GPT2_TENSORS, prefix="transformer."),
-    "GPTBigCodeForCausalLM": Family(_read_bigcode, _BIGCODE_TENSORS, prefix="transformer."),
-    "GPTNeoForCausalLM": Family(_read_neo, _NEO_TENSORS, prefix="transformer."),
+    "GPT2LMHeadModel": Family(_read_gpt2, _GPT2_TENSORS, prefix="transformer.", harmless=("n_ctx",)),
+    "GPTBigCodeForCausalLM": Family(
+        _read_bigcode,
+        _BIGCODE_TENSORS,
+        prefix="transformer.",
+        harmless=(
+            "attention_softmax_in_fp32",
+            "num_key_value_heads",  # multi_query decides
+            "scale_attention_softmax_in_fp32",
+        ),
+    ),
+    "GPTNeoForCausalLM": Family(
+        _read_neo, _NEO_TENSORS, prefix="transformer.", harmless=("attention_layers",)
+    ),
     "OPTForCausalLM": Family(
         _read_opt, _OPT_TENSORS, renamed={"decoder.": "model.decoder."}, settled=_settled_opt
     ),

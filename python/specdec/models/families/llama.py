@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from specdec.models.families.absent_fields import ABSENT
 from specdec.models.families.config_reader import ConfigReader, Rotation
 from specdec.models.families.family import SEEING, Family, named
 
@@ -140,6 +141,8 @@ def _read_mistral3(reader: ConfigReader) -> dict[str, Any]:
     """The decoder of a model that also sees."""
     readers = {"mistral": _read_mistral, "ministral3": _read_ministral3}
     kind = reader.fields.choice("model_type", {name: name for name in readers}, default="mistral")
+    if kind == "ministral3":
+        reader = reader.with_absent(ABSENT["Ministral3ForCausalLM"])
     return readers[kind](reader)
 
 
@@ -153,6 +156,7 @@ def _read_smollm3(reader: ConfigReader) -> dict[str, Any]:
         turns = [int((i + 1) % interval != 0) for i in range(n_layer)]
     if not isinstance(turns, list) or len(turns) != n_layer or not all(turn in (0, 1) for turn in turns):
         raise fields.error("no_rope_layers", f"0 or 1 for each of {n_layer} layers")
+    fields.skip("no_rope_layer_interval", "max_window_layers")
     windowed = fields.boolean("use_sliding_window", default=False)
     kinds = reader.layer_types(
         n_layer, ["sliding_attention" if windowed and not turn else "full_attention" for turn in turns]

@@ -255,7 +255,7 @@ def _read_qwen2(reader: ConfigReader) -> dict[str, Any]:
         shared_expert_gate=True,
         **_mixture(reader, n_experts=60, n_chosen=4, d_expert="moe_intermediate_size", default_d_expert=1408),
         **_sparse_layers(reader, n_layer),
-        **(reader.windows(kinds, default=4096) if windowed else {"sliding_window": 0}),
+        **(reader.windows(kinds, default=4096) if windowed else reader.without_windows()),
     )
 
 
@@ -272,7 +272,7 @@ def _read_qwen3(reader: ConfigReader) -> dict[str, Any]:
         router_renormalise=fields.boolean("norm_topk_prob", default=False),
         **_mixture(reader, n_experts=128, n_chosen=8, d_expert="moe_intermediate_size", default_d_expert=768),
         **_sparse_layers(reader, sizes["n_layer"]),
-        **reader.windows(["sliding_attention"] if windowed else [], default=4096),
+        **(reader.windows(["sliding_attention"], default=4096) if windowed else reader.without_windows()),
     )
 
 
@@ -322,5 +322,10 @@ FAMILIES = {
     "Qwen2MoeForCausalLM": Family(_read_qwen2, _QWEN_TENSORS),
     "Qwen3MoeForCausalLM": Family(_read_qwen3, _QWEN_TENSORS),
     "OlmoeForCausalLM": Family(_read_olmoe, _QWEN_TENSORS),
-    "GptOssForCausalLM": Family(_read_gpt_oss, _GPT_OSS_TENSORS, quantised="mxfp4"),
+    "GptOssForCausalLM": Family(
+        _read_gpt_oss,
+        _GPT_OSS_TENSORS,
+        quantised="mxfp4",
+        harmless=("experts_per_token", "initial_context_length"),
+    ),
 }

@@ -86,5 +86,10 @@ def _read_gptj(reader: ConfigReader) -> dict[str, Any]:
 
 FAMILIES = {
     "GPTNeoXForCausalLM": Family(_read_neox, _NEOX_TENSORS, prefix="gpt_neox.", head="embed_out"),
-    "GPTJForCausalLM": Family(_read_gptj, _GPTJ_TENSORS, prefix="transformer."),
+    "GPTJForCausalLM": Family(
+        _read_gptj,
+        _GPTJ_TENSORS,
+        prefix="transformer.",
+        harmless=("n_ctx", "rotary", "scale_attn_weights"),
+    ),
 }

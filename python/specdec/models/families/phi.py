@@ -58,5 +58,5 @@ def _read_phi3(reader: ConfigReader) -> dict[str, Any]:
 
 FAMILIES = {
     "PhiForCausalLM": Family(_read_phi, _PHI_TENSORS),
-    "Phi3ForCausalLM": Family(_read_phi3, _PHI3_TENSORS),
+    "Phi3ForCausalLM": Family(_read_phi3, _PHI3_TENSORS, harmless=("full_attn_mod", "interpolate_factor")),
 }

@@ -15,7 +15,7 @@ def _windows(reader: ConfigReader, n_layer: int) -> dict[str, Any]:
     """Windows from ``max_window_layers`` on, if they are used at all."""
     fields = reader.fields
     if not fields.boolean("use_sliding_window", default=False):
-        return {"sliding_window": 0}
+        return reader.without_windows()
     first = fields.integer("max_window_layers", minimum=0, default=28)
     kinds = ["sliding_attention" if i >= first else "full_attention" for i in range(n_layer)]
     return reader.windows(reader.layer_types(n_layer, kinds), default=4096)
@@ -28,6 +28,7 @@ def _read_qwen2(reader: ConfigReader) -> dict[str, Any]:
 
 def _read_mimo(reader: ConfigReader) -> dict[str, Any]:
     """The block of Qwen 2. `specdec.drafts.MTP` reads its head for multi-token prediction."""
+    reader.fields.require("attention_bias", True, because="queries, keys and values have biases")
     return _read_qwen2(reader)
 
 
@@ -45,7 +46,9 @@ def _read_qwen3(reader: ConfigReader) -> dict[str, Any]:
 
 
 FAMILIES = {
-    "MiMoForCausalLM": Family(_read_mimo, LLAMA_TENSORS, left_out=("model.mtp_layers.",)),
+    "MiMoForCausalLM": Family(
+        _read_mimo, LLAMA_TENSORS, left_out=("model.mtp_layers.",), harmless=("num_nextn_predict_layers",)
+    ),
     "Qwen2ForCausalLM": Family(_read_qwen2, LLAMA_TENSORS),
     "Qwen3ForCausalLM": Family(_read_qwen3, LLAMA_TENSORS),
 }

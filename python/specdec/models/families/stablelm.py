@@ -57,5 +57,17 @@ def _read_starcoder2(reader: ConfigReader) -> dict[str, Any]:
 
 FAMILIES = {
     "StableLmForCausalLM": Family(_read_stablelm, _STABLELM_TENSORS),
-    "Starcoder2ForCausalLM": Family(_read_starcoder2, _STARCODER2_TENSORS),
+    "Starcoder2ForCausalLM": Family(
+        _read_starcoder2,
+        _STARCODER2_TENSORS,
+        harmless=(
+            "activation_function",  # and others that the class ignores
+            "attention_softmax_in_fp32",
+            "layer_norm_epsilon",
+            "mlp_type",
+            "norm_type",
+            "scale_attention_softmax_in_fp32",
+            "scale_attn_weights",
+        ),
+    ),
 }

@@ -163,10 +163,14 @@ def _settled(config: dict[str, Any], tensors: Any) -> dict[str, Any]:
 # A table that files of the first T5 have and that nothing reads.
 _UNUSED = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.",)
 
+# Relative positions have no end; `_read_umt5` says why it does not go by the second.
+_HARMLESS = ("n_positions", "scale_decoder_outputs")
+
 FAMILIES = {
-    "T5ForConditionalGeneration": Family(_read_t5, _tensors, prefix="", left_out=_UNUSED, settled=_settled),
-    "MT5ForConditionalGeneration": Family(_read_mt5, _tensors, prefix="", left_out=_UNUSED, settled=_settled),
-    "UMT5ForConditionalGeneration": Family(
-        _read_umt5, _tensors, prefix="", left_out=_UNUSED, settled=_settled
-    ),
+    name: Family(read, _tensors, prefix="", left_out=_UNUSED, harmless=_HARMLESS[:n], settled=_settled)
+    for name, read, n in (
+        ("T5ForConditionalGeneration", _read_t5, 1),
+        ("MT5ForConditionalGeneration", _read_mt5, 1),
+        ("UMT5ForConditionalGeneration", _read_umt5, 2),
+    )
 }

@@ -1,0 +1,475 @@
+"""No field of a checkpoint's files is dropped without a word: it has effect, is harmless, or is named."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+import specdec
+from fuzz.family_files import CONFIGS, random_weights
+from gguf_models import CASES, write_gguf
+from peft_folders import adapter_config
+from specdec.checkpoints import open_checkpoint
+from specdec.errors import SpecdecError, UnsupportedModelError, UnusedFieldWarning
+from specdec.models.checkpoints.generation_config import GENERATION_FIELDS
+from specdec.models.checkpoints.hf_folder import described
+from specdec.models.families import FAMILIES, model_type_of
+from specdec.models.json_fields import Fields
+from tiny_models import write_hf
+
+LLAMA = CASES["llama"]
+IDS = list(range(1, 17))
+
+
+def warned(act: Callable[[], Any]) -> list[str]:
+    """The fields that warnings name."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        act()
+    return [
+        name for one in caught if isinstance(one.message, UnusedFieldWarning) for name in one.message.names
+    ]
+
+
+def write(folder: Path, name: str, **changes: Any) -> Path:
+    return write_hf(
+        folder, CONFIGS[name] | {"architectures": [name]} | changes, random_weights(name, CONFIGS[name])
+    )
+
+
+# ---------------------------------------------------------------------------------------- config.json
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_an_unknown_field_of_each_family(tmp_path: Path, name: str) -> None:
+    place = FAMILIES[name].text_field
+    changes: dict[str, Any] = {"invented": 1}
+    expected = ["invented"]
+    if place:
+        changes[place] = CONFIGS[name][place] | {"devised": [2]}
+        expected = [f"{place}.devised", "invented"]
+    folder = write(tmp_path, name, **changes)
+    assert sorted(warned(lambda: specdec.load(folder))) == sorted(expected)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("field", ["is_causal", "use_bidirectional_attention", "add_cross_attention"])
+def test_attention_that_no_family_has(tmp_path: Path, name: str, field: str) -> None:
+    place = FAMILIES[name].text_field
+    value = field != "is_causal"
+    for changes in [{field: value}, *([{place: CONFIGS[name][place] | {field: value}}] if place else [])]:
+        with pytest.raises(UnsupportedModelError, match=field):
+            open_checkpoint(write(tmp_path, name, **changes))
+    open_checkpoint(write(tmp_path, name, **{field: not value}))
+
+
+@pytest.mark.parametrize("field", ["rope_parameters", "rope_scaling"])
+def test_an_unknown_field_of_a_rotation(tmp_path: Path, field: str) -> None:
+    scaling = {"rope_type": "linear", "factor": 2.0, "invented": 3}
+    folder = write(tmp_path, "MistralForCausalLM", **{field: scaling})
+    assert warned(lambda: specdec.load(folder)) == [f"{field}.invented"]
+
+
+def test_one_warning_names_file_and_fields(tmp_path: Path) -> None:
+    folder = write(tmp_path, "LlamaForCausalLM", invented=1, devised=None, contrived=False)
+    with pytest.warns(UnusedFieldWarning) as caught:
+        specdec.load(folder)
+    (one,) = caught
+    assert one.message.file == folder / "config.json" and one.message.names == ("invented", "contrived")
+    assert "config.json: fields 'invented', 'contrived'" in str(one.message)
+    assert one.filename == __file__
+
+
+# As published, in the writing of several versions of transformers and of other programs.
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "GPT2LMHeadModel": {
+        "activation_function": "gelu_new", "attn_pdrop": 0.1, "bos_token_id": 50256, "embd_pdrop": 0.1,
+        "eos_token_id": 50256, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "model_type": "gpt2",
+        "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1,
+        "summary_activation": None, "summary_first_dropout": 0.1, "summary_proj_to_labels": True,
+        "summary_type": "cls_index", "summary_use_proj": True, "vocab_size": 50257, "_num_labels": 1,
+        "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
+    },
+    "Qwen2ForCausalLM": {
+        "attention_dropout": 0.0, "bos_token_id": 151643, "eos_token_id": 151645, "hidden_act": "silu",
+        "hidden_size": 896, "initializer_range": 0.02, "intermediate_size": 4864,
+        "max_position_embeddings": 32768, "max_window_layers": 21, "model_type": "qwen2",
+        "num_attention_heads": 14, "num_hidden_layers": 24, "num_key_value_heads": 2, "rms_norm_eps": 1e-06,
+        "rope_theta": 1000000.0, "sliding_window": 32768, "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16", "transformers_version": "4.43.1", "use_cache": True, "use_mrope": False,
+        "use_sliding_window": False, "vocab_size": 151936,
+    },
+    "Gemma2ForCausalLM": {
+        "attention_bias": False, "attention_dropout": 0.0, "attn_logit_softcapping": 50.0, "bos_token_id": 2,
+        "cache_implementation": "hybrid", "eos_token_id": 1, "final_logit_softcapping": 30.0,
+        "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": 2304, "initializer_range": 0.02, "intermediate_size": 9216,
+        "max_position_embeddings": 8192, "model_type": "gemma2", "num_attention_heads": 8,
+        "num_hidden_layers": 26, "num_key_value_heads": 4, "pad_token_id": 0, "query_pre_attn_scalar": 256,
+        "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "sliding_window": 4096, "torch_dtype": "float32",
+        "transformers_version": "4.42.4", "use_cache": True, "vocab_size": 256000,
+    },
+    "Gemma3ForConditionalGeneration": {
+        "boi_token_index": 255999, "eoi_token_index": 256000, "eos_token_id": [1, 106],
+        "image_token_index": 262144, "initializer_range": 0.02, "mm_tokens_per_image": 256,
+        "model_type": "gemma3", "torch_dtype": "bfloat16", "transformers_version": "4.50.0.dev0",
+        "text_config": {
+            "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+            "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+            "sliding_window": 1024,
+        },
+        "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model"},
+    },
+    "FalconForCausalLM": {
+        "alibi": False, "apply_residual_connection_post_layernorm": False, "attention_dropout": 0.0,
+        "auto_map": {"AutoConfig": "configuration_falcon.FalconConfig"}, "bias": False, "bos_token_id": 11,
+        "eos_token_id": 11, "hidden_dropout": 0.0, "hidden_size": 4544, "initializer_range": 0.02,
+        "layer_norm_epsilon": 1e-05, "model_type": "falcon", "multi_query": True,
+        "new_decoder_architecture": False, "num_attention_heads": 71, "num_hidden_layers": 32,
+        "parallel_attn": True, "torch_dtype": "bfloat16", "use_cache": True, "vocab_size": 65024,
+    },
+    "MptForCausalLM": {
+        "attn_config": {
+            "alibi": True, "alibi_bias_max": 8, "attn_impl": "torch", "attn_pdrop": 0,
+            "attn_type": "multihead_attention", "attn_uses_sequence_id": False, "clip_qkv": None,
+            "prefix_lm": False, "qk_ln": False, "softmax_scale": None,
+        },
+        "d_model": 4096, "emb_pdrop": 0, "embedding_fraction": 1.0, "expansion_ratio": 4,
+        "init_config": {"name": "kaiming_normal_"}, "init_device": "cpu", "learned_pos_emb": True,
+        "logit_scale": None, "max_seq_len": 2048, "model_type": "mpt", "n_heads": 32, "n_layers": 32,
+        "no_bias": True, "norm_type": "low_precision_layernorm", "resid_pdrop": 0,
+        "tokenizer_name": "EleutherAI/gpt-neox-20b", "use_cache": False, "verbose": 0, "vocab_size": 50432,
+    },
+    "BloomForCausalLM": {
+        "apply_residual_connection_post_layernorm": False, "attention_dropout": 0.0,
+        "attention_softmax_in_fp32": True, "bias_dropout_fusion": True, "bos_token_id": 1,
+        "eos_token_id": 2, "hidden_dropout": 0.0, "hidden_size": 1024, "initializer_range": 0.02,
+        "layer_norm_epsilon": 1e-05, "masked_softmax_fusion": True, "model_type": "bloom", "n_head": 16,
+        "n_inner": None, "n_layer": 24, "offset_alibi": 100, "pad_token_id": 3, "pretraining_tp": 1,
+        "seq_length": 2048, "skip_bias_add": True, "skip_bias_add_qkv": False, "unk_token_id": 0,
+        "use_cache": True, "vocab_size": 250880,
+    },
+    "GPTJForCausalLM": {
+        "activation_function": "gelu_new", "attn_pdrop": 0.0, "embd_pdrop": 0.0,
+        "gradient_checkpointing": False, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05,
+        "model_type": "gptj", "n_embd": 4096, "n_head": 16, "n_inner": None, "n_layer": 28,
+        "n_positions": 2048, "resid_pdrop": 0.0, "rotary": True, "rotary_dim": 64,
+        "scale_attn_weights": True, "summary_type": "cls_index", "tie_word_embeddings": False,
+        "tokenizer_class": "GPT2Tokenizer", "use_cache": True, "vocab_size": 50400,
+    },
+    "Phi3ForCausalLM": {
+        "attention_bias": False, "attention_dropout": 0.0, "auto_map": {}, "embd_pdrop": 0.0,
+        "full_attn_mod": 1, "hidden_act": "silu", "hidden_size": 3072, "initializer_range": 0.02,
+        "intermediate_size": 8192, "interpolate_factor": 1, "lm_head_bias": False,
+        "max_position_embeddings": 4096, "mlp_bias": False, "model_type": "phi3", "num_attention_heads": 24,
+        "num_hidden_layers": 32, "num_key_value_heads": 8, "original_max_position_embeddings": 4096,
+        "partial_rotary_factor": 0.75, "resid_pdrop": 0.0, "rms_norm_eps": 1e-05, "rope_scaling": None,
+        "rope_theta": 10000.0, "sliding_window": 262144, "tie_word_embeddings": True, "vocab_size": 200064,
+    },
+    "GptOssForCausalLM": {
+        "attention_bias": True, "attention_dropout": 0.0, "eos_token_id": 200002, "experts_per_token": 4,
+        "head_dim": 64, "hidden_act": "silu", "hidden_size": 2880, "initial_context_length": 4096,
+        "initializer_range": 0.02, "intermediate_size": 2880, "max_position_embeddings": 131072,
+        "model_type": "gpt_oss", "num_attention_heads": 64, "num_experts_per_tok": 4,
+        "num_hidden_layers": 24, "num_key_value_heads": 8, "num_local_experts": 32,
+        "output_router_logits": False, "pad_token_id": 199999,
+        "quantization_config": {
+            "modules_to_not_convert": ["model.layers.*.self_attn"], "quant_method": "mxfp4"
+        },
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": {
+            "beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096,
+            "rope_type": "yarn", "truncate": False,
+        },
+        "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128, "swiglu_limit": 7.0,
+        "tie_word_embeddings": False, "use_cache": True, "vocab_size": 201088,
+    },
+    "T5ForConditionalGeneration": {
+        "d_ff": 2048, "d_kv": 64, "d_model": 512, "decoder_start_token_id": 0, "dropout_rate": 0.1,
+        "eos_token_id": 1, "initializer_factor": 1.0, "is_encoder_decoder": True, "layer_norm_epsilon": 1e-06,
+        "model_type": "t5", "n_positions": 512, "num_heads": 8, "num_layers": 6, "output_past": True,
+        "pad_token_id": 0, "relative_attention_num_buckets": 32, "vocab_size": 32128,
+        "task_specific_params": {"summarization": {"num_beams": 4}},
+    },
+    "BartForConditionalGeneration": {
+        "_num_labels": 3, "activation_dropout": 0.0, "activation_function": "gelu",
+        "add_final_layer_norm": False, "attention_dropout": 0.0, "bos_token_id": 0, "classif_dropout": 0.0,
+        "d_model": 1024, "decoder_attention_heads": 16, "decoder_ffn_dim": 4096, "decoder_layerdrop": 0.0,
+        "decoder_layers": 12, "decoder_start_token_id": 2, "dropout": 0.1, "early_stopping": True,
+        "encoder_attention_heads": 16, "encoder_ffn_dim": 4096, "encoder_layerdrop": 0.0,
+        "encoder_layers": 12, "eos_token_id": 2, "force_bos_token_to_be_generated": True,
+        "forced_bos_token_id": 0, "forced_eos_token_id": 2, "gradient_checkpointing": False,
+        "id2label": {"0": "LABEL_0"}, "init_std": 0.02, "is_encoder_decoder": True, "label2id": {},
+        "length_penalty": 2.0, "max_length": 142, "max_position_embeddings": 1024, "min_length": 56,
+        "model_type": "bart", "no_repeat_ngram_size": 3, "normalize_before": False, "num_beams": 4,
+        "num_hidden_layers": 12, "output_past": True, "pad_token_id": 1, "prefix": " ",
+        "replacing_rate": 0, "scale_embedding": False, "student_decoder_layers": None,
+        "task_specific_params": {}, "use_cache": True, "vocab_size": 50264,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_files_load_without_a_warning(name: str) -> None:
+    config = json.loads(json.dumps(PUBLISHED[name] | {"architectures": [name]}))
+    assert described(Fields(config, Path("config.json")))[0] == name  # warnings are errors here
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", FAMILIES)
+def test_class_defaults_load_without_a_warning(name: str) -> None:
+    from transformers import CONFIG_MAPPING
+
+    if name == "LamdaForCausalLM":
+        pytest.skip("transformers has no class for it")
+    kinds = {"Mistral3ForConditionalGeneration": "mistral3", "Gemma3ForConditionalGeneration": "gemma3"}
+    kind = kinds.get(name) or model_type_of(name)
+    if kind not in CONFIG_MAPPING:
+        pytest.skip("transformers has no class for it")
+    config = CONFIG_MAPPING[kind]()
+    for use_diff in (False, True):
+        fields = json.loads(config.to_json_string(use_diff=use_diff)) | {"architectures": [name]}
+        described(Fields(fields, Path("config.json")))
+
+
+def test_fields_of_a_quantization(tmp_path: Path) -> None:
+    folder = specdec.convert(write(tmp_path / "folder", "LlamaForCausalLM"), tmp_path / "codes", "int8")
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    quantization = config["quantization_config"]
+    quantization["invented"] = 1
+    quantization["config_groups"]["group_0"]["devised"] = 2
+    quantization["config_groups"]["group_0"]["weights"]["contrived"] = 3
+    file.write_text(json.dumps(config))
+    group = "quantization_config.config_groups.group_0"
+    assert sorted(warned(lambda: specdec.load(folder))) == [
+        f"{group}.devised", f"{group}.weights.contrived", "quantization_config.invented",
+    ]  # fmt: skip
+
+
+# ------------------------------------------------------------------------------- generation_config.json
+
+
+def generation(folder: Path, **values: Any) -> Path:
+    write(folder, "LlamaForCausalLM", model_type="llama")
+    (folder / "generation_config.json").write_text(json.dumps(values))
+    return folder
+
+
+ASKING = {
+    "begin_suppress_tokens": [3], "constraints": [1], "diversity_penalty": 0.5, "dola_layers": "low",
+    "encoder_no_repeat_ngram_size": 2, "encoder_repetition_penalty": 1.5,
+    "exponential_decay_length_penalty": [5, 1.1], "force_words_ids": [[3]], "forced_eos_token_id": 2,
+    "guidance_scale": 1.5, "max_time": 2.0, "min_length": 3, "min_new_tokens": 3,
+    "no_repeat_ngram_size": 2, "num_beam_groups": 2, "num_beams": 4, "penalty_alpha": 0.6,
+    "stop_strings": ["end"], "token_healing": True, "watermarking_config": {"bias": 2.5},
+    "sequence_bias": [[[3, 4], -1.0]], "bad_words_ids": [[3, 4]],
+}  # fmt: skip
+ASKING_SAMPLING = {"epsilon_cutoff": 1e-4, "eta_cutoff": 1e-4, "top_h": 0.4, "typical_p": 0.9}
+
+
+@pytest.mark.parametrize("name", [*ASKING, *ASKING_SAMPLING])
+def test_a_setting_of_texts_that_is_not_applied(tmp_path: Path, name: str) -> None:
+    """It is named if it is in generation_config.json, or in config.json where there is no such file."""
+    sampled = name in ASKING_SAMPLING
+    values = {name: (ASKING | ASKING_SAMPLING)[name], "do_sample": sampled}
+    assert warned(lambda: specdec.load(generation(tmp_path / "one", **values))) == [name]
+    other = write(tmp_path / "other", "LlamaForCausalLM", **values)
+    assert warned(lambda: specdec.load(other)) == [name]
+    (other / "generation_config.json").write_text("{}")
+    assert warned(lambda: specdec.load(other)) == []
+    if sampled:
+        assert (
+            warned(lambda: specdec.load(generation(tmp_path / "two", **values | {"do_sample": False}))) == []
+        )
+
+
+def test_an_unknown_setting_of_texts(tmp_path: Path) -> None:
+    assert warned(lambda: specdec.load(generation(tmp_path, invented=1, top_p=0.5))) == ["invented"]
+
+
+def test_biases_beside_a_repetition_penalty(tmp_path: Path) -> None:
+    """transformers applies them in the other order."""
+    folder = generation(tmp_path, sequence_bias=[[[3], -1.0]], repetition_penalty=1.5)
+    assert warned(lambda: specdec.load(folder)) == ["sequence_bias"]
+
+
+@pytest.mark.oracle
+def test_neutral_settings_of_texts(tmp_path: Path) -> None:
+    """Those of transformers are known, and its defaults are not warned of."""
+    from transformers import GenerationConfig
+
+    known = {name for name in vars(GenerationConfig()) if not name.startswith("_original")}
+    assert known <= GENERATION_FIELDS
+    defaults = GenerationConfig._get_default_generation_params()
+    assert warned(lambda: specdec.load(generation(tmp_path, **defaults | {"do_sample": True}))) == []
+
+
+SUPPRESSING: list[dict[str, Any]] = [
+    {"suppress_tokens": [5, 11, 99]},
+    {"sequence_bias": [[[7], -50.0], [[12], 1.5], [[7], 2.0]]},
+    {"bad_words_ids": [[13], [2], [7]]},
+    {"suppress_tokens": [5], "sequence_bias": [[[5], 9.0], [[6], 3.0]], "bad_words_ids": [[11]]},
+]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("values", SUPPRESSING)
+def test_tokens_that_are_held_back_are_those_of_transformers(tmp_path: Path, values: dict[str, Any]) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    folder = generation(tmp_path, eos_token_id=2, pad_token_id=0, **values)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # 99 is no token
+        model = specdec.load(folder)
+    network = AutoModelForCausalLM.from_pretrained(folder).eval()
+    differs = False
+    for prompt in ([1], [3, 4], [8, 1, 6], [13, 10]):
+        expected = network.generate(torch.tensor([prompt]), max_new_tokens=12)[0, len(prompt) :].tolist()
+        found = specdec.generate(model, None, prompt, max_new_tokens=12, **model.default_sampling).tokens
+        plain = specdec.generate(model, None, prompt, max_new_tokens=12).tokens
+        assert list(found) == expected
+        differs |= list(plain) != expected
+    assert differs
+
+
+# ------------------------------------------------------------------------------------------------ GGUF
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_unknown_key_of_each_architecture(tmp_path: Path, name: str) -> None:
+    case = CASES[name]
+    path = write_gguf(tmp_path / "model.gguf", case, changes={"invented": 1})
+    assert warned(lambda: specdec.load(path)) == [f"{case.architecture}.invented"]
+
+
+def test_unknown_keys_of_other_groups(tmp_path: Path) -> None:
+    keys = ["general.invented", "general.sampling.devised", "tokenizer.ggml.invented", "split.invented"]
+    keys += ["quantize.invented", "another.key"]
+    path = write_gguf(tmp_path / "model.gguf", LLAMA, changes=dict.fromkeys(keys, 1))
+    assert sorted(warned(lambda: specdec.load(path))) == sorted(keys)
+
+
+def _keys(*groups: str) -> Iterator[str]:
+    for group in groups:
+        for name, key in vars(getattr(gguf.Keys, group)).items():
+            if isinstance(key, str) and not name.startswith("__"):
+                yield key
+
+
+def test_keys_of_other_groups_that_are_known(tmp_path: Path) -> None:
+    """Those of the package gguf, and those of programs that quantize."""
+    names = {
+        key.replace("{id}", "0").replace("{name}", "rag") for key in _keys("General", "Tokenizer", "IMatrix")
+    }
+    names |= {"quantize.imatrix.file", "quantize.imatrix.entries_count", "mradermacher.quantized_by"}
+    from specdec.models.checkpoints.gguf_model import _KNOWN
+
+    assert {name for name in names if not _KNOWN.fullmatch(name)} == set()
+
+
+# Keys without which nothing is computed otherwise: sizes that tensors repeat, who made the file and how.
+NO_EFFECT = {
+    "vocab_size", "pooling_type", "tensor_data_layout", "expert_feed_forward_length",
+    "expert_shared_feed_forward_length", "attention.layer_norm_epsilon", "classifier.output_labels",
+    "rope.scaling.finetuned",
+    "rope.scaling.original_context_length", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow",
+    "attention.sliding_window_pattern",  # without a window
+    "rope.scaling.type",  # without a factor
+}  # fmt: skip
+
+
+def test_no_key_of_gguf_is_without_effect(tmp_path: Path) -> None:
+    """Each of the package gguf changes logits, is refused or warned of by name, or is known as harmless."""
+    plain = specdec.load(write_gguf(tmp_path / "model.gguf", LLAMA)).logits(IDS)
+    silent = set()
+    for template in sorted(set(_keys("LLM", "Attention", "Rope", "SSM", "WKV", "Classifier"))):
+        key = template.replace("{arch}.", "").replace("{dense}", "dense_1")
+        kinds = (0.375, 3)
+        value: Any = kinds[key.split(".")[-1] in INTEGERS or key.endswith(("length", "count", "_rank"))]
+        value = BOOLEANS.get(key, value)
+        path = write_gguf(tmp_path / "model.gguf", LLAMA, changes={key: value})
+        try:
+            names = []
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                logits = specdec.load(path).logits(IDS)
+            names = [one.message.names for one in caught if isinstance(one.message, UnusedFieldWarning)]
+        except SpecdecError:
+            continue
+        if names:
+            assert names == [(f"llama.{key}",)]
+        elif np.array_equal(logits, plain):
+            silent.add(key)
+    assert silent <= NO_EFFECT | {"context_length"}, silent - NO_EFFECT
+
+
+INTEGERS = {"sliding_window", "sliding_window_pattern", "vocab_size", "pooling_type"}
+BOOLEANS = {
+    "attention.causal": False, "use_parallel_residual": True, "expert_weights_norm": False, "swin_norm": True,
+    "rope.scaling.finetuned": True, "expert_gating_func": 2,
+    "rope.scaling.type": "yarn", "tensor_data_layout": "any",
+}  # fmt: skip
+
+
+NEUTRAL = {
+    "attention.causal": True, "attention.scale": 8**-0.5, "attention.clamp_kqv": 0.0,
+    "attention.sliding_window": 4096, "attn_logit_softcapping": 0.0, "logit_scale": 1.0,
+    "expert_count": 0, "rope.scaling.yarn_ext_factor": 1.0, "rope.scaling.attn_factor": 1.0,
+    "rope.scaling.finetuned": False, "pooling_type": 0, "residual_scale": 0.0, "vocab_size": 17,
+}  # fmt: skip
+
+
+def test_neutral_keys(tmp_path: Path) -> None:
+    plain = specdec.load(write_gguf(tmp_path / "plain.gguf", LLAMA)).logits(IDS)
+    model = specdec.load(write_gguf(tmp_path / "model.gguf", LLAMA, changes=NEUTRAL))
+    assert np.array_equal(model.logits(IDS), plain)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen2", "gpt2", "bloom", "falcon"])
+def test_an_encoder_is_refused(tmp_path: Path, name: str) -> None:
+    path = write_gguf(tmp_path / "model.gguf", CASES[name], changes={"attention.causal": False})
+    with pytest.raises(UnsupportedModelError, match=r"\.attention\.causal' is false"):
+        specdec.load(path)
+
+
+def test_tensors_of_factors_that_nothing_reads(tmp_path: Path) -> None:
+    factors = np.ones(4, np.float32)
+    for name, case in (("rope_factors_long.weight", LLAMA), ("rope_freqs.weight", CASES["gpt2"])):
+        path = write_gguf(tmp_path / "model.gguf", case, more={name: factors})
+        with pytest.raises(UnsupportedModelError, match=name):
+            specdec.load(path)
+
+
+# ---------------------------------------------------------------------------------------------- adapters
+
+
+def test_an_unknown_field_of_an_adapter(tmp_path: Path) -> None:
+    from peft_folders import llama_shapes, low_rank_tensors, write_adapter
+
+    config = CONFIGS["LlamaForCausalLM"]
+    model = specdec.load(write(tmp_path / "model", "LlamaForCausalLM"))
+    tensors = low_rank_tensors(llama_shapes(config), {}, 1)
+    folder = write_adapter(tmp_path / "adapter", adapter_config(invented=1), tensors)
+    assert warned(lambda: model.with_adapter(folder)) == ["invented"]
+
+
+@pytest.mark.oracle
+def test_fields_of_peft_are_known(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    from peft_folders import llama_shapes, low_rank_tensors, write_adapter
+
+    defaults = json.loads(json.dumps(peft.LoraConfig(r=4).to_dict(), default=list))
+    defaults["peft_type"] = "LORA"
+    config = CONFIGS["LlamaForCausalLM"]
+    model = specdec.load(write(tmp_path / "model", "LlamaForCausalLM"))
+    folder = write_adapter(tmp_path / "adapter", defaults, low_rank_tensors(llama_shapes(config), {}, 1))
+    model.with_adapter(folder)
