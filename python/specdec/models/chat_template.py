@@ -20,7 +20,7 @@ from specdec.checks import check_flag, check_items
 from specdec.errors import CheckpointError, InputError, MissingPackageError, TokenizerError, kind_of, shown
 from specdec.models.json_fields import as_json, read_json_object
 from specdec.models.template_limits import limited, limited_filter, rendered
-from specdec.models.tokenizer.hf_tokenizer import SPECIAL_NAMES, content_of
+from specdec.models.tokenizer.added_tokens import SPECIAL_NAMES, content_of
 from specdec.text_files import read_text_file
 
 __all__ = [

@@ -445,5 +445,5 @@ class PackedFile:
             fields = Fields(read_json_object(config), config)
             n_vocab = self.header["config"]["n_vocab"]
             defaults = read_generation_defaults(folder, fields, n_vocab)
-            ends = {"bos_id": defaults.bos_id, "eos_ids": defaults.eos_ids}
+            ends = {"bos_id": defaults.bos_id, "eos_ids": defaults.eos_ids, "n_vocab": n_vocab}
         return resolve_tokenizer(None, folder, **ends), resolve_chat_template(None, folder)

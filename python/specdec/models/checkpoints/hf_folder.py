@@ -55,7 +55,9 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
     match_tensors(folder, family, config, sources, tensors, why_tied=_TIED, described_by="config.json")
     defaults = read_generation_defaults(folder, fields, config["n_vocab"])
 
-    found = resolve_tokenizer(tokenizer, folder, bos_id=defaults.bos_id, eos_ids=defaults.eos_ids)
+    found = resolve_tokenizer(
+        tokenizer, folder, bos_id=defaults.bos_id, eos_ids=defaults.eos_ids, n_vocab=config["n_vocab"]
+    )
     return matched_checkpoint(
         folder,
         architecture,
