@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import specdec
-from specdec.errors import TokenizerError
 from specdec.models.tokenizer import load_tokenizer
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
 
@@ -37,7 +35,9 @@ def sentencepiece_model(kind: str) -> bytes:
     """A small trained model; its pieces are of the corpus."""
     import sentencepiece
 
-    ids = {"unk_id": 2, "bos_id": -1, "eos_id": 1, "pad_id": 0} if kind == "t5" else {"unk_id": 0, "pad_id": -1}
+    ids = (
+        {"unk_id": 2, "bos_id": -1, "eos_id": 1, "pad_id": 0} if kind == "t5" else {"unk_id": 0, "pad_id": -1}
+    )
     options: dict[str, Any] = {"model_type": "bpe" if kind == "sentencepiece bpe" else "unigram"} | ids
     if kind == "t5":
         options["vocab_size"] = 50
@@ -61,7 +61,7 @@ def alphabet() -> list[str]:
 
 
 def write_vocabulary(folder: Path, family: str, own: list[dict[str, Any]]) -> int:
-    """Write the file of a vocabulary, with added tokens of its own where it can have some; return its size."""
+    """Write the file of a vocabulary, a tokenizer.json with `own` added tokens; return its size."""
     if family == "tokenizer.json":
         from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -197,7 +197,7 @@ def check_agreement(family: str, drawn: tuple[dict[str, Any], list[dict[str, Any
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_folders_are_read_as_by_transformers(family: str) -> None:
-    @settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(drawn=folders(family))
     def check(drawn: tuple[dict[str, Any], list[dict[str, Any]], list[str]]) -> None:
         check_agreement(family, drawn)

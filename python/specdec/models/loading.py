@@ -126,7 +126,8 @@ def load(
     Warns
     -----
     UserWarning
-        Of ids in ``generation_config.json`` that are no tokens, and of a tokenizer with more ids than the model.
+        Of ids in ``generation_config.json`` that are no tokens, and of a tokenizer with more ids than the
+        model.
 
     Raises
     ------
@@ -230,6 +231,8 @@ def load(
         chat_template=checkpoint.chat_template,
         source_tokenizer=checkpoint.source_tokenizer,
         decoder_start=checkpoint.decoder_start,
+        bos_id=checkpoint.bos_id,
+        eos_ids=checkpoint.eos_ids,
         origin=origin,
         formats=stored.formats if stored else None,
         types=stored.types if stored else "",

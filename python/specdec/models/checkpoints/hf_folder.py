@@ -66,6 +66,8 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
         tensors,
         tokenizer=found,
         decoder_start=defaults.decoder_start,
+        bos_id=defaults.bos_id,
+        eos_ids=defaults.eos_ids or (),
         default_sampling=defaults.sampling,
         chat_template=resolve_chat_template(tokenizer, folder),
         weight_files=tuple(sorted(set().union(*(tensor.files for tensor in tensors.values())))),

@@ -1,9 +1,9 @@
 """Tokens that the files next to a vocabulary add to it, name, or mark as special.
 
 A vocabulary has several files. ``tokenizer_config.json`` adds tokens (``added_tokens_decoder``) and names some
-(``eos_token``, ``additional_special_tokens``, ...); ``added_tokens.json`` and ``special_tokens_map.json`` do so in
-older folders. `read_side_tokens` gathers them and `SideTokens.add_to` adds them to the vocabulary of any file, both
-in the order of ``transformers``, which decides the ids.
+(``eos_token``, ``additional_special_tokens``, ...); in older folders ``added_tokens.json`` and
+``special_tokens_map.json`` do so. `read_side_tokens` gathers them, and `SideTokens.add_to` adds them to the
+vocabulary of any file, both in the order of ``transformers``, which decides the ids.
 """
 
 from __future__ import annotations
@@ -132,11 +132,10 @@ class SideTokens:
             A token that the vocabulary has with another id than a side file states; the vocabulary's counts.
         """
         library = import_tokenizers(source)
-        tokens = self._added
-        if not self._lists_all:
-            known = tokenizer.get_added_tokens_decoder()
-            tokens = {**tokens, **{i: _of_library(token, source) for i, token in known.items()}}
-        own = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+        own = tokenizer.get_added_tokens_decoder()
+        tokens = dict(self._added)
+        if not self._lists_all:  # then a tokenizer.json's tokens count as listed
+            tokens |= {i: _of_library(token, source) for i, token in own.items()}
         named = {key: token for key, token in self._named.items() if token is not None}
         if with_defaults:
             named |= {
@@ -144,35 +143,28 @@ class SideTokens:
                 for key, value in self._defaults.items()
                 if key not in self._named
             }
-        special = {token.content for token in named.values()}
-        listed = [token for _, token in sorted(tokens.items())]
-        known_names = own | {token.content for token in listed}
-        ordered = [named[key] for key in sorted(named, key=_order)] + list(self._extra)
-        # Of tokens with one text the first counts.
-        others = {token.content: token for token in reversed(ordered) if token.content not in known_names}
-        others = {token.content: others[token.content] for token in ordered if token.content in others}
-        before = {i: tokenizer.token_to_id(token.content) for i, token in tokens.items()}
-        tokenizer.add_tokens(
-            [
-                library.AddedToken(
-                    token.content,
-                    **{**token.flags, "special": bool(token.flags.get("special")) or token.content in special},
-                )
-                for token in listed
-                if token.content
-            ]
-            + [
-                library.AddedToken(token.content, **{**token.flags, "special": True})
-                for token in others.values()
-                if token.content
-            ]
-        )
-        for token_id, token in sorted(self._added.items()):
-            found = tokenizer.token_to_id(token.content) if token.content else token_id
-            if found == token_id:
+        names = {token.content for token in named.values()}
+        adding: dict[str, Any] = {}
+        for _, token in sorted(tokens.items(), key=lambda item: item[0]):
+            special = token.content in names or token.flags.get("special", False)
+            adding[token.content] = library.AddedToken(token.content, **{**token.flags, "special": special})
+        known = {token.content for token in own.values()}
+        for token in (*(named[key] for key in sorted(named, key=_order)), *self._extra):
+            if token.content not in known:
+                flags = {**token.flags, "special": True}
+                adding.setdefault(token.content, library.AddedToken(token.content, **flags))
+        adding.pop("", None)
+        before = {token.content: tokenizer.token_to_id(token.content) for token in self._added.values()}
+        tokenizer.add_tokens(list(adding.values()))
+        if self.tokenizer_class == "Qwen2Tokenizer":  # which overrides the flags of special tokens
+            specials = dict.fromkeys([*names, *(token.content for token in self._extra)])
+            tokenizer.add_tokens([library.AddedToken(name, special=True) for name in specials if name])
+        for token_id, token in sorted(self._added.items(), key=lambda item: item[0]):
+            found = tokenizer.token_to_id(token.content)
+            if not token.content or found == token_id:
                 continue
             message = f"{token.file}: token {token.content!r} has id {token_id}; expected {found}"
-            if before[token_id] is None:
+            if before[token.content] is None:
                 raise TokenizerError(f"{message}, the next one after the vocabulary of {source}")
             warn(f"{message}, its id in {source}, which is taken")
 
@@ -193,8 +185,8 @@ class SideTokens:
         bos_id, eos_ids
             The model's own; None: not known.
         own : mapping of str to int, optional
-            The ids that the vocabulary itself has for "bos_token" and "eos_token", below 0 for none. They count
-            where no side file names the token.
+            The ids that the vocabulary itself has for "bos_token" and "eos_token", below 0 for none. They
+            count where no side file names the token.
 
         Raises
         ------
@@ -227,8 +219,8 @@ class SideTokens:
         if token is None:
             return None  # only the class names it
         raise TokenizerError(
-            f"{token.file}: field '{key}' names {content!r}, which no file of {self.folder} gives an id of the "
-            f"model; expected a token with an id from 0 to {self.n_vocab - 1}"
+            f"{token.file}: field '{key}' names {content!r}, which no file of {self.folder} gives an "
+            f"id of the model; expected a token with an id from 0 to {self.n_vocab - 1}"
         )
 
     @property
@@ -257,21 +249,23 @@ def read_side_tokens(folder: Path, n_vocab: int | None = None) -> SideTokens:
     lists_all = "added_tokens_decoder" in fields
     if not fields.get(_EXTRA) and "additional_special_tokens" in fields:  # the former name
         fields[_EXTRA] = fields.pop("additional_special_tokens")
+    named: dict[str, _Token | None] = {}
+    if isinstance(fields.get(_EXTRA), dict):  # names of their own
+        named = {key: _token(value, str(config), _EXTRA) for key, value in fields.pop(_EXTRA).items()}
     if not lists_all:
         for key, value in _read(folder / _MAP).items():
             key = _EXTRA if key == "additional_special_tokens" else key
             if key in SPECIAL_NAMES or not fields.get(key):  # of other keys, those of the settings count
                 fields[key], files[key] = value, str(folder / _MAP)
     extra_file, extra = files.get(_EXTRA, str(config)), fields.get(_EXTRA) or []
-    named: dict[str, _Token | None] = {}
     for key, value in fields.items():
         content = content_of(value)
         if key in SPECIAL_NAMES:
             named[key] = None if content is None else _token(value, files[key], key)
         elif key.endswith("_token") and content is not None:
-            named[key] = _token(value, files[key], key)
+            named.setdefault(key, _token(value, files[key], key))
     if isinstance(extra, dict):
-        named |= {key: _token(value, extra_file, _EXTRA) for key, value in extra.items()}
+        named = {key: _token(value, extra_file, _EXTRA) for key, value in extra.items()} | named
         extra = []
     if not isinstance(extra, list):
         raise TokenizerError(f"{extra_file}: field '{_EXTRA}' is {as_json(extra)}; expected a list of tokens")
@@ -298,17 +292,15 @@ def read_side_tokens(folder: Path, n_vocab: int | None = None) -> SideTokens:
     )
 
 
-def _class_of(
-    settings: Mapping[str, Any], model: Mapping[str, Any], folder: Path
-) -> tuple[str | None, bool]:
-    """The class of transformers that reads a folder, and whether tokenizer_config.json or config.json names it."""
+def _class_of(settings: Mapping[str, Any], model: Mapping[str, Any], folder: Path) -> tuple[str | None, bool]:
+    """The class of transformers that reads a folder, and whether a file names it."""
     for values, file in ((settings, _CONFIG), (model, "config.json")):
         found = values.get("tokenizer_class")
         if found is None:
             continue
         if not isinstance(found, str):
             raise TokenizerError(
-                f"{folder / file}: names the class {as_json(found)}; expected the name of a class of transformers"
+                f"{folder / file}: names the class {as_json(found)}; expected one of transformers"
             )
         name = found.removesuffix("Fast")
         return {"MT5Tokenizer": "T5Tokenizer"}.get(name, name), True
@@ -344,8 +336,8 @@ def _added_tokens(
     for content, token_id in _read(file).items():
         if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0 or token_id in found:
             raise TokenizerError(
-                f"{file}: token {as_json(content)} has id {as_json(token_id)}; expected a whole number that no "
-                "other has"
+                f"{file}: token {as_json(content)} has id {as_json(token_id)}; expected a whole number that "
+                "no other has"
             )
         flags = {"special": content in special, "normalized": content not in special}
         found[token_id] = _Token(content, flags, str(file))
@@ -439,6 +431,6 @@ class AddedTokenFinder:
 
 
 def pieces_tokenizer(ids: Mapping[str, int], source: str) -> Any:
-    """A tokenizer of the library that knows the ids of pieces, so that tokens added to it get the next ones."""
+    """A tokenizer of the library that knows the ids of pieces: tokens added to it get the next ones."""
     library = import_tokenizers(source)
     return library.Tokenizer(library.models.WordLevel(vocab=dict(ids), unk_token=""))

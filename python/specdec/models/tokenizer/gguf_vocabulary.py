@@ -32,6 +32,7 @@ __all__ = [
     "WHOLE_WORDS",
     "WORDS",
     "Vocabulary",
+    "read_end_ids",
     "read_vocabulary",
     "word_steps",
 ]
@@ -53,7 +54,7 @@ SPECIAL_TOKENS: Final[Mapping[str, str]] = {
 ENDS: Final = ("eos", "eot", "eom")
 """The keys of the ids of tokens that end a text, less "_token_id"."""
 
-_BEGINS: Final = ("bos", "fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep")
+_INFILLING: Final = ("fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep")
 _CONTROL_TEXTS: Final = frozenset(
     (
         "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>",
@@ -94,7 +95,18 @@ _CASED: Final = (
 WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "default": (r"[\p{P}\$\+<=>\^~\|]+", _GPT2_WORDS, r"\p{N}+", "[0-9][0-9][0-9]"),
     **dict.fromkeys(
-        ("gpt-2", "phi-2", "olmo", "mpt", "jais", "trillion", "granite-docling", "mellum", "roberta-bpe", "a.x-4.0"),
+        (
+            "gpt-2",
+            "phi-2",
+            "olmo",
+            "mpt",
+            "jais",
+            "trillion",
+            "granite-docling",
+            "mellum",
+            "roberta-bpe",
+            "a.x-4.0",
+        ),
         _GPT2,
     ),
     **dict.fromkeys(
@@ -114,8 +126,13 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     **dict.fromkeys(("bloom", "poro-chat", "gpt3-finnish"), _BLOOM),
     "viking": (*_BLOOM, "digits"),
     "deepseek-llm": (
-        "[\r\n]", rf"\s?[{_CASED}]+", r"\s?[!-/:-~！-／：-～‘-‟\u3000-。]+", r"\s+$", "[一-龥ࠀ-一가-퟿]+", r"\p{N}+",
-    ),  # fmt: skip
+        "[\r\n]",
+        rf"\s?[{_CASED}]+",
+        "\\s?[!-/:-~！-／：-～‘-‟\u3000-。]+",
+        r"\s+$",
+        "[一-龥ࠀ-一가-퟿]+",
+        r"\p{N}+",
+    ),
     "deepseek-coder": ("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}"),
     "deepseek-v3": (
         r"\p{N}{1,3}",
@@ -204,6 +221,21 @@ def read_vocabulary(values: Values) -> Vocabulary | None:
     return Vocabulary(tokenizer, len(tokens.texts), special)
 
 
+def read_end_ids(values: Values, n: int) -> tuple[int | None, tuple[int, ...]]:
+    """BOS and the ids that end a text, which the metadata name among `n` ids.
+
+    Raises
+    ------
+    TokenizerError
+        One that is no whole number.
+    """
+    ends = [_token_id(values, f"{key}_token_id", n) for key in ENDS]
+    return (
+        _token_id(values, "bos_token_id", n),
+        tuple(dict.fromkeys(token for token in ends if token is not None)),
+    )
+
+
 def _error(values: Values, key: str, expected: str) -> TokenizerError:
     value = values.get(PREFIX + key)
     found = (
@@ -247,23 +279,25 @@ def _read_tokens(values: Values) -> _Tokens:
         not isinstance(scores, np.ndarray) or len(scores) != n or not np.isfinite(scores).all()
     ):
         raise _error(values, "scores", f"an array of {n} finite numbers, one for each token")
-    ends = [_token_id(values, f"{key}_token_id", n) for key in ENDS]
-    named = (*ends, *(_token_id(values, f"{key}_token_id", n) for key in _BEGINS))
+    bos_id, eos_ids = read_end_ids(values, n)
+    named = (bos_id, *eos_ids, *(_token_id(values, f"{key}_token_id", n) for key in _INFILLING))
     return _Tokens(
         str(values.path),
         texts,
         _corrected(kinds, texts, {token for token in named if token is not None}),
         None if scores is None else scores.tolist(),
-        _token_id(values, "bos_token_id", n),
-        tuple(dict.fromkeys(token for token in ends if token is not None)),
+        bos_id,
+        eos_ids,
     )
 
 
-def _corrected(kinds: NDArray[np.integer[Any]], texts: Sequence[str], named: set[int]) -> NDArray[np.integer[Any]]:
-    """The types of tokens, with those of marks that the file has as text corrected to control, as llama.cpp does.
+def _corrected(
+    kinds: NDArray[np.integer[Any]], texts: Sequence[str], named: set[int]
+) -> NDArray[np.integer[Any]]:
+    """The types of tokens, with control for those that end a turn though the file has them as text.
 
-    Such marks are tokens that the file itself names as the beginning or end of a text, where they look like
-    marks, and those that chat formats end a turn with.
+    llama.cpp corrects the same tokens. Tokens that the file itself names as the beginning or end of a text
+    are corrected too, if their texts look like marks.
     """
     wrong = [
         i

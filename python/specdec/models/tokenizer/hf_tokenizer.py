@@ -160,15 +160,15 @@ class HFTokenizer(ByteTokenizer):
     ) -> HFTokenizer:
         """Read vocab.json and merges.txt: byte-level BPE. Options are those of `from_file`.
 
-        The files do not state how a text is cut into words: the class of transformers that reads them decides,
-        which is GPT-2's where no file names one.
+        The files do not state how a text is cut into words: the class of transformers that reads them
+        decides, which is GPT-2's where no file names one.
         """
         library = import_tokenizers(vocab)
         if side.tokenizer_class not in _SPLITS:
             if side.names_class:
                 raise TokenizerError(
-                    f"{vocab}: {side.folder} names the class {as_json(side.tokenizer_class)}; expected one of "
-                    f"{', '.join(_SPLITS)} for a vocab.json with merges.txt, or a tokenizer.json"
+                    f"{vocab}: {side.folder} names the class {as_json(side.tokenizer_class)}; expected one "
+                    f"of {', '.join(_SPLITS)} for a vocab.json with merges.txt, or a tokenizer.json"
                 )
             side = replace(side, tokenizer_class="GPT2Tokenizer")
         split = _SPLITS[side.tokenizer_class or ""]

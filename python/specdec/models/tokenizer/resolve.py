@@ -54,7 +54,8 @@ def resolve_tokenizer(
     Raises
     ------
     TokenizerError
-        Damaged or missing files, a missing library, or an object that is no tokenizer.    """
+        Damaged or missing files, a missing library, or an object that is no tokenizer.
+    """
     if given is False:
         return None
     if given is None:

@@ -142,7 +142,9 @@ class SentencePieceTokenizer(ByteTokenizer):
                 ]
             )
             side.add_to(adding, source, with_defaults=False)
-            adding.add_tokens([tokenizers.AddedToken(name, special=True, normalized=False) for name in sentinels])
+            adding.add_tokens(
+                [tokenizers.AddedToken(name, special=True, normalized=False) for name in sentinels]
+            )
             added = adding.get_added_tokens_decoder()
             bos_id, eos_ids = side.end_ids(adding.token_to_id, bos_id, eos_ids, own=ends)
             finder = AddedTokenFinder(adding, source) if added else None
@@ -198,8 +200,9 @@ def _piece_bytes(library: Any, token_id: int) -> bytes:
 def _user_defined(model: bytes) -> list[int]:
     """The ids of the user-defined pieces of a serialized model, which the library does not tell."""
     pieces = (value for number, value in read_fields(model) if number == _PIECES)
-    mark = integer_field(_TYPE, _USER_DEFINED)  # few pieces have these bytes: only those are parsed
-    return [i for i, piece in enumerate(pieces) if mark in piece and (_TYPE, _USER_DEFINED) in read_fields(piece)]
+    kind = _TYPE, _USER_DEFINED
+    mark = integer_field(*kind)  # few pieces have these bytes: only those are parsed
+    return [i for i, piece in enumerate(pieces) if mark in piece and kind in read_fields(piece)]
 
 
 def _without_prefix(library: Any, source: str) -> Any:
