@@ -1,7 +1,7 @@
 """Tokens that the files next to a vocabulary add to it, name, or mark as special.
 
-A vocabulary has several files. ``tokenizer_config.json`` adds tokens (``added_tokens_decoder``) and names some
-(``eos_token``, ``additional_special_tokens``, ...); in older folders ``added_tokens.json`` and
+A vocabulary has several files. ``tokenizer_config.json`` adds tokens (``added_tokens_decoder``) and names
+some (``eos_token``, ``additional_special_tokens``, ...); in older folders ``added_tokens.json`` and
 ``special_tokens_map.json`` do so. `read_side_tokens` gathers them, and `SideTokens.add_to` adds them to the
 vocabulary of any file, both in the order of ``transformers``, which decides the ids.
 """
