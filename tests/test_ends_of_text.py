@@ -27,7 +27,7 @@ def oracle() -> None:
 
 
 def saved(folder: Path, network: Any, seed: int) -> Path:
-    """A network of random weights that are large enough for texts of many tokens, as transformers saves it."""
+    """A network of random weights, large enough for texts of many tokens, as transformers saves it."""
     torch.manual_seed(seed)
     with torch.no_grad():
         for parameter in network.parameters():
@@ -68,7 +68,9 @@ def write_fields(folder: Path, config: dict[str, Any], generation: dict[str, Any
 def theirs(folder: Path, prompt: list[int]) -> list[int]:
     """The greedy text of transformers, with everything that it begins with but the prompt of a decoder."""
     config = transformers.AutoConfig.from_pretrained(folder)
-    kind = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
+    kind = (
+        transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
+    )
     network = kind.from_pretrained(folder, attn_implementation="eager").float().eval()
     found = network.generate(torch.tensor([prompt]), max_new_tokens=N_NEW, do_sample=False)[0].tolist()
     return found if config.is_encoder_decoder else found[len(prompt) :]

@@ -249,23 +249,24 @@ def read_side_tokens(folder: Path, n_vocab: int | None = None) -> SideTokens:
     lists_all = "added_tokens_decoder" in fields
     if not fields.get(_EXTRA) and "additional_special_tokens" in fields:  # the former name
         fields[_EXTRA] = fields.pop("additional_special_tokens")
-    named: dict[str, _Token | None] = {}
-    if isinstance(fields.get(_EXTRA), dict):  # names of their own
-        named = {key: _token(value, str(config), _EXTRA) for key, value in fields.pop(_EXTRA).items()}
+    named: dict[str, _Token | None] = _other_names(fields, files)
+    if isinstance(fields.get(_EXTRA), dict):
+        named |= {key: _token(value, str(config), _EXTRA) for key, value in fields.pop(_EXTRA).items()}
     if not lists_all:
         for key, value in _read(folder / _MAP).items():
             key = _EXTRA if key == "additional_special_tokens" else key
             if key in SPECIAL_NAMES or not fields.get(key):  # of other keys, those of the settings count
                 fields[key], files[key] = value, str(folder / _MAP)
     extra_file, extra = files.get(_EXTRA, str(config)), fields.get(_EXTRA) or []
-    for key, value in fields.items():
-        content = content_of(value)
-        if key in SPECIAL_NAMES:
-            named[key] = None if content is None else _token(value, files[key], key)
-        elif key.endswith("_token") and content is not None:
-            named.setdefault(key, _token(value, files[key], key))
+    for key, token in _other_names(fields, files).items():
+        named.setdefault(key, token)
+    for key in SPECIAL_NAMES:
+        if key in fields:
+            content = content_of(fields[key])
+            named[key] = None if content is None else _token(fields[key], files[key], key)
     if isinstance(extra, dict):
-        named = {key: _token(value, extra_file, _EXTRA) for key, value in extra.items()} | named
+        for key, value in extra.items():
+            named.setdefault(key, _token(value, extra_file, _EXTRA))
         extra = []
     if not isinstance(extra, list):
         raise TokenizerError(f"{extra_file}: field '{_EXTRA}' is {as_json(extra)}; expected a list of tokens")
@@ -290,6 +291,15 @@ def read_side_tokens(folder: Path, n_vocab: int | None = None) -> SideTokens:
         extras,
         lists_all,
     )
+
+
+def _other_names(fields: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, _Token | None]:
+    """The tokens that fields name besides the usual ones, such as "image_token"."""
+    return {
+        key: _token(value, files[key], key)
+        for key, value in fields.items()
+        if key.endswith("_token") and key not in SPECIAL_NAMES and content_of(value) is not None
+    }
 
 
 def _class_of(settings: Mapping[str, Any], model: Mapping[str, Any], folder: Path) -> tuple[str | None, bool]:
