@@ -341,7 +341,7 @@ def test_where_templates_are_read(make_llama: Factory, tmp_path: Path) -> None:
     for path in (other, other / "tokenizer.json"):
         found = specdec.load(folder, tokenizer=path).chat_template
         assert found is not None and found.templates == {"default": "other"}
-        assert found.tokens == {"bos_token": "<s>", "eos_token": "</s>"}
+        assert found.tokens == {"bos_token": "no", "eos_token": "</s>"}  # as in transformers
 
 
 @pytest.mark.parametrize(
@@ -485,14 +485,28 @@ def test_what_goes_with_messages_alone(make_llama: Factory) -> None:
 
 def test_tokenizers_that_read_no_special_tokens(make_llama: Factory, shared: Path) -> None:
     folder = make_llama(vocab_size=32000)
-    (folder / "tokenizer.model").write_bytes((shared / "data/tokenizers/llama2_tokenizer.model").read_bytes())
     (folder / "tokenizer_config.json").write_text(
         json.dumps({"chat_template": TEMPLATES["llama 2"][0], "bos_token": "<s>", "eos_token": "</s>"})
     )
-    model = specdec.load(folder)
+    model = specdec.load(folder, tokenizer=shared / "data/tokenizers/llama2_tokenizer.bin")
     with pytest.raises(InputError, match="writes the special token '<s>', but .* reads none in a text"):
         model.chat_ids(said("a"))
     assert model.chat_end_ids == ()
+
+
+def test_chats_of_a_sentencepiece_file(make_llama: Factory, shared: Path) -> None:
+    """Its control pieces, and the tokens that added_tokens.json adds, are read as tokens."""
+    folder = make_llama(vocab_size=32002)
+    (folder / "tokenizer.model").write_bytes((shared / "data/tokenizers/llama2_tokenizer.model").read_bytes())
+    (folder / "added_tokens.json").write_text(json.dumps({"<|im_start|>": 32000, "<|im_end|>": 32001}))
+    template = "{{ bos_token }}" + TEMPLATES["smollm"][0]  # type: ignore[operator]
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"chat_template": template, "bos_token": "<s>", "tokenizer_class": "LlamaTokenizer"})
+    )
+    model = specdec.load(folder)
+    ids = model.chat_ids(said("a"))
+    assert ids[0] == 1 and 32000 in ids and ids.count(32001) == sum(1 for i in ids if i == 32000) - 1
+    assert model.chat_end_ids == (32001,)
 
 
 def test_jinja_is_needed_for_chats_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -344,7 +344,7 @@ def test_warnings_are_of_the_line_that_loads(make_llama):
 def test_a_tokenizer_with_more_ids_than_the_model_is_warned_of(make_llama, tmp_path):
     (tmp_path / "tokenizer.json").write_text(_byte_level_json())
     folder = make_llama(vocab_size=5)
-    with pytest.warns(UserWarning, match=r"the tokenizer given has \d+ ids; expected at most 5"):
+    with pytest.warns(UserWarning, match=r"the tokenizer has \d+ ids; expected at most 5"):
         specdec.load(folder, tokenizer=tmp_path)
 
 

@@ -17,7 +17,7 @@ from specdec.errors import TokenizerError
 from specdec.models.checkpoints.gguf_file import GGUFFile
 from specdec.models.checkpoints.opened_file import OpenedFile
 from specdec.models.tokenizer import load_tokenizer
-from specdec.models.tokenizer.gguf_vocabulary import read_vocabulary
+from specdec.models.tokenizer.gguf_vocabulary import WORDS, read_vocabulary, word_steps
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
@@ -181,6 +181,116 @@ def test_control_tokens_are_looked_for_in_a_text(tmp_path: Path, shared: Path) -
     assert found.tokenizer.encode("<s>[INST] hi</s> there", add_bos=False) == expected
 
 
+def test_marks_of_the_type_of_text_are_control_tokens(tmp_path: Path) -> None:
+    """Those that the file names as ends, and those that end turns by their texts; not plain words."""
+    pieces = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<stop>", "<b>", "a", "b", "<", ">", "▁"]
+    kinds = [UNKNOWN, CONTROL, CONTROL, USER_DEFINED, NORMAL, NORMAL, NORMAL, *[NORMAL] * 5]
+    scores = [0.0, 0.0, 0.0, *[-float(i) for i in range(3, len(pieces))]]
+    options: dict[str, Any] = {"token_scores": scores, "token_types": kinds, "add_space_prefix": False}
+    for named, ends in ({"eos_token_id": 5, "bos_token_id": 7}, (5,)), ({"eot_token_id": 4}, (4,)):
+        file = written(tmp_path / "vocabulary.gguf", "llama", pieces, **options, **named)
+        vocabulary = read_vocabulary(file)
+        assert vocabulary is not None
+        tokenizer = vocabulary.tokenizer
+        assert tokenizer.eos_ids == ends
+        assert tokenizer.encode("<|im_start|>a<|im_end|>b", add_bos=False) == [3, 7, 4, 8]
+        assert tokenizer.decode([3, 7, 4, 8]) == "<|im_start|>ab"
+        special = tokenizer.special_tokens()  # type: ignore[attr-defined]
+        assert ("<stop>" in special) == (5 in ends) and "a" not in special and "<b>" not in special
+    vocab = {char: i for i, char in enumerate(["a", "<", "|", "e", "n", "d", ">", "<|end|>", "ae"])}
+    file = written(tmp_path / "b.gguf", "gpt2", list(vocab), tokenizer_pre="gpt-2", token_merges=["a e"])
+    found = read_vocabulary(file)
+    assert found is not None and found.tokenizer.encode("a<|end|>a") == [0, 7, 0]
+
+
+def test_thousands_of_control_tokens_are_found_as_by_a_search_for_the_longest(tmp_path: Path) -> None:
+    marks = [f"<unused{i}>" for i in range(5000)] + ["<", "<un", "<unused1", "ü<"]
+    pieces = ["<unk>", *marks, "▁", *"unsed<>0123456789xü"]
+    kinds = [UNKNOWN, *[CONTROL] * len(marks), *[NORMAL] * (len(pieces) - len(marks) - 1)]
+    ids = {piece: i for i, piece in enumerate(pieces)}
+    pieces[ids["<"]] = "<<"  # a text may have it alone, too
+    file = written(
+        tmp_path / "vocabulary.gguf", "llama", pieces, token_types=kinds, add_space_prefix=False,
+        token_scores=[-float(i) for i in range(len(pieces))],
+    )  # fmt: skip
+    found = read_vocabulary(file)
+    assert found is not None
+    longest = sorted({piece: i for i, piece in enumerate(pieces) if kinds[i] == CONTROL}.items(), key=len)
+    table = dict(longest)
+    rng = np.random.default_rng(2)
+    for _ in range(200):
+        parts = rng.choice(["<", "<unused", "<unused1", ">", "1", "9", "x", "ü", "<unused42>"], 12)
+        text, expected, rest = "".join(parts), [], "".join(parts)
+        while rest:
+            mark = max((mark for mark in table if rest.startswith(mark)), key=len, default=None)
+            expected.append(rest[0] if mark is None else mark)
+            rest = rest[len(expected[-1]) :]
+        ids_found = found.tokenizer.encode(text, add_bos=False)
+        assert [pieces[i] for i in ids_found] == expected, text
+
+
+def cut(text: str, steps: tuple[str, ...]) -> list[str]:
+    """A text cut by one expression after the other, as llama.cpp does; by another library's expressions."""
+    import regex
+
+    names = {
+        "digits": r"\p{N}",
+        "bytes": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    }
+    pieces = [text]
+    for step in steps:
+        found = []
+        for piece in pieces:
+            at = 0
+            for match in regex.finditer(names.get(step, step), piece):
+                found += [piece[at : match.start()], match[0]]
+                at = match.end()
+            found.append(piece[at:])
+        pieces = [piece for piece in found if piece]
+    return pieces
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("pre", sorted(WORDS))
+def test_texts_are_cut_into_words_as_the_expressions_of_llama_cpp_say(pre: str) -> None:
+    import tokenizers
+
+    words = word_steps(tokenizers, WORDS[pre])
+    for text in [
+        *TEXTS,
+        "1234567890 12 x12,345.6",
+        "«Ёлки» ÅÄÖ ǅ ﬁ Ａｂ！？ ‘x’ 、。",
+        "a\r\nb\n\n c  \t d ",
+    ]:
+        places = [place for _, place in words.pre_tokenize_str(text)]
+        assert [text[begin:end] for begin, end in places] == cut(text, WORDS[pre])
+
+
+@pytest.mark.parametrize(
+    ("pre", "text", "words"),
+    [
+        (
+            "deepseek-llm",
+            "Hi there, Ünï 42 日本!\n",
+            ["Hi", " there", ",", " Ü", "n", "ï", " ", "42", " ", "日本", "!", "\n"],
+        ),
+        ("seed-coder", "x12 (a)\n\n", ["x", "1", "2", " (", "a", ")", "\n\n"]),
+        ("superbpe", "a b1234567 c", ["a b", "1", "234", "567", " c"]),
+        ("tiny_aya", "x 1234567 Ab", ["x", " ", "1", "234", "567", " Ab"]),
+        ("kormo", "it's 123", ["it", "'s", " ", "1", "2", "3"]),
+        ("a.x-4.0", "it's 123", ["it", "'s", " 123"]),
+        ("midm-2.0", "IT'S 1234", ["IT", "'S", " ", "123", "4"]),
+        ("lfm2", "ab 1234", ["ab", " ", "123", "4"]),
+        ("falcon-h1", "ab 1234", ["ab", " ", "123", "4"]),
+    ],
+)
+def test_words_of_pre_tokenizers(pre: str, text: str, words: list[str]) -> None:
+    import tokenizers
+
+    places = [place for _, place in word_steps(tokenizers, WORDS[pre]).pre_tokenize_str(text)]
+    assert [text[begin:end] for begin, end in places] == words
+
+
 LISTS: dict[str, Any] = {"token_scores": [0.0] * 3, "token_types": [UNKNOWN, NORMAL, NORMAL]}
 
 
@@ -196,7 +306,7 @@ LISTS: dict[str, Any] = {"token_scores": [0.0] * 3, "token_types": [UNKNOWN, NOR
             "'tokenizer.ggml.token_type' is missing or of other items",
         ),
         ("llama", LISTS | {"token_types": [1, 2, 9]}, "token_type' has 9; expected 1 to 6"),
-        ("gpt2", {"tokenizer_pre": "new"}, "'tokenizer.ggml.pre' is \"new\"; expected one of bloom"),
+        ("gpt2", {"tokenizer_pre": "new"}, "'tokenizer.ggml.pre' is \"new\"; expected one of "),
         ("gpt2", {"tokenizer_pre": "gpt-2"}, "'tokenizer.ggml.merges' is missing"),
         ("gpt2", {"tokenizer_pre": "gpt-2", "token_merges": ["ab"]}, 'has "ab"; expected two tokens'),
         ("gpt2", {"tokenizer_pre": "gpt-2", "token_merges": ["x y"]}, "not a BPE vocabulary"),

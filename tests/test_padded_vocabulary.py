@@ -156,7 +156,7 @@ def test_pairs_that_fit_and_pairs_that_do_not(models: Any, tmp_path: Path) -> No
     # a tokenizer names more ids than the draft has
     short = specdec.load(models["draft", N_TOKENS].path, tokenizer=target.tokenizer)
     long = library_tokenizer([*SPECIALS, "<e>"])
-    with pytest.warns(UserWarning, match="the tokenizer given has 261 ids; expected at most 260"):
+    with pytest.warns(UserWarning, match="the tokenizer has 261 ids; expected at most 260"):
         short = specdec.load(short.path, tokenizer=long)
     whole = specdec.load(target.path, tokenizer=long)
     with pytest.raises(VocabularyMismatchError, match="expected both to have the 261 ids that their"):

@@ -18,7 +18,6 @@ from specdec.analysis.known_models import KNOWN, known_models, vocabulary_of
 from specdec.drafts.translation import translation_of
 from specdec.errors import CheckpointNotFoundError, InputError, VocabularyMismatchError
 from specdec.models.tokenizer import ByteTokenizer, Strip
-from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.resolve import load_tokenizer
 from vocabularies import DISJOINT, VOCABULARIES, model_with
 
@@ -171,12 +170,10 @@ def model_known_by(tokenizer: ByteTokenizer, *, has_encoder: bool = False) -> An
 def test_small_models_are_known_by_the_targets_vocabulary(shared: Path) -> None:
     folder = shared / "data" / "tokenizers"
     files = {
-        "GPT-2, GPT-Neo, GPT-J and Phi 1 to 2": HFTokenizer.from_bpe_files(
-            folder / "gpt2_vocab.json", folder / "gpt2_merges.txt", model_type="gpt2"
-        ),
+        "GPT-2, GPT-Neo, GPT-J and Phi 1 to 2": load_tokenizer(folder / "gpt2_vocab.json"),
         "Llama 2": load_tokenizer(folder / "llama2_tokenizer.model"),
-        "Phi 3 and 3.5": HFTokenizer.from_file(folder / "phi3.tokenizer.json"),
-        "T5 and Flan-T5": HFTokenizer.from_file(folder / "t5-small.tokenizer.json"),
+        "Phi 3 and 3.5": load_tokenizer(folder / "phi3.tokenizer.json"),
+        "T5 and Flan-T5": load_tokenizer(folder / "t5-small.tokenizer.json"),
     }
     assert DOCUMENTED | files.keys() == {known.name for known in KNOWN}
     for name, tokenizer in files.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pickle
 from pathlib import Path
@@ -421,6 +422,9 @@ def test_bad_requests_are_named(
 
 def test_a_model_without_tokens_at_the_ends_has_no_windows(tmp_path: Path) -> None:
     folder, _ = write_pair(tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    config["bos_token_id"] = config["eos_token_id"] = None
+    (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match="names no token that begins or ends a text; expected pairs"):
         specdec.load(folder, tokenizer=False).score([[1, 2]], rolling=True)
 

@@ -285,7 +285,10 @@ def test_a_language_that_the_model_has_no_id_for(tmp_path: Path) -> None:
     known = dict.fromkeys(["<s>", "<pad>", "</s>", "<unk>", *(piece for piece, _ in pieces(model))])
     (tmp_path / "vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(known)}))
     n_vocab = len(known) + 3
-    m2m = with_model(tmp_path, "M2M100ForConditionalGeneration", vocab_size=n_vocab, forced_bos_token_id=None)
+    with pytest.warns(UserWarning, match=f"expected at most {n_vocab}"):
+        m2m = with_model(
+            tmp_path, "M2M100ForConditionalGeneration", vocab_size=n_vocab, forced_bos_token_id=None
+        )
     assert m2m.with_languages(tgt_lang="ar").decoder_start == (2, n_vocab - 1)
     with pytest.raises(InputError, match=f"tgt_lang is 'ast', token id {n_vocab} of the tokenizer"):
         m2m.with_languages(tgt_lang="ast")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from specdec import _core, drafts
 from specdec.drafts.translation import translation_of
 from specdec.errors import InputError, VocabularyMismatchError
 from specdec.models.tokenizer import ByteTokenizer, Strip
+from specdec.models.tokenizer.added_tokens import read_side_tokens
 from specdec.models.tokenizer.continuing import encode_continuing
 from specdec.models.tokenizer.correspondence import correspondence_of
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
@@ -163,14 +165,19 @@ SCRIPTS = (
 """Ten scripts, emoji, code."""
 
 
+def bpe_files(folder: Path, name: str, tokenizer_class: str | None = None) -> HFTokenizer:
+    """Byte-level BPE that a class of transformers reads."""
+    side = replace(read_side_tokens(folder), tokenizer_class=tokenizer_class)
+    return HFTokenizer.from_bpe_files(folder / f"{name}_vocab.json", folder / f"{name}_merges.txt", side)
+
+
 def published(shared: Path, name: str) -> specdec.Model:
     """A small random model with a published tokenizer."""
     folder = shared / "data" / "tokenizers"
     if name == "qwen2.5":
-        files = folder / "qwen2.5_vocab.json", folder / "qwen2.5_merges.txt"
-        tokenizer: Any = HFTokenizer.from_bpe_files(*files, model_type="qwen2")
+        tokenizer: Any = bpe_files(folder, name, "Qwen2Tokenizer")
     else:
-        tokenizer = HFTokenizer.from_file(folder / "phi3.tokenizer.json")
+        tokenizer = load_tokenizer(folder / "phi3.tokenizer.json")
     return with_tokenizer(tokenizer, range(tokenizer.n_vocab), 0)
 
 
@@ -201,11 +208,10 @@ def test_texts_in_ten_scripts_emoji_and_code_are_read_as_they_are(
 def published_tokenizer(shared: Path, name: str) -> Any:
     folder = shared / "data" / "tokenizers"
     if name in ("phi3", "t5-small"):
-        return HFTokenizer.from_file(folder / f"{name}.tokenizer.json")
+        return load_tokenizer(folder / f"{name}.tokenizer.json")
     if name == "llama2":
         return load_tokenizer(folder / "llama2_tokenizer.model")
-    files = folder / f"{name}_vocab.json", folder / f"{name}_merges.txt"
-    return HFTokenizer.from_bpe_files(*files, model_type="qwen2" if name == "qwen2.5" else name)
+    return bpe_files(folder, name, "Qwen2Tokenizer" if name == "qwen2.5" else None)
 
 
 ENDS = {"gpt2": "<|endoftext|>", "qwen2.5": "<|endoftext|>", "llama2": "</s>", "t5-small": "</s>"}

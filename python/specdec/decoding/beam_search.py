@@ -82,7 +82,7 @@ def beam_search(
         so this changes the order of what was found, never what is found.
     stop : int or iterable of int, optional
         A hypothesis ends with one of these token ids, keeps its place among the `width` as long as its score
-        does, and is not continued. The tokenizer's end-of-text ids are among them, save with `ignore_eos`.
+        does, and is not continued. `Model.eos_ids` are among them, save with `ignore_eos`.
     n_threads : int, optional
         Threads to compute with; the number does not change the output.
     ignore_eos : bool, default False
@@ -154,8 +154,7 @@ def beam_search(
                 "None, or specdec.generate, which takes others"
             ) from None
         check_source(draft.config.encoder is not None, target)
-    tokenizer = target.tokenizer
-    eos_ids = () if ignore_eos or tokenizer is None else tokenizer.eos_ids
+    eos_ids = () if ignore_eos else target.eos_ids
     stop_ids = _stop_ids(stop, target.config["n_vocab"], eos_ids)
     (start,) = decoder_prompts_of(target, decoder_prompt, 1, False)
     beginning = Beginning.of(target, prompt, "prompt", decoder_prompt=start)

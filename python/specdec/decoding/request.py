@@ -151,7 +151,7 @@ class Request:
         starts = decoder_prompts_of(target, decoder_prompt, len(given), is_batch)
         if chat is not None:
             given = chat.prompts(target)
-        ends = () if options.ignore_eos or tokenizer is None else tokenizer.eos_ids
+        ends = () if options.ignore_eos else target.eos_ids
         if chat is not None and not options.ignore_eos:
             ends = (*ends, *target.chat_end_ids)
         stop = StopRules.parse(

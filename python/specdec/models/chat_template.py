@@ -20,7 +20,7 @@ from specdec.checks import check_flag, check_items
 from specdec.errors import CheckpointError, InputError, MissingPackageError, TokenizerError, kind_of, shown
 from specdec.models.json_fields import as_json, read_json_object
 from specdec.models.template_limits import limited, limited_filter, rendered
-from specdec.models.tokenizer.hf_tokenizer import SPECIAL_NAMES, content_of
+from specdec.models.tokenizer.added_tokens import SPECIAL_NAMES, read_side_tokens
 from specdec.text_files import read_text_file
 
 __all__ = [
@@ -547,8 +547,8 @@ def read_chat_template(folder: Path) -> ChatTemplate | None:
         templates = _named(settings.get("chat_template"), file)
     if not templates:
         return None
-    tokens = {**_object(folder / "special_tokens_map.json"), **settings}
-    found = {name: content_of(tokens.get(name)) for name in SPECIAL_NAMES}
+    side = read_side_tokens(folder)
+    found = {name: side.name(name) for name in SPECIAL_NAMES}
     return ChatTemplate(
         templates,
         tokens={name: token for name, token in found.items() if token is not None},

@@ -126,7 +126,7 @@ def load(
     Warns
     -----
     UserWarning
-        Of ids in ``generation_config.json`` that are no tokens, and of a ``tokenizer`` with more ids than the
+        Of ids in ``generation_config.json`` that are no tokens, and of a tokenizer with more ids than the
         model.
 
     Raises
@@ -178,7 +178,7 @@ def load(
     )
     if of_adapter is not None:
         checkpoint, fitted = merged(checkpoint, of_adapter)
-    if tokenizer is not None and checkpoint.tokenizer is not None:
+    if checkpoint.tokenizer is not None:
         warn_of_ids_beyond(checkpoint.tokenizer, checkpoint.config["n_vocab"], checkpoint.path)
     stored = None
     if dtype is None and prefill != "blas":
@@ -231,6 +231,8 @@ def load(
         chat_template=checkpoint.chat_template,
         source_tokenizer=checkpoint.source_tokenizer,
         decoder_start=checkpoint.decoder_start,
+        bos_id=checkpoint.bos_id,
+        eos_ids=checkpoint.eos_ids,
         origin=origin,
         formats=stored.formats if stored else None,
         types=stored.types if stored else "",

@@ -75,6 +75,8 @@ class Model:
         chat_template: ChatTemplate | None = None,
         source_tokenizer: SourceTokenizer | None = None,
         decoder_start: Sequence[int] = (),
+        bos_id: int | None = None,
+        eos_ids: Sequence[int] = (),
         origin: ModelOrigin | None = None,
         formats: Mapping[str, str] | None = None,
         types: str = "",
@@ -88,6 +90,7 @@ class Model:
         self._architecture = architecture
         self._default_sampling = dict(default_sampling or {})
         self._decoder_start = tuple(decoder_start)
+        self._bos_id, self._eos_ids = bos_id, tuple(eos_ids)
         self._origin = origin
         self._formats = dict(formats or {})
         self._types = types
@@ -147,6 +150,21 @@ class Model:
         return self._decoder_start
 
     @property
+    def bos_id(self) -> int | None:
+        """The token that begins a text: the tokenizer's, or without one that of the configuration, if any."""
+        tokenizer = self.tokenizer
+        return self._bos_id if tokenizer is None else tokenizer.bos_id
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """The tokens that end a text: the tokenizer's, or without one those of the configuration.
+
+        The configuration is generation_config.json, then config.json, or the metadata of a GGUF file.
+        """
+        tokenizer = self.tokenizer
+        return self._eos_ids if tokenizer is None else tuple(tokenizer.eos_ids)
+
+    @property
     def languages(self) -> tuple[str, ...]:
         """The codes of the languages that a multilingual translation model has tokens for."""
         source = self.source_tokenizer
@@ -194,6 +212,8 @@ class Model:
             chat_template=self.chat_template,
             source_tokenizer=source,
             decoder_start=start,
+            bos_id=self._bos_id,
+            eos_ids=self._eos_ids,
             origin=None if self._origin is None else self._origin.in_languages(src_lang, tgt_lang),
         )
 
@@ -222,6 +242,8 @@ class Model:
             chat_template=template,
             source_tokenizer=self.source_tokenizer,
             decoder_start=self._decoder_start,
+            bos_id=self._bos_id,
+            eos_ids=self._eos_ids,
             formats=self._formats,
             types=self._types,
             beside=None if self._beside is None else replace(self._beside, key=None),
@@ -272,6 +294,8 @@ class Model:
             self._architecture,
             default_sampling=self._default_sampling,
             decoder_start=self._decoder_start,
+            bos_id=self._bos_id,
+            eos_ids=self._eos_ids,
             origin=self._origin,
             formats=self._formats,
             types=self._types,

@@ -8,6 +8,7 @@ from typing import Final
 __all__ = ["DESCRIBING", "TEMPLATES", "describing_files"]
 
 DESCRIBING: Final = (
+    "added_tokens.json",
     "chat_template.jinja",
     "config.json",
     "generation_config.json",

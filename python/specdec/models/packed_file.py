@@ -67,6 +67,8 @@ _FIELDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "files": ((list,), "a list"),
     "default_sampling": ((dict,), "an object"),
     "decoder_start": ((list,), "a list"),
+    "bos_id": ((int, _NONE), "a whole number or null"),
+    "eos_ids": ((list,), "a list"),
 }
 """The fields of a header: types, and what a message calls them."""
 
@@ -196,6 +198,8 @@ def write_packed(
         "files": [],
         "default_sampling": _as_json(model.default_sampling),
         "decoder_start": list(model.decoder_start),
+        "bos_id": model.bos_id,
+        "eos_ids": list(model.eos_ids),
     }
     for i, size in enumerate(sizes):
         pieces = ((first, min(_PIECE, size - first)) for first in range(0, size, _PIECE))
@@ -344,10 +348,9 @@ class PackedFile:
                 raise self.error(
                     f"header field '{name}' has other records than name, size and time; expected those"
                 )
-        if not all(type(token) is int for token in header["decoder_start"]):
-            raise self.error(
-                "header field 'decoder_start' has other items than whole numbers; expected those"
-            )
+        for name in ("decoder_start", "eos_ids"):
+            if not all(type(token) is int for token in header[name]):
+                raise self.error(f"header field '{name}' has other items than whole numbers; expected those")
         for name in ("blocks", "files"):
             if not all(_is_part(part, named=name == "files") for part in header[name]):
                 raise self.error(
@@ -473,5 +476,5 @@ class PackedFile:
             fields = Fields(read_json_object(config), config)
             n_vocab = self.header["config"]["n_vocab"]
             defaults = read_generation_defaults(folder, fields, n_vocab, ids_only=True)
-            ends = {"bos_id": defaults.bos_id, "eos_ids": defaults.eos_ids}
+            ends = {"bos_id": defaults.bos_id, "eos_ids": defaults.eos_ids, "n_vocab": n_vocab}
         return resolve_tokenizer(None, folder, **ends), resolve_chat_template(None, folder)

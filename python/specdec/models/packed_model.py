@@ -56,6 +56,8 @@ def packed_model(
         file.header["architecture"],
         default_sampling=packed_file.sampling_of(file.header),
         decoder_start=file.header["decoder_start"],
+        bos_id=file.header["bos_id"],
+        eos_ids=file.header["eos_ids"],
         origin=ModelOrigin(
             ReadFiles.of_model(path, [path]),
             None,

@@ -105,6 +105,10 @@ class ScoringModel(Protocol):
     @property
     def tokenizer(self) -> Tokenizer | None: ...
     @property
+    def bos_id(self) -> int | None: ...
+    @property
+    def eos_ids(self) -> tuple[int, ...]: ...
+    @property
     def path(self) -> Path: ...
     def check_ids(self, ids: Any, *, minimum: int = 1, maximum: int | None = None) -> NDArray[np.int32]: ...
     def source_ids(self, source: Any) -> NDArray[np.int32]: ...
@@ -269,9 +273,7 @@ def _pieces(model: ScoringModel, request: Any) -> list[_Text]:
     if model.config.encoder is not None:
         raise InputError(f"rolling is True, but {model.path} has an encoder; expected a decoder-only model")
     tokenizer = model.tokenizer
-    prefix = None if tokenizer is None else tokenizer.bos_id
-    if prefix is None and tokenizer is not None and tokenizer.eos_ids:
-        prefix = tokenizer.eos_ids[0]
+    prefix = next((token for token in (model.bos_id, *model.eos_ids) if token is not None), None)
     if prefix is None:
         raise InputError(
             f"rolling is True, but {model.path} names no token that begins or ends a text; expected pairs "

@@ -65,7 +65,7 @@ class RecurrentKind(Kind):
 
     def writer(self, network: Any, folder: Path) -> TextWriter:
         """See `Kind.writer`: the draft as it is now, run by torch."""
-        ends = set() if self.target.tokenizer is None else set(self.target.tokenizer.eos_ids)
+        ends = set(self.target.eos_ids)
 
         def write(
             prompts: Sequence[Sequence[int]],

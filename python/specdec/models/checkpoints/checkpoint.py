@@ -75,6 +75,9 @@ class Checkpoint:
         Of an encoder-decoder with a tokenizer: what encodes its sources.
     decoder_start : tuple of int
         Of an encoder-decoder: what the files name as the beginning of the decoder's text.
+    bos_id : int or None
+    eos_ids : tuple of int
+        What the configuration names as the tokens that begin and end a text.
     weight_files : tuple of Path
         The files that hold the weights.
     fields : mapping or None
@@ -94,6 +97,8 @@ class Checkpoint:
     chat_template: ChatTemplate | None = None
     source_tokenizer: SourceTokenizer | None = None
     decoder_start: tuple[int, ...] = ()
+    bos_id: int | None = None
+    eos_ids: tuple[int, ...] = ()
     weight_files: tuple[Path, ...] = ()
     fields: Mapping[str, Any] | None = field(default=None, repr=False)
     stored: StoredTensors | None = field(default=None, repr=False)

@@ -100,8 +100,8 @@ class GenerationDefaults:
     sampling : dict
         Keyword arguments of ``specdec.generate``; see `specdec.Model.default_sampling`.
     decoder_start : tuple of int
-        What a decoder with an encoder begins with: ``decoder_start_token_id``, then, if the files name it,
-        ``forced_bos_token_id``. Empty where they name no first token.
+        What a decoder with an encoder begins with: ``decoder_start_token_id``, or else ``bos_token_id``, then
+        ``forced_bos_token_id`` if the files name it. Empty where they name no first token.
     """
 
     bos_id: int | None
@@ -135,7 +135,7 @@ def read_generation_defaults(
         return next((ids for source in sources if (ids := source.token_ids(name, n_vocab, outside))), ())
 
     bos, eos = first("bos_token_id"), first("eos_token_id") or None
-    start, forced = first("decoder_start_token_id")[:1], first("forced_bos_token_id")[:1]
+    start, forced = (first("decoder_start_token_id") or bos)[:1], first("forced_bos_token_id")[:1]
     if ids_only:
         return GenerationDefaults(bos[0] if bos else None, eos, {}, (*start, *forced) if start else ())
     of_texts = given if has_file else config

@@ -22,7 +22,7 @@ from specdec.models.families.gguf_metadata import Metadata
 from specdec.models.families.gguf_unread import check_unread, warn_of_unread
 from specdec.models.json_fields import NOT_KNOWN, Fields, as_json
 from specdec.models.tokenizer import resolve_tokenizer
-from specdec.models.tokenizer.gguf_vocabulary import Vocabulary, read_vocabulary
+from specdec.models.tokenizer.gguf_vocabulary import Vocabulary, read_end_ids, read_vocabulary
 
 __all__ = ["ROW", "chat_template_of", "described", "of_model", "open_gguf"]
 
@@ -53,6 +53,7 @@ def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Ch
     )
     vocabulary = None if tokenizer is not None else read_vocabulary(file)
     _check_size(file, vocabulary, config["n_vocab"])
+    bos_id, eos_ids = read_end_ids(file, config["n_vocab"])
     found = vocabulary.tokenizer if vocabulary is not None else resolve_tokenizer(tokenizer, path.parent)
     return matched_checkpoint(
         path,
@@ -63,6 +64,8 @@ def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Ch
         tokenizer=found,
         decoder_start=decoder_start,
         default_sampling=_default_sampling(file),
+        bos_id=bos_id,
+        eos_ids=eos_ids,
         chat_template=(
             chat_template_of(file, vocabulary)
             if tokenizer is None

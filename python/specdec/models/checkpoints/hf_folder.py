@@ -81,7 +81,9 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
     match_tensors(folder, family, config, sources, tensors, described_by="config.json")
     defaults = read_generation_defaults(folder, fields, config["n_vocab"])
 
-    found = resolve_tokenizer(tokenizer, folder, bos_id=defaults.bos_id, eos_ids=defaults.eos_ids)
+    found = resolve_tokenizer(
+        tokenizer, folder, bos_id=defaults.bos_id, eos_ids=defaults.eos_ids, n_vocab=config["n_vocab"]
+    )
     return matched_checkpoint(
         folder,
         architecture,
@@ -90,6 +92,8 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
         tensors,
         tokenizer=found,
         decoder_start=defaults.decoder_start,
+        bos_id=defaults.bos_id,
+        eos_ids=defaults.eos_ids or (),
         default_sampling=defaults.sampling,
         chat_template=resolve_chat_template(tokenizer, folder),
         weight_files=tuple(sorted(set().union(*(tensor.files for tensor in tensors.values())))),

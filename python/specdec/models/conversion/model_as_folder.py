@@ -339,7 +339,7 @@ def _fields_of_folder(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _fields_of_gguf(checkpoint: Checkpoint) -> dict[str, Any]:
     assert checkpoint.fields is not None
-    config, tokenizer = checkpoint.config, checkpoint.tokenizer
+    config = checkpoint.config
     fields: dict[str, Any] = {
         "architectures": [checkpoint.architecture],
         "model_type": model_type_of(checkpoint.architecture),
@@ -348,10 +348,9 @@ def _fields_of_gguf(checkpoint: Checkpoint) -> dict[str, Any]:
     for name in ("attention_bias", "mlp_bias"):
         if config["qkv_bias" if name == "attention_bias" else name]:
             fields[name] = True
-    if tokenizer is not None:
-        fields["bos_token_id"] = tokenizer.bos_id
-        ends = list(tokenizer.eos_ids)
-        fields["eos_token_id"] = ends[0] if len(ends) == 1 else ends
+    fields["bos_token_id"] = checkpoint.bos_id
+    ends = list(checkpoint.eos_ids)
+    fields["eos_token_id"] = ends[0] if len(ends) == 1 else ends or None
     if checkpoint.decoder_start:
         fields["decoder_start_token_id"] = checkpoint.decoder_start[0]
     return fields

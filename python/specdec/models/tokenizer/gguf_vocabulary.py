@@ -10,8 +10,9 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.errors import MissingTokenizerLibraryError, TokenizerError
+from specdec.errors import TokenizerError
 from specdec.models.json_fields import as_json
+from specdec.models.tokenizer.added_tokens import AddedTokenFinder, import_tokenizers
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.interface import Tokenizer
 from specdec.models.tokenizer.library import library_errors
@@ -31,6 +32,7 @@ __all__ = [
     "WHOLE_WORDS",
     "WORDS",
     "Vocabulary",
+    "read_end_ids",
     "read_vocabulary",
     "word_steps",
 ]
@@ -52,6 +54,17 @@ SPECIAL_TOKENS: Final[Mapping[str, str]] = {
 ENDS: Final = ("eos", "eot", "eom")
 """The keys of the ids of tokens that end a text, less "_token_id"."""
 
+_INFILLING: Final = ("fim_pre", "fim_suf", "fim_mid", "fim_pad", "fim_rep", "fim_sep")
+_CONTROL_TEXTS: Final = frozenset(
+    (
+        "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>",
+        "<end_of_turn>", "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]",
+        "<|end_of_text|>", "<end_of_utterance>", "<eos>", "<turn|>", "<｜end▁of▁sentence｜>",
+    )
+)  # fmt: skip
+"""Tokens that are control tokens whatever their type, as llama.cpp has them."""
+_MARK: Final = re.compile(r"_?[<\[].+[>\]]", re.DOTALL)
+
 # How byte-level BPE cuts a text into words, by the names that ``tokenizer.ggml.pre`` has: steps, one after
 # the other. "digits": each by itself; "bytes": GPT-2's rule; else a regular expression.
 _GPT2: Final = ("bytes",)
@@ -67,24 +80,59 @@ _TEKKEN: Final = (rf"{_UPPER}*{_LOWER}+|{_UPPER}+{_LOWER}*|\p{{N}}|{_REST_SLASH}
 _GPT4O: Final = (
     rf"{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|{_UPPER}+{_LOWER}*{_CONTRACTIONS}?|\p{{N}}{{1,3}}|{_REST_SLASH}",
 )
+_GPT4O_AYA: Final = (r"\d{1,3}(?=(?:\d{3})*\b)", *_GPT4O)
 _BLOOM: Final = (" ?[^(\\s|.,!?…。，、।۔،)]+",)
 _GPT2_WORDS: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+_LLAMA3_WHOLE: Final = (
+    "llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2",
+)  # fmt: skip
+# Letters with a case as DeepSeek LLM lists them, an older set than that of Unicode's properties today.
+_CASED: Final = (
+    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-\u1f7d"
+    "ᾀ-ᾴᾶ-ᾼ\u1fbeῂ-ῄῆ-ῌῐ-\u1fd3ῖ-\u1fdbῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212a-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗ"
+    "Ａ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"
+)
 WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "default": (r"[\p{P}\$\+<=>\^~\|]+", _GPT2_WORDS, r"\p{N}+", "[0-9][0-9][0-9]"),
     **dict.fromkeys(
-        ("gpt-2", "phi-2", "olmo", "mpt", "jais", "trillion", "granite-docling", "mellum", "roberta-bpe"),
+        (
+            "gpt-2",
+            "phi-2",
+            "olmo",
+            "mpt",
+            "jais",
+            "trillion",
+            "granite-docling",
+            "mellum",
+            "roberta-bpe",
+            "a.x-4.0",
+        ),
         _GPT2,
     ),
     **dict.fromkeys(
         ("starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b"), _DIGITS
     ),
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "dbrx", "smaug-bpe", "falcon3", "pixtral"), _LLAMA3),
-    **dict.fromkeys(("qwen2", "stablelm2", "deepseek-r1-qwen", "hunyuan", "megrez"), _QWEN2),
+    **dict.fromkeys((*_LLAMA3_WHOLE, "dbrx", "smaug-bpe"), _LLAMA3),
+    **dict.fromkeys(("qwen2", "stablelm2", "deepseek-r1-qwen", "hunyuan", "megrez", "kormo"), _QWEN2),
+    "seed-coder": (
+        rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|\s*[\r\n]+"
+        r"|\s+(?!\S)|\s+",
+    ),
+    "superbpe": (r"\p{N}+", r"(?=(\d{3})+(?!\d))"),
+    **dict.fromkeys(("tiny_aya", "cohere2moe"), _GPT4O_AYA),
     "tekken": _TEKKEN,
     **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
     "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", _GPT2_WORDS, "[0-9][0-9][0-9]"),
     **dict.fromkeys(("bloom", "poro-chat", "gpt3-finnish"), _BLOOM),
     "viking": (*_BLOOM, "digits"),
+    "deepseek-llm": (
+        "[\r\n]",
+        rf"\s?[{_CASED}]+",
+        "\\s?[!-/:-~！-／：-～‘-‟\u3000-。]+",
+        r"\s+$",
+        "[一-龥ࠀ-一가-퟿]+",
+        r"\p{N}+",
+    ),
     "deepseek-coder": ("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}"),
     "deepseek-v3": (
         r"\p{N}{1,3}",
@@ -93,7 +141,7 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
         r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     ),
 }
-WHOLE_WORDS: Final = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "tekken")
+WHOLE_WORDS: Final = (*_LLAMA3_WHOLE, "tekken")
 """Vocabularies that take a word that is a token as this token, whatever the merges."""
 _WITH_BOS: Final = WHOLE_WORDS
 """Vocabularies whose texts begin with BOS where the file does not say."""
@@ -173,6 +221,21 @@ def read_vocabulary(values: Values) -> Vocabulary | None:
     return Vocabulary(tokenizer, len(tokens.texts), special)
 
 
+def read_end_ids(values: Values, n: int) -> tuple[int | None, tuple[int, ...]]:
+    """BOS and the ids that end a text, which the metadata name among `n` ids.
+
+    Raises
+    ------
+    TokenizerError
+        One that is no whole number.
+    """
+    ends = [_token_id(values, f"{key}_token_id", n) for key in ENDS]
+    return (
+        _token_id(values, "bos_token_id", n),
+        tuple(dict.fromkeys(token for token in ends if token is not None)),
+    )
+
+
 def _error(values: Values, key: str, expected: str) -> TokenizerError:
     value = values.get(PREFIX + key)
     found = (
@@ -216,28 +279,43 @@ def _read_tokens(values: Values) -> _Tokens:
         not isinstance(scores, np.ndarray) or len(scores) != n or not np.isfinite(scores).all()
     ):
         raise _error(values, "scores", f"an array of {n} finite numbers, one for each token")
-    ends = [_token_id(values, f"{key}_token_id", n) for key in ENDS]
+    bos_id, eos_ids = read_end_ids(values, n)
+    named = (bos_id, *eos_ids, *(_token_id(values, f"{key}_token_id", n) for key in _INFILLING))
     return _Tokens(
         str(values.path),
         texts,
-        kinds,
+        _corrected(kinds, texts, {token for token in named if token is not None}),
         None if scores is None else scores.tolist(),
-        _token_id(values, "bos_token_id", n),
-        tuple(dict.fromkeys(token for token in ends if token is not None)),
+        bos_id,
+        eos_ids,
     )
+
+
+def _corrected(
+    kinds: NDArray[np.integer[Any]], texts: Sequence[str], named: set[int]
+) -> NDArray[np.integer[Any]]:
+    """The types of tokens, with control for those that end a turn though the file has them as text.
+
+    llama.cpp corrects the same tokens. Tokens that the file itself names as the beginning or end of a text
+    are corrected too, if their texts look like marks.
+    """
+    wrong = [
+        i
+        for i in np.flatnonzero(np.isin(kinds, (NORMAL, USER_DEFINED))).tolist()
+        if texts[i] in _CONTROL_TEXTS or (i in named and _MARK.fullmatch(texts[i]))
+    ]
+    if not wrong:
+        return kinds
+    kinds = kinds.copy()
+    kinds[wrong] = CONTROL
+    return kinds
 
 
 # ------------------------------------------------------------------------------------ byte-level BPE
 
 
 def _byte_level(values: Values, tokens: _Tokens) -> HFTokenizer:
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise MissingTokenizerLibraryError(
-            f"{tokens.source}: its vocabulary is read by the package `tokenizers`, which is not installed: "
-            "pip install tokenizers (or tokenizer=False: ids in, ids out)"
-        ) from error
+    tokenizers = import_tokenizers(tokens.source)
     pre = values.get(f"{PREFIX}pre")
     pre = "default" if pre is None else pre
     if pre not in WORDS:
@@ -274,7 +352,7 @@ def _byte_level(values: Values, tokens: _Tokens) -> HFTokenizer:
         tokens.source,
         bos_id=tokens.bos_id,
         eos_ids=tokens.eos_ids,
-        settings={"add_bos_token": _flag(values, "add_bos_token", pre in _WITH_BOS)},
+        adds_bos=_flag(values, "add_bos_token", pre in _WITH_BOS),
         vocab=vocabulary,
     )
 
@@ -298,34 +376,7 @@ def word_steps(tokenizers: Any, steps: tuple[str, ...]) -> Any:
 # ------------------------------------------------------------------------------------- SentencePiece
 
 
-class MarkedPieces(SentencePieceTokenizer):
-    """Pieces, and tokens that are looked for in a text first: control tokens and user-defined ones.
-
-    What follows such a token is encoded as the beginning of a text is, as llama.cpp has it.
-    """
-
-    reads_special_tokens = True
-
-    def __init__(self, library: Any, source: str, marks: Mapping[str, int], **options: Any) -> None:
-        super().__init__(library, source, **options)
-        self._marks = dict(marks)
-        longest_first = sorted(self._marks, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
-
-    def _encode(self, text: str) -> list[int]:
-        if self._pattern is None:
-            return super()._encode(text)
-        ids: list[int] = []
-        at = 0
-        for found in self._pattern.finditer(text):
-            if found.start() > at:
-                ids += super()._encode(text[at : found.start()])
-            ids.append(self._marks[found[0]])
-            at = found.end()
-        return ids + super()._encode(text[at:]) if at < len(text) else ids
-
-
-def _pieces(values: Values, tokens: _Tokens, *, unigram: bool) -> MarkedPieces:
+def _pieces(values: Values, tokens: _Tokens, *, unigram: bool) -> SentencePieceTokenizer:
     if tokens.scores is None:
         raise _error(values, "scores", "an array of numbers")
     for kind in set(tokens.kinds.tolist()) - set(range(NORMAL, BYTE + 1)):
@@ -336,10 +387,13 @@ def _pieces(values: Values, tokens: _Tokens, *, unigram: bool) -> MarkedPieces:
     model = _model_proto(values, tokens, unigram, unknown)
     library = parse_sentencepiece(model, tokens.source)
     marks = {text: i for i, text in tokens.of_kind(CONTROL, USER_DEFINED) if text}
-    made = MarkedPieces(
+    made = SentencePieceTokenizer(
         library,
         tokens.source,
-        marks,
+        finder=AddedTokenFinder.of(marks, tokens.source) if marks else None,
+        added={},
+        silent=frozenset(i for i, _ in tokens.of_kind(CONTROL)),
+        prefixes_all=True,  # as llama.cpp has it
         bos_id=tokens.bos_id,
         eos_ids=tokens.eos_ids,
         adds_bos=_flag(values, "add_bos_token", not unigram),

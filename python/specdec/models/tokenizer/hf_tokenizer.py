@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -12,33 +13,29 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.errors import MissingTokenizerLibraryError, TokenizerError
+from specdec.errors import TokenizerError
 from specdec.models.json_fields import as_json
+from specdec.models.tokenizer.added_tokens import SideTokens, import_tokenizers
 from specdec.models.tokenizer.byte_stream import Strip
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
 from specdec.models.tokenizer.library import library_errors
 
-__all__ = ["SPECIAL_NAMES", "HFTokenizer", "content_of"]
+__all__ = ["HFTokenizer"]
 
 _BYTE_TOKEN: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
-_END_OF_TEXT: Final = "<|endoftext|>"
-SPECIAL_NAMES: Final = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
-"""What a tokenizer_config.json calls the special tokens that it names."""
 
-# How the tokenizers of byte-level BPE in two files cut a text into words: classes of transformers, types of
-# models. GPT-2's rule is the library's own.
+_QWEN2_WORDS: Final = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+# How classes of transformers that read byte-level BPE in two files cut a text into words; None: GPT-2's rule,
+# which is the library's own.
 _SPLITS: Final[Mapping[str, str | None]] = {
-    "gpt2": None,
-    "qwen2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "GPT2Tokenizer": None,
+    "BartTokenizer": None,
+    "CodeGenTokenizer": None,
+    "Qwen2Tokenizer": _QWEN2_WORDS,
 }
-_CLASSES: Final[Mapping[str, str]] = {
-    "GPT2Tokenizer": "gpt2",
-    "BartTokenizer": "gpt2",
-    "CodeGenTokenizer": "gpt2",
-    "Qwen2Tokenizer": "qwen2",
-}
-_BETWEEN: Final = ("BartTokenizer", "BartTokenizerFast")
 
 # What a small file may cost. Vocabularies have few ids without token, or none; decoders a handful of steps.
 _MAX_UNUSED: Final = 1 << 20
@@ -59,10 +56,9 @@ class HFTokenizer(ByteTokenizer):
     source : str
         Where it was read, for messages.
     bos_id, eos_ids
-        The model's own, from its configuration; None: what ``settings`` name.
-    settings : dict
-        The contents of tokenizer_config.json; of it only ``add_bos_token``, ``bos_token`` and ``eos_token``
-        are read, the last two where the model names none.
+        The model's own, or what the files name.
+    adds_bos : bool or None
+        Whether texts begin with BOS; None: what the template of the tokenizer says.
     vocab : mapping of str to int, optional
         The ids of the tokens but the added ones, of a caller who has read them; None: the library is asked,
         which takes as long as reading the file.
@@ -81,12 +77,11 @@ class HFTokenizer(ByteTokenizer):
         source: str,
         *,
         bos_id: int | None = None,
-        eos_ids: tuple[int, ...] | None = None,
-        settings: dict[str, Any] | None = None,
+        eos_ids: tuple[int, ...] = (),
+        adds_bos: bool | None = None,
         vocab: Mapping[str, int] | None = None,
     ) -> None:
         self._library = library_tokenizer
-        settings = settings or {}
         with library_errors(f"{source}: not a tokenizer that `tokenizers` can use"):
             # A tokenizer.json may carry the padding and truncation of its last training run.
             self._library.no_padding()
@@ -102,9 +97,11 @@ class HFTokenizer(ByteTokenizer):
             decoder = self._library.decoder
             state = None if decoder is None else json.loads(decoder.__getstate__())
             self.before, self.after = self._read_template()
-            bos_id, eos_ids, adds_bos = self._read_ends(settings, bos_id, eos_ids)
         to_bytes, strip = _read_decoder(state, source)
         vocabulary, silent = _read_vocabulary(tokens, added, to_bytes, source)
+        if self.before:
+            # What the template puts in front is what the model saw; its configuration may name another BOS.
+            bos_id = self.before[0]
         super().__init__(
             source,
             vocabulary=vocabulary,
@@ -112,26 +109,9 @@ class HFTokenizer(ByteTokenizer):
             strip=strip,
             bos_id=bos_id,
             eos_ids=eos_ids,
-            adds_bos=adds_bos,
+            adds_bos=bool(self.before) if adds_bos is None else adds_bos,
         )
         self.added_ids = frozenset(added)
-
-    def _read_ends(
-        self, settings: dict[str, Any], bos_id: int | None, eos_ids: tuple[int, ...] | None
-    ) -> tuple[int | None, tuple[int, ...], bool]:
-        """(BOS, ids that end a text, whether a text begins with BOS); see the parameters of the class."""
-        if bos_id is None:
-            bos_id = self._named(settings, "bos_token")
-        if eos_ids is None:
-            eos = self._named(settings, "eos_token")
-            eos_ids = () if eos is None else (eos,)
-        if self.before:
-            # What the template puts in front is what the model saw; its configuration may name another BOS.
-            bos_id = self.before[0]
-        adds_bos = settings.get("add_bos_token")
-        if not isinstance(adds_bos, bool):
-            adds_bos = bool(self.before)
-        return bos_id, eos_ids, adds_bos
 
     @property
     def library(self) -> Any:
@@ -139,30 +119,63 @@ class HFTokenizer(ByteTokenizer):
         return self._library
 
     @classmethod
-    def from_file(cls, path: Path, **options: Any) -> HFTokenizer:
-        """Read tokenizer.json. Options are those of the class."""
-        library = _import_library(path)
+    def from_file(
+        cls,
+        path: Path,
+        side: SideTokens,
+        *,
+        bos_id: int | None = None,
+        eos_ids: tuple[int, ...] | None = None,
+        vocab: Mapping[str, int] | None = None,
+    ) -> HFTokenizer:
+        """Read tokenizer.json, with the tokens of the files next to it.
+
+        Parameters
+        ----------
+        path : Path
+        side : SideTokens
+        bos_id, eos_ids
+            The model's own, from its configuration; None: what the files name.
+        vocab : mapping of str to int, optional
+            As of the class.
+
+        Raises
+        ------
+        TokenizerError
+        """
+        library = import_tokenizers(path)
         with library_errors(f"{path}: not a tokenizer.json that `tokenizers` can read"):
             tokenizer = library.Tokenizer.from_file(str(path))
-        return cls(tokenizer, str(path), **options)
+        return cls._with_side_tokens(tokenizer, str(path), side, bos_id, eos_ids, vocab=vocab)
 
     @classmethod
     def from_bpe_files(
-        cls, vocab: Path, merges: Path, *, model_type: str | None = None, **options: Any
+        cls,
+        vocab: Path,
+        merges: Path,
+        side: SideTokens,
+        *,
+        bos_id: int | None = None,
+        eos_ids: tuple[int, ...] | None = None,
     ) -> HFTokenizer:
-        """Read vocab.json and merges.txt: byte-level BPE. Options are those of the class.
+        """Read vocab.json and merges.txt: byte-level BPE. Options are those of `from_file`.
 
-        The files do not say how a text is cut into words: ``tokenizer_class`` of the settings does, else the
-        type of the model, else it is done as GPT-2 does it. Added tokens are ``added_tokens_decoder`` of the
-        settings.
+        The files do not state how a text is cut into words: the class of transformers that reads them
+        decides, which is GPT-2's where no file names one.
         """
-        library = _import_library(vocab)
-        settings = options.get("settings") or {}
-        split = _split_of(settings.get("tokenizer_class"), model_type, vocab)
+        library = import_tokenizers(vocab)
+        if side.tokenizer_class not in _SPLITS:
+            if side.names_class:
+                raise TokenizerError(
+                    f"{vocab}: {side.folder} names the class {as_json(side.tokenizer_class)}; expected one "
+                    f"of {', '.join(_SPLITS)} for a vocab.json with merges.txt, or a tokenizer.json"
+                )
+            side = replace(side, tokenizer_class="GPT2Tokenizer")
+        split = _SPLITS[side.tokenizer_class or ""]
         with library_errors(f"{vocab} and {merges.name}: not a BPE vocabulary that `tokenizers` can read"):
             model = library.models.BPE.from_file(str(vocab), str(merges))
             tokenizer = library.Tokenizer(model)
-            prefixed = settings.get("add_prefix_space") is True
+            prefixed = side.settings.get("add_prefix_space") is True
             tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=prefixed)
             if split is not None:
                 words = library.pre_tokenizers.Split(library.Regex(split), behavior="isolated")
@@ -170,27 +183,35 @@ class HFTokenizer(ByteTokenizer):
                 tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence([words, whole])
                 tokenizer.normalizer = library.normalizers.NFC()
             tokenizer.decoder = library.decoders.ByteLevel()
-            _add_tokens(library, tokenizer, settings.get("added_tokens_decoder"), vocab)
-            specials = [content_of(settings.get(name)) for name in SPECIAL_NAMES]
-            for token in [_END_OF_TEXT, *specials]:
-                if token is not None and tokenizer.token_to_id(token) is not None:
-                    tokenizer.add_special_tokens([token])
-            if split is not None:
-                tokenizer.add_special_tokens([_END_OF_TEXT])
-            if settings.get("tokenizer_class") in _BETWEEN or model_type == "bart":
-                tokenizer.post_processor = _between(library, tokenizer, specials, vocab)
-            end = tokenizer.token_to_id(_END_OF_TEXT)
-        if end is not None and split is None:
-            if options.get("bos_id") is None:
-                options["bos_id"] = end
-        if end is not None and options.get("eos_ids") is None and "eos_token" not in settings:
-            options["eos_ids"] = (end,)
-        return cls(tokenizer, str(vocab), **options)
+        return cls._with_side_tokens(tokenizer, str(vocab), side, bos_id, eos_ids, of_bpe_files=True)
 
-    def _named(self, settings: dict[str, Any], key: str) -> int | None:
-        """Id of the token a setting names, as text or as an object with its content."""
-        value = content_of(settings.get(key))
-        return None if value is None else self._library.token_to_id(value)
+    @classmethod
+    def _with_side_tokens(
+        cls,
+        tokenizer: Any,
+        source: str,
+        side: SideTokens,
+        bos_id: int | None,
+        eos_ids: tuple[int, ...] | None,
+        *,
+        of_bpe_files: bool = False,
+        vocab: Mapping[str, int] | None = None,
+    ) -> HFTokenizer:
+        """A tokenizer of the library with the tokens, ends and settings of the files next to it."""
+        with library_errors(f"{source}: the tokens of {side.folder} cannot be added"):
+            side.add_to(tokenizer, source, with_defaults=of_bpe_files)
+            if of_bpe_files and side.tokenizer_class == "BartTokenizer":
+                tokenizer.post_processor = _between(tokenizer, side, source)
+            bos_id, eos_ids = side.end_ids(tokenizer.token_to_id, bos_id, eos_ids)
+        adds_bos = side.settings.get("add_bos_token")
+        return cls(
+            tokenizer,
+            source,
+            bos_id=bos_id,
+            eos_ids=eos_ids,
+            adds_bos=adds_bos if isinstance(adds_bos, bool) else None,
+            vocab=vocab,
+        )
 
     def _read_template(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The special tokens that the file's post-processor puts in front of a text, and behind it."""
@@ -207,68 +228,14 @@ class HFTokenizer(ByteTokenizer):
         return ids
 
 
-def content_of(token: Any) -> str | None:
-    """The text of a token that a setting names, as text or as an object with its content; None: no token."""
-    if isinstance(token, dict):
-        token = token.get("content")
-    return token if isinstance(token, str) else None
-
-
-def _between(library: Any, tokenizer: Any, specials: list[str | None], vocab: Path) -> Any:
-    """A template that puts a text between BOS and EOS, which the settings name, as BART has it."""
-    first, last = specials[0] or "<s>", specials[1] or "</s>"
+def _between(tokenizer: Any, side: SideTokens, source: str) -> Any:
+    """A template that puts a text between BOS and EOS, as BART has it."""
+    processors = import_tokenizers(source).processors
+    first, last = side.name("bos_token"), side.name("eos_token")
+    if first is None or last is None:
+        raise TokenizerError(f"{source}: bos_token or eos_token is null; expected both for a BartTokenizer")
     ids = [(token, tokenizer.token_to_id(token)) for token in (first, last)]
-    for token, token_id in ids:
-        if token_id is None:
-            raise TokenizerError(f"{vocab}: has no token {token!r}; expected it, as texts stand between two")
-    return library.processors.TemplateProcessing(single=f"{first} $A {last}", special_tokens=ids)
-
-
-def _split_of(tokenizer_class: Any, model_type: str | None, vocab: Path) -> str | None:
-    """The regular expression of the words; None: GPT-2's."""
-    if tokenizer_class is None:
-        return _SPLITS["qwen2" if (model_type or "").startswith(("qwen2", "qwen3")) else "gpt2"]
-    name = tokenizer_class.removesuffix("Fast") if isinstance(tokenizer_class, str) else None
-    if name is None or name not in _CLASSES:
-        raise TokenizerError(
-            f"{vocab}: tokenizer_config.json names the class {as_json(tokenizer_class)}; expected one of "
-            f"{', '.join(_CLASSES)} for a vocab.json with merges.txt, or a tokenizer.json"
-        )
-    return _SPLITS[_CLASSES[name]]
-
-
-def _add_tokens(library: Any, tokenizer: Any, added: Any, vocab: Path) -> None:
-    """Add the tokens of ``added_tokens_decoder``, an object of id to token, in the order of their ids."""
-    if added is None:
-        return
-    expected = "an object of ids and tokens with 'content'"
-    try:
-        tokens = sorted((int(key), token["content"], token) for key, token in added.items())
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise TokenizerError(
-            f"{vocab}: field 'added_tokens_decoder' of tokenizer_config.json is {as_json(added)}; expected "
-            f"{expected}"
-        ) from None
-    for token_id, content, settings in tokens:
-        names = ("single_word", "lstrip", "rstrip", "normalized", "special")
-        flags = {name: settings[name] for name in names if isinstance(settings.get(name), bool)}
-        tokenizer.add_tokens([library.AddedToken(content, **flags)])
-        if tokenizer.token_to_id(content) != token_id:
-            raise TokenizerError(
-                f"{vocab}: added token {content!r} of tokenizer_config.json has id {token_id}; expected "
-                f"{tokenizer.token_to_id(content)}, the next one behind the vocabulary"
-            )
-
-
-def _import_library(path: Path) -> Any:
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise MissingTokenizerLibraryError(
-            f"{path}: is read by the package `tokenizers`, which is not installed: pip install tokenizers "
-            f"(or tokenizer=False: ids in, ids out)"
-        ) from error
-    return tokenizers
+    return processors.TemplateProcessing(single=f"{first} $A {last}", special_tokens=ids)
 
 
 def _read_vocabulary(

@@ -29,7 +29,7 @@ def adapted(
     """
     source = f"the {type(given).__name__}"
     if hasattr(given, "to_str") and hasattr(given, "get_vocab") and hasattr(given, "id_to_token"):
-        return HFTokenizer(_copy(given, source), source, bos_id=bos_id, eos_ids=eos_ids)
+        return HFTokenizer(_copy(given, source), source, bos_id=bos_id, eos_ids=eos_ids or ())
     if not (hasattr(given, "convert_ids_to_tokens") and hasattr(given, "eos_token_id")):
         return None
     if bos_id is None:

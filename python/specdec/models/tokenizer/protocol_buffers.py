@@ -44,6 +44,10 @@ def read_fields(message: bytes) -> Iterator[tuple[int, Any]]:
 
     def varint() -> int:
         nonlocal at
+        value = message[at]
+        if value < 0x80:  # most numbers
+            at += 1
+            return value
         value, shift = 0, 0
         while True:
             byte = message[at]

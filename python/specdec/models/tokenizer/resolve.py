@@ -9,6 +9,7 @@ from typing import Any
 from specdec.checks import check_path
 from specdec.errors import CheckpointError, TokenizerError, kind_of
 from specdec.models.json_fields import read_json_object
+from specdec.models.tokenizer.added_tokens import read_side_tokens
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.interface import Tokenizer
 from specdec.models.tokenizer.llama2c_tokenizer import Llama2cTokenizer
@@ -28,7 +29,12 @@ _NAMES = (
 
 
 def resolve_tokenizer(
-    given: Any, folder: Path, *, bos_id: int | None = None, eos_ids: tuple[int, ...] | None = None
+    given: Any,
+    folder: Path,
+    *,
+    bos_id: int | None = None,
+    eos_ids: tuple[int, ...] | None = None,
+    n_vocab: int | None = None,
 ) -> Tokenizer | None:
     """The tokenizer that a caller's ``tokenizer=`` means.
 
@@ -42,6 +48,8 @@ def resolve_tokenizer(
     bos_id, eos_ids
         What the model's configuration says; None: the tokenizer's own. An object with specdec's methods keeps
         its own, and one of transformers has its own beside them.
+    n_vocab : int, optional
+        The number of ids of the model in `folder`, within which its own tokenizer must name BOS and EOS.
 
     Raises
     ------
@@ -51,7 +59,7 @@ def resolve_tokenizer(
     if given is False:
         return None
     if given is None:
-        return _in_folder(folder, bos_id, eos_ids)
+        return _in_folder(folder, bos_id, eos_ids, n_vocab)
     if isinstance(given, str | os.PathLike):
         return load_tokenizer(given, bos_id=bos_id, eos_ids=eos_ids)
     if (tokenizer := adapted(given, bos_id=bos_id, eos_ids=eos_ids)) is not None:
@@ -91,46 +99,45 @@ def load_tokenizer(
     """
     location = check_path("tokenizer", path, TokenizerError)
     if location.is_dir():
-        found = _in_folder(location, bos_id, eos_ids)
+        found = _in_folder(location, bos_id, eos_ids, None)
         if found is None:
             raise TokenizerError(f"{location}: holds no tokenizer; expected {_NAMES}")
         return found
+    return _of_file(location, bos_id, eos_ids, None)
+
+
+def _of_file(
+    location: Path, bos_id: int | None, eos_ids: tuple[int, ...] | None, n_vocab: int | None
+) -> Tokenizer:
+    """The tokenizer of one file, with the side files of its folder."""
     if not location.is_file():
         raise TokenizerError(f"{location}: no such file; expected a tokenizer")
     if location.suffix == ".bin":
         return Llama2cTokenizer(location, bos_id=bos_id, eos_ids=eos_ids)
-    settings = _settings(location.parent)
+    ends: dict[str, Any] = {"bos_id": bos_id, "eos_ids": eos_ids}
+    side = read_side_tokens(location.parent, n_vocab)
     if location.suffix == ".model":
-        return _sentencepiece(location, settings, bos_id, eos_ids)
+        return SentencePieceTokenizer.from_file(location, side, **ends)
     if location.suffix == ".json":
         values = _read(location)
         if isinstance(values.get("model"), dict):  # in a vocab.json, "model" is a word with an id
             check_tokenizer_json(values, location)
             vocab = values["model"].get("vocab")  # a list in Unigram, where ids are places
             return HFTokenizer.from_file(
-                location,
-                bos_id=bos_id,
-                eos_ids=eos_ids,
-                settings=settings,
-                vocab=vocab if isinstance(vocab, dict) else None,
+                location, side, vocab=vocab if isinstance(vocab, dict) else None, **ends
             )
         merges = location.with_name(location.name.replace("vocab", "merges")).with_suffix(".txt")
         if "vocab" in location.name and merges.is_file():
-            return HFTokenizer.from_bpe_files(
-                location,
-                merges,
-                model_type=_model_type(location.parent),
-                bos_id=bos_id,
-                eos_ids=eos_ids,
-                settings=settings,
-            )
+            return HFTokenizer.from_bpe_files(location, merges, side, **ends)
         raise TokenizerError(
             f"{location}: is neither a tokenizer.json nor a vocab.json with merges.txt beside it"
         )
     raise TokenizerError(f"{location}: expected a folder, or a .json, .model or .bin tokenizer")
 
 
-def _in_folder(folder: Path, bos_id: int | None, eos_ids: tuple[int, ...] | None) -> Tokenizer | None:
+def _in_folder(
+    folder: Path, bos_id: int | None, eos_ids: tuple[int, ...] | None, n_vocab: int | None
+) -> Tokenizer | None:
     ends: dict[str, Any] = {"bos_id": bos_id, "eos_ids": eos_ids}
     if (folder / "source.spm").is_file():  # before a tokenizer.json, which has one side
         return open_marian(folder, **ends)
@@ -139,7 +146,7 @@ def _in_folder(folder: Path, bos_id: int | None, eos_ids: tuple[int, ...] | None
             continue
         if name == "vocab.json" and (folder / "sentencepiece.bpe.model").is_file():
             return open_m2m(folder, _settings(folder), **ends)
-        return load_tokenizer(folder / name, **ends)
+        return _of_file(folder / name, bos_id, eos_ids, n_vocab)
     settings = _settings(folder)
     if settings.get("tokenizer_class") == "ByT5Tokenizer":
         return Utf8Tokenizer(str(folder / "tokenizer_config.json"), settings, **ends)
@@ -156,25 +163,9 @@ def why_no_tokenizer(path: Path) -> str:
     return f"{path} was loaded without tokenizer; expected token ids"
 
 
-def _sentencepiece(
-    path: Path, settings: dict[str, Any], bos_id: int | None, eos_ids: tuple[int, ...] | None
-) -> SentencePieceTokenizer:
-    adds_bos = settings.get("add_bos_token")
-    return SentencePieceTokenizer.from_file(
-        path, bos_id=bos_id, eos_ids=eos_ids, adds_bos=adds_bos if isinstance(adds_bos, bool) else True
-    )
-
-
 def _settings(folder: Path) -> dict[str, Any]:
     file = folder / "tokenizer_config.json"
     return _read(file) if file.is_file() else {}
-
-
-def _model_type(folder: Path) -> str | None:
-    """What the configuration beside a tokenizer calls its model."""
-    file = folder / "config.json"
-    found = _read(file).get("model_type") if file.is_file() else None
-    return found if isinstance(found, str) else None
 
 
 def _read(path: Path) -> dict[str, Any]:

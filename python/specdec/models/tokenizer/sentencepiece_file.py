@@ -2,57 +2,84 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import MissingTokenizerLibraryError, TokenizerError
+from specdec.models.tokenizer.added_tokens import (
+    AddedTokenFinder,
+    SideTokens,
+    import_tokenizers,
+    pieces_tokenizer,
+)
 from specdec.models.tokenizer.byte_stream import Strip
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
 from specdec.models.tokenizer.library import library_errors
+from specdec.models.tokenizer.protocol_buffers import bytes_field, integer_field, read_fields
 
 __all__ = ["META", "SentencePieceTokenizer", "open_sentencepiece", "parse_sentencepiece"]
 
 META: Final = "\u2581"  # "▁", the visible space
 
+# Fields of sentencepiece_model.proto.
+_PIECES, _TYPE, _NORMALIZER, _ADD_DUMMY_PREFIX = 1, 3, 3, 3
+_USER_DEFINED: Final = 4
+
 
 class SentencePieceTokenizer(ByteTokenizer):
-    """A SentencePiece model, unigram, BPE or characters; `from_file` reads one.
+    """A SentencePiece model, unigram, BPE or characters, and the tokens added to it; `from_file` reads one.
+
+    A text is cut at its added tokens first: control and user-defined pieces, and those of side files.
 
     Parameters
     ----------
     library : sentencepiece.SentencePieceProcessor
     source : str
         Where it was read, for messages.
+    finder : AddedTokenFinder or None
+        Finds the added tokens of a text.
+    added : mapping of int to bytes
+        The added tokens after the pieces, by id.
+    silent : frozenset of int
+        The special tokens.
+    prefixes_all : bool
+        Whether a text after an added token gets the space that the beginning of a text gets.
     bos_id, eos_ids
-        The model's own, from its configuration; None: the file's.
+        As in `ByteTokenizer`.
     adds_bos : bool
         Whether the model was trained with BOS, which the file does not say. Models with a SentencePiece
         file are.
     """
+
+    reads_special_tokens = True
 
     def __init__(
         self,
         library: Any,
         source: str,
         *,
-        bos_id: int | None = None,
-        eos_ids: tuple[int, ...] | None = None,
+        finder: AddedTokenFinder | None,
+        added: Mapping[int, bytes],
+        silent: frozenset[int],
+        prefixes_all: bool,
+        bos_id: int | None,
+        eos_ids: tuple[int, ...],
         adds_bos: bool = True,
     ) -> None:
-        self._library = library
+        self._library, self._finder = library, finder
+        self._after_token = library
         with library_errors(f"{source}: not a SentencePiece model"):
-            n_vocab = self._library.vocab_size()
-            if n_vocab < 1:
-                raise TokenizerError(f"{source}: has no tokens; expected a SentencePiece model")
-            if bos_id is None and self._library.bos_id() >= 0:
-                bos_id = self._library.bos_id()
-            if eos_ids is None:
-                eos_ids = (self._library.eos_id(),) if self._library.eos_id() >= 0 else ()
-            unknown = self._library.unk_id()
-            vocabulary = [self._token(i) for i in range(n_vocab)]
-            silent = frozenset(i for i in range(n_vocab) if self._library.is_control(i))
-            replaced = {unknown: self._library.decode([unknown]).encode("utf-8")} if unknown >= 0 else {}
-            strip = _strip_of(self._library)
+            n_pieces = _n_pieces(library, source)
+            vocabulary: list[bytes | None] = [_piece_bytes(library, i) for i in range(n_pieces)]
+            unknown = library.unk_id()
+            replaced = {unknown: library.decode([unknown]).encode("utf-8")} if unknown >= 0 else {}
+            strip = _strip_of(library)
+        vocabulary += [None] * (max(added, default=-1) + 1 - n_pieces)
+        for token_id, text in added.items():
+            vocabulary[token_id] = text
+        if finder is not None and not prefixes_all:
+            self._after_token = _without_prefix(library, source)
         super().__init__(
             source,
             vocabulary=vocabulary,
@@ -63,6 +90,7 @@ class SentencePieceTokenizer(ByteTokenizer):
             eos_ids=eos_ids,
             adds_bos=adds_bos,
         )
+        self.added_ids = frozenset(added)
 
     @property
     def library(self) -> Any:
@@ -70,20 +98,117 @@ class SentencePieceTokenizer(ByteTokenizer):
         return self._library
 
     @classmethod
-    def from_file(cls, path: Path, **options: Any) -> SentencePieceTokenizer:
-        """Read a file. Options are those of the class."""
-        return cls(open_sentencepiece(path), str(path), **options)
+    def from_file(
+        cls,
+        path: Path,
+        side: SideTokens,
+        *,
+        bos_id: int | None = None,
+        eos_ids: tuple[int, ...] | None = None,
+    ) -> SentencePieceTokenizer:
+        """Read a file, with the tokens of the files next to it.
 
-    def _token(self, token_id: int) -> bytes:
-        piece: str = self._library.id_to_piece(token_id)
-        if self._library.is_byte(token_id):
-            return bytes.fromhex(piece[3:5])  # "<0x0A>"
-        return piece.replace(META, " ").encode("utf-8")
+        Parameters
+        ----------
+        path : Path
+        side : SideTokens
+        bos_id, eos_ids
+            The model's own, from its configuration; None: the side files', or else the file's.
+
+        Raises
+        ------
+        TokenizerError
+        """
+        library, source = open_sentencepiece(path), str(path)
+        with library_errors(f"{source}: not a SentencePiece model"):
+            n_pieces = _n_pieces(library, source)
+            ids = {library.id_to_piece(i): i for i in range(n_pieces)}
+            control = [i for i in range(n_pieces) if library.is_control(i)]
+            own = [(i, True) for i in control]
+            own += [(i, False) for i in _user_defined(library.serialized_model_proto())]
+            ends = {"bos_token": library.bos_id(), "eos_token": library.eos_id()}
+        sentinels = [f"<extra_id_{i}>" for i in reversed(range(side.n_sentinels))]
+        for name in sentinels:
+            ids.setdefault(name, len(ids))
+        with library_errors(f"{source}: the tokens of {side.folder} cannot be added"):
+            adding = pieces_tokenizer(ids, source)
+            tokenizers = import_tokenizers(source)
+            pieces = {i: name for name, i in ids.items()}
+            adding.add_tokens(
+                [
+                    tokenizers.AddedToken(pieces[i], special=special, normalized=False)
+                    for i, special in sorted(own)
+                    if i in pieces
+                ]
+            )
+            side.add_to(adding, source, with_defaults=False)
+            adding.add_tokens(
+                [tokenizers.AddedToken(name, special=True, normalized=False) for name in sentinels]
+            )
+            added = adding.get_added_tokens_decoder()
+            bos_id, eos_ids = side.end_ids(adding.token_to_id, bos_id, eos_ids, own=ends)
+            finder = AddedTokenFinder(adding, source) if added else None
+        adds_bos = side.settings.get("add_bos_token")
+        legacy = side.settings.get("legacy")
+        if not isinstance(legacy, bool):
+            legacy = side.tokenizer_class != "LlamaTokenizer"
+        return cls(
+            library,
+            source,
+            finder=finder,
+            added={
+                i: (token.content if token.special else token.content.replace(META, " ")).encode()
+                for i, token in added.items()
+                if i >= n_pieces
+            },
+            silent=frozenset([*control, *(i for i, token in added.items() if token.special)]),
+            prefixes_all=legacy,
+            bos_id=bos_id,
+            eos_ids=eos_ids,
+            adds_bos=adds_bos if isinstance(adds_bos, bool) else True,
+        )
 
     def _encode(self, text: str) -> list[int]:
-        with library_errors(f"{self.source}: `sentencepiece` cannot encode this text"):
-            ids: list[int] = self._library.encode(text, out_type=int)
+        with library_errors(f"{self.source}: this text cannot be encoded"):
+            if self._finder is None:
+                return list(self._library.encode(text, out_type=int))
+            ids: list[int] = []
+            library = self._library
+            for token_id, part in self._finder.split(text):
+                if token_id is None:
+                    ids += library.encode(part, out_type=int)
+                else:
+                    ids.append(token_id)
+                library = self._after_token
         return ids
+
+
+def _n_pieces(library: Any, source: str) -> int:
+    n: int = library.vocab_size()
+    if n < 1:
+        raise TokenizerError(f"{source}: has no tokens; expected a SentencePiece model")
+    return n
+
+
+def _piece_bytes(library: Any, token_id: int) -> bytes:
+    piece: str = library.id_to_piece(token_id)
+    if library.is_byte(token_id):
+        return bytes.fromhex(piece[3:5])  # "<0x0A>"
+    return piece.replace(META, " ").encode("utf-8")
+
+
+def _user_defined(model: bytes) -> list[int]:
+    """The ids of the user-defined pieces of a serialized model, which the library does not tell."""
+    pieces = (value for number, value in read_fields(model) if number == _PIECES)
+    kind = _TYPE, _USER_DEFINED
+    mark = integer_field(*kind)  # few pieces have these bytes: only those are parsed
+    return [i for i, piece in enumerate(pieces) if mark in piece and kind in read_fields(piece)]
+
+
+def _without_prefix(library: Any, source: str) -> Any:
+    """The same model without the space at the beginning of a text: a later field overrides an earlier one."""
+    no_prefix = bytes_field(_NORMALIZER, integer_field(_ADD_DUMMY_PREFIX, 0))
+    return parse_sentencepiece(library.serialized_model_proto() + no_prefix, source)
 
 
 def open_sentencepiece(path: Path) -> Any:

@@ -88,7 +88,7 @@ def warn_of_ids_beyond(tokenizer: Any, n_vocab: int, path: Path) -> None:
     n = _n_named(tokenizer)
     if isinstance(n, int) and n > n_vocab:
         warn(
-            f"{path}: the tokenizer given has {n} ids; expected at most {n_vocab}, those of the model; a "
+            f"{path}: the tokenizer has {n} ids; expected at most {n_vocab}, those of the model; a "
             "text that has one of the others will be refused"
         )
 

@@ -1,0 +1,446 @@
+"""Tokens that the files next to a vocabulary add to it, name, or mark as special.
+
+A vocabulary has several files. ``tokenizer_config.json`` adds tokens (``added_tokens_decoder``) and names
+some (``eos_token``, ``additional_special_tokens``, ...); in older folders ``added_tokens.json`` and
+``special_tokens_map.json`` do so. `read_side_tokens` gathers them, and `SideTokens.add_to` adds them to the
+vocabulary of any file, both in the order of ``transformers``, which decides the ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from specdec.errors import CheckpointError, MissingTokenizerLibraryError, TokenizerError, warn
+from specdec.models.json_fields import as_json, read_json_object
+
+__all__ = [
+    "SPECIAL_NAMES",
+    "AddedTokenFinder",
+    "SideTokens",
+    "content_of",
+    "import_tokenizers",
+    "pieces_tokenizer",
+    "read_side_tokens",
+]
+
+SPECIAL_NAMES: Final = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+"""What a tokenizer_config.json calls the special tokens that it names."""
+
+_CONFIG: Final = "tokenizer_config.json"
+_MAP: Final = "special_tokens_map.json"
+_ADDED: Final = "added_tokens.json"
+_EXTRA: Final = "extra_special_tokens"
+_FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+_TEXT: Final = 2**32 - 1  # the id that the library gives to text between added tokens
+
+_END_OF_TEXT: Final = "<|endoftext|>"
+_SENTENCEPIECE: Final = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+_GPT2: Final = dict.fromkeys(("bos_token", "eos_token", "unk_token"), _END_OF_TEXT)
+_NAMED_BY_CLASS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "GPT2Tokenizer": _GPT2,
+    "CodeGenTokenizer": _GPT2,
+    "Qwen2Tokenizer": dict.fromkeys(("eos_token", "unk_token", "pad_token"), _END_OF_TEXT),
+    "BartTokenizer": _SENTENCEPIECE
+    | {"sep_token": "</s>", "cls_token": "<s>", "pad_token": "<pad>"}
+    | {"mask_token": {"content": "<mask>", "lstrip": True}},
+    "LlamaTokenizer": _SENTENCEPIECE,
+    "T5Tokenizer": {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
+}
+"""The tokens that a class of transformers names where no file does."""
+
+_CLASS_OF_MODEL: Final[Mapping[str, str]] = {
+    "bart": "BartTokenizer",
+    "codegen": "CodeGenTokenizer",
+    "gpt2": "GPT2Tokenizer",
+    "llama": "LlamaTokenizer",
+    **dict.fromkeys(("t5", "mt5", "umt5", "switch_transformers", "longt5"), "T5Tokenizer"),
+}
+
+
+@dataclass(frozen=True)
+class _Token:
+    """A token and those of its flags that a file states."""
+
+    content: str
+    flags: Mapping[str, bool]
+    file: str
+
+
+@dataclass(frozen=True)
+class SideTokens:
+    """What the files next to a vocabulary state about its tokens.
+
+    Attributes
+    ----------
+    folder : Path
+    settings : dict
+        The contents of tokenizer_config.json.
+    tokenizer_class : str or None
+        The class of transformers that reads the folder, without "Fast"; None where no file decides.
+    names_class : bool
+        Whether a file names the class; else it is that of the type of model.
+    n_vocab : int or None
+        The number of ids of the model; None where there is none.
+    """
+
+    folder: Path
+    settings: dict[str, Any]
+    tokenizer_class: str | None
+    names_class: bool
+    n_vocab: int | None
+    _added: Mapping[int, _Token]
+    _named: Mapping[str, _Token | None]
+    _extra: tuple[_Token, ...]
+    _lists_all: bool
+
+    @property
+    def n_sentinels(self) -> int:
+        """The number of sentinels, ``<extra_id_0>`` and so on, that follow the pieces of T5's file."""
+        if self.tokenizer_class != "T5Tokenizer":
+            return 0
+        n = self.settings.get("extra_ids", 100)
+        if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= 1 << 16:
+            raise TokenizerError(
+                f"{self.folder / _CONFIG}: field 'extra_ids' is {as_json(n)}; expected a whole number from 0 "
+                f"to {1 << 16}"
+            )
+        return n
+
+    def add_to(self, tokenizer: Any, source: str, *, with_defaults: bool) -> None:
+        """Add the tokens to a tokenizer of the ``tokenizers`` library, or set the flags of those it has.
+
+        Parameters
+        ----------
+        tokenizer : tokenizers.Tokenizer
+        source : str
+            The file of the vocabulary, for messages.
+        with_defaults : bool
+            Add tokens too that only the class names.
+
+        Raises
+        ------
+        TokenizerError
+            A token that is not in the vocabulary with another id than the next one.
+
+        Warns
+        -----
+        UserWarning
+            A token that the vocabulary has with another id than a side file states; the vocabulary's counts.
+        """
+        library = import_tokenizers(source)
+        own = tokenizer.get_added_tokens_decoder()
+        tokens = dict(self._added)
+        if not self._lists_all:  # then a tokenizer.json's tokens count as listed
+            tokens |= {i: _of_library(token, source) for i, token in own.items()}
+        named = {key: token for key, token in self._named.items() if token is not None}
+        if with_defaults:
+            named |= {
+                key: _token(value, source, key)
+                for key, value in self._defaults.items()
+                if key not in self._named
+            }
+        names = {token.content for token in named.values()}
+        adding: dict[str, Any] = {}
+        for _, token in sorted(tokens.items(), key=lambda item: item[0]):
+            special = token.content in names or token.flags.get("special", False)
+            adding[token.content] = library.AddedToken(token.content, **{**token.flags, "special": special})
+        known = {token.content for token in own.values()}
+        for token in (*(named[key] for key in sorted(named, key=_order)), *self._extra):
+            if token.content not in known:
+                flags = {**token.flags, "special": True}
+                adding.setdefault(token.content, library.AddedToken(token.content, **flags))
+        adding.pop("", None)
+        before = {token.content: tokenizer.token_to_id(token.content) for token in self._added.values()}
+        tokenizer.add_tokens(list(adding.values()))
+        if self.tokenizer_class == "Qwen2Tokenizer":  # which overrides the flags of special tokens
+            specials = dict.fromkeys([*names, *(token.content for token in self._extra)])
+            tokenizer.add_tokens([library.AddedToken(name, special=True) for name in specials if name])
+        for token_id, token in sorted(self._added.items(), key=lambda item: item[0]):
+            found = tokenizer.token_to_id(token.content)
+            if not token.content or found == token_id:
+                continue
+            message = f"{token.file}: token {token.content!r} has id {token_id}; expected {found}"
+            if before[token.content] is None:
+                raise TokenizerError(f"{message}, the next one after the vocabulary of {source}")
+            warn(f"{message}, its id in {source}, which is taken")
+
+    def end_ids(
+        self,
+        id_of: Callable[[str], int | None],
+        bos_id: int | None,
+        eos_ids: tuple[int, ...] | None,
+        *,
+        own: Mapping[str, int] | None = None,
+    ) -> tuple[int | None, tuple[int, ...]]:
+        """BOS and the ids that end a text: those of the model, else those that the files name.
+
+        Parameters
+        ----------
+        id_of : callable
+            From the text of a token to its id, or None.
+        bos_id, eos_ids
+            The model's own; None: not known.
+        own : mapping of str to int, optional
+            The ids that the vocabulary itself has for "bos_token" and "eos_token", below 0 for none. They
+            count where no side file names the token.
+
+        Raises
+        ------
+        TokenizerError
+            A file names a token whose id the model does not have.
+        """
+        own = own or {}
+        if bos_id is None:
+            bos_id = self._end("bos_token", id_of, own)
+        if eos_ids is None:
+            eos = self._end("eos_token", id_of, own)
+            eos_ids = () if eos is None else (eos,)
+        return bos_id, eos_ids
+
+    def name(self, key: str) -> str | None:
+        """The token that a file, or else the class, calls `key`, such as "eos_token"; None: no token."""
+        if key not in self._named:
+            return content_of(self._defaults.get(key))
+        token = self._named[key]
+        return None if token is None else token.content
+
+    def _end(self, key: str, id_of: Callable[[str], int | None], own: Mapping[str, int]) -> int | None:
+        if key not in self._named and own.get(key, -1) >= 0:
+            return own[key]
+        content = self.name(key)
+        token_id = None if content is None else id_of(content)
+        if token_id is None or self.n_vocab is None or token_id < self.n_vocab:
+            return token_id
+        token = self._named.get(key)
+        if token is None:
+            return None  # only the class names it
+        raise TokenizerError(
+            f"{token.file}: field '{key}' names {content!r}, which no file of {self.folder} gives an "
+            f"id of the model; expected a token with an id from 0 to {self.n_vocab - 1}"
+        )
+
+    @property
+    def _defaults(self) -> Mapping[str, Any]:
+        """The tokens that the class names."""
+        return _NAMED_BY_CLASS.get(self.tokenizer_class or "", {})
+
+
+def _order(key: str) -> int:
+    return SPECIAL_NAMES.index(key) if key in SPECIAL_NAMES else len(SPECIAL_NAMES)
+
+
+def read_side_tokens(folder: Path, n_vocab: int | None = None) -> SideTokens:
+    """Read what the side files of a folder state about tokens; absent files state nothing.
+
+    ``added_tokens_decoder`` makes special_tokens_map.json and added_tokens.json obsolete, as in transformers.
+
+    Raises
+    ------
+    TokenizerError
+        A file that is no JSON object, or a field of the wrong kind.
+    """
+    config, settings = folder / _CONFIG, _read(folder / _CONFIG)
+    fields = {key: value for key, value in settings.items() if value is not None or key in SPECIAL_NAMES}
+    files = dict.fromkeys(fields, str(config))
+    lists_all = "added_tokens_decoder" in fields
+    if not fields.get(_EXTRA) and "additional_special_tokens" in fields:  # the former name
+        fields[_EXTRA] = fields.pop("additional_special_tokens")
+    named: dict[str, _Token | None] = _other_names(fields, files)
+    if isinstance(fields.get(_EXTRA), dict):
+        named |= {key: _token(value, str(config), _EXTRA) for key, value in fields.pop(_EXTRA).items()}
+    if not lists_all:
+        for key, value in _read(folder / _MAP).items():
+            key = _EXTRA if key == "additional_special_tokens" else key
+            if key in SPECIAL_NAMES or not fields.get(key):  # of other keys, those of the settings count
+                fields[key], files[key] = value, str(folder / _MAP)
+    extra_file, extra = files.get(_EXTRA, str(config)), fields.get(_EXTRA) or []
+    for key, token in _other_names(fields, files).items():
+        named.setdefault(key, token)
+    for key in SPECIAL_NAMES:
+        if key in fields:
+            content = content_of(fields[key])
+            named[key] = None if content is None else _token(fields[key], files[key], key)
+    if isinstance(extra, dict):
+        for key, value in extra.items():
+            named.setdefault(key, _token(value, extra_file, _EXTRA))
+        extra = []
+    if not isinstance(extra, list):
+        raise TokenizerError(f"{extra_file}: field '{_EXTRA}' is {as_json(extra)}; expected a list of tokens")
+    extras = tuple(_token(value, extra_file, _EXTRA) for value in extra)
+    added = (
+        _added_tokens_decoder(fields["added_tokens_decoder"], str(config))
+        if lists_all
+        else _added_tokens(folder / _ADDED, named, extras)
+    )
+    by_content = {token.content: token for token in added.values()}
+    model = _read(folder / "config.json")
+    return SideTokens(
+        folder,
+        settings,
+        *_class_of(settings, model, folder),
+        n_vocab,
+        added,
+        {
+            key: token if token is None else by_content.get(token.content, token)
+            for key, token in named.items()
+        },
+        extras,
+        lists_all,
+    )
+
+
+def _other_names(fields: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, _Token | None]:
+    """The tokens that fields name besides the usual ones, such as "image_token"."""
+    return {
+        key: _token(value, files[key], key)
+        for key, value in fields.items()
+        if key.endswith("_token") and key not in SPECIAL_NAMES and content_of(value) is not None
+    }
+
+
+def _class_of(settings: Mapping[str, Any], model: Mapping[str, Any], folder: Path) -> tuple[str | None, bool]:
+    """The class of transformers that reads a folder, and whether a file names it."""
+    for values, file in ((settings, _CONFIG), (model, "config.json")):
+        found = values.get("tokenizer_class")
+        if found is None:
+            continue
+        if not isinstance(found, str):
+            raise TokenizerError(
+                f"{folder / file}: names the class {as_json(found)}; expected one of transformers"
+            )
+        name = found.removesuffix("Fast")
+        return {"MT5Tokenizer": "T5Tokenizer"}.get(name, name), True
+    model_type = model.get("model_type")
+    if not isinstance(model_type, str):
+        return None, False
+    if model_type.startswith(("qwen2", "qwen3")):
+        return "Qwen2Tokenizer", False
+    return _CLASS_OF_MODEL.get(model_type), False
+
+
+def _added_tokens_decoder(value: Any, file: str) -> dict[int, _Token]:
+    """``added_tokens_decoder``, an object of id to token."""
+    try:
+        return {
+            int(token_id): _token(token, file, "added_tokens_decoder")
+            for token_id, token in value.items()
+            if token["content"] is not None
+        }
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise TokenizerError(
+            f"{file}: field 'added_tokens_decoder' is {as_json(value)}; expected an object of ids and tokens "
+            "with 'content'"
+        ) from None
+
+
+def _added_tokens(
+    file: Path, named: Mapping[str, _Token | None], extras: tuple[_Token, ...]
+) -> dict[int, _Token]:
+    """added_tokens.json, an object of token to id; what another file names is special."""
+    special = {token.content for token in (*named.values(), *extras) if token is not None}
+    found: dict[int, _Token] = {}
+    for content, token_id in _read(file).items():
+        if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0 or token_id in found:
+            raise TokenizerError(
+                f"{file}: token {as_json(content)} has id {as_json(token_id)}; expected a whole number that "
+                "no other has"
+            )
+        flags = {"special": content in special, "normalized": content not in special}
+        found[token_id] = _Token(content, flags, str(file))
+    return found
+
+
+def _token(value: Any, file: str, key: str) -> _Token:
+    content = content_of(value)
+    if content is None:
+        raise TokenizerError(
+            f"{file}: field '{key}' has {as_json(value)}; expected a text, or an object with 'content'"
+        )
+    stated = value if isinstance(value, dict) else {}
+    for name in _FLAGS:
+        if not isinstance(stated.get(name, False), bool):
+            raise TokenizerError(
+                f"{file}: token {content!r} has '{name}' {as_json(stated[name])}; expected true or false"
+            )
+    return _Token(content, {name: stated[name] for name in _FLAGS if name in stated}, file)
+
+
+def _of_library(token: Any, source: str) -> _Token:
+    return _Token(token.content, {name: getattr(token, name) for name in _FLAGS}, source)
+
+
+def content_of(token: Any) -> str | None:
+    """The text of a token that a setting names, as text or as an object with its content; None: no token."""
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        return read_json_object(file)
+    except CheckpointError as error:
+        raise TokenizerError(str(error)) from error
+
+
+def import_tokenizers(source: Any) -> Any:
+    """The ``tokenizers`` library; `source` is the file that needs it.
+
+    Raises
+    ------
+    MissingTokenizerLibraryError
+    """
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise MissingTokenizerLibraryError(
+            f"{source}: is read by the package `tokenizers`, which is not installed: pip install tokenizers "
+            f"(or tokenizer=False: ids in, ids out)"
+        ) from error
+    return tokenizers
+
+
+class AddedTokenFinder:
+    """Finds added tokens in a text by the search of the ``tokenizers`` library, in linear time.
+
+    Parameters
+    ----------
+    tokenizer : tokenizers.Tokenizer
+        With the added tokens. Its model is replaced.
+    source : str
+        The file of the vocabulary, for messages.
+    """
+
+    def __init__(self, tokenizer: Any, source: str) -> None:
+        library = import_tokenizers(source)
+        # One token for any text between added tokens.
+        tokenizer.model = library.models.WordLevel(vocab={"text": _TEXT}, unk_token="text")
+        self._tokenizer = tokenizer
+
+    @classmethod
+    def of(cls, ids: Mapping[str, int], source: str) -> AddedTokenFinder:
+        """The finder of tokens by their texts."""
+        tokenizer = pieces_tokenizer(ids, source)
+        library = import_tokenizers(source)
+        tokenizer.add_tokens([library.AddedToken(text, special=True, normalized=False) for text in ids])
+        return cls(tokenizer, source)
+
+    def split(self, text: str) -> list[tuple[int | None, str]]:
+        """The parts of a text in order: (id, text of an added token), or (None, text between such tokens)."""
+        found = self._tokenizer.encode(text, add_special_tokens=False)
+        return [
+            (None if token_id == _TEXT else token_id, text[start:end])
+            for token_id, (start, end) in zip(found.ids, found.offsets, strict=True)
+        ]
+
+
+def pieces_tokenizer(ids: Mapping[str, int], source: str) -> Any:
+    """A tokenizer of the library that knows the ids of pieces: tokens added to it get the next ones."""
+    library = import_tokenizers(source)
+    return library.Tokenizer(library.models.WordLevel(vocab=dict(ids), unk_token=""))

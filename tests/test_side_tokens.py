@@ -1,0 +1,205 @@
+"""Tokens of the files next to a vocabulary: added, named and special ones, against AutoTokenizer."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from specdec.models.tokenizer import load_tokenizer
+from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
+
+POOL = ["<|im_start|>", "<|im_end|>", "<tool>", "</tool>", "[X]", "<|end|>"]
+WORDS = ["user", " hi", "\n", "the assistant", " ", "é日", "hello", "x", "<", "|>"]
+NAMES = ["bos_token", "eos_token", "pad_token", "unk_token", "image_token"]
+CORPUS = "user says hi and the assistant says hello to the user in a friendly way\n" * 50
+CLASSES = {
+    "tokenizer.json": ["PreTrainedTokenizerFast"],
+    "bpe": ["GPT2Tokenizer", "Qwen2TokenizerFast", None],
+    "sentencepiece bpe": ["LlamaTokenizer", "LlamaTokenizerFast", None],
+    "sentencepiece unigram": ["PreTrainedTokenizerFast"],
+    "t5": ["T5Tokenizer", "T5TokenizerFast", None],
+}
+FAMILIES = list(CLASSES)
+
+
+@functools.cache
+def sentencepiece_model(kind: str) -> bytes:
+    """A small trained model; its pieces are of the corpus."""
+    import sentencepiece
+
+    ids = (
+        {"unk_id": 2, "bos_id": -1, "eos_id": 1, "pad_id": 0} if kind == "t5" else {"unk_id": 0, "pad_id": -1}
+    )
+    options: dict[str, Any] = {"model_type": "bpe" if kind == "sentencepiece bpe" else "unigram"} | ids
+    if kind == "t5":
+        options["vocab_size"] = 50
+    else:
+        options |= {"vocab_size": 320, "byte_fallback": True, "normalization_rule_name": "identity"}
+        options["remove_extra_whitespaces"] = False
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        (path / "corpus.txt").write_text(CORPUS)
+        sentencepiece.SentencePieceTrainer.train(
+            input=str(path / "corpus.txt"), model_prefix=str(path / "m"), num_threads=1, minloglevel=2,
+            hard_vocab_limit=False, **options,
+        )  # fmt: skip
+        return (path / "m.model").read_bytes()
+
+
+def alphabet() -> list[str]:
+    from tokenizers import pre_tokenizers
+
+    return sorted(pre_tokenizers.ByteLevel.alphabet())
+
+
+def write_vocabulary(folder: Path, family: str, own: list[dict[str, Any]]) -> int:
+    """Write the file of a vocabulary, a tokenizer.json with `own` added tokens; return its size."""
+    if family == "tokenizer.json":
+        from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+        library = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet())}, merges=[]))
+        library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        library.decoder = decoders.ByteLevel()
+        library.add_tokens([AddedToken(**token) for token in own])
+        library.save(str(folder / "tokenizer.json"))
+        return library.get_vocab_size()
+    if family == "bpe":
+        vocab = {char: i for i, char in enumerate([*alphabet(), "<|endoftext|>"])}
+        (folder / "vocab.json").write_text(json.dumps(vocab))
+        (folder / "merges.txt").write_text("#version: 0.2\n")
+        return len(vocab)
+    import sentencepiece
+
+    model = sentencepiece_model(family)
+    (folder / ("spiece.model" if family == "t5" else "tokenizer.model")).write_bytes(model)
+    library = sentencepiece.SentencePieceProcessor(model_proto=model)
+    return library.vocab_size() + (100 if family == "t5" else 0)
+
+
+@st.composite
+def tokens_with_flags(draw: st.DrawFn, contents: list[str]) -> list[dict[str, Any]]:
+    return [
+        {
+            "content": content,
+            "special": draw(st.booleans()),
+            "normalized": draw(st.booleans()),
+            "lstrip": draw(st.integers(0, 4)) == 0,
+            "rstrip": draw(st.integers(0, 4)) == 0,
+            "single_word": draw(st.integers(0, 4)) == 0,
+        }
+        for content in contents
+    ]
+
+
+def named(draw: st.DrawFn, contents: list[str]) -> dict[str, Any]:
+    """Some named tokens, as texts or as objects."""
+    found: dict[str, Any] = {}
+    for name in draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=3)):
+        content = draw(st.sampled_from(contents))
+        as_object = name != "image_token" and draw(st.integers(0, 3)) == 0
+        flags = {"lstrip": False, "normalized": draw(st.booleans()), "rstrip": False, "single_word": False}
+        found[name] = {"__type": "AddedToken", "content": content, **flags} if as_object else content
+    return found
+
+
+@st.composite
+def folders(draw: st.DrawFn, family: str) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
+    """Side files by name with ids counted from the end of the vocabulary, its own tokens, a text in parts."""
+    order = draw(st.permutations(POOL))
+    n_own = draw(st.integers(0, 3)) if family == "tokenizer.json" else 0
+    own = draw(tokens_with_flags(list(order[:n_own])))
+    added = list(order[n_own : n_own + draw(st.integers(0, 3))])
+    config: dict[str, Any] = {}
+    tokenizer_class = draw(st.sampled_from(CLASSES[family]))
+    if tokenizer_class is not None:
+        config["tokenizer_class"] = tokenizer_class
+    if family == "sentencepiece bpe":
+        config["legacy"] = draw(st.booleans())
+    files: dict[str, Any] = {}
+    if draw(st.booleans()):
+        listed = draw(tokens_with_flags(added))
+        config["added_tokens_decoder"] = dict(enumerate(listed))
+    elif draw(st.booleans()):
+        files["added_tokens.json"] = {content: i for i, content in enumerate(added)}
+    config |= named(draw, POOL)
+    extras = draw(st.lists(st.sampled_from(POOL), unique=True, max_size=2))
+    way = draw(st.sampled_from(["additional_special_tokens", "extra_special_tokens", "dict", "none"]))
+    if way == "dict" and extras:
+        config["extra_special_tokens"] = {f"extra_{i}_token": content for i, content in enumerate(extras)}
+    elif way != "none" and extras:
+        config[way] = extras
+    if draw(st.booleans()):
+        files["special_tokens_map.json"] = named(draw, POOL)
+        if draw(st.booleans()) and family in ("tokenizer.json", "bpe"):
+            files["special_tokens_map.json"]["additional_special_tokens"] = draw(
+                st.lists(st.sampled_from(POOL), unique=True, min_size=1, max_size=2)
+            )
+    if draw(st.integers(0, 5)) > 0 or "legacy" in config:
+        files["tokenizer_config.json"] = config
+    parts = draw(st.lists(st.sampled_from([*POOL, *WORDS]), max_size=8))
+    return files, own, parts
+
+
+def write_side_files(folder: Path, family: str, files: dict[str, Any], n: int) -> None:
+    model_type = {"bpe": "gpt2", "t5": "t5"}.get(family, "llama")
+    config = files.get("tokenizer_config.json", {})
+    if "Qwen2" in str(config.get("tokenizer_class")):
+        model_type = "qwen2_moe"
+    if family == "sentencepiece unigram":
+        model_type = "granite"
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
+    for name, content in files.items():
+        if name == "added_tokens.json":
+            content = {token: n + i for token, i in content.items()}
+        if "added_tokens_decoder" in content:
+            listed = content["added_tokens_decoder"].items()
+            content = content | {"added_tokens_decoder": {str(n + i): token for i, token in listed}}
+        (folder / name).write_text(json.dumps(content))
+
+
+def check_agreement(family: str, drawn: tuple[dict[str, Any], list[dict[str, Any]], list[str]]) -> None:
+    from transformers import AutoTokenizer
+
+    files, own, parts = drawn
+    text = "".join(parts)
+    if family not in ("tokenizer.json", "bpe"):  # SentencePiece keeps spaces that transformers drops
+        text = re.sub(r"(^|[>\]\s]) +", r"\1", text)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_side_files(folder, family, files, write_vocabulary(folder, family, own))
+        theirs = AutoTokenizer.from_pretrained(folder)
+        ours = load_tokenizer(folder)
+    ids = ours.encode(text, add_bos=False)
+    assert ids == theirs.encode(text, add_special_tokens=False)
+    assert (ours.bos_id, ours.eos_ids) == (
+        theirs.bos_token_id,
+        () if theirs.eos_token_id is None else (theirs.eos_token_id,),
+    )
+    assert ours.n_vocab == len(theirs)
+    unknown = {"t5": 2}.get(family, 0) if family.startswith(("t5", "sentencepiece")) else -1
+    if unknown not in ids:  # SentencePiece writes a mark for it
+        decoded = theirs.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert ours.decode(ids) == decoded
+    assert isinstance(ours, ByteTokenizer)
+    special = {i for i, token in theirs.added_tokens_decoder.items() if token.special}
+    assert special <= {*ours.special_tokens().values(), unknown}
+
+
+@pytest.mark.oracle
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_folders_are_read_as_by_transformers(family: str) -> None:
+    @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @given(drawn=folders(family))
+    def check(drawn: tuple[dict[str, Any], list[dict[str, Any]], list[str]]) -> None:
+        check_agreement(family, drawn)
+
+    check()
