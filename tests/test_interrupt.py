@@ -189,7 +189,7 @@ def test_signals_are_handled_within_one_slice_of_a_prompt(prefill: str, dtype: s
         assert np.diff(at).max() < 0.1 + (at[-1] - at[0]) / 4
 
 
-class Stop(Exception):
+class StopError(Exception):
     """What a handler raises."""
 
 
@@ -208,13 +208,13 @@ def test_a_forward_that_is_stopped_leaves_no_trace(prefill: str) -> None:
         def stop(left: list[int] = left) -> None:
             left[0] -= 1
             if left[0] == 0:
-                raise Stop
+                raise StopError
 
         decoder = _core.Decoder(model, capacity=256, max_nodes=200)
         try:
             with alarms(stop):
                 decoder.forward(ids[:120], tree)
-        except Stop:
+        except StopError:
             stops += 1
         assert decoder.n_committed == 0
         assert np.array_equal(decoder.prefill(ids, last=True), expected)
