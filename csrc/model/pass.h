@@ -22,8 +22,8 @@ typedef struct sd_pass {
     sd_engine engine;             /* what multiplies the rows */
     int keep;                     /* before this layer the rows are kept with their caches; -1: nowhere */
     sd_team team;
-    /* Once it is not SD_OK the caller wants to stop: loops of sd_pass_run do nothing more, and what the pass has
-     * computed means nothing. */
+    /* Once it is not SD_OK the caller wants to stop: loops of sd_pass_run do nothing more, and the results of
+     * the pass are undefined. */
     sd_status status;
 } sd_pass;
 

@@ -68,6 +68,7 @@ def packed_model(
         formats=file.header["formats"],
         types=file.header["types"],
         texts=texts,
+        mapped=file.opened,
     )
 
 
