@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from specdec import _core
 from specdec.atomic_file import replacing
-from specdec.errors import CheckpointError, SpecdecError, TokenizerError
+from specdec.errors import CheckpointError, SpecdecError, TokenizerError, pass_signals_on
 from specdec.models.chat_template import ChatTemplate, resolve_chat_template
 from specdec.models.checkpoints.generation_config import read_generation_defaults
 from specdec.models.checkpoints.gguf_file import GGUFFile, is_gguf, read_gguf
@@ -124,7 +124,8 @@ def _differs(place: Path, records: Records, found: Callable[[Path], Records]) ->
     """Whether the files of a path are there, and others than those of records."""
     try:
         return place.exists() and found(place) != records
-    except OSError:
+    except OSError as error:
+        pass_signals_on(error)
         return False
 
 
