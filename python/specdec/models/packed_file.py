@@ -331,14 +331,16 @@ class PackedFile:
         if not isinstance(header, dict):
             raise self.error("has a header that is no object; expected one")
         for name, (kinds, expected) in _FIELDS.items():
-            value = header.get(name)
+            if name not in header:
+                raise self.error(f"has a header without the field '{name}'; expected {expected}")
+            value = header[name]
             if not isinstance(value, kinds) or (isinstance(value, bool)):
                 raise self.error(f"header field '{name}' is {as_json(value)}; expected {expected}")
         for name in ("n_vocab", "n_ctx"):
             if type(header["config"].get(name)) is not int:
                 raise self.error(f"header field 'config' has no whole number '{name}'; expected one")
         for name in ("source", "adapter"):
-            source = header.get(name)
+            source = header[name]
             if source is None:  # no adapter
                 continue
             if not _is_path(source.get("path")) or not isinstance(source.get("records"), list):
@@ -372,7 +374,7 @@ class PackedFile:
 
         Those that cannot be looked at, as by another user, count as files that are not there.
         """
-        adapter, source = self.header.get("adapter"), self.header["source"]
+        adapter, source = self.header["adapter"], self.header["source"]
         if adapter is not None and _differs(Path(adapter["path"]), adapter["records"], _adapter_records):
             raise self.error(f"was made with the adapter {adapter['path']}, whose files have changed since")
 
