@@ -220,3 +220,34 @@ def test_a_forward_that_is_stopped_leaves_no_trace(prefill: str) -> None:
         assert np.array_equal(decoder.prefill(ids, last=True), expected)
         assert np.array_equal(decoder.forward(ids[:50], tree[:50]), expected_tree)
     assert stops > 0
+
+
+COMPUTING_HANDLER = """
+import signal, sys
+import numpy as np
+sys.path[:0] = sys.argv[1:]
+from test_interrupt import WIDE, alarms, wide_model
+from canonical import LLAMA
+from specdec import _core
+
+model, small = wide_model(WIDE, "blas"), wide_model(LLAMA, "rows")
+ids = list(range(90))
+expected = _core.score(small, ids, n_threads=2)
+found = []
+with alarms(lambda: found.append(np.array_equal(_core.score(small, ids, n_threads=2), expected))):
+    _core.Decoder(model, capacity=256, max_nodes=256, n_threads=2).prefill(list(range(256)))
+    n_within = len(found)
+assert all(found)
+print(n_within)
+"""
+
+
+@pytest.mark.slow
+def test_a_handler_may_compute_with_threads_of_its_own() -> None:
+    """The pool of threads is free while handlers run."""
+    run = subprocess.run(
+        [sys.executable, "-c", COMPUTING_HANDLER, str(TESTS), str(TESTS / "support")],
+        capture_output=True, text=True, timeout=120, preexec_fn=notice_interrupts,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout) > 0
