@@ -119,6 +119,28 @@ def grammar(patched: pytest.MonkeyPatch, place: Path) -> None:
     specdec.generate(target, None, "a", regex="a+", max_new_tokens=3)
 
 
+class Interrupted:
+    """A draft of the caller's."""
+
+    propose = interrupted
+
+
+def transform(patched: pytest.MonkeyPatch, place: Path) -> None:
+    target, draft = specdec.embedded_pair()
+    specdec.generate(target, draft, "Once", max_new_tokens=3, transform=interrupted)
+
+
+def own_draft(patched: pytest.MonkeyPatch, place: Path) -> None:
+    target, _ = specdec.embedded_pair()
+    specdec.generate(target, Interrupted(), "Once", max_new_tokens=3)
+
+
+def progress_bar(patched: pytest.MonkeyPatch, place: Path) -> None:
+    tqdm = pytest.importorskip("tqdm")
+    patched.setattr(tqdm.tqdm, "update", interrupted)
+    specdec.convert(EMBEDDED, place / "model.gguf", progress=True)
+
+
 CALLS: dict[str, Callable[[pytest.MonkeyPatch, Path], object]] = {
     "repr": lambda patched, place: specdec.load(EMBEDDED, Odd()),  # type: ignore[arg-type]
     "path": lambda patched, place: specdec.load(Odd()),  # type: ignore[arg-type]
@@ -132,6 +154,9 @@ CALLS: dict[str, Callable[[pytest.MonkeyPatch, Path], object]] = {
     "packed_file": packed_file,
     "hub": hub,
     "grammar": grammar,
+    "transform": transform,
+    "own_draft": own_draft,
+    "progress_bar": progress_bar,
 }
 
 
