@@ -395,4 +395,4 @@ def write_gguf(name: str, path: str | Path, kind: str, alpha: float = 1.0) -> Pa
     """
     with tempfile.TemporaryDirectory(dir=Path(path).parent) as temporary:
         folder = write_checkpoint(name, temporary, alpha=alpha)
-        return import_module("specdec").convert(folder, path, kind)
+        return import_module("specdec").convert(folder, path, kind, force=True)

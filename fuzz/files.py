@@ -625,6 +625,7 @@ def use(kind: str, folder: Path) -> None:
         return
     if kind == "llama2c":
         model = specdec.load(folder / "model.bin", tokenizer=folder / "tok.bin", n_threads=1)
+        _convert(model, folder)
     else:
         model = specdec.load(folder / _FILES.get(kind, ""), n_threads=1)
     repr(model)
@@ -644,6 +645,15 @@ def _target(n_vocab: int, **changes: int) -> specdec.Model:
     from fuzz.models import make_model
 
     return make_model({"n_vocab": n_vocab, **changes})
+
+
+def _convert(model: specdec.Model, folder: Path) -> None:
+    """Write a llama2.c file as a GGUF file, which is read as the same model."""
+    made = specdec.convert(
+        model.path, folder / "made.gguf", "F32", tokenizer=folder / "tok.bin", progress=False
+    )
+    again, ids = specdec.load(made, n_threads=1), [1, 0, 1]
+    assert np.array_equal(again.logits(ids, n_threads=1), model.logits(ids, n_threads=1))
 
 
 def _decode(target: specdec.Model, draft: Any, **options: Any) -> None:

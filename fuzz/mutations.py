@@ -14,6 +14,7 @@ from typing import Any
 
 from fuzz.draws import Draws
 from fuzz.files import Files
+from specdec import _core
 
 __all__ = ["apply", "draw_mutation"]
 
@@ -27,6 +28,7 @@ NUMBERS = (
 OTHERS = (
     "null", "true", "false", '""', '"x"', '"\\ud800"', '"\\u0000"', "[]", "{}", "[[]]", "[0]", "[null]",
     '{"a": 1}', '"1"', '"../../x"', '"\\u001b[31m"', "[1, 2, 3]", '"' + 3000 * "a" + '"',
+    '"a/b/c"', '"' + 300 * "x" + '"', '"' + 2000 * "x/" + 'y"', '"/dev/full"',
 )  # fmt: skip
 
 
@@ -64,6 +66,8 @@ def draw_mutation(draws: Draws, files: Files) -> Mutation:
             )
             return ["length", file, draws.one(*lengths, draws.randrange(len(data)))]
         return ["header", file, *_draw_edit(draws, _header(data))]
+    elif file.endswith(".specdec") and draws.chance(0.65):
+        return ["signed", file, *_draw_edit(draws, _packed_header(data))]
     at = draws.randrange(max(1, len(data)))
     if draws.chance(0.5):
         at = draws.skewed(0, max(1, len(data)) - 1)  # headers stand at the beginning
@@ -147,6 +151,8 @@ def apply(mutation: Mutation, files: Files) -> None:
         header = _edited(_header(data), *rest)
         header += b" " * (-len(header) % 8)
         files[file] = struct.pack("<Q", len(header)) + header + data[8 + len(_header(data)) :]
+    elif action == "signed":
+        files[file] = _signed(data, _edited(_packed_header(data), *rest))
     elif action == "length":
         files[file] = struct.pack("<Q", rest[0]) + data[8:]
     else:
@@ -176,6 +182,26 @@ def _header(data: bytes) -> bytes:
     """The header of a safetensors file, as far as it is one."""
     n = int.from_bytes(data[:8], "little")
     return data[8 : 8 + min(n, len(data))]
+
+
+_PACKED = struct.Struct("<8sQQ")  # a packed file begins so: magic number, length and checksum of the header
+_PAGE = 4096
+
+
+def _packed_header(data: bytes) -> bytes:
+    """The header of a packed file, as far as it is one."""
+    n = _PACKED.unpack_from(data)[1] if len(data) >= _PACKED.size else 0
+    return data[_PACKED.size : _PACKED.size + min(n, len(data))]
+
+
+def _signed(data: bytes, header: bytes) -> bytes:
+    """A packed file with another header, its checksum right; what follows begins at a page, as before."""
+    if len(data) < _PACKED.size:
+        return data
+    magic, n, _ = _PACKED.unpack_from(data)
+    end = _PACKED.size + n
+    begun = _PACKED.pack(magic, len(header), _core.checksum(header)) + header
+    return begun + bytes(-len(begun) % _PAGE) + data[end + -end % _PAGE :]
 
 
 def _parsed(text: bytes) -> Any:

@@ -110,7 +110,7 @@ def test_families(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", NOT_LINEAR)
 def test_matrices_that_are_no_linear_layers(tmp_path: Path, name: str) -> None:
     folder = folder_of(tmp_path / "folder", name)
-    message = "c_attn.weight' is not that of one linear layer|whose matrices of codes are in mxfp4"
+    message = "c_attn.weight' does not have a row for .* end in .specdec|whose matrices of codes are in mxfp4"
     with pytest.raises(UnsupportedModelError, match=message):
         specdec.convert(folder, tmp_path / "made", "int8")
     assert not (tmp_path / "made").exists()
@@ -175,7 +175,7 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
     folder = llama(tmp_path / "folder")
     with pytest.raises(InputError, match="type is 'Q8_0'; expected None or one of .*'INT8', 'INT4'"):
         specdec.convert(folder, tmp_path / "made", "q8_0")
-    with pytest.raises(InputError, match="is there; expected the path of a new or empty folder"):
+    with pytest.raises(InputError, match="expected a new or empty folder"):
         specdec.convert(folder, folder, "int8")
     llama2c = tmp_path / "model.bin"
     write_llama2c(llama2c)

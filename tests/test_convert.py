@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from specdec.models.checkpoints.weighted_blocks import weighted_blocks
 from specdec.models.conversion.model_identity import check_same
 from specdec.models.families.gguf import ARCHITECTURES
 from specdec.models.families.gguf_keys import WRITTEN
-from tiny_models import write_hf
+from tiny_models import llama2c_tensors, write_hf, write_llama2c, write_llama2c_tokenizer
 
 EMBEDDED = Path(specdec.__file__).parent / "embedded" / "target"
 SOURCE = [3, 9, 4, 11, 2, 5] * 4
@@ -377,8 +378,6 @@ def test_arguments(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="type is 'Q9'; expected"):
         specdec.convert(folder, tmp_path / "m.gguf", "Q9")
     path = specdec.convert(folder, tmp_path / "m.gguf")
-    with pytest.raises(InputError, match="is there; expected the path of a new or empty folder"):
-        specdec.convert(path, folder)
     for out in ("m.specdec", "new"):
         with pytest.raises(InputError, match="importance is given, for .*; expected None, but for a GGUF"):
             specdec.convert(path, tmp_path / out, importance=path)
@@ -402,3 +401,142 @@ def test_the_verb(tmp_path: Path) -> None:
     assert specdec.load(tmp_path / "m.gguf").core.dtype == "bf16"
     done = CliRunner().invoke(program, ["convert", "embedded", str(tmp_path / "e.specdec"), "--type", "bf16"])
     assert done.exit_code == 0 and specdec.load(tmp_path / "e.specdec").config.n_vocab == 4096
+    again = CliRunner().invoke(program, ["convert", str(folder), str(tmp_path / "m.gguf")])
+    assert again.exit_code != 0 and "--force" in again.output
+    assert specdec.load(tmp_path / "m.gguf").core.dtype == "bf16"
+    done = CliRunner().invoke(
+        program, ["convert", str(folder), str(tmp_path / "m.gguf"), "--type", "F32", "--force"]
+    )
+    assert done.exit_code == 0 and specdec.load(tmp_path / "m.gguf").core.dtype == "f32"
+
+
+@pytest.mark.parametrize("out", ["d4.bin", "model.safetensors", "model.GGUF", "model.gguf.part", "m.pt"])
+def test_an_output_of_another_suffix(tmp_path: Path, out: str) -> None:
+    folder = folder_of(tmp_path / "folder", CASES["llama"])
+    with pytest.raises(InputError, match=r"expected .gguf, .specdec, or no suffix"):
+        specdec.convert(folder, tmp_path / out)
+    assert not (tmp_path / out).exists()
+
+
+@pytest.mark.parametrize("out", ["plain", "Llama-3.2-1B", "model-v1.5", "named.folder"])
+def test_an_output_that_is_a_folder(tmp_path: Path, out: str) -> None:
+    """Points in the names of models are no suffixes; an empty folder is one, whatever its name."""
+    folder = folder_of(tmp_path / "folder", CASES["llama"])
+    if out == "named.folder":
+        (tmp_path / out).mkdir()
+    made = specdec.convert(folder, tmp_path / out)
+    assert np.array_equal(specdec.load(made).logits(SOURCE), specdec.load(folder).logits(SOURCE))
+
+
+@pytest.mark.parametrize("out", ["m.gguf", "m.specdec", "made"])
+def test_an_output_that_exists_is_kept_without_force(tmp_path: Path, out: str) -> None:
+    """With it, it is replaced when the new one is complete; after a failure it is what it was."""
+    folder = folder_of(tmp_path / "folder", CASES["llama"])
+    other = folder_of(
+        tmp_path / "other", replace(CASES["llama"], config=CASES["llama"].config | {"rope_theta": 500.0})
+    )
+    first, second = (specdec.load(place).logits(SOURCE) for place in (folder, other))
+    assert not np.array_equal(first, second)
+    made = specdec.convert(folder, tmp_path / out, "f32")
+    if made.is_dir():
+        (made / "notes.txt").write_text("of the first model")
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(InputError, match="force=True"):
+        specdec.convert(other, made, "f32")
+    with pytest.raises((InputError, UnsupportedModelError, CheckpointError)):
+        specdec.convert(tmp_path / "none", made, "f32", force=True)
+    assert np.array_equal(specdec.load(made).logits(SOURCE), first)
+    assert specdec.convert(other, made, "f32", force=True) == made
+    assert np.array_equal(specdec.load(made).logits(SOURCE), second)
+    assert sorted(tmp_path.iterdir()) == before and not (made / "notes.txt").exists()
+
+
+def test_force_takes_no_folder_of_other_things(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "folder", CASES["llama"])
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "thesis.tex").write_text("years of work")
+    (tmp_path / "file").write_text("a file")
+    (tmp_path / "d.gguf").mkdir()
+    for out in ("home", "file", "d.gguf"):
+        with pytest.raises(InputError, match="expected"):
+            specdec.convert(folder, tmp_path / out, force=True)
+    assert (tmp_path / "home" / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_folder_replaces_its_own_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or, where that fails half-way, nothing."""
+    folder = folder_of(tmp_path / "folder", CASES["llama"])
+    expected, before = specdec.load(folder).logits(SOURCE), sorted(folder.iterdir())
+
+    def refuse(*_: object) -> None:
+        raise OSError("no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("specdec.models.conversion.model_as_folder._write_json", refuse)
+        with pytest.raises(OSError, match="no room"):
+            specdec.convert(folder, folder, force=True)
+    assert sorted(folder.iterdir()) == before and sorted(tmp_path.iterdir()) == [folder]
+    assert np.array_equal(specdec.load(folder).logits(SOURCE), expected)
+    specdec.convert(folder, folder, force=True)
+    assert np.array_equal(specdec.load(folder).logits(SOURCE), expected)
+    assert sorted(tmp_path.iterdir()) == [folder]
+
+
+# ------------------------------------------------------------------------------------- llama2.c files
+
+
+@pytest.mark.parametrize("n_kv", [1, 2, 4])
+@pytest.mark.parametrize("vocabulary", [97, -97])
+def test_a_llama2c_file(tmp_path: Path, vocabulary: int, n_kv: int) -> None:
+    """Its head is that of the embedding, or, with a negative size of the vocabulary, its own."""
+    header = (32, 70, 3, 4, n_kv, vocabulary, 40)
+    path = write_llama2c(tmp_path / "model.bin", header, llama2c_tensors(header, seed=n_kv))
+    made = specdec.convert(path, tmp_path / "model.gguf", "F32")
+    assert ("output.weight" in read_gguf(made)[1]) == (vocabulary < 0)
+    assert np.array_equal(specdec.load(made).logits(SOURCE), specdec.load(path).logits(SOURCE))
+    for kind in ("Q8_0", "Q4_K_M", "BF16"):
+        assert np.isfinite(
+            specdec.load(specdec.convert(path, tmp_path / f"{kind}.gguf", kind)).logits(SOURCE)
+        ).all()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_llama2c_file_of_another_version(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "model.bin"
+    path.write_bytes(struct.pack("<4si", b"24ka", version) + bytes(1000))
+    with pytest.raises(
+        UnsupportedModelError, match=f"llama2.c file of version {version}; expected version 0"
+    ):
+        specdec.convert(path, tmp_path / "model.gguf")
+
+
+@pytest.mark.parametrize("name", ["stories260K/stories260K.bin", "chars105/model5000.bin"])
+def test_a_trained_llama2c_file(shared: Path, tmp_path: Path, name: str) -> None:
+    """With its vocabulary, which SentencePiece then encodes."""
+    model = specdec.load(shared / "models" / name)
+    again = specdec.load(specdec.convert(model.path, tmp_path / "model.gguf", "F32"))
+    assert np.array_equal(again.logits(SOURCE), model.logits(SOURCE))
+    assert (
+        again.tokenizer.eos_ids == model.tokenizer.eos_ids
+        and again.tokenizer.bos_id == model.tokenizer.bos_id
+    )
+    for text in (
+        "Once upon a time, there was a little girl.\nTom",
+        "na\u00efve \u4e2d\U0001f600\U0001f600x",
+        "  two  ",
+        "",
+    ):
+        ids = model.tokenizer.encode(text)
+        assert again.tokenizer.encode(text) == ids and again.tokenizer.decode(ids) == model.tokenizer.decode(
+            ids
+        )
+
+
+def test_a_llama2c_vocabulary_that_a_gguf_file_cannot_say(tmp_path: Path) -> None:
+    header = (32, 70, 1, 4, 4, 8, 40)
+    path = write_llama2c(tmp_path / "model.bin", header)
+    tokens = [b"<unk>", b"\n<s>\n", b"\n</s>\n", b"a", b"b", b"\xff", b" ", b"c"]
+    write_llama2c_tokenizer(tmp_path / "tok8.bin", [(token, 0.0) for token in tokens])
+    with pytest.raises(TokenizerError, match="token 5, .*which is not UTF-8"):
+        specdec.convert(path, tmp_path / "model.gguf")
+    assert specdec.convert(path, tmp_path / "model.gguf", tokenizer=False).is_file()

@@ -7,12 +7,20 @@ seconds.
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from canonical import LLAMA
+from specdec import _core
 from toy_pair import notice_interrupts
 
 TESTS = Path(__file__).parent
@@ -133,3 +141,113 @@ def test_ctrl_c_ends_one_call_of_the_core(case: str) -> None:
     how, seconds = json.loads(run.stdout)
     assert how == "interrupted", f"the call was through after {seconds:.1f} s"
     assert seconds < 0.5  # of the processor, so that a busy machine changes little; some 0.05 by design
+
+
+WIDE = LLAMA | {"n_vocab": 4000, "n_layer": 2, "n_head": 16, "n_kv_head": 16, "d_model": 1024, "d_ff": 4096}
+
+
+def wide_model(config: dict[str, Any], prefill: str, dtype: str = "f32") -> _core.Model:
+    """A model whose one slice of a prompt takes a good part of a second."""
+    rng = np.random.default_rng(0)
+    tensors = (
+        (name, rng.standard_normal(shape, np.float32) * np.float32(0.02), "f32")
+        for name, shape in _core.tensor_shapes(config).items()
+    )
+    return _core.Model(config, tensors, dtype=dtype, prefill=prefill)
+
+
+@contextmanager
+def alarms(handler: Callable[[], None]) -> Iterator[None]:
+    """Call a handler, by signals, some hundred times a second."""
+    before = signal.signal(signal.SIGALRM, lambda *_: handler())
+    signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_threads", [1, 2])
+@pytest.mark.parametrize(
+    ("prefill", "dtype"), [("blas", "f32"), ("rows", "f32"), ("tiles", "bf16"), ("rows", "int4")]
+)
+def test_signals_are_handled_within_one_slice_of_a_prompt(prefill: str, dtype: str, n_threads: int) -> None:
+    """A slice is one forward: handlers run between pieces of its products, and change no bit."""
+    model = wide_model(WIDE, prefill, dtype)
+    n = 64 if dtype == "int4" else 256
+    ids = list(range(n))
+    expected = _core.Decoder(model, capacity=n, max_nodes=n, n_threads=n_threads).prefill(ids, logits=True)
+    decoder = _core.Decoder(model, capacity=n, max_nodes=n, n_threads=n_threads)
+    at = [time.thread_time()]
+    with alarms(lambda: at.append(time.thread_time())):
+        logits = decoder.prefill(ids, logits=True)
+        at.append(time.thread_time())
+    assert np.array_equal(logits, expected)
+    if n_threads == 1:  # the time of the processor, so that a busy machine changes little
+        assert np.diff(at).max() < 0.1 + (at[-1] - at[0]) / 4
+
+
+class StopError(Exception):
+    """What a handler raises."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prefill", ["blas", "rows"])
+def test_a_forward_that_is_stopped_leaves_no_trace(prefill: str) -> None:
+    """Stopped after any number of looks, a text goes on with the bits that it has uninterrupted."""
+    model, ids, tree = wide_model(WIDE, prefill), list(range(200)), [-1, *range(119)]
+    whole = _core.Decoder(model, capacity=256, max_nodes=200)
+    expected = whole.prefill(ids, last=True)
+    expected_tree = whole.forward(ids[:50], tree[:50])
+    stops = 0
+    for n_looks in range(1, 4):
+        left = [n_looks]
+
+        def stop(left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] == 0:
+                raise StopError
+
+        decoder = _core.Decoder(model, capacity=256, max_nodes=200)
+        try:
+            with alarms(stop):
+                decoder.forward(ids[:120], tree)
+        except StopError:
+            stops += 1
+        assert decoder.n_committed == 0
+        assert np.array_equal(decoder.prefill(ids, last=True), expected)
+        assert np.array_equal(decoder.forward(ids[:50], tree[:50]), expected_tree)
+    assert stops > 0
+
+
+COMPUTING_HANDLER = """
+import signal, sys
+import numpy as np
+sys.path[:0] = sys.argv[1:]
+from test_interrupt import WIDE, alarms, wide_model
+from canonical import LLAMA
+from specdec import _core
+
+model, small = wide_model(WIDE, "blas"), wide_model(LLAMA, "rows")
+ids = list(range(90))
+expected = _core.score(small, ids, n_threads=2)
+found = []
+with alarms(lambda: found.append(np.array_equal(_core.score(small, ids, n_threads=2), expected))):
+    _core.Decoder(model, capacity=256, max_nodes=256, n_threads=2).prefill(list(range(256)))
+    n_within = len(found)
+assert all(found)
+print(n_within)
+"""
+
+
+@pytest.mark.slow
+def test_a_handler_may_compute_with_threads_of_its_own() -> None:
+    """The pool of threads is free while handlers run."""
+    run = subprocess.run(
+        [sys.executable, "-c", COMPUTING_HANDLER, str(TESTS), str(TESTS / "support")],
+        capture_output=True, text=True, timeout=120, preexec_fn=notice_interrupts,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout) > 0

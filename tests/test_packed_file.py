@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -377,3 +378,163 @@ def test_every_instruction_set_has_the_specified_checksums(kernels: str) -> None
     check = "import test_packed_file as t; [t.test_the_checksum_is_the_specified_one(n) for n in t.SIZES]"
     environment = os.environ | {"SPECDEC_KERNELS": kernels, "PYTHONPATH": paths}
     subprocess.run([sys.executable, "-c", check], check=True, env=environment)
+
+
+# ------------------------------------------------------------------------------------ changed in use
+
+
+def cut_short(path: Path) -> None:
+    os.truncate(path, 8192)
+
+
+def emptied(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def lengthened(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"\0")
+
+
+def written(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(-4096, os.SEEK_END)
+        file.write(bytes(1000))
+
+
+@pytest.mark.parametrize("change", [cut_short, emptied, lengthened, written])
+def test_a_file_that_is_changed_while_a_model_of_it_is_in_use(
+    tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    """Each call notices before it computes: no process ends, and no other numbers are computed with."""
+    path = specdec.convert(EMBEDDED, tmp_path / "model.specdec", "int8")
+    draft_path = specdec.convert(EMBEDDED, tmp_path / "draft.specdec", "int4")
+    model, draft, plain = specdec.load(path), specdec.load(draft_path), specdec.load(EMBEDDED, "int8")
+    other = model.with_chat_template("{{ messages[0].content }}")
+    assert np.array_equal(model.logits(TEXT), plain.logits(TEXT))
+    with specdec.Engine(plain, draft) as drafted, specdec.Engine(model) as engine:
+        engine.submit(TEXT, max_new_tokens=3).result(60)
+        drafted.submit(TEXT, max_new_tokens=3).result(60)
+        change(path)
+        change(draft_path)
+        calls: list[Callable[[], object]] = [
+            lambda: model.logits(TEXT),
+            lambda: model.score(TEXT),
+            lambda: model.score([TEXT]),
+            lambda: model.hidden_states(TEXT, [1]),
+            lambda: other.logits(TEXT),
+            lambda: specdec.generate(model, None, TEXT, max_new_tokens=3),
+            lambda: specdec.generate(plain, draft, TEXT, max_new_tokens=3),
+            lambda: specdec.beam_search(model, None, TEXT, width=2, max_new_tokens=3),
+            lambda: engine.submit(TEXT, max_new_tokens=3).result(60),
+            lambda: drafted.submit(TEXT, max_new_tokens=3).result(60),
+        ]
+        for call in calls:
+            with pytest.raises(CheckpointError, match=r"\.specdec: was changed while it was in use"):
+                call()
+        fresh = specdec.load(EMBEDDED, "int8")
+        assert np.array_equal(fresh.logits(TEXT), plain.logits(TEXT))
+
+
+def test_texts_of_a_file_that_is_cut_short_before_they_are_made(tmp_path: Path) -> None:
+    path = specdec.convert(EMBEDDED, tmp_path / "model.specdec", "int8")
+    model = specdec.load(path)
+    emptied(path)
+    with pytest.raises(CheckpointError, match="was changed while it was in use"):
+        _ = model.tokenizer
+
+
+def test_a_file_that_is_replaced_in_use(tmp_path: Path) -> None:
+    """A model keeps the file that it has; the next load takes the other."""
+    path = specdec.convert(EMBEDDED, tmp_path / "model.specdec", "int8")
+    model = specdec.load(path)
+    expected = model.logits(TEXT)
+    specdec.convert(EMBEDDED, path, "int4", force=True)
+    assert np.array_equal(model.logits(TEXT), expected)
+    assert specdec.load(path).dtype == "int4"
+
+
+# ------------------------------------------------------------------------------------ names in headers
+
+
+def with_header(path: Path, change: Callable[[dict[str, Any]], None]) -> Path:
+    """The file with another header of any length, checksum and places right."""
+    header = PackedFile(path).header
+    whole = path.read_bytes()
+    parts = [
+        whole[part["first"] : part["first"] + part["bytes"]] for part in header["blocks"] + header["files"]
+    ]
+    for part in header["blocks"] + header["files"]:
+        del part["first"]
+    change(header)
+    text = json.dumps(header).encode()
+    data = struct.pack("<8sQQ", packed_file.MAGIC, len(text), _core.checksum(text)) + text
+    for part in parts:
+        data += bytes(-len(data) % packed_file._PAGE) + part
+    path.write_bytes(data)
+    return path
+
+
+NAMES = [
+    "a/b/c", "x" * 300, "x/" * 600 + "y", "config.json/x", "notes.txt", "additional_chat_templates/a/b.jinja",
+    "\ud800", "", ".", "a\0b", "/etc/passwd", "../x", "\u00e9" * 200, "additional_chat_templates/" + "x" * 300
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_of_files_that_no_packed_file_holds(tmp_path: Path, name: str) -> None:
+    path = specdec.convert(EMBEDDED, tmp_path / "model.specdec", "int8")
+    with_header(path, lambda header: header["files"][0].update(name=name))
+    with pytest.raises(CheckpointError, match="model.specdec: header field 'files'"):
+        _ = specdec.load(path).tokenizer
+
+
+@pytest.mark.parametrize("where", ["path", "record"])
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "\ud800", "/x" * 3000])
+def test_names_of_a_source_that_no_file_can_have(tmp_path: Path, name: str, where: str) -> None:
+    path = specdec.convert(EMBEDDED, tmp_path / "model.specdec", "int8")
+
+    def change(header: dict[str, Any]) -> None:
+        if where == "path":
+            header["source"]["path"] = name
+        else:
+            header["source"]["records"][0][0] = name
+
+    with pytest.raises(CheckpointError, match="model.specdec: header field 'source'"):
+        specdec.load(with_header(path, change))
+
+
+def test_a_source_that_cannot_be_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of another user: the file is taken as if its source were not there."""
+    folder = tmp_path / "folder"
+    shutil.copytree(EMBEDDED, folder)
+    path = specdec.convert(folder, tmp_path / "model.specdec", "int8")
+    expected = specdec.load(path).logits(TEXT)
+    stat = Path.stat
+
+    def refused(self: Path, **options: Any) -> os.stat_result:
+        if folder in self.parents:
+            raise PermissionError(13, "Permission denied", str(self))
+        return stat(self, **options)
+
+    monkeypatch.setattr(Path, "stat", refused)
+    assert np.array_equal(specdec.load(path).logits(TEXT), expected)
+
+
+def test_no_room_for_the_files_of_a_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = specdec.convert(EMBEDDED, tmp_path / "model.specdec", "int8")
+    model = specdec.load(path)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(CheckpointError, match="model.specdec: .*No space left"):
+        _ = model.tokenizer
+
+
+@pytest.mark.parametrize("field", ["formats", "adapter", "files", "source", "decoder_start"])
+def test_a_header_without_a_field(tmp_path: Path, field: str) -> None:
+    path = specdec.convert(EMBEDDED, tmp_path / "model.specdec", "int8")
+    with pytest.raises(CheckpointError, match=f"model.specdec: .*'{field}'"):
+        specdec.load(with_header(path, lambda header: header.pop(field)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import time
@@ -292,6 +293,23 @@ def test_damaged_requests() -> None:
     report = http_requests.run(2026, 120)
     assert report.failures == []
     assert report.statuses[200] > 5 and report.statuses[400] > 40 and report.statuses[0] > 3
+
+
+def test_a_packed_file_that_is_cut_short_while_it_is_served(chatting_pair: Pair, tmp_path: Path) -> None:
+    """Requests are refused, without the path of the file; the server goes on."""
+    path = specdec.convert(chatting_pair[1].path, tmp_path / "draft.specdec", "int8")
+    with (
+        Engine(chatting_pair[0], specdec.load(path), n_threads=1) as engine,
+        Server(Service(engine, ["mine"]), port=0) as server,
+    ):
+        body = {"prompt": "Once", "max_tokens": 3}
+        assert ask(server.url, "/v1/completions", body)[0] == 200
+        os.truncate(path, 4096)
+        for _ in range(2):
+            status, answer = ask(server.url, "/v1/completions", body)
+            assert status == 500 and "was changed" in answer["error"]["message"]
+            assert str(tmp_path) not in json.dumps(answer)
+        assert ask(server.url, "/health")[0] == 200
 
 
 def test_adapters_by_name(chatting_pair: Pair, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ class Job:
         if self.format not in GGUF_TYPES:
             return None
         name = f"{self.name}-{self.format}.gguf"
-        return self.made(name, lambda path: specdec.convert(self.checkpoint, path, self.format))
+        return self.made(name, lambda path: specdec.convert(self.checkpoint, path, self.format, force=True))
 
     def ids(self, n: int, seed: int = 0) -> list[int]:
         """Random token ids, the same for all engines. Never the end token, which is the last id."""

@@ -18,10 +18,10 @@ void sd_interrupt_set(sd_ask ask, void* context) {
     if (ask != NULL) hook.asked_at = sd_now();
 }
 
+int sd_interrupt_due(void) { return hook.ask != NULL && sd_now() - hook.asked_at >= INTERVAL; }
+
 sd_status sd_interrupted(void) {
-    if (hook.ask == NULL) return SD_OK;
-    double now = sd_now();
-    if (now - hook.asked_at < INTERVAL) return SD_OK;
-    hook.asked_at = now;
+    if (!sd_interrupt_due()) return SD_OK;
+    hook.asked_at = sd_now();
     return hook.ask(hook.context);
 }

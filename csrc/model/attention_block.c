@@ -164,7 +164,7 @@ static void norm_and_limit(void* argument, int thread, int first, int end) {
 }
 
 /* w->qkv = input · matrixᵀ + bias. */
-static void project(const sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* input) {
+static void project(sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* input) {
     sd_pass_multiply(pass, (sd_product){.matrix = matrix,
                                         .bias = bias,
                                         .n_rows = pass->n_rows,
@@ -175,24 +175,37 @@ static void project(const sd_pass* pass, const sd_matrix* matrix, const float* b
 }
 
 /* Add w->attended, projected back, to the residual stream. */
-static void project_back(const sd_pass* pass, const sd_matrix* matrix, const float* bias,
-                         sd_norm_weights norm) {
+static void project_back(sd_pass* pass, const sd_matrix* matrix, const float* bias, sd_norm_weights norm) {
     sd_workspace* w = pass->w;
     sd_pass_prepare(pass, matrix, pass->n_rows, w->attended, matrix->n_in, (sd_norm_weights){0}, w->prepared);
     sd_pass_add_product(pass, matrix, bias, w->prepared, norm);
 }
 
-static void attend(const sd_pass* pass, const sd_layer_config* own, block* b) {
+/* Multiplications of the attention of all rows, where no layer has a window. */
+static double multiplications(const sd_pass* pass, const sd_layer_config* own, sd_attended attended) {
+    double n = pass->keys ? (double)pass->n_rows * pass->n_rows : 0.0;
+    for (int i = 0; i < pass->n_branches; i++) {
+        const sd_cache* cache = pass->branches[i].cache;
+        double n_keys =
+            attended == SD_ATTEND_SOURCE ? cache->encoded->n : cache->n_committed + cache->n_pending;
+        n += pass->branches[i].n_new * n_keys;
+    }
+    return 2.0 * n * own->n_head * own->d_head;
+}
+
+static void attend(sd_pass* pass, const sd_layer_config* own, block* b) {
     if (pass->keys) {
         int together = rows_together(pass, own), n_pieces = (pass->n_rows + together - 1) / together;
         sd_team_run(&pass->team, sd_matrix_panels(pass->n_rows), 1, store_source, b);
-        sd_team_run(&pass->team, n_pieces * own->n_kv_head, 1, attend_to_source, b);
+        sd_pass_run(pass, multiplications(pass, own, SD_ATTEND_OWN), n_pieces * own->n_kv_head, 1,
+                    attend_to_source, b);
     } else {
-        sd_team_run(&pass->team, pass->n_branches * own->n_kv_head, 1, attend_to_texts, b);
+        sd_pass_run(pass, multiplications(pass, own, SD_ATTEND_TEXT), pass->n_branches * own->n_kv_head, 1,
+                    attend_to_texts, b);
     }
 }
 
-void sd_attention_block_run(const sd_pass* pass, int i, const void* input) {
+void sd_attention_block_run(sd_pass* pass, int i, const void* input) {
     const sd_config* c = &pass->w->model->config;
     const sd_layer* layer = &pass->w->model->layers[i];
     const sd_layer_config* own = &c->layers[i];
@@ -205,12 +218,13 @@ void sd_attention_block_run(const sd_pass* pass, int i, const void* input) {
                  (sd_norm_weights){layer->attn_post_norm, layer->attn_post_norm_bias});
 }
 
-void sd_cross_attention_run(const sd_pass* pass, int i, const void* input) {
+void sd_cross_attention_run(sd_pass* pass, int i, const void* input) {
     const sd_layer* layer = &pass->w->model->layers[i];
     block b = {pass, i};
     project(pass, &layer->cross_q, layer->cross_q_bias, input);
-    SD_PROFILED(SD_DOES_ATTENTION, sd_team_run(&pass->team, pass->n_branches * config_of(&b)->n_kv_head, 1,
-                                               attend_to_encoded, &b));
+    const sd_layer_config* own = config_of(&b);
+    SD_PROFILED(SD_DOES_ATTENTION, sd_pass_run(pass, multiplications(pass, own, SD_ATTEND_SOURCE),
+                                               pass->n_branches * own->n_kv_head, 1, attend_to_encoded, &b));
     project_back(pass, &layer->cross_out, layer->cross_out_bias,
                  (sd_norm_weights){layer->cross_post_norm, layer->cross_post_norm_bias});
 }

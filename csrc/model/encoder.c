@@ -77,7 +77,7 @@ static sd_status check(const encoder* e, int layer, const char* name) {
 }
 
 /* Other callers may take the pool between two steps. */
-static void step(encoder* e, int layer) {
+static sd_status step(encoder* e, int layer) {
     e->pass.team = sd_team_open(e->w.n_threads);
     if (layer < 0) {
         sd_pass_embed(&e->pass);
@@ -86,6 +86,7 @@ static void step(encoder* e, int layer) {
         sd_layer_run(&e->pass, layer, 0);
     }
     sd_team_close(&e->pass.team);
+    return e->pass.status;
 }
 
 /* Run source [n] through the layers; the output, prepared, is then in e->w.prepared. After a failure too the
@@ -103,8 +104,8 @@ static sd_status run(encoder* e, const sd_model* model, const int32_t* source, i
     for (int i = 0; i < n; i++) e->w.positions[i] = i;
     sd_angles_extend(&e->w.angles, n);
     for (int layer = -1; layer < own->config.n_layer && status == SD_OK; layer++) {
-        step(e, layer);
-        status = name ? check(e, layer, name) : SD_OK;
+        status = step(e, layer);
+        if (status == SD_OK && name) status = check(e, layer, name);
         if (status == SD_OK) status = sd_interrupted();
     }
     if (status != SD_OK) return status;
@@ -138,7 +139,7 @@ static void store(void* argument, int thread, int pair, int end) {
 }
 
 /* The keys and values of layer i of the decoder. */
-static void project(encoder* e, int i, const sd_key_values* to) {
+static sd_status project(encoder* e, int i, const sd_key_values* to) {
     const sd_layer* layer = &e->model->layers[i];
     e->pass.team = sd_team_open(e->w.n_threads);
     sd_pass_multiply(&e->pass, (sd_product){.matrix = &layer->cross_kv,
@@ -152,6 +153,7 @@ static void project(encoder* e, int i, const sd_key_values* to) {
     int n_pairs = sd_matrix_panels(e->pass.n_rows) * own->n_kv_head;
     sd_team_run(&e->pass.team, n_pairs, 1, store, &(storing){e, own, to});
     sd_team_close(&e->pass.team);
+    return e->pass.status;
 }
 
 sd_status sd_encode(sd_cache* cache, const int32_t* source, int n, int n_threads, const char* name) {
@@ -162,8 +164,8 @@ sd_status sd_encode(sd_cache* cache, const int32_t* source, int n, int n_threads
     if (status != SD_OK) return status;
     status = run(&e, model, source, n, n_threads, 1, name);
     for (int i = 0; i < model->config.n_layer && status == SD_OK; i++) {
-        project(&e, i, &encoded->layers[i]);
-        status = sd_interrupted();
+        status = project(&e, i, &encoded->layers[i]);
+        if (status == SD_OK) status = sd_interrupted();
     }
     release(&e);
     if (status == SD_OK) sd_cache_attend(cache, encoded);

@@ -28,7 +28,7 @@ static int collect(const sd_pass* pass) {
 }
 
 /* w->update = the first n rows of x, projected. */
-static void project(const sd_pass* pass, int n_rows, const float* x, int n) {
+static void project(sd_pass* pass, int n_rows, const float* x, int n) {
     sd_workspace* w = pass->w;
     const sd_model* model = w->model;
     if (n_rows == 0) return;
@@ -67,14 +67,14 @@ static void join_rows(void* argument, int thread, int first, int end) {
     }
 }
 
-void sd_pass_begin_with_features(const sd_pass* pass) {
+void sd_pass_begin_with_features(sd_pass* pass) {
     const sd_workspace* w = pass->w;
     const sd_features* f = &w->model->config.features;
     ptrdiff_t d = w->model->config.d_model;
     size_t row_bytes = (size_t)d * sizeof *w->hidden;
     int n_given = collect(pass);
     if (f->use == SD_FEATURE_JOINED) {
-        sd_pass_loop_rows(pass, pass->n_rows, join_rows, (void*)pass);
+        sd_pass_loop_rows(pass, pass->n_rows, join_rows, pass);
         project(pass, pass->n_rows, w->joined, (int)(2 * d));
         for (int m = 0; m < pass->n_rows; m++)
             memcpy(w->hidden + m * d, w->update + m * w->ld_update, row_bytes);
@@ -85,7 +85,7 @@ void sd_pass_begin_with_features(const sd_pass* pass) {
         if (w->row_features[m] == NULL) w->row_features[m] = w->update + given++ * w->ld_update;
         memcpy(w->hidden + m * d, w->row_features[m], row_bytes);
     }
-    sd_pass_loop_rows(pass, pass->n_rows, join_rows, (void*)pass);
+    sd_pass_loop_rows(pass, pass->n_rows, join_rows, pass);
     for (int m = 0; f->normed_stream && m < pass->n_rows; m++)
         memcpy(w->hidden + m * d, w->joined + (2 * m + 1) * d, row_bytes);
 }

@@ -5,7 +5,7 @@
 #include "profile.h"
 
 typedef struct activation {
-    const sd_pass* pass;
+    sd_pass* pass;
     const sd_mlp* mlp;
     const void* input; /* prepared */
     sd_bands bands;    /* of the rows, where OpenBLAS does not multiply them */
@@ -30,18 +30,19 @@ static void activate_slices(void* argument, int thread, int first, int end) {
 }
 
 static void activate(activation* a) {
-    const sd_pass* pass = a->pass;
+    sd_pass* pass = a->pass;
     const sd_mlp* mlp = a->mlp;
+    double n_multiplications = (double)pass->n_rows * mlp->in.n_out * mlp->in.n_in;
     if (pass->engine == SD_ENGINE_BLAS) {
-        sd_team_run(&pass->team, sd_mlp_slices(mlp, pass->n_rows), 1, activate_slices, a);
+        sd_pass_run(pass, n_multiplications, sd_mlp_slices(mlp, pass->n_rows), 1, activate_slices, a);
         return;
     }
     a->bands = sd_mlp_bands(mlp, pass->engine, pass->n_rows);
-    sd_team_run(&pass->team, a->bands.n * sd_mlp_groups(mlp), sd_matrix_grain(&mlp->in, &pass->team),
-                activate_groups, a);
+    sd_pass_run(pass, n_multiplications, a->bands.n * sd_mlp_groups(mlp),
+                sd_matrix_grain(&mlp->in, &pass->team), activate_groups, a);
 }
 
-void sd_feed_forward_run(const sd_pass* pass, int i, const void* input) {
+void sd_feed_forward_run(sd_pass* pass, int i, const void* input) {
     const sd_layer* layer = &pass->w->model->layers[i];
     const sd_mlp* mlp = &layer->mlp;
     if (layer->experts) {

@@ -57,7 +57,7 @@ static void keep_taps(const sd_pass* pass, int n_layers) {
 }
 
 /* The head's logits of n rows [n, d_model] of the residual stream, from row `first` of w->logits on. */
-static void run_head(const sd_pass* pass, const float* rows, int n, int first) {
+static void run_head(sd_pass* pass, const float* rows, int n, int first) {
     sd_workspace* w = pass->w;
     const sd_model* model = w->model;
     const sd_config* c = &model->config;
@@ -89,13 +89,14 @@ static void run_layers(sd_pass* pass) {
         sd_pass_embed(pass);
 
     int whole = 1; /* no layer has been skipped */
-    for (int i = pass->first; i < pass->end; i++) {
+    for (int i = pass->first; i < pass->end && pass->status == SD_OK; i++) {
         unsigned skipped = pass->skipped ? pass->skipped[i] : 0;
         if (i == pass->keep) copy_hidden(pass, 1);
         if (whole) keep_taps(pass, i);
         sd_layer_run(pass, i, skipped);
         whole &= skipped == 0;
     }
+    if (pass->status != SD_OK) return;
     if (pass->keep == pass->end) copy_hidden(pass, 1);
     if (whole) keep_taps(pass, pass->end);
     if (whole && pass->end == c->n_layer) keep_taps(pass, c->n_layer + 1);
@@ -109,10 +110,11 @@ static void run_layers(sd_pass* pass) {
     run_head(pass, rows, pass->n_logits, 0);
 }
 
-static void run(sd_pass* pass) {
+static sd_status run(sd_pass* pass) {
     pass->team = sd_team_open(pass->w->n_threads);
     run_layers(pass);
     sd_team_close(&pass->team);
+    return pass->status;
 }
 
 /* Check what the branches of a pass ask for, and count its rows. */
@@ -163,6 +165,11 @@ static void place(sd_workspace* w, const sd_branch* branch, int row) {
     }
 }
 
+/* The new nodes of the first n branches are not pending any more. */
+static void take_back(const sd_pass* pass, int n) {
+    for (int b = 0; b < n; b++) pass->branches[b].cache->n_pending -= pass->branches[b].n_new;
+}
+
 /* Make the nodes of a checked pass pending. */
 static sd_status append(const sd_pass* pass) {
     sd_workspace* w = pass->w;
@@ -171,8 +178,7 @@ static sd_status append(const sd_pass* pass) {
         sd_status status = sd_cache_grow(branch->cache, branch->tokens, branch->parents, branch->n_new,
                                          w->model->config.n_ctx);
         if (status != SD_OK) {
-            for (int done = 0; done < b; done++)
-                pass->branches[done].cache->n_pending -= pass->branches[done].n_new;
+            take_back(pass, b);
             return status;
         }
     }
@@ -189,7 +195,7 @@ static atomic_long count, work;
 long sd_forward_count(void) { return atomic_load(&count); }
 long sd_forward_work(void) { return atomic_load(&work); }
 
-static void start(sd_pass* pass) {
+static sd_status start(sd_pass* pass) {
     long n_blocks = 0;
     for (int i = pass->first; i < pass->end; i++) {
         unsigned skipped = pass->skipped ? pass->skipped[i] : 0;
@@ -209,14 +215,16 @@ static void start(sd_pass* pass) {
     pass->w->last_engine = pass->engine;
     pass->w->n_last_logits = pass->n_logits;
     sd_workspace_begin(pass->w, pass->branches, pass->n_branches);
-    run(pass);
+    return run(pass);
 }
 
 /* A pass of new nodes, from the embedding on. */
 static sd_status run_new(sd_pass* pass) {
     sd_status status = check(pass);
     if (status == SD_OK) status = append(pass);
-    if (status == SD_OK) start(pass);
+    if (status != SD_OK) return status;
+    status = start(pass);
+    if (status != SD_OK) take_back(pass, pass->n_branches);
     return status;
 }
 
@@ -330,7 +338,8 @@ sd_status sd_forward_finish(sd_workspace* w, const sd_branch* branches, int n_br
         status = run_new(
             &(sd_pass){.w = w, .branches = w->parts, .n_branches = n_parts, .end = from, .keep = from});
     if (status != SD_OK) return status;
-    start(&rest);
+    status = start(&rest);
+    if (status != SD_OK) return status;
     for (int b = 0; b < n_branches; b++)
         branches[b].cache->n_through = n_layer, branches[b].cache->n_waiting = 0;
     return SD_OK;
@@ -351,7 +360,7 @@ sd_status sd_forward_more_logits(sd_workspace* w, const int32_t* rows, int n, co
     run_head(&pass, w->update, n, first);
     sd_team_close(&pass.team);
     *logits = w->logits + first * w->ld_logits;
-    return SD_OK;
+    return pass.status;
 }
 
 /* ------------------------------------------------------------------------------- numbers that overflow */
@@ -359,7 +368,7 @@ sd_status sd_forward_more_logits(sd_workspace* w, const int32_t* rows, int n, co
 /* The residual stream [n_new, d_model] of a branch of the last forward after the first n_layers layers, in
  * w->hidden. Keys and values of the branch's nodes are written once more, with the bits that they had. Other
  * branches stay out: their nodes may have been committed since. */
-static void run_again(sd_workspace* w, const sd_branch* branch, int n_layers) {
+static sd_status run_again(sd_workspace* w, const sd_branch* branch, int n_layers) {
     sd_pass pass = {.w = w,
                     .branches = branch,
                     .n_branches = 1,
@@ -370,7 +379,7 @@ static void run_again(sd_workspace* w, const sd_branch* branch, int n_layers) {
                     .keep = -1};
     place(w, branch, 0);
     sd_workspace_begin(w, branch, 1);
-    run(&pass);
+    return run(&pass);
 }
 
 /* A row of the branch is not finite: name the first layer whose output is not finite, and the row. A value
@@ -380,13 +389,15 @@ static sd_status fail_in_layer(sd_workspace* w, const sd_branch* branch) {
     int d_model = w->model->config.d_model, low = -1, high = w->model->config.n_layer, i = 0;
     while (high - low > 1) {
         int middle = low + (high - low) / 2;
-        run_again(w, branch, middle);
+        sd_status status = run_again(w, branch, middle);
+        if (status != SD_OK) return status;
         if (sd_all_finite(w->hidden, branch->n_new * d_model))
             low = middle;
         else
             high = middle;
     }
-    run_again(w, branch, high);
+    sd_status status = run_again(w, branch, high);
+    if (status != SD_OK) return status;
     while (i < branch->n_new - 1 && sd_all_finite(w->hidden + (ptrdiff_t)i * d_model, d_model)) i++;
     const char* name = w->name ? w->name : "the model";
     int position = position_of(branch, i);

@@ -5,7 +5,7 @@
 #include "input_sums.h"
 
 /* Where the halves are parallel the second reads the stream as it was before the first was added. */
-void sd_layer_run(const sd_pass* pass, int i, unsigned skipped) {
+void sd_layer_run(sd_pass* pass, int i, unsigned skipped) {
     sd_workspace* w = pass->w;
     const sd_config* c = &w->model->config;
     const sd_layer* layer = &w->model->layers[i];
@@ -40,7 +40,7 @@ void sd_layer_run(const sd_pass* pass, int i, unsigned skipped) {
             sd_cross_attention_run(pass, i, w->prepared);
         }
     }
-    if (!(skipped & SD_SKIP_MLP)) {
+    if (!(skipped & SD_SKIP_MLP) && pass->status == SD_OK) {
         if (mlp_input == w->prepared)
             sd_pass_prepare(pass, mlp, pass->n_rows, w->hidden, c->d_model, mlp_norm, w->prepared);
         sd_feed_forward_run(pass, i, mlp_input);

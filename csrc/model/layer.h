@@ -5,6 +5,6 @@
 #include "pass.h"
 
 /* Run the rows of a pass through layer i, less what is skipped (workspace.h). */
-void sd_layer_run(const sd_pass* pass, int i, unsigned skipped);
+void sd_layer_run(sd_pass* pass, int i, unsigned skipped);
 
 #endif

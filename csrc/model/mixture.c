@@ -85,7 +85,7 @@ static void add_experts(void* argument, int thread, int first, int end) {
     }
 }
 
-void sd_mixture_run(const sd_pass* pass, int i, const float* rows, const void* input) {
+void sd_mixture_run(sd_pass* pass, int i, const float* rows, const void* input) {
     sd_workspace* w = pass->w;
     sd_routing* r = &w->routing;
     const sd_config* c = &w->model->config;
@@ -103,15 +103,18 @@ void sd_mixture_run(const sd_pass* pass, int i, const float* rows, const void* i
                                         .y = r->logits,
                                         .ldy = r->ld_logits,
                                         .factor = 1.0f});
+    if (pass->status != SD_OK) return; /* there are no logits to choose by */
     sd_pass_loop_rows(pass, pass->n_rows, choose_experts, &mix);
     sd_routing_group(r, c, layer, pass->n_rows, input);
     sd_pass_loop_rows(pass, pass->n_rows * c->experts.n_chosen, gather_inputs, &mix);
 
     int pieces = 8 * pass->team.n_threads, grain = r->n_groups / pieces;
-    sd_team_run(&pass->team, r->n_groups, grain > 1 ? grain : 1, activate_groups, &mix);
-    const sd_matrix* down = &layer->experts[0].down;
-    sd_team_run(&pass->team, sd_matrix_panels(c->d_model), sd_matrix_grain(down, &pass->team), add_experts,
-                &mix);
+    const sd_mlp* expert = &layer->experts[0];
+    double n_chosen = (double)pass->n_rows * c->experts.n_chosen;
+    sd_pass_run(pass, n_chosen * expert->in.n_out * expert->in.n_in, r->n_groups, grain > 1 ? grain : 1,
+                activate_groups, &mix);
+    sd_pass_run(pass, n_chosen * expert->down.n_out * expert->down.n_in, sd_matrix_panels(c->d_model),
+                sd_matrix_grain(&expert->down, &pass->team), add_experts, &mix);
     sd_pass_add_update(pass, (sd_norm_weights){layer->mlp_post_norm, layer->mlp_post_norm_bias});
     w->n_mixtures++;
     w->n_touched += r->n_touched - r->n_shared;

@@ -3,8 +3,45 @@
 #include <string.h>
 
 #include "gemm.h"
+#include "interrupt.h"
 #include "kernels.h"
 #include "profile.h"
+
+/* Multiplications of a portion: on one slow core some 30 ms. */
+#define PORTION ((double)(1 << 28))
+
+/* Items of a loop, counted from one on. */
+typedef struct portion {
+    sd_work work;
+    void* argument;
+    int from;
+} portion;
+
+static void run_portion(void* argument, int thread, int first, int end) {
+    const portion* p = argument;
+    p->work(p->argument, thread, p->from + first, p->from + end);
+}
+
+/* The function that is asked may run other programs of this thread, which open teams of their own. */
+static void ask(sd_pass* pass) {
+    if (pass->w == NULL || !sd_interrupt_due()) return;
+    sd_team_close(&pass->team);
+    pass->status = sd_interrupted();
+    pass->team = sd_team_open(pass->w->n_threads);
+}
+
+void sd_pass_run(sd_pass* pass, double n_multiplications, int n, int grain, sd_work work, void* argument) {
+    double wanted = pass->w ? 1.0 + n_multiplications / PORTION : 1.0;
+    int n_portions = wanted < n ? (int)wanted : n;
+    for (int i = 0; i < n_portions && pass->status == SD_OK; i++) {
+        int first = (int)((long)n * i / n_portions), end = (int)((long)n * (i + 1) / n_portions);
+        int share = (end - first) / (4 * pass->team.n_threads); /* pieces enough for all threads */
+        portion here = {work, argument, first};
+        if (n_portions > 1 && grain > share) grain = share > 1 ? share : 1;
+        sd_team_run(&pass->team, end - first, grain, run_portion, &here);
+        ask(pass);
+    }
+}
 
 void sd_pass_loop_rows(const sd_pass* pass, int n_rows, sd_work loop, void* argument) {
     if (n_rows < SD_SHARED_ROWS)
@@ -147,26 +184,26 @@ static void multiply_slices(void* argument, int thread, int first, int end) {
     }
 }
 
-static void multiply(const sd_pass* pass, sd_product* product) {
+static void multiply(sd_pass* pass, sd_product* product) {
+    const sd_matrix* m = product->matrix;
+    double n_multiplications = (double)product->n_rows * m->n_out * m->n_in;
     if (pass->engine == SD_ENGINE_BLAS) {
         const sd_gemm gemm = gemm_of(product);
-        sd_team_run(&pass->team, sd_gemm_slices(&gemm), 1, multiply_slices,
+        sd_pass_run(pass, n_multiplications, sd_gemm_slices(&gemm), 1, multiply_slices,
                     &(multiplication){.pass = pass, .product = product});
         return;
     }
-    const sd_matrix* m = product->matrix;
     sd_bands bands = sd_bands_of(pass->engine, m->rows, m->n_in, product->n_rows);
-    sd_team_run(&pass->team, bands.n * sd_matrix_panels(m->n_out), sd_matrix_grain(m, &pass->team),
-                multiply_panels, &(multiplication){pass, product, bands});
+    sd_pass_run(pass, n_multiplications, bands.n * sd_matrix_panels(m->n_out),
+                sd_matrix_grain(m, &pass->team), multiply_panels, &(multiplication){pass, product, bands});
 }
 
-void sd_pass_multiply(const sd_pass* pass, sd_product product) {
+void sd_pass_multiply(sd_pass* pass, sd_product product) {
     SD_PROFILED(pass->w && product.matrix == &pass->w->model->head ? SD_DOES_LOGITS : SD_DOES_PRODUCT,
                 multiply(pass, &product));
 }
 
-void sd_pass_multiply_rows(const sd_pass* pass, const float* x, ptrdiff_t ldx, void* prepared,
-                           sd_product product) {
+void sd_pass_multiply_rows(sd_pass* pass, const float* x, ptrdiff_t ldx, void* prepared, sd_product product) {
     const sd_matrix* m = product.matrix;
     const sd_part all = {product.n_rows, 0, product.n_rows, 0, m->n_in};
     sd_rows_prepare(pass->engine, m->rows, all, x, ldx, m->n_in, prepared);
@@ -204,7 +241,7 @@ void sd_pass_add_update(const sd_pass* pass, sd_norm_weights norm) {
     SD_PROFILED(SD_DOES_ADDITION, sd_pass_loop_rows(pass, pass->n_rows, add_rows, &a));
 }
 
-void sd_pass_add_product(const sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* x,
+void sd_pass_add_product(sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* x,
                          sd_norm_weights norm) {
     sd_workspace* w = pass->w;
     /* a norm needs whole rows; without one each panel is added as it is computed */

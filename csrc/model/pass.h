@@ -22,6 +22,9 @@ typedef struct sd_pass {
     sd_engine engine;             /* what multiplies the rows */
     int keep;                     /* before this layer the rows are kept with their caches; -1: nowhere */
     sd_team team;
+    /* Once it is not SD_OK the caller wants to stop: loops of sd_pass_run do nothing more, and the results of
+     * the pass are undefined. */
+    sd_status status;
 } sd_pass;
 
 /* A norm of rows; weight NULL: none. Borrowed. */
@@ -56,21 +59,25 @@ typedef struct sd_product {
     float softcap; /* 0: none */
 } sd_product;
 
-void sd_pass_multiply(const sd_pass* pass, sd_product product);
+void sd_pass_multiply(sd_pass* pass, sd_product product);
 
 /* The same of rows x [n_rows, n_in], ldx apart, as they are: they are prepared first, to `prepared`, which
  * has room for n_rows rows. All borrowed; not by OpenBLAS. */
-void sd_pass_multiply_rows(const sd_pass* pass, const float* x, ptrdiff_t ldx, void* prepared,
-                           sd_product product);
+void sd_pass_multiply_rows(sd_pass* pass, const float* x, ptrdiff_t ldx, void* prepared, sd_product product);
 
 /* The end of a half of a layer: hidden += residual_scale · norm(x · matrixᵀ + bias), or hidden = norm(hidden
  * + residual_scale · (x · matrixᵀ + bias)) where the norm is that of the stream; x is prepared. */
-void sd_pass_add_product(const sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* x,
+void sd_pass_add_product(sd_pass* pass, const sd_matrix* matrix, const float* bias, const void* x,
                          sd_norm_weights norm);
 
 /* The same of w->update: hidden += residual_scale · norm(update), or hidden = norm(hidden + residual_scale ·
  * update), for all rows of the pass. */
 void sd_pass_add_update(const sd_pass* pass, sd_norm_weights norm);
+
+/* Run items [0, n) of a long loop on the team, as sd_team_run does, in portions of some tens of milliseconds.
+ * Between two of them the caller may stop the pass (pass->status), and other callers may take the pool.
+ * n_multiplications: of all items together. A pass without a workspace is never stopped. */
+void sd_pass_run(sd_pass* pass, double n_multiplications, int n, int grain, sd_work work, void* argument);
 
 /* Run `loop` over the rows of a pass: on the team where they are many. */
 void sd_pass_loop_rows(const sd_pass* pass, int n_rows, sd_work loop, void* argument);

@@ -1,9 +1,10 @@
-"""Writing a file that is there as a whole or not at all."""
+"""Writing a file or a folder that is there as a whole or not at all."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import BinaryIO
 
 from specdec.errors import InputError, shown
 
-__all__ = ["replacing"]
+__all__ = ["replacing", "replacing_folder"]
 
 
 @contextmanager
@@ -42,6 +43,45 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with suppress(OSError):
             beside.unlink()
         raise
+
+
+@contextmanager
+def replacing_folder(path: Path) -> Iterator[Path]:
+    """A new folder that takes the place of `path` when the block ends, and vanishes if it fails.
+
+    A folder at `path` is removed, with all that is in it, once the new one has its name. An empty folder is
+    filled.
+
+    Raises
+    ------
+    OSError
+        It cannot be written. `filename` is `path`.
+    """
+    with _errors_of(path):
+        replaces = path.exists() and any(path.iterdir())
+        place = path.resolve()  # of a link, the folder that it leads to
+        new = place.with_name(f".{secrets.token_hex(8)}.part") if replaces else place
+        new.mkdir(parents=True, exist_ok=not replaces)
+    try:
+        yield new
+        if replaces:
+            with _errors_of(path):
+                _exchange(new, place)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+
+
+def _exchange(new: Path, place: Path) -> None:
+    """Give a folder the name of another one, which is removed."""
+    old = place.with_name(f".{secrets.token_hex(8)}.part")
+    place.rename(old)
+    try:
+        new.rename(place)
+    except BaseException:
+        old.rename(place)
+        raise
+    shutil.rmtree(old)
 
 
 @contextmanager

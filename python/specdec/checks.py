@@ -18,7 +18,7 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.errors import InputError, SpecdecError, shown
+from specdec.errors import InputError, SpecdecError, pass_signals_on, shown
 
 __all__ = [
     "CONVERSION_ERRORS", "as_integer", "as_iterator", "check_array", "check_choice", "check_flag",
@@ -39,7 +39,8 @@ def as_integer(value: Any) -> int | None:
     try:
         # int(value) would ask the __int__ of a subclass.
         return int.__index__(value) if isinstance(value, int) else int(value)
-    except CONVERSION_ERRORS:
+    except CONVERSION_ERRORS as error:
+        pass_signals_on(error)
         return None
 
 
@@ -51,7 +52,8 @@ def as_iterator(value: Any) -> Iterator[Any] | None:
     try:
         iterator: Iterator[Any] = iter(value)
         length_hint(iterator)  # list() asks for it, and so for the length of a sequence
-    except CONVERSION_ERRORS:
+    except CONVERSION_ERRORS as error:
+        pass_signals_on(error)
         return None
     return iterator
 
@@ -98,7 +100,8 @@ def check_number(
     if isinstance(value, Real) and not isinstance(value, bool):
         try:
             number = float.__float__(value) if isinstance(value, float) else float(value)
-        except CONVERSION_ERRORS:  # among others an integer that is too large
+        except CONVERSION_ERRORS as error:  # among others an integer that is too large
+            pass_signals_on(error)
             number = None
     if number is None or not fits(number):
         raise InputError(f"{name} {verb} {shown(value)}; expected {expected}")
@@ -198,7 +201,8 @@ def check_path(name: str, value: Any, error: type[SpecdecError] = InputError) ->
     """
     try:
         text = os.fspath(value)
-    except CONVERSION_ERRORS:
+    except CONVERSION_ERRORS as reason:
+        pass_signals_on(reason)
         text = None
     if not isinstance(text, str):
         raise InputError(f"{name} is {shown(value)}; expected a path")

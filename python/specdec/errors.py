@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import reprlib
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterable
-from types import FrameType
+from functools import partial
+from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, Final
 
 __all__ = [
@@ -35,6 +38,7 @@ __all__ = [
     "WorkerError",
     "kind_of",
     "number_of",
+    "pass_signals_on",
     "printable",
     "shown",
     "warn",
@@ -55,8 +59,44 @@ class _Repr(reprlib.Repr):
         self.maxlist = self.maxtuple = self.maxset = self.maxdict = self.maxdeque = self.maxarray = 16
         self.maxstring = self.maxother = self.maxlong = LONGEST_VALUE
 
+    def repr_instance(self, x: Any, level: int) -> str:
+        """The ``repr`` of an object of any class, shortened; its type where there is none to be had."""
+        try:
+            text = repr(x)
+        except Exception as error:
+            pass_signals_on(error)
+            return f"<{type(x).__name__} instance at {id(x):#x}>"
+        half = self.maxother // 2
+        return text if len(text) <= self.maxother else f"{text[:half]}...{text[-half:]}"
+
 
 _REPR = _Repr()
+
+
+def pass_signals_on(error: BaseException) -> None:
+    """Raise an exception again if a signal handler of the program raised it.
+
+    Python runs handlers in the main thread between any two steps, so such an exception, a timeout for
+    instance, may come out of any library call. It is no failure of the call, whatever its type.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
+    place = error.__traceback__
+    while place is not None:
+        if place.tb_frame.f_code in handlers:
+            raise error
+        place = place.tb_next
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    """The code that a signal handler runs; None of one that is not written in Python."""
+    while isinstance(handler, partial):
+        handler = handler.func
+    if not isinstance(handler, FunctionType | MethodType):
+        handler = vars(type(handler)).get("__call__")
+    code = getattr(getattr(handler, "__func__", handler), "__code__", None)
+    return code if isinstance(code, CodeType) else None
 
 
 def shown(value: object) -> str:
@@ -67,7 +107,8 @@ def shown(value: object) -> str:
     """
     try:
         text = _REPR.repr(value)
-    except Exception:
+    except Exception as error:
+        pass_signals_on(error)
         return f"<{type(value).__name__}>"
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # no lone surrogates
     text = re.sub(r"\s*\n\s*", " ", text)  # arrays have a line a row
@@ -100,11 +141,15 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
+def _is_own(frame: FrameType) -> bool:
+    return bool(frame.f_globals.get("__name__", "").partition(".")[0] == "specdec")
+
+
 def warn(message: str | Warning) -> None:
     """Issue a warning, a UserWarning if it is a text, located at the line of the user's program."""
     frame: FrameType | None = sys._getframe(1)
     level = 2  # of the function that called this one
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "specdec":
+    while frame is not None and _is_own(frame):
         frame, level = frame.f_back, level + 1
     warnings.warn(printable(message) if isinstance(message, str) else message, stacklevel=level)
 
@@ -134,7 +179,18 @@ class UnusedFieldWarning(UserWarning):
 
 
 class SpecdecError(Exception):
-    """Base of every exception that specdec raises on purpose. Its text has printable characters only."""
+    """Base of every exception that specdec raises on purpose. Its text has printable characters only.
+
+    One that is made while specdec handles the exception of a signal handler gives way to that exception.
+    """
+
+    def __init__(self, *args: object) -> None:
+        handled = sys.exc_info()[1]
+        place = None if handled is None else handled.__traceback__
+        # caught here, not by a handler of the caller's that calls specdec
+        if handled is not None and place is not None and _is_own(place.tb_frame):
+            pass_signals_on(handled)
+        super().__init__(*args)
 
     def __str__(self) -> str:
         return printable(super().__str__())

@@ -1,12 +1,25 @@
-"""Texts in files that a caller names."""
+"""Files that a caller names: their texts, and errors that name them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from specdec.errors import InputError, SpecdecError
 
-__all__ = ["read_text_file"]
+__all__ = ["read_text_file", "reading"]
+
+
+@contextmanager
+def reading(path: Path, error: type[SpecdecError]) -> Iterator[None]:
+    """Turn an OSError of the block into one of the class `error` that names a file or folder."""
+    try:
+        yield
+    except SpecdecError:
+        raise
+    except OSError as cause:  # such as a folder that may not be searched
+        raise error(f"{path}: cannot be read: {cause.strerror or cause}") from cause
 
 
 def read_text_file(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from specdec.checks import check_integer
-from specdec.errors import InputError, shown
+from specdec.errors import InputError, pass_signals_on, shown
 
 __all__ = ["MAX_THREADS", "check_threads", "default_threads"]
 
@@ -71,7 +71,8 @@ def cpu_quota(groups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/p
     """
     try:
         lines = membership.read_text().splitlines()
-    except (OSError, UnicodeError):
+    except (OSError, UnicodeError) as error:
+        pass_signals_on(error)
         return float("inf")
     quotas = [float("inf")]
     for line in lines:
@@ -118,7 +119,8 @@ def _quota_v1(folder: Path) -> float:
 def _first_line(file: Path) -> str:
     try:
         return file.read_text().partition("\n")[0].strip()
-    except (OSError, UnicodeError):
+    except (OSError, UnicodeError) as error:
+        pass_signals_on(error)
         return ""  # no such group, or a kernel without quotas
 
 

@@ -165,7 +165,7 @@ static void fill_seen(const heads_predictor* r, const request* q, float* seen) {
 }
 
 /* Rows [first, end) of x become what head k makes of them: its input, then its blocks. */
-static void run_head(heads_predictor* r, const sd_pass* pass, int k, int first, int end) {
+static void run_head(heads_predictor* r, sd_pass* pass, int k, int first, int end) {
     const sd_kernels* kernels = sd_kernels_get();
     const sd_heads_config* c = config_of(r);
     const sd_head* head = &r->options.heads->heads[k];
@@ -196,7 +196,7 @@ static void run_head(heads_predictor* r, const sd_pass* pass, int k, int first, 
 }
 
 /* The logits of rows [first, end) of x by an output matrix. */
-static void run_output(heads_predictor* r, const sd_pass* pass, int first, int end, int n_before,
+static void run_output(heads_predictor* r, sd_pass* pass, int first, int end, int n_before,
                        sd_product output) {
     output.n_rows = end - first;
     output.y = r->computed + (n_before + first) * r->ld_computed;
@@ -208,7 +208,7 @@ static void run_output(heads_predictor* r, const sd_pass* pass, int first, int e
 static void compute(heads_predictor* r, int n_before) {
     const sd_heads_config* c = config_of(r);
     const sd_model* target = r->options.target;
-    const sd_pass pass = {.team = sd_team_open(r->n_threads)};
+    sd_pass pass = {.team = sd_team_open(r->n_threads)};
     for (int k = 0; k < c->n_heads; k++) {
         int first = r->first[k], end = r->first[k + 1];
         if (first == end) continue;

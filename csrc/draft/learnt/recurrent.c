@@ -127,7 +127,7 @@ sd_recurrent_scratch sd_recurrent_scratch_take(sd_arena* arena, const sd_recurre
 static sd_status multiply(sd_recurrent_scratch* s, const sd_matrix* matrix, const float* bias, const float* x,
                           int n, float* y, ptrdiff_t ldy) {
     int shared = sd_matrix_panels(matrix->n_out) >= SHARED_PANELS;
-    const sd_pass pass = {.team = sd_team_open(shared ? s->n_threads : 1)};
+    sd_pass pass = {.team = sd_team_open(shared ? s->n_threads : 1)};
     sd_pass_multiply_rows(
         &pass, x, matrix->n_in, s->prepared,
         (sd_product){.matrix = matrix, .bias = bias, .n_rows = n, .y = y, .ldy = ldy, .factor = 1.0f});

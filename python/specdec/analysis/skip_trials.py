@@ -18,6 +18,7 @@ from specdec.errors import InputError, printable
 from specdec.json_values import without_nan
 from specdec.models.json_fields import as_json
 from specdec.tables import OneTable, Table
+from specdec.text_files import read_text_file
 from specdec.trace import invalid_speedup
 
 __all__ = ["Choice", "SkipSearch", "SkipTrial", "rank"]
@@ -162,13 +163,12 @@ class SkipSearch(OneTable):
         Raises
         ------
         InputError
-            The file holds something else.
-        OSError
-            It cannot be read.
+            The file holds something else, or cannot be read.
         """
         path = check_path("path", path)
+        text = read_text_file(path, "a saved specdec.SkipSearch")
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = json.loads(text)
             if values["specdec_skip_search"] != _FORMAT:
                 raise ValueError(f"its format is {as_json(values['specdec_skip_search'])}")
             target, settings = values["target"], dict(values["settings"])

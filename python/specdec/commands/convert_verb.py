@@ -38,6 +38,7 @@ __all__ = ["command"]
 @click.option(
     "--adapter", type=click.Path(), metavar="FOLDER", help="A LoRA adapter to merge into what is written."
 )
+@click.option("--force", is_flag=True, help="Replace what is at OUT.")
 @click.option("--no-tokenizer", is_flag=True, help="Leave the vocabulary out.")
 def command(
     source: str,
@@ -45,11 +46,13 @@ def command(
     kind: str | None,
     importance: str | None,
     adapter: str | None,
+    force: bool,
     no_tokenizer: bool,
 ) -> None:
     """Write a model in another file format.
 
     SOURCE is a path or hub name, or embedded. OUT ends in .gguf or .specdec, or is the path of a new folder.
+    What is at OUT is kept, unless --force is given.
     """
     from specdec.commands.given_models import EMBEDDED
     from specdec.models.convert import convert
@@ -62,6 +65,7 @@ def command(
         tokenizer=False if no_tokenizer else None,
         importance=importance,
         adapter=adapter,
+        force=force,
     )
     size = sum(file.stat().st_size for file in ([path] if path.is_file() else path.iterdir()))
     print(f"{path}: {size / 1e6:.1f} MB")

@@ -119,7 +119,12 @@ class EngineDrafts:
         ------
         InputError
             There is no draft of this name, or the rule cannot judge what would be drafted.
+        CheckpointError
+            Another program has changed the packed file of a draft.
         """
+        for draft in self.drafts:
+            for model in draft.readers:
+                _ = model.core  # compares its packed file, if it is mapped from one
         plain, index = self._chosen(speculative.draft)
         predicted = bool(prediction) and not plain
         gamma = self._gammas[index] if index is not None else 0

@@ -26,6 +26,7 @@ from specdec.models.loading import load as load_model
 from specdec.models.model import Model
 from specdec.models.model_config import ModelConfig
 from specdec.models.number_formats import DTYPES, Dtype
+from specdec.text_files import reading
 
 __all__ = ["EXIT_NAME", "load"]
 
@@ -95,6 +96,17 @@ def load(
         heads.describe(target)
         return heads
     folder = check_path("path", path, CheckpointError)
+    with reading(folder, CheckpointError):
+        draft = _open(path, folder, target, dtype, tree, gamma)
+    draft.describe(target)  # refuses what does not fit
+    return draft
+
+
+def _open(
+    path: str | os.PathLike[str], folder: Path, target: Model, dtype: Dtype | None, tree: Tree | None,
+    gamma: int | None,
+) -> Draft:  # fmt: skip
+    """The draft of a file or folder, whichever kind it is."""
     draft: Draft | None
     if (folder / EXIT_NAME).is_file():
         draft = _open_exit(folder, target, tree, gamma)
@@ -106,7 +118,6 @@ def load(
         draft = open_learnt(folder, dtype=dtype, tree=tree, gamma=gamma)
     if draft is None:
         draft = ModelDraft(load_model(path, dtype), tree=tree, gamma=gamma)
-    draft.describe(target)  # refuses what does not fit
     return draft
 
 

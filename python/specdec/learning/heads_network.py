@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from specdec.errors import InputError
 from specdec.learning.target_ends import OnTarget, TargetEnds
 
 __all__ = ["HeadsNetwork", "HeadsShape"]
@@ -125,7 +126,8 @@ class HeadsNetwork(OnTarget):
         """
         head, x = self.heads[k - 1], hidden
         if self.shape.see_guesses:
-            assert seen is not None
+            if seen is None:
+                raise InputError("seen is None; expected ids, as these heads see the tokens drafted before")
             x = head.input(torch.cat((hidden, self.ends.embed(seen).flatten(-2)), dim=-1))
         for block in head.blocks:
             x = x + F.silu(block(x))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from specdec.checks import check_choice, check_flag, check_path
 from specdec.errors import CheckpointError, InputError, shown
@@ -25,6 +26,9 @@ from specdec.threads import check_threads
 
 __all__ = ["convert"]
 
+# What ends a name as the kind of a file does: "d4.bin", but not "Llama-3.2-1B" or "model-v1.5".
+_FILE_SUFFIX: Final = re.compile(r"\.[A-Za-z]\w*")
+
 
 def convert(
     source: str | os.PathLike[str],
@@ -34,6 +38,7 @@ def convert(
     tokenizer: Any = None,
     importance: str | os.PathLike[str] | None = None,
     adapter: str | os.PathLike[str] | None = None,
+    force: bool = False,
     progress: bool | None = None,
 ) -> Path:
     """Write a model in another file format.
@@ -44,7 +49,8 @@ def convert(
         A model, as :func:`specdec.load` takes it.
     out : path-like
         A path that ends in ``.gguf``: a GGUF file. One that ends in ``.specdec``: a packed file, the model as
-        it lies in memory. Else a folder, which must not be there or be empty: a Hugging Face folder.
+        it lies in memory. A path without a suffix: a Hugging Face folder, new or empty. Other suffixes of
+        files, such as ``.bin``, are refused, unless a folder of that name is there.
     type : str, optional
         Of a GGUF file: F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K or Q6_K, which all matrices have, or a mixture:
         Q4_K_S, Q4_K_M, Q5_K_S or Q5_K_M, whose matrices have the types that llama.cpp chooses. None: F16, or
@@ -64,6 +70,8 @@ def convert(
     adapter : path-like, optional
         The folder of a LoRA adapter, which is merged into what is written, as :func:`specdec.load` merges it.
         The sums of a checkpoint in bf16 are written in BF16, unless another type is given.
+    force : bool
+        Replace the file at ``out``, or the model in the folder at ``out``, once the new one is complete.
     progress : bool, optional
         Show a progress bar (needs tqdm). None: for large checkpoints, in a terminal.
 
@@ -87,8 +95,8 @@ def convert(
     CheckpointError
         A damaged checkpoint or adapter, or weights that are too large for the type.
     InputError
-        Arguments of other types, or an output that is there; a text as importance for a model with an encoder
-        or without tokenizer.
+        Arguments of other types, an output that exists (without ``force``) or has another suffix; a text as
+        importance for a model with an encoder or without tokenizer.
     OSError
         It cannot be written.
 
@@ -98,6 +106,8 @@ def convert(
     PosixPath('model-Q8_0.gguf')
     """
     place = check_path("out", out)
+    force = check_flag("force", force)
+    _check_out(place, force)
     if importance is not None and place.suffix != ".gguf":
         raise InputError(f"importance is given, for {place}; expected None, but for a GGUF file")
     of_adapter = None if adapter is None else check_path("adapter", adapter)
@@ -122,6 +132,34 @@ def convert(
     else:
         write_as_folder(checkpoint, place, type, progress, own_tokenizer=tokenizer is None)
     return place
+
+
+def _check_out(place: Path, force: bool) -> None:
+    """Refuse an output of no known kind, and one that would be lost."""
+    if place.suffix in (".gguf", ".specdec"):
+        if place.is_dir():
+            raise InputError(f"out {place} is a folder; expected the path of a {place.suffix} file")
+        if place.exists() and not force:
+            raise InputError(f"out {place} exists; expected a new path (force=True, --force: replace it)")
+        return
+    if _FILE_SUFFIX.fullmatch(place.suffix) and not place.is_dir():
+        raise InputError(
+            f"out {place} ends in {place.suffix}; expected .gguf, .specdec, or no suffix for a Hugging Face "
+            f"folder"
+        )
+    if not place.exists():
+        return
+    if not place.is_dir():
+        raise InputError(f"out {place} is a file; expected .gguf, .specdec, or the path of a folder")
+    if not any(place.iterdir()):
+        return
+    if not force:
+        raise InputError(
+            f"out {place} exists and is not empty; expected a new or empty folder (force=True, --force: "
+            f"replace the model in it)"
+        )
+    if not (place / "config.json").is_file():
+        raise InputError(f"out {place} holds other files than a model's; expected a new or empty folder")
 
 
 def _importance(

@@ -25,6 +25,7 @@ from specdec.models import quantization
 from specdec.models.adapter import beside, fit_adapter
 from specdec.models.chat_template import ChatTemplate, Messages
 from specdec.models.checkpoints import open_checkpoint
+from specdec.models.checkpoints.opened_file import OpenedFile
 from specdec.models.model_config import ModelConfig
 from specdec.models.model_texts import LaterTexts, ModelTexts
 from specdec.models.number_formats import CacheDtype, MatrixDtype, PrefillMethod
@@ -82,6 +83,7 @@ class Model:
         types: str = "",
         beside: _Beside | None = None,
         texts: LaterTexts | None = None,  # in the place of the tokenizers and chat templates
+        mapped: OpenedFile | None = None,
     ) -> None:
         self._core = core
         self._config = config
@@ -95,6 +97,7 @@ class Model:
         self._formats = dict(formats or {})
         self._types = types
         self._beside = beside
+        self._mapped = mapped
         key = beside.key if beside is not None else None if origin is None else origin.key
         if key is not None:
             _OF_KEY[key] = self
@@ -122,7 +125,15 @@ class Model:
 
     @property
     def core(self) -> _core.Model:
-        """The packed weights."""
+        """The packed weights, to compute with.
+
+        Raises
+        ------
+        CheckpointError
+            Another program has changed the packed file that they are mapped from.
+        """
+        if self._mapped is not None:
+            self._mapped.check_unchanged()
         return self._core
 
     @property
@@ -215,6 +226,7 @@ class Model:
             bos_id=self._bos_id,
             eos_ids=self._eos_ids,
             origin=None if self._origin is None else self._origin.in_languages(src_lang, tgt_lang),
+            mapped=self._mapped,
         )
 
     def with_chat_template(self, template: str | ChatTemplate) -> Model:
@@ -247,6 +259,7 @@ class Model:
             formats=self._formats,
             types=self._types,
             beside=None if self._beside is None else replace(self._beside, key=None),
+            mapped=self._mapped,
         )
 
     def with_adapter(self, path: str | os.PathLike[str], *, n_threads: int | None = None) -> Model:
@@ -287,7 +300,7 @@ class Model:
             )
         fitted = fit_adapter(place, self._architecture, self._core.config, self._path, merging=False)
         return Model(
-            beside(self._core, fitted, self._path, threads),
+            beside(self.core, fitted, self._path, threads),
             self._config,
             None,
             self._path,
@@ -301,6 +314,7 @@ class Model:
             types=self._types,
             beside=_Beside(self, ReadFiles(place, fitted.folder.files), place),
             texts=self._texts,
+            mapped=self._mapped,
         )
 
     @property
@@ -514,7 +528,7 @@ class Model:
         tokens = self.check_ids(ids, minimum=1)
         read = self._source(source)
         threads = check_threads(n_threads)
-        decoder = _core.Decoder(self._core, capacity=len(tokens), n_threads=threads, source=read)
+        decoder = _core.Decoder(self.core, capacity=len(tokens), n_threads=threads, source=read)
         logits = decoder.prefill(tokens, logits=True, finite=True)
         assert logits is not None
         return logits
@@ -556,7 +570,7 @@ class Model:
         read = self._source(source)
         threads = check_threads(n_threads)
         decoder = _core.Decoder(
-            self._core, capacity=len(tokens), n_threads=threads, source=read, taps=sorted(set(wanted))
+            self.core, capacity=len(tokens), n_threads=threads, source=read, taps=sorted(set(wanted))
         )
         decoder.prefill(tokens, finite=True)
         return {layer: decoder.tapped(layer) for layer in sorted(set(wanted))}
@@ -678,7 +692,7 @@ class Model:
             if given is not default:
                 raise InputError(f"{name} is {shown(given)} for one text; expected a list of requests")
         read = self._source(source)
-        return _core.score(self._core, tokens, n_threads=check_threads(n_threads), source=read)
+        return _core.score(self.core, tokens, n_threads=check_threads(n_threads), source=read)
 
     def _source(self, source: str | ArrayLike | None) -> NDArray[np.int32] | None:
         """The ids of a source that a model with an encoder needs; None for any other, which takes none."""
@@ -877,7 +891,7 @@ def _unpickled(reference: ModelReference) -> Model:
             if src_lang is not None or tgt_lang is not None:
                 model = model.with_languages(src_lang=src_lang, tgt_lang=tgt_lang)
             origin = model._origin
-            assert origin is not None
+            assert origin is not None  # specdec.load gives every model one
             of_hub = origin.files.from_hub(reference.files.hub)
             model._origin = replace(origin, key=reference.key, files=of_hub)
             _OF_KEY[reference.key] = model

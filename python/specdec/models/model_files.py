@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-__all__ = ["DESCRIBING", "TEMPLATES", "describing_files"]
+__all__ = ["DESCRIBING", "TEMPLATES", "describing_files", "is_describing"]
 
 DESCRIBING: Final = (
     "added_tokens.json",
@@ -32,6 +33,15 @@ TEMPLATES: Final = "additional_chat_templates/*.jinja"
 
 _COMPLETE: Final = (".gguf", ".specdec")
 _LLAMA2C: Final = ("tokenizer.bin", "tokenizer.model")
+_LLAMA2C_TABLES: Final = ("tok*.bin", "tok*.model")
+
+
+def is_describing(name: str) -> bool:
+    """Whether `describing_files` has files of this name, relative to the folder, for some model."""
+    folder, _, last = name.rpartition("/")
+    if not folder:
+        return last in DESCRIBING or last in _LLAMA2C or any(fnmatchcase(last, of) for of in _LLAMA2C_TABLES)
+    return f"{folder}/*.jinja" == TEMPLATES and fnmatchcase(last, "*.jinja")
 
 
 def describing_files(place: Path) -> list[Path]:
@@ -52,5 +62,6 @@ def describing_files(place: Path) -> list[Path]:
     folder = place if place.is_dir() else place.parent
     if place.suffix == ".bin" and not place.is_dir():
         named = [folder / name for name in _LLAMA2C]
-        return named + sorted({*folder.glob("tok*.bin"), *folder.glob("tok*.model")} - {*named, place})
+        found = {file for names in _LLAMA2C_TABLES for file in folder.glob(names)}
+        return named + sorted(found - {*named, place})
     return [folder / name for name in DESCRIBING] + sorted(folder.glob(TEMPLATES))

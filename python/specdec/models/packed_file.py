@@ -2,9 +2,9 @@
 
 A file is a magic number, the length and the checksum of a header, the header (JSON), and at multiples of a
 page the blocks of the core's memory and the files of the tokenizer. What the blocks mean is the core's own
-matter: a file is for the layout that wrote it, and refused by any other. The blocks are mapped: a file that
-is cut short while a model of it is in use ends the process, as the system has it; one that is replaced does
-not.
+matter: a file is for the layout that wrote it, and refused by any other. The blocks are mapped. A file that
+is replaced by another one of its name stays mapped; one that is written to or cut short is noticed when a
+computation begins, by its size and time. Cut short during a computation, it ends the process (SIGBUS).
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from __future__ import annotations
 import json
 import math
 import mmap
+import os
 import struct
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 
 from specdec import _core
 from specdec.atomic_file import replacing
-from specdec.errors import CheckpointError, SpecdecError, TokenizerError
+from specdec.errors import CheckpointError, SpecdecError, TokenizerError, pass_signals_on
 from specdec.models.chat_template import ChatTemplate, resolve_chat_template
 from specdec.models.checkpoints.generation_config import read_generation_defaults
 from specdec.models.checkpoints.gguf_file import GGUFFile, is_gguf, read_gguf
@@ -32,7 +33,7 @@ from specdec.models.checkpoints.llama2c_file import LLAMA2C, own_tokenizer
 from specdec.models.checkpoints.opened_file import OpenedFile
 from specdec.models.checkpoints.peft_folder import ADAPTER_FILES
 from specdec.models.json_fields import Fields, as_json, read_json_object
-from specdec.models.model_files import describing_files
+from specdec.models.model_files import describing_files, is_describing
 from specdec.models.model_texts import LaterTexts, ModelTexts
 from specdec.models.number_formats import CacheDtype, PrefillMethod, one_dtype
 from specdec.models.tokenizer import Tokenizer, resolve_tokenizer, source_side
@@ -45,6 +46,10 @@ _HEAD: Final = struct.Struct("<8sQQ")  # magic number, bytes of the header, its 
 _PAGE: Final = max(4096, mmap.ALLOCATIONGRANULARITY)
 _PIECE: Final = 1 << 24
 _MAX_HEADER: Final = 1 << 24  # bytes; objects made of JSON take some twenty times as many
+_LONGEST_NAME: Final = 255  # bytes, in the file systems in use
+_LONGEST_PATH: Final = (
+    1024  # bytes; some systems take no more, and the folder that a file goes to has a path too
+)
 _VOCABULARY: Final = "vocabulary.gguf"
 _LAYOUT_FIELDS: Final = ("version", "byteorder", "pointer")
 
@@ -134,6 +139,15 @@ def _stamped(path: Path, files: set[Path]) -> Records:
         size, time = (status.st_size, status.st_mtime_ns) if status else (-1, 0)
         records.append([str(file.relative_to(folder)), size, time])
     return records
+
+
+def _differs(place: Path, records: Records, found: Callable[[Path], Records]) -> bool:
+    """Whether the files of a path are there, and others than those of records."""
+    try:
+        return place.exists() and found(place) != records
+    except OSError as error:
+        pass_signals_on(error)
+        return False
 
 
 def cache_name(path: Path, arguments: Mapping[str, Any]) -> str:
@@ -227,15 +241,31 @@ def _is_part(part: Any, *, named: bool) -> bool:
     if not isinstance(sums, list) or not all(type(checksum) is int for checksum in sums):
         return False
     n_pieces = 1 if named else max(1, -(-part["bytes"] // _PIECE))
-    return len(sums) == n_pieces and (not named or _is_below(part.get("name")))
+    return len(sums) == n_pieces and (not named or _is_file(part.get("name")))
+
+
+def _is_path(text: Any) -> bool:
+    """Whether a value can be the path of a file on this system."""
+    if not isinstance(text, str) or "\0" in text:
+        return False
+    try:
+        parts = [len(os.fsencode(part)) for part in Path(text).parts]
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    return max(parts, default=0) <= _LONGEST_NAME and sum(parts) + len(parts) < _LONGEST_PATH
 
 
 def _is_below(name: Any) -> bool:
     """Whether a name is that of a file below a folder."""
-    if not isinstance(name, str) or "\0" in name:
+    if not _is_path(name):
         return False
     path = Path(name)
     return bool(path.name) and not path.is_absolute() and ".." not in path.parts
+
+
+def _is_file(name: Any) -> bool:
+    """Whether a name is that of a file which packed files hold."""
+    return _is_below(name) and (name == _VOCABULARY or is_describing(name))
 
 
 def _is_record(record: Any) -> bool:
@@ -276,6 +306,7 @@ class PackedFile:
     Attributes
     ----------
     path : Path
+    opened : OpenedFile
     header : dict
 
     Raises
@@ -286,7 +317,7 @@ class PackedFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        opened = OpenedFile(path)
+        self.opened = opened = OpenedFile(path)
         size = opened.size
         head = opened.read(0, min(size, _HEAD.size)).tobytes()
         if len(head) < _HEAD.size or not head.startswith(MAGIC):
@@ -323,7 +354,9 @@ class PackedFile:
         if not isinstance(header, dict):
             raise self.error("has a header that is no object; expected one")
         for name, (kinds, expected) in _FIELDS.items():
-            value = header.get(name)
+            if name not in header:
+                raise self.error(f"has a header without the field '{name}'; expected {expected}")
+            value = header[name]
             if not isinstance(value, kinds) or (isinstance(value, bool)):
                 raise self.error(f"header field '{name}' is {as_json(value)}; expected {expected}")
         if unknown := sorted(header.keys() - _FIELDS.keys()):
@@ -339,10 +372,10 @@ class PackedFile:
             if type(header["config"].get(name)) is not int:
                 raise self.error(f"header field 'config' has no whole number '{name}'; expected one")
         for name in ("source", "adapter"):
-            source = header.get(name)
+            source = header[name]
             if source is None:  # no adapter
                 continue
-            if not isinstance(source.get("path"), str) or not isinstance(source.get("records"), list):
+            if not _is_path(source.get("path")) or not isinstance(source.get("records"), list):
                 raise self.error(f"header field '{name}' is without 'path' and 'records'; expected both")
             if not all(map(_is_record, source["records"])):
                 raise self.error(
@@ -355,7 +388,7 @@ class PackedFile:
             if not all(_is_part(part, named=name == "files") for part in header[name]):
                 raise self.error(
                     f"header field '{name}' has a part without bytes, checksums"
-                    + (" or name" if name == "files" else "")
+                    + (" or the name of a file that describes a model" if name == "files" else "")
                     + "; expected all"
                 )
         return header
@@ -368,19 +401,24 @@ class PackedFile:
             raise self.error(f"has {size} bytes; expected {end} (is the file truncated?)")
 
     def _check_source(self) -> None:
-        """Compare the files, if they are there, by names, sizes and times: none is read."""
-        if (adapter := self.header.get("adapter")) is not None:
-            place = Path(adapter["path"])
-            if place.exists() and _adapter_records(place) != adapter["records"]:
-                raise self.error(f"was made with the adapter {place}, whose files have changed since")
-        place, records = Path(self.header["source"]["path"]), self.header["source"]["records"]
-        if not place.exists():
-            return
-        folder = place if place.is_dir() else place.parent
-        named = {folder / record[0] for record in records}
-        if _stamped(place, named | _found_beside(place)) != records:
+        """Compare the files, if they are there, by names, sizes and times: none is read.
+
+        Those that cannot be looked at, as by another user, count as files that are not there.
+        """
+        adapter, source = self.header["adapter"], self.header["source"]
+        if adapter is not None and _differs(Path(adapter["path"]), adapter["records"], _adapter_records):
+            raise self.error(f"was made with the adapter {adapter['path']}, whose files have changed since")
+
+        def found(place: Path) -> Records:
+            folder = place if place.is_dir() else place.parent
+            return _stamped(
+                place, {folder / record[0] for record in source["records"]} | _found_beside(place)
+            )
+
+        if _differs(Path(source["path"]), source["records"], found):
             raise self.error(
-                f"was made of {place}, whose files have changed since; expected the same: convert it again"
+                f"was made of {source['path']}, whose files have changed since; expected the same: "
+                f"convert it again"
             )
 
     def _view(self, part: Mapping[str, Any], n_threads: int) -> memoryview:
@@ -450,12 +488,19 @@ class PackedFile:
 
     def _made_of(self, parts: Mapping[str, memoryview]) -> tuple[Tokenizer | None, ChatTemplate | None]:
         """The tokenizer and the chat templates of files, by name."""
+        self.opened.check_unchanged()
         with tempfile.TemporaryDirectory() as made:
             folder = Path(made)
-            for name, data in parts.items():
-                place = folder / name
-                place.parent.mkdir(exist_ok=True)
-                place.write_bytes(data)
+            try:
+                for name, data in parts.items():
+                    place = folder / name
+                    place.parent.mkdir(exist_ok=True)
+                    place.write_bytes(data)
+            except OSError as error:  # no room, or a name that is too long there
+                raise self.error(
+                    f"holds the file '{name}', which cannot be written to a temporary folder: "
+                    f"{error.strerror}"
+                ) from error
             try:
                 return self._read_from(folder)
             except (CheckpointError, TokenizerError) as error:  # the folder is not there any more

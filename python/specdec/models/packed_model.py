@@ -70,6 +70,7 @@ def packed_model(
         formats=file.header["formats"],
         types=file.header["types"],
         texts=texts,
+        mapped=file.opened,
     )
 
 

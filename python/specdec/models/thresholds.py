@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.atomic_file import replacing
+from specdec.errors import pass_signals_on
 from specdec.models.number_formats import DTYPES
 
 __all__ = ["FORMATS", "Thresholds", "best_start", "best_value", "measured", "settle"]
@@ -134,7 +135,8 @@ def _read(path: Path, key: Mapping[str, str]) -> bool:
         if not isinstance(thresholds, dict):
             return False
         _core.set_thresholds(thresholds)  # which refuses what is damaged
-    except (OSError, ValueError, TypeError, RecursionError):
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        pass_signals_on(error)
         return False
     return True
 

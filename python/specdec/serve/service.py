@@ -13,6 +13,7 @@ from specdec.decoding.engine import Engine, Generation
 from specdec.decoding.options import DecodingOptions
 from specdec.errors import (
     BusyError,
+    CheckpointError,
     ContextLengthError,
     EngineClosedError,
     InputError,
@@ -210,6 +211,8 @@ class Service:
             return RequestError(
                 "the model computed a number that is not finite", status=500, code="not_finite"
             )
+        if isinstance(error, CheckpointError):  # the message may name the file of a draft
+            message = "a file of the server's models was changed while it was in use"
         return RequestError(message, status=500, code="server_error")
 
 

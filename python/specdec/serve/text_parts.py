@@ -47,6 +47,4 @@ def required_text_of_parts(given: GivenFields, field: str) -> str:
     RequestError
     """
     given.required(field, "a text")
-    text = text_of_parts(given, field)
-    assert text is not None
-    return text
+    return text_of_parts(given, field) or ""

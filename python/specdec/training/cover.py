@@ -132,6 +132,7 @@ def _opened(
             "law depends on the text alone"
         )
     draft = drafts.load(folder, target)
-    assert isinstance(draft, drafts.Recurrent)
+    if not isinstance(draft, drafts.Recurrent):
+        raise InputError(f"after {folder} is {draft!r}; expected a recurrent draft, as its config.json says")
     core = draft.core
     return draft, lambda ids: core.logits(ids)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from specdec.decoding.forms.first_bytes import FirstBytes
-from specdec.errors import InputError, kind_of
+from specdec.errors import InputError, kind_of, pass_signals_on
 from specdec.models.tokenizer import ByteTokenizer, Tokenizer
 from specdec.models.tokenizer.continuing import encode_exactly
 
@@ -68,7 +68,8 @@ class FormVocabulary:
         tokenizer = self._tokenizer()
         try:
             ids = None if tokenizer is None else encode_exactly(tokenizer, text)
-        except Exception:  # a tokenizer without some of the characters
+        except Exception as error:  # a tokenizer without some of the characters
+            pass_signals_on(error)
             ids = None
         if ids is None or b"".join(self.tokens[token] for token in ids) != data:  # it has special tokens
             return self._longest_first(data)

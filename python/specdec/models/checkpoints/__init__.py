@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specdec.checks import check_integer, check_path
-from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, SpecdecError, shown
+from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, shown
 from specdec.models.checkpoints.checkpoint import CanonicalTensor, Checkpoint, StoredTensors, UnreadTensor
+from specdec.text_files import reading
 
 if TYPE_CHECKING:
     from specdec.models.checkpoints.hub import HubOptions
@@ -63,12 +64,8 @@ def open_checkpoint(
     location = check_path("path", path, CheckpointError)
     options = HubOptions(revision, cache_dir, token)
     n_ctx = None if n_ctx is None else check_integer("n_ctx", n_ctx, 1)
-    try:
+    with reading(location, CheckpointError):
         return _open(location, os.fspath(path), tokenizer, n_ctx, options)
-    except SpecdecError:
-        raise
-    except OSError as error:  # such as a folder that may not be searched
-        raise CheckpointError(f"{location}: cannot be read: {error.strerror or error}") from error
 
 
 def _open(location: Path, name: str, tokenizer: Any, n_ctx: int | None, options: HubOptions) -> Checkpoint:

@@ -225,12 +225,12 @@ def _canonical(header: _Header, tensors: dict[str, _Stored]) -> Iterator[Canonic
         ("mlp_down", "w2", as_stored),
     ]
     yield "token_embedding", tensors["token_embedding_table"].array(), "f32"
+    if not header.tied:
+        yield "head", tensors["wcls"].array(), "f32"
+    yield "output_norm.weight", tensors["rms_final_weight"].array(), "f32"
     for i in range(header.n_layers):
         for canonical, stored, view in kinds:
             yield f"layers.{i}.{canonical}.weight", view(tensors[stored].part(i).array()), "f32"
-    yield "output_norm.weight", tensors["rms_final_weight"].array(), "f32"
-    if not header.tied:
-        yield "head", tensors["wcls"].array(), "f32"
 
 
 # Stories end with the next one's BOS in what llama2.c trains on, and its sampling loop stops there; so both

@@ -60,6 +60,7 @@ class OpenedFile:
         if not stat.S_ISREG(status.st_mode):
             raise CheckpointError(f"{path}: cannot be read: not a regular file")
         self.size = status.st_size
+        self._time = status.st_mtime_ns
         if self.size >= len(_LFS) and self.read(0, len(_LFS)).tobytes() == _LFS:
             raise CheckpointError(
                 f"{path}: is a Git LFS pointer, not the file itself; run `git lfs pull` in its folder"
@@ -98,6 +99,23 @@ class OpenedFile:
                 )
             done += n
         return data
+
+    def check_unchanged(self) -> None:
+        """Check that the file has the size and the time of its last change that it had when it was opened.
+
+        Raises
+        ------
+        CheckpointError
+            Another program has written it or cut it short.
+        """
+        status = os.fstat(self._descriptor)
+        if (status.st_size, status.st_mtime_ns) == (self.size, self._time):
+            return
+        how = "its bytes were written" if status.st_size == self.size else f"it has {status.st_size} bytes"
+        raise CheckpointError(
+            f"{self.path}: was changed while it was in use ({how}); expected the file of {self.size} bytes "
+            f"that was loaded: load the model again, and replace such files instead of writing to them"
+        )
 
     def map(self, start: int, n_bytes: int) -> NDArray[np.uint8]:
         """A read-only view of these bytes: it changes with the file, which must not become shorter."""

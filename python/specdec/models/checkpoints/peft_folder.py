@@ -18,6 +18,7 @@ from typing import Any, Final
 from specdec.errors import CheckpointError, CheckpointNotFoundError, UnsupportedModelError
 from specdec.models.checkpoints.safetensors_file import StoredTensor, read_safetensors
 from specdec.models.json_fields import Fields, read_json_object
+from specdec.text_files import reading
 
 __all__ = ["ADAPTER_FILES", "PeftFolder", "StoredLowRank", "open_peft_folder"]
 
@@ -112,8 +113,13 @@ def open_peft_folder(path: Path) -> PeftFolder:
     UnsupportedModelError
         Another method than LoRA, or a setting or tensor that specdec does not have.
     CheckpointError
-        A damaged or contradictory file.
+        A damaged or contradictory file, or one that cannot be read.
     """
+    with reading(path, CheckpointError):
+        return _open(path)
+
+
+def _open(path: Path) -> PeftFolder:
     if not path.is_dir():
         raise CheckpointNotFoundError(
             f"{path}: no such folder; expected that of an adapter, with {CONFIG} and {WEIGHTS}"

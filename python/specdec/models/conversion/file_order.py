@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec.errors import CheckpointError
 from specdec.models.checkpoints import Checkpoint
 from specdec.models.families import Source
 from specdec.models.number_formats import widened
@@ -68,7 +69,11 @@ def gathered(
                     bar.update(array.nbytes)
                 del array  # before the next is read
                 canonical, array, form = next(tensors)
-            assert source.canonical == canonical
+            if source.canonical != canonical:
+                raise CheckpointError(
+                    f"{checkpoint.path}: tensor '{canonical}' comes where '{source.canonical}' is due; "
+                    f"expected tensors in the order of {checkpoint.architecture}"
+                )
             is_kept = canonical in as_blocks
             for name in source.stored:
                 if name not in begun:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
-from specdec.atomic_file import replacing
+from specdec.atomic_file import replacing, replacing_folder
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError, warn
 from specdec.models.checkpoints import Checkpoint
 from specdec.models.checkpoints.compressed_tensors import (
@@ -87,7 +87,7 @@ def write_as_folder(
     checkpoint : Checkpoint
         Of a folder or a GGUF file.
     place : Path
-        A new or empty folder.
+        A new or empty folder, or one whose files are replaced when the new ones are complete.
     kind : str or None
         One of `FOLDER_TYPES`; None: what the file holds.
     progress : bool or None
@@ -106,8 +106,6 @@ def write_as_folder(
     """
     if checkpoint.path.suffix == ".bin" and not checkpoint.path.is_dir():
         raise InputError(f"{checkpoint.path}: expected a folder or a GGUF file, to be written as a folder")
-    if place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise InputError(f"{place}: is there; expected the path of a new or empty folder")
     if FAMILIES[checkpoint.architecture].text_field:
         raise UnsupportedModelError(f"{checkpoint.path}: is part of a larger model; expected a decoder alone")
     kind = kind or {"bf16": "BF16", "f32": "F32"}.get(checkpoint.dtype, "F32")
@@ -119,18 +117,14 @@ def write_as_folder(
             f"in {kind}, {exact}"
         )
 
-    place.mkdir(parents=True, exist_ok=True)
-    try:
+    with replacing_folder(place) as new:
         made = _made(checkpoint, plan, progress, place)
-        write_tensors(place / "model.safetensors", plan.described(), made, {"format": "pt"})
+        write_tensors(new / "model.safetensors", plan.described(), made, {"format": "pt"})
         if own_tokenizer and checkpoint.path.is_dir():
-            _copy_described(checkpoint, place)
+            _copy_described(checkpoint, new)
         else:
-            _write_tokenizer(checkpoint, place)
-        _write_json(place / "config.json", plan.fields)
-    except BaseException:
-        shutil.rmtree(place)  # the folder was new or empty: no half of a model stays
-        raise
+            _write_tokenizer(checkpoint, new)
+        _write_json(new / "config.json", plan.fields)
 
 
 # ------------------------------------------------------------------------------- what is to be written
@@ -258,9 +252,10 @@ def _types_of_codes(
             types[name] = "F32" if source.canonical in held else "BF16"
         elif not source.entry.keeps_rows or len(shapes[name]) != 2 or not name.endswith(".weight"):
             raise UnsupportedModelError(
-                f"{checkpoint.path}: is a {checkpoint.architecture}, whose tensor '{name}' is not that of "
-                f"one linear layer, a row for each output; expected a model without such, or one of "
-                f"{', '.join(_NUMBERS)}"
+                f"{checkpoint.path}: is a {checkpoint.architecture}, which cannot be a folder of codes: "
+                f"tensor '{name}' does not have a row for each output of one linear layer; expected out to "
+                f"end in .specdec (type int8 or int4) or .gguf (Q8_0, Q4_0, ...), or type "
+                f"{', '.join(_NUMBERS)} for a folder"
             )
         else:
             types[name] = plain if shapes[name][1] % _BLOCK else codes
@@ -399,7 +394,7 @@ def _copy_described(checkpoint: Checkpoint, place: Path) -> None:
     for file in describing_files(checkpoint.path):
         if file.is_file() and file.name not in _OWN:
             copy = place / file.relative_to(checkpoint.path)
-            copy.parent.mkdir(exist_ok=True)
+            copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, copy)
 
 

@@ -32,6 +32,7 @@ from specdec.models.tokenizer.gguf_vocabulary import (
 )
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.interface import Tokenizer
+from specdec.models.tokenizer.llama2c_tokenizer import Llama2cTokenizer
 from specdec.models.tokenizer.protocol_buffers import read_fields
 from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
 
@@ -76,7 +77,7 @@ def vocabulary_values(
     Parameters
     ----------
     tokenizer : Tokenizer
-        One that was read from a tokenizer.json, or a SentencePiece model.
+        One that was read from a tokenizer.json, a SentencePiece model or a llama2.c file.
     n_vocab : int
         Rows of the model's table of tokens; ids without token get one that is not used.
     tokens : mapping of str to str
@@ -95,6 +96,8 @@ def vocabulary_values(
         found, lists = _of_library(tokenizer, path)
     elif isinstance(tokenizer, SentencePieceTokenizer):
         found, lists = _of_sentencepiece(tokenizer.library.serialized_model_proto())
+    elif isinstance(tokenizer, Llama2cTokenizer):
+        found, lists = _of_llama2c(tokenizer, path)
     else:
         raise _refused(path, f"a {type(tokenizer).__name__}")
     n = len(lists.texts)
@@ -289,3 +292,26 @@ def _of_sentencepiece(proto: bytes) -> tuple[dict[str, Any], _Lists]:
             if normalizer.get(2):
                 found["precompiled_charsmap"] = np.frombuffer(normalizer[2], np.uint8)
     return found, _Lists(texts, kinds, scores)
+
+
+# ------------------------------------------------------------------------------------------- llama2.c
+
+
+def _of_llama2c(tokenizer: Llama2cTokenizer, path: Path) -> tuple[dict[str, Any], _Lists]:
+    """The pieces of a SentencePiece model that encodes as llama2.c does."""
+    n = tokenizer.n_vocab
+    kinds = [NORMAL] * n
+    kinds[:3] = [UNKNOWN, CONTROL, CONTROL]
+    texts = []
+    for i, piece in enumerate(tokenizer.vocabulary()):
+        if tokenizer.has_bytes and 3 <= i < 3 + 256:
+            texts.append(f"<0x{i - 3:02X}>")
+            kinds[i] = BYTE
+            continue
+        try:
+            texts.append((piece or b"").decode("utf-8").replace(" ", "\u2581"))
+        except UnicodeDecodeError as error:
+            raise _refused(path, f"token {i}, {piece!r}, which is not UTF-8") from error
+    return {"model": "llama", "pre": "default", "add_space_prefix": True}, _Lists(
+        texts, kinds, tokenizer.scores
+    )

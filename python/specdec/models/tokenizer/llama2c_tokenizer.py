@@ -68,6 +68,16 @@ class Llama2cTokenizer(ByteTokenizer):
             adds_bos=True,
         )
 
+    @property
+    def has_bytes(self) -> bool:
+        """Whether tokens 3 to 258 are single bytes, for characters without a token."""
+        return self._has_bytes
+
+    @property
+    def scores(self) -> list[float]:
+        """The score of each token, by id: of two merges the one with the higher score comes first."""
+        return list(self._scores)
+
     def _characters(self, text: str) -> list[int]:
         ids: list[int] = []
         for char in text:

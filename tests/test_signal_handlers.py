@@ -1,0 +1,214 @@
+"""What a signal handler raises reaches the program, whatever specdec was doing and whatever its type is."""
+
+from __future__ import annotations
+
+import functools
+import random
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import specdec
+from specdec.errors import CheckpointError, InputError, SpecdecError
+
+EMBEDDED = Path(specdec.__file__).parent / "embedded" / "draft"
+
+
+class LateError(TimeoutError, ValueError):
+    """What a handler raises: of types that libraries raise too."""
+
+
+def late(number: int, frame: object) -> None:
+    raise LateError
+
+
+class Handler:
+    """A handler that is an object."""
+
+    def __call__(self, number: int, frame: object) -> None:
+        raise LateError
+
+    def method(self, number: int, frame: object) -> None:
+        late(number, frame)
+
+
+HANDLERS: dict[str, Any] = {
+    "function": late,
+    "object": Handler(),
+    "method": Handler().method,
+    "partial": functools.partial(lambda given, number, frame: late(number, frame), 3),
+}
+
+
+@pytest.fixture(params=HANDLERS)
+def handled(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = signal.signal(signal.SIGALRM, HANDLERS[request.param])
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def interrupted(*_: object, **__: object) -> Any:
+    """In the place of a library's function: one during which the signal comes."""
+    signal.raise_signal(signal.SIGALRM)
+
+
+class Odd:
+    """An object of the caller's during whose methods the signal comes."""
+
+    __repr__ = __index__ = __array__ = __iter__ = __fspath__ = __reduce__ = interrupted
+
+
+def encoding(patched: pytest.MonkeyPatch, place: Path) -> None:
+    import tokenizers
+
+    class Pieces:
+        def encode(self, *_: object, **__: object) -> Any:
+            return interrupted()
+
+        encode_batch = encode_batch_fast = encode
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(library, name)
+
+    tokenizer: Any = specdec.load(EMBEDDED).tokenizer
+    library = tokenizer.library
+    assert isinstance(library, tokenizers.Tokenizer)
+    patched.setattr(tokenizer, "_library" if hasattr(tokenizer, "_library") else "library", Pieces())
+    tokenizer.encode("some text")
+
+
+def reading_json(patched: pytest.MonkeyPatch, place: Path) -> None:
+    patched.setattr("json.loads", interrupted)
+    specdec.load(EMBEDDED)
+
+
+def reading_weights(patched: pytest.MonkeyPatch, place: Path) -> None:
+    patched.setattr("os.preadv", interrupted)
+    specdec.load(EMBEDDED)
+
+
+def packing(patched: pytest.MonkeyPatch, place: Path) -> None:
+    from specdec import _core
+
+    patched.setattr(_core, "Model", interrupted)
+    specdec.load(EMBEDDED)
+
+
+def packed_file(patched: pytest.MonkeyPatch, place: Path) -> None:
+    path = specdec.convert(EMBEDDED, place / "model.specdec", "int8")
+    patched.setattr(Path, "exists", interrupted)
+    specdec.load(path)
+
+
+def hub(patched: pytest.MonkeyPatch, place: Path) -> None:
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    for name in ("snapshot_download", "hf_hub_download", "list_repo_files"):
+        patched.setattr(huggingface_hub, name, interrupted)
+    specdec.load("nobody/nothing")
+
+
+def grammar(patched: pytest.MonkeyPatch, place: Path) -> None:
+    llguidance = pytest.importorskip("llguidance")
+    patched.setattr(llguidance.LLMatcher, "grammar_from_regex", interrupted)
+    target, _ = specdec.embedded_pair()
+    specdec.generate(target, None, "a", regex="a+", max_new_tokens=3)
+
+
+class Interrupted:
+    """A draft of the caller's."""
+
+    propose = interrupted
+
+
+def transform(patched: pytest.MonkeyPatch, place: Path) -> None:
+    target, draft = specdec.embedded_pair()
+    specdec.generate(target, draft, "Once", max_new_tokens=3, transform=interrupted)
+
+
+def own_draft(patched: pytest.MonkeyPatch, place: Path) -> None:
+    target, _ = specdec.embedded_pair()
+    specdec.generate(target, Interrupted(), "Once", max_new_tokens=3)
+
+
+def progress_bar(patched: pytest.MonkeyPatch, place: Path) -> None:
+    tqdm = pytest.importorskip("tqdm")
+    patched.setattr(tqdm.tqdm, "update", interrupted)
+    specdec.convert(EMBEDDED, place / "model.gguf", progress=True)
+
+
+CALLS: dict[str, Callable[[pytest.MonkeyPatch, Path], object]] = {
+    "repr": lambda patched, place: specdec.load(EMBEDDED, Odd()),  # type: ignore[arg-type]
+    "path": lambda patched, place: specdec.load(Odd()),  # type: ignore[arg-type]
+    "ids": lambda patched, place: specdec.load(EMBEDDED).logits([1, Odd()]),  # type: ignore[list-item]
+    "iterator": lambda patched, place: specdec.load(EMBEDDED).logits(Odd()),  # type: ignore[arg-type]
+    "array": lambda patched, place: specdec.verify([1], Odd(), Odd()),  # type: ignore[arg-type, call-arg]
+    "encoding": encoding,
+    "reading_json": reading_json,
+    "reading_weights": reading_weights,
+    "packing": packing,
+    "packed_file": packed_file,
+    "hub": hub,
+    "grammar": grammar,
+    "transform": transform,
+    "own_draft": own_draft,
+    "progress_bar": progress_bar,
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_it_comes_through(call: str, handled: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched, pytest.raises(LateError):
+        CALLS[call](patched, tmp_path)
+
+
+def test_errors_of_specdec_after_a_handled_one(handled: None) -> None:
+    """A program that goes on after its timeout, and then errs, gets the error of what it does then."""
+    try:
+        interrupted()
+    except LateError:
+        with pytest.raises(CheckpointError):
+            specdec.load("no/such/folder/here")
+        with pytest.raises(InputError):
+            specdec.load(EMBEDDED, "f7")  # type: ignore[arg-type]
+    with pytest.raises(SpecdecError):
+        specdec.load("no/such/folder/here")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("handled", ["function"], indirect=True)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # raised in a finalizer
+def test_it_comes_through_at_any_moment(handled: None, tmp_path: Path) -> None:
+    """Timers of random lengths, over loading, encoding, scoring, decoding and converting."""
+    rng = random.Random(11)
+    target, draft = specdec.embedded_pair("int8", "int8")
+    text = "Once upon a time there was a house. " * 200
+    path = specdec.convert(EMBEDDED, tmp_path / "model.specdec", "int8")
+    expected = specdec.generate(target, None, "Once", max_new_tokens=8).tokens
+    calls: list[tuple[float, Callable[[], object]]] = [
+        (0.08, lambda: specdec.load(EMBEDDED).tokenizer),
+        (0.02, lambda: specdec.load(path).tokenizer),
+        (0.01, lambda: target.tokenizer.encode(text)),  # type: ignore[union-attr]
+        (0.1, lambda: target.score(text[:1200])),
+        (0.05, lambda: specdec.generate(target, draft, "Once", max_new_tokens=8)),
+        (0.1, lambda: specdec.convert(EMBEDDED, tmp_path / "m.gguf", "Q8_0", force=True)),
+    ]
+    for _, call in calls:  # libraries that are interrupted during their import stay half imported
+        call()
+    n_late = 0
+    for i in range(180):
+        longest, call = calls[i % len(calls)]
+        try:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, longest))
+                call()
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        except LateError:
+            n_late += 1
+    assert n_late > 30
+    assert np.array_equal(specdec.generate(target, draft, "Once", max_new_tokens=8).tokens, expected)

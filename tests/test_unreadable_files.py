@@ -1,0 +1,100 @@
+"""Files and folders that cannot be read: each reader raises a named exception, never a bare OSError."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fuzz.files import KINDS, files_of, use
+from specdec.errors import SpecdecError
+
+# Of the families one: their folders are opened by the same functions.
+FILE_KINDS = [kind for kind in KINDS if "For" not in kind and "Model" not in kind] + ["LlamaForCausalLM"]
+FUNCTIONS = ((os, "stat"), (os, "open"), (os, "listdir"), (os, "scandir"), (io, "open"), (builtins, "open"))
+
+
+def forbid(patched: pytest.MonkeyPatch, place: Path, *, within: bool) -> None:
+    """Let the system refuse a file, or, with `within`, all that a folder holds."""
+
+    def refusing(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Any = ".", *arguments: Any, **options: Any) -> Any:
+            if isinstance(path, str | os.PathLike):
+                asked = Path(os.path.abspath(path))
+                is_read = function is not os_stat
+                if (place in asked.parents) if within else (asked == place and is_read):
+                    raise PermissionError(13, "Permission denied", str(path))
+            return function(path, *arguments, **options)
+
+        return call
+
+    os_stat = os.stat
+    for module, name in FUNCTIONS:
+        patched.setattr(module, name, refusing(getattr(module, name)))
+
+
+def made(kind: str, folder: Path) -> list[Path]:
+    for name, data in files_of(kind).items():
+        (folder / name).write_bytes(data)
+    return [folder / name for name in files_of(kind)]
+
+
+def read(kind: str, folder: Path) -> None:
+    """Read, or refuse by a named exception: a file that is not there may not be needed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            use(kind, folder)
+        except SpecdecError as error:
+            assert str(folder) in str(error) or "cannot" in str(error)
+
+
+def as_folder(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
+def as_loop(file: Path) -> None:
+    file.unlink()
+    file.symlink_to(file.name)
+
+
+def as_dangling(file: Path) -> None:
+    file.unlink()
+    file.symlink_to("nothing")
+
+
+@pytest.mark.parametrize("change", [as_folder, as_loop, as_dangling, Path.unlink])
+@pytest.mark.parametrize("kind", FILE_KINDS)
+def test_what_is_in_the_place_of_a_file(tmp_path: Path, kind: str, change: Callable[[Path], None]) -> None:
+    for i in range(len(files_of(kind))):
+        folder = tmp_path / f"{i}"
+        folder.mkdir()
+        change(made(kind, folder)[i])
+        read(kind, folder)
+
+
+@pytest.mark.parametrize("kind", FILE_KINDS)
+def test_files_of_another_user(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = made(kind, tmp_path)
+    read(kind, tmp_path)  # imports what reading needs
+    for file in files:
+        with monkeypatch.context() as patched:
+            forbid(patched, file, within=False)
+            read(kind, tmp_path)
+
+
+@pytest.mark.parametrize("kind", FILE_KINDS)
+def test_a_folder_of_another_user(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(kind, tmp_path)
+    read(kind, tmp_path)  # imports what reading needs
+    with monkeypatch.context() as patched:
+        forbid(patched, tmp_path, within=True)
+        with pytest.raises(SpecdecError):
+            use(kind, tmp_path)
