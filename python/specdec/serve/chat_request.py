@@ -68,6 +68,8 @@ class ChatRequest(ConversationRequest):
         for sample, result in enumerate(results[0]):
             delta = self._text(generations[0]).feed(piece_of(sample, result))
             message: dict[str, Any] = {"role": "assistant", "content": delta.text, "refusal": None}
+            if delta.reasoning:
+                message["reasoning_content"] = delta.reasoning
             if delta.calls:
                 message["content"] = delta.text or None
                 message["tool_calls"] = [_entry_of(call) for call in delta.calls]
@@ -79,7 +81,7 @@ class ChatRequest(ConversationRequest):
         return _ChatWriter(self, generations)
 
     def _text(self, generation: Generation) -> ChoiceText:
-        return self.choice_text(generation, own_text=self.own_text, tools=self.tools)
+        return self.choice_text(generation, own_text=self.own_text, reply=True, tools=self.tools)
 
     def _rest(self, delta: Delta) -> dict[str, Any]:
         """What a choice has beside its message."""
@@ -113,6 +115,8 @@ class _ChatWriter(ChunkWriter):
         index, found = piece.index, []
         delta = self._texts[index].feed(piece)
         content: dict[str, Any] = {}
+        if delta.reasoning:
+            content["reasoning_content"] = delta.reasoning
         if delta.text:
             content["content"] = delta.text
         if delta.calls:

@@ -1,4 +1,4 @@
-"""One text of an answer as it comes: words, calls of tools, log-probabilities, why it ended."""
+"""One text of an answer as it comes: words, reasoning, calls of tools, log-probabilities, why it ended."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Final
 from specdec.decoding.beginning import Beginning
 from specdec.decoding.engine import Piece
 from specdec.decoding.result import Result
-from specdec.serve.call_formats import call_reader
+from specdec.serve.call_formats import reply_reader
 from specdec.serve.marked_text import MarkedText
 from specdec.serve.request_error import RequestError
 from specdec.serve.service import Service
 from specdec.serve.token_texts import ScoredToken, TokenLedger
-from specdec.serve.tool_calls import Said, ToolCall
+from specdec.serve.tool_calls import Reasoning, Said, ToolCall
 from specdec.serve.tool_fields import Tools
 
 __all__ = ["ChoiceText", "Delta", "piece_of"]
@@ -28,7 +28,7 @@ class Delta:
 
     Attributes
     ----------
-    said : list of str and ToolCall
+    said : list of str, Reasoning and ToolCall
     scored : list of ScoredToken
         Tokens of the text, where log-probabilities were asked for.
     finish_reason : str or None
@@ -46,6 +46,11 @@ class Delta:
     def text(self) -> str:
         """The words."""
         return "".join(one for one in self.said if isinstance(one, str))
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning."""
+        return "".join(one.text for one in self.said if isinstance(one, Reasoning))
 
     @property
     def calls(self) -> list[ToolCall]:
@@ -66,8 +71,10 @@ class ChoiceText:
         Those that the request names.
     scored : bool
         Whether log-probabilities were asked for.
+    reply : bool
+        Whether it is a reply in a conversation, which is taken apart as the model's format says.
     tools : Tools or None
-        Whose calls are looked for.
+        Whose calls are looked for in a reply.
     begin : int
         Characters before the text, as offsets count them.
     """
@@ -80,6 +87,7 @@ class ChoiceText:
         own_text: bool,
         stops: Sequence[str | int] = (),
         scored: bool = False,
+        reply: bool = False,
         tools: Tools | None = None,
         begin: int = 0,
     ) -> None:
@@ -93,9 +101,10 @@ class ChoiceText:
         assert decoder is not None and marker is not None
         self._ledger = TokenLedger(decoder, begin) if scored else None
         self._reader = None
-        if tools is not None and tools.choice != "none":
-            self._reader = call_reader(tools, service.tool_format)
-            self._marked = MarkedText(marker, service.tool_marks)
+        if reply:
+            begun = service.begun_message(ids)
+            self._reader = reply_reader(tools, service.tool_format, service.marks, begun)
+            self._marked = MarkedText(marker, service.marks)
         self._n_calls = 0
 
     def feed(self, piece: Piece) -> Delta:

@@ -45,8 +45,8 @@ class MarkSpelling:
         self._found = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
     @classmethod
-    def of(cls, special: Mapping[str, int], names: Iterable[str]) -> MarkSpelling:
-        """A spelling in which some special tokens have characters of their own, and the others share one.
+    def of(cls, special: Mapping[str, int], names: Iterable[str], *, others: bool = True) -> MarkSpelling:
+        """A spelling in which some special tokens have characters of their own.
 
         Parameters
         ----------
@@ -54,6 +54,8 @@ class MarkSpelling:
             All special tokens, by name.
         names : iterable of str
             Those of interest; names of no special token are left out.
+        others : bool, default True
+            Whether the other special tokens have a character too, one for all of them.
 
         Raises
         ------
@@ -63,7 +65,7 @@ class MarkSpelling:
         named = [name for name in dict.fromkeys(names) if name in special]
         if len(named) > _OTHER - _FIRST:
             raise InputError(f"{len(named)} special tokens are named; expected at most {_OTHER - _FIRST}")
-        characters = dict.fromkeys(special.values(), chr(_OTHER))
+        characters = dict.fromkeys(special.values() if others else (), chr(_OTHER))
         by_name = {name: chr(_FIRST + i) for i, name in enumerate(named)}
         return cls(characters | {special[name]: mark for name, mark in by_name.items()}, by_name)
 
