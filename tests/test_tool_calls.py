@@ -28,6 +28,7 @@ KOELN = ToolCall("weather", '{"place": "Köln", "days": 2}')
 STOP = ToolCall("stop", "{}")
 ARGUMENTS = '{"place": "Köln", "days": 2}'
 OBJECT = f'{{"name": "weather", "arguments": {ARGUMENTS}}}'
+STOP_OBJECT = '{"name": "stop"}'
 
 CASES: list[tuple[str, str, list[Said]]] = [
     ("hermes", f"<tool_call>\n{OBJECT}\n</tool_call>", [KOELN]),
@@ -297,6 +298,38 @@ def test_channels_are_read_however_they_come(
     for begin, end in zip([0, *ends], ends, strict=False):
         said += reader.feed(text[begin:end])
     assert joined([*said, *reader.finish()]) == joined(wanted)
+
+
+FRAGMENTS = [mark for one in CALL_FORMATS.values() for mark in one.marks]
+FRAGMENTS += [
+    '{"name": "stop"', '{"name": "weather", ', '"arguments": ', '"parameters": ', "{}", '{"place": "', '"}',
+    "}", "[", "]", "\\", '"', "null", " ", "\n", "stop", "<function=stop>", "</function>",
+    "<parameter=place>", "</parameter>", "text", "assistant", "final", "analysis", "commentary", " to=functions.stop", "<", "|",
+    OBJECT, STOP_OBJECT,
+]  # fmt: skip
+
+
+@given(
+    name=st.sampled_from(sorted(CALL_FORMATS)),
+    text=st.lists(st.sampled_from(FRAGMENTS), max_size=14).map("".join),
+    cuts=st.lists(st.integers(0, 300), max_size=8),
+    parallel=st.booleans(),
+)
+@settings(deadline=None, max_examples=500)
+def test_any_text_is_read_alike_however_it_comes(
+    name: str, text: str, cuts: list[int], parallel: bool
+) -> None:
+    """Calls have names that were offered and objects as arguments; a text without calls stays as it is."""
+    tools = Tools(TOOLS.functions, parallel=parallel)
+    whole = read(name, [text], tools)
+    ends = sorted({min(cut, len(text)) for cut in cuts} | {len(text)})
+    assert read(name, [text[a:b] for a, b in zip([0, *ends], ends, strict=False)], tools) == whole
+    calls = [one for one in whole if isinstance(one, ToolCall)]
+    assert all(one.name in TOOLS.functions for one in calls)
+    assert all(isinstance(json.loads(one.arguments), dict) for one in calls)
+    assert len(calls) <= 1 or parallel
+    if not calls and not CALL_FORMATS[name].begin:
+        assert "".join(one for one in whole if isinstance(one, str)) == text
 
 
 def test_a_header_that_the_prompt_has_begun() -> None:

@@ -98,10 +98,14 @@ class StopRules:
                 raise InputError(f"stop holds {shown(entry)}; expected strings and token ids")
         if tokenizer is None or not strings:
             return cls((), frozenset(ids))
-        special = {name: token for name, token in special_tokens_of(tokenizer).items() if token < n_vocab}
-        named = [name for name in special if any(name in string for string in strings)]
+        special = special_tokens_of(tokenizer)
+        named = {
+            name: token
+            for name, token in special.items()
+            if token < n_vocab and any(name in string for string in strings)
+        }
         given = {token for entry in entries if (token := as_integer(entry)) is not None}
-        names = {special[one]: one for one in strings if one in special and special[one] not in given}
+        names = {named[one]: one for one in strings if one in named and named[one] not in given}
         spelling = MarkSpelling.of(special, named) if named else MarkSpelling()
         return cls(tuple(dict.fromkeys(strings)), frozenset(ids | names.keys()), names, spelling)
 
