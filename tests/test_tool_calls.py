@@ -304,8 +304,8 @@ FRAGMENTS = [mark for one in CALL_FORMATS.values() for mark in one.marks]
 FRAGMENTS += [
     '{"name": "stop"', '{"name": "weather", ', '"arguments": ', '"parameters": ', "{}", '{"place": "', '"}',
     "}", "[", "]", "\\", '"', "null", " ", "\n", "stop", "<function=stop>", "</function>",
-    "<parameter=place>", "</parameter>", "text", "assistant", "final", "analysis", "commentary", " to=functions.stop", "<", "|",
-    OBJECT, STOP_OBJECT,
+    "<parameter=place>", "</parameter>", "text", "assistant", "final", "analysis", "commentary",
+    " to=functions.stop", "<", "|", OBJECT, STOP_OBJECT,
 ]  # fmt: skip
 
 
