@@ -338,6 +338,7 @@ def test_channels_of_a_reply(text: str, tmp_path: Path) -> None:
         _, answer = ask(server.url, "/v1/chat/completions", body)
         message, reason = answer["choices"][0]["message"], answer["choices"][0]["finish_reason"]
         assert (message["reasoning_content"], message["content"]) == (reasoning, content)
+        assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == len(reasoning)
         _, events = ask(server.url, "/v1/chat/completions", {**body, "stream": True})
         streamed = parts_of(events)
         assert streamed["reasoning_content"] == reasoning and (streamed["content"] or None) == content
@@ -372,6 +373,7 @@ def test_channels_of_a_reply(text: str, tmp_path: Path) -> None:
         body = {"input": asked, "tools": [{"type": "function", **ADD}], "temperature": 0}
         _, answer = ask(server.url, "/v1/responses", body)
         first, second = answer["output"]
+        assert answer["usage"]["output_tokens_details"]["reasoning_tokens"] == len(reasoning)
         assert first["type"] == "reasoning" and first["content"] == [
             {"type": "reasoning_text", "text": reasoning}
         ]
@@ -381,7 +383,14 @@ def test_channels_of_a_reply(text: str, tmp_path: Path) -> None:
         assert "".join(deltas) == reasoning
         kinds = [[item["type"] for item in one["output"]] for one in (events[-1]["response"], answer)]
         assert kinds[0] == kinds[1]
-        if text == ANSWER:
+        if text == ANSWER:  # log-probabilities of all tokens are those of the message
+            scored: dict[str, Any] = {**body, "include": ["message.output_text.logprobs"]}
+            _, whole = ask(server.url, "/v1/responses", scored)
+            _, events = ask(server.url, "/v1/responses", {**scored, "stream": True})
+            for output in (whole["output"], events[-1]["response"]["output"]):
+                assert [item["type"] for item in output] == ["reasoning", "message"]
+                told = "".join(one["token"] for one in output[1]["content"][0]["logprobs"])
+                assert told == ANSWER.removesuffix("<|return|>")
             _, again = ask(server.url, "/v1/responses", {"input": [*asked, first, second, *asked]})
             assert again["usage"]["input_tokens"] == count["count"]
 

@@ -227,8 +227,8 @@ class ChatTemplate:
     def end_of_message(self) -> str:
         """What follows the text of the assistant's message, without spaces around; "" if that is unknown.
 
-        It ends the reply too, but for the end of a message in the harmony format of gpt-oss, whose replies may
-        be several messages: that is taken for unknown.
+        It ends the reply too, but for the end of a message in the harmony format of gpt-oss, whose replies
+        are often several messages: that is taken for unknown.
         """
         question = {"role": "user", "content": "a"}
         answer = {"role": "assistant", "content": "b" + _MARK}

@@ -31,11 +31,17 @@ class ReplyReader(ABC):
     tools : Tools
     spelling : MarkSpelling, optional
         How special tokens are written in the text.
+
+    Attributes
+    ----------
+    reasons : bool
+        Whether text that comes now is reasoning.
     """
 
     def __init__(self, tools: Tools, spelling: MarkSpelling | None = None) -> None:
         self._tools = tools
         self._spelling = spelling or MarkSpelling()
+        self.reasons = False
         self._n_calls = 0
         self._space = ""  # after the text so far; text if more text comes
         self._has_text = False

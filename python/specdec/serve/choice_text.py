@@ -9,7 +9,9 @@ from typing import Final
 from specdec.decoding.beginning import Beginning
 from specdec.decoding.engine import Piece
 from specdec.decoding.result import Result
-from specdec.serve.call_formats import reply_reader
+from specdec.models.tokenizer import MarkSpelling, StreamDecoder
+from specdec.serve.call_formats import CALL_FORMATS, reply_reader
+from specdec.serve.call_readers import ReplyReader
 from specdec.serve.marked_text import MarkedText
 from specdec.serve.request_error import RequestError
 from specdec.serve.service import Service
@@ -100,12 +102,23 @@ class ChoiceText:
         marker = beginning.stream_decoder(target)
         assert decoder is not None and marker is not None
         self._ledger = TokenLedger(decoder, begin) if scored else None
-        self._reader = None
+        self._reader: ReplyReader | None = None
+        self._reasoning: _ReasoningCount | None = None
         if reply:
             begun = service.begun_message(ids)
             self._reader = reply_reader(tools, service.tool_format, service.marks, begun)
             self._marked = MarkedText(marker, service.marks)
+            if CALL_FORMATS[service.tool_format].begin:
+                counted = beginning.stream_decoder(target)
+                again = reply_reader(tools, service.tool_format, service.marks, begun)
+                assert counted is not None and again is not None
+                self._reasoning = _ReasoningCount(again, counted, service.marks)
         self._n_calls = 0
+
+    @property
+    def n_reasoning_tokens(self) -> int:
+        """Tokens of reasoning so far."""
+        return 0 if self._reasoning is None else self._reasoning.n_tokens
 
     def feed(self, piece: Piece) -> Delta:
         """What a piece says.
@@ -124,6 +137,8 @@ class ChoiceText:
             said = self._reader.feed(self._marked.feed(piece.text, piece.tokens))
             if final:
                 said += self._reader.finish()
+        if self._reasoning is not None:
+            self._reasoning.add(piece.tokens)
         scored: list[ScoredToken] = []
         if self._ledger is not None:
             self._ledger.add(piece.tokens, piece.logprobs or (), piece.top_logprobs or ())
@@ -140,6 +155,21 @@ class ChoiceText:
             reason = "tool_calls"
         stop = piece.stop if piece.stop in self._stops else None
         return Delta(said, scored, reason, stop)
+
+
+class _ReasoningCount:
+    """Counts the tokens of a reply that are reasoning; a reader of its own is given them one by one."""
+
+    def __init__(self, reader: ReplyReader, decoder: StreamDecoder, spelling: MarkSpelling) -> None:
+        self.n_tokens = 0
+        self._reader, self._decoder, self._spelling = reader, decoder, spelling
+
+    def add(self, tokens: Sequence[int]) -> None:
+        """Tokens that are new."""
+        for token in tokens:
+            mark, text = self._spelling.mark(token), self._decoder.feed([token])
+            self._reader.feed(mark + text)
+            self.n_tokens += self._reader.reasons and not mark
 
 
 def piece_of(index: int, result: Result) -> Piece:

@@ -62,6 +62,7 @@ class HarmonyReader(ReplyReader):
         for piece, mark in self._cutter.feed(text):
             said += self._text(piece) if piece else []
             said += self._mark(self._names[mark]) if mark else []
+        self.reasons = self._header is None and self._kind == "reasoning" and not self._recipient
         return said
 
     def finish(self) -> list[Said]:

@@ -109,6 +109,7 @@ class _ResponseWriter(EventWriter):
         self._output: list[dict[str, Any]] = []
         self._message: dict[str, Any] | None = None  # the one that more text goes to
         self._reasoning: dict[str, Any] | None = None  # the item that more reasoning goes to
+        self._scored: list[dict[str, Any]] = []  # tokens that no message has yet
         self._status = "in_progress"
 
     def begin(self) -> list[bytes]:
@@ -121,9 +122,14 @@ class _ResponseWriter(EventWriter):
     def piece(self, prompt: int, piece: Piece) -> list[bytes]:
         delta = self._text.feed(piece)
         said: list[Said] = list(delta.said)
-        scored = chat_logprobs(self._request.service.texts, delta.scored)
+        scored = self._scored + chat_logprobs(self._request.service.texts, delta.scored)
+        self._scored = []
+        reasons = self._reasoning is not None or any(isinstance(one, Reasoning) for one in said)
         if scored and not any(isinstance(one, str) for one in said):
-            said.insert(0, "")  # tokens whose characters are held back, or those of a call
+            if reasons and delta.finish_reason is None:
+                self._scored, scored = scored, []  # the message after the reasoning has them
+            elif not reasons:
+                said.insert(0, "")  # tokens whose characters are held back, or those of a call
         found: list[bytes] = []
         for one in said:
             if isinstance(one, ToolCall):
@@ -136,7 +142,7 @@ class _ResponseWriter(EventWriter):
         if delta.finish_reason is not None:
             self._status = _STATUS.get(delta.finish_reason, "completed")
             if all(item["type"] == "reasoning" for item in self._output):
-                found += self._more("", [])
+                found += self._more("", scored)
             found += self._end_items()
         return found
 
@@ -149,7 +155,7 @@ class _ResponseWriter(EventWriter):
 
     def response(self, results: Sequence[Sequence[Result]]) -> dict[str, Any]:
         """The response, whose text has ended."""
-        return self._response(Usage(self._generations, results))
+        return self._response(Usage(self._generations, results, self._text.n_reasoning_tokens))
 
     def _event(self, kind: str, **values: Any) -> bytes:
         number, self._n_events = self._n_events, self._n_events + 1
