@@ -383,14 +383,16 @@ def test_channels_of_a_reply(text: str, tmp_path: Path) -> None:
         assert "".join(deltas) == reasoning
         kinds = [[item["type"] for item in one["output"]] for one in (events[-1]["response"], answer)]
         assert kinds[0] == kinds[1]
-        if text == ANSWER:  # log-probabilities of all tokens are those of the message
-            scored: dict[str, Any] = {**body, "include": ["message.output_text.logprobs"]}
-            _, whole = ask(server.url, "/v1/responses", scored)
-            _, events = ask(server.url, "/v1/responses", {**scored, "stream": True})
-            for output in (whole["output"], events[-1]["response"]["output"]):
-                assert [item["type"] for item in output] == ["reasoning", "message"]
-                told = "".join(one["token"] for one in output[1]["content"][0]["logprobs"])
-                assert told == ANSWER.removesuffix("<|return|>")
+        # Log-probabilities of all tokens are those of the message; a call has one for them.
+        scored: dict[str, Any] = {**body, "include": ["message.output_text.logprobs"]}
+        _, whole = ask(server.url, "/v1/responses", scored)
+        _, events = ask(server.url, "/v1/responses", {**scored, "stream": True})
+        for output in (whole["output"], events[-1]["response"]["output"]):
+            assert [item["type"] for item in output[:2]] == ["reasoning", "message"]
+            assert [item["type"] for item in output[2:]] == ["function_call"] * (text == CALL)
+            told = "".join(one["token"] for one in output[1]["content"][0]["logprobs"])
+            assert told == text.removesuffix(end)
+        if text == ANSWER:
             _, again = ask(server.url, "/v1/responses", {"input": [*asked, first, second, *asked]})
             assert again["usage"]["input_tokens"] == count["count"]
 

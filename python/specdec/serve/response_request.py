@@ -128,8 +128,9 @@ class _ResponseWriter(EventWriter):
         if scored and not any(isinstance(one, str) for one in said):
             if reasons and delta.finish_reason is None:
                 self._scored, scored = scored, []  # the message after the reasoning has them
-            elif not reasons:
-                said.insert(0, "")  # tokens whose characters are held back, or those of a call
+            else:  # tokens whose characters are held back, or those of a call
+                calls = [i for i, one in enumerate(said) if isinstance(one, ToolCall)]
+                said.insert(calls[0] if calls else len(said), "")
         found: list[bytes] = []
         for one in said:
             if isinstance(one, ToolCall):
@@ -142,7 +143,7 @@ class _ResponseWriter(EventWriter):
         if delta.finish_reason is not None:
             self._status = _STATUS.get(delta.finish_reason, "completed")
             if all(item["type"] == "reasoning" for item in self._output):
-                found += self._more("", scored)
+                found += self._more("", [])
             found += self._end_items()
         return found
 
