@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Literal, TypeAlias
@@ -147,14 +147,10 @@ class StopScanner:
             raise ValueError("the text has already ended")
         if not piece:
             return None
-        text = self._spelling.without_marks(piece)
-        found = [
-            (_end_with_marks(self._spelling, piece, end), begin, string)
-            for end, begin, string in self._tail.first_matches(text)
-        ]
-        for end, begin, spelled in self._marked_tail.first_matches(piece):
-            n_before = len(self._spelling.without_marks(self._marked_tail.between(piece, begin)))
-            found.append((end, n_before if begin >= 0 else -n_before, self._with_marks[spelled]))
+        if self._with_marks:
+            text, found = self._search_with_marks(piece)
+        else:
+            text, found = piece, self._tail.search(piece)
         self._waiting.append(text)
         if found:
             _, begin, self.match = min(found)
@@ -162,11 +158,23 @@ class StopScanner:
             self._waiting = [waiting[: len(waiting) - len(text) + begin]]
             self._n_held = 0
             return self.match
-        self._tail.append(text)
-        self._marked_tail.append(piece)
-        held = self._spelling.without_marks(self._marked_tail.held)
-        self._n_held = max(len(self._tail.held), len(held))
+        self._n_held = len(self._tail.move())
+        if self._with_marks:
+            held = self._spelling.without_marks(self._marked_tail.move())
+            self._n_held = max(self._n_held, len(held))
         return None
+
+    def _search_with_marks(self, piece: str) -> tuple[str, list[tuple[int, int, str]]]:
+        """(text of a piece, what ends in it): ends are positions in the piece, begins are in the text."""
+        text = self._spelling.without_marks(piece)
+        found = [
+            (_end_with_marks(self._spelling, piece, end), begin, string)
+            for end, begin, string in self._tail.search(text)
+        ]
+        for end, begin, spelled in self._marked_tail.search(piece):
+            n_before = len(self._spelling.without_marks(self._marked_tail.between(piece, begin)))
+            found.append((end, n_before if begin >= 0 else -n_before, self._with_marks[spelled]))
+        return text, found
 
     @property
     def text(self) -> str:
@@ -187,45 +195,38 @@ class StopScanner:
 
 
 class _Tail:
-    """The last characters of a stream, in which a match of some strings may begin.
-
-    Attributes
-    ----------
-    held : str
-        The longest end of the stream that begins one of the strings.
-    """
+    """The last characters of a stream, in which a match of some strings may begin."""
 
     def __init__(self, strings: Iterable[str]) -> None:
         self._strings = tuple(strings)
         self._reach = max(map(len, self._strings), default=1) - 1
-        self._text = ""
-        self.held = ""
+        self._text = self._window = ""
 
-    def first_matches(self, piece: str) -> Iterator[tuple[int, int, str]]:
+    def search(self, piece: str) -> list[tuple[int, int, str]]:
         """(end, begin, string) of the first match of each string that `piece` completes, from its start."""
         n_before = len(self._text)
-        window = self._text + piece
+        window = self._window = self._text + piece if self._strings else ""
+        found = []
         for string in self._strings:
             begin = window.find(string, max(0, n_before - len(string) + 1))
             if begin >= 0:
-                yield begin + len(string) - n_before, begin - n_before, string
+                found.append((begin + len(string) - n_before, begin - n_before, string))
+        return found
 
     def between(self, piece: str, begin: int) -> str:
         """The characters between the start of `piece` and a position relative to it."""
         return piece[:begin] if begin >= 0 else self._text[begin:]
 
-    def append(self, piece: str) -> None:
-        """Move on; no string may be complete."""
-        window = self._text + piece if self._strings else ""
-        n_held = max((overlap(window, string) for string in self._strings), default=0)
-        self.held = window[len(window) - n_held :]
+    def move(self) -> str:
+        """Append the piece that was searched; the longest end of the stream that begins a string."""
+        window = self._window
+        n_held = max([overlap(window, string) for string in self._strings], default=0)
         self._text = window[-self._reach :] if self._reach else ""
+        return window[len(window) - n_held :]
 
 
 def _end_with_marks(spelling: MarkSpelling, piece: str, end: int) -> int:
     """Where in a piece with marks its first `end` characters of text end."""
-    if not spelling or end <= 0:
-        return end
     n = 0
     for at, character in enumerate(piece):
         n += not spelling.is_mark(character)

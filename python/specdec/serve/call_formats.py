@@ -33,8 +33,8 @@ class CallFormat:
     reader : callable
         From tools, and how special tokens are written, to a reader of one reply.
     begin : str
-        The mark that begins a message. Where there is one, every reply has to be read, and the reader is told
-        what the prompt has after the last of them.
+        The mark that begins a message. Where there is one, every reply has to be read, and the reader is
+        given what the prompt has after the last of them.
     """
 
     sign: str

@@ -1,4 +1,4 @@
-"""A text with the special tokens in it that stand between its characters, and cuts at such marks."""
+"""A text with the special tokens between its characters, and cuts at such marks."""
 
 from __future__ import annotations
 
