@@ -53,9 +53,11 @@ MESSAGES: list[Any] = [
         "tool_calls": [{"id": "c", "type": "function", "function": {"name": "weather", "arguments": "{}"}}],
     },
     {"role": "tool", "tool_call_id": "c", "content": "rain"},
+    {"role": "assistant", "content": "It rains.", "reasoning_content": "The tool says so."},
 ]
 SETTINGS = {
-    "model": "mine", "temperature": 0.7, "top_p": 0.9, "top_k": 5, "min_p": 0.01, "seed": 3, "stop": ["xyz"],
+    "model": "mine", "temperature": 0.7, "top_p": 0.9, "top_k": 5, "min_p": 0.01, "seed": 3,
+    "stop": ["xyz", "</s>a"],
     "presence_penalty": 0.1, "frequency_penalty": 0.1, "repetition_penalty": 1.1, "logit_bias": {"5": 1.5},
     "user": "someone", "speculative": {"draft": True, "gamma": 2, "verify": "coupled"},
 }  # fmt: skip
@@ -78,7 +80,12 @@ SOUND: list[tuple[str, dict[str, Any]]] = [
     (
         "/v1/responses",
         {
-            "model": "mine", "input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}],
+            "model": "mine",
+            "input": [
+                {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+                {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
+                {"role": "assistant", "content": "Hello."}, {"role": "user", "content": "Hi"},
+            ],
             "instructions": "Be brief.", "max_output_tokens": 4, "stream": True,
             "tools": [{"type": "function", **TOOL}], "text": {"format": {"type": "text"}},
         },

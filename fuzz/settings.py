@@ -178,6 +178,8 @@ def draw_settings(draws: Draws, target: dict[str, Any], n_prompts: int) -> dict[
         found["stop"] = [draws.randrange(n_vocab) for _ in range(draws.randint(1, 2))]
         if target.get("text"):
             found["stop"] += [draws.one("a", "ab", "aa", "ba\n", "é", "€", "\ufffd")]
+            if draws.chance(0.3):  # special tokens by name
+                found["stop"] += [draws.one("<s>", "<pad>", "</s>", "a<s>", "<s>a", "<pad><s>", "b</s>")]
     if draws.chance(0.1):
         found["ignore_eos"] = True
     if draws.chance(0.08):

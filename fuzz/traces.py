@@ -67,6 +67,10 @@ def check_result(result: specdec.Result, settings: dict[str, Any], n_ctx: int) -
         hold(
             result.stop == tokens[-1] and result.stop not in tokens[:-1], "the stop id is not the last token"
         )
+    strings = [one for one in settings.get("stop") or () if isinstance(one, str)]
+    hold(not any(one in (result.text or "") for one in strings), "the text has a stop string in it")
+    if isinstance(result.stop, str):
+        hold(result.stop in strings, f"stop is {result.stop!r}, which was not asked for")
     if result.logits is not None:
         hold(len(result.logits) == len(tokens), "there is not a row of logits for each token")
         hold(bool(np.isfinite(result.logits).all()), "logits are not finite")

@@ -156,7 +156,8 @@ def _draw_value(draws: Draws, depth: int) -> dict[str, Any]:
         return {"type": "integer", "minimum": low, "maximum": low + draws.one(0, 1, 7, 1000)}
     if kind == "string":
         least = draws.randint(0, 4)
-        return {"type": "string", "minLength": least, "maxLength": least + draws.one(0, 1, 6, 30)}
+        found = {"type": "string", "minLength": least, "maxLength": least + draws.one(0, 1, 6, 30)}
+        return found | ({"format": draws.one("password", "path", "binary")} if draws.chance(0.2) else {})
     if kind == "enum":
         return {"enum": draws.some(["a", "ab", "abc", "é", 1, 12, None, True, ["a"], {"a": 1}], 1)}
     if kind == "const":
@@ -169,8 +170,13 @@ def _draw_value(draws: Draws, depth: int) -> dict[str, Any]:
                 "maxItems": least + draws.randint(0, 2)}  # fmt: skip
     if kind == "object":
         names = draws.some(_NAMES, 1)
-        return {"type": "object", "properties": {name: _draw_value(draws, depth - 1) for name in names},
-                "required": draws.some(names), "additionalProperties": False}  # fmt: skip
+        properties = {name: _draw_value(draws, depth - 1) for name in names}
+        found = {"type": "object", "properties": properties, "required": draws.some(names)}
+        if draws.chance(0.3):  # a pattern that named keys match, with others or alone
+            alone = draws.chance(0.5)
+            pattern = f"^({'|'.join(names)})$" if alone else f"^{names[0][0]}"
+            found["patternProperties"] = {pattern: True if len(names) > 1 else properties[names[0]]}
+        return found | {"additionalProperties": False}
     if kind == "anyOf":
         return {"anyOf": [_draw_value(draws, depth - 1) for _ in range(draws.randint(2, 3))]}
     return {"type": kind}

@@ -420,6 +420,17 @@ def test_an_end_that_is_not_special(make_llama: Factory) -> None:
         assert specdec.load(folder).chat_end_ids == ids
 
 
+@pytest.mark.parametrize(("end", "ends"), [("<|end|>", False), ("<|return|>", True)])
+def test_a_message_of_several_in_a_reply_ends_no_reply(end: str, ends: bool, make_llama: Factory) -> None:
+    """In the harmony format of gpt-oss."""
+    tokenizer = library_tokenizer(["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>"])
+    folder = make_llama(vocab_size=300)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    text = "{% for m in messages %}<|start|>{{ m.role }}<|channel|>final<|message|>{{ m.content }}"
+    (folder / "chat_template.jinja").write_text(text + end + "{% endfor %}")
+    assert specdec.load(folder).chat_end_ids == ((tokenizer.token_to_id(end),) if ends else ())
+
+
 class Sentences:
     """A tokenizer that drops the space at the beginning of a text, as SentencePiece's do."""
 

@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import jsonschema
 import llguidance
@@ -22,10 +22,11 @@ from encoder_decoders import EncoderDecoder
 from laws import FALSE_ALARM, count, law_of, p_value
 from specdec import drafts, reference
 from specdec.decoding.forms.compiling_thread import _left, in_time
-from specdec.decoding.forms.form_text import _JSON
+from specdec.decoding.forms.form_text import json_text
 from specdec.decoding.forms.form_vocabulary import FormVocabulary
 from specdec.decoding.forms.guidance import Guidance, _matchers
 from specdec.decoding.forms.guidance_state import GuidanceState
+from specdec.decoding.forms.schema_rewriting import JSON_STYLE
 from specdec.errors import FormError, InputError, MissingPackageError
 from specdec.models.tokenizer import ByteTokenizer, load_tokenizer
 from toy_pair import ToyTokenizer, load_pair
@@ -163,6 +164,118 @@ def test_schemas_come_in_several_kinds(pair: tuple[specdec.Model, specdec.Model]
     assert out.finish_reason == "length" or json.loads(out.text) is not ...
     compact = {**Point.model_json_schema(), "x-guidance": {"key_separator": ":"}}
     assert specdec.generate(target, None, "It was", schema=compact).text in ('{"x":true}', '{"x":false}')
+
+
+def objects_of(schema: Any) -> list[dict[str, Any]]:
+    """All schemas of objects with named keys, in a schema without `const` and its like."""
+    if isinstance(schema, list):
+        return [one for part in schema for one in objects_of(part)]
+    if not isinstance(schema, dict):
+        return []
+    own = [schema] if isinstance(schema.get("properties"), dict) else []
+    return own + [one for part in schema.values() for one in objects_of(part)]
+
+
+def pydantic_classes() -> dict[str, Any]:
+    import pydantic
+
+    class Inner(pydantic.BaseModel):
+        color: Literal["red", "blue"]
+
+    class Open(pydantic.BaseModel, extra="allow"):
+        a: bool
+
+    class Outer(pydantic.BaseModel):
+        name: str = pydantic.Field(max_length=8)
+        inner: Inner
+        more: list[Inner] = pydantic.Field(max_length=1)
+
+    class Counts(pydantic.BaseModel):
+        counts: dict[str, bool]
+
+    class Empty(pydantic.BaseModel):
+        pass
+
+    return {"Inner": Inner, "Open": Open, "Outer": Outer, "Counts": Counts, "Empty": Empty}
+
+
+@pytest.mark.oracle
+def test_classes_name_all_of_their_keys(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    """By default pydantic ignores keys that a class does not name: a text has none, and is an instance."""
+    classes = pydantic_classes()
+    closed = objects_of(json.loads(json_text(classes["Outer"])))
+    assert len(closed) == 2 and all(one["additionalProperties"] is False for one in closed)
+    assert json.loads(json_text(classes["Open"]))["additionalProperties"] is True
+    counts = json.loads(json_text(classes["Counts"]))
+    assert counts["properties"]["counts"]["additionalProperties"] == {"type": "boolean"}
+    before = classes["Outer"].model_json_schema()
+    for name in ("Inner", "Outer", "Empty"):
+        for seed in range(3):
+            out = specdec.generate(*pair, "It", schema=classes[name], temperature=1.0, seed=seed)
+            assert out.finish_reason == "stop"
+            found = classes[name].model_validate_json(out.text)
+            assert json.loads(out.text).keys() == found.model_dump().keys()
+    assert classes["Outer"].model_json_schema() == before
+    assert "additionalProperties" not in json_text({"properties": {"a": True}})  # a dict means what it says
+
+
+@pytest.mark.oracle
+def test_formats_that_annotate_take_any_string(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    import pydantic
+
+    kinds: dict[str, Any] = {"a": pydantic.SecretStr, "b": Path, "c": bytes, "d": pydantic.SecretBytes}
+    fields: Any = {name: (Annotated[kind, pydantic.Field(max_length=4)], ...) for name, kind in kinds.items()}
+    fields["b"] = (Path, ...)
+    made = pydantic.create_model("Made", **fields)
+    text = '{"a": "é", "b": "/x", "c": "", "d": "1234"}'
+    assert pair[0].tokenizer is not None
+    ends = pair[0].tokenizer.eos_ids
+    guidance = Guidance.of("schema", made, pair[0].tokenizer, pair[0].config.n_vocab, ends)
+    state = guidance.start(())
+    for token in pair[0].tokenizer.encode(text, add_bos=False):
+        state.advance(token)  # which would raise
+    assert state.mask() is not None  # an end of text may come
+    data = {"const": {"format": "password"}}  # no format, but data
+    assert specdec.generate(*pair, "It", schema=data).text == '{"format": "password"}'
+    with pytest.raises(FormError, match=r"at /properties/a: Unknown format: iri.*lenient"):
+        specdec.generate(*pair, "It", schema={"properties": {"a": {"format": "iri"}}, "type": "object"})
+
+
+PATTERNED: dict[str, Any] = {
+    "one key": ({"score": {"type": "integer", "multipleOf": 5}}, {"^score$": {"minimum": 0, "maximum": 20}}),
+    "all of several": ({"a": {"minimum": 3}, "é": True, "x": {"const": 1}}, {"^(a|é)$": {"enum": [1, 5]}}),
+    "two patterns": ({"a": {"enum": [3, 4]}, "b": True}, {"^a$": {"enum": [3, ""]}, "^b$": {"const": 2}}),
+    "and others": ({"a": {"enum": [3, 5, "x"]}}, {"^[ab]$": {"enum": [5, 6]}}),
+    "and many others": ({"a1": {"type": "integer"}}, {"^a[0-9]$": {"enum": [5, "five"]}}),
+}
+
+
+@pytest.mark.parametrize("name", PATTERNED)
+def test_keys_that_properties_and_patterns_name(name: str, pair: tuple[specdec.Model, specdec.Model]) -> None:
+    """Both hold of such a key, and no other key of a used-up pattern is begun."""
+    properties, patterns = PATTERNED[name]
+    schema = {
+        "type": "object", "properties": properties, "required": list(properties),
+        "patternProperties": patterns, "additionalProperties": False,
+    }  # fmt: skip
+    n_keys = set()
+    for seed in range(16):  # nearly uniform, so that ends and further keys come both
+        out = specdec.generate(*pair, "It", schema=schema, seed=seed, max_new_tokens=200, temperature=20.0)
+        if out.finish_reason == "stop":
+            jsonschema.validate(json.loads(out.text), schema)
+            n_keys.add(out.text.count(": "))
+        else:
+            assert name.startswith("and")
+    assert (n_keys == {len(properties)}) != (name.startswith("and") and len(n_keys) > 1)
+
+
+def test_a_pattern_in_another_part_is_named(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    named = {"properties": {"a": {"const": 1}}, "required": ["a"]}
+    patterned = {"patternProperties": {"^a$": True}, "additionalProperties": False}
+    schema = {"type": "object", "allOf": [named, patterned]}
+    with pytest.raises(FormError, match="patternProperties"):
+        for seed in range(20):
+            specdec.generate(*pair, "It", schema=schema, temperature=1.5, seed=seed, max_new_tokens=60)
 
 
 def test_requests_of_an_engine_have_forms_of_their_own(pair: tuple[specdec.Model, specdec.Model]) -> None:
@@ -643,4 +756,4 @@ def test_special_tokens_are_never_text(pair: tuple[specdec.Model, specdec.Model]
     vocabulary = FormVocabulary(ToyTokenizer(), 70, (2,))
     assert all(vocabulary.tokens[token].startswith(b"\xff") for token in (0, 1, 2, 61, 69))
     assert vocabulary.special_token_ids == [0, 1, 2, *range(61, 70)]
-    assert _JSON["item_separator"] == ", "
+    assert JSON_STYLE["item_separator"] == ", "

@@ -16,6 +16,7 @@ import pytest
 import missing
 import specdec
 from chat_templates import WEATHER, make_chat
+from scripted_models import write_scripted_model
 from specdec.errors import InputError
 
 pytestmark = [
@@ -191,6 +192,8 @@ def test_prompts_by_the_chat_template(make_llama: Factory) -> None:
         ('{"name": "f", "parameters": {"a": {"b": 2}}}', "", [("f", {"a": {"b": 2}})]),
         ('[{"name": "f", "arguments": {}}, {"name": "g", "arguments": {}}]', "", [("f", {}), ("g", {})]),
         ('{"name": "f"}', '{"name": "f"}', []),
+        ('{"name": "f", "arguments": null}', "", [("f", {})]),
+        ('<tool_call>{"name": "f", "arguments": {"a": "x\ny"}}</tool_call>', "", [("f", {"a": "x\ny"})]),
         ("<tool_call>{broken</tool_call>", "", [("unknown", {})]),
     ],
 )
@@ -203,6 +206,34 @@ def test_calls_in_replies(text: str, answer: str, calls: list[tuple[str, dict[st
     assert reply.content[0].reasoning == "Hm."
     assert messages.template_messages([reply])[0]["reasoning_content"] == "Hm."
     assert messages.reply_of(text, "m", []).text == text
+
+
+@pytest.mark.parametrize("family", ["harmony", "hermes"])
+def test_special_tokens_separate_the_parts_of_a_reply(family: str, tmp_path: Path) -> None:
+    """Reasoning, calls and stops between special tokens, which have no text."""
+    arguments = '{"a": "x\n</tool_call>"}'
+    specials, template, text = {
+        "harmony": (
+            ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>"],
+            "{% if tools %}{# <|channel|> #}{% endif %}{{ messages[0].content }}<|start|>assistant",
+            "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.f"
+            f"<|message|>{arguments}<|call|>",
+        ),
+        "hermes": (
+            ["<think>", "</think>", "<tool_call>", "</tool_call>", "<|im_end|>"],
+            "{% if tools %}{# <tool_call> #}{% endif %}{{ messages[0].content }}",
+            f'<think>Hm.</think>\n<tool_call>{{"name": "f", "arguments": {arguments}}}</tool_call><|im_end|>',
+        ),
+    }[family]
+    prompt = "Hi<|start|>assistant" if family == "harmony" else "Hi"
+    folder = write_scripted_model(tmp_path, prompt, text, specials, specials[-1], chat_template=template)
+    api, info = SpecdecAPI(str(folder)), tool.ToolInfo(name="f", description="f")
+    (output,) = ask(api, "Hi", tools=[info])
+    message = output.choices[0].message
+    assert message.content[0].reasoning == "Hm." and message.text == ""
+    assert [(one.function, one.arguments) for one in message.tool_calls] == [("f", {"a": "x\n</tool_call>"})]
+    (output,) = ask(api, "Hi", stop_seqs=[specials[3]])
+    assert output.stop_reason == "stop" and output.choices[0].message.tool_calls is None
 
 
 # ── Batches

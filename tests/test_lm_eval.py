@@ -14,6 +14,7 @@ import pytest
 import specdec
 from chat_templates import SPECIAL_TOKENS as CHAT_TOKENS
 from chat_templates import TEMPLATES, library_tokenizer, make_chat, said
+from scripted_models import write_scripted_model
 from specdec.errors import InputError
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -126,6 +127,40 @@ def test_the_harness_model_says_the_same(tasks: Path, tmp_path: Path) -> None:
             assert ours.tok_encode(text, add_special_tokens=special) == theirs.tok_encode(
                 text, add_special_tokens=special
             ), (text, special)
+
+
+@pytest.mark.parametrize(
+    "until",
+    [
+        ["Question:", "</s>", "<|im_end|>"],  # of gsm8k
+        ["2<|im_end|>"],  # the special token is no text, so the 2 stays
+        ["<|im_end|>\nQ", "never"],
+        ["end"],  # within the name of a special token
+        ["2<|im"],
+        [">\n"],
+        ["\nQ", "4<|pad|>2"],
+        ["42\n"],  # in the text, where the special tokens are left out
+        ["more"],
+        [],
+    ],
+)
+@pytest.mark.parametrize("think_end", [None, "Hm.", "token"])
+def test_texts_end_where_those_of_the_harness_model_do(
+    until: list[str], think_end: str | None, tmp_path: Path
+) -> None:
+    from lm_eval.models.huggingface import HFLM
+
+    specials = ("<|endoftext|>", "<|im_end|>", "<|pad|>", "<|think|>")
+    text = "Hm.<|think|> 4<|pad|>2<|im_end|>\nQ: more<|endoftext|>"
+    folder = write_scripted_model(tmp_path / "model", "Hi", text, specials, "<|endoftext|>", 64)
+    end: Any = 256 + specials.index("<|think|>") if think_end == "token" else think_end
+    request = asked("generate_until", ("Hi", {"until": until, "max_gen_toks": 40}))
+    theirs = HFLM(
+        pretrained=str(folder), device="cpu", dtype="float32", batch_size=1, think_end_token=end
+    ).generate_until(request)
+    assert SpecdecLM(folder, think_end_token=end).generate_until(request) == theirs
+    if until and "im_end" in until[-1]:
+        assert "more" not in theirs[0]
 
 
 def test_an_encoder_decoder_against_the_harness_model(shared: Path, tmp_path: Path) -> None:

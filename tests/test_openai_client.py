@@ -195,6 +195,52 @@ def test_tools(calling: Any) -> None:
         assert stream.get_final_response().output[1].name == "weather"
 
 
+def test_reasoning(chatting_pair: tuple[specdec.Model, specdec.Model]) -> None:
+    """Channels of gpt-oss, as a model writes them whose tokenizer has no special tokens."""
+    import openai
+
+    template = (
+        "{% for m in messages %}<|channel|>{{ m.thinking }}<|message|>{{ m.content }}{% endfor %}{{ tools }}"
+    )
+    target = chatting_pair[0].with_chat_template(template)
+    thought = "<|channel|>analysis<|message|>It is wet.<|end|>"
+    reply = f"{thought}<|start|>assistant<|channel|>final<|message|>Rain.<|end|>"
+    engine = ScriptedEngine(target, lambda options: [reply])
+    asked: Any = {"model": "mine", "messages": MESSAGES}
+    with (
+        Server(Service(engine, ["mine"]), port=0) as server,  # type: ignore[arg-type]
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        message = client.chat.completions.create(**asked).choices[0].message
+        assert (message.content, message.model_extra["reasoning_content"]) == ("Rain.", "It is wet.")
+        deltas = [chunk.choices[0].delta for chunk in client.chat.completions.create(stream=True, **asked)]
+        assert "".join(delta.content or "" for delta in deltas) == "Rain."
+        assert (
+            "".join((delta.model_extra or {}).get("reasoning_content", "") for delta in deltas)
+            == "It is wet."
+        )
+        response = client.responses.create(model="mine", input=PROMPT)
+        assert response.output_text == "Rain." and [one.type for one in response.output] == [
+            "reasoning",
+            "message",
+        ]
+        assert response.output[0].content[0].text == "It is wet."
+        with client.responses.stream(model="mine", input=PROMPT) as stream:
+            for _ in stream:
+                pass
+            final = stream.get_final_response()
+        assert [one.type for one in final.output] == ["reasoning", "message"]
+        again: Any = [
+            {"role": "user", "content": PROMPT},
+            *response.output,
+            {"role": "user", "content": "So?"},
+        ]
+        assert client.responses.create(model="mine", input=again).status == "completed"
+        sent = engine.asked[-1]["messages"]
+        assert [one.get("reasoning_content") for one in sent] == [None, "It is wet.", None]
+        assert sent[1]["content"] == "Rain."
+
+
 def test_a_schema(client: Any) -> None:
     from typing import Literal
 

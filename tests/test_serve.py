@@ -18,6 +18,7 @@ import specdec
 from fuzz import http_requests
 from http_talk import ask, connected, send
 from peft_folders import llama_adapter
+from scripted_models import write_scripted_model
 from specdec.decoding.engine import Engine
 from specdec.serve.http_server import Server
 from specdec.serve.service import Service
@@ -287,6 +288,114 @@ def test_calls_that_are_asked_for(chatting_pair: Pair) -> None:
             (call,) = found["message"]["tool_calls"]
             assert call["function"]["name"] in names and found["finish_reason"] == "tool_calls"
             assert json.loads(call["function"]["arguments"])["place"] in ("Köln", "Bonn")
+
+
+HARMONY = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>", "<|call|>", "<|constrain|>")
+HARMONY_TEMPLATE = (
+    "{% for m in messages %}<|start|>{{ m.role }}"
+    "{% if m.thinking %}<|channel|>analysis<|message|>{{ m.thinking }}<|end|><|start|>assistant{% endif %}"
+    "{% if m.role == 'assistant' %}<|channel|>final{% endif %}<|message|>{{ m.content }}"
+    "{% if loop.last and m.role == 'assistant' %}<|return|>{% else %}<|end|>{% endif %}{% endfor %}"
+    "{% if tools %}{% endif %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+)
+ANSWER = (
+    "<|channel|>analysis<|message|>2 and 2.<|end|>"
+    "<|start|>assistant<|channel|>final<|message|>Four, not <|en.<|return|>"
+)
+CALL = (
+    "<|channel|>analysis<|message|>I add.<|end|><|start|>assistant<|channel|>commentary to=functions.add "
+    '<|constrain|>json<|message|>{"a":\n1}<|call|>'
+)
+ADD: dict[str, Any] = {
+    "name": "add",
+    "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
+}
+
+
+def parts_of(events: list[Any]) -> dict[str, Any]:
+    """The deltas of a chat's stream, joined."""
+    found: dict[str, Any] = {}
+    for event in events[:-1]:
+        for name, value in event["choices"][0]["delta"].items():
+            found[name] = value if name in ("role", "tool_calls") else found.get(name, "") + value
+    return found
+
+
+@pytest.mark.parametrize("text", [ANSWER, CALL])
+def test_channels_of_a_reply(text: str, tmp_path: Path) -> None:
+    """Special tokens separate reasoning, text and calls: in chats and responses, whole and streamed."""
+    prompt = "<|start|>user<|message|>2+2?<|end|><|start|>assistant"
+    end = "<|return|>" if text == ANSWER else "<|call|>"
+    folder = write_scripted_model(tmp_path, prompt, text, HARMONY, end, chat_template=HARMONY_TEMPLATE)
+    asked: list[dict[str, Any]] = [{"role": "user", "content": "2+2?"}]
+    tools = [{"type": "function", "function": ADD}]
+    reasoning = "2 and 2." if text == ANSWER else "I add."
+    content = "Four, not <|en." if text == ANSWER else None
+    with (
+        Engine(specdec.load(folder, "f32"), None, n_threads=1) as engine,
+        Server(Service(engine, ["mine"]), port=0) as server,
+    ):
+        body = {"messages": asked, "tools": tools, "temperature": 0}
+        _, answer = ask(server.url, "/v1/chat/completions", body)
+        message, reason = answer["choices"][0]["message"], answer["choices"][0]["finish_reason"]
+        assert (message["reasoning_content"], message["content"]) == (reasoning, content)
+        assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == len(reasoning)
+        _, events = ask(server.url, "/v1/chat/completions", {**body, "stream": True})
+        streamed = parts_of(events)
+        assert streamed["reasoning_content"] == reasoning and (streamed["content"] or None) == content
+        if text == CALL:
+            assert reason == "tool_calls"
+            for (call,) in (message["tool_calls"], streamed["tool_calls"]):
+                assert call["function"] == {"name": "add", "arguments": '{"a": 1}'}
+        else:
+            assert reason == "stop" and "tool_calls" not in message
+        # Without tools, and with a stop string that is a special token.
+        _, answer = ask(
+            server.url, "/v1/chat/completions", {"messages": asked, "stop": ["<|end|>"], "temperature": 0}
+        )
+        choice = answer["choices"][0]
+        assert choice["message"]["reasoning_content"] == reasoning and choice["message"]["content"] == ""
+        assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", "<|end|>")
+        # A completion is the text as it is.
+        _, answer = ask(server.url, "/v1/completions", {"prompt": prompt, "max_tokens": 60, "temperature": 0})
+        assert answer["choices"][0]["text"].startswith(f"analysis{reasoning}assistant")
+        # A reply goes back with its reasoning.
+        _, count = ask(
+            server.url, "/tokenize", {"messages": [*asked, {**message, "content": content or ""}, *asked]}
+        )
+        _, plain = ask(
+            server.url,
+            "/tokenize",
+            {"messages": [*asked, {"role": "assistant", "content": content or ""}, *asked]},
+        )
+        n_more = len("analysis" + reasoning + "assistant") + 4
+        assert count["count"] == plain["count"] + n_more
+
+        body = {"input": asked, "tools": [{"type": "function", **ADD}], "temperature": 0}
+        _, answer = ask(server.url, "/v1/responses", body)
+        first, second = answer["output"]
+        assert answer["usage"]["output_tokens_details"]["reasoning_tokens"] == len(reasoning)
+        assert first["type"] == "reasoning" and first["content"] == [
+            {"type": "reasoning_text", "text": reasoning}
+        ]
+        assert second["type"] == ("message" if text == ANSWER else "function_call")
+        _, events = ask(server.url, "/v1/responses", {**body, "stream": True})
+        deltas = [event["delta"] for event in events if event["type"] == "response.reasoning_text.delta"]
+        assert "".join(deltas) == reasoning
+        kinds = [[item["type"] for item in one["output"]] for one in (events[-1]["response"], answer)]
+        assert kinds[0] == kinds[1]
+        # Log-probabilities of all tokens are those of the message; a call has one for them.
+        scored: dict[str, Any] = {**body, "include": ["message.output_text.logprobs"]}
+        _, whole = ask(server.url, "/v1/responses", scored)
+        _, events = ask(server.url, "/v1/responses", {**scored, "stream": True})
+        for output in (whole["output"], events[-1]["response"]["output"]):
+            assert [item["type"] for item in output[:2]] == ["reasoning", "message"]
+            assert [item["type"] for item in output[2:]] == ["function_call"] * (text == CALL)
+            told = "".join(one["token"] for one in output[1]["content"][0]["logprobs"])
+            assert told == text.removesuffix(end)
+        if text == ANSWER:
+            _, again = ask(server.url, "/v1/responses", {"input": [*asked, first, second, *asked]})
+            assert again["usage"]["input_tokens"] == count["count"]
 
 
 def test_damaged_requests() -> None:

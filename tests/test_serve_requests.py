@@ -445,7 +445,7 @@ BAD: list[tuple[str, dict[str, Any], str | None, str]] = [
     (RESPONSES, {"previous_response_id": "resp_1"}, "previous_response_id", "nothing is stored"),
     (RESPONSES, {"input": []}, "input", "at least one"),
     (RESPONSES, {"input": 3}, "input", "input is 3; expected a string, or a list of items"),
-    (RESPONSES, {"input": [{"type": "reasoning"}]}, "input[0].type", "'reasoning'"),
+    (RESPONSES, {"input": [{"type": "web_search_call"}]}, "input[0].type", "'web_search_call'"),
     (RESPONSES, {"include": ["file_search_call.results"]}, "include", "include[0]"),
     (RESPONSES, {"background": True}, "background", "while its client waits"),
     (RESPONSES, {"truncation": "auto"}, "truncation", "'disabled'"),

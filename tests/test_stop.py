@@ -87,7 +87,7 @@ def test_scanner_holds_back_and_lets_go() -> None:
 
 
 def parse(stop: Any, **options: Any) -> StopRules:
-    return StopRules.parse(stop, **{"n_vocab": 61, "has_text": True, **options})
+    return StopRules.parse(stop, **{"n_vocab": 61, "tokenizer": TOKENIZER, **options})
 
 
 def test_rules_sort_strings_and_ids() -> None:
@@ -120,8 +120,8 @@ def test_rules_refuse_and_name(stop: Any, message: str) -> None:
 
 def test_strings_need_a_tokenizer() -> None:
     with pytest.raises(InputError, match="no tokenizer"):
-        parse("end", has_text=False)
-    assert parse(3, has_text=False).ids == {3}
+        parse("end", tokenizer=None)
+    assert parse(3, tokenizer=None).ids == {3}
 
 
 # --------------------------------------------------------------------------- a sequence, hand-made rounds
@@ -149,7 +149,7 @@ def record(tokens: Sequence[int], *, rejected: Sequence[int] = ()) -> Any:
 
 def state(*stop: Any, limit: int = 100, reason: str = "length", text: bool = True) -> SequenceState:
     decoder = StreamDecoder(TOKENIZER, continuing=True) if text else None
-    return SequenceState(decoder, parse(list(stop), has_text=text), limit, reason)
+    return SequenceState(decoder, parse(list(stop), tokenizer=TOKENIZER if text else None), limit, reason)
 
 
 def ids(*pieces: bytes) -> list[int]:
@@ -234,6 +234,128 @@ def test_without_a_tokenizer_ids_still_stop() -> None:
     sequence = state(5, text=False)
     assert sequence.take(record([3, 4, 5, 6])).kept == 3
     assert (sequence.text, sequence.tokens, sequence.stop) == (None, [3, 4, 5], 5)
+
+
+# ------------------------------------------------------------------- special tokens, which have no text
+
+
+class NamedTokenizer(ToyTokenizer):
+    """The toy tokenizer, in which some tokens are special ones with names."""
+
+    def __init__(self, names: dict[int, bytes]) -> None:
+        super().__init__()
+        self._vocabulary = tuple(names.get(i, piece) for i, piece in enumerate(self._vocabulary))
+        self._texts = tuple(b"" if i in names else text for i, text in enumerate(self._texts))
+
+
+SPECIAL = {30: b"<|end|>", 31: b"<|e", 32: b"a"}
+NAMED = NamedTokenizer(SPECIAL)
+
+
+def symbols(string: str, special: dict[str, int]) -> list[str | int]:
+    """A stop string with the names of special tokens read as tokens, from the left, the longest first."""
+    found: list[str | int] = []
+    while string:
+        name = max((name for name in special if string.startswith(name)), key=len, default=None)
+        found.append(string[0] if name is None else special[name])
+        string = string[1 if name is None else len(name) :]
+    return found
+
+
+def first_end(tokens: Sequence[int], strings: Sequence[str]) -> tuple[int, str, str | int | None]:
+    """(tokens kept, text, stop) by looking after every character and every special token."""
+    special = NAMED.special_tokens()
+    seen: list[str | int] = []
+    for n, token in enumerate(tokens, 1):
+        text = NAMED.text_bytes(token).decode()
+        for symbol in text or ([token] if token in special.values() else []):
+            seen.append(symbol)
+            shown = "".join(one for one in seen if isinstance(one, str))
+            matches = []
+            for string in strings:
+                if isinstance(symbol, str) and shown.endswith(string):
+                    matches.append((len(shown) - len(string), string))
+                wanted = symbols(string, special)
+                if seen[-len(wanted) :] == wanted:
+                    n_shown = sum(isinstance(one, str) for one in wanted)
+                    matches.append((len(shown) - n_shown, string))
+            if matches:
+                begin, string = min(matches)
+                return n, shown[:begin], string
+            if symbol == EOS:
+                return n, shown, EOS
+    return len(tokens), NAMED.decode(list(tokens)), None
+
+
+@given(data=st.data())
+@settings(deadline=None, max_examples=400)
+def test_stop_strings_see_special_tokens(data: st.DataObject) -> None:
+    """Half of the strings are parts of the text, written with the names of its special tokens."""
+    tokens = data.draw(
+        st.lists(st.sampled_from([0, EOS, 3, 4, 5, 12, 30, 31, 32, 60]), min_size=1, max_size=9)
+    )
+    written = [(NAMED.vocabulary()[token] or b"").decode() for token in tokens]
+    parts = st.tuples(st.integers(0, len(tokens) - 1), st.integers(1, 3)).map(
+        lambda part: "".join(written[part[0] : sum(part)])
+    )
+    others = st.sampled_from(["a", "b", "ab", "</", ">", "<|e", "<|end|>a", "</s>b", "<|e<|end|>"])
+    strings = data.draw(st.lists(parts | others, min_size=1, max_size=4, unique=True))
+    cuts = data.draw(st.lists(st.integers(0, len(tokens)), max_size=5))
+    rules = StopRules.parse(strings, n_vocab=61, tokenizer=NAMED, eos_ids=[EOS])
+    sequence, given_out = SequenceState(StreamDecoder(NAMED), rules, 100, "length"), ""
+    ends = sorted({*cuts, len(tokens)})
+    for begin, end in zip([0, *ends], ends, strict=False):
+        if begin < end:
+            sequence.take(record(tokens[begin:end]))
+            given_out += sequence.take_text()
+        if sequence.finish_reason is not None:
+            break
+    n_kept, text, stop = first_end(tokens, strings)
+    assert (len(sequence.tokens), sequence.text, sequence.stop) == (n_kept, text, stop)
+    assert given_out + sequence.take_text(final=True) == text
+
+
+def test_a_stop_string_that_names_a_token_is_its_id() -> None:
+    rules = StopRules.parse(["<|end|>", "x<|end|>", 31, "<|e"], n_vocab=61, tokenizer=NAMED)
+    assert (rules.ids, rules.names) == ({30, 31}, {30: "<|end|>"})  # what was given as an id stays one
+    assert StopRules.parse("<|end|>", n_vocab=30, tokenizer=NAMED).ids == frozenset()  # the model has none
+
+
+def test_an_incomplete_character_before_a_special_token_stays() -> None:
+    for stop in (30, "<|end|>"):
+        rules = StopRules.parse(stop, n_vocab=61, tokenizer=NAMED)
+        sequence = SequenceState(StreamDecoder(NAMED), rules, 100, "length")
+        sequence.take(record([*ids(b"b", b"\xe2"), 30]))
+        assert (sequence.text, sequence.stop) == ("b\ufffd", stop)
+
+
+def test_every_way_of_decoding_stops_at_special_tokens(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    """A token that the text has in the middle of a block is made a special one; its name ends the text."""
+    target, draft = pair
+    prompt = [5, 9, 5]
+    free = specdec.generate(target, draft, prompt, max_new_tokens=60, gamma=4, ignore_eos=True)
+    at = next(i for i, token in enumerate(free.tokens) if i > 2 and token not in free.tokens[:i])
+    tokenizer = NamedTokenizer({free.tokens[at]: b"<|im_end|>"})
+    named, guessing = (
+        specdec.Model(model.core, model.config, tokenizer, model.path, model.architecture) for model in pair
+    )
+    options: dict[str, Any] = {"max_new_tokens": 60, "ignore_eos": True}
+    before = tokenizer.decode(free.tokens[:at])
+    for string, text in (("<|im_end|>", before), (before[-1:] + "<|im_end|>", before[:-1])):
+        wanted = (free.tokens[: at + 1], text, "stop", string)
+        for drafter in (guessing, None):
+            out = specdec.generate(named, drafter, prompt, stop=[string], **options)
+            assert (out.tokens, out.text, out.finish_reason, out.stop) == wanted
+            stream = specdec.stream(named, drafter, prompt, stop=[string], **options)
+            assert ("".join(stream), stream.result.stop) == (text, string)
+        with specdec.Engine(named, guessing, n_threads=1) as engine:
+            generation = engine.submit(prompt, stop=[string], **options)
+            assert "".join(piece.text for piece in generation) == text
+            assert generation.result().stop == string
+    found = specdec.beam_search(named, guessing, prompt, width=1, stop="<|im_end|>", **options).best
+    assert (found.tokens, found.text, found.finish_reason) == (free.tokens[: at + 1], before, "stop")
+    with pytest.raises(InputError, match="no special token"):
+        specdec.beam_search(named, guessing, prompt, stop=["b"])
 
 
 # --------------------------------------------------------------- speculative = plain = naive, on real models

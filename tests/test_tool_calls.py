@@ -7,10 +7,13 @@ import random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from chat_templates import TEMPLATES
-from specdec.serve.call_formats import CALL_FORMATS, call_format_of, call_reader
-from specdec.serve.tool_calls import Said, ToolCall
+from specdec.models.tokenizer import MarkSpelling
+from specdec.serve.call_formats import CALL_FORMATS, call_format_of, reply_reader
+from specdec.serve.tool_calls import Reasoning, Said, ToolCall
 from specdec.serve.tool_fields import Tools
 
 WEATHER: dict[str, Any] = {
@@ -25,6 +28,7 @@ KOELN = ToolCall("weather", '{"place": "Köln", "days": 2}')
 STOP = ToolCall("stop", "{}")
 ARGUMENTS = '{"place": "Köln", "days": 2}'
 OBJECT = f'{{"name": "weather", "arguments": {ARGUMENTS}}}'
+STOP_OBJECT = '{"name": "stop"}'
 
 CASES: list[tuple[str, str, list[Said]]] = [
     ("hermes", f"<tool_call>\n{OBJECT}\n</tool_call>", [KOELN]),
@@ -42,7 +46,73 @@ CASES: list[tuple[str, str, list[Said]]] = [
     ),
     ("hermes", f"<tool_call>{OBJECT}", [KOELN]),  # the text was cut behind the call
     ("hermes", '<tool_call>{"name": "wea', ['<tool_call>{"name": "wea']),
-    ("hermes", f"a<tool_call>{OBJECT}</tool_call>\n b  c ", ["a", KOELN, "b  c"]),
+    ("hermes", f"a<tool_call>{OBJECT}</tool_call>\n b  c ", ["a", KOELN, "\n b  c"]),
+    ("hermes", f" \n<tool_call>{OBJECT}</tool_call>\n b", [KOELN, "b"]),
+    (
+        "hermes",
+        f"a\n<tool_call>{OBJECT}</tool_call>\n<tool_call>{OBJECT}</tool_call>\nb",
+        [
+            "a",
+            KOELN,
+            KOELN,
+            "\n\n\nb",
+        ],
+    ),
+    (
+        "hermes",
+        '<tool_call>{"name": "weather", "arguments": {"place": "a\n\tb"}}</tool_call>',
+        [
+            ToolCall("weather", '{"place": "a\\n\\tb"}'),
+        ],
+    ),
+    (
+        "hermes",
+        '<tool_call>{"name": "weather", "arguments": {"place": "</tool_call>\\"</tool_call>"}}</tool_call>.',
+        [
+            ToolCall("weather", '{"place": "</tool_call>\\"</tool_call>"}'),
+            ".",
+        ],
+    ),
+    (
+        "hermes",
+        f'<tool_call>{{"name": "weather</tool_call>, <tool_call>{OBJECT}</tool_call> b</tool_call>',
+        [
+            '<tool_call>{"name": "weather</tool_call>,',
+            KOELN,
+            "  b</tool_call>",
+        ],
+    ),
+    ("hermes", '<tool_call>{"name": "stop", "arguments": null}</tool_call>', [STOP]),
+    ("hermes", '<tool_call>{"name": "stop", "arguments": ""}</tool_call>', [STOP]),
+    ("hermes", '<tool_call>{"name": "stop", "arguments": "null"}</tool_call>', [STOP]),
+    (
+        "hermes",
+        '<tool_call>{"name": "stop", "arguments": [1]}</tool_call>',
+        [
+            '<tool_call>{"name": "stop", "arguments": [1]}</tool_call>',
+        ],
+    ),
+    (
+        "xml",
+        '<tool_call><function=weather><parameter=place>\n"</tool_call>\n</parameter></function></tool_call>',
+        [
+            ToolCall("weather", '{"place": "\\"</tool_call>"}'),
+        ],
+    ),
+    (
+        "mistral",
+        '[TOOL_CALLS]weather{"place": "[TOOL_CALLS]"}[TOOL_CALLS]stop{}',
+        [
+            ToolCall("weather", '{"place": "[TOOL_CALLS]"}'),
+            STOP,
+        ],
+    ),
+    ("llama", '{"name": "stop", "parameters": null}', [STOP]),
+    (
+        "json",
+        '{"name": "weather", "arguments": {"place": "a\nb"}}',
+        [ToolCall("weather", '{"place": "a\\nb"}')],
+    ),
     (
         "xml",
         "<tool_call>\n<function=weather>\n<parameter=place>\nKöln\n</parameter>\n<parameter=days>\n2\n"
@@ -70,22 +140,65 @@ CASES: list[tuple[str, str, list[Said]]] = [
     ("json", f"[{OBJECT}]", [f"[{OBJECT}]"]),
     ("json", OBJECT, [KOELN]),
     ("json", '{"name": "weather", "arguments": "{\\"place\\": \\"Köln\\", \\"days\\": 2}"}', [KOELN]),
+    (
+        "harmony",
+        "<|channel|>analysis<|message|>Hm.\n<|end|>"
+        "<|start|>assistant<|channel|>final<|message|> Four. <|return|>",
+        [Reasoning("Hm.\n"), " Four. "],
+    ),
+    (
+        "harmony",
+        "<|channel|>commentary<|message|>I look.<|end|>"
+        "<|start|>assistant<|channel|>commentary to=functions.weather "
+        f"<|constrain|>json<|message|>{ARGUMENTS}<|call|>",
+        ["I look.", KOELN],
+    ),
+    (
+        "harmony",
+        f" to=functions.weather<|channel|>commentary json<|message|>{ARGUMENTS}<|end|><|start|>assistant"
+        " to=functions.stop<|channel|>analysis<|message|><|call|>",
+        [KOELN, STOP],
+    ),
+    (
+        "harmony",
+        "<|channel|>commentary to=python<|message|>1 + 1<|call|>",  # a tool that was not offered
+        ["<|channel|>commentary to=python<|message|>1 + 1<|call|>"],
+    ),
+    (
+        "harmony",
+        "<|channel|>commentary to=functions.weather<|message|>{broken<|call|>",
+        ["<|channel|>commentary to=functions.weather<|message|>{broken<|call|>"],
+    ),
+    ("harmony", f"<|channel|>commentary to=functions.weather<|message|>{ARGUMENTS}", [KOELN]),
+    ("harmony", '{"a": 1} has no channel', ['{"a": 1} has no channel']),
+    ("harmony", " to", [" to"]),
+    ("harmony", "<|channel|>analysis<|message|>I do not<|end|><|start|>assis", [Reasoning("I do not")]),
+    (
+        "harmony",  # a message whose beginning is missing, and two of one channel
+        "<|channel|>analysis<|message|>a<|end|><|channel|>analysis<|message|>b<|end|>"
+        "<|channel|>commentary<|message|>c<|end|><|channel|>final<|message|>d",
+        [Reasoning("a\nb"), "c\nd"],
+    ),
 ]
 
 
 def joined(said: list[Said]) -> list[Said]:
-    """Texts in a row as one."""
+    """Texts in a row as one, and reasoning."""
     found: list[Said] = []
     for one in said:
-        if isinstance(one, str) and found and isinstance(found[-1], str):
-            found[-1] += one
+        last = found[-1] if found else None
+        if isinstance(one, str) and isinstance(last, str):
+            found[-1] = last + one
+        elif isinstance(one, Reasoning) and isinstance(last, Reasoning):
+            found[-1] = Reasoning(last.text + one.text)
         else:
             found.append(one)
     return found
 
 
 def read(name: str, pieces: list[str], tools: Tools = TOOLS) -> list[Said]:
-    reader = call_reader(tools, name)
+    reader = reply_reader(tools, name)
+    assert reader is not None
     said = [one for piece in pieces for one in reader.feed(piece)]
     return joined([*said, *reader.finish()])
 
@@ -135,6 +248,119 @@ def test_a_template_says_how_calls_are_written(family: str, name: str) -> None:
     assert isinstance(templates, str)
     assert call_format_of(templates) == name
     assert name in CALL_FORMATS
+
+
+def test_the_first_end_mark_is_one_where_no_later_one_ends_a_call() -> None:
+    text = '<tool_call>{"name": "</tool_call>' * 4_000  # whose strings are open
+    assert read("hermes", [text]) == [text]
+
+
+WORDS = st.text(alphabet="ab <|>{}\n", max_size=8).map(lambda text: f"x{text}x")
+MESSAGES = st.lists(
+    st.tuples(st.sampled_from(["analysis", "final", "commentary", "call"]), WORDS), max_size=5
+)
+
+
+@given(messages=MESSAGES, begins=st.booleans(), cuts=st.lists(st.integers(0, 400), max_size=8))
+@settings(deadline=None)
+def test_channels_are_read_however_they_come(
+    messages: list[tuple[str, str]], begins: bool, cuts: list[int]
+) -> None:
+    """Against a plain reading of whole messages, from prompts that have begun the first of them or not."""
+    text = "".join(
+        "<|start|>assistant<|channel|>commentary to=functions.weather<|message|>"
+        f"{json.dumps({'place': words})}<|call|>"
+        if kind == "call"
+        else f"<|start|>assistant<|channel|>{kind}<|message|>{words}<|end|>"
+        for kind, words in messages
+    ).removeprefix("<|start|>assistant")
+    begun = None
+    if begins and text:  # the prompt has the first header, and a letter of the content
+        at = text.index("<|message|>") + len("<|message|>") + 1
+        begun, text = "assistant" + text[:at], text[at:]
+        if messages[0][0] == "call":
+            return  # no prompt has half a call
+    wanted: list[Said] = []
+    given: set[str] = set()
+    for i, (kind, words) in enumerate(messages):
+        if kind == "call":
+            wanted.append(ToolCall("weather", json.dumps({"place": words})))
+            continue
+        shown = words[1:] if begun is not None and i == 0 else words
+        group = "analysis" if kind == "analysis" else "text"
+        gap = "\n" if group in given else ""
+        given.add(group)
+        wanted.append(Reasoning(gap + shown) if group == "analysis" else gap + shown)
+    reader = reply_reader(TOOLS, "harmony", begun=begun)
+    assert reader is not None
+    ends = sorted({min(cut, len(text)) for cut in cuts} | {len(text)})
+    said: list[Said] = []
+    for begin, end in zip([0, *ends], ends, strict=False):
+        said += reader.feed(text[begin:end])
+    assert joined([*said, *reader.finish()]) == joined(wanted)
+
+
+FRAGMENTS = [mark for one in CALL_FORMATS.values() for mark in one.marks]
+FRAGMENTS += [
+    '{"name": "stop"', '{"name": "weather", ', '"arguments": ', '"parameters": ', "{}", '{"place": "', '"}',
+    "}", "[", "]", "\\", '"', "null", " ", "\n", "stop", "<function=stop>", "</function>",
+    "<parameter=place>", "</parameter>", "text", "assistant", "final", "analysis", "commentary",
+    " to=functions.stop", "<", "|", OBJECT, STOP_OBJECT,
+]  # fmt: skip
+
+
+@given(
+    name=st.sampled_from(sorted(CALL_FORMATS)),
+    text=st.lists(st.sampled_from(FRAGMENTS), max_size=14).map("".join),
+    cuts=st.lists(st.integers(0, 300), max_size=8),
+    parallel=st.booleans(),
+)
+@settings(deadline=None, max_examples=500)
+def test_any_text_is_read_alike_however_it_comes(
+    name: str, text: str, cuts: list[int], parallel: bool
+) -> None:
+    """Calls have names that were offered and objects as arguments; a text without calls stays as it is."""
+    tools = Tools(TOOLS.functions, parallel=parallel)
+    whole = read(name, [text], tools)
+    ends = sorted({min(cut, len(text)) for cut in cuts} | {len(text)})
+    assert read(name, [text[a:b] for a, b in zip([0, *ends], ends, strict=False)], tools) == whole
+    calls = [one for one in whole if isinstance(one, ToolCall)]
+    assert all(one.name in TOOLS.functions for one in calls)
+    assert all(isinstance(json.loads(one.arguments), dict) for one in calls)
+    assert len(calls) <= 1 or parallel
+    if not calls and not CALL_FORMATS[name].begin:
+        assert "".join(one for one in whole if isinstance(one, str)) == text
+
+
+def test_a_header_that_the_prompt_has_begun() -> None:
+    for begun, text in (
+        ("assistant<|channel|>", "analysis<|message|>a"),
+        ("assistant<|channel|>ana", "lysis<|message|>a"),
+    ):
+        reader = reply_reader(None, "harmony", begun=begun)
+        assert reader is not None
+        assert joined([*reader.feed(text + "<|end|>b"), *reader.finish()]) == [Reasoning("a"), "b"]
+
+
+def test_marks_that_are_special_tokens_are_no_text() -> None:
+    """Where a tokenizer has them, their names in a text are a text."""
+    names = {"<tool_call>": 300, "</tool_call>": 301, "<|message|>": 302, "<|channel|>": 303, "<|end|>": 304}
+    spelling = MarkSpelling.of(names, names, others=False)
+    mark = {name: spelling.mark(token) for name, token in names.items()}
+    reader = reply_reader(TOOLS, "hermes", spelling)
+    assert reader is not None
+    text = (
+        f"<tool_call>a</tool_call>{mark['<tool_call>']}{OBJECT}{mark['</tool_call>']}{mark['</tool_call>']}b"
+    )
+    said = joined([*reader.feed(text), *reader.finish()])
+    assert said == ["<tool_call>a</tool_call>", KOELN, "</tool_call>b"]
+    reader = reply_reader(None, "harmony", spelling)
+    assert reader is not None
+    said = reader.feed(
+        f"{mark['<|channel|>']}final{mark['<|message|>']}It ends with <|end|>.{mark['<|end|>']}"
+    )
+    assert joined([*said, *reader.finish()]) == ["It ends with <|end|>."]
+    assert reply_reader(None, "hermes") is None
 
 
 def test_arguments_are_json() -> None:

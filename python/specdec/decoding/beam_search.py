@@ -6,12 +6,10 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
-from numbers import Integral
 from typing import Any
 
 from specdec import _core
-from specdec.checks import check_flag, check_integer, check_items, check_number
-from specdec.containers import plain
+from specdec.checks import check_flag, check_integer, check_number
 from specdec.decoding.beginning import Beginning, decoder_prompts_of
 from specdec.decoding.prompt_cache import PromptCache, check_prompt_cache
 from specdec.decoding.run import SLICE_S
@@ -21,8 +19,8 @@ from specdec.drafts.draft import MAX_GAMMA, check_source
 from specdec.errors import InputError, VocabularyMismatchError, kind_of, number_of, shown
 from specdec.json_values import without_nan
 from specdec.models.loading import as_model
-from specdec.models.model import ModelLike, Prompt
-from specdec.models.tokenizer import check_same_vocabulary
+from specdec.models.model import Model, ModelLike, Prompt
+from specdec.models.tokenizer import check_same_vocabulary, special_tokens_of
 from specdec.progress import progress_bar
 from specdec.threads import check_threads
 from specdec.trace import RoundTimes
@@ -43,7 +41,7 @@ def beam_search(
     gamma: int = 1,
     max_new_tokens: int | None = 100,
     length_penalty: float = 0.0,
-    stop: int | Iterable[int] | None = None,
+    stop: int | str | Iterable[int | str] | None = None,
     n_threads: int | None = None,
     ignore_eos: bool = False,
     progress: bool = False,
@@ -80,9 +78,10 @@ def beam_search(
     length_penalty : float, default 0.0
         The beams are ordered by score / len(tokens) ** length_penalty. The search goes by the score alone,
         so this changes the order of what was found, never what is found.
-    stop : int or iterable of int, optional
-        A hypothesis ends with one of these token ids, keeps its place among the `width` as long as its score
-        does, and is not continued. `Model.eos_ids` are among them, save with `ignore_eos`.
+    stop : int, str, or an iterable of these, optional
+        A hypothesis ends with one of these tokens, given by id or, if it is special, by name; it keeps its
+        place among the `width` as long as its score does, and is not continued. `Model.eos_ids` are among
+        them, except with `ignore_eos`.
     n_threads : int, optional
         Threads to compute with; the number does not change the output.
     ignore_eos : bool, default False
@@ -155,7 +154,7 @@ def beam_search(
             ) from None
         check_source(draft.config.encoder is not None, target)
     eos_ids = () if ignore_eos else target.eos_ids
-    stop_ids = _stop_ids(stop, target.config["n_vocab"], eos_ids)
+    stop_ids = _stop_ids(stop, target, eos_ids)
     (start,) = decoder_prompts_of(target, decoder_prompt, 1, False)
     beginning = Beginning.of(target, prompt, "prompt", decoder_prompt=start)
     room = beginning.room(target)
@@ -217,20 +216,18 @@ def _log_penalised(beam: Beam, length_penalty: float) -> float:
     return log_score - length_penalty * math.log(len(beam.tokens))
 
 
-def _stop_ids(stop: Any, n_vocab: int, eos_ids: Iterable[int]) -> list[int]:
-    stop = plain(stop)
-    if stop is None or isinstance(stop, str | Integral):
-        entries: list[Any] = [stop]
-    else:
-        entries = check_items("stop", stop, "a token id, or a list of these")
-    for entry in entries:
-        if isinstance(entry, str):
-            raise InputError(
-                f"stop holds the string {shown(entry)}; a beam search ends at token ids: expected ids"
-            )
+def _stop_ids(stop: Any, target: Model, eos_ids: Iterable[int]) -> list[int]:
+    """The ids that end a hypothesis: those given, those of special tokens given by name, ends of text."""
     rules = StopRules.parse(
-        None if stop is None else entries, n_vocab=n_vocab, has_text=False, eos_ids=eos_ids
+        stop, n_vocab=target.config["n_vocab"], tokenizer=target.tokenizer, eos_ids=eos_ids
     )
+    special = {} if target.tokenizer is None else special_tokens_of(target.tokenizer)
+    for string in rules.strings:
+        if special.get(string) not in rules.ids:
+            raise InputError(
+                f"stop holds the string {shown(string)}, which is no special token; a beam search ends at "
+                "tokens: expected ids or names of special tokens"
+            )
     return sorted(rules.ids)
 
 

@@ -204,8 +204,11 @@ def generate(
         give equal runs, whatever else is in the batch and whatever `batch_size` is (but see `node_budget`).
     stop : str, int, or a list of these, optional
         The text ends before the first of these strings to be completed, or before the first of these token
-        ids, exactly where plain decoding ends it, inside a block of accepted drafts too. The tokenizer's
-        end-of-text ids are always among them, save with `ignore_eos`.
+        ids, exactly where plain decoding ends it, inside a block of accepted drafts too. A string with the
+        name of a special token, which has no text, is met by the token as well as by the text of the name:
+        "<|im_end|>" is the id of that token, "END<|im_end|>" three letters and the token after them. Where it
+        has several names, all are tokens or all are text. The tokenizer's end-of-text ids are always among
+        the stops, save with `ignore_eos`.
     n_threads : int, optional
         Threads to compute with; by default `SPECDEC_NUM_THREADS` or the CPUs this process may use. The number
         does not change the output.

@@ -157,7 +157,7 @@ class Request:
         stop = StopRules.parse(
             options.stop,
             n_vocab=target.config["n_vocab"],
-            has_text=tokenizer is not None,
+            tokenizer=tokenizer,
             eos_ids=ends,
         )
         names = [f"prompt {i}" for i in range(len(given))] if is_batch else ["prompt"]

@@ -50,8 +50,9 @@ class SequenceState:
         self.finish_reason: FinishReason | None = None
         self.stop: str | int | None = None
         self._decoder = decoder
-        self._stop_ids = stop.ids
-        self._scanner = StopScanner(stop.strings)
+        self._stop_ids, self._stop_names, self._spelling = stop.ids, stop.names, stop.spelling
+        self._scanner = StopScanner(stop.strings, stop.spelling)
+        self._ended_by_id = False
         self._n_read = 0  # tokens that have become text
         self._whole = False  # and the end of the text has
         self._limit = limit
@@ -95,7 +96,8 @@ class SequenceState:
     def _append(self, token: int) -> None:
         self.tokens.append(token)
         if token in self._stop_ids:
-            self.finish_reason, self.stop = "stop", token
+            self.finish_reason, self.stop = "stop", self._stop_names.get(token, token)
+            self._ended_by_id = True
         elif self._scanner.strings:
             self._read()
         if self.finish_reason is None and len(self.tokens) >= self._limit:
@@ -107,15 +109,24 @@ class SequenceState:
         """Turn new tokens into text and look for stop strings; without such, when the text is wanted."""
         if self._decoder is None or self._whole or self._scanner.match is not None:
             return
-        end = len(self.tokens) - isinstance(self.stop, int)  # a stop id is no text
-        piece = self._decoder.feed(self.tokens[self._n_read : end]) if end > self._n_read else ""
+        end = len(self.tokens) - self._ended_by_id  # a stop id is no text
+        piece = self._decoded(self.tokens[self._n_read : end]) if end > self._n_read else ""
         self._n_read = end
         if self.finish_reason is not None:
             # What is left of an incomplete character is text too, so it may complete a stop string.
             piece += self._decoder.finish()
             self._whole = True
+        if self._ended_by_id and (mark := self._spelling.mark(self.tokens[-1])):
+            piece += mark  # which may complete a longer stop string
         if self._scanner.feed(piece) is not None:
             self.finish_reason, self.stop = "stop", self._scanner.match
+
+    def _decoded(self, tokens: list[int]) -> str:
+        """The text that tokens complete, with the marks of special tokens where stop strings name some."""
+        assert self._decoder is not None
+        if not self._spelling:
+            return self._decoder.feed(tokens)
+        return "".join(self._spelling.mark(token) + self._decoder.feed([token]) for token in tokens)
 
     def take_text(self, *, final: bool = False) -> str:
         """Text that is new since the last call and cannot be taken back; `final`: no more text comes."""

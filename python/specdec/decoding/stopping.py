@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Literal, TypeAlias
 
 from specdec.checks import as_integer, check_items
 from specdec.containers import plain
 from specdec.errors import InputError, shown
+from specdec.models.tokenizer import MarkSpelling, Tokenizer, special_tokens_of
 
 __all__ = ["FinishReason", "StopRules", "StopScanner", "overlap"]
 
@@ -21,16 +22,25 @@ FinishReason: TypeAlias = Literal["stop", "length", "context", "error", "cancell
 class StopRules:
     """What ends a text: strings that may appear anywhere in it, and token ids.
 
+    A special token has no text, so a stop string with the name of one is looked for twice: as text, and with
+    each name in it standing for the token. A string that is one name and nothing else is a stop id as well.
+
     Attributes
     ----------
     strings : tuple of str
         The text ends before the first of these to be completed.
     ids : frozenset of int
         The text ends before the first of these tokens.
+    names : mapping of int to str
+        Of these ids those that were given as stop strings.
+    spelling : MarkSpelling
+        The special tokens, where stop strings name some; else empty.
     """
 
     strings: tuple[str, ...] = ()
     ids: frozenset[int] = frozenset()
+    names: Mapping[int, str] = field(default_factory=dict)
+    spelling: MarkSpelling = field(default_factory=MarkSpelling, compare=False)
 
     @classmethod
     def parse(
@@ -38,7 +48,7 @@ class StopRules:
         stop: str | int | Iterable[str | int] | None,
         *,
         n_vocab: int,
-        has_text: bool,
+        tokenizer: Tokenizer | None,
         eos_ids: Iterable[int] = (),
     ) -> StopRules:
         """Check and sort what a caller passed as `stop`.
@@ -49,8 +59,8 @@ class StopRules:
             Stop strings and stop ids in any mixture.
         n_vocab : int
             Ids must be below.
-        has_text : bool
-            Whether there is a tokenizer; stop strings need one.
+        tokenizer : Tokenizer or None
+            Stop strings need one.
         eos_ids : iterable of int
             Further stop ids, the tokenizer's own.
 
@@ -75,7 +85,7 @@ class StopRules:
             if isinstance(entry, str):
                 if not entry:
                     raise InputError("stop holds an empty string; expected strings of at least one character")
-                if not has_text:
+                if tokenizer is None:
                     raise InputError(
                         f"stop string {shown(entry)}: the target has no tokenizer; expected token ids"
                     )
@@ -86,7 +96,18 @@ class StopRules:
                 ids.add(token)
             else:
                 raise InputError(f"stop holds {shown(entry)}; expected strings and token ids")
-        return cls(tuple(dict.fromkeys(strings)), frozenset(ids))
+        if tokenizer is None or not strings:
+            return cls((), frozenset(ids))
+        special = special_tokens_of(tokenizer)
+        named = {
+            name: token
+            for name, token in special.items()
+            if token < n_vocab and any(name in string for string in strings)
+        }
+        given = {token for entry in entries if (token := as_integer(entry)) is not None}
+        names = {named[one]: one for one in strings if one in named and named[one] not in given}
+        spelling = MarkSpelling.of(special, named) if named else MarkSpelling()
+        return cls(tuple(dict.fromkeys(strings)), frozenset(ids | names.keys()), names, spelling)
 
 
 class StopScanner:
@@ -95,14 +116,25 @@ class StopScanner:
     The first string to be *completed* wins, as if the text were checked after every character, and of several
     completed by the same character the longest. So the outcome depends on the text alone, not on how it was
     cut into pieces: blocks of accepted drafts end where plain decoding ends.
+
+    Parameters
+    ----------
+    strings : iterable of str
+    spelling : MarkSpelling, optional
+        How special tokens are written in the pieces: one character each, which is no part of the text. A
+        string that names some of them is also looked for in this spelling, in the text with all special
+        tokens in it.
     """
 
-    def __init__(self, strings: Iterable[str]) -> None:
+    def __init__(self, strings: Iterable[str], spelling: MarkSpelling | None = None) -> None:
         self.match: str | None = None
         self.strings = tuple(strings)
-        self._reach = max(map(len, self.strings), default=1) - 1
-        self._tail = ""  # the last characters, in which a match may begin
-        self._n_held = 0  # of them, those that begin one so far
+        self._spelling = spelling or MarkSpelling()
+        spelled = {self._spelling.spell(string): string for string in self.strings}
+        self._with_marks = {one: string for one, string in spelled.items() if one != string}
+        self._tail = _Tail(self.strings)
+        self._marked_tail = _Tail(self._with_marks)
+        self._n_held = 0  # characters at the end of the text that begin a stop string so far
         self._taken: list[str] = []
         self._waiting: list[str] = []
 
@@ -115,22 +147,34 @@ class StopScanner:
             raise ValueError("the text has already ended")
         if not piece:
             return None
-        window = self._tail + piece
-        found: tuple[int, int, str] | None = None
-        for string in self.strings:
-            begin = window.find(string, max(0, len(self._tail) - len(string) + 1))
-            if begin >= 0 and (found is None or (begin + len(string), begin) < found[:2]):
-                found = (begin + len(string), begin, string)
-        self._waiting.append(piece)
-        if found is not None:
+        if self._with_marks:
+            text, found = self._search_with_marks(piece)
+        else:
+            text, found = piece, self._tail.search(piece)
+        self._waiting.append(text)
+        if found:
+            _, begin, self.match = min(found)
             waiting = "".join(self._waiting)
-            self._waiting = [waiting[: len(waiting) - len(window) + found[1]]]
+            self._waiting = [waiting[: len(waiting) - len(text) + begin]]
             self._n_held = 0
-            self.match = found[2]
             return self.match
-        self._n_held = max((overlap(window, string) for string in self.strings), default=0)
-        self._tail = window[-self._reach :] if self._reach else ""
+        self._n_held = len(self._tail.move())
+        if self._with_marks:
+            held = self._spelling.without_marks(self._marked_tail.move())
+            self._n_held = max(self._n_held, len(held))
         return None
+
+    def _search_with_marks(self, piece: str) -> tuple[str, list[tuple[int, int, str]]]:
+        """(text of a piece, what ends in it): ends are positions in the piece, begins are in the text."""
+        text = self._spelling.without_marks(piece)
+        found = [
+            (_end_with_marks(self._spelling, piece, end), begin, string)
+            for end, begin, string in self._tail.search(text)
+        ]
+        for end, begin, spelled in self._marked_tail.search(piece):
+            n_before = len(self._spelling.without_marks(self._marked_tail.between(piece, begin)))
+            found.append((end, n_before if begin >= 0 else -n_before, self._with_marks[spelled]))
+        return text, found
 
     @property
     def text(self) -> str:
@@ -148,6 +192,47 @@ class StopScanner:
         self._taken.append(piece)
         self._waiting = [rest]
         return piece
+
+
+class _Tail:
+    """The last characters of a stream, in which a match of some strings may begin."""
+
+    def __init__(self, strings: Iterable[str]) -> None:
+        self._strings = tuple(strings)
+        self._reach = max(map(len, self._strings), default=1) - 1
+        self._text = self._window = ""
+
+    def search(self, piece: str) -> list[tuple[int, int, str]]:
+        """(end, begin, string) of the first match of each string that `piece` completes, from its start."""
+        n_before = len(self._text)
+        window = self._window = self._text + piece if self._strings else ""
+        found = []
+        for string in self._strings:
+            begin = window.find(string, max(0, n_before - len(string) + 1))
+            if begin >= 0:
+                found.append((begin + len(string) - n_before, begin - n_before, string))
+        return found
+
+    def between(self, piece: str, begin: int) -> str:
+        """The characters between the start of `piece` and a position relative to it."""
+        return piece[:begin] if begin >= 0 else self._text[begin:]
+
+    def move(self) -> str:
+        """Append the piece that was searched; the longest end of the stream that begins a string."""
+        window = self._window
+        n_held = max([overlap(window, string) for string in self._strings], default=0)
+        self._text = window[-self._reach :] if self._reach else ""
+        return window[len(window) - n_held :]
+
+
+def _end_with_marks(spelling: MarkSpelling, piece: str, end: int) -> int:
+    """Where in a piece with marks its first `end` characters of text end."""
+    n = 0
+    for at, character in enumerate(piece):
+        n += not spelling.is_mark(character)
+        if n == end:
+            return at + 1
+    raise ValueError(f"the piece has {n} characters; expected at least {end}")
 
 
 def overlap(text: str, string: str) -> int:

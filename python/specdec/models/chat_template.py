@@ -225,7 +225,11 @@ class ChatTemplate:
         return _cut(text, self.source) if carry_on else text
 
     def end_of_message(self) -> str:
-        """What follows the text of the assistant's message, without spaces around; "" if that is unknown."""
+        """What follows the text of the assistant's message, without spaces around; "" if that is unknown.
+
+        It ends the reply too, but for the end of a message in the harmony format of gpt-oss, whose replies
+        are often several messages: that is taken for unknown.
+        """
         question = {"role": "user", "content": "a"}
         answer = {"role": "assistant", "content": "b" + _MARK}
         try:
@@ -233,7 +237,8 @@ class ChatTemplate:
         except (InputError, TokenizerError):
             return ""
         _, mark, after = text.rpartition(_MARK.strip())
-        return after.strip() if mark else ""
+        end = after.strip() if mark else ""
+        return "" if "<|channel|>" in text and end.startswith("<|end|>") else end
 
 
 def _texts(name: str, given: Any) -> dict[str, str]:

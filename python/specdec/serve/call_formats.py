@@ -1,4 +1,4 @@
-"""How the models that a server knows write calls of tools, by the signs of their chat templates."""
+"""How the models that a server knows write replies, by the signs of their chat templates."""
 
 from __future__ import annotations
 
@@ -6,48 +6,78 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from specdec.serve.call_readers import BareCalls, CallReader, ForcedCalls, MarkedCalls
+from specdec.models.tokenizer import MarkSpelling
+from specdec.serve.call_readers import BareCalls, ForcedCalls, MarkedCalls, ReplyReader
+from specdec.serve.harmony_reader import HARMONY_MARKS, HarmonyReader
 from specdec.serve.tool_calls import ReadCalls, json_calls, mistral_calls, xml_calls
 from specdec.serve.tool_fields import Tools
 
-__all__ = ["CALL_FORMATS", "CallFormat", "call_format_of", "call_reader"]
+__all__ = ["CALL_FORMATS", "CallFormat", "call_format_of", "reply_reader"]
+
+_NO_TOOLS: Final = Tools({}, "none")
+_NO_MARKS: Final = MarkSpelling()
+
+MakeReader = Callable[[Tools, MarkSpelling], ReplyReader]
 
 
 @dataclass(frozen=True)
 class CallFormat:
-    """How a family of models writes calls.
+    """How a family of models writes replies with calls of tools.
 
     Attributes
     ----------
     sign : str
         What its chat templates have in them.
     marks : tuple of str
-        What stands around calls; tokens of these names are read though they have no text.
-    make : callable
-        A reader for some tools.
+        What separates the parts of a reply; tokens of these names are read though they have no text.
+    reader : callable
+        From tools, and how special tokens are written, to a reader of one reply.
+    begin : str
+        The mark that begins a message. Where there is one, every reply has to be read, and the reader is
+        given what the prompt has after the last of them.
     """
 
     sign: str
     marks: tuple[str, ...]
-    make: Callable[[Tools], CallReader]
+    reader: Callable[..., ReplyReader]
+    begin: str = ""
+
+    def make(
+        self, tools: Tools | None, spelling: MarkSpelling = _NO_MARKS, begun: str | None = None
+    ) -> ReplyReader:
+        """A reader of one reply.
+
+        Parameters
+        ----------
+        tools : Tools or None
+        spelling : MarkSpelling, optional
+            How special tokens are written in the reply.
+        begun : str, optional
+            What the prompt has after the last `begin`.
+        """
+        more = {} if begun is None or not self.begin else {"begun": begun}
+        return self.reader(tools or _NO_TOOLS, spelling, **more)
 
 
 def _marked(
-    begin: str, end: str | None, read: ReadCalls = json_calls
-) -> tuple[tuple[str, ...], Callable[[Tools], CallReader]]:
+    begin: str, end: str | None, read: ReadCalls = json_calls, *, tags: bool = False
+) -> tuple[tuple[str, ...], MakeReader]:
     marks = (begin,) if end is None else (begin, end)
-    return marks, lambda tools: MarkedCalls(tools, begin, end, read)
+    return marks, lambda tools, spelling: MarkedCalls(tools, begin, end, read, spelling, tags=tags)
 
+
+_PYTHON_TAG: Final = "<|python_tag|>"
 
 CALL_FORMATS: Final[dict[str, CallFormat]] = {
+    "harmony": CallFormat("<|channel|>", HARMONY_MARKS, HarmonyReader, "<|start|>"),
     "mistral": CallFormat("[TOOL_CALLS]", *_marked("[TOOL_CALLS]", None, mistral_calls)),
-    "xml": CallFormat("<function=", *_marked("<tool_call>", "</tool_call>", xml_calls)),
+    "xml": CallFormat("<function=", *_marked("<tool_call>", "</tool_call>", xml_calls, tags=True)),
     "hermes": CallFormat("<tool_call>", *_marked("<tool_call>", "</tool_call>")),
     "granite": CallFormat("<|tool_call|>", *_marked("<|tool_call|>", "<|/tool_call|>")),
     "llama": CallFormat(
-        '"parameters":', ("<|python_tag|>",), lambda tools: BareCalls(tools, "<|python_tag|>")
+        '"parameters":', (_PYTHON_TAG,), lambda tools, spelling: BareCalls(tools, _PYTHON_TAG, spelling)
     ),
-    "json": CallFormat("", (), lambda tools: BareCalls(tools)),
+    "json": CallFormat("", (), lambda tools, spelling: BareCalls(tools, "", spelling)),
 }
 """Formats by their names; of those whose sign a template has, the first is meant."""
 
@@ -57,8 +87,27 @@ def call_format_of(template: str) -> str:
     return next(name for name, one in CALL_FORMATS.items() if one.sign in template)
 
 
-def call_reader(tools: Tools, name: str) -> CallReader:
-    """What reads the calls in one text."""
-    if tools.choice in ("named", "required"):
-        return ForcedCalls(tools)
-    return CALL_FORMATS[name].make(tools)
+def reply_reader(
+    tools: Tools | None, name: str, spelling: MarkSpelling = _NO_MARKS, begun: str | None = None
+) -> ReplyReader | None:
+    """What takes a reply apart: the one place where replies are cut by marks.
+
+    Parameters
+    ----------
+    tools : Tools or None
+        Those that the model may call.
+    name : str
+        A name of `CALL_FORMATS`.
+    spelling, begun
+        As of `CallFormat.make`.
+
+    Returns
+    -------
+    ReplyReader or None
+        None: the reply is text, whatever is in it.
+    """
+    kind = CALL_FORMATS[name]
+    if tools is not None and tools.choice in ("named", "required"):
+        return ForcedCalls(tools, spelling)
+    offered = None if tools is None or tools.choice == "none" else tools
+    return kind.make(offered, spelling, begun) if offered is not None or kind.begin else None

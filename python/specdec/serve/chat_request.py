@@ -64,22 +64,26 @@ class ChatRequest(ConversationRequest):
 
     def whole(self, generations: Sequence[Generation], results: Sequence[Sequence[Result]]) -> dict[str, Any]:
         """The answer when all texts have ended."""
-        choices = []
+        choices, n_reasoning = [], 0
         for sample, result in enumerate(results[0]):
-            delta = self._text(generations[0]).feed(piece_of(sample, result))
+            text = self._text(generations[0])
+            delta = text.feed(piece_of(sample, result))
+            n_reasoning += text.n_reasoning_tokens
             message: dict[str, Any] = {"role": "assistant", "content": delta.text, "refusal": None}
+            if delta.reasoning:
+                message["reasoning_content"] = delta.reasoning
             if delta.calls:
                 message["content"] = delta.text or None
                 message["tool_calls"] = [_entry_of(call) for call in delta.calls]
             choices.append({"index": sample, "message": message, **self._rest(delta)})
-        return choices_answer(self, "chat.completion", choices, Usage(generations, results))
+        return choices_answer(self, "chat.completion", choices, Usage(generations, results, n_reasoning))
 
     def writer(self, generations: Sequence[Generation]) -> EventWriter:
         """What writes the answer as a stream."""
         return _ChatWriter(self, generations)
 
     def _text(self, generation: Generation) -> ChoiceText:
-        return self.choice_text(generation, own_text=self.own_text, tools=self.tools)
+        return self.choice_text(generation, own_text=self.own_text, reply=True, tools=self.tools)
 
     def _rest(self, delta: Delta) -> dict[str, Any]:
         """What a choice has beside its message."""
@@ -100,6 +104,10 @@ class _ChatWriter(ChunkWriter):
         self._texts = [request._text(generations[0]) for _ in range(n)]
         self._n_calls = [0] * n
 
+    @property
+    def n_reasoning_tokens(self) -> int:
+        return sum(text.n_reasoning_tokens for text in self._texts)
+
     def _delta(self, index: int, delta: dict[str, Any], rest: Delta) -> bytes:
         return self.chunk({"index": index, "delta": delta, **self._request._rest(rest)})
 
@@ -113,6 +121,8 @@ class _ChatWriter(ChunkWriter):
         index, found = piece.index, []
         delta = self._texts[index].feed(piece)
         content: dict[str, Any] = {}
+        if delta.reasoning:
+            content["reasoning_content"] = delta.reasoning
         if delta.text:
             content["content"] = delta.text
         if delta.calls:

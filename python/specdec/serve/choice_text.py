@@ -1,4 +1,4 @@
-"""One text of an answer as it comes: words, calls of tools, log-probabilities, why it ended."""
+"""One text of an answer as it comes: words, reasoning, calls of tools, log-probabilities, why it ended."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Final
 from specdec.decoding.beginning import Beginning
 from specdec.decoding.engine import Piece
 from specdec.decoding.result import Result
-from specdec.serve.call_formats import call_reader
+from specdec.models.tokenizer import MarkSpelling, StreamDecoder
+from specdec.serve.call_formats import CALL_FORMATS, reply_reader
+from specdec.serve.call_readers import ReplyReader
 from specdec.serve.marked_text import MarkedText
 from specdec.serve.request_error import RequestError
 from specdec.serve.service import Service
 from specdec.serve.token_texts import ScoredToken, TokenLedger
-from specdec.serve.tool_calls import Said, ToolCall
+from specdec.serve.tool_calls import Reasoning, Said, ToolCall
 from specdec.serve.tool_fields import Tools
 
 __all__ = ["ChoiceText", "Delta", "piece_of"]
@@ -28,7 +30,7 @@ class Delta:
 
     Attributes
     ----------
-    said : list of str and ToolCall
+    said : list of str, Reasoning and ToolCall
     scored : list of ScoredToken
         Tokens of the text, where log-probabilities were asked for.
     finish_reason : str or None
@@ -46,6 +48,11 @@ class Delta:
     def text(self) -> str:
         """The words."""
         return "".join(one for one in self.said if isinstance(one, str))
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning."""
+        return "".join(one.text for one in self.said if isinstance(one, Reasoning))
 
     @property
     def calls(self) -> list[ToolCall]:
@@ -66,8 +73,10 @@ class ChoiceText:
         Those that the request names.
     scored : bool
         Whether log-probabilities were asked for.
+    reply : bool
+        Whether it is a reply in a conversation, which is taken apart as the model's format says.
     tools : Tools or None
-        Whose calls are looked for.
+        Whose calls are looked for in a reply.
     begin : int
         Characters before the text, as offsets count them.
     """
@@ -80,6 +89,7 @@ class ChoiceText:
         own_text: bool,
         stops: Sequence[str | int] = (),
         scored: bool = False,
+        reply: bool = False,
         tools: Tools | None = None,
         begin: int = 0,
     ) -> None:
@@ -92,11 +102,23 @@ class ChoiceText:
         marker = beginning.stream_decoder(target)
         assert decoder is not None and marker is not None
         self._ledger = TokenLedger(decoder, begin) if scored else None
-        self._reader = None
-        if tools is not None and tools.choice != "none":
-            self._reader = call_reader(tools, service.tool_format)
-            self._marked = MarkedText(marker, service.tool_marks)
+        self._reader: ReplyReader | None = None
+        self._reasoning: _ReasoningCount | None = None
+        if reply:
+            begun = service.begun_message(ids)
+            self._reader = reply_reader(tools, service.tool_format, service.marks, begun)
+            self._marked = MarkedText(marker, service.marks)
+            if CALL_FORMATS[service.tool_format].begin:
+                counted = beginning.stream_decoder(target)
+                again = reply_reader(tools, service.tool_format, service.marks, begun)
+                assert counted is not None and again is not None
+                self._reasoning = _ReasoningCount(again, counted, service.marks)
         self._n_calls = 0
+
+    @property
+    def n_reasoning_tokens(self) -> int:
+        """Tokens of reasoning so far."""
+        return 0 if self._reasoning is None else self._reasoning.n_tokens
 
     def feed(self, piece: Piece) -> Delta:
         """What a piece says.
@@ -115,6 +137,8 @@ class ChoiceText:
             said = self._reader.feed(self._marked.feed(piece.text, piece.tokens))
             if final:
                 said += self._reader.finish()
+        if self._reasoning is not None:
+            self._reasoning.add(piece.tokens)
         scored: list[ScoredToken] = []
         if self._ledger is not None:
             self._ledger.add(piece.tokens, piece.logprobs or (), piece.top_logprobs or ())
@@ -131,6 +155,21 @@ class ChoiceText:
             reason = "tool_calls"
         stop = piece.stop if piece.stop in self._stops else None
         return Delta(said, scored, reason, stop)
+
+
+class _ReasoningCount:
+    """Counts the tokens of a reply that are reasoning; a reader of its own is given them one by one."""
+
+    def __init__(self, reader: ReplyReader, decoder: StreamDecoder, spelling: MarkSpelling) -> None:
+        self.n_tokens = 0
+        self._reader, self._decoder, self._spelling = reader, decoder, spelling
+
+    def add(self, tokens: Sequence[int]) -> None:
+        """Tokens that are new."""
+        for token in tokens:
+            mark, text = self._spelling.mark(token), self._decoder.feed([token])
+            self._reader.feed(mark + text)
+            self.n_tokens += self._reader.reasons and not mark
 
 
 def piece_of(index: int, result: Result) -> Piece:

@@ -57,6 +57,11 @@ class ChunkWriter(EventWriter):
     def __init__(self, request: TextRequest, kind: str, generations: Sequence[Generation]) -> None:
         self._request, self._kind, self._generations = request, kind, generations
 
+    @property
+    def n_reasoning_tokens(self) -> int:
+        """Tokens of reasoning in all texts."""
+        return 0
+
     def chunk(self, *choices: dict[str, Any], usage: Usage | None = None) -> bytes:
         """The event of a chunk."""
         return event(choices_answer(self._request, self._kind, list(choices), usage))
@@ -65,7 +70,7 @@ class ChunkWriter(EventWriter):
         """See `EventWriter.end`."""
         last = []
         if self._request.fields.include_usage:
-            last = [self.chunk(usage=Usage(self._generations, results))]
+            last = [self.chunk(usage=Usage(self._generations, results, self.n_reasoning_tokens))]
         return [*last, event("[DONE]")]
 
     def fail(self, error: Mapping[str, Any]) -> list[bytes]:

@@ -16,7 +16,7 @@ from specdec.serve.given_fields import GivenFields
 from specdec.serve.response_input import read_input
 from specdec.serve.text_request import new_id
 from specdec.serve.token_texts import chat_logprobs
-from specdec.serve.tool_calls import Said, ToolCall
+from specdec.serve.tool_calls import Reasoning, Said, ToolCall
 from specdec.serve.usage import Usage
 
 __all__ = ["ResponseRequest"]
@@ -104,10 +104,12 @@ class _ResponseWriter(EventWriter):
 
     def __init__(self, request: ResponseRequest, generations: Sequence[Generation]) -> None:
         self._request, self._generations = request, generations
-        self._text = request.choice_text(generations[0], own_text=True, tools=request.tools)
+        self._text = request.choice_text(generations[0], own_text=True, reply=True, tools=request.tools)
         self._n_events = 0
         self._output: list[dict[str, Any]] = []
         self._message: dict[str, Any] | None = None  # the one that more text goes to
+        self._reasoning: dict[str, Any] | None = None  # the item that more reasoning goes to
+        self._scored: list[dict[str, Any]] = []  # tokens that no message has yet
         self._status = "in_progress"
 
     def begin(self) -> list[bytes]:
@@ -120,21 +122,29 @@ class _ResponseWriter(EventWriter):
     def piece(self, prompt: int, piece: Piece) -> list[bytes]:
         delta = self._text.feed(piece)
         said: list[Said] = list(delta.said)
-        scored = chat_logprobs(self._request.service.texts, delta.scored)
+        scored = self._scored + chat_logprobs(self._request.service.texts, delta.scored)
+        self._scored = []
+        reasons = self._reasoning is not None or any(isinstance(one, Reasoning) for one in said)
         if scored and not any(isinstance(one, str) for one in said):
-            said.insert(0, "")  # tokens whose characters are held back, or those of a call
+            if reasons and delta.finish_reason is None:
+                self._scored, scored = scored, []  # the message after the reasoning has them
+            else:  # tokens whose characters are held back, or those of a call
+                calls = [i for i, one in enumerate(said) if isinstance(one, ToolCall)]
+                said.insert(calls[0] if calls else len(said), "")
         found: list[bytes] = []
         for one in said:
             if isinstance(one, ToolCall):
-                found += [*self._end_message(), *self._call(one)]
+                found += [*self._end_items(), *self._call(one)]
+            elif isinstance(one, Reasoning):
+                found += self._more_reasoning(one.text)
             else:
                 found += self._more(one, scored)
                 scored = []
         if delta.finish_reason is not None:
             self._status = _STATUS.get(delta.finish_reason, "completed")
-            if not self._output:
+            if all(item["type"] == "reasoning" for item in self._output):
                 found += self._more("", [])
-            found += self._end_message()
+            found += self._end_items()
         return found
 
     def end(self, results: Sequence[Sequence[Result]]) -> list[bytes]:
@@ -146,7 +156,7 @@ class _ResponseWriter(EventWriter):
 
     def response(self, results: Sequence[Sequence[Result]]) -> dict[str, Any]:
         """The response, whose text has ended."""
-        return self._response(Usage(self._generations, results))
+        return self._response(Usage(self._generations, results, self._text.n_reasoning_tokens))
 
     def _event(self, kind: str, **values: Any) -> bytes:
         number, self._n_events = self._n_events, self._n_events + 1
@@ -183,7 +193,7 @@ class _ResponseWriter(EventWriter):
 
     def _more(self, text: str, scored: list[dict[str, Any]]) -> list[bytes]:
         """More text, in a message that is begun if there is none."""
-        found = []
+        found = self._end_reasoning()
         if self._message is None:
             self._message = {
                 "id": new_id("msg_"),
@@ -216,6 +226,39 @@ class _ResponseWriter(EventWriter):
         ]
         self._message = None
         return found
+
+    def _more_reasoning(self, text: str) -> list[bytes]:
+        """More reasoning, in an item that is begun if there is none."""
+        found = self._end_message()
+        if self._reasoning is None:
+            part = {"type": "reasoning_text", "text": ""}
+            self._reasoning = {"id": new_id("rs_"), "type": "reasoning", "summary": [], "content": [part]}
+            self._output.append(self._reasoning)
+            found.append(self._item("response.output_item.added", {**self._reasoning, "content": []}))
+            found.append(self._of_reasoning("response.content_part.added", part={**part}))
+        self._reasoning["content"][0]["text"] += text
+        found.append(self._of_reasoning("response.reasoning_text.delta", delta=text))
+        return found
+
+    def _end_reasoning(self) -> list[bytes]:
+        if self._reasoning is None:
+            return []
+        (part,) = self._reasoning["content"]
+        found = [
+            self._of_reasoning("response.reasoning_text.done", text=part["text"]),
+            self._of_reasoning("response.content_part.done", part=part),
+            self._item("response.output_item.done", self._reasoning),
+        ]
+        self._reasoning = None
+        return found
+
+    def _of_reasoning(self, kind: str, **values: Any) -> bytes:
+        assert self._reasoning is not None
+        place = {"item_id": self._reasoning["id"], "output_index": len(self._output) - 1, "content_index": 0}
+        return self._event(kind, **place, **values)
+
+    def _end_items(self) -> list[bytes]:
+        return [*self._end_reasoning(), *self._end_message()]
 
     def _call(self, call: ToolCall) -> list[bytes]:
         item = {

@@ -22,7 +22,13 @@ from specdec.errors import (
     SpecdecError,
 )
 from specdec.models.model import Model
-from specdec.models.tokenizer import ByteTokenizer, Tokenizer, why_no_tokenizer
+from specdec.models.tokenizer import (
+    MarkSpelling,
+    StreamDecoder,
+    Tokenizer,
+    special_tokens_of,
+    why_no_tokenizer,
+)
 from specdec.serve.call_formats import CALL_FORMATS, call_format_of
 from specdec.serve.request_error import RequestError
 from specdec.serve.server_limits import ServerLimits
@@ -80,6 +86,8 @@ class Service:
         Requests that are being answered.
     draft_names : list of str
         The drafts that requests may name; the first drafts for those that name none.
+    marks : MarkSpelling
+        How the special tokens that separate the parts of replies are written for what reads these.
     longest_token : int
         Bytes of text that a token stands for, at most.
     """
@@ -118,9 +126,19 @@ class Service:
         self.stopping = False
         self.n_active = 0
         self.tool_format = call_format_of(_template_text(target)) if tool_format is None else tool_format
-        special = self.tokenizer.special_tokens() if isinstance(self.tokenizer, ByteTokenizer) else {}
-        marks = CALL_FORMATS[self.tool_format].marks
-        self.tool_marks = {special[name]: name for name in marks if name in special}
+        special, marks = special_tokens_of(self.tokenizer), CALL_FORMATS[self.tool_format].marks
+        self.marks = MarkSpelling.of(special, marks, others=False)
+        begin = CALL_FORMATS[self.tool_format].begin
+        self._begin_id = special.get(begin) if begin else None
+
+    def begun_message(self, prompt_ids: Sequence[int]) -> str | None:
+        """What a prompt has of the message that a reply continues, marks included; None: that is unknown."""
+        if self._begin_id is None or self._begin_id not in prompt_ids:
+            return None
+        ids = list(prompt_ids)
+        ids = ids[len(ids) - ids[::-1].index(self._begin_id) :]
+        decoder = StreamDecoder(self.tokenizer, continuing=True)
+        return "".join(self.marks.mark(token) + decoder.feed([token]) for token in ids) + decoder.finish()
 
     @property
     def name(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from specdec.errors import shown
@@ -12,8 +13,15 @@ __all__ = ["required_text_of_parts", "text_of_parts"]
 _KINDS: Final = ("text", "input_text", "output_text")
 
 
-def text_of_parts(given: GivenFields, field: str) -> str | None:
+def text_of_parts(given: GivenFields, field: str, kinds: Sequence[str] = _KINDS) -> str | None:
     """A text, or the texts of a list of parts joined by line ends; None where the field is not given.
+
+    Parameters
+    ----------
+    given : GivenFields
+    field : str
+    kinds : sequence of str
+        Types that parts may have.
 
     Raises
     ------
@@ -27,11 +35,12 @@ def text_of_parts(given: GivenFields, field: str) -> str | None:
     texts = []
     for part in given.inner_items(field):
         kind = part.value("type")
-        if kind not in _KINDS:
+        if kind not in kinds:
             raise part.refusal(
-                "type", f"{part.path('type')} is {shown(kind)}; expected 'text': the model reads text alone",
+                "type",
+                f"{part.path('type')} is {shown(kind)}; expected {kinds[0]!r}: the model reads text alone",
                 "unsupported_parameter",
-            )  # fmt: skip
+            )
         texts.append(part.required_text("text"))
         part.only("annotations", [], why="they are no text")
         part.only("logprobs", [], why="they are no text")

@@ -160,7 +160,13 @@ class TextRequest(ABC):
         return {**self.fields.options, **form, "logprobs": self.n_top}
 
     def choice_text(
-        self, generation: Generation, *, own_text: bool, tools: Tools | None = None, begin: int = 0
+        self,
+        generation: Generation,
+        *,
+        own_text: bool,
+        reply: bool = False,
+        tools: Tools | None = None,
+        begin: int = 0,
     ) -> ChoiceText:
         """What one of the texts of a generation says; parameters as of `ChoiceText`."""
         return ChoiceText(
@@ -169,6 +175,7 @@ class TextRequest(ABC):
             own_text=own_text,
             stops=self.fields.options["stop"],
             scored=self.n_top is not None,
+            reply=reply,
             tools=tools,
             begin=begin,
         )

@@ -1,4 +1,4 @@
-"""Calls of tools, and how each family of models writes them."""
+"""Calls of tools, and how each family of models writes them; the parts of a reply."""
 
 from __future__ import annotations
 
@@ -10,7 +10,19 @@ from typing import Any, Final, TypeAlias
 
 from specdec.serve.tool_fields import Tools
 
-__all__ = ["ReadCalls", "Said", "ToolCall", "json_call", "json_calls", "mistral_calls", "xml_calls"]
+__all__ = [
+    "ReadCalls",
+    "Reasoning",
+    "Said",
+    "ToolCall",
+    "json_arguments",
+    "json_call",
+    "json_calls",
+    "loads",
+    "mistral_calls",
+    "raw_decode",
+    "xml_calls",
+]
 
 
 @dataclass(frozen=True)
@@ -28,13 +40,27 @@ class ToolCall:
     arguments: str
 
 
-Said: TypeAlias = str | ToolCall
-"""A piece of text, or a call."""
+@dataclass(frozen=True)
+class Reasoning:
+    """A piece of the model's reasoning, which is not part of the answer.
+
+    Attributes
+    ----------
+    text : str
+    """
+
+    text: str
+
+
+Said: TypeAlias = str | Reasoning | ToolCall
+"""A piece of text, of reasoning, or a call."""
 
 ReadCalls: TypeAlias = Callable[[str, Tools], list[ToolCall] | None]
 """From what stands between marks to the calls that it is; None: it is none."""
 
-_DECODER: Final = json.JSONDecoder()
+_DECODER: Final = json.JSONDecoder(strict=False)  # models write line ends into strings
+loads: Final = _DECODER.decode
+raw_decode: Final = _DECODER.raw_decode
 
 
 def json_calls(text: str, tools: Tools) -> list[ToolCall] | None:
@@ -43,7 +69,7 @@ def json_calls(text: str, tools: Tools) -> list[ToolCall] | None:
     position, text = 0, text.strip()
     while position < len(text):
         try:
-            value, position = _DECODER.raw_decode(text, position)
+            value, position = raw_decode(text, position)
         except (ValueError, RecursionError):
             return None
         for item in value if isinstance(value, list) else [value]:
@@ -60,15 +86,28 @@ def json_call(value: Any) -> ToolCall | None:
     """A value of JSON as a call: an object with a name and arguments; None: it is none."""
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
         return None
-    arguments = value.get("arguments", value.get("parameters", {}))
-    if isinstance(arguments, str):  # JSON within JSON
-        try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError):
-            return None
-    if not isinstance(arguments, Mapping):
+    arguments = value.get("arguments", value.get("parameters"))
+    written = json_arguments(arguments) if isinstance(arguments, str) else _written(arguments)
+    return None if written is None else ToolCall(value["name"], written)
+
+
+def json_arguments(text: str) -> str | None:
+    """The JSON of an object, from what a model has written as arguments; None: it is no object.
+
+    Models write nothing, or null, where a function has no arguments.
+    """
+    if not text.strip():
+        return "{}"
+    try:
+        return _written(loads(text.strip()))
+    except (ValueError, RecursionError):
         return None
-    return ToolCall(value["name"], json.dumps(arguments, ensure_ascii=False))
+
+
+def _written(arguments: Any) -> str | None:
+    if arguments is None:
+        return "{}"
+    return json.dumps(arguments, ensure_ascii=False) if isinstance(arguments, Mapping) else None
 
 
 _NAMED: Final = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*(?:\[ARGS\])?\s*(?=\{)")
@@ -108,6 +147,6 @@ def _typed(text: str, schema: Any) -> Any:
     if isinstance(schema, Mapping) and schema.get("type") == "string":
         return text
     try:
-        return json.loads(text)
+        return loads(text)
     except (ValueError, RecursionError):
         return text

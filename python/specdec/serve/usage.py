@@ -20,13 +20,18 @@ class Usage:
         One for each prompt.
     results : sequence of list of Result
         Of each of them its samples.
+    n_reasoning : int
+        New tokens that are reasoning.
     """
 
-    def __init__(self, generations: Sequence[Generation], results: Sequence[Sequence[Result]]) -> None:
+    def __init__(
+        self, generations: Sequence[Generation], results: Sequence[Sequence[Result]], n_reasoning: int = 0
+    ) -> None:
         self._generations = generations
         self._results = [result for samples in results for result in samples]
         self._n_prompt = sum(len(generation.prompt_ids) for generation in generations)
         self._n_cached = sum(generation.n_cached_tokens or 0 for generation in generations)
+        self._n_reasoning = n_reasoning
         self._n_new = sum(len(result.tokens) for result in self._results)
 
     def _prediction(self) -> tuple[int, int]:
@@ -44,7 +49,8 @@ class Usage:
             "completion_tokens_details": {
                 "accepted_prediction_tokens": accepted,
                 "rejected_prediction_tokens": rejected,
-            },
+            }
+            | ({"reasoning_tokens": self._n_reasoning} if self._n_reasoning else {}),
         }
 
     def response(self) -> dict[str, Any]:
@@ -53,7 +59,7 @@ class Usage:
             "input_tokens": self._n_prompt,
             "input_tokens_details": {"cached_tokens": self._n_cached, "cache_write_tokens": 0},
             "output_tokens": self._n_new,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": self._n_reasoning},
             "total_tokens": self._n_prompt + self._n_new,
         }
 

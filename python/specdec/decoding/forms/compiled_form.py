@@ -26,6 +26,8 @@ class CompiledForm:
         The ids that end a text in the library's tokenizer.
     nothing : bytes
         The mask of no token.
+
+    Other parameters are those of `Guidance.of`; `has_patterns` tells whether a schema has patternProperties.
     """
 
     def __init__(
@@ -36,11 +38,13 @@ class CompiledForm:
         tokenizer: ByteTokenizer,
         n_vocab: int,
         end_ids: tuple[int, ...],
+        *,
+        has_patterns: bool = False,
     ) -> None:
         self.matcher, self.watcher = matcher, watcher
         self.end_ids = end_ids
         self.nothing = bytes((n_vocab + 31) // 32 * 4)
-        self._kind, self._n_vocab = kind, n_vocab
+        self._kind, self._n_vocab, self._has_patterns = kind, n_vocab, has_patterns
         self._tokenizer = tokenizer  # stays as long as texts are written in it
 
     def words_of(self, mask: bytes) -> bytes:
@@ -64,6 +68,17 @@ class CompiledForm:
         said = said or " ".join(matcher.get_error().replace("<non-verbose/>", "").split())
         if "NoExtension" in said:
             said = "no text of this form goes on from here in the target's tokens"
+            if self._has_patterns:
+                said += (
+                    ", or llguidance began a key of patternProperties where all keys that match have come; "
+                    "expected patterns that no key of properties matches"
+                )
+        if "Unknown format" in said:
+            said += (
+                "; expected one that llguidance reads (date-time, date, time, duration, email, hostname, "
+                'ipv4, ipv6, uuid, uri), a pattern, or "x-guidance": {"lenient": true} in the schema, with '
+                "which such formats say nothing of a text"
+            )
         where = f"{self._kind}, at {place}" if place else self._kind
         return FormError(f"{where}: {said or 'a token may not come here'}")
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 from specdec.decoding.forms.schema_limits import check_joined, check_separators
+from specdec.decoding.forms.schema_rewriting import JSON_STYLE, close_objects, rewrite_schema
 from specdec.errors import FormError, InputError, kind_of
 
 __all__ = ["FormKind", "grammar_of", "json_text"]
@@ -16,10 +18,6 @@ FormKind: TypeAlias = Literal["schema", "regex", "grammar"]
 _MOST_BYTES: Final = 1 << 17
 """Of a form's text; larger ones are refused."""
 
-# JSON as Python writes it: a space behind "," and ":", and no other between tokens. A form's own "x-guidance"
-# says otherwise.
-_JSON: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-
 
 def json_text(schema: Any) -> str:
     """A JSON schema as text.
@@ -27,7 +25,8 @@ def json_text(schema: Any) -> str:
     Parameters
     ----------
     schema : mapping, bool, str or class
-        A schema, its text, or a class with the method ``model_json_schema``.
+        A schema, its text, or a class with the method ``model_json_schema``, whose objects have no keys but
+        those that the class names, unless it allows others by name.
 
     Raises
     ------
@@ -37,7 +36,8 @@ def json_text(schema: Any) -> str:
         For a text that is no JSON.
     """
     if isinstance(schema, type) and callable(getattr(schema, "model_json_schema", None)):
-        schema = schema.model_json_schema()  # type: ignore[attr-defined]
+        schema = copy.deepcopy(schema.model_json_schema())  # type: ignore[attr-defined]
+        close_objects(schema)
     if isinstance(schema, str):
         _check_size("schema", schema)
         try:
@@ -86,7 +86,9 @@ def grammar_of(library: Any, kind: FormKind, form: Any) -> str:
         _check_size(kind, text)
         check_joined(text)
         check_separators(text)
-        made: str = library.LLMatcher.grammar_from_json_schema(text, defaults=_JSON)
+        schema = json.loads(text)
+        rewrite_schema(library, schema)
+        made: str = library.LLMatcher.grammar_from_json_schema(json.dumps(schema), defaults=JSON_STYLE)
         return made
     _check_size(kind, form)
     if kind == "regex":

@@ -16,22 +16,11 @@ from specdec.decoding.forms.form_vocabulary import checked, library_tokenizer
 from specdec.decoding.forms.guidance_reader import GuidanceReader
 from specdec.decoding.forms.guidance_state import GuidanceState
 from specdec.decoding.forms.schema_fault import place_of_fault
+from specdec.decoding.forms.schema_limits import LIBRARY_LIMITS
 from specdec.errors import FormError, InputError, MissingFormError
 from specdec.models.tokenizer import Tokenizer
 
 __all__ = ["Guidance"]
-
-# The library's own bounds, in its units: what a form may cost. Building one takes some seconds at most, a
-# mask some tenths of a second, and the states of its lexer some hundred megabytes.
-_LIMITS: Final = {
-    "max_items_in_row": 2000,
-    "initial_lexer_fuel": 1_000_000,
-    "step_lexer_fuel": 200_000,
-    "step_max_items": 50_000,
-    "max_lexer_states": 50_000,
-    "max_grammar_size": 20_000,
-    "verbose_errors": False,
-}
 
 _MOST_FORMS: Final = 64  # that stay compiled
 
@@ -101,16 +90,20 @@ class Guidance:
         except Exception as error:  # what the library raises has no common type
             raise FormError(f"{kind} cannot be read: {error}") from None
         key = (id(made), grammar)
+        has_patterns = kind == "schema" and '"patternProperties"' in json_text(form)
         with _lock:
             known = _matchers.get(key)
             if known is not None:
                 _matchers.move_to_end(key)
                 _, matcher, watcher = known
-                return cls(CompiledForm(kind, matcher, watcher, tokenizer, n_vocab, own_ends))
+                made_of = CompiledForm(
+                    kind, matcher, watcher, tokenizer, n_vocab, own_ends, has_patterns=has_patterns
+                )
+                return cls(made_of)
         unwritten = unforced(grammar) if kind == "grammar" else None
 
         def compile_form() -> tuple[Any, Any, Watcher | None, str]:
-            limits = library.LLParserLimits(**_LIMITS)
+            limits = library.LLParserLimits(**LIBRARY_LIMITS)
 
             def schema_error(schema: Any) -> str:
                 part = grammar_of(library, "schema", schema)
@@ -131,7 +124,9 @@ class Guidance:
             return matcher, begun, watcher, place
 
         matcher, begun, watcher, place = in_time(kind, compile_form)
-        compiled = CompiledForm(kind, matcher, watcher, tokenizer, n_vocab, own_ends)
+        compiled = CompiledForm(
+            kind, matcher, watcher, tokenizer, n_vocab, own_ends, has_patterns=has_patterns
+        )
         if begun.is_error():
             raise compiled.error_of(begun, place)
         with _lock:

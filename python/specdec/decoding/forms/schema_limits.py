@@ -1,4 +1,4 @@
-"""JSON schemas that ``llguidance`` would compile or write for ever: they are refused."""
+"""What a form may cost; JSON schemas that ``llguidance`` would compile or write for ever are refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,19 @@ from typing import Any, Final
 
 from specdec.errors import FormError, shown
 
-__all__ = ["check_joined", "check_separators"]
+__all__ = ["LIBRARY_LIMITS", "check_joined", "check_separators"]
+
+# The library's own bounds, in its units: what a form may cost. Building one takes some seconds at most, a
+# mask some tenths of a second, and the states of its lexer some hundred megabytes.
+LIBRARY_LIMITS: Final = {
+    "max_items_in_row": 2000,
+    "initial_lexer_fuel": 1_000_000,
+    "step_lexer_fuel": 200_000,
+    "step_max_items": 50_000,
+    "max_lexer_states": 50_000,
+    "max_grammar_size": 20_000,
+    "verbose_errors": False,
+}
 
 _MOST_JOINED: Final = 16  # patterns that a text has to match at once: time doubles with each
 

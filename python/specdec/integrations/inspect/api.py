@@ -32,7 +32,13 @@ from specdec.decoding.prompt_cache import PromptCache
 from specdec.decoding.result import Result
 from specdec.errors import InputError, shown
 from specdec.integrations.inspect.batches import Batches
-from specdec.integrations.inspect.messages import plain_text, reply_of, template_messages, template_tools
+from specdec.integrations.inspect.messages import (
+    ReplyFormat,
+    plain_text,
+    reply_of,
+    template_messages,
+    template_tools,
+)
 from specdec.integrations.pair import EvaluatedPair
 from specdec.integrations.tally import Tally
 from specdec.models.number_formats import CacheDtype, Dtype, PrefillMethod
@@ -171,6 +177,7 @@ class SpecdecAPI(ModelAPI):
         self._prompt_cache = PromptCache() if prompt_cache else None
         self._has_template = use_chat_template and self.pair.target.chat_template is not None
         self._template_args = dict(chat_template_args or {})
+        self._format = ReplyFormat.of(self.pair.target) if self._has_template else ReplyFormat()
         self._batches: Batches[_Request, _Answer] = Batches(
             self._decode, lambda request: request.key, self._size
         )
@@ -308,7 +315,7 @@ class SpecdecAPI(ModelAPI):
         )
 
     def _choice(self, result: Result, tools: Sequence[ToolInfo]) -> ChatCompletionChoice:
-        message = reply_of(result.text or "", self.model_name, tools)
+        message = reply_of(self._format.text_of(result), self.model_name, tools, self._format)
         reason = "tool_calls" if message.tool_calls else _STOP_REASONS[result.finish_reason]
         choice = ChatCompletionChoice(message=message, stop_reason=reason)
         if result.logprobs is not None:

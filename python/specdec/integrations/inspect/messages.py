@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from inspect_ai.model import (
@@ -17,11 +18,21 @@ from inspect_ai.model import (
 )
 from inspect_ai.tool import ToolCall, ToolInfo
 
+from specdec.decoding.result import Result
 from specdec.errors import InputError
+from specdec.models.model import Model
+from specdec.models.tokenizer import MarkSpelling, StreamDecoder, special_tokens_of
+from specdec.serve.call_formats import CALL_FORMATS, call_format_of
+from specdec.serve.marked_text import MarkedText
+from specdec.serve.tool_calls import Reasoning, loads
+from specdec.serve.tool_calls import ToolCall as WrittenCall
+from specdec.serve.tool_fields import Tools
 
-__all__ = ["plain_text", "reply_of", "template_messages", "template_tools"]
+__all__ = ["ReplyFormat", "plain_text", "reply_of", "template_messages", "template_tools"]
 
+_THINK: Final = "<think>"
 _THINK_END: Final = "</think>"
+_WITHOUT_MARKS: Final = ("json", "llama")  # whose calls are whole replies
 _CALL: Final = re.compile(
     r"<tool_call>(.*?)</tool_call>|<function>(.*?)</function>|```json\s(.*?)```", re.DOTALL
 )
@@ -80,17 +91,82 @@ def template_tools(tools: Sequence[ToolInfo]) -> list[dict[str, Any]] | None:
     ] or None
 
 
-def reply_of(text: str, model: str, tools: Sequence[ToolInfo]) -> ChatMessageAssistant:
+@dataclass(frozen=True)
+class ReplyFormat:
+    """How a model writes replies.
+
+    Attributes
+    ----------
+    name : str
+        Of `specdec.serve.call_formats.CALL_FORMATS`; "json", for one, has no marks.
+    spelling : MarkSpelling
+        Of the special tokens that separate the parts of a reply.
+    """
+
+    name: str = "json"
+    spelling: MarkSpelling = field(default_factory=MarkSpelling)
+
+    @classmethod
+    def of(cls, target: Model) -> ReplyFormat:
+        """That of a model, as its chat template and its tokenizer have it."""
+        template, tokenizer = target.chat_template, target.tokenizer
+        if template is None or tokenizer is None:
+            return cls()
+        name = call_format_of("\n".join(template.templates.values()))
+        marks = [*CALL_FORMATS[name].marks, _THINK, _THINK_END]
+        return cls(name, MarkSpelling.of(special_tokens_of(tokenizer), marks, others=False))
+
+    def text_of(self, result: Result) -> str:
+        """The text of a result with the special tokens in it that separate its parts."""
+        assert result.tokenizer is not None
+        return MarkedText(StreamDecoder(result.tokenizer), self.spelling).feed(
+            result.text or "", result.tokens
+        )
+
+    def parts_of(self, text: str, tools: Sequence[ToolInfo]) -> tuple[str, str, list[ToolCall]]:
+        """(reasoning, text, calls) of such a text, as far as marks tell them apart."""
+        spelling = self.spelling
+        before, end, after = text.rpartition(spelling.spell(_THINK_END))
+        thoughts = before.strip().removeprefix(spelling.spell(_THINK)).strip() if end else ""
+        answer = after.lstrip() if end else text
+        offered = Tools(
+            {tool.name: {"parameters": tool.parameters.model_dump(exclude_none=True)} for tool in tools}
+        )
+        one = CALL_FORMATS[self.name]
+        if not one.begin and (not tools or self.name in _WITHOUT_MARKS):
+            return spelling.named(thoughts), spelling.named(answer), []
+        reader = one.make(offered, spelling)
+        said = [*reader.feed(answer), *reader.finish()]
+        thoughts += "".join(one.text for one in said if isinstance(one, Reasoning))
+        calls = [
+            ToolCall(id=f"call_{i}", function=call.name, arguments=json.loads(call.arguments))
+            for i, call in enumerate(one for one in said if isinstance(one, WrittenCall))
+        ]
+        return spelling.named(thoughts), "".join(one for one in said if isinstance(one, str)), calls
+
+
+def reply_of(
+    text: str, model: str, tools: Sequence[ToolInfo], form: ReplyFormat | None = None
+) -> ChatMessageAssistant:
     """The message that a reply is: its reasoning, its text and, where there are tools, the calls in it.
 
-    Reasoning ends with ``</think>``. A call is a JSON object with a name and arguments (or parameters),
-    within ``<tool_call>``, ``<function>`` or a fence of JSON, or the whole reply, alone or in a list.
+    Reasoning ends with ``</think>``, or is on a channel of its own (gpt-oss). A call is written as the chat
+    template's family writes it; or it is a JSON object with a name and arguments (or parameters), within
+    ``<tool_call>``, ``<function>`` or a fence of JSON, or the whole reply, alone or in a list.
+
+    Parameters
+    ----------
+    text : str
+        As `ReplyFormat.text_of` gives it.
+    model : str
+    tools : sequence of ToolInfo
+    form : ReplyFormat, optional
+        None: special tokens say nothing.
     """
-    before, end, after = text.rpartition(_THINK_END)
-    thoughts, answer = (before.strip().removeprefix("<think>").strip(), after.lstrip()) if end else ("", text)
-    calls: list[ToolCall] = []
+    thoughts, answer, calls = (form or ReplyFormat()).parts_of(text, tools)
     if tools:
-        answer, calls = _calls(answer)
+        rest, others = _calls(answer, len(calls))
+        answer, calls = rest.strip() if calls or others else rest, calls + others
     content: str | list[Content] = answer
     if thoughts:
         content = [ContentReasoning(reasoning=thoughts), ContentText(text=answer)]
@@ -108,23 +184,23 @@ def _text(message: ChatMessage) -> str:
     return str(message.text)
 
 
-def _calls(answer: str) -> tuple[str, list[ToolCall]]:
-    """(what of a reply is text, the calls in it)."""
+def _calls(answer: str, first: int) -> tuple[str, list[ToolCall]]:
+    """(what of a reply is text, the calls in it, numbered from `first` on)."""
     pieces = [next(filter(None, groups), "") for groups in _CALL.findall(answer)]
     if pieces:
-        found = [_call(_object(piece), piece, i) for i, piece in enumerate(pieces)]
+        found = [_call(_object(piece), piece, i) for i, piece in enumerate(pieces, first)]
         return _CALL.sub("", answer).strip(), found
     whole = _object(answer)
     several = whole if isinstance(whole, list) else [whole]
     if several and all(_is_call(value) for value in several):
-        return "", [_call(value, answer, i) for i, value in enumerate(several)]
+        return "", [_call(value, answer, i) for i, value in enumerate(several, first)]
     return answer, []
 
 
 def _object(text: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError:
+        return loads(text.strip())
+    except (ValueError, RecursionError):
         return None
 
 
@@ -132,7 +208,7 @@ def _is_call(value: Any) -> bool:
     return (
         isinstance(value, Mapping)
         and isinstance(value.get("name"), str)
-        and any(isinstance(value.get(name), Mapping) for name in _ARGUMENTS)
+        and any(name in value and isinstance(value[name], Mapping | None) for name in _ARGUMENTS)
     )
 
 
@@ -144,5 +220,5 @@ def _call(value: Any, text: str, number: int) -> ToolCall:
             arguments={},
             parse_error=f"this is not a JSON object with 'name' and 'arguments': {text.strip()}",
         )
-    arguments = next(value[name] for name in _ARGUMENTS if isinstance(value.get(name), Mapping))
-    return ToolCall(id=f"call_{number}", function=value["name"], arguments=dict(arguments))
+    arguments = next(value[name] for name in _ARGUMENTS if name in value)
+    return ToolCall(id=f"call_{number}", function=value["name"], arguments=dict(arguments or {}))

@@ -468,7 +468,7 @@ class SpecdecLM(TemplateLM):
             self.pair.draft,
             [self._prompt(context, n_new) for context, *_ in requests],
             max_new_tokens=n_new,
-            stop=until,
+            stop=self.tokenizer.stops(until),
             seed=[(self._seed, i) for _, _, i, _ in requests],
             gamma=self._gamma,
             verify=self._verify,
@@ -500,12 +500,16 @@ class SpecdecLM(TemplateLM):
         return ids[-room:]
 
     def _answer(self, result: Result, until: list[str]) -> str:
-        """The text of a result, behind the reasoning where there is some."""
-        text, end = result.text, self._think_end
-        assert text is not None
-        if isinstance(end, int) and end in result.tokens:
-            behind = len(result.tokens) - result.tokens[::-1].index(end)
-            text = self.tokenizer.decode(result.tokens[behind:]).lstrip()
+        """The answer that the harness's own model makes of these tokens: what follows the reasoning.
+
+        It cuts all of the text at stop strings, in their order; those with special tokens are not in it.
+        """
+        tokens, end = result.tokens, self._think_end
+        if isinstance(end, int) and end in tokens:
+            tokens = tokens[len(tokens) - tokens[::-1].index(end) :]
+        text = self.tokenizer.decode(tokens)
+        if isinstance(end, int):
+            text = text.lstrip()
         cut: str = postprocess_generated_text(text, until, end if isinstance(end, str) else None)
         return cut
 

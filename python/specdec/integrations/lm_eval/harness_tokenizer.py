@@ -7,7 +7,7 @@ from typing import Any
 
 from specdec.errors import InputError
 from specdec.models.model import Model
-from specdec.models.tokenizer import ByteTokenizer, Tokenizer
+from specdec.models.tokenizer import ByteTokenizer, Tokenizer, special_tokens_of
 
 __all__ = ["HarnessTokenizer"]
 
@@ -81,6 +81,29 @@ class HarnessTokenizer:
                     f"the chat template writes the special token {token!r}, but {self._tokenizer.source} "
                     "reads none in a text; expected a tokenizer.json"
                 )
+
+    def stops(self, until: Sequence[str]) -> list[str | int]:
+        """The stops of `specdec.generate` at which the harness's own model ends a text.
+
+        That model looks for stop strings in the text with the names of special tokens in it, and there a
+        string may also be, begin or end within a name.
+
+        Parameters
+        ----------
+        until : sequence of str
+            Stop strings, none of them empty.
+        """
+        found: dict[str | int, None] = dict.fromkeys(until)
+        for name, token in special_tokens_of(self._tokenizer).items():
+            for string in until:
+                if string in name:
+                    found[token] = None
+                for n in range(1, min(len(name), len(string))):
+                    if name.endswith(string[:n]):
+                        found[name + string[n:]] = None
+                    if name.startswith(string[-n:]):
+                        found[string[:-n] + name] = None
+        return list(found)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of some ids, special tokens left out."""

@@ -9,6 +9,7 @@ file formats comparable.
 from specdec.models.tokenizer.byte_stream import Strip
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
 from specdec.models.tokenizer.interface import Tokenizer
+from specdec.models.tokenizer.marks import MarkSpelling, special_tokens_of
 from specdec.models.tokenizer.resolve import load_tokenizer, resolve_tokenizer, why_no_tokenizer
 from specdec.models.tokenizer.source import SourceTokenizer, source_side
 from specdec.models.tokenizer.stream import StreamDecoder
@@ -16,6 +17,7 @@ from specdec.models.tokenizer.vocabulary import check_same_vocabulary, warn_of_i
 
 __all__ = [
     "ByteTokenizer",
+    "MarkSpelling",
     "SourceTokenizer",
     "StreamDecoder",
     "Strip",
@@ -24,6 +26,7 @@ __all__ = [
     "load_tokenizer",
     "resolve_tokenizer",
     "source_side",
+    "special_tokens_of",
     "warn_of_ids_beyond",
     "why_no_tokenizer",
 ]

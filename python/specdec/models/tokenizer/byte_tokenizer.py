@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from specdec.errors import InputError, kind_of
 from specdec.models.tokenizer.byte_stream import ByteStream, Strip
@@ -139,8 +140,12 @@ class ByteTokenizer(ABC):
             raise InputError(f"token id is {token_id}; expected at least 0")
         return self._texts[token_id] if token_id < len(self._texts) else b""
 
-    def special_tokens(self) -> dict[str, int]:
+    def special_tokens(self) -> Mapping[str, int]:
         """The ids of the tokens that have a name and stand for no text."""
+        return self._special_tokens
+
+    @functools.cached_property
+    def _special_tokens(self) -> Mapping[str, int]:
         return {
             token.decode("utf-8", "replace"): token_id
             for token_id, token in enumerate(self._vocabulary)

@@ -1,0 +1,127 @@
+"""Replies in the harmony format of gpt-oss: messages on channels, between special tokens."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from specdec.models.tokenizer import MarkSpelling
+from specdec.serve.call_readers import ReplyReader
+from specdec.serve.marked_text import MarkCutter
+from specdec.serve.tool_calls import Reasoning, Said, ToolCall, json_arguments
+from specdec.serve.tool_fields import Tools
+
+__all__ = ["HARMONY_MARKS", "HarmonyReader"]
+
+HARMONY_MARKS: Final = (
+    "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>",
+)  # fmt: skip
+"""What is around the parts of a message: role, channel, type of the content, content, and three ends."""
+
+_CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
+_RECIPIENT: Final = re.compile(r"\bto=([^\s<]+)")
+_ENDS: Final = ("<|end|>", "<|return|>", "<|call|>")
+
+
+class HarmonyReader(ReplyReader):
+    """Reads channels: "analysis" is reasoning, a message to a function is a call, all else is text.
+
+    A message to a function that was not offered, or whose content is not the JSON of an object, stays text,
+    its marks included. A header that was cut off is left out. Messages of one kind are joined by line ends. A
+    reply that begins with neither a mark nor a recipient, as one that has to have a form does, is text.
+
+    Parameters
+    ----------
+    tools, spelling
+        As of `ReplyReader`.
+    begun : str
+        What the prompt has of the message that the reply goes on with, after ``<|start|>``.
+    """
+
+    def __init__(self, tools: Tools, spelling: MarkSpelling | None = None, begun: str = "assistant") -> None:
+        super().__init__(tools, spelling)
+        self._names = {self._spelling.spell(name): name for name in HARMONY_MARKS}
+        self._cutter = MarkCutter(self._names)
+        self._header: str | None = ""  # of the message that begins; None: its content follows, or none
+        self._raw_header = ""  # of the message whose content follows
+        self._kind, self._recipient = "text", ""
+        self._arguments: list[str] = []
+        self._given: set[str] = set()  # kinds of which there has been text
+        self._gap = False  # whether a line end is due before more of it
+        self._own = ""  # what the reply adds to a header of the prompt, as long as this has no mark
+        self._has_mark = False
+        for piece, mark in [*self._cutter.feed(begun), (self._cutter.finish(), "")]:
+            if self._header is not None:
+                self._header += piece
+            if mark:
+                self._mark(self._names[mark])
+
+    def feed(self, text: str) -> list[Said]:
+        """See `ReplyReader.feed`."""
+        said: list[Said] = []
+        for piece, mark in self._cutter.feed(text):
+            said += self._text(piece) if piece else []
+            said += self._mark(self._names[mark]) if mark else []
+        self.reasons = self._header is None and self._kind == "reasoning" and not self._recipient
+        return said
+
+    def finish(self) -> list[Said]:
+        """See `ReplyReader.finish`."""
+        rest = self._cutter.finish()
+        said = self._text(rest) if rest else []
+        if self._own:
+            said += self._say(self._own)
+        return [*said, *self._close(""), *self._end()]
+
+    def _text(self, piece: str) -> list[Said]:
+        if self._header is not None and not self._has_mark:
+            self._own += piece
+            begin = self._own.lstrip()
+            if begin.startswith("to=") or "to=".startswith(begin):
+                return []
+            piece, self._own, self._header = self._own, "", None
+        if self._header is not None:
+            self._header += piece
+            return []
+        if self._recipient:
+            self._arguments.append(piece)
+            return []
+        if self._gap:
+            piece, self._gap = "\n" + piece, False
+        self._given.add(self._kind)
+        return [Reasoning(self._spelling.named(piece))] if self._kind == "reasoning" else self._say(piece)
+
+    def _mark(self, name: str) -> list[Said]:
+        said: list[Said] = []
+        if self._header is not None:
+            self._header, self._own = self._header + self._own, ""
+        self._has_mark = True
+        if name in _ENDS:
+            said = self._close(name)
+            self._header = None
+        elif name == "<|start|>":
+            said = self._close("")
+            self._header = ""
+        elif name == "<|channel|>" and self._header is None:  # a message without its beginning
+            said = self._close("")
+            self._header = name
+        elif name == "<|message|>" and self._header is not None:
+            channel, recipient = _CHANNEL.search(self._header), _RECIPIENT.search(self._header)
+            self._kind = "reasoning" if channel is not None and channel[1] == "analysis" else "text"
+            self._recipient = "" if recipient is None else recipient[1]
+            self._gap = self._kind in self._given
+            self._raw_header, self._header = self._header.removeprefix("assistant").lstrip() + name, None
+        elif self._header is not None:
+            self._header += name
+        return said
+
+    def _close(self, end: str) -> list[Said]:
+        """The call that a message is, at its end."""
+        written, recipient = self._spelling.named("".join(self._arguments)), self._recipient
+        self._arguments, self._recipient, self._kind, self._gap = [], "", "text", False
+        if not recipient:
+            return []
+        name, arguments = recipient.removeprefix("functions."), json_arguments(written)
+        if name in self._tools.functions and arguments is not None:
+            return self._call([ToolCall(name, arguments)])
+        return self._say(f"{self._raw_header}{written}{end}")
