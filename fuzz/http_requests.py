@@ -3,7 +3,8 @@
 A server with the pair in the package gets sound requests that were damaged: in their bytes, in the values and
 names of their JSON, in their headers, or by a client that leaves. Each is answered with a text, or refused by
 name; no answer has a status of 500, and at the end the server writes what it wrote at the beginning, holds no
-text, and is not much larger.
+text, and is not much larger. Some bodies come in chunks, with extensions and trailers, and some requests are
+sent ahead of the answers to others: each gets one answer, or those after some do not.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import re
 import secrets
 import socket
 import sys
@@ -110,6 +112,9 @@ ODD: list[Any] = [
     "{{ 1 }}", "1e999",
 ]  # fmt: skip
 LIMITS = ServerLimits(n_new_tokens=8, n_texts=8, n_body_bytes=200_000, body_s=0.2, write_s=2.0, n_waiting=64)
+STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
+LONGEST = 200_000
+"""Bytes of a body that is sent in chunks."""
 LARGEST = 64 << 20
 """Bytes by which the process may grow between the first tenth of the requests and the last."""
 
@@ -180,8 +185,14 @@ def _one(place: str, seed: int, index: int, report: Report) -> None:
     headers: dict[str, str] = {}
     damaged = damaged_request(random, sound, headers)
     try:
+        if random.random() < 0.15:
+            _send_ahead(place, path, damaged, random, report)
+            return
         status, answer = _send(place, path, damaged, headers)
     except (OSError, http.client.HTTPException, ValueError) as error:
+        if isinstance(error, ConnectionError) and len(damaged) > LIMITS.n_body_bytes:
+            report.statuses[413] += 1  # the connection is closed before all of the body is sent
+            return
         report.failures.append(f"{name}: {type(error).__name__}: {error}; sent {damaged[:300]!r} to {path}")
         return
     report.statuses[status] += 1
@@ -273,6 +284,48 @@ def _send(place: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[
         return answer.status, text
     finally:
         connection.close()
+
+
+def _send_ahead(place: str, path: str, body: bytes, random: Random, report: Report) -> None:
+    """Send requests one after the other without waiting, in chunks, and read all answers.
+
+    Raises
+    ------
+    ValueError
+        The server answers otherwise than it may.
+    """
+    n, size, n_extension, n_trailers = (
+        random.choice(sizes)
+        for sizes in (
+            (1, 2, 5, 17, 18, 60),
+            (1, 3, 1000, 100_000),
+            (0, 0, 5, 3000, 70_000),
+            (0, 0, 3, 2000, 20_000),
+        )
+    )
+    lies = random.random() < 0.2  # a chunk is not as long as it says
+    extension = b";" + b"e" * n_extension if n_extension else b""
+    body = body[: LONGEST // (size + len(extension) + 5) * size]
+    pieces = (body[at : at + size] for at in range(0, len(body), size))
+    chunks = b"".join(b"%x%b\r\n%b\r\n" % (len(piece) + lies, extension, piece) for piece in pieces)
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    request = head.encode() + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n"
+    request += b"Host: elsewhere\r\n" * n_trailers + b"\r\n"
+    received, host, port = bytearray(), *place.split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        try:
+            connection.sendall(request * (n - 1))
+            connection.sendall(request.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
+            while piece := connection.recv(1 << 16):
+                received += piece
+        except ConnectionError:
+            pass  # it is closed with a request unread
+    statuses = [int(status) for status in STATUS.findall(received)]
+    report.statuses.update(statuses or [0])
+    if wrong := {*statuses} - {200, 400, 404, 408, 413, 415, 429, 431}:
+        raise ValueError(f"answers with status {wrong}")
+    if len(statuses) > n:
+        raise ValueError(f"{len(statuses)} answers to {n} requests")
 
 
 def _leave(place: str, path: str, body: bytes, random: Random) -> None:

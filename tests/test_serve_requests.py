@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from select import select
 from typing import Any
@@ -996,7 +997,157 @@ def test_connections_that_are_idle_or_dawdle(target: specdec.Model) -> None:
         engine.held.clear()
         assert answered(busy) == 200  # it had not been idle
         assert is_closed(busy)
-        assert is_closed(raw(server.url, GET[:-2] + b"X: " + b"y" * 70_000, 431))
+
+
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+CHUNKED = (
+    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
+BODY = json.dumps({"prompt": "Once", "user": "x" * 20_000}).encode()
+
+
+def in_chunks(body: bytes, size: int, extension: bytes = b"", trailers: bytes = b"") -> bytes:
+    """A chunked body."""
+    pieces = [body[i : i + size] for i in range(0, len(body), size)]
+    chunks = b"".join(b"%x%b\r\n%b\r\n" % (len(piece), extension, piece) for piece in pieces)
+    return chunks + b"0\r\n" + trailers + b"\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (HEALTH + b"X: " + b"y" * 60_000 + b"\r\n\r\n", 200),
+        (HEALTH + b"X: " + b"y" * 70_000, 431),
+        (HEALTH + b"a: b\r\n" * 255 + b"\r\n", 200),
+        (HEALTH + b"a: b\r\n" * 300, 431),
+        (HEALTH[:11] + b"?" + b"y" * 70_000, 431),
+        (b"\r\n" * 40_000, 431),
+        (CHUNKED + in_chunks(BODY, 1), 200),
+        (CHUNKED + in_chunks(BODY, 1000, b";a=b", b"c: d\r\n" * 1000), 200),
+        (CHUNKED + b"1;" + b"x" * 70_000, 431),
+        (CHUNKED + in_chunks(BODY, 100, b";" + b"x" * 400)[:-5], 431),
+        (CHUNKED + b"".join(b"%015x\r\n%c\r\n" % (1, byte) for byte in BODY), 431),
+        (CHUNKED + in_chunks(BODY, 1000, trailers=b"c: d\r\n" * 12_000)[:-2], 431),
+        (CHUNKED + in_chunks(BODY, 1000, trailers=b"c: " + b"d" * 70_000)[:-2], 431),
+    ],
+    ids=range(13),
+)
+def test_bounds_on_what_is_no_body(url: str, sent: bytes, status: int) -> None:
+    """Heads, chunk extensions and trailers; not how a body is cut into chunks."""
+    connection = raw(url, sent, status)
+    if status == 200:
+        connection.sendall(HEALTH + b"\r\n")
+        assert answered(connection) == 200
+        connection.close()
+    else:
+        assert is_closed(connection)
+
+
+def test_trailers_are_no_headers(target: specdec.Model) -> None:
+    """A key or a host in a trailer is none: whether a request is let in is decided before its body."""
+    engine = ScriptedEngine(target, lambda options: [REPLY])
+    key = b"Authorization: Bearer secret\r\n"
+    with Server(Service(engine, ["mine"]), port=0, api_key="secret") as server:  # type: ignore[arg-type]
+        raw(server.url, CHUNKED + in_chunks(BODY, 1000, trailers=key), 401).close()
+        head = CHUNKED.replace(b"\r\n", b"\r\n" + key, 1)
+        raw(server.url, head + in_chunks(BODY, 1000, trailers=b"Host: evil\r\n"), 200).close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs the memory of this process")
+@pytest.mark.parametrize(
+    ("head", "block", "n_blocks"),
+    [
+        (b"", HEALTH + b"\r\n", 200_000),
+        (b"", b"POST /v1/completions HTTP/1.1\r\nContent-Length: 500\r\n\r\n" + b"x" * 500, 40_000),
+        (CHUNKED + in_chunks(b"{}", 2)[:-2], b"ab: c\r\n", 3_000_000),
+        (CHUNKED + b"2;", b"ab=c;", 4_000_000),
+        (HEALTH, b"ab: c\r\n", 3_000_000),
+    ],
+    ids=["requests", "bodies", "trailers", "extension", "headers"],
+)
+def test_one_connection_takes_little_memory(
+    target: specdec.Model, head: bytes, block: bytes, n_blocks: int
+) -> None:
+    """Some 20 MB that were each kept as objects would take more than 400 MB."""
+    engine = ScriptedEngine(target, lambda options: [REPLY])
+
+    def memory() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    with Server(Service(engine, ["mine"]), port=0) as server:  # type: ignore[arg-type]
+        connection, size = connected(server.url), 100_000 // len(block)
+        before = most = memory()
+        with suppress(OSError):
+            connection.sendall(head)
+            for _ in range(0, n_blocks, size):
+                connection.sendall(block * size)
+                most = max(most, memory())
+        assert most - before < 50e6
+        assert ask(server.url, "/health")[0] == 200
+        connection.close()
+
+
+def chat() -> bytes:
+    """A request for a reply."""
+    body = json.dumps(body_of(CHAT)).encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def test_requests_that_are_sent_ahead(url: str, engine: ScriptedEngine) -> None:
+    """Some wait for their turn. After the answers to these the connection is closed; the rest is dropped."""
+    engine.held.set()
+    for n_ahead, n_answers in ((16, 17), (17, 17), (1000, 17)):
+        n_asked = len(engine.asked)
+        connection = raw(url, chat() + GET * n_ahead, 0)
+        wait(lambda n_asked=n_asked: len(engine.asked) > n_asked)
+        engine.held.clear()
+        received = b""
+        if n_ahead == 16:
+            while received.count(b'"status":"ok"') < 16:
+                received += connection.recv(65536)
+            connection.sendall(GET)
+            assert answered(connection) == 200
+        else:
+            while piece := connection.recv(65536):
+                received += piece
+        connection.close()
+        assert received.count(b"HTTP/1.1 200") == n_answers
+        assert received.index(b"by the sea") < received.index(b'"status":"ok"')
+        assert received.count(b"connection: close") == (n_ahead > 16)
+        engine.held.set()
+
+
+@pytest.mark.parametrize(
+    "ahead", [GET[:-2] + b"X: " + b"y" * 70_000, b"no HTTP\r\n\r\n", CHUNKED + b"2;" + b"x" * 70_000,
+              GET + CHUNKED + in_chunks(b"x" * 2_000_000, 5000)]
+)  # fmt: skip
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_comes_ahead_of_an_answer_does_not_end_it(
+    url: str, engine: ScriptedEngine, ahead: bytes, stream: bool
+) -> None:
+    engine.held.set()
+    connection = sent(url, CHAT, body_of(CHAT, stream=stream))
+    wait(lambda: bool(engine.asked))
+    connection.sendall(ahead)
+    time.sleep(0.05)
+    engine.held.clear()
+    received = b""
+    with connection, suppress(ConnectionError):
+        while piece := connection.recv(65536):
+            received += piece
+    assert b"by the sea" in b"".join(re.findall(rb"[a-z ]+", received)) or stream
+    assert received.count(b"HTTP/1.1 ") == 1 + ahead.startswith(GET)
+    assert not stream or b"data: [DONE]" in received
+
+
+def test_a_client_that_leaves_with_requests_ahead_ends_its_texts(url: str, engine: ScriptedEngine) -> None:
+    engine.held.set()
+    connection = raw(url, GET * 2 + chat() + GET * 3, 0)
+    wait(lambda: bool(engine.asked))
+    connection.close()
+    wait(lambda: engine.generations[-1].cancelled.is_set() and engine.n_open == 0)
 
 
 def test_nothing_of_a_request_is_printed(

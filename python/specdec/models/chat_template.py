@@ -1,25 +1,22 @@
 """Chat templates: from messages to the text that a model was trained on.
 
-A template is Jinja, from a checkpoint, and so not to be trusted: it runs in Jinja's sandbox, sees nothing but
-plain data, and has the filters and functions that `transformers` gives it, so that prompts are the same.
+A template is Jinja from a checkpoint, and not trusted: it is rendered in a process of its own, in Jinja's
+sandbox (`specdec.models.template_process`).
 """
 
 from __future__ import annotations
 
-import functools
-import json
 import os
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from specdec.checks import check_flag, check_items
-from specdec.errors import CheckpointError, InputError, MissingPackageError, TokenizerError, kind_of, shown
+from specdec.errors import CheckpointError, InputError, TokenizerError, kind_of, shown
 from specdec.models.json_fields import as_json, read_json_object
-from specdec.models.template_limits import limited, limited_filter, rendered
+from specdec.models.template_process import names_in_template, render_template
 from specdec.models.tokenizer.added_tokens import SPECIAL_NAMES, read_side_tokens
 from specdec.text_files import read_text_file
 
@@ -130,26 +127,28 @@ class ChatTemplate:
         Raises
         ------
         InputError
-            As :meth:`text`.
+            As :meth:`text`, or reading the template takes more time or memory than it may.
         TokenizerError
             The template is not valid Jinja.
         MissingPackageError
             Jinja is not installed: ``pip install jinja2``.
         """
-        return name in _names_in(self.text(chat_template, tools=tools), self.source)
+        return name in names_in_template(self.text(chat_template, tools=tools), self.source)
 
     def check(self) -> None:
         """Refuse templates that cannot be read, before a conversation needs them.
 
         Raises
         ------
+        InputError
+            Reading one takes more time or memory than it may.
         TokenizerError
             One is not valid Jinja.
         MissingPackageError
             Jinja is not installed: ``pip install jinja2``.
         """
         for text in self.templates.values():
-            _compile(text, self.source)
+            names_in_template(text, self.source)
 
     def render(
         self,
@@ -185,8 +184,9 @@ class ChatTemplate:
         Raises
         ------
         InputError
-            Something else than messages; messages that the template refuses, with its reason; or tools or
-            documents for a template that has no place for them.
+            Something else than messages; messages that the template refuses, with its reason; tools or
+            documents for a template that has no place for them; or a template that takes more time or memory
+            than it may.
         TokenizerError
             The template is not valid Jinja.
         MissingPackageError
@@ -196,7 +196,7 @@ class ChatTemplate:
         add, carry_on = _endings(conversation, add_generation_prompt, continue_final_message)
         if carry_on:
             _mark(conversation[-1])
-        template = _compile(self.text(chat_template, tools=tools is not None), self.source)
+        template = self.text(chat_template, tools=tools is not None)
         values = {
             **self.tokens,
             **_plain(variables),
@@ -205,23 +205,8 @@ class ChatTemplate:
             "documents": _schemas("documents", documents),
             "add_generation_prompt": add,
         }
-        for name in ("tools", "documents"):
-            if values[name] and not self.reads(name, chat_template, tools=tools is not None):
-                raise InputError(
-                    f"{name} is given, but {self.source} has no place for {name}; expected none, or another "
-                    "chat template"
-                )
-        try:
-            text = rendered(template, values)
-        except (MemoryError, InputError):
-            raise
-        except _refusals() as error:
-            raise InputError(f"{self.source}: the chat template refuses these messages: {error}") from error
-        except Exception as error:
-            raise InputError(
-                f"{self.source}: the chat template cannot render these messages: "
-                f"{type(error).__name__}: {error}"
-            ) from error
+        needed = tuple(name for name in ("tools", "documents") if values[name])
+        text = render_template(template, values, needed, self.source)
         return _cut(text, self.source) if carry_on else text
 
     def end_of_message(self) -> str:
@@ -382,113 +367,6 @@ def _key(name: Any) -> Any:
     if isinstance(found, list | dict):
         raise InputError(f"a field of messages has the name {shown(name)}; expected a text")
     return found
-
-
-# ── Jinja
-# ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _jinja(source: str) -> Any:
-    """The package, in a version whose sandbox holds."""
-    try:
-        import jinja2.ext
-        import jinja2.sandbox
-    except ImportError as error:
-        raise MissingPackageError(
-            f"{source}: the chat template needs Jinja, which is not installed: pip install jinja2"
-        ) from error
-    version = tuple(int(part) for part in jinja2.__version__.split(".")[:3] if part.isdigit())
-    if version < (3, 1, 6):
-        raise MissingPackageError(
-            f"{source}: the chat template needs Jinja 3.1.6 or newer, whose sandbox holds; found "
-            f"{jinja2.__version__}: pip install jinja2"
-        )
-    return jinja2
-
-
-def _refusals() -> type[Exception]:
-    import jinja2
-
-    error: type[Exception] = jinja2.TemplateError
-    return error
-
-
-@functools.lru_cache(maxsize=64)
-def _compile(text: str, source: str) -> Any:
-    jinja2 = _jinja(source)
-    try:
-        return _environment(jinja2).from_string(text)
-    except (jinja2.TemplateError, RecursionError, ValueError, OverflowError, SyntaxError) as error:
-        line = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""
-        raise TokenizerError(f"{source}: the chat template is not valid Jinja: {line}{error}") from error
-
-
-@functools.lru_cache(maxsize=64)
-def _names_in(text: str, source: str) -> frozenset[str]:
-    """All names in the code of a template, whether of variables or of their fields."""
-    _compile(text, source)
-    tokens = _environment(_jinja(source)).lex(text)
-    return frozenset(value for _, kind, value in tokens if kind == "name")
-
-
-def _environment(jinja2: Any) -> Any:
-    """Jinja's sandbox with what `transformers` gives templates."""
-
-    class Generation(jinja2.ext.Extension):  # type: ignore[misc]
-        """{% generation %}…{% endgeneration %}, which marks what the assistant says: its contents."""
-
-        tags = {"generation"}  # noqa: RUF012
-
-        def parse(self, parser: Any) -> Any:
-            line = next(parser.stream).lineno
-            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            return jinja2.nodes.CallBlock(self.call_method("_contents"), [], [], body).set_lineno(line)
-
-        def _contents(self, caller: Any) -> Any:
-            return caller()
-
-    class Namespace(jinja2.utils.Namespace):  # type: ignore[misc]
-        """A namespace of a template, without names that begin with an underscore."""
-
-        def __init__(*args: Any, **values: Any) -> None:
-            self, args = args[0], args[1:]
-            found = dict(*args, **values)
-            for name in found:
-                _check_name(name)
-            jinja2.utils.Namespace.__init__(self, found)
-
-        def __setitem__(self, name: Any, value: Any) -> None:
-            _check_name(name)
-            jinja2.utils.Namespace.__setitem__(self, name, value)
-
-    def _check_name(name: Any) -> None:
-        if isinstance(name, str) and name.startswith("_"):
-            raise jinja2.exceptions.SecurityError(f"a namespace has no attribute {name!r}")
-
-    def raise_exception(message: Any) -> None:
-        raise jinja2.TemplateError(str(message))
-
-    def tojson(
-        value: Any,
-        ensure_ascii: bool = False,
-        indent: Any = None,
-        separators: Any = None,
-        sort_keys: bool = False,
-    ) -> str:
-        # Jinja's own escapes what HTML has a meaning for.
-        return json.dumps(
-            value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-        )
-
-    environment = limited(jinja2, jinja2.sandbox.ImmutableSandboxedEnvironment)(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"]
-    )
-    environment.filters["tojson"] = limited_filter("tojson", tojson)
-    environment.globals["raise_exception"] = raise_exception
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    environment.globals["dict"] = lambda *args, **values: dict(*args, **values)
-    environment.globals["namespace"] = Namespace
-    return environment
 
 
 # ── Files

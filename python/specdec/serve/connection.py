@@ -1,4 +1,4 @@
-"""Connections to the server, within bounds: how many there are, how long one is idle, how long a head is."""
+"""Connections to the server, within bounds: their number, idle time, and what each may send."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Any, Final
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from specdec.serve.answer_log import AnswerLog
 from specdec.serve.json_body import json_bytes
@@ -15,16 +15,25 @@ from specdec.serve.server_limits import ServerLimits
 
 __all__ = ["Connection"]
 
-_MOST_OF_HEAD: Final = 64 << 10
-"""Bytes of a request line with its headers."""
+_MAX_HEAD_BYTES: Final = 64 << 10
+"""Bytes of request lines, headers, trailers, chunk extensions, and of requests that wait for their turn."""
+_MAX_HEADERS: Final = 256
+"""Headers of a request: each takes far more memory than it has bytes."""
+_MAX_WAITING: Final = 16
+"""Requests that wait while an earlier one of their connection is answered (pipelining)."""
 
 
 class Connection(HttpToolsProtocol):
-    """A connection as uvicorn keeps it, which is closed when it has been idle for too long.
+    """A connection as uvicorn keeps it, within bounds.
 
-    It is idle while no request of it is being answered; a request counts from the end of its headers on.
-    Where there are too many connections the one that has been idle longest is closed for a new one, and where
-    none is idle the new one is refused.
+    All that a client sends counts, from the last time that the connection was idle on, but the body of the
+    request that is being answered, whose size its reader bounds. A request that is too large is refused. If
+    too much comes after it instead, nothing more is read: the complete requests are answered, and the
+    connection is closed.
+
+    A connection is idle while no request of it is being answered; a request counts from the end of its
+    headers on. It is closed when it has been idle for too long. Where there are too many connections the one
+    that has been idle longest is closed for a new one, and where none is idle the new one is refused.
 
     Parameters
     ----------
@@ -40,7 +49,11 @@ class Connection(HttpToolsProtocol):
         self._limits, self._answers = limits, answers
         self._timer: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
-        self._n_head = 0  # bytes since it is idle
+        self._n_head = 0  # bytes that count
+        self._running: RequestResponseCycle | None = None  # the request whose answer is next
+        self._in_head = self._is_chunked = False
+        self._refusal: RequestError | None = None  # why a callback stopped the parser
+        self._is_full = False  # what comes is dropped
 
     @property
     def _is_idle(self) -> bool:
@@ -59,29 +72,87 @@ class Connection(HttpToolsProtocol):
         self._begin_idling()
 
     def data_received(self, data: bytes) -> None:
-        """A part of a request."""
-        if self.transport.is_closing():
+        """Take a part of a request."""
+        if self._is_full or self.transport.is_closing():
             return
         self._n_head += len(data)
         super().data_received(data)
-        if self._is_idle and self._n_head > _MOST_OF_HEAD and not self.transport.is_closing():
-            self._refuse(RequestError(f"the headers have more than {_MOST_OF_HEAD} bytes", status=431))
+        self._n_head = max(self._n_head, 0)
+        if self._n_head > _MAX_HEAD_BYTES and not (self._is_full or self.transport.is_closing()):
+            self._stop(RequestError(f"the headers have more than {_MAX_HEAD_BYTES} bytes", status=431))
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        super().on_message_begin()
+        self._in_head = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header. Trailers are dropped: a request is checked by its headers, before its body."""
+        if not self._in_head:
+            return
+        if len(self.headers) >= _MAX_HEADERS:
+            self._stop_parser(f"there are more than {_MAX_HEADERS} headers")
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Start to answer a request, or let it wait for its turn."""
+        if len(self.pipeline) >= _MAX_WAITING:
+            self._stop_parser(f"more than {_MAX_WAITING} requests wait")
+        super().on_headers_complete()
+        self._in_head = False
+        self._is_chunked = (b"transfer-encoding", b"chunked") in self.headers
+        if self.pipeline:
+            self.flow.resume_reading()  # to notice when the client leaves
+        else:
+            self._running = self.cycle
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body."""
+        if self.cycle is self._running:
+            framing = (len(body).bit_length() + 3) // 4 + 4 if self._is_chunked else 0  # "1f", two line ends
+            self._n_head -= len(body) + framing
+        super().on_body(body)
 
     def on_response_complete(self) -> None:
-        """An answer has been given."""
+        """Go on after an answer."""
+        following = self.pipeline[-1][0] if self.pipeline else None
         super().on_response_complete()
+        if following is not None:
+            self._running = following
         if self._is_idle and not self.transport.is_closing():
             self._begin_idling()
 
     def send_400_response(self, msg: str) -> None:
-        """What has come is no HTTP."""
-        self._refuse(RequestError("the request is no HTTP", status=400))
+        """Refuse what is no HTTP, or what a callback refused."""
+        self._stop(self._refusal or RequestError("the request is no HTTP", status=400))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is closed."""
+        """End with the connection."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._running is not None and not self._running.response_complete:
+            self._running.disconnected = True  # uvicorn tells the last request alone
+            self._running.message_event.set()
         super().connection_lost(exc)
+
+    def _stop_parser(self, message: str) -> None:
+        self._refusal = RequestError(message, status=431)
+        raise self._refusal
+
+    def _stop(self, refusal: RequestError) -> None:
+        """Read nothing more: refuse the request that comes, or close after the answers to those before it."""
+        is_coming = not self._in_head and self.cycle is not None and self.cycle.more_body
+        if self._is_idle or (is_coming and self.cycle is self._running):
+            if self._is_idle or not self.cycle.response_started:
+                self._refuse(refusal)
+            else:
+                self._close()
+            return
+        if is_coming:
+            self.pipeline.popleft()
+            self.cycle = self.pipeline[0][0] if self.pipeline else self._running
+        self.cycle.keep_alive = False
+        self._is_full = True
 
     def _begin_idling(self) -> None:
         if self._timer is not None:

@@ -1,0 +1,233 @@
+"""The process that renders chat templates, within limits of time and memory.
+
+A template comes from a checkpoint and may compute without end. So it runs in a helper process, which starts
+with the first conversation and is used again for the next ones. The system ends the helper when a request has
+taken `TIME_LIMIT_S` seconds, even if this process is gone by then, and bounds its address space to
+`MEMORY_LIMIT` bytes (not on macOS, which has no such bound). A helper exits when its standard input ends.
+
+The helper gets pickles from this process, and answers in bytes that mean nothing but text: see
+`specdec.models.template_worker`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from specdec.errors import InputError, MissingPackageError, SpecdecError, TokenizerError
+
+__all__ = ["close_helpers", "names_in_template", "render_template"]
+
+TIME_LIMIT_S = 10.0
+"""Seconds that a template may take to be read and rendered."""
+MEMORY_LIMIT = 1 << 30
+"""Bytes of address space of a helper."""
+
+_WORKER: Final = Path(__file__).with_name("template_worker.py")
+_MAX_IDLE: Final = 2
+"""Helpers that are kept for later requests."""
+_PATIENCE_S: Final = 0.1
+"""Seconds that a request waits for a helper before it starts another one: no template blocks others."""
+
+
+class _Helper:
+    """A process that renders templates."""
+
+    def __init__(self) -> None:
+        # A session of its own, so that Ctrl-C in a terminal is for this process alone. LD_PRELOAD may hold a
+        # library that needs more address space than a helper has.
+        environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_WORKER)],
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise SpecdecError(
+                f"the process that renders chat templates cannot be started: {error}"
+            ) from error
+        _helpers.add(self)
+        self._send(([entry for entry in sys.path if isinstance(entry, str)], MEMORY_LIMIT))
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    def ask(self, request: tuple[Any, ...]) -> tuple[bytes, str]:
+        """The kind and the text of the reply; kind b"E" with the reason if the process has ended."""
+        begun = time.monotonic()
+        self._send(request)
+        head = self._receive(9)
+        size = int.from_bytes(head[1:], "big")
+        text = self._receive(size) if len(head) == 9 else b""
+        if len(head) == 9 and len(text) == size:
+            return head[:1], text.decode("utf-8", "surrogatepass")
+        if time.monotonic() - begun >= request[1]:
+            return b"E", f"takes more than {request[1]:g} seconds"
+        return b"E", f"ends the process that renders it, with status {self._process.wait()}"
+
+    def _send(self, value: Any) -> None:
+        pipe, data = self._process.stdin, memoryview(pickle.dumps(value))
+        assert pipe is not None
+        with suppress(BrokenPipeError):  # the reply, or its absence, says why
+            while data:
+                data = data[pipe.write(data) :]
+
+    def _receive(self, n_bytes: int) -> bytes:
+        """So many bytes, or fewer if the process has ended. A signal handler's exception passes through."""
+        pipe, parts = self._process.stdout, []
+        assert pipe is not None
+        while n_bytes and (part := pipe.read(min(n_bytes, 1 << 20))):
+            parts.append(part)
+            n_bytes -= len(part)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """End the process. Idempotent."""
+        _helpers.discard(self)
+        self._process.kill()
+        self.close_pipes()
+        self._process.wait()
+
+    def close_pipes(self) -> None:
+        """Close this process's ends of the pipes."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def forget(self) -> None:
+        """In a fork of the process that started it: leave the helper to that process."""
+        self.close_pipes()
+        self._process.returncode = 0  # it is no child of ours to wait for
+
+
+_helpers: set[_Helper] = set()
+_idle: queue.SimpleQueue[_Helper] = queue.SimpleQueue()
+
+
+def close_helpers() -> None:
+    """End all helpers; a later request starts another one."""
+    for helper in list(_helpers):
+        helper.close()
+
+
+def _forget_helpers() -> None:
+    global _idle
+    _idle = queue.SimpleQueue()
+    for helper in _helpers:
+        helper.forget()
+    _helpers.clear()
+
+
+atexit.register(close_helpers)
+os.register_at_fork(after_in_child=_forget_helpers)
+
+
+def _idle_helper() -> _Helper:
+    """An idle helper, or a new one where there is none."""
+    while True:
+        try:
+            helper = _idle.get(timeout=_PATIENCE_S if _helpers else 0.0)
+        except queue.Empty:
+            return _Helper()
+        if helper.is_alive:
+            return helper
+        helper.close()
+
+
+def _ask(action: str, *arguments: Any) -> tuple[bytes, str]:
+    """The kind and the text of a helper's reply to a request."""
+    helper = _idle_helper()
+    try:
+        kind, text = helper.ask((action, TIME_LIMIT_S, *arguments))
+    except BaseException:
+        helper.close()
+        raise
+    if kind in (b"E", b"M") or _idle.qsize() >= _MAX_IDLE:
+        helper.close()
+    else:
+        _idle.put(helper)
+    return kind, text
+
+
+def render_template(text: str, values: dict[str, Any], needed: tuple[str, ...], source: str) -> str:
+    """Render a chat template.
+
+    Parameters
+    ----------
+    text : str
+        The template.
+    values : dict
+        Its variables: plain data.
+    needed : tuple of str
+        Those of the variables that must occur in the template, since they would be ignored otherwise.
+    source : str
+        Where the template comes from, for messages.
+
+    Raises
+    ------
+    InputError
+        The template refuses the values or fails with them, does not read a variable of `needed`, or takes
+        more time or memory than it may.
+    TokenizerError
+        It is not valid Jinja.
+    MissingPackageError
+        Jinja is not installed.
+    """
+    kind, found = _ask("render", text, values, needed)
+    if kind != b"T":
+        raise _error(kind, found, source)
+    return found
+
+
+def names_in_template(text: str, source: str) -> frozenset[str]:
+    """All names in the code of a template, of variables and of their fields.
+
+    Raises
+    ------
+    InputError
+        Reading the template takes more time or memory than it may.
+    TokenizerError
+        It is not valid Jinja.
+    MissingPackageError
+        Jinja is not installed.
+    """
+    kind, found = _ask("names", text)
+    if kind != b"T":
+        raise _error(kind, found, source)
+    return frozenset(found.split("\n"))
+
+
+def _error(kind: bytes, text: str, source: str) -> SpecdecError:
+    """The exception for a reply that is no result."""
+    template = f"{source}: the chat template"
+    if kind == b"N":
+        return MissingPackageError(f"{template} needs {text}: pip install jinja2")
+    if kind == b"I":
+        return TokenizerError(f"{template} is not valid Jinja: {text}")
+    if kind == b"U":
+        return InputError(
+            f"{text} is given, but {source} has no place for {text}; expected none, or another chat template"
+        )
+    messages = {
+        b"R": f"refuses these messages: {text}",
+        b"F": f"cannot render these messages: {text}",
+        b"L": f"makes a text of {text}",
+        b"M": f"needs more than {MEMORY_LIMIT >> 20} MiB of memory",
+        b"E": text,
+    }
+    return InputError(f"{template} {messages[kind]}")

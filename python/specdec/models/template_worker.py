@@ -1,0 +1,203 @@
+"""Rendering of chat templates, in a process of its own: see `specdec.models.template_process`.
+
+The process runs this file alone, so it imports nothing of specdec, and Jinja by the search path that it is
+given. A template is Jinja from a checkpoint, and not trusted: it runs in Jinja's sandbox, sees nothing but
+plain data, and has the filters and functions that ``transformers`` gives it, so that prompts are the same.
+
+A request is a pickle of ``(action, seconds, *arguments)``. A reply is its kind in one byte, the number of
+bytes of its text in eight, and the text in UTF-8.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import pickle
+import resource
+import signal
+import sys
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, Final
+
+__all__ = ["main"]
+
+_MAX_BYTES: Final = 64 << 20
+"""Bytes of a rendered text."""
+_MIN_VERSION: Final = (3, 1, 6)
+"""The first release of Jinja without a known way out of its sandbox."""
+
+
+class _Reply(Exception):  # noqa: N818
+    """The end of a request: a kind, as `specdec.models.template_process` lists them, and a text."""
+
+
+def main() -> None:
+    """Answer requests from standard input on standard output until the input ends."""
+    requests, replies = sys.stdin.buffer, sys.stdout.buffer
+    search_path, max_memory = pickle.load(requests)
+    sys.path += search_path  # last, so that no module there replaces one of the standard library
+    _limit_memory(max_memory)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+    with suppress(_Reply):  # it is the reply to each request then
+        _jinja()
+    kind = b""
+    while kind != b"M":
+        try:
+            action, seconds, *arguments = pickle.load(requests)
+            signal.setitimer(signal.ITIMER_REAL, seconds)  # ends the process, whatever it computes
+            kind, text = _answer(action, arguments)
+        except EOFError:
+            return
+        except MemoryError:  # also while a request is read, whose rest would be taken for the next one
+            kind, text = b"M", b""
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        replies.write(kind + len(text).to_bytes(8, "big") + text)
+        replies.flush()
+
+
+def _limit_memory(n_bytes: int) -> None:
+    """Bound the address space of this process, where the system can (macOS does not)."""
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    soft = n_bytes if hard == resource.RLIM_INFINITY else min(n_bytes, hard)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _answer(action: str, arguments: list[Any]) -> tuple[bytes, bytes]:
+    """The kind and the text of a reply."""
+    try:
+        kind, text = b"T", (_render if action == "render" else _names)(*arguments)
+    except _Reply as reply:
+        kind, text = reply.args
+    data = text.encode("utf-8", "surrogatepass")
+    if len(data) > _MAX_BYTES:
+        return b"L", f"{len(data)} bytes; expected at most {_MAX_BYTES}".encode()
+    return kind, data
+
+
+def _render(text: str, values: dict[str, Any], needed: tuple[str, ...]) -> str:
+    """The text of a template with these variables, each name in `needed` being one that it must read."""
+    template = _compiled(text)
+    for name in needed:
+        if name not in _names_in(text):
+            raise _Reply(b"U", name)
+    try:
+        rendered: str = template.render(values)
+    except MemoryError:
+        raise
+    except _jinja().TemplateError as error:
+        raise _Reply(b"R", str(error)) from None
+    except Exception as error:
+        raise _Reply(b"F", f"{type(error).__name__}: {error}") from None
+    return rendered
+
+
+def _names(text: str) -> str:
+    """The names in the code of a template, of variables and of their fields, one a line."""
+    _compiled(text)
+    return "\n".join(sorted(_names_in(text)))
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(text: str) -> Any:
+    jinja2 = _jinja()
+    try:
+        return _environment().from_string(text)
+    except (jinja2.TemplateError, RecursionError, ValueError, OverflowError, SyntaxError) as error:
+        line = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""
+        raise _Reply(b"I", f"{line}{error}") from None
+
+
+@functools.lru_cache(maxsize=64)
+def _names_in(text: str) -> frozenset[str]:
+    return frozenset(value for _, kind, value in _environment().lex(text) if kind == "name")
+
+
+@functools.lru_cache(maxsize=1)
+def _jinja() -> Any:
+    """The package, in a version whose sandbox holds."""
+    try:
+        import jinja2.ext
+        import jinja2.sandbox
+    except ImportError:
+        raise _Reply(b"N", "Jinja, which is not installed") from None
+    if tuple(int(part) for part in jinja2.__version__.split(".")[:3] if part.isdigit()) < _MIN_VERSION:
+        raise _Reply(b"N", f"Jinja 3.1.6 or newer, whose sandbox holds; found {jinja2.__version__}")
+    return jinja2
+
+
+@functools.lru_cache(maxsize=1)
+def _environment() -> Any:
+    return _make_environment(_jinja())
+
+
+def _make_environment(jinja2: Any) -> Any:
+    """Jinja's sandbox with what ``transformers`` gives templates."""
+
+    class Generation(jinja2.ext.Extension):  # type: ignore[misc]
+        """{% generation %}…{% endgeneration %}, which marks what the assistant says: its contents."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return jinja2.nodes.CallBlock(self.call_method("_contents"), [], [], body).set_lineno(line)
+
+        def _contents(self, caller: Any) -> Any:
+            return caller()
+
+    class Namespace(jinja2.utils.Namespace):  # type: ignore[misc]
+        """A namespace of a template, without names that begin with an underscore."""
+
+        def __init__(*args: Any, **values: Any) -> None:
+            self, args = args[0], args[1:]
+            found = dict(*args, **values)
+            for name in found:
+                _check_name(name)
+            jinja2.utils.Namespace.__init__(self, found)
+
+        def __setitem__(self, name: Any, value: Any) -> None:
+            _check_name(name)
+            jinja2.utils.Namespace.__setitem__(self, name, value)
+
+    def _check_name(name: Any) -> None:
+        if isinstance(name, str) and name.startswith("_"):
+            raise jinja2.exceptions.SecurityError(f"a namespace has no attribute {name!r}")
+
+    def raise_exception(message: Any) -> None:
+        raise jinja2.TemplateError(str(message))
+
+    def tojson(
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: Any = None,
+        separators: Any = None,
+        sort_keys: bool = False,
+    ) -> str:
+        # Jinja's own escapes what HTML has a meaning for.
+        return json.dumps(
+            value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+        )
+
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[Generation, "jinja2.ext.loopcontrols"],
+        optimized=False,  # a constant such as [1] * 10**8 is not written out in the compiled template
+    )
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    environment.globals["dict"] = lambda *args, **values: dict(*args, **values)
+    environment.globals["namespace"] = Namespace
+    del environment.globals["lipsum"]  # random text
+    return environment
+
+
+if __name__ == "__main__":
+    main()
+    os._exit(0)

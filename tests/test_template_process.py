@@ -1,0 +1,277 @@
+"""Chat templates run in a process with limits: what they compute ends, and the program goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chat_templates import said
+from specdec import ChatTemplate
+from specdec.errors import InputError, MissingPackageError, SpecdecError, TokenizerError
+from specdec.models import template_process
+
+PLAIN = ChatTemplate("{{ messages[0].content }}", source="plain")
+ENDLESS = (
+    "{% set n = namespace(a=[], b=[]) %}{% for _ in range(100) %}"
+    "{% set n.a = [n.a, n.a] %}{% set n.b = [n.b, n.b] %}{% endfor %}{{ n.a < n.b }}"
+)
+"""2**100 comparisons within one operation of Python."""
+
+
+@contextmanager
+def short_limit() -> Iterator[None]:
+    """A time limit that tests can wait for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(template_process, "TIME_LIMIT_S", 0.4)
+        yield
+
+
+@pytest.fixture
+def fresh_helpers() -> Iterator[None]:
+    """Helpers that start during the test, and end with it."""
+    template_process.close_helpers()
+    yield
+    template_process.close_helpers()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ENDLESS,
+        "{% macro f(n) %}{{ f(n - 1) ~ f(n - 1) if n }}{% endmacro %}{{ f(60) }}",
+        "{% for a in range(99999) %}{{ range(99999) | select('none') | list }}{% endfor %}",
+        "{{ 3 ** 100000000 }}",
+        "{% for a in range(99999) %}{% if 'b' in 'a' * 10000000 %}{% endif %}{% endfor %}",
+    ],
+)  # fmt: skip
+def test_a_template_that_computes_for_too_long_ends(text: str) -> None:
+    with short_limit(), pytest.raises(InputError, match="here: .* takes more than 0.4 seconds"):
+        ChatTemplate(text, source="here").render(said("x"))
+    assert PLAIN.render(said("b")) == "b"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{{ 'a' * 10**10 }}",
+        "{% set n = namespace(s='a') %}{% for _ in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}",
+        "{% set n = namespace(a=[]) %}{% for _ in range(99) %}{% set n.a = [n.a, [1] * 10**8] %}{% endfor %}",
+        "{{ 'a' | center(10**10) }}{{ '{:>{}}'.format(1, 10**10) }}",
+        "{{ range(99999) | join('a' * 100000) }}",
+    ],
+)  # fmt: skip
+@pytest.mark.skipif(sys.platform != "linux", reason="the address space of a process has no bound")
+def test_a_template_that_takes_too_much_memory_ends(text: str) -> None:
+    with pytest.raises(InputError, match="here: the chat template needs more than 1024 MiB"):
+        ChatTemplate(text, source="here").render(said("x"))
+    assert PLAIN.render(said("b")) == "b"
+
+
+def test_the_text_of_a_template_is_bounded() -> None:
+    """So that it does not fill the memory of this process instead."""
+    with pytest.raises(InputError, match="makes a text of 70000000 bytes; expected at most 67108864"):
+        ChatTemplate("{{ 'a' * 70000000 }}").render(said("x"))
+    assert len(ChatTemplate("{{ 'a' * 9000000 }}").render(said("x"))) == 9_000_000
+
+
+def test_a_template_that_takes_long_to_read_ends() -> None:
+    """To parse and to compile it, also where it is only checked."""
+    text = "{% set x" + ",x" * 200_000 + " = 1 %}"
+    for read in (ChatTemplate(text).check, lambda: ChatTemplate(text).reads("x")):
+        with short_limit(), pytest.raises(InputError, match="takes more than"):
+            read()
+
+
+@pytest.mark.parametrize("depth", [50, 100_000])
+def test_a_template_that_is_nested_too_deep(depth: int) -> None:
+    text = "{{ " + "(" * depth + "1" + ")" * depth + " }}"
+    if depth < 100:
+        assert ChatTemplate(text).render(said("a")) == "1"
+    else:
+        with pytest.raises(TokenizerError, match="not valid Jinja"):
+            ChatTemplate(text).check()
+
+
+VALUES: list[Any] = [
+    {"b": [1, 2.5, None, True, 2**100]}, "\ud83d\ude00", "🙂\0\r\n", float("inf"), "x" * 300_000,
+    {3: "three", None: "none", "": []}, -0.0,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
+def test_values_and_texts_pass_unchanged(value: Any) -> None:
+    """As if Jinja were called here: keys that are no texts, lone surrogates, large numbers among them."""
+    import jinja2
+
+    text = "{{ value }} {{ value is mapping }} {{ value is string }}"
+    wanted = jinja2.Template(text).render(value=value)
+    assert ChatTemplate(text).render(said("a"), value=value) == wanted
+
+
+def test_templates_and_variables_of_one_rendering_are_unknown_to_the_next() -> None:
+    assert ChatTemplate("{% set kept = 1 %}{{ x }}").render(said("a"), x="y") == "y"
+    assert ChatTemplate("{{ kept }}{{ x }}").render(said("a")) == ""
+
+
+@pytest.mark.usefixtures("fresh_helpers")
+def test_one_process_renders_all_that_comes_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+    start = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *args, **kw: started.append(1) or start(*args, **kw))
+    for i in range(5):
+        assert PLAIN.render(said(str(i))) == str(i)
+    assert len(started) == 1
+
+
+def test_threads_render_at_once() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda i: PLAIN.render(said(f"{i}" * 5000)), range(64)))
+    assert found == [f"{i}" * 5000 for i in range(64)]
+
+
+@pytest.mark.slow
+def test_a_slow_template_does_not_hold_up_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_process, "TIME_LIMIT_S", 20.0)
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(ChatTemplate(ENDLESS).render, said("x"))
+        time.sleep(0.2)
+        assert PLAIN.render(said("b")) == "b" and not slow.done()
+        template_process.close_helpers()
+        with pytest.raises(InputError, match="ends the process that renders it, with status -9"):
+            slow.result()
+
+
+@pytest.mark.usefixtures("fresh_helpers")
+def test_a_process_that_died_while_idle_is_replaced() -> None:
+    PLAIN.render(said("a"))
+    template_process.close_helpers()
+    assert PLAIN.render(said("b")) == "b"
+
+
+@pytest.mark.usefixtures("fresh_helpers")
+def test_a_process_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(SpecdecError, match="cannot be started: .*/nowhere/python"):
+        PLAIN.render(said("a"))
+
+
+@pytest.mark.usefixtures("fresh_helpers")
+def test_jinja_is_needed_for_chats_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "path", [])
+    with pytest.raises(MissingPackageError, match="pip install jinja2"):
+        PLAIN.render(said("a"))
+    template_process.close_helpers()
+    (tmp_path / "jinja2").mkdir()
+    for module in ("ext", "sandbox"):
+        (tmp_path / "jinja2" / f"{module}.py").touch()
+    (tmp_path / "jinja2" / "__init__.py").write_text("__version__ = '3.1.5'")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with pytest.raises(MissingPackageError, match=r"3\.1\.6 or newer, whose sandbox holds; found 3\.1\.5"):
+        PLAIN.render(said("a"))
+
+
+class _SignalError(Exception):
+    pass
+
+
+def test_the_exception_of_a_signal_handler_passes_through() -> None:
+    """As any exception that is not the template's; the time limit is 10 s."""
+
+    def handler(*_: Any) -> None:
+        raise _SignalError
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1))
+    try:
+        timer.start()
+        begun = time.monotonic()
+        with pytest.raises(_SignalError):
+            ChatTemplate(ENDLESS).render(said("a"))
+        assert time.monotonic() - begun < template_process.TIME_LIMIT_S / 2
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert PLAIN.render(said("b")) == "b"
+
+
+def start(script: str, *arguments: str) -> subprocess.Popen[str]:
+    """A program of its own, which has no guard for its main module and shows every warning."""
+    head = """
+        import os, signal, sys
+        from specdec import ChatTemplate
+        from specdec.models import template_process
+        def render(text, content="a"):
+            return ChatTemplate(text).render([{"role": "user", "content": content}])
+        def helpers():
+            return [helper._process.pid for helper in template_process._helpers]
+    """
+    code = textwrap.dedent(head) + textwrap.dedent(script)
+    command = [sys.executable, "-W", "always", "-c", code, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def has_ended(pid: int, seconds: float = 5.0) -> bool:
+    """Whether a process ends within some seconds."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout
+        if state.strip()[:1] in ("", "Z"):  # nobody may wait for it once its parent has gone
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.slow
+def test_forks_have_helpers_of_their_own_and_leave_none_behind() -> None:
+    program = start(
+        """
+        print(render("{{ messages[0].content }}", "one"), *helpers(), flush=True)
+        child = os.fork()
+        if not child:
+            assert not helpers()
+            print(render("{{ messages[0].content }}", "two"), *helpers(), flush=True)
+            sys.exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        print(render("{{ messages[0].content }}", "three"), *helpers(), flush=True)
+        """
+    )
+    out, err = program.communicate(timeout=60)
+    (one, first), (two, second), (three, third) = (line.split() for line in out.splitlines())
+    assert (one, two, three, err, program.returncode) == ("one", "two", "three", "", 0)
+    assert first == third != second
+    assert has_ended(int(first)) and has_ended(int(second))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_program_that_is_ended_leaves_no_helper(number: signal.Signals) -> None:
+    """Also one that renders: Ctrl-C ends the helper too; where the program cannot, the time limit does."""
+    program = start(
+        """
+        template_process.TIME_LIMIT_S = float(sys.argv[2])
+        render("a")
+        print(*helpers(), flush=True)
+        render(sys.argv[1])
+        """,
+        ENDLESS,
+        "600" if number == signal.SIGINT else "3",
+    )
+    assert program.stdout is not None
+    helper = int(program.stdout.readline())
+    time.sleep(0.2)
+    program.send_signal(number)
+    _, err = program.communicate(timeout=60)
+    assert "ResourceWarning" not in err and ("KeyboardInterrupt" in err) == (number == signal.SIGINT)
+    assert has_ended(helper, 20.0)
