@@ -142,7 +142,7 @@ class Slots:
             self._end(sample)
 
     def _admit(self) -> None:
-        """Give free slots to texts that wait, in the order in which they came."""
+        """Give free slots to texts that wait, in the order of the queue."""
         for slot in range(self._n_slots):
             if self._samples[slot] is not None:
                 continue
@@ -203,7 +203,7 @@ class Slots:
         self._reading.discard(sample.slot)
         self._samples[sample.slot] = None
         sample.slot = None
-        self._queue.give_back_slot()
+        self._queue.give_back_slot(sample)
 
     # ---------------------------------------------------------------------------- prompts and rounds
 
