@@ -18,10 +18,10 @@ __all__ = ["RequestQueue"]
 class RequestQueue:
     """Texts that wait for a slot.
 
-    A free slot goes to the request that holds the fewest slots, and among equals to the one that came first. So
-    requests get their first slot in the order in which they came, and one with many samples takes no more
-    slots than its share while others wait. A prompt whose log-probabilities are wanted is scored before its
-    texts wait.
+    A free slot goes to the request that holds the fewest slots, and among equals to the one that has waited
+    longest since it came or was given its last slot. So requests get their first slot in the order in which
+    they came, and one with many samples gets no more than its share while others wait, and no less. A prompt
+    whose log-probabilities are wanted is scored before its texts wait.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class RequestQueue:
         self._counters = counters
         self.lock = threading.Condition()
         self.closing = self.hurries = False
-        # Samples without a slot, by request in the order in which the requests came.
+        # Samples without a slot, by request; the request that has waited longest is first.
         self._waiting: dict[Generation, deque[Sample]] = {}
         self._n_waiting = 0  # these samples
         self._n_scored = 0  # samples whose prompt is being scored: they wait too
@@ -155,16 +155,16 @@ class RequestQueue:
             for generation in self._waiting:
                 if chosen is None or self._n_held[generation] < self._n_held[chosen]:
                     chosen = generation
-                if generation not in self._n_held:  # no other holds fewer, and those before it hold some
+                if not self._n_held[chosen]:  # none holds fewer, and those before it hold some
                     break
             if chosen is None:
                 return None
             self._n_held[chosen] += 1
-            samples = self._waiting[chosen]
+            samples = self._waiting.pop(chosen)
             sample = samples.popleft()
             self._n_waiting -= 1
-            if not samples:
-                del self._waiting[chosen]
+            if samples:
+                self._waiting[chosen] = samples  # the last one again
             return sample
 
     def give_back_slot(self, sample: Sample) -> None:

@@ -15,6 +15,7 @@ from specdec.decoding.forms.form_text import FormKind, grammar_of, json_text
 from specdec.decoding.forms.form_vocabulary import checked, library_tokenizer
 from specdec.decoding.forms.guidance_reader import GuidanceReader
 from specdec.decoding.forms.guidance_state import GuidanceState
+from specdec.decoding.forms.mask_time import MaskMeter
 from specdec.decoding.forms.schema_fault import place_of_fault
 from specdec.errors import FormError, InputError, MissingFormError
 from specdec.models.tokenizer import Tokenizer
@@ -22,7 +23,8 @@ from specdec.models.tokenizer import Tokenizer
 __all__ = ["Guidance"]
 
 # The library's own bounds, in its units: what a form may cost. Building one takes some seconds at most, a
-# mask some tenths of a second, and the states of its lexer some hundred megabytes.
+# mask a second or two, and the states of its lexer some hundred megabytes. Time has bounds of its own
+# (mask_time.py): these units say little of it, as an item costs what its row has of others.
 _LIMITS: Final = {
     "max_items_in_row": 2000,
     "initial_lexer_fuel": 1_000_000,
@@ -53,10 +55,16 @@ class Guidance:
     """A form that ``llguidance`` reads, as a `specdec.Constraint`.
 
     Make one with `of`. The same form on the same tokenizer is compiled once.
+
+    Attributes
+    ----------
+    mask_s : float
+        Processor time that the masks of its texts have taken, in seconds.
     """
 
     def __init__(self, form: CompiledForm) -> None:
         self._form = form
+        self.mask_s = 0.0
 
     @classmethod
     def of(
@@ -142,4 +150,9 @@ class Guidance:
 
     def start(self, tokens: Sequence[int]) -> GuidanceState:
         """The state in which a new text begins; the prompt does not count."""
-        return GuidanceState(GuidanceReader.of(self._form))
+        # Only the rows of a grammar's parser can get long: the lexer of the others has a bound on its steps.
+        meter = MaskMeter(self._form.kind, self._form.kind == "grammar", self._spend)
+        return GuidanceState(GuidanceReader.of(self._form), meter)
+
+    def _spend(self, seconds: float) -> None:
+        self.mask_s += seconds
