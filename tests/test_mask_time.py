@@ -16,7 +16,7 @@ from specdec.decoding.forms.guidance import Guidance
 from specdec.decoding.forms.mask_time import MaskJob, MaskMeter
 from specdec.errors import FormError
 
-AMBIGUOUS = 'start: e\ne: e e | e e e | N\nN: /[a-z ,.]/'
+AMBIGUOUS = "start: e\ne: e e | e e e | N\nN: /[a-z ,.]/"
 """As many readings of a text as there are trees over its letters."""
 CHEAP = 'start: (w " ")~1..12 "."\nw: /[a-z]{1,5}/'
 WAIT_S = 120.0
@@ -90,9 +90,7 @@ def test_threads_are_used_again() -> None:
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
-def test_the_masks_of_a_text_have_a_bound_together(
-    in_thread: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_masks_of_a_text_have_a_bound_together(in_thread: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mask_time, "_ANY_TEXT_S", 0.0)
     monkeypatch.setattr(mask_time, "_EACH_MASK_S", 0.0)
     own, other = meter(in_thread), meter(in_thread)
@@ -130,29 +128,6 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
     if child == 0:
         os._exit(0 if meter().mask(MaskJob(lambda: b"mask")) == b"mask" else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def test_a_guess_behind_which_a_mask_is_late_is_none(
-    pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A late mask that the text never needs ends nothing: the text is that of plain decoding."""
-    target, draft = pair
-    how: dict[str, Any] = {"grammar": CHEAP, "max_new_tokens": 40}
-    plain = specdec.generate(target, None, "It was", **how)
-    usual = MaskMeter.mask
-    n_late = 0
-
-    def mask(self: MaskMeter, job: MaskJob) -> bytes | None:
-        nonlocal n_late
-        n_late += 1
-        if n_late % 3 == 0 and job.is_new:  # the next time somebody asks it is there
-            usual(self, job)
-            raise FormError("late")
-        return usual(self, job)
-
-    monkeypatch.setattr(MaskMeter, "mask", mask)
-    drafted = specdec.generate(target, Copying(), "It was", **how)
-    assert drafted.tokens == plain.tokens and n_late > 3
 
 
 # ------------------------------------------------------------------------------------------- one text
@@ -202,8 +177,12 @@ def test_texts_that_take_turns_are_what_they_are_alone(
     monkeypatch.setattr(form_turns, "_CHEAP_S", -1.0)
     target, draft = pair
     requests: list[dict[str, Any]] = [
-        {"grammar": CHEAP}, {}, {"grammar": 'start: "a"~1..9 "b"'}, {"grammar": CHEAP, "n": 3}, {"schema": True}
-    ]  # fmt: skip
+        {"grammar": CHEAP},
+        {},
+        {"grammar": 'start: "a"~1..9 "b"'},
+        {"grammar": CHEAP, "n": 3},
+        {"schema": True},
+    ]
     n_expensive: list[int] = []
     usual = form_turns.FormTurns.plan
 

@@ -282,7 +282,7 @@ def check_one_fails(
     message: str,
     **engine: Any,
 ) -> None:
-    """Requests whose prompts are read together: those of `bad` fail, and the others are what they are alone."""
+    """Requests whose prompts are read together: those of `bad` fail, the others are what they are alone."""
     how: dict[str, Any] = {"max_new_tokens": 6, "logit_bias": {SPIKE: -np.inf}, "logprobs": 0}
     with specdec.Engine(target, draft, n_text=390, n_threads=1, **engine) as running:
         begun = [running.submit(prompt, **how, **options) for prompt, options in requests]

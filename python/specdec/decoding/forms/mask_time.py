@@ -180,8 +180,8 @@ class MaskMeter:
             )
         if self._in_thread and self._seconds > _CHEAP_S and len(_late) >= _MOST_LATE:
             raise FormError(
-                f"{self._kind}: the tokens that may come next are still being found for {len(_late)} texts that "
-                f"have been given up, after {_MOST_MASK_S:g} s each; expected none"
+                f"{self._kind}: the tokens that may come next are still being found for {len(_late)} texts "
+                f"that were given up after {_MOST_MASK_S:g} s each; expected none"
             )
 
 
