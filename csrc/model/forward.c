@@ -413,7 +413,7 @@ sd_status sd_forward_check_more(sd_workspace* w, const int32_t* rows, int n) {
     return SD_OK;
 }
 
-/* Are rows [first, end) of a branch finite? hidden, logits: of its first row, and of its first with logits. */
+/* Are rows [first, end) of a branch finite? hidden, logits: of its first row and of its first with logits. */
 static sd_status check_branch(sd_workspace* w, const sd_branch* branch, const float* hidden,
                               const float* logits, int first, int end) {
     const sd_config* c = &w->model->config;
