@@ -653,3 +653,81 @@ def test_bad_calls_of_event_loops(world: World, engine: Engine) -> None:
     for how, message in calls:
         with pytest.raises(InputError, match=message):
             asyncio.run(specdec.agenerate(**({"prompt": [1]} | how)))  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------------------- fair shares
+
+
+class Gate:
+    """A transform that keeps the engine's thread from going on until the gate is opened."""
+
+    def __init__(self) -> None:
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def __call__(self, probs: NDArray[np.float64], tokens: list[int]) -> NDArray[np.float64]:
+        self.reached.set()
+        assert self.opened.wait(WAIT_S)
+        return probs
+
+
+def started_of(request: specdec.Generation) -> float:
+    assert request.times.started is not None
+    return request.times.started
+
+
+def ended_of(request: specdec.Generation) -> float:
+    assert request.times.ended is not None
+    return request.times.ended
+
+
+def test_a_request_with_many_samples_shares_the_slots(world: World) -> None:
+    """Requests that come later get the next slots that are free, and the many samples keep their share."""
+    how: dict[str, Any] = {"temperature": 1.0, "ignore_eos": True, "max_new_tokens": 9, "verify": "coupled"}
+    gate = Gate()
+    with Engine(world.target, world.draft, n_slots=4, n_text=100, n_threads=1) as engine:
+        blocker = engine.submit(world.ids[:3], max_new_tokens=1, transform=gate)
+        assert gate.reached.wait(WAIT_S)
+        many = engine.submit(world.ids[:5], n=40, seed=1, **how)
+        few = [engine.submit(world.ids[3:9], seed=seed, **how) for seed in range(6)]
+        more = engine.submit(world.ids[:7], n=12, seed=2, **how)
+        gate.opened.set()
+        for request in (blocker, many, *few, more):
+            request.results(WAIT_S)
+    assert [started_of(one) for one in (many, *few, more)] == sorted(map(started_of, (many, *few, more)))
+    assert max(map(ended_of, few)) < ended_of(more) < ended_of(many)
+    plain = specdec.generate(world.target, None, world.ids[:5], n=40, seed=1, **how)
+    assert [one.tokens for one in many.results()] == [one.tokens for one in plain]
+
+
+def test_requests_take_turns_in_a_single_slot(world: World) -> None:
+    """One with many samples neither holds the slot nor loses it to requests that come all the time."""
+    gate = Gate()
+    how: dict[str, Any] = {"max_new_tokens": 4, "ignore_eos": True}
+    with Engine(world.target, None, n_slots=1, n_text=100, n_threads=1) as engine:
+        blocker = engine.submit(world.ids[:3], max_new_tokens=1, transform=gate)
+        assert gate.reached.wait(WAIT_S)
+        requests = [engine.submit(world.ids[:4], n=n, **how) for n in (3, 1, 2, 1, 5, 1)]
+        requests[3].cancel()
+        gate.opened.set()
+        for request in (blocker, *requests):
+            request.results(WAIT_S)
+    del requests[3]
+    assert list(map(started_of, requests)) == sorted(map(started_of, requests))
+    assert sorted(requests, key=ended_of) == [requests[i] for i in (1, 4, 2, 0, 3)]
+
+
+@pytest.mark.parametrize("drafted", [False, True])
+def test_a_prompt_is_not_overtaken(world: World, drafted: bool) -> None:
+    """While others keep sending long prompts, a prompt in a higher slot is read in its turn."""
+    long = [world.ids[i % len(world.ids)] for i in range(400)]
+    draft = world.draft if drafted else None
+    with Engine(world.target, draft, n_slots=4, n_text=500, n_threads=1) as engine:
+        requests = [engine.submit([3 + i, *long], max_new_tokens=1) for i in range(2)]
+        while not requests[1].done:
+            if len(requests) < 40 and sum(not one.done for one in requests) < 8:
+                requests.append(engine.submit([3 + len(requests), *long], max_new_tokens=1))
+            time.sleep(0.0005)
+        for request in requests:
+            request.results(WAIT_S)
+    first_tokens = [request.times.first_token for request in requests]
+    assert first_tokens == sorted(first_tokens, key=float)  # type: ignore[arg-type]

@@ -218,8 +218,16 @@ def test_rows_that_overflow_are_named() -> None:
     target = model_of(GPT, random_tensors(GPT))
     large = np.full((1, target.config["d_model"]), 3e38, np.float32)
     weights = LearntWeights.of("look_ahead_embeddings", target, {"n_tokens": 1}, {"embeddings": large})
+    draft = drafts.LookAheadEmbeddings(weights)
     with pytest.raises(specdec.NotFiniteError, match="not finite"):
-        specdec.generate(target, drafts.LookAheadEmbeddings(weights), [1, 2], max_new_tokens=8)
+        specdec.generate(target, draft, [1, 2], max_new_tokens=8)
+    with specdec.Engine(target, draft, n_threads=1) as engine:  # only the text that they are guesses for ends
+        good = engine.submit([3, 4], max_new_tokens=8, speculative=specdec.Speculative(draft=False))
+        bad = engine.submit([1, 2], max_new_tokens=8)
+        with pytest.raises(specdec.NotFiniteError, match="not finite"):
+            bad.result(60)
+        plain = specdec.generate(target, None, [3, 4], max_new_tokens=8, n_threads=1)
+        assert good.result(60).tokens == plain.tokens
 
 
 # ------------------------------------------------------------------------------------------- folders

@@ -16,7 +16,11 @@ import numpy as np
 import pytest
 
 import specdec
+from encoder_decoders import EncoderDecoder, model_of
+from learnt_weights import random_heads, recurrent_tensors
+from peft_folders import adapter_config, llama_adapter, llama_shapes, low_rank_tensors, write_adapter
 from specdec import NotFiniteError, _core, drafts
+from specdec.drafts.learnt.folder import LearntWeights
 from tiny_models import llama_config, tensors_for, write_hf
 
 SPIKE = 7
@@ -29,10 +33,10 @@ LAYERS = 4
 
 
 def model_with_spike(
-    folder: Path, layer: int | str | None, *, seed: int = 1, dtype: str = "f32"
+    folder: Path, layer: int | str | None, *, seed: int = 1, dtype: str = "f32", **options: Any
 ) -> specdec.Model:
     """Random weights; the row of the token `SPIKE` overflows in `layer`, or in the "head"."""
-    settings = llama_config(num_hidden_layers=LAYERS)
+    settings = llama_config(num_hidden_layers=LAYERS, max_position_embeddings=400)
     tensors = tensors_for(settings, seed)
     tensors["model.embed_tokens.weight"][:, FEATURE] = 0.0
     tensors["model.embed_tokens.weight"][SPIKE, FEATURE] = 1.0
@@ -47,7 +51,7 @@ def model_with_spike(
     elif layer == "head":
         tensors["lm_head.weight"][5, FEATURE] = 3e38
         tensors["model.norm.weight"][FEATURE] = 1e6
-    return specdec.load(write_hf(folder, settings, tensors), dtype, tokenizer=False)
+    return specdec.load(write_hf(folder, settings, tensors), dtype, tokenizer=False, **options)
 
 
 def follow(script: Sequence[int]) -> Callable[[np.ndarray, list[int]], np.ndarray]:
@@ -258,3 +262,167 @@ def test_a_failed_prefill_leaves_nothing_behind(spiked: specdec.Model) -> None:
     assert decoder.n_committed == 2
     again = decoder.prefill([3, 4], logits=True, finite=True)
     assert np.array_equal(again, spiked.logits([1, 2, 3, 4])[2:])
+
+
+# ------------------------------------------------------------------------------------- one of many texts
+
+
+def long_prompt(n: int, seed: int, spike_at: int | None = None) -> list[int]:
+    ids: list[int] = np.random.default_rng(seed).integers(8, 61, n).tolist()
+    if spike_at is not None:
+        ids[spike_at] = SPIKE
+    return ids
+
+
+def check_one_fails(
+    target: specdec.Model,
+    draft: Any,
+    requests: Sequence[tuple[list[int], dict[str, Any]]],
+    bad: Sequence[int],
+    message: str,
+    **engine: Any,
+) -> None:
+    """Requests whose prompts are read together: those of `bad` fail, the others are what they are alone."""
+    how: dict[str, Any] = {"max_new_tokens": 6, "logit_bias": {SPIKE: -np.inf}, "logprobs": 0}
+    with specdec.Engine(target, draft, n_text=390, n_threads=1, **engine) as running:
+        begun = [running.submit(prompt, **how, **options) for prompt, options in requests]
+        for i, ((prompt, options), request) in enumerate(zip(requests, begun, strict=True)):
+            if i in bad:
+                with pytest.raises(NotFiniteError, match=message) as caught:
+                    request.result(60)
+                assert caught.value.result.tokens == []
+                continue
+            own = {name: value for name, value in options.items() if name != "speculative"}
+            alone = specdec.generate(target, None, prompt, n_threads=1, **how, **own)
+            found = request.result(60)
+            assert found == alone and np.array_equal(found.logprobs, alone.logprobs)
+        assert running.metrics().n_failed == len(bad)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(("prefill", "dtype"), [("rows", "f32"), ("tiles", "bf16"), ("blas", "f32")])
+def test_a_prompt_that_overflows_fails_alone(tmp_path: Path, prefill: str, dtype: str, order: int) -> None:
+    """Whether it shares its slice with others or not; two of them, the other in a later slice of its own."""
+    target = model_with_spike(tmp_path, 2, dtype=dtype, prefill=prefill)
+    prompts = [long_prompt(200, 1), long_prompt(9, 2, 4), long_prompt(30, 3), long_prompt(380, 4, 350), [9]]
+    requests = [(prompt, {}) for prompt in prompts][::order]
+    check_one_fails(target, None, requests, (1, 3), r"the target: .* layer 2 ", n_slots=5)
+
+
+def test_texts_that_begin_like_one_that_overflows(spiked: specdec.Model) -> None:
+    """They wait for it to be read, and go on with what it had read before it failed."""
+    begin = long_prompt(150, 1)
+    prompts = [[*begin, SPIKE, 9, 10], [*begin, 12, 13], [*begin, 12, 14, 15]]
+    check_one_fails(spiked, None, [(prompt, {}) for prompt in prompts], (0,), r"position 150 ")
+
+
+@pytest.mark.parametrize(
+    "draft",
+    [
+        lambda model: model,
+        lambda model: drafts.ModelDraft(model, tree=drafts.StaticTree((2, 2))),
+        lambda model: drafts.ModelDraft(model, tree=drafts.DynamicTree(8, width=3, steps=4)),
+        lambda model: drafts.ModelDraft(model, draft=Guesses(1, 2)),
+        lambda model: drafts.Ensemble(drafts.ContextCopy(min_match=1), model),
+    ],
+)
+def test_a_draft_that_overflows_in_a_prompt_fails_that_request(
+    sound: specdec.Model, tmp_path: Path, draft: Any
+) -> None:
+    broken = draft(model_with_spike(tmp_path, 1))
+    prompts = [long_prompt(150, 1), long_prompt(20, 2, 4), long_prompt(30, 3), long_prompt(160, 4, 150)]
+    requests = [(prompt, {}) for prompt in prompts]
+    check_one_fails(sound, broken, requests, (1, 3), r"the draft: .* layer 1 ", n_slots=4)
+    plainly = {"speculative": specdec.Speculative(draft=False)}
+    check_one_fails(sound, broken, [(prompt, plainly) for prompt in prompts], (), "")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    "draft",
+    [
+        lambda model: model,
+        lambda model: drafts.ModelDraft(model, tree=drafts.StaticTree((2, 2))),
+        lambda model: drafts.ModelDraft(model, tree=drafts.DynamicTree(8, width=3, steps=4)),
+        lambda model: drafts.ModelDraft(model, draft=Guesses(1, 2)),
+        lambda model: drafts.Ensemble(Guesses(3), model, adaptive=False),
+    ],
+)
+def test_a_draft_that_overflows_in_a_round_fails_that_request(
+    sound: specdec.Model, tmp_path: Path, draft: Any, temperature: float
+) -> None:
+    """The draft reads the token when the target has written it."""
+    broken = draft(model_with_spike(tmp_path, 1))
+    how: dict[str, Any] = {"max_new_tokens": 30, "temperature": temperature, "verify": "coupled", "seed": 4}
+    good = {"logit_bias": {SPIKE: -np.inf}, "draft_sampling": specdec.Sampling(logit_bias={SPIKE: -np.inf})}
+    with specdec.Engine(sound, broken, n_slots=3, n_text=100, n_threads=1) as engine:
+        first = engine.submit([1, 9, 30], **how, **good)
+        bad = engine.submit(PROMPT, **how, transform=follow([*SCRIPT, *range(8, 30)]))
+        last = engine.submit([4, 5], **how, **good)
+        with pytest.raises(NotFiniteError, match="the draft: .* layer 1 ") as caught:
+            bad.result(60)
+        assert SPIKE in caught.value.result.tokens
+        for request, prompt in ((first, [1, 9, 30]), (last, [4, 5])):
+            plain = specdec.generate(sound, None, prompt, n_threads=1, **how, logit_bias={SPIKE: -np.inf})
+            assert request.result(60).tokens == plain.tokens
+
+
+def test_a_learnt_draft_that_overflows_fails_its_request(sound: specdec.Model) -> None:
+    """Beside a request that another draft drafts for, in the same rounds."""
+    heads = random_heads(sound)
+    tensors = {name: tensor.array().copy() for name, tensor in heads._held.items()}
+    tensors["heads.1.output.weight"][:] = 3e38
+    fields = {"n_heads": 3, "n_blocks": 1}
+    broken: dict[str, Any] = {
+        "heads": drafts.Heads(LearntWeights.of("heads", sound, fields, tensors, taps=heads.taps))
+    }
+    tensors = recurrent_tensors(61, 61, (5, 9, 1))
+    tensors |= {"output.weight": np.full_like(tensors["output.weight"], 3e38)}
+    tensors |= {"embedding.weight": np.full((61, 5), 9.0, np.float32)}
+    shape = {"d_embed": 5, "d_hidden": 9, "n_layers": 1}
+    broken["recurrent"] = drafts.Recurrent(LearntWeights.of("recurrent", sound, shape, tensors))
+    for name, draft in broken.items():
+        engine = specdec.Engine(sound, {"copy": drafts.ContextCopy(min_match=1), name: draft}, n_threads=1)
+        with engine:
+            good = engine.submit([5, 6, 5, 6], max_new_tokens=20)
+            bad = engine.submit([5, 6, 8], max_new_tokens=20, speculative=specdec.Speculative(draft=name))
+            with pytest.raises(NotFiniteError, match="the draft: .* not finite"):
+                bad.result(60)
+            alone = specdec.generate(sound, None, [5, 6, 5, 6], max_new_tokens=20, n_threads=1)
+            assert good.result(60).tokens == alone.tokens, name
+
+
+def test_an_adapter_that_overflows_fails_its_request(tmp_path: Path, sound: specdec.Model) -> None:
+    settings = llama_config(num_hidden_layers=LAYERS, max_position_embeddings=400)
+    shapes = llama_shapes(settings)
+    low_rank = low_rank_tensors(shapes, {}, seed=1)
+    of_layer = "base_model.model.model.layers.3.mlp.down_proj.lora_B.weight"
+    low_rank[of_layer] = np.full_like(low_rank[of_layer], 1e38)
+    broken = sound.with_adapter(write_adapter(tmp_path / "broken", adapter_config(), low_rank))
+    fine = sound.with_adapter(llama_adapter(tmp_path / "fine", settings, 2))
+    prompts = [long_prompt(n, n) for n in (20, 30, 40, 150)]
+    adapters = [fine, broken, None, fine]
+    requests = [
+        (prompt, {} if adapter is None else {"adapter": adapter})
+        for prompt, adapter in zip(prompts, adapters, strict=True)
+    ]
+    for draft in (None, drafts.EarlyExit(1)):
+        check_one_fails(sound, draft, requests, (1,), "the target: .* layer 3 ", n_slots=4)
+
+
+def test_a_source_that_overflows_fails_alone() -> None:
+    pair = EncoderDecoder("bart")
+    tensors = {name: tensor.copy() for name, tensor in pair.tensors.items()}
+    tensors["token_embedding"][:, FEATURE] = 0.0
+    tensors["token_embedding"][SPIKE, FEATURE] = 3e38
+    tensors["encoder.position_embedding"][:, FEATURE] = 0.0
+    tensors["encoder.position_embedding"][3, FEATURE] = 3e38
+    target = model_of(pair.config, tensors)
+    good, bad = [[9, 8, 10], [11, 12]], [9, 8, 10, SPIKE]
+    with specdec.Engine(target, pair.draft, n_slots=3, n_threads=1) as engine:
+        requests = [engine.submit(source, max_new_tokens=5) for source in (good[0], bad, good[1])]
+        with pytest.raises(NotFiniteError, match="the target: .* of the source is not finite"):
+            requests[1].result(60)
+        for source, request in zip(good, requests[::2], strict=True):
+            alone = specdec.generate(target, None, source, max_new_tokens=5, n_threads=1)
+            assert request.result(60) == alone

@@ -280,6 +280,67 @@ def test_rounds_go_on_while_a_prompt_is_read(models: Any) -> None:
     assert {record["sequence"] for record in session.round()} == {0, 1}
 
 
+@pytest.mark.parametrize("drafted", [False, True])
+@pytest.mark.parametrize("prefill", ["rows", "tiles", "blas"])
+def test_prompts_are_read_in_the_order_in_which_they_came(prefill: str, drafted: bool) -> None:
+    """Whatever their slots, and while others come: slot 3 comes first, and lower ones are taken again."""
+    config = LLAMA | {"n_ctx": 1000, "n_layer": 1}
+    tensors = random_tensors(config)
+    how: dict[str, Any] = {"prefill": prefill, "dtype": "bf16" if prefill == "tiles" else "f32"}
+    target = build(config, tensors, **how)
+    draft = build(config, perturbed(tensors, 0.05), **how) if drafted else None
+    session = _core.Session(
+        target, draft, [], seeds=[], gamma=2 if drafted else 0, n_slots=4, n_text=900, n_threads=1,
+        mixed=True,
+    )  # fmt: skip
+    draws = random.Random(5)
+    came: list[int] = []
+    ready: list[int] = []
+    came_at: dict[int, int] = {}
+
+    def join(slot: int, n_tokens: int) -> None:
+        joined(session, slot, [draws.randrange(100) for _ in range(n_tokens)], max_new_tokens=1)
+        came_at[slot] = len(came)
+        came.append(slot)
+
+    for slot, n_tokens in ((3, 800), (1, 300), (2, 600)):
+        join(slot, n_tokens)
+    for _ in range(300):
+        unread = set(session.prefill_slice())
+        now = sorted(set(came_at) - unread, key=came_at.__getitem__)
+        ready += [came_at[slot] for slot in now]
+        for slot in now:
+            del came_at[slot]
+        if now:
+            session.round()
+        if len(came) < 12 and 0 not in came_at:
+            join(0, 200)  # it comes last, into the lowest slot
+        if not came_at:
+            break
+    assert ready == list(range(12))
+
+
+def test_a_text_with_a_negative_gamma_sits_a_round_out(models: Any) -> None:
+    session = slots_of(*models, 2, 3)
+    for slot in range(2):
+        joined(session, slot, [1, 2, 3 + slot])
+    session.prefill()
+    found: dict[int, list[int]] = {0: [], 1: []}
+    for gammas in [[-1, 3]] * 3 + [[0, -1]] * 3 + [[-1, -1]]:
+        records = session.round(gammas=gammas)
+        assert {record["sequence"] for record in records} == {i for i in range(2) if gammas[i] >= 0}
+        for record in records:
+            assert len(record["drafted"]) <= gammas[record["sequence"]]
+            found[record["sequence"]] += record["tokens"]
+    for slot, records in all_rounds(session).items():
+        found[slot] += tokens_of(records)
+    for slot in range(2):
+        alone = slots_of(models[0], None, 2, 0)
+        joined(alone, slot, [1, 2, 3 + slot])
+        alone.prefill()
+        assert found[slot] == tokens_of(all_rounds(alone)[slot])
+
+
 def test_a_cancelled_prompt_is_read_no_further(models: Any) -> None:
     config = LLAMA | {"n_ctx": 2000}
     target = build(config, random_tensors(config))

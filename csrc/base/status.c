@@ -14,3 +14,9 @@ sd_status sd_fail(sd_status code, const char* format, ...) {
 }
 
 const char* sd_message(void) { return last_message; }
+
+void sd_failure_note(sd_failure* failure, sd_status status) {
+    if (failure->status != SD_OK) return;
+    failure->status = status;
+    snprintf(failure->message, sizeof failure->message, "%s", last_message);
+}

@@ -269,9 +269,11 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     for (int i = 0; i < n && status == SD_OK; i++) {
         sd_proposal* p = &proposals[i];
         if (!sd_proposal_may_draft(p, 0)) continue;
-        p->failed = status_of(d, p->sequence, propose_one(d, p) < 0);
-        if (p->failed != SD_OK) p->tree.n_nodes = 1;
-        if (d->failures == NULL) status = p->failed;
+        sd_status of_one = status_of(d, p->sequence, propose_one(d, p) < 0);
+        if (of_one == SD_OK) continue;
+        sd_failure_note(p->failure, of_one);
+        p->tree.n_nodes = 1;
+        if (d->failures == NULL) status = of_one;
     }
     sd_gil_release(d->saved_thread);
     return status;

@@ -82,18 +82,20 @@ static sd_status read_text(const sd_recurrent* r, const int32_t* ids, int n, flo
     sd_arena arena = {0};
     float* state;
     sd_recurrent_scratch scratch;
+    sd_failure failure = {0};
     sd_status status =
         SD_ARENA_BUILD(&arena, (state = sd_arena_take(&arena, sd_recurrent_state_size(r), sizeof *state),
                                 scratch = sd_recurrent_scratch_take(&arena, r, 1, 1)));
     for (int i = 0; i < n && status == SD_OK; i++, logits += r->shape.n_vocab) {
-        const sd_recurrent_step step = {ids[i], state, state};
-        const float* states[] = {state};
+        const sd_recurrent_step step = {ids[i], state, state, &failure};
         status = sd_interrupted();
         if (status == SD_OK && (ids[i] < 0 || ids[i] >= r->shape.n_vocab))
             status = sd_fail(SD_ERR_VALUE, "ids[%d] is %d, expected 0 to %d", i, (int)ids[i],
                              r->shape.n_vocab - 1);
-        if (status == SD_OK) status = sd_recurrent_advance(r, &scratch, &step, 1);
-        if (status == SD_OK) status = sd_recurrent_predict(r, &scratch, states, 1, logits, r->shape.n_vocab);
+        if (status != SD_OK) break;
+        sd_recurrent_advance(r, &scratch, &step, 1);
+        sd_recurrent_predict(r, &scratch, &step, 1, logits, r->shape.n_vocab);
+        if (failure.status != SD_OK) status = sd_fail(failure.status, "%s", failure.message);
     }
     sd_arena_free(&arena);
     return status;

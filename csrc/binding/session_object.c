@@ -60,7 +60,10 @@ static void dealloc(PyObject* base) {
     Py_DECREF(type);
 }
 
-static sd_status read_slice(void* session, int* done) { return sd_session_prefill(session, done); }
+static sd_status read_slice(void* session, int* done) {
+    sd_status status = sd_session_prefill(session, done);
+    return status == SD_OK ? sd_session_check_read(session) : status;
+}
 
 static PyObject* prefill(PyObject* base, PyObject* ignored) {
     (void)ignored;
@@ -209,6 +212,9 @@ static PyObject* record_to_dict(session_object* self, const sd_record* record) {
     return dict;
 }
 
+/* Of a sequence that takes no rounds in a call. */
+#define SITS_OUT (-1)
+
 /* Guesses of each sequence in the next rounds. */
 static int gammas_from(const session_object* self, PyObject* list, int32_t** gammas) {
     int n;
@@ -217,7 +223,8 @@ static int gammas_from(const session_object* self, PyObject* list, int32_t** gam
         n == self->borrowed.n_slots
             ? SD_OK
             : sd_fail(SD_ERR_SHAPE, "gammas has %d entries, expected %d", n, self->borrowed.n_slots);
-    for (int i = 0; i < n && status == SD_OK; i++) status = sd_gamma_check((*gammas)[i]);
+    for (int i = 0; i < n && status == SD_OK; i++)
+        if ((*gammas)[i] != SITS_OUT) status = sd_gamma_check((*gammas)[i]);
     if (status == SD_OK) return 0;
     PyMem_Free(*gammas);
     sd_raise(status);

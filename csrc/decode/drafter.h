@@ -63,10 +63,12 @@ struct sd_drafter {
     sd_drafter* const* within; /* [n_within] the drafters that it asks for guesses; owned by it */
     int n_within;
     int several; /* these are what `drafters` of a sequence's settings chooses from */
-    /* What begin, propose and commit do for one sequence may fail for that sequence alone: they say so by
-     * SD_ERR_CALLBACK, propose by `failed` of the proposal, after they have noted what the caller's function
-     * has raised for the sequence. Any other failure ends all sequences. A sequence whose settings let
-     * nothing draft for it (sd_settings_drafted) is told of its first token alone, and of no commit.
+    /* What is done for one sequence may fail for that sequence alone, by its own numbers or a function of the
+     * caller's. begin and commit return SD_ERR_CALLBACK then; read, propose and ride note it in `failure` of
+     * the prompt or the proposal and go on with the others. Where a function of the caller's fails, what it
+     * has raised for the sequence is kept first. Any other failure ends all sequences. A sequence whose
+     * settings let nothing draft for it (sd_settings_drafted) is told of its first token alone, and of no
+     * commit.
      *
      * A sequence begins with a prompt, whose tokens stay where they are until they have been read, and its
      * source as long as the sequence does not begin again; its stream has no meaning here. begin clears

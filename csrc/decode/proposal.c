@@ -9,7 +9,7 @@ int sd_count_drafters(uint64_t drafters, int n) {
 }
 
 int sd_proposal_has_room(const sd_proposal* p, int node) {
-    return p->failed == SD_OK && p->tree.n_nodes <= p->budget && p->depths[node] < p->depth;
+    return p->failure->status == SD_OK && p->tree.n_nodes <= p->budget && p->depths[node] < p->depth;
 }
 
 /* 0: nobody needs to know. */

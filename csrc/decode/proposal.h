@@ -60,9 +60,9 @@ typedef struct sd_proposal {
     int32_t* origins;
     /* Which of several drafters sd_proposal_add adds for. */
     int origin;
-    /* Out: SD_ERR_CALLBACK where a function of the caller's that guesses for this sequence has failed, which
-     * ends the sequence alone; then there is room for no guess more. */
-    sd_status failed;
+    /* Where a drafter notes what fails for this sequence alone, such as its numbers or a function of the
+     * caller's: that ends the sequence, and there is room for no further guess. Borrowed. */
+    sd_failure* failure;
     /* Out: depth of the last guess that sd_proposal_worth_verifying refused; 0: none. */
     int rejected_at;
     /* Out: confidence of the guess at rejected_at. */

@@ -16,6 +16,9 @@ typedef struct sd_prompt {
      * none. */
     const int32_t* source;
     int n_source;
+    /* Where a drafter notes what fails for this sequence alone; borrowed as long as the sequence has this
+     * prompt. */
+    sd_failure* failure;
     /* What a drafter is shown beside: the target's cache, which holds the prompt without its last token as
      * long as the drafter reads; borrowed as the tokens are. NULL: there is none. */
     const sd_cache* cache;
@@ -37,8 +40,7 @@ typedef struct sd_sequence {
     int ready;  /* the prompt is in, also in the drafter, unless that is late */
     int drafts; /* it may guess in this round */
     int finished;
-    sd_status failed;              /* of a call of its drafter: it ends with its next round */
-    char message[SD_MESSAGE_SIZE]; /* why it failed, if it did */
+    sd_failure failure; /* its own numbers, settings or callbacks have failed: it ends with its next round */
     sd_settings settings;
     sd_stream stream;
     /* [n_source] with room for the longest; owned by the session's arena; NULL: there is none. */

@@ -158,6 +158,8 @@ static void begin(sd_session* s, int i, const sd_prompt* prompt) {
     s->prefills[i] = (sd_prefill){.text = q->text,
                                   .n = q->n_text - 1,
                                   .n_read = -1,
+                                  .order = s->n_begun++,
+                                  .failure = &q->failure,
                                   .with_root = with_root,
                                   .source = q->source,
                                   .n_source = q->n_source};
@@ -261,15 +263,16 @@ void sd_session_free(sd_session* s) {
     sd_free(s);
 }
 
-/* Tell a drafter of the text of a sequence so far; where it will not draft, of the first token alone, which
- * leaves it nothing to read. A sequence for which that fails ends with its next round. */
+/* Tell a drafter of the text of a sequence so far; where it will not draft, or the sequence has failed, of the
+ * first token alone, which leaves it nothing to read. A sequence for which that fails ends with its next
+ * round. */
 static sd_status begin_draft(sd_session* s, int i, sd_drafter* drafter) {
     sd_sequence* q = &s->sequences[i];
     sd_settings settings = q->settings;
     if (drafter != s->drafter &&
         sd_settings_drafted(&settings)) /* it is within the one that they choose from */
         settings.drafters = SD_EVERY_DRAFTER;
-    if (q->finished) settings.drafters = 0;
+    if (q->finished || q->failure.status != SD_OK) settings.drafters = 0;
     q->n_told = q->n_text;
     const sd_prompt prompt = {.tokens = q->text,
                               .n = sd_settings_drafted(&settings) ? q->n_text : 1,
@@ -277,11 +280,12 @@ static sd_status begin_draft(sd_session* s, int i, sd_drafter* drafter) {
                               .settings = &settings,
                               .source = q->source,
                               .n_source = q->n_source,
+                              .failure = &q->failure,
                               .cache = &s->caches[i]};
     sd_status status = sd_drafter_make_room(drafter);
     if (status == SD_OK) status = sd_drafter_begin(drafter, i, &prompt);
     if (status == SD_ERR_CALLBACK) {
-        q->failed = status;
+        sd_failure_note(&q->failure, status);
         status = SD_OK;
     }
     return status == SD_OK ? sd_interrupted() : status;
@@ -366,11 +370,20 @@ sd_status sd_session_wake(sd_session* s, int* awake) {
         q->draft_late = 0;
         if (q->n_text > q->n_told) status = sd_drafter_commit(s->drafter, i, q->text, q->n_text);
         if (status != SD_ERR_CALLBACK) continue;
-        q->failed = status;
+        sd_failure_note(&q->failure, status);
         status = SD_OK;
     }
     s->waking_s += sd_now() - begun;
     return status;
+}
+
+sd_status sd_session_check_read(const sd_session* s) {
+    for (int i = 0; i < s->n_sequences; i++) {
+        const sd_failure* failure = &s->sequences[i].failure;
+        if (failure->status == SD_ERR_OVERFLOW && !s->sequences[i].finished)
+            return sd_fail(failure->status, "%s", failure->message);
+    }
+    return SD_OK;
 }
 
 int sd_session_is_ready(const sd_session* s, int sequence) { return s->sequences[sequence].ready; }

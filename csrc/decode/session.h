@@ -86,10 +86,14 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
                             sd_drafter* drafter, sd_session** session);
 void sd_session_free(sd_session* session);
 
-/* Read one slice of prompts, with the target or with what drafts; *done is set when all prompts are in. A
- * sequence takes rounds when its own prompt is in; they may come between slices. A call that had too little
- * memory for a drafter that had rested may be repeated. */
+/* Read one slice of prompts, in the order in which they came, with the target or with what drafts; *done is
+ * set when all prompts are in. A sequence takes rounds when its own prompt is in; they may come between
+ * slices. One whose own numbers are not finite is not read further and ends with its next round, whose record
+ * says why. A call that had too little memory for a drafter that had rested may be repeated. */
 sd_status sd_session_prefill(sd_session* session, int* done);
+
+/* SD_OK, or the failure of the first sequence whose numbers have overflowed and which has not ended yet. */
+sd_status sd_session_check_read(const sd_session* session);
 
 /* Is the prompt of a sequence, from 0 to the number of slots, in? */
 int sd_session_is_ready(const sd_session* session, int sequence);
@@ -100,8 +104,8 @@ int sd_session_is_ready(const sd_session* session, int sequence);
  * before, and the next call returns the error. SD_ERR_CALLBACK, of a drafter, and SD_ERR_INTERRUPTED are
  * returned at once; the records of the call are lost. A sequence that cannot be verified, by its own
  * settings, transform or numbers, ends alone: its record says why. With `until_end` the call stops after a
- * round in which a sequence ends. gammas [slots] limits the guesses of each sequence further; NULL: it does
- * not. */
+ * round in which a sequence ends. gammas [slots] limits the guesses of each sequence further, and a
+ * sequence with a negative one takes no rounds in this call; NULL: it does neither. */
 sd_status sd_session_rounds(sd_session* session, double seconds, int until_end, const int32_t* gammas);
 
 /* Records of the last call's rounds [*n], each round's in the order of sequences; borrowed. */

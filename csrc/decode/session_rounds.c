@@ -11,8 +11,13 @@ sd_status sd_session_refuse(sd_session* s) {
     return sd_fail(SD_ERR_STATE, s->failed ? "a round has failed" : "the prompts have not been read");
 }
 
-/* Does a sequence take rounds? */
+/* Does a sequence take rounds? One that has failed has its last one, in which nothing is computed for it. */
 static int is_open(const sd_sequence* q) { return q->ready && !q->finished; }
+
+/* Is a sequence in a round with these gammas? Those with a negative one sit it out. */
+static int takes_part(const sd_session* s, int i, const int32_t* gammas) {
+    return is_open(&s->sequences[i]) && (gammas == NULL || gammas[i] >= 0);
+}
 
 /* What the form of a text says of it before a round: which tokens must come, *n_forced at most `most`,
  * written behind the text. What fails is said when the round is verified. */
@@ -33,7 +38,7 @@ static void plan(const sd_session* s, int budget, sd_joint* joint) {
 
 /* How far a sequence may guess in a round that allows `gamma` guesses. */
 static int budget_of(const sd_sequence* q, int gamma, int depth) {
-    if (depth < 1 || q->failed != SD_OK || !sd_sequence_is_drafted(q)) return 0;
+    if (depth < 1 || !sd_sequence_is_drafted(q)) return 0;
     return q->settings.gamma < gamma ? q->settings.gamma : gamma;
 }
 
@@ -86,18 +91,42 @@ static sd_status choose_gamma(sd_session* s, int n_open, int* gamma) {
     return status;
 }
 
+/* End the sequences that have failed since their last round, each with a record. */
+static void end_failed(sd_session* s) {
+    for (int i = 0; i < s->n_sequences; i++) {
+        sd_sequence* q = &s->sequences[i];
+        if (!is_open(q) || q->failure.status == SD_OK) continue;
+        sd_record* record = &s->records[s->n_records++];
+        record->sequence = i;
+        record->settings = &q->settings;
+        record->status = q->failure.status;
+        record->message = q->failure.message;
+        record->tree.n_nodes = 1;
+        record->tree.tokens[0] = q->text[q->n_text - 1];
+        record->tree.parents[0] = -1;
+        record->node_rows[0] = 0;
+        record->complete = record->first_row = record->n_rows = 0;
+        record->logits_row = 0;
+        record->verdict.n_path = record->verdict.n_betas = 0;
+        record->experts = record->draft_s = record->verify_s = record->other_s = 0.0;
+        q->finished = 1;
+    }
+}
+
 /* Collect the sequences that take rounds and say how far each may guess: a round adds at most one token
  * more than it guesses in a row, and the text must not pass its length. */
 static sd_status open_round(sd_session* s, const int32_t* gammas) {
     int n_open = 0, gamma = s->drafter ? s->options.gamma : 0;
-    for (int i = 0; i < s->n_sequences; i++) n_open += is_open(&s->sequences[i]);
+    for (int i = 0; i < s->n_sequences; i++) n_open += takes_part(s, i, gammas);
     s->n_open = 0;
     sd_status status = choose_gamma(s, n_open, &gamma);
     if (status != SD_OK) return status;
+    end_failed(s);
+    n_open = 0;
     sd_adaptive_gamma* adaptive = s->options.adaptive_gamma;
     for (int i = 0; i < s->n_sequences; i++) {
         sd_sequence* q = &s->sequences[i];
-        if (!is_open(q)) continue;
+        if (!takes_part(s, i, gammas)) continue;
         int wanted = gammas && gammas[i] < gamma ? gammas[i] : gamma;
         sd_proposal* p = &s->proposals[s->n_open];
         sd_record* record = &s->records[s->n_records + s->n_open];
@@ -113,10 +142,10 @@ static sd_status open_round(sd_session* s, const int32_t* gammas) {
         open_joint(s, q, wanted, p, &s->joints[s->n_open]);
         p->policy = adaptive ? &adaptive->drafter : NULL;
         p->rejected_at = p->origin = 0;
-        p->failed = q->failed;
+        p->failure = &q->failure;
         p->origins = q->settings.n_prediction > 0 ? record->origins : NULL;
         p->cache = &s->caches[i];
-        s->n_open++;
+        n_open = ++s->n_open;
     }
     int n_nodes = s->options.node_budget / (1 + s->riding.n);
     if (n_nodes > 0) sd_proposals_share(s->proposals, n_open, n_nodes, &s->turn);
@@ -248,12 +277,12 @@ static int is_own(sd_status status) {
     return status == SD_ERR_CALLBACK || status == SD_ERR_SETTING || status == SD_ERR_OVERFLOW;
 }
 
-/* End a sequence that cannot be verified; its text stays what it was, and so do the others. */
+/* End a sequence that has failed; its text stays what it was, and so do the others. */
 static sd_status end_by(sd_session* s, sd_record* record, sd_status status) {
     sd_sequence* q = &s->sequences[record->sequence];
-    record->status = status;
-    snprintf(q->message, sizeof q->message, "%s", sd_message());
-    record->message = q->message;
+    sd_failure_note(&q->failure, status);
+    record->status = q->failure.status;
+    record->message = q->failure.message;
     record->verdict.n_path = record->verdict.n_betas = 0;
     q->finished = 1;
     return sd_cache_keep(&s->caches[record->sequence], NULL, 0);
@@ -275,9 +304,10 @@ static sd_status commit(sd_session* s, const sd_record* record) {
 
 /* The rest of a round of one sequence, when the target has been run; one that fails by its own ends. */
 static sd_status settle(sd_session* s, int i, sd_record* record) {
-    sd_status status = s->proposals[i].failed;
-    if (status == SD_OK && (status = observe(s, i, record)) != SD_OK) return status;
-    if (status == SD_OK) status = verify(s, record);
+    sd_status status = s->proposals[i].failure->status;
+    if (status != SD_OK) return end_by(s, record, status);
+    if ((status = observe(s, i, record)) != SD_OK) return status;
+    status = verify(s, record);
     if (status == SD_OK) status = commit(s, record);
     return is_own(status) ? end_by(s, record, status) : status;
 }

@@ -424,30 +424,48 @@ sd_status sd_forward_check_more(sd_workspace* w, const int32_t* rows, int n) {
     return SD_OK;
 }
 
-sd_status sd_forward_check(sd_workspace* w, int first, int n) {
+/* Are rows [first, end) of a branch finite? hidden, logits: of its first row and of its first with logits. */
+static sd_status check_branch(sd_workspace* w, const sd_branch* branch, const float* hidden,
+                              const float* logits, int first, int end) {
     const sd_config* c = &w->model->config;
-    const float *hidden = w->hidden, *logits = w->logits;
-    for (int b = 0, row = 0; b < w->n_last_branches; b++) {
-        const sd_branch* branch = &w->last_branches[b];
-        if (row + branch->n_new <= first) { /* there may be thousands */
-            row += branch->n_new;
-            hidden += (ptrdiff_t)branch->n_new * c->d_model;
-            logits += branch->n_logits * w->ld_logits;
-            continue;
-        }
-        if (row >= first && row - first >= n) break;
-        for (int i = 0; i < branch->n_new; i++, row++, hidden += c->d_model) {
-            int behind = i - (branch->n_new - branch->n_riders); /* ≥ 0: a rider */
-            int has_logits = behind < 0 && behind >= -branch->n_logits;
-            const float* of_row = logits;
-            if (has_logits) logits += w->ld_logits;
-            if (row < first || row - first >= n) continue;
-            if (!sd_all_finite(hidden, c->d_model)) return fail_in_layer(w, branch);
-            if (has_logits && !sd_all_finite(of_row, sd_head_rows(c)))
-                return fail_in_head(w, position_of(branch, i));
-        }
+    int before = branch->n_new - branch->n_riders - branch->n_logits; /* rows before those with logits */
+    for (int i = first; i < end; i++) {
+        if (!sd_all_finite(hidden + (ptrdiff_t)i * c->d_model, c->d_model)) return fail_in_layer(w, branch);
+        int has_logits = i >= before && i < before + branch->n_logits;
+        if (has_logits && !sd_all_finite(logits + (i - before) * w->ld_logits, sd_head_rows(c)))
+            return fail_in_head(w, position_of(branch, i));
     }
     return SD_OK;
+}
+
+sd_status sd_forward_check(sd_workspace* w, int first, int n) {
+    const float *hidden = w->hidden, *logits = w->logits;
+    sd_status status = SD_OK;
+    int end = first + n;
+    for (int b = 0, row = 0; b < w->n_last_branches && row < end && status == SD_OK; b++) {
+        const sd_branch* branch = &w->last_branches[b];
+        int low = first > row ? first - row : 0, high = end - row < branch->n_new ? end - row : branch->n_new;
+        status = check_branch(w, branch, hidden, logits, low, high);
+        row += branch->n_new;
+        hidden += (ptrdiff_t)branch->n_new * w->model->config.d_model;
+        logits += branch->n_logits * w->ld_logits;
+    }
+    return status;
+}
+
+void sd_forward_settle_failures(sd_workspace* w) {
+    float *hidden = w->hidden, *logits = w->logits;
+    for (int b = 0; b < w->n_last_branches; b++) {
+        const sd_branch* branch = &w->last_branches[b];
+        /* What fails is computed again in the first rows: those of this branch and of branches before it. */
+        sd_status status = check_branch(w, branch, hidden, logits, 0, branch->n_new);
+        hidden += (ptrdiff_t)branch->n_new * w->model->config.d_model;
+        if (status != SD_OK) {
+            sd_failure_note(branch->failure, status);
+            memset(logits, 0, (size_t)(branch->n_logits * w->ld_logits) * sizeof *logits);
+        }
+        logits += branch->n_logits * w->ld_logits;
+    }
 }
 
 sd_status sd_forward_slice(sd_workspace* w, sd_cache* cache, const int32_t* tokens, int n, int* n_done,

@@ -42,6 +42,11 @@ sd_status sd_forward_finish(sd_workspace* workspace, const sd_branch* branches, 
  * fewer rows than n. */
 sd_status sd_forward_check(sd_workspace* workspace, int first, int n);
 
+/* Note each branch of the last forward whose rows or logits are not finite in its `failure`, with the message
+ * of sd_forward_check. Its logits become 0, so that whoever draws from them needs no special case. Rows of
+ * the residual stream are overwritten. To be asked when sd_forward_check may be. */
+void sd_forward_settle_failures(sd_workspace* workspace);
+
 /* Testing: forwards of this process so far, and blocks (the attention or the MLP of a layer) that rows have
  * gone through in them. */
 long sd_forward_count(void);

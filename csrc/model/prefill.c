@@ -21,18 +21,37 @@ static int in_common(const sd_prefill* a, const sd_prefill* b) {
     return at;
 }
 
-/* Begin a text, unless it had better wait. */
+/* Begin a text, unless it had better wait for an earlier one. */
 static void begin(sd_cache* caches, sd_prefill* prefills, int n, int i) {
     sd_prefill* prefill = &prefills[i];
     int longest = 0;
     for (int other = 0; other < n; other++) {
-        if (!being_read(&prefills[other]) || caches[other].model != caches[i].model) continue;
-        int common = in_common(prefill, &prefills[other]);
+        const sd_prefill* earlier = &prefills[other];
+        if (!being_read(earlier) || earlier->order > prefill->order || caches[other].model != caches[i].model)
+            continue;
+        int common = in_common(prefill, earlier);
         if (common > longest) longest = common;
     }
     if (longest - sd_cache_known(caches, n, i, prefill->text, prefill->n) >= WORTH_WAITING) return;
     sd_cache_begin(caches, n, i, prefill->text, prefill->n);
     prefill->n_read = caches[i].n_committed;
+}
+
+/* The first text after `order` that is not done; -1: there is none. */
+static int next_text(const sd_prefill* prefills, int n, long order) {
+    int next = -1;
+    for (int i = 0; i < n; i++)
+        if (!sd_prefill_done(&prefills[i]) && prefills[i].order > order &&
+            (next < 0 || prefills[i].order < prefills[next].order))
+            next = i;
+    return next;
+}
+
+/* Give a text up by its own failure; its cache keeps what had been read. */
+static void give_up(sd_cache* cache, sd_prefill* prefill, sd_status status) {
+    sd_failure_note(prefill->failure, status);
+    sd_cache_keep(cache, NULL, 0);
+    prefill->n_read = prefill->n;
 }
 
 /* Let the cache of text i attend to its source: another cache may have it, else it is encoded, and *encoded
@@ -49,7 +68,7 @@ static sd_status attend(const sd_workspace* w, sd_cache* caches, const sd_prefil
     return sd_encode(&caches[i], prefill->source, prefill->n_source, w->n_threads, w->name);
 }
 
-/* A text waits only for a text that is being read; so where none is being read, all are done. */
+/* A text waits only for an earlier text that is being read; so where none is being read, all are done. */
 static sd_status check_done(const sd_prefill* prefills, int n) {
     for (int i = 0; i < n; i++)
         if (!sd_prefill_done(&prefills[i]))
@@ -84,6 +103,28 @@ static sd_status keep(const sd_workspace* w, const sd_branch* branch, int last_r
     return SD_OK;
 }
 
+/* Encode the next source that no cache has; *encoded says whether there was one. */
+static sd_status encode_next(const sd_workspace* w, sd_cache* caches, sd_prefill* prefills, int n,
+                             int* encoded) {
+    int first = next_text(prefills, n, -1);
+    for (int i = first; i >= 0 && !*encoded; i = next_text(prefills, n, prefills[i].order)) {
+        if (prefills[i].order - prefills[first].order >= n) break;
+        if (prefills[i].n_read >= 0) continue;
+        sd_status status = attend(w, caches, prefills, n, i, encoded);
+        if (status == SD_ERR_OVERFLOW)
+            give_up(&caches[i], &prefills[i], status);
+        else if (status != SD_OK)
+            return status;
+    }
+    return SD_OK;
+}
+
+/* Does the text's cache attend to its source, if it has one? */
+static int has_source(const sd_cache* cache, const sd_prefill* prefill) {
+    return cache->model->encoder == NULL ||
+           sd_encoded_is_of(cache->encoded, prefill->source, prefill->n_source);
+}
+
 sd_status sd_prefill_slice(sd_workspace* w, sd_cache* caches, sd_prefill* prefills, int n) {
     int32_t parents[SD_MOST_SLICE]; /* of every chain the same */
     for (int i = 0; i < SD_MOST_SLICE; i++) parents[i] = i - 1;
@@ -91,15 +132,14 @@ sd_status sd_prefill_slice(sd_workspace* w, sd_cache* caches, sd_prefill* prefil
     int read[SD_MOST_SLICE]; /* the prefill of each branch */
     int n_branches = 0, encoded = 0, blas = sd_prompts_in_slices(w->model);
     int most = blas ? 1 : SD_MOST_SLICE; /* texts in a forward */
-    for (int i = 0; i < n && w->model->encoder != NULL; i++) {
-        if (prefills[i].n_read >= 0) continue;
-        sd_status status = attend(w, caches, prefills, n, i, &encoded);
-        if (status != SD_OK || encoded) return status;
-    }
+    sd_status status = SD_OK;
+    if (w->model->encoder != NULL) status = encode_next(w, caches, prefills, n, &encoded);
+    if (status != SD_OK || encoded) return status;
     int room = fit_slice(w->model, prefills, n);
-    for (int i = 0; i < n && room > 0 && n_branches < most; i++) {
+    for (int i = next_text(prefills, n, -1); i >= 0 && room > 0 && n_branches < most;
+         i = next_text(prefills, n, prefills[i].order)) {
         sd_prefill* prefill = &prefills[i];
-        if (prefill->n_read < 0) begin(caches, prefills, n, i);
+        if (prefill->n_read < 0 && has_source(&caches[i], prefill)) begin(caches, prefills, n, i);
         if (!being_read(prefill)) continue;
         int n_here = blas ? sd_slice_length(&caches[i], rows_left(prefill)) : rows_left(prefill);
         if (n_here > room) n_here = room;
@@ -111,12 +151,16 @@ sd_status sd_prefill_slice(sd_workspace* w, sd_cache* caches, sd_prefill* prefil
         room -= n_here;
     }
     if (n_branches == 0) return check_done(prefills, n);
-    sd_status status = sd_forward_prompt(w, branches, n_branches);
-    if (status == SD_OK && w->name && (status = sd_forward_check(w, 0, SD_MOST_SLICE)) != SD_OK)
-        for (int b = 0; b < n_branches; b++) sd_cache_keep(branches[b].cache, NULL, 0);
+    status = sd_forward_prompt(w, branches, n_branches);
     for (int b = 0, row = 0; b < n_branches && status == SD_OK; b++) {
-        row += branches[b].n_new;
-        status = keep(w, &branches[b], row - 1, &prefills[read[b]]);
+        const sd_branch* branch = &branches[b];
+        sd_prefill* prefill = &prefills[read[b]];
+        sd_status finite = w->name ? sd_forward_check(w, row, branch->n_new) : SD_OK;
+        row += branch->n_new;
+        if (finite == SD_OK)
+            status = keep(w, branch, row - 1, prefill);
+        else
+            give_up(branch->cache, prefill, finite);
     }
     return status;
 }

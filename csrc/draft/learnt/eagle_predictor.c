@@ -17,6 +17,7 @@ typedef struct reading {
     const sd_cache* target; /* which holds the prompt without its last token; borrowed */
     int32_t first;          /* the first token of the text whose rows are committed */
     int n_true;             /* pending nodes, the first ones, that have read the target's hidden states */
+    sd_failure* failure;    /* where it is noted what fails for the sequence alone; borrowed */
 } reading;
 
 typedef struct eagle_predictor {
@@ -79,7 +80,7 @@ static int fits(const eagle_predictor* r, int n_text) {
 static void begin(sd_predictor* base, int sequence, const sd_prompt* prompt) {
     eagle_predictor* r = (eagle_predictor*)base;
     sd_cache_cut(&r->caches[sequence], 0);
-    r->readings[sequence] = (reading){.first = prompt->tokens[0]};
+    r->readings[sequence] = (reading){.first = prompt->tokens[0], .failure = prompt->failure};
     if (prompt->cache == NULL || !fits(r, prompt->n)) return;
     r->readings[sequence].prompt = prompt->tokens;
     r->readings[sequence].n_prompt = prompt->n;
@@ -134,7 +135,9 @@ static sd_status read_prompts(sd_predictor* base, int* done) {
         reading* g = &r->readings[i];
         if (r->caches[i].n_committed < prompt_rows(g)) {
             sd_status status = check_target(r, g->target, g->n_prompt - 1);
-            return status == SD_OK ? read_slice(r, i, g->prompt, g->target, prompt_rows(g)) : status;
+            if (status == SD_OK) status = read_slice(r, i, g->prompt, g->target, prompt_rows(g));
+            if (status != SD_ERR_OVERFLOW) return status;
+            sd_failure_note(g->failure, status);
         }
         g->n_prompt = 0;
     }
@@ -162,7 +165,9 @@ static sd_status follow(sd_predictor* base, sd_proposal* p) {
     sd_cache_follow(cache, p->text + 1, end);
     while (status == SD_OK && end - cache->n_committed > r->catch_up)
         status = read_slice(r, p->sequence, p->text, p->cache, end - r->catch_up);
-    return status;
+    if (status != SD_ERR_OVERFLOW) return status;
+    sd_failure_note(p->failure, status);
+    return SD_OK;
 }
 
 /* -------------------------------------------------------------------------------------------- guesses */
@@ -249,7 +254,8 @@ static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n)
                               .tokens = r->tokens + at,
                               .parents = r->parents + at,
                               .n_logits = batch[i].n_nodes,
-                              .features = features};
+                              .features = features,
+                              .failure = batch[i].proposal->failure};
         assert(batch[i].nodes[0] != 0 || batch[i].n_nodes == 1);
         branch->n_new =
             batch[i].nodes[0] == 0
@@ -258,12 +264,12 @@ static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n)
         n_rows += batch[i].n_nodes;
     }
     sd_status status = sd_forward(&r->workspace, r->branches, n);
-    if (status == SD_OK) status = sd_forward_check(&r->workspace, 0, r->workspace.max_rows);
     if (status != SD_OK) {
         for (int i = 0; i < n; i++) r->readings[batch[i].proposal->sequence].n_true = 0;
         return status;
     }
     keep_own(r, batch, n);
+    sd_forward_settle_failures(&r->workspace);
     translate(r, n_rows);
     return SD_OK;
 }

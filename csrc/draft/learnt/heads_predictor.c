@@ -226,17 +226,22 @@ static void compute(heads_predictor* r, int n_before) {
     sd_team_close(&pass.team);
 }
 
-/* Are the rows finite that were computed behind the first n_before? */
-static sd_status check_finite(const heads_predictor* r, int n_before) {
+/* Note the sequences whose rows, of those computed behind the first n_before, are not finite; their logits
+ * become 0. */
+static void settle_failures(const heads_predictor* r, int n_before) {
     const sd_heads_config* c = config_of(r);
     for (int k = 0; k < c->n_heads; k++)
-        for (int i = r->first[k]; i < r->first[k + 1]; i++)
-            if (!sd_all_finite(r->x + i * r->ld_x, c->d_model) ||
-                !sd_all_finite(r->computed + (n_before + i) * r->ld_computed, c->n_draft_vocab))
-                return sd_fail(SD_ERR_OVERFLOW,
-                               "the draft: the logits of head %d are not finite after position %d", k + 1,
-                               r->requests[i].proposal->n_text - 1 + k);
-    return SD_OK;
+        for (int i = r->first[k]; i < r->first[k + 1]; i++) {
+            float* computed = r->computed + (n_before + i) * r->ld_computed;
+            if (sd_all_finite(r->x + i * r->ld_x, c->d_model) && sd_all_finite(computed, c->n_draft_vocab))
+                continue;
+            const sd_proposal* p = r->requests[i].proposal;
+            sd_failure_note(p->failure, sd_fail(SD_ERR_OVERFLOW,
+                                                "the draft: the logits of head %d are not finite after "
+                                                "position %d",
+                                                k + 1, p->n_text - 1 + k));
+            memset(computed, 0, (size_t)c->n_draft_vocab * sizeof *computed);
+        }
 }
 
 /* The logits of the target's tokens for each of n nodes. */
@@ -257,7 +262,7 @@ static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n)
     int n_requests = r->first[config_of(r)->n_heads], n_before = r->n_computed - n_requests, n_nodes = 0;
     if (n_requests > 0) {
         compute(r, n_before);
-        if ((status = check_finite(r, n_before)) != SD_OK) return status;
+        settle_failures(r, n_before);
     }
     for (int i = 0; i < n; i++) n_nodes += batch[i].n_nodes;
     deliver(r, n_nodes);

@@ -6,9 +6,10 @@
 
 /* What the target said after a sequence's riders. */
 typedef struct outlook {
-    int n_text;    /* of the text that they were behind, with the root of the round that follows */
-    int n;         /* riders; 0: there were none */
-    float* logits; /* [riders.n, ld_logits] */
+    int n_text;          /* of the text that they were behind, with the root of the round that follows */
+    int n;               /* riders; 0: there were none */
+    float* logits;       /* [riders.n, ld_logits] */
+    sd_failure* failure; /* where it is noted that these are not finite; borrowed */
 } outlook;
 
 typedef struct look_ahead_predictor {
@@ -30,8 +31,9 @@ static void lay_out(look_ahead_predictor* r, const sd_prediction* of) {
 }
 
 static void begin(sd_predictor* base, int sequence, const sd_prompt* prompt) {
-    (void)prompt;
-    ((look_ahead_predictor*)base)->outlooks[sequence].n = 0;
+    outlook* o = &((look_ahead_predictor*)base)->outlooks[sequence];
+    o->n = 0;
+    o->failure = prompt->failure;
 }
 
 static sd_status follow(sd_predictor* base, sd_proposal* p) {
@@ -62,9 +64,14 @@ static sd_status ride(sd_predictor* base, int sequence, int n_text, const float*
     o->n_text = n_text;
     o->n = n;
     for (int k = 0; k < n; k++, logits += stride) {
-        if (!sd_all_finite(logits, r->n_vocab))
-            return sd_fail(SD_ERR_OVERFLOW,
-                           "the draft: what the target says after look-ahead embedding %d is not finite", k);
+        if (!sd_all_finite(logits, r->n_vocab)) {
+            sd_failure_note(
+                o->failure,
+                sd_fail(SD_ERR_OVERFLOW,
+                        "the draft: what the target says after look-ahead embedding %d is not finite", k));
+            o->n = 0;
+            break;
+        }
         memcpy(o->logits + k * base->ld_logits, logits, (size_t)r->n_vocab * sizeof *logits);
     }
     return SD_OK;

@@ -123,24 +123,27 @@ sd_recurrent_scratch sd_recurrent_scratch_take(sd_arena* arena, const sd_recurre
     };
 }
 
-/* y [n, n_out] = x · matrixᵀ + bias for rows x [n, n_in], one behind the other. Fails if y is not finite. */
-static sd_status multiply(sd_recurrent_scratch* s, const sd_matrix* matrix, const float* bias, const float* x,
-                          int n, float* y, ptrdiff_t ldy) {
+/* y [n, n_out] = x · matrixᵀ + bias for rows x [n, n_in] of steps [n], one behind the other. A row of y that
+ * is not finite is a failure of its step and becomes 0. */
+static void multiply(sd_recurrent_scratch* s, const sd_matrix* matrix, const float* bias, const float* x,
+                     const sd_recurrent_step* steps, int n, float* y, ptrdiff_t ldy) {
     int shared = sd_matrix_panels(matrix->n_out) >= SHARED_PANELS;
     sd_pass pass = {.team = sd_team_open(shared ? s->n_threads : 1)};
     sd_pass_multiply_rows(
         &pass, x, matrix->n_in, s->prepared,
         (sd_product){.matrix = matrix, .bias = bias, .n_rows = n, .y = y, .ldy = ldy, .factor = 1.0f});
     sd_team_close(&pass.team);
-    for (int i = 0; i < n; i++)
-        if (!sd_all_finite(y + i * ldy, matrix->n_out))
-            return sd_fail(SD_ERR_OVERFLOW, "the draft: a recurrent network's product is not finite");
-    return SD_OK;
+    for (int i = 0; i < n; i++) {
+        if (sd_all_finite(y + i * ldy, matrix->n_out)) continue;
+        sd_failure_note(steps[i].failure,
+                        sd_fail(SD_ERR_OVERFLOW, "the draft: a recurrent network's product is not finite"));
+        memset(y + i * ldy, 0, (size_t)matrix->n_out * sizeof *y);
+    }
 }
 
-sd_status sd_recurrent_advance(const sd_recurrent* r, sd_recurrent_scratch* s, const sd_recurrent_step* steps,
-                               int n) {
-    if (n == 0) return SD_OK;
+void sd_recurrent_advance(const sd_recurrent* r, sd_recurrent_scratch* s, const sd_recurrent_step* steps,
+                          int n) {
+    if (n == 0) return;
     const sd_recurrent_shape* shape = &r->shape;
     size_t d_embed = (size_t)shape->d_embed, d_hidden = (size_t)shape->d_hidden;
     for (int i = 0; i < n; i++) sd_table_row(&r->embedding, steps[i].token, s->rows + (size_t)i * d_embed);
@@ -149,11 +152,8 @@ sd_status sd_recurrent_advance(const sd_recurrent* r, sd_recurrent_scratch* s, c
         size_t at = (size_t)layer * d_hidden;
         for (int i = 0; i < n; i++)
             memcpy(s->states + (size_t)i * d_hidden, steps[i].from + at, d_hidden * sizeof(float));
-        sd_status status =
-            multiply(s, &cell->input, cell->input_bias, s->rows, n, s->from_input, s->ld_gates);
-        if (status == SD_OK)
-            status = multiply(s, &cell->state, cell->state_bias, s->states, n, s->from_state, s->ld_gates);
-        if (status != SD_OK) return status;
+        multiply(s, &cell->input, cell->input_bias, s->rows, steps, n, s->from_input, s->ld_gates);
+        multiply(s, &cell->state, cell->state_bias, s->states, steps, n, s->from_state, s->ld_gates);
         for (int i = 0; i < n; i++) { /* the state is the next layer's input too */
             float* row = s->rows + (size_t)i * d_hidden;
             memcpy(row, s->states + (size_t)i * d_hidden, d_hidden * sizeof *row);
@@ -162,20 +162,18 @@ sd_status sd_recurrent_advance(const sd_recurrent* r, sd_recurrent_scratch* s, c
             memcpy(steps[i].to + at, row, d_hidden * sizeof *row);
         }
     }
-    return SD_OK;
 }
 
-sd_status sd_recurrent_predict(const sd_recurrent* r, sd_recurrent_scratch* s, const float* const* states,
-                               int n, float* logits, ptrdiff_t ld_logits) {
+void sd_recurrent_predict(const sd_recurrent* r, sd_recurrent_scratch* s, const sd_recurrent_step* steps,
+                          int n, float* logits, ptrdiff_t ld_logits) {
     const sd_recurrent_shape* shape = &r->shape;
     size_t d_hidden = (size_t)shape->d_hidden, top = (size_t)(shape->n_layers - 1) * d_hidden;
     for (int i = 0; i < n; i++)
-        memcpy(s->states + (size_t)i * d_hidden, states[i] + top, d_hidden * sizeof(float));
+        memcpy(s->states + (size_t)i * d_hidden, steps[i].to + top, d_hidden * sizeof(float));
     const float* y = s->outputs;
-    sd_status status = multiply(s, &r->output, r->output_bias, s->states, n, s->outputs, s->ld_outputs);
-    for (int i = 0; i < n && status == SD_OK; i++, y += s->ld_outputs, logits += ld_logits) {
+    multiply(s, &r->output, r->output_bias, s->states, steps, n, s->outputs, s->ld_outputs);
+    for (int i = 0; i < n; i++, y += s->ld_outputs, logits += ld_logits) {
         for (int token = 0; r->tokens != NULL && token < shape->n_vocab; token++) logits[token] = -INFINITY;
         sd_draft_tokens_scatter(r->tokens, shape->n_draft_vocab, y, logits);
     }
-    return status;
 }

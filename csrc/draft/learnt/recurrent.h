@@ -78,15 +78,17 @@ typedef struct sd_recurrent_step {
     int32_t token;
     const float* from; /* [n_layers, d_hidden] the state before the token; borrowed */
     float* to;         /* the same, the state after it; may be `from`, else overlaps none of the step's */
+    /* Where it is noted that a product of the step is not finite, which then counts as 0; borrowed. */
+    sd_failure* failure;
 } sd_recurrent_step;
 
 /* Read a token in each of n steps, n at most max_rows. */
-sd_status sd_recurrent_advance(const sd_recurrent* recurrent, sd_recurrent_scratch* scratch,
-                               const sd_recurrent_step* steps, int n);
+void sd_recurrent_advance(const sd_recurrent* recurrent, sd_recurrent_scratch* scratch,
+                          const sd_recurrent_step* steps, int n);
 
-/* The logits [n, n_vocab], rows ld_logits apart, of the tokens after states [n], n at most max_rows:
- * -infinity for tokens that no output stands for. All pointers borrowed. */
-sd_status sd_recurrent_predict(const sd_recurrent* recurrent, sd_recurrent_scratch* scratch,
-                               const float* const* states, int n, float* logits, ptrdiff_t ld_logits);
+/* The logits [n, n_vocab], rows ld_logits apart, of the tokens after the states `to` of steps [n], n at most
+ * max_rows: -infinity for tokens that no output stands for. All pointers borrowed. */
+void sd_recurrent_predict(const sd_recurrent* recurrent, sd_recurrent_scratch* scratch,
+                          const sd_recurrent_step* steps, int n, float* logits, ptrdiff_t ld_logits);
 
 #endif

@@ -18,6 +18,7 @@ typedef struct history {
     /* The prompt, until it has been read; borrowed. */
     const int32_t* prompt;
     int n_prompt;
+    sd_failure* failure; /* where it is noted what fails for the sequence alone; borrowed */
     /* Nodes of the proposal that have been asked for, without the root, in the order of their reading. */
     int n_pending;
     int32_t* pending_tokens;  /* [n_nodes] */
@@ -36,7 +37,6 @@ typedef struct recurrent_predictor {
     sd_recurrent_scratch scratch;
     int* cursors;             /* [n_sequences] of the entries of a batch: nodes that have been read */
     sd_recurrent_step* steps; /* [n_sequences · n_rows] */
-    const float** states;     /* [n_sequences · n_rows] of the nodes that are predicted for */
     float* logits;            /* [n_sequences · n_rows, ld_logits] */
 } recurrent_predictor;
 
@@ -48,7 +48,6 @@ static void lay_out(recurrent_predictor* r, const sd_prediction* of) {
     r->scratch = sd_recurrent_scratch_take(arena, r->recurrent, (int)rows, of->drafting->n_threads);
     r->cursors = sd_arena_take(arena, n, sizeof *r->cursors);
     r->steps = sd_arena_take(arena, rows, sizeof *r->steps);
-    r->states = sd_arena_take(arena, rows, sizeof *r->states);
     r->base.ld_logits = sd_whole_panels(r->recurrent->shape.n_vocab);
     r->logits = sd_arena_take(arena, rows, (size_t)r->base.ld_logits * sizeof *r->logits);
     for (size_t i = 0; i < n; i++) {
@@ -103,12 +102,14 @@ static void begin(sd_predictor* base, int sequence, const sd_prompt* prompt) {
     history* h = &r->histories[sequence];
     h->prompt = prompt->tokens;
     h->n_prompt = prompt->n;
+    h->failure = prompt->failure;
     cut(r, h, agreement(h, prompt->tokens, prompt->n));
 }
 
 /* The step that reads the next token of a text. */
 static sd_recurrent_step next_step(const recurrent_predictor* r, const history* h, const int32_t* text) {
-    return (sd_recurrent_step){text[h->n_read], state_of(r, h, h->n_read), state_of(r, h, h->n_read + 1)};
+    return (sd_recurrent_step){text[h->n_read], state_of(r, h, h->n_read), state_of(r, h, h->n_read + 1),
+                               h->failure};
 }
 
 /* One token of each prompt that has not been read. Returns how many these are in *n. */
@@ -119,7 +120,7 @@ static sd_status read_tokens(recurrent_predictor* r, int* n) {
         if (h->n_read < h->n_prompt) r->steps[(*n)++] = next_step(r, h, h->prompt);
     }
     sd_status status = sd_interrupted();
-    if (status == SD_OK) status = sd_recurrent_advance(r->recurrent, &r->scratch, r->steps, *n);
+    if (status == SD_OK) sd_recurrent_advance(r->recurrent, &r->scratch, r->steps, *n);
     for (int i = 0; i < r->n_sequences && status == SD_OK; i++) {
         history* h = &r->histories[i];
         if (h->n_read < h->n_prompt) append(h, h->prompt[h->n_read]);
@@ -170,7 +171,7 @@ static sd_status catch_up(recurrent_predictor* r, const sd_draft_nodes* batch, i
         if (h->n_read < p->n_text) r->steps[(*n)++] = next_step(r, h, p->text);
     }
     sd_status status = sd_interrupted();
-    if (status == SD_OK) status = sd_recurrent_advance(r->recurrent, &r->scratch, r->steps, *n);
+    if (status == SD_OK) sd_recurrent_advance(r->recurrent, &r->scratch, r->steps, *n);
     for (int i = 0; i < n_batch && status == SD_OK; i++) {
         const sd_proposal* p = batch[i].proposal;
         history* h = &r->histories[p->sequence];
@@ -181,7 +182,7 @@ static sd_status catch_up(recurrent_predictor* r, const sd_draft_nodes* batch, i
 
 /* Read those next nodes of each entry of the batch whose parents have been read before; *n: how many these
  * are. */
-static sd_status read_nodes(recurrent_predictor* r, const sd_draft_nodes* batch, int n_batch, int* n) {
+static void read_nodes(recurrent_predictor* r, const sd_draft_nodes* batch, int n_batch, int* n) {
     *n = 0;
     for (int i = 0; i < n_batch; i++) {
         const sd_tree* tree = &batch[i].proposal->tree;
@@ -200,26 +201,28 @@ static sd_status read_nodes(recurrent_predictor* r, const sd_draft_nodes* batch,
             h->places[node] = place;
             h->n_pending++;
             r->steps[(*n)++] = (sd_recurrent_step){tree->tokens[node], pending_state(r, h, parent),
-                                                   pending_state(r, h, place)};
+                                                   pending_state(r, h, place), h->failure};
         }
     }
-    return sd_recurrent_advance(r->recurrent, &r->scratch, r->steps, *n);
+    sd_recurrent_advance(r->recurrent, &r->scratch, r->steps, *n);
 }
 
 static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n) {
     recurrent_predictor* r = (recurrent_predictor*)base;
     sd_status status = SD_OK;
     for (int n_steps = 1; n_steps > 0 && status == SD_OK;) status = catch_up(r, batch, n, &n_steps);
-    for (int i = 0; i < n; i++) r->cursors[i] = 0;
-    for (int n_steps = 1; n_steps > 0 && status == SD_OK;) status = read_nodes(r, batch, n, &n_steps);
     if (status != SD_OK) return status;
+    for (int i = 0; i < n; i++) r->cursors[i] = 0;
+    for (int n_steps = 1; n_steps > 0;) read_nodes(r, batch, n, &n_steps);
     int n_rows = 0;
     for (int i = 0; i < n; i++) {
         const history* h = &r->histories[batch[i].proposal->sequence];
         for (int j = 0; j < batch[i].n_nodes; j++)
-            r->states[n_rows++] = pending_state(r, h, h->places[batch[i].nodes[j]]);
+            r->steps[n_rows++] = (sd_recurrent_step){.to = pending_state(r, h, h->places[batch[i].nodes[j]]),
+                                                     .failure = h->failure};
     }
-    return sd_recurrent_predict(r->recurrent, &r->scratch, r->states, n_rows, r->logits, base->ld_logits);
+    sd_recurrent_predict(r->recurrent, &r->scratch, r->steps, n_rows, r->logits, base->ld_logits);
+    return SD_OK;
 }
 
 static void share(sd_predictor* base, const sd_proposal* p, int32_t duplicate, int32_t node) {

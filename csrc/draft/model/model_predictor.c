@@ -23,8 +23,10 @@ typedef struct model_predictor {
         adapted;          /* [n_sequences] the models of texts that layers of the target draft for, else NULL;
                                * borrowed while the prompts are read */
     sd_prefill* prefills; /* [n_sequences] the prompts on their way into them; text NULL: there is none */
-    int32_t* pending;     /* [n_sequences, n_nodes + 1] where the cache holds a node of the proposal */
-    sd_branch* branches;  /* [n_sequences] */
+    long n_begun;         /* prompts so far */
+    sd_failure** failures; /* [n_sequences] where it is noted what fails for a sequence alone; borrowed */
+    int32_t* pending;      /* [n_sequences, n_nodes + 1] where the cache holds a node of the proposal */
+    sd_branch* branches;   /* [n_sequences] */
     int row_room;
     int32_t *tokens, *parents; /* [n_sequences, row_room] of the nodes of one run */
     unsigned char* reads;      /* [n_sequences] the sequence's source is not empty and has room */
@@ -86,6 +88,7 @@ static void lay_out(model_predictor* r, const sd_prediction* of) {
     if (translation_of(r) != NULL) lay_out_translation(r, of);
     r->caches = sd_arena_take(arena, r->options.skipped ? 0 : n, sizeof *r->caches);
     r->prefills = sd_arena_take(arena, n, sizeof *r->prefills);
+    r->failures = sd_arena_take(arena, n, sizeof *r->failures);
     r->adapted = sd_arena_take(arena, n, sizeof *r->adapted);
     r->pending = sd_arena_take(arena, n, (size_t)(r->n_nodes + 1) * sizeof *r->pending);
     r->branches = sd_arena_take(arena, n, sizeof *r->branches);
@@ -111,7 +114,11 @@ static void begin_prefill(model_predictor* r, int sequence, const sd_prompt* pro
     int may_read = encoder != NULL && translation_of(r) != NULL && r->reads[sequence];
     if (r->options.skipped != NULL || !(reads || may_read)) return;
     /* the last token is the root of the first round */
-    sd_prefill prefill = {.text = prompt->tokens, .n = reads ? prompt->n - 1 : 0, .n_read = -1};
+    sd_prefill prefill = {.text = prompt->tokens,
+                          .n = reads ? prompt->n - 1 : 0,
+                          .n_read = -1,
+                          .order = r->n_begun++,
+                          .failure = r->failures[sequence]};
     if (encoder != NULL) prefill.source = prompt->source, prefill.n_source = n_source;
     r->prefills[sequence] = prefill;
 }
@@ -119,6 +126,7 @@ static void begin_prefill(model_predictor* r, int sequence, const sd_prompt* pro
 static void begin(sd_predictor* base, int sequence, const sd_prompt* prompt) {
     model_predictor* r = (model_predictor*)base;
     r->adapted[sequence] = r->options.skipped && prompt->cache ? prompt->cache->model : NULL;
+    r->failures[sequence] = prompt->failure;
     if (translation_of(r) == NULL) {
         begin_prefill(r, sequence, prompt);
         return;
@@ -169,8 +177,11 @@ static sd_status make_room(sd_predictor* base) {
 static sd_status read_prompts(sd_predictor* base, int* done) {
     model_predictor* r = (model_predictor*)base;
     sd_status status = SD_OK;
-    for (int i = 0; i < r->n_sequences && status == SD_OK; i++)
-        if (r->adapted[i] != NULL) status = sd_workspace_admit(&r->workspace, r->adapted[i]);
+    for (int i = 0; i < r->n_sequences; i++) {
+        const sd_model* adapted = r->adapted[i];
+        if (adapted != NULL && sd_workspace_admit(&r->workspace, adapted) != SD_OK)
+            sd_failure_note(r->failures[i], SD_ERR_MEMORY);
+    }
     for (int i = 0; translation_of(r) != NULL && i < r->n_sequences && status == SD_OK; i++)
         if (r->prompts[i].tokens != NULL) status = translate_prompt(r, i);
     if (status == SD_OK && !all_read(r))
@@ -212,6 +223,10 @@ static sd_status follow(sd_predictor* base, sd_proposal* p) {
     for (int n_read = cache->n_committed; text.n - n_read > r->catch_up;) {
         sd_status status = sd_forward_slice(&r->workspace, cache, text.tokens, text.n - r->catch_up, &n_read,
                                             SD_LOGITS_NONE);
+        if (status == SD_ERR_OVERFLOW) {
+            sd_failure_note(p->failure, status);
+            return SD_OK;
+        }
         if (status != SD_OK) return status;
     }
     return SD_OK;
@@ -266,14 +281,16 @@ static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n)
                                      .tokens = tokens,
                                      .parents = parents,
                                      .n_new = n_new,
-                                     .n_logits = batch[i].n_nodes};
+                                     .n_logits = batch[i].n_nodes,
+                                     .failure = p->failure};
     }
     const unsigned char* skipped = r->options.skipped;
     sd_status status = skipped ? sd_forward_skipping(&r->workspace, skipped, r->branches, n)
                                : sd_forward(&r->workspace, r->branches, n);
-    if (status == SD_OK) status = sd_forward_check(&r->workspace, 0, r->workspace.max_rows);
-    if (status == SD_OK && predicts_for_target(r)) translate_logits(r, n_rows);
-    return status;
+    if (status != SD_OK) return status;
+    sd_forward_settle_failures(&r->workspace);
+    if (predicts_for_target(r)) translate_logits(r, n_rows);
+    return SD_OK;
 }
 
 static void share(sd_predictor* base, const sd_proposal* p, int32_t duplicate, int32_t node) {

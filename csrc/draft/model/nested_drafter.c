@@ -127,7 +127,7 @@ static sd_proposal open_inner(const nested_drafter* d, const sd_proposal* p, inn
     q.stream = p->rule == SD_RULE_COUPLED
                    ? p->stream
                    : sd_stream_inner(p->stream, (uint32_t)p->n_text, (uint32_t)in->n_rounds++);
-    q.failed = SD_OK;
+    q.failure = p->failure;
     q.cache = NULL; /* the model's lacks the last token of the text where every guess was accepted */
     q.tree.n_nodes = 1;
     q.tree.tokens[0] = in->text[q.n_text - 1];
@@ -239,8 +239,7 @@ static sd_status inner_round(nested_drafter* d, sd_proposal* proposals, int n, i
     int n_sound = 0;
     for (int i = 0; i < *n_open; i++) {
         inner* in = &d->inners[d->openers[i]];
-        proposals[d->openers[i]].failed = d->proposals[i].failed;
-        if (d->proposals[i].failed != SD_OK) continue;
+        if (d->proposals[i].failure->status != SD_OK) continue;
         in->proposal = d->proposals[i];
         fill_rows(in);
         d->openers[n_sound] = d->openers[i];

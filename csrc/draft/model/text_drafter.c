@@ -144,6 +144,7 @@ static void begin_writing(const text_drafter* d, writing* w, sd_proposal* p) {
                            .depth = d->n_written,
                            .stream = p->stream,
                            .cache = p->cache,
+                           .failure = p->failure,
                            .tree = tree};
     w->for_target = p;
     w->node = w->ending = w->foreign = w->n = 0;
@@ -321,7 +322,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
         begin_writing(d, w, &proposals[i]);
         sd_status status = predictor->follow(predictor, &w->own);
         if (status != SD_OK) return status;
-        w->open = w->own.budget > 0 && w->own.depth > 0;
+        w->open = w->own.failure->status == SD_OK && w->own.budget > 0 && w->own.depth > 0;
         w->restricted = w->open && choose_way(d, w->own.sequence);
     }
     for (;;) {

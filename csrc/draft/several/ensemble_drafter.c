@@ -120,7 +120,6 @@ static sd_proposal* open_proposal(const ensemble_drafter* d, int i, int slot, co
     opened.policy = d->options.adaptive ? &in->policy : NULL; /* an outer one prices the round's tree */
     opened.stream = stream_of(d, p, i);
     opened.rejected_at = 0;
-    opened.failed = SD_OK;
     opened.drafters = SD_EVERY_DRAFTER; /* of those within drafter i */
     opened.origins = NULL;
     opened.tree = own->tree;
@@ -208,8 +207,7 @@ static sd_status ask(ensemble_drafter* d, int i, sd_proposal* proposals, int n, 
     for (int k = 0; k < n; k++) {
         int slot = in->slots[proposals[k].sequence];
         if (slot < 0) continue;
-        proposals[k].failed = in->proposals[slot].failed;
-        if (proposals[k].failed == SD_OK) d->best[k] += merge(d, i, slot, &proposals[k]);
+        if (proposals[k].failure->status == SD_OK) d->best[k] += merge(d, i, slot, &proposals[k]);
     }
     return SD_OK;
 }

@@ -1,9 +1,10 @@
-"""The requests of an engine that have no slot yet: they come from any thread, and wait in their order."""
+"""The requests of an engine that wait for slots: they come from any thread, and share the slots fairly."""
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections import deque
+from collections import Counter, deque
 from functools import partial
 
 from specdec.decoding.engine_metrics import Counters
@@ -17,7 +18,10 @@ __all__ = ["RequestQueue"]
 class RequestQueue:
     """Texts that wait for a slot.
 
-    A prompt whose log-probabilities are wanted is scored before its texts wait.
+    A free slot goes to the request that holds the fewest slots, and among equals to the one that has waited
+    longest since it came or was given its last slot. So requests get their first slot in the order in which
+    they came, and one with many samples gets no more than its share while others wait, and no less. A prompt
+    whose log-probabilities are wanted is scored before its texts wait.
 
     Parameters
     ----------
@@ -42,19 +46,21 @@ class RequestQueue:
         self._counters = counters
         self.lock = threading.Condition()
         self.closing = self.hurries = False
-        self._waiting: deque[Sample] = deque()
+        # Samples without a slot, by request; the request that has waited longest is first.
+        self._waiting: dict[Generation, deque[Sample]] = {}
+        self._n_waiting = 0  # these samples
         self._n_scored = 0  # samples whose prompt is being scored: they wait too
-        self._n_taken = 0  # samples that have a slot
+        self._n_held: Counter[Generation] = Counter()  # slots of each request that has some
 
     @property
     def n_waiting(self) -> int:
         """Texts without a slot."""
-        return len(self._waiting) + self._n_scored
+        return self._n_waiting + self._n_scored
 
     @property
     def n_taken(self) -> int:
         """Texts that have a slot."""
-        return self._n_taken
+        return self._n_held.total()
 
     # ----------------------------------------------------------------------------------- any thread
 
@@ -68,7 +74,7 @@ class RequestQueue:
         with self.lock:
             if self.closing:
                 raise EngineClosedError("the engine is closed; expected one that is open")
-            n_free = self._n_slots - self._n_taken
+            n_free = self._n_slots - self.n_taken
             if self.n_waiting + n > self._max_waiting + n_free:
                 self._counters.n_refused += 1
                 raise BusyError(
@@ -91,8 +97,12 @@ class RequestQueue:
                 is_wanted = partial(self._is_any_wanted, generation)
                 self._scorer.submit(generation, is_wanted, partial(self._wait_scored, generation))
                 return
-            self._waiting.extend(generation.samples)
+            self._append(generation)
             self.lock.notify_all()
+
+    def _append(self, generation: Generation) -> None:
+        self._waiting[generation] = deque(generation.samples)
+        self._n_waiting += generation.n
 
     def _is_any_wanted(self, generation: Generation) -> bool:
         return not all(map(self.is_unwanted, generation.samples))
@@ -102,7 +112,7 @@ class RequestQueue:
         with self.lock:
             self._n_scored -= generation.n
             if error is None:
-                self._waiting.extend(generation.samples)
+                self._append(generation)
             else:
                 self.fail(generation, error)
             self.lock.notify_all()
@@ -132,31 +142,53 @@ class RequestQueue:
     def wait_for_work(self) -> bool:
         """Wait until there are texts to decode. False: the queue is closed, and there are none."""
         with self.lock:
-            while not (self._waiting or self._n_taken):
+            while not (self._waiting or self._n_held):
                 if self.closing and self._n_scored == 0:
                     return False
                 self.lock.wait()
         return True
 
     def take(self) -> Sample | None:
-        """The text that has waited longest, for a free slot; None: none waits."""
+        """The next text for a free slot; None: none waits."""
         with self.lock:
-            if not self._waiting:
+            chosen = None
+            for generation in self._waiting:
+                if chosen is None or self._n_held[generation] < self._n_held[chosen]:
+                    chosen = generation
+                if not self._n_held[chosen]:  # none holds fewer, and those before it hold some
+                    break
+            if chosen is None:
                 return None
-            self._n_taken += 1
-            return self._waiting.popleft()
+            self._n_held[chosen] += 1
+            samples = self._waiting.pop(chosen)
+            sample = samples.popleft()
+            self._n_waiting -= 1
+            if samples:
+                self._waiting[chosen] = samples  # the last one again
+            return sample
 
-    def give_back_slot(self) -> None:
-        """A text that was taken has left its slot."""
+    def give_back_slot(self, sample: Sample) -> None:
+        """Free the slot of a text that was taken."""
         with self.lock:
-            self._n_taken -= 1
+            self._n_held[sample.generation] -= 1
+            if not self._n_held[sample.generation]:
+                del self._n_held[sample.generation]
 
     def drop_unwanted(self) -> list[Sample]:
         """Drop the texts that nobody wants any more, and return them."""
+        gone: list[Sample] = []
         with self.lock:
-            gone = [sample for sample in self._waiting if self.is_unwanted(sample)]
-            if gone:
-                self._waiting = deque(sample for sample in self._waiting if not self.is_unwanted(sample))
+            for generation, samples in tuple(self._waiting.items()):
+                if not any(map(self.is_unwanted, samples)):
+                    continue
+                wanted: deque[Sample] = deque()
+                for sample in samples:
+                    (gone if self.is_unwanted(sample) else wanted).append(sample)
+                if wanted:
+                    self._waiting[generation] = wanted
+                else:
+                    del self._waiting[generation]
+            self._n_waiting -= len(gone)
         return gone
 
     def is_unwanted(self, sample: Sample) -> bool:
@@ -167,6 +199,7 @@ class RequestQueue:
         """Drop all texts, and return them; first those whose prompts are being scored are waited for."""
         self._scorer.stop(wait=True)
         with self.lock:
-            gone = list(self._waiting)
+            gone = list(itertools.chain.from_iterable(self._waiting.values()))
             self._waiting.clear()
+            self._n_waiting = 0
         return gone

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from specdec import _core
 from specdec.decoding.engine_drafts import EngineDrafts
 from specdec.decoding.engine_metrics import Counters
+from specdec.decoding.form_turns import FormTurns
 from specdec.decoding.generation import Sample
 from specdec.decoding.kept_texts import KeptTexts
 from specdec.decoding.prompt_cache import PromptCache
@@ -62,6 +63,7 @@ class Slots:
         self._kept = None if prompt_cache is None else KeptTexts(prompt_cache, target, drafts.of_session)
         self._samples: list[Sample | None] = [None] * n_slots
         self._reading: set[int] = set()  # slots whose prompts are not in
+        self._turns = FormTurns(n_slots)
         self._begin_session()
 
     def _begin_session(self) -> None:
@@ -142,7 +144,7 @@ class Slots:
             self._end(sample)
 
     def _admit(self) -> None:
-        """Give free slots to texts that wait, in the order in which they came."""
+        """Give free slots to texts that wait, in the order of the queue."""
         for slot in range(self._n_slots):
             if self._samples[slot] is not None:
                 continue
@@ -203,7 +205,7 @@ class Slots:
         self._reading.discard(sample.slot)
         self._samples[sample.slot] = None
         sample.slot = None
-        self._queue.give_back_slot()
+        self._queue.give_back_slot(sample)
 
     # ---------------------------------------------------------------------------- prompts and rounds
 
@@ -242,10 +244,12 @@ class Slots:
         running = [sample for sample in self._running() if sample.slot not in self._reading]
         if not running:
             return
-        waits = bool(self._reading or self._queue.n_waiting) or any(
+        gammas = self._turns.plan(running)
+        waits = bool(self._reading or self._queue.n_waiting or gammas) or any(
             sample.generation.request.stop.strings for sample in running
         )
-        records = self._session.round(0.0 if waits else SLICE_S, until_end=True)
+        records = self._session.round(0.0 if waits else SLICE_S, until_end=True, gammas=gammas)
+        self._turns.end_round(running)
         self._counters.count_times(records)
         touched: dict[int, Sample] = {}
         for record in records:

@@ -18,6 +18,7 @@ class CompiledForm:
 
     Attributes
     ----------
+    kind : {"schema", "regex", "grammar"}
     matcher : llguidance.LLMatcher
         Where a text begins; it stays there.
     watcher : Watcher or None
@@ -44,7 +45,8 @@ class CompiledForm:
         self.matcher, self.watcher = matcher, watcher
         self.end_ids = end_ids
         self.nothing = bytes((n_vocab + 31) // 32 * 4)
-        self._kind, self._n_vocab, self._has_patterns = kind, n_vocab, has_patterns
+        self.kind: Final = kind
+        self._n_vocab, self._has_patterns = n_vocab, has_patterns
         self._tokenizer = tokenizer  # stays as long as texts are written in it
 
     def words_of(self, mask: bytes) -> bytes:
@@ -64,7 +66,7 @@ class CompiledForm:
 
     def error_of(self, matcher: Any, place: str = "") -> FormError:
         """What the library says of a fault, in a line; `place` is a JSON pointer in a schema."""
-        said = _fault_of_pattern(self._kind, matcher)
+        said = _fault_of_pattern(self.kind, matcher)
         said = said or " ".join(matcher.get_error().replace("<non-verbose/>", "").split())
         if "NoExtension" in said:
             said = "no text of this form goes on from here in the target's tokens"
@@ -79,7 +81,7 @@ class CompiledForm:
                 'ipv4, ipv6, uuid, uri), a pattern, or "x-guidance": {"lenient": true} in the schema, with '
                 "which such formats say nothing of a text"
             )
-        where = f"{self._kind}, at {place}" if place else self._kind
+        where = f"{self.kind}, at {place}" if place else self.kind
         return FormError(f"{where}: {said or 'a token may not come here'}")
 
 

@@ -15,6 +15,7 @@ from specdec.decoding.forms.form_text import FormKind, grammar_of, json_text
 from specdec.decoding.forms.form_vocabulary import checked, library_tokenizer
 from specdec.decoding.forms.guidance_reader import GuidanceReader
 from specdec.decoding.forms.guidance_state import GuidanceState
+from specdec.decoding.forms.mask_time import MaskMeter
 from specdec.decoding.forms.schema_fault import place_of_fault
 from specdec.decoding.forms.schema_limits import LIBRARY_LIMITS
 from specdec.errors import FormError, InputError, MissingFormError
@@ -42,10 +43,16 @@ class Guidance:
     """A form that ``llguidance`` reads, as a `specdec.Constraint`.
 
     Make one with `of`. The same form on the same tokenizer is compiled once.
+
+    Attributes
+    ----------
+    mask_s : float
+        Processor time that the masks of its texts have taken, in seconds.
     """
 
     def __init__(self, form: CompiledForm) -> None:
         self._form = form
+        self.mask_s = 0.0
 
     @classmethod
     def of(
@@ -137,4 +144,9 @@ class Guidance:
 
     def start(self, tokens: Sequence[int]) -> GuidanceState:
         """The state in which a new text begins; the prompt does not count."""
-        return GuidanceState(GuidanceReader.of(self._form))
+        # Only the rows of a grammar's parser can get long: the lexer of the others has a bound on its steps.
+        meter = MaskMeter(self._form.kind, self._form.kind == "grammar", self._spend)
+        return GuidanceState(GuidanceReader.of(self._form), meter)
+
+    def _spend(self, seconds: float) -> None:
+        self.mask_s += seconds

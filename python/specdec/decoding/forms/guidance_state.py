@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from specdec.decoding.forms.guidance_reader import GuidanceReader
+from specdec.decoding.forms.mask_time import MaskJob, MaskMeter
 
 __all__ = ["GuidanceState"]
 
@@ -18,9 +19,11 @@ class GuidanceState:
     from the form alone nobody asks, as the matcher before them has said what they are.
     """
 
-    __slots__ = ("_behind", "_ended", "_forced", "_n_told", "_reader")
+    __slots__ = ("_behind", "_ended", "_forced", "_job", "_meter", "_n_told", "_reader")
 
-    def __init__(self, reader: GuidanceReader) -> None:
+    def __init__(self, reader: GuidanceReader, meter: MaskMeter) -> None:
+        self._meter = meter
+        self._job: MaskJob | None = None  # which computes the mask, and uses what is below
         self._reader = reader  # of a state before this one, or of this one; shared
         # Tokens that it has not been told; None: it is this state's.
         self._behind: tuple[int, ...] | None = ()
@@ -31,7 +34,9 @@ class GuidanceState:
 
     def fork(self) -> GuidanceState:
         """An independent copy."""
-        copy = GuidanceState(self._reader)
+        if self._job is not None:
+            self.mask()
+        copy = GuidanceState(self._reader, self._meter)
         copy._behind, copy._ended = self._behind, self._ended
         copy._forced, copy._n_told = self._forced, self._n_told
         return copy
@@ -51,9 +56,24 @@ class GuidanceState:
             self._forced, self._n_told = None, 0
 
     def mask(self) -> bytes | None:
-        """The words of the tokens that may come next; None: the text is complete."""
+        """The words of the tokens that may come next; None: the text is complete.
+
+        Raises
+        ------
+        FormError
+            It takes too long to find them, or the form cannot go on here.
+        """
         if self._ended:
             return None
+        if self._job is None:
+            if self._forced:
+                return self._reader.form.word_of(self._forced[self._n_told])
+            self._job = MaskJob(self._compute)
+        mask = self._meter.mask(self._job)
+        self._job = None
+        return mask
+
+    def _compute(self) -> bytes | None:
         if self._forced is None:
             self._forced = self._own_reader().forced()
         if self._forced:

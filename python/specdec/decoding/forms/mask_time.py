@@ -1,0 +1,195 @@
+"""The processor time that the masks of a text take: bounded for each mask and for the whole text."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, TypeAlias
+
+from specdec.errors import FormError
+
+__all__ = ["MaskJob", "MaskMeter"]
+
+Mask: TypeAlias = bytes | None
+
+_MOST_MASK_S: Final = 0.05  # of one mask
+_ANY_TEXT_S: Final = 0.5  # of all masks of a text, beside what each of them may take on average
+_EACH_MASK_S: Final = 0.02
+_MOST_LATE: Final = 2  # masks past their time that are still being computed, where others are to begin
+_CHEAP_S: Final = 0.05  # of all masks of a text that is not refused for the late masks of others
+
+# The thread's own clock: on a busy machine a thread that is waited for may have got no time. Where one thread
+# cannot read that of another, time is all that passes.
+_clock_of: Final[Callable[[int], int] | None] = getattr(time, "pthread_getcpuclockid", None)
+_now: Final = time.perf_counter if _clock_of is None else time.thread_time
+
+_idle: Final[list[_Worker]] = []
+_late: Final[set[MaskJob]] = set()
+
+
+class MaskJob:
+    """One mask that is computed in the calling thread, or in a thread that can be left.
+
+    Parameters
+    ----------
+    compute : callable
+        Returns the mask.
+
+    Attributes
+    ----------
+    seconds : float
+        Processor time of a job that has ended.
+    """
+
+    __slots__ = ("_compute", "_ended", "_results", "_worker", "begun", "seconds")
+
+    def __init__(self, compute: Callable[[], Mask]) -> None:
+        self._compute = compute
+        self._results: list[Mask | BaseException] = []
+        self._worker: _Worker | None = None
+        self._ended = threading.Lock()
+        self.begun: float | None = None
+        self.seconds = 0.0
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nobody has begun it."""
+        return self.begun is None and self._worker is None
+
+    def run(self, when_done: Callable[[], object] = bool) -> None:
+        """Compute the mask in this thread; `when_done` is called before others see it."""
+        self.begun = _now()
+        try:
+            result: Mask | BaseException = self._compute()
+        except BaseException as error:
+            result = error
+        self.seconds = _now() - self.begun
+        when_done()
+        self._results.append(result)
+        _late.discard(self)
+
+    def run_in_thread(self, most: float) -> bool:
+        """Compute the mask in a thread, and wait for at most so many seconds of that thread's time.
+
+        Returns
+        -------
+        bool
+            Whether it has been computed. If not, it is computed on, and may be waited for again.
+        """
+        if self._worker is None:
+            self._ended.acquire()
+            self._worker = _idle.pop() if _idle else _Worker()
+            self._worker.jobs.put((self, self._ended))
+        while not self._results:
+            left = most - self._worker.seconds_since(self.begun)
+            if left > 0:
+                self._ended.acquire(timeout=max(left, 0.001))
+                continue
+            _late.add(self)
+            if not self._results:
+                return False
+        _late.discard(self)
+        return True
+
+    def result(self) -> Mask:
+        """What has been computed; what was raised instead is raised."""
+        (result,) = self._results
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+
+class _Worker:
+    """A thread that computes one mask after the other."""
+
+    def __init__(self) -> None:
+        self.jobs: queue.SimpleQueue[tuple[MaskJob, threading.Lock]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="specdec masks", daemon=True)
+        self._thread.start()
+        assert self._thread.ident is not None
+        self._clock = None if _clock_of is None else _clock_of(self._thread.ident)
+
+    def _run(self) -> None:
+        while True:
+            job, ended = self.jobs.get()
+            job.run(lambda: _idle.append(self))
+            ended.release()
+            del job, ended
+
+    def seconds_since(self, begun: float | None) -> float:
+        """Processor time of the thread since it began a job; 0 before that."""
+        if begun is None:
+            return 0.0
+        return (_now() if self._clock is None else time.clock_gettime(self._clock)) - begun
+
+
+class MaskMeter:
+    """Computes the masks of one text, as long as they take no longer than they may.
+
+    Parameters
+    ----------
+    kind : str
+        Of the form, for messages.
+    in_thread : bool
+        Compute masks in threads, so that nobody waits for one beyond its time. Otherwise they are measured.
+    spend : callable
+        Told the seconds of processor time of each mask that somebody has waited for.
+    """
+
+    __slots__ = ("_in_thread", "_kind", "_n_masks", "_seconds", "_spend")
+
+    def __init__(self, kind: str, in_thread: bool, spend: Callable[[float], object]) -> None:
+        self._kind, self._in_thread, self._spend = kind, in_thread, spend
+        self._n_masks = 0
+        self._seconds = 0.0
+
+    def mask(self, job: MaskJob) -> Mask:
+        """The mask of a job of the text, one that is new or was late.
+
+        Raises
+        ------
+        FormError
+            It takes too long, or the masks of the text so far have.
+        """
+        if job.is_new:
+            self._check()
+            self._n_masks += 1
+        in_time = True
+        if self._in_thread:
+            in_time = job.run_in_thread(_MOST_MASK_S)
+        else:
+            job.run()
+        seconds = job.seconds if in_time else _MOST_MASK_S
+        self._seconds += seconds
+        self._spend(seconds)
+        if not in_time:
+            raise FormError(
+                f"{self._kind}: finding the tokens that may come next takes longer than {_MOST_MASK_S:g} s; "
+                "expected a form that is less ambiguous"
+            )
+        return job.result()
+
+    def _check(self) -> None:
+        if self._seconds > _ANY_TEXT_S + _EACH_MASK_S * self._n_masks:
+            raise FormError(
+                f"{self._kind}: finding the tokens that may come next has taken {self._seconds:.2f} s in "
+                f"{self._n_masks} places of the text; expected at most {_EACH_MASK_S:g} s in each, on average"
+            )
+        if self._in_thread and self._seconds > _CHEAP_S and len(_late) >= _MOST_LATE:
+            raise FormError(
+                f"{self._kind}: the tokens that may come next are still being found for {len(_late)} texts "
+                f"that were given up after {_MOST_MASK_S:g} s each; expected none"
+            )
+
+
+def _forget() -> None:
+    """Forget the threads of the parent, which a forked process does not have."""
+    _idle.clear()
+    _late.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
