@@ -301,7 +301,7 @@ def test_a_misspelt_verb_is_no_prompt_with_options(capsys: pytest.CaptureFixture
         (["drafts", "of", "beer"], True),
         (["serve", "--king"], False),
         (["convert", "a", "b", "--type", "king"], False),
-        (["pair", "embedded", "copy", "copy"], False),
+        (["recommend", "embedded", "copy", "copy"], False),
     ],
 )
 def test_words_behind_a_verb_may_be_a_prompt(

@@ -474,11 +474,11 @@ def test_compare(models: Pair, tmp_path: Path) -> None:
 def test_pair(models: Pair, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("abc\nba ab\n")
-    asked = ["pair", "big", "mine=small", "copy", "--prompts", str(prompts), "--n-tokens", "20"]
+    asked = ["recommend", "big", "mine=small", "copy", "--prompts", str(prompts), "--n-tokens", "20"]
     asked += ["--gamma", "1,3", "--repeats", "1", "--temperature", "0.7", "--target-name", "large"]
     done = run(*asked, "--json")
     assert done.exit_code == 0, done.output
-    wanted = specdec.pair(
+    wanted = specdec.recommend_draft(
         models[0], {"mine": models[1], "copy": "copy"}, ["abc", "ba ab"], gammas=[1, 3], n_tokens=20,
         repeats=1, temperature=0.7, target_name="large",
     )  # fmt: skip
@@ -489,7 +489,7 @@ def test_pair(models: Pair, tmp_path: Path) -> None:
     ]
     done = run(*asked[:1], "big", *asked[4:])
     assert done.exit_code == 0 and "lookahead" in done.output and "Recommended: " in done.output
-    done = run("pair", "big", "exit:9", *asked[4:6])
+    done = run("recommend", "big", "exit:9", *asked[4:6])
     assert done.exit_code == 2 and "what could draft: " in done.output
 
 

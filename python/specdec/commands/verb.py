@@ -34,7 +34,7 @@ VERBS: Final = {
     "bench": "Answer the questions of a benchmark with and without a draft.",
     "eval": "Evaluate a model by lm-evaluation-harness.",
     "compare": "Compare several drafts of one target.",
-    "pair": "Say which drafts fit a target, and which to take.",
+    "recommend": "Recommend a draft for a target: which fit, and which is fastest.",
     "measure": "Measure how well a draft guesses, what it costs and what it gains.",
     "tune": "Choose gamma for a pair on this machine.",
     "drafts": "List the drafts that --draft takes by name.",

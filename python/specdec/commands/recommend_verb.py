@@ -1,4 +1,4 @@
-"""`specdec pair`: which draft for a target."""
+"""`specdec recommend`: which draft for a target."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from specdec.analysis.draft_choice import pair
+from specdec.analysis.recommend_draft import recommend_draft
 from specdec.commands.compare_verb import drafts_by_name
 from specdec.commands.decoding_options import threads_option
 from specdec.commands.given_models import open_draft, open_target
@@ -28,11 +28,11 @@ __all__ = ["command"]
 
 
 @verb(
-    "pair",
-    "specdec pair embedded                                  what needs no model",
-    "specdec pair big path/to/small --prompts mine.txt",
-    "specdec pair big Qwen/Qwen3-0.6B copies=copy --temperature 0.7",
-    "specdec pair big path/to/small --json | jq .reason     the choice in a sentence",
+    "recommend",
+    "specdec recommend embedded                                  what needs no model",
+    "specdec recommend big path/to/small --prompts mine.txt",
+    "specdec recommend big Qwen/Qwen3-0.6B copies=copy --temperature 0.7",
+    "specdec recommend big path/to/small --json | jq .reason     the choice in a sentence",
 )
 @click.argument("target", metavar="TARGET")
 @click.argument("drafts", metavar="[[NAME=]DRAFT...]", nargs=-1)
@@ -67,4 +67,4 @@ def command(drafts: tuple[str, ...], prompts: str | None, as_json: bool, **given
         name: partial(open_draft, text, target, given["draft_dtype"], given)
         for name, text in drafts_by_name(drafts).items()
     }
-    print_tables(pair(target, openers or None, texts, **chosen(given)), as_json)
+    print_tables(recommend_draft(target, openers or None, texts, **chosen(given)), as_json)

@@ -1,4 +1,4 @@
-"""Which drafts fit a target, and what each gave: the result of `specdec.pair`."""
+"""Which drafts fit a target, and what each gave: the result of `specdec.recommend_draft`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from specdec.analysis.comparison import Comparison, ComparisonRow
 from specdec.analysis.known_models import KnownModel
 from specdec.tables import Table, Tabular, plain
 
-__all__ = ["Fit", "Pairing"]
+__all__ = ["DraftFit", "DraftRecommendation"]
 
 
 @dataclass(frozen=True)
-class Fit:
+class DraftFit:
     """Whether a draft can draft for a target, and by which way.
 
     Attributes
@@ -50,14 +50,14 @@ class Fit:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Pairing(Tabular):
-    """What `specdec.pair` found; ``print`` shows its tables, a notebook too.
+class DraftRecommendation(Tabular):
+    """What `specdec.recommend_draft` found; ``print`` shows its tables, a notebook too.
 
     Attributes
     ----------
     target : str
         Its name.
-    fits : tuple of Fit
+    fits : tuple of DraftFit
         One for each draft, in the order in which they were given.
     comparison : Comparison
         What those that fit gave, by running them in turns; `specdec.plot` draws it.
@@ -70,7 +70,7 @@ class Pairing(Tabular):
     """
 
     target: str
-    fits: tuple[Fit, ...]
+    fits: tuple[DraftFit, ...]
     comparison: Comparison
     vocabulary: str
     known: tuple[KnownModel, ...]
@@ -148,7 +148,7 @@ class Pairing(Tabular):
     def _known(self) -> Table:
         title = (
             f"Small public models with the vocabulary of {self.vocabulary} (names only: none of them was "
-            "downloaded or tried; specdec pair TARGET NAME does both)"
+            "downloaded or tried; specdec recommend TARGET NAME does both)"
         )
         rows = [(model.name, f"{model.n_parameters / 1e6:.0f} M") for model in self.known]
         return Table(
@@ -185,7 +185,7 @@ class Pairing(Tabular):
 
     def __repr__(self) -> str:
         best = "plain decoding" if self.best is None else f"{self.best.draft} with gamma {self.gamma}"
-        return f"<specdec.Pairing of {len(self.fits)} drafts for {self.target!r}: {best}>"
+        return f"<specdec.DraftRecommendation of {len(self.fits)} drafts for {self.target!r}: {best}>"
 
 
 def _median(row: ComparisonRow) -> float:

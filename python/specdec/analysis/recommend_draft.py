@@ -1,4 +1,4 @@
-"""`pair`: which draft for a target, by which way, what it gives and what it takes."""
+"""`recommend_draft`: which draft for a target, by which way, what it gives and what it takes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from specdec.analysis.arguments import (
 )
 from specdec.analysis.compare import compare_ways
 from specdec.analysis.draft_memory import cache_bytes_of, weight_bytes_of
+from specdec.analysis.draft_recommendation import DraftFit, DraftRecommendation
 from specdec.analysis.known_models import known_models, vocabulary_of
-from specdec.analysis.pairing import Fit, Pairing
 from specdec.checks import check_choice, check_integer, check_path
 from specdec.drafts import Draft, ModelDraft, named
 from specdec.drafts.draft import check_source
@@ -41,7 +41,7 @@ from specdec.threads import check_threads
 from specdec.verification.rules import DECODING_RULES, DecodingRule, check_rule
 from specdec.verification.sampling import Sampling
 
-__all__ = ["pair"]
+__all__ = ["recommend_draft"]
 
 WITHOUT_MODEL: Final = ("copy", "input", "suffix", "recycling", "online-ngram", "lookahead")
 """Drafts that need nothing but the target, by name."""
@@ -51,7 +51,7 @@ Openable: TypeAlias = DraftLike | Callable[[], DraftLike]
 """A draft, or a function that opens one."""
 
 
-def pair(
+def recommend_draft(
     target: ModelLike,
     drafts: DraftLike | Sequence[DraftLike] | Mapping[str, Openable] | None = None,
     prompts: Prompt | Sequence[Prompt] | None = None,
@@ -69,7 +69,7 @@ def pair(
     n_threads: int | None = None,
     target_name: str | None = None,
     progress: bool = False,
-) -> Pairing:
+) -> DraftRecommendation:
     """Say which drafts fit a target, by which way, what they give on some prompts, and which to take.
 
     Drafts that fit have their turns with plain decoding, as in `specdec.compare`. A model with another
@@ -112,8 +112,8 @@ def pair(
 
     Returns
     -------
-    Pairing
-        ``print`` shows its tables; ``pairing.choice`` and ``pairing.gamma`` are what to take.
+    DraftRecommendation
+        ``print`` shows its tables; ``found.choice`` and ``found.gamma`` are what to take.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def pair(
     Examples
     --------
     >>> target, draft = specdec.embedded_pair()
-    >>> found = specdec.pair(target, {"small": draft, "copies": "copy"}, ["Once upon a time"])
+    >>> found = specdec.recommend_draft(target, {"small": draft, "copies": "copy"}, ["Once upon a time"])
     >>> print(found)
     >>> out = specdec.generate(target, found.choice, "Once upon a time", gamma=found.gamma)
     """
@@ -140,7 +140,7 @@ def pair(
     seed, threads = check_integer("seed", seed, 0, 2**64 - 1), check_threads(n_threads)
     work = work_of(target, beginnings, -(-n_tokens // len(beginnings)), n_tokens)
 
-    fits: list[Fit] = []
+    fits: list[DraftFit] = []
     ways: dict[str, Draft] = {}
     errors: list[SpecdecError] = []
     for name, given in (_by_name(drafts) or without_model(target)).items():
@@ -148,7 +148,7 @@ def pair(
             fit, found = _fit(target, name, _opened(target, given, draft_dtype))
         except _REFUSALS as error:
             errors.append(error)
-            fit, found = Fit(name, {}, refusal=f"{error}"), {}
+            fit, found = DraftFit(name, {}, refusal=f"{error}"), {}
         if taken := ways.keys() & found.keys():
             raise InputError(f"drafts has the names {shown(sorted(taken))} twice; expected different ones")
         fits.append(fit)
@@ -166,7 +166,7 @@ def pair(
             "min_p": min_p, "seed": seed, "n_threads": threads,
         },
     )  # fmt: skip
-    return Pairing(
+    return DraftRecommendation(
         target=target_name,
         fits=tuple(fits),
         comparison=comparison,
@@ -219,7 +219,7 @@ def _by_name(given: Any) -> dict[str, Any]:
     return dict(zip(unique, several, strict=True))
 
 
-def _fit(target: Model, name: str, given: DraftLike) -> tuple[Fit, dict[str, Draft]]:
+def _fit(target: Model, name: str, given: DraftLike) -> tuple[DraftFit, dict[str, Draft]]:
     """How a draft fits, and its ways by their names in the comparison.
 
     Raises
@@ -238,7 +238,7 @@ def _fit(target: Model, name: str, given: DraftLike) -> tuple[Fit, dict[str, Dra
             n_shared = translation_of(target, draft.model).n_shared
             ways = _translating(draft, n_shared)
     names = {way: name if len(ways) == 1 else f"{name}, {way}" for way in ways}
-    fit = Fit(
+    fit = DraftFit(
         name, names, n_shared=n_shared, n_vocab=n_vocab, weight_bytes=weight_bytes_of(draft),
         cache_bytes=cache_bytes_of(draft),
     )  # fmt: skip
