@@ -66,8 +66,8 @@ def compare(
     Parameters
     ----------
     target : Model, path or hub name
-    drafts : dict of str to Model, path, hub name, Draft or Drafter
-        By names of your own.
+    drafts : dict of str to Model, path, hub name, Draft, Drafter or str
+        By names of your own. A text is what `specdec.drafts.named` takes, such as ``"copy"``.
     prompts : str, sequence of int, or a list of these
         For an encoder-decoder sources.
     temperatures : sequence of float

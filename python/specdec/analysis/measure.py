@@ -381,7 +381,7 @@ def _row(
         c=c,
         t_ratio=ratio,
         ideal_speedup=float(theory.expected_speedup(alpha, gamma, c)),
-        predicted_speedup=float(theory.expected_speedup(alpha, gamma, c, ratio)),
+        predicted_speedup=float(theory.expected_speedup(alpha, gamma, c, np.maximum(ratio, 1.0))),
         measured=ran.median,
         measured_low=ran.low,
         measured_high=ran.high,

@@ -12,6 +12,7 @@ from specdec.analysis.arguments import (
     check_names,
     default_prompts,
     name_of,
+    short_names,
     split,
     work_of,
 )
@@ -215,6 +216,7 @@ def _by_name(given: Any) -> dict[str, Any]:
         return dict(given)
     several = list(given) if isinstance(given, list | tuple) else [given]
     names = [_text(one) if isinstance(one, str | os.PathLike) else name_of(one) for one in several]
+    names = short_names(names)
     unique = [name if names.count(name) == 1 else f"{name} ({i})" for i, name in enumerate(names)]
     return dict(zip(unique, several, strict=True))
 

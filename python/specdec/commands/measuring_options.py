@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
+from shutil import get_terminal_size
 from typing import Any
 
 import click
@@ -62,8 +63,11 @@ def _shows_progress() -> bool:
 
 
 def print_tables(found: Tabular, as_json: bool) -> None:
-    """Print what was measured, as tables or as one object of JSON."""
-    print(json_line(found.to_dict()) if as_json else found)
+    """Print what was measured, as tables that fit the terminal or as one object of JSON."""
+    if as_json:
+        print(json_line(found.to_dict()))
+    else:
+        print(found.plain_text(get_terminal_size().columns if sys.stdout.isatty() else None))
 
 
 def chosen(given: dict[str, Any]) -> dict[str, Any]:
