@@ -302,7 +302,28 @@ def test_a_draft_alone_drafts_for_the_target_in_the_package(capsys: pytest.Captu
     _, small = specdec.embedded_pair()
     run = ["--draft", str(small.path), "--max-new-tokens", "8", "--temperature", "0", "--no-color", "It was"]
     assert main(run) == 0
-    assert "identical, all 8 tokens" in capsys.readouterr().out
+    output, errors = capsys.readouterr()
+    assert "identical, all 8 tokens" in output
+    assert errors == f"specdec: no --target, so {small.path} drafts for the one in the package\n"
+
+
+def test_a_draft_that_is_larger_than_its_target_is_warned_of(
+    pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small, _ = pair
+    large, _ = load_pair(tmp_path, num_hidden_layers=3)
+    assert large.n_parameters > small.n_parameters
+    specdec.generate(large, small, "abc", max_new_tokens=3)  # warnings are errors in tests
+    with pytest.warns(
+        UserWarning, match=f"{re.escape(str(large.path))} has {large.n_parameters:,} parameters"
+    ):
+        specdec.generate(small, large, "abc", max_new_tokens=3)
+    monkeypatch.setattr(given_models, "load", lambda name, dtype: small)
+    monkeypatch.setattr(given_models, "named", lambda name, of, dtype: large)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert main(["--target", "a", "--draft", "b", "--max-new-tokens", "3", "abc"]) == 0
+    assert capsys.readouterr().err.startswith(f"specdec: warning: the draft {large.path} has ")
 
 
 @pytest.mark.parametrize("arguments", [["--no-such-option"], ["a", "--gamma", "x"], ["a", "--verify", "x"]])
@@ -313,9 +334,28 @@ def test_usage_errors(capsys: pytest.CaptureFixture[str], arguments: list[str]) 
     assert errors.startswith("specdec: error: ") and errors.endswith("specdec --help says what there is.\n")
 
 
-def test_a_misspelt_verb_is_no_prompt_with_options(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["evl", "--tasks", "a"]) == 2
-    assert capsys.readouterr().err.endswith("Did you mean the verb eval?\n")
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["generat", "Once upon"], "specdec generate?"),
+        (["evl", "--tasks", "a"], "specdec eval?"),
+        (["mesure"], "specdec measure?"),
+        (["comapre", "copy"], "specdec compare?"),
+        (["help"], "specdec --help?"),
+        (["help", "serve"], "specdec serve --help?"),
+    ],
+)
+def test_a_first_word_that_is_nearly_a_verb_is_no_prompt(
+    given: list[str], meant: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is decoded; two dashes make a prompt of the same words."""
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(side_by_side, "run_side_by_side", lambda prompt, *_: asked.append(prompt) or 0)
+    assert main(given) == 2 and asked == []
+    errors = capsys.readouterr().err
+    assert f"there is no verb {given[0]!r}; did you mean {meant}" in errors
+    assert f"specdec -- {shlex.join(given)}\n" in errors
+    assert main(["--", *(word for word in given if word[0] != "-")]) == 0 and asked[0][0] == given[0]
 
 
 @pytest.mark.parametrize(
@@ -471,10 +511,13 @@ def test_a_prompt_may_begin_with_the_name_of_a_verb(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(side_by_side, "run_side_by_side", take)
     for given in (
         ["train draft"], ["--", "train"], ["--gamma", "2", "train", "it"],
-        ["measured", "by", "--gamma", "2", "itself"], [],
+        ["measured", "by", "--gamma", "2", "itself"], ["help", "me"], ["brain draft"], ["Once", "more"], [],
     ):  # fmt: skip
         assert main(given) == 0
-    assert asked == [("train draft",), ("train",), ("train", "it"), ("measured", "by", "itself"), ()]
+    assert asked == [
+        ("train draft",), ("train",), ("train", "it"), ("measured", "by", "itself"), ("help", "me"),
+        ("brain draft",), ("Once", "more"), (),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("rest", [[], ["--kind", "small"], ["drafts", "--kind", "small"]])

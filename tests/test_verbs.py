@@ -343,10 +343,21 @@ def test_ctrl_c_ends_a_reply(
     assert capsys.readouterr().out.endswith("half a\n")
 
 
-def test_chat_needs_a_template(models: Pair, chat_model: specdec.Model) -> None:
+def test_chat_needs_a_template(models: Pair, chat_model: specdec.Model, tmp_path: Path) -> None:
     done = run("chat", sent="Hello\n")
     assert done.exit_code == 2
-    assert f"{models[0].path} has no chat template; expected a --target that has one" in done.output
+    assert f"{models[0].path} has no chat template" in done.output and "--chat-template FILE" in done.output
+    template = tmp_path / "template.jinja"
+    template.write_text("{% for message in messages %}{{ message['content'] }}{% endfor %}")
+    done = run("chat", "--chat-template", str(template), "--max-new-tokens", "6", sent="abc\n")
+    assert done.exit_code == 0
+    chatting = models[0].with_chat_template(template.read_text())
+    said = [{"role": "user", "content": "abc"}]
+    reply = specdec.generate(chatting, None, messages=said, max_new_tokens=6)
+    assert isinstance(reply, specdec.Result) and done.output == f"{reply.text}\n"
+    template.write_text("{% for")
+    done = run("chat", "--chat-template", str(template), sent="abc\n")
+    assert done.exit_code == 2 and str(template) in done.output
     done = run("chat", "--target", "m", sent=b"ab\xff\n")
     assert done.exit_code == 2 and "no UTF-8" in done.output
 
