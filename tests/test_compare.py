@@ -22,9 +22,10 @@ from specdec.analysis import tune as tune_module
 from specdec.analysis.arguments import short_name, short_names
 from specdec.analysis.comparison import ComparisonRow, PromptRow
 from specdec.analysis.running import NOTHING_DRAFTED, RunFigures
-from specdec.analysis.speedup import RoundCosts, Speedup, TimedRuns
+from specdec.analysis.speedup import RoundCosts, Speedup, TimedRuns, run_in_turns
 from specdec.analysis.timing import ForwardTimes
 from specdec.errors import InputError, MissingPackageError
+from specdec.time_limit import TimeLimit
 from specdec.trace import Round, Trace
 from toy_pair import N_VOCAB, load_pair
 
@@ -264,6 +265,37 @@ def test_turns_begin_with_what_the_draft_knows(world: World) -> None:
     assert second.tokens_per_call > 2.0 * first.tokens_per_call  # the same text again
     assert memory.n_texts == 0
     assert first.speedup is not None and len(set(first.speedup.tokens_per_run)) == 1
+
+
+def test_measuring_may_end_anywhere(world: World) -> None:
+    """Each speed-up is over the texts that plain decoding has decoded in the same turn; each way has one."""
+
+    def ends(after: int) -> TimeLimit:
+        looks = iter([0.0] * (after + 1))
+        return TimeLimit(1.0, lambda: next(looks, 2.0))
+
+    for after in range(9):
+        plain = TimedRuns(world.target, None)
+        ways = [TimedRuns(world.target, world.draft, gamma=gamma) for gamma in (1, 2)]
+        work = [(prompt, 4) for prompt in PROMPTS]
+        run_in_turns([plain, *ways], work, repeats=3, seed=0, limit=ends(after))
+        n_runs = sum(len(turn) for way in (plain, *ways) for turn in way.turns)
+        assert n_runs == max(3, after)
+        for way in ways:
+            shared = [min(map(len, both)) for both in zip(way.turns, plain.turns, strict=False)]
+            assert len(way.over(plain).ratios) == sum(n > 0 for n in shared) >= 1
+            assert way.costs(plain).verify > 0.0
+
+
+def test_a_way_that_is_hopeless_in_the_first_turn_has_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = TimedRuns(world.target, None)
+    slow, fair = (TimedRuns(world.target, world.draft, gamma=gamma) for gamma in (1, 2))
+    ratios = {id(slow): 0.4, id(fair): 0.6}
+    monkeypatch.setattr(TimedRuns, "over", lambda way, plain: Speedup((ratios[id(way)],), (2.0,)))
+    run_in_turns([plain, slow, fair], [(PROMPTS[0], 3)], repeats=3, seed=0, at_least=0.5)
+    assert [len(way.turns) for way in (plain, slow, fair)] == [3, 1, 3]
 
 
 def test_everything_takes_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

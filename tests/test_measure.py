@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import specdec
-from specdec import progress, reference, theory
+from specdec import progress, reference, theory, time_limit
 from specdec.analysis import measure as measure_module
 from specdec.analysis import speedup, timing
 from specdec.analysis import tune as tune_module
@@ -493,6 +493,44 @@ def test_a_prediction_from_a_time_below_t1_is_marked(measured: specdec.Measureme
     fourth = tables["Table 4"]
     assert [row[fourth.head.index("predicted")] for row in fourth.rows] == ["1.46 !", "1.25"]
     assert "(1.46X !, γ 2" in tables["Table 5"].rows[0][-1]
+
+
+def test_the_seconds_bound_a_measurement(
+    pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the time of a token there are fewer tokens; with what is over, temperatures that are not timed."""
+    monkeypatch.setattr(measure_module, "step_seconds", lambda *_: 0.01)
+    lines: list[str] = []
+    found = specdec.measure(*pair, PROMPTS, gammas=[1, 2], seconds=8.0, say=lines.append, repeats=2)
+    # 0.3 of 8 s at 0.01 s a token are 120 tokens for each of two temperatures, less a moment.
+    assert all(80 < sum(map(len, texts)) <= 119 for texts in found.tokens.values())
+    assert len(found.rows) == 2 * 4 * 2 and found.stopped == ""
+    assert lines[0].startswith("temperature 0: alpha ") and len(lines) == 2 + 4
+    clock = iter(range(10**6))
+    monkeypatch.setattr(time_limit, "time", SimpleNamespace(monotonic=lambda: 2.0 * next(clock)))
+    for draft in (pair[1], specdec.drafts.Lookahead()):
+        short = specdec.measure(
+            pair[0], draft, PROMPTS, gammas=[1, 2], leniences=[1.0], seconds=4.0, repeats=2
+        )
+        assert short.stopped == "4 s were over" and short.stopped in str(short)
+        timed = {row.temperature for row in short.rows if not math.isnan(row.measured)}
+        assert timed == {0.0}
+
+
+def test_ctrl_c_keeps_the_rows_that_were_measured(
+    pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(measure_module, "speedups", interrupt)
+        found = specdec.measure(*pair, PROMPTS, gammas=[1], n_tokens=20, repeats=1)
+    assert found.stopped == "interrupted" and len(found.rows) == 2 * 4
+    assert all(math.isnan(row.measured) and row.alpha is not None for row in found.rows)
+    monkeypatch.setattr(measure_module, "acceptance", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        specdec.measure(*pair, PROMPTS, gammas=[1], n_tokens=20, repeats=1)
 
 
 def test_what_is_slower_than_plain_decoding_has_no_star(measured: specdec.Measurement) -> None:

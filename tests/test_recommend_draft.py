@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import specdec
-from specdec import _core, drafts
+from specdec import _core, drafts, time_limit
 from specdec.analysis import recommend_draft
 from specdec.analysis.draft_memory import cache_bytes_of, weight_bytes_of
 from specdec.analysis.known_models import KNOWN, known_models, vocabulary_of
@@ -64,6 +65,7 @@ def test_a_model_is_measured_by_each_way_that_it_fits_by(target: Any, other: Any
     assert specdec.recommend_draft(target, other, "ab", **QUICK).fits[0].draft == other.path.name
 
 
+@pytest.mark.filterwarnings("ignore:the draft random has")  # and more parameters than the target
 def test_ways_that_are_asked_for_are_the_only_ones(target: Any, other: Any) -> None:
     tree = drafts.StaticTree((2, 1))
     given = {
@@ -245,6 +247,76 @@ def test_the_choice_is_the_fastest_that_is_possible() -> None:
     assert plain.reason.startswith("no draft beats plain decoding; the fastest, a with gamma 4: 0.85 times")
     assert "plain decoding" in str(plain.tables()[-1].rows)
     assert "too busy" in recommendation(a=(3.0, 3.0)).reason
+
+
+def test_a_single_turn_is_not_certain() -> None:
+    found = recommendation(a=(1.3,))
+    assert found.choice == "A" and not found.is_certain and "single turn" in found.reason
+
+
+def test_drafts_that_draft_nothing_are_not_chosen() -> None:
+    found = recommendation(a=(1.3, 1.4))
+    (row,) = found.comparison.rows
+    idle = replace(found.comparison, rows=(replace(row, drafted_per_call=0.0),))
+    found = replace(found, comparison=idle)
+    assert found.best is None and "found anything to draft" in found.reason
+
+
+# ------------------------------------------------------------------------------------------------- time
+
+
+class Clock:
+    """Each look at it takes so many seconds."""
+
+    def __init__(self, step_s: float) -> None:
+        self.now, self.step_s = 0.0, step_s
+
+    def __call__(self) -> float:
+        self.now += self.step_s
+        return self.now
+
+
+def test_the_seconds_end_the_measuring(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that were measured are there, the drafts that were not are named; each row is said at once."""
+    monkeypatch.setattr(time_limit, "time", SimpleNamespace(monotonic=Clock(1.0)))
+    lines: list[str] = []
+    quick = QUICK | {"gammas": [2, 4], "repeats": 9}
+    found = specdec.recommend_draft(target, None, ["ab abc", "ca b"], seconds=30.0, say=lines.append, **quick)
+    measured = found.comparison.drafts
+    assert 0 < len(measured) < len(found.fits)
+    assert list(found.drafts)[: len(measured)] == list(measured)
+    for name in list(found.drafts)[len(measured) :]:
+        assert name in found.stopped
+    assert "30 s were over" in found.stopped and found.stopped in str(found)
+    assert [line.split(":")[0] for line in lines] == [
+        f"{row.draft} with gamma {row.gamma}" for row in found.comparison.rows
+    ]
+    assert all(row.speedup is not None and row.speedup.ratios for row in found.comparison.rows)
+    with pytest.raises(InputError, match="seconds is 0"):
+        specdec.recommend_draft(target, None, "ab", seconds=0)
+
+
+def test_without_a_limit_all_is_measured(target: Any) -> None:
+    found = specdec.recommend_draft(target, ["copy", "lookahead"], "ab abc", **QUICK)
+    assert found.stopped == "" and "ended early" not in str(found)
+
+
+def test_ctrl_c_keeps_what_was_measured(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = iter([recommend_draft.compare_ways, None])
+
+    def compare_ways(*arguments: Any, **options: Any) -> specdec.Comparison:
+        if (function := next(calls)) is None:
+            raise KeyboardInterrupt
+        found: specdec.Comparison = function(*arguments, **options)
+        return found
+
+    monkeypatch.setattr(recommend_draft, "compare_ways", compare_ways)
+    given = {"a": "copy", "b": "lookahead", "c": "recycling"}
+    found = specdec.recommend_draft(target, given, "ab abc", **QUICK)
+    assert found.comparison.drafts == ("a",) and found.stopped == "interrupted; not measured: b, c"
+    calls = iter([None])
+    with pytest.raises(KeyboardInterrupt):
+        specdec.recommend_draft(target, given, "ab abc", **QUICK)
 
 
 # ------------------------------------------------------------------- the share that a target can name

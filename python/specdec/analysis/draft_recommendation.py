@@ -66,7 +66,9 @@ class DraftRecommendation(Tabular):
     known : tuple of KnownModel
         Small ones of these, by name: none of them was downloaded or tried.
     drafts : dict of str to Draft
-        What was measured, by its name in the comparison.
+        The drafts that fit, by their names in the comparison.
+    stopped : str
+        Why the measuring ended early, and which drafts were not measured; empty if it did not.
     """
 
     target: str
@@ -75,6 +77,7 @@ class DraftRecommendation(Tabular):
     vocabulary: str
     known: tuple[KnownModel, ...]
     drafts: dict[str, Any]
+    stopped: str = ""
 
     @property
     def temperature(self) -> float:
@@ -98,22 +101,31 @@ class DraftRecommendation(Tabular):
 
     @property
     def is_certain(self) -> bool:
-        """Whether each turn of `best` was faster than plain decoding."""
-        return self.best is not None and self.best.speedup is not None and self.best.speedup.low > 1.0
+        """Whether `best` had several turns, each of them faster than plain decoding."""
+        speedup = None if self.best is None else self.best.speedup
+        return speedup is not None and len(speedup.ratios) > 1 and speedup.low > 1.0
 
     @property
     def reason(self) -> str:
         """Why that is the choice, in a sentence."""
-        valid = [row for row in self.comparison.rows if row.speedup is not None and not row.invalid]
+        valid = [
+            row
+            for row in self.comparison.rows
+            if row.speedup is not None and not row.invalid and row.drafted_per_call
+        ]
         ranked = sorted(valid, key=lambda row: -_median(row))
         if self.best is None:
             if not ranked:
-                return "no speed-up is valid: the machine was too busy to measure"
+                if any(row.drafted_per_call for row in self.comparison.rows):
+                    return "no speed-up is valid: the machine was too busy to measure"
+                return "no draft found anything to draft on these prompts"
             return f"no draft beats plain decoding; the fastest, {_figures(ranked[0])}"
         others = [row for row in ranked if row.draft != self.best.draft]
         found = _figures(self.best)
         if not self.is_certain:
-            found += "; some turns were slower than plain decoding: measure again with more repeats"
+            assert self.best.speedup is not None
+            why = "it had a single turn" if self.best.speedup.low > 1.0 else "some turns were slower"
+            found += f"; {why}: measure again with more repeats, and time"
         if others:
             found += f"; next is {_figures(others[0])}"
         return found
@@ -157,7 +169,8 @@ class DraftRecommendation(Tabular):
 
     def _choice(self) -> Table:
         name = "plain decoding" if self.best is None else self.best.draft
-        return Table(f"Recommended: {self.reason}", ("draft", "gamma"), [(name, str(self.gamma))])
+        stopped = f"\nmeasuring ended early: {self.stopped}" if self.stopped else ""
+        return Table(f"Recommended: {self.reason}{stopped}", ("draft", "gamma"), [(name, str(self.gamma))])
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain dicts, lists and numbers, ready for JSON; None where there is no number."""
@@ -171,6 +184,7 @@ class DraftRecommendation(Tabular):
             "gamma": self.gamma,
             "is_certain": self.is_certain,
             "reason": self.reason,
+            "stopped": self.stopped,
         }
 
     def to_pandas(self) -> Any:

@@ -203,6 +203,8 @@ class Measurement(Tabular):
     seed : int
         Prompt i was continued with the key (seed, i).
     n_threads : int
+    stopped : str
+        Why the measuring ended early, so that rows or times are missing; empty if it did not.
     """
 
     target: str
@@ -218,6 +220,7 @@ class Measurement(Tabular):
     prompts: list[list[int]]
     seed: int
     n_threads: int
+    stopped: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain dicts, lists and numbers, ready for JSON: a number that is NaN is None."""
@@ -247,6 +250,8 @@ class Measurement(Tabular):
             found.append(Table(title, head, [("t(M) / t(1)", *ratios)]))
         if self.independence:
             found.append(_independence_table(list(self.independence.values()), self.draft))
+        if self.stopped:
+            found.append(Table("Measuring ended early", ("because",), [(self.stopped,)]))
         return found
 
     def __repr__(self) -> str:

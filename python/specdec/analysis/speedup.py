@@ -294,6 +294,7 @@ def run_in_turns(
     seed: int,
     done: Callable[[int], object] = lambda n: None,
     limit: TimeLimit = ENDLESS,
+    at_least: float = 0.0,
 ) -> None:
     """Continue prompts in several ways, interleaved prompt by prompt.
 
@@ -312,14 +313,19 @@ def run_in_turns(
         Called with the number of new tokens after every run.
     limit : TimeLimit, optional
         No run begins once it is over, but for the first of each way.
+    at_least : float, optional
+        Ways whose speed-up over the first way is below it in the first turn have no other turn.
     """
+    going = list(ways)
     for turn in range(repeats):
         for i, (prompt, n) in enumerate(work):
-            for way in ways if turn % 2 == 0 else reversed(ways):
+            for way in going if turn % 2 == 0 else reversed(going):
                 if limit.is_over and (turn or i):
                     return
                 way.run(turn, prompt, max_new_tokens=n, seed=[(seed + turn, i)])
                 done(n)
+        if at_least:
+            going = [way for way in going if way is ways[0] or way.over(ways[0]).median >= at_least]
 
 
 def speedups(
@@ -332,6 +338,7 @@ def speedups(
     repeats: int,
     seed: int,
     done: Callable[[int], object],
+    limit: TimeLimit = ENDLESS,
     **options: Any,
 ) -> dict[int, Speedup]:
     """Speed of speculative over plain decoding, by gamma, both by the clock on the wall.
@@ -340,7 +347,7 @@ def speedups(
     ----------
     target : Model
     draft : Model or Draft
-    work, repeats, seed, done
+    work, repeats, seed, done, limit
         As of `run_in_turns`.
     gammas : sequence of int
         Each at least 1.
@@ -351,7 +358,7 @@ def speedups(
     """
     plain, ways = timed_ways(
         target, draft, work, gammas=gammas, lenience=lenience, repeats=repeats, seed=seed, done=done,
-        **options,
+        limit=limit, **options,
     )  # fmt: skip
     return {gamma: way.over(plain) for gamma, way in ways.items()}
 
@@ -366,10 +373,11 @@ def timed_ways(
     repeats: int,
     seed: int,
     done: Callable[[int], object],
+    limit: TimeLimit = ENDLESS,
     **options: Any,
 ) -> tuple[TimedRuns, dict[int, TimedRuns]]:
     """The timed runs of plain decoding, and those with the draft by gamma; parameters as of `speedups`."""
     plain = TimedRuns(target, None, **options)
     ways = {gamma: TimedRuns(target, draft, gamma=gamma, lenience=lenience, **options) for gamma in gammas}
-    run_in_turns([plain, *ways.values()], work, repeats=repeats, seed=seed, done=done)
+    run_in_turns([plain, *ways.values()], work, repeats=repeats, seed=seed, done=done, limit=limit)
     return plain, ways

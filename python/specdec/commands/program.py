@@ -15,7 +15,7 @@ import click
 from click.shell_completion import shell_complete
 
 from specdec.commands.option_names import by_option
-from specdec.commands.verb import CONTEXT, VERBS, examples
+from specdec.commands.verb import CONTEXT, EXIT_INTERRUPTED, EXIT_OK, VERBS, examples
 from specdec.errors import SpecdecError, printable
 
 __all__ = ["Program", "main", "program"]
@@ -23,7 +23,7 @@ __all__ = ["Program", "main", "program"]
 PROMPT_VERB: Final = "prompt-alone"
 """The verb that is meant where none is named: `specdec "Once upon a time"`."""
 
-EXIT_OK, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_NO_READER = 0, 2, 130, 141
+EXIT_ERROR, EXIT_NO_READER = 2, 141
 _COMPLETION: Final = "_SPECDEC_COMPLETE"
 _SIMILAR: Final = 0.8
 """How similar to a verb a word is, from 0 to 1, that is taken for one."""

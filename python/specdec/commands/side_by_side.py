@@ -23,7 +23,7 @@ from specdec.commands.decoding_options import (
 )
 from specdec.commands.given_models import EMBEDDED, is_pair_in_package, open_named_or_pair
 from specdec.commands.given_texts import given_text, is_piped
-from specdec.commands.verb import VERBS
+from specdec.commands.verb import EXIT_OK, VERBS
 from specdec.decoding.generate import generate, stream
 from specdec.decoding.options import DecodingOptions
 from specdec.decoding.request import Request
@@ -47,7 +47,7 @@ _STEADY = 0.15  # interquartile range of speed-ups on an idle machine, at most
 _N_WARM_UP = 8  # tokens
 _FIGURES = ("new tokens", "runs of the target", "tokens per run", "tokens per second")
 
-EXIT_OK, EXIT_DIFFERENT = 0, 1
+EXIT_DIFFERENT = 1
 
 
 def run_side_by_side(prompt: tuple[str, ...], source: str | None, colour: bool, given: dict[str, Any]) -> int:

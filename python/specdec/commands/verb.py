@@ -13,6 +13,8 @@ from specdec.json_values import without_nan
 
 __all__ = [
     "CONTEXT",
+    "EXIT_INTERRUPTED",
+    "EXIT_OK",
     "VERBS",
     "Function",
     "examples",
@@ -42,6 +44,10 @@ VERBS: Final = {
     "convert": "Write a model in another file format.",
 }
 """What can be asked for, in one line each."""
+
+EXIT_OK: Final = 0
+EXIT_INTERRUPTED: Final = 130
+"""What the process exits with when Ctrl-C has ended it."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
