@@ -274,6 +274,9 @@ def test_measuring_may_end_anywhere(world: World) -> None:
         looks = iter([0.0] * (after + 1))
         return TimeLimit(1.0, lambda: next(looks, 2.0))
 
+    def s_per_token(way: TimedRuns, turn: int, n: int) -> float:
+        return sum(way._seconds[turn][:n]) / sum(len(result.tokens) for result in way.turns[turn][:n])
+
     for after in range(9):
         plain = TimedRuns(world.target, None)
         ways = [TimedRuns(world.target, world.draft, gamma=gamma) for gamma in (1, 2)]
@@ -283,7 +286,8 @@ def test_measuring_may_end_anywhere(world: World) -> None:
         assert n_runs == max(3, after)
         for way in ways:
             shared = [min(map(len, both)) for both in zip(way.turns, plain.turns, strict=False)]
-            assert len(way.over(plain).ratios) == sum(n > 0 for n in shared) >= 1
+            wanted = [s_per_token(plain, i, n) / s_per_token(way, i, n) for i, n in enumerate(shared) if n]
+            assert way.over(plain).ratios == pytest.approx(wanted) and wanted
             assert way.costs(plain).verify > 0.0
 
 

@@ -500,6 +500,8 @@ def test_the_seconds_bound_a_measurement(
 ) -> None:
     """By the time of a token there are fewer tokens; with what is over, temperatures that are not timed."""
     monkeypatch.setattr(measure_module, "step_seconds", lambda *_: 0.01)
+    times = ForwardTimes({1: 1.0, 2: 1.1, 3: 1.2}, 0.1)
+    monkeypatch.setattr(measure_module, "forward_times", lambda *_, **__: times)
     lines: list[str] = []
     found = specdec.measure(*pair, PROMPTS, gammas=[1, 2], seconds=8.0, say=lines.append, repeats=2)
     # 0.3 of 8 s at 0.01 s a token are 120 tokens for each of two temperatures, less a moment.
@@ -523,6 +525,8 @@ def test_ctrl_c_keeps_the_rows_that_were_measured(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
+    times = ForwardTimes({1: 1.0, 2: 1.1}, 0.1)
+    monkeypatch.setattr(measure_module, "forward_times", lambda *_, **__: times)
     with monkeypatch.context() as patch:
         patch.setattr(measure_module, "speedups", interrupt)
         found = specdec.measure(*pair, PROMPTS, gammas=[1], n_tokens=20, repeats=1)
