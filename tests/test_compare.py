@@ -277,7 +277,7 @@ def test_measuring_may_end_anywhere(world: World) -> None:
     def s_per_token(way: TimedRuns, turn: int, n: int) -> float:
         return sum(way._seconds[turn][:n]) / sum(len(result.tokens) for result in way.turns[turn][:n])
 
-    for after in range(9):
+    for after in range(13):
         plain = TimedRuns(world.target, None)
         ways = [TimedRuns(world.target, world.draft, gamma=gamma) for gamma in (1, 2)]
         work = [(prompt, 4) for prompt in PROMPTS]
