@@ -278,7 +278,7 @@ def test_an_impossible_speed_up_is_said_to_be_one(
             (tmp_path / f"run_{run}" / name).write_text(text)
     (tmp_path / "settings.json").write_text((folder / "settings.json").read_text())
     slow = specdec.bench(*pair, QUESTIONS, name="small one", answers=tmp_path, **OPTIONS)
-    assert slow["overall"].speedup.invalid and "invalid: " in str(slow)
+    assert slow["overall"].speedup.invalid and " ! (" in str(slow)
 
 
 def test_the_eight_categories_of_mt_bench_are_one_task_too(pair: tuple[specdec.Model, specdec.Model]) -> None:

@@ -1169,6 +1169,13 @@ def test_logits_and_score_agree(make_llama):
     np.testing.assert_allclose(score, expected[np.arange(5), ids[1:]], atol=1e-9)
 
 
+def test_a_tokenizer_that_is_there_under_another_name_is_mentioned(make_llama):
+    folder = make_llama()
+    (folder / "tok512.bin").write_bytes(b"")
+    with pytest.raises(InputError, match=r"found .*tok512\.bin: pass tokenizer="):
+        specdec.load(folder).logits("text")
+
+
 @pytest.mark.parametrize(
     ("ids", "message"),
     [

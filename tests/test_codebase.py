@@ -342,7 +342,7 @@ LAYERS = [
     ["json_values"],
     [
         "atomic_file", "containers", "divergences", "draft_counts", "progress", "tables", "text_files",
-        "theory", "threads",
+        "theory", "threads", "time_limit",
     ],
     ["trace"],
     ["models"],

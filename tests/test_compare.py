@@ -19,11 +19,13 @@ from specdec.analysis import measure as measure_module
 from specdec.analysis import oracle as oracle_module
 from specdec.analysis import speedup as speedup_module
 from specdec.analysis import tune as tune_module
+from specdec.analysis.arguments import short_name, short_names
 from specdec.analysis.comparison import ComparisonRow, PromptRow
-from specdec.analysis.running import RunFigures
-from specdec.analysis.speedup import RoundCosts, Speedup, TimedRuns
+from specdec.analysis.running import NOTHING_DRAFTED, RunFigures
+from specdec.analysis.speedup import RoundCosts, Speedup, TimedRuns, run_in_turns
 from specdec.analysis.timing import ForwardTimes
 from specdec.errors import InputError, MissingPackageError
+from specdec.time_limit import TimeLimit
 from specdec.trace import Round, Trace
 from toy_pair import N_VOCAB, load_pair
 
@@ -133,9 +135,11 @@ def test_every_draft_is_tuned(world: World, name: str, monkeypatch: pytest.Monke
     )
     assert found.draft == "mine"
     if found.ran:
-        assert found.gamma == 2 and found.speedups[2] == 1.1
+        nothing = NOTHING_DRAFTED in found.reason  # which is plain decoding, whatever its times
+        assert found.gamma == (0 if nothing else 2) and found.speedups[2] == 1.1
+        assert ("= plain (drafted nothing)" in str(found)) == nothing
         assert found.speedup_intervals[2] == pytest.approx((1.0, 1.2))
-        assert set(found.ran) >= {1, 2} and "2 ★" in str(found) and found.idealised_gamma is None
+        assert set(found.ran) >= {1, 2} and ("2 ★" in str(found)) != nothing and found.idealised_gamma is None
     else:
         assert list(found.speedups) == [0, 1, 2]
     json.dumps(found.to_dict(), allow_nan=False)
@@ -240,12 +244,14 @@ def test_figures_by_hand() -> None:
 def test_costs_are_medians_over_plain_runs_of_the_same_turn() -> None:
     plain, way = TimedRuns("target", None), TimedRuns("target", "draft")
     for slowness in (1.0, 10.0, 3.0):
-        plain.turns.append([result([(0, 0, 1)] * 4, verify_s=2.0 * slowness)])
-        way.turns.append([result([(4, 2, 3)] * 2, draft_s=0.8 * slowness, verify_s=3.0 * slowness)])
-    way.turns[1] = [result([(4, 2, 3)] * 2, draft_s=800.0, verify_s=900.0)]  # one wrong turn of three
+        plain.turns.append([result([(0, 0, 1)] * 4)])
+        plain._seconds.append([4 * 2.0 * slowness])
+        way.turns.append([result([(4, 2, 3)] * 2, draft_s=0.8 * slowness)])
+        way._seconds.append([2 * (0.8 + 3.0) * slowness])
+    way._seconds[1] = [1700.0]  # one wrong turn of three
     assert way.costs(plain) == RoundCosts(pytest.approx(0.1), pytest.approx(0.4), pytest.approx(1.5))
     never = TimedRuns("target", "draft")
-    never.turns = [[result([(0, 0, 1)] * 2)]] * 3
+    never.turns, never._seconds = [[result([(0, 0, 1)] * 2)]] * 3, [[4.0]] * 3
     assert math.isnan(never.costs(plain).guess) and never.costs(plain).draft == 0.0
 
 
@@ -261,6 +267,41 @@ def test_turns_begin_with_what_the_draft_knows(world: World) -> None:
     assert first.speedup is not None and len(set(first.speedup.tokens_per_run)) == 1
 
 
+def test_measuring_may_end_anywhere(world: World) -> None:
+    """Each speed-up is over the texts that plain decoding has decoded in the same turn; each way has one."""
+
+    def ends(after: int) -> TimeLimit:
+        looks = iter([0.0] * (after + 1))
+        return TimeLimit(1.0, lambda: next(looks, 2.0))
+
+    def s_per_token(way: TimedRuns, turn: int, n: int) -> float:
+        return sum(way._seconds[turn][:n]) / sum(len(result.tokens) for result in way.turns[turn][:n])
+
+    for after in range(13):
+        plain = TimedRuns(world.target, None)
+        ways = [TimedRuns(world.target, world.draft, gamma=gamma) for gamma in (1, 2)]
+        work = [(prompt, 4) for prompt in PROMPTS]
+        run_in_turns([plain, *ways], work, repeats=3, seed=0, limit=ends(after))
+        n_runs = sum(len(turn) for way in (plain, *ways) for turn in way.turns)
+        assert n_runs == max(3, after)
+        for way in ways:
+            shared = [min(map(len, both)) for both in zip(way.turns, plain.turns, strict=False)]
+            wanted = [s_per_token(plain, i, n) / s_per_token(way, i, n) for i, n in enumerate(shared) if n]
+            assert way.over(plain).ratios == pytest.approx(wanted) and wanted
+            assert way.costs(plain).verify > 0.0
+
+
+def test_a_way_that_is_hopeless_in_the_first_turn_has_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = TimedRuns(world.target, None)
+    slow, fair = (TimedRuns(world.target, world.draft, gamma=gamma) for gamma in (1, 2))
+    ratios = {id(slow): 0.4, id(fair): 0.6}
+    monkeypatch.setattr(TimedRuns, "over", lambda way, plain: Speedup((ratios[id(way)],), (2.0,)))
+    run_in_turns([plain, slow, fair], [(PROMPTS[0], 3)], repeats=3, seed=0, at_least=0.5)
+    assert [len(way.turns) for way in (plain, slow, fair)] == [3, 1, 3]
+
+
 def test_everything_takes_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     generate = speedup_module.generate
@@ -274,8 +315,8 @@ def test_everything_takes_turns(world: World, monkeypatch: pytest.MonkeyPatch) -
         world.target, {"a": world.draft, "b": drafts.Random()}, PROMPTS, temperatures=[1.0], gammas=[1, 2],
         n_tokens=8, repeats=2, seed=5,
     )  # fmt: skip
-    gammas = [0, 1, 2, 1, 2]
-    assert calls == [((5 + turn, i), gamma) for turn in range(2) for i in range(2) for gamma in gammas]
+    gammas = [0, 1, 2, 1, 2], [2, 1, 2, 1, 0]
+    assert calls == [((5 + turn, i), gamma) for turn in range(2) for i in range(2) for gamma in gammas[turn]]
     assert found.rows[0].n_tokens == 16  # sampled texts of both turns count
     assert [(row.draft, row.gamma) for row in found.rows] == [("a", 1), ("a", 2), ("b", 1), ("b", 2)]
     assert all(row.speedup is not None and len(row.speedup.ratios) == 2 for row in found.rows)
@@ -303,7 +344,7 @@ def test_the_best_of_several_drafts_is_found(world: World, monkeypatch: pytest.M
     assert other.invalid_predictions == {1: "invalid: 3.00 is above 2.00 tokens per run"}
     text = str(found)
     assert "small with gamma 2 is fastest" in text and text.count("★") == 1
-    assert "invalid: 3.00 is above 2.00 tokens per run" in text
+    assert "3.00X !" in text and text.count("! an error of measurement") == 1
     assert [one["draft"] for one in found.to_dict()["others"]] == ["copies"]
     speeds.update(dict.fromkeys(speeds, 0.8))
     found = specdec.tune(world.target, [copies, copies], PROMPTS, max_gamma=2, n_tokens=8)
@@ -356,7 +397,8 @@ def test_an_invalid_speed_up_has_its_reason_and_no_star(world: World) -> None:
     table = shown.tables()[0]
     speeds = [line[table.head.index("speed-up")] for line in table.rows]
     reason = "invalid: 2.90 is above 1.70 tokens per run"
-    assert speeds == ["1.00X", "1.50X", reason, "1.00X", "0.90X", "0.90X"]
+    assert speeds == ["1.00X", "1.50X", "2.90X !", "1.00X", "0.90X", "0.90X"]
+    assert str(shown).endswith("tokens as to compute one")
     assert [line[2] for line in table.rows] == [
         "0  ",
         "4 ★",
@@ -367,6 +409,46 @@ def test_an_invalid_speed_up_has_its_reason_and_no_star(world: World) -> None:
     ]
     assert table.rows[1][-1] == "1.40 to 1.60"
     assert shown.to_dict()["rows"][1]["speedup"]["invalid"] == reason
+
+
+def test_a_draft_that_drafted_nothing_is_plain_decoding(world: World) -> None:
+    """Whatever was timed, which is plain decoding twice; it is never the best."""
+    found = a_comparison(world)
+    idle = replace(
+        found.rows[0], drafted_per_call=0.0, tokens_per_call=1.0, speedup=Speedup((1.2, 1.3), (1.0, 1.0))
+    )
+    shown = replace(found, rows=(idle,))
+    summary = shown.summary()
+    assert summary.rows[1][summary.head.index("speed-up")] == "= plain (drafted nothing)"
+    assert shown.best(0.0) is None
+
+
+def test_a_narrow_terminal_has_fewer_columns(world: World) -> None:
+    found = a_comparison(world)
+    assert str(found) == found.plain_text(None) == found.plain_text(1000)
+    lines = found.summary().text(80).splitlines()
+    assert max(map(len, lines[1:-1])) <= 80
+    assert "speed-up" in lines[1] and "tokens/run" in lines[1] and "t(round)" not in lines[1]
+    assert "95 %, 95 %" in lines[-1]
+    narrow = found.summary().text(10)  # what is not optional stays
+    assert all(name in narrow for name in ("draft", "gamma", "alpha", "tokens/run", "speed-up"))
+
+
+def test_drafts_may_be_names_and_are_called_by_their_last_folder(world: World) -> None:
+    found = specdec.compare(
+        world.target, {"one": "copy", "two": "lookahead:2,2"}, PROMPTS, temperatures=[0.0], n_tokens=6,
+        repeats=1,
+    )  # fmt: skip
+    assert found.drafts == ("one", "two")
+    with pytest.raises(specdec.InputError, match="did you mean copy"):
+        specdec.compare(world.target, {"one": "cpoy"}, PROMPTS)
+    assert specdec.tune(world.target, "copy", PROMPTS, max_gamma=1, n_tokens=6).draft == "contextcopy"
+    for given, wanted in {
+        "/a/b/c/": "c", "heads:a/b": "heads:b", "ensemble:copy+path/to/small": "ensemble:copy+small",
+        "org/name:Q4_K_M": "name:Q4_K_M", "copy": "copy", "/": "/",
+    }.items():  # fmt: skip
+        assert short_name(given) == wanted
+    assert short_names(["a/x", "b/x", "b/y"]) == ["a/x", "b/x", "y"]
 
 
 def test_views_are_complete(world: World) -> None:

@@ -405,8 +405,19 @@ def test_unknown_options_name_the_one_that_is_meant(pair: Pair, name: str, meant
     for call in (specdec.generate, specdec.stream):
         with pytest.raises(TypeError, match=rf"unexpected keyword argument '{name}'; did you mean {meant}\?"):
             call(*pair, PROMPT, **{name: 1})
+    with pytest.raises(TypeError, match=r"'num_return_sequences'; did you mean n\?"):
+        specdec.generate(*pair, PROMPT, num_return_sequences=2)
     with pytest.raises(TypeError, match="unexpected keyword argument 'zzzz'$"):
         specdec.generate(*pair, PROMPT, zzzz=1)
+
+
+def test_a_model_has_no_method_generate(pair: Pair) -> None:
+    for name in ("generate", "stream"):
+        with pytest.raises(AttributeError, match=rf"did you mean specdec\.{name}\(model, draft, prompt\)"):
+            getattr(pair[0], name)
+    with pytest.raises(AttributeError, match="has no attribute 'zzzz'$"):
+        getattr(pair[0], "zzzz")  # noqa: B009
+    assert not hasattr(pair[0], "__len__")
 
 
 def test_a_class_in_place_of_a_draft_is_named(pair: Pair) -> None:

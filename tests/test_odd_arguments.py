@@ -423,8 +423,8 @@ CASES: dict[str, Callable[[World], Case]] = {
         specdec.tune,
         {"target": w.target, "draft": w.draft, **TEXTS, "n_tokens": 4, "max_gamma": 1},
     ),
-    "pair": lambda w: (
-        specdec.pair,
+    "recommend_draft": lambda w: (
+        specdec.recommend_draft,
         {
             "target": w.target,
             "drafts": {"a": w.draft},
@@ -565,7 +565,12 @@ CASES: dict[str, Callable[[World], Case]] = {
 """Each function and arguments that it takes."""
 
 
-ENDLESS = {("measure", "repeats"), ("compare", "repeats"), ("pair", "repeats"), ("bench", "repeats")}
+ENDLESS = {
+    ("measure", "repeats"),
+    ("compare", "repeats"),
+    ("recommend_draft", "repeats"),
+    ("bench", "repeats"),
+}
 """How often something is done: large numbers are obeyed."""
 
 LONG = {"bench"}
@@ -664,7 +669,7 @@ def test_every_public_function_is_in_the_table() -> None:
         "EngineMetrics",
         "Explorer",
         "ExplorerSettings",
-        "Fit",
+        "DraftFit",
         "Generation",
         "KnownModel",
         "Measurement",
@@ -672,7 +677,7 @@ def test_every_public_function_is_in_the_table() -> None:
         "Model",
         "Oracle",
         "OracleRow",
-        "Pairing",
+        "DraftRecommendation",
         "Piece",
         "PromptRow",
         "QuantizationReport",
@@ -858,8 +863,8 @@ def test_a_number_of_threads_of_thousands_of_digits(monkeypatch: pytest.MonkeyPa
         ["measure", "--gammas", "9" * 5000],
         ["bench", "\0"],
         ["tune", "--max-gamma", "-1", "a"],
-        ["pair", "embedded", "exit:99"],
-        ["pair", "embedded", "\udcff"],
+        ["recommend", "embedded", "exit:99"],
+        ["recommend", "embedded", "\udcff"],
     ],
 )
 def test_the_command_line_has_no_traceback(arguments: list[str], capfd: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -184,7 +185,7 @@ def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_page_with_two_commands() -> None:
     """docs/OPENAI.md as it stands, but for the port."""
     text = (ROOT / "docs" / "OPENAI.md").read_text(encoding="utf-8")
-    server, client = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    server, client, curl = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert server == "specdec serve\n"
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -200,6 +201,10 @@ def test_the_page_with_two_commands() -> None:
             assert script
             source = script[1].replace("8000", str(port))
             done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60)
+            if shutil.which("curl"):
+                asked = ["bash", "-c", curl.replace("8000", str(port))]
+                answer = json.loads(subprocess.run(asked, capture_output=True, timeout=60, check=True).stdout)
+                assert answer["choices"][0]["text"]
         finally:
             process.terminate()
     assert done.returncode == 0, done.stderr

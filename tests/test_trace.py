@@ -172,10 +172,10 @@ def test_a_prediction_above_the_expected_tokens_is_invalid() -> None:
         f"invalid: {trace.predicted_speedup:.2f} is above {trace.expected_tokens_per_call:.2f} tokens per run"
     )
     assert trace.invalid_prediction == trace.to_dict()["invalid_prediction"] == said
-    assert re.search(f"^predicted speed-up +{said}$", trace.summary(), re.MULTILINE)
+    assert re.search(f"^predicted speed-up +{trace.predicted_speedup:.2f} ! ", trace.summary(), re.MULTILINE)
     for valid in (Trace([NONE], target_s=0.11), TRACE, PLAIN, Trace([])):
         assert valid.invalid_prediction == ""
-        assert "invalid" not in valid.summary()
+        assert "!" not in valid.summary()
 
 
 def test_the_law_of_one_gamma_as_printed() -> None:
@@ -244,7 +244,7 @@ def test_a_stop_cuts_tokens_and_not_acceptance() -> None:
     assert cut.tokens_per_call == cut.mean_acceptance_length == 2.0
     assert cut.n_accepted == 2, "what stands in the text"
     assert cut.draft_acceptance_rate == 2 / 4
-    assert re.search(r"^drafts accepted +2 of 4 \(0\.500\)$", cut.summary(), re.MULTILINE)
+    assert re.search(r"^drafts accepted +2 of 4 \(0\.500\) accepted/drafted", cut.summary(), re.MULTILINE)
     assert (cut.n_verified, cut.acceptance_histogram) == (4, [0, 0, 0, 0, 1]), "what was judged"
     assert cut.acceptance_by_position == [1.0] * 4
 

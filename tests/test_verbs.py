@@ -343,10 +343,21 @@ def test_ctrl_c_ends_a_reply(
     assert capsys.readouterr().out.endswith("half a\n")
 
 
-def test_chat_needs_a_template(models: Pair, chat_model: specdec.Model) -> None:
+def test_chat_needs_a_template(models: Pair, chat_model: specdec.Model, tmp_path: Path) -> None:
     done = run("chat", sent="Hello\n")
     assert done.exit_code == 2
-    assert f"{models[0].path} has no chat template; expected a --target that has one" in done.output
+    assert f"{models[0].path} has no chat template" in done.output and "--chat-template FILE" in done.output
+    template = tmp_path / "template.jinja"
+    template.write_text("{% for message in messages %}{{ message['content'] }}{% endfor %}")
+    done = run("chat", "--chat-template", str(template), "--max-new-tokens", "6", sent="abc\n")
+    assert done.exit_code == 0
+    chatting = models[0].with_chat_template(template.read_text())
+    said = [{"role": "user", "content": "abc"}]
+    reply = specdec.generate(chatting, None, messages=said, max_new_tokens=6)
+    assert isinstance(reply, specdec.Result) and done.output == f"{reply.text}\n"
+    template.write_text("{% for")
+    done = run("chat", "--chat-template", str(template), sent="abc\n")
+    assert done.exit_code == 2 and str(template) in done.output
     done = run("chat", "--target", "m", sent=b"ab\xff\n")
     assert done.exit_code == 2 and "no UTF-8" in done.output
 
@@ -361,14 +372,14 @@ def test_measure(models: Pair, tmp_path: Path) -> None:
     asked += ["--gammas", "1,3", "--leniences", "1", "--no-timing"]
     done = run("measure", *asked, "--prompts", str(prompts), "--json")
     assert done.exit_code == 0, done.output
-    found = json.loads(done.output)
+    found = json.loads(done.stdout)
     wanted = specdec.measure(
         *models, ["abc", "ba ab"], gammas=[1, 3], temperatures=[0.0, 1.0], leniences=[1.0], n_tokens=40,
         timing=False,
     )  # fmt: skip
     assert found == json.loads(json_line(wanted.to_dict()))
     tables = run("measure", *asked, "--prompts", "-", sent="abc\nba ab\n")
-    assert tables.output == f"{wanted}\n"
+    assert tables.stdout == f"{wanted}\n"
     assert run("measure", *asked, "--prompts", str(prompts), "abc").exit_code == 2
     assert "no line" in run("measure", *asked, "--prompts", "-", sent="\n\n").output
     assert (
@@ -378,13 +389,26 @@ def test_measure(models: Pair, tmp_path: Path) -> None:
     assert "--gammas" in run("measure", "--gammas", "1,x").output
 
 
+def test_ctrl_c_prints_what_was_measured(models: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("specdec.analysis.measure.speedups", interrupt)
+    asked = ["measure", "--target", "big", "--draft", "small", "--n-tokens", "20", "--gammas", "1", "abc"]
+    done = run(*asked)
+    assert done.exit_code == 130
+    assert "Table 3" in done.stdout and "interrupted" in done.stdout and "alpha" in done.stderr
+    assert json.loads(run(*asked, "--json").stdout)["stopped"] == "interrupted"
+    assert run(*asked, "--seconds", "0").exit_code == 2
+
+
 def test_prompts_of_a_benchmark(models: Pair, tmp_path: Path) -> None:
     """The first turns of a file of questions."""
     (tmp_path / "questions.jsonl").write_text('{"turns": ["abc", "no"]}\n"ba ab"\n')
     (tmp_path / "prompts.txt").write_text("abc\nba ab\n")
     asked = ["measure", "--target", "big", "--draft", "small", "--n-tokens", "20", "--no-timing", "--json"]
     first, second = (
-        run(*asked, "--prompts", str(tmp_path / name)).output for name in ("questions.jsonl", "prompts.txt")
+        run(*asked, "--prompts", str(tmp_path / name)).stdout for name in ("questions.jsonl", "prompts.txt")
     )
     assert first == second and json.loads(first)
 
@@ -443,7 +467,7 @@ def test_tables_have_names_of_ones_own(models: Pair, tmp_path: Path) -> None:
     ):
         done = run(*arguments)
         assert done.exit_code == 0, done.output
-        found = json.loads(done.output)
+        found = json.loads(done.stdout)
         assert found["target"] == "the large one"
         assert not has_draft or found["draft"] == "the small one"
 
@@ -471,25 +495,25 @@ def test_compare(models: Pair, tmp_path: Path) -> None:
         assert done.exit_code == 2 and message in done.output
 
 
-def test_pair(models: Pair, tmp_path: Path) -> None:
+def test_recommend(models: Pair, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("abc\nba ab\n")
-    asked = ["pair", "big", "mine=small", "copy", "--prompts", str(prompts), "--n-tokens", "20"]
+    asked = ["recommend", "big", "mine=small", "copy", "--prompts", str(prompts), "--n-tokens", "20"]
     asked += ["--gamma", "1,3", "--repeats", "1", "--temperature", "0.7", "--target-name", "large"]
     done = run(*asked, "--json")
     assert done.exit_code == 0, done.output
-    wanted = specdec.pair(
+    wanted = specdec.recommend_draft(
         models[0], {"mine": models[1], "copy": "copy"}, ["abc", "ba ab"], gammas=[1, 3], n_tokens=20,
         repeats=1, temperature=0.7, target_name="large",
     )  # fmt: skip
-    found = json.loads(done.output)
+    found = json.loads(done.stdout)
     assert found["fits"] == wanted.to_dict()["fits"]
     assert [row["tokens_per_call"] for row in found["comparison"]["rows"]] == [
         row.tokens_per_call for row in wanted.comparison.rows
     ]
     done = run(*asked[:1], "big", *asked[4:])
     assert done.exit_code == 0 and "lookahead" in done.output and "Recommended: " in done.output
-    done = run("pair", "big", "exit:9", *asked[4:6])
+    done = run("recommend", "big", "exit:9", *asked[4:6])
     assert done.exit_code == 2 and "what could draft: " in done.output
 
 

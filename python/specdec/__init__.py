@@ -31,14 +31,14 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec.analysis.bench_rows import Bench, BenchRow
     from specdec.analysis.compare import compare
     from specdec.analysis.comparison import Comparison, ComparisonRow, PromptRow
-    from specdec.analysis.draft_choice import pair
+    from specdec.analysis.draft_recommendation import DraftFit, DraftRecommendation
     from specdec.analysis.known_models import KnownModel
     from specdec.analysis.layer_search import search_skips
     from specdec.analysis.measure import measure
     from specdec.analysis.measurement import Measurement, MeasurementRow
     from specdec.analysis.oracle import Oracle, OracleRow, oracle
-    from specdec.analysis.pairing import Fit, Pairing
     from specdec.analysis.questions import Question, read_questions
+    from specdec.analysis.recommend_draft import recommend_draft
     from specdec.analysis.running import RunFigures
     from specdec.analysis.skip_trials import SkipSearch, SkipTrial
     from specdec.analysis.speedup import RoundCosts, Speedup
@@ -107,6 +107,8 @@ _HOMES = {
     "ContextLengthError": "errors",
     "convert": "models.convert",
     "distribution": "verification.verify",
+    "DraftFit": "analysis.draft_recommendation",
+    "DraftRecommendation": "analysis.draft_recommendation",
     "embedded_pair": "models.loading",
     "Engine": "decoding.engine",
     "EngineClosedError": "errors",
@@ -114,7 +116,6 @@ _HOMES = {
     "explore": "plot.explore",
     "Explorer": "plot.explore",
     "ExplorerSettings": "plot.explore",
-    "Fit": "analysis.pairing",
     "FormError": "errors",
     "generate": "decoding.generate",
     "Generation": "decoding.generation",
@@ -132,14 +133,13 @@ _HOMES = {
     "Oracle": "analysis.oracle",
     "oracle": "analysis.oracle",
     "OracleRow": "analysis.oracle",
-    "pair": "analysis.draft_choice",
-    "Pairing": "analysis.pairing",
     "Piece": "decoding.generation",
     "PromptCache": "decoding.prompt_cache",
     "PromptRow": "analysis.comparison",
     "QuantizationReport": "models.quantization",
     "Question": "analysis.questions",
     "read_questions": "analysis.questions",
+    "recommend_draft": "analysis.recommend_draft",
     "Result": "decoding.result",
     "Round": "trace",
     "RoundCosts": "analysis.speedup",
@@ -185,12 +185,13 @@ __all__ = [
     "Constraint",
     "ConstraintState",
     "ContextLengthError",
+    "DraftFit",
+    "DraftRecommendation",
     "Engine",
     "EngineClosedError",
     "EngineMetrics",
     "Explorer",
     "ExplorerSettings",
-    "Fit",
     "FormError",
     "Generation",
     "InputError",
@@ -204,7 +205,6 @@ __all__ = [
     "NotFiniteError",
     "Oracle",
     "OracleRow",
-    "Pairing",
     "Piece",
     "PromptCache",
     "PromptRow",
@@ -248,8 +248,8 @@ __all__ = [
     "load",
     "measure",
     "oracle",
-    "pair",
     "read_questions",
+    "recommend_draft",
     "search_skips",
     "speculate",
     "stream",

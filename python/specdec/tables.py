@@ -8,14 +8,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from specdec.errors import MissingPackageError, printable
 from specdec.json_values import without_nan
 
-__all__ = ["OneTable", "Table", "Tabular", "data_frame", "interval", "or_dash", "plain", "tables_by_position"]
+__all__ = [
+    "OneTable",
+    "Table",
+    "Tabular",
+    "data_frame",
+    "interval",
+    "marked",
+    "or_dash",
+    "plain",
+    "tables_by_position",
+]
+
+_MARK: Final = " !"
+_FOOTNOTE: Final = (
+    "! an error of measurement, as on a busy machine: the target takes at least as long to verify several "
+    "tokens as to compute one"
+)
 
 
 @dataclass(frozen=True)
@@ -28,22 +44,51 @@ class Table:
     head : tuple of str
     rows : sequence of tuple of str
         Each as long as the head. The first column is set to the left, the others to the right.
+    optional : tuple of int
+        Columns that a narrow terminal does without, the one to keep longest first.
     """
 
     title: str
     head: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
+    optional: tuple[int, ...] = ()
 
-    def text(self) -> str:
-        """In columns of a fixed width."""
-        rows = [[printable(cell) for cell in row] for row in (self.head, *self.rows)]
+    def text(self, width: int | None = None) -> str:
+        """In columns of a fixed width.
+
+        Parameters
+        ----------
+        width : int, optional
+            Characters of a line: columns of `optional` are left out, the last first, until a line fits. None:
+            all columns.
+        """
+        columns = range(len(self.head)) if width is None else self._columns_within(width)
+        rows = [[printable(row[i]) for i in columns] for row in (self.head, *self.rows)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [self.title]
         for first, *others in rows:
             cells = [first.ljust(widths[0])]
             cells += [cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True)]
             lines.append("  ".join(cells).rstrip())
+        if len(columns) < len(self.head):
+            left_out = [name for i, name in enumerate(self.head) if i not in columns]
+            lines.append(f"(columns left out: {', '.join(left_out)}; a wider terminal or --json has them)")
         return "\n".join(lines)
+
+    def _columns_within(self, width: int) -> list[int]:
+        columns = zip(self.head, *self.rows, strict=True)
+        widths = [max(len(printable(cell)) for cell in column) for column in columns]
+        shown = list(range(len(self.head)))
+        for i in reversed(self.optional):
+            if sum(widths[i] for i in shown) + 2 * (len(shown) - 1) <= width:
+                break
+            shown.remove(i)
+        return shown
+
+    @property
+    def has_marks(self) -> bool:
+        """Whether a cell is marked as an error of measurement, see `marked`."""
+        return any(cell.endswith(_MARK) or f"{_MARK} " in cell for row in self.rows for cell in row[1:])
 
     def markdown(self) -> str:
         """With pipes, the title in bold above."""
@@ -75,13 +120,21 @@ class Tabular(ABC):
 
     def markdown(self) -> str:
         """The tables in Markdown."""
-        return "\n\n".join(table.markdown() for table in self.tables())
+        tables = self.tables()
+        return "\n\n".join([*(table.markdown() for table in tables), *_footnotes(tables)])
+
+    def plain_text(self, width: int | None = None) -> str:
+        """The tables for lines of so many characters, see `Table.text`."""
+        tables = self.tables()
+        return "\n\n".join([*(table.text(width) for table in tables), *_footnotes(tables)])
 
     def __str__(self) -> str:
-        return "\n\n".join(table.text() for table in self.tables())
+        return self.plain_text()
 
     def _repr_html_(self) -> str:
-        return "".join(table.html() for table in self.tables())
+        tables = self.tables()
+        notes = (f"<p>{escape(note)}</p>" for note in _footnotes(tables))
+        return "".join([*(table.html() for table in tables), *notes])
 
 
 class OneTable(Tabular):
@@ -96,6 +149,15 @@ class OneTable(Tabular):
     def tables(self) -> list[Table]:
         """The one `table`."""
         return [self.table()]
+
+
+def marked(text: str, invalid: object) -> str:
+    """A number for a table, with a mark if it is an error of measurement; a footnote explains the mark."""
+    return f"{text}{_MARK}" if invalid else text
+
+
+def _footnotes(tables: Sequence[Table]) -> list[str]:
+    return [_FOOTNOTE] if any(table.has_marks for table in tables) else []
 
 
 def or_dash(value: float | None, spec: str, unit: str = "") -> str:

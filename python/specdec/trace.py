@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 else:
     DataFrame = Any  # pandas is imported on use
 
-__all__ = ["Round", "RoundTimes", "Trace", "invalid_speedup", "steps_of", "wilson_interval"]
+__all__ = ["Round", "RoundTimes", "Trace", "invalid_ratio", "invalid_speedup", "steps_of", "wilson_interval"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -758,7 +758,11 @@ class Trace(RoundTimes):
         low, high = self.acceptance_interval()
         accepted = f"{self.n_accepted} of {self.n_drafted}"
         c, expected = f"{self.cost_coefficient:.3f}", f"{self.expected_tokens_per_call:.2f}"
-        predicted = self.invalid_prediction or f"{self.predicted_speedup:.2f}"
+        predicted = f"{self.predicted_speedup:.2f}"
+        if self.invalid_prediction:
+            predicted += (
+                f" ! above {self.expected_tokens_per_call:.2f} tokens per run: the times are unreliable"
+            )
         ideal = f"{self.ideal_speedup:.2f} (Theorem 3.8)"
         without_t1 = bool(self.n_drafted) and math.isnan(self.target_s)
         if without_t1:
@@ -770,14 +774,14 @@ class Trace(RoundTimes):
         rate = f"{self.acceptance_rate:.3f} (95 %: {low:.3f} to {high:.3f})"
         length = f"{self.mean_acceptance_length:.2f}"
         if self.n_drafted:
-            accepted += f" ({self.draft_acceptance_rate:.3f})"
+            accepted += f" ({self.draft_acceptance_rate:.3f}) accepted/drafted (vLLM)"
         else:
             rate = c = length = "none, nothing was drafted"
         rows = [
             ("new tokens", f"{self.n_tokens}"),
             ("runs of the target", f"{self.n_calls}"),
             ("tokens per run", f"{self.tokens_per_call:.2f} (expected: {expected})"),
-            ("acceptance rate", rate),
+            ("acceptance rate", f"{rate} per judged token (paper)" if self.n_drafted else rate),
             ("drafts accepted", accepted),
             ("mean acceptance length", length),
             ("acceptance histogram", " ".join(map(str, self.acceptance_histogram))),
@@ -831,6 +835,11 @@ def steps_of(trace: Trace) -> tuple[Step, ...]:
         )
         for round_ in trace.rounds
     )
+
+
+def invalid_ratio(gamma: int, ratio: float) -> str:
+    """Why t(gamma + 1) / t(1) is an error of measurement: it is below 1; empty if it is not, and for NaN."""
+    return f"invalid: t({gamma + 1})/t(1) is {ratio:.3f}, below 1" if ratio < 1.0 else ""
 
 
 def invalid_speedup(speedup: float, tokens_per_run: float) -> str:

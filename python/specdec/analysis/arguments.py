@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
 
@@ -33,7 +34,10 @@ __all__ = [
     "has_law",
     "name_of",
     "open_pair",
+    "opened",
     "sampling_options",
+    "short_name",
+    "short_names",
     "split",
     "work_of",
 ]
@@ -71,23 +75,23 @@ def open_pair(target: ModelLike, draft: MeasurableDraftLike) -> tuple[Model, Mea
     InputError, VocabularyMismatchError, CheckpointError, TokenizerError
     """
     target = as_model("target", target)
-    opened: object = drafts.load(draft, target) if isinstance(draft, str | os.PathLike) else draft
-    if isinstance(opened, drafts.Draft):
-        opened = opened.snapshot()
-    if isinstance(opened, Model):
-        opened = drafts.ModelDraft(opened)
-    if isinstance(opened, drafts.ModelDraft) and not opened.translates(target):
-        check_source(opened.reads_source, target)
-        if opened.tree is None and opened.draft is None:
-            return target, opened.model
-    if has_law(opened):
-        return target, opened
-    if not isinstance(opened, drafts.Draft | type) and not hasattr(opened, "propose"):
+    found: object = opened(draft, target)
+    if isinstance(found, drafts.Draft):
+        found = found.snapshot()
+    if isinstance(found, Model):
+        found = drafts.ModelDraft(found)
+    if isinstance(found, drafts.ModelDraft) and not found.translates(target):
+        check_source(found.reads_source, target)
+        if found.tree is None and found.draft is None:
+            return target, found.model
+    if has_law(found):
+        return target, found
+    if not isinstance(found, drafts.Draft | type) and not hasattr(found, "propose"):
         raise InputError(
-            f"draft is {kind_of(opened)}; expected a specdec.Model, a path, a hub name, one of "
+            f"draft is {kind_of(found)}; expected a specdec.Model, a path, a hub name, one of "
             "specdec.drafts, or an object with a method propose or probabilities(ids)"
         )
-    return target, as_draft(target, opened)
+    return target, as_draft(target, found)
 
 
 def has_law(draft: object) -> TypeGuard[Model | ProbabilityDraft]:
@@ -122,6 +126,17 @@ def name_of(model: object, name: str | None = None, argument: str = "name") -> s
     return type(model).__name__.lower()
 
 
+def short_name(text: str) -> str:
+    """The name or path of a draft for a table: of each path the last folder, "heads:a/b" as "heads:b"."""
+    return re.sub(r"[^:+]*/(?=[^/])", "", text.rstrip("/")) or text
+
+
+def short_names(texts: Sequence[str]) -> list[str]:
+    """The short name of each text; the text itself where two have the same short name."""
+    names = [short_name(text) for text in texts]
+    return [name if names.count(name) == 1 else text for name, text in zip(names, texts, strict=True)]
+
+
 def drafts_by_name(argument: str, target: Model, given: Any) -> dict[str, Any]:
     """The argument of this name, a dict of drafts by name: checked, loaded where they are paths.
 
@@ -133,10 +148,19 @@ def drafts_by_name(argument: str, target: Model, given: Any) -> dict[str, Any]:
     if not isinstance(given, Mapping) or not given:
         raise InputError(f"{argument} is {shown(given)}; expected {expected}")
     check_names(argument, given, expected)
-    return {
-        name: drafts.load(draft, target) if isinstance(draft, str | os.PathLike) else draft
-        for name, draft in given.items()
-    }
+    return {name: opened(draft, target) for name, draft in given.items()}
+
+
+def opened(draft: Any, target: Model) -> Any:
+    """A draft that is given as a text or a path, opened as `specdec.drafts.named` does; others as they are.
+
+    Raises
+    ------
+    InputError, VocabularyMismatchError, CheckpointError, TokenizerError
+    """
+    if isinstance(draft, os.PathLike):
+        return drafts.load(draft, target)
+    return drafts.named(draft, target) if isinstance(draft, str) else draft
 
 
 def sampling_options(sampling: Sampling) -> dict[str, Any]:

@@ -373,8 +373,6 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def _ratio(speedup: Speedup) -> str:
-    """A speed-up with its spread, or why it is an error of measuring."""
-    if speedup.invalid:
-        return speedup.invalid
-    middle = f"{speedup.median:.2f}"
+    """A speed-up with its spread, marked if it is an error of measurement."""
+    middle = speedup.text("")
     return middle if len(speedup.ratios) == 1 else f"{middle} ({speedup.low:.2f} to {speedup.high:.2f})"

@@ -27,6 +27,7 @@ from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.progress import counted
 from specdec.threads import check_threads
+from specdec.time_limit import ENDLESS, TimeLimit
 from specdec.verification.rules import DECODING_RULES, DecodingRule, check_rule
 from specdec.verification.sampling import Sampling
 
@@ -66,8 +67,8 @@ def compare(
     Parameters
     ----------
     target : Model, path or hub name
-    drafts : dict of str to Model, path, hub name, Draft or Drafter
-        By names of your own.
+    drafts : dict of str to Model, path, hub name, Draft, Drafter or str
+        By names of your own. A text is what `specdec.drafts.named` takes, such as ``"copy"``.
     prompts : str, sequence of int, or a list of these
         For an encoder-decoder sources.
     temperatures : sequence of float
@@ -157,6 +158,8 @@ def compare_ways(
     prompts: Sequence[Beginning],
     progress: bool,
     settings: dict[str, Any],
+    limit: TimeLimit = ENDLESS,
+    at_least: float = 0.0,
 ) -> Comparison:
     """Run drafts with gammas of their own, and plain decoding, in turns.
 
@@ -174,6 +177,8 @@ def compare_ways(
         Those of the work.
     settings : dict
         What the comparison says of its settings.
+    limit, at_least
+        As of `run_in_turns`.
     """
     repeats = repeats if timing else 1
     n_steps = len(samplings) * repeats * (len(ways) + timing) * sum(n for _, n in work)
@@ -187,7 +192,10 @@ def compare_ways(
                 (name, gamma): TimedRuns(target, opened[name], gamma=gamma, **options) for name, gamma in ways
             }
             everything = [plain, *runs.values()] if timing else [*runs.values()]
-            run_in_turns(everything, work, repeats=repeats, seed=seed, done=done)
+            run_in_turns(
+                everything, work, repeats=repeats, seed=seed, done=done, limit=limit,
+                at_least=at_least if timing else 0.0,
+            )  # fmt: skip
             rows += [
                 _row(name, sampling, gamma, way, plain if timing else None)
                 for (name, gamma), way in runs.items()

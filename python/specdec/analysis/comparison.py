@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from specdec.analysis.measurement import position_tables, reason_tables
+from specdec.analysis.running import EQUALS_PLAIN
 from specdec.analysis.speedup import NOT_RUN, RoundCosts, Speedup
 from specdec.tables import Table, Tabular, data_frame, interval, or_dash, plain
 
@@ -186,6 +187,7 @@ class Comparison(Tabular):
             and row.speedup is not None
             and not row.speedup.invalid
             and row.speedup.median > 1.0
+            and row.drafted_per_call
         ]
         return max(faster, key=_median, default=None)
 
@@ -218,7 +220,9 @@ class Comparison(Tabular):
                     body.append(_cells(row, " ★" if row is best else "  ", named))
         notes = "; ★ the fastest that beats plain decoding" if timed else ""
         notes += "; named: share of a draft's law that the target can name" if named else ""
-        return Table(f"Drafts for {self.target}{notes}", head, body)
+        kept_longest = ("min to max", "tokens/s", "named", "c", "t(round)/t(1)")
+        optional = [head.index(name) for name in kept_longest if name in head]
+        return Table(f"Drafts for {self.target}{notes}", head, body, (*optional, 4, 6))
 
     def _by_prompt(self) -> Table:
         numbers = tuple(str(i) for i in range(len(self.prompts)))
@@ -293,7 +297,7 @@ def _cells(row: ComparisonRow, star: str, named: bool) -> tuple[str, ...]:
         or_dash(row.c, ".3f"),
         or_dash(row.verify_ratio, ".2f"),
         f"{statistics.median(row.tokens_per_s):.1f}",
-        row.invalid or f"{row.speedup.median:.2f}X",
+        EQUALS_PLAIN if not row.drafted_per_call else row.speedup.text(),
         f"{row.speedup.low:.2f} to {row.speedup.high:.2f}",
     )
 
@@ -309,7 +313,7 @@ def _median(row: ComparisonRow) -> float:
 def _speed(row: PromptRow) -> str:
     if row.speedup is None:
         return ""
-    return " (invalid)" if row.speedup.invalid else f" ({row.speedup.median:.2f}X)"
+    return f" ({row.speedup.text()})"
 
 
 def _speedup_dict(speedup: Speedup | None) -> dict[str, Any] | None:

@@ -29,19 +29,25 @@ from specdec.analysis.measurement import Independence, Measurement, MeasurementR
 from specdec.analysis.running import RunFigures, run_texts
 from specdec.analysis.speedup import NOT_RUN, NamedShares, RoundCosts, Speedup, speedups, timed_ways
 from specdec.analysis.statistics import acceptance_by_position, autocorrelation, ljung_box, mean_interval
-from specdec.analysis.timing import ForwardTimes, forward_times, sample_text
+from specdec.analysis.timing import ForwardTimes, forward_times, sample_text, step_seconds
 from specdec.checks import check_flag, check_integer
 from specdec.decoding.beginning import Beginning
 from specdec.drafts.draft import Draft
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.progress import counted
 from specdec.threads import check_threads
+from specdec.time_limit import TimeLimit
 from specdec.verification.rules import check_lenience
 from specdec.verification.sampling import Sampling
 
 __all__ = ["independence", "measure"]
 
 _N_LAGS = 10
+_COUNTING, _TIMING = (
+    0.3,
+    0.5,
+)  # shares of the seconds: acceptance, timed runs; the rest is for times of rounds
+_FEWEST = 16  # tokens of a text, however short the time is
 _NOT_TIMED = RoundCosts(math.nan, math.nan, math.nan)
 _NO_FORMULA = "the formulas are of guesses that are made alike at every position of a round"
 
@@ -66,7 +72,9 @@ def measure(
     n_threads: int | None = None,
     name: str | None = None,
     target_name: str | None = None,
+    seconds: float | None = None,
     progress: bool = False,
+    say: Callable[[str], object] = lambda line: None,
 ) -> Measurement:
     """Measure how well a draft guesses a target, what both cost, and what speculation gains.
 
@@ -125,13 +133,20 @@ def measure(
         What the draft is called in the tables; None: the name of its folder or its kind.
     target_name : str, optional
         What the target is called; None: the name of its folder.
+    seconds : float, optional
+        How long the measuring may take; a text that has begun is finished. If all of it would take longer,
+        by the time of a few tokens, fewer tokens are generated, and rows that are not reached are left out or
+        have no times. None: no limit.
     progress : bool, default False
         Show a progress bar (needs tqdm).
+    say : callable, optional
+        Called with a line for each row as soon as it is measured.
 
     Returns
     -------
     Measurement
-        ``print`` shows its tables.
+        ``print`` shows its tables. Ctrl-C ends the measuring early, and what was measured until then is
+        returned (``stopped`` says so); before the first row is measured it raises KeyboardInterrupt.
 
     Raises
     ------
@@ -163,52 +178,75 @@ def measure(
     threads = check_threads(n_threads)
     timing, time_leniences = check_flag("timing", timing), check_flag("time_leniences", time_leniences)
 
+    limit = TimeLimit.of(seconds)
     name, target_name = name_of(opened, name), name_of(target, target_name, "target_name")
     share = -(-n_tokens // len(beginnings))
     runs_draft = timing and isinstance(opened, RUN_BY_THE_CORE)
-    timed = work_of(target, beginnings, share, n_timed_tokens) if runs_draft else []
     timed_leniences = [one for one in chosen_leniences if timing and (time_leniences or one == 1.0)]
     n_runs = len(timed_leniences) * repeats * (len(chosen_gammas) + 1)
+    running = isinstance(opened, Draft) and not has_law(opened)
+    n_counted = len(chosen_leniences) * len(chosen_gammas) if running else 1
+    if seconds is not None:
+        step_s = step_seconds(target, beginnings, threads) * len(samplings)
+        counting_s, timing_s = _COUNTING * limit.left_s, _TIMING * limit.left_s
+        share = min(share, max(_FEWEST, int(counting_s / step_s / n_counted / len(beginnings))))
+        if n_runs:
+            n_timed_tokens = min(n_timed_tokens, max(_FEWEST, int(timing_s / step_s / n_runs)))
+    timed = work_of(target, beginnings, share, n_timed_tokens) if runs_draft else []
     n_steps = n_runs * sum(n for _, n in timed)
-    if isinstance(opened, Draft) and not has_law(opened):
+    if running:
+        assert isinstance(opened, Draft)
         work = work_of(target, beginnings, share, len(beginnings) * share)
-        n_steps += len(chosen_leniences) * len(chosen_gammas) * sum(n for _, n in work)
+        n_steps += n_counted * sum(n for _, n in work)
         with counted(n_steps * len(samplings), "token", progress) as done:
             return _by_running(
                 target, opened, target_name, name, beginnings, work, timed, samplings=samplings,
                 gammas=chosen_gammas, leniences=chosen_leniences, timed_leniences=timed_leniences,
-                timing=timing, repeats=repeats, seed=seed, n_threads=threads, done=done,
+                timing=timing, repeats=repeats, seed=seed, n_threads=threads, done=done, limit=limit, say=say,
             )  # fmt: skip
 
     assert has_law(opened)
     texts: dict[float, Acceptance] = {}
     measured: dict[tuple[float, float, int], Speedup] = {}
     n_steps += len(beginnings) * share
+    times, stopped = None, ""
     with counted(n_steps * len(samplings), "token", progress) as done:
-        for sampling in samplings:
-            texts[sampling.temperature] = acceptance(
-                target, opened, beginnings, sampling=sampling, leniences=all_leniences, n_tokens=share,
-                seed=seed, n_threads=threads, done=done,
-            )  # fmt: skip
-        times = None
-        if timing:
-            times = forward_times(
-                target,
-                opened if isinstance(opened, RUN_BY_THE_CORE) else None,
-                sample_text(
-                    target, beginnings, texts[samplings[0].temperature].tokens, max(chosen_gammas) + 1
-                ),
-                max_rows=max(chosen_gammas) + 1,
-                n_threads=threads,
-            )
-        if runs_draft:
-            assert isinstance(opened, RUN_BY_THE_CORE)
-            for sampling, lenience in itertools.product(samplings, timed_leniences):
-                ratios = speedups(
-                    target, opened, timed, gammas=chosen_gammas, repeats=repeats, seed=seed, done=done,
-                    lenience=lenience, n_threads=threads, **sampling_options(sampling),
+        try:
+            for sampling in samplings:
+                texts[sampling.temperature] = found = acceptance(
+                    target, opened, beginnings, sampling=sampling, leniences=all_leniences, n_tokens=share,
+                    seed=seed, n_threads=threads, done=done,
                 )  # fmt: skip
-                measured |= {(sampling.temperature, lenience, gamma): ratios[gamma] for gamma in ratios}
+                say(_alpha_in_words(sampling.temperature, found.betas[1.0]))
+            if timing:
+                times = forward_times(
+                    target,
+                    opened if isinstance(opened, RUN_BY_THE_CORE) else None,
+                    sample_text(
+                        target, beginnings, texts[samplings[0].temperature].tokens, max(chosen_gammas) + 1
+                    ),
+                    max_rows=max(chosen_gammas) + 1,
+                    n_threads=threads,
+                )
+            if runs_draft:
+                assert isinstance(opened, RUN_BY_THE_CORE)
+                groups = list(itertools.product(samplings, timed_leniences))
+                for i, (sampling, lenience) in enumerate(groups):
+                    if limit.is_over and measured:
+                        stopped = f"{limit.seconds:g} s were over"
+                        break
+                    ratios = speedups(
+                        target, opened, timed, gammas=chosen_gammas, repeats=repeats, seed=seed, done=done,
+                        lenience=lenience, n_threads=threads, limit=limit.part(1.0 / (len(groups) - i)),
+                        **sampling_options(sampling),
+                    )  # fmt: skip
+                    measured |= {(sampling.temperature, lenience, gamma): ratios[gamma] for gamma in ratios}
+                    for gamma, ratio in ratios.items():
+                        say(_speedup_in_words(sampling.temperature, lenience, gamma, ratio))
+        except KeyboardInterrupt:
+            if not texts:
+                raise
+            stopped = "interrupted"
 
     text = {temperature: found.text for temperature, found in texts.items() if found.text is not None}
     return Measurement(
@@ -233,7 +271,24 @@ def measure(
         prompts=[beginning.given for beginning in beginnings],
         seed=seed,
         n_threads=threads,
+        stopped=stopped,
     )
+
+
+def _alpha_in_words(temperature: float, betas: Sequence[NDArray[np.float64]]) -> str:
+    mean, (low, high) = float(np.concatenate(betas).mean()), mean_interval(betas)
+    return (
+        f"temperature {temperature:g}: alpha {mean:.3f} ({low:.3f} to {high:.3f}), "
+        f"{sum(map(len, betas))} tokens"
+    )
+
+
+def _speedup_in_words(temperature: float, lenience: float, gamma: int, ratio: Speedup) -> str:
+    lenient = "" if lenience == 1.0 else f", lenience {lenience:g}"
+    setting = f"temperature {temperature:g}{lenient}, gamma {gamma}"
+    if ratio is NOT_RUN:
+        return f"{setting}: not timed"
+    return f"{setting}: measured speed-up {ratio.text()} ({ratio.low:.2f} to {ratio.high:.2f})"
 
 
 def _by_running(
@@ -254,36 +309,54 @@ def _by_running(
     seed: int,
     n_threads: int,
     done: Callable[[int], object],
+    limit: TimeLimit,
+    say: Callable[[str], object],
 ) -> Measurement:
     """What runs say of a draft without a law of its own: counts of `work`, times of `timed` in turns."""
-    rows = []
+    rows: list[MeasurementRow] = []
     common: dict[str, Any] = {"seed": seed, "n_threads": n_threads, "done": done}
-    for sampling, lenience in itertools.product(samplings, leniences):
-        options = common | sampling_options(sampling) | {"lenience": lenience}
-        shares = {gamma: NamedShares(target, draft) for gamma in gammas}
-        results = {}
-        for gamma in gammas:
-            with shares[gamma]:
-                results[gamma] = run_texts(target, draft, work, gamma=gamma, **options)
-        counts = {gamma: RunFigures.of(found) for gamma, found in results.items()}
-        ratios: dict[int, Speedup] = {}
-        costs: dict[int, RoundCosts] = {}
-        if lenience in timed_leniences:
-            plain, ways = timed_ways(target, draft, timed, gammas=gammas, repeats=repeats, **options)
-            ratios = {gamma: way.over(plain) for gamma, way in ways.items()}
-            costs = {gamma: way.costs(plain) for gamma, way in ways.items()}
-        rows += [
-            _run_row(
-                name, sampling.temperature, lenience, gamma, found, ratios.get(gamma, NOT_RUN),
-                costs.get(gamma, _NOT_TIMED), shares[gamma].mean,
-            )
-            for gamma, found in counts.items()
-        ]  # fmt: skip
-    times = None
-    if timing:
-        max_rows = max(gammas) + 1
-        text = sample_text(target, beginnings, [result.tokens for result in results[gammas[0]]], max_rows)
-        times = forward_times(target, None, text, max_rows=max_rows, n_threads=n_threads)
+    times, stopped = None, ""
+    try:
+        groups = list(itertools.product(samplings, leniences))
+        for i, (sampling, lenience) in enumerate(groups):
+            if limit.is_over and rows:
+                stopped = f"{limit.seconds:g} s were over"
+                break
+            options = common | sampling_options(sampling) | {"lenience": lenience}
+            shares = {gamma: NamedShares(target, draft) for gamma in gammas}
+            results = {}
+            for gamma in gammas:
+                with shares[gamma]:
+                    results[gamma] = run_texts(target, draft, work, gamma=gamma, **options)
+            counts = {gamma: RunFigures.of(found) for gamma, found in results.items()}
+            ratios: dict[int, Speedup] = {}
+            costs: dict[int, RoundCosts] = {}
+            if lenience in timed_leniences:
+                plain, ways = timed_ways(
+                    target, draft, timed, gammas=gammas, repeats=repeats,
+                    limit=limit.part(1.0 / (len(groups) - i)), **options,
+                )  # fmt: skip
+                ratios = {gamma: way.over(plain) for gamma, way in ways.items()}
+                costs = {gamma: way.costs(plain) for gamma, way in ways.items()}
+            for gamma, found in counts.items():
+                row = _run_row(
+                    name, sampling.temperature, lenience, gamma, found, ratios.get(gamma, NOT_RUN),
+                    costs.get(gamma, _NOT_TIMED), shares[gamma].mean,
+                )  # fmt: skip
+                rows.append(row)
+                said = (
+                    f"{_speedup_in_words(sampling.temperature, lenience, gamma, ratios.get(gamma, NOT_RUN))}"
+                )
+                say(f"{said}, {row.tokens_per_call:.2f} tokens a run")
+            if times is None and timing:
+                max_rows = max(gammas) + 1
+                texts = [result.tokens for result in results[gammas[0]]]
+                text = sample_text(target, beginnings, texts, max_rows)
+                times = forward_times(target, None, text, max_rows=max_rows, n_threads=n_threads)
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+        stopped = "interrupted"
     return Measurement(
         target=target_name,
         draft=name,
@@ -298,6 +371,7 @@ def _by_running(
         prompts=[beginning.given for beginning in beginnings],
         seed=seed,
         n_threads=n_threads,
+        stopped=stopped,
     )
 
 
@@ -381,7 +455,7 @@ def _row(
         c=c,
         t_ratio=ratio,
         ideal_speedup=float(theory.expected_speedup(alpha, gamma, c)),
-        predicted_speedup=float(theory.expected_speedup(alpha, gamma, c, ratio)),
+        predicted_speedup=float(theory.expected_speedup(alpha, gamma, c, np.maximum(ratio, 1.0))),
         measured=ran.median,
         measured_low=ran.low,
         measured_high=ran.high,

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec import theory
-from specdec.tables import Table, Tabular, interval, or_dash, plain, tables_by_position
-from specdec.trace import invalid_speedup
+from specdec.analysis.running import EQUALS_PLAIN, NOTHING_DRAFTED
+from specdec.tables import Table, Tabular, interval, marked, or_dash, plain, tables_by_position
+from specdec.trace import invalid_ratio
 
 __all__ = [
     "Independence",
@@ -56,8 +56,8 @@ class MeasurementRow:
     ideal_speedup : float or None
         Speed-up by Theorem 3.8, which takes t_ratio as 1. None for a draft that was measured by running.
     predicted_speedup : float or None
-        Speed-up by the same with the measured t_ratio: what to choose gamma by. It can be an error of
-        measuring, see `invalid_prediction`. None for a draft that was measured by running.
+        Speed-up by the same with the measured t_ratio, of at least 1: what to choose gamma by. It can rest on
+        an error of measurement, see `invalid_prediction`. None for a draft that was measured by running.
     measured : float
         Speed-up found by running both, the median over all repetitions. NaN where that was not done: without
         timing, for a draft that the core does not run, and with lenience unless it was asked for.
@@ -124,13 +124,12 @@ class MeasurementRow:
 
     @property
     def invalid_prediction(self) -> str:
-        """Why `predicted_speedup` is an error of measuring; empty if it is not.
+        """Why `predicted_speedup` rests on an error of measurement; empty if it does not.
 
-        It is above the tokens per run that equation (1) expects, as of a t_ratio much below 1.
+        `t_ratio` is below 1, though a forward pass on several positions takes at least as long as on one. The
+        prediction counts it as 1, so that it is never above `ideal_speedup`.
         """
-        if self.alpha is None:
-            return ""
-        return invalid_speedup(self.prediction, float(theory.expected_tokens(self.alpha, self.gamma)))
+        return "" if self.alpha is None or self.by_running else invalid_ratio(self.gamma, self.t_ratio)
 
     @property
     def expected(self) -> float | None:
@@ -204,6 +203,8 @@ class Measurement(Tabular):
     seed : int
         Prompt i was continued with the key (seed, i).
     n_threads : int
+    stopped : str
+        Why the measuring ended early, so that rows or times are missing; empty if it did not.
     """
 
     target: str
@@ -219,6 +220,7 @@ class Measurement(Tabular):
     prompts: list[list[int]]
     seed: int
     n_threads: int
+    stopped: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain dicts, lists and numbers, ready for JSON: a number that is NaN is None."""
@@ -248,6 +250,8 @@ class Measurement(Tabular):
             found.append(Table(title, head, [("t(M) / t(1)", *ratios)]))
         if self.independence:
             found.append(_independence_table(list(self.independence.values()), self.draft))
+        if self.stopped:
+            found.append(Table("Measuring ended early", ("because",), [(self.stopped,)]))
         return found
 
     def __repr__(self) -> str:
@@ -328,7 +332,7 @@ def tables(rows: Sequence[MeasurementRow], target: str) -> list[Table]:
                         or_dash(row.alpha, ".2f"),
                         f"{row.c:.3f}",
                         f"{row.t_ratio:.2f}",
-                        row.invalid_prediction or or_dash(row.predicted_speedup, ".2f"),
+                        marked(or_dash(row.predicted_speedup, ".2f"), row.invalid_prediction),
                         _measured(row),
                         or_dash(row.ideal_speedup, ".2f"),
                     )
@@ -388,11 +392,15 @@ def position_tables(head: tuple[str, ...], rows: Sequence[tuple[Any, ...]]) -> l
 
 
 def _measured(row: MeasurementRow, unit: str = "") -> str:
-    """The measured speed-up and its spread in a table, or why it is invalid; empty where there is none."""
+    """The measured speed-up and its spread for a table; empty where there is none."""
     if math.isnan(row.measured):
         return ""
-    spread = f"{row.measured:.2f}{unit} ({row.measured_low:.2f} to {row.measured_high:.2f})"
-    return row.invalid or spread
+    if row.by_running and NOTHING_DRAFTED in row.reason:
+        return EQUALS_PLAIN
+    return (
+        f"{marked(f'{row.measured:.2f}{unit}', row.invalid)} "
+        f"({row.measured_low:.2f} to {row.measured_high:.2f})"
+    )
 
 
 def _lenience_table(rows: Sequence[MeasurementRow]) -> Table:
@@ -403,15 +411,12 @@ def _lenience_table(rows: Sequence[MeasurementRow]) -> Table:
         for lenience in leniences:
             alike = [row for row in rows if _setting(row) == _setting(first) and row.lenience == lenience]
             timed = [row for row in alike if not math.isnan(row.prediction)]
-            possible = [row for row in timed if not row.invalid_prediction]
             cell = or_dash(alike[0].alpha, ".2f") if alike else ""
-            if timed and not possible:
-                cell += f" ({timed[0].invalid_prediction})"
-            elif possible:
-                best = max(possible, key=lambda row: row.prediction)
+            if timed:
+                best = max(timed, key=lambda row: row.prediction)
                 # Plain decoding is a choice too.
-                pays = best.prediction > 1.0
-                cell += f" ({best.prediction:.2f}X, γ {best.gamma}" if pays else " (1X, γ 0"
+                predicted = marked(f"{best.prediction:.2f}X", best.invalid_prediction)
+                cell += f" ({predicted}, γ {best.gamma}" if best.prediction > 1.0 else " (1X, γ 0"
                 cell += ")" if math.isnan(best.measured) else f"; measured {_measured(best, 'X')})"
             cells.append(cell)
         body.append(tuple(cells))

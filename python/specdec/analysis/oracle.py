@@ -21,7 +21,7 @@ from specdec.errors import InputError, shown
 from specdec.models.loading import as_model
 from specdec.models.model import ModelLike, Prompt
 from specdec.progress import counted
-from specdec.tables import OneTable, Table
+from specdec.tables import OneTable, Table, marked
 from specdec.threads import check_threads
 from specdec.trace import Round, invalid_speedup
 from specdec.verification.rules import DECODING_RULES, DecodingRule, check_rule
@@ -129,7 +129,7 @@ class Oracle(OneTable):
             (
                 row.name + (" ★" if row is best and not row.invalid else ""),
                 f"{row.tokens_per_call:.2f}",
-                row.invalid or f"{row.speedup:.2f}X",
+                marked(f"{row.speedup:.2f}X", row.invalid),
                 "" if row.invalid or bound.invalid else f"{row.speedup / bound.speedup:.2f}",
                 "" if math.isnan(row.closed_tokens_per_call) else f"{row.closed_tokens_per_call:.2f}",
                 "" if math.isnan(row.closed_speedup) else f"{row.closed_speedup:.2f}X",

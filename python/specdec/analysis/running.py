@@ -17,10 +17,12 @@ from specdec.models.model import Model, Prompt
 from specdec.trace import Trace
 from specdec.verification.sampling import Sampling
 
-__all__ = ["NOTHING_DRAFTED", "TREES", "RunFigures", "figures_of", "run_texts"]
+__all__ = ["EQUALS_PLAIN", "NOTHING_DRAFTED", "TREES", "RunFigures", "figures_of", "run_texts"]
 
 TREES = "it drafts trees, with several guesses for a position; alpha is that of one guess"
 NOTHING_DRAFTED = "it has drafted nothing"
+EQUALS_PLAIN = "= plain (drafted nothing)"
+"""The speed-up of such a draft in a table: what was timed is plain decoding twice."""
 
 
 @dataclass(frozen=True)

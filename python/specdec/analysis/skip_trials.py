@@ -17,7 +17,7 @@ from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError, printable
 from specdec.json_values import without_nan
 from specdec.models.json_fields import as_json
-from specdec.tables import OneTable, Table
+from specdec.tables import OneTable, Table, marked
 from specdec.text_files import read_text_file
 from specdec.trace import invalid_speedup
 
@@ -209,7 +209,7 @@ class SkipSearch(OneTable):
         paying = "" if self.pays else ", nothing beats plain decoding"
         return (
             f"<specdec.SkipSearch of {len(self.trials)} trials: {best.draft!r} with gamma {best.gamma}, "
-            f"speed-up {best.invalid or f'{best.speedup:.2f}'}{paying}>"
+            f"speed-up {marked(f'{best.speedup:.2f}', best.invalid)}{paying}>"
         )
 
 
@@ -226,7 +226,7 @@ def _row(trial: SkipTrial, mark: str) -> tuple[str, ...]:
         f"{trial.tokens_per_call:.2f}",
         f"{trial.tokens_per_s:.1f}",
         f"{trial.plain_tokens_per_s:.1f}",
-        trial.invalid or f"{trial.speedup:.2f}X",
+        marked(f"{trial.speedup:.2f}X", trial.invalid),
         "" if math.isnan(trial.speedup_low) else f"{trial.speedup_low:.2f} to {trial.speedup_high:.2f}",
     )
 

@@ -13,7 +13,9 @@ from specdec.decoding.generate import generate
 from specdec.decoding.result import Result
 from specdec.drafts import Draft
 from specdec.models.model import Model, Prompt
-from specdec.trace import Trace, invalid_speedup
+from specdec.tables import marked
+from specdec.time_limit import ENDLESS, TimeLimit
+from specdec.trace import invalid_speedup
 
 __all__ = [
     "NOT_RUN",
@@ -31,8 +33,8 @@ __all__ = [
 class Speedup:
     """Time of plain over time of speculative decoding, for a new token, measured several times.
 
-    A run of the target that verifies drafts takes at least as long as one that computes a token. So a
-    speed-up above the new tokens per run of the target is an error of measuring, and no result.
+    A forward pass of the target that verifies drafts takes at least as long as one that computes a token. So
+    a speed-up above the new tokens per pass is an error of measurement.
 
     Attributes
     ----------
@@ -70,6 +72,18 @@ class Speedup:
         }
 
     @property
+    def spread(self) -> float:
+        """Interquartile range of the speed-ups, as a share of the median; 0 of a single one."""
+        if len(self.ratios) < 2:
+            return 0.0
+        first, _, third = statistics.quantiles(self.ratios, n=4, method="inclusive")
+        return (third - first) / self.median
+
+    def text(self, unit: str = "X") -> str:
+        """The median for a table, marked if it is an error of measurement."""
+        return marked(f"{self.median:.2f}{unit}", self.invalid)
+
+    @property
     def invalid(self) -> str:
         """Why the median is an error of measuring; empty if it is not.
 
@@ -89,16 +103,20 @@ NOT_RUN: Final = Speedup((math.nan,), (math.nan,))
 
 @dataclass(frozen=True)
 class RoundCosts:
-    """What rounds cost, in runs of the target that compute one row: t(1) is 1. Medians of the turns.
+    """What rounds cost, in plain steps: the time of plain decoding for a token is 1. Medians of the turns.
+
+    All times are those that a caller sees. So in each turn the speed-up is tokens per round over
+    draft + verify, and it exceeds the ideal of Theorem 3.8, tokens per round over draft + 1, only if verify
+    is below 1.
 
     Attributes
     ----------
     guess : float
-        The cost coefficient c (Definition 3.7): drafting, for each guess. NaN where nothing was drafted.
+        The cost coefficient c (Definition 3.7): drafting, for each draft token. NaN if nothing was drafted.
     draft : float
         Drafting, for each round.
     verify : float
-        The run of the target in a round, with all its rows.
+        The rest of a round: the forward pass of the target on all its rows, and the overhead of a round.
     """
 
     guess: float
@@ -194,37 +212,70 @@ class TimedRuns:
         return tuple(n / math.fsum(seconds) for n, seconds in zip(totals, self._seconds, strict=True))
 
     def of(self, index: int) -> TimedRuns:
-        """The runs of one prompt alone: run `index` of every turn."""
+        """The runs of one prompt alone: run `index` of every turn that got so far."""
         part = TimedRuns(self._target, self._draft, **self._options)
-        part.turns = [[turn[index]] for turn in self.turns]
-        part._seconds = [[seconds[index]] for seconds in self._seconds]
+        reached = [turn for turn, results in enumerate(self.turns) if len(results) > index]
+        part.turns = [[self.turns[turn][index]] for turn in reached]
+        part._seconds = [[self._seconds[turn][index]] for turn in reached]
         return part
 
     def over(self, plain: TimedRuns) -> Speedup:
-        """The speed-up over plain decoding, of which each turn is compared with its own."""
-        pairs = zip(self.tokens_per_s, plain.tokens_per_s, strict=True)
-        return Speedup(
-            ratios=tuple(ours / theirs for ours, theirs in pairs),
-            tokens_per_run=tuple(
-                sum(len(result.tokens) for result in turn) / sum(result.trace.n_calls for result in turn)
-                for turn in self.turns
-            ),
-        )
+        """The speed-up over plain decoding, each turn compared with the same turn of plain decoding.
+
+        Only texts that both have decoded count, as measuring may have ended within a turn.
+        """
+        ratios, tokens_per_run = [], []
+        for ours, theirs in self._shared(plain):
+            ratios.append(theirs.s_per_token / ours.s_per_token)
+            tokens_per_run.append(ours.n_tokens / ours.n_calls)
+        return Speedup(tuple(ratios), tuple(tokens_per_run))
 
     def costs(self, plain: TimedRuns) -> RoundCosts:
-        """What rounds cost, with the t(1) of plain decoding in the same turn."""
+        """What rounds cost, in plain steps of the same turn."""
         guess, draft, verify = [], [], []
-        for ours, theirs in zip(self.turns, plain.turns, strict=True):
-            traces, base = [result.trace for result in ours], [result.trace for result in theirs]
-            target_s = Trace([round_ for one in base for round_ in one.rounds]).run_s
-            n_calls, n_drafted = (sum(getattr(t, name) for t in traces) for name in ("n_calls", "n_drafted"))
-            draft_s = math.fsum(one.draft_s for one in traces)
-            if n_drafted:
-                guess.append(draft_s / n_drafted / target_s)
-            draft.append(draft_s / n_calls / target_s)
-            verify.append(math.fsum(one.verify_s for one in traces) / n_calls / target_s)
+        for ours, theirs in self._shared(plain):
+            step_s = theirs.s_per_token
+            if ours.n_drafted:
+                guess.append(ours.draft_s / ours.n_drafted / step_s)
+            draft.append(ours.draft_s / ours.n_calls / step_s)
+            verify.append((ours.seconds - ours.draft_s) / ours.n_calls / step_s)
         middle = [statistics.median(values) if values else math.nan for values in (guess, draft, verify)]
         return RoundCosts(*middle)
+
+    def _shared(self, plain: TimedRuns) -> list[tuple[_Totals, _Totals]]:
+        """The totals of each turn, over the texts that this way and plain decoding have both decoded."""
+        found = []
+        for i in range(min(len(self.turns), len(plain.turns))):
+            n = min(len(self.turns[i]), len(plain.turns[i]))
+            if n:
+                found.append((self._totals(i, n), plain._totals(i, n)))
+        return found
+
+    def _totals(self, turn: int, n: int) -> _Totals:
+        results, seconds = self.turns[turn][:n], self._seconds[turn][:n]
+        traces = [result.trace for result in results]
+        return _Totals(
+            n_tokens=sum(len(result.tokens) for result in results),
+            n_calls=sum(trace.n_calls for trace in traces),
+            n_drafted=sum(trace.n_drafted for trace in traces),
+            seconds=math.fsum(seconds),
+            draft_s=math.fsum(trace.draft_s for trace in traces),
+        )
+
+
+@dataclass(frozen=True)
+class _Totals:
+    """Counts and seconds of some texts."""
+
+    n_tokens: int
+    n_calls: int
+    n_drafted: int
+    seconds: float
+    draft_s: float
+
+    @property
+    def s_per_token(self) -> float:
+        return self.seconds / self.n_tokens
 
 
 def _timed(
@@ -242,25 +293,39 @@ def run_in_turns(
     repeats: int,
     seed: int,
     done: Callable[[int], object] = lambda n: None,
+    limit: TimeLimit = ENDLESS,
+    at_least: float = 0.0,
 ) -> None:
-    """Continue prompts in several ways, each in its turn, prompt by prompt.
+    """Continue prompts in several ways, interleaved prompt by prompt.
+
+    Every other turn goes through the ways in reverse, so that none of them always comes after the same one.
 
     Parameters
     ----------
     ways : sequence of TimedRuns
+        The first is plain decoding where there is one.
     work : sequence of (prompt, new tokens)
     repeats : int
         Turns of each way.
     seed : int
         Prompt i of turn k has the key (seed + k, i).
     done : callable, optional
-        Told how many new tokens were made, after every run.
+        Called with the number of new tokens after every run.
+    limit : TimeLimit, optional
+        No run begins once it is over, but for the first of each way.
+    at_least : float, optional
+        Ways whose speed-up over the first way is below it in the first turn have no other turn.
     """
+    going = list(ways)
     for turn in range(repeats):
         for i, (prompt, n) in enumerate(work):
-            for way in ways:
+            for way in going if turn % 2 == 0 else reversed(going):
+                if limit.is_over and (turn or i):
+                    return
                 way.run(turn, prompt, max_new_tokens=n, seed=[(seed + turn, i)])
                 done(n)
+        if at_least:
+            going = [way for way in going if way is ways[0] or way.over(ways[0]).median >= at_least]
 
 
 def speedups(
@@ -273,6 +338,7 @@ def speedups(
     repeats: int,
     seed: int,
     done: Callable[[int], object],
+    limit: TimeLimit = ENDLESS,
     **options: Any,
 ) -> dict[int, Speedup]:
     """Speed of speculative over plain decoding, by gamma, both by the clock on the wall.
@@ -281,7 +347,7 @@ def speedups(
     ----------
     target : Model
     draft : Model or Draft
-    work, repeats, seed, done
+    work, repeats, seed, done, limit
         As of `run_in_turns`.
     gammas : sequence of int
         Each at least 1.
@@ -292,7 +358,7 @@ def speedups(
     """
     plain, ways = timed_ways(
         target, draft, work, gammas=gammas, lenience=lenience, repeats=repeats, seed=seed, done=done,
-        **options,
+        limit=limit, **options,
     )  # fmt: skip
     return {gamma: way.over(plain) for gamma, way in ways.items()}
 
@@ -307,10 +373,11 @@ def timed_ways(
     repeats: int,
     seed: int,
     done: Callable[[int], object],
+    limit: TimeLimit = ENDLESS,
     **options: Any,
 ) -> tuple[TimedRuns, dict[int, TimedRuns]]:
     """The timed runs of plain decoding, and those with the draft by gamma; parameters as of `speedups`."""
     plain = TimedRuns(target, None, **options)
     ways = {gamma: TimedRuns(target, draft, gamma=gamma, lenience=lenience, **options) for gamma in gammas}
-    run_in_turns([plain, *ways.values()], work, repeats=repeats, seed=seed, done=done)
+    run_in_turns([plain, *ways.values()], work, repeats=repeats, seed=seed, done=done, limit=limit)
     return plain, ways

@@ -11,12 +11,13 @@ from typing import Any, TypeVar
 
 from specdec import _core
 from specdec.decoding.beginning import Beginning
+from specdec.decoding.generate import generate
 from specdec.decoding.run import SLICE_S
 from specdec.drafts import Draft, Unigram
 from specdec.drafts.model_draft import ModelDraft, as_draft
 from specdec.models.model import Model
 
-__all__ = ["ForwardTimes", "forward_times", "sample_text", "take_turns"]
+__all__ = ["ForwardTimes", "forward_times", "sample_text", "step_seconds", "take_turns"]
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -24,6 +25,7 @@ _WARM_UP = 3  # turns that are thrown away: caches, threads, the processor's clo
 _TURNS = (5, 200)  # at least and at most
 _ENOUGH_S = 2.0  # seconds after which the least number of turns is enough
 _DRAFTED = 4  # tokens a round where a draft is timed, at most
+_PROBED = 8  # tokens whose time is the estimate of a plan
 _N_NEW = 256  # tokens of a text whose rounds are timed; then it begins again
 
 
@@ -150,6 +152,13 @@ class _Rounds:
 def _median(values: Iterable[float]) -> float:
     found = list(values)
     return statistics.median(found) if found else math.nan
+
+
+def step_seconds(target: Model, beginnings: Sequence[Beginning], n_threads: int) -> float:
+    """Seconds of plain decoding for a token, by a few tokens of the first prompt: an estimate for plans."""
+    n = max(1, min(_PROBED, beginnings[0].room(target)))
+    trace = generate(target, None, beginnings[0].given, max_new_tokens=n, n_threads=n_threads).trace
+    return trace.rounds_s / max(1, trace.n_tokens)
 
 
 def sample_text(

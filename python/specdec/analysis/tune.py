@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -18,24 +17,25 @@ from specdec.analysis.arguments import (
     has_law,
     name_of,
     open_pair,
+    opened,
     sampling_options,
     split,
     work_of,
 )
-from specdec.analysis.running import RunFigures, figures_of
+from specdec.analysis.running import EQUALS_PLAIN, NOTHING_DRAFTED, RunFigures, figures_of
 from specdec.analysis.speedup import RoundCosts, Speedup, TimedRuns, run_in_turns
 from specdec.analysis.statistics import mean_interval
 from specdec.analysis.timing import forward_times, sample_text
 from specdec.checks import check_integer
-from specdec.drafts import EarlyExit, load
+from specdec.drafts import EarlyExit
 from specdec.drafts.draft import MAX_GAMMA, Draft
 from specdec.errors import InputError, kind_of, shown
 from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.progress import counted
-from specdec.tables import OneTable, Table, or_dash, plain
+from specdec.tables import OneTable, Table, marked, or_dash, plain
 from specdec.threads import check_threads
-from specdec.trace import invalid_speedup
+from specdec.trace import invalid_ratio
 from specdec.verification.sampling import Sampling
 
 __all__ = ["TunedRuns", "Tuning", "tune"]
@@ -108,15 +108,19 @@ class Tuning(OneTable):
 
     @property
     def gamma(self) -> int:
-        """Drafted tokens a round with the highest speed-up that is not invalid; 0: plain decoding."""
-        return best_gamma(self.speedups, self.invalid_predictions)
+        """Drafted tokens a round with the highest speed-up; 0: plain decoding.
+
+        Measured speed-ups that are errors of measurement do not count, nor do those of drafts that drafted
+        nothing.
+        """
+        return best_gamma(self.speedups, _no_choices(self.ran))
 
     @property
     def speedups(self) -> dict[int, float]:
         """Speed-up over plain decoding by gamma.
 
-        Predicted as E(tokens) / (gamma c + t(gamma + 1) / t(1)); of a draft that was measured by running the
-        median of the measured ones.
+        Predicted as E(tokens) / (gamma c + t(gamma + 1) / t(1)), where a ratio of times below 1 counts as 1;
+        so none is above `idealised`. Of a draft that was measured by running the median of the measured ones.
         """
         if self.ran:
             return {0: 1.0} | {gamma: one.speedup.median for gamma, one in self.ran.items()}
@@ -124,19 +128,15 @@ class Tuning(OneTable):
 
     @property
     def invalid_predictions(self) -> dict[int, str]:
-        """Why a speed-up is an error of measuring, by gamma; only of those that are.
+        """Why a speed-up is, or rests on, an error of measurement, by gamma; only of those that do.
 
-        No speed-up is above the tokens per run, since a run of the target on several positions takes at least
-        as long as on one. Where it seems to take less, the machine was busy.
+        A forward pass on several positions takes at least as long as on one. Where it seems to take less, as
+        on a busy machine, t(gamma + 1) / t(1) is below 1, or a measured speed-up above the tokens per pass.
         """
         if self.ran:
             reasons = {gamma: one.speedup.invalid for gamma, one in self.ran.items()}
         else:
-            alpha = _number(self.alpha)
-            reasons = {
-                gamma: invalid_speedup(speedup, float(theory.expected_tokens(alpha, gamma)))
-                for gamma, speedup in self.speedups.items()
-            }
+            reasons = {m - 1: invalid_ratio(m - 1, ratio) for m, ratio in self.verify_ratio.items()}
         return {gamma: reason for gamma, reason in reasons.items() if reason}
 
     @property
@@ -154,7 +154,7 @@ class Tuning(OneTable):
 
     def _predicted(self, alpha: float | None) -> dict[int, float]:
         return {
-            m - 1: float(theory.expected_speedup(_number(alpha), m - 1, self.c, ratio))
+            m - 1: float(theory.expected_speedup(_number(alpha), m - 1, self.c, max(ratio, 1.0)))
             for m, ratio in self.verify_ratio.items()
         }
 
@@ -217,7 +217,7 @@ class Tuning(OneTable):
             (
                 f"{row['gamma']}{' ★' if row['gamma'] == self.gamma else ''}",
                 f"{row['verify_ratio']:.2f}",
-                row["invalid"] or f"{row['speedup']:.2f}X",
+                marked(f"{row['speedup']:.2f}X", row["invalid"]),
                 "{:.2f} to {:.2f}".format(*row["speedup_interval"]),
                 f"{row['idealised']:.2f}X",
             )
@@ -243,7 +243,7 @@ class Tuning(OneTable):
                         f"{ran.counts.tokens_per_call:.2f}",
                         or_dash(ran.costs.guess, ".3f"),
                         f"{ran.costs.verify:.2f}",
-                        ran.speedup.invalid or f"{ran.speedup.median:.2f}X",
+                        EQUALS_PLAIN if ran.counts.reason == NOTHING_DRAFTED else ran.speedup.text(),
                         f"{ran.speedup.low:.2f} to {ran.speedup.high:.2f}",
                     )
                 )
@@ -256,7 +256,7 @@ class Tuning(OneTable):
 
     def __repr__(self) -> str:
         invalid = self.invalid_predictions.get(self.gamma)
-        speedup = invalid or f"{self.speedups[self.gamma]:.2f}"
+        speedup = marked(f"{self.speedups[self.gamma]:.2f}", invalid)
         alpha = "" if self.alpha is None else f", alpha {self.alpha:.3f}"
         return (
             f"<specdec.Tuning: {f'{self.draft}, ' if self.others else ''}gamma {self.gamma}, "
@@ -264,9 +264,16 @@ class Tuning(OneTable):
         )
 
 
-def best_gamma(speedups: Mapping[int, float], invalid: Mapping[int, str]) -> int:
-    """The gamma with the highest speed-up that is not invalid, the smallest of equal ones; 0 if none pays."""
-    possible = {gamma: s for gamma, s in speedups.items() if gamma not in invalid and not math.isnan(s)}
+def _no_choices(ran: Mapping[int, TunedRuns]) -> set[int]:
+    """The gammas whose measured speed-up is an error of measurement, or of runs that drafted nothing."""
+    return {
+        gamma for gamma, one in ran.items() if one.speedup.invalid or one.counts.reason == NOTHING_DRAFTED
+    }
+
+
+def best_gamma(speedups: Mapping[int, float], excluded: Collection[int]) -> int:
+    """The gamma with the highest speed-up, the smallest of equal ones; 0 if none pays."""
+    possible = {gamma: s for gamma, s in speedups.items() if gamma not in excluded and not math.isnan(s)}
     fastest = max(possible.values(), default=1.0)
     return min((gamma for gamma, speedup in possible.items() if speedup == fastest), default=0)
 
@@ -354,16 +361,16 @@ def tune(
     sampling = Sampling(temperature, top_k, top_p, min_p)
     target = as_model("target", target)
     target_name, given = name_of(target, target_name, "target_name"), _candidates(target, draft, name)
-    opened = {called: open_pair(target, one)[1] for called, one in given.items()}
+    drafts = {called: open_pair(target, one)[1] for called, one in given.items()}
     beginnings = split(target, default_prompts(target) if prompts is None else prompts)
     seed, threads = check_integer("seed", seed, 0, 2**64 - 1), check_threads(n_threads)
     share = -(-n_tokens // len(beginnings))
-    called, only = next(iter(opened.items()))
+    called, only = next(iter(drafts.items()))
     if len(given) > 1 or not has_law(only):
-        for one, way in opened.items():
+        for one, way in drafts.items():
             if not isinstance(way, RUN_BY_THE_CORE):
                 raise InputError(f"draft {one!r} is {kind_of(way)}; expected drafts that generate takes")
-        ways = {one: way for one, way in opened.items() if isinstance(way, RUN_BY_THE_CORE)}
+        ways = {one: way for one, way in drafts.items() if isinstance(way, RUN_BY_THE_CORE)}
         work = work_of(target, beginnings, share, n_tokens)
         found = _by_running(
             target, target_name, ways, work, sampling=sampling, max_gamma=max_gamma, seed=seed,
@@ -409,14 +416,14 @@ def _candidates(target: Model, draft: Any, name: str | None) -> dict[str, Any]:
         several = list(EarlyExit.exits(target))
     if not several:
         raise InputError(f"draft is {shown(draft)}; expected at least one")
-    opened = [load(one, target) if isinstance(one, str | os.PathLike) else one for one in several]
-    if len(opened) == 1:
-        return {name_of(open_pair(target, opened[0])[1], name): opened[0]}
+    found = [opened(one, target) for one in several]
+    if len(found) == 1:
+        return {name_of(open_pair(target, found[0])[1], name): found[0]}
     if name is not None:
-        raise InputError(f"name is {shown(name)} for {len(opened)} drafts; expected a dict of drafts by name")
-    names = [name_of(open_pair(target, one)[1]) for one in opened]
+        raise InputError(f"name is {shown(name)} for {len(found)} drafts; expected a dict of drafts by name")
+    names = [name_of(open_pair(target, one)[1]) for one in found]
     unique = [one if names.count(one) == 1 else f"{one} ({i})" for i, one in enumerate(names)]
-    return dict(zip(unique, opened, strict=True))
+    return dict(zip(unique, found, strict=True))
 
 
 def _by_running(
@@ -448,8 +455,7 @@ def _by_running(
             gamma: TunedRuns(figures_of(way, sampling), way.costs(plain_runs), way.over(plain_runs))
             for gamma, way in several.items()
         }
-        invalid = {gamma: one.speedup.invalid for gamma, one in ran.items() if one.speedup.invalid}
-        best = best_gamma({gamma: one.speedup.median for gamma, one in ran.items()}, invalid)
+        best = best_gamma({gamma: one.speedup.median for gamma, one in ran.items()}, _no_choices(ran))
         shown_runs = ran.get(best, ran[min(ran)])
         counts = shown_runs.counts
         found.append(

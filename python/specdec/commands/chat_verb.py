@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from specdec.commands.decoding_options import decoding_arguments, decoding_options
-from specdec.commands.given_models import open_models
-from specdec.commands.model_options import model_options
+from specdec.commands.given_models import open_models, with_given_template
+from specdec.commands.model_options import model_options, template_option
 from specdec.commands.verb import verb
 from specdec.decoding.generate import stream
 from specdec.decoding.prompt_cache import PromptCache
@@ -34,6 +34,7 @@ _HELP = (
     "specdec chat --target path/to/model < questions.txt   a message a line",
 )
 @model_options
+@template_option
 @click.option("--system", metavar="TEXT", help="What the model is told first.")
 @click.option("--recommended", is_flag=True, help="Sample as the model's authors recommend.")
 @decoding_options(
@@ -46,19 +47,22 @@ _HELP = (
 @click.option(
     "--cache-bytes", type=int, default=2**30, metavar="N", help="Memory for what was read.", show_default=True
 )
-def command(system: str | None, recommended: bool, cache_bytes: int, **given: Any) -> None:
+def command(
+    chat_template: str | None, system: str | None, recommended: bool, cache_bytes: int, **given: Any
+) -> None:
     """Talk with a model: each line is a message, and the reply is printed as it comes.
 
-    The model needs a chat template. The conversation is read once: a turn reads what is new. /new forgets
-    the conversation, /figures shows those of the last reply, /quit ends, as the end of the input does. Ctrl-C
-    ends a reply, which stays as it is, or, between replies, the program. A message that begins with a slash
-    has a space before it.
+    The model needs a chat template, its own or one in a file. The conversation is read once: a turn reads
+    what is new. /new forgets the conversation, /figures shows those of the last reply, /quit ends, as the end
+    of the input does. Ctrl-C ends a reply, which stays as it is, or, between replies, the program. A message
+    that begins with a slash has a space before it.
     """
     target, draft = open_models(given)
+    target = with_given_template(target, chat_template)
     if target.chat_template is None:
         raise InputError(
-            f"{target.path} has no chat template; expected a --target that has one (specdec generate "
-            "continues texts with any model)"
+            f"{target.path} has no chat template; expected a --target that has one, or --chat-template FILE "
+            "(specdec generate continues texts with any model)"
         )
     options = dict(target.default_sampling) if recommended else {}
     options |= decoding_arguments(given)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from specdec.analysis.arguments import default_prompts
+from specdec.analysis.arguments import default_prompts, short_names
 from specdec.analysis.compare import compare
 from specdec.commands.decoding_options import threads_option
 from specdec.commands.given_models import open_draft, open_target
@@ -55,8 +55,8 @@ def command(drafts: tuple[str, ...], prompts: str | None, as_json: bool, **given
     """Compare drafts of any kind for one target, by running them in turns on the same prompts.
 
     A DRAFT is what --draft takes elsewhere: a name (specdec drafts lists them), a path or a hub name. In the
-    tables it is called NAME, or as it was given. One table has acceptance, tokens per run of the target,
-    costs and speed-ups with their spread; others have them by position and by prompt.
+    tables it is called NAME, or as it was given, a path by its last folder. One table has acceptance, tokens
+    per run of the target, costs and speed-ups with their spread; others have them by position and by prompt.
     """
     target = open_target(given)
     texts = given_prompts((), prompts)
@@ -74,9 +74,10 @@ def drafts_by_name(given: Sequence[str]) -> dict[str, str]:
         Two drafts have one name, or a name or a draft is empty.
     """
     found: dict[str, str] = {}
+    short = dict(zip(given, short_names(given), strict=True))
     for text in given:
         name, equals, draft = text.partition("=")
-        draft = draft if equals else name
+        name, draft = (name, draft) if equals else (short[text], text)
         if not name or not draft:
             raise click.UsageError(f"{text!r} is no draft; expected NAME=DRAFT or DRAFT")
         if name in found:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
+
+import click
 
 from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import ModelDraft
 from specdec.drafts.naming import named
 from specdec.errors import InputError
+from specdec.models.chat_template import ChatTemplate
 from specdec.models.loading import embedded_pair, load
 from specdec.models.model import Model
+from specdec.text_files import read_text_file
 
 __all__ = [
     "EMBEDDED",
@@ -20,6 +25,7 @@ __all__ = [
     "open_named_or_pair",
     "open_pair",
     "open_target",
+    "with_given_template",
 ]
 
 EMBEDDED: Final = "embedded"
@@ -52,6 +58,7 @@ def open_models(given: Mapping[str, Any]) -> tuple[Model, Model | Draft | None]:
     ------
     InputError, VocabularyMismatchError, CheckpointError, TokenizerError
     """
+    _report_target(given)
     target = open_target(given)
     if given["draft"] is None:
         if given["draft_dtype"] is not None:
@@ -79,8 +86,30 @@ def open_pair(given: Mapping[str, Any]) -> tuple[Model, Model | Draft]:
         if given.get("adapter") is not None:
             target = _loaded(None, given["dtype"], given)
         return _with_languages(target, given), small
+    _report_target(given)
     target = open_target(given)
     return target, open_draft(name, target, given["draft_dtype"], given)
+
+
+def _report_target(given: Mapping[str, Any]) -> None:
+    """Say on standard error which target a draft is for if only the draft is named."""
+    if given["target"] is None and given["draft"] is not None:
+        click.echo(f"specdec: no --target, so {given['draft']} drafts for the one in the package", err=True)
+
+
+def with_given_template(target: Model, file: str | None) -> Model:
+    """The target with the chat template in the file of --chat-template, if there is one.
+
+    Raises
+    ------
+    SpecdecError
+        The file cannot be read, or is no template.
+    """
+    if file is None:
+        return target
+    text = read_text_file(Path(file), "a chat template", name="--chat-template")
+    ChatTemplate(text, source=file).check()
+    return target.with_chat_template(text)
 
 
 def open_named_or_pair(given: Mapping[str, Any]) -> tuple[Model, Model | Draft | None]:

@@ -12,11 +12,13 @@ from specdec.commands.decoding_options import threads_option
 from specdec.commands.given_models import open_pair
 from specdec.commands.given_texts import given_prompts
 from specdec.commands.measuring_options import (
+    LINES,
     chosen,
     json_option,
     name_options,
-    print_tables,
+    print_found,
     prompt_options,
+    seconds_option,
     truncations,
 )
 from specdec.commands.model_options import model_options
@@ -42,17 +44,19 @@ __all__ = ["command"]
 @truncations
 @click.option("--timing/--no-timing", default=None, help="Measure times too (default: yes).")
 @click.option("--repeats", type=int, metavar="N", help="Timed runs of each kind (default: 5).")
+@seconds_option
 @click.option("--seed", type=int, metavar="S", help="Of the random numbers (default: 0).")
 @threads_option
 @json_option
-def command(prompt: tuple[str, ...], prompts: str | None, as_json: bool, **given: Any) -> None:
+def command(prompt: tuple[str, ...], prompts: str | None, as_json: bool, **given: Any) -> int:
     """Measure how well a draft guesses a target, what both cost and what speculation gains.
 
     The target continues the prompts; without any it continues some beginnings of English sentences. It prints
     alpha with its interval, the cost coefficient c, the time of a run by its positions, and speed-ups,
-    predicted and measured, with their spread.
+    predicted and measured, with their spread. Rows are shown on standard error as they are measured; the
+    tables come at the end, after --seconds, or with Ctrl-C.
     """
     texts = given_prompts(prompt, prompts)
     pair = open_pair(given)
     texts = default_prompts(pair[0]) if texts is None else texts
-    print_tables(measure(*pair, texts, **chosen(given)), as_json)
+    return print_found(measure(*pair, texts, **chosen(given) | LINES), as_json)

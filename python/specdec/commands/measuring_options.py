@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
-from typing import Any
+from shutil import get_terminal_size
+from typing import Any, Final
 
 import click
 
-from specdec.commands.verb import json_line, several
+from specdec.analysis.draft_recommendation import DraftRecommendation
+from specdec.analysis.measurement import Measurement
+from specdec.commands.verb import EXIT_INTERRUPTED, EXIT_OK, json_line, several
 from specdec.tables import Tabular
 
 __all__ = [
+    "LINES",
     "chosen",
     "json_option",
     "name_options",
+    "print_found",
     "print_tables",
     "prompt_options",
     "prompts_option",
+    "seconds_option",
     "target_name_option",
     "truncations",
 ]
@@ -52,6 +58,11 @@ name_options = several(
 )
 """Names for draft and target."""
 
+seconds_option = click.option(
+    "--seconds", type=float, default=60.0, metavar="S", help="How long to measure.", show_default=True
+)
+"""A limit of time."""
+
 json_option = click.option("--json", "as_json", is_flag=True, help="One object of JSON instead of tables.")
 """JSON instead of tables."""
 
@@ -62,8 +73,26 @@ def _shows_progress() -> bool:
 
 
 def print_tables(found: Tabular, as_json: bool) -> None:
-    """Print what was measured, as tables or as one object of JSON."""
-    print(json_line(found.to_dict()) if as_json else found)
+    """Print what was measured, as tables that fit the terminal or as one object of JSON."""
+    if as_json:
+        print(json_line(found.to_dict()))
+    else:
+        print(found.plain_text(get_terminal_size().columns if sys.stdout.isatty() else None))
+
+
+def _print_line(line: str) -> None:
+    """A row that was measured, on standard error: standard output has the tables."""
+    click.echo(line, err=True)
+
+
+LINES: Final[dict[str, Any]] = {"progress": False, "say": _print_line}
+"""Arguments of what shows its rows as they are measured, in place of a bar."""
+
+
+def print_found(found: Measurement | DraftRecommendation, as_json: bool) -> int:
+    """Print what was measured, all or what there was at Ctrl-C; gives the exit status."""
+    print_tables(found, as_json)
+    return EXIT_INTERRUPTED if found.stopped.startswith("interrupted") else EXIT_OK
 
 
 def chosen(given: dict[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,14 @@ import click
 from specdec.commands.verb import several
 from specdec.models.number_formats import DTYPES
 
-__all__ = ["drafts_options", "format_options", "model_options", "source_option", "target_options"]
+__all__ = [
+    "drafts_options",
+    "format_options",
+    "model_options",
+    "source_option",
+    "target_options",
+    "template_option",
+]
 
 _FORMAT: Final[dict[str, Any]] = {"type": click.Choice(DTYPES), "metavar": "FORMAT"}
 
@@ -51,6 +58,13 @@ model_options = several(_TARGET, _ADAPTER, _DRAFT, _DTYPE, _DRAFT_DTYPE, *_LANGU
 """The options of a target and one draft."""
 drafts_options = several(_TARGET, _DRAFTS, _DTYPE, _DRAFT_DTYPE, *_LANGUAGES)
 """The options of a target and drafts to choose from."""
+template_option = click.option(
+    "--chat-template",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Jinja file, for a model without a chat template, or in place of its own.",
+)
+"""A chat template."""
 source_option = click.option(
     "--source", metavar="TEXT", help="What the encoder of an encoder-decoder reads; - is standard input."
 )

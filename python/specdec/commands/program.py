@@ -15,7 +15,7 @@ import click
 from click.shell_completion import shell_complete
 
 from specdec.commands.option_names import by_option
-from specdec.commands.verb import CONTEXT, VERBS, examples
+from specdec.commands.verb import CONTEXT, EXIT_INTERRUPTED, EXIT_OK, VERBS, examples
 from specdec.errors import SpecdecError, printable
 
 __all__ = ["Program", "main", "program"]
@@ -23,8 +23,10 @@ __all__ = ["Program", "main", "program"]
 PROMPT_VERB: Final = "prompt-alone"
 """The verb that is meant where none is named: `specdec "Once upon a time"`."""
 
-EXIT_OK, EXIT_ERROR, EXIT_INTERRUPTED, EXIT_NO_READER = 0, 2, 130, 141
+EXIT_ERROR, EXIT_NO_READER = 2, 141
 _COMPLETION: Final = "_SPECDEC_COMPLETE"
+_SIMILAR: Final = 0.8
+"""How similar to a verb a word is, from 0 to 1, that is taken for one."""
 
 
 class Program(click.Group):
@@ -45,8 +47,13 @@ class Program(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read what stands before the verb; without a verb all of it belongs to the prompt."""
-        if not args and ctx.resilient_parsing:  # the shell asks which words may stand here
+        if not args and ctx.resilient_parsing:  # the shell asks which words may come here
             return super().parse_args(ctx, args)
+        if args and not ctx.resilient_parsing and (meant := _meant_by(args)):
+            raise click.UsageError(
+                f"there is no verb {args[0]!r}; did you mean specdec {meant}? A prompt that begins with this "
+                f"word goes after two dashes: specdec -- {shlex.join(args)}"
+            )
         return super().parse_args(ctx, args if args and args[0] in VERBS else [PROMPT_VERB, *args])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
@@ -143,11 +150,19 @@ def _name(given: Sequence[str]) -> str:
     return " ".join([*words, "draft"] if given[:2] == ["train", "draft"] else words)
 
 
+def _meant_by(given: Sequence[str]) -> str:
+    """The command that a first word means which is nearly a verb, or asks for help; empty for a prompt."""
+    first, *rest = given
+    if first == "help" and (not rest or rest[0] in VERBS):
+        return " ".join([*rest[:1], "--help"])
+    if first.startswith(tuple(VERBS)) or " " in first:  # a verb, another form of it ("measured by"), a text
+        return ""
+    return next(iter(get_close_matches(first, VERBS, 1, _SIMILAR)), "")
+
+
 def _hint(name: str, given: Sequence[str], error: click.ClickException) -> str:
     """What helps somebody whose command line cannot be read."""
     hint = f"{name} --help says what there is."
-    if given and given[0] not in VERBS and (nearest := get_close_matches(given[0], VERBS, 1)):
-        hint += f" Did you mean the verb {nearest[0]}?"
     if _may_be_prose(given, error):
         prompt = shlex.join(given)
         hint += f" A prompt that begins with the word {given[0]} goes behind two dashes: specdec -- {prompt}"

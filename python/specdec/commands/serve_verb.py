@@ -12,14 +12,13 @@ from typing import Any, Final
 import click
 
 from specdec.commands.decoding_options import threads_option
-from specdec.commands.given_models import EMBEDDED, open_draft, open_target
-from specdec.commands.model_options import drafts_options
+from specdec.commands.given_models import EMBEDDED, open_draft, open_target, with_given_template
+from specdec.commands.model_options import drafts_options, template_option
 from specdec.commands.verb import gamma_value, verb
 from specdec.decoding.engine import Engine
 from specdec.decoding.prompt_cache import PromptCache
 from specdec.drafts.draft import Draft
 from specdec.errors import InputError, MissingPackageError, SpecdecError, printable
-from specdec.models.chat_template import ChatTemplate
 from specdec.models.model import Model
 from specdec.serve.call_formats import CALL_FORMATS
 from specdec.serve.server_limits import ServerLimits
@@ -83,12 +82,7 @@ _KEY: Final = "SPECDEC_API_KEY"
     is_flag=True,
     help="Sample as the model's authors recommend where a request does not say.",
 )
-@click.option(
-    "--chat-template",
-    type=click.Path(exists=True, dir_okay=False),
-    metavar="FILE",
-    help="Jinja file, for a model without a template, or in place of its own.",
-)
+@template_option
 @click.option(
     "--tool-format",
     type=click.Choice(list(CALL_FORMATS)),
@@ -176,9 +170,7 @@ def command(names: tuple[str, ...], host: str, port: int, **given: Any) -> None:
     """
     server_of = _server()
     key = _api_key(given["api_key_file"])
-    target = open_target(given)
-    if given["chat_template"] is not None:
-        target = target.with_chat_template(_chat_template(Path(given["chat_template"])))
+    target = with_given_template(open_target(given), given["chat_template"])
     adapters = _adapters(target, given["adapters"], given["threads"])
     drafts = _drafts(target, given)
     cache = PromptCache(given["cache_bytes"]) if given["cache_bytes"] else None
@@ -224,19 +216,6 @@ def _server() -> Any:
             "pip install starlette uvicorn jinja2 prometheus_client"
         ) from error
     return Server
-
-
-def _chat_template(file: Path) -> str:
-    """The chat template in a file.
-
-    Raises
-    ------
-    SpecdecError
-        It cannot be read, or is no template.
-    """
-    text = read_text_file(file, "a chat template")
-    ChatTemplate(text, source=str(file)).check()
-    return text
 
 
 def _adapters(target: Model, given: tuple[str, ...], n_threads: int | None) -> dict[str, Model]:

@@ -6,20 +6,24 @@ import math
 import shlex
 import sys
 import textwrap
-import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
-from specdec.analysis.speedup import TimedRuns
+from specdec import _core
+from specdec.analysis.arguments import short_name
+from specdec.analysis.running import EQUALS_PLAIN
+from specdec.analysis.speedup import Speedup, TimedRuns
 from specdec.commands.decoding_options import (
     MAX_NEW_TOKENS,
     PAIR_GAMMA,
     READABLE,
     decoding_arguments,
 )
-from specdec.commands.given_models import is_pair_in_package, open_named_or_pair
+from specdec.commands.given_models import EMBEDDED, is_pair_in_package, open_named_or_pair
 from specdec.commands.given_texts import given_text, is_piped
-from specdec.commands.verb import VERBS
+from specdec.commands.verb import EXIT_OK, VERBS
 from specdec.decoding.generate import generate, stream
 from specdec.decoding.options import DecodingOptions
 from specdec.decoding.request import Request
@@ -27,23 +31,28 @@ from specdec.decoding.result import Result
 from specdec.decoding.run import Run
 from specdec.display.rounds import Figure, legend, line, paint, use_colour, visible
 from specdec.drafts.draft import Draft
+from specdec.drafts.model_draft import ModelDraft
+from specdec.errors import number_of
 from specdec.models.model import Model
-from specdec.trace import Trace
+from specdec.threads import available_cpus, load_average
+from specdec.time_limit import TimeLimit
 
 __all__ = ["run_side_by_side"]
 
 _PROMPT = "It was a dark and stormy night, and"
-_N_TIMED = 3
-_TIMED_S = 20.0  # after so long one timed run of each kind is enough
+_N_PAIRS, _MOST_PAIRS = 5, 15  # of a plain and a speculative run
+_ENOUGH_S = 4.0  # after so long there are no more pairs than must be
+_LONGEST_S = 60.0  # after so long fewer pairs will do
+_STEADY = 0.15  # interquartile range of speed-ups on an idle machine, at most
 _N_WARM_UP = 8  # tokens
-_BUSY = "an error of measuring: the machine is busy"
 _FIGURES = ("new tokens", "runs of the target", "tokens per run", "tokens per second")
 
-EXIT_OK, EXIT_DIFFERENT = 0, 1
+EXIT_DIFFERENT = 1
 
 
 def run_side_by_side(prompt: tuple[str, ...], source: str | None, colour: bool, given: dict[str, Any]) -> int:
     """Decode a prompt with and without a draft, and print rounds, text and figures; gives the exit status."""
+    load = load_average()
     target, draft = open_named_or_pair(given)
     text, decoder_prompt = given_text(target, prompt, source)
     text = _PROMPT if text is None else text
@@ -65,6 +74,12 @@ def run_side_by_side(prompt: tuple[str, ...], source: str | None, colour: bool, 
     print(_table(plain, speculative))
     verdict, same = _verdict(plain.results[-1], speculative.results[-1], request)
     print(f"{'outputs':<18} {verdict}")
+    shown_gamma = "auto" if request.policy is not None else request.gamma
+    print(f"{'models':<18} {_models(request, given)}")
+    n_threads = number_of(request.n_threads, "thread")
+    print(f"{'settings':<18} gamma {shown_gamma}, {n_threads}, kernels {_core.kernels()}")
+    if busy := _busy(load, speculative.over(plain)):
+        print(f"{'warning':<18} the machine may be busy, and times unreliable: {busy}")
     if arguments["temperature"] > 0.0:
         for name, value in _settings(request, shown, given, source, prompt):
             print(f"{name:<18} {value}")
@@ -118,21 +133,31 @@ def _show(request: Request, colour: bool) -> Result:
 def _time(
     target: Model, draft: Model | Draft, prompt: str, gamma: int | str | None, options: dict[str, Any]
 ) -> tuple[TimedRuns, TimedRuns]:
-    """(plain, speculative) runs, timed in turns so that both see the same machine."""
-    generate(target, None, prompt, **{**options, "max_new_tokens": _N_WARM_UP})
+    """(plain, speculative) runs in pairs, one after the other, so that both see the same machine."""
     ways = TimedRuns(target, None, **options), TimedRuns(target, draft, gamma=gamma, **options)
-    begun = time.perf_counter()
-    for turn in range(_N_TIMED):
-        for way in ways:
-            way.run(turn, prompt)
-        if time.perf_counter() - begun > _TIMED_S:
-            break
+    limit = TimeLimit(_LONGEST_S)
+    with _status_line() as say:
+        say("measuring: warming up")
+        generate(target, None, prompt, **{**options, "max_new_tokens": _N_WARM_UP})
+        for pair in range(_MOST_PAIRS):
+            if limit.is_over or (pair >= _N_PAIRS and limit.spent_s > _ENOUGH_S):
+                break
+            say(f"measuring plain and speculative decoding in turns: pair {pair + 1} of {_N_PAIRS} or more")
+            for way in ways if pair % 2 == 0 else reversed(ways):
+                way.run(pair, prompt)
     return ways
 
 
-def _call_s(timed: TimedRuns) -> float:
-    """Median seconds of one run of the target."""
-    return median(result.trace.run_s for result in timed.results)
+@contextmanager
+def _status_line() -> Iterator[Callable[[str], None]]:
+    """A function that shows a line in place of the one before, on a terminal; at the end there is none."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    try:
+        yield lambda text: print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+    finally:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _table(plain: TimedRuns, speculative: TimedRuns) -> str:
@@ -146,39 +171,55 @@ def _table(plain: TimedRuns, speculative: TimedRuns) -> str:
         (_FIGURES[2], *(f"{trace.tokens_per_call:.2f}" for trace in both)),
         (_FIGURES[3], *(f"{speed:.1f}" for speed in speeds)),
     ]
-    trace = both[1].against(both[0])
-    low, high = trace.acceptance_interval()
-    figures = [
-        ("acceptance rate α", f"{_number(trace.acceptance_rate)} (95 %: {_number(low)} to {_number(high)})"),
-        ("cost coefficient c", f"{_number(trace.cost_coefficient)} (a draft's step / a plain step)"),
-        (
-            "verification",
-            f"{_number(_call_s(speculative) / _call_s(plain), 2)} times as long as a plain step",
-        ),
-        (
-            "ideal speed-up",
-            f"{_number(trace.ideal_speedup, 2)} (Theorem 3.8: if it were as long as a plain step)",
-        ),
-        ("predicted speed-up", _predicted(trace)),
-        ("measured speed-up", _measured(plain, speculative)),
-    ]
     lines = [f"{name:<18} {one:>11} {two:>11}" for name, one, two in columns]
+    if not both[1].n_drafted:
+        return "\n".join([*lines, "", f"{'measured speed-up':<18} {EQUALS_PLAIN}"])
+    low, high = both[1].acceptance_interval()
+    costs = speculative.costs(plain)
+    ideal = both[1].tokens_per_call / (1.0 + costs.draft)
+    rate = f"{_number(both[1].acceptance_rate)} (95 %: {_number(low)} to {_number(high)}), per judged token"
+    figures = [
+        ("acceptance rate α", rate),
+        ("cost coefficient c", f"{_number(costs.guess)} (a draft step / a plain step)"),
+        ("verification", f"{_number(costs.verify, 2)} times as long as a plain step"),
+        ("Theorem 3.8", f"{_number(ideal, 2)} (the speed-up if it were only as long as a plain step)"),
+        ("measured speed-up", _measured(plain, speculative, ideal)),
+    ]
     return "\n".join([*lines, "", *(f"{name:<18} {value}" for name, value in figures)])
 
 
-def _predicted(trace: Trace) -> str:
-    """The predicted speed-up, or why the times that it comes from cannot be."""
-    if trace.invalid_prediction:
-        return f"{trace.invalid_prediction}, {_BUSY}"
-    return f"{_number(trace.predicted_speedup, 2)} (from α, c and the verification)"
-
-
-def _measured(plain: TimedRuns, speculative: TimedRuns) -> str:
-    """The speed-up and its spread; a round takes as long as a plain step at least, which bounds it."""
+def _measured(plain: TimedRuns, speculative: TimedRuns, ideal: float) -> str:
+    """The speed-up and its spread, with a mark if it is above that of Theorem 3.8."""
     speedup = speculative.over(plain)
-    if speedup.invalid:
-        return f"{speedup.invalid}, {_BUSY}"
-    return f"{speedup.median:.2f} (repetitions: {speedup.low:.2f} to {speedup.high:.2f})"
+    value = f"{speedup.median:.2f}{' !' if speedup.median > ideal else ''}"
+    pairs = number_of(len(speedup.ratios), "pair")
+    found = f"{value} (median of {pairs} of runs: {speedup.low:.2f} to {speedup.high:.2f})"
+    if speedup.median > ideal:
+        found += "\n! an error of measurement: verification cannot be faster than a plain step"
+    return found
+
+
+def _busy(load: float, speedup: Speedup) -> str:
+    """Why the times may be wrong; empty where the machine seems to be idle."""
+    reasons = []
+    if load >= (n_cpus := available_cpus()):
+        reasons.append(f"load average {load:.1f} on {number_of(n_cpus, 'CPU')} at the start")
+    if speedup.spread > _STEADY:
+        reasons.append(f"interquartile range of the speed-ups {100 * speedup.spread:.0f} %")
+    if len(speedup.ratios) < _N_PAIRS:
+        reasons.append(f"{number_of(len(speedup.ratios), 'pair')} of runs in {_LONGEST_S:.0f} s")
+    return ", ".join(reasons)
+
+
+def _models(request: Request, given: dict[str, Any]) -> str:
+    """Target and draft by name, with their number formats."""
+    names = {"target": given["target"] or EMBEDDED, "draft": given["draft"] or EMBEDDED}
+    draft = request.draft.model if isinstance(request.draft, ModelDraft) else None
+    formats = {"target": request.target.dtype, "draft": None if draft is None else draft.dtype}
+    return ", ".join(
+        f"{role} {short_name(name)}{f' ({formats[role]})' if formats[role] else ''}"
+        for role, name in names.items()
+    )
 
 
 def _settings(

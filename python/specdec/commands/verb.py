@@ -13,6 +13,8 @@ from specdec.json_values import without_nan
 
 __all__ = [
     "CONTEXT",
+    "EXIT_INTERRUPTED",
+    "EXIT_OK",
     "VERBS",
     "Function",
     "examples",
@@ -34,7 +36,7 @@ VERBS: Final = {
     "bench": "Answer the questions of a benchmark with and without a draft.",
     "eval": "Evaluate a model by lm-evaluation-harness.",
     "compare": "Compare several drafts of one target.",
-    "pair": "Say which drafts fit a target, and which to take.",
+    "recommend": "Recommend a draft for a target: which fit, and which is fastest.",
     "measure": "Measure how well a draft guesses, what it costs and what it gains.",
     "tune": "Choose gamma for a pair on this machine.",
     "drafts": "List the drafts that --draft takes by name.",
@@ -42,6 +44,10 @@ VERBS: Final = {
     "convert": "Write a model in another file format.",
 }
 """What can be asked for, in one line each."""
+
+EXIT_OK: Final = 0
+EXIT_INTERRUPTED: Final = 130
+"""What the process exits with when Ctrl-C has ended it."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -251,6 +251,7 @@ _ELSEWHERE: Final = {
     "eos_token_id": "stop",
     "num_threads": "n_threads",
     "lora_request": "adapter",
+    "num_return_sequences": "n",
 }
 """What options are called in other libraries."""
 

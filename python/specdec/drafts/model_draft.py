@@ -15,7 +15,7 @@ from specdec.drafts.learnt.methods import open_learnt
 from specdec.drafts.python_draft import Drafter, PythonDraft
 from specdec.drafts.translation import same_vocabulary, translation_of
 from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
-from specdec.errors import CheckpointNotFoundError, InputError, VocabularyMismatchError, kind_of, shown
+from specdec.errors import CheckpointNotFoundError, InputError, VocabularyMismatchError, kind_of, shown, warn
 from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike
 from specdec.models.tokenizer import check_same_vocabulary
@@ -108,11 +108,13 @@ class ModelDraft(Draft):
     def describe(self, target: Model) -> Description:
         """See `Draft.describe`."""
         if not self.translates(target):
+            self._warn_if_larger(target)
             if self.draft is not None:
                 inner = self.draft.describe(target)  # of whose ids this model's are
                 return "nested", {"model": self.model.core, "draft": inner, "gamma": self.draft.gamma}
             return describe_shape(self.tree, self.model.core)
         translation = translation_of(target, self.model)
+        self._warn_if_larger(target)
         if self.draft is not None:
             raise VocabularyMismatchError(
                 f"draft {self.model.path} has another vocabulary than target {target.path}, and a draft of "
@@ -195,6 +197,14 @@ class ModelDraft(Draft):
         """See `Draft.remember`."""
         if self.draft is not None:
             self.draft.remember(prompt, tokens)
+
+    def _warn_if_larger(self, target: Model) -> None:
+        if self.model.n_parameters > target.n_parameters:
+            ours, its = f"{self.model.n_parameters:,}", f"{target.n_parameters:,}"
+            warn(
+                f"the draft {self.model.path} has {ours} parameters, more than the target {target.path} with "
+                f"{its}; expected a smaller draft, as this one slows decoding down"
+            )
 
     @property
     def identity(self) -> object:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -101,6 +101,14 @@ class Model:
         key = beside.key if beside is not None else None if origin is None else origin.key
         if key is not None:
             _OF_KEY[key] = self
+
+    if not TYPE_CHECKING:  # a type checker would take every name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            hint = ""
+            if name in ("generate", "stream"):
+                hint = f"; did you mean specdec.{name}(model, draft, prompt)?"
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     def __reduce__(self) -> tuple[Callable[..., Model], tuple[Any, ...]]:
         if self._beside is not None and self._beside.key is not None:

@@ -25,6 +25,7 @@ from specdec.errors import InputError, MissingPackageError, SpecdecError, shown
 from specdec.models.loading import as_model
 from specdec.models.model import ModelLike, Prompt
 from specdec.plot.style import BLACK, BLUE, GREEN, GREY, VERMILION, Axes, pyplot, styled
+from specdec.tables import marked
 from specdec.trace import Trace
 from specdec.verification.rules import DECODING_RULES, DecodingRule
 
@@ -176,10 +177,8 @@ class Explorer:
                 f"c = {trace.cost_coefficient:.2f}",
             ]
             predicted = trace.predicted_speedup
-            if trace.invalid_prediction:
-                found.append(f"speed-up {trace.invalid_prediction}")
-            elif not math.isnan(predicted):
-                found.append(f"speed-up {predicted:.2f}, predicted")
+            if not math.isnan(predicted):
+                found.append(f"speed-up {marked(f'{predicted:.2f}', trace.invalid_prediction)}, predicted")
         return ", ".join(found)
 
     def figure(self) -> Figure:

@@ -193,9 +193,7 @@ class _Uvicorn(uvicorn.Server):
             await super().startup(sockets=sockets)
         except SystemExit:  # what uvicorn makes of a port that is taken, after a line in its log
             host, port = self.config.host, self.config.port
-            self.failure = OSError(
-                f"{shown(host)}, port {port}, cannot be listened at: it is taken, or not ours"
-            )
+            self.failure = OSError(f"cannot listen on {shown(host)}: port {port} is in use or not permitted")
             self.should_exit = True
             return
         if self.when_started is not None and not self.should_exit:

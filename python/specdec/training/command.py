@@ -9,7 +9,6 @@ from typing import Any
 
 from specdec.checks import check_choice
 from specdec.errors import InputError, MissingPackageError, shown
-from specdec.models.loading import embedded_pair, load
 from specdec.training.registry import KINDS
 from specdec.training.settings import DATA, LOSSES
 
@@ -39,12 +38,10 @@ def train_command(argv: Sequence[str]) -> int:
     from specdec.training.training_run import check_device, train_draft
 
     check_device(arguments["device"])
-    name, dtype = arguments.pop("target"), arguments.pop("dtype")
-    target = embedded_pair(dtype)[0] if name is None else load(name, dtype)
     shape = _shape(arguments.pop("set"))
     threads, quiet = arguments.pop("threads"), arguments.pop("quiet")
     trained = train_draft(
-        target,
+        arguments.pop("target"),
         arguments.pop("kind"),
         arguments.pop("out"),
         shape=shape,
@@ -83,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--temperature", type=float, default=1.0, metavar="T", help="of the compared laws (default: 1)")
     add("--data", choices=DATA, default="target", help="who writes the texts (default: %(default)s)")
     time = parser.add_mutually_exclusive_group()
-    time.add_argument("--minutes", type=float, metavar="M", help="what the training may take (default: 10)")
+    time.add_argument("--minutes", type=float, metavar="M", help="what all of it may take (default: 10)")
     time.add_argument(
         "--steps", type=int, metavar="N", help="steps in place of minutes: a seed then fixes the weights"
     )

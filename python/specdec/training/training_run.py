@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,20 +17,23 @@ import torch
 from numpy.typing import NDArray
 
 from specdec.atomic_file import replacing
-from specdec.checks import check_path
+from specdec.checks import check_integer, check_number, check_path
 from specdec.drafts import Draft, Ensemble
 from specdec.errors import CheckpointError, InputError, number_of, shown
-from specdec.models.loading import as_model, embedded_pair
+from specdec.models.loading import as_model, embedded_pair, load
 from specdec.models.model import Model, ModelLike, Prompt
+from specdec.models.number_formats import Dtype
 from specdec.progress import progress_bar
 from specdec.tables import OneTable, Table
 from specdec.threads import check_threads
+from specdec.time_limit import TimeLimit
 from specdec.training.batch import Batch, TargetStates
 from specdec.training.cover import Cover
 from specdec.training.held_out import TEMPERATURES_SHOWN, HeldOut, alpha_of, gain
 from specdec.training.kind import Kind
 from specdec.training.loop import LossCurve, Optimisers, Progress, seconds_of_step, seed_step, train_step
 from specdec.training.loss_figure import draw_losses
+from specdec.training.plan import LENGTHS, TrainingPlan, WritingSpeed, affordable_length
 from specdec.training.prompts import Prompts
 from specdec.training.registry import kind_of_name
 from specdec.training.settings import Data, Loss, TrainingSettings
@@ -39,11 +42,11 @@ from specdec.training.written_texts import STEPS_OF_GROUP, TextGroups, TextWrite
 __all__ = ["DraftFigures", "TrainedDraft", "check_device", "train_draft"]
 
 _MINUTES = 10.0
-_HELD_OUT_TEXTS = 16
 _LOOKS = 20  # at some of the held-out texts, in a training
+_SHARE_OF_LOOKS = 0.1  # of the time for the steps, at most
 _TEXTS_OF_LOOK = 4
 _CHECKPOINT_S = 60.0
-_LEAST_STEPS = 20
+_FEW_STEPS = 100  # with fewer a draft has hardly learned
 
 
 @dataclass(frozen=True)
@@ -186,6 +189,7 @@ def train_draft(
     learning_rate: float | None = None,
     top: int = 0,
     weights: str = "bf16",
+    dtype: Dtype | None = None,
     device: str | None = None,
     shape: Mapping[str, object] | None = None,
     n_threads: int | None = None,
@@ -216,7 +220,8 @@ def train_draft(
         Who writes the texts: the target; the draft as it is by then, or both in turn (DistillSpec's on-policy
         data); or nobody: pieces of the file of prompts.
     minutes : float, optional
-        What the training may take; the trainer measures a step and says how many that allows. None: 10.
+        What all of it may take, from loading the target to measuring the draft. The trainer measures how fast
+        the target writes and how long a step takes, and says how many texts and steps that allows. None: 10.
     steps : int, optional
         Steps in place of minutes, whatever they take: then a seed fixes the weights to the bit, on one
         machine and number of threads.
@@ -227,7 +232,7 @@ def train_draft(
         Folders of drafts that the new one shall complete: it learns what the target's law leaves after their
         guesses.
     length : int, optional
-        Tokens of a text; None: 256, or the context, if that is shorter.
+        Tokens of a text; None: 256, or the context, if that is shorter; less where the minutes are too few.
     batch : int, default 16
         Texts a step.
     passes : int, default 4
@@ -238,6 +243,8 @@ def train_draft(
         Tokens of a law that are learnt one by one, the others as one; 0: all, of more than 8192 tokens 256.
     weights : {"bf16", "f32"}
         Number format of the draft's file.
+    dtype : {None, "f32", "bf16", "int8", "int4"}
+        The number format of a target that is not loaded yet; None: that of its files.
     device : str, optional
         Of torch. None: "cuda" where there is one, else "cpu".
     shape : mapping, optional
@@ -268,11 +275,26 @@ def train_draft(
     >>> trained = specdec.training.train_draft(None, "small", "my-draft", minutes=5)
     >>> print(trained)
     """
+    limit = TimeLimit(math.inf if steps is not None else 60.0 * _checked_minutes(minutes))
     device = check_device(device)
-    model = embedded_pair()[0] if target is None else as_model("target", target)
+    if target is None:
+        model = embedded_pair(dtype)[0]
+    else:
+        model = as_model("target", target) if dtype is None else load(target, dtype)
     kind_type, folder = kind_of_name(kind), check_path("out", out)
+    speed = None
     if length is None:
-        length = min(256, model.config.n_ctx)
+        length = _stored_length(folder / "training")
+    if length is None:
+        length = min(LENGTHS[0], model.config.n_ctx)
+        if steps is None:
+            check_integer("batch", batch, 1)
+            say("Measuring how fast the target writes.")
+            beginnings = Prompts.read(model, prompts, max(1, length // 2))
+            speed = WritingSpeed.measured(
+                model, beginnings, batch=batch, n_threads=check_threads(n_threads), limit=limit
+            )
+            length = affordable_length(speed, batch, limit.left_s, model.config.n_ctx)
     if length > model.config.n_ctx:
         raise InputError(f"length is {length}; expected at most {model.config.n_ctx}, the target's context")
     found = Prompts.read(model, prompts, max(1, length // 2))
@@ -299,8 +321,23 @@ def train_draft(
         target=f"{model.path} in {model.dtype}",
         prompts=found.digest,
     )
-    training = _Training(kind_type(model, settings), found, folder, progress, say)
+    training = _Training(kind_type(model, settings), found, folder, progress, say, limit, speed)
     return training.run()
+
+
+def _checked_minutes(minutes: float | None) -> float:
+    if minutes is None:
+        return _MINUTES
+    return check_number("minutes", minutes, "a finite number above 0", lambda x: 0.0 < x < 1e9)
+
+
+def _stored_length(work: Path) -> int | None:
+    """Tokens of a text in a training that has begun; None where there is none, or it cannot be read."""
+    try:
+        stored = json.loads((work / "settings.json").read_text(encoding="utf-8"))["length"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None  # `TrainingSettings.check_same` says what is wrong
+    return stored if type(stored) is int else None
 
 
 def check_device(device: str | None) -> str:
@@ -326,8 +363,17 @@ class _Training:
     """One training, from what is asked for to the summary."""
 
     def __init__(
-        self, kind: Kind, prompts: Prompts, folder: Path, progress: bool, say: Callable[[str], object]
+        self,
+        kind: Kind,
+        prompts: Prompts,
+        folder: Path,
+        progress: bool,
+        say: Callable[[str], object],
+        limit: TimeLimit,
+        speed: WritingSpeed | None,
     ) -> None:
+        self._limit, self._speed = limit, speed
+        self._plan = TrainingPlan.whole(kind.settings.batch)
         self._kind, self._prompts, self._folder, self._say, self._shown = kind, prompts, folder, say, progress
         self._settings, self._target = kind.settings, kind.target
         self._work = folder / "training"
@@ -377,6 +423,13 @@ class _Training:
         return trained
 
     def _trained(self) -> TrainedDraft:
+        if self._speed is None and math.isfinite(self._limit.seconds):
+            self._say("Measuring how fast the target writes.")
+            self._speed = WritingSpeed.measured(
+                self._target, self._prompts, batch=self._settings.batch, n_threads=self._settings.threads,
+                limit=self._limit,
+            )  # fmt: skip
+        self._plan = self._texts_planned()
         self._say("Making the network that is trained.")
         network = self._fresh()
         optimisers = Optimisers(network, self._kind, self._settings.learning_rate)
@@ -400,9 +453,11 @@ class _Training:
         self, network: Any, optimisers: Optimisers, state: Progress, going_on: bool
     ) -> TrainedDraft:
         """The steps that are left, the draft's folder, its figures."""
-        self._say("Writing the held-out texts that the draft is measured on.")
-        held_out = HeldOut.written(self._target, self._prompts, self._settings, _HELD_OUT_TEXTS)
+        n_held_out = self._plan.n_held_out
+        self._say(f"Writing the held-out texts that the draft is measured on: {n_held_out} twice.")
+        held_out = HeldOut.written(self._target, self._prompts, self._settings, n_held_out)
         if not going_on:
+            self._plan.save(self._work / "plan.json")
             self._settings.save(self._work / "settings.json")  # not before what could be refused
             state.n_steps = self._planned(network)
             state.save()
@@ -435,18 +490,62 @@ class _Training:
             return found
 
         n_vocab = self._target.config.n_vocab
-        return TextGroups(self._work / "texts", self._prompts, self._settings, n_steps, n_vocab, writers)
+        return TextGroups(
+            self._work / "texts", self._prompts, self._settings, n_steps, self._plan.n_texts, n_vocab, writers
+        )
+
+    def _texts_planned(self) -> TrainingPlan:
+        """How many texts there will be, or are, if the training goes on."""
+        settings, path = self._settings, self._work / "plan.json"
+        if path.exists():
+            return TrainingPlan.load(path, settings.batch)
+        whole = TrainingPlan.whole(settings.batch)
+        if self._speed is None:
+            return whole
+        plan = TrainingPlan.within(
+            self._limit.left_s, self._speed, length=settings.length, batch=settings.batch
+        )
+        if settings.data == "text":  # nobody writes them
+            plan = replace(plan, n_texts=whole.n_texts)
+        self._say(
+            f"The target writes {1.0 / self._speed.batch_s:.0f} tokens a second: there is time for "
+            f"{plan.n_texts} texts of {settings.length} tokens, and twice {plan.n_held_out} held-out ones."
+        )
+        return plan
+
+    @property
+    def _measuring_s(self) -> float:
+        """Seconds to measure the draft after the training, an estimate."""
+        if self._speed is None:
+            return 0.0
+        return self._speed.measuring_s(self._plan.n_held_out, self._settings.length)
+
+    @property
+    def _look_s(self) -> float:
+        """Seconds of a look at some held-out texts, an estimate."""
+        n_texts = min(_TEXTS_OF_LOOK, self._plan.n_held_out)
+        return 0.0 if self._speed is None else self._speed.reading_s(n_texts, self._settings.length)
+
+    @property
+    def _steps_s(self) -> float:
+        """Seconds that are left for the steps and the looks between them."""
+        return max(0.0, self._limit.left_s - self._measuring_s)
 
     def _planned(self, network: Any) -> int:
         """How many steps there will be, by what a step takes here; the first texts are written for that."""
         settings = self._settings
         n_first = settings.steps or STEPS_OF_GROUP
         groups = self._groups(network, n_first)
-        begun = time.perf_counter()
+        self._say("Writing the first texts to train on.")
+        begun = self._limit.spent_s
         groups.batch(0)
-        texts_s = (time.perf_counter() - begun) / STEPS_OF_GROUP
-        step_s = seconds_of_step(self._kind, network, lambda: self._states.of(groups.batch(0)))
-        mean_s = step_s + texts_s / settings.passes
+        texts_s = (self._limit.spent_s - begun) / STEPS_OF_GROUP
+        self._say("Measuring how long a step takes.")
+        step_s = seconds_of_step(
+            self._kind, network, lambda: self._states.of(groups.batch(0)), lambda: self._limit.spent_s
+        )
+        is_whole = self._plan.n_texts == TrainingPlan.whole(settings.batch).n_texts
+        mean_s = step_s + (texts_s / settings.passes if is_whole else 0.0)
         tokens = settings.batch * settings.length
         told = (
             f"A step of {tokens:,} tokens takes {step_s:.2f} s here, to write its texts takes {texts_s:.2f} s"
@@ -456,12 +555,11 @@ class _Training:
             takes = "takes" if settings.steps == 1 else "take"
             self._say(f"{told}: {steps} {takes} about {settings.steps * mean_s / 60:.1f} minutes.")
             return settings.steps
-        minutes = settings.minutes or _MINUTES
-        n_steps = max(_LEAST_STEPS, int(minutes * 60 / mean_s))
-        learnt, written = n_steps * tokens, -(-n_steps * tokens // settings.passes)
-        asked = f"{minutes:g} {'minute' if minutes == 1 else 'minutes'}"
+        room = (1.0 - _SHARE_OF_LOOKS) * (self._steps_s - self._look_s)
+        n_steps = max(1, int(room / mean_s))
         self._say(
-            f"{told}: {asked} will do for {n_steps} steps, {learnt:,} tokens, {written:,} of them different."
+            f"{told}: there is time for {number_of(n_steps, 'step')}, {n_steps * tokens:,} tokens."
+            + (" A draft needs more to learn: give it more minutes." if n_steps < _FEW_STEPS else "")
         )
         return n_steps
 
@@ -469,12 +567,16 @@ class _Training:
         n_steps = state.n_steps
         groups = self._groups(network, n_steps)
         curve = LossCurve(self._work / "losses.tsv", state.step)
-        every = max(1, n_steps // _LOOKS)
+        n_looks = _LOOKS
+        if self._look_s:
+            n_looks = max(1, min(_LOOKS, int(_SHARE_OF_LOOKS * self._steps_s / self._look_s)))
+        every = max(1, n_steps // n_looks)
         if state.step == 0:
             self._say("Measuring the draft before training.")
             self._look(network, state, held_out, curve)
-        begun = saved = time.perf_counter()
-        before = state.seconds
+        self._say(f"Training: {number_of(n_steps - state.step, 'step')}.")
+        begun = saved = self._limit.spent_s
+        before, first = state.seconds, state.step
         bar = progress_bar(n_steps, "step", initial=state.step) if self._shown else None
         try:
             while state.step < n_steps:
@@ -484,15 +586,19 @@ class _Training:
                 loss = train_step(self._kind, network, optimisers, batch, state.step, n_steps)
                 state.recent.append(loss)
                 state.step += 1
-                state.seconds = before + time.perf_counter() - begun
+                taken_s = self._limit.spent_s - begun
+                state.seconds = before + taken_s
+                n_more = self._steps_s * (state.step - first) / max(taken_s, 1e-9)
+                if state.step + n_more < n_steps:  # steps have become slower: the learning rate falls sooner
+                    state.n_steps = n_steps = state.step + int(n_more)
                 if bar is not None:
                     bar.set_postfix_str(f"loss {loss:.3f}", refresh=False)
                     bar.update(1)
                 if state.step % every == 0 or state.step == n_steps:
                     self._look(network, state, held_out, curve)
-                if time.perf_counter() - saved > _CHECKPOINT_S or state.step == n_steps:
+                if self._limit.spent_s - saved > _CHECKPOINT_S or state.step == n_steps:
                     state.save()
-                    saved = time.perf_counter()
+                    saved = self._limit.spent_s
         finally:
             if bar is not None:
                 bar.close()
@@ -517,6 +623,9 @@ class _Training:
         """The summary: the draft of random weights, or that it began with, beside what it has become."""
         settings, kind = self._settings, self._kind
         self._say("Measuring the draft after training, and as it was before.")
+        if self._measuring_s > self._limit.left_s:
+            share = self._limit.left_s / self._measuring_s
+            held_out = held_out.some(max(1, int(share * self._plan.n_held_out)))
         first = self._fresh()
         betas = [held_out.betas(self._target, kind, one, self._cover) for one in (first, network)]
         with tempfile.TemporaryDirectory(dir=self._work) as written:

@@ -139,6 +139,8 @@ class TextGroups:
     settings : TrainingSettings
     n_steps : int
         Of the training.
+    n_texts : int
+        Texts of a group: those of its steps. Fewer are the only ones, and all steps take them, in turn.
     n_vocab : int
         Tokens of the target's vocabulary.
     writers : callable
@@ -151,12 +153,15 @@ class TextGroups:
         prompts: Prompts,
         settings: TrainingSettings,
         n_steps: int,
+        n_texts: int,
         n_vocab: int,
         writers: Callable[[], Sequence[TextWriter]],
     ) -> None:
         self._n_vocab = n_vocab
         self._folder, self._prompts, self._settings, self._writers = folder, prompts, settings, writers
-        self.n_groups = max(1, -(-n_steps // (STEPS_OF_GROUP * settings.passes)))
+        self._n_texts = n_texts
+        whole = n_texts == STEPS_OF_GROUP * settings.batch
+        self.n_groups = max(1, -(-n_steps // (STEPS_OF_GROUP * settings.passes))) if whole else 1
         self._read: tuple[int, Texts] | None = None
 
     def batch(self, step: int) -> Texts:
@@ -165,7 +170,8 @@ class TextGroups:
         group, part = divmod(step % of_pass, STEPS_OF_GROUP)
         texts = self._group(group)
         order = np.random.default_rng((self._settings.seed, step // of_pass, group)).permutation(len(texts))
-        return texts.of(order[part * self._settings.batch : (part + 1) * self._settings.batch])
+        first, batch = part * self._settings.batch, self._settings.batch
+        return texts.of(order.take(range(first, first + batch), mode="wrap"))
 
     def first(self) -> Texts:
         """All texts of the first group."""
@@ -185,13 +191,12 @@ class TextGroups:
                 texts = self._write(group)
                 with replacing(path) as file:
                     np.savez(file, ids=texts.ids, begins=texts.begins, ends=texts.ends)
-            n, length = STEPS_OF_GROUP * self._settings.batch, self._settings.length
-            self._read = group, _read_texts(path, n, length, self._n_vocab)
+            self._read = group, _read_texts(path, self._n_texts, self._settings.length, self._n_vocab)
         return self._read[1]
 
     def _write(self, group: int) -> Texts:
         settings = self._settings
-        n, seed, length = STEPS_OF_GROUP * settings.batch, settings.seed, settings.length
+        n, seed, length = self._n_texts, settings.seed, settings.length
         rng = np.random.default_rng((seed, group))
         if settings.data == "text":
             return self._cut(rng, n)

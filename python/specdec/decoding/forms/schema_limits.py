@@ -11,8 +11,8 @@ from specdec.errors import FormError, shown
 
 __all__ = ["LIBRARY_LIMITS", "check_joined", "check_separators"]
 
-# The library's own bounds, in its units: what a form may cost. Building one takes some seconds at most, a
-# mask some tenths of a second, and the states of its lexer some hundred megabytes.
+# Bounds of the library, in its units: building a grammar takes some seconds at most, the states of its lexer
+# some hundred megabytes. They say little about time, which mask_time.py bounds.
 LIBRARY_LIMITS: Final = {
     "max_items_in_row": 2000,
     "initial_lexer_fuel": 1_000_000,

@@ -155,6 +155,12 @@ def _in_folder(
 
 def why_no_tokenizer(path: Path) -> str:
     """What a message says of the model at `path` that has no tokenizer, and what helps."""
+    folder = path if path.is_dir() else path.parent
+    if found := sorted(folder.glob("tok*.bin")):  # those of llama2.c, of which a folder may hold several
+        return (
+            f"{path} was loaded without tokenizer; found {', '.join(str(one) for one in found)}: "
+            "pass tokenizer= with its path when the model is loaded, or token ids"
+        )
     if path.is_dir() and not any((path / name).is_file() for name in _FILES):
         return (
             f"{path} was loaded without tokenizer, as no {_NAMES} was found in it; expected token ids, or "

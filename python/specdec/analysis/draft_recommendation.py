@@ -1,4 +1,4 @@
-"""Which drafts fit a target, and what each gave: the result of `specdec.pair`."""
+"""Which drafts fit a target, and what each gave: the result of `specdec.recommend_draft`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from specdec.analysis.comparison import Comparison, ComparisonRow
 from specdec.analysis.known_models import KnownModel
 from specdec.tables import Table, Tabular, plain
 
-__all__ = ["Fit", "Pairing"]
+__all__ = ["DraftFit", "DraftRecommendation"]
 
 
 @dataclass(frozen=True)
-class Fit:
+class DraftFit:
     """Whether a draft can draft for a target, and by which way.
 
     Attributes
@@ -50,14 +50,14 @@ class Fit:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Pairing(Tabular):
-    """What `specdec.pair` found; ``print`` shows its tables, a notebook too.
+class DraftRecommendation(Tabular):
+    """What `specdec.recommend_draft` found; ``print`` shows its tables, a notebook too.
 
     Attributes
     ----------
     target : str
         Its name.
-    fits : tuple of Fit
+    fits : tuple of DraftFit
         One for each draft, in the order in which they were given.
     comparison : Comparison
         What those that fit gave, by running them in turns; `specdec.plot` draws it.
@@ -66,15 +66,18 @@ class Pairing(Tabular):
     known : tuple of KnownModel
         Small ones of these, by name: none of them was downloaded or tried.
     drafts : dict of str to Draft
-        What was measured, by its name in the comparison.
+        The drafts that fit, by their names in the comparison.
+    stopped : str
+        Why the measuring ended early, and which drafts were not measured; empty if it did not.
     """
 
     target: str
-    fits: tuple[Fit, ...]
+    fits: tuple[DraftFit, ...]
     comparison: Comparison
     vocabulary: str
     known: tuple[KnownModel, ...]
     drafts: dict[str, Any]
+    stopped: str = ""
 
     @property
     def temperature(self) -> float:
@@ -98,22 +101,31 @@ class Pairing(Tabular):
 
     @property
     def is_certain(self) -> bool:
-        """Whether each turn of `best` was faster than plain decoding."""
-        return self.best is not None and self.best.speedup is not None and self.best.speedup.low > 1.0
+        """Whether `best` had several turns, each of them faster than plain decoding."""
+        speedup = None if self.best is None else self.best.speedup
+        return speedup is not None and len(speedup.ratios) > 1 and speedup.low > 1.0
 
     @property
     def reason(self) -> str:
         """Why that is the choice, in a sentence."""
-        valid = [row for row in self.comparison.rows if row.speedup is not None and not row.invalid]
+        valid = [
+            row
+            for row in self.comparison.rows
+            if row.speedup is not None and not row.invalid and row.drafted_per_call
+        ]
         ranked = sorted(valid, key=lambda row: -_median(row))
         if self.best is None:
             if not ranked:
-                return "no speed-up is valid: the machine was too busy to measure"
+                if any(row.drafted_per_call for row in self.comparison.rows):
+                    return "no speed-up is valid: the machine was too busy to measure"
+                return "no draft found anything to draft on these prompts"
             return f"no draft beats plain decoding; the fastest, {_figures(ranked[0])}"
         others = [row for row in ranked if row.draft != self.best.draft]
         found = _figures(self.best)
         if not self.is_certain:
-            found += "; some turns were slower than plain decoding: measure again with more repeats"
+            assert self.best.speedup is not None
+            why = "it had a single turn" if self.best.speedup.low > 1.0 else "some turns were slower"
+            found += f"; {why}: measure again with more repeats, and time"
         if others:
             found += f"; next is {_figures(others[0])}"
         return found
@@ -148,7 +160,7 @@ class Pairing(Tabular):
     def _known(self) -> Table:
         title = (
             f"Small public models with the vocabulary of {self.vocabulary} (names only: none of them was "
-            "downloaded or tried; specdec pair TARGET NAME does both)"
+            "downloaded or tried; specdec recommend TARGET NAME does both)"
         )
         rows = [(model.name, f"{model.n_parameters / 1e6:.0f} M") for model in self.known]
         return Table(
@@ -157,7 +169,8 @@ class Pairing(Tabular):
 
     def _choice(self) -> Table:
         name = "plain decoding" if self.best is None else self.best.draft
-        return Table(f"Recommended: {self.reason}", ("draft", "gamma"), [(name, str(self.gamma))])
+        stopped = f"\nmeasuring ended early: {self.stopped}" if self.stopped else ""
+        return Table(f"Recommended: {self.reason}{stopped}", ("draft", "gamma"), [(name, str(self.gamma))])
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain dicts, lists and numbers, ready for JSON; None where there is no number."""
@@ -171,6 +184,7 @@ class Pairing(Tabular):
             "gamma": self.gamma,
             "is_certain": self.is_certain,
             "reason": self.reason,
+            "stopped": self.stopped,
         }
 
     def to_pandas(self) -> Any:
@@ -185,7 +199,7 @@ class Pairing(Tabular):
 
     def __repr__(self) -> str:
         best = "plain decoding" if self.best is None else f"{self.best.draft} with gamma {self.gamma}"
-        return f"<specdec.Pairing of {len(self.fits)} drafts for {self.target!r}: {best}>"
+        return f"<specdec.DraftRecommendation of {len(self.fits)} drafts for {self.target!r}: {best}>"
 
 
 def _median(row: ComparisonRow) -> float:

@@ -1,8 +1,9 @@
-"""`specdec.pair`: which drafts fit a target, by which way, what they take, what is recommended, and why."""
+"""`specdec.recommend_draft`: which drafts fit a target, what they take, which is recommended, and why."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +12,8 @@ import numpy as np
 import pytest
 
 import specdec
-from specdec import _core, drafts
-from specdec.analysis import draft_choice
+from specdec import _core, drafts, time_limit
+from specdec.analysis import recommend_draft
 from specdec.analysis.draft_memory import cache_bytes_of, weight_bytes_of
 from specdec.analysis.known_models import KNOWN, known_models, vocabulary_of
 from specdec.drafts.translation import translation_of
@@ -40,7 +41,7 @@ def other() -> specdec.Model:
 def test_a_model_is_measured_by_each_way_that_it_fits_by(target: Any, other: Any) -> None:
     same = model_with(VOCABULARIES["target"], 3)
     given = {"same": same, "other": lambda: other, "copies": "copy", "deep": "exit:9"}
-    found = specdec.pair(target, given, ["ab abc", "ca b"], **QUICK)
+    found = specdec.recommend_draft(target, given, ["ab abc", "ca b"], **QUICK)
     ways = [fit.ways for fit in found.fits]
     assert ways == [
         {"same vocabulary": "same"},
@@ -60,9 +61,10 @@ def test_a_model_is_measured_by_each_way_that_it_fits_by(target: Any, other: Any
     text = str(found)
     assert "deep: layer is 9" in text and f"{n_shared} of 14" in text and "Recommended: " in text
     assert json.loads(json.dumps(found.to_dict()))["gamma"] == found.gamma
-    assert specdec.pair(target, other, "ab", **QUICK).fits[0].draft == other.path.name
+    assert specdec.recommend_draft(target, other, "ab", **QUICK).fits[0].draft == other.path.name
 
 
+@pytest.mark.filterwarnings("ignore:the draft random has")  # and more parameters than the target
 def test_ways_that_are_asked_for_are_the_only_ones(target: Any, other: Any) -> None:
     tree = drafts.StaticTree((2, 1))
     given = {
@@ -71,13 +73,13 @@ def test_ways_that_are_asked_for_are_the_only_ones(target: Any, other: Any) -> N
         "disjoint": model_with(DISJOINT[0], 2),
     }
     ours = model_with(DISJOINT[1], 1)
-    found = specdec.pair(target, {"text": given["text"], "tree": given["tree"]}, "ab", **QUICK)
+    found = specdec.recommend_draft(target, {"text": given["text"], "tree": given["tree"]}, "ab", **QUICK)
     assert [list(fit.ways) for fit in found.fits] == [["text"], ["intersection"]]
     assert found.drafts["tree"].tree is tree
     for model in (ours, given["disjoint"]):
         model.tokenizer.special_tokens = dict
         model.tokenizer._eos_ids = ()
-    found = specdec.pair(ours, [given["disjoint"]], [[3, 4]], **QUICK)
+    found = specdec.recommend_draft(ours, [given["disjoint"]], [[3, 4]], **QUICK)
     assert list(found.fits[0].ways) == ["text"] and found.fits[0].n_shared == 0
 
 
@@ -85,31 +87,31 @@ def test_drafts_of_which_none_fits_are_refused_with_what_could(target: Any, othe
     with pytest.raises(
         VocabularyMismatchError, match="different vocabularies.*what could draft: a model with"
     ):
-        specdec.pair(target, drafts.ModelDraft(other, vocabulary="same"), "ab", **QUICK)
+        specdec.recommend_draft(target, drafts.ModelDraft(other, vocabulary="same"), "ab", **QUICK)
     with pytest.raises(
         InputError, match="expected 1 to 1: the target has 2; what could draft: .* copy, input"
     ):
-        specdec.pair(target, {"a": "exit:9", "b": drafts.EarlyExit(8)}, "ab", **QUICK)
+        specdec.recommend_draft(target, {"a": "exit:9", "b": drafts.EarlyExit(8)}, "ab", **QUICK)
     with pytest.raises(CheckpointNotFoundError):
-        specdec.pair(target, "no/such/model", "ab", **QUICK)
+        specdec.recommend_draft(target, "no/such/model", "ab", **QUICK)
     with pytest.raises(InputError, match="did you mean copy"):
-        specdec.pair(target, "coppy", "ab", **QUICK)
+        specdec.recommend_draft(target, "coppy", "ab", **QUICK)
     with pytest.raises(InputError, match="'o, text'.* twice"):
-        specdec.pair(target, {"o": other, "o, text": "copy"}, "ab", **QUICK)
+        specdec.recommend_draft(target, {"o": other, "o, text": "copy"}, "ab", **QUICK)
 
 
 def test_without_drafts_what_needs_no_model_is_measured(target: Any) -> None:
-    found = specdec.pair(target, None, ["ab abc", "ca b"], **QUICK)
-    names = [*draft_choice.WITHOUT_MODEL, "exit:1"]
+    found = specdec.recommend_draft(target, None, ["ab abc", "ca b"], **QUICK)
+    names = [*recommend_draft.WITHOUT_MODEL, "exit:1"]
     assert [fit.draft for fit in found.fits] == names == list(found.comparison.drafts)
     embedded, _ = specdec.embedded_pair()
-    assert {"heads", "exit:3"} < draft_choice.without_model(embedded).keys()
-    assert "mtp" not in draft_choice.without_model(embedded)
+    assert {"heads", "exit:3"} < recommend_draft.without_model(embedded).keys()
+    assert "mtp" not in recommend_draft.without_model(embedded)
 
 
 def test_gammas_are_those_asked_for_or_each_drafts_own(target: Any, other: Any) -> None:
     settings = {"n_tokens": 4, "repeats": 1, "n_threads": 1}
-    found = specdec.pair(
+    found = specdec.recommend_draft(
         target, {"o": drafts.ModelDraft(other, vocabulary="text", gamma=5)}, "ab", **settings
     )
     assert [row.gamma for row in found.comparison.rows] == [2, 4, 5, 8]
@@ -221,26 +223,97 @@ def comparison(**ratios: tuple[float, ...]) -> specdec.Comparison:
     return specdec.Comparison("t", rows, {0.0: (1.0, 1.0)}, [[1]], ("a",), {})
 
 
-def pairing(**ratios: tuple[float, ...]) -> specdec.Pairing:
-    return specdec.Pairing("t", (), comparison(**ratios), "", (), {name: name.upper() for name in ratios})
+def recommendation(**ratios: tuple[float, ...]) -> specdec.DraftRecommendation:
+    drafts_of = {name: name.upper() for name in ratios}
+    return specdec.DraftRecommendation("t", (), comparison(**ratios), "", (), drafts_of)
 
 
 def test_the_choice_is_the_fastest_that_is_possible() -> None:
-    found = pairing(a=(1.2, 1.3), b=(1.4, 1.5), c=(3.0, 3.1))  # c is above its tokens per run
+    found = recommendation(a=(1.2, 1.3), b=(1.4, 1.5), c=(3.0, 3.1))  # c is above its tokens per run
     assert (found.choice, found.gamma, found.is_certain) == ("B", 4, True)
     assert found.reason == (
         "b with gamma 4: 1.45 times as fast as plain decoding (1.40 to 1.50), 2.00 tokens a run; "
         "next is a with gamma 4: 1.25 times as fast as plain decoding (1.20 to 1.30), 2.00 tokens a run"
     )
-    unsure = pairing(a=(0.9, 1.3))
+    unsure = recommendation(a=(0.9, 1.3))
     assert (
         unsure.choice == "A" and not unsure.is_certain and "measure again with more repeats" in unsure.reason
     )
-    plain = pairing(a=(0.9, 0.8))
+    plain = recommendation(a=(0.9, 0.8))
     assert (plain.choice, plain.gamma, plain.best) == (None, 0, None)
     assert plain.reason.startswith("no draft beats plain decoding; the fastest, a with gamma 4: 0.85 times")
     assert "plain decoding" in str(plain.tables()[-1].rows)
-    assert "too busy" in pairing(a=(3.0, 3.0)).reason
+    assert "too busy" in recommendation(a=(3.0, 3.0)).reason
+
+
+def test_a_single_turn_is_not_certain() -> None:
+    found = recommendation(a=(1.3,))
+    assert found.choice == "A" and not found.is_certain and "single turn" in found.reason
+
+
+def test_drafts_that_draft_nothing_are_not_chosen() -> None:
+    found = recommendation(a=(1.3, 1.4))
+    (row,) = found.comparison.rows
+    idle = replace(found.comparison, rows=(replace(row, drafted_per_call=0.0),))
+    found = replace(found, comparison=idle)
+    assert found.best is None and "found anything to draft" in found.reason
+
+
+# ------------------------------------------------------------------------------------------------- time
+
+
+class Clock:
+    """Each look at it takes so many seconds."""
+
+    def __init__(self, step_s: float) -> None:
+        self.now, self.step_s = 0.0, step_s
+
+    def __call__(self) -> float:
+        self.now += self.step_s
+        return self.now
+
+
+def test_the_seconds_end_the_measuring(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that were measured are there, the drafts that were not are named; each row is said at once."""
+    monkeypatch.setattr(time_limit, "time", SimpleNamespace(monotonic=Clock(1.0)))
+    lines: list[str] = []
+    quick = QUICK | {"gammas": [2, 4], "repeats": 9}
+    found = specdec.recommend_draft(target, None, ["ab abc", "ca b"], seconds=30.0, say=lines.append, **quick)
+    measured = found.comparison.drafts
+    assert 0 < len(measured) < len(found.fits)
+    assert list(found.drafts)[: len(measured)] == list(measured)
+    for name in list(found.drafts)[len(measured) :]:
+        assert name in found.stopped
+    assert "30 s were over" in found.stopped and found.stopped in str(found)
+    assert [line.split(":")[0] for line in lines] == [
+        f"{row.draft} with gamma {row.gamma}" for row in found.comparison.rows
+    ]
+    assert all(row.speedup is not None and row.speedup.ratios for row in found.comparison.rows)
+    with pytest.raises(InputError, match="seconds is 0"):
+        specdec.recommend_draft(target, None, "ab", seconds=0)
+
+
+def test_without_a_limit_all_is_measured(target: Any) -> None:
+    found = specdec.recommend_draft(target, ["copy", "lookahead"], "ab abc", **QUICK)
+    assert found.stopped == "" and "ended early" not in str(found)
+
+
+def test_ctrl_c_keeps_what_was_measured(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = iter([recommend_draft.compare_ways, None])
+
+    def compare_ways(*arguments: Any, **options: Any) -> specdec.Comparison:
+        if (function := next(calls)) is None:
+            raise KeyboardInterrupt
+        found: specdec.Comparison = function(*arguments, **options)
+        return found
+
+    monkeypatch.setattr(recommend_draft, "compare_ways", compare_ways)
+    given = {"a": "copy", "b": "lookahead", "c": "recycling"}
+    found = specdec.recommend_draft(target, given, "ab abc", **QUICK)
+    assert found.comparison.drafts == ("a",) and found.stopped == "interrupted; not measured: b, c"
+    calls = iter([None])
+    with pytest.raises(KeyboardInterrupt):
+        specdec.recommend_draft(target, given, "ab abc", **QUICK)
 
 
 # ------------------------------------------------------------------- the share that a target can name

@@ -1,4 +1,4 @@
-"""`specdec pair`: which draft for a target."""
+"""`specdec recommend`: which draft for a target."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from typing import Any
 
 import click
 
-from specdec.analysis.draft_choice import pair
+from specdec.analysis.recommend_draft import recommend_draft
 from specdec.commands.compare_verb import drafts_by_name
 from specdec.commands.decoding_options import threads_option
 from specdec.commands.given_models import open_draft, open_target
 from specdec.commands.given_texts import given_prompts
 from specdec.commands.measuring_options import (
+    LINES,
     chosen,
     json_option,
-    print_tables,
+    print_found,
     prompts_option,
+    seconds_option,
     target_name_option,
     truncations,
 )
@@ -28,11 +30,11 @@ __all__ = ["command"]
 
 
 @verb(
-    "pair",
-    "specdec pair embedded                                  what needs no model",
-    "specdec pair big path/to/small --prompts mine.txt",
-    "specdec pair big Qwen/Qwen3-0.6B copies=copy --temperature 0.7",
-    "specdec pair big path/to/small --json | jq .reason     the choice in a sentence",
+    "recommend",
+    "specdec recommend embedded                                  what needs no model",
+    "specdec recommend big path/to/small --prompts mine.txt",
+    "specdec recommend big Qwen/Qwen3-0.6B copies=copy --temperature 0.7",
+    "specdec recommend big path/to/small --json | jq .reason     the choice in a sentence",
 )
 @click.argument("target", metavar="TARGET")
 @click.argument("drafts", metavar="[[NAME=]DRAFT...]", nargs=-1)
@@ -51,15 +53,18 @@ __all__ = ["command"]
 @click.option("--repeats", type=int, metavar="N", help="Turns (default: 3).")
 @truncations
 @click.option("--verify", type=click.Choice(DECODING_RULES), metavar="RULE", help="(default: rejection)")
+@seconds_option
 @click.option("--seed", type=int, metavar="S", help="Of the random numbers (default: 0).")
 @threads_option
 @json_option
-def command(drafts: tuple[str, ...], prompts: str | None, as_json: bool, **given: Any) -> None:
+def command(drafts: tuple[str, ...], prompts: str | None, as_json: bool, **given: Any) -> int:
     """Say which drafts fit a target, by which way, what they give, what they take, and which to take.
 
     TARGET is a path or a hub name, or embedded. A DRAFT is what --draft takes elsewhere; a model may have
     another vocabulary than the target, and is then measured by each way that leads back. Without a DRAFT it
-    measures what needs no model, and lists small public models with the target's vocabulary, by name.
+    measures what needs no model, and lists small public models with the target's vocabulary, by name. Rows
+    are shown on standard error as they are measured; the tables come at the end, after --seconds, or with
+    Ctrl-C.
     """
     target = open_target(given)
     texts = given_prompts((), prompts)
@@ -67,4 +72,5 @@ def command(drafts: tuple[str, ...], prompts: str | None, as_json: bool, **given
         name: partial(open_draft, text, target, given["draft_dtype"], given)
         for name, text in drafts_by_name(drafts).items()
     }
-    print_tables(pair(target, openers or None, texts, **chosen(given)), as_json)
+    found = recommend_draft(target, openers or None, texts, **chosen(given) | LINES)
+    return print_found(found, as_json)

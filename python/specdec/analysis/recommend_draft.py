@@ -1,9 +1,10 @@
-"""`pair`: which draft for a target, by which way, what it gives and what it takes."""
+"""`recommend_draft`: which draft for a target, by which way, what it gives and what it takes."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -12,13 +13,16 @@ from specdec.analysis.arguments import (
     check_names,
     default_prompts,
     name_of,
+    short_names,
     split,
     work_of,
 )
 from specdec.analysis.compare import compare_ways
+from specdec.analysis.comparison import Comparison, ComparisonRow
 from specdec.analysis.draft_memory import cache_bytes_of, weight_bytes_of
+from specdec.analysis.draft_recommendation import DraftFit, DraftRecommendation
 from specdec.analysis.known_models import known_models, vocabulary_of
-from specdec.analysis.pairing import Fit, Pairing
+from specdec.analysis.running import EQUALS_PLAIN
 from specdec.checks import check_choice, check_integer, check_path
 from specdec.drafts import Draft, ModelDraft, named
 from specdec.drafts.draft import check_source
@@ -38,20 +42,22 @@ from specdec.models.model import Model, ModelLike, Prompt
 from specdec.models.number_formats import DTYPES, Dtype
 from specdec.models.tokenizer import ByteTokenizer
 from specdec.threads import check_threads
+from specdec.time_limit import TimeLimit
 from specdec.verification.rules import DECODING_RULES, DecodingRule, check_rule
 from specdec.verification.sampling import Sampling
 
-__all__ = ["pair"]
+__all__ = ["recommend_draft"]
 
 WITHOUT_MODEL: Final = ("copy", "input", "suffix", "recycling", "online-ngram", "lookahead")
 """Drafts that need nothing but the target, by name."""
 _GAMMAS: Final = (2, 4, 8)
+_HOPELESS: Final = 0.5  # speed-up in the first turn, below which there is no other
 _REFUSALS: Final = (VocabularyMismatchError, InputError, UnsupportedModelError)
 Openable: TypeAlias = DraftLike | Callable[[], DraftLike]
 """A draft, or a function that opens one."""
 
 
-def pair(
+def recommend_draft(
     target: ModelLike,
     drafts: DraftLike | Sequence[DraftLike] | Mapping[str, Openable] | None = None,
     prompts: Prompt | Sequence[Prompt] | None = None,
@@ -68,13 +74,16 @@ def pair(
     seed: int = 0,
     n_threads: int | None = None,
     target_name: str | None = None,
+    seconds: float | None = None,
     progress: bool = False,
-) -> Pairing:
+    say: Callable[[str], object] = lambda line: None,
+) -> DraftRecommendation:
     """Say which drafts fit a target, by which way, what they give on some prompts, and which to take.
 
-    Drafts that fit have their turns with plain decoding, as in `specdec.compare`. A model with another
-    vocabulary has them by each way that it can take, by the intersection of the vocabularies and through text
-    (`drafts.ModelDraft`). One that cannot draft is refused with the reason.
+    Drafts are measured one after the other, each with some gammas in turns with plain decoding, as in
+    `specdec.compare`. A gamma with which decoding is less than half as fast in the first turn has no other. A
+    model with another vocabulary is measured by each way that it can take, by the intersection of the
+    vocabularies and through text (`drafts.ModelDraft`). One that cannot draft is refused with the reason.
 
     Without drafts those that need no model are measured: copies of the text, of the prompt, of earlier texts,
     tokens after tokens, n-grams that are counted, lookahead, an exit of the target; and heads where the
@@ -107,13 +116,20 @@ def pair(
         None: :func:`specdec.threads.default_threads`.
     target_name : str, optional
         What the target is called; None: the name of its folder.
+    seconds : float, optional
+        How long the measuring may take, shared by the drafts; a text that has begun is finished. A draft
+        whose share is over has fewer turns, and drafts that are not reached are left out. None: no limit.
     progress : bool, default False
-        Show a progress bar (needs tqdm).
+        Show a progress bar for each draft (needs tqdm).
+    say : callable, optional
+        Called with a line for each row as soon as it is measured.
 
     Returns
     -------
-    Pairing
-        ``print`` shows its tables; ``pairing.choice`` and ``pairing.gamma`` are what to take.
+    DraftRecommendation
+        ``print`` shows its tables; ``found.choice`` and ``found.gamma`` are what to take. Ctrl-C ends the
+        measuring early, and what was measured until then is returned (``found.stopped`` says so); before the
+        first draft is measured it raises KeyboardInterrupt.
 
     Raises
     ------
@@ -125,7 +141,7 @@ def pair(
     Examples
     --------
     >>> target, draft = specdec.embedded_pair()
-    >>> found = specdec.pair(target, {"small": draft, "copies": "copy"}, ["Once upon a time"])
+    >>> found = specdec.recommend_draft(target, {"small": draft, "copies": "copy"}, ["Once upon a time"])
     >>> print(found)
     >>> out = specdec.generate(target, found.choice, "Once upon a time", gamma=found.gamma)
     """
@@ -138,41 +154,83 @@ def pair(
     target_name = name_of(target, target_name, "target_name")
     beginnings = split(target, default_prompts(target) if prompts is None else prompts)
     seed, threads = check_integer("seed", seed, 0, 2**64 - 1), check_threads(n_threads)
+    limit = TimeLimit.of(seconds)
     work = work_of(target, beginnings, -(-n_tokens // len(beginnings)), n_tokens)
 
-    fits: list[Fit] = []
+    fits: list[DraftFit] = []
     ways: dict[str, Draft] = {}
     errors: list[SpecdecError] = []
     for name, given in (_by_name(drafts) or without_model(target)).items():
         try:
-            fit, found = _fit(target, name, _opened(target, given, draft_dtype))
+            fit, of_draft = _fit(target, name, _opened(target, given, draft_dtype))
         except _REFUSALS as error:
             errors.append(error)
-            fit, found = Fit(name, {}, refusal=f"{error}"), {}
-        if taken := ways.keys() & found.keys():
+            fit, of_draft = DraftFit(name, {}, refusal=f"{error}"), {}
+        if taken := ways.keys() & of_draft.keys():
             raise InputError(f"drafts has the names {shown(sorted(taken))} twice; expected different ones")
         fits.append(fit)
-        ways |= found
+        ways |= of_draft
     if not ways:
         raise type(errors[0])(f"{'; '.join(map(str, errors))}; what could draft: {_what_could(target)}")
     known = vocabulary_of(target)
-    turns = [(name, gamma) for name, draft in ways.items() for gamma in _gammas(draft, chosen)]
-    comparison = compare_ways(
-        target, ways, turns, work,
-        samplings=[sampling], repeats=repeats, verify=verify, timing=True, seed=seed, n_threads=threads,
-        target_name=target_name, prompts=beginnings[: len(work)], progress=progress,
-        settings={
-            "n_tokens": n_tokens, "repeats": repeats, "verify": verify, "top_k": top_k, "top_p": top_p,
-            "min_p": min_p, "seed": seed, "n_threads": threads,
-        },
-    )  # fmt: skip
-    return Pairing(
+    settings = {
+        "n_tokens": n_tokens, "repeats": repeats, "verify": verify, "top_k": top_k, "top_p": top_p,
+        "min_p": min_p, "seed": seed, "n_threads": threads,
+    }  # fmt: skip
+    found: list[Comparison] = []
+    stopped = ""
+    try:
+        for i, (name, draft) in enumerate(ways.items()):
+            if limit.is_over and found:
+                stopped = f"{limit.seconds:g} s were over; not measured: {', '.join(list(ways)[i:])}"
+                break
+            found.append(
+                compare_ways(
+                    target, {name: draft}, [(name, gamma) for gamma in _gammas(draft, chosen)], work,
+                    samplings=[sampling], repeats=repeats, verify=verify, timing=True, seed=seed,
+                    n_threads=threads, target_name=target_name, prompts=beginnings[: len(work)],
+                    progress=progress, settings=settings, limit=limit.part(1.0 / (len(ways) - i)),
+                    at_least=_HOPELESS,
+                )
+            )  # fmt: skip
+            for row in found[-1].rows:
+                say(_in_words(row))
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        stopped = f"interrupted; not measured: {', '.join(list(ways)[len(found) :])}"
+    return DraftRecommendation(
         target=target_name,
         fits=tuple(fits),
-        comparison=comparison,
+        comparison=_together(found),
         vocabulary="" if known is None else known.name,
         known=known_models(target),
         drafts=ways,
+        stopped=stopped,
+    )
+
+
+def _in_words(row: ComparisonRow) -> str:
+    """A row that is measured, as a line."""
+    assert row.speedup is not None
+    name = f"{row.draft} with gamma {row.gamma}"
+    if not row.drafted_per_call:
+        return f"{name}: {EQUALS_PLAIN}"
+    return (
+        f"{name}: {row.speedup.text()} ({row.speedup.low:.2f} to {row.speedup.high:.2f}), "
+        f"{row.tokens_per_call:.2f} tokens a run"
+    )
+
+
+def _together(found: Sequence[Comparison]) -> Comparison:
+    """Comparisons of one target on the same prompts as one."""
+    return replace(
+        found[0],
+        rows=tuple(row for one in found for row in one.rows),
+        plain_tokens_per_s={
+            temperature: tuple(rate for one in found for rate in one.plain_tokens_per_s[temperature])
+            for temperature in found[0].plain_tokens_per_s
+        },
     )
 
 
@@ -215,11 +273,12 @@ def _by_name(given: Any) -> dict[str, Any]:
         return dict(given)
     several = list(given) if isinstance(given, list | tuple) else [given]
     names = [_text(one) if isinstance(one, str | os.PathLike) else name_of(one) for one in several]
+    names = short_names(names)
     unique = [name if names.count(name) == 1 else f"{name} ({i})" for i, name in enumerate(names)]
     return dict(zip(unique, several, strict=True))
 
 
-def _fit(target: Model, name: str, given: DraftLike) -> tuple[Fit, dict[str, Draft]]:
+def _fit(target: Model, name: str, given: DraftLike) -> tuple[DraftFit, dict[str, Draft]]:
     """How a draft fits, and its ways by their names in the comparison.
 
     Raises
@@ -238,7 +297,7 @@ def _fit(target: Model, name: str, given: DraftLike) -> tuple[Fit, dict[str, Dra
             n_shared = translation_of(target, draft.model).n_shared
             ways = _translating(draft, n_shared)
     names = {way: name if len(ways) == 1 else f"{name}, {way}" for way in ways}
-    fit = Fit(
+    fit = DraftFit(
         name, names, n_shared=n_shared, n_vocab=n_vocab, weight_bytes=weight_bytes_of(draft),
         cache_bytes=cache_bytes_of(draft),
     )  # fmt: skip

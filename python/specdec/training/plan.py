@@ -1,0 +1,141 @@
+"""How much of each stage a training has room for, so that all of it takes the minutes that it was given."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from specdec.atomic_file import replacing
+from specdec.errors import CheckpointError
+from specdec.models.model import Model
+from specdec.time_limit import TimeLimit
+from specdec.training.prompts import Prompts
+from specdec.training.written_texts import STEPS_OF_GROUP, continued
+
+__all__ = ["TrainingPlan", "WritingSpeed", "affordable_length"]
+
+MOST_HELD_OUT: Final = 16
+"""Held-out texts at each temperature, where time does not forbid."""
+LENGTHS: Final = (256, 128, 64, 32)
+"""Tokens of a text, of which the longest that the time allows is taken."""
+_FEWEST_HELD_OUT: Final = 2
+_PROBED: Final = 8  # tokens of each text that measure the speed
+_STEPS: Final = 20  # that there shall be time for, when the length of texts is chosen
+_MEASURING, _WRITING = 0.3, 0.3  # shares: held-out texts and measuring on them; texts to train on
+_OF_HELD_OUT: Final = (
+    6  # times that a token of a held-out text is computed: written, and by two drafts' betas
+)
+
+
+@dataclass(frozen=True)
+class WritingSpeed:
+    """Seconds that the target takes for a token.
+
+    Attributes
+    ----------
+    batch_s : float
+        Of a batch of texts; about what a token of a text takes that is read, too.
+    single_s : float
+        Of a text alone.
+    """
+
+    batch_s: float
+    single_s: float
+
+    @classmethod
+    def measured(
+        cls, target: Model, prompts: Prompts, *, batch: int, n_threads: int, limit: TimeLimit
+    ) -> WritingSpeed:
+        """Let the target write some tokens of `batch` texts at once, and of one, on the clock of `limit`."""
+        seconds = []
+        for n_texts in (batch, 1):
+            begun = limit.spent_s
+            given = [list(prompts.train[i % len(prompts.train)]) for i in range(n_texts)]
+            length = min(max(map(len, given)) + _PROBED, target.config.n_ctx)
+            seeds = [(0, i) for i in range(n_texts)]
+            texts = continued(target, n_threads, given, length=length, temperature=1.0, seed=seeds)
+            n_new = sum(len(text) for text in texts) - sum(map(len, given))
+            seconds.append((limit.spent_s - begun) / max(1, n_new))
+        return cls(*seconds)
+
+    def held_out_s(self, n_texts: int, length: int) -> float:
+        """Seconds to write held-out texts at two temperatures, and to measure two drafts on them."""
+        return n_texts * length * (_OF_HELD_OUT * self.batch_s + 2 * self.single_s)
+
+    def measuring_s(self, n_texts: int, length: int) -> float:
+        """The part of `held_out_s` that comes after the training."""
+        return self.held_out_s(n_texts, length) - 2 * n_texts * length * self.batch_s
+
+    def reading_s(self, n_texts: int, length: int) -> float:
+        """Seconds to look at texts of two temperatures once."""
+        return 2 * n_texts * length * self.batch_s
+
+
+def affordable_length(speed: WritingSpeed, batch: int, seconds: float, n_ctx: int) -> int:
+    """The longest text of `LENGTHS` with which some steps fit into the seconds; the shortest if none does."""
+    lengths = sorted({min(length, n_ctx) for length in LENGTHS}, reverse=True)
+    for length in lengths:
+        steps_s = length * batch * (1 + _STEPS) * speed.batch_s
+        if steps_s + speed.held_out_s(_FEWEST_HELD_OUT, length) <= seconds:
+            return length
+    return lengths[-1]
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How many texts there are.
+
+    Attributes
+    ----------
+    n_held_out : int
+        Texts at each temperature that drafts are measured on.
+    n_texts : int
+        Texts that are written at once to train on: those of `STEPS_OF_GROUP` steps, or fewer, which are then
+        the only ones.
+    """
+
+    n_held_out: int
+    n_texts: int
+
+    @classmethod
+    def whole(cls, batch: int) -> TrainingPlan:
+        """Without a limit of time."""
+        return cls(MOST_HELD_OUT, STEPS_OF_GROUP * batch)
+
+    @classmethod
+    def within(cls, seconds: float, speed: WritingSpeed, *, length: int, batch: int) -> TrainingPlan:
+        """What fits into so many seconds: at least two held-out texts, and those of a step."""
+        most = cls.whole(batch)
+        n_held_out = int(_MEASURING * seconds / speed.held_out_s(1, length))
+        n_texts = int(_WRITING * seconds / (length * speed.batch_s))
+        return cls(
+            min(max(n_held_out, _FEWEST_HELD_OUT), most.n_held_out), min(max(n_texts, batch), most.n_texts)
+        )
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        with replacing(path) as file:
+            file.write(json.dumps(asdict(self)).encode())
+
+    @classmethod
+    def load(cls, path: Path, batch: int) -> TrainingPlan:
+        """Read what `save` wrote.
+
+        Raises
+        ------
+        CheckpointError
+            The file holds something else.
+        """
+        most = cls.whole(batch)
+        try:
+            found = cls(**json.loads(path.read_text(encoding="utf-8")))
+            for name, value in asdict(found).items():
+                if type(value) is not int or not 1 <= value <= getattr(most, name):
+                    raise ValueError(f"{name} is {value!r}")
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            raise CheckpointError(
+                f"{path}: expected the plan of a training ({error}); remove its folder to begin again"
+            ) from error
+        return found
