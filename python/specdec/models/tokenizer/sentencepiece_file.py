@@ -172,15 +172,25 @@ class SentencePieceTokenizer(ByteTokenizer):
         with library_errors(f"{self.source}: this text cannot be encoded"):
             if self._finder is None:
                 return list(self._library.encode(text, out_type=int))
+            parts = self._finder.split(text)
+            first = [part for token_id, part in parts[:1] if token_id is None]
+            later = [part for token_id, part in parts[1:] if token_id is None]
+            texts = iter(_encode_all(self._library, first) + _encode_all(self._after_token, later))
             ids: list[int] = []
-            library = self._library
-            for token_id, part in self._finder.split(text):
+            for token_id, _ in parts:
                 if token_id is None:
-                    ids += library.encode(part, out_type=int)
+                    ids += next(texts)
                 else:
                     ids.append(token_id)
-                library = self._after_token
         return ids
+
+
+def _encode_all(library: Any, texts: list[str]) -> list[list[int]]:
+    """The ids of each text; of many texts in one call, as a call costs more than a short text."""
+    if len(texts) < 2:
+        return [library.encode(text, out_type=int) for text in texts]
+    ids: list[list[int]] = library.encode(texts, out_type=int, num_threads=1)
+    return ids
 
 
 def _n_pieces(library: Any, source: str) -> int:
