@@ -90,7 +90,7 @@ class SentencePieceTokenizer(ByteTokenizer):
             eos_ids=eos_ids,
             adds_bos=adds_bos,
         )
-        self.added_ids = frozenset(added)
+        self.added_ids = frozenset(added) if finder is None else finder.ids
 
     @property
     def library(self) -> Any:
