@@ -6,6 +6,7 @@ import functools
 import json
 import re
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -309,3 +310,32 @@ def test_a_packed_file_keeps_the_side_files(make_llama: Factory, tmp_path: Path)
         model = specdec.load(place)
         assert model.tokenizer is not None and model.tokenizer.encode("<|im_end|>", add_bos=False) == [n]
         assert model.tokenizer.decode([n]) == ""
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_added_tokens_survive_conversion(make_llama: Factory, tmp_path: Path, legacy: bool) -> None:
+    """To GGUF and back to a folder; a space that GGUF files cannot do without is warned of."""
+    folder = make_llama(vocab_size=400, bos_token_id=1, eos_token_id=None)
+    n = write_vocabulary(folder, "sentencepiece bpe", [])
+    settings = {"tokenizer_class": "LlamaTokenizer", "legacy": legacy, "eos_token": "<|im_end|>"}
+    added = {
+        "added_tokens_decoder": {str(n): entry("<|im_end|>"), str(n + 1): entry("<tool>", special=False)}
+    }
+    write_json(folder, tokenizer_config=settings | added)
+    text = "user says<|im_end|>hello<tool>hi"
+    ours = load_tokenizer(folder)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        specdec.convert(folder, tmp_path / "model.gguf", "F32")
+    assert bool(caught) != legacy
+    file = specdec.load(tmp_path / "model.gguf")
+    assert file.eos_ids == ours.eos_ids == (n,)
+    specdec.convert(tmp_path / "model.gguf", tmp_path / "back")
+    back = specdec.load(tmp_path / "back")
+    for model in (file, back):
+        tokenizer = model.tokenizer
+        assert tokenizer is not None
+        assert tokenizer.encode("<|im_end|><tool>", add_bos=False) == [n, n + 1]
+        assert tokenizer.decode([n, n + 1]) == "<tool>"
+        ids = [i for i in tokenizer.encode(text) if i >= n]
+        assert ids == [n, n + 1] and (tokenizer.encode(text) == ours.encode(text)) == legacy

@@ -418,13 +418,13 @@ class AddedTokenFinder:
 
     Attributes
     ----------
-    ids : frozenset of int
-        Those of the added tokens.
+    tokens : dict of int to tokenizers.AddedToken
+        The added tokens by id.
     """
 
     def __init__(self, tokenizer: Any, source: str) -> None:
         library = import_tokenizers(source)
-        self.ids = frozenset(tokenizer.get_added_tokens_decoder())
+        self.tokens: dict[int, Any] = tokenizer.get_added_tokens_decoder()
         # One token for any text between added tokens.
         tokenizer.model = library.models.WordLevel(vocab={"text": _TEXT}, unk_token="text")
         self._tokenizer = tokenizer
