@@ -218,16 +218,21 @@ _TEMPLATE = b"""{{- bos_token }}
 
 def _metaspace() -> Files:
     tokenizer = _metaspace_tokenizer()
-    n_vocab = len(tokenizer["model"]["vocab"])
+    n = len(tokenizer["model"]["vocab"])
+    flags = {"lstrip": True, "rstrip": False, "normalized": True, "single_word": True, "special": False}
+    added = {str(n): {"content": "<x>"} | flags, str(n + 1): {"content": "<y>", "special": True}}
+    settings = {"added_tokens_decoder": added, "eos_token": "<y>", "extra_special_tokens": {"x_token": "<x>"}}
     return {
-        "config.json": _json(_CONFIG | {"vocab_size": n_vocab}),
-        "model.safetensors": safetensors(_llama_tensors(n_vocab)),
+        "config.json": _json(_CONFIG | {"vocab_size": n + 2}),
+        "model.safetensors": safetensors(_llama_tensors(n + 2)),
         "tokenizer.json": _json(tokenizer),
+        "tokenizer_config.json": _json(settings),
     }
 
 
 def _shards() -> Files:
-    n_vocab = 4 + len(_LETTERS)
+    n_pieces = 4 + len(_LETTERS)
+    n_vocab = n_pieces + 2
     config = _CONFIG | {
         "architectures": ["MistralForCausalLM"], "model_type": "mistral", "vocab_size": n_vocab,
         "sliding_window": 8, "head_dim": D // HEADS,
@@ -240,7 +245,13 @@ def _shards() -> Files:
         weight_map |= dict.fromkeys(names[i::2], file)
     index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
     found = {"config.json": _json(config), "model.safetensors.index.json": _json(index), **files}
-    return found | {"tokenizer.model": _sentencepiece()}
+    named = {"eos_token": {"content": "<y>", "lstrip": False}, "additional_special_tokens": ["<x>"]}
+    return found | {
+        "tokenizer.model": _sentencepiece(),
+        "tokenizer_config.json": _json({"tokenizer_class": "LlamaTokenizer", "legacy": False}),
+        "added_tokens.json": _json({"<x>": n_pieces, "<y>": n_pieces + 1}),
+        "special_tokens_map.json": _json(named),
+    }
 
 
 def _codes() -> Files:
@@ -634,7 +645,7 @@ def use(kind: str, folder: Path) -> None:
         return
     _decode(model, None)
     if model.tokenizer is not None:
-        model.tokenizer.decode(model.tokenizer.encode("ab cab\né"))
+        model.tokenizer.decode(model.tokenizer.encode("ab cab\n<x>é <y>"))
         specdec.generate(model, None, "ab a", max_new_tokens=3, n_threads=1)
         if model.chat_template is not None:
             messages = [{"role": "user", "content": "ab a"}]
@@ -670,5 +681,5 @@ def _read(model: specdec.Model) -> None:
     options: dict[str, Any] = {"max_new_tokens": 4, "n_threads": 1}
     str(specdec.generate(model, None, source, decoder_prompt=begun, **options))
     if model.tokenizer is not None:
-        model.tokenizer.decode(model.tokenizer.encode("ab cab\né"))
+        model.tokenizer.decode(model.tokenizer.encode("ab cab\n<x>é <y>"))
         str(specdec.generate(model, None, "ab c", decoder_prompt="a", **options))

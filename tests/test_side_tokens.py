@@ -6,6 +6,7 @@ import functools
 import json
 import re
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import specdec
+from specdec.errors import InputError, TokenizerError
 from specdec.models.tokenizer import load_tokenizer
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
 
@@ -203,3 +206,136 @@ def test_folders_are_read_as_by_transformers(family: str) -> None:
         check_agreement(family, drawn)
 
     check()
+
+
+Factory = Any
+
+
+def entry(content: str, **flags: bool) -> dict[str, Any]:
+    return {"content": content, "special": True, "normalized": False} | flags
+
+
+def write_json(folder: Path, **files: Any) -> Path:
+    for name, content in files.items():
+        (folder / f"{name}.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_a_named_token_that_no_file_defines(make_llama: Factory) -> None:
+    """It gets the next id, as in transformers; a model that does not have it is refused, if it is an end."""
+    for n_vocab, defined in ((257, True), (256, False)):
+        folder = make_llama(vocab_size=n_vocab, bos_token_id=None, eos_token_id=None)
+        write_vocabulary(folder, "tokenizer.json", [])
+        write_json(folder, tokenizer_config={"eos_token": "<|im_end|>"})
+        assert load_tokenizer(folder).eos_ids == (256,)
+        if defined:
+            model = specdec.load(folder)
+            assert model.eos_ids == (256,) and model.check_ids("a<|im_end|>").tolist()[1:] == [256]
+            continue
+        with pytest.raises(TokenizerError) as caught:
+            specdec.load(folder)
+        for word in ("tokenizer_config.json", "eos_token", "<|im_end|>", "0 to 255"):
+            assert word in str(caught.value)
+        assert specdec.load(folder, tokenizer=False).eos_ids == ()
+        write_json(folder, generation_config={"eos_token_id": 7})
+        with pytest.warns(UserWarning, match="257 ids; expected at most 256"):
+            assert specdec.load(folder).eos_ids == (7,)  # the model's own configuration counts
+
+
+def test_added_tokens_that_the_model_has_no_ids_for(make_llama: Factory) -> None:
+    """A text with one is refused, others are read: many published folders add a token for padding."""
+    folder = make_llama(vocab_size=256, eos_token_id=7)
+    write_vocabulary(folder, "tokenizer.json", [])
+    write_json(folder, tokenizer_config={"pad_token": "[PAD]"}, added_tokens={"[PAD]": 256})
+    with pytest.warns(UserWarning, match="257 ids; expected at most 256"):
+        model = specdec.load(folder)
+    assert len(model.check_ids("abc")) == 3
+    with pytest.raises(InputError, match="is 256; expected 0 to 255"):
+        model.check_ids("[PAD]")
+
+
+def test_ids_that_contradict_the_vocabulary(tmp_path: Path) -> None:
+    write_vocabulary(tmp_path, "tokenizer.json", [entry("<x>")])
+    write_json(tmp_path, tokenizer_config={"added_tokens_decoder": {"300": entry("<x>")}})
+    with pytest.warns(UserWarning, match="'<x>' has id 300; expected 256"):
+        assert load_tokenizer(tmp_path).encode("<x>") == [256]
+    for name, content in (
+        ("tokenizer_config", {"added_tokens_decoder": {"300": entry("<y>")}}),
+        ("added_tokens", {"<y>": 300}),
+    ):
+        write_json(tmp_path, **{"tokenizer_config": {}, name: content})
+        with pytest.raises(TokenizerError, match=f"{name}.json: token '<y>' has id 300; expected 257"):
+            load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("added_tokens", {"<x>": "256"}, ["added_tokens.json", "<x>", "whole number"]),
+        ("added_tokens", {"<x>": 256, "<y>": 256}, ["added_tokens.json", "no other has"]),
+        ("added_tokens", [], ["added_tokens.json", "expected an object"]),
+        ("special_tokens_map", 3, ["special_tokens_map.json", "expected an object"]),
+        ("special_tokens_map", {"additional_special_tokens": "<x>"}, ["special_tokens_map.json", "a list"]),
+        ("tokenizer_config", {"extra_special_tokens": [3]}, ["extra_special_tokens", "expected a text"]),
+        ("tokenizer_config", {"eos_token": {"content": "x", "lstrip": 1}}, ["'lstrip'", "true or false"]),
+        ("tokenizer_config", {"added_tokens_decoder": {"256": "<x>"}}, ["added_tokens_decoder", "'content'"]),
+    ],
+)
+def test_side_files_that_are_wrong(tmp_path: Path, name: str, content: Any, words: list[str]) -> None:
+    write_vocabulary(tmp_path, "tokenizer.json", [])
+    write_json(tmp_path, **{name: content})
+    with pytest.raises(TokenizerError) as caught:
+        load_tokenizer(tmp_path)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_t5_has_its_sentinels_without_a_tokenizer_json(tmp_path: Path) -> None:
+    n = write_vocabulary(tmp_path, "t5", [])
+    write_json(tmp_path, config={"model_type": "t5"})
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.encode("<extra_id_0><extra_id_99>") == [n - 1, n - 100] and tokenizer.n_vocab == n
+    write_json(tmp_path, tokenizer_config={"extra_ids": 0})
+    assert load_tokenizer(tmp_path).n_vocab == n - 100
+    write_json(tmp_path, tokenizer_config={"extra_ids": -1})
+    with pytest.raises(TokenizerError, match="'extra_ids' is -1"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_packed_file_keeps_the_side_files(make_llama: Factory, tmp_path: Path) -> None:
+    folder = make_llama(vocab_size=400)
+    n = write_vocabulary(folder, "sentencepiece bpe", [])
+    write_json(folder, added_tokens={"<|im_end|>": n}, special_tokens_map={"eos_token": "<|im_end|>"})
+    specdec.convert(folder, tmp_path / "packed.specdec")
+    for place in (folder, tmp_path / "packed.specdec"):
+        model = specdec.load(place)
+        assert model.tokenizer is not None and model.tokenizer.encode("<|im_end|>", add_bos=False) == [n]
+        assert model.tokenizer.decode([n]) == ""
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_added_tokens_survive_conversion(make_llama: Factory, tmp_path: Path, legacy: bool) -> None:
+    """To GGUF and back to a folder; a space that GGUF files cannot do without is warned of."""
+    folder = make_llama(vocab_size=400, bos_token_id=1, eos_token_id=None)
+    n = write_vocabulary(folder, "sentencepiece bpe", [])
+    settings = {"tokenizer_class": "LlamaTokenizer", "legacy": legacy, "eos_token": "<|im_end|>"}
+    added = {
+        "added_tokens_decoder": {str(n): entry("<|im_end|>"), str(n + 1): entry("<tool>", special=False)}
+    }
+    write_json(folder, tokenizer_config=settings | added)
+    text = "user says<|im_end|>hello<tool>hi"
+    ours = load_tokenizer(folder)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        specdec.convert(folder, tmp_path / "model.gguf", "F32")
+    assert bool(caught) != legacy
+    file = specdec.load(tmp_path / "model.gguf")
+    assert file.eos_ids == ours.eos_ids == (n,)
+    specdec.convert(tmp_path / "model.gguf", tmp_path / "back")
+    back = specdec.load(tmp_path / "back")
+    for model in (file, back):
+        tokenizer = model.tokenizer
+        assert tokenizer is not None
+        assert tokenizer.encode("<|im_end|><tool>", add_bos=False) == [n, n + 1]
+        assert tokenizer.decode([n, n + 1]) == "<tool>"
+        ids = [i for i in tokenizer.encode(text) if i >= n]
+        assert ids == [n, n + 1] and (tokenizer.encode(text) == ours.encode(text)) == legacy

@@ -415,6 +415,7 @@ def _write_tokenizer(checkpoint: Checkpoint, place: Path) -> None:
     elif isinstance(tokenizer, SentencePieceTokenizer):
         with replacing(place / "tokenizer.model") as file:
             file.write(tokenizer.library.serialized_model_proto())
+        settings |= {"legacy": tokenizer.prefixes_all, "added_tokens_decoder": tokenizer.added_tokens()}
     else:
         return
     settings["add_bos_token"] = tokenizer.adds_bos

@@ -415,10 +415,16 @@ class AddedTokenFinder:
         With the added tokens. Its model is replaced.
     source : str
         The file of the vocabulary, for messages.
+
+    Attributes
+    ----------
+    tokens : dict of int to tokenizers.AddedToken
+        The added tokens by id.
     """
 
     def __init__(self, tokenizer: Any, source: str) -> None:
         library = import_tokenizers(source)
+        self.tokens: dict[int, Any] = tokenizer.get_added_tokens_decoder()
         # One token for any text between added tokens.
         tokenizer.model = library.models.WordLevel(vocab={"text": _TEXT}, unk_token="text")
         self._tokenizer = tokenizer

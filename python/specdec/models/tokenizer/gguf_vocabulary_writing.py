@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from specdec.errors import TokenizerError
+from specdec.errors import TokenizerError, warn
 from specdec.models.tokenizer.gguf_vocabulary import (
     BYTE,
     CONTROL,
@@ -95,7 +95,7 @@ def vocabulary_values(
     if isinstance(tokenizer, HFTokenizer):
         found, lists = _of_library(tokenizer, path)
     elif isinstance(tokenizer, SentencePieceTokenizer):
-        found, lists = _of_sentencepiece(tokenizer.library.serialized_model_proto())
+        found, lists = _of_sentencepiece(tokenizer)
     elif isinstance(tokenizer, Llama2cTokenizer):
         found, lists = _of_llama2c(tokenizer, path)
     else:
@@ -158,6 +158,18 @@ def _check(tokenizer: Any, values: Mapping[str, Any], n_vocab: int, path: Path) 
     for text in PROBES:
         if read.encode(text) != tokenizer.encode(text):
             raise _refused(path, f"another encoding of {text!r}")
+    if not getattr(tokenizer, "reads_special_tokens", False):
+        return
+    marks = [name for name, i in tokenizer.special_tokens().items() if i < n_vocab]
+    for mark in marks:
+        if read.encode(mark) != tokenizer.encode(mark):
+            raise _refused(path, f"another encoding of {mark!r}")
+    after = f"{marks[0]}a" if marks else ""
+    if read.encode(after) != tokenizer.encode(after):
+        warn(
+            f"{path}: a text after a special token, such as {after!r}, is encoded with a space before it, as "
+            "GGUF files have no field for it; expected a vocabulary with the space at the beginning alone"
+        )
 
 
 # ------------------------------------------------------------------------------------ tokenizer.json
@@ -271,8 +283,9 @@ def _of_pieces(
 # ------------------------------------------------------------------------------------- SentencePiece
 
 
-def _of_sentencepiece(proto: bytes) -> tuple[dict[str, Any], _Lists]:
-    """From a serialised model (sentencepiece_model.proto)."""
+def _of_sentencepiece(tokenizer: SentencePieceTokenizer) -> tuple[dict[str, Any], _Lists]:
+    """From a serialized model (sentencepiece_model.proto) and the tokens added to it."""
+    proto = tokenizer.library.serialized_model_proto()
     texts: list[str] = []
     kinds: list[int] = []
     scores: list[float] = []
@@ -291,6 +304,16 @@ def _of_sentencepiece(proto: bytes) -> tuple[dict[str, Any], _Lists]:
             found["remove_extra_whitespaces"] = bool(normalizer.get(4, 1))
             if normalizer.get(2):
                 found["precompiled_charsmap"] = np.frombuffer(normalizer[2], np.uint8)
+    special = tokenizer.special_tokens().values()
+    for token_id, token in enumerate(tokenizer.vocabulary()):
+        control = CONTROL if token_id in special else USER_DEFINED
+        if token_id < len(texts):
+            if token_id in tokenizer.added_ids and kinds[token_id] in (NORMAL, USER_DEFINED):
+                kinds[token_id] = control
+            continue
+        texts.append(f"[PAD{token_id}]" if token is None else token.decode("utf-8"))
+        kinds.append(UNUSED if token is None else control)
+        scores.append(-1000.0)
     return found, _Lists(texts, kinds, scores)
 
 

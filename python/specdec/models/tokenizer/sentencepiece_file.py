@@ -44,7 +44,8 @@ class SentencePieceTokenizer(ByteTokenizer):
     silent : frozenset of int
         The special tokens.
     prefixes_all : bool
-        Whether a text after an added token gets the space that the beginning of a text gets.
+        Whether a text after an added token gets the space that the beginning of a text gets; an attribute
+        too.
     bos_id, eos_ids
         As in `ByteTokenizer`.
     adds_bos : bool
@@ -67,7 +68,7 @@ class SentencePieceTokenizer(ByteTokenizer):
         eos_ids: tuple[int, ...],
         adds_bos: bool = True,
     ) -> None:
-        self._library, self._finder = library, finder
+        self._library, self._finder, self.prefixes_all = library, finder, prefixes_all
         self._after_token = library
         with library_errors(f"{source}: not a SentencePiece model"):
             n_pieces = _n_pieces(library, source)
@@ -90,7 +91,7 @@ class SentencePieceTokenizer(ByteTokenizer):
             eos_ids=eos_ids,
             adds_bos=adds_bos,
         )
-        self.added_ids = frozenset(added)
+        self.added_ids = frozenset(added) if finder is None else frozenset(finder.tokens)
 
     @property
     def library(self) -> Any:
@@ -168,19 +169,40 @@ class SentencePieceTokenizer(ByteTokenizer):
             adds_bos=adds_bos if isinstance(adds_bos, bool) else True,
         )
 
+    def added_tokens(self) -> dict[str, dict[str, Any]]:
+        """The added tokens as ``added_tokens_decoder`` of a tokenizer_config.json has them."""
+        tokens = {} if self._finder is None else self._finder.tokens
+        special = set(self.special_tokens().values())
+        names = ("single_word", "lstrip", "rstrip", "normalized")
+        return {
+            str(i): {"content": token.content, "special": i in special}
+            | {name: getattr(token, name) for name in names}
+            for i, token in tokens.items()
+        }
+
     def _encode(self, text: str) -> list[int]:
         with library_errors(f"{self.source}: this text cannot be encoded"):
             if self._finder is None:
                 return list(self._library.encode(text, out_type=int))
+            parts = self._finder.split(text)
+            first = [part for token_id, part in parts[:1] if token_id is None]
+            later = [part for token_id, part in parts[1:] if token_id is None]
+            texts = iter(_encode_all(self._library, first) + _encode_all(self._after_token, later))
             ids: list[int] = []
-            library = self._library
-            for token_id, part in self._finder.split(text):
+            for token_id, _ in parts:
                 if token_id is None:
-                    ids += library.encode(part, out_type=int)
+                    ids += next(texts)
                 else:
                     ids.append(token_id)
-                library = self._after_token
         return ids
+
+
+def _encode_all(library: Any, texts: list[str]) -> list[list[int]]:
+    """The ids of each text; of many texts in one call, as a call costs more than a short text."""
+    if len(texts) < 2:
+        return [library.encode(text, out_type=int) for text in texts]
+    ids: list[list[int]] = library.encode(texts, out_type=int, num_threads=1)
+    return ids
 
 
 def _n_pieces(library: Any, source: str) -> int:
