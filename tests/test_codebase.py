@@ -355,7 +355,8 @@ LAYERS = [
     ["analysis"],
     ["plot"],
     ["training"],
-    ["integrations", "ray", "serve"],
+    ["ray", "serve"],
+    ["integrations"],
     ["commands"],
     ["__main__"],
 ]  # fmt: skip

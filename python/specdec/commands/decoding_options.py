@@ -41,7 +41,7 @@ threads_option = click.option(
 """How many threads compute."""
 
 stop_option = click.option(
-    "--stop", multiple=True, metavar="TEXT", help="End before this text; may be given more than once."
+    "--stop", multiple=True, metavar="TEXT", help="End before this text or special token; may be repeated."
 )
 """Texts that end what is written."""
 
