@@ -487,7 +487,9 @@ def test_malformed_bodies(url: str, body: bytes, message: str) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"[" * 200 + b'"' + b'\\"' * 200_000, "nested"),
+        (b"[" * 200 + b'"' + b'\\"' * 200_000, "no JSON"),
+        (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested more than 128 deep"),
+        (b'{"a": [' + b"1," * 700_000 + b"1]}", "has 700002 commas and brackets"),
         (
             b"{" + b"".join(b'"%d": 0, ' % i for i in range(100_000)) + b'"twice": 0, "twice": 0}',
             "'twice' twice",
@@ -959,6 +961,10 @@ def test_bounds_on_connections(target: specdec.Model) -> None:
             connection.close()
 
 
+def tools_of(**changes: Any) -> list[dict[str, Any]]:
+    return [{"type": "function", "function": {**FUNCTION, **changes}}]
+
+
 def test_long_prompts_are_refused_before_they_are_encoded(
     target: specdec.Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -979,11 +985,45 @@ def test_long_prompts_are_refused_before_they_are_encoded(
             (CHAT, {"messages": [*USER, {"role": "user", "content": long}]}, "messages"),
             (RESPONSES, {"input": long}, "input"),
             (TEXTS, {"prediction": {"type": "content", "content": long}}, "prediction"),
+            (CHAT, {"messages": USER, "tools": tools_of(description=long)}, "tools"),
+            (CHAT, {"messages": USER, "tools": tools_of(parameters={"properties": {long: {}}})}, "tools"),
+            (CHAT, {"messages": USER, "chat_template_kwargs": {"a": [long]}}, "chat_template_kwargs"),
+            (
+                CHAT,
+                {"messages": USER, "chat_template_kwargs": {"a": [10] * len(long)}},
+                "chat_template_kwargs",
+            ),
+            (CHAT, {"messages": [{**USER[0], "content": text}], "tools": TOOLS}, "messages"),
         )
         for path, changes, param in bodies:
             status, answer = ask(server.url, path, body_of(path, **changes))
             assert status == 400 and answer["error"]["param"] == param
             assert answer["error"]["code"] == "context_length_exceeded"
+
+
+def test_long_texts_that_are_tokenized(target: specdec.Model) -> None:
+    """Up to a bound of their own, since programs split long documents by their ids; conversations too."""
+    engine, n = ScriptedEngine(target, lambda options: [REPLY]), 20_000
+    service = Service(engine, ["mine"], limits=ServerLimits(n_tokenize_bytes=n))  # type: ignore[arg-type]
+    assert target.tokenizer is not None and service.most_bytes < n
+    with Server(service, port=0) as server:
+        for text, status in (("é" * (n // 2), 200), ("é" * (n // 2) + "a", 400)):
+            found, answer = ask(server.url, "/tokenize", {"prompt": text, "add_special_tokens": False})
+            assert found == status
+            if status == 200:
+                assert answer["tokens"] == target.tokenizer.encode(text, add_bos=False)
+        bodies: tuple[tuple[dict[str, Any], str], ...] = (
+            ({"prompt": "a" * n + "b"}, "prompt"),
+            ({"content": "a" * n + "b"}, "content"),
+            ({"messages": [{"role": "user", "content": "a" * n}]}, "messages"),
+            ({"messages": USER, "tools": tools_of(description="a" * n)}, "tools"),
+            ({"messages": USER, "chat_template_kwargs": {"a" * n: 1}}, "chat_template_kwargs"),
+        )
+        for body, param in bodies:
+            found, answer = ask(server.url, "/tokenize", body)
+            assert found == 400 and answer["error"]["param"] == param
+            assert answer["error"]["code"] == "context_length_exceeded"
+        assert ask(server.url, "/tokenize", {"messages": USER, "tools": TOOLS})[0] == 200
 
 
 def test_connections_that_are_idle_or_dawdle(target: specdec.Model) -> None:
@@ -1216,7 +1256,7 @@ def test_a_stop_at_once(target: specdec.Model) -> None:
     with server:
         engine.held.set()
         streams = [sent(server.url, CHAT, body_of(CHAT, stream=stream)) for stream in (False, True)]
-        wait(lambda: len(engine.asked) == 2)
+        wait(lambda: len(engine.generations) == 2)
         server.stop(now=True)
         for stream in streams:
             received = b""

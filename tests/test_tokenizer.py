@@ -9,6 +9,8 @@ import random
 import struct
 import sys
 import tarfile
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -256,6 +258,31 @@ def test_files_of_opt_are_read_as_in_transformers(shared, tmp_path, prefixed):
 def families(shared, tmp_path_factory):
     folder = tmp_path_factory.mktemp("families")
     return {name: load_tokenizer(folder_of(name, shared, folder / name)) for name in FILES}
+
+
+@pytest.mark.parametrize("family", FILES)
+def test_others_run_while_a_long_text_is_encoded(families, family):
+    """No thread has to give up the GIL here, so that another one runs only if the library releases it."""
+    text, n, done = "Once upon a time, naïve 🙂 " * 4000, 0, threading.Event()
+
+    def count():
+        nonlocal n
+        while not done.is_set():
+            n += 1
+            time.sleep(0)
+
+    interval, other = sys.getswitchinterval(), threading.Thread(target=count)
+    other.start()
+    try:
+        sys.setswitchinterval(60.0)
+        time.sleep(0.01)
+        before = n
+        families[family].encode(text)
+        assert n > before
+    finally:
+        sys.setswitchinterval(interval)
+        done.set()
+        other.join()
 
 
 @settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -847,9 +847,9 @@ class Model:
         self, ids: Any, found: str, minimum: int, maximum: int | None, config: ModelConfig
     ) -> NDArray[np.int32]:
         """The ids, of the decoder or the encoder; ``found`` begins a message about their number."""
-        tokens = _as_integers(ids)
         n_vocab = config.n_vocab
         limit = config.n_ctx if maximum is None else maximum
+        tokens = ids if type(ids) is list and len(ids) > limit else _as_integers(ids)
         if len(tokens) < minimum:
             raise InputError(f"{found} {len(tokens)} token ids; expected at least {shown(minimum)}")
         if len(tokens) > limit:

@@ -57,7 +57,7 @@ class CompletionRequest(TextRequest):
         self.prompts = _prompts(fields, self.service)
         for prompt in self.prompts:
             if isinstance(prompt, str):
-                check_prompt_size(fields, "prompt", prompt, self.service)
+                check_prompt_size(fields, {"prompt": prompt}, self.service)
         n, n_prompts, most = self.fields.n, len(self.prompts), self.service.limits.n_texts
         if n_prompts * n > most:
             raise fields.refusal(

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Any, Final
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from specdec.serve.answer_log import AnswerLog
 from specdec.serve.json_body import json_bytes
@@ -50,7 +50,8 @@ class Connection(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
         self._n_head = 0  # bytes that count
-        self._running: RequestResponseCycle | None = None  # the request whose answer is next
+        self.cycle: Any = None  # the last request that has come
+        self._running: Any = None  # the request whose answer is next
         self._in_head = self._is_chunked = False
         self._refusal: RequestError | None = None  # why a callback stopped the parser
         self._is_full = False  # what comes is dropped

@@ -38,13 +38,14 @@ class ConversationRequest(TextRequest):
         """See `TextRequest.read_texts`."""
         service = self.service
         self.messages = self.read_messages(fields)
-        check_prompt_size(fields, self.text_name, list(self.messages), service)
         self.tools = read_tools(fields, service.limits, flat=self.flat_tools)
         call = _form_of_call(fields, self.tools, form, service)
         if call:
             form, self.form_name = call, "tools"
         self.template = read_template_fields(fields)
         shown = None if self.tools is None or self.tools.choice == "none" else self.tools.for_template
+        parts = {self.text_name: list(self.messages), "tools": shown or []}
+        check_prompt_size(fields, {**parts, "chat_template_kwargs": self.template}, service)
         return [
             {
                 **self.options_with(form),

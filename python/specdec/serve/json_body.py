@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from typing import Any, Final
 
@@ -14,9 +13,8 @@ __all__ = ["json_bytes", "read_object"]
 
 _DEEPEST: Final = 128
 """Objects and lists within each other. Schemas are nested deepest, and llguidance has a bound of its own."""
-_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
-"""A string, or one without an end, so that no search fails at its end and begins anew at the next quote."""
-_BRACKET: Final = re.compile(rb"[\[\]{}]")
+_MAX_VALUES: Final = 600_000
+"""Commas and opening brackets, about as many as there are values: the parser makes them with the GIL held."""
 
 
 def json_bytes(value: Any) -> bytes:
@@ -31,17 +29,24 @@ def read_object(body: bytes) -> dict[str, Any]:
     Raises
     ------
     RequestError
-        It is no JSON, no object, or nested too deep; a name stands twice in an object, so that one of the
-        values would be ignored; or a number is not finite.
+        It is no JSON, no object, nested too deep, or has too many values; a name occurs twice in an object,
+        so that one of its values would be ignored; or a number is not finite.
     """
-    _check_depth(body)
+    n_values = sum(map(body.count, (b",", b"[", b"{")))
+    if n_values > _MAX_VALUES:
+        raise _refusal(f"the body has {n_values} commas and brackets; expected at most {_MAX_VALUES}")
     try:
         text = body.decode("utf-8")
-        value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_number)
+        value = json.loads(
+            text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_number, parse_int=_integer
+        )
     except RequestError:
         raise
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise _nested() from None
+    except ValueError as error:
         raise _refusal(f"the body is no JSON in UTF-8: {error}") from None
+    _check_depth(value)
     if not isinstance(value, dict):
         raise _refusal(f"the body is {shown(value)}; expected an object")
     return value
@@ -51,15 +56,19 @@ def _refusal(message: str) -> RequestError:
     return RequestError(message, code="invalid_json")
 
 
-def _check_depth(body: bytes) -> None:
-    """Refuse what the parser would recurse into too deep; brackets within strings do not count."""
-    if body.count(b"[") + body.count(b"{") <= _DEEPEST:
-        return
-    depth = 0
-    for bracket in _BRACKET.findall(_STRING.sub(b"", body)):
-        depth += 1 if bracket in b"[{" else -1
-        if depth > _DEEPEST:
-            raise _refusal(f"the body is nested more than {_DEEPEST} deep")
+def _nested() -> RequestError:
+    return _refusal(f"the body is nested more than {_DEEPEST} deep")
+
+
+def _check_depth(value: Any) -> None:
+    """Refuse what is nested deeper than programs that read it may expect."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(_DEEPEST):
+        items = (item for one in level for item in (one.values() if isinstance(one, dict) else one))
+        level = [item for item in items if isinstance(item, dict | list)]
+        if not level:
+            return
+    raise _nested()
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -73,6 +82,11 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _constant(name: str) -> Any:
     raise _refusal(f"the body holds {name}; expected numbers that JSON has")
+
+
+def _integer(text: str) -> int:
+    """An integer. That this is Python lets other threads have the GIL in long lists."""
+    return int(text)
 
 
 def _number(text: str) -> float:

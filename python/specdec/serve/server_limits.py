@@ -35,6 +35,8 @@ class ServerLimits:
         Bytes of a schema (as JSON), a regular expression or a grammar.
     n_tools : int
         Tools of a request.
+    n_tokenize_bytes : int
+        Bytes of text that `/tokenize` encodes; a text as long as a prompt may be is encoded in any case.
     body_s, write_s : float
         Seconds until the body of a request must have come, and that a client may take for what has been
         sent to it before its connection is closed.
@@ -56,6 +58,7 @@ class ServerLimits:
     n_top: int = 20
     n_form_bytes: int = 64 << 10
     n_tools: int = 128
+    n_tokenize_bytes: int = 1 << 20
     body_s: float = 30.0
     write_s: float = 60.0
     n_connections: int = 1024

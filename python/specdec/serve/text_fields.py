@@ -75,29 +75,48 @@ def read_model(fields: GivenFields, names: Sequence[str]) -> str:
     return name
 
 
-def check_prompt_size(fields: GivenFields, field: str, prompt: Any, service: Service) -> None:
-    """Refuse what is too long to be encoded: a text, or a conversation.
+def check_prompt_size(
+    fields: GivenFields, parts: Mapping[str, Any], service: Service, most: int | None = None
+) -> None:
+    """Refuse what is too long to be encoded.
+
+    Parameters
+    ----------
+    fields : GivenFields
+    parts : mapping of str to object
+        By their fields what a prompt is made of: a text, a conversation, tools, variables of a template.
+    service : Service
+    most : int, optional
+        Bytes of all together; None: as many as a prompt may have.
 
     Raises
     ------
     RequestError
+        About the largest of the fields.
     """
-    n_bytes, most = _n_bytes(prompt), service.most_bytes
+    sizes = {field: _n_bytes(part) for field, part in parts.items()}
+    n_bytes, reason = sum(sizes.values()), ""
+    if most is None:
+        most, longest = service.most_bytes, service.longest_token
+        reason = f": a text has at most {service.engine.n_text} tokens, of at most {longest} bytes each"
     if n_bytes > most:
+        field = max(sizes, key=lambda name: sizes[name])
+        names = [fields.path(name) for name, size in sizes.items() if size]
         raise fields.refusal(
             field,
-            f"{fields.path(field)} has {n_bytes} bytes of text; expected at most {most}: a text has at most "
-            f"{service.engine.n_text} tokens, of at most {service.longest_token} bytes each",
+            f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} {n_bytes} bytes of text; expected "
+            f"at most {most}{reason}",
             "context_length_exceeded",
         )
 
 
 def _n_bytes(value: Any) -> int:
-    """Bytes of all texts in a value, as UTF-8."""
+    """Bytes of a value as text, in UTF-8; of objects and lists, those of what they hold."""
     if isinstance(value, str):
         return len(value.encode("utf-8", "replace"))
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    return sum(map(_n_bytes, inner))
+    if isinstance(value, Mapping):
+        return sum(_n_bytes(name) + _n_bytes(inner) for name, inner in value.items())
+    return sum(map(_n_bytes, value)) if isinstance(value, list) else len(str(value))
 
 
 def read_text_fields(
@@ -137,7 +156,7 @@ def read_text_fields(
     options["logprobs_of"] = fields.choice("logprobs_of", get_args(LogprobsOf)) or "model"
     options["speculative"] = _speculative(fields, service)
     options["prediction"] = _prediction(fields, options["speculative"])
-    check_prompt_size(fields, "prediction", options["prediction"], service)
+    check_prompt_size(fields, {"prediction": options["prediction"] or ""}, service)
     fields.without_effect(NO_EFFECT)
     fields.only("service_tier", "auto", "default", why="there is one way in which texts are served")
     fields.only("store", False, why="nothing is stored")

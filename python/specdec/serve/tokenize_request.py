@@ -11,7 +11,7 @@ from specdec.serve.chat_messages import read_messages
 from specdec.serve.conversation_request import read_template_fields
 from specdec.serve.given_fields import GivenFields
 from specdec.serve.service import Service
-from specdec.serve.text_fields import read_model
+from specdec.serve.text_fields import check_prompt_size, read_model
 from specdec.serve.tool_fields import read_tools
 
 __all__ = ["detokenized", "tokenized", "tokenizer_info"]
@@ -32,15 +32,19 @@ def tokenized(body: Mapping[str, Any], service: Service) -> dict[str, Any]:
         raise fields.refusal("prompt", f"the body has {found}; expected one of prompt, content and messages")
     (name,) = names
     shows = fields.flag("return_token_strs")
+    most = max(service.limits.n_tokenize_bytes, service.most_bytes)
     try:
         if name == "messages":
             messages, tools = read_messages(fields), read_tools(fields, service.limits)
             template = read_template_fields(fields)
             given = None if tools is None else tools.for_template
+            parts = {"messages": messages, "tools": given or [], "chat_template_kwargs": template}
+            check_prompt_size(fields, parts, service, most)
             ids = service.target.chat_ids(messages, tools=given, **template)
         else:
             text = fields.text(name)
             assert text is not None
+            check_prompt_size(fields, {name: text}, service, most)
             # llama.cpp calls the text "content", and adds nothing unless it is asked to
             special, added = fields.flag("add_special_tokens", name == "prompt"), fields.flag("add_special")
             ids = _encoded(service, text, special or added)

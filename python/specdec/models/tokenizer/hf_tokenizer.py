@@ -40,6 +40,7 @@ _SPLITS: Final[Mapping[str, str | None]] = {
 # What a small file may cost. Vocabularies have few ids without token, or none; decoders a handful of steps.
 _MAX_UNUSED: Final = 1 << 20
 _MAX_TEXT: Final = 1 << 26  # characters of all tokens together
+_LONG: Final = 4096  # characters, which take milliseconds
 _MAX_STEPS: Final = 64
 
 
@@ -224,7 +225,10 @@ class HFTokenizer(ByteTokenizer):
 
     def _encode(self, text: str) -> list[int]:
         with library_errors(f"{self.source}: `tokenizers` cannot encode this text"):
-            ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
+            if len(text) < _LONG:
+                ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
+            else:  # releases the GIL, and computes no offsets; its threads start with the first long text
+                ids = self._library.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return ids
 
 
