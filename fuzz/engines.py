@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import specdec
 from fuzz.adapters import adapted_model, adapted_target
@@ -13,18 +13,21 @@ from fuzz.models import make_model
 from fuzz.objects import ProposerError
 from fuzz.settings import is_extreme, keywords, plain_keywords
 from fuzz.traces import check_result
-from specdec.errors import InputError
+from specdec.errors import InputError, NotFiniteError
 
 __all__ = ["check_engine"]
 
 LONGEST_S = 60.0
+
+Expected: TypeAlias = list[specdec.Result] | NotFiniteError | None
+"""What plain decoding of a request gives; None: its texts depend on the draft."""
 
 
 def check_engine(case: dict[str, Any]) -> str:
     """Submit all requests, some after pieces of others have come; cancel some.
 
     Texts that are functions of target and seed are those of plain decoding, or of a cancelled one the
-    beginning.
+    beginning. A request whose numbers overflow fails alone.
     """
     target, options = adapted_target(case), {"n_threads": 1} | case["engine"]
     try:
@@ -36,7 +39,7 @@ def check_engine(case: dict[str, Any]) -> str:
         raise
     n_refused = 0
     with engine:
-        begun: list[tuple[dict[str, Any], specdec.Generation, list[specdec.Result] | None]] = []
+        begun: list[tuple[dict[str, Any], specdec.Generation, Expected]] = []
         for request in case["requests"]:
             for _ in range(request["waits"] if begun else 0):
                 _next(begun[-1][1])
@@ -52,10 +55,22 @@ def check_engine(case: dict[str, Any]) -> str:
         for request, generation, expected in begun:
             try:
                 found = generation.results(LONGEST_S)
+            except NotFiniteError as error:
+                if not _may_overflow(case, request, expected):
+                    raise Failure("difference", f"{error}, and not in plain decoding") from error
+                continue
             except (InputError, ProposerError):
                 if not _may_be_refused(case, request):  # a draft that fails for a text ends that one
                     raise
                 n_refused += 1
+                continue
+            if isinstance(expected, NotFiniteError):
+                cancelled = any(result.finish_reason == "cancelled" for result in found)
+                guessed = {"constraint", "form"} & request[
+                    "settings"
+                ].keys()  # forced tokens, in other rounds
+                if not cancelled and not guessed:
+                    raise Failure("difference", f"texts, and {expected} in plain decoding")
                 continue
             _check(request, found, expected, target, options)
         metrics = engine.metrics()
@@ -67,13 +82,21 @@ def check_engine(case: dict[str, Any]) -> str:
 def _next(generation: specdec.Generation) -> None:
     try:
         generation.next(LONGEST_S)
-    except (InputError, ProposerError):
+    except (InputError, ProposerError, NotFiniteError):
         pass  # results raises it again
+
+
+def _may_overflow(case: dict[str, Any], request: dict[str, Any], expected: Expected) -> bool:
+    """Whether a request may come to the token whose numbers are too large; drafts may guess it."""
+    if "spike" not in case["target"]:
+        return False
+    drafted = request["speculative"]["draft"] or request["prediction"]
+    return isinstance(expected, NotFiniteError) or expected is None or bool(drafted)
 
 
 def _submit(
     engine: specdec.Engine, target: specdec.Model, case: dict[str, Any], request: dict[str, Any]
-) -> tuple[dict[str, Any], specdec.Generation, list[specdec.Result] | None]:
+) -> tuple[dict[str, Any], specdec.Generation, Expected]:
     settings = request["settings"]
     options = keywords(settings)
     del options["n_threads"]
@@ -83,26 +106,32 @@ def _submit(
     model = target
     if request.get("adapter") is not None:
         model = given["adapter"] = adapted_model(make_model(case["target"]), request["adapter"])
-    expected = None
+    expected: Expected = None
     lenient = settings.get("lenience", 1.0) < 1.0
     if not lenient and (not settings.get("temperature") or settings.get("verify") == "coupled"):
         plain = plain_keywords(settings) | {"seed": settings["seed"]}
         try:
             found = specdec.generate(model, None, **given, **plain)
         except InputError:
-            if not is_extreme(settings):
+            if not is_extreme(settings) and "spike" not in case["target"]:
                 raise
+        except NotFiniteError as error:
+            if "spike" not in case["target"]:
+                raise
+            expected = error
         else:
-            expected = [found]
+            expected = found if isinstance(found, list) else [found]
     prediction = request["prediction"]
     if prediction == "right":
-        prediction = expected[0].tokens if expected is not None else None
+        prediction = expected[0].tokens if isinstance(expected, list) else None
     speculative = specdec.Speculative(**request["speculative"])
     generation = engine.submit(**given, prediction=prediction, speculative=speculative, **options)
     return request, generation, expected
 
 
 def _may_be_refused(case: dict[str, Any], request: dict[str, Any]) -> bool:
+    if "spike" in case["target"]:  # the logits may be finite, and too large for a penalty
+        return True
     return may_be_refused(case | {"settings": request["settings"] | case["engine"]})
 
 

@@ -18,20 +18,23 @@ from specdec.models.tokenizer import ByteTokenizer, SourceTokenizer, Strip
 
 __all__ = [
     "DEFAULTS", "END_IDS", "BytesTokenizer", "PieceTokenizer", "draft_description", "draw_model",
-    "make_model", "source_vocab", "with_sources_of",
+    "make_model", "may_spike", "source_vocab", "with_sources_of",
 ]  # fmt: skip
 
 DEFAULTS: dict[str, Any] = {
     "family": "llama", "n_vocab": 11, "n_ctx": 64, "n_layer": 2, "n_head": 2, "n_kv_head": 1, "d_model": 16,
     "d_head": 8, "d_ff": 24, "tied": False, "bias": False, "sliding_window": 0, "rope": None,
     "activation": None, "weights": 1, "spread": 0.3, "noise": 0.0, "dtype": "f32", "cache_dtype": "f32",
-    "prefill": "rows", "text": False, "experts": None, "switches": {}, "encoder": None,
+    "prefill": "rows", "text": False, "experts": None, "switches": {}, "encoder": None, "spike": None,
 }  # fmt: skip
 """What a description leaves out. `noise` blurs the weights, as those of a draft that is like its target;
-`experts` and `switches` are fields of the configuration; `encoder` is a description too."""
+`experts` and `switches` are fields of the configuration; `encoder` is a description too. `spike` is a token
+whose embedding is so large that most models overflow."""
 
 END_IDS = (2,)
 """The ids that end a text of a model with a tokenizer."""
+
+LARGE = 1e38
 
 START = 0
 """The id that texts of an encoder-decoder begin with."""
@@ -210,7 +213,14 @@ def draft_description(target: dict[str, Any], draft: dict[str, Any]) -> dict[str
     found = own | shared if draft.get("own") else target | own | shared
     if found.get("prefill") != ("blas" if found.get("dtype", "f32") == "f32" else "tiles"):
         found.pop("prefill", None)
+    if not may_spike(found):
+        found.pop("spike", None)
     return found
+
+
+def may_spike(model: dict[str, Any]) -> bool:
+    """Whether the numbers of a token may be too large: blocks of whole numbers refuse them."""
+    return model.get("dtype", "f32") in ("f32", "bf16")
 
 
 def make_model(description: dict[str, Any]) -> Model:
@@ -231,6 +241,8 @@ def _made(description: str) -> Model:
         weight += "norm.weight" in name
         if d["noise"]:
             weight += d["noise"] * blur.standard_normal(shape)
+        if name == "token_embedding" and d["spike"] is not None:
+            weight[d["spike"]] = np.copysign(LARGE, weight[d["spike"]])
         tensors.append((name, weight.astype(np.float32), "f32"))
     core = _core.Model(config, tensors, dtype=d["dtype"], cache_dtype=d["cache_dtype"], prefill=d["prefill"])
     tokenizer: ByteTokenizer | None = None

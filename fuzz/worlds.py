@@ -11,7 +11,7 @@ from typing import Any
 from fuzz.adapters import draw_adapter
 from fuzz.drafts import Description, descriptions, draw_draft
 from fuzz.draws import Draws
-from fuzz.models import BytesTokenizer, draw_model, source_vocab, with_sources_of
+from fuzz.models import BytesTokenizer, draw_model, may_spike, source_vocab, with_sources_of
 from fuzz.peft_folders import draw_peft
 from fuzz.settings import draw_sampling, draw_settings
 from fuzz.written_forms import draw_form
@@ -189,6 +189,8 @@ def _engine(draws: Draws, models: Case) -> Case:
             "prediction": draws.one(None, None, "right", draws.ids(draws.randint(1, 20), n_vocab)),
             "waits": draws.one(0, 0, 1, 3), "cancelled": draws.chance(0.15),
         }  # fmt: skip
+        if draws.chance(0.12):
+            settings["n"] = draws.one(5, 9, 17)
         if "sources" in one:
             request["source"] = one["sources"][at]
         if "adapters" in one:
@@ -201,6 +203,14 @@ def _engine(draws: Draws, models: Case) -> Case:
     if draws.chance(0.2):
         engine["node_budget"] = engine["n_slots"] + draws.randint(0, 20)
     kept = {name: one[name] for name in ("target", "models", "draft", "adapter") if name in one}
+    if n_vocab > 2 and may_spike(target) and draws.chance(0.2):
+        spike = draws.randrange(n_vocab)
+        kept["target"] = target | {"spike": spike}
+        for request in (one for one in requests if isinstance(one["prompt"], list)):
+            prompt = [(token + 1) % n_vocab if token == spike else token for token in request["prompt"]]
+            if prompt and draws.chance(0.4):
+                prompt[draws.randrange(len(prompt))] = spike
+            request["prompt"] = prompt
     return {"check": "engine", **kept, "engine": engine, "requests": requests}
 
 
