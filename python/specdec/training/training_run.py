@@ -221,7 +221,8 @@ def train_draft(
         data); or nobody: pieces of the file of prompts.
     minutes : float, optional
         What all of it may take, from loading the target to measuring the draft. The trainer measures how fast
-        the target writes and how long a step takes, and says how many texts and steps that allows. None: 10.
+        the target writes and how long a step takes, and says how many texts and steps that allows: at least
+        two held-out texts, the texts of a step, and one step, however long they take. None: 10.
     steps : int, optional
         Steps in place of minutes, whatever they take: then a seed fixes the weights to the bit, on one
         machine and number of threads.
@@ -542,8 +543,9 @@ class _Training:
         texts_s = (self._limit.spent_s - begun) / STEPS_OF_GROUP
         self._say("Measuring how long a step takes.")
         step_s = seconds_of_step(
-            self._kind, network, lambda: self._states.of(groups.batch(0)), lambda: self._limit.spent_s
-        )
+            self._kind, network, lambda: self._states.of(groups.batch(0)), lambda: self._limit.spent_s,
+            long_s=0.05 * self._steps_s,
+        )  # fmt: skip
         is_whole = self._plan.n_texts == TrainingPlan.whole(settings.batch).n_texts
         mean_s = step_s + (texts_s / settings.passes if is_whole else 0.0)
         tokens = settings.batch * settings.length
