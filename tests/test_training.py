@@ -331,7 +331,7 @@ class WorkClock:
             patch.setattr(module, "train_step", stepped)
 
 
-@pytest.mark.parametrize("token_s", [1e-4, 2e-3, 1e-2])
+@pytest.mark.parametrize("token_s", [1e-4, 2e-3, 3e-2])
 def test_the_minutes_bound_the_whole_training(
     token_s: float, target: specdec.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,6 +395,14 @@ def test_a_training_of_minutes_goes_on_with_its_plan(
         (tmp_path / "training" / "plan.json").write_text(damaged)
         with pytest.raises(CheckpointError, match="plan.json: expected the plan of a training"):
             train(target, tmp_path, steps=None, minutes=0.5, length=None, batch=8)
+
+
+def test_a_number_format_is_for_a_target_that_is_not_loaded(target: specdec.Model, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="dtype is 'int8' with a target that is loaded"):
+        train(target, tmp_path, dtype="int8")
+    trained = train(target.path, tmp_path / "int8", dtype="int8", steps=1)
+    stored = json.loads((tmp_path / "int8" / "training" / "settings.json").read_text())
+    assert stored["target"] == f"{target.path} in int8" and trained.n_steps == 1
 
 
 def test_a_short_time_has_short_texts() -> None:

@@ -278,10 +278,14 @@ def train_draft(
     """
     limit = TimeLimit(math.inf if steps is not None else 60.0 * _checked_minutes(minutes))
     device = check_device(device)
+    if isinstance(target, Model) and dtype is not None:
+        raise InputError(f"dtype is {shown(dtype)} with a target that is loaded; expected None, or a path")
     if target is None:
         model = embedded_pair(dtype)[0]
+    elif isinstance(target, str | os.PathLike):
+        model = load(target, dtype)
     else:
-        model = as_model("target", target) if dtype is None else load(target, dtype)
+        model = as_model("target", target)
     kind_type, folder = kind_of_name(kind), check_path("out", out)
     speed = None
     if length is None:
