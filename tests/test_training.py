@@ -8,6 +8,7 @@ import json
 import math
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -284,21 +285,134 @@ def test_an_interruption_says_what_is_kept(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(module, "train_step", step)
         train(target, tmp_path, steps=20, passes=1, say=said.append)
-    assert said[0] == "Making the network that is trained." and said[1].startswith(
-        "Writing the held-out texts"
-    )
-    assert said[3] == "Measuring the draft before training."
+    assert [line.split()[0] for line in said] == [
+        "Making", "Writing", "Writing", "Measuring", "A", "Measuring", "Training:", "Interrupted:",
+    ]  # fmt: skip
+    assert "held-out" in said[1] and "to train on" in said[2] and "20 steps take about" in said[4]
     work = tmp_path / "training"
-    assert said[4:] == [
+    assert said[-1] == (
         f"Interrupted: {work} keeps texts and the checkpoint of step 16 of 20; the same command goes on from "
         "there."
-    ]
+    )
     said.clear()
     train(target, tmp_path, steps=20, passes=1, say=said.append)
     assert said[1] == "Goes on at step 16 of 20." and said[-1].startswith("Measuring the draft after")
-    said.clear()
-    train(target, tmp_path / "short", steps=None, minutes=1e-9, passes=1, say=said.append)
-    assert ": 1e-09 minutes will do for 20 steps, 1,920 tokens, 1,920 of them different." in said[2]
+
+
+class WorkClock:
+    """A clock that runs while a training works: seconds for a token written or read, and for a step."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, token_s: float, step_s: float) -> None:
+        from specdec import time_limit
+        from specdec.training import batch, held_out, loop, written_texts
+
+        self.now, self.step_s = 0.0, step_s
+        patch.setattr(time_limit, "time", SimpleNamespace(monotonic=lambda: self.now))
+        generate, of, step = written_texts.generate, batch.TargetStates.of, loop.train_step
+
+        def generated(*given: Any, **options: Any) -> Any:
+            found = generate(*given, **options)
+            results = found if isinstance(found, list) else [found]
+            self.now += token_s * sum(len(result.tokens) for result in results)
+            return found
+
+        def states(own: Any, texts: Any) -> Any:
+            self.now += token_s * int(texts.ends.sum())
+            return of(own, texts)
+
+        def stepped(*given: Any) -> float:
+            self.now += self.step_s
+            return step(*given)
+
+        patch.setattr(written_texts, "generate", generated)
+        patch.setattr(held_out, "generate", generated)
+        patch.setattr(batch.TargetStates, "of", states)
+        for module in (loop, importlib.import_module("specdec.training.training_run")):
+            patch.setattr(module, "train_step", stepped)
+
+
+@pytest.mark.parametrize("token_s", [1e-4, 2e-3, 3e-2])
+def test_the_minutes_bound_the_whole_training(
+    token_s: float, target: specdec.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a clock that stands still but for the work: any target has texts, steps and figures in time."""
+    clock = WorkClock(monkeypatch, token_s, step_s=max(0.5, 20.0 * token_s))
+    said: list[str] = []
+    trained = train(target, tmp_path, steps=None, minutes=1.0, length=None, batch=8, say=said.append)
+    assert clock.now <= 60.0 * 1.05
+    assert clock.now >= 30.0  # and is used
+    assert trained.n_steps >= 1 and 0.0 <= trained.after.alpha[1.0][0] <= 1.0
+    plan = json.loads((tmp_path / "training" / "plan.json").read_text())
+    assert 2 <= plan["n_held_out"] <= 16 and 8 <= plan["n_texts"] <= 8 * 16
+    assert said[0].startswith("Measuring how fast") and said[-1].startswith("Measuring the draft after")
+
+
+def test_steps_that_become_slower_are_fewer(
+    target: specdec.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the tenth step of the training on a step takes ten times as long as when it was measured."""
+    clock = WorkClock(monkeypatch, 1e-3, step_s=0.3)
+    module = importlib.import_module("specdec.training.training_run")
+    step = module.train_step
+
+    def slower(*given: Any) -> float:
+        clock.step_s = 3.0 if given[4] >= 10 else 0.3
+        return step(*given)
+
+    monkeypatch.setattr(module, "train_step", slower)
+    said: list[str] = []
+    trained = train(target, tmp_path, steps=None, minutes=1.0, batch=8, say=said.append)
+    planned = next(int(line.split()[1]) for line in said if line.startswith("Training: "))
+    assert trained.n_steps < planned / 2
+    assert clock.now <= 60.0 + 3.0 * 2
+
+
+def test_a_training_of_minutes_goes_on_with_its_plan(
+    target: specdec.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("specdec.training.training_run")
+    with monkeypatch.context() as patch:
+        WorkClock(patch, 2e-3, step_s=0.5)
+        step = module.train_step
+
+        def interrupted(*given: Any) -> float:
+            if given[4] == 3:
+                raise KeyboardInterrupt
+            return float(step(*given))
+
+        patch.setattr(module, "train_step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(target, tmp_path, steps=None, minutes=1.0, length=None, batch=8)
+    plan = (tmp_path / "training" / "plan.json").read_text()
+    length = json.loads((tmp_path / "training" / "settings.json").read_text())["length"]
+    with monkeypatch.context() as patch:
+        WorkClock(patch, 1e-4, step_s=0.5)  # faster: more would fit now
+        train(target, tmp_path, steps=None, minutes=0.5, length=None, batch=8)
+    assert (tmp_path / "training" / "plan.json").read_text() == plan
+    assert json.loads((tmp_path / "training" / "settings.json").read_text())["length"] == length
+    (tmp_path / "training" / "summary.json").unlink()
+    for damaged in ("{", '{"n_held_out": 0, "n_texts": 9}', '{"n_held_out": 3}', "[]"):
+        (tmp_path / "training" / "plan.json").write_text(damaged)
+        with pytest.raises(CheckpointError, match="plan.json: expected the plan of a training"):
+            train(target, tmp_path, steps=None, minutes=0.5, length=None, batch=8)
+
+
+def test_a_number_format_is_for_a_target_that_is_not_loaded(target: specdec.Model, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="dtype is 'int8' with a target that is loaded"):
+        train(target, tmp_path, dtype="int8")
+    trained = train(target.path, tmp_path / "int8", dtype="int8", steps=1)
+    stored = json.loads((tmp_path / "int8" / "training" / "settings.json").read_text())
+    assert stored["target"] == f"{target.path} in int8" and trained.n_steps == 1
+
+
+def test_a_short_time_has_short_texts() -> None:
+    """256 tokens where 20 steps fit, else fewer; never more than the context."""
+    from specdec.training.plan import WritingSpeed, affordable_length
+
+    speed = WritingSpeed(1e-3, 1e-2)
+    lengths = [affordable_length(speed, 16, seconds, 1024) for seconds in (1000.0, 90.0, 45.0, 20.0, 1.0)]
+    assert lengths[0] == 256 and lengths[-1] == 32 and lengths == sorted(lengths, reverse=True)
+    assert affordable_length(speed, 16, 1000.0, 48) == 48
 
 
 def test_what_drafts_leave_is_the_law_behind_their_rejections(target: specdec.Model, tmp_path: Path) -> None:

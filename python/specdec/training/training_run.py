@@ -221,7 +221,8 @@ def train_draft(
         data); or nobody: pieces of the file of prompts.
     minutes : float, optional
         What all of it may take, from loading the target to measuring the draft. The trainer measures how fast
-        the target writes and how long a step takes, and says how many texts and steps that allows. None: 10.
+        the target writes and how long a step takes, and says how many texts and steps that allows: at least
+        two held-out texts, the texts of a step, and one step, however long they take. None: 10.
     steps : int, optional
         Steps in place of minutes, whatever they take: then a seed fixes the weights to the bit, on one
         machine and number of threads.
@@ -277,10 +278,14 @@ def train_draft(
     """
     limit = TimeLimit(math.inf if steps is not None else 60.0 * _checked_minutes(minutes))
     device = check_device(device)
+    if isinstance(target, Model) and dtype is not None:
+        raise InputError(f"dtype is {shown(dtype)} with a target that is loaded; expected None, or a path")
     if target is None:
         model = embedded_pair(dtype)[0]
+    elif isinstance(target, str | os.PathLike):
+        model = load(target, dtype)
     else:
-        model = as_model("target", target) if dtype is None else load(target, dtype)
+        model = as_model("target", target)
     kind_type, folder = kind_of_name(kind), check_path("out", out)
     speed = None
     if length is None:
@@ -542,8 +547,9 @@ class _Training:
         texts_s = (self._limit.spent_s - begun) / STEPS_OF_GROUP
         self._say("Measuring how long a step takes.")
         step_s = seconds_of_step(
-            self._kind, network, lambda: self._states.of(groups.batch(0)), lambda: self._limit.spent_s
-        )
+            self._kind, network, lambda: self._states.of(groups.batch(0)), lambda: self._limit.spent_s,
+            long_s=0.05 * self._steps_s,
+        )  # fmt: skip
         is_whole = self._plan.n_texts == TrainingPlan.whole(settings.batch).n_texts
         mean_s = step_s + (texts_s / settings.passes if is_whole else 0.0)
         tokens = settings.batch * settings.length
