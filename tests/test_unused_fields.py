@@ -341,6 +341,14 @@ def test_tokens_that_are_held_back_are_those_of_transformers(tmp_path: Path, val
     assert differs
 
 
+def test_ends_of_text_are_never_bad_words(tmp_path: Path) -> None:
+    """As NoBadWordsLogitsProcessor has it; ``suppress_tokens`` may forbid them."""
+    folder = generation(tmp_path, eos_token_id=[10, 11], bad_words_ids=[[10], [13]])
+    assert specdec.load(folder).default_sampling == {"logit_bias": {13: -np.inf}}
+    folder = generation(tmp_path, eos_token_id=10, suppress_tokens=[10])
+    assert specdec.load(folder).default_sampling == {"logit_bias": {10: -np.inf}}
+
+
 # ------------------------------------------------------------------------------------------------ GGUF
 
 
