@@ -176,6 +176,9 @@ def test_values_of_each_layer(tmp_path: Path) -> None:
         with pytest.raises(UnsupportedModelError) as caught:
             specdec.load(write_gguf(tmp_path / "bad.gguf", case, changes={key: values}))
         assert f"'llama.{key}' is {values};" in str(caught.value)
+    many = {"attention.head_count_kv": np.zeros(20_000, np.uint8).tolist()}
+    with pytest.raises(UnsupportedModelError, match="expected at most 10000 values"):
+        specdec.load(write_gguf(tmp_path / "bad.gguf", case, changes=many))
 
 
 @pytest.mark.parametrize(

@@ -697,6 +697,7 @@ def test_every_public_function_is_in_the_table() -> None:
         "TransformState",
         "TunedRuns",
         "Tuning",
+        "UnusedFieldWarning",
         "__version__",
         "available_kernels",
         "explore",

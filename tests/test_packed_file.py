@@ -125,8 +125,10 @@ def test_chat_templates_and_sampling(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     shutil.copytree(EMBEDDED, folder)
     (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
-    (folder / "generation_config.json").write_text(json.dumps({"do_sample": True, "temperature": 0.5}))
+    said = {"do_sample": True, "temperature": 0.5, "suppress_tokens": [3], "sequence_bias": [[[4], -1.5]]}
+    (folder / "generation_config.json").write_text(json.dumps(said))
     packed = specdec.load(specdec.convert(folder, tmp_path / "model.specdec"))
+    assert packed.default_sampling["logit_bias"] == {3: -np.inf, 4: -1.5}
     assert packed.chat_template.render([{"role": "user", "content": "a"}]) == "a"
     assert packed.default_sampling == specdec.load(folder).default_sampling != {}
     assert specdec.load(tmp_path / "model.specdec", tokenizer=False).tokenizer is None

@@ -341,6 +341,14 @@ def test_tokens_that_are_held_back_are_those_of_transformers(tmp_path: Path, val
     assert differs
 
 
+def test_ends_of_text_are_never_bad_words(tmp_path: Path) -> None:
+    """As NoBadWordsLogitsProcessor has it; ``suppress_tokens`` may forbid them."""
+    folder = generation(tmp_path, eos_token_id=[10, 11], bad_words_ids=[[10], [13]])
+    assert specdec.load(folder).default_sampling == {"logit_bias": {13: -np.inf}}
+    folder = generation(tmp_path, eos_token_id=10, suppress_tokens=[10])
+    assert specdec.load(folder).default_sampling == {"logit_bias": {10: -np.inf}}
+
+
 # ------------------------------------------------------------------------------------------------ GGUF
 
 
@@ -387,31 +395,41 @@ NO_EFFECT = {
 }  # fmt: skip
 
 
-def test_no_key_of_gguf_is_without_effect(tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gptneox", "falcon", "command-r", "olmoe", "t5"])
+def test_no_key_of_gguf_is_without_effect(tmp_path: Path, name: str) -> None:
     """Each of the package gguf changes logits, is refused or warned of by name, or is known as harmless."""
-    plain = specdec.load(write_gguf(tmp_path / "model.gguf", LLAMA)).logits(IDS)
+    case, source = CASES[name], [3, 9, 4, 11, 2] if name == "t5" else None
+    plain = specdec.load(write_gguf(tmp_path / "model.gguf", case)).logits(IDS[:12], source)
     silent = set()
     for template in sorted(set(_keys("LLM", "Attention", "Rope", "SSM", "WKV", "Classifier"))):
         key = template.replace("{arch}.", "").replace("{dense}", "dense_1")
         kinds = (0.375, 3)
         value: Any = kinds[key.split(".")[-1] in INTEGERS or key.endswith(("length", "count", "_rank"))]
         value = BOOLEANS.get(key, value)
-        path = write_gguf(tmp_path / "model.gguf", LLAMA, changes={key: value})
+        path = write_gguf(tmp_path / "model.gguf", case, changes={key: value})
         try:
-            names = []
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                logits = specdec.load(path).logits(IDS)
+                logits = specdec.load(path).logits(IDS[:12], source)
             names = [one.message.names for one in caught if isinstance(one.message, UnusedFieldWarning)]
         except SpecdecError:
             continue
         if names:
-            assert names == [(f"llama.{key}",)]
+            assert names == [(f"{case.architecture}.{key}",)]
         elif np.array_equal(logits, plain):
             silent.add(key)
-    assert silent <= NO_EFFECT | {"context_length"}, silent - NO_EFFECT
+    assert silent <= NO_EFFECT | SAME.get(name, set()), silent - NO_EFFECT
 
 
+# Keys whose value below is that of the model, or that the other kind of norm would have.
+SAME = {
+    "gptneox": {"attention.layer_norm_rms_epsilon", "use_parallel_residual"},
+    "falcon": {"attention.layer_norm_rms_epsilon", "use_parallel_residual"},
+    "command-r": {"attention.layer_norm_rms_epsilon", "use_parallel_residual"},
+    "olmoe": {"expert_weights_norm"},
+    "t5": {"context_length"},  # relative positions have no end
+}
 INTEGERS = {"sliding_window", "sliding_window_pattern", "vocab_size", "pooling_type"}
 BOOLEANS = {
     "attention.causal": False, "use_parallel_residual": True, "expert_weights_norm": False, "swin_norm": True,

@@ -68,6 +68,7 @@ if TYPE_CHECKING:  # every public name, for type checkers
         SpecdecError,
         TokenizerError,
         UnsupportedModelError,
+        UnusedFieldWarning,
         VocabularyMismatchError,
         WorkerError,
     )
@@ -164,6 +165,7 @@ _HOMES = {
     "TunedRuns": "analysis.tune",
     "Tuning": "analysis.tune",
     "UnsupportedModelError": "errors",
+    "UnusedFieldWarning": "errors",
     "verify": "verification.verify",
     "VocabularyMismatchError": "errors",
     "WorkerError": "errors",
@@ -230,6 +232,7 @@ __all__ = [
     "TunedRuns",
     "Tuning",
     "UnsupportedModelError",
+    "UnusedFieldWarning",
     "VocabularyMismatchError",
     "WorkerError",
     "__version__",

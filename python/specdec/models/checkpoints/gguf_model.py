@@ -19,7 +19,7 @@ from specdec.models.checkpoints.matching import match_tensors, matched_checkpoin
 from specdec.models.families import FAMILIES, ConfigReader, Family, Source
 from specdec.models.families.gguf import architecture_of, settled
 from specdec.models.families.gguf_metadata import Metadata
-from specdec.models.families.gguf_unread import check_unread, warn_of_unread
+from specdec.models.families.gguf_unread import check_keys, warn_of_unread
 from specdec.models.json_fields import NOT_KNOWN, Fields, as_json
 from specdec.models.tokenizer import resolve_tokenizer
 from specdec.models.tokenizer.gguf_vocabulary import Vocabulary, read_end_ids, read_vocabulary
@@ -98,7 +98,7 @@ def described(
     fields = Fields(fields_of(metadata), metadata.file)
     config = settled(family.read_config(ConfigReader(fields, n_ctx)), metadata)
     tensors = of_model(metadata)
-    check_unread(metadata)
+    check_keys(metadata, config)
     try:
         return name, family, config, list(family.sources(config, tensors))
     except ValueError as error:  # the core's checks name the field of the canonical configuration

@@ -350,6 +350,7 @@ def _neox(m: Metadata) -> dict[str, Any]:
     fields = _partly_turned(m)
     return fields | {
         "rotary_pct": fields["partial_rotary_factor"],
+        "rotary_emb_base": fields["rope_theta"],
         "use_parallel_residual": m.get("use_parallel_residual"),
     }
 

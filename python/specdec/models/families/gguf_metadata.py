@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -14,6 +14,10 @@ from specdec.models.families.family import Array
 from specdec.models.json_fields import Fields
 
 __all__ = ["Metadata", "Stored"]
+
+
+# A longer array is no value by layer, and as a list it would take many times the memory of the file.
+_MOST_LAYERS: Final = 10_000
 
 
 class Stored(Protocol):
@@ -54,7 +58,8 @@ class Metadata(Fields):
 
     def __init__(self, name: str, values: Mapping[str, Any], tensors: Mapping[str, Any], file: Path) -> None:
         listed = {
-            key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in values.items()
+            key: value.tolist() if isinstance(value, np.ndarray) and value.size <= _MOST_LAYERS else value
+            for key, value in values.items()
         }
         super().__init__(listed, file, f"{name}.")
         self.name, self.tensors = name, tensors
@@ -63,6 +68,8 @@ class Metadata(Fields):
     def raw(self, name: str) -> Any:
         """The value, None if absent; of a list the number that all layers share."""
         value = super().raw(name)
+        if isinstance(value, np.ndarray):
+            raise self.unsupported(name, f"at most {_MOST_LAYERS} values, one for each layer")
         if not isinstance(value, list):
             return value
         if not value or any(one != value[0] for one in value[1:]):

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from specdec.models.families.family import Config
 from specdec.models.families.gguf_metadata import Metadata
 
-__all__ = ["check_unread", "warn_of_unread"]
+__all__ = ["check_keys", "warn_of_unread"]
 
 # Keys that the shapes of tensors repeat, that describe how a file was made, or that only embeddings need.
 _HARMLESS: Final = frozenset(
@@ -51,7 +52,6 @@ _D_HEAD: Final = "attention.key_length"
 _COMPUTED: Final[Mapping[str, Callable[[Metadata, Any], bool]]] = {
     "attention.causal": _one_of(True),
     "attention.clamp_kqv": _OFF,
-    "attention.head_count_kv": _same_as("attention.head_count"),
     "attention.key_length_swa": _same_as(_D_HEAD),
     "attention.kv_lora_rank": _OFF,
     "attention.max_alibi_bias": _OFF,
@@ -63,7 +63,6 @@ _COMPUTED: Final[Mapping[str, Callable[[Metadata, Any], bool]]] = {
     "attention.sliding_window": _no_window,
     "attention.temperature_length": _OFF,
     "attention.temperature_scale": _OFF,
-    "attention.value_length": lambda m, value: value == m.d_head,
     "attention.value_length_swa": _same_as(_D_HEAD),
     "attn_logit_softcapping": _OFF,
     "embedding_scale": _ONE,
@@ -90,18 +89,35 @@ _COMPUTED: Final[Mapping[str, Callable[[Metadata, Any], bool]]] = {
     "rope.scaling.yarn_ext_factor": lambda m, value: value < 0 or value == 1,
     "rope.scaling.yarn_log_multiplier": _OFF,
     "router_logit_softcapping": _OFF,
-    "use_parallel_residual": _one_of(False),
 }
 
 
-def check_unread(metadata: Metadata) -> None:
+# Sizes that some readers of configurations imply, and files give nevertheless.
+_SIZES: Final = {
+    "attention.head_count": "n_head",
+    "attention.head_count_kv": "n_kv_head",
+    "attention.key_length": "d_head",
+    "attention.value_length": "d_head",
+}
+
+
+def check_keys(metadata: Metadata, config: Config) -> None:
     """Refuse keys that change the computation and that the architecture does not read.
+
+    ``config`` is the canonical configuration that was read.
 
     Raises
     ------
     UnsupportedModelError
-        There is one whose value is not neutral.
+        There is one whose value is not neutral, or a size that the architecture takes from elsewhere.
     """
+    for name, field in _SIZES.items():
+        value = metadata.get(name)
+        if value is not None and value != config[field]:
+            raise metadata.unsupported(name, f"{config[field]}, as {metadata.name!r} implies")
+    parallel = metadata.get("use_parallel_residual")
+    if parallel is not None and bool(parallel) != (config.get("parallel", "no") != "no"):
+        raise metadata.unsupported("use_parallel_residual", f"{not parallel}, as the tensors show")
     for key in metadata.unread(_HARMLESS):
         name = key.removeprefix(f"{metadata.name}.")
         if name in _COMPUTED:
