@@ -434,6 +434,9 @@ def test_a_file_that_is_changed_while_a_model_of_it_is_in_use(
         for call in calls:
             with pytest.raises(CheckpointError, match=r"\.specdec: was changed while it was in use"):
                 call()
+        for name in ("dtype", "n_parameters", "n_bytes"):  # without a look at the file
+            assert getattr(model, name) == getattr(plain, name)
+        assert "n_vocab" in repr(model)
         fresh = specdec.load(EMBEDDED, "int8")
         assert np.array_equal(fresh.logits(TEXT), plain.logits(TEXT))
 

@@ -86,6 +86,9 @@ class Model:
         mapped: OpenedFile | None = None,
     ) -> None:
         self._core = core
+        # read now: another program may truncate the file that a mapped core is in
+        self._dtype, self._cache_dtype, self._prefill = core.dtype, core.cache_dtype, core.prefill
+        self._n_bytes, self._n_parameters = core.n_bytes, core.n_parameters
         self._config = config
         self._texts = texts or LaterTexts.of(ModelTexts(tokenizer, chat_template, source_tokenizer))
         self._path = path
@@ -457,7 +460,7 @@ class Model:
 
         Or "file": each matrix has the type that it has in a GGUF file.
         """
-        return self._core.dtype
+        return self._dtype
 
     @property
     def formats(self) -> dict[str, str]:
@@ -472,7 +475,7 @@ class Model:
     @property
     def cache_dtype(self) -> CacheDtype:
         """Number format of the keys and values that sessions keep: "f32" or "bf16"."""
-        return self._core.cache_dtype
+        return self._cache_dtype
 
     @property
     def prefill(self) -> PrefillMethod:
@@ -480,17 +483,17 @@ class Model:
 
         "rows", the row kernels; "tiles", these in the order of tiles; or "blas", OpenBLAS.
         """
-        return self._core.prefill
+        return self._prefill
 
     @property
     def n_bytes(self) -> int:
         """Memory that the packed weights take."""
-        return self._core.n_bytes
+        return self._n_bytes
 
     @property
     def n_parameters(self) -> int:
         """Weights, a tied head counted once."""
-        return self._core.n_parameters
+        return self._n_parameters
 
     def __repr__(self) -> str:
         c = self._config
