@@ -204,8 +204,8 @@ def generate(
         give equal runs, whatever else is in the batch and whatever `batch_size` is (but see `node_budget`).
     stop : str, int, or a list of these, optional
         The text ends before the first of these strings to be completed, or before the first of these token
-        ids, exactly where plain decoding ends it, inside a block of accepted drafts too. The tokenizer's
-        end-of-text ids are always among them, save with `ignore_eos`.
+        ids, exactly where plain decoding ends it, inside a block of accepted drafts too.
+        `Model.eos_ids` of the target are always among them, save with `ignore_eos`.
     n_threads : int, optional
         Threads to compute with; by default `SPECDEC_NUM_THREADS` or the CPUs this process may use. The number
         does not change the output.
@@ -223,7 +223,7 @@ def generate(
         The same of each token of the prompt but the first, by the law of the model: `Result.prompt_logprobs`
         and `Result.prompt_top_logprobs`. Several prompts are read once more for it.
     ignore_eos : bool, default False
-        Go on past the tokenizer's end-of-text ids.
+        Go on past the ids that end a text, `Model.eos_ids`.
     prompt_cache : PromptCache, optional
         Texts that were read before: what a prompt has in common with the beginning of one of them is copied,
         not computed, and this text becomes one of them. It changes no result. In an encoder-decoder it is a

@@ -52,7 +52,7 @@ class StopRules:
         has_text : bool
             Whether there is a tokenizer; stop strings need one.
         eos_ids : iterable of int
-            Further stop ids, the tokenizer's own.
+            Further stop ids, those that end a text.
 
         Raises
         ------
