@@ -1292,7 +1292,7 @@ def test_a_stop_at_once(target: specdec.Model) -> None:
     with server:
         engine.held.set()
         streams = [sent(server.url, CHAT, body_of(CHAT, stream=stream)) for stream in (False, True)]
-        wait(lambda: len(engine.generations) == 2)
+        wait(lambda: len(engine.asked) == 2)
         server.stop(now=True)
         for stream in streams:
             received = b""
