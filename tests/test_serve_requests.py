@@ -1100,6 +1100,7 @@ def in_chunks(body: bytes, size: int, extension: bytes = b"", trailers: bytes = 
         (HEALTH[:11] + b"?" + b"y" * 70_000, 431),
         (b"\r\n" * 40_000, 431),
         (CHUNKED + in_chunks(BODY, 1), 200),
+        (CHUNKED.replace(b"chunked", b"Chunked") + in_chunks(BODY, 1), 200),
         (CHUNKED + in_chunks(BODY, 1000, b";a=b", b"c: d\r\n" * 1000), 200),
         (CHUNKED + b"1;" + b"x" * 70_000, 431),
         (CHUNKED + in_chunks(BODY, 100, b";" + b"x" * 400)[:-5], 431),
@@ -1107,7 +1108,7 @@ def in_chunks(body: bytes, size: int, extension: bytes = b"", trailers: bytes = 
         (CHUNKED + in_chunks(BODY, 1000, trailers=b"c: d\r\n" * 12_000)[:-2], 431),
         (CHUNKED + in_chunks(BODY, 1000, trailers=b"c: " + b"d" * 70_000)[:-2], 431),
     ],
-    ids=range(13),
+    ids=range(14),
 )
 def test_bounds_on_what_is_no_body(url: str, sent: bytes, status: int) -> None:
     """Heads, chunk extensions and trailers; not how a body is cut into chunks."""
