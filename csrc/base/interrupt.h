@@ -14,8 +14,7 @@ typedef sd_status (*sd_ask)(void* context);
  * context is borrowed until the next call. */
 void sd_interrupt_set(sd_ask ask, void* context);
 
-/* Would sd_interrupted ask? For callers that first give up what the function must not find held, such as an
- * open team. */
+/* Would sd_interrupted ask? For callers that first release what the function may need, such as the team. */
 int sd_interrupt_due(void);
 
 /* Ask the function, at most once in 50 ms; without a function the call does nothing. The caller returns every

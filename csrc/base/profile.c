@@ -18,8 +18,8 @@ const char* const sd_activity_names[SD_N_ACTIVITIES] = {
     "activation", "addition",  "logits", "loops",          "waiting",
 };
 
-/* An activity may be part of another one: so deep. Deeper ones, of a signal handler that computes within a
- * forward, count as part of the last. */
+/* The most activities within one another. Deeper ones, of a signal handler that computes within a forward,
+ * count as part of the deepest. */
 #define MAX_DEPTH 8
 
 static _Thread_local struct {

@@ -35,13 +35,13 @@ sd_status sd_fail(sd_status code, const char* format, ...) SD_PRINTF(2, 3);
 /* Message of this thread's last sd_fail; borrowed, never NULL. */
 const char* sd_message(void);
 
-/* Why one text of several cannot go on, while the others do. Zeroed: nothing has failed. */
+/* The failure of one text of several, which ends that text alone. Zeroed: nothing has failed. */
 typedef struct sd_failure {
     sd_status status;
     char message[SD_MESSAGE_SIZE];
 } sd_failure;
 
-/* Record that a text fails with `status` and this thread's last message. The first failure stays. */
+/* Record `status` and this thread's last message, unless an earlier failure is recorded. */
 void sd_failure_note(sd_failure* failure, sd_status status);
 
 #endif

@@ -67,8 +67,8 @@ struct sd_drafter {
      * caller's. begin and commit return SD_ERR_CALLBACK then; read, propose and ride note it in `failure` of
      * the prompt or the proposal and go on with the others. Where a function of the caller's fails, what it
      * has raised for the sequence is kept first. Any other failure ends all sequences. A sequence whose
-     * settings let nothing draft for it (sd_settings_drafted) is told of its first token alone, and of no
-     * commit.
+     * settings let nothing draft for it (sd_settings_drafted) begins with its first token alone, and nothing
+     * is committed for it.
      *
      * A sequence begins with a prompt, whose tokens stay where they are until they have been read, and its
      * source as long as the sequence does not begin again; its stream has no meaning here. begin clears

@@ -60,8 +60,8 @@ typedef struct sd_proposal {
     int32_t* origins;
     /* Which of several drafters sd_proposal_add adds for. */
     int origin;
-    /* Where a drafter notes what fails for this sequence alone, such as its numbers or a function of the
-     * caller's: that ends the sequence, and there is room for no further guess. Borrowed. */
+    /* Failures of this sequence alone, such as of its numbers or of a function of the caller's: one ends the
+     * sequence, and leaves no room for further draft tokens. Borrowed. */
     sd_failure* failure;
     /* Out: depth of the last guess that sd_proposal_worth_verifying refused; 0: none. */
     int rejected_at;

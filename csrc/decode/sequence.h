@@ -16,8 +16,7 @@ typedef struct sd_prompt {
      * none. */
     const int32_t* source;
     int n_source;
-    /* Where a drafter notes what fails for this sequence alone; borrowed as long as the sequence has this
-     * prompt. */
+    /* Failures of this sequence alone; borrowed as long as the sequence has this prompt. */
     sd_failure* failure;
     /* What a drafter is shown beside: the target's cache, which holds the prompt without its last token as
      * long as the drafter reads; borrowed as the tokens are. NULL: there is none. */
@@ -40,7 +39,7 @@ typedef struct sd_sequence {
     int ready;  /* the prompt is in, also in the drafter, unless that is late */
     int drafts; /* it may guess in this round */
     int finished;
-    sd_failure failure; /* its own numbers, settings or callbacks have failed: it ends with its next round */
+    sd_failure failure; /* of its own numbers, settings or callbacks: it ends with its next round */
     sd_settings settings;
     sd_stream stream;
     /* [n_source] with room for the longest; owned by the session's arena; NULL: there is none. */

@@ -395,15 +395,15 @@ static sd_status run_round(sd_session* s) {
     return status;
 }
 
-/* Has a sequence of the last round ended? */
-static int one_ended(const sd_session* s) {
-    for (int i = 0; i < s->n_open; i++)
-        if (s->sequences[s->proposals[i].sequence].finished) return 1;
+/* Has a sequence ended, by the records from `first` on? */
+static int one_ended(const sd_session* s, int first) {
+    for (int i = first; i < s->n_records; i++)
+        if (s->sequences[s->records[i].sequence].finished) return 1;
     return 0;
 }
 
 sd_status sd_session_rounds(sd_session* s, double seconds, int until_end, const int32_t* gammas) {
-    int n_left = 0, n_open = 0;
+    int n_left = 0, n_open = 0, first = 0; /* record of the round */
     for (int i = 0; i < s->n_sequences; i++) {
         n_open += is_open(&s->sequences[i]);
         n_left += !s->sequences[i].ready;
@@ -413,11 +413,12 @@ sd_status sd_session_rounds(sd_session* s, double seconds, int until_end, const 
     sd_status status = SD_OK;
     s->n_records = 0;
     do {
+        first = s->n_records;
         status = open_round(s, gammas);
         if (status != SD_OK || s->n_open == 0) break;
         status = run_round(s);
     } while (status == SD_OK && s->n_records + s->n_sequences <= s->max_records &&
-             sd_now() - begun < seconds && !(until_end && one_ended(s)));
+             sd_now() - begun < seconds && !(until_end && one_ended(s, first)));
     s->failed = status != SD_OK;
     int at_once = status == SD_ERR_CALLBACK || status == SD_ERR_INTERRUPTED;
     if (status == SD_OK || at_once || s->n_records == 0) return status;

@@ -181,7 +181,7 @@ static void project_back(sd_pass* pass, const sd_matrix* matrix, const float* bi
     sd_pass_add_product(pass, matrix, bias, w->prepared, norm);
 }
 
-/* Multiplications of the attention of all rows, where no layer has a window. */
+/* Multiplications of the attention of all rows, as if no layer had a window. */
 static double multiplications(const sd_pass* pass, const sd_layer_config* own, sd_attended attended) {
     double n = pass->keys ? (double)pass->n_rows * pass->n_rows : 0.0;
     for (int i = 0; i < pass->n_branches; i++) {

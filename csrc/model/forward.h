@@ -42,9 +42,9 @@ sd_status sd_forward_finish(sd_workspace* workspace, const sd_branch* branches, 
  * fewer rows than n. */
 sd_status sd_forward_check(sd_workspace* workspace, int first, int n);
 
-/* Note each branch of the last forward whose rows or logits are not finite in its `failure`, with the message
- * of sd_forward_check. Its logits become 0, so that whoever draws from them needs no special case. Rows of
- * the residual stream are overwritten. To be asked when sd_forward_check may be. */
+/* Record a failure, with the message of sd_forward_check, of each branch of the last forward whose rows or
+ * logits are not finite. Its logits become 0, so that sampling from them needs no special case. Rows of the
+ * residual stream are overwritten. To be called when sd_forward_check may be. */
 void sd_forward_settle_failures(sd_workspace* workspace);
 
 /* Testing: forwards of this process so far, and blocks (the attention or the MLP of a layer) that rows have

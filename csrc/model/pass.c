@@ -10,7 +10,7 @@
 /* Multiplications of a portion: on one slow core some 30 ms. */
 #define PORTION ((double)(1 << 28))
 
-/* Items of a loop, counted from one on. */
+/* The items of a loop from `from` on. */
 typedef struct portion {
     sd_work work;
     void* argument;
@@ -22,7 +22,7 @@ static void run_portion(void* argument, int thread, int first, int end) {
     p->work(p->argument, thread, p->from + first, p->from + end);
 }
 
-/* The function that is asked may run other programs of this thread, which open teams of their own. */
+/* Ask whether to stop, with the team closed: a signal handler may open teams of its own. */
 static void ask(sd_pass* pass) {
     if (pass->w == NULL || !sd_interrupt_due()) return;
     sd_team_close(&pass->team);

@@ -21,7 +21,7 @@ static int in_common(const sd_prefill* a, const sd_prefill* b) {
     return at;
 }
 
-/* Begin a text, unless it had better wait for an earlier one. */
+/* Begin a text, unless waiting for an earlier one saves more. */
 static void begin(sd_cache* caches, sd_prefill* prefills, int n, int i) {
     sd_prefill* prefill = &prefills[i];
     int longest = 0;
@@ -103,7 +103,7 @@ static sd_status keep(const sd_workspace* w, const sd_branch* branch, int last_r
     return SD_OK;
 }
 
-/* Encode the next source that no cache has; *encoded says whether there was one. */
+/* Encode the next source that no cache has; *encoded is set if there is one. */
 static sd_status encode_next(const sd_workspace* w, sd_cache* caches, sd_prefill* prefills, int n,
                              int* encoded) {
     int first = next_text(prefills, n, -1);

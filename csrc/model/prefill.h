@@ -9,8 +9,8 @@ typedef struct sd_prefill {
     int n;
     int n_read; /* tokens in the cache; -1: not begun; n: nothing is left to do */
     long order; /* texts are read in ascending order; no two texts of a call have the same */
-    /* Where it is noted that the text's own numbers are not finite, after which nothing is left to do.
-     * Borrowed until it is read. */
+    /* Of the text's own numbers that are not finite, after which nothing is left to do. Borrowed until the
+     * text is read. */
     sd_failure* failure;
     /* The token behind the text, the root of a round, is read with the text's last tokens and waits for the
      * head (sd_cache_wait); not if none of the text is left to read. */

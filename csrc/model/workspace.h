@@ -26,7 +26,7 @@ typedef struct sd_branch {
      * [n_new, d_model] where the model itself made them; borrowed. NULL: it reads none. */
     const float* features;
     int own_features; /* the model itself made them */
-    /* Where sd_forward_settle_failures notes that the branch's numbers are not finite; borrowed. */
+    /* For sd_forward_settle_failures: of numbers of the branch that are not finite; borrowed. */
     sd_failure* failure;
 } sd_branch;
 

@@ -17,7 +17,7 @@ typedef struct reading {
     const sd_cache* target; /* which holds the prompt without its last token; borrowed */
     int32_t first;          /* the first token of the text whose rows are committed */
     int n_true;             /* pending nodes, the first ones, that have read the target's hidden states */
-    sd_failure* failure;    /* where it is noted what fails for the sequence alone; borrowed */
+    sd_failure* failure;    /* of the sequence alone; borrowed */
 } reading;
 
 typedef struct eagle_predictor {

@@ -226,7 +226,7 @@ static void compute(heads_predictor* r, int n_before) {
     sd_team_close(&pass.team);
 }
 
-/* Note the sequences whose rows, of those computed behind the first n_before, are not finite; their logits
+/* Record a failure of each sequence with rows, after the first n_before, that are not finite; their logits
  * become 0. */
 static void settle_failures(const heads_predictor* r, int n_before) {
     const sd_heads_config* c = config_of(r);

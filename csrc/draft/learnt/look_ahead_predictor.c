@@ -9,7 +9,7 @@ typedef struct outlook {
     int n_text;          /* of the text that they were behind, with the root of the round that follows */
     int n;               /* riders; 0: there were none */
     float* logits;       /* [riders.n, ld_logits] */
-    sd_failure* failure; /* where it is noted that these are not finite; borrowed */
+    sd_failure* failure; /* of the sequence alone; borrowed */
 } outlook;
 
 typedef struct look_ahead_predictor {
@@ -68,7 +68,7 @@ static sd_status ride(sd_predictor* base, int sequence, int n_text, const float*
             sd_failure_note(
                 o->failure,
                 sd_fail(SD_ERR_OVERFLOW,
-                        "the draft: what the target says after look-ahead embedding %d is not finite", k));
+                        "the draft: the target's logits after look-ahead embedding %d are not finite", k));
             o->n = 0;
             break;
         }

@@ -78,7 +78,7 @@ typedef struct sd_recurrent_step {
     int32_t token;
     const float* from; /* [n_layers, d_hidden] the state before the token; borrowed */
     float* to;         /* the same, the state after it; may be `from`, else overlaps none of the step's */
-    /* Where it is noted that a product of the step is not finite, which then counts as 0; borrowed. */
+    /* Of products of the step that are not finite, which then count as 0; borrowed. */
     sd_failure* failure;
 } sd_recurrent_step;
 

@@ -18,7 +18,7 @@ typedef struct history {
     /* The prompt, until it has been read; borrowed. */
     const int32_t* prompt;
     int n_prompt;
-    sd_failure* failure; /* where it is noted what fails for the sequence alone; borrowed */
+    sd_failure* failure; /* of the sequence alone; borrowed */
     /* Nodes of the proposal that have been asked for, without the root, in the order of their reading. */
     int n_pending;
     int32_t* pending_tokens;  /* [n_nodes] */

@@ -24,7 +24,7 @@ typedef struct model_predictor {
                                * borrowed while the prompts are read */
     sd_prefill* prefills; /* [n_sequences] the prompts on their way into them; text NULL: there is none */
     long n_begun;         /* prompts so far */
-    sd_failure** failures; /* [n_sequences] where it is noted what fails for a sequence alone; borrowed */
+    sd_failure** failures; /* [n_sequences] of each sequence alone; borrowed */
     int32_t* pending;      /* [n_sequences, n_nodes + 1] where the cache holds a node of the proposal */
     sd_branch* branches;   /* [n_sequences] */
     int row_room;
