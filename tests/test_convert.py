@@ -438,8 +438,6 @@ def test_an_output_that_exists_is_kept_without_force(tmp_path: Path, out: str) -
     first, second = (specdec.load(place).logits(SOURCE) for place in (folder, other))
     assert not np.array_equal(first, second)
     made = specdec.convert(folder, tmp_path / out, "f32")
-    if made.is_dir():
-        (made / "notes.txt").write_text("of the first model")
     before = sorted(tmp_path.iterdir())
     with pytest.raises(InputError, match="force=True"):
         specdec.convert(other, made, "f32")
@@ -448,7 +446,7 @@ def test_an_output_that_exists_is_kept_without_force(tmp_path: Path, out: str) -
     assert np.array_equal(specdec.load(made).logits(SOURCE), first)
     assert specdec.convert(other, made, "f32", force=True) == made
     assert np.array_equal(specdec.load(made).logits(SOURCE), second)
-    assert sorted(tmp_path.iterdir()) == before and not (made / "notes.txt").exists()
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_force_takes_no_folder_of_other_things(tmp_path: Path) -> None:
@@ -461,6 +459,16 @@ def test_force_takes_no_folder_of_other_things(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="expected"):
             specdec.convert(folder, tmp_path / out, force=True)
     assert (tmp_path / "home" / "thesis.tex").read_text() == "years of work"
+
+
+def test_force_keeps_what_a_folder_holds_besides_its_model(tmp_path: Path) -> None:
+    """Such as the file that is converted."""
+    folder = folder_of(tmp_path / "folder", CASES["llama"])
+    source = specdec.convert(folder, folder / "model.gguf")
+    before = sorted(folder.iterdir())
+    with pytest.raises(InputError, match=r"model\.gguf"):
+        specdec.convert(source, folder, force=True)
+    assert sorted(folder.iterdir()) == before
 
 
 def test_a_folder_replaces_its_own_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

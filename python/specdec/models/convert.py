@@ -21,12 +21,13 @@ from specdec.models.conversion.importance import (
 )
 from specdec.models.conversion.model_as_folder import FOLDER_TYPES, write_as_folder
 from specdec.models.loading import load
+from specdec.models.model_files import DESCRIBING, TEMPLATES
 from specdec.models.packed_file import write_packed
 from specdec.threads import check_threads
 
 __all__ = ["convert"]
 
-# What ends a name as the kind of a file does: "d4.bin", but not "Llama-3.2-1B" or "model-v1.5".
+# Suffixes that name a file format: "d4.bin", but not "Llama-3.2-1B" or "model-v1.5".
 _FILE_SUFFIX: Final = re.compile(r"\.[A-Za-z]\w*")
 
 
@@ -49,8 +50,8 @@ def convert(
         A model, as :func:`specdec.load` takes it.
     out : path-like
         A path that ends in ``.gguf``: a GGUF file. One that ends in ``.specdec``: a packed file, the model as
-        it lies in memory. A path without a suffix: a Hugging Face folder, new or empty. Other suffixes of
-        files, such as ``.bin``, are refused, unless a folder of that name is there.
+        it is in memory. A path without a suffix: a Hugging Face folder, new or empty. Other suffixes of
+        files, such as ``.bin``, are refused, unless there is a folder of that name.
     type : str, optional
         Of a GGUF file: F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K or Q6_K, which all matrices have, or a mixture:
         Q4_K_S, Q4_K_M, Q5_K_S or Q5_K_M, whose matrices have the types that llama.cpp chooses. None: F16, or
@@ -71,7 +72,8 @@ def convert(
         The folder of a LoRA adapter, which is merged into what is written, as :func:`specdec.load` merges it.
         The sums of a checkpoint in bf16 are written in BF16, unless another type is given.
     force : bool
-        Replace the file at ``out``, or the model in the folder at ``out``, once the new one is complete.
+        Replace the file or the folder at ``out`` once the new one is complete. A folder that holds anything
+        else than a Hugging Face model is refused, as it would be lost.
     progress : bool, optional
         Show a progress bar (needs tqdm). None: for large checkpoints, in a terminal.
 
@@ -160,6 +162,12 @@ def _check_out(place: Path, force: bool) -> None:
         )
     if not (place / "config.json").is_file():
         raise InputError(f"out {place} holds other files than a model's; expected a new or empty folder")
+    for entry in sorted(place.iterdir()):
+        if entry.name not in (*DESCRIBING, Path(TEMPLATES).parent.name) and entry.suffix != ".safetensors":
+            raise InputError(
+                f"out {place} holds {entry.name!r}, which is no part of a Hugging Face model and would be "
+                f"lost; expected a folder with a model alone, or a new or empty one"
+            )
 
 
 def _importance(
