@@ -509,6 +509,13 @@ def test_names_of_a_source_that_no_file_can_have(tmp_path: Path, name: str, wher
         specdec.load(with_header(path, change))
 
 
+def test_a_source_with_a_long_path(tmp_path: Path) -> None:
+    folder = tmp_path.joinpath(*["y" * 200] * 6)
+    shutil.copytree(EMBEDDED, folder)
+    path = specdec.convert(folder, tmp_path / "model.specdec")
+    assert specdec.load(path).config == specdec.load(folder).config
+
+
 def test_a_source_that_cannot_be_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As that of another user: the file is taken as if its source were not there."""
     folder = tmp_path / "folder"

@@ -47,9 +47,7 @@ _PAGE: Final = max(4096, mmap.ALLOCATIONGRANULARITY)
 _PIECE: Final = 1 << 24
 _MAX_HEADER: Final = 1 << 24  # bytes; objects made of JSON take some twenty times as many
 _LONGEST_NAME: Final = 255  # bytes, in the file systems in use
-_LONGEST_PATH: Final = (
-    1024  # bytes; some systems take no more, and the folder that a file goes to has a path too
-)
+_LONGEST_PATH: Final = 4096  # bytes, in the systems in use
 _VOCABULARY: Final = "vocabulary.gguf"
 _LAYOUT_FIELDS: Final = ("version", "byteorder", "pointer")
 
