@@ -14,10 +14,10 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from specdec.checks import check_flag, check_items
-from specdec.errors import CheckpointError, InputError, TokenizerError, kind_of, shown
-from specdec.models.json_fields import as_json, read_json_object
+from specdec.errors import InputError, TokenizerError, kind_of, shown
+from specdec.models.json_fields import as_json
 from specdec.models.template_process import names_in_template, render_template
-from specdec.models.tokenizer.added_tokens import SPECIAL_NAMES, read_side_tokens
+from specdec.models.tokenizer.added_tokens import SPECIAL_NAMES, read_settings, read_side_tokens
 from specdec.text_files import read_text_file
 
 __all__ = [
@@ -212,8 +212,7 @@ class ChatTemplate:
     def end_of_message(self) -> str:
         """What follows the text of the assistant's message, without spaces around; "" if that is unknown.
 
-        It ends the reply too, but for the end of a message in the harmony format of gpt-oss, whose replies
-        are often several messages: that is taken for unknown.
+        It is unknown in the harmony format of gpt-oss too, where a message may end before the reply does.
         """
         question = {"role": "user", "content": "a"}
         answer = {"role": "assistant", "content": "b" + _MARK}
@@ -410,7 +409,7 @@ def resolve_chat_template(tokenizer: Any, folder: Path) -> ChatTemplate | None:
 def read_chat_template(folder: Path) -> ChatTemplate | None:
     """The chat templates of a Hugging Face folder; None if it has none.
 
-    They stand in ``chat_template.jinja`` and ``additional_chat_templates/NAME.jinja``, or else in
+    They are in ``chat_template.jinja`` and ``additional_chat_templates/NAME.jinja``, or else in
     tokenizer_config.json, as one text or a list of objects with name and template.
 
     Raises
@@ -419,7 +418,7 @@ def read_chat_template(folder: Path) -> ChatTemplate | None:
         A file that is damaged.
     """
     file = folder / "tokenizer_config.json"
-    settings = _object(file)
+    settings = read_settings(file)
     templates = {}
     single = folder / "chat_template.jinja"
     if single.is_file():
@@ -454,15 +453,6 @@ def _named(value: Any, file: Path) -> dict[str, str]:
             )
         templates[name] = template
     return templates
-
-
-def _object(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        return read_json_object(path)
-    except CheckpointError as error:
-        raise TokenizerError(str(error)) from error
 
 
 def _read(path: Path) -> str:

@@ -23,11 +23,12 @@ __all__ = [
     "content_of",
     "import_tokenizers",
     "pieces_tokenizer",
+    "read_settings",
     "read_side_tokens",
 ]
 
 SPECIAL_NAMES: Final = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
-"""What a tokenizer_config.json calls the special tokens that it names."""
+"""The fields of a tokenizer_config.json that name special tokens."""
 
 _CONFIG: Final = "tokenizer_config.json"
 _MAP: Final = "special_tokens_map.json"
@@ -50,7 +51,7 @@ _NAMED_BY_CLASS: Final[Mapping[str, Mapping[str, Any]]] = {
     "LlamaTokenizer": _SENTENCEPIECE,
     "T5Tokenizer": {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
 }
-"""The tokens that a class of transformers names where no file does."""
+"""The default tokens of classes of transformers, for fields that no file has."""
 
 _CLASS_OF_MODEL: Final[Mapping[str, str]] = {
     "bart": "BartTokenizer",
@@ -71,7 +72,7 @@ class _Token:
 
 @dataclass(frozen=True)
 class SideTokens:
-    """What the files next to a vocabulary state about its tokens.
+    """Tokens that the files next to a vocabulary add, name or mark as special.
 
     Attributes
     ----------
@@ -95,6 +96,12 @@ class SideTokens:
     _named: Mapping[str, _Token | None]
     _extra: tuple[_Token, ...]
     _lists_all: bool
+
+    @property
+    def adds_bos(self) -> bool | None:
+        """Whether texts begin with BOS; None if the settings do not say."""
+        adds = self.settings.get("add_bos_token")
+        return adds if isinstance(adds, bool) else None
 
     @property
     def n_sentinels(self) -> int:
@@ -137,14 +144,12 @@ class SideTokens:
             tokens |= {i: _of_library(token, source) for i, token in own.items()}
         named = {key: token for key, token in self._named.items() if token is not None}
         if with_defaults:
-            named |= {
-                key: _token(value, source, key)
-                for key, value in self._defaults.items()
-                if key not in self._named
-            }
+            missing = self._defaults.keys() - self._named.keys()
+            named |= {key: _token(self._defaults[key], source, key) for key in missing}
         names = {token.content for token in named.values()}
         adding: dict[str, Any] = {}
-        for _, token in sorted(tokens.items(), key=lambda item: item[0]):
+        for token_id in sorted(tokens):
+            token = tokens[token_id]
             special = token.content in names or token.flags.get("special", False)
             adding[token.content] = library.AddedToken(token.content, **{**token.flags, "special": special})
         known = {token.content for token in own.values()}
@@ -158,7 +163,8 @@ class SideTokens:
         if self.tokenizer_class == "Qwen2Tokenizer":  # which overrides the flags of special tokens
             specials = dict.fromkeys([*names, *(token.content for token in self._extra)])
             tokenizer.add_tokens([library.AddedToken(name, special=True) for name in specials if name])
-        for token_id, token in sorted(self._added.items(), key=lambda item: item[0]):
+        for token_id in sorted(self._added):
+            token = self._added[token_id]
             found = tokenizer.token_to_id(token.content)
             if not token.content or found == token_id:
                 continue
@@ -233,7 +239,7 @@ def _order(key: str) -> int:
 
 
 def read_side_tokens(folder: Path, n_vocab: int | None = None) -> SideTokens:
-    """Read what the side files of a folder state about tokens; absent files state nothing.
+    """Read the tokens of the files next to a vocabulary, those of them that are there.
 
     ``added_tokens_decoder`` makes special_tokens_map.json and added_tokens.json obsolete, as in transformers.
 
@@ -242,7 +248,7 @@ def read_side_tokens(folder: Path, n_vocab: int | None = None) -> SideTokens:
     TokenizerError
         A file that is no JSON object, or a field of the wrong kind.
     """
-    config, settings = folder / _CONFIG, _read(folder / _CONFIG)
+    config, settings = folder / _CONFIG, read_settings(folder / _CONFIG)
     fields = {key: value for key, value in settings.items() if value is not None or key in SPECIAL_NAMES}
     files = dict.fromkeys(fields, str(config))
     lists_all = "added_tokens_decoder" in fields
@@ -252,7 +258,7 @@ def read_side_tokens(folder: Path, n_vocab: int | None = None) -> SideTokens:
     if isinstance(fields.get(_EXTRA), dict):
         named |= {key: _token(value, str(config), _EXTRA) for key, value in fields.pop(_EXTRA).items()}
     if not lists_all:
-        mapped = _read(folder / _MAP)
+        mapped = read_settings(folder / _MAP)
         # Their order is that of the map, their values are those of the settings.
         named = _other_names(mapped, dict.fromkeys(mapped, str(folder / _MAP))) | named
         for key, value in mapped.items():
@@ -277,7 +283,7 @@ def read_side_tokens(folder: Path, n_vocab: int | None = None) -> SideTokens:
         else _added_tokens(folder / _ADDED, named, extras)
     )
     by_content = {token.content: token for token in added.values()}
-    model = _read(folder / "config.json")
+    model = read_settings(folder / "config.json")
     return SideTokens(
         folder,
         settings,
@@ -294,7 +300,7 @@ def read_side_tokens(folder: Path, n_vocab: int | None = None) -> SideTokens:
 
 
 def _other_names(fields: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, _Token | None]:
-    """The tokens that fields name besides the usual ones, such as "image_token"."""
+    """The tokens of other fields than `SPECIAL_NAMES`, such as "image_token"."""
     return {
         key: _token(value, files[key], key)
         for key, value in fields.items()
@@ -340,11 +346,11 @@ def _added_tokens_decoder(value: Any, file: str) -> dict[int, _Token]:
 def _added_tokens(
     file: Path, named: Mapping[str, _Token | None], extras: tuple[_Token, ...]
 ) -> dict[int, _Token]:
-    """added_tokens.json, an object of token to id; what another file names is special."""
+    """added_tokens.json, an object of token to id; tokens that another file names are special."""
     usual = (named.get(key) for key in SPECIAL_NAMES)
     special = {token.content for token in (*usual, *extras) if token is not None}
     found: dict[int, _Token] = {}
-    for content, token_id in _read(file).items():
+    for content, token_id in read_settings(file).items():
         if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0 or token_id in found:
             raise TokenizerError(
                 f"{file}: token {as_json(content)} has id {as_json(token_id)}; expected a whole number that "
@@ -381,7 +387,14 @@ def content_of(token: Any) -> str | None:
     return token if isinstance(token, str) else None
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_settings(file: Path) -> dict[str, Any]:
+    """The object in a JSON file of a tokenizer; empty if there is no such file.
+
+    Raises
+    ------
+    TokenizerError
+        It cannot be read, or is no JSON object.
+    """
     if not file.is_file():
         return {}
     try:

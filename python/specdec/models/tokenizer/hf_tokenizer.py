@@ -59,7 +59,7 @@ class HFTokenizer(ByteTokenizer):
     bos_id, eos_ids
         The model's own, or what the files name.
     adds_bos : bool or None
-        Whether texts begin with BOS; None: what the template of the tokenizer says.
+        Whether texts begin with BOS; None: if the tokenizer's template puts tokens in front.
     vocab : mapping of str to int, optional
         The ids of the tokens but the added ones, of a caller who has read them; None: the library is asked,
         which takes as long as reading the file.
@@ -204,15 +204,7 @@ class HFTokenizer(ByteTokenizer):
             if of_bpe_files and side.tokenizer_class == "BartTokenizer":
                 tokenizer.post_processor = _between(tokenizer, side, source)
             bos_id, eos_ids = side.end_ids(tokenizer.token_to_id, bos_id, eos_ids)
-        adds_bos = side.settings.get("add_bos_token")
-        return cls(
-            tokenizer,
-            source,
-            bos_id=bos_id,
-            eos_ids=eos_ids,
-            adds_bos=adds_bos if isinstance(adds_bos, bool) else None,
-            vocab=vocab,
-        )
+        return cls(tokenizer, source, bos_id=bos_id, eos_ids=eos_ids, adds_bos=side.adds_bos, vocab=vocab)
 
     def _read_template(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The special tokens that the file's post-processor puts in front of a text, and behind it."""

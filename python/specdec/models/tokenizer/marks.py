@@ -1,4 +1,4 @@
-"""Special tokens within a text: each is one character that no text has."""
+"""Special tokens within a text, each as one character that no text has."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from specdec.models.tokenizer.interface import Tokenizer
 
 __all__ = ["MarkSpelling", "special_tokens_of"]
 
-# Decoded text has no lone surrogates, so they can stand for special tokens.
+# Decoded text has no lone surrogates, so they can mark special tokens.
 _FIRST: Final = 0xD800
 _OTHER: Final = 0xDFFF
-_NO_MARK: Final = re.compile("[^\ud800-\udfff]+")
-_MARKS: Final = re.compile("[\ud800-\udfff]+")
+_MARK: Final = re.compile("[\ud800-\udfff]")
 
 
 def special_tokens_of(tokenizer: Tokenizer) -> Mapping[str, int]:
@@ -25,7 +24,7 @@ def special_tokens_of(tokenizer: Tokenizer) -> Mapping[str, int]:
 
 
 class MarkSpelling:
-    """Which characters stand for special tokens.
+    """A mapping between special tokens and the characters that mark them.
 
     Parameters
     ----------
@@ -82,15 +81,13 @@ class MarkSpelling:
 
     def named(self, text: str) -> str:
         """A text with marks replaced by the names of their tokens; those without a name are left out."""
-        if self._found is None or not _MARKS.search(text):
-            return text
-        return _MARKS.sub(lambda found: "".join(self._by_character.get(one, "") for one in found[0]), text)
+        return _MARK.sub(lambda found: self._by_character.get(found[0], ""), text)
 
     def without_marks(self, text: str) -> str:
         """A text without marks."""
-        return text if not self._characters else "".join(_NO_MARK.findall(text))
+        return _MARK.sub("", text)
 
     @staticmethod
     def is_mark(character: str) -> bool:
-        """Whether a character stands for a special token."""
+        """Whether a character marks a special token."""
         return _FIRST <= ord(character) <= _OTHER

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from specdec.checks import check_path
-from specdec.errors import CheckpointError, TokenizerError, kind_of
-from specdec.models.json_fields import read_json_object
-from specdec.models.tokenizer.added_tokens import read_side_tokens
+from specdec.errors import TokenizerError, kind_of
+from specdec.models.tokenizer.added_tokens import read_settings, read_side_tokens
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.interface import Tokenizer
 from specdec.models.tokenizer.llama2c_tokenizer import Llama2cTokenizer
@@ -119,7 +118,7 @@ def _of_file(
     if location.suffix == ".model":
         return SentencePieceTokenizer.from_file(location, side, **ends)
     if location.suffix == ".json":
-        values = _read(location)
+        values = read_settings(location)
         if isinstance(values.get("model"), dict):  # in a vocab.json, "model" is a word with an id
             check_tokenizer_json(values, location)
             vocab = values["model"].get("vocab")  # a list in Unigram, where ids are places
@@ -145,9 +144,9 @@ def _in_folder(
         if not (folder / name).is_file():
             continue
         if name == "vocab.json" and (folder / "sentencepiece.bpe.model").is_file():
-            return open_m2m(folder, _settings(folder), **ends)
+            return open_m2m(folder, read_settings(folder / "tokenizer_config.json"), **ends)
         return _of_file(folder / name, bos_id, eos_ids, n_vocab)
-    settings = _settings(folder)
+    settings = read_settings(folder / "tokenizer_config.json")
     if settings.get("tokenizer_class") == "ByT5Tokenizer":
         return Utf8Tokenizer(str(folder / "tokenizer_config.json"), settings, **ends)
     return None
@@ -167,15 +166,3 @@ def why_no_tokenizer(path: Path) -> str:
             "tokenizer= with the path of one when the model is loaded"
         )
     return f"{path} was loaded without tokenizer; expected token ids"
-
-
-def _settings(folder: Path) -> dict[str, Any]:
-    file = folder / "tokenizer_config.json"
-    return _read(file) if file.is_file() else {}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return read_json_object(path)
-    except CheckpointError as error:
-        raise TokenizerError(str(error)) from error

@@ -127,31 +127,13 @@ class SentencePieceTokenizer(ByteTokenizer):
             n_pieces = _n_pieces(library, source)
             ids = {library.id_to_piece(i): i for i in range(n_pieces)}
             control = [i for i in range(n_pieces) if library.is_control(i)]
-            own = [(i, True) for i in control]
-            own += [(i, False) for i in _user_defined(library.serialized_model_proto())]
+            user_defined = _user_defined(library.serialized_model_proto())
             ends = {"bos_token": library.bos_id(), "eos_token": library.eos_id()}
-        sentinels = [f"<extra_id_{i}>" for i in reversed(range(side.n_sentinels))]
-        for name in sentinels:
-            ids.setdefault(name, len(ids))
         with library_errors(f"{source}: the tokens of {side.folder} cannot be added"):
-            adding = pieces_tokenizer(ids, source)
-            tokenizers = import_tokenizers(source)
-            pieces = {i: name for name, i in ids.items()}
-            adding.add_tokens(
-                [
-                    tokenizers.AddedToken(pieces[i], special=special, normalized=False)
-                    for i, special in sorted(own)
-                    if i in pieces
-                ]
-            )
-            side.add_to(adding, source, with_defaults=False)
-            adding.add_tokens(
-                [tokenizers.AddedToken(name, special=True, normalized=False) for name in sentinels]
-            )
+            adding = _adding(ids, control, user_defined, side, source)
             added = adding.get_added_tokens_decoder()
             bos_id, eos_ids = side.end_ids(adding.token_to_id, bos_id, eos_ids, own=ends)
             finder = AddedTokenFinder(adding, source) if added else None
-        adds_bos = side.settings.get("add_bos_token")
         legacy = side.settings.get("legacy")
         if not isinstance(legacy, bool):
             legacy = side.tokenizer_class != "LlamaTokenizer"
@@ -168,7 +150,7 @@ class SentencePieceTokenizer(ByteTokenizer):
             prefixes_all=legacy,
             bos_id=bos_id,
             eos_ids=eos_ids,
-            adds_bos=adds_bos if isinstance(adds_bos, bool) else True,
+            adds_bos=side.adds_bos is not False,
         )
 
     def added_tokens(self) -> dict[str, dict[str, Any]]:
@@ -221,8 +203,31 @@ def _piece_bytes(library: Any, token_id: int) -> bytes:
     return piece.replace(META, " ").encode("utf-8")
 
 
+def _adding(
+    ids: Mapping[str, int], control: list[int], user_defined: list[int], side: SideTokens, source: str
+) -> Any:
+    """A tokenizer of the ``tokenizers`` library with the pieces of a model and the tokens added to them.
+
+    `ids` are those of pieces; `control` and `user_defined` are the pieces that count as added tokens.
+    """
+    added_token = import_tokenizers(source).AddedToken
+    sentinels = [f"<extra_id_{i}>" for i in reversed(range(side.n_sentinels))]
+    all_ids = dict(ids)
+    for name in sentinels:
+        all_ids.setdefault(name, len(all_ids))
+    adding = pieces_tokenizer(all_ids, source)
+    pieces = {i: name for name, i in all_ids.items()}
+    special = dict.fromkeys(user_defined, False) | dict.fromkeys(control, True)
+    adding.add_tokens(
+        [added_token(pieces[i], special=special[i], normalized=False) for i in sorted(special) if i in pieces]
+    )
+    side.add_to(adding, source, with_defaults=False)
+    adding.add_tokens([added_token(name, special=True, normalized=False) for name in sentinels])
+    return adding
+
+
 def _user_defined(model: bytes) -> list[int]:
-    """The ids of the user-defined pieces of a serialized model, which the library does not tell."""
+    """The ids of the user-defined pieces of a serialized model, which the library does not list."""
     pieces = (value for number, value in read_fields(model) if number == _PIECES)
     kind = _TYPE, _USER_DEFINED
     mark = integer_field(*kind)  # few pieces have these bytes: only those are parsed
