@@ -22,9 +22,8 @@ __all__ = ["NOT_KNOWN", "REQUIRED", "Fields", "as_json", "parse_json", "read_jso
 
 MAX_INT: Final = 2**31 - 1
 
-
 NOT_KNOWN: Final = "without effect: not known to specdec"
-"""Why a field is warned of that nobody has read."""
+"""The reason in the warning of a field that was not read."""
 
 
 class _Required:
@@ -78,7 +77,7 @@ class Fields:
     """Typed access to a JSON object.
 
     A field that is absent or ``null`` takes its default; :data:`REQUIRED` means it has none. The object
-    records which fields were read, so that those nobody asked for can be reported: see `unread`.
+    records which fields were read, so that the others can be reported: see `unread`.
 
     Parameters
     ----------
@@ -122,20 +121,20 @@ class Fields:
         return name in self._values
 
     def raw(self, name: str) -> Any:
-        """The value as it is; what its absence means (see `with_absent`), or None, if it is absent."""
+        """The value, unchecked. If the field is absent: its default (see `with_absent`), or None."""
         self._read.add(name)
         return self._values[name] if name in self._values else self._absent.get(name)
 
     def with_absent(self, absent: Mapping[str, Any]) -> Fields:
-        """The same object, whose absent fields have these values."""
+        """The same object with defaults for absent fields."""
         other = self.replaced()
         other._absent = absent
         return other
 
     def unread(self, harmless: Container[str] = ()) -> list[str]:
-        """The fields that nobody has read, with dots for those of nested objects that were opened.
+        """The fields that were not read, with dots for those of nested objects that were opened.
 
-        Fields that are null are as good as absent.
+        Fields that are null count as absent.
 
         Parameters
         ----------
@@ -153,7 +152,7 @@ class Fields:
         return found
 
     def warn_of_unread(self, harmless: Container[str] = ()) -> None:
-        """Warn of the fields that nobody has read; see `unread`."""
+        """Warn of the fields that were not read; see `unread`."""
         if names := self.unread(harmless):
             warn(UnusedFieldWarning(self._file, names, NOT_KNOWN))
 
@@ -161,10 +160,9 @@ class Fields:
         """Count fields as read, all of them if none is named: their values do not matter here."""
         self._read.update(names or self._values)
 
-    def skip_if(self, name: str, value: Any) -> None:
-        """Count a field as read if it has a certain value."""
-        if name in self._values and self._values[name] == value and type(self._values[name]) is type(value):
-            self._read.add(name)
+    def skip_false(self, *names: str) -> None:
+        """Count those of the fields as read that are false."""
+        self._read.update(name for name in names if self._values.get(name) is False)
 
     def _value(self, name: str, default: Any, expectation: str) -> tuple[Any, bool]:
         """(value, True), or (default, False) where the field is absent or null."""

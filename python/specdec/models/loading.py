@@ -93,7 +93,7 @@ def load(
         twice the memory; those of an encoder take no more.
     tokenizer : None, False, path-like or Tokenizer
         None: the tokenizer of the folder, if there is one. False: none; ids in, ids out, and a text ends
-        where the configuration says (:attr:`Model.eos_ids`). A path: the one at that path. An object of
+        at the ids of the configuration (:attr:`Model.eos_ids`). A path: the one at that path. An object of
         ``transformers`` (as ``AutoTokenizer`` gives it) or ``tokenizers``: that one. An object with the
         methods of :class:`specdec.tokenizer.Tokenizer`: itself.
     n_ctx : int, optional

@@ -388,8 +388,7 @@ class Model:
         Keyword arguments of `specdec.generate` and `specdec.Sampling`, as temperature and top_p; a setting
         that the file does not name is not among them. Tokens that it forbids or biases are a ``logit_bias``.
         Where the file asks for greedy decoding, only that and a repetition penalty are given. Settings that
-        specdec does not have are warned of when the model is loaded. Nothing applies the others unless you
-        do.
+        specdec does not have are warned of when the model is loaded. The others apply only if you pass them.
 
         Examples
         --------

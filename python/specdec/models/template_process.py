@@ -5,7 +5,7 @@ with the first conversation and is used again for the next ones. The system ends
 taken `TIME_LIMIT_S` seconds, even if this process is gone by then, and bounds its address space to
 `MEMORY_LIMIT` bytes (not on macOS, which has no such bound). A helper exits when its standard input ends.
 
-The helper gets pickles from this process, and answers in bytes that mean nothing but text: see
+The helper gets pickles from this process, and answers in bytes that are only read as text: see
 `specdec.models.template_worker`.
 """
 
@@ -83,7 +83,7 @@ class _Helper:
     def _send(self, value: Any) -> None:
         pipe, data = self._process.stdin, memoryview(pickle.dumps(value))
         assert pipe is not None
-        with suppress(BrokenPipeError):  # the reply, or its absence, says why
+        with suppress(BrokenPipeError):  # the reply, or that there is none, has the reason
             while data:
                 data = data[pipe.write(data) :]
 

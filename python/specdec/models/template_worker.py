@@ -26,7 +26,7 @@ __all__ = ["main"]
 _MAX_BYTES: Final = 64 << 20
 """Bytes of a rendered text."""
 _MAX_MESSAGE: Final = 2000
-"""Characters of what a template says of an error."""
+"""Characters of the message of a template's error."""
 _MIN_VERSION: Final = (3, 1, 6)
 """The first release of Jinja without a known way out of its sandbox."""
 
@@ -118,7 +118,7 @@ def _names_in(text: str) -> frozenset[str]:
     return frozenset(value for _, kind, value in _environment().lex(text) if kind == "name")
 
 
-@functools.lru_cache(maxsize=1)
+@functools.cache
 def _jinja() -> Any:
     """The package, in a version whose sandbox holds."""
     try:
@@ -131,16 +131,13 @@ def _jinja() -> Any:
     return jinja2
 
 
-@functools.lru_cache(maxsize=1)
+@functools.cache
 def _environment() -> Any:
-    return _make_environment(_jinja())
-
-
-def _make_environment(jinja2: Any) -> Any:
     """Jinja's sandbox with what ``transformers`` gives templates."""
+    jinja2: Any = _jinja()
 
     class Generation(jinja2.ext.Extension):  # type: ignore[misc]
-        """{% generation %}…{% endgeneration %}, which marks what the assistant says: its contents."""
+        """{% generation %}…{% endgeneration %}, which marks the replies of the assistant: its contents."""
 
         tags = {"generation"}  # noqa: RUF012
 

@@ -85,7 +85,7 @@ GENERATION_FIELDS: Final = frozenset(
 """Every field of a generation_config.json, which a config.json without such a file may have as well."""
 
 NOT_APPLIED: Final = "without effect: asks for texts by rules that specdec does not have"
-"""Why a setting of texts is warned of."""
+"""The reason in the warning of such a setting."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,9 @@ class GenerationDefaults:
 def read_generation_defaults(
     folder: Path, config: Fields, n_vocab: int, *, ids_only: bool = False
 ) -> GenerationDefaults:
-    """What generation_config.json says of texts, or config.json where there is no such file.
+    """Read the defaults for texts from generation_config.json, or from config.json if there is no such file.
 
-    Ids of tokens come from config.json also where the first file is silent. ``ids_only`` reads nothing else,
+    Token ids that the first file does not give come from config.json. ``ids_only`` reads nothing else,
     and warns of nothing.
 
     Raises
@@ -144,8 +144,7 @@ def read_generation_defaults(
     sampling |= _biases(of_texts, n_vocab, eos or (), sampling, outside, unapplied)
     if outside:
         fields = ", ".join(dict.fromkeys(outside))  # both files often say the same
-        message = f"{folder}: {fields}; expected ids from 0 to {n_vocab - 1}, and others are left out"
-        warn(message)
+        warn(f"{folder}: {fields}; expected ids from 0 to {n_vocab - 1}, and others are left out")
     unapplied += _unapplied(of_texts)
     if unapplied:
         warn(UnusedFieldWarning(of_texts.file, unapplied, NOT_APPLIED))
@@ -172,10 +171,10 @@ def _biases(
     outside: list[str],
     unapplied: list[str],
 ) -> dict[str, Any]:
-    """Tokens that are forbidden or have a bias, whatever the text so far, as biases of logits.
+    """Return ``logit_bias`` with the tokens that are forbidden or biased in every context.
 
     ``bad_words_ids`` and ``sequence_bias`` of more than one token, which depend on the text, are named in
-    ``unapplied``; so are biases beside a repetition penalty, which transformers applies in the other order.
+    ``unapplied``; so are biases with a repetition penalty, which transformers applies in the other order.
     """
     biases: dict[int, float] = {}
     entries, others = _single_tokens(given.raw("sequence_bias"), n_vocab, with_bias=True)
@@ -221,7 +220,7 @@ def _are_ids(word: Any) -> bool:
 
 
 def sampling_of(given: Fields) -> dict[str, Any]:
-    """The settings that the file names; with ``do_sample`` false, the default, those of greedy decoding."""
+    """The sampling settings of a file; without ``do_sample``, only those of greedy decoding."""
     samples = given.raw("do_sample") is True
     found: dict[str, Any] = {"temperature": 1.0} if samples else {}
     for name, (integer, expected, fits, neutral) in _SAMPLING.items():
@@ -233,8 +232,7 @@ def sampling_of(given: Fields) -> dict[str, Any]:
             or not isinstance(value, int if integer else int | float)
             or not fits(value)
         ):
-            message = f"{given.file}: field '{name}' is {as_json(value)}; expected {expected}; it is left out"
-            warn(message)
+            warn(f"{given.file}: field '{name}' is {as_json(value)}; expected {expected}; it is left out")
         elif value != neutral:
             found[name] = value if integer else float(value)
     return found

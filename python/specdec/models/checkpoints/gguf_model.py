@@ -167,7 +167,8 @@ def chat_template_of(file: GGUFFile, vocabulary: Vocabulary | None) -> ChatTempl
 _KNOWN: Final = re.compile(
     r"general\.(alignment|architecture|author|basename|description|doi|file_type|finetune|languages|license"
     r"|license\.\w+|name|organization|parameter_count|quantization_version|quantized_by|repo_url|size_label"
-    r"|sampling\.(sequence|top_[kp]|min_p|temp|xtc_\w+|penalty_\w+|mirostat\w*)|tags|type|url|uuid|version|(source|base_model|dataset)\..+)"
+    r"|sampling\.(sequence|top_[kp]|min_p|temp|xtc_\w+|penalty_\w+|mirostat\w*)"
+    r"|tags|type|url|uuid|version|(source|base_model|dataset)\..+)"
     r"|split\.(no|count|tensors\.count)|quantize\.imatrix\.\w+|imatrix\.\w+|mradermacher\..+"
     r"|tokenizer\.chat_template(s|\..+)?|tokenizer\.(huggingface\.json|rwkv\.world)"
     r"|tokenizer\.ggml\.(model|pre|tokens|token_type|token_type_count|scores|merges|precompiled_charsmap"
@@ -178,7 +179,7 @@ _KNOWN: Final = re.compile(
 
 
 def _warn_of_unknown(file: GGUFFile, prefix: str) -> None:
-    """Warn of keys that nobody knows, beside those of the model, which begin with ``prefix``."""
+    """Warn of unknown keys, apart from those of the model, which begin with ``prefix``."""
     unknown = [key for key in file if not key.startswith(prefix) and not _KNOWN.fullmatch(key)]
     if unknown:
         warn(UnusedFieldWarning(file.path, unknown, NOT_KNOWN))
@@ -213,7 +214,7 @@ def _default_sampling(file: GGUFFile) -> dict[str, Any]:
 
 
 def _shortest(value: Any) -> Any:
-    """A number as the author of a file wrote it, who had no f32 in mind."""
+    """The shortest decimal number that has the f32 of a value: 0.7 for 0.699999988."""
     return float(np.format_float_positional(np.float32(value))) if isinstance(value, float) else value
 
 

@@ -3,7 +3,7 @@
 ``config.json`` means what ``transformers`` takes it to mean: a field that is absent or null has the default
 of the architecture's configuration class there. Fields that do not touch inference (dropout,
 initialization, caches) are ignored; a field that would change the computation in a way specdec does not
-have is refused by name, and one that nobody knows is warned of.
+have is refused by name, and an unknown one is warned of.
 
 Unused tensors are refused too: adapters, quantisation scales, extra norms and layers beyond the configured
 number all mean another computation than the one configured. The exceptions are buffers that older versions
@@ -35,8 +35,8 @@ _HARMLESS: Final = GENERATION_FIELDS | {
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_flash_attn_2_enabled",
     "_name_or_path", "_num_labels", "activation_dropout", "architectures", "attention_dropout",
     "attention_probs_dropout_prob", "attn_implementation", "attn_pdrop", "auto_map",
-    "chunk_size_feed_forward",
-    "classif_dropout", "classifier_dropout", "cls_token_id", "cross_attention_hidden_size",
+    "chunk_size_feed_forward", "classif_dropout", "classifier_dropout", "cls_token_id",
+    "cross_attention_hidden_size",
     "decoder_layerdrop", "dropout", "dropout_rate", "dtype", "emb_pdrop", "embd_pdrop", "embed_dropout",
     "embedding_dropout", "encoder_layerdrop", "finetuning_task", "gradient_checkpointing", "hidden_dropout",
     "hidden_dropout_prob", "id2label", "init_std", "initializer_factor", "initializer_range",
@@ -50,12 +50,11 @@ _HARMLESS: Final = GENERATION_FIELDS | {
     "use_bfloat16", "use_return_dict",
 }  # fmt: skip
 
-# Switches that other classes have, with the value that asks for nothing.
-_OFF: Final = {
-    "alibi": False, "attention_bias": False, "is_encoder_decoder": False,
-    "lm_head_bias": False, "mlp_bias": False, "qk_layernorm": False, "rope_interleaved": False,
-    "tie_encoder_decoder": False, "use_mrope": False, "use_qk_norm": False, "use_sliding_window": False,
-}  # fmt: skip
+# Switches of other classes, which change nothing where they are off.
+_SWITCHES: Final = (
+    "alibi", "attention_bias", "is_encoder_decoder", "lm_head_bias", "mlp_bias", "qk_layernorm",
+    "rope_interleaved", "tie_encoder_decoder", "use_mrope", "use_qk_norm", "use_sliding_window",
+)  # fmt: skip
 
 
 def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Checkpoint:
@@ -102,13 +101,13 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
 
 
 def described(fields: Fields, n_ctx: int | None = None) -> tuple[str, Family, dict[str, Any], bool]:
-    """What a config.json says. Fields that nobody knows are warned of.
+    """Read a config.json, and warn of fields that specdec does not know.
 
     Returns
     -------
     str, Family, dict, bool
-        The architecture, how its files are read, the canonical configuration, and whether matrices are codes
-        as compressed-tensors has them.
+        The architecture, its family, the canonical configuration, and whether matrices are stored as codes
+        in the layout of compressed-tensors.
 
     Raises
     ------
@@ -129,14 +128,13 @@ def described(fields: Fields, n_ctx: int | None = None) -> tuple[str, Family, di
 
 
 def _check_attention(fields: Fields) -> None:
-    """Refuse what transformers does for any class; count switches that are off as read."""
+    """Refuse fields that change the attention of every class; count switches that are off as read."""
     because = "a decoder attends to what came before"
     fields.require("is_causal", True, because=because)
     fields.require("use_bidirectional_attention", False, because=because)
-    fields.require("add_cross_attention", False, because="the architecture says what there is to attend to")
+    fields.require("add_cross_attention", False, because="the architecture implies it")
     fields.require("pruned_heads", {}, because="layers have all of their heads")
-    for name, value in _OFF.items():
-        fields.skip_if(name, value)
+    fields.skip_false(*_SWITCHES)
 
 
 def _has_codes(fields: Fields, family: Family) -> bool:

@@ -42,7 +42,7 @@ def match_tensors(
     tensors : mapping of str to FileTensor
         By the names of the family's table. A tied head in the place of the embedding becomes the embedding.
     described_by : str
-        For messages: what says which tensors there are.
+        For messages: the file or field that determines the tensors.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def has_own_head(
 
 
 def _table_and_head(family: Family, sources: list[Source]) -> tuple[str, str]:
-    """The file's names of the table of tokens and of the head."""
+    """The names of the token embedding and the head in the files."""
     table = next(source.stored[0] for source in sources if source.canonical == "token_embedding")
     return table, family.head + ".weight"
 

@@ -35,7 +35,7 @@ _BASE: Final = ".base_layer.weight"
 _CHANGED_BASES: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
 _MOST_RANK: Final = 65536
 
-# Fields that no adapted matrix is computed with: names, training, how weights began, what the tensors show.
+# Fields that do not affect adapted matrices: names, training, initialization, what the tensors show.
 _HARMLESS: Final = frozenset(
     {
         "auto_mapping", "base_model_name_or_path", "corda_config", "eva_config", "exclude_modules",
@@ -190,7 +190,7 @@ def _open(path: Path) -> PeftFolder:
         for module, parts in pairs.items()
     }
     fields.skip("r", "rank_pattern", "lora_alpha", "alpha_pattern", "use_rslora")  # if all tensors are whole
-    fields.skip_if("ensure_weight_tying", False)
+    fields.skip_false("ensure_weight_tying")
     fields.warn_of_unread(_HARMLESS)
     return PeftFolder(path, low_rank, whole)
 

@@ -1,4 +1,4 @@
-"""What absent fields of a config.json mean: the default sizes of transformers' configuration classes.
+"""Defaults of absent fields of a config.json: the sizes of transformers' configuration classes.
 
 Other defaults are where the fields are read. ``tests/test_absent_fields.py`` compares all of them with
 transformers.

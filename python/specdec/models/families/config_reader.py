@@ -75,7 +75,7 @@ class ConfigReader:
         self._n_ctx = n_ctx
 
     def with_absent(self, absent: Mapping[str, Any]) -> ConfigReader:
-        """The same file, whose absent fields have these values."""
+        """The same file with defaults for absent fields."""
         return ConfigReader(self.fields.with_absent(absent), self._n_ctx)
 
     # ------------------------------------------------------------------------------------ sizes
@@ -243,7 +243,7 @@ class ConfigReader:
         fields = self.fields
         n_max: int = fields.integer("max_position_embeddings")
         rope = self._rope_fields(layer_type, scaled)
-        rope.skip("finetuned", "max_position_embeddings")  # what was done, and what stands beside
+        rope.skip("finetuned", "max_position_embeddings")  # a note on training, and a repeated size
         base = rope.number("rope_theta", default=fields.number(theta_name, default=theta))
         rope.skip("type", "rope_type")  # "type" is the older spelling
         key = "rope_type" if rope.raw("rope_type") is not None else "type"
@@ -354,7 +354,7 @@ def _fixed(
 
 def _recommended_factor(rope: Fields, factor: float) -> float:
     names = ("mscale", "mscale_all_dim")
-    if all([rope.raw(name) for name in names]):
+    if all([rope.raw(name) for name in names]):  # a list: both are read
         first, second = (yarn_attention_factor(factor, rope.number(name)) for name in names)
         return first / second
     return yarn_attention_factor(factor)

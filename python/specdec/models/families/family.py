@@ -434,7 +434,7 @@ class Family:
     absent : mapping
         What absent fields of the decoder mean, where the reader has no default of its own.
     harmless : tuple of str
-        Fields of config.json that this family's class ignores, or that repeat what others say.
+        Fields of config.json that this family's class ignores, or that repeat others.
     settled : callable, optional
         From the canonical configuration of a config.json, and the tensors that the files hold, to the
         configuration that both mean: where the presence of a tensor says what the fields do not. It may take

@@ -211,7 +211,7 @@ def _longrope(m: Metadata) -> dict[str, Any]:
 
 
 def _windows(m: Metadata) -> dict[str, Any]:
-    """The window, and which layers have it where the file says so."""
+    """The window, and the layers that have it if the file lists them."""
     fields: dict[str, Any] = {"sliding_window": m.get("attention.sliding_window")}
     windowed = m.pattern("attention.sliding_window_pattern", m.integer("block_count"))
     if fields["sliding_window"] and windowed is not None:

@@ -132,5 +132,5 @@ def check_keys(metadata: Metadata, config: Config) -> None:
 
 
 def warn_of_unread(metadata: Metadata) -> None:
-    """Warn of keys that nobody knows."""
+    """Warn of unknown keys."""
     metadata.warn_of_unread(_HARMLESS)

@@ -163,14 +163,16 @@ def _settled(config: dict[str, Any], tensors: Any) -> dict[str, Any]:
 # A table that files of the first T5 have and that nothing reads.
 _UNUSED = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.",)
 
-# Relative positions have no end; `_read_umt5` says why it does not go by the second.
-_HARMLESS = ("n_positions", "scale_decoder_outputs")
+
+def _family(read: Any, *harmless: str) -> Family:
+    # n_positions: relative positions have no end
+    return Family(
+        read, _tensors, prefix="", left_out=_UNUSED, harmless=("n_positions", *harmless), settled=_settled
+    )
+
 
 FAMILIES = {
-    name: Family(read, _tensors, prefix="", left_out=_UNUSED, harmless=_HARMLESS[:n], settled=_settled)
-    for name, read, n in (
-        ("T5ForConditionalGeneration", _read_t5, 1),
-        ("MT5ForConditionalGeneration", _read_mt5, 1),
-        ("UMT5ForConditionalGeneration", _read_umt5, 2),
-    )
+    "T5ForConditionalGeneration": _family(_read_t5),
+    "MT5ForConditionalGeneration": _family(_read_mt5),
+    "UMT5ForConditionalGeneration": _family(_read_umt5, "scale_decoder_outputs"),
 }
