@@ -154,13 +154,13 @@ class MaskMeter:
         FormError
             It takes too long, or the masks of the text so far have.
         """
-        if job.is_new:
+        is_new, in_time = job.is_new, True
+        if is_new:
             self._check()
             self._n_masks += 1
-        in_time = True
         if self._in_thread:
             in_time = job.run_in_thread(_MOST_MASK_S)
-        else:
+        elif is_new:
             job.run()
         seconds = job.seconds if in_time else _MOST_MASK_S
         self._seconds += seconds
