@@ -342,6 +342,13 @@ def test_a_header_that_the_prompt_has_begun() -> None:
         assert joined([*reader.feed(text + "<|end|>b"), *reader.finish()]) == [Reasoning("a"), "b"]
 
 
+def test_marks_without_a_name_reach_no_text() -> None:
+    for names in ([], ["<b>"]):
+        spelling = MarkSpelling.of({"<a>": 5, "<b>": 6}, names)
+        assert spelling.named(f"x{spelling.mark(5)}y{spelling.mark(6)}") == "xy" + "".join(names)
+        assert spelling.without_marks(f"x{spelling.mark(5)}y{spelling.mark(6)}") == "xy"
+
+
 def test_marks_that_are_special_tokens_are_no_text() -> None:
     """Where a tokenizer has them, their names in a text are a text."""
     names = {"<tool_call>": 300, "</tool_call>": 301, "<|message|>": 302, "<|channel|>": 303, "<|end|>": 304}
