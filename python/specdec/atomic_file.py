@@ -47,10 +47,9 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """A new folder that takes the place of `path` when the block ends, and vanishes if it fails.
+    """A new folder that replaces the one at `path` when the block ends, and is removed if the block fails.
 
-    A folder at `path` is removed, with all that is in it, once the new one has its name. An empty folder is
-    filled.
+    The old folder is removed with all its contents once the new one has its name. An empty one is filled.
 
     Raises
     ------
@@ -73,7 +72,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 
 def _exchange(new: Path, place: Path) -> None:
-    """Give a folder the name of another one, which is removed."""
+    """Rename the folder `new` to `place`, and remove the one that was there."""
     old = place.with_name(f".{secrets.token_hex(8)}.part")
     place.rename(old)
     try:

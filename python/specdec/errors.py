@@ -60,7 +60,7 @@ class _Repr(reprlib.Repr):
         self.maxstring = self.maxother = self.maxlong = LONGEST_VALUE
 
     def repr_instance(self, x: Any, level: int) -> str:
-        """The ``repr`` of an object of any class, shortened; its type where there is none to be had."""
+        """The ``repr`` of an object of any class, shortened; its type if ``repr`` fails."""
         try:
             text = repr(x)
         except Exception as error:
@@ -90,7 +90,7 @@ def pass_signals_on(error: BaseException) -> None:
 
 
 def _code_of(handler: Any) -> CodeType | None:
-    """The code that a signal handler runs; None of one that is not written in Python."""
+    """The code that a signal handler runs; None if it is not written in Python."""
     while isinstance(handler, partial):
         handler = handler.func
     if not isinstance(handler, FunctionType | MethodType):
@@ -181,7 +181,7 @@ class UnusedFieldWarning(UserWarning):
 class SpecdecError(Exception):
     """Base of every exception that specdec raises on purpose. Its text has printable characters only.
 
-    One that is made while specdec handles the exception of a signal handler gives way to that exception.
+    To create one while specdec handles an exception of a signal handler raises that exception instead.
     """
 
     def __init__(self, *args: object) -> None:

@@ -77,7 +77,7 @@ class Checkpoint:
         Of an encoder-decoder: what the files name as the beginning of the decoder's text.
     bos_id : int or None
     eos_ids : tuple of int
-        What the configuration names as the tokens that begin and end a text.
+        The tokens that begin and end a text, from the configuration.
     weight_files : tuple of Path
         The files that hold the weights.
     fields : mapping or None

@@ -139,11 +139,45 @@ def _open(path: Path) -> PeftFolder:
             "safetensors, as save_pretrained of PEFT writes it"
         )
     is_dora = fields.boolean("use_dora", default=False)
+    pairs, tables, whole, bases = _tensors(path / WEIGHTS, is_dora)
+    _check_whole(fields, whole)
+    for module, tensor in bases.items():
+        if module not in pairs:
+            raise UnsupportedModelError(
+                f"{tensor.file}: has '{tensor.name}' and no matrices of low rank for '{module}'; expected "
+                "both"
+            )
+    if not pairs and not whole:
+        raise CheckpointError(f"{path / WEIGHTS}: holds no tensor; expected those of an adapter")
+    low_rank = {
+        module: replace(
+            _low_rank(fields, module, parts, of_table=module in tables, is_dora=is_dora),
+            base=bases.get(module),
+        )
+        for module, parts in pairs.items()
+    }
+    fields.skip("r", "rank_pattern", "lora_alpha", "alpha_pattern", "use_rslora")  # if all tensors are whole
+    fields.skip_false("ensure_weight_tying")
+    fields.warn_of_unread(_HARMLESS)
+    return PeftFolder(path, low_rank, whole)
+
+
+def _tensors(
+    file: Path, is_dora: bool
+) -> tuple[dict[str, dict[str, StoredTensor]], set[str], dict[str, StoredTensor], dict[str, StoredTensor]]:
+    """The tensors of an adapter by what they are.
+
+    Returns
+    -------
+    dict, set, dict, dict
+        Low-rank parts by module and "A", "B" or "magnitude_vector"; the modules that are tables; whole
+        tensors by name; base matrices by module.
+    """
     pairs: dict[str, dict[str, StoredTensor]] = {}
     tables: set[str] = set()
     whole: dict[str, StoredTensor] = {}
     bases: dict[str, StoredTensor] = {}
-    for name, tensor in read_safetensors(path / WEIGHTS).items():
+    for name, tensor in read_safetensors(file).items():
         if not name.startswith(_PREFIX):
             raise UnsupportedModelError(
                 f"{tensor.file}: tensor '{name}' is of no LoRA adapter; expected names that begin with "
@@ -167,6 +201,11 @@ def _open(path: Path) -> PeftFolder:
         pairs.setdefault(found["module"], {})[part] = tensor
         if found["table"]:
             tables.add(found["module"])
+    return pairs, tables, whole, bases
+
+
+def _check_whole(fields: Fields, whole: Mapping[str, StoredTensor]) -> None:
+    """Refuse whole tensors that the configuration does not announce."""
     has_biases = fields.raw("bias") != "none"
     for name, tensor in whole.items():
         if not fields.raw("modules_to_save") and not (has_biases and name.endswith(".bias")):
@@ -174,25 +213,6 @@ def _open(path: Path) -> PeftFolder:
                 f"{tensor.file}: tensor '{tensor.name}' is no part of LoRA; expected such ones only with "
                 "modules_to_save"
             )
-    for module, tensor in bases.items():
-        if module not in pairs:
-            raise UnsupportedModelError(
-                f"{tensor.file}: has '{tensor.name}' and no matrices of low rank for '{module}'; expected "
-                "both"
-            )
-    if not pairs and not whole:
-        raise CheckpointError(f"{path / WEIGHTS}: holds no tensor; expected those of an adapter")
-    low_rank = {
-        module: replace(
-            _low_rank(fields, module, parts, of_table=module in tables, is_dora=is_dora),
-            base=bases.get(module),
-        )
-        for module, parts in pairs.items()
-    }
-    fields.skip("r", "rank_pattern", "lora_alpha", "alpha_pattern", "use_rslora")  # if all tensors are whole
-    fields.skip_false("ensure_weight_tying")
-    fields.warn_of_unread(_HARMLESS)
-    return PeftFolder(path, low_rank, whole)
 
 
 def _check_method(fields: Fields) -> None:

@@ -153,7 +153,7 @@ def _in_folder(
 
 
 def why_no_tokenizer(path: Path) -> str:
-    """What a message says of the model at `path` that has no tokenizer, and what helps."""
+    """The part of a message about the model at `path` without a tokenizer, with a way out."""
     folder = path if path.is_dir() else path.parent
     if found := sorted(folder.glob("tok*.bin")):  # those of llama2.c, of which a folder may hold several
         return (
