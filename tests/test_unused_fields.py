@@ -301,6 +301,13 @@ def test_biases_beside_a_repetition_penalty(tmp_path: Path) -> None:
     assert warned(lambda: specdec.load(folder)) == ["sequence_bias"]
 
 
+@pytest.mark.parametrize("bias", ["1e999", "-1e39", "1" + 400 * "0", '"a"', "true"])
+def test_a_bias_that_no_logit_can_have(tmp_path: Path, bias: str) -> None:
+    folder = generation(tmp_path)
+    (folder / "generation_config.json").write_text(f'{{"sequence_bias": [[[3], {bias}], [[4], 2]]}}')
+    assert warned(lambda: specdec.load(folder)) == ["sequence_bias"]
+
+
 @pytest.mark.oracle
 def test_neutral_settings_of_texts(tmp_path: Path) -> None:
     """Those of transformers are known, and its defaults are not warned of."""

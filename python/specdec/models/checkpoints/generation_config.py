@@ -29,6 +29,7 @@ _SAMPLING: Final[Mapping[str, tuple[bool, str, Callable[[float], bool], float | 
     "min_p": (False, "a number in [0, 1]", lambda x: 0.0 <= x <= 1.0, 0.0),
     "repetition_penalty": (False, "a number from 1e-30 to 1e30", lambda x: 1e-30 <= x <= 1e30, 1.0),
 }
+_LARGEST: Final = 3.4e38  # a bias, as float32 has numbers
 _ALWAYS: Final = ("repetition_penalty",)  # also where nothing is sampled
 
 # Fields that change the texts of transformers and have no counterpart here: the values that change nothing.
@@ -154,7 +155,7 @@ def read_generation_defaults(
 
 def _unapplied(given: Fields) -> list[str]:
     """The fields that ask for what specdec does not have."""
-    samples = given.raw("do_sample") is True
+    samples = bool(given.raw("do_sample"))
     neutral = {**_UNAPPLIED, **(_UNAPPLIED_SAMPLING if samples else {})}
     return [
         name
@@ -205,7 +206,8 @@ def _single_tokens(given: Any, n_vocab: int, with_bias: bool = False) -> tuple[d
     others = False
     for entry in given:
         word, bias = entry if with_bias and isinstance(entry, list) and len(entry) == 2 else (entry, 0.0)
-        if not _are_ids(word) or isinstance(bias, bool) or not isinstance(bias, int | float):
+        is_number = isinstance(bias, int | float) and not isinstance(bias, bool)
+        if not _are_ids(word) or not is_number or not -_LARGEST <= bias <= _LARGEST:
             others = True
         elif all(token < n_vocab for token in word):
             others |= len(word) > 1
@@ -221,7 +223,7 @@ def _are_ids(word: Any) -> bool:
 
 def sampling_of(given: Fields) -> dict[str, Any]:
     """The sampling settings of a file; without ``do_sample``, only those of greedy decoding."""
-    samples = given.raw("do_sample") is True
+    samples = bool(given.raw("do_sample"))
     found: dict[str, Any] = {"temperature": 1.0} if samples else {}
     for name, (integer, expected, fits, neutral) in _SAMPLING.items():
         value = given.raw(name)

@@ -215,7 +215,10 @@ def _default_sampling(file: GGUFFile) -> dict[str, Any]:
 
 def _shortest(value: Any) -> Any:
     """The shortest decimal number that has the f32 of a value: 0.7 for 0.699999988."""
-    return float(np.format_float_positional(np.float32(value))) if isinstance(value, float) else value
+    if not isinstance(value, float):
+        return value
+    with np.errstate(over="ignore"):  # infinity is refused as a setting
+        return float(np.format_float_positional(np.float32(value)))
 
 
 def _decoder_start(metadata: Metadata, n_vocab: int) -> tuple[int, ...]:
