@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -187,16 +188,10 @@ class Fields:
     def number(self, name: str, *, default: Any = REQUIRED, maximum: float = math.inf) -> float:
         """A finite number above 0, at most ``maximum``."""
         expectation = "a finite number above 0" + (f", at most {maximum:g}" if maximum < math.inf else "")
-        value, present = self._value(name, default, expectation)
-        if present and (isinstance(value, bool) or not isinstance(value, int | float)):
+        value, _ = self._value(name, default, expectation)
+        if not _is_positive(value) or value > maximum:
             raise self.error(name, expectation)
-        try:
-            value = float(value)
-        except OverflowError as error:
-            raise self.error(name, expectation) from error
-        if not (math.isfinite(value) and 0.0 < value <= maximum):
-            raise self.error(name, expectation)
-        return value
+        return float(value)
 
     def boolean(self, name: str, *, default: Any = REQUIRED) -> bool:
         """true or false."""
@@ -245,11 +240,8 @@ class Fields:
         """A list of ``length`` finite numbers above 0."""
         expectation = f"a list of {length} finite numbers above 0"
         values, _ = self._value(name, REQUIRED, expectation)
-        if not isinstance(values, list) or len(values) != length:
+        if not isinstance(values, list) or len(values) != length or not all(map(_is_positive, values)):
             raise self.error(name, expectation)
-        for value in values:
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-                raise self.error(name, expectation)
         return [float(value) for value in values]
 
     def token_ids(self, name: str, n_vocab: int, outside: list[str]) -> tuple[int, ...]:
@@ -282,6 +274,12 @@ class Fields:
         value = self.raw(name)
         if value is not None and value != wanted:
             raise self.unsupported(name, f"{json.dumps(wanted)} or nothing: {because}")
+
+
+def _is_positive(value: Any) -> bool:
+    """Whether a value is a finite number above 0 in double precision."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 < value <= sys.float_info.max
 
 
 def as_json(value: Any) -> str:
