@@ -17,7 +17,7 @@ from fuzz.family_files import CONFIGS, random_weights
 from gguf_models import CASES, write_gguf
 from peft_folders import adapter_config
 from specdec.checkpoints import open_checkpoint
-from specdec.errors import SpecdecError, UnsupportedModelError, UnusedFieldWarning
+from specdec.errors import CheckpointError, SpecdecError, UnsupportedModelError, UnusedFieldWarning
 from specdec.models.checkpoints.generation_config import GENERATION_FIELDS
 from specdec.models.checkpoints.hf_folder import described
 from specdec.models.families import FAMILIES, model_type_of
@@ -84,6 +84,15 @@ def test_an_unknown_field_of_a_rotation(tmp_path: Path, field: str) -> None:
     scaling = {"rope_type": "linear", "factor": 2.0, "invented": 3}
     folder = write(tmp_path, "MistralForCausalLM", **{field: scaling})
     assert warned(lambda: specdec.load(folder)) == [f"{field}.invented"]
+
+
+@pytest.mark.parametrize("name", ["Gemma3ForCausalLM", "Olmo3ForCausalLM"])
+def test_one_rotation_where_layers_have_two(tmp_path: Path, name: str) -> None:
+    """transformers leaves out what is not within one of the types of layers."""
+    rope = {"rope_type": "linear", "factor": 2.0}
+    with pytest.raises(CheckpointError, match="'rope_parameters' is .*full_attention, sliding_attention"):
+        open_checkpoint(write(tmp_path, name, rope_parameters=rope))
+    open_checkpoint(write(tmp_path, name, rope_parameters=None, rope_scaling=rope))
 
 
 def test_one_warning_names_file_and_fields(tmp_path: Path) -> None:
