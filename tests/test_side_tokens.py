@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import specdec
-from specdec.errors import InputError, TokenizerError
+from specdec.errors import InputError, TokenizerError, UnusedFieldWarning
 from specdec.models.tokenizer import load_tokenizer
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
 
@@ -245,6 +245,18 @@ def test_spaces_that_sentencepiece_puts_before_words(
             assert ids == theirs.encode(text, add_special_tokens=False), (fields, text)
         found.add(tuple(ids))
     assert len(found) > 1
+
+
+@pytest.mark.parametrize("name", ["add_eos_token", "split_special_tokens"])
+def test_a_setting_of_encoding_that_is_not_applied(tmp_path: Path, name: str) -> None:
+    write_vocabulary(tmp_path, "tokenizer.json", [entry("<x>")])
+    for value in (False, None):
+        write_json(tmp_path, tokenizer_config={name: value})
+        load_tokenizer(tmp_path)  # without a warning, which is an error in tests
+    write_json(tmp_path, tokenizer_config={name: True})
+    with pytest.warns(UnusedFieldWarning) as caught:
+        load_tokenizer(tmp_path)
+    assert [one.message.names for one in caught if isinstance(one.message, UnusedFieldWarning)] == [(name,)]
 
 
 @pytest.mark.parametrize("name", ["legacy", "add_prefix_space"])

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from specdec.errors import CheckpointError, MissingTokenizerLibraryError, TokenizerError, warn
+from specdec.errors import (
+    CheckpointError,
+    MissingTokenizerLibraryError,
+    TokenizerError,
+    UnusedFieldWarning,
+    warn,
+)
 from specdec.models.json_fields import as_json, read_json_object
 
 __all__ = [
@@ -33,6 +39,7 @@ _CONFIG: Final = "tokenizer_config.json"
 _MAP: Final = "special_tokens_map.json"
 _ADDED: Final = "added_tokens.json"
 _EXTRA: Final = "extra_special_tokens"
+_NOT_APPLIED: Final = ("add_eos_token", "split_special_tokens")
 _FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 _TEXT: Final = 2**32 - 1  # the id that the library gives to text between added tokens
@@ -277,8 +284,15 @@ def read_side_tokens(folder: Path, n_vocab: int | None = None) -> SideTokens:
     ------
     TokenizerError
         A file that is no JSON object, or a field of the wrong kind.
+
+    Warns
+    -----
+    UnusedFieldWarning
+        Settings that change how transformers encodes texts, and have no counterpart here.
     """
     config, settings = folder / _CONFIG, _read(folder / _CONFIG)
+    if dropped := [name for name in _NOT_APPLIED if settings.get(name) is True]:
+        warn(UnusedFieldWarning(config, dropped, "without effect: texts are encoded without"))
     fields = {key: value for key, value in settings.items() if value is not None or key in SPECIAL_NAMES}
     files = dict.fromkeys(fields, str(config))
     lists_all = "added_tokens_decoder" in fields
