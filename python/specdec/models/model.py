@@ -86,6 +86,8 @@ class Model:
         mapped: OpenedFile | None = None,
     ) -> None:
         self._core = core
+        # Counted now: a mapped file that is cut short later must not be looked at.
+        self._dtype, self._n_bytes, self._n_parameters = core.dtype, core.n_bytes, core.n_parameters
         self._config = config
         self._texts = texts or LaterTexts.of(ModelTexts(tokenizer, chat_template, source_tokenizer))
         self._path = path
@@ -457,7 +459,7 @@ class Model:
 
         Or "file": each matrix has the type that it has in a GGUF file.
         """
-        return self._core.dtype
+        return self._dtype
 
     @property
     def formats(self) -> dict[str, str]:
@@ -485,12 +487,12 @@ class Model:
     @property
     def n_bytes(self) -> int:
         """Memory that the packed weights take."""
-        return self._core.n_bytes
+        return self._n_bytes
 
     @property
     def n_parameters(self) -> int:
         """Weights, a tied head counted once."""
-        return self._core.n_parameters
+        return self._n_parameters
 
     def __repr__(self) -> str:
         c = self._config
