@@ -468,7 +468,8 @@ def _adapter(kind: str) -> Files:
     The kind "adapter_merged" also adapts the table, and replaces the head; "adapter_dora" has the lengths of
     rows.
     """
-    rng, n_vocab = np.random.default_rng(7), len(_metaspace_tokenizer()["model"]["vocab"])
+    rng = np.random.default_rng(7)
+    n_vocab = len(_metaspace_tokenizer()["model"]["vocab"]) + 2  # added tokens
     tensors: dict[str, np.ndarray] = {}
     for name, rank, n_out, n_in in (
         ("0.self_attn.q_proj", 3, D, D), ("1.self_attn.v_proj", 3, D // HEADS, D),

@@ -141,8 +141,11 @@ def test_a_copy_of_the_model_ends_alike(tmp_path: Path) -> None:
     model = specdec.load(folder, tokenizer=False)
     assert (model.bos_id, model.eos_ids) == (5, (4, 6))
     specdec.convert(folder, tmp_path / "packed.specdec", tokenizer=False)
-    copies = [model.with_chat_template("x"), specdec.load(tmp_path / "packed.specdec")]
-    assert [(copy.bos_id, copy.eos_ids) for copy in copies] == [(5, (4, 6))] * 2
+    specdec.convert(folder, tmp_path / "model.gguf", "F32", tokenizer=False)
+    specdec.convert(tmp_path / "model.gguf", tmp_path / "back")
+    places = [tmp_path / name for name in ("packed.specdec", "model.gguf", "back")]
+    copies = [model.with_chat_template("x"), *map(specdec.load, places)]
+    assert [(copy.bos_id, copy.eos_ids) for copy in copies] == [(5, (4, 6))] * 4
     write_fields(folder, {}, {"do_sample": False})  # config.json counts where the other file is silent
     assert specdec.load(folder, tokenizer=False).eos_ids == (4, 6)
     assert np.isfinite(specdec.load(folder, tokenizer=False).score([[1, 2, 3]], rolling=True)[0].total)

@@ -1026,6 +1026,42 @@ def test_long_texts_that_are_tokenized(target: specdec.Model) -> None:
         assert ask(server.url, "/tokenize", {"messages": USER, "tools": TOOLS})[0] == 200
 
 
+def test_texts_that_are_tokenized_hold_nobody_up(
+    target: specdec.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many long ones at once leave threads for requests of other kinds."""
+    engine, go_on = ScriptedEngine(target, lambda options: [REPLY]), threading.Event()
+    encode = type(target.tokenizer).encode
+
+    def slow(tokenizer: Any, text: str, **options: Any) -> list[int]:
+        assert text != "slow" or go_on.wait(60)
+        return encode(tokenizer, text, **options)
+
+    monkeypatch.setattr(type(target.tokenizer), "encode", slow)
+    with Server(Service(engine, ["mine"]), port=0) as server:  # type: ignore[arg-type]
+        waiting = [sent(server.url, "/tokenize", {"prompt": "slow"}) for _ in range(40)]
+        assert ask(server.url, "/health")[0] == 200
+        assert ask(server.url, CHAT, body_of(CHAT))[0] == 200
+        go_on.set()
+        for connection in waiting:
+            assert answered(connection) == 200
+            connection.close()
+
+
+@pytest.mark.slow
+def test_the_server_answers_while_a_long_text_is_encoded(target: specdec.Model) -> None:
+    engine = ScriptedEngine(target, lambda options: [REPLY])
+    limits = ServerLimits(n_tokenize_bytes=8 << 20)
+    with Server(Service(engine, ["mine"], limits=limits), port=0) as server:  # type: ignore[arg-type]
+        text = 'if (a[0] == {"b": "c"}) return;\n' * 20_000
+        waiting, n = sent(server.url, "/tokenize", {"prompt": text}), 0
+        while not select([waiting], [], [], 0)[0]:
+            assert ask(server.url, "/health")[0] == 200
+            n += 1
+        assert answered(waiting) == 200 and n > 50
+        waiting.close()
+
+
 def test_connections_that_are_idle_or_dawdle(target: specdec.Model) -> None:
     engine = ScriptedEngine(target, lambda options: [REPLY])
     limits = ServerLimits(idle_s=0.2)
@@ -1064,6 +1100,7 @@ def in_chunks(body: bytes, size: int, extension: bytes = b"", trailers: bytes = 
         (HEALTH[:11] + b"?" + b"y" * 70_000, 431),
         (b"\r\n" * 40_000, 431),
         (CHUNKED + in_chunks(BODY, 1), 200),
+        (CHUNKED.replace(b"chunked", b"Chunked") + in_chunks(BODY, 1), 200),
         (CHUNKED + in_chunks(BODY, 1000, b";a=b", b"c: d\r\n" * 1000), 200),
         (CHUNKED + b"1;" + b"x" * 70_000, 431),
         (CHUNKED + in_chunks(BODY, 100, b";" + b"x" * 400)[:-5], 431),
@@ -1071,7 +1108,7 @@ def in_chunks(body: bytes, size: int, extension: bytes = b"", trailers: bytes = 
         (CHUNKED + in_chunks(BODY, 1000, trailers=b"c: d\r\n" * 12_000)[:-2], 431),
         (CHUNKED + in_chunks(BODY, 1000, trailers=b"c: " + b"d" * 70_000)[:-2], 431),
     ],
-    ids=range(13),
+    ids=range(14),
 )
 def test_bounds_on_what_is_no_body(url: str, sent: bytes, status: int) -> None:
     """Heads, chunk extensions and trailers; not how a body is cut into chunks."""
@@ -1256,7 +1293,7 @@ def test_a_stop_at_once(target: specdec.Model) -> None:
     with server:
         engine.held.set()
         streams = [sent(server.url, CHAT, body_of(CHAT, stream=stream)) for stream in (False, True)]
-        wait(lambda: len(engine.generations) == 2)
+        wait(lambda: len(engine.asked) == 2)
         server.stop(now=True)
         for stream in streams:
             received = b""

@@ -126,6 +126,8 @@ def folders(draw: st.DrawFn, family: str) -> tuple[dict[str, Any], list[dict[str
         config["tokenizer_class"] = tokenizer_class
     if family == "sentencepiece bpe":
         config["legacy"] = draw(st.booleans())
+        if draw(st.integers(0, 3)) == 0:
+            config["add_prefix_space"] = draw(st.booleans())
     files: dict[str, Any] = {}
     if draw(st.booleans()):
         listed = draw(tokens_with_flags(added))

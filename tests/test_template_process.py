@@ -94,6 +94,12 @@ def test_a_template_that_takes_long_to_read_ends() -> None:
             read()
 
 
+def test_the_reason_of_a_template_is_bounded() -> None:
+    with pytest.raises(InputError, match="refuses these messages: aaa") as caught:
+        ChatTemplate("{{ raise_exception('a' * 10000000) }}").render(said("x"))
+    assert len(str(caught.value)) < 3000
+
+
 @pytest.mark.parametrize("depth", [50, 100_000])
 def test_a_template_that_is_nested_too_deep(depth: int) -> None:
     text = "{{ " + "(" * depth + "1" + ")" * depth + " }}"

@@ -162,10 +162,11 @@ class ScriptedEngine:
         texts = self._script(options)
         if self.n_open + len(texts) > self.max_waiting:
             raise BusyError(f"{self.n_open} texts are waiting; expected at most {self.max_waiting}")
-        self.asked.append(options)
+        generation = ScriptedGeneration(self, options, texts)
         self.n_open += len(texts)
-        self.generations.append(ScriptedGeneration(self, options, texts))
-        return self.generations[-1]
+        self.generations.append(generation)
+        self.asked.append(options)  # last: tests wait for it
+        return generation
 
     def score(self, prompt: list[int], n_top: int, adapter: Any) -> SimpleNamespace:
         """What of a `Score` a server reads; waits while texts are held."""

@@ -28,6 +28,7 @@ __all__ = [
     "ProbabilityDraft",
     "check_gammas",
     "check_names",
+    "check_say",
     "default_prompts",
     "different_numbers",
     "drafts_by_name",
@@ -203,6 +204,17 @@ def check_gammas(gammas: Any) -> list[int]:
     InputError
     """
     return [check_integer("gammas", gamma, 1, MAX_GAMMA) for gamma in different_numbers("gammas", gammas)]
+
+
+def check_say(say: object) -> None:
+    """Refuse an argument `say` that cannot be called.
+
+    Raises
+    ------
+    InputError
+    """
+    if not callable(say):
+        raise InputError(f"say is {kind_of(say)}; expected a function that takes a line")
 
 
 def check_names(argument: str, given: Mapping[Any, Any], expected: str) -> None:

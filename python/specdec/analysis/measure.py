@@ -17,6 +17,7 @@ from specdec.analysis.arguments import (
     RUN_BY_THE_CORE,
     MeasurableDraftLike,
     check_gammas,
+    check_say,
     different_numbers,
     has_law,
     name_of,
@@ -178,6 +179,7 @@ def measure(
     threads = check_threads(n_threads)
     timing, time_leniences = check_flag("timing", timing), check_flag("time_leniences", time_leniences)
 
+    check_say(say)
     limit = TimeLimit.of(seconds)
     name, target_name = name_of(opened, name), name_of(target, target_name, "target_name")
     share = -(-n_tokens // len(beginnings))

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 from specdec.analysis.arguments import (
     check_gammas,
     check_names,
+    check_say,
     default_prompts,
     name_of,
     short_names,
@@ -154,6 +155,7 @@ def recommend_draft(
     target_name = name_of(target, target_name, "target_name")
     beginnings = split(target, default_prompts(target) if prompts is None else prompts)
     seed, threads = check_integer("seed", seed, 0, 2**64 - 1), check_threads(n_threads)
+    check_say(say)
     limit = TimeLimit.of(seconds)
     work = work_of(target, beginnings, -(-n_tokens // len(beginnings)), n_tokens)
 

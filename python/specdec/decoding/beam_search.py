@@ -85,7 +85,7 @@ def beam_search(
     n_threads : int, optional
         Threads to compute with; the number does not change the output.
     ignore_eos : bool, default False
-        Go on past the tokenizer's end-of-text ids.
+        Go on past the ids that end a text, `Model.eos_ids`.
     progress : bool, default False
         Show a progress bar (needs tqdm).
     prompt_cache : PromptCache, optional

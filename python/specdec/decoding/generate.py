@@ -204,11 +204,11 @@ def generate(
         give equal runs, whatever else is in the batch and whatever `batch_size` is (but see `node_budget`).
     stop : str, int, or a list of these, optional
         The text ends before the first of these strings to be completed, or before the first of these token
-        ids, exactly where plain decoding ends it, inside a block of accepted drafts too. A string with the
-        name of a special token, which has no text, is met by the token as well as by the text of the name:
-        "<|im_end|>" is the id of that token, "END<|im_end|>" three letters and the token after them. Where it
-        has several names, all are tokens or all are text. The tokenizer's end-of-text ids are always among
-        the stops, save with `ignore_eos`.
+        ids, exactly where plain decoding ends it, inside a block of accepted drafts too. A special token has
+        no text, so a string that contains the name of one is also matched by the token: "<|im_end|>" is the
+        id of that token, "END<|im_end|>" three letters and the token after them. If a string contains
+        several names, either all are tokens or all are text. `Model.eos_ids` of the target are always among
+        the stops, except with `ignore_eos`.
     n_threads : int, optional
         Threads to compute with; by default `SPECDEC_NUM_THREADS` or the CPUs this process may use. The number
         does not change the output.
@@ -226,7 +226,7 @@ def generate(
         The same of each token of the prompt but the first, by the law of the model: `Result.prompt_logprobs`
         and `Result.prompt_top_logprobs`. Several prompts are read once more for it.
     ignore_eos : bool, default False
-        Go on past the tokenizer's end-of-text ids.
+        Go on past the ids that end a text, `Model.eos_ids`.
     prompt_cache : PromptCache, optional
         Texts that were read before: what a prompt has in common with the beginning of one of them is copied,
         not computed, and this text becomes one of them. It changes no result. In an encoder-decoder it is a

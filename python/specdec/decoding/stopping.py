@@ -62,7 +62,7 @@ class StopRules:
         tokenizer : Tokenizer or None
             Stop strings need one.
         eos_ids : iterable of int
-            Further stop ids, the tokenizer's own.
+            Further stop ids, those that end a text.
 
         Raises
         ------

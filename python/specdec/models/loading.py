@@ -92,9 +92,10 @@ def load(
         differ between kinds of processors (docs/NUMERICS.md), and the matrices of a decoder-only model take
         twice the memory; those of an encoder take no more.
     tokenizer : None, False, path-like or Tokenizer
-        None: the tokenizer beside the weights, if there is one. False: none; ids in, ids out. A path: the
-        one at that path. An object of ``transformers`` (as ``AutoTokenizer`` gives it) or ``tokenizers``:
-        that one. An object with the methods of :class:`specdec.tokenizer.Tokenizer`: itself.
+        None: the tokenizer of the folder, if there is one. False: none; ids in, ids out, and a text ends
+        where the configuration says (:attr:`Model.eos_ids`). A path: the one at that path. An object of
+        ``transformers`` (as ``AutoTokenizer`` gives it) or ``tokenizers``: that one. An object with the
+        methods of :class:`specdec.tokenizer.Tokenizer`: itself.
     n_ctx : int, optional
         The longest text, in tokens. None: what the checkpoint says; of a model whose rotary positions depend
         on the length of a text (LongRoPE, dynamic NTK) the context before scaling. Of such a model a longer

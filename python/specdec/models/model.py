@@ -86,8 +86,9 @@ class Model:
         mapped: OpenedFile | None = None,
     ) -> None:
         self._core = core
-        # Counted now: a mapped file that is cut short later must not be looked at.
-        self._dtype, self._n_bytes, self._n_parameters = core.dtype, core.n_bytes, core.n_parameters
+        # Read now: another program may truncate the file that a mapped core is in.
+        self._dtype, self._cache_dtype, self._prefill = core.dtype, core.cache_dtype, core.prefill
+        self._n_bytes, self._n_parameters = core.n_bytes, core.n_parameters
         self._config = config
         self._texts = texts or LaterTexts.of(ModelTexts(tokenizer, chat_template, source_tokenizer))
         self._path = path
@@ -474,7 +475,7 @@ class Model:
     @property
     def cache_dtype(self) -> CacheDtype:
         """Number format of the keys and values that sessions keep: "f32" or "bf16"."""
-        return self._core.cache_dtype
+        return self._cache_dtype
 
     @property
     def prefill(self) -> PrefillMethod:
@@ -482,7 +483,7 @@ class Model:
 
         "rows", the row kernels; "tiles", these in the order of tiles; or "blas", OpenBLAS.
         """
-        return self._core.prefill
+        return self._prefill
 
     @property
     def n_bytes(self) -> int:

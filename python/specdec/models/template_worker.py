@@ -25,6 +25,8 @@ __all__ = ["main"]
 
 _MAX_BYTES: Final = 64 << 20
 """Bytes of a rendered text."""
+_MAX_MESSAGE: Final = 2000
+"""Characters of what a template says of an error."""
 _MIN_VERSION: Final = (3, 1, 6)
 """The first release of Jinja without a known way out of its sandbox."""
 
@@ -71,7 +73,7 @@ def _answer(action: str, arguments: list[Any]) -> tuple[bytes, bytes]:
     try:
         kind, text = b"T", (_render if action == "render" else _names)(*arguments)
     except _Reply as reply:
-        kind, text = reply.args
+        kind, text = reply.args[0], reply.args[1][:_MAX_MESSAGE]
     data = text.encode("utf-8", "surrogatepass")
     if len(data) > _MAX_BYTES:
         return b"L", f"{len(data)} bytes; expected at most {_MAX_BYTES}".encode()

@@ -92,6 +92,7 @@ class _Endpoints:
         self._service, self._metrics = service, metrics
         self._scoring = asyncio.Lock()
         self._n_scoring = 0  # requests that have it or wait for it
+        self._tokenizing = asyncio.Semaphore(2)  # so that other requests find a thread
 
     # ── Errors
 
@@ -190,11 +191,12 @@ class _Endpoints:
     # ── The rest
 
     def answered(self, answer: Callable[[Body, Service], Any]) -> Callable[[Request], Any]:
-        """An endpoint that answers at once."""
+        """An endpoint that computes nothing by the model."""
 
         async def endpoint(request: Request) -> Response:
             body = await read_body(request, self._service.limits)
-            found = await asyncio.to_thread(lambda: json_bytes(answer(read_object(body), self._service)))
+            async with self._tokenizing:
+                found = await asyncio.to_thread(lambda: json_bytes(answer(read_object(body), self._service)))
             return Response(found, media_type=_JSON)
 
         return endpoint

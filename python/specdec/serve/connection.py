@@ -101,7 +101,7 @@ class Connection(HttpToolsProtocol):
             self._stop_parser(f"more than {_MAX_WAITING} requests wait")
         super().on_headers_complete()
         self._in_head = False
-        self._is_chunked = (b"transfer-encoding", b"chunked") in self.headers
+        self._is_chunked = any(name == b"transfer-encoding" for name, _ in self.headers)
         if self.pipeline:
             self.flow.resume_reading()  # to notice when the client leaves
         else:

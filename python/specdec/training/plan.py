@@ -24,6 +24,7 @@ _FEWEST_HELD_OUT: Final = 2
 _PROBED: Final = 8  # tokens of each text that measure the speed
 _STEPS: Final = 20  # that there shall be time for, when the length of texts is chosen
 _MEASURING, _WRITING = 0.3, 0.3  # shares: held-out texts and measuring on them; texts to train on
+_CAUTION: Final = 1.5  # times that a token may take of what was measured: on short texts, in an idle moment
 _OF_HELD_OUT: Final = (
     6  # times that a token of a held-out text is computed: written, and by two drafts' betas
 )
@@ -78,7 +79,7 @@ def affordable_length(speed: WritingSpeed, batch: int, seconds: float, n_ctx: in
     lengths = sorted({min(length, n_ctx) for length in LENGTHS}, reverse=True)
     for length in lengths:
         steps_s = length * batch * (1 + _STEPS) * speed.batch_s
-        if steps_s + speed.held_out_s(_FEWEST_HELD_OUT, length) <= seconds:
+        if _CAUTION * (steps_s + speed.held_out_s(_FEWEST_HELD_OUT, length)) <= seconds:
             return length
     return lengths[-1]
 
@@ -108,6 +109,7 @@ class TrainingPlan:
     def within(cls, seconds: float, speed: WritingSpeed, *, length: int, batch: int) -> TrainingPlan:
         """What fits into so many seconds: at least two held-out texts, and those of a step."""
         most = cls.whole(batch)
+        seconds /= _CAUTION
         n_held_out = int(_MEASURING * seconds / speed.held_out_s(1, length))
         n_texts = int(_WRITING * seconds / (length * speed.batch_s))
         return cls(

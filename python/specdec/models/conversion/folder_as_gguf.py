@@ -24,7 +24,7 @@ from specdec.models.families.gguf import ARCHITECTURES
 from specdec.models.families.gguf_keys import WRITTEN, metadata_of
 from specdec.models.families.gguf_metadata import Metadata
 from specdec.models.json_fields import read_json_object
-from specdec.models.tokenizer.gguf_vocabulary_writing import vocabulary_values
+from specdec.models.tokenizer.gguf_vocabulary_writing import end_values, vocabulary_values
 from specdec.threads import check_threads
 
 __all__ = ["write_as_gguf"]
@@ -176,7 +176,8 @@ def _vocabulary(checkpoint: Checkpoint, place: Path) -> dict[str, Any]:
     """Tokenizer and chat templates."""
     template = checkpoint.chat_template
     if checkpoint.tokenizer is None:
-        return {"tokenizer.ggml.model": "none"}
+        ends = end_values(checkpoint.bos_id, checkpoint.eos_ids, checkpoint.config["n_vocab"], place)
+        return {"tokenizer.ggml.model": "none", **ends}
     values = vocabulary_values(
         checkpoint.tokenizer,
         checkpoint.config["n_vocab"],

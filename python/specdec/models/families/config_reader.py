@@ -266,7 +266,8 @@ class ConfigReader:
             raise fields.error(
                 "head_dim", f"an even number, not {size} of {d_head}: rotary positions turn pairs"
             )
-        original = original_n_ctx or rope.integer("original_max_position_embeddings", default=n_max)
+        inner = rope.integer("original_max_position_embeddings", default=n_max)
+        original = original_n_ctx or inner
         if kind == "longrope":
             return self._long(rope, size, base, n_max, original)
         if kind == "dynamic":

@@ -56,7 +56,6 @@ _CLASS_OF_MODEL: Final[Mapping[str, str]] = {
     "bart": "BartTokenizer",
     "codegen": "CodeGenTokenizer",
     "gpt2": "GPT2Tokenizer",
-    "llama": "LlamaTokenizer",
     **dict.fromkeys(("t5", "mt5", "umt5", "switch_transformers", "longt5"), "T5Tokenizer"),
 }
 
@@ -253,13 +252,14 @@ def read_side_tokens(folder: Path, n_vocab: int | None = None) -> SideTokens:
     if isinstance(fields.get(_EXTRA), dict):
         named |= {key: _token(value, str(config), _EXTRA) for key, value in fields.pop(_EXTRA).items()}
     if not lists_all:
-        for key, value in _read(folder / _MAP).items():
+        mapped = _read(folder / _MAP)
+        # Their order is that of the map, their values are those of the settings.
+        named = _other_names(mapped, dict.fromkeys(mapped, str(folder / _MAP))) | named
+        for key, value in mapped.items():
             key = _EXTRA if key == "additional_special_tokens" else key
-            if key in SPECIAL_NAMES or not fields.get(key):  # of other keys, those of the settings count
+            if key in SPECIAL_NAMES or not fields.get(key):
                 fields[key], files[key] = value, str(folder / _MAP)
     extra_file, extra = files.get(_EXTRA, str(config)), fields.get(_EXTRA) or []
-    for key, token in _other_names(fields, files).items():
-        named.setdefault(key, token)
     for key in SPECIAL_NAMES:
         if key in fields:
             content = content_of(fields[key])
@@ -341,7 +341,8 @@ def _added_tokens(
     file: Path, named: Mapping[str, _Token | None], extras: tuple[_Token, ...]
 ) -> dict[int, _Token]:
     """added_tokens.json, an object of token to id; what another file names is special."""
-    special = {token.content for token in (*named.values(), *extras) if token is not None}
+    usual = (named.get(key) for key in SPECIAL_NAMES)
+    special = {token.content for token in (*usual, *extras) if token is not None}
     found: dict[int, _Token] = {}
     for content, token_id in _read(file).items():
         if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0 or token_id in found:

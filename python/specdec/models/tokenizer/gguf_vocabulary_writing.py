@@ -7,7 +7,7 @@ import itertools
 import json
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -36,7 +36,7 @@ from specdec.models.tokenizer.llama2c_tokenizer import Llama2cTokenizer
 from specdec.models.tokenizer.protocol_buffers import read_fields
 from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
 
-__all__ = ["vocabulary_values"]
+__all__ = ["end_values", "vocabulary_values"]
 
 _BYTE_TOKEN: Final = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
@@ -113,20 +113,30 @@ def vocabulary_values(
     for name, key in SPECIAL_TOKENS.items():
         if tokens.get(name) in places:
             ids[key] = places[tokens[name]]
-    if tokenizer.bos_id is not None:
-        ids["bos"] = tokenizer.bos_id
     if UNKNOWN in kinds:
         ids["unknown"] = kinds.index(UNKNOWN)
-    if len(tokenizer.eos_ids) > len(ENDS):
-        raise _refused(path, f"{len(tokenizer.eos_ids)} tokens that end a text, more than {len(ENDS)}")
-    ids |= dict(zip(ENDS, tokenizer.eos_ids, strict=False))
     found |= {f"{key}_token_id": token for key, token in ids.items() if token < n_vocab}
     found["add_bos_token"] = tokenizer.adds_bos
     if found["model"] != "gpt2":
         found["add_eos_token"] = with_encoder
     values = {PREFIX + key: value for key, value in found.items()}
+    values |= end_values(tokenizer.bos_id, tokenizer.eos_ids, n_vocab, path)
     _check(tokenizer, values, n_vocab, path)
     return values
+
+
+def end_values(bos_id: int | None, eos_ids: Sequence[int], n_vocab: int, path: Path) -> dict[str, Any]:
+    """The metadata of BOS and the tokens that end a text, keys in full.
+
+    Raises
+    ------
+    TokenizerError
+        More tokens end a text than GGUF files have keys for.
+    """
+    if len(eos_ids) > len(ENDS):
+        raise _refused(path, f"{len(eos_ids)} tokens that end a text, more than {len(ENDS)}")
+    ids = dict(zip(ENDS, eos_ids, strict=False)) | ({} if bos_id is None else {"bos": bos_id})
+    return {f"{PREFIX}{key}_token_id": token for key, token in ids.items() if token < n_vocab}
 
 
 def _refused(path: Path, what: str) -> TokenizerError:

@@ -121,6 +121,8 @@ class SentencePieceTokenizer(ByteTokenizer):
         TokenizerError
         """
         library, source = open_sentencepiece(path), str(path)
+        if side.tokenizer_class == "LlamaTokenizer" and side.settings.get("add_prefix_space") is False:
+            library = _without_prefix(library, source)
         with library_errors(f"{source}: not a SentencePiece model"):
             n_pieces = _n_pieces(library, source)
             ids = {library.id_to_piece(i): i for i in range(n_pieces)}
