@@ -28,7 +28,7 @@ class CompiledForm:
     nothing : bytes
         The mask of no token.
 
-    Other parameters are those of `Guidance.of`; `has_patterns` tells whether a schema has patternProperties.
+    Other parameters are those of `Guidance.of`; `has_patterns` is whether a schema has patternProperties.
     """
 
     def __init__(
