@@ -34,11 +34,11 @@ class HarmonyReader(ReplyReader):
     ----------
     tools, spelling
         As of `ReplyReader`.
-    begun : str
-        What the prompt has of the message that the reply goes on with, after ``<|start|>``.
+    begun : str, optional
+        What the prompt has of the message that the reply continues, after ``<|start|>``; None: "assistant".
     """
 
-    def __init__(self, tools: Tools, spelling: MarkSpelling | None = None, begun: str = "assistant") -> None:
+    def __init__(self, tools: Tools, spelling: MarkSpelling | None = None, begun: str | None = None) -> None:
         super().__init__(tools, spelling)
         self._names = {self._spelling.spell(name): name for name in HARMONY_MARKS}
         self._cutter = MarkCutter(self._names)
@@ -50,7 +50,8 @@ class HarmonyReader(ReplyReader):
         self._gap = False  # whether a line end is due before more of it
         self._own = ""  # what the reply adds to a header of the prompt, as long as this has no mark
         self._has_mark = False
-        for piece, mark in [*self._cutter.feed(begun), (self._cutter.finish(), "")]:
+        header = "assistant" if begun is None else begun
+        for piece, mark in [*self._cutter.feed(header), (self._cutter.finish(), "")]:
             if self._header is not None:
                 self._header += piece
             if mark:

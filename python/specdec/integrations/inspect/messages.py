@@ -22,7 +22,7 @@ from specdec.decoding.result import Result
 from specdec.errors import InputError
 from specdec.models.model import Model
 from specdec.models.tokenizer import MarkSpelling, StreamDecoder, special_tokens_of
-from specdec.serve.call_formats import CALL_FORMATS, call_format_of
+from specdec.serve.call_formats import CALL_FORMATS, call_format_of, reply_reader
 from specdec.serve.marked_text import MarkedText
 from specdec.serve.tool_calls import Reasoning, loads
 from specdec.serve.tool_calls import ToolCall as WrittenCall
@@ -125,18 +125,15 @@ class ReplyFormat:
         )
 
     def parts_of(self, text: str, tools: Sequence[ToolInfo]) -> tuple[str, str, list[ToolCall]]:
-        """(reasoning, text, calls) of such a text, as far as marks tell them apart."""
+        """(reasoning, text, calls) of a text from `text_of`, as far as marks separate them."""
         spelling = self.spelling
         before, end, after = text.rpartition(spelling.spell(_THINK_END))
         thoughts = before.strip().removeprefix(spelling.spell(_THINK)).strip() if end else ""
         answer = after.lstrip() if end else text
-        offered = Tools(
-            {tool.name: {"parameters": tool.parameters.model_dump(exclude_none=True)} for tool in tools}
-        )
-        one = CALL_FORMATS[self.name]
-        if not one.begin and (not tools or self.name == "json"):
+        offered = {tool.name: {"parameters": tool.parameters.model_dump(exclude_none=True)} for tool in tools}
+        reader = reply_reader(Tools(offered) if tools else None, self.name, spelling)
+        if reader is None or self.name == "json":
             return spelling.named(thoughts), spelling.named(answer), []
-        reader = one.make(offered, spelling)
         said = [*reader.feed(answer), *reader.finish()]
         thoughts += "".join(one.text for one in said if isinstance(one, Reasoning))
         calls = [
