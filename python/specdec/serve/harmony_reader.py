@@ -16,7 +16,7 @@ __all__ = ["HARMONY_MARKS", "HarmonyReader"]
 HARMONY_MARKS: Final = (
     "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>",
 )  # fmt: skip
-"""What is around the parts of a message: role, channel, type of the content, content, and three ends."""
+"""Marks before the parts of a message (role, channel, type of content, content), and three ends."""
 
 _CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT: Final = re.compile(r"\bto=([^\s<]+)")
@@ -28,7 +28,7 @@ class HarmonyReader(ReplyReader):
 
     A message to a function that was not offered, or whose content is not the JSON of an object, stays text,
     its marks included. A header that was cut off is left out. Messages of one kind are joined by line ends. A
-    reply that begins with neither a mark nor a recipient, as one that has to have a form does, is text.
+    reply that begins with neither a mark nor a recipient is text, as with a structured output.
 
     Parameters
     ----------

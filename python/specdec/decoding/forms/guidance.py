@@ -98,7 +98,7 @@ class Guidance:
             raise FormError(f"{kind} cannot be read: {error}") from None
         key = (id(made), grammar)
         has_patterns = kind == "schema" and '"patternProperties"' in grammar
-        common = {
+        common: dict[str, Any] = {
             "tokenizer": tokenizer, "n_vocab": n_vocab, "end_ids": own_ends, "has_patterns": has_patterns
         }  # fmt: skip
         with _lock:
