@@ -51,7 +51,7 @@ def available_cpus() -> int:
 
 
 def load_average() -> float:
-    """Processes that computed or waited to, the average of the last minute; NaN where it is not known."""
+    """Average number of running and waiting processes over the last minute; NaN where it is not known."""
     try:
         return os.getloadavg()[0]
     except (OSError, AttributeError):

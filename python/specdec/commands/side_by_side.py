@@ -41,8 +41,8 @@ __all__ = ["run_side_by_side"]
 
 _PROMPT = "It was a dark and stormy night, and"
 _N_PAIRS, _MOST_PAIRS = 5, 15  # of a plain and a speculative run
-_ENOUGH_S = 4.0  # after so long there are no more pairs than must be
-_LONGEST_S = 60.0  # after so long fewer pairs will do
+_ENOUGH_S = 4.0  # seconds after which there are no more than the fewest pairs
+_LONGEST_S = 60.0  # seconds after which there may be fewer
 _STEADY = 0.15  # interquartile range of speed-ups on an idle machine, at most
 _N_WARM_UP = 8  # tokens
 _FIGURES = ("new tokens", "runs of the target", "tokens per run", "tokens per second")
@@ -150,7 +150,7 @@ def _time(
 
 @contextmanager
 def _status_line() -> Iterator[Callable[[str], None]]:
-    """A function that shows a line in place of the one before, on a terminal; at the end there is none."""
+    """Give a function that shows a line in place of the last one on a terminal; clear it at the end."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield lambda text: None
         return
