@@ -155,13 +155,13 @@ class MaskMeter:
         FormError
             It takes too long, or the masks of the text so far have.
         """
-        if job.is_new:
+        is_new, in_time = job.is_new, True
+        if is_new:
             self._check()
             self._n_masks += 1
-        in_time = True
         if self._in_thread:
             in_time = job.run_in_thread(_MOST_MASK_S)
-        elif job.is_new:  # else it has raised, and raises again
+        elif is_new:  # else it has raised, and raises again
             job.run()
         seconds = job.seconds if in_time else _MOST_MASK_S
         self._seconds += seconds
@@ -177,7 +177,7 @@ class MaskMeter:
         if self._seconds > _ANY_TEXT_S + _EACH_MASK_S * self._n_masks:
             raise FormError(
                 f"{self._kind}: finding the tokens that may come next has taken {self._seconds:.2f} s in "
-                f"{self._n_masks} places of the text; expected at most {_EACH_MASK_S:g} s in each, on average"
+                f"{self._n_masks} positions of the text; expected at most {_EACH_MASK_S:g} s in each, on average"
             )
         if self._in_thread and self._seconds > _CHEAP_S and len(_late) >= _MOST_LATE:
             raise FormError(
