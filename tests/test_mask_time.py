@@ -83,21 +83,6 @@ def test_what_is_raised_is_raised(in_thread: bool) -> None:
                 own.mask(job)
 
 
-@pytest.mark.parametrize("in_thread", [False, True])
-def test_a_mask_that_has_failed_is_not_computed_again(in_thread: bool) -> None:
-    calls = []
-
-    def fail() -> bytes:
-        calls.append(None)
-        raise ZeroDivisionError
-
-    own, job = meter(in_thread), MaskJob(fail)
-    for _ in range(2):
-        with pytest.raises(ZeroDivisionError):
-            own.mask(job)
-    assert len(calls) == 1
-
-
 def test_threads_are_used_again() -> None:
     own, computing = meter(), Computing()
     computing.released.set()

@@ -177,7 +177,7 @@ class MaskMeter:
         if self._seconds > _ANY_TEXT_S + _EACH_MASK_S * self._n_masks:
             raise FormError(
                 f"{self._kind}: finding the tokens that may come next has taken {self._seconds:.2f} s in "
-                f"{self._n_masks} positions of the text; expected at most {_EACH_MASK_S:g} s in each, on average"
+                f"{self._n_masks} positions of the text; expected at most {_EACH_MASK_S:g} s each on average"
             )
         if self._in_thread and self._seconds > _CHEAP_S and len(_late) >= _MOST_LATE:
             raise FormError(
