@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shlex
 import sys
 import textwrap
@@ -34,7 +35,7 @@ from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import ModelDraft
 from specdec.errors import number_of
 from specdec.models.model import Model
-from specdec.threads import available_cpus, load_average
+from specdec.threads import load_average
 from specdec.time_limit import TimeLimit
 
 __all__ = ["run_side_by_side"]
@@ -202,7 +203,7 @@ def _measured(plain: TimedRuns, speculative: TimedRuns, ideal: float) -> str:
 def _busy(load: float, speedup: Speedup) -> str:
     """Why the times may be wrong; empty where the machine seems to be idle."""
     reasons = []
-    if load >= (n_cpus := available_cpus()):
+    if load >= (n_cpus := os.cpu_count() or 1):  # the load is that of the machine, not of its container
         reasons.append(f"load average {load:.1f} on {number_of(n_cpus, 'CPU')} at the start")
     if speedup.spread > _STEADY:
         reasons.append(f"interquartile range of the speed-ups {100 * speedup.spread:.0f} %")
