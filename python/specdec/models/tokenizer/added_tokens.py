@@ -116,12 +116,6 @@ class SideTokens:
     _lists_all: bool
 
     @property
-    def adds_bos(self) -> bool | None:
-        """Whether texts begin with BOS; None if the settings do not say."""
-        adds = self.settings.get("add_bos_token")
-        return adds if isinstance(adds, bool) else None
-
-    @property
     def n_sentinels(self) -> int:
         """The number of sentinels, ``<extra_id_0>`` and so on, that follow the pieces of T5's file."""
         if self.tokenizer_class != "T5Tokenizer":
@@ -137,12 +131,12 @@ class SideTokens:
     @property
     def prefixes_text(self) -> bool:
         """Whether a text begins with the space that its SentencePiece file asks for."""
-        return not self._is_llama or self._flag("add_prefix_space", null=True)
+        return not self._is_llama or self.flag("add_prefix_space") is not False
 
     @property
     def prefixes_all(self) -> bool:
         """Whether text after a special token begins with such a space too."""
-        return self._flag("legacy", null=False) if "legacy" in self.settings else not self._is_llama
+        return bool(self.flag("legacy")) if "legacy" in self.settings else not self._is_llama
 
     @property
     def _is_llama(self) -> bool:
@@ -150,14 +144,20 @@ class SideTokens:
         is_named = self.names_class and self.tokenizer_class == "LlamaTokenizer"
         return is_named and self.model_type not in _READ_BY_NO_CLASS
 
-    def _flag(self, name: str, *, null: bool) -> bool:
-        """A setting that is true or false; `null` if it is null or absent."""
+    def flag(self, name: str) -> bool | None:
+        """A setting that is true or false; None if it is null or absent.
+
+        Raises
+        ------
+        TokenizerError
+            It is something else.
+        """
         value = self.settings.get(name)
         if value is not None and not isinstance(value, bool):
             raise TokenizerError(
                 f"{self.folder / _CONFIG}: field '{name}' is {as_json(value)}; expected true or false"
             )
-        return null if value is None else value
+        return value
 
     def add_to(self, tokenizer: Any, source: str, *, with_defaults: bool) -> None:
         """Add the tokens to a tokenizer of the ``tokenizers`` library, or set the flags of those it has.

@@ -176,7 +176,7 @@ class HFTokenizer(ByteTokenizer):
         with library_errors(f"{vocab} and {merges.name}: not a BPE vocabulary that `tokenizers` can read"):
             model = library.models.BPE.from_file(str(vocab), str(merges))
             tokenizer = library.Tokenizer(model)
-            prefixed = side.settings.get("add_prefix_space") is True
+            prefixed = side.flag("add_prefix_space") is True
             tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=prefixed)
             if split is not None:
                 words = library.pre_tokenizers.Split(library.Regex(split), behavior="isolated")
@@ -204,7 +204,14 @@ class HFTokenizer(ByteTokenizer):
             if of_bpe_files and side.tokenizer_class == "BartTokenizer":
                 tokenizer.post_processor = _between(tokenizer, side, source)
             bos_id, eos_ids = side.end_ids(tokenizer.token_to_id, bos_id, eos_ids)
-        return cls(tokenizer, source, bos_id=bos_id, eos_ids=eos_ids, adds_bos=side.adds_bos, vocab=vocab)
+        return cls(
+            tokenizer,
+            source,
+            bos_id=bos_id,
+            eos_ids=eos_ids,
+            adds_bos=side.flag("add_bos_token"),
+            vocab=vocab,
+        )
 
     def _read_template(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The special tokens that the file's post-processor puts in front of a text, and behind it."""

@@ -147,7 +147,7 @@ class SentencePieceTokenizer(ByteTokenizer):
             prefixes_all=side.prefixes_all,
             bos_id=bos_id,
             eos_ids=eos_ids,
-            adds_bos=side.adds_bos is not False,
+            adds_bos=side.flag("add_bos_token") is not False,
         )
 
     def added_tokens(self) -> dict[str, dict[str, Any]]:
