@@ -260,7 +260,7 @@ def test_a_setting_of_encoding_that_is_not_applied(tmp_path: Path, name: str) ->
 
 
 @pytest.mark.parametrize("name", ["legacy", "add_prefix_space", "add_bos_token"])
-def test_a_setting_of_spaces_that_is_neither_true_nor_false(tmp_path: Path, name: str) -> None:
+def test_a_setting_that_is_neither_true_nor_false(tmp_path: Path, name: str) -> None:
     write_vocabulary(tmp_path, "sentencepiece bpe", [])
     write_json(tmp_path, tokenizer_config={"tokenizer_class": "LlamaTokenizer", name: "yes"})
     with pytest.raises(TokenizerError, match=f"'{name}' is \"yes\"; expected true or false"):
