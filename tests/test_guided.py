@@ -269,6 +269,32 @@ def test_keys_that_properties_and_patterns_name(name: str, pair: tuple[specdec.M
     assert (n_keys == {len(properties)}) != (name.startswith("and") and len(n_keys) > 1)
 
 
+def test_patterns_without_named_keys_hold(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    schema = {
+        "type": "object", "properties": {}, "patternProperties": {"^a$": {"const": 1}, "^b$": {"const": 2}},
+        "additionalProperties": False,
+    }  # fmt: skip
+    found = set()
+    for seed in range(16):
+        text = specdec.generate(*pair, "It", schema=schema, seed=seed, temperature=20.0).text
+        assert text is not None
+        jsonschema.validate(json.loads(text), schema)
+        found |= json.loads(text).keys()
+    assert found == {"a", "b"}
+
+
+def test_too_many_patterns_and_keys_are_refused(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    """Each is one more comparison; the time of all has a bound."""
+    names = [f"a{i}" for i in range(600)]
+    schema = {
+        "properties": dict.fromkeys(names, True), "patternProperties": {f"^{one}$": True for one in names}
+    }  # fmt: skip
+    begun = time.thread_time()
+    with pytest.raises(FormError, match="patternProperties takes longer"):
+        specdec.generate(*pair, "It", schema={"type": "object", **schema}, max_new_tokens=1)
+    assert time.thread_time() - begun < 10.0
+
+
 def test_a_pattern_in_another_part_is_named(pair: tuple[specdec.Model, specdec.Model]) -> None:
     named = {"properties": {"a": {"const": 1}}, "required": ["a"]}
     patterned = {"patternProperties": {"^a$": True}, "additionalProperties": False}
