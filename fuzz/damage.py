@@ -1,6 +1,6 @@
 """Damaged files: what is read must decode, or be refused by a named exception.
 
-Some files are sound but for a field that nobody knows, which a warning must name.
+Some files are sound except for an unknown field, which a warning must name.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def _next(generation: specdec.Generation) -> None:
 
 
 def _may_overflow(case: dict[str, Any], request: dict[str, Any], expected: Expected) -> bool:
-    """Whether a request may come to the token whose numbers are too large; drafts may guess it."""
+    """Whether a request may come to the token whose numbers are too large; drafts may propose it."""
     if "spike" not in case["target"]:
         return False
     drafted = request["speculative"]["draft"] or request["prediction"]

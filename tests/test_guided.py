@@ -21,6 +21,7 @@ import specdec
 from encoder_decoders import EncoderDecoder
 from laws import FALSE_ALARM, count, law_of, p_value
 from specdec import drafts, reference
+from specdec.decoding.forms import schema_rewriting
 from specdec.decoding.forms.compiling_thread import _left, in_time
 from specdec.decoding.forms.form_text import json_text
 from specdec.decoding.forms.form_vocabulary import FormVocabulary
@@ -267,6 +268,34 @@ def test_keys_that_properties_and_patterns_name(name: str, pair: tuple[specdec.M
         else:
             assert name.startswith("and")
     assert (n_keys == {len(properties)}) != (name.startswith("and") and len(n_keys) > 1)
+
+
+def test_patterns_without_named_keys_hold(pair: tuple[specdec.Model, specdec.Model]) -> None:
+    schema = {
+        "type": "object", "properties": {}, "patternProperties": {"^a$": {"const": 1}, "^b$": {"const": 2}},
+        "additionalProperties": False,
+    }  # fmt: skip
+    found = set()
+    for seed in range(16):
+        text = specdec.generate(*pair, "It", schema=schema, seed=seed, temperature=20.0).text
+        assert text is not None
+        jsonschema.validate(json.loads(text), schema)
+        found |= json.loads(text).keys()
+    assert found == {"a", "b"}
+
+
+def test_too_many_patterns_and_keys_are_refused(
+    pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time to compare each pattern with each key has a bound."""
+    names = [f"a{i}" for i in range(100)]
+    schema = {
+        "type": "object", "properties": dict.fromkeys(names, True),
+        "patternProperties": {f"^{one}$": True for one in names},
+    }  # fmt: skip
+    monkeypatch.setattr(schema_rewriting, "_MOST_S", 0.02)
+    with pytest.raises(FormError, match="patternProperties takes longer"):
+        specdec.generate(*pair, "It", schema=schema, max_new_tokens=1)
 
 
 def test_a_pattern_in_another_part_is_named(pair: tuple[specdec.Model, specdec.Model]) -> None:

@@ -18,6 +18,7 @@ import specdec
 from fuzz import http_requests
 from http_talk import ask, connected, send
 from peft_folders import llama_adapter
+from scripted_engine import ScriptedEngine
 from scripted_models import write_scripted_model
 from specdec.decoding.engine import Engine
 from specdec.serve.http_server import Server
@@ -396,6 +397,30 @@ def test_channels_of_a_reply(text: str, tmp_path: Path) -> None:
         if text == ANSWER:
             _, again = ask(server.url, "/v1/responses", {"input": [*asked, first, second, *asked]})
             assert again["usage"]["input_tokens"] == count["count"]
+
+
+@pytest.mark.parametrize("step", [1, 3, 1000])
+@pytest.mark.parametrize("text", [ANSWER, CALL])
+def test_scored_reasoning_comes_before_its_message(text: str, step: int, tmp_path: Path) -> None:
+    """However a reply is cut into pieces; all of its tokens are scored in the message."""
+    prompt = "<|start|>user<|message|>2+2?<|end|><|start|>assistant"
+    end = "<|return|>" if text == ANSWER else "<|call|>"
+    folder = write_scripted_model(tmp_path, prompt, text, HARMONY, end, chat_template=HARMONY_TEMPLATE)
+    target, asked = specdec.load(folder, "f32"), [{"role": "user", "content": "2+2?"}]
+    tokens = specdec.generate(target, None, messages=asked).tokens
+    engine = ScriptedEngine(target, lambda options: [tokens])
+    engine.step = step
+    body = {
+        "input": asked, "tools": [{"type": "function", **ADD}], "stream": True,
+        "include": ["message.output_text.logprobs"],
+    }  # fmt: skip
+    with Server(Service(engine, ["mine"]), port=0) as server:  # type: ignore[arg-type]
+        _, events = ask(server.url, "/v1/responses", body)
+    output = events[-1]["response"]["output"]
+    assert [item["type"] for item in output] == ["reasoning", "message", "function_call"][
+        : 2 + (text == CALL)
+    ]
+    assert len(output[1]["content"][0]["logprobs"]) == len(tokens) - 1
 
 
 def test_damaged_requests() -> None:

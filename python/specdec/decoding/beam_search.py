@@ -217,7 +217,7 @@ def _log_penalised(beam: Beam, length_penalty: float) -> float:
 
 
 def _stop_ids(stop: Any, target: Model, eos_ids: Iterable[int]) -> list[int]:
-    """The ids that end a hypothesis: those given, those of special tokens given by name, ends of text."""
+    """The ids that end a hypothesis: given ids, special tokens given by name, and ends of text."""
     rules = StopRules.parse(
         stop, n_vocab=target.config["n_vocab"], tokenizer=target.tokenizer, eos_ids=eos_ids
     )

@@ -124,13 +124,13 @@ class _ResponseWriter(EventWriter):
         said: list[Said] = list(delta.said)
         scored = self._scored + chat_logprobs(self._request.service.texts, delta.scored)
         self._scored = []
-        reasons = self._reasoning is not None or any(isinstance(one, Reasoning) for one in said)
         if scored and not any(isinstance(one, str) for one in said):
-            if reasons and delta.finish_reason is None:
-                self._scored, scored = scored, []  # the message after the reasoning has them
-            else:  # tokens whose characters are held back, or those of a call
-                calls = [i for i, one in enumerate(said) if isinstance(one, ToolCall)]
+            calls = [i for i, one in enumerate(said) if isinstance(one, ToolCall)]
+            is_open = self._message is not None and not said
+            if calls or is_open or delta.finish_reason is not None:
                 said.insert(calls[0] if calls else len(said), "")
+            else:  # no message yet: the next one has them, after reasoning
+                self._scored, scored = scored, []
         found: list[bytes] = []
         for one in said:
             if isinstance(one, ToolCall):

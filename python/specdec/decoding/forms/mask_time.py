@@ -56,7 +56,7 @@ class MaskJob:
 
     @property
     def is_new(self) -> bool:
-        """Whether nobody has begun it."""
+        """Whether it has not been started."""
         return self.begun is None and self._worker is None
 
     def run(self, when_done: Callable[[], object] = bool) -> None:
@@ -134,7 +134,7 @@ class MaskMeter:
     kind : str
         Of the form, for messages.
     in_thread : bool
-        Compute masks in threads, so that nobody waits for one beyond its time. Otherwise they are only
+        Compute masks in threads, so that a caller never waits longer than the bound. Otherwise they are only
         measured.
     spend : callable
         Called with the seconds of processor time of each mask that a caller has waited for.

@@ -5,10 +5,13 @@ from __future__ import annotations
 import functools
 import json
 import re
+import time
 from collections.abc import Iterator
 from typing import Any, Final
 
 from specdec.decoding.forms.schema_limits import LIBRARY_LIMITS
+from specdec.errors import FormError
+from specdec.time_limit import TimeLimit
 
 __all__ = ["JSON_STYLE", "close_objects", "rewrite_schema"]
 
@@ -21,6 +24,8 @@ _ANNOTATING_FORMATS: Final = (
     "password", "binary", "path", "file-path", "directory-path", "zoneinfo",
     "int32", "int64", "float", "double",
 )  # fmt: skip
+
+_MOST_S: Final = 2.0  # of processor time, for all patterns of a schema
 
 _OF_MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _OF_LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
@@ -72,71 +77,84 @@ def rewrite_schema(library: Any, schema: Any) -> None:
         ``llguidance``.
     schema : dict or bool
         Changed in place.
+
+    Raises
+    ------
+    FormError
+        So many keys and patterns that it takes too long.
     """
+    limit = TimeLimit(_MOST_S, time.thread_time)
     for part in _schemas(schema):
         if part.get("format") in _ANNOTATING_FORMATS:
             del part["format"]
         properties, patterns = part.get("properties"), part.get("patternProperties")
         if isinstance(properties, dict) and isinstance(patterns, dict):
-            _join_patterns(library, properties, patterns)
+            _join_patterns(library, properties, patterns, limit)
             if not patterns:
                 del part["patternProperties"]
 
 
-def _join_patterns(library: Any, properties: dict[str, Any], patterns: dict[str, Any]) -> None:
-    """Move patterns that no key but named ones matches to these keys.
+def _join_patterns(
+    library: Any, properties: dict[str, Any], patterns: dict[str, Any], limit: TimeLimit
+) -> None:
+    """Move patterns that match named keys only to these keys.
 
     The library would offer another key of such a pattern, and then find none.
     """
     names = tuple(properties)
-    for pattern in list(patterns):
-        if not _may_be_finite(pattern) or not _used_up(library, pattern, names):
-            continue
-        wanted = patterns.pop(pattern)
-        for name in names:
-            if _matches(library, pattern, name):
+    for pattern in filter(_may_be_finite, list(patterns)):
+        if limit.is_over:
+            raise FormError(
+                "schema: finding keys of properties that match patternProperties takes longer than "
+                f"{_MOST_S:g} s; expected fewer of both"
+            )
+        matched = _only_matches(library, pattern, names)
+        if matched is not None:
+            wanted = patterns.pop(pattern)
+            for name in matched:
                 properties[name] = {"allOf": [properties[name], wanted]}
 
 
 def _may_be_finite(pattern: str) -> bool:
-    """Whether a pattern might match a few keys alone."""
+    """Whether a pattern may match a finite number of keys."""
     plain = re.sub(r"\\.|\[(\\.|[^\]\\])*\]", "x", pattern, flags=re.DOTALL)
     return plain.startswith("^") and plain.endswith("$") and not re.search(r"[*+]|\{\d*,\}", plain)
 
 
 @functools.lru_cache(maxsize=256)
-def _used_up(library: Any, pattern: str, names: tuple[str, ...]) -> bool:
-    """Whether no key but these matches a pattern."""
-    first = dict.fromkeys(names, 0)
-    schema = _object(first, {pattern: {"const": 0}})
-    text = json.dumps(first, ensure_ascii=False)[:-1]
-    return _accepts(library, schema, text) and not _accepts(library, schema, f'{text}, "')
-
-
-@functools.lru_cache(maxsize=1024)
-def _matches(library: Any, pattern: str, name: str) -> bool:
-    """Whether a key matches a pattern: it cannot have a value that the pattern forbids."""
-    text = json.dumps({name: 0}, ensure_ascii=False)
-    return not _accepts(library, _object({name: 0}, {pattern: {"const": 1}}), text)
-
-
-def _object(values: dict[str, int], patterns: dict[str, Any]) -> dict[str, Any]:
-    """The schema of an object that has these values and further keys of some patterns."""
-    return {
+def _only_matches(library: Any, pattern: str, names: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The names that match a pattern; None if other keys match it too."""
+    of_pattern = {"patternProperties": {pattern: {"const": 1}}, "additionalProperties": {"const": 0}}
+    matcher = _matcher(library, {"type": "object", **of_pattern})
+    matched = tuple(name for name in names if _accepts(library, matcher, _text({name: 1})[:-1]))
+    all_matched = {
         "type": "object",
-        "properties": {name: {"const": value} for name, value in values.items()},
-        "required": list(values),
-        "patternProperties": patterns,
+        "properties": {name: {"const": 0} for name in matched},
+        "required": list(matched),
+        "patternProperties": {pattern: {"const": 0}},
         "additionalProperties": False,
     }
+    matcher = _matcher(library, all_matched)
+    text = _text(dict.fromkeys(matched, 0))[:-1]
+    another = f'{text}{", " if matched else ""}"'
+    complete = _accepts(library, matcher, text) and not _accepts(library, matcher, another)
+    return matched if complete else None
 
 
-def _accepts(library: Any, schema: dict[str, Any], text: str) -> bool:
-    """Whether a text that has a schema may begin so, in JSON as Python writes it."""
+def _text(value: dict[str, int]) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _matcher(library: Any, schema: dict[str, Any]) -> Any:
+    """A matcher of JSON as Python writes it, where a text begins."""
     grammar = library.LLMatcher.grammar_from_json_schema(json.dumps(schema), defaults=JSON_STYLE)
-    tokenizer, limits = _byte_tokenizer(library), library.LLParserLimits(**LIBRARY_LIMITS)
-    matcher = library.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
-    return bool(matcher.consume_tokens(tokenizer.tokenize_str(text)))
+    limits = library.LLParserLimits(**LIBRARY_LIMITS)
+    return library.LLMatcher(_byte_tokenizer(library), grammar, log_level=0, limits=limits)
+
+
+def _accepts(library: Any, matcher: Any, text: str) -> bool:
+    """Whether a text of the matcher's schema may begin so."""
+    return bool(matcher.deep_copy().consume_tokens(_byte_tokenizer(library).tokenize_str(text)))
 
 
 @functools.cache
