@@ -621,7 +621,7 @@ def test_a_session_refuses_gammas_of_another_number() -> None:
     session.prefill()
     for gammas, message in [
         ([1, 2], "gammas has 2 entries"),
-        ([-1], "gamma is -1"),
+        ([-2], "gamma is -2"),
         ([2000], "gamma is 2000"),
     ]:
         with pytest.raises(ValueError, match=message):

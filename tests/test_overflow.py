@@ -128,6 +128,23 @@ def test_in_a_prompt(spiked: specdec.Model) -> None:
         specdec.beam_search(spiked, None, [1, 2, SPIKE], width=2, max_new_tokens=3)
 
 
+@pytest.mark.parametrize(("prefill", "dtype"), [("rows", "f32"), ("rows", "bf16"), ("tiles", "bf16")])
+def test_a_failed_text_leaves_nothing_to_the_next_in_its_slot(
+    tmp_path: Path, prefill: Any, dtype: str
+) -> None:
+    """Its keys and values stay in memory, behind the end of a shorter text."""
+    model = model_with_spike(tmp_path, 0, dtype=dtype, prefill=prefill)
+    plain = specdec.generate(model, None, PROMPT, max_new_tokens=4, ignore_eos=True)
+    with specdec.Engine(model, n_slots=1) as engine:
+        for at in range(len(PROMPT), 20):
+            failing = [1] * 20
+            failing[at] = SPIKE
+            with pytest.raises(NotFiniteError):
+                engine.submit(failing, max_new_tokens=1).result(60)
+            after = engine.submit(PROMPT, max_new_tokens=4, ignore_eos=True).result(60)
+            assert after.tokens == plain.tokens
+
+
 def test_every_sequence_of_a_batch_keeps_its_text(spiked: specdec.Model) -> None:
     """The second has ended before the third, which took its place, comes to the token."""
 

@@ -167,9 +167,10 @@ def test_a_process_that_died_while_idle_is_replaced() -> None:
 
 
 @pytest.mark.usefixtures("fresh_helpers")
-def test_a_process_that_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with pytest.raises(SpecdecError, match="cannot be started: .*/nowhere/python"):
+@pytest.mark.parametrize("executable", ["/nowhere/python", "", None])
+def test_a_process_that_cannot_start(monkeypatch: pytest.MonkeyPatch, executable: str | None) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    with pytest.raises(SpecdecError, match=f"cannot be started: .*{executable or ''}"):
         PLAIN.render(said("a"))
 
 
@@ -281,3 +282,20 @@ def test_a_program_that_is_ended_leaves_no_helper(number: signal.Signals) -> Non
     _, err = program.communicate(timeout=60)
     assert "ResourceWarning" not in err and ("KeyboardInterrupt" in err) == (number == signal.SIGINT)
     assert has_ended(helper, 20.0)
+
+
+@pytest.mark.slow
+def test_modules_in_the_current_folder_are_not_imported(tmp_path: Path) -> None:
+    """Not even where the program's own search path begins with it, as in an interactive session."""
+    for name in ("jinja2", "markupsafe", "json", "pickle"):
+        (tmp_path / f"{name}.py").write_text("open('imported', 'w')")
+    program = start(
+        """
+        assert sys.path[0] == ""
+        os.chdir(sys.argv[1])
+        print(render("{{ messages[0].content }}", "one"))
+        """,
+        str(tmp_path),
+    )
+    assert program.communicate(timeout=60) == ("one\n", "")
+    assert not (tmp_path / "imported").exists()

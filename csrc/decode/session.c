@@ -263,9 +263,8 @@ void sd_session_free(sd_session* s) {
     sd_free(s);
 }
 
-/* Tell a drafter of the text of a sequence so far; where it will not draft, or the sequence has failed, of the
- * first token alone, which leaves it nothing to read. A sequence for which that fails ends with its next
- * round. */
+/* Give a drafter the text of a sequence so far; if it will not draft, or the sequence has failed, only the
+ * first token, which leaves it nothing to read. If that fails, the sequence ends with its next round. */
 static sd_status begin_draft(sd_session* s, int i, sd_drafter* drafter) {
     sd_sequence* q = &s->sequences[i];
     sd_settings settings = q->settings;

@@ -109,7 +109,8 @@ static void pair_values(const stretch* r) {
         for (int first = r->first; first < r->end; first += SD_PANEL) {
             int slots[SD_PANEL];
             const void* rows = r->scratch->value_rows;
-            if (lie_as_panel(r, first)) {
+            /* Behind the end there may be an earlier text's values, and weight 0 times NaN is NaN. */
+            if (first + SD_PANEL <= r->end && lie_as_panel(r, first)) {
                 rows = sd_value_rows(at->keys, at->kv_head, column, first);
             } else {
                 find_slots(r, first, slots);

@@ -33,7 +33,7 @@ def llama_config(**changes: Any) -> dict[str, Any]:
         "attention_bias": False,
         "mlp_bias": False,
         "bos_token_id": 1,
-        "eos_token_id": 2,
+        "eos_token_id": None,  # texts of random weights do not end early
     }
     config.update(changes)
     return {name: value for name, value in config.items() if value is not ...}
@@ -66,7 +66,7 @@ def gpt2_config(**changes: Any) -> dict[str, Any]:
         "activation_function": "gelu_new",
         "layer_norm_epsilon": 1e-5,
         "bos_token_id": 0,
-        "eos_token_id": 0,
+        "eos_token_id": None,
     }
     config.update(changes)
     return {name: value for name, value in config.items() if value is not ...}

@@ -86,7 +86,7 @@ class Model:
         mapped: OpenedFile | None = None,
     ) -> None:
         self._core = core
-        # read now: another program may truncate the file that a mapped core is in
+        # Read now: another program may truncate the file that a mapped core is in.
         self._dtype, self._cache_dtype, self._prefill = core.dtype, core.cache_dtype, core.prefill
         self._n_bytes, self._n_parameters = core.n_bytes, core.n_parameters
         self._config = config

@@ -47,7 +47,7 @@ class _Helper:
         environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_WORKER)],
+                [sys.executable or "", "-I", "-S", str(_WORKER)],  # None in some embedded interpreters
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -60,7 +60,8 @@ class _Helper:
                 f"the process that renders chat templates cannot be started: {error}"
             ) from error
         _helpers.add(self)
-        self._send(([entry for entry in sys.path if isinstance(entry, str)], MEMORY_LIMIT))
+        # "" is the current folder, whose files need not be the program's.
+        self._send(([entry for entry in sys.path if entry and isinstance(entry, str)], MEMORY_LIMIT))
 
     @property
     def is_alive(self) -> bool:

@@ -92,7 +92,7 @@ def json_call(value: Any) -> ToolCall | None:
 
 
 def json_arguments(text: str) -> str | None:
-    """The JSON of an object, from what a model has written as arguments; None: it is no object.
+    """Return the JSON of an object from what a model has written as arguments; None: it is no object.
 
     Models write nothing, or null, where a function has no arguments.
     """
