@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -548,3 +550,57 @@ def test_a_llama2c_vocabulary_that_a_gguf_file_cannot_say(tmp_path: Path) -> Non
     with pytest.raises(TokenizerError, match="token 5, .*which is not UTF-8"):
         specdec.convert(path, tmp_path / "model.gguf")
     assert specdec.convert(path, tmp_path / "model.gguf", tokenizer=False).is_file()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"do_sample": True, "temperature": 0.7, "top_k": 5, "top_p": 0.9, "repetition_penalty": 1.1},
+        {"do_sample": True},
+        {"repetition_penalty": 1.3},
+        {"do_sample": True, "suppress_tokens": [3, 5]},
+        {},
+    ],
+)
+def test_default_settings_of_texts_survive(make_llama: Any, tmp_path: Path, fields: dict[str, Any]) -> None:
+    """GGUF files have no field for biases of tokens, which are warned of."""
+    folder = make_llama()
+    (folder / "generation_config.json").write_text(json.dumps(fields))
+    expected = specdec.load(folder).default_sampling
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        specdec.convert(folder, tmp_path / "model.gguf", "F32", tokenizer=False)
+    biases = expected.pop("logit_bias", None)
+    assert ["logit_bias" in str(one.message) for one in caught] == [True] * (biases is not None)
+    specdec.convert(tmp_path / "model.gguf", tmp_path / "back")
+    for place in (tmp_path / "model.gguf", tmp_path / "back"):
+        assert specdec.load(place).default_sampling == expected
+
+
+def test_a_packed_file_is_not_packed_again(make_llama: Any, tmp_path: Path) -> None:
+    """Its vocabulary would be lost."""
+    packed = specdec.convert(make_llama(), tmp_path / "model.specdec")
+    for name in ("other.specdec", "other.gguf", "other"):
+        with pytest.raises(CheckpointError, match="is a packed file"):
+            specdec.convert(packed, tmp_path / name)
+        assert not (tmp_path / name).exists()
+
+
+def test_added_tokens_that_gguf_readers_hide(make_llama: Any, tmp_path: Path) -> None:
+    """Tokens of the names that end messages are special to them, whatever a file says."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    library = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    for special in (True, False):
+        folder = make_llama(vocab_size=257, eos_token_id=None)
+        library.add_tokens([AddedToken("<|im_end|>", special=special, normalized=False)])
+        library.save(str(folder / "tokenizer.json"))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            specdec.convert(folder, tmp_path / "model.gguf", "F32", force=True)
+        assert ["<|im_end|>" in str(one.message) for one in caught] == [True] * (not special)
+        read = specdec.load(tmp_path / "model.gguf").tokenizer
+        assert read is not None and read.decode([256]) == ""

@@ -22,7 +22,7 @@ from specdec.models.conversion.importance import (
 from specdec.models.conversion.model_as_folder import FOLDER_TYPES, write_as_folder
 from specdec.models.loading import load
 from specdec.models.model_files import DESCRIBING, TEMPLATES
-from specdec.models.packed_file import write_packed
+from specdec.models.packed_file import is_packed, write_packed
 from specdec.threads import check_threads
 
 __all__ = ["convert"]
@@ -189,6 +189,10 @@ def _pack(
     if tokenizer not in (None, False):
         raise InputError("tokenizer is given, for a packed file; expected None or False")
     model = load(source, dtype, tokenizer=tokenizer, adapter=adapter, progress=progress)
+    if model.path.is_file() and is_packed(model.path):
+        raise CheckpointError(
+            f"{model.path}: is a packed file, which load maps; expected the model that it was made of"
+        )
     write_packed(
         place, model, model.path, with_tokenizer=tokenizer is None, n_threads=check_threads(None),
         adapter=None if adapter is None else adapter.resolve(),

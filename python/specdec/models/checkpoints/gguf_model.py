@@ -24,7 +24,7 @@ from specdec.models.json_fields import NOT_KNOWN, Fields, as_json
 from specdec.models.tokenizer import resolve_tokenizer
 from specdec.models.tokenizer.gguf_vocabulary import Vocabulary, read_end_ids, read_vocabulary
 
-__all__ = ["ROW", "chat_template_of", "described", "of_model", "open_gguf"]
+__all__ = ["ROW", "chat_template_of", "described", "of_model", "open_gguf", "sampling_values"]
 
 # A decoder's biases by distance of the encoder's output, which nothing reads.
 _UNUSED: Final = "cross_attn_rel_b.weight"
@@ -211,6 +211,21 @@ def _default_sampling(file: GGUFFile) -> dict[str, Any]:
         return {}
     is_greedy = found.get("temperature") == 0
     return sampling_of(Fields(found | {"do_sample": not is_greedy}, file.path))
+
+
+def sampling_values(sampling: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The metadata of `specdec.Model.default_sampling`, keys in full; see `_default_sampling`.
+
+    Settings that GGUF files have no key for are warned of.
+    """
+    found = {theirs: sampling[ours] for theirs, ours in _SAMPLING.items() if ours in sampling}
+    if left_out := sorted(sampling.keys() - _SAMPLING.values()):
+        warn(f"{path}: GGUF files have no field for the default settings {', '.join(left_out)}; left out")
+    if "penalty_repeat" in found:
+        found["penalty_last_n"] = -1  # all tokens
+    if found:
+        found.setdefault("temp", 0.0)
+    return {f"general.sampling.{key}": value for key, value in found.items()}
 
 
 def _shortest(value: Any) -> Any:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from specdec.errors import CheckpointError, UnsupportedModelError
 from specdec.models.checkpoints import Checkpoint
-from specdec.models.checkpoints.gguf_model import ROW, described
+from specdec.models.checkpoints.gguf_model import ROW, described, sampling_values
 from specdec.models.checkpoints.gguf_types import FILE_TYPES, encoded, type_of
 from specdec.models.checkpoints.gguf_writing import NewTensor, write_gguf
 from specdec.models.checkpoints.llama2c_file import LLAMA2C
@@ -120,6 +120,7 @@ def write_as_gguf(
         "general.file_type": FILE_TYPES[kind],
         "general.quantization_version": _QUANTIZATION_VERSION,
         **{f"{ggml}.{key}": value for key, value in _as_read(keys).items()},
+        **sampling_values(checkpoint.default_sampling, place),
         **_vocabulary(checkpoint, place),
     }
     tensors = [NewTensor(key, array.shape, "F32") for key, array in extra.items()] + [

@@ -403,10 +403,23 @@ def _write_json(file: Path, value: Mapping[str, Any]) -> None:
         out.write((json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8"))
 
 
+def _settings_of_texts(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The fields of a generation_config.json; transformers takes the ids of tokens from there too."""
+    start = dict(
+        zip(("decoder_start_token_id", "forced_bos_token_id"), checkpoint.decoder_start, strict=False)
+    )
+    ids = {"bos_token_id": checkpoint.bos_id, "eos_token_id": list(checkpoint.eos_ids) or None} | start
+    samples = "temperature" in checkpoint.default_sampling
+    known = {name: value for name, value in ids.items() if value is not None}
+    return {"do_sample": samples, **checkpoint.default_sampling, **known}
+
+
 def _write_tokenizer(checkpoint: Checkpoint, place: Path) -> None:
     tokenizer, template = checkpoint.tokenizer, checkpoint.chat_template
     if checkpoint.path.is_dir() and (defaults := checkpoint.path / _OF_TEXTS).is_file():
         shutil.copyfile(defaults, place / _OF_TEXTS)
+    elif checkpoint.default_sampling:
+        _write_json(place / _OF_TEXTS, _settings_of_texts(checkpoint))
     settings: dict[str, Any] = {} if template is None else dict(template.tokens)
     if isinstance(tokenizer, HFTokenizer):
         with replacing(place / "tokenizer.json") as file:

@@ -171,6 +171,12 @@ def _check(tokenizer: Any, values: Mapping[str, Any], n_vocab: int, path: Path) 
     if not getattr(tokenizer, "reads_special_tokens", False):
         return
     marks = [name for name, i in tokenizer.special_tokens().items() if i < n_vocab]
+    known = {*tokenizer.special_tokens().values(), *read.eos_ids, read.bos_id}
+    if hidden := [name for name, i in read.special_tokens().items() if i not in known]:
+        warn(
+            f"{path}: {', '.join(map(repr, hidden))} will have no text, as readers of GGUF files take tokens "
+            "of such names for special tokens"
+        )
     for mark in marks:
         if read.encode(mark) != tokenizer.encode(mark):
             raise _refused(path, f"another encoding of {mark!r}")
