@@ -19,7 +19,8 @@ _MOST_MASK_S: Final = 0.05  # of one mask
 _ANY_TEXT_S: Final = 0.5  # of all masks of a text, beside what each of them may take on average
 _EACH_MASK_S: Final = 0.02
 _MOST_LATE: Final = 2  # masks past their time that are still being computed, where others are to begin
-_CHEAP_S: Final = 0.05  # of all masks of a text that is not refused for the late masks of others
+_CHEAP_S: Final = 0.05  # of all masks of a text that is not refused for the late masks of others,
+_EACH_CHEAP_S: Final = 0.002  # and what each of them may add on average
 
 # The thread's own clock: on a busy machine a thread that is waited for may have got no time. Where one thread
 # cannot read that of another, time is all that passes.
@@ -178,7 +179,8 @@ class MaskMeter:
                 f"{self._kind}: finding the tokens that may come next has taken {self._seconds:.2f} s in "
                 f"{self._n_masks} places of the text; expected at most {_EACH_MASK_S:g} s in each, on average"
             )
-        if self._in_thread and self._seconds > _CHEAP_S and len(_late) >= _MOST_LATE:
+        is_cheap = self._seconds <= _CHEAP_S + _EACH_CHEAP_S * self._n_masks
+        if self._in_thread and not is_cheap and len(_late) >= _MOST_LATE:
             raise FormError(
                 f"{self._kind}: the tokens that may come next are still being found for {len(_late)} texts "
                 f"that were given up after {_MOST_MASK_S:g} s each; expected none"
