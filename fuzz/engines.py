@@ -20,7 +20,7 @@ __all__ = ["check_engine"]
 LONGEST_S = 60.0
 
 Expected: TypeAlias = list[specdec.Result] | NotFiniteError | None
-"""What plain decoding of a request gives; None: its texts depend on the draft."""
+"""Results of plain decoding of a request; None: its texts depend on the draft."""
 
 
 def check_engine(case: dict[str, Any]) -> str:
@@ -66,10 +66,8 @@ def check_engine(case: dict[str, Any]) -> str:
                 continue
             if isinstance(expected, NotFiniteError):
                 cancelled = any(result.finish_reason == "cancelled" for result in found)
-                guessed = {"constraint", "form"} & request[
-                    "settings"
-                ].keys()  # forced tokens, in other rounds
-                if not cancelled and not guessed:
+                has_forced = {"constraint", "form"} & request["settings"].keys()  # tokens in other rounds
+                if not cancelled and not has_forced:
                     raise Failure("difference", f"texts, and {expected} in plain decoding")
                 continue
             _check(request, found, expected, target, options)

@@ -303,11 +303,11 @@ def _send_ahead(place: str, path: str, body: bytes, random: Random, report: Repo
             (0, 0, 3, 2000, 20_000),
         )
     )
-    lies = random.random() < 0.2  # a chunk is not as long as it says
+    excess = int(random.random() < 0.2)  # bytes by which the size of a chunk is wrong
     extension = b";" + b"e" * n_extension if n_extension else b""
     body = body[: LONGEST // (size + len(extension) + 5) * size]
     pieces = (body[at : at + size] for at in range(0, len(body), size))
-    chunks = b"".join(b"%x%b\r\n%b\r\n" % (len(piece) + lies, extension, piece) for piece in pieces)
+    chunks = b"".join(b"%x%b\r\n%b\r\n" % (len(piece) + excess, extension, piece) for piece in pieces)
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     request = head.encode() + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n"
     request += b"Host: elsewhere\r\n" * n_trailers + b"\r\n"

@@ -310,7 +310,7 @@ def test_end_ids(make_llama):
         (folder / "tokenizer.json").write_text(_byte_level_json())
         return open_checkpoint(folder).tokenizer
 
-    assert tokenizer(make_llama("a")).eos_ids == (2,)
+    assert tokenizer(make_llama("a", eos_token_id=2)).eos_ids == (2,)
     assert tokenizer(make_llama("b", eos_token_id=[3, 5, 3])).eos_ids == (3, 5)
     folder = make_llama("c", eos_token_id=3)
     (folder / "generation_config.json").write_text('{"eos_token_id": [7, 8], "bos_token_id": 6}')

@@ -411,6 +411,26 @@ def test_an_invalid_speed_up_has_its_reason_and_no_star(world: World) -> None:
     assert shown.to_dict()["rows"][1]["speedup"]["invalid"] == reason
 
 
+def test_a_mark_in_parentheses_has_its_footnote(world: World) -> None:
+    found = a_comparison(world)
+    good, wrong = Speedup((1.5,), (2.0,)), Speedup((2.9,), (1.7,))
+    rows = []
+    for row in found.rows:
+        first, *others = row.prompts
+        rows.append(replace(row, speedup=good, prompts=(replace(first, speedup=wrong), *others)))
+    shown = replace(found, rows=tuple(rows))
+    assert "(2.90X !)" in str(shown) and str(shown).endswith("tokens as to compute one")
+
+
+def test_prompts_that_were_not_reached_have_no_figures(world: World) -> None:
+    """As in a comparison that a limit of time has ended."""
+    found = a_comparison(world)
+    short = replace(found, rows=(replace(found.rows[0], prompts=found.rows[0].prompts[:1]), *found.rows[1:]))
+    (table,) = [one for one in short.tables() if "by prompt" in one.title]
+    assert table.rows[0][-1] == "–" and "–" not in table.rows[1]
+    assert str(short)
+
+
 def test_a_draft_that_drafted_nothing_is_plain_decoding(world: World) -> None:
     """Whatever was timed, which is plain decoding twice; it is never the best."""
     found = a_comparison(world)
@@ -577,7 +597,9 @@ def test_pictures_show_what_was_found(world: World) -> None:
     ax = plot.comparison_by_prompt(found)
     xs = sorted(x for line in ax.get_lines() for x in line.get_xdata() if line.get_label() in found.drafts)
     assert xs == sorted(one.tokens_per_call for row in found.rows[:2] for one in row.prompts)
-    assert len(plot.comparison_by_prompt(found, speed=True).get_yticks()) == len(PROMPTS)
+    short = replace(found, rows=(replace(rows[0], prompts=rows[0].prompts[:1]), *rows[1:]))
+    for one, speed in ((found, True), (short, True), (short, False)):
+        assert len(plot.comparison_by_prompt(one, speed=speed).get_yticks()) == len(PROMPTS)
     ax = plot.comparison_by_temperature(found, figure="alpha")
     assert {line.get_label() for line in ax.get_lines() if line.get_label()[0] != "_"} == {"model"}
     for figure in ("tokens_per_call", "speedup"):

@@ -236,6 +236,22 @@ def test_special_tokens_separate_the_parts_of_a_reply(family: str, tmp_path: Pat
     assert output.stop_reason == "stop" and output.choices[0].message.tool_calls is None
 
 
+def test_a_call_after_a_mark_without_text(tmp_path: Path) -> None:
+    """Llama 3's mark before calls is a special token, and the call is the whole text."""
+    specials = ["<|python_tag|>", "<|eom_id|>"]
+    text = '<|python_tag|>{"name": "NAME", "parameters": {"a": 1}}<|eom_id|>'
+    template = "{% if tools %}{# \"parameters\": #}{% endif %}{{ messages[0].content }}"
+    for name in ("f", "other"):
+        folder = write_scripted_model(
+            tmp_path / name, "Hi", text.replace("NAME", name), specials, specials[1], chat_template=template
+        )
+        (output,) = ask(SpecdecAPI(str(folder)), "Hi", tools=[tool.ToolInfo(name="f", description="f")])
+        message = output.choices[0].message
+        assert message.text == "" and [(one.function, one.arguments) for one in message.tool_calls] == [
+            (name, {"a": 1})
+        ]
+
+
 # ── Batches
 
 

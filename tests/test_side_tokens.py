@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import specdec
-from specdec.errors import InputError, TokenizerError
+from specdec.errors import InputError, TokenizerError, UnusedFieldWarning
 from specdec.models.tokenizer import load_tokenizer
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
 
@@ -125,7 +125,7 @@ def folders(draw: st.DrawFn, family: str) -> tuple[dict[str, Any], list[dict[str
     if tokenizer_class is not None:
         config["tokenizer_class"] = tokenizer_class
     if family == "sentencepiece bpe":
-        config["legacy"] = draw(st.booleans())
+        config |= draw(st.sampled_from([{}, {"legacy": None}, {"legacy": False}, {"legacy": True}]))
         if draw(st.integers(0, 3)) == 0:
             config["add_prefix_space"] = draw(st.booleans())
     files: dict[str, Any] = {}
@@ -221,6 +221,50 @@ def write_json(folder: Path, **files: Any) -> Path:
     for name, content in files.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
     return folder
+
+
+@pytest.mark.oracle
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "phi3", "granite"])
+@pytest.mark.parametrize("tokenizer_class", [None, "LlamaTokenizer", "LlamaTokenizerFast"])
+def test_spaces_that_sentencepiece_puts_before_words(
+    tmp_path: Path, model_type: str, tokenizer_class: str | None
+) -> None:
+    """The class that reads a file decides; some types of models have none, whichever is named."""
+    from transformers import AutoTokenizer
+
+    write_vocabulary(tmp_path, "sentencepiece bpe", [])
+    write_json(tmp_path, config={"model_type": model_type})
+    named = {} if tokenizer_class is None else {"tokenizer_class": tokenizer_class}
+    found = set()
+    for fields in ({}, *({"legacy": value} for value in (None, False, True)), {"add_prefix_space": False}):
+        write_json(tmp_path, tokenizer_config=named | fields)
+        ours, theirs = load_tokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+        for text in ("user", "</s>hello", "hello</s>user<s>"):
+            ids = ours.encode(text, add_bos=False)
+            assert ids == theirs.encode(text, add_special_tokens=False), (fields, text)
+        found.add(tuple(ids))
+    assert len(found) > 1
+
+
+@pytest.mark.parametrize("name", ["add_eos_token", "split_special_tokens"])
+def test_a_setting_of_encoding_that_is_not_applied(tmp_path: Path, name: str) -> None:
+    write_vocabulary(tmp_path, "tokenizer.json", [entry("<x>")])
+    for value in (False, None):
+        write_json(tmp_path, tokenizer_config={name: value})
+        load_tokenizer(tmp_path)  # without a warning, which is an error in tests
+    write_json(tmp_path, tokenizer_config={name: True})
+    with pytest.warns(UnusedFieldWarning) as caught:
+        load_tokenizer(tmp_path)
+    assert [one.message.names for one in caught if isinstance(one.message, UnusedFieldWarning)] == [(name,)]
+
+
+@pytest.mark.parametrize("name", ["legacy", "add_prefix_space"])
+def test_a_setting_of_spaces_that_is_neither_true_nor_false(tmp_path: Path, name: str) -> None:
+    write_vocabulary(tmp_path, "sentencepiece bpe", [])
+    write_json(tmp_path, tokenizer_config={"tokenizer_class": "LlamaTokenizer", name: "yes"})
+    with pytest.raises(TokenizerError, match=f"'{name}' is \"yes\"; expected true or false"):
+        load_tokenizer(tmp_path)
 
 
 def test_a_named_token_that_no_file_defines(make_llama: Factory) -> None:

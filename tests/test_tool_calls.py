@@ -214,6 +214,31 @@ def test_texts_are_taken_apart_however_they_come(name: str, text: str, wanted: l
         assert read(name, pieces) == wanted
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_numbers_that_json_has_not_are_no_arguments(number: str) -> None:
+    """Clients parse the arguments as JSON."""
+    inner = f'{{"name": "weather", "arguments": {{"days": {number}}}}}'
+    for name, text in (
+        ("hermes", f"<tool_call>{inner}</tool_call>"),
+        ("mistral", f"[TOOL_CALLS]{inner}"),
+        ("json", inner),
+        ("harmony", f'<|channel|>commentary to=functions.weather<|message|>{{"days": {number}}}<|call|>'),
+        (
+            "xml",
+            f"<tool_call><function=weather><parameter=days>{number}</parameter></function></tool_call>",
+        ),
+    ):
+        assert read(name, [text]) == [text], name
+
+
+def test_arguments_that_are_nested_as_deep_as_the_stack() -> None:
+    for n in range(850, 1010):
+        lists = "[" * n + "]" * n
+        for text in (f'{{"name": "stop", "arguments": {{"a": {lists}}}}}', '{"name": "stop"}'):
+            said = read("hermes", [f"<tool_call>{text}</tool_call>"])
+            assert said == [f"<tool_call>{text}</tool_call>"] or isinstance(said[0], ToolCall)
+
+
 def test_one_call_where_more_are_not_wanted() -> None:
     tools = Tools(TOOLS.functions, parallel=False)
     text = f'<tool_call>{OBJECT}</tool_call><tool_call>{{"name": "stop"}}</tool_call>'

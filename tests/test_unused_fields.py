@@ -17,7 +17,7 @@ from fuzz.family_files import CONFIGS, random_weights
 from gguf_models import CASES, write_gguf
 from peft_folders import adapter_config
 from specdec.checkpoints import open_checkpoint
-from specdec.errors import SpecdecError, UnsupportedModelError, UnusedFieldWarning
+from specdec.errors import CheckpointError, SpecdecError, UnsupportedModelError, UnusedFieldWarning
 from specdec.models.checkpoints.generation_config import GENERATION_FIELDS
 from specdec.models.checkpoints.hf_folder import described
 from specdec.models.families import FAMILIES, model_type_of
@@ -70,11 +70,29 @@ def test_attention_that_no_family_has(tmp_path: Path, name: str, field: str) -> 
     open_checkpoint(write(tmp_path, name, **{field: not value}))
 
 
+def test_a_model_type_of_another_architecture(tmp_path: Path) -> None:
+    """``architectures`` counts here, the type to transformers."""
+    folder = write(tmp_path, "MistralForCausalLM", model_type="llama")
+    assert warned(lambda: specdec.load(folder)) == ["model_type"]
+    for kind in ("mistral", "my_own", None):
+        folder = write(tmp_path, "MistralForCausalLM", model_type=kind)
+        assert warned(lambda: specdec.load(folder)) == []  # noqa: B023
+
+
 @pytest.mark.parametrize("field", ["rope_parameters", "rope_scaling"])
 def test_an_unknown_field_of_a_rotation(tmp_path: Path, field: str) -> None:
     scaling = {"rope_type": "linear", "factor": 2.0, "invented": 3}
     folder = write(tmp_path, "MistralForCausalLM", **{field: scaling})
     assert warned(lambda: specdec.load(folder)) == [f"{field}.invented"]
+
+
+@pytest.mark.parametrize("name", ["Gemma3ForCausalLM", "Olmo3ForCausalLM"])
+def test_one_rotation_where_layers_have_two(tmp_path: Path, name: str) -> None:
+    """transformers leaves out what is not within one of the types of layers."""
+    rope = {"rope_type": "linear", "factor": 2.0}
+    with pytest.raises(CheckpointError, match="'rope_parameters' is .*full_attention, sliding_attention"):
+        open_checkpoint(write(tmp_path, name, rope_parameters=rope))
+    open_checkpoint(write(tmp_path, name, rope_parameters=None, rope_scaling=rope))
 
 
 def test_one_warning_names_file_and_fields(tmp_path: Path) -> None:
@@ -293,6 +311,20 @@ def test_a_setting_of_texts_that_is_not_applied(tmp_path: Path, name: str) -> No
 
 def test_an_unknown_setting_of_texts(tmp_path: Path) -> None:
     assert warned(lambda: specdec.load(generation(tmp_path, invented=1, top_p=0.5))) == ["invented"]
+
+
+def test_a_first_token_that_decoders_do_not_force(tmp_path: Path) -> None:
+    """transformers forces it after a prompt of one token."""
+    folder = generation(tmp_path, forced_bos_token_id=3)
+    assert warned(lambda: specdec.load(folder)) == ["forced_bos_token_id"]
+    assert warned(lambda: specdec.load(generation(tmp_path, forced_bos_token_id=None))) == []
+
+
+@pytest.mark.parametrize("value", [1, "true", []])
+def test_sampling_that_is_neither_true_nor_false(tmp_path: Path, value: Any) -> None:
+    folder = generation(tmp_path, do_sample=value, top_p=0.5)
+    with pytest.warns(UserWarning, match="'do_sample' is"):
+        assert specdec.load(folder).default_sampling == {}
 
 
 def test_biases_beside_a_repetition_penalty(tmp_path: Path) -> None:

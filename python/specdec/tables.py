@@ -88,7 +88,7 @@ class Table:
     @property
     def has_marks(self) -> bool:
         """Whether a cell is marked as an error of measurement, see `marked`."""
-        return any(cell.endswith(_MARK) or f"{_MARK} " in cell for row in self.rows for cell in row[1:])
+        return any(_MARK in cell for row in self.rows for cell in row[1:])
 
     def markdown(self) -> str:
         """With pipes, the title in bold above."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from specdec.checks import check_integer
 from specdec.errors import InputError, pass_signals_on, shown
 
-__all__ = ["MAX_THREADS", "available_cpus", "check_threads", "default_threads", "load_average"]
+__all__ = ["MAX_THREADS", "check_threads", "default_threads", "load_average"]
 
 _VARIABLE = "SPECDEC_NUM_THREADS"
 MAX_THREADS = 64  # SD_MAX_THREADS of the core's pool
@@ -41,17 +41,12 @@ def default_threads() -> int:
                 f"environment variable {_VARIABLE} is {shown(text)}; expected a whole number of at least 1"
             )
         return min(int(digits[:10]), MAX_THREADS)
-    return min(available_cpus(), MAX_THREADS)
-
-
-def available_cpus() -> int:
-    """CPUs that this process may run on: its affinity mask, or the quota of its control groups if less."""
     n_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, int(min(n_cpus, cpu_quota())))
+    return max(1, int(min(n_cpus, cpu_quota(), MAX_THREADS)))
 
 
 def load_average() -> float:
-    """Processes that computed or waited to, the average of the last minute; NaN where it is not known."""
+    """Running and waiting processes of the whole machine, averaged over a minute; NaN where unknown."""
     try:
         return os.getloadavg()[0]
     except (OSError, AttributeError):

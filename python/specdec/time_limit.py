@@ -1,19 +1,21 @@
-"""A limit of time for work of several parts, which says how much of it is left."""
+"""A limit of time for work of several parts, and how much of it is left."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeVar
 
 from specdec.checks import check_number
 
 __all__ = ["ENDLESS", "TimeLimit"]
 
+Item = TypeVar("Item")
+
 
 class TimeLimit:
-    """So many seconds from now on.
+    """A number of seconds from now on.
 
     Parameters
     ----------
@@ -57,9 +59,20 @@ class TimeLimit:
         """Whether nothing is left."""
         return self.left_s <= 0.0
 
-    def part(self, share: float) -> TimeLimit:
-        """A limit of its own, from now on, for a share of what is left."""
-        return TimeLimit(self.left_s * share, self._clock)
+    @property
+    def reason(self) -> str:
+        """Why work ended early, for messages."""
+        return f"{self.seconds:g} s were over"
+
+    def shares(self, items: Sequence[Item]) -> Iterator[tuple[Item, TimeLimit]]:
+        """Yield each item with a limit of an equal share of the time left; the first item in any case.
+
+        Once the limit is over, it yields no further item.
+        """
+        for i, item in enumerate(items):
+            if i and self.is_over:
+                return
+            yield item, TimeLimit(self.left_s / (len(items) - i), self._clock)
 
 
 ENDLESS: Final = TimeLimit(math.inf)

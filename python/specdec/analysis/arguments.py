@@ -128,7 +128,7 @@ def name_of(model: object, name: str | None = None, argument: str = "name") -> s
 
 
 def short_name(text: str) -> str:
-    """The name or path of a draft for a table: of each path the last folder, "heads:a/b" as "heads:b"."""
+    """A draft's name for a table: each path in it shortened to its last folder, "heads:a/b" to "heads:b"."""
     return re.sub(r"[^:+]*/(?=[^/])", "", text.rstrip("/")) or text
 
 
@@ -153,7 +153,7 @@ def drafts_by_name(argument: str, target: Model, given: Any) -> dict[str, Any]:
 
 
 def opened(draft: Any, target: Model) -> Any:
-    """A draft that is given as a text or a path, opened as `specdec.drafts.named` does; others as they are.
+    """Open a draft that is given as a path, or a text of `specdec.drafts.named`; return any other as it is.
 
     Raises
     ------

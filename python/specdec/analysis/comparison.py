@@ -222,14 +222,15 @@ class Comparison(Tabular):
         notes += "; named: share of a draft's law that the target can name" if named else ""
         kept_longest = ("min to max", "tokens/s", "named", "c", "t(round)/t(1)")
         optional = [head.index(name) for name in kept_longest if name in head]
-        return Table(f"Drafts for {self.target}{notes}", head, body, (*optional, 4, 6))
+        optional += [i for i, name in enumerate(head) if name == "95 %"]
+        return Table(f"Drafts for {self.target}{notes}", head, body, tuple(optional))
 
     def _by_prompt(self) -> Table:
         numbers = tuple(str(i) for i in range(len(self.prompts)))
-        body = [
-            (*_setting(row), *(f"{one.tokens_per_call:.2f}{_speed(one)}" for one in row.prompts))
-            for row in self.rows
-        ]
+        body = []
+        for row in self.rows:
+            cells = [f"{one.tokens_per_call:.2f}{_speed(one)}" for one in row.prompts]
+            body.append((*_setting(row), *cells, *["–"] * (len(numbers) - len(cells))))
         shown = "\n".join(f"{i}: {label}" for i, label in enumerate(self.labels))
         timed = " (measured speed-up)" if self.plain_tokens_per_s else ""
         return Table(f"Tokens per run{timed} by prompt\n{shown}", (*_HEAD, *numbers), body)
@@ -311,9 +312,7 @@ def _median(row: ComparisonRow) -> float:
 
 
 def _speed(row: PromptRow) -> str:
-    if row.speedup is None:
-        return ""
-    return f" ({row.speedup.text()})"
+    return "" if row.speedup is None else f" ({row.speedup.text()})"
 
 
 def _speedup_dict(speedup: Speedup | None) -> dict[str, Any] | None:

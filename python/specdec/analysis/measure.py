@@ -16,6 +16,7 @@ from specdec.analysis.acceptance import Acceptance, acceptance
 from specdec.analysis.arguments import (
     RUN_BY_THE_CORE,
     MeasurableDraftLike,
+    ProbabilityDraft,
     check_gammas,
     check_say,
     different_numbers,
@@ -44,10 +45,7 @@ from specdec.verification.sampling import Sampling
 __all__ = ["independence", "measure"]
 
 _N_LAGS = 10
-_COUNTING, _TIMING = (
-    0.3,
-    0.5,
-)  # shares of the seconds: acceptance, timed runs; the rest is for times of rounds
+_COUNTING, _TIMING = 0.3, 0.5  # shares of the seconds; the rest is for times of forward passes
 _FEWEST = 16  # tokens of a text, however short the time is
 _NOT_TIMED = RoundCosts(math.nan, math.nan, math.nan)
 _NO_FORMULA = "the formulas are of guesses that are made alike at every position of a round"
@@ -170,7 +168,6 @@ def measure(
     chosen_leniences = [
         check_lenience("leniences", lenience, "has") for lenience in different_numbers("leniences", leniences)
     ]
-    all_leniences = list(dict.fromkeys([1.0, *chosen_leniences]))  # the exact rule's betas are always kept
     n_tokens, repeats = check_integer("n_tokens", n_tokens, 1), check_integer("repeats", repeats, 1)
     n_timed_tokens = check_integer("n_timed_tokens", n_timed_tokens, 1)
     target, opened = open_pair(target, draft)
@@ -178,7 +175,6 @@ def measure(
     seed = check_integer("seed", seed, 0, 2**64 - 1)
     threads = check_threads(n_threads)
     timing, time_leniences = check_flag("timing", timing), check_flag("time_leniences", time_leniences)
-
     check_say(say)
     limit = TimeLimit.of(seconds)
     name, target_name = name_of(opened, name), name_of(target, target_name, "target_name")
@@ -195,84 +191,101 @@ def measure(
         if n_runs:
             n_timed_tokens = min(n_timed_tokens, max(_FEWEST, int(timing_s / step_s / n_runs)))
     timed = work_of(target, beginnings, share, n_timed_tokens) if runs_draft else []
-    n_steps = n_runs * sum(n for _, n in timed)
-    if running:
+    work = work_of(target, beginnings, share, len(beginnings) * share) if running else []
+    n_of_texts = sum(n for _, n in work) if running else len(beginnings) * share
+    n_steps = n_counted * n_of_texts + n_runs * sum(n for _, n in timed)
+    with counted(n_steps * len(samplings), "token", progress) as done:
+        options: dict[str, Any] = {
+            "samplings": samplings, "gammas": chosen_gammas, "leniences": chosen_leniences,
+            "timed_leniences": timed_leniences, "timing": timing, "repeats": repeats, "seed": seed,
+            "n_threads": threads, "done": done, "limit": limit, "say": say,
+        }  # fmt: skip
+        names = target_name, name
+        if has_law(opened):
+            return _by_distributions(target, opened, names, beginnings, share, timed, **options)
         assert isinstance(opened, Draft)
-        work = work_of(target, beginnings, share, len(beginnings) * share)
-        n_steps += n_counted * sum(n for _, n in work)
-        with counted(n_steps * len(samplings), "token", progress) as done:
-            return _by_running(
-                target, opened, target_name, name, beginnings, work, timed, samplings=samplings,
-                gammas=chosen_gammas, leniences=chosen_leniences, timed_leniences=timed_leniences,
-                timing=timing, repeats=repeats, seed=seed, n_threads=threads, done=done, limit=limit, say=say,
-            )  # fmt: skip
+        return _by_running(target, opened, names, beginnings, work, timed, **options)
 
-    assert has_law(opened)
+
+def _by_distributions(
+    target: Model,
+    draft: Model | ProbabilityDraft,
+    names: tuple[str, str],
+    beginnings: Sequence[Beginning],
+    n_tokens: int,
+    timed: Sequence[tuple[Sequence[int], int]],
+    *,
+    samplings: Sequence[Sampling],
+    gammas: Sequence[int],
+    leniences: Sequence[float],
+    timed_leniences: Sequence[float],
+    timing: bool,
+    repeats: int,
+    seed: int,
+    n_threads: int,
+    done: Callable[[int], object],
+    limit: TimeLimit,
+    say: Callable[[str], object],
+) -> Measurement:
+    """Measure a draft with a distribution of its own: `n_tokens` of each prompt, times of `timed`."""
+    target_name, name = names
     texts: dict[float, Acceptance] = {}
     measured: dict[tuple[float, float, int], Speedup] = {}
-    n_steps += len(beginnings) * share
+    runnable = draft if isinstance(draft, RUN_BY_THE_CORE) else None
     times, stopped = None, ""
-    with counted(n_steps * len(samplings), "token", progress) as done:
-        try:
-            for sampling in samplings:
-                texts[sampling.temperature] = found = acceptance(
-                    target, opened, beginnings, sampling=sampling, leniences=all_leniences, n_tokens=share,
-                    seed=seed, n_threads=threads, done=done,
+    try:
+        for sampling in samplings:
+            texts[sampling.temperature] = found = acceptance(
+                target, draft, beginnings, sampling=sampling, n_tokens=n_tokens, seed=seed,
+                leniences=list(dict.fromkeys([1.0, *leniences])),  # the exact rule's betas are always kept
+                n_threads=n_threads, done=done,
+            )  # fmt: skip
+            say(_alpha_in_words(sampling.temperature, found.betas[1.0]))
+        if timing:
+            n_rows = max(gammas) + 1
+            text = sample_text(target, beginnings, texts[samplings[0].temperature].tokens, n_rows)
+            times = forward_times(target, runnable, text, max_rows=n_rows, n_threads=n_threads)
+        if timed:
+            assert runnable is not None
+            groups = list(itertools.product(samplings, timed_leniences))
+            for (sampling, lenience), part in limit.shares(groups):
+                ratios = speedups(
+                    target, runnable, timed, gammas=gammas, repeats=repeats, seed=seed, done=done,
+                    lenience=lenience, n_threads=n_threads, limit=part, **sampling_options(sampling),
                 )  # fmt: skip
-                say(_alpha_in_words(sampling.temperature, found.betas[1.0]))
-            if timing:
-                times = forward_times(
-                    target,
-                    opened if isinstance(opened, RUN_BY_THE_CORE) else None,
-                    sample_text(
-                        target, beginnings, texts[samplings[0].temperature].tokens, max(chosen_gammas) + 1
-                    ),
-                    max_rows=max(chosen_gammas) + 1,
-                    n_threads=threads,
-                )
-            if runs_draft:
-                assert isinstance(opened, RUN_BY_THE_CORE)
-                groups = list(itertools.product(samplings, timed_leniences))
-                for i, (sampling, lenience) in enumerate(groups):
-                    if limit.is_over and measured:
-                        stopped = f"{limit.seconds:g} s were over"
-                        break
-                    ratios = speedups(
-                        target, opened, timed, gammas=chosen_gammas, repeats=repeats, seed=seed, done=done,
-                        lenience=lenience, n_threads=threads, limit=limit.part(1.0 / (len(groups) - i)),
-                        **sampling_options(sampling),
-                    )  # fmt: skip
-                    measured |= {(sampling.temperature, lenience, gamma): ratios[gamma] for gamma in ratios}
-                    for gamma, ratio in ratios.items():
-                        say(_speedup_in_words(sampling.temperature, lenience, gamma, ratio))
-        except KeyboardInterrupt:
-            if not texts:
-                raise
-            stopped = "interrupted"
+                for gamma, ratio in ratios.items():
+                    measured[sampling.temperature, lenience, gamma] = ratio
+                    say(_speedup_in_words(sampling.temperature, lenience, gamma, ratio))
+            if len(measured) < len(groups) * len(gammas):
+                stopped = limit.reason
+    except KeyboardInterrupt:
+        if not texts:
+            raise
+        stopped = "interrupted"
 
-    text = {temperature: found.text for temperature, found in texts.items() if found.text is not None}
+    text_figures = {temperature: found.text for temperature, found in texts.items() if found.text is not None}
     return Measurement(
         target=target_name,
         draft=name,
         rows=tuple(
             _row(name, temperature, lenience, gamma, found.betas[lenience], times, measured)
             for temperature, found in texts.items()
-            for lenience in chosen_leniences
-            for gamma in chosen_gammas
+            for lenience in leniences
+            for gamma in gammas
         ),
         verify_ratio={} if times is None else times.verify_ratio,
         target_s=math.nan if times is None else times.target_s[1],
         draft_s=math.nan if times is None else times.draft_s,
         independence={
-            temperature: independence(temperature, found.betas[1.0], max(chosen_gammas))
+            temperature: independence(temperature, found.betas[1.0], max(gammas))
             for temperature, found in texts.items()
         },
         betas={temperature: found.betas[1.0] for temperature, found in texts.items()},
         tokens={temperature: found.tokens for temperature, found in texts.items()},
-        text=text or None,
+        text=text_figures or None,
         prompts=[beginning.given for beginning in beginnings],
         seed=seed,
-        n_threads=threads,
+        n_threads=n_threads,
         stopped=stopped,
     )
 
@@ -296,8 +309,7 @@ def _speedup_in_words(temperature: float, lenience: float, gamma: int, ratio: Sp
 def _by_running(
     target: Model,
     draft: Draft,
-    target_name: str,
-    name: str,
+    names: tuple[str, str],
     beginnings: Sequence[Beginning],
     work: Sequence[tuple[Sequence[int], int]],
     timed: Sequence[tuple[Sequence[int], int]],
@@ -314,16 +326,14 @@ def _by_running(
     limit: TimeLimit,
     say: Callable[[str], object],
 ) -> Measurement:
-    """What runs say of a draft without a law of its own: counts of `work`, times of `timed` in turns."""
+    """Measure a draft without a distribution of its own by running it: counts of `work`, times of `timed`."""
+    target_name, name = names
     rows: list[MeasurementRow] = []
     common: dict[str, Any] = {"seed": seed, "n_threads": n_threads, "done": done}
     times, stopped = None, ""
     try:
         groups = list(itertools.product(samplings, leniences))
-        for i, (sampling, lenience) in enumerate(groups):
-            if limit.is_over and rows:
-                stopped = f"{limit.seconds:g} s were over"
-                break
+        for (sampling, lenience), part in limit.shares(groups):
             options = common | sampling_options(sampling) | {"lenience": lenience}
             shares = {gamma: NamedShares(target, draft) for gamma in gammas}
             results = {}
@@ -335,26 +345,25 @@ def _by_running(
             costs: dict[int, RoundCosts] = {}
             if lenience in timed_leniences:
                 plain, ways = timed_ways(
-                    target, draft, timed, gammas=gammas, repeats=repeats,
-                    limit=limit.part(1.0 / (len(groups) - i)), **options,
-                )  # fmt: skip
+                    target, draft, timed, gammas=gammas, repeats=repeats, limit=part, **options
+                )
                 ratios = {gamma: way.over(plain) for gamma, way in ways.items()}
                 costs = {gamma: way.costs(plain) for gamma, way in ways.items()}
             for gamma, found in counts.items():
+                ratio, cost = ratios.get(gamma, NOT_RUN), costs.get(gamma, _NOT_TIMED)
                 row = _run_row(
-                    name, sampling.temperature, lenience, gamma, found, ratios.get(gamma, NOT_RUN),
-                    costs.get(gamma, _NOT_TIMED), shares[gamma].mean,
-                )  # fmt: skip
-                rows.append(row)
-                said = (
-                    f"{_speedup_in_words(sampling.temperature, lenience, gamma, ratios.get(gamma, NOT_RUN))}"
+                    name, sampling.temperature, lenience, gamma, found, ratio, cost, shares[gamma].mean
                 )
+                rows.append(row)
+                said = _speedup_in_words(sampling.temperature, lenience, gamma, ratio)
                 say(f"{said}, {row.tokens_per_call:.2f} tokens a run")
             if times is None and timing:
                 max_rows = max(gammas) + 1
                 texts = [result.tokens for result in results[gammas[0]]]
                 text = sample_text(target, beginnings, texts, max_rows)
                 times = forward_times(target, None, text, max_rows=max_rows, n_threads=n_threads)
+        if len(rows) < len(groups) * len(gammas):
+            stopped = limit.reason
     except KeyboardInterrupt:
         if not rows:
             raise

@@ -56,8 +56,9 @@ class MeasurementRow:
     ideal_speedup : float or None
         Speed-up by Theorem 3.8, which takes t_ratio as 1. None for a draft that was measured by running.
     predicted_speedup : float or None
-        Speed-up by the same with the measured t_ratio, of at least 1: what to choose gamma by. It can rest on
-        an error of measurement, see `invalid_prediction`. None for a draft that was measured by running.
+        Speed-up by the same with the measured t_ratio, or 1 if that is less: what to choose gamma by. It may
+        come from an error of measurement, see `invalid_prediction`. None for a draft that was measured by
+        running.
     measured : float
         Speed-up found by running both, the median over all repetitions. NaN where that was not done: without
         timing, for a draft that the core does not run, and with lenience unless it was asked for.
@@ -124,10 +125,10 @@ class MeasurementRow:
 
     @property
     def invalid_prediction(self) -> str:
-        """Why `predicted_speedup` rests on an error of measurement; empty if it does not.
+        """Why `predicted_speedup` comes from an error of measurement; empty if it does not.
 
-        `t_ratio` is below 1, though a forward pass on several positions takes at least as long as on one. The
-        prediction counts it as 1, so that it is never above `ideal_speedup`.
+        `t_ratio` is then below 1, though a forward pass on several positions takes at least as long as on
+        one. The prediction counts it as 1, so that it is never above `ideal_speedup`.
         """
         return "" if self.alpha is None or self.by_running else invalid_ratio(self.gamma, self.t_ratio)
 

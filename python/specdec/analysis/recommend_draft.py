@@ -180,27 +180,25 @@ def recommend_draft(
         "min_p": min_p, "seed": seed, "n_threads": threads,
     }  # fmt: skip
     found: list[Comparison] = []
-    stopped = ""
     try:
-        for i, (name, draft) in enumerate(ways.items()):
-            if limit.is_over and found:
-                stopped = f"{limit.seconds:g} s were over; not measured: {', '.join(list(ways)[i:])}"
-                break
+        for (name, draft), share in limit.shares(list(ways.items())):
             found.append(
                 compare_ways(
                     target, {name: draft}, [(name, gamma) for gamma in _gammas(draft, chosen)], work,
                     samplings=[sampling], repeats=repeats, verify=verify, timing=True, seed=seed,
                     n_threads=threads, target_name=target_name, prompts=beginnings[: len(work)],
-                    progress=progress, settings=settings, limit=limit.part(1.0 / (len(ways) - i)),
+                    progress=progress, settings=settings, limit=share,
                     at_least=_HOPELESS,
                 )
             )  # fmt: skip
             for row in found[-1].rows:
                 say(_in_words(row))
+        reason = limit.reason
     except KeyboardInterrupt:
         if not found:
             raise
-        stopped = f"interrupted; not measured: {', '.join(list(ways)[len(found) :])}"
+        reason = "interrupted"
+    left = list(ways)[len(found) :]
     return DraftRecommendation(
         target=target_name,
         fits=tuple(fits),
@@ -208,7 +206,7 @@ def recommend_draft(
         vocabulary="" if known is None else known.name,
         known=known_models(target),
         drafts=ways,
-        stopped=stopped,
+        stopped=f"{reason}; not measured: {', '.join(left)}" if left else "",
     )
 
 

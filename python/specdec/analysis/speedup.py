@@ -103,7 +103,7 @@ NOT_RUN: Final = Speedup((math.nan,), (math.nan,))
 
 @dataclass(frozen=True)
 class RoundCosts:
-    """What rounds cost, in plain steps: the time of plain decoding for a token is 1. Medians of the turns.
+    """Costs of rounds in plain steps: the time of plain decoding for a token is 1. Medians of the turns.
 
     All times are those that a caller sees. So in each turn the speed-up is tokens per round over
     draft + verify, and it exceeds the ideal of Theorem 3.8, tokens per round over draft + 1, only if verify
@@ -212,7 +212,7 @@ class TimedRuns:
         return tuple(n / math.fsum(seconds) for n, seconds in zip(totals, self._seconds, strict=True))
 
     def of(self, index: int) -> TimedRuns:
-        """The runs of one prompt alone: run `index` of every turn that got so far."""
+        """The runs of one prompt alone: run `index` of every turn that reached it."""
         part = TimedRuns(self._target, self._draft, **self._options)
         reached = [turn for turn, results in enumerate(self.turns) if len(results) > index]
         part.turns = [[self.turns[turn][index]] for turn in reached]
@@ -222,7 +222,7 @@ class TimedRuns:
     def over(self, plain: TimedRuns) -> Speedup:
         """The speed-up over plain decoding, each turn compared with the same turn of plain decoding.
 
-        Only texts that both have decoded count, as measuring may have ended within a turn.
+        Only texts that both have decoded count, because measuring may have ended within a turn.
         """
         ratios, tokens_per_run = [], []
         for ours, theirs in self._shared(plain):
@@ -231,7 +231,7 @@ class TimedRuns:
         return Speedup(tuple(ratios), tuple(tokens_per_run))
 
     def costs(self, plain: TimedRuns) -> RoundCosts:
-        """What rounds cost, in plain steps of the same turn."""
+        """Costs of rounds, in plain steps of the same turn."""
         guess, draft, verify = [], [], []
         for ours, theirs in self._shared(plain):
             step_s = theirs.s_per_token
@@ -312,9 +312,9 @@ def run_in_turns(
     done : callable, optional
         Called with the number of new tokens after every run.
     limit : TimeLimit, optional
-        No run begins once it is over, but for the first of each way.
+        Once it is over no run begins, except the first of each way.
     at_least : float, optional
-        Ways whose speed-up over the first way is below it in the first turn have no other turn.
+        Ways whose speed-up over the first way is below it after a turn have no further turn.
     """
     going = list(ways)
     for turn in range(repeats):

@@ -128,7 +128,7 @@ class Tuning(OneTable):
 
     @property
     def invalid_predictions(self) -> dict[int, str]:
-        """Why a speed-up is, or rests on, an error of measurement, by gamma; only of those that do.
+        """Why a speed-up is or comes from an error of measurement, by gamma; without those that are valid.
 
         A forward pass on several positions takes at least as long as on one. Where it seems to take less, as
         on a busy machine, t(gamma + 1) / t(1) is below 1, or a measured speed-up above the tokens per pass.

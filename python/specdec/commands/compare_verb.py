@@ -74,7 +74,8 @@ def drafts_by_name(given: Sequence[str]) -> dict[str, str]:
         Two drafts have one name, or a name or a draft is empty.
     """
     found: dict[str, str] = {}
-    short = dict(zip(given, short_names(given), strict=True))
+    unnamed = [text for text in given if "=" not in text]
+    short = dict(zip(unnamed, short_names(unnamed), strict=True))
     for text in given:
         name, equals, draft = text.partition("=")
         name, draft = (name, draft) if equals else (short[text], text)

@@ -81,16 +81,16 @@ def print_tables(found: Tabular, as_json: bool) -> None:
 
 
 def _print_line(line: str) -> None:
-    """A row that was measured, on standard error: standard output has the tables."""
+    """Print a measured row on standard error: standard output has the tables."""
     click.echo(line, err=True)
 
 
 LINES: Final[dict[str, Any]] = {"progress": False, "say": _print_line}
-"""Arguments of what shows its rows as they are measured, in place of a bar."""
+"""Arguments with which rows are printed as they are measured, in place of a progress bar."""
 
 
 def print_found(found: Measurement | DraftRecommendation, as_json: bool) -> int:
-    """Print what was measured, all or what there was at Ctrl-C; gives the exit status."""
+    """Print what was measured, until Ctrl-C if it was pressed; return the exit status."""
     print_tables(found, as_json)
     return EXIT_INTERRUPTED if found.stopped.startswith("interrupted") else EXIT_OK
 

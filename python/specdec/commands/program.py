@@ -26,7 +26,7 @@ PROMPT_VERB: Final = "prompt-alone"
 EXIT_ERROR, EXIT_NO_READER = 2, 141
 _COMPLETION: Final = "_SPECDEC_COMPLETE"
 _SIMILAR: Final = 0.8
-"""How similar to a verb a word is, from 0 to 1, that is taken for one."""
+"""Similarity, from 0 to 1, from which on a word is taken for a misspelled verb."""
 
 
 class Program(click.Group):
@@ -151,7 +151,7 @@ def _name(given: Sequence[str]) -> str:
 
 
 def _meant_by(given: Sequence[str]) -> str:
-    """The command that a first word means which is nearly a verb, or asks for help; empty for a prompt."""
+    """The command that is meant by a first word which is nearly a verb or asks for help; "" for a prompt."""
     first, *rest = given
     if first == "help" and (not rest or rest[0] in VERBS):
         return " ".join([*rest[:1], "--help"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shlex
 import sys
 import textwrap
@@ -34,15 +35,15 @@ from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import ModelDraft
 from specdec.errors import number_of
 from specdec.models.model import Model
-from specdec.threads import available_cpus, load_average
+from specdec.threads import load_average
 from specdec.time_limit import TimeLimit
 
 __all__ = ["run_side_by_side"]
 
 _PROMPT = "It was a dark and stormy night, and"
 _N_PAIRS, _MOST_PAIRS = 5, 15  # of a plain and a speculative run
-_ENOUGH_S = 4.0  # after so long there are no more pairs than must be
-_LONGEST_S = 60.0  # after so long fewer pairs will do
+_ENOUGH_S = 4.0  # seconds after which there are no more than the fewest pairs
+_LONGEST_S = 60.0  # seconds after which there may be fewer
 _STEADY = 0.15  # interquartile range of speed-ups on an idle machine, at most
 _N_WARM_UP = 8  # tokens
 _FIGURES = ("new tokens", "runs of the target", "tokens per run", "tokens per second")
@@ -150,7 +151,7 @@ def _time(
 
 @contextmanager
 def _status_line() -> Iterator[Callable[[str], None]]:
-    """A function that shows a line in place of the one before, on a terminal; at the end there is none."""
+    """Give a function that shows a line in place of the last one on a terminal; clear it at the end."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield lambda text: None
         return
@@ -202,7 +203,7 @@ def _measured(plain: TimedRuns, speculative: TimedRuns, ideal: float) -> str:
 def _busy(load: float, speedup: Speedup) -> str:
     """Why the times may be wrong; empty where the machine seems to be idle."""
     reasons = []
-    if load >= (n_cpus := available_cpus()):
+    if load >= (n_cpus := os.cpu_count() or 1):  # the load is that of the machine, not of its container
         reasons.append(f"load average {load:.1f} on {number_of(n_cpus, 'CPU')} at the start")
     if speedup.spread > _STEADY:
         reasons.append(f"interquartile range of the speed-ups {100 * speedup.spread:.0f} %")

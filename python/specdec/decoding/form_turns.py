@@ -1,4 +1,4 @@
-"""Which texts take part in a round of an engine: those with expensive forms take turns."""
+"""The texts that take part in a round of an engine: those with expensive forms take turns."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["FormTurns"]
 _CHEAP_S: Final = 0.005
 """Seconds that the masks of a text may take in a round without its form being expensive."""
 _SITS_OUT: Final = -1
-"""In place of the guesses of a text that takes no part."""
+"""In place of the number of draft tokens, for a text that takes no part in a round."""
 
 
 class FormTurns:
-    """Keeps the texts whose forms are expensive from holding up the others.
+    """Keeps texts whose forms are expensive from delaying the others.
 
-    Such a text takes part alone among its kind, without guesses, so that a round waits for about one of its
-    masks. Masks take half of the engine's time at most, as long as there are other texts.
+    Only one such text takes part in a round, without draft tokens, so that a round waits for about one of its
+    masks. Such masks take at most half of the engine's time, as long as there are other texts.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class FormTurns:
         self._next_s = 0.0  # when the next expensive mask may be computed, by time.perf_counter
 
     def plan(self, running: Sequence[Sample]) -> list[int] | None:
-        """The most guesses of each slot in the next round; None: nothing limits them.
+        """Return the most draft tokens of each slot in the next round; None: no limit.
 
         Parameters
         ----------
@@ -60,21 +60,21 @@ class FormTurns:
             assert sample.slot is not None
             gammas[sample.slot] = _SITS_OUT
         if len(expensive) == len(running) or time.perf_counter() >= self._next_s:
-            chosen = min(expensive, key=lambda sample: sample.n_turns)
+            chosen = min(expensive, key=lambda sample: sample.last_turn)
             assert chosen.slot is not None
             gammas[chosen.slot] = 0
             self._n_turns += 1
-            chosen.n_turns = self._n_turns
+            chosen.last_turn = self._n_turns
             self._spent[chosen.generation] = forms[chosen.generation]
         return gammas
 
     def end_round(self, running: Sequence[Sample]) -> None:
-        """Look what the masks of the round that was planned have taken.
+        """Record how long the masks of the planned round took.
 
         Parameters
         ----------
         running : sequence of Sample
-            As `plan` was given them.
+            Those that `plan` was given.
         """
         n_texts = Counter(sample.generation for sample in running)
         expensive_s = 0.0

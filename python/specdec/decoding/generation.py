@@ -120,7 +120,7 @@ class Sample:
     cancelled: bool = False
     ended: bool = False
     slot: int | None = None
-    n_turns: int = 0  # of `FormTurns`, when it took part last
+    last_turn: int = 0  # number of its last turn in `FormTurns`
     result: Result | None = None
     n_told: int = 0  # tokens that are in `tokens` or in pieces before
     n_laws_told: int = 0  # entries of the state's laws that are

@@ -19,9 +19,9 @@ class RequestQueue:
     """Texts that wait for a slot.
 
     A free slot goes to the request that holds the fewest slots, and among equals to the one that has waited
-    longest since it came or was given its last slot. So requests get their first slot in the order in which
-    they came, and one with many samples gets no more than its share while others wait, and no less. A prompt
-    whose log-probabilities are wanted is scored before its texts wait.
+    longest since it arrived or got its last slot. So requests get their first slot in the order of arrival,
+    and one with many samples gets exactly its share while others wait. A prompt whose log-probabilities are
+    wanted is scored before its texts wait.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class RequestQueue:
         self.closing = self.hurries = False
         # Samples without a slot, by request; the request that has waited longest is first.
         self._waiting: dict[Generation, deque[Sample]] = {}
-        self._n_waiting = 0  # these samples
+        self._n_waiting = 0  # samples in it
         self._n_scored = 0  # samples whose prompt is being scored: they wait too
         self._n_held: Counter[Generation] = Counter()  # slots of each request that has some
 
@@ -164,7 +164,7 @@ class RequestQueue:
             sample = samples.popleft()
             self._n_waiting -= 1
             if samples:
-                self._waiting[chosen] = samples  # the last one again
+                self._waiting[chosen] = samples  # last in the order again
             return sample
 
     def give_back_slot(self, sample: Sample) -> None:

@@ -116,8 +116,8 @@ class SequenceState:
             # What is left of an incomplete character is text too, so it may complete a stop string.
             piece += self._decoder.finish()
             self._whole = True
-        if self._ended_by_id and (mark := self._spelling.mark(self.tokens[-1])):
-            piece += mark  # which may complete a longer stop string
+        if self._ended_by_id:
+            piece += self._spelling.mark(self.tokens[-1])  # which may complete a longer stop string
         if self._scanner.feed(piece) is not None:
             self.finish_reason, self.stop = "stop", self._scanner.match
 

@@ -23,7 +23,7 @@ class StopRules:
     """What ends a text: strings that may appear anywhere in it, and token ids.
 
     A special token has no text, so a stop string with the name of one is looked for twice: as text, and with
-    each name in it standing for the token. A string that is one name and nothing else is a stop id as well.
+    each name in it replaced by the token. A string that is one name and nothing else is a stop id as well.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class StopRules:
     ids : frozenset of int
         The text ends before the first of these tokens.
     names : mapping of int to str
-        Of these ids those that were given as stop strings.
+        Ids that were given as stop strings, with these strings.
     spelling : MarkSpelling
         The special tokens, where stop strings name some; else empty.
     """
@@ -104,7 +104,7 @@ class StopRules:
             for name, token in special.items()
             if token < n_vocab and any(name in string for string in strings)
         }
-        given = {token for entry in entries if (token := as_integer(entry)) is not None}
+        given = {token for token in map(as_integer, entries) if token is not None}
         names = {named[one]: one for one in strings if one in named and named[one] not in given}
         spelling = MarkSpelling.of(special, named) if named else MarkSpelling()
         return cls(tuple(dict.fromkeys(strings)), frozenset(ids | names.keys()), names, spelling)
@@ -165,7 +165,7 @@ class StopScanner:
         return None
 
     def _search_with_marks(self, piece: str) -> tuple[str, list[tuple[int, int, str]]]:
-        """(text of a piece, what ends in it): ends are positions in the piece, begins are in the text."""
+        """(text of a piece, matches that end in it): ends are positions in the piece, begins in the text."""
         text = self._spelling.without_marks(piece)
         found = [
             (_end_with_marks(self._spelling, piece, end), begin, string)
@@ -218,7 +218,7 @@ class _Tail:
         return piece[:begin] if begin >= 0 else self._text[begin:]
 
     def move(self) -> str:
-        """Append the piece that was searched; the longest end of the stream that begins a string."""
+        """Append the piece that was searched; return the longest end of the stream that begins a string."""
         window = self._window
         n_held = max([overlap(window, string) for string in self._strings], default=0)
         self._text = window[-self._reach :] if self._reach else ""
@@ -226,7 +226,7 @@ class _Tail:
 
 
 def _end_with_marks(spelling: MarkSpelling, piece: str, end: int) -> int:
-    """Where in a piece with marks its first `end` characters of text end."""
+    """Position in a piece with marks at which its first `end` characters of text end."""
     n = 0
     for at, character in enumerate(piece):
         n += not spelling.is_mark(character)

@@ -148,7 +148,7 @@ def comparison_by_prompt(
     ax = axes(ax, (8.0, 1.6 + 0.5 * n_prompts + 0.25 * len(rows)))
     step = 0.7 / len(rows)
     for i, (row, look) in enumerate(zip(rows, looks(), strict=False)):
-        y = np.arange(n_prompts) + step * (i - (len(rows) - 1) / 2.0)
+        y = np.arange(len(row.prompts)) + step * (i - (len(rows) - 1) / 2.0)
         if not speed:
             mark(ax, [one.tokens_per_call for one in row.prompts], y, look, label=_name(row, rows))
             continue

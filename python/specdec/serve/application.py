@@ -191,7 +191,7 @@ class _Endpoints:
     # ── The rest
 
     def answered(self, answer: Callable[[Body, Service], Any]) -> Callable[[Request], Any]:
-        """An endpoint that computes nothing by the model."""
+        """Make an endpoint that runs no model."""
 
         async def endpoint(request: Request) -> Response:
             body = await read_body(request, self._service.limits)

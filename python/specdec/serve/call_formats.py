@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from specdec.models.tokenizer import MarkSpelling
 from specdec.serve.call_readers import BareCalls, ForcedCalls, MarkedCalls, ReplyReader
@@ -17,7 +17,8 @@ __all__ = ["CALL_FORMATS", "CallFormat", "call_format_of", "reply_reader"]
 _NO_TOOLS: Final = Tools({}, "none")
 _NO_MARKS: Final = MarkSpelling()
 
-MakeReader = Callable[[Tools, MarkSpelling], ReplyReader]
+MakeReader: TypeAlias = Callable[[Tools, MarkSpelling, str | None], ReplyReader]
+"""Makes a reader from tools, the spelling of special tokens, and what the prompt has of the reply."""
 
 
 @dataclass(frozen=True)
@@ -30,40 +31,24 @@ class CallFormat:
         What its chat templates have in them.
     marks : tuple of str
         What separates the parts of a reply; tokens of these names are read though they have no text.
-    reader : callable
-        From tools, and how special tokens are written, to a reader of one reply.
+    make : callable
+        Makes a reader of one reply.
     begin : str
-        The mark that begins a message. Where there is one, every reply has to be read, and the reader is
-        given what the prompt has after the last of them.
+        The mark that begins a message. If there is one, every reply has to be read, and the reader needs what
+        the prompt has after the last of them.
     """
 
     sign: str
     marks: tuple[str, ...]
-    reader: Callable[..., ReplyReader]
+    make: MakeReader
     begin: str = ""
-
-    def make(
-        self, tools: Tools | None, spelling: MarkSpelling = _NO_MARKS, begun: str | None = None
-    ) -> ReplyReader:
-        """A reader of one reply.
-
-        Parameters
-        ----------
-        tools : Tools or None
-        spelling : MarkSpelling, optional
-            How special tokens are written in the reply.
-        begun : str, optional
-            What the prompt has after the last `begin`.
-        """
-        more = {} if begun is None or not self.begin else {"begun": begun}
-        return self.reader(tools or _NO_TOOLS, spelling, **more)
 
 
 def _marked(
     begin: str, end: str | None, read: ReadCalls = json_calls, *, tags: bool = False
 ) -> tuple[tuple[str, ...], MakeReader]:
     marks = (begin,) if end is None else (begin, end)
-    return marks, lambda tools, spelling: MarkedCalls(tools, begin, end, read, spelling, tags=tags)
+    return marks, lambda tools, spelling, _: MarkedCalls(tools, begin, end, read, spelling, tags=tags)
 
 
 _PYTHON_TAG: Final = "<|python_tag|>"
@@ -75,9 +60,9 @@ CALL_FORMATS: Final[dict[str, CallFormat]] = {
     "hermes": CallFormat("<tool_call>", *_marked("<tool_call>", "</tool_call>")),
     "granite": CallFormat("<|tool_call|>", *_marked("<|tool_call|>", "<|/tool_call|>")),
     "llama": CallFormat(
-        '"parameters":', (_PYTHON_TAG,), lambda tools, spelling: BareCalls(tools, _PYTHON_TAG, spelling)
+        '"parameters":', (_PYTHON_TAG,), lambda tools, spelling, _: BareCalls(tools, _PYTHON_TAG, spelling)
     ),
-    "json": CallFormat("", (), lambda tools, spelling: BareCalls(tools, "", spelling)),
+    "json": CallFormat("", (), lambda tools, spelling, _: BareCalls(tools, "", spelling)),
 }
 """Formats by their names; of those whose sign a template has, the first is meant."""
 
@@ -90,7 +75,7 @@ def call_format_of(template: str) -> str:
 def reply_reader(
     tools: Tools | None, name: str, spelling: MarkSpelling = _NO_MARKS, begun: str | None = None
 ) -> ReplyReader | None:
-    """What takes a reply apart: the one place where replies are cut by marks.
+    """Make the reader that takes a reply apart, the one place where replies are cut at marks.
 
     Parameters
     ----------
@@ -98,16 +83,19 @@ def reply_reader(
         Those that the model may call.
     name : str
         A name of `CALL_FORMATS`.
-    spelling, begun
-        As of `CallFormat.make`.
+    spelling : MarkSpelling, optional
+        How special tokens are written in the reply.
+    begun : str, optional
+        What the prompt has of the message that the reply continues; None: that is unknown.
 
     Returns
     -------
     ReplyReader or None
         None: the reply is text, whatever is in it.
     """
-    kind = CALL_FORMATS[name]
-    if tools is not None and tools.choice in ("named", "required"):
+    form = CALL_FORMATS[name]
+    if tools is None or tools.choice == "none":
+        return form.make(_NO_TOOLS, spelling, begun) if form.begin else None
+    if tools.choice in ("named", "required"):
         return ForcedCalls(tools, spelling)
-    offered = None if tools is None or tools.choice == "none" else tools
-    return kind.make(offered, spelling, begun) if offered is not None or kind.begin else None
+    return form.make(tools, spelling, begun)

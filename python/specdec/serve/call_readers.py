@@ -82,14 +82,14 @@ class ReplyReader(ABC):
 
 
 class _CallBody:
-    """What is between two marks so far."""
+    """The text after a begin mark, as far as it has come."""
 
     def __init__(self) -> None:
         self._parts: list[str] = []
         self._in_string = self._escaped = False
 
     def append(self, text: str) -> None:
-        """More of it."""
+        """Add text, and follow its strings of JSON."""
         self._parts.append(text)
         at = int(self._escaped and bool(text))
         self._escaped = self._escaped and not text

@@ -74,7 +74,7 @@ class ChoiceText:
     scored : bool
         Whether log-probabilities were asked for.
     reply : bool
-        Whether it is a reply in a conversation, which is taken apart as the model's format says.
+        Whether it is a reply in a conversation, which is taken apart by the model's format.
     tools : Tools or None
         Whose calls are looked for in a reply.
     begin : int
@@ -158,14 +158,14 @@ class ChoiceText:
 
 
 class _ReasoningCount:
-    """Counts the tokens of a reply that are reasoning; a reader of its own is given them one by one."""
+    """Counts the tokens of a reply that are reasoning: a reader of its own gets them one by one."""
 
     def __init__(self, reader: ReplyReader, decoder: StreamDecoder, spelling: MarkSpelling) -> None:
         self.n_tokens = 0
         self._reader, self._decoder, self._spelling = reader, decoder, spelling
 
     def add(self, tokens: Sequence[int]) -> None:
-        """Tokens that are new."""
+        """Count new tokens."""
         for token in tokens:
             mark, text = self._spelling.mark(token), self._decoder.feed([token])
             self._reader.feed(mark + text)

@@ -16,7 +16,7 @@ from specdec.serve.server_limits import ServerLimits
 __all__ = ["Connection"]
 
 _MAX_HEAD_BYTES: Final = 64 << 10
-"""Bytes of request lines, headers, trailers, chunk extensions, and of requests that wait for their turn."""
+"""Bytes of request lines, headers, trailers, chunk extensions, and requests that wait for an earlier one."""
 _MAX_HEADERS: Final = 256
 """Headers of a request: each takes far more memory than it has bytes."""
 _MAX_WAITING: Final = 16
@@ -26,10 +26,10 @@ _MAX_WAITING: Final = 16
 class Connection(HttpToolsProtocol):
     """A connection as uvicorn keeps it, within bounds.
 
-    All that a client sends counts, from the last time that the connection was idle on, but the body of the
-    request that is being answered, whose size its reader bounds. A request that is too large is refused. If
-    too much comes after it instead, nothing more is read: the complete requests are answered, and the
-    connection is closed.
+    Everything that a client sends after the connection was last idle counts, except the body of the request
+    that is being answered, whose size its reader bounds. A request that is too large is refused. If too much
+    comes after it instead, nothing more is read: the complete requests are answered, and the connection is
+    closed.
 
     A connection is idle while no request of it is being answered; a request counts from the end of its
     headers on. It is closed when it has been idle for too long. Where there are too many connections the one
@@ -49,12 +49,12 @@ class Connection(HttpToolsProtocol):
         self._limits, self._answers = limits, answers
         self._timer: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
-        self._n_head = 0  # bytes that count
+        self._n_head = 0  # bytes that count against the limit
         self.cycle: Any = None  # the last request that has come
         self._running: Any = None  # the request whose answer is next
         self._in_head = self._is_chunked = False
         self._refusal: RequestError | None = None  # why a callback stopped the parser
-        self._is_full = False  # what comes is dropped
+        self._is_full = False  # further bytes are dropped
 
     @property
     def _is_idle(self) -> bool:
@@ -88,7 +88,7 @@ class Connection(HttpToolsProtocol):
         self._in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header. Trailers are dropped: a request is checked by its headers, before its body."""
+        """Take a header, and drop trailers: a request is checked by its headers, before its body."""
         if not self._in_head:
             return
         if len(self.headers) >= _MAX_HEADERS:
@@ -132,7 +132,7 @@ class Connection(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
         if self._running is not None and not self._running.response_complete:
-            self._running.disconnected = True  # uvicorn tells the last request alone
+            self._running.disconnected = True  # uvicorn notifies the last request only
             self._running.message_event.set()
         super().connection_lost(exc)
 
@@ -141,7 +141,7 @@ class Connection(HttpToolsProtocol):
         raise self._refusal
 
     def _stop(self, refusal: RequestError) -> None:
-        """Read nothing more: refuse the request that comes, or close after the answers to those before it."""
+        """Read nothing more: refuse the incoming request, or close after the answers to those before it."""
         is_coming = not self._in_head and self.cycle is not None and self.cycle.more_body
         if self._is_idle or (is_coming and self.cycle is self._running):
             if self._is_idle or not self.cycle.response_started:

@@ -16,7 +16,7 @@ __all__ = ["HARMONY_MARKS", "HarmonyReader"]
 HARMONY_MARKS: Final = (
     "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>",
 )  # fmt: skip
-"""What is around the parts of a message: role, channel, type of the content, content, and three ends."""
+"""Marks before the parts of a message (role, channel, type of content, content), and three ends."""
 
 _CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT: Final = re.compile(r"\bto=([^\s<]+)")
@@ -28,17 +28,17 @@ class HarmonyReader(ReplyReader):
 
     A message to a function that was not offered, or whose content is not the JSON of an object, stays text,
     its marks included. A header that was cut off is left out. Messages of one kind are joined by line ends. A
-    reply that begins with neither a mark nor a recipient, as one that has to have a form does, is text.
+    reply that begins with neither a mark nor a recipient is text, as with a structured output.
 
     Parameters
     ----------
     tools, spelling
         As of `ReplyReader`.
-    begun : str
-        What the prompt has of the message that the reply goes on with, after ``<|start|>``.
+    begun : str, optional
+        What the prompt has of the message that the reply continues, after ``<|start|>``; None: "assistant".
     """
 
-    def __init__(self, tools: Tools, spelling: MarkSpelling | None = None, begun: str = "assistant") -> None:
+    def __init__(self, tools: Tools, spelling: MarkSpelling | None = None, begun: str | None = None) -> None:
         super().__init__(tools, spelling)
         self._names = {self._spelling.spell(name): name for name in HARMONY_MARKS}
         self._cutter = MarkCutter(self._names)
@@ -50,7 +50,8 @@ class HarmonyReader(ReplyReader):
         self._gap = False  # whether a line end is due before more of it
         self._own = ""  # what the reply adds to a header of the prompt, as long as this has no mark
         self._has_mark = False
-        for piece, mark in [*self._cutter.feed(begun), (self._cutter.finish(), "")]:
+        header = "assistant" if begun is None else begun
+        for piece, mark in [*self._cutter.feed(header), (self._cutter.finish(), "")]:
             if self._header is not None:
                 self._header += piece
             if mark:

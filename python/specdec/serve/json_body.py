@@ -14,7 +14,7 @@ __all__ = ["json_bytes", "read_object"]
 _DEEPEST: Final = 128
 """Objects and lists within each other. Schemas are nested deepest, and llguidance has a bound of its own."""
 _MAX_VALUES: Final = 600_000
-"""Commas and opening brackets, about as many as there are values: the parser makes them with the GIL held."""
+"""Commas and opening brackets, about as many as values: the parser makes values with the GIL held."""
 
 
 def json_bytes(value: Any) -> bytes:
@@ -85,7 +85,7 @@ def _constant(name: str) -> Any:
 
 
 def _integer(text: str) -> int:
-    """An integer. That this is Python lets other threads have the GIL in long lists."""
+    """Parse an integer. A call of Python for each lets other threads take the GIL in long lists."""
     return int(text)
 
 

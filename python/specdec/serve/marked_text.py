@@ -27,7 +27,7 @@ class MarkedText:
         self._waiting: list[tuple[int, str]] = []  # where a mark is, and its character
 
     def feed(self, text: str, tokens: Sequence[int]) -> str:
-        """New text and new tokens; the text with the marks that are in it."""
+        """Take new text and new tokens; return the text with its marks."""
         if not self._spelling:
             return text
         for token in tokens:
@@ -60,7 +60,7 @@ class MarkCutter:
         self._held = ""
 
     def feed(self, text: str) -> list[tuple[str, str]]:
-        """Pairs of a text and the mark after it; the mark is empty where the text goes on."""
+        """Return pairs of a text and the mark after it; the mark is empty where no mark follows yet."""
         text = self._held + text
         cuts, begin = [], 0
         for found in self._found.finditer(text):
@@ -73,6 +73,6 @@ class MarkCutter:
         return cuts
 
     def finish(self) -> str:
-        """What was held back, when no more text comes."""
+        """Return what was held back, when no more text comes."""
         held, self._held = self._held, ""
         return held

@@ -87,7 +87,7 @@ class Service:
     draft_names : list of str
         The drafts that requests may name; the first drafts for those that name none.
     marks : MarkSpelling
-        How the special tokens that separate the parts of replies are written for what reads these.
+        How readers of replies get the special tokens that separate their parts.
     longest_token : int
         Bytes of text that a token stands for, at most.
     """
@@ -132,7 +132,7 @@ class Service:
         self._begin_id = special.get(begin) if begin else None
 
     def begun_message(self, prompt_ids: Sequence[int]) -> str | None:
-        """What a prompt has of the message that a reply continues, marks included; None: that is unknown."""
+        """Return what a prompt has of the message that a reply continues, with marks; None: it is unknown."""
         if self._begin_id is None or self._begin_id not in prompt_ids:
             return None
         ids = list(prompt_ids)

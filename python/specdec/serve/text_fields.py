@@ -84,15 +84,15 @@ def check_prompt_size(
     ----------
     fields : GivenFields
     parts : mapping of str to object
-        By their fields what a prompt is made of: a text, a conversation, tools, variables of a template.
+        What the prompt is made of, by field: a text, a conversation, tools, variables of a template.
     service : Service
     most : int, optional
-        Bytes of all together; None: as many as a prompt may have.
+        Bytes of all parts together; None: as many as a prompt may have.
 
     Raises
     ------
     RequestError
-        About the largest of the fields.
+        The parts have more bytes; it names the largest field.
     """
     sizes = {field: _n_bytes(part) for field, part in parts.items()}
     n_bytes, reason = sum(sizes.values()), ""
@@ -111,7 +111,7 @@ def check_prompt_size(
 
 
 def _n_bytes(value: Any) -> int:
-    """Bytes of a value as text, in UTF-8; of objects and lists, those of what they hold."""
+    """Bytes of a value as text in UTF-8; of an object or a list, the sum over its names and items."""
     if isinstance(value, str):
         return len(value.encode("utf-8", "replace"))
     if isinstance(value, Mapping):

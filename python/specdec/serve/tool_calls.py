@@ -92,7 +92,7 @@ def json_call(value: Any) -> ToolCall | None:
 
 
 def json_arguments(text: str) -> str | None:
-    """The JSON of an object, from what a model has written as arguments; None: it is no object.
+    """Return the JSON of an object from what a model has written as arguments; None: it is no object.
 
     Models write nothing, or null, where a function has no arguments.
     """
@@ -105,9 +105,15 @@ def json_arguments(text: str) -> str | None:
 
 
 def _written(arguments: Any) -> str | None:
+    """The JSON of an object; None for other values, numbers that JSON lacks, and nesting too deep."""
     if arguments is None:
         return "{}"
-    return json.dumps(arguments, ensure_ascii=False) if isinstance(arguments, Mapping) else None
+    if not isinstance(arguments, Mapping):
+        return None
+    try:
+        return json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError):
+        return None
 
 
 _NAMED: Final = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*(?:\[ARGS\])?\s*(?=\{)")
@@ -139,7 +145,8 @@ def xml_calls(text: str, tools: Tools) -> list[ToolCall] | None:
     for key, value in _PARAMETER.findall(rest):
         schema = schemas.get(key) if isinstance(schemas, Mapping) else None
         arguments[key] = _typed(value, schema)
-    return [ToolCall(name, json.dumps(arguments, ensure_ascii=False))]
+    written = _written(arguments)
+    return None if written is None else [ToolCall(name, written)]
 
 
 def _typed(text: str, schema: Any) -> Any:

@@ -127,7 +127,7 @@ def train_step(
 def seconds_of_step(
     kind: Kind, network: nn.Module, make: Callable[[], Batch], clock: Callable[[], float], long_s: float
 ) -> float:
-    """How long a step of a copy of the network takes: the second of two, or the first if it took `long_s`."""
+    """Seconds of a step of a copy of the network: the second of two, or the first if it took `long_s`."""
     copied = copy.deepcopy(network)
     optimisers, seconds = Optimisers(copied, kind, kind.settings.learning_rate), 0.0
     for step in range(2):

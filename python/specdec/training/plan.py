@@ -1,4 +1,4 @@
-"""How much of each stage a training has room for, so that all of it takes the minutes that it was given."""
+"""The amount of work in each stage of a training, chosen so that all of it takes the given minutes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ from specdec.training.written_texts import STEPS_OF_GROUP, continued
 __all__ = ["TrainingPlan", "WritingSpeed", "affordable_length"]
 
 MOST_HELD_OUT: Final = 16
-"""Held-out texts at each temperature, where time does not forbid."""
+"""Held-out texts at each temperature, if there is time."""
 LENGTHS: Final = (256, 128, 64, 32)
-"""Tokens of a text, of which the longest that the time allows is taken."""
+"""Tokens of a text: the longest for which there is time is taken."""
 _FEWEST_HELD_OUT: Final = 2
 _PROBED: Final = 8  # tokens of each text that measure the speed
-_STEPS: Final = 20  # that there shall be time for, when the length of texts is chosen
+_STEPS: Final = 20  # for which there must be time when the length of texts is chosen
 _MEASURING, _WRITING = 0.3, 0.3  # shares: held-out texts and measuring on them; texts to train on
-_CAUTION: Final = 1.5  # times that a token may take of what was measured: on short texts, in an idle moment
-_OF_HELD_OUT: Final = (
-    6  # times that a token of a held-out text is computed: written, and by two drafts' betas
-)
+_CAUTION: Final = 1.5  # safety factor: speed is measured on short texts, maybe in an idle moment
+_OF_HELD_OUT: Final = 6  # times a token of a held-out text is computed: written, and in two drafts' betas
 
 
 @dataclass(frozen=True)
@@ -37,9 +35,9 @@ class WritingSpeed:
     Attributes
     ----------
     batch_s : float
-        Of a batch of texts; about what a token of a text takes that is read, too.
+        In a batch of texts; a token that is read takes about as long.
     single_s : float
-        Of a text alone.
+        In a text alone.
     """
 
     batch_s: float
@@ -49,7 +47,7 @@ class WritingSpeed:
     def measured(
         cls, target: Model, prompts: Prompts, *, batch: int, n_threads: int, limit: TimeLimit
     ) -> WritingSpeed:
-        """Let the target write some tokens of `batch` texts at once, and of one, on the clock of `limit`."""
+        """Measure it on a few tokens of `batch` texts at once, and of one, by the clock of `limit`."""
         seconds = []
         for n_texts in (batch, 1):
             begun = limit.spent_s
@@ -75,7 +73,7 @@ class WritingSpeed:
 
 
 def affordable_length(speed: WritingSpeed, batch: int, seconds: float, n_ctx: int) -> int:
-    """The longest text of `LENGTHS` with which some steps fit into the seconds; the shortest if none does."""
+    """The longest of `LENGTHS` with which some steps fit into the seconds; the shortest if none does."""
     lengths = sorted({min(length, n_ctx) for length in LENGTHS}, reverse=True)
     for length in lengths:
         steps_s = length * batch * (1 + _STEPS) * speed.batch_s
@@ -86,7 +84,7 @@ def affordable_length(speed: WritingSpeed, batch: int, seconds: float, n_ctx: in
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """How many texts there are.
+    """Numbers of texts of a training.
 
     Attributes
     ----------
@@ -107,7 +105,7 @@ class TrainingPlan:
 
     @classmethod
     def within(cls, seconds: float, speed: WritingSpeed, *, length: int, batch: int) -> TrainingPlan:
-        """What fits into so many seconds: at least two held-out texts, and those of a step."""
+        """The plan that fits into a number of seconds: at least two held-out texts, and those of a step."""
         most = cls.whole(batch)
         seconds /= _CAUTION
         n_held_out = int(_MEASURING * seconds / speed.held_out_s(1, length))

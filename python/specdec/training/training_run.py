@@ -233,7 +233,7 @@ def train_draft(
         Folders of drafts that the new one shall complete: it learns what the target's law leaves after their
         guesses.
     length : int, optional
-        Tokens of a text; None: 256, or the context, if that is shorter; less where the minutes are too few.
+        Tokens of a text; None: 256, or the context if that is shorter; less if the minutes are too few.
     batch : int, default 16
         Texts a step.
     passes : int, default 4
@@ -245,7 +245,7 @@ def train_draft(
     weights : {"bf16", "f32"}
         Number format of the draft's file.
     dtype : {None, "f32", "bf16", "int8", "int4"}
-        The number format of a target that is not loaded yet; None: that of its files.
+        Number format of a target that is given by path or name; None: that of its files.
     device : str, optional
         Of torch. None: "cuda" where there is one, else "cpu".
     shape : mapping, optional
@@ -337,7 +337,7 @@ def _checked_minutes(minutes: float | None) -> float:
 
 
 def _stored_length(work: Path) -> int | None:
-    """Tokens of a text in a training that has begun; None where there is none, or it cannot be read."""
+    """Tokens of a text in a training that has begun; None if there is none, or it cannot be read."""
     try:
         stored = json.loads((work / "settings.json").read_text(encoding="utf-8"))["length"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -500,7 +500,7 @@ class _Training:
         )
 
     def _texts_planned(self) -> TrainingPlan:
-        """How many texts there will be, or are, if the training goes on."""
+        """Plan how many texts there will be, or read the plan of a training that continues."""
         settings, path = self._settings, self._work / "plan.json"
         if path.exists():
             return TrainingPlan.load(path, settings.batch)
@@ -520,14 +520,14 @@ class _Training:
 
     @property
     def _measuring_s(self) -> float:
-        """Seconds to measure the draft after the training, an estimate."""
+        """Estimated seconds to measure the draft after the training."""
         if self._speed is None:
             return 0.0
         return self._speed.measuring_s(self._plan.n_held_out, self._settings.length)
 
     @property
     def _look_s(self) -> float:
-        """Seconds of a look at some held-out texts, an estimate."""
+        """Estimated seconds of a look at some held-out texts."""
         n_texts = min(_TEXTS_OF_LOOK, self._plan.n_held_out)
         return 0.0 if self._speed is None else self._speed.reading_s(n_texts, self._settings.length)
 

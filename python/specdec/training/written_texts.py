@@ -140,7 +140,7 @@ class TextGroups:
     n_steps : int
         Of the training.
     n_texts : int
-        Texts of a group: those of its steps. Fewer are the only ones, and all steps take them, in turn.
+        Texts of a group: those of its steps. If there are fewer, all steps take these in turn.
     n_vocab : int
         Tokens of the target's vocabulary.
     writers : callable

@@ -28,7 +28,7 @@ class CompiledForm:
     nothing : bytes
         The mask of no token.
 
-    Other parameters are those of `Guidance.of`; `has_patterns` tells whether a schema has patternProperties.
+    Other parameters are those of `Guidance.of`; `has_patterns` is whether a schema has patternProperties.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class CompiledForm:
             said += (
                 "; expected one that llguidance reads (date-time, date, time, duration, email, hostname, "
                 'ipv4, ipv6, uuid, uri), a pattern, or "x-guidance": {"lenient": true} in the schema, with '
-                "which such formats say nothing of a text"
+                "which unknown formats are ignored"
             )
         where = f"{self.kind}, at {place}" if place else self.kind
         return FormError(f"{where}: {said or 'a token may not come here'}")

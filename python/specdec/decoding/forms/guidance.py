@@ -97,16 +97,16 @@ class Guidance:
         except Exception as error:  # what the library raises has no common type
             raise FormError(f"{kind} cannot be read: {error}") from None
         key = (id(made), grammar)
-        has_patterns = kind == "schema" and '"patternProperties"' in json_text(form)
+        has_patterns = kind == "schema" and '"patternProperties"' in grammar
+        common: dict[str, Any] = {
+            "tokenizer": tokenizer, "n_vocab": n_vocab, "end_ids": own_ends, "has_patterns": has_patterns
+        }  # fmt: skip
         with _lock:
             known = _matchers.get(key)
             if known is not None:
                 _matchers.move_to_end(key)
                 _, matcher, watcher = known
-                made_of = CompiledForm(
-                    kind, matcher, watcher, tokenizer, n_vocab, own_ends, has_patterns=has_patterns
-                )
-                return cls(made_of)
+                return cls(CompiledForm(kind, matcher, watcher, **common))
         unwritten = unforced(grammar) if kind == "grammar" else None
 
         def compile_form() -> tuple[Any, Any, Watcher | None, str]:
@@ -131,9 +131,7 @@ class Guidance:
             return matcher, begun, watcher, place
 
         matcher, begun, watcher, place = in_time(kind, compile_form)
-        compiled = CompiledForm(
-            kind, matcher, watcher, tokenizer, n_vocab, own_ends, has_patterns=has_patterns
-        )
+        compiled = CompiledForm(kind, matcher, watcher, **common)
         if begun.is_error():
             raise compiled.error_of(begun, place)
         with _lock:

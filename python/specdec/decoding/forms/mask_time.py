@@ -16,14 +16,14 @@ __all__ = ["MaskJob", "MaskMeter"]
 Mask: TypeAlias = bytes | None
 
 _MOST_MASK_S: Final = 0.05  # of one mask
-_ANY_TEXT_S: Final = 0.5  # of all masks of a text, beside what each of them may take on average
+_ANY_TEXT_S: Final = 0.5  # of all masks of a text, in addition to what each may take on average
 _EACH_MASK_S: Final = 0.02
 _MOST_LATE: Final = 2  # masks past their time that are still being computed, where others are to begin
 _CHEAP_S: Final = 0.05  # of all masks of a text that is not refused for the late masks of others,
 _EACH_CHEAP_S: Final = 0.002  # and what each of them may add on average
 
-# The thread's own clock: on a busy machine a thread that is waited for may have got no time. Where one thread
-# cannot read that of another, time is all that passes.
+# Processor time of the worker: on a busy machine it may have got none while its caller waited. Elapsed time
+# where a thread cannot read the clock of another.
 _clock_of: Final[Callable[[int], int] | None] = getattr(time, "pthread_getcpuclockid", None)
 _now: Final = time.perf_counter if _clock_of is None else time.thread_time
 
@@ -32,7 +32,7 @@ _late: Final[set[MaskJob]] = set()
 
 
 class MaskJob:
-    """One mask that is computed in the calling thread, or in a thread that can be left.
+    """One mask that is computed in the calling thread, or in a worker that the caller may stop waiting for.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class MaskJob:
         return self.begun is None and self._worker is None
 
     def run(self, when_done: Callable[[], object] = bool) -> None:
-        """Compute the mask in this thread; `when_done` is called before others see it."""
+        """Compute the mask in this thread; `when_done` is called before other threads see the result."""
         self.begun = _now()
         try:
             result: Mask | BaseException = self._compute()
@@ -73,12 +73,12 @@ class MaskJob:
         _late.discard(self)
 
     def run_in_thread(self, most: float) -> bool:
-        """Compute the mask in a thread, and wait for at most so many seconds of that thread's time.
+        """Compute the mask in a worker, and wait for at most `most` seconds of that thread's time.
 
         Returns
         -------
         bool
-            Whether it has been computed. If not, it is computed on, and may be waited for again.
+            Whether it has been computed. If not, the worker continues, and the caller may wait again.
         """
         if self._worker is None:
             self._ended.acquire()
@@ -96,7 +96,7 @@ class MaskJob:
         return True
 
     def result(self) -> Mask:
-        """What has been computed; what was raised instead is raised."""
+        """Return the mask, or raise the exception that computing it raised."""
         (result,) = self._results
         if isinstance(result, BaseException):
             raise result
@@ -104,7 +104,7 @@ class MaskJob:
 
 
 class _Worker:
-    """A thread that computes one mask after the other."""
+    """A thread that computes one mask after another."""
 
     def __init__(self) -> None:
         self.jobs: queue.SimpleQueue[tuple[MaskJob, threading.Lock]] = queue.SimpleQueue()
@@ -128,16 +128,17 @@ class _Worker:
 
 
 class MaskMeter:
-    """Computes the masks of one text, as long as they take no longer than they may.
+    """Computes the masks of one text within bounds on the time of each mask and of all.
 
     Parameters
     ----------
     kind : str
         Of the form, for messages.
     in_thread : bool
-        Compute masks in threads, so that nobody waits for one beyond its time. Otherwise they are measured.
+        Compute masks in threads, so that nobody waits for one beyond its time. Otherwise they are only
+        measured.
     spend : callable
-        Told the seconds of processor time of each mask that somebody has waited for.
+        Called with the seconds of processor time of each mask that a caller has waited for.
     """
 
     __slots__ = ("_in_thread", "_kind", "_n_masks", "_seconds", "_spend")
@@ -161,7 +162,7 @@ class MaskMeter:
             self._n_masks += 1
         if self._in_thread:
             in_time = job.run_in_thread(_MOST_MASK_S)
-        elif is_new:
+        elif is_new:  # else it has raised, and raises again
             job.run()
         seconds = job.seconds if in_time else _MOST_MASK_S
         self._seconds += seconds
@@ -177,7 +178,7 @@ class MaskMeter:
         if self._seconds > _ANY_TEXT_S + _EACH_MASK_S * self._n_masks:
             raise FormError(
                 f"{self._kind}: finding the tokens that may come next has taken {self._seconds:.2f} s in "
-                f"{self._n_masks} places of the text; expected at most {_EACH_MASK_S:g} s in each, on average"
+                f"{self._n_masks} positions of the text; expected at most {_EACH_MASK_S:g} s each on average"
             )
         is_cheap = self._seconds <= _CHEAP_S + _EACH_CHEAP_S * self._n_masks
         if self._in_thread and not is_cheap and len(_late) >= _MOST_LATE:

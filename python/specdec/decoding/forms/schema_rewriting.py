@@ -10,29 +10,17 @@ from typing import Any, Final
 
 from specdec.decoding.forms.schema_limits import LIBRARY_LIMITS
 
-__all__ = ["ANNOTATING_FORMATS", "JSON_STYLE", "close_objects", "rewrite_schema"]
+__all__ = ["JSON_STYLE", "close_objects", "rewrite_schema"]
 
 JSON_STYLE: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""JSON as Python writes it: a space behind "," and ":", and no other between tokens."""
+"""JSON as Python writes it: a space after "," and ":", and no other between tokens."""
 
-ANNOTATING_FORMATS: Final = frozenset(
-    {
-        "password",
-        "binary",
-        "path",
-        "file-path",
-        "directory-path",
-        "zoneinfo",
-        "int32",
-        "int64",
-        "float",
-        "double",
-    }
-)
-"""Formats that say what a value is for, not which characters it has; so any string has them.
-
-Those of numbers are for schemas without a type: a string is not among the values that they are about.
-"""
+# Formats that describe what a value is for, not its characters, so any string has them. Those of numbers do
+# not restrict strings.
+_ANNOTATING_FORMATS: Final = (
+    "password", "binary", "path", "file-path", "directory-path", "zoneinfo",
+    "int32", "int64", "float", "double",
+)  # fmt: skip
 
 _OF_MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _OF_LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
@@ -43,7 +31,7 @@ _ALONE: Final = (
 
 
 def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
-    """All objects within a schema that are schemas, itself among them; none within `const` and its like."""
+    """The schema and all schemas within it that are objects; values such as those of `const` are none."""
     left = [schema]
     while left:
         part = left.pop()
@@ -68,7 +56,7 @@ def close_objects(schema: Any) -> None:
     Parameters
     ----------
     schema : dict
-        Changed in place. Objects that say something of further keys stay as they are.
+        Changed in place. Objects that already allow or forbid further keys stay as they are.
     """
     for part in _schemas(schema):
         if "properties" in part and not part.keys() & {"additionalProperties", "unevaluatedProperties"}:
@@ -82,11 +70,11 @@ def rewrite_schema(library: Any, schema: Any) -> None:
     ----------
     library : module
         ``llguidance``.
-    schema : dict
+    schema : dict or bool
         Changed in place.
     """
     for part in _schemas(schema):
-        if part.get("format") in ANNOTATING_FORMATS and isinstance(part["format"], str):
+        if part.get("format") in _ANNOTATING_FORMATS:
             del part["format"]
         properties, patterns = part.get("properties"), part.get("patternProperties")
         if isinstance(properties, dict) and isinstance(patterns, dict):

@@ -22,7 +22,7 @@ from specdec.decoding.result import Result
 from specdec.errors import InputError
 from specdec.models.model import Model
 from specdec.models.tokenizer import MarkSpelling, StreamDecoder, special_tokens_of
-from specdec.serve.call_formats import CALL_FORMATS, call_format_of
+from specdec.serve.call_formats import CALL_FORMATS, call_format_of, reply_reader
 from specdec.serve.marked_text import MarkedText
 from specdec.serve.tool_calls import Reasoning, loads
 from specdec.serve.tool_calls import ToolCall as WrittenCall
@@ -32,7 +32,6 @@ __all__ = ["ReplyFormat", "plain_text", "reply_of", "template_messages", "templa
 
 _THINK: Final = "<think>"
 _THINK_END: Final = "</think>"
-_WITHOUT_MARKS: Final = ("json", "llama")  # whose calls are whole replies
 _CALL: Final = re.compile(
     r"<tool_call>(.*?)</tool_call>|<function>(.*?)</function>|```json\s(.*?)```", re.DOTALL
 )
@@ -98,7 +97,7 @@ class ReplyFormat:
     Attributes
     ----------
     name : str
-        Of `specdec.serve.call_formats.CALL_FORMATS`; "json", for one, has no marks.
+        A name of `specdec.serve.call_formats.CALL_FORMATS`; "json" where no marks separate calls from text.
     spelling : MarkSpelling
         Of the special tokens that separate the parts of a reply.
     """
@@ -108,11 +107,13 @@ class ReplyFormat:
 
     @classmethod
     def of(cls, target: Model) -> ReplyFormat:
-        """That of a model, as its chat template and its tokenizer have it."""
+        """The format of a model, by its chat template and its tokenizer."""
         template, tokenizer = target.chat_template, target.tokenizer
         if template is None or tokenizer is None:
             return cls()
         name = call_format_of("\n".join(template.templates.values()))
+        if name == "llama":  # its calls are whole replies; the mark before them has no text
+            name = "json"
         marks = [*CALL_FORMATS[name].marks, _THINK, _THINK_END]
         return cls(name, MarkSpelling.of(special_tokens_of(tokenizer), marks, others=False))
 
@@ -124,18 +125,15 @@ class ReplyFormat:
         )
 
     def parts_of(self, text: str, tools: Sequence[ToolInfo]) -> tuple[str, str, list[ToolCall]]:
-        """(reasoning, text, calls) of such a text, as far as marks tell them apart."""
+        """(reasoning, text, calls) of a text from `text_of`, as far as marks separate them."""
         spelling = self.spelling
         before, end, after = text.rpartition(spelling.spell(_THINK_END))
         thoughts = before.strip().removeprefix(spelling.spell(_THINK)).strip() if end else ""
         answer = after.lstrip() if end else text
-        offered = Tools(
-            {tool.name: {"parameters": tool.parameters.model_dump(exclude_none=True)} for tool in tools}
-        )
-        one = CALL_FORMATS[self.name]
-        if not one.begin and (not tools or self.name in _WITHOUT_MARKS):
+        offered = {tool.name: {"parameters": tool.parameters.model_dump(exclude_none=True)} for tool in tools}
+        reader = reply_reader(Tools(offered) if tools else None, self.name, spelling)
+        if reader is None or self.name == "json":
             return spelling.named(thoughts), spelling.named(answer), []
-        reader = one.make(offered, spelling)
         said = [*reader.feed(answer), *reader.finish()]
         thoughts += "".join(one.text for one in said if isinstance(one, Reasoning))
         calls = [

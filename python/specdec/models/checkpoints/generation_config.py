@@ -111,7 +111,7 @@ class GenerationDefaults:
 
 
 def read_generation_defaults(
-    folder: Path, config: Fields, n_vocab: int, *, ids_only: bool = False
+    folder: Path, config: Fields, n_vocab: int, *, has_encoder: bool = False, ids_only: bool = False
 ) -> GenerationDefaults:
     """What generation_config.json says of texts, or config.json where there is no such file.
 
@@ -147,6 +147,8 @@ def read_generation_defaults(
         message = f"{folder}: {fields}; expected ids from 0 to {n_vocab - 1}, and others are left out"
         warn(message)
     unapplied += _unapplied(of_texts)
+    if not has_encoder and of_texts.raw("forced_bos_token_id") is not None:  # after a prompt of one token
+        unapplied.append("forced_bos_token_id")
     if unapplied:
         warn(UnusedFieldWarning(of_texts.file, unapplied, NOT_APPLIED))
     given.warn_of_unread(GENERATION_FIELDS)
@@ -222,7 +224,10 @@ def _are_ids(word: Any) -> bool:
 
 def sampling_of(given: Fields) -> dict[str, Any]:
     """The settings that the file names; with ``do_sample`` false, the default, those of greedy decoding."""
-    samples = given.raw("do_sample") is True
+    samples = given.raw("do_sample")
+    if not isinstance(samples, bool | None):
+        warn(f"{given.file}: field 'do_sample' is {as_json(samples)}; expected true or false; it is left out")
+    samples = samples is True
     found: dict[str, Any] = {"temperature": 1.0} if samples else {}
     for name, (integer, expected, fits, neutral) in _SAMPLING.items():
         value = given.raw(name)

@@ -79,7 +79,8 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
     except ValueError as error:  # the core's checks name the field of the canonical configuration
         raise CheckpointError(f"{file}: {error}") from error
     match_tensors(folder, family, config, sources, tensors, described_by="config.json")
-    defaults = read_generation_defaults(folder, fields, config["n_vocab"])
+    has_encoder = config.get("encoder") is not None
+    defaults = read_generation_defaults(folder, fields, config["n_vocab"], has_encoder=has_encoder)
 
     found = resolve_tokenizer(
         tokenizer, folder, bos_id=defaults.bos_id, eos_ids=defaults.eos_ids, n_vocab=config["n_vocab"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from specdec.errors import UnsupportedModelError
+from specdec.errors import UnsupportedModelError, UnusedFieldWarning, warn
 from specdec.models.families import (
     alibi,
     bart,
@@ -134,6 +134,8 @@ _REFUSED: Final[Mapping[str, tuple[str, ...]]] = {
 def architecture_of(fields: Fields, file: Path) -> str:
     """The first of ``architectures`` that is read; without that field, the one of ``model_type``.
 
+    A ``model_type`` of another architecture, which transformers would compute, is warned of.
+
     Raises
     ------
     CheckpointError
@@ -148,6 +150,10 @@ def architecture_of(fields: Fields, file: Path) -> str:
     if named:
         for name in (_ALIASES.get(name, name) for name in named):
             if name in FAMILIES:
+                kind = fields.raw("model_type")
+                if isinstance(kind, str) and _MODEL_TYPES.get(kind, name) != name:
+                    reason = f"without effect: {as_json(kind)} is another architecture than {name}"
+                    warn(UnusedFieldWarning(file, ["model_type"], reason))
                 return name
         reason = _why_refused(named[0])
         raise UnsupportedModelError(

@@ -288,6 +288,8 @@ class ConfigReader:
         rope = new or (old if scaled else None) or fields.empty("rope_parameters")
         nested = [kind for kind in LAYER_TYPES if isinstance(rope.raw(kind), dict)]
         if not nested:
+            if layer_type is not None and rope is new:  # transformers would leave all of it out
+                raise fields.error("rope_parameters", "an object for each of " + ", ".join(LAYER_TYPES))
             return rope
         if layer_type is None:
             for kind in nested:

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from specdec.errors import CheckpointError, MissingTokenizerLibraryError, TokenizerError, warn
+from specdec.errors import (
+    CheckpointError,
+    MissingTokenizerLibraryError,
+    TokenizerError,
+    UnusedFieldWarning,
+    warn,
+)
 from specdec.models.json_fields import as_json, read_json_object
 
 __all__ = [
@@ -33,6 +39,7 @@ _CONFIG: Final = "tokenizer_config.json"
 _MAP: Final = "special_tokens_map.json"
 _ADDED: Final = "added_tokens.json"
 _EXTRA: Final = "extra_special_tokens"
+_NOT_APPLIED: Final = ("add_eos_token", "split_special_tokens")
 _FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 _TEXT: Final = 2**32 - 1  # the id that the library gives to text between added tokens
@@ -59,6 +66,14 @@ _CLASS_OF_MODEL: Final[Mapping[str, str]] = {
     **dict.fromkeys(("t5", "mt5", "umt5", "switch_transformers", "longt5"), "T5Tokenizer"),
 }
 
+_READ_BY_NO_CLASS: Final = frozenset(
+    {
+        "granite", "ministral", "ministral3", "mistral", "mistral3", "mixtral", "olmo2", "olmo3", "phi3",
+        "stablelm",
+    }
+)  # fmt: skip
+"""Types of models whose vocabularies transformers reads by no class of their own, whatever a file names."""
+
 
 @dataclass(frozen=True)
 class _Token:
@@ -82,6 +97,8 @@ class SideTokens:
         The class of transformers that reads the folder, without "Fast"; None where no file decides.
     names_class : bool
         Whether a file names the class; else it is that of the type of model.
+    model_type : str or None
+        The type of config.json.
     n_vocab : int or None
         The number of ids of the model; None where there is none.
     """
@@ -90,6 +107,7 @@ class SideTokens:
     settings: dict[str, Any]
     tokenizer_class: str | None
     names_class: bool
+    model_type: str | None
     n_vocab: int | None
     _added: Mapping[int, _Token]
     _named: Mapping[str, _Token | None]
@@ -108,6 +126,31 @@ class SideTokens:
                 f"to {1 << 16}"
             )
         return n
+
+    @property
+    def prefixes_text(self) -> bool:
+        """Whether a text begins with the space that its SentencePiece file asks for."""
+        return not self._is_llama or self._flag("add_prefix_space", null=True)
+
+    @property
+    def prefixes_all(self) -> bool:
+        """Whether text after a special token begins with such a space too."""
+        return self._flag("legacy", null=False) if "legacy" in self.settings else not self._is_llama
+
+    @property
+    def _is_llama(self) -> bool:
+        """Whether the class LlamaTokenizer of transformers reads a SentencePiece file of this folder."""
+        is_named = self.names_class and self.tokenizer_class == "LlamaTokenizer"
+        return is_named and self.model_type not in _READ_BY_NO_CLASS
+
+    def _flag(self, name: str, *, null: bool) -> bool:
+        """A setting that is true or false; `null` if it is null or absent."""
+        value = self.settings.get(name)
+        if value is not None and not isinstance(value, bool):
+            raise TokenizerError(
+                f"{self.folder / _CONFIG}: field '{name}' is {as_json(value)}; expected true or false"
+            )
+        return null if value is None else value
 
     def add_to(self, tokenizer: Any, source: str, *, with_defaults: bool) -> None:
         """Add the tokens to a tokenizer of the ``tokenizers`` library, or set the flags of those it has.
@@ -241,8 +284,15 @@ def read_side_tokens(folder: Path, n_vocab: int | None = None) -> SideTokens:
     ------
     TokenizerError
         A file that is no JSON object, or a field of the wrong kind.
+
+    Warns
+    -----
+    UnusedFieldWarning
+        Settings that change how transformers encodes texts, and have no counterpart here.
     """
     config, settings = folder / _CONFIG, _read(folder / _CONFIG)
+    if dropped := [name for name in _NOT_APPLIED if settings.get(name) is True]:
+        warn(UnusedFieldWarning(config, dropped, "without effect: texts are encoded without"))
     fields = {key: value for key, value in settings.items() if value is not None or key in SPECIAL_NAMES}
     files = dict.fromkeys(fields, str(config))
     lists_all = "added_tokens_decoder" in fields
@@ -282,6 +332,7 @@ def read_side_tokens(folder: Path, n_vocab: int | None = None) -> SideTokens:
         folder,
         settings,
         *_class_of(settings, model, folder),
+        model_type if isinstance(model_type := model.get("model_type"), str) else None,
         n_vocab,
         added,
         {

@@ -121,7 +121,7 @@ class SentencePieceTokenizer(ByteTokenizer):
         TokenizerError
         """
         library, source = open_sentencepiece(path), str(path)
-        if side.tokenizer_class == "LlamaTokenizer" and side.settings.get("add_prefix_space") is False:
+        if not side.prefixes_text:
             library = _without_prefix(library, source)
         with library_errors(f"{source}: not a SentencePiece model"):
             n_pieces = _n_pieces(library, source)
@@ -152,9 +152,6 @@ class SentencePieceTokenizer(ByteTokenizer):
             bos_id, eos_ids = side.end_ids(adding.token_to_id, bos_id, eos_ids, own=ends)
             finder = AddedTokenFinder(adding, source) if added else None
         adds_bos = side.settings.get("add_bos_token")
-        legacy = side.settings.get("legacy")
-        if not isinstance(legacy, bool):
-            legacy = side.tokenizer_class != "LlamaTokenizer"
         return cls(
             library,
             source,
@@ -165,7 +162,7 @@ class SentencePieceTokenizer(ByteTokenizer):
                 if i >= n_pieces
             },
             silent=frozenset([*control, *(i for i, token in added.items() if token.special)]),
-            prefixes_all=legacy,
+            prefixes_all=side.prefixes_all,
             bos_id=bos_id,
             eos_ids=eos_ids,
             adds_bos=adds_bos if isinstance(adds_bos, bool) else True,
