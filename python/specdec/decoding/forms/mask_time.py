@@ -19,7 +19,8 @@ _MOST_MASK_S: Final = 0.05  # of one mask
 _ANY_TEXT_S: Final = 0.5  # of all masks of a text, in addition to what each may take on average
 _EACH_MASK_S: Final = 0.02
 _MOST_LATE: Final = 2  # masks past their time that are still being computed, where others are to begin
-_CHEAP_S: Final = 0.05  # of all masks of a text that is not refused for the late masks of others
+_CHEAP_S: Final = 0.05  # of all masks of a text that is not refused for the late masks of others,
+_EACH_CHEAP_S: Final = 0.002  # and what each of them may add on average
 
 # Processor time of the worker: on a busy machine it may have got none while its caller waited. Elapsed time
 # where a thread cannot read the clock of another.
@@ -179,7 +180,8 @@ class MaskMeter:
                 f"{self._kind}: finding the tokens that may come next has taken {self._seconds:.2f} s in "
                 f"{self._n_masks} positions of the text; expected at most {_EACH_MASK_S:g} s each on average"
             )
-        if self._in_thread and self._seconds > _CHEAP_S and len(_late) >= _MOST_LATE:
+        is_cheap = self._seconds <= _CHEAP_S + _EACH_CHEAP_S * self._n_masks
+        if self._in_thread and not is_cheap and len(_late) >= _MOST_LATE:
             raise FormError(
                 f"{self._kind}: the tokens that may come next are still being found for {len(_late)} texts "
                 f"that were given up after {_MOST_MASK_S:g} s each; expected none"
