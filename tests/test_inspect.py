@@ -240,7 +240,7 @@ def test_a_call_after_a_mark_without_text(tmp_path: Path) -> None:
     """Llama 3's mark before calls is a special token, and the call is the whole text."""
     specials = ["<|python_tag|>", "<|eom_id|>"]
     text = '<|python_tag|>{"name": "NAME", "parameters": {"a": 1}}<|eom_id|>'
-    template = "{% if tools %}{# \"parameters\": #}{% endif %}{{ messages[0].content }}"
+    template = '{% if tools %}{# "parameters": #}{% endif %}{{ messages[0].content }}'
     for name in ("f", "other"):
         folder = write_scripted_model(
             tmp_path / name, "Hi", text.replace("NAME", name), specials, specials[1], chat_template=template
