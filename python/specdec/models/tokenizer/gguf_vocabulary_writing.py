@@ -33,6 +33,7 @@ from specdec.models.tokenizer.gguf_vocabulary import (
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.interface import Tokenizer
 from specdec.models.tokenizer.llama2c_tokenizer import Llama2cTokenizer
+from specdec.models.tokenizer.marks import special_tokens_of
 from specdec.models.tokenizer.protocol_buffers import read_fields
 from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
 
@@ -172,7 +173,7 @@ def _check(tokenizer: Any, values: Mapping[str, Any], n_vocab: int, path: Path) 
         return
     marks = [name for name, i in tokenizer.special_tokens().items() if i < n_vocab]
     known = {*tokenizer.special_tokens().values(), *read.eos_ids, read.bos_id}
-    if hidden := [name for name, i in read.special_tokens().items() if i not in known]:
+    if hidden := [name for name, i in special_tokens_of(read).items() if i not in known]:
         warn(
             f"{path}: {', '.join(map(repr, hidden))} will have no text, as readers of GGUF files take tokens "
             "of such names for special tokens"
