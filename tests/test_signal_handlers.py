@@ -166,6 +166,27 @@ def test_it_comes_through(call: str, handled: None, tmp_path: Path, monkeypatch:
         CALLS[call](patched, tmp_path)
 
 
+@pytest.mark.parametrize("handled", ["function"], indirect=True)
+def test_it_comes_through_in_masks(handled: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In those behind guesses too, where the failure of a form is forgotten until the text comes there."""
+    pytest.importorskip("llguidance")
+    from specdec.decoding.forms.guidance_state import GuidanceState
+
+    target, draft = specdec.embedded_pair()
+    usual = GuidanceState.mask
+    for nth in range(1, 12):
+        calls = iter(range(1, 1000))
+
+        def mask(state: GuidanceState, calls: Iterator[int] = calls, nth: int = nth) -> bytes | None:
+            if next(calls) == nth:
+                interrupted()
+            return usual(state)
+
+        monkeypatch.setattr(GuidanceState, "mask", mask)
+        with pytest.raises(LateError):
+            specdec.generate(target, draft, "Once", regex="[a-z ]{40}", max_new_tokens=20)
+
+
 def test_errors_of_specdec_after_a_handled_one(handled: None) -> None:
     """A program that goes on after its timeout, and then errs, gets the error of what it does then."""
     try:

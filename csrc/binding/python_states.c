@@ -145,7 +145,14 @@ static void keep(void* context, int from) {
 static int forgive(void* context) {
     sd_python_states* p = context;
     enter(p);
-    int forgiven = p->exception == NULL || PyErr_GivenExceptionMatches(p->exception, PyExc_Exception);
+    /* An object may name the only exceptions that it raises itself: others are of a signal handler, say. */
+    PyObject* kind = PyObject_GetAttrString(p->object, "raises");
+    if (kind == NULL) {
+        PyErr_Clear();
+        kind = Py_NewRef(PyExc_Exception);
+    }
+    int forgiven = p->exception == NULL || PyErr_GivenExceptionMatches(p->exception, kind);
+    Py_DECREF(kind);
     if (forgiven) Py_CLEAR(p->exception);
     leave(p);
     return forgiven;

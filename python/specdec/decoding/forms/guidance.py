@@ -50,6 +50,9 @@ class Guidance:
         Processor time that the masks of its texts have taken, in seconds.
     """
 
+    raises: Final = FormError
+    """What its states raise. Behind a guess the core forgets this alone, not a signal handler's exception."""
+
     def __init__(self, form: CompiledForm) -> None:
         self._form = form
         self.mask_s = 0.0
