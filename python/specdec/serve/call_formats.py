@@ -47,8 +47,10 @@ class CallFormat:
 def _marked(
     begin: str, end: str | None, read: ReadCalls = json_calls, *, tags: bool = False
 ) -> tuple[tuple[str, ...], MakeReader]:
-    marks = (begin,) if end is None else (begin, end)
-    return marks, lambda tools, spelling, _: MarkedCalls(tools, begin, end, read, spelling, tags=tags)
+    def make(tools: Tools, spelling: MarkSpelling = _NO_MARKS, _: str | None = None) -> ReplyReader:
+        return MarkedCalls(tools, begin, end, read, spelling, tags=tags)
+
+    return (begin,) if end is None else (begin, end), make
 
 
 _PYTHON_TAG: Final = "<|python_tag|>"
