@@ -27,7 +27,7 @@ from scripted_engine import ScriptedEngine, log_prob
 from specdec.decoding.engine import Speculative
 from specdec.errors import ContextLengthError, FormError, InputError, NotFiniteError, SpecdecError
 from specdec.serve.http_server import Server
-from specdec.serve.json_body import read_object
+from specdec.serve.json_body import json_bytes, read_object
 from specdec.serve.request_error import RequestError
 from specdec.serve.server_limits import ServerLimits
 from specdec.serve.service import Service
@@ -1046,6 +1046,19 @@ def test_texts_that_are_tokenized_hold_nobody_up(
         for connection in waiting:
             assert answered(connection) == 200
             connection.close()
+
+
+@pytest.mark.parametrize("n", [0, 1, 65_536, 65_537, 131_072, 200_000])
+def test_long_lists_of_an_answer_are_encoded_whole(n: int) -> None:
+    values = {
+        "count": n,
+        "tokens": list(range(n)),
+        "texts": ["é", "\n"] * (n // 2),
+        "none": [],
+        "more": {"a": 1},
+    }
+    assert json.loads(json_bytes(values)) == values
+    assert b" " not in json_bytes(values) and json_bytes(values).startswith(b'{"count":')
 
 
 @pytest.mark.slow

@@ -13,14 +13,29 @@ __all__ = ["json_bytes", "read_object"]
 
 _DEEPEST: Final = 128
 """Objects and lists within each other. Schemas are nested deepest, and llguidance has a bound of its own."""
+_PIECE: Final = 1 << 16
+"""Entries of a list that are encoded with the GIL held."""
 _MAX_VALUES: Final = 600_000
 """Commas and opening brackets, about as many as values: the parser makes values with the GIL held."""
 
 
 def json_bytes(value: Any) -> bytes:
-    """A value as JSON in UTF-8."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.encode("utf-8", "backslashreplace")
+    """Encode a value as JSON in UTF-8; long lists of an object in pieces, between which other threads run."""
+    if isinstance(value, dict) and any(isinstance(one, list) and len(one) > _PIECE for one in value.values()):
+        text = ",".join(f"{_encode(name)}:{_encode_in_pieces(one)}" for name, one in value.items())
+        return f"{{{text}}}".encode("utf-8", "backslashreplace")
+    return _encode(value).encode("utf-8", "backslashreplace")
+
+
+def _encode(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _encode_in_pieces(value: Any) -> str:
+    if not isinstance(value, list):
+        return _encode(value)
+    pieces = (value[first : first + _PIECE] for first in range(0, len(value), _PIECE))
+    return f"[{','.join(_encode(piece)[1:-1] for piece in pieces)}]"
 
 
 def read_object(body: bytes) -> dict[str, Any]:
