@@ -341,10 +341,17 @@ def test_the_minutes_bound_the_whole_training(
     trained = train(target, tmp_path, steps=None, minutes=1.0, length=None, batch=8, say=said.append)
     assert clock.now <= 60.0 * 1.05
     assert clock.now >= 30.0  # and is used
-    assert trained.n_steps >= 1 and 0.0 <= trained.after.alpha[1.0][0] <= 1.0
+    assert trained.n_steps >= 1 and all(0.0 <= alpha <= 1.0 for alpha, _, _ in trained.after.alpha.values())
     plan = json.loads((tmp_path / "training" / "plan.json").read_text())
     assert 2 <= plan["n_held_out"] <= 16 and 8 <= plan["n_texts"] <= 8 * 16
     assert said[0].startswith("Measuring how fast") and said[-1].startswith("Measuring the draft after")
+
+
+def test_texts_without_positions_have_no_alpha() -> None:
+    from specdec.training.held_out import alpha_of, gain
+
+    nothing = [np.zeros(0), np.zeros(0)]
+    assert math.isnan(alpha_of(nothing)[0]) and math.isnan(gain(nothing, nothing)[0])  # warnings are errors
 
 
 def test_steps_that_become_slower_are_fewer(

@@ -54,7 +54,7 @@ class HeldOut:
             found = continued(
                 target, settings.threads, chosen, length=settings.length, temperature=temperature, seed=seeds
             )
-            opened = OPENING if temperature < 1.0 else 0
+            opened = min(OPENING, settings.length // 4) if temperature < 1.0 else 0
             begins = [
                 min(len(prompt) + opened, len(text)) for prompt, text in zip(chosen, found, strict=True)
             ]
@@ -142,7 +142,7 @@ def _betas(
 def alpha_of(betas: Sequence[Array]) -> tuple[float, float, float]:
     """Mean acceptance rate (Corollary 3.6 of arXiv 2211.17192), and its 95 % confidence interval."""
     low, high = mean_interval(betas)
-    return float(np.concatenate(betas).mean()), low, high
+    return _mean(betas), low, high
 
 
 def gain(before: Sequence[Array], after: Sequence[Array]) -> tuple[float, float, float]:
@@ -152,4 +152,10 @@ def gain(before: Sequence[Array], after: Sequence[Array]) -> tuple[float, float,
     """
     halves = [(new - old + 1.0) / 2.0 for old, new in zip(before, after, strict=True)]
     low, high = mean_interval(halves)
-    return 2.0 * float(np.concatenate(halves).mean()) - 1.0, 2.0 * low - 1.0, 2.0 * high - 1.0
+    return 2.0 * _mean(halves) - 1.0, 2.0 * low - 1.0, 2.0 * high - 1.0
+
+
+def _mean(parts: Sequence[Array]) -> float:
+    """Mean of all entries; NaN if there are none, as where all texts ended within their prompts."""
+    entries = np.concatenate(parts)
+    return float(entries.mean()) if len(entries) else np.nan
