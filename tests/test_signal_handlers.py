@@ -184,7 +184,7 @@ def test_it_comes_through_in_masks(handled: None, monkeypatch: pytest.MonkeyPatc
 
         monkeypatch.setattr(GuidanceState, "mask", mask)
         with pytest.raises(LateError):
-            specdec.generate(target, draft, "Once", regex="[a-z ]{40}", max_new_tokens=20)
+            specdec.generate(target, draft, "Once", regex="[a-z ]{400}", max_new_tokens=20, seed=nth)
 
 
 def test_errors_of_specdec_after_a_handled_one(handled: None) -> None:
