@@ -346,15 +346,16 @@ def test_texts_that_begin_like_one_that_overflows(spiked: specdec.Model) -> None
     check_one_fails(spiked, None, [(prompt, {}) for prompt in prompts], (0,), r"position 150 ")
 
 
+DRAFTS_OF_A_MODEL: list[Any] = [
+    lambda model: model,
+    lambda model: drafts.ModelDraft(model, tree=drafts.StaticTree((2, 2))),
+    lambda model: drafts.ModelDraft(model, tree=drafts.DynamicTree(8, width=3, steps=4)),
+    lambda model: drafts.ModelDraft(model, draft=Guesses(1, 2)),
+]
+
+
 @pytest.mark.parametrize(
-    "draft",
-    [
-        lambda model: model,
-        lambda model: drafts.ModelDraft(model, tree=drafts.StaticTree((2, 2))),
-        lambda model: drafts.ModelDraft(model, tree=drafts.DynamicTree(8, width=3, steps=4)),
-        lambda model: drafts.ModelDraft(model, draft=Guesses(1, 2)),
-        lambda model: drafts.Ensemble(drafts.ContextCopy(min_match=1), model),
-    ],
+    "draft", [*DRAFTS_OF_A_MODEL, lambda model: drafts.Ensemble(drafts.ContextCopy(min_match=1), model)]
 )
 def test_a_draft_that_overflows_in_a_prompt_fails_that_request(
     sound: specdec.Model, tmp_path: Path, draft: Any
@@ -369,14 +370,7 @@ def test_a_draft_that_overflows_in_a_prompt_fails_that_request(
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(
-    "draft",
-    [
-        lambda model: model,
-        lambda model: drafts.ModelDraft(model, tree=drafts.StaticTree((2, 2))),
-        lambda model: drafts.ModelDraft(model, tree=drafts.DynamicTree(8, width=3, steps=4)),
-        lambda model: drafts.ModelDraft(model, draft=Guesses(1, 2)),
-        lambda model: drafts.Ensemble(Guesses(3), model, adaptive=False),
-    ],
+    "draft", [*DRAFTS_OF_A_MODEL, lambda model: drafts.Ensemble(Guesses(3), model, adaptive=False)]
 )
 def test_a_draft_that_overflows_in_a_round_fails_that_request(
     sound: specdec.Model, tmp_path: Path, draft: Any, temperature: float

@@ -6,7 +6,7 @@
 
 /* What the target said after a sequence's riders. */
 typedef struct outlook {
-    int n_text;          /* of the text that they were behind, with the root of the round that follows */
+    int n_text;          /* length of the text before them, with the root of the round that follows */
     int n;               /* riders; 0: there were none */
     float* logits;       /* [riders.n, ld_logits] */
     sd_failure* failure; /* of the sequence alone; borrowed */

@@ -553,18 +553,18 @@ class _Training:
         is_whole = self._plan.n_texts == TrainingPlan.whole(settings.batch).n_texts
         mean_s = step_s + (texts_s / settings.passes if is_whole else 0.0)
         tokens = settings.batch * settings.length
-        told = (
+        rate = (
             f"A step of {tokens:,} tokens takes {step_s:.2f} s here, to write its texts takes {texts_s:.2f} s"
         )
         if settings.steps is not None:
             steps = number_of(settings.steps, "step")
             takes = "takes" if settings.steps == 1 else "take"
-            self._say(f"{told}: {steps} {takes} about {settings.steps * mean_s / 60:.1f} minutes.")
+            self._say(f"{rate}: {steps} {takes} about {settings.steps * mean_s / 60:.1f} minutes.")
             return settings.steps
         room = (1.0 - _SHARE_OF_LOOKS) * (self._steps_s - self._look_s)
         n_steps = max(1, int(room / mean_s))
         self._say(
-            f"{told}: there is time for {number_of(n_steps, 'step')}, {n_steps * tokens:,} tokens."
+            f"{rate}: there is time for {number_of(n_steps, 'step')}, {n_steps * tokens:,} tokens."
             + (" A draft needs more to learn: give it more minutes." if n_steps < _FEW_STEPS else "")
         )
         return n_steps
