@@ -140,7 +140,7 @@ def _stamped(path: Path, files: set[Path]) -> Records:
 
 
 def _differs(place: Path, records: Records, found: Callable[[Path], Records]) -> bool:
-    """Whether the files of a path are there, and others than those of records."""
+    """Whether the files at a path exist and differ from the recorded ones."""
     try:
         return place.exists() and found(place) != records
     except OSError as error:
