@@ -68,7 +68,7 @@ def check_integer(name: str, value: Any, low: int, high: int | None = None) -> i
     number = as_integer(value)
     if number is None or number < low or (high is not None and number > high):
         expected = f"an integer, at least {low}" if high is None else f"an integer from {low} to {high}"
-        raise InputError(f"{name} is {shown(value)}; expected {expected}")
+        raise InputError.of(name, value, expected)
     return number
 
 
@@ -104,7 +104,7 @@ def check_number(
             pass_signals_on(error)
             number = None
     if number is None or not fits(number):
-        raise InputError(f"{name} {verb} {shown(value)}; expected {expected}")
+        raise InputError.of(name, value, expected, verb=verb)
     return number
 
 
@@ -117,7 +117,7 @@ def check_flag(name: str, value: Any) -> bool:
     """
     if isinstance(value, bool | np.bool_) or as_integer(value) in (0, 1):
         return bool(value)
-    raise InputError(f"{name} is {shown(value)}; expected True or False")
+    raise InputError.of(name, value, "True or False")
 
 
 @overload
@@ -139,7 +139,7 @@ def check_choice(
         if isinstance(value, str) and str.__eq__(choice, value):
             return choice
     expected = f"{'None or ' if optional else ''}one of {', '.join(map(repr, choices))}"
-    raise InputError(f"{name} is {shown(value)}; expected {expected}")
+    raise InputError.of(name, value, expected)
 
 
 def check_items(name: str, value: Any, expected: str) -> list[Any]:
@@ -152,7 +152,7 @@ def check_items(name: str, value: Any, expected: str) -> list[Any]:
     """
     iterator = as_iterator(value)
     if iterator is None:
-        raise InputError(f"{name} is {shown(value)}; expected {expected}")
+        raise InputError.of(name, value, expected)
     return list(iterator)
 
 
@@ -169,7 +169,7 @@ def check_array(name: str, value: Any, expected: str) -> NDArray[Any]:
     except ValueError as error:
         raise InputError(f"{name} is not a rectangular array: {error}") from error
     except CONVERSION_ERRORS as error:
-        raise InputError(f"{name} is {shown(value)}; expected {expected}") from error
+        raise InputError.of(name, value, expected) from error
     if array.dtype.kind not in "biufc":
         raise InputError(f"{name} has dtype {array.dtype}; expected {expected}")
     return array
@@ -205,7 +205,7 @@ def check_path(name: str, value: Any, error: type[SpecdecError] = InputError) ->
         pass_signals_on(reason)
         text = None
     if not isinstance(text, str):
-        raise InputError(f"{name} is {shown(value)}; expected a path")
+        raise InputError.of(name, value, "a path")
     try:
         if "\0" in text:
             raise ValueError("a path has no null character")

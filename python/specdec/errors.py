@@ -11,7 +11,10 @@ import warnings
 from collections.abc import Iterable
 from functools import partial
 from types import CodeType, FrameType, FunctionType, MethodType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = [
     "BusyError",
@@ -197,7 +200,31 @@ class SpecdecError(Exception):
 
 
 class CheckpointError(SpecdecError, ValueError):
-    """A checkpoint file is damaged, contradicts itself or lacks something."""
+    """A checkpoint file is damaged, contradicts itself or lacks something.
+
+    Attributes
+    ----------
+    file : object
+        The file; None if the error does not name one.
+    field : str or None
+        The field, those of nested objects with dots.
+    value : object
+        What the field holds.
+    expected : str or None
+        What it may hold.
+    """
+
+    file: object = None
+    field: str | None = None
+    value: object = None
+    expected: str | None = None
+
+    @classmethod
+    def of(cls, file: object, field: str, value: object, expected: str) -> Self:
+        """Make an error about one field's value."""
+        error = cls(f"{file}: '{field}' is {shown(value)}; expected {expected}")
+        error.file, error.field, error.value, error.expected = file, field, value, expected
+        return error
 
 
 class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
@@ -217,7 +244,30 @@ class VocabularyMismatchError(SpecdecError, ValueError):
 
 
 class InputError(SpecdecError, ValueError):
-    """An argument cannot be used: ids out of range, a prompt longer than the context, a negative gamma."""
+    """An argument cannot be used: ids out of range, a prompt longer than the context, a negative gamma.
+
+    Attributes
+    ----------
+    argument : str or None
+        The argument; None if the error does not name one.
+    value : object
+        What the caller gave.
+    expected : str or None
+        What the argument takes.
+    """
+
+    argument: str | None = None
+    value: object = None
+    expected: str | None = None
+
+    @classmethod
+    def of(
+        cls, argument: str, value: object, expected: str, found: str | None = None, verb: str = "is"
+    ) -> Self:
+        """Make an error about one argument's value, described as `found` instead of its ``repr``."""
+        error = cls(f"{argument} {verb} {shown(value) if found is None else found}; expected {expected}")
+        error.argument, error.value, error.expected = argument, value, expected
+        return error
 
 
 class ContextLengthError(InputError):
