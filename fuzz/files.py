@@ -23,7 +23,7 @@ from specdec import drafts
 from specdec.analysis.answers import Answer, AnswerFile, Reply
 from specdec.analysis.bench_rows import bench_rows
 from specdec.draft_counts import Step
-from specdec.drafts.learnt.folder import LearntWeights
+from specdec.drafts.learned.folder import LearnedWeights
 
 __all__ = ["KINDS", "Files", "files_of", "safetensors", "use"]
 
@@ -515,7 +515,7 @@ def _learnt(method: str) -> Files:
         return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
-_LEARNT: dict[str, Callable[[specdec.Model], LearntWeights]] = {
+_LEARNT: dict[str, Callable[[specdec.Model], LearnedWeights]] = {
     "look_ahead_embeddings": lambda target: random_look_ahead(target, 2, 3),
     "recurrent": lambda target: random_recurrent(target, (2, 3, 1), [0, 2, 3], 1),
     "heads": lambda target: random_heads(

@@ -9,14 +9,14 @@ import numpy as np
 
 from fuzz.draws import Draws
 from specdec import Model, drafts
-from specdec.drafts.learnt.folder import LearntWeights
+from specdec.drafts.learned.folder import LearnedWeights
 
 __all__ = ["draw_heads", "make_heads", "random_heads", "random_look_ahead", "random_recurrent"]
 
 
 def random_recurrent(
     target: Model, shape: Sequence[int], tokens: Sequence[int] | None, seed: int
-) -> LearntWeights:
+) -> LearnedWeights:
     """A recurrent draft; shape: d_embed, d_hidden, n_layers."""
     rng = np.random.default_rng(seed)
     d_embed, d_hidden, n_layers = shape
@@ -30,12 +30,12 @@ def random_recurrent(
     shapes |= {"output.weight": (n_outputs, d_hidden), "output.bias": (n_outputs,)}
     tensors = {name: rng.normal(0.0, 1.0, size).astype(np.float32) for name, size in shapes.items()}
     fields = {"d_embed": d_embed, "d_hidden": d_hidden, "n_layers": n_layers}
-    return LearntWeights.of("recurrent", target, fields, tensors, tokens=tokens)
+    return LearnedWeights.of("recurrent", target, fields, tensors, tokens=tokens)
 
 
 def random_heads(
     target: Model, fields: dict[str, Any], tokens: Sequence[int] | None, seed: int
-) -> LearntWeights:
+) -> LearnedWeights:
     """Heads; fields: n_heads, n_blocks, see_guesses, shared_output."""
     rng = np.random.default_rng(seed)
     d = target.config.d_model
@@ -50,7 +50,7 @@ def random_heads(
             shapes[f"heads.{k}.output.weight"] = (n_outputs, d)
     tensors = {name: rng.normal(0.0, 0.3, size).astype(np.float32) for name, size in shapes.items()}
     taps = [target.config.n_layer + 1]
-    return LearntWeights.of("heads", target, fields, tensors, taps=taps, tokens=tokens)
+    return LearnedWeights.of("heads", target, fields, tensors, taps=taps, tokens=tokens)
 
 
 def draw_heads(draws: Draws, n_vocab: int) -> dict[str, Any]:
@@ -73,9 +73,9 @@ def make_heads(description: dict[str, Any], target: Model, tree: Any) -> drafts.
     return drafts.Heads(weights, dtype=d["dtype"], tree=tree)
 
 
-def random_look_ahead(target: Model, n_tokens: int, seed: int) -> LearntWeights:
+def random_look_ahead(target: Model, n_tokens: int, seed: int) -> LearnedWeights:
     """Look-ahead embeddings."""
     rng = np.random.default_rng(seed)
     embeddings = rng.normal(0.0, 0.7, (n_tokens, target.config.d_model)).astype(np.float32)
     fields = {"n_tokens": n_tokens}
-    return LearntWeights.of("look_ahead_embeddings", target, fields, {"embeddings": embeddings})
+    return LearnedWeights.of("look_ahead_embeddings", target, fields, {"embeddings": embeddings})

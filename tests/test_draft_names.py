@@ -12,7 +12,7 @@ import specdec
 from eagle_models import eagle_folder, mimo_target
 from learnt_weights import look_ahead_weights, random_heads, recurrent_weights
 from specdec import drafts
-from specdec.drafts.naming import NAMES, named
+from specdec.drafts.opening import NAMES, named
 from specdec.errors import CheckpointError, InputError
 from toy_pair import load_pair
 

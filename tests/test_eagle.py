@@ -19,7 +19,7 @@ from allocations import allowing, fail_each_allocation, needs_hooks
 from canonical import LLAMA, random_tensors, with_drafts
 from eagle_models import EagleFolder, PaperDraft, eagle1, eagle3, mimo
 from specdec import _core, drafts
-from specdec.drafts.learnt.target_identity import TargetIdentity
+from specdec.drafts.learned.target_identity import TargetIdentity
 from specdec.errors import (
     CheckpointError,
     CheckpointNotFoundError,

@@ -15,7 +15,7 @@ import scipy
 import specdec
 from learnt_weights import random_heads, recurrent_weights
 from specdec import drafts
-from specdec.drafts.online.corrections import Corrections
+from specdec.drafts.learned.online.corrections import Corrections
 from specdec.errors import CheckpointError, InputError, LearningError
 from tiny_models import llama_config, tensors_for, write_hf
 from toy_pair import blurred
@@ -163,7 +163,7 @@ def test_the_loss_is_that_of_the_laws(folders: tuple[Path, Path], target: specde
     """The law of the most probable tokens and the rest, against NumPy on the target's and draft's logits."""
     import torch
 
-    from specdec.learning.target_law import Objective
+    from specdec.drafts.learned.objective import Objective
 
     online = a_model(folders, target)
     learner = online.learner
@@ -184,8 +184,8 @@ def test_the_loss_is_that_of_the_laws(folders: tuple[Path, Path], target: specde
         rest=np.array([1 - law[top].sum()], np.float32),
         hidden=np.zeros((1, 0), np.float32),
     )
-    from specdec.drafts.online.corrections import passages
-    from specdec.drafts.online.gradient_learner import _law
+    from specdec.drafts.learned.online.corrections import passages
+    from specdec.drafts.learned.online.learner import _law
 
     got = learner._logits(passages(one, 128))  # type: ignore[attr-defined]
     np.testing.assert_allclose(got.detach().numpy()[0], model.logits(text)[-1], atol=2e-4)

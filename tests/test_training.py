@@ -27,7 +27,7 @@ def libraries() -> None:
     global torch, divergence, target_law
     import torch
 
-    from specdec.learning import divergence, target_law
+    from specdec.drafts.learned import divergence, target_law
 
 
 def laws(seed: int = 0, n: int = 5, n_vocab: int = 11) -> tuple[Any, Any]:
@@ -162,7 +162,7 @@ def test_a_training_raises_alpha_beyond_chance(kind: str, target: specdec.Model,
 
 def test_a_folder_says_what_its_network_says(target: specdec.Model, tmp_path: Path) -> None:
     train(target, tmp_path, steps=2)
-    from specdec.learning.hugging_face import open_decoder
+    from specdec.drafts.learned.networks import open_decoder
 
     ids = np.random.default_rng(0).integers(0, VOCABULARY, 40)
     with torch.no_grad():
@@ -173,7 +173,7 @@ def test_a_folder_says_what_its_network_says(target: specdec.Model, tmp_path: Pa
 
 def test_a_recurrent_folder_says_what_its_network_says(target: specdec.Model, tmp_path: Path) -> None:
     train(target, tmp_path, "recurrent", steps=2, shape={"d_hidden": 24, "n_layers": 2})
-    from specdec.training.recurrent_kind import read_recurrent
+    from specdec.drafts.learned.recurrent.trainer import read_recurrent
 
     ids = np.random.default_rng(0).integers(0, VOCABULARY, 40)
     with torch.no_grad():
@@ -210,7 +210,7 @@ def test_a_training_begins_with_the_weights_that_it_is_given(
 def test_settings_that_contradict_the_weights_are_refused(
     kind: str, named: dict[str, Any], message: str, target: specdec.Model, tmp_path: Path
 ) -> None:
-    from specdec.training.registry import kind_of_name
+    from specdec.drafts.learned.methods import kind_of_name
     from specdec.training.settings import TrainingSettings
 
     first, kind_type = tmp_path / "first", kind_of_name(kind)
@@ -424,7 +424,7 @@ def test_a_short_time_has_short_texts() -> None:
 
 def test_what_drafts_leave_is_the_law_behind_their_rejections(target: specdec.Model, tmp_path: Path) -> None:
     """By enumeration of what the rule leaves: the chance that it comes to it, and the law then."""
-    from specdec.training.cover import Cover, law_of
+    from specdec.training.batch import Cover, law_of
 
     for i, kind in enumerate(("small", "recurrent")):
         train(target, tmp_path / f"{i}", kind, steps=2)
@@ -461,7 +461,7 @@ def test_a_second_draft_covers_for_the_first(target: specdec.Model, tmp_path: Pa
 
 def test_weights_of_exits_are_those_of_the_paper() -> None:
     """LayerSkip, section 4.1: the sums by hand for four layers, and what the curricula switch on."""
-    from specdec.learning.layer_skip import exit_weights, layer_dropout
+    from specdec.drafts.learned.early_exit.network import exit_weights, layer_dropout
 
     def weights(curriculum: Any, step: int, progress: float) -> Any:
         return np.array(exit_weights(4, step, progress, curriculum=curriculum, scale=0.5, period=2))
@@ -481,8 +481,8 @@ def test_weights_of_exits_are_those_of_the_paper() -> None:
 
 def test_layers_are_skipped_for_the_texts_that_skip_them(target: specdec.Model) -> None:
     """A skipped layer leaves the stream as it is, and the others see that; nothing stays behind."""
-    from specdec.learning.hugging_face import open_decoder
-    from specdec.learning.layer_skip import ExitNetwork
+    from specdec.drafts.learned.early_exit.network import ExitNetwork
+    from specdec.drafts.learned.networks import open_decoder
 
     network = ExitNetwork(open_decoder(target.path)).eval()
     ids = torch.from_numpy(np.random.default_rng(0).integers(0, VOCABULARY, (2, 9)))
@@ -504,8 +504,8 @@ def test_exits_are_found_in_other_families_or_refused(family: str, tmp_path: Pat
     """The streams behind the layers are those of specdec; a soft cap behind the head is none of ours."""
     import transformers
 
-    from specdec.learning.hugging_face import open_decoder
-    from specdec.learning.layer_skip import ExitNetwork
+    from specdec.drafts.learned.early_exit.network import ExitNetwork
+    from specdec.drafts.learned.networks import open_decoder
 
     sizes = {
         "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2,
@@ -624,7 +624,7 @@ def test_the_command_on_the_embedded_target(tmp_path: Path, capsys: pytest.Captu
 
 def test_texts_are_those_of_the_prompts(target: specdec.Model, tmp_path: Path) -> None:
     """Training begins with prompts that are not held out; every text goes on as the target may go on."""
-    from specdec.training.prompts import Prompts
+    from specdec.training.texts import Prompts
 
     prompts = [[3 + i % 20, 4, 5] for i in range(40)]
     train(target, tmp_path, steps=2, prompts=prompts)
@@ -645,7 +645,7 @@ def test_texts_are_those_of_the_prompts(target: specdec.Model, tmp_path: Path) -
 def test_a_training_takes_a_quantised_target(target: specdec.Model, tmp_path: Path) -> None:
     quantised = specdec.load(target.path, "int8")
     from specdec.training.batch import TargetStates
-    from specdec.training.written_texts import Texts
+    from specdec.training.texts import Texts
 
     ids = np.arange(4, 20, dtype=np.int32)
     states = TargetStates(quantised, taps=[0, 2, 3]).of(Texts.of_lists([ids, ids[:7]], [2, 1], 20))

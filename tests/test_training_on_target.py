@@ -58,7 +58,7 @@ def law_of_network(network: Any, kind: Any, text: list[int], n: int) -> np.ndarr
     """What torch says of the token behind a text, whose last `n` tokens are guesses behind a root."""
     import torch
 
-    from specdec.learning.draft_vocabulary import scattered
+    from specdec.drafts.learned.objective import scattered
 
     root = len(text) - n - 1
     states = kind.target.hidden_states(text[:root], kind.taps) if kind.taps else {}
@@ -92,7 +92,7 @@ def law_of_network(network: Any, kind: Any, text: list[int], n: int) -> np.ndarr
 )
 def test_a_folder_guesses_as_its_network_does(name: str, target: specdec.Model, tmp_path: Path) -> None:
     """By the betas of real runs, sums over the draft's law and the target's at every judged position."""
-    from specdec.training.registry import kind_of_name
+    from specdec.drafts.learned.methods import kind_of_name
     from specdec.training.settings import TrainingSettings
 
     train(target, tmp_path, *KINDS[name], steps=24)
@@ -123,11 +123,11 @@ def test_a_loss_is_the_mean_over_the_tokens_that_are_guessed(name: str, target: 
     """Each guess against the target's law of the very token that it is a guess of, one text at a time."""
     import torch
 
-    from specdec.learning.target_law import Objective
+    from specdec.drafts.learned.methods import kind_of_name
+    from specdec.drafts.learned.objective import Objective
     from specdec.training.batch import TargetStates
-    from specdec.training.registry import kind_of_name
     from specdec.training.settings import TrainingSettings
-    from specdec.training.written_texts import Texts
+    from specdec.training.texts import Texts
 
     given = KINDS[name][1] | ({"n_points": 99} if name == "pass" else {})
     shape = {key: str(value) for key, value in given.items()}
@@ -244,8 +244,7 @@ def test_what_a_draft_never_guesses_is_no_part_of_its_loss() -> None:
     """Gradients are those of the whole law, whether it is kept whole or by its most probable tokens."""
     import torch
 
-    from specdec.learning.draft_vocabulary import reachable, scattered
-    from specdec.learning.target_law import Objective, TargetLaw
+    from specdec.drafts.learned.objective import Objective, TargetLaw, reachable, scattered
 
     torch.manual_seed(0)
     some, logits = torch.tensor([0, 2, 3, 7]), torch.randn(3, 4, requires_grad=True)

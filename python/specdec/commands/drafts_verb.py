@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specdec.commands.verb import verb
-from specdec.drafts.naming import NAMES
+from specdec.drafts.opening import NAMES
 
 __all__ = ["command"]
 

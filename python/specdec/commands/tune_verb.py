@@ -20,7 +20,7 @@ from specdec.commands.measuring_options import (
 )
 from specdec.commands.model_options import model_options
 from specdec.commands.verb import verb
-from specdec.drafts.early_exit import EarlyExit
+from specdec.drafts.learned.early_exit.draft import EarlyExit
 from specdec.errors import InputError
 from specdec.models.model import Model
 
