@@ -11,10 +11,7 @@ import warnings
 from collections.abc import Iterable
 from functools import partial
 from types import CodeType, FrameType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from typing import Any, Final, TypeVar
 
 __all__ = [
     "BusyError",
@@ -46,6 +43,8 @@ __all__ = [
     "shown",
     "warn",
 ]
+
+Error = TypeVar("Error", bound="SpecdecError")
 
 LONGEST_VALUE: Final = 200
 """Characters of a value in a message."""
@@ -220,11 +219,12 @@ class CheckpointError(SpecdecError, ValueError):
     expected: str | None = None
 
     @classmethod
-    def of(cls, file: object, field: str, value: object, expected: str) -> Self:
+    def of(cls: type[Error], file: object, field: str, value: object, expected: str) -> Error:
         """Make an error about one field's value."""
-        error = cls(f"{file}: '{field}' is {shown(value)}; expected {expected}")
+        error: Any = cls(f"{file}: '{field}' is {shown(value)}; expected {expected}")
         error.file, error.field, error.value, error.expected = file, field, value, expected
-        return error
+        made: Error = error
+        return made
 
 
 class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
@@ -262,12 +262,18 @@ class InputError(SpecdecError, ValueError):
 
     @classmethod
     def of(
-        cls, argument: str, value: object, expected: str, found: str | None = None, verb: str = "is"
-    ) -> Self:
+        cls: type[Error],
+        argument: str,
+        value: object,
+        expected: str,
+        found: str | None = None,
+        verb: str = "is",
+    ) -> Error:
         """Make an error about one argument's value, described as `found` instead of its ``repr``."""
-        error = cls(f"{argument} {verb} {shown(value) if found is None else found}; expected {expected}")
+        error: Any = cls(f"{argument} {verb} {shown(value) if found is None else found}; expected {expected}")
         error.argument, error.value, error.expected = argument, value, expected
-        return error
+        made: Error = error
+        return made
 
 
 class ContextLengthError(InputError):
