@@ -18,10 +18,10 @@ from gguf_models import CASES, write_gguf
 from peft_folders import adapter_config
 from specdec.checkpoints import open_checkpoint
 from specdec.errors import CheckpointError, SpecdecError, UnsupportedModelError, UnusedFieldWarning
+from specdec.fields import Fields
 from specdec.models.checkpoints.generation_config import GENERATION_FIELDS
 from specdec.models.checkpoints.hf_folder import described
 from specdec.models.families import FAMILIES, model_type_of
-from specdec.models.json_fields import Fields
 from tiny_models import write_hf
 
 LLAMA = CASES["llama"]
