@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import math
-import re
 import pickle
+import re
 from dataclasses import replace
 from typing import Any
 

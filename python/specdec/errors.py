@@ -12,10 +12,7 @@ import warnings
 from collections.abc import Iterable
 from functools import partial
 from types import CodeType, FrameType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from typing import Any, Final, TypeVar
 
 __all__ = [
     "BusyError",
@@ -49,6 +46,9 @@ __all__ = [
     "shown",
     "warn",
 ]
+
+_Field = TypeVar("_Field", bound="FieldError")
+_Input = TypeVar("_Input", bound="InputError")
 
 LONGEST_VALUE: Final = 200
 """Characters of a value in a message."""
@@ -238,7 +238,7 @@ class FieldError(SpecdecError, ValueError):
 
     @classmethod
     def of(
-        cls,
+        cls: type[_Field],
         file: object,
         field: str,
         value: object,
@@ -246,7 +246,7 @@ class FieldError(SpecdecError, ValueError):
         *,
         found: str | None = None,
         noun: str = "field",
-    ) -> Self:
+    ) -> _Field:
         """Make an error about one field's value, described as `found` instead of as JSON."""
         held = as_json(value) if found is None else found
         error = cls(f"{file}: {noun} '{field}' is {held}; expected {expected}")
@@ -293,8 +293,13 @@ class InputError(SpecdecError, ValueError):
 
     @classmethod
     def of(
-        cls, argument: str, value: object, expected: str, found: str | None = None, verb: str = "is"
-    ) -> Self:
+        cls: type[_Input],
+        argument: str,
+        value: object,
+        expected: str,
+        found: str | None = None,
+        verb: str = "is",
+    ) -> _Input:
         """Make an error about one argument's value, described as `found` instead of its ``repr``."""
         error = cls(f"{argument} {verb} {shown(value) if found is None else found}; expected {expected}")
         error.argument, error.value, error.expected = argument, value, expected

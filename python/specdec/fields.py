@@ -121,11 +121,10 @@ class Fields:
         prefix: str = "",
         kind: type[SpecdecError] = CheckpointError,
     ) -> None:
-        self._file, self._prefix, self._kind = file, prefix, kind
+        self._values, self._file, self._prefix, self._kind = values, file, prefix, kind
         if not isinstance(values, Mapping):
-            self._values, self._prefix = {"": values}, prefix[:-1] or "values"
-            raise self.error("", f"a dict, not {kind_of(values)}")
-        self._values = values
+            self._prefix = prefix[:-1] or "values"
+            raise self.error("", f"a dict, not {kind_of(values)}", values)
         self._absent: Mapping[str, Any] = {}
         self._read: set[str] = set()
         self._objects: dict[str, Fields] = {}
@@ -153,12 +152,9 @@ class Fields:
             field = f"{self._prefix}{name}"
             error = kind.of(self._file, field, given, expected, found=found, noun=self._noun)
         else:
-            error = InputError.of(self.name(name), given, expected, found=found)
+            place = f"{self._file}: " if self._file else ""
+            error = InputError.of(f"{place}{self._prefix}{name}", given, expected, found=found)
         return error
-
-    def name(self, name: str) -> str:
-        """Return what a field is called in messages to callers."""
-        return f"{self._file}: {self._prefix}{name}" if self._file else f"{self._prefix}{name}"
 
     def has(self, name: str) -> bool:
         """Whether the field is there, null or not."""
