@@ -18,7 +18,6 @@ import pytest
 
 import specdec
 from chat_templates import make_chat
-from encoder_decoders import EncoderDecoder
 from specdec import Bench, Question, Round, Trace
 from specdec.analysis import asker as asker_module
 from specdec.analysis import bench as bench_module
@@ -28,6 +27,7 @@ from specdec.draft_counts import DraftCounts
 from specdec.errors import InputError
 from specdec.trace import steps_of
 from toy_pair import ToyTokenizer, greedy_tokens, write_pair
+from worlds.encoder_decoders import EncoderDecoder
 
 QUESTIONS = [
     Question(7, "letters", ("ab ab", "ba")),

@@ -34,7 +34,7 @@ from specdec.models.checkpoints.file_tensor import FileRows
 from specdec.models.checkpoints.safetensors_file import read_safetensors
 from specdec.models.loading import _checked, _counted
 from specdec.threads import default_threads
-from tiny_models import (
+from worlds.folders import (
     bf16_values,
     encode,
     gpt2_config,

@@ -83,7 +83,7 @@ def project_files(root: Path = ROOT) -> Iterator[Path]:
         listing = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
         paths = [root / entry for entry in listing.split("\0") if entry]
     else:
-        parts = ["csrc", "python", "tests", "fuzz", "docs", "benchmarks", "notebooks", "training"]
+        parts = ["csrc", "python", "tests", "docs", "benchmarks", "notebooks", "training"]
         paths = [*root.glob("*"), *(path for part in parts for path in (root / part).rglob("*"))]
     for path in sorted(paths):
         if path.is_file() and b"\0" not in path.read_bytes()[:8192]:
@@ -591,7 +591,7 @@ def test_no_path_of_a_machine() -> None:
 
 
 def test_architecture_page_names_every_file() -> None:
-    """Each C file pair and Python module, those of fuzz/ and benchmarks/ too, stands in its tables once."""
+    """Each C file pair and Python module, those of benchmarks/ too, stands in its tables once."""
     page = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([\w./]+)`", page, re.MULTILINE)
     assert [row for row, times in Counter(rows).items() if times > 1] == [], "rows that stand twice"
@@ -599,7 +599,6 @@ def test_architecture_page_names_every_file() -> None:
     package = ROOT / "python" / "specdec"
     existing = {path.relative_to(CSRC).with_suffix("").as_posix() for path in C_FILES}
     existing |= {path.relative_to(package).as_posix() for path in package.rglob("*.py")}
-    existing |= {f"fuzz/{path.name}" for path in (ROOT / "fuzz").glob("*.py")}
     existing |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "benchmarks").rglob("*.py")}
     existing = {entry for entry in existing if not entry.endswith(("__init__.py", "__main__.py"))}
     gone, missing = sorted(documented - existing), sorted(existing - documented)
@@ -611,7 +610,7 @@ DRAFT_LISTS = [
     "README.md",
     "docs/DRAFTS.md",
     "tests/support/drafters.py",
-    "fuzz/drafts.py",
+    "tests/fuzz/drafts.py",
     "benchmarks/drafts.py",
 ]
 """Files that name every drafting method."""

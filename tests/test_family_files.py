@@ -18,7 +18,7 @@ from specdec.checkpoints import open_checkpoint
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError, UnusedFieldWarning
 from specdec.fields import Fields
 from specdec.models.families import FAMILIES, ConfigReader
-from tiny_models import write_hf
+from worlds.folders import write_hf
 
 
 def write(folder: Path, architecture: str, **changes: Any) -> Path:
