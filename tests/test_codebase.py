@@ -342,7 +342,7 @@ PACKAGE = ROOT / "python" / "specdec"
 LAYERS = [
     ["errors"],
     ["checks"],
-    ["json_values"],
+    ["fields"],
     [
         "atomic_file", "containers", "divergences", "draft_counts", "progress", "settings_table", "tables",
         "text_files", "theory", "threads", "time_limit",

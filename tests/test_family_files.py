@@ -16,8 +16,8 @@ from fuzz.family_files import CONFIGS, random_weights
 from specdec import reference
 from specdec.checkpoints import open_checkpoint
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError, UnusedFieldWarning
+from specdec.fields import Fields
 from specdec.models.families import FAMILIES, ConfigReader
-from specdec.models.json_fields import Fields
 from worlds.folders import write_hf
 
 
