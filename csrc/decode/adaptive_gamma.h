@@ -20,8 +20,8 @@ void sd_adaptive_gamma_start(sd_adaptive_gamma* adaptive, sd_shared_reading read
 /* Does the drafter stay out of the next round at least? */
 int sd_adaptive_gamma_paused(const sd_adaptive_gamma* adaptive);
 
-/* While it is paused a text has begun, of n_tokens tokens over the number of sequences, that the drafter has not
- * read. */
+/* While it is paused a text has begun, of n_tokens tokens over the number of sequences, that the drafter
+ * has not read. */
 void sd_adaptive_gamma_misses(sd_adaptive_gamma* adaptive, double n_tokens);
 
 /* A round of n_open sequences begins. gamma: most guesses of a sequence. Returns 1 if the round drafts, else

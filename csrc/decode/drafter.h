@@ -70,11 +70,10 @@ struct sd_drafter {
     int n_within;
     int several; /* these are what `drafters` of a sequence's settings chooses from */
     /* What is done for one sequence may fail for that sequence alone, by its own numbers or a function of the
-     * caller's. begin and commit return SD_ERR_CALLBACK then; read, propose and observe_extra note it in `failure` of
-     * the prompt or the proposal and go on with the others. Where a function of the caller's fails, what it
-     * has raised for the sequence is kept first. Any other failure ends all sequences. A sequence whose
-     * settings let nothing draft for it (sd_settings_drafted) begins with its first token alone, and nothing
-     * is committed for it.
+     * caller's: begin and commit return SD_ERR_CALLBACK then; read, propose and observe_extra note it in
+     * `failure` of the prompt or the proposal and go on with the others. What a function of the caller's
+     * raised is kept first. Any other failure ends all sequences. A sequence whose settings let nothing draft
+     * for it (sd_settings_drafted) begins with its first token alone, and nothing is committed for it.
      *
      * A sequence begins with a prompt, whose tokens stay where they are until they have been read, and its
      * source as long as the sequence does not begin again; its stream has no meaning here. begin clears

@@ -40,7 +40,8 @@ static double draft_seconds(const sd_drafter_policy* p, const sd_throughput* t, 
 /* Extra query tokens after a row where the drafter drafts. */
 static int extra_of(const sd_drafter_policy* p) { return p->n_extra > p->n_other ? p->n_extra : p->n_other; }
 
-/* Seconds of the target for trees of n_rows, and of the extra query tokens after them where the drafter drafts. */
+/* Seconds of the target for trees of n_rows, and of the extra query tokens after them where the drafter
+ * drafts. */
 static double target_seconds(const sd_drafter_policy* p, const sd_throughput* t, int n_rows) {
     return sd_cost_model_seconds(&t->target, n_rows * (1 + extra_of(p)));
 }

@@ -26,8 +26,8 @@ typedef struct sd_extra_rows {
     sd_extra_run* runs; /* [n_sequences] */
 } sd_extra_rows;
 
-/* Set extra->n to what a drafter (NULL: none) appends for n_sequences texts. Fails where its embeddings do not
- * fit the target, or the rows of a round (node_budget; 0: no limit). */
+/* Set extra->n to what a drafter (NULL: none) appends for n_sequences texts. Fails where its embeddings do
+ * not fit the target, or the rows of a round (node_budget; 0: no limit). */
 sd_status sd_extra_rows_begin(sd_extra_rows* extra, sd_drafter* drafter, const sd_config* target,
                               int n_sequences, int node_budget);
 

@@ -19,7 +19,8 @@ typedef struct sd_logprobs_options {
 /* The kind of a name, "model" or "sampling". */
 sd_status sd_logprobs_find(const char* name, sd_logprobs_kind* of);
 
-/* Of the accepted path and the token after it. The arrays are owned by the arena that they were taken from. */
+/* Of the accepted path and the token after it. The arrays are owned by the arena that they were taken
+ * from. */
 typedef struct sd_logprobs {
     double* log_probs;     /* [n_tokens] */
     int32_t* top_tokens;   /* [n_tokens, n_top] the best first, of equal ones the lower; -1 after the last

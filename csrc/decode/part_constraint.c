@@ -1,8 +1,8 @@
 /* Constraints in a round: forced tokens before the draft's, and the end of a text that is complete. */
 #include "round_parts.h"
 
-/* Write the tokens that the constraint forces next, at most `most`, after the text; returns how many. Failures
- * are reported when the round is verified. */
+/* Write the tokens that the constraint forces next, at most `most`, after the text; returns how many.
+ * Failures are reported when the round is verified. */
 static int force(sd_sequence* q, int most) {
     sd_constraint* c = q->settings.verify.constraint;
     if (c == NULL) return 0;

@@ -63,8 +63,9 @@ static inline int sd_sequence_is_open(const sd_sequence* q) { return q->ready &&
 /* Is the drafter paused by gamma="auto", so that it need not read texts that begin now? */
 int sd_session_draft_paused(const sd_session* session);
 
-/* Let `drafter`, the session's or one within it, begin the text of a sequence so far; if it will not draft for
- * it, the first token alone, which leaves it nothing to read. A failure of the sequence's own is noted. */
+/* Let `drafter`, the session's or one within it, begin the text of a sequence so far; if it will not draft
+ * for it, the first token alone, which leaves it nothing to read. A failure of the sequence's own is
+ * noted. */
 sd_status sd_session_begin_draft(sd_session* session, int sequence, sd_drafter* drafter);
 
 /* Lazy draft prefill: let a drafter that was paused begin the texts that it has missed, and read a slice of

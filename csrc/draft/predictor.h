@@ -71,8 +71,9 @@ typedef struct sd_predictor_maker {
     const void* options;
 } sd_predictor_maker;
 
-/* A drafter asks this predictor: its taps, extra query tokens and caches are the drafter's. Operations that the drafter
- * only passes on, observe and observe_extra, are taken from it where the predictor has them not. */
+/* A drafter asks this predictor: its taps, extra query tokens and caches are the drafter's. Operations
+ * that the drafter only passes on, observe and observe_extra, are taken from it where the predictor has
+ * them not. */
 void sd_drafter_predicts(sd_drafter* drafter, const sd_predictor* predictor);
 
 /* A drafter that asks one predictor: what both kinds of trees begin with. */
