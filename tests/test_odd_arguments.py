@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 
 import specdec
-from eagle_models import eagle_folder, mimo_target
-from learnt_weights import look_ahead_weights, random_heads, recurrent_weights
 from specdec import drafts, theory
 from specdec.errors import SpecdecError
-from tiny_models import llama_config, write_hf
+from worlds.eagles import eagle_folder, mimo_target
+from worlds.folders import llama_config, write_hf
+from worlds.learned import look_ahead_weights, random_heads, recurrent_weights
 
 
 class Hostile(Exception):  # noqa: N818
