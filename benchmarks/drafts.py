@@ -89,9 +89,7 @@ def _trees(n: int, sampling: bool) -> dict[str, tuple[Make, int]]:
     else:
         shapes["StaticTree.expected, top-k"] = ways.StaticTree.expected(n, (0.88, 0.06, 0.02), "top-k")
     for width, steps in ((2, n), (3, 8)):
-        shapes[f"DynamicTree(width={width}, steps={steps})"] = ways.DynamicTree(
-            n, width=width, steps=steps
-        )
+        shapes[f"DynamicTree(width={width}, steps={steps})"] = ways.DynamicTree(n, width=width, steps=steps)
     chains: dict[str, tuple[Make, int]] = {
         f"chain of {k}": (lambda _, draft: draft, k) for k in (2, 3, 4, 6, n)
     }

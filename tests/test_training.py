@@ -210,10 +210,10 @@ def test_a_training_begins_with_the_weights_that_it_is_given(
 def test_settings_that_contradict_the_weights_are_refused(
     kind: str, named: dict[str, Any], message: str, target: specdec.Model, tmp_path: Path
 ) -> None:
-    from specdec.drafts.learned.methods import kind_of_name
+    from specdec.drafts.learned.methods import trainer_type
     from specdec.training.settings import TrainingSettings
 
-    first, kind_type = tmp_path / "first", kind_of_name(kind)
+    first, kind_type = tmp_path / "first", trainer_type(kind)
     shape = {"d_model": "32", "n_layers": "1"} if kind == "small" else {}
     fresh = kind_type(target, TrainingSettings(kind, shape=shape))
     fresh.token_counts = lambda: np.ones(VOCABULARY, np.int64)
@@ -414,7 +414,7 @@ def test_a_number_format_is_for_a_target_that_is_not_loaded(target: specdec.Mode
 
 def test_a_short_time_has_short_texts() -> None:
     """256 tokens where 20 steps fit, else fewer; never more than the context."""
-    from specdec.training.plan import WritingSpeed, affordable_length
+    from specdec.training.settings import WritingSpeed, affordable_length
 
     speed = WritingSpeed(1e-3, 1e-2)
     lengths = [affordable_length(speed, 16, seconds, 1024) for seconds in (1000.0, 90.0, 45.0, 20.0, 1.0)]

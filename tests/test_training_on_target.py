@@ -92,13 +92,13 @@ def law_of_network(network: Any, kind: Any, text: list[int], n: int) -> np.ndarr
 )
 def test_a_folder_guesses_as_its_network_does(name: str, target: specdec.Model, tmp_path: Path) -> None:
     """By the betas of real runs, sums over the draft's law and the target's at every judged position."""
-    from specdec.drafts.learned.methods import kind_of_name
+    from specdec.drafts.learned.methods import trainer_type
     from specdec.training.settings import TrainingSettings
 
     train(target, tmp_path, *KINDS[name], steps=24)
     shape = {key: str(value) for key, value in KINDS[name][1].items()}
     settings = TrainingSettings(kind=KINDS[name][0], begin=str(tmp_path), shape=shape)
-    kind = kind_of_name(settings.kind)(target, settings)
+    kind = trainer_type(settings.kind)(target, settings)
     network = kind.network()
     draft, n_judged = specdec.drafts.load(tmp_path, target), 0
     for seed in range(4):
@@ -123,7 +123,7 @@ def test_a_loss_is_the_mean_over_the_tokens_that_are_guessed(name: str, target: 
     """Each guess against the target's law of the very token that it is a guess of, one text at a time."""
     import torch
 
-    from specdec.drafts.learned.methods import kind_of_name
+    from specdec.drafts.learned.methods import trainer_type
     from specdec.drafts.learned.objective import Objective
     from specdec.training.batch import TargetStates
     from specdec.training.settings import TrainingSettings
@@ -131,7 +131,7 @@ def test_a_loss_is_the_mean_over_the_tokens_that_are_guessed(name: str, target: 
 
     given = KINDS[name][1] | ({"n_points": 99} if name == "pass" else {})
     shape = {key: str(value) for key, value in given.items()}
-    kind = kind_of_name(KINDS[name][0])(target, TrainingSettings(kind=KINDS[name][0], length=12, shape=shape))
+    kind = trainer_type(KINDS[name][0])(target, TrainingSettings(kind=KINDS[name][0], length=12, shape=shape))
     kind.token_counts = lambda: np.arange(VOCABULARY)
     torch.manual_seed(3)
     network = kind.network()
@@ -205,7 +205,7 @@ def test_heads_of_another_target_do_not_begin_a_training(target: specdec.Model, 
 
 def test_targets_that_torch_would_read_otherwise_are_refused_by_name(tmp_path: Path) -> None:
     """Look-ahead embeddings are learnt by a mask, which says nothing of windows and distances."""
-    from tiny_models import llama_tensors, mistral_config, write_hf
+    from worlds.folders import llama_tensors, mistral_config, write_hf
 
     config = mistral_config(vocab_size=VOCABULARY, max_position_embeddings=64)
     windows = specdec.load(write_hf(tmp_path / "windows", config, llama_tensors(config, 1)))

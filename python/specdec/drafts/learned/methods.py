@@ -16,7 +16,7 @@ from specdec.drafts.draft import Draft
 from specdec.drafts.learned.folder import CONFIG_NAME, LearnedWeights
 from specdec.drafts.learned.learned_draft import LearnedDraft
 from specdec.drafts.trees import Tree
-from specdec.models.json_fields import as_json, read_json_object
+from specdec.fields import as_json, read_json_object
 from specdec.models.number_formats import Dtype
 
 if TYPE_CHECKING:

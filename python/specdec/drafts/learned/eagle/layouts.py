@@ -28,8 +28,8 @@ from specdec.drafts.learned.eagle.published import (
 from specdec.drafts.learned.folder import MAX_TAPS, target_tokens
 from specdec.drafts.learned.target_identity import TargetIdentity
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, VocabularyMismatchError
+from specdec.fields import Fields, read_json_object
 from specdec.models.checkpoints.safetensors_file import StoredTensor, open_weights
-from specdec.models.json_fields import Fields, read_json_object
 from specdec.models.model import Model
 
 _EAGLE3_NAMES: Final = frozenset(

@@ -13,8 +13,8 @@ from specdec.drafts.learned.target_identity import configuration_digest
 from specdec.drafts.skip_layers import SkipLayers
 from specdec.drafts.trees import Tree
 from specdec.errors import InputError
+from specdec.fields import Fields, read_json_object
 from specdec.models.checkpoints import open_checkpoint
-from specdec.models.json_fields import Fields, read_json_object
 from specdec.models.model import Model
 from specdec.models.model_config import ModelConfig
 

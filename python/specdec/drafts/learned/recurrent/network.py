@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from specdec.drafts.learned.objective import scattered
-from specdec.models.json_fields import Fields
+from specdec.fields import Fields
 
 _PARTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
