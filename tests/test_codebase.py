@@ -40,7 +40,7 @@ BELOW: dict[str, list[str]] = {
     "draft/tables": ["draft"],
     "draft/copy": ["draft"],
     "draft/lookahead": ["draft"],
-    "draft/learnt": ["draft"],
+    "draft/learned": ["draft"],
     "draft/several": ["draft"],
 }
 """Folders of the core and those each is built on: it may include from itself, from these and from what they

@@ -82,7 +82,7 @@ def test_numbers_that_the_format_has_not_are_refused(target: specdec.Model, tmp_
 def test_halves_of_two_drafts_are_no_draft(target: specdec.Model, tmp_path: Path) -> None:
     one, two = (weights_for(target).save(tmp_path / name) for name in ("one", "two"))
     (one / "model.safetensors").replace(two / "model.safetensors")
-    with pytest.raises(specdec.CheckpointError, match="metadata field 'weights' .* of different drafts"):
+    with pytest.raises(specdec.CheckpointError, match="'weights' .* of different drafts"):
         LearnedWeights.read(two)
     changed(two, weights="absent")
     LearnedWeights.read(two)  # a folder that says nothing
@@ -222,15 +222,13 @@ def test_drafts_that_are_one_file_are_opened(target: specdec.Model, tmp_path: Pa
         runs = [specdec.generate(target, one, [3, 5, 8], max_new_tokens=6) for one in (file, draft)]
         assert runs[0].tokens == runs[1].tokens
         name = type(draft).__name__
-        with pytest.raises(
-            specdec.InputError, match=rf"gamma is 3, and {file} .* specdec\.drafts\.{name}\.load"
-        ):
+        with pytest.raises(specdec.InputError, match=rf"{file} .* specdec\.drafts\.{name}\.load"):
             drafts.load(file, target, gamma=3)
     drafts.Ngram([3], 60, 2).save(tmp_path / "other")
     with pytest.raises(specdec.VocabularyMismatchError):
         drafts.load(tmp_path / "other", target)
     drafts.Online(table, interval=None).save(tmp_path / "online")
-    with pytest.raises(specdec.InputError, match=r"has learnt; expected specdec\.drafts\.Online\.load"):
+    with pytest.raises(specdec.InputError, match=r"has learned; expected specdec\.drafts\.Online\.load"):
         drafts.load(tmp_path / "online", target)
     with pytest.raises(specdec.CheckpointError, match="is a file of a Hugging Face folder"):
         drafts.load(next(target.path.glob("*.safetensors")), target)
@@ -255,14 +253,14 @@ def test_an_exit_lies_beside_its_model(tmp_path: Path) -> None:
     found = drafts.load(target.path, target)
     assert isinstance(found, drafts.EarlyExit) and (found.layer, found.gamma) == (1, 3)
     assert drafts.load(target.path, target, gamma=2).gamma == 2
-    with pytest.raises(specdec.InputError, match="tree is given"):
+    with pytest.raises(specdec.InputError, match="expected None"):
         drafts.load(target.path, target, tree=drafts.ParallelChains(2))
     config = llama_config(vocab_size=61, num_hidden_layers=3)
     other = specdec.load(write_hf(tmp_path / "other", config, tensors_for(config)))
-    with pytest.raises(specdec.InputError, match="is an exit of the model beside it; given is the target"):
+    with pytest.raises(specdec.InputError, match="specdec_exit.json"):
         drafts.load(target.path, other)
     untuned = load_pair(tmp_path / "untuned")[0]  # of the same configuration
-    with pytest.raises(specdec.InputError, match=r"is the target .*untuned.*; expected specdec\.load"):
+    with pytest.raises(specdec.InputError, match=r"target is .*untuned.*; expected specdec\.load"):
         drafts.load(target.path, untuned)
     moved = target.path.rename(tmp_path / "moved")
     with pytest.raises(specdec.InputError, match="expected specdec.load"):

@@ -36,13 +36,15 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
 
 
 def train(target: Any, out: Path, kind: str, shape: dict[str, Any], **options: Any) -> Any:
-    from specdec.training import train_draft
+    from specdec.training import TrainingOptions, train_draft
 
     given: dict[str, Any] = {
         "prompts": PROMPTS, "steps": 96, "length": 24, "batch": 4, "passes": 3, "weights": "f32",
-        "n_threads": 1, "shape": shape, "learning_rate": 0.02,
+        "threads": 1, "shape": shape, "learning_rate": 0.02,
     }  # fmt: skip
-    return train_draft(target, kind, out, **given | options)
+    given |= options
+    own = {name: given.pop(name) for name in ("prompts", "dtype", "say", "progress") if name in given}
+    return train_draft(target, kind, out, TrainingOptions(**given), **own)
 
 
 @pytest.mark.parametrize("name", list(KINDS))
@@ -92,8 +94,8 @@ def law_of_network(network: Any, kind: Any, text: list[int], n: int) -> np.ndarr
 )
 def test_a_folder_guesses_as_its_network_does(name: str, target: specdec.Model, tmp_path: Path) -> None:
     """By the betas of real runs, sums over the draft's law and the target's at every judged position."""
-    from specdec.drafts.learned.methods import trainer_type
     from specdec.training.settings import TrainingSettings
+    from specdec.training.trainer import trainer_type
 
     train(target, tmp_path, *KINDS[name], steps=24)
     shape = {key: str(value) for key, value in KINDS[name][1].items()}
@@ -123,11 +125,11 @@ def test_a_loss_is_the_mean_over_the_tokens_that_are_guessed(name: str, target: 
     """Each guess against the target's law of the very token that it is a guess of, one text at a time."""
     import torch
 
-    from specdec.drafts.learned.methods import trainer_type
     from specdec.drafts.learned.objective import Objective
     from specdec.training.batch import TargetStates
     from specdec.training.settings import TrainingSettings
-    from specdec.training.texts import Texts
+    from specdec.training.trainer import trainer_type
+    from specdec.training.training_texts import Texts
 
     given = KINDS[name][1] | ({"n_points": 99} if name == "pass" else {})
     shape = {key: str(value) for key, value in given.items()}
@@ -166,7 +168,7 @@ def test_medusa_2_writes_another_target(target: specdec.Model, tmp_path: Path) -
     tuned = specdec.load(tmp_path / "target")
     assert not np.array_equal(tuned.logits([3, 21, 5]), target.logits([3, 21, 5]))
     draft = specdec.drafts.load(tmp_path, tuned)
-    options: dict[str, Any] = {"max_new_tokens": 24, "n_threads": 1}
+    options: dict[str, Any] = {"max_new_tokens": 24, "threads": 1}
     found = specdec.generate(tuned, draft, [3, 21], **options)
     assert found.tokens == specdec.generate(tuned, None, [3, 21], **options).tokens
 
@@ -235,7 +237,7 @@ def test_the_command_trains_drafts_for_the_embedded_target(
     assert gain is not None and float(gain[1]) > 0
     target, _ = specdec.embedded_pair()
     draft = specdec.drafts.load(tmp_path, target)
-    options: dict[str, Any] = {"max_new_tokens": 24, "n_threads": 1}
+    options: dict[str, Any] = {"max_new_tokens": 24, "threads": 1}
     found = specdec.generate(target, draft, "It was", **options)
     assert found.tokens == specdec.generate(target, None, "It was", **options).tokens
 
@@ -244,12 +246,12 @@ def test_what_a_draft_never_guesses_is_no_part_of_its_loss() -> None:
     """Gradients are those of the whole law, whether it is kept whole or by its most probable tokens."""
     import torch
 
-    from specdec.drafts.learned.objective import Objective, TargetLaw, reachable, scattered
+    from specdec.drafts.learned.objective import Objective, TargetDistribution, reachable, scattered
 
     torch.manual_seed(0)
     some, logits = torch.tensor([0, 2, 3, 7]), torch.randn(3, 4, requires_grad=True)
     for top in (None, 5):
-        law = TargetLaw.of_logits(torch.randn(3, 9), top)
+        law = TargetDistribution.of_logits(torch.randn(3, 9), top)
         for name in ("fkl", "tvd"):
             gradients = []
             for each in (law, reachable(law, some, 9)):

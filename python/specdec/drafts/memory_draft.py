@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from specdec.checks import check_path
 from specdec.drafts.draft import Draft, made_again
 from specdec.errors import CheckpointError, InputError
+from specdec.fields import as_json
 from specdec.models.checkpoints.safetensors_file import (
     StoredTensor,
     read_safetensors_with_metadata,
@@ -35,7 +36,7 @@ class IntegerFile:
         self.tensors, self.metadata = read_safetensors_with_metadata(path)
         for name, value in expected.items():
             if self.metadata.get(name) != value:
-                raise CheckpointError.of(path, name, self.metadata.get(name), repr(value))
+                raise CheckpointError.of(path, name, self.metadata.get(name), as_json(value))
 
     def take(self, name: str, *, mmap: bool = False) -> NDArray[Any]:
         """Take an array, in memory or as a view of the mapped file."""

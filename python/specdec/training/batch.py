@@ -20,7 +20,7 @@ from specdec.fields import read_json_object
 from specdec.models.loading import load
 from specdec.models.model import Model
 from specdec.models.tokenizer import check_same_vocabulary
-from specdec.training.texts import Texts
+from specdec.training.training_texts import Texts
 
 Array: TypeAlias = NDArray[np.float64]
 Logits: TypeAlias = NDArray[np.float32]

@@ -17,8 +17,8 @@ from specdec.drafts.draft import Draft
 from specdec.models.model import Model
 from specdec.training.batch import EarlierDrafts, TargetStates, softmax
 from specdec.training.settings import TrainingSettings
-from specdec.training.texts import HELD_OUT_KEY, OPENING, Prompts, Texts, continued
 from specdec.training.trainer import DraftTrainer
+from specdec.training.training_texts import HELD_OUT_KEY, OPENING, Prompts, Texts, continued
 
 TEMPERATURES_SHOWN = (0.0, 1.0)
 """At which a draft is measured: greedy decoding, and the target's own distribution."""

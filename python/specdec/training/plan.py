@@ -11,7 +11,7 @@ from specdec.atomic_file import replacing
 from specdec.errors import CheckpointError
 from specdec.models.model import Model
 from specdec.time_limit import TimeLimit
-from specdec.training.texts import STEPS_OF_GROUP, Prompts, continued
+from specdec.training.training_texts import STEPS_OF_GROUP, Prompts, continued
 
 MOST_HELD_OUT: Final = 16
 """Held-out texts at each temperature, if there is time."""

@@ -12,14 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from specdec.checks import check_choice
 from specdec.drafts import load as load_draft
 from specdec.drafts.draft import Draft
+from specdec.drafts.learned.methods import METHODS
 from specdec.drafts.learned.objective import Objective, most_frequent
 from specdec.errors import InputError, shown
 from specdec.models.model import Model
 from specdec.training.batch import Batch
 from specdec.training.settings import TrainingSettings
-from specdec.training.texts import Texts, TextWriter
+from specdec.training.training_texts import Texts, TextWriter
 
 
 class DraftTrainer(ABC):
@@ -134,6 +136,13 @@ class DraftTrainer(ABC):
         """Return the ids [n] of the tokens that occur most often in the training's texts, ascending."""
         counts = np.zeros(self.target.config.n_vocab) if self.token_counts is None else self.token_counts()
         return most_frequent(counts, n)
+
+
+def trainer_type(kind: str) -> type[DraftTrainer]:
+    """Return the trainer of a method by its name."""
+    method = METHODS[check_choice("kind", kind, tuple(METHODS))]
+    found: type[DraftTrainer] = method.load("trainer", method.trainer)
+    return found
 
 
 def shape_of(shape_type: type, given: Mapping[str, str], kind: str) -> Any:

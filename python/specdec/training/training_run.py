@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from specdec.checks import check_path
 from specdec.drafts import Draft, Ensemble
-from specdec.drafts.learned.methods import trainer_type
 from specdec.errors import InputError, kind_of, number_of
 from specdec.models.loading import as_model, embedded_pair, load
 from specdec.models.model import Model, ModelLike, Prompt
@@ -39,9 +38,9 @@ from specdec.training.loop import (
 )
 from specdec.training.plan import LENGTHS, TrainingPlan, WritingSpeed, affordable_length
 from specdec.training.settings import TrainingOptions, TrainingSettings
-from specdec.training.texts import STEPS_OF_GROUP, Prompts, TextGroups, TextWriter, continued
 from specdec.training.trained_draft import DraftFigures, TrainedDraft
-from specdec.training.trainer import DraftTrainer
+from specdec.training.trainer import DraftTrainer, trainer_type
+from specdec.training.training_texts import STEPS_OF_GROUP, Prompts, TextGroups, TextWriter, continued
 
 _MINUTES = 10.0
 _LOOKS = 20  # at some of the held-out texts, in a training

@@ -9,18 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from specdec.checks import check_choice
 from specdec.drafts.draft import Draft
 from specdec.drafts.learned.folder import CONFIG_NAME, LearnedWeights
 from specdec.drafts.learned.learned_draft import LearnedDraft
 from specdec.drafts.trees import Tree
 from specdec.fields import as_json, read_json_object
 from specdec.models.number_formats import Dtype
-
-if TYPE_CHECKING:
-    from specdec.training.trainer import DraftTrainer
 
 
 @dataclass(frozen=True)
@@ -72,13 +68,6 @@ METHODS: Final[dict[str, Method]] = {
     ),
 }  # fmt: skip
 """By the name that `specdec train draft --kind` takes."""
-
-
-def trainer_type(kind: str) -> type[DraftTrainer]:
-    """Return the trainer of a method, which needs torch."""
-    method = METHODS[check_choice("kind", kind, tuple(METHODS))]
-    found: type[DraftTrainer] = method.load("trainer", method.trainer)
-    return found
 
 
 def open_learned(

@@ -21,8 +21,8 @@ from specdec.errors import InputError, number_of
 from specdec.models.loading import load
 from specdec.models.model import Model
 from specdec.training.batch import Batch, softmax
-from specdec.training.texts import Texts
 from specdec.training.trainer import DraftTrainer
+from specdec.training.training_texts import Texts
 
 _MAX_GAMMA = 6  # of those that are timed
 

@@ -17,8 +17,8 @@ from specdec.drafts.learned.objective import Objective
 from specdec.drafts.learned.recurrent.network import RecurrentNetwork, RecurrentShape
 from specdec.models.model import Model
 from specdec.training.batch import Batch
-from specdec.training.texts import TextWriter
 from specdec.training.trainer import DraftTrainer
+from specdec.training.training_texts import TextWriter
 
 
 class RecurrentTrainer(DraftTrainer):

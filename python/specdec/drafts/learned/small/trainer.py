@@ -18,8 +18,8 @@ from specdec.models.loading import load
 from specdec.models.model import Model
 from specdec.models.tokenizer import check_same_vocabulary
 from specdec.training.batch import Batch
-from specdec.training.texts import TextWriter, continued
 from specdec.training.trainer import DraftTrainer
+from specdec.training.training_texts import TextWriter, continued
 
 
 @dataclass(frozen=True)
