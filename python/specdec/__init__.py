@@ -29,20 +29,17 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec import training as training
     from specdec.analysis.bench import bench
     from specdec.analysis.bench_rows import Bench, BenchRow
-    from specdec.analysis.compare import compare
-    from specdec.analysis.comparison import Comparison, ComparisonRow, PromptRow
-    from specdec.analysis.draft_recommendation import DraftFit, DraftRecommendation
+    from specdec.analysis.compare import Comparison, compare
+    from specdec.analysis.experiment import ExperimentRow, Speedup
     from specdec.analysis.known_models import KnownModel
-    from specdec.analysis.layer_search import search_skips
-    from specdec.analysis.measure import measure
-    from specdec.analysis.measurement import Measurement, MeasurementRow
+    from specdec.analysis.measure import Timing, measure
+    from specdec.analysis.measurement import Measurement
     from specdec.analysis.oracle import Oracle, OracleRow, oracle
     from specdec.analysis.questions import Question, read_questions
-    from specdec.analysis.recommend_draft import recommend_draft
-    from specdec.analysis.running import RunFigures
+    from specdec.analysis.recommend import DraftFit, DraftRecommendation, recommend_draft
+    from specdec.analysis.skip_search import search_skips
     from specdec.analysis.skip_trials import SkipSearch, SkipTrial
-    from specdec.analysis.speedup import RoundCosts, Speedup
-    from specdec.analysis.tune import TunedRuns, Tuning, tune
+    from specdec.analysis.tune import Tuning, tune
     from specdec.decoding.adaptive_gamma import AdaptiveGamma
     from specdec.decoding.asynchronous import agenerate, astream
     from specdec.decoding.beam_search import Beam, BeamResult, BeamTrace, beam_search
@@ -101,19 +98,19 @@ _HOMES = {
     "CheckpointError": "errors",
     "CheckpointNotFoundError": "errors",
     "compare": "analysis.compare",
-    "Comparison": "analysis.comparison",
-    "ComparisonRow": "analysis.comparison",
+    "Comparison": "analysis.compare",
     "Constraint": "decoding.constraint",
     "ConstraintState": "decoding.constraint",
     "ContextLengthError": "errors",
     "convert": "models.convert",
     "distribution": "verification.verify",
-    "DraftFit": "analysis.draft_recommendation",
-    "DraftRecommendation": "analysis.draft_recommendation",
+    "DraftFit": "analysis.recommend",
+    "DraftRecommendation": "analysis.recommend",
     "embedded_pair": "models.loading",
     "Engine": "decoding.engine",
     "EngineClosedError": "errors",
     "EngineMetrics": "decoding.engine_metrics",
+    "ExperimentRow": "analysis.experiment",
     "explore": "plot.explore",
     "Explorer": "plot.explore",
     "ExplorerSettings": "plot.explore",
@@ -126,7 +123,6 @@ _HOMES = {
     "load": "models.loading",
     "measure": "analysis.measure",
     "Measurement": "analysis.measurement",
-    "MeasurementRow": "analysis.measurement",
     "MissingLibraryError": "errors",
     "MissingPackageError": "errors",
     "Model": "models.model",
@@ -136,33 +132,30 @@ _HOMES = {
     "OracleRow": "analysis.oracle",
     "Piece": "decoding.generation",
     "PromptCache": "decoding.prompt_cache",
-    "PromptRow": "analysis.comparison",
     "QuantizationReport": "models.quantization",
     "Question": "analysis.questions",
     "read_questions": "analysis.questions",
-    "recommend_draft": "analysis.recommend_draft",
+    "recommend_draft": "analysis.recommend",
     "Result": "decoding.result",
     "Round": "trace",
-    "RoundCosts": "analysis.speedup",
-    "RunFigures": "analysis.running",
     "Sampling": "verification.sampling",
     "Score": "models.score",
-    "search_skips": "analysis.layer_search",
+    "search_skips": "analysis.skip_search",
     "SkipSearch": "analysis.skip_trials",
     "SkipTrial": "analysis.skip_trials",
     "SpecdecError": "errors",
     "speculate": "verification.speculative_execution",
     "Speculation": "verification.speculative_execution",
     "Speculative": "decoding.generation",
-    "Speedup": "analysis.speedup",
+    "Speedup": "analysis.experiment",
     "StatefulTransform": "decoding.constraint",
     "Stream": "decoding.generate",
     "stream": "decoding.generate",
     "TokenizerError": "errors",
     "Trace": "trace",
     "TransformState": "decoding.constraint",
+    "Timing": "analysis.measure",
     "tune": "analysis.tune",
-    "TunedRuns": "analysis.tune",
     "Tuning": "analysis.tune",
     "UnsupportedModelError": "errors",
     "UnusedFieldWarning": "errors",
@@ -183,7 +176,6 @@ __all__ = [
     "CheckpointError",
     "CheckpointNotFoundError",
     "Comparison",
-    "ComparisonRow",
     "Constraint",
     "ConstraintState",
     "ContextLengthError",
@@ -192,6 +184,7 @@ __all__ = [
     "Engine",
     "EngineClosedError",
     "EngineMetrics",
+    "ExperimentRow",
     "Explorer",
     "ExplorerSettings",
     "FormError",
@@ -200,7 +193,6 @@ __all__ = [
     "KnownModel",
     "LearningError",
     "Measurement",
-    "MeasurementRow",
     "MissingLibraryError",
     "MissingPackageError",
     "Model",
@@ -209,13 +201,10 @@ __all__ = [
     "OracleRow",
     "Piece",
     "PromptCache",
-    "PromptRow",
     "QuantizationReport",
     "Question",
     "Result",
     "Round",
-    "RoundCosts",
-    "RunFigures",
     "Sampling",
     "Score",
     "SkipSearch",
@@ -226,10 +215,10 @@ __all__ = [
     "Speedup",
     "StatefulTransform",
     "Stream",
+    "Timing",
     "TokenizerError",
     "Trace",
     "TransformState",
-    "TunedRuns",
     "Tuning",
     "UnsupportedModelError",
     "UnusedFieldWarning",
