@@ -881,13 +881,7 @@ _unpickling = threading.Lock()
 
 
 def _unpickled(reference: ModelReference) -> Model:
-    """The model that a pickle refers to: the one of this process, or loaded from its files.
-
-    Raises
-    ------
-    CheckpointError
-        A file is missing, or another one than that which was read.
-    """
+    """The model that a pickle refers to: the one of this process, or loaded from its files."""
     with _unpickling:
         model = _OF_KEY.get(reference.key)
         if model is None:
@@ -920,8 +914,6 @@ class _Beside:
     ----------
     base : Model
         The model without.
-    files : ReadFiles
-    path : Path
     key : str or None
         Of the model with this adapter and no other; None: it cannot be pickled.
     """

@@ -30,10 +30,8 @@ class FileRows(NamedTuple):
 
     Attributes
     ----------
-    opened : OpenedFile
     start : int
         Where row 0 is in the file.
-    n_rows, row_bytes : int
     order : ndarray of int64 or None
         Which row of the file each row is; None: one after the other.
     """
@@ -62,7 +60,6 @@ class FileTensor(ABC):
 
     Attributes
     ----------
-    opened : OpenedFile
     name : str
         As the file calls it.
     kind : str
@@ -103,12 +100,7 @@ class FileTensor(ABC):
 
     @abstractmethod
     def check(self, numbers: str = "") -> None:
-        """Refuse numbers that are not read.
-
-        Raises
-        ------
-        UnsupportedModelError
-        """
+        """Refuse numbers that are not read."""
 
     @abstractmethod
     def array(self, index: int | None = None, numbers: str = "") -> NDArray[Any]:

@@ -121,18 +121,10 @@ def encoded(
 
     Parameters
     ----------
-    array : ndarray of float32
-    kind : str
     what : str
         File and tensor, for messages.
     importance : ndarray of float32, [n_in] or [n_experts, n_in], optional
         Of the types of blocks of 256, Q4_0 and Q5_0: weights of the inputs' errors. All zeros: none.
-    n_threads : int
-
-    Raises
-    ------
-    CheckpointError
-        A value that is not finite, or too large for the type.
     """
     if not np.isfinite(array).all():
         raise CheckpointError(f"{what} has values that are not finite; expected finite numbers")

@@ -34,7 +34,6 @@ class NewTensor:
 
     Attributes
     ----------
-    name : str
     shape : tuple of int
         Rows first.
     type : str
@@ -68,11 +67,6 @@ def write_gguf(
         In the order of the file.
     data : iterator of ndarray
         The bytes of each, in the same order; taken one by one.
-
-    Raises
-    ------
-    OSError
-        It cannot be written.
     """
     with replacing(path) as file:
         file.write(MAGIC + struct.pack("<IQQ", _VERSION, len(tensors), len(metadata)))

@@ -50,10 +50,6 @@ class HubOptions:
         Where downloads are kept; None: ``HF_HOME`` and the like decide.
     token : str or bool, optional
         A token of the hub; True: the one of ``hf auth login``; False: none; None: that one, if there is one.
-
-    Raises
-    ------
-    InputError
     """
 
     revision: str | None = None
@@ -113,12 +109,6 @@ def fetch(name: HubName, options: HubOptions | None = None) -> Path:
     """The local folder of a repository, or a GGUF file of it; downloaded where the hub's cache has it not.
 
     All parts of a file that was split are fetched; the first is returned.
-
-    Raises
-    ------
-    CheckpointError
-        The download failed, no file or several have the type, or ``huggingface_hub`` is not installed (also
-        a MissingPackageError).
     """
     options = options or HubOptions()
     if not (name.file or name.tag):
@@ -160,13 +150,7 @@ def _of_tag(name: HubName, there: Sequence[str]) -> list[str]:
 
 
 def download(name: str, options: HubOptions | None = None) -> Path:
-    """The local folder of a hub repository, downloaded where the hub's cache does not have it.
-
-    Raises
-    ------
-    CheckpointError
-        The download failed, or ``huggingface_hub`` is not installed (also a MissingPackageError).
-    """
+    """The local folder of a hub repository, downloaded where the hub's cache does not have it."""
     options = options or HubOptions()
     library = _import_library(name)
     where = {"revision": options.revision, "cache_dir": options.cache_dir, "token": options.token}

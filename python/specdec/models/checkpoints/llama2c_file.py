@@ -239,13 +239,7 @@ _ENDS: Final[Mapping[str, Any]] = {"bos_id": 1, "eos_ids": (1, 2)}
 
 
 def own_tokenizer(path: Path, n_vocab: int) -> Tokenizer | None:
-    """The tokenizer whose name says that it belongs to this file, if there is one beside it.
-
-    Raises
-    ------
-    TokenizerError
-        Damaged, or of another number of tokens.
-    """
+    """The tokenizer whose name says that it belongs to this file, if there is one beside it."""
     names = [f"tok{n_vocab}.bin", f"tok{n_vocab}.model", "tokenizer.bin", "tokenizer.model"]
     found = next((path.parent / name for name in names if (path.parent / name).is_file()), None)
     if found is None:

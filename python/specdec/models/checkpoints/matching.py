@@ -43,13 +43,6 @@ def match_tensors(
         By the names of the family's table. A tied head in the place of the embedding becomes the embedding.
     described_by : str
         For messages: the file or field that determines the tensors.
-
-    Raises
-    ------
-    CheckpointError
-        A tensor is missing or has another shape.
-    UnsupportedModelError
-        There are others, or a tensor has numbers that are not read.
     """
     expected = {
         name: (shape, source.numbers)
@@ -128,7 +121,6 @@ def matched_checkpoint(
         As of `match_tensors`.
     architecture : str
         What the files call it.
-    tokenizer : Tokenizer or None
     decoder_start : tuple of int
         Of an encoder-decoder; else left out.
     **fields

@@ -27,22 +27,10 @@ class OpenedFile:
     The bytes are read, not mapped: a process that touches a mapped page which the file has lost is ended by
     the system with SIGBUS, and no program can answer that with an exception.
 
-    Parameters
-    ----------
-    path : Path
-
     Attributes
     ----------
-    path : Path
     size : int
         Bytes, when it was opened.
-
-    Raises
-    ------
-    CheckpointNotFoundError
-        There is no such file.
-    CheckpointError
-        It cannot be opened, is a folder, a pipe or a device, or a Git LFS pointer in place of the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -75,14 +63,8 @@ class OpenedFile:
 
         Parameters
         ----------
-        start, n_bytes : int
         within : str
             What has these bytes, for the message of a file that ends before.
-
-        Raises
-        ------
-        CheckpointError
-            The file ends before, or cannot be read.
         """
         data = np.empty(n_bytes, np.uint8)
         view, done = data.data, 0
@@ -101,13 +83,7 @@ class OpenedFile:
         return data
 
     def check_unchanged(self) -> None:
-        """Check that the file has the size and the time of its last change that it had when it was opened.
-
-        Raises
-        ------
-        CheckpointError
-            Another program has written it or cut it short.
-        """
+        """Check that the file has the size and the time of its last change that it had when it was opened."""
         status = os.fstat(self._descriptor)
         if (status.st_size, status.st_mtime_ns) == (self.size, self._time):
             return

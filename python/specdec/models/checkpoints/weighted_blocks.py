@@ -27,12 +27,6 @@ def weighted_blocks(
     ----------
     rows : ndarray of float32, [n_rows, n_in]
         n_in is a multiple of 32.
-    kind : {"Q4_0", "Q5_0"}
-    importance : ndarray of float32, [n_in]
-
-    Returns
-    -------
-    ndarray of uint8, [bytes]
     """
     most = {"Q4_0": 8, "Q5_0": 16}[kind]
     squares = np.mean(np.square(rows, dtype=np.float64), axis=1, keepdims=True).astype(np.float32)

@@ -40,13 +40,11 @@ def gathered(
 
     Parameters
     ----------
-    checkpoint : Checkpoint
     sources : list of Source
         Where the tensors of the model go; several that one tensor goes to follow each other.
     types : mapping of str to str
         The types that the file's tensors get. One that is made of blocks of this type alone is given as
         these, uint8, [rows, bytes of a row].
-    progress : bool or None
     place : Path
         For the bar.
     """

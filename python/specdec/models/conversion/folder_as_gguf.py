@@ -69,18 +69,10 @@ def write_as_gguf(
 
     Parameters
     ----------
-    checkpoint : Checkpoint
     place : Path
         A file that is there is replaced.
     kind : str
         One of `FILE_TYPES`.
-    importance : Importance
-    progress : bool or None
-
-    Raises
-    ------
-    UnsupportedModelError, TokenizerError, CheckpointError, OSError
-        As `specdec.convert`.
     """
     if checkpoint.architecture not in WRITTEN and checkpoint.architecture != LLAMA2C:
         raise UnsupportedModelError(

@@ -90,19 +90,8 @@ def write_as_folder(
         A new or empty folder, or one whose files are replaced when the new ones are complete.
     kind : str or None
         One of `FOLDER_TYPES`; None: what the file holds.
-    progress : bool or None
     own_tokenizer : bool
         The tokenizer is that beside the weights.
-
-    Warns
-    -----
-    UserWarning
-        Codes that become numbers.
-
-    Raises
-    ------
-    InputError, UnsupportedModelError, CheckpointError, OSError
-        As `specdec.convert`.
     """
     if checkpoint.path.suffix == ".bin" and not checkpoint.path.is_dir():
         raise InputError(f"{checkpoint.path}: expected a folder or a GGUF file, to be written as a folder")

@@ -18,13 +18,7 @@ _CLOSE: Final = 1e-5  # relative: numbers of metadata are f32
 
 
 def check_same(checkpoint: Checkpoint, config: Mapping[str, Any], what: str, place: Path) -> None:
-    """Compare the configuration that will be read with that of the checkpoint.
-
-    Raises
-    ------
-    UnsupportedModelError
-        They differ, by a number or by an encoder that only one of them has.
-    """
+    """Compare the configuration that will be read with that of the checkpoint."""
     ours, theirs = ModelConfig.from_canonical(checkpoint.config), ModelConfig.from_canonical(config)
     for name in ours:
         if name != "encoder" and not _close(ours[name], theirs[name]):

@@ -135,13 +135,6 @@ def architecture_of(fields: Fields, file: Path) -> str:
     """The first of ``architectures`` that is read; without that field, the one of ``model_type``.
 
     A ``model_type`` of another architecture, which transformers would compute, is warned of.
-
-    Raises
-    ------
-    CheckpointError
-        ``architectures`` is no list of names.
-    UnsupportedModelError
-        None is read.
     """
     named = fields.raw("architectures")
     if named is not None and not (isinstance(named, list) and all(isinstance(name, str) for name in named)):

@@ -65,7 +65,6 @@ class ConfigReader:
 
     Parameters
     ----------
-    fields : Fields
     n_ctx : int, optional
         The context that the caller asks for; None: that of the model.
     """
@@ -224,7 +223,6 @@ class ConfigReader:
 
         Parameters
         ----------
-        d_head : int
         layer_type : str, optional
             Of models whose layers have rotations by type: nested in ``rope_parameters``.
         theta, fraction : float

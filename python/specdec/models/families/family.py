@@ -344,12 +344,7 @@ class HeadNorms(Named):
 
 @dataclass(frozen=True)
 class Either:
-    """A tensor that files keep in one of several ways: the first that the file has all tensors of.
-
-    Attributes
-    ----------
-    options : tuple of Named
-    """
+    """A tensor that files keep in one of several ways: the first that the file has all tensors of."""
 
     options: tuple[Named, ...]
 
@@ -462,11 +457,6 @@ class Family:
             The canonical configuration.
         held : container of str
             The names of the tensors that the file holds.
-
-        Raises
-        ------
-        ValueError
-            The core refuses the configuration.
         """
         table = self.tensors(config) if callable(self.tensors) else self.tensors
         for canonical, shape in _core.tensor_shapes(config).items():
@@ -487,13 +477,7 @@ class Family:
             yield Source(canonical, shape, stored, shapes, one.numbers(suffix), one, of)
 
     def decoder_fields(self, fields: Fields) -> Fields:
-        """The fields that describe the decoder; whether its head is tied stands beside them.
-
-        Raises
-        ------
-        CheckpointError
-            There are none.
-        """
+        """The fields that describe the decoder; whether its head is tied stands beside them."""
         if not self.text_field:
             return fields.with_absent(self.absent)
         inner = fields.object(self.text_field)

@@ -91,7 +91,6 @@ class SideTokens:
 
     Attributes
     ----------
-    folder : Path
     settings : dict
         The contents of tokenizer_config.json.
     tokenizer_class : str or None
@@ -145,13 +144,7 @@ class SideTokens:
         return is_named and self.model_type not in _READ_BY_NO_CLASS
 
     def flag(self, name: str) -> bool | None:
-        """A setting that is true or false; None if it is null or absent.
-
-        Raises
-        ------
-        TokenizerError
-            It is something else.
-        """
+        """A setting that is true or false; None if it is null or absent."""
         value = self.settings.get(name)
         if value is not None and not isinstance(value, bool):
             raise TokenizerError(
@@ -164,21 +157,10 @@ class SideTokens:
 
         Parameters
         ----------
-        tokenizer : tokenizers.Tokenizer
         source : str
             The file of the vocabulary, for messages.
         with_defaults : bool
             Add tokens too that only the class names.
-
-        Raises
-        ------
-        TokenizerError
-            A token that is not in the vocabulary with another id than the next one.
-
-        Warns
-        -----
-        UserWarning
-            A token that the vocabulary has with another id than a side file states; the vocabulary's counts.
         """
         library = import_tokenizers(source)
         own = tokenizer.get_added_tokens_decoder()
@@ -235,11 +217,6 @@ class SideTokens:
         own : mapping of str to int, optional
             The ids that the vocabulary itself has for "bos_token" and "eos_token", below 0 for none. They
             count where no side file names the token.
-
-        Raises
-        ------
-        TokenizerError
-            A file names a token whose id the model does not have.
         """
         own = own or {}
         if bos_id is None:
@@ -285,16 +262,6 @@ def read_side_tokens(folder: Path, n_vocab: int | None = None) -> SideTokens:
     """Read the tokens of the files next to a vocabulary, those of them that are there.
 
     ``added_tokens_decoder`` makes special_tokens_map.json and added_tokens.json obsolete, as in transformers.
-
-    Raises
-    ------
-    TokenizerError
-        A file that is no JSON object, or a field of the wrong kind.
-
-    Warns
-    -----
-    UnusedFieldWarning
-        Settings that change how transformers encodes texts, and have no counterpart here.
     """
     config, settings = folder / _CONFIG, read_settings(folder / _CONFIG)
     if dropped := [name for name in _NOT_APPLIED if settings.get(name) is True]:
@@ -439,13 +406,7 @@ def content_of(token: Any) -> str | None:
 
 
 def read_settings(file: Path) -> dict[str, Any]:
-    """The object in a JSON file of a tokenizer; empty if there is no such file.
-
-    Raises
-    ------
-    TokenizerError
-        It cannot be read, or is no JSON object.
-    """
+    """The object in a JSON file of a tokenizer; empty if there is no such file."""
     if not file.is_file():
         return {}
     try:
@@ -455,12 +416,7 @@ def read_settings(file: Path) -> dict[str, Any]:
 
 
 def import_tokenizers(source: Any) -> Any:
-    """The ``tokenizers`` library; `source` is the file that needs it.
-
-    Raises
-    ------
-    MissingTokenizerLibraryError
-    """
+    """The ``tokenizers`` library; `source` is the file that needs it."""
     try:
         import tokenizers
     except ImportError as error:

@@ -25,7 +25,6 @@ class ByteStream:
     ----------
     text_bytes : callable
         The bytes that a token id adds to a text.
-    strip : Strip
     """
 
     def __init__(self, text_bytes: Callable[[int], bytes], strip: Strip) -> None:

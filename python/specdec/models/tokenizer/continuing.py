@@ -17,11 +17,6 @@ def encode_exactly(tokenizer: ByteTokenizer, text: str) -> list[int] | None:
 
     A tokenizer that puts a space in front of every text does so here too; that space is left out again.
 
-    Parameters
-    ----------
-    tokenizer : ByteTokenizer
-    text : str
-
     Returns
     -------
     list of int or None

@@ -62,13 +62,8 @@ def correspondence_of(
 
     Parameters
     ----------
-    target, draft : ByteTokenizer
     n_target, n_draft : int
         Ids of the models.
-
-    Returns
-    -------
-    Correspondence
     """
     ours = {string: i for i, string in enumerate(token_strings(target, n_target)) if string}
     theirs = {string: i for i, string in enumerate(token_strings(draft, n_draft)) if string}

@@ -164,8 +164,6 @@ class Vocabulary:
 
     Attributes
     ----------
-    tokenizer : Tokenizer
-    n_tokens : int
     special_tokens : dict of str to str
         Texts of the tokens that the file names, as "bos_token": variables of chat templates.
     """
@@ -192,13 +190,7 @@ class _Tokens:
 
 
 def read_vocabulary(values: Values) -> Vocabulary | None:
-    """The vocabulary of a file; None if there is none.
-
-    Raises
-    ------
-    TokenizerError
-        A damaged vocabulary, one of a kind that is not read, or a missing library.
-    """
+    """The vocabulary of a file; None if there is none."""
     model = values.get(f"{PREFIX}model")
     if model is None or model == "none" or model == "no_vocab":
         return None
@@ -222,13 +214,7 @@ def read_vocabulary(values: Values) -> Vocabulary | None:
 
 
 def read_end_ids(values: Values, n: int) -> tuple[int | None, tuple[int, ...]]:
-    """BOS and the ids that end a text, which the metadata name among `n` ids.
-
-    Raises
-    ------
-    TokenizerError
-        One that is no whole number.
-    """
+    """BOS and the ids that end a text, which the metadata name among `n` ids."""
     ends = [_token_id(values, f"{key}_token_id", n) for key in ENDS]
     return (
         _token_id(values, "bos_token_id", n),

@@ -87,11 +87,6 @@ def vocabulary_values(
         The file that is written, for messages.
     with_encoder : bool
         Sources end with EOS.
-
-    Raises
-    ------
-    TokenizerError
-        GGUF files have no vocabulary that encodes texts as this one does.
     """
     if isinstance(tokenizer, HFTokenizer):
         found, lists = _of_library(tokenizer, path)
@@ -127,13 +122,7 @@ def vocabulary_values(
 
 
 def end_values(bos_id: int | None, eos_ids: Sequence[int], n_vocab: int, path: Path) -> dict[str, Any]:
-    """The metadata of BOS and the tokens that end a text, keys in full.
-
-    Raises
-    ------
-    TokenizerError
-        More tokens end a text than GGUF files have keys for.
-    """
+    """The metadata of BOS and the tokens that end a text, keys in full."""
     if len(eos_ids) > len(ENDS):
         raise _refused(path, f"{len(eos_ids)} tokens that end a text, more than {len(ENDS)}")
     ids = dict(zip(ENDS, eos_ids, strict=False)) | ({} if bos_id is None else {"bos": bos_id})

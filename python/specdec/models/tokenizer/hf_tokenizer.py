@@ -53,7 +53,6 @@ class HFTokenizer(ByteTokenizer):
 
     Parameters
     ----------
-    library_tokenizer : tokenizers.Tokenizer
     source : str
         Where it was read, for messages.
     bos_id, eos_ids
@@ -133,16 +132,10 @@ class HFTokenizer(ByteTokenizer):
 
         Parameters
         ----------
-        path : Path
-        side : SideTokens
         bos_id, eos_ids
             The model's own, from its configuration; None: what the files name.
         vocab : mapping of str to int, optional
             As of the class.
-
-        Raises
-        ------
-        TokenizerError
         """
         library = import_tokenizers(path)
         with library_errors(f"{path}: not a tokenizer.json that `tokenizers` can read"):

@@ -32,7 +32,6 @@ class Llama2cTokenizer(ByteTokenizer):
 
     Parameters
     ----------
-    path : Path
     bos_id, eos_ids
         None: 1 and (2,), as the format has them.
     """

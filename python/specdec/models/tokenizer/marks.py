@@ -55,11 +55,6 @@ class MarkSpelling:
             Those of interest; names of no special token are left out.
         others : bool, default True
             Whether the other special tokens have a character too, one for all of them.
-
-        Raises
-        ------
-        InputError
-            For more names than there are characters.
         """
         named = [name for name in dict.fromkeys(names) if name in special]
         if len(named) > _OTHER - _FIRST:

@@ -23,7 +23,6 @@ def adapted(
 
     Parameters
     ----------
-    given : object
     bos_id, eos_ids
         What the model's configuration says. The object's own end-of-text token is one too.
     """

@@ -31,11 +31,6 @@ def check_tokenizer_json(values: Mapping[str, Any], path: Path) -> None:
 
     The library runs the steps on the file's own added tokens while it reads the file. What is not understood
     here is left to the library.
-
-    Raises
-    ------
-    TokenizerError
-        Says which field of the file, and what was expected.
     """
     _check_merges(values.get("model"), path)
     for part, key in _PARTS.items():

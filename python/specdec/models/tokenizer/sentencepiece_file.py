@@ -34,7 +34,6 @@ class SentencePieceTokenizer(ByteTokenizer):
 
     Parameters
     ----------
-    library : sentencepiece.SentencePieceProcessor
     source : str
         Where it was read, for messages.
     finder : AddedTokenFinder or None
@@ -111,14 +110,8 @@ class SentencePieceTokenizer(ByteTokenizer):
 
         Parameters
         ----------
-        path : Path
-        side : SideTokens
         bos_id, eos_ids
             The model's own, from its configuration; None: the side files', or else the file's.
-
-        Raises
-        ------
-        TokenizerError
         """
         library, source = open_sentencepiece(path), str(path)
         if not side.prefixes_text:
@@ -238,12 +231,7 @@ def _without_prefix(library: Any, source: str) -> Any:
 
 
 def open_sentencepiece(path: Path) -> Any:
-    """The model at a path, by the ``sentencepiece`` library.
-
-    Raises
-    ------
-    TokenizerError
-    """
+    """The model at a path, by the ``sentencepiece`` library."""
     try:
         model = path.read_bytes()
     except OSError as error:

@@ -80,10 +80,8 @@ def warn_of_ids_beyond(tokenizer: Any, n_vocab: int, path: Path) -> None:
 
     Parameters
     ----------
-    tokenizer : specdec.tokenizer.Tokenizer
     n_vocab : int
         Ids of the model.
-    path : Path
     """
     n = _n_named(tokenizer)
     if isinstance(n, int) and n > n_vocab:
