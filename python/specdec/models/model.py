@@ -25,7 +25,7 @@ from specdec.models import quantization
 from specdec.models.adapter import beside, fit_adapter
 from specdec.models.chat_template import ChatTemplate, Messages
 from specdec.models.checkpoints import open_checkpoint
-from specdec.models.checkpoints.opened_file import OpenedFile
+from specdec.models.checkpoints.file_tensor import OpenedFile
 from specdec.models.model_config import ModelConfig
 from specdec.models.model_texts import LaterTexts, ModelTexts
 from specdec.models.number_formats import CacheDtype, MatrixDtype, PrefillMethod

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from specdec.checks import check_path
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, kind_of
-from specdec.models.model_files import describing_files
+from specdec.models.checkpoints.hub import HubName, HubOptions, describing_files, fetch, parse_hub_name
 
 __all__ = ["FilesReference", "HubPlace", "ModelOrigin", "ModelReference", "ReadFiles"]
 
@@ -120,8 +120,6 @@ class FilesReference:
                 return folder
         place = Path(self.folder)
         if self.hub is not None and not place.is_dir():
-            from specdec.models.checkpoints.hub import HubName, HubOptions, fetch, parse_hub_name
-
             name = parse_hub_name(self.hub.name) or HubName(self.hub.name)
             found = fetch(name, HubOptions(self.hub.revision, self.hub.cache_dir))
             return found if found.is_dir() else found.parent

@@ -26,14 +26,14 @@ from specdec.atomic_file import replacing
 from specdec.errors import CheckpointError, SpecdecError, TokenizerError, pass_signals_on
 from specdec.fields import Fields, as_json, read_json_object
 from specdec.models.chat_template import ChatTemplate, resolve_chat_template
+from specdec.models.checkpoints.file_tensor import OpenedFile
 from specdec.models.checkpoints.generation_config import read_generation_defaults
 from specdec.models.checkpoints.gguf_file import GGUFFile, is_gguf, read_gguf
 from specdec.models.checkpoints.gguf_model import chat_template_of
 from specdec.models.checkpoints.gguf_writing import write_gguf
+from specdec.models.checkpoints.hub import describing_files, is_describing
 from specdec.models.checkpoints.llama2c_file import LLAMA2C, own_tokenizer
-from specdec.models.checkpoints.opened_file import OpenedFile
 from specdec.models.checkpoints.peft_folder import ADAPTER_FILES
-from specdec.models.model_files import describing_files, is_describing
 from specdec.models.model_texts import LaterTexts, ModelTexts
 from specdec.models.number_formats import CacheDtype, PrefillMethod, one_dtype
 from specdec.models.tokenizer import Tokenizer, resolve_tokenizer, source_side

@@ -12,12 +12,8 @@ from specdec.errors import UnusedFieldWarning, warn
 from specdec.fields import MAX_INT, Fields, as_json, read_json_object
 
 __all__ = [
-    "GENERATION_FIELDS",
-    "NOT_APPLIED",
-    "GenerationDefaults",
-    "read_generation_defaults",
-    "sampling_of",
-]
+    "GENERATION_FIELDS", "NOT_APPLIED", "GenerationDefaults", "read_generation_defaults", "sampling_of",
+]  # fmt: skip
 
 FILE: Final = "generation_config.json"
 

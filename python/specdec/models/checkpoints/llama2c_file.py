@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from specdec.errors import CheckpointError, TokenizerError, UnsupportedModelError
 from specdec.models.checkpoints.checkpoint import CanonicalTensor, Checkpoint
-from specdec.models.checkpoints.opened_file import OpenedFile
+from specdec.models.checkpoints.file_tensor import OpenedFile
 from specdec.models.families.rotary import rotary_frequencies
 from specdec.models.tokenizer import Tokenizer, resolve_tokenizer
 

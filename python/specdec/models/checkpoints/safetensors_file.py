@@ -20,17 +20,12 @@ from numpy.typing import NDArray
 from specdec.atomic_file import replacing
 from specdec.errors import CheckpointError, CheckpointNotFoundError, UnsupportedModelError
 from specdec.fields import as_json, read_json_object
-from specdec.models.checkpoints.file_tensor import PLAIN, FileRows, FileTensor
-from specdec.models.checkpoints.opened_file import OpenedFile
+from specdec.models.checkpoints.file_tensor import PLAIN, FileRows, FileTensor, OpenedFile
 
 __all__ = [
-    "StoredTensor",
-    "open_weights",
-    "read_safetensors",
-    "read_safetensors_with_metadata",
-    "write_safetensors",
+    "StoredTensor", "open_weights", "read_safetensors", "read_safetensors_with_metadata", "write_safetensors",
     "write_tensors",
-]
+]  # fmt: skip
 
 INDEX_NAME: Final = "model.safetensors.index.json"
 SINGLE_NAME: Final = "model.safetensors"

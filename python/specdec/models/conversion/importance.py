@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.errors import CheckpointError, InputError
+from specdec.models.checkpoints.file_tensor import OpenedFile
 from specdec.models.checkpoints.gguf_file import is_gguf, read_gguf
-from specdec.models.checkpoints.opened_file import OpenedFile
 from specdec.models.families import Source
 from specdec.models.model import Model
 from specdec.progress import reading_bar

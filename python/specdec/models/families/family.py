@@ -16,30 +16,10 @@ from specdec.models.families.config_reader import ConfigReader
 from specdec.models.number_formats import widened
 
 __all__ = [
-    "ENCODER",
-    "SEEING",
-    "Array",
-    "Computed",
-    "Config",
-    "Either",
-    "Family",
-    "FusedHeads",
-    "FusedRows",
-    "Half",
-    "HeadNorms",
-    "Interleaved",
-    "InterleavedNorms",
-    "Named",
-    "Offset",
-    "PlusOne",
-    "Row",
-    "Shape",
-    "Source",
-    "Transposed",
-    "fused_heads",
-    "fused_rows",
-    "named",
-]
+    "ENCODER", "SEEING", "Array", "Computed", "Config", "Either", "Family", "FusedHeads", "FusedRows", "Half",
+    "HeadNorms", "Interleaved", "InterleavedNorms", "Named", "Offset", "PlusOne", "Row", "Shape", "Source",
+    "Transposed", "fused_heads", "fused_rows", "named",
+]  # fmt: skip
 
 ENCODER = "encoder."
 """What the canonical names of an encoder's tensors begin with."""

@@ -8,7 +8,8 @@ vocabulary of any file, both in the order of ``transformers``, which decides the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,7 @@ from typing import Any, Final
 from specdec.errors import (
     CheckpointError,
     MissingTokenizerLibraryError,
+    SpecdecError,
     TokenizerError,
     UnusedFieldWarning,
     warn,
@@ -23,15 +25,28 @@ from specdec.errors import (
 from specdec.fields import as_json, read_json_object
 
 __all__ = [
-    "SPECIAL_NAMES",
-    "AddedTokenFinder",
-    "SideTokens",
-    "content_of",
-    "import_tokenizers",
-    "pieces_tokenizer",
-    "read_settings",
-    "read_side_tokens",
-]
+    "SPECIAL_NAMES", "AddedTokenFinder", "SideTokens", "content_of", "import_tokenizers", "library_errors",
+    "pieces_tokenizer", "read_settings", "read_side_tokens",
+]  # fmt: skip
+
+
+@contextmanager
+def library_errors(what: str) -> Iterator[None]:
+    """Whatever a library raises inside the block becomes a TokenizerError that begins with `what`.
+
+    The libraries raise bare Exceptions, and where `tokenizers` stops itself (a Rust panic) the exception is a
+    PanicException, which is no Exception. Errors of specdec, MemoryError and Ctrl-C go through.
+    """
+    try:
+        yield
+    except (SpecdecError, MemoryError):
+        raise
+    except BaseException as error:
+        # pyo3 does not export the type of a panic.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise TokenizerError(f"{what}: {type(error).__name__}: {error}") from error
+
 
 SPECIAL_NAMES: Final = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 """The fields of a tokenizer_config.json that name special tokens."""

@@ -12,30 +12,21 @@ from numpy.typing import NDArray
 
 from specdec.errors import TokenizerError
 from specdec.fields import as_json
-from specdec.models.tokenizer.added_tokens import AddedTokenFinder, import_tokenizers
+from specdec.models.tokenizer.added_tokens import AddedTokenFinder, import_tokenizers, library_errors
+from specdec.models.tokenizer.byte_tokenizer import Tokenizer
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
-from specdec.models.tokenizer.interface import Tokenizer
-from specdec.models.tokenizer.library import library_errors
-from specdec.models.tokenizer.protocol_buffers import bytes_field, float_field, integer_field
-from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer, parse_sentencepiece
+from specdec.models.tokenizer.sentencepiece_file import (
+    SentencePieceTokenizer,
+    bytes_field,
+    float_field,
+    integer_field,
+    parse_sentencepiece,
+)
 
 __all__ = [
-    "BYTE",
-    "CONTROL",
-    "ENDS",
-    "NORMAL",
-    "PREFIX",
-    "SPECIAL_TOKENS",
-    "UNKNOWN",
-    "UNUSED",
-    "USER_DEFINED",
-    "WHOLE_WORDS",
-    "WORDS",
-    "Vocabulary",
-    "read_end_ids",
-    "read_vocabulary",
-    "word_steps",
-]
+    "BYTE", "CONTROL", "ENDS", "NORMAL", "PREFIX", "SPECIAL_TOKENS", "UNKNOWN", "UNUSED", "USER_DEFINED",
+    "WHOLE_WORDS", "WORDS", "Vocabulary", "read_end_ids", "read_vocabulary", "word_steps",
+]  # fmt: skip
 
 PREFIX: Final = "tokenizer.ggml."
 _MAX_TOKENS: Final = 1 << 22

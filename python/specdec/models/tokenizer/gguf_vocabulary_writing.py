@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from specdec.errors import TokenizerError, warn
+from specdec.models.tokenizer.byte_tokenizer import Tokenizer
 from specdec.models.tokenizer.gguf_vocabulary import (
     BYTE,
     CONTROL,
@@ -31,11 +32,9 @@ from specdec.models.tokenizer.gguf_vocabulary import (
     word_steps,
 )
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
-from specdec.models.tokenizer.interface import Tokenizer
 from specdec.models.tokenizer.llama2c_tokenizer import Llama2cTokenizer
-from specdec.models.tokenizer.marks import special_tokens_of
-from specdec.models.tokenizer.protocol_buffers import read_fields
-from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
+from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer, read_fields
+from specdec.models.tokenizer.vocabulary import special_tokens_of
 
 __all__ = ["end_values", "vocabulary_values"]
 

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from specdec.errors import TokenizerError
-from specdec.models.tokenizer.byte_stream import Strip
-from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
+from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer, Strip
 
 __all__ = ["Llama2cTokenizer"]
 
