@@ -344,8 +344,8 @@ LAYERS = [
     ["checks"],
     ["fields"],
     [
-        "atomic_file", "containers", "divergences", "draft_counts", "progress", "tables", "text_files",
-        "theory", "threads", "time_limit",
+        "atomic_file", "containers", "divergences", "draft_counts", "progress", "settings_table", "tables",
+        "text_files", "theory", "threads", "time_limit",
     ],
     ["trace"],
     ["models"],
