@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -156,13 +155,6 @@ if not TYPE_CHECKING:  # a type checker would take every name for one of the pac
     def __getattr__(name: str) -> Any:
         if name in _MODULES:
             return import_module(f"{__name__}.{name}")
-        if name == "Auto":
-            warnings.warn(
-                "specdec.Auto is now AdaptiveGamma; Auto will be removed in 0.3",
-                DeprecationWarning,
-                stacklevel=2,
-            )
-            name = "AdaptiveGamma"
         home = _HOMES.get(name)
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
