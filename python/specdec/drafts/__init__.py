@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from specdec.drafts.context_copy import ContextCopy
 from specdec.drafts.draft import Draft
 from specdec.drafts.early_exit import EarlyExit
