@@ -19,11 +19,11 @@ from specdec import InputError, SkipSearch, SkipTrial, search_skips
 from specdec.analysis import experiment, skip_search
 from specdec.drafts import SkipLayers
 from specdec.errors import MissingPackageError
-from tiny_models import llama_config, tensors_for, write_hf
+from worlds.folders import llama_config, tensors_for, write_hf
 
 PROMPTS = [[1, 5, 9], [1, 7]]
 N_LAYER = 3
-OPTIONS: dict[str, Any] = {"gamma": [1, 3], "max_new_tokens": 12, "n_threads": 1, "progress": False}
+OPTIONS: dict[str, Any] = {"gammas": [1, 3], "max_new_tokens": 12, "n_threads": 1, "progress": False}
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def choices() -> Iterator[SkipLayers]:
     for attn, mlp in product(list(flags), repeat=2):
         skipped = [tuple(i for i in range(N_LAYER) if part[i]) for part in (attn, mlp)]
         if 0 < len(skipped[0]) + len(skipped[1]) < 2 * N_LAYER:
-            for gamma in OPTIONS["gamma"]:
+            for gamma in OPTIONS["gammas"]:
                 draft = SkipLayers(*skipped)
                 draft.gamma = gamma
                 yield draft
@@ -151,7 +151,7 @@ def test_a_search_is_saved_and_goes_on(target: specdec.Model, clock: list[Any], 
     assert more.trials[:5] == first.trials and len(more.trials) == 9
     assert len({(t.attn, t.mlp, t.gamma) for t in more.trials}) >= 8  # it does not begin anew
     for change, name in [
-        ({"gamma": 2}, "gammas"),
+        ({"gammas": [2]}, "gammas"),
         ({"seed": 1}, "seed"),
         ({"temperature": 0.5}, "temperature"),
     ]:
@@ -324,8 +324,8 @@ def test_no_nan_is_written(tmp_path: Path) -> None:
 def test_bad_arguments_are_refused(target: specdec.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     for change, message in [
         ({"n_trials": 0}, "n_trials is 0"),
-        ({"gamma": 0}, "gamma is 0"),
-        ({"gamma": []}, "gamma is empty"),
+        ({"gammas": [0]}, "gammas is 0"),
+        ({"gammas": []}, "gammas is"),
         ({"max_new_tokens": 1.5}, "max_new_tokens is"),
         ({"temperature": -1}, "temperature"),
         ({"seed": -1}, "seed is -1"),

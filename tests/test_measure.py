@@ -26,8 +26,8 @@ from specdec.decoding.options import DecodingOptions
 from specdec.drafts import Bigram, ContextCopy, ModelDraft, OnlineNgram, Unigram
 from specdec.errors import InputError, VocabularyMismatchError
 from specdec.tables import Table, interval, or_dash, tables_by_position
-from tiny_models import llama_config, tensors_for, write_hf
 from toy_pair import N_CTX, N_VOCAB, load_pair
+from worlds.folders import llama_config, tensors_for, write_hf
 
 pytestmark = pytest.mark.usefixtures("quick_timing")
 
@@ -504,7 +504,7 @@ def test_the_seconds_bound_a_measurement(
     times = ForwardTimes({1: 1.0, 2: 1.1, 3: 1.2}, 0.1)
     monkeypatch.setattr(measure_module, "forward_times", lambda *_, **__: times)
     lines: list[str] = []
-    found = specdec.measure(*pair, PROMPTS, gammas=[1, 2], seconds=8.0, progress=lines.append)
+    found = specdec.measure(*pair, PROMPTS, gammas=[1, 2], seconds=8.0, say=lines.append)
     # 0.3 of 8 s at 0.01 s a token are 120 tokens for each of two temperatures, less a moment.
     assert all(80 < sum(map(len, texts)) <= 119 for texts in found.tokens.values())
     assert len(found.rows) == 2 * 4 * 2 and found.stopped == ""

@@ -20,7 +20,7 @@ from specdec.drafts.translation import translation_of
 from specdec.errors import CheckpointNotFoundError, InputError, VocabularyMismatchError
 from specdec.models.tokenizer import ByteTokenizer, Strip
 from specdec.models.tokenizer.resolve import load_tokenizer
-from vocabularies import DISJOINT, VOCABULARIES, model_with
+from worlds.vocabularies import DISJOINT, VOCABULARIES, model_with
 
 QUICK: dict[str, Any] = {"n_tokens": 12, "repeats": 1, "gammas": [2], "n_threads": 1}
 
@@ -278,9 +278,7 @@ def test_the_seconds_end_the_measuring(target: Any, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(time_limit, "time", SimpleNamespace(monotonic=Clock(1.0)))
     lines: list[str] = []
     quick = QUICK | {"gammas": [2, 4], "repeats": 9}
-    found = specdec.recommend_draft(
-        target, None, ["ab abc", "ca b"], seconds=30.0, progress=lines.append, **quick
-    )
+    found = specdec.recommend_draft(target, None, ["ab abc", "ca b"], seconds=30.0, say=lines.append, **quick)
     measured = found.comparison.drafts
     assert 0 < len(measured) < len(found.fits)
     assert list(found.drafts)[: len(measured)] == list(measured)

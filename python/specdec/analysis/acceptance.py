@@ -116,7 +116,7 @@ def _draft_logits(
     ids, first, n_vocab = [*beginning.ids, *tokens[:-1]], len(beginning.ids) - 1, setup.target.config.n_vocab
     if isinstance(draft, Model):
         decoder = _core.Decoder(
-            draft.core, capacity=len(ids), n_threads=setup.n_threads, n_vocab=n_vocab,
+            draft.core, capacity=len(ids), n_threads=setup.options.threads, n_vocab=n_vocab,
             source=beginning.source_of(draft),
         )  # fmt: skip
         logits = decoder.prefill(ids, logits=True, finite=True)

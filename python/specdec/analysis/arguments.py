@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
 
@@ -29,9 +29,9 @@ __all__ = [
     "MeasurableDraftLike",
     "ProbabilityDraft",
     "Setup",
-    "at_temperature",
     "check_gammas",
     "check_names",
+    "check_say",
     "decoding_options",
     "default_prompts",
     "different_numbers",
@@ -62,9 +62,6 @@ _NOT_IN_RUNS: Final = frozenset(
     {"n", "batch_size", "node_budget", "logits", "logprobs", "logprobs_of", "prompt_logprobs", "prompt_cache"}
 )
 """Options of decoding that no experiment takes: its runs are of one text each, and are counted."""
-
-_ALWAYS: Final = ("temperature", "n_threads")
-"""Options that every run is given."""
 
 Value = TypeVar("Value")
 
@@ -117,47 +114,26 @@ def decoding_options(
     """
     if options is not None and not isinstance(options, DecodingOptions):
         raise InputError.of("options", options, "a specdec.DecodingOptions, or None", found=kind_of(options))
-    base = DecodingOptions(**defaults) if options is None else options
-    every = {field.name: getattr(base, field.name) for field in fields(base)}
-    found = DecodingOptions.of_request(every | changes)
-    for name in every:
+    found = (DecodingOptions(**defaults) if options is None else options).replace(**changes)
+    given = changes if options is None else options.arguments() | changes
+    for name in given:
         refused = name not in _IN_DISTRIBUTIONS if in_distributions else name in _NOT_IN_RUNS
-        if name in owns:
-            expected = f"{owns[name]}, which sets it here"
-        elif refused:
-            expected = "none: it has no effect here"
-        else:
-            continue
-        if name in changes or (options is not None and _differs(options, name)):
+        if name in owns or refused:
+            expected = f"{owns[name]}, which sets it here" if name in owns else "none: it has no effect here"
             raise InputError.of(name, getattr(found, name), expected)
-    return at_temperature(found, found.temperature)
-
-
-def at_temperature(options: DecodingOptions, temperature: float) -> DecodingOptions:
-    """The options with another temperature, as a float."""
-    found = replace(options, temperature=temperature)
-    return replace(found, temperature=found.sampling.temperature)
+    return found
 
 
 def run_options(options: DecodingOptions) -> dict[str, Any]:
     """Keyword arguments of `generate` for the runs of an experiment, but for gamma, length and seed."""
     left_out = (*_NOT_IN_RUNS, "gamma", "max_new_tokens", "seed", "progress")
-    names = [one.name for one in fields(options) if one.name not in left_out]
-    return {name: getattr(options, name) for name in names if name in _ALWAYS or _differs(options, name)}
+    given = options.arguments() | {"temperature": options.temperature, "n_threads": options.threads}
+    return {name: value for name, value in given.items() if name not in left_out}
 
 
 def in_json(value: Any) -> Any:
     """A setting as JSON has it: numbers and texts as they are, all else as a message shows it."""
     return value if value is None or isinstance(value, int | float | str) else shown(value)
-
-
-def _differs(options: DecodingOptions, name: str) -> bool:
-    """Whether an option is not the default."""
-    value = getattr(options, name)
-    return value is not getattr(_DEFAULTS, name) and value != getattr(_DEFAULTS, name)
-
-
-_DEFAULTS: Final = DecodingOptions()
 
 
 @dataclass(frozen=True)
@@ -197,16 +173,9 @@ class Setup:
         """The seed, by default 0."""
         return check_integer("seed", 0 if self.options.seed is None else self.options.seed, 0, 2**64 - 1)
 
-    @property
-    def n_threads(self) -> int:
-        """Threads to compute with."""
-        n: int | None = self.options.n_threads
-        assert n is not None
-        return n
-
     def runs(self, **changes: Any) -> dict[str, Any]:
         """Keyword arguments of `generate` for runs, but for their prompt, length and seed."""
-        return run_options(replace(self.options, **changes))
+        return run_options(self.options.replace(**changes))
 
     def share(self, n_tokens: int) -> int:
         """New tokens of a prompt where there are so many in all."""
@@ -365,6 +334,19 @@ def default_prompts(target: Model) -> list[str]:
     if target.tokenizer is None:
         raise InputError("prompts is None, and the target has no tokenizer; expected prompts of token ids")
     return list(_PROMPTS)
+
+
+def check_say(say: Any) -> Callable[[str], object]:
+    """Refuse what cannot be called with a line.
+
+    Raises
+    ------
+    InputError
+    """
+    if not callable(say):
+        raise InputError.of("say", say, "a function that takes a line", found=kind_of(say))
+    function: Callable[[str], object] = say
+    return function
 
 
 def check_gammas(gammas: Any) -> list[int]:

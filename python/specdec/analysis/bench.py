@@ -17,13 +17,14 @@ from specdec.analysis.experiment import Experiment
 from specdec.analysis.questions import Question, QuestionsLike, questions_of
 from specdec.checks import check_choice, check_flag, check_integer, check_path
 from specdec.decoding.adaptive_gamma import AdaptiveGamma
-from specdec.decoding.options import DecodingOptions
+from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import InputError, shown
 from specdec.models.loading import as_model
 from specdec.models.model import ModelLike
 from specdec.progress import counted
+from specdec.settings_table import Unpack
 
 __all__ = ["bench"]
 
@@ -46,7 +47,7 @@ def bench(
     too_long: TooLong = "error",
     answers: str | os.PathLike[str] | None = None,
     options: DecodingOptions | None = None,
-    **changes: Any,
+    **changes: Unpack[SampleOptions],
 ) -> Bench:
     """Answer the questions of a benchmark with and without a draft, and count by category.
 
@@ -248,7 +249,7 @@ def _settings(target_name: str, way: _Way, options: DecodingOptions, seed: int) 
         gamma = "auto"
     elif gamma is None:
         gamma = 0 if way.draft is None else way.draft.gamma
-    elif not isinstance(gamma, int):
+    elif not isinstance(gamma, int | str):
         gamma = type(gamma).__name__
     always = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "verify", "lenience", "stop",
               "ignore_eos", "n_threads")  # fmt: skip

@@ -10,7 +10,6 @@ from typing import Any, Final, TypeAlias
 
 from specdec.analysis.arguments import (
     Setup,
-    at_temperature,
     check_gammas,
     decoding_options,
     different_numbers,
@@ -20,12 +19,13 @@ from specdec.analysis.experiment import Configuration, Experiment, ExperimentRow
 from specdec.analysis.measurement import position_tables, reason_tables
 from specdec.checks import check_flag, check_integer
 from specdec.decoding.beginning import Beginning
-from specdec.decoding.options import DecodingOptions
+from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import printable
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.progress import counted
+from specdec.settings_table import Unpack
 from specdec.tables import Table, Tabular, data_frame, interval, or_dash
 from specdec.time_limit import ENDLESS, TimeLimit
 
@@ -48,7 +48,7 @@ def compare(
     repeats: int = 5,
     timing: bool = True,
     options: DecodingOptions | None = None,
-    **changes: Any,
+    **changes: Unpack[SampleOptions],
 ) -> Comparison:
     """Compare drafts of any kind for one target, by running them.
 
@@ -104,7 +104,8 @@ def compare(
     """
     decoding = decoding_options(options, changes, _OWNS)
     asked = [
-        at_temperature(decoding, one).temperature for one in different_numbers("temperatures", temperatures)
+        decoding.replace(temperature=one).temperature
+        for one in different_numbers("temperatures", temperatures)
     ]
     chosen = None if gammas is None else check_gammas(gammas)
     n_tokens, repeats = check_integer("n_tokens", n_tokens, 1), check_integer("repeats", repeats, 1)

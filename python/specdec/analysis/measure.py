@@ -18,8 +18,8 @@ from specdec.analysis.arguments import (
     RUN_BY_THE_CORE,
     MeasurableDraftLike,
     Setup,
-    at_temperature,
     check_gammas,
+    check_say,
     decoding_options,
     different_numbers,
     has_distribution,
@@ -39,9 +39,10 @@ from specdec.analysis.measurement import Independence, Measurement
 from specdec.analysis.statistics import acceptance_by_position, autocorrelation, ljung_box, mean_interval
 from specdec.analysis.timing import ForwardTimes, forward_times, sample_text, step_seconds
 from specdec.checks import check_flag, check_integer
-from specdec.decoding.options import DecodingOptions
+from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.models.model import ModelLike, Prompt
 from specdec.progress import counted
+from specdec.settings_table import Unpack
 from specdec.time_limit import TimeLimit
 from specdec.verification.rules import check_lenience
 
@@ -91,9 +92,9 @@ def measure(
     n_tokens: int = 2000,
     timing: bool | Timing = True,
     seconds: float | None = None,
-    progress: bool | Callable[[str], object] = False,
+    say: Callable[[str], object] = lambda line: None,
     options: DecodingOptions | None = None,
-    **changes: Any,
+    **changes: Unpack[SampleOptions],
 ) -> Measurement:
     """Measure how well a draft guesses a target, what both cost, and what speculation gains.
 
@@ -141,9 +142,8 @@ def measure(
         How long the measuring may take; a text that has begun is finished. If all of it would take longer,
         by the time of a few tokens, fewer tokens are generated, and rows that are not reached are left out or
         have no times. None: no limit.
-    progress : bool or callable, default False
-        Show a progress bar (needs tqdm), or a function that is called with a line for each row as soon as it
-        is measured.
+    say : callable, optional
+        Called with a line for each row as soon as it is measured.
     options : DecodingOptions, optional
         Of them `top_k`, `top_p` and `min_p`, of target and draft; `seed` (default 0; prompt i is continued
         with the key (seed, i)), and `n_threads`.
@@ -175,7 +175,7 @@ def measure(
     asked = {
         "gammas": check_gammas(gammas),
         "samplings": [
-            at_temperature(decoding, one) for one in different_numbers("temperatures", temperatures)
+            decoding.replace(temperature=one) for one in different_numbers("temperatures", temperatures)
         ],
         "leniences": [
             check_lenience("leniences", one, "has") for one in different_numbers("leniences", leniences)
@@ -186,7 +186,7 @@ def measure(
         if check_flag("timing", timing)
         else None,
         "limit": TimeLimit.of(seconds),
-        "say": progress if callable(progress) else lambda line: None,
+        "say": check_say(say),
     }
     n_tokens = check_integer("n_tokens", n_tokens, 1)
     setup = Setup.of(target, decoding, prompts)
@@ -194,7 +194,7 @@ def measure(
     opened = measurable(setup.target, given)
     measuring = _Measuring(setup, opened, name or name_of(opened), **asked)
     n_steps = measuring.plan(n_tokens, has_limit=seconds is not None)
-    with counted(n_steps, "token", decoding.progress or progress is True) as measuring.done:
+    with counted(n_steps, "token", decoding.progress) as measuring.done:
         return measuring.by_distributions() if has_distribution(opened) else measuring.by_running()
 
 
@@ -230,7 +230,7 @@ class _Measuring:
             n_timed = timing.n_tokens
         self.share = setup.share(n_tokens)
         if has_limit:
-            step_s = step_seconds(setup.target, setup.prompts, setup.n_threads) * len(self.samplings)
+            step_s = step_seconds(setup.target, setup.prompts, setup.options.threads) * len(self.samplings)
             counting_s, timing_s = _COUNTING * self.limit.left_s, _TIMING * self.limit.left_s
             fitting = counting_s / step_s / n_counted / len(setup.prompts)
             self.share = int(min(self.share, max(_FEWEST, fitting)))
@@ -334,7 +334,9 @@ class _Measuring:
             self.draft if has_distribution(self.draft) and isinstance(self.draft, RUN_BY_THE_CORE) else None
         )
         text = sample_text(self.setup.target, self.setup.prompts, tokens, n_rows)
-        return forward_times(self.setup.target, draft, text, max_rows=n_rows, n_threads=self.setup.n_threads)
+        return forward_times(
+            self.setup.target, draft, text, max_rows=n_rows, n_threads=self.setup.options.threads
+        )
 
     def _row(
         self,
@@ -398,7 +400,7 @@ class _Measuring:
             text=pieces or None,
             prompts=[beginning.given for beginning in self.setup.prompts],
             seed=self.setup.seed,
-            n_threads=self.setup.n_threads,
+            n_threads=self.setup.options.threads,
             stopped=stopped,
         )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from specdec import theory
 from specdec.analysis.arguments import (
@@ -21,13 +20,14 @@ from specdec.analysis.timing import ForwardTimes, forward_times, sample_text
 from specdec.checks import as_integer, check_integer, check_items
 from specdec.decoding.adaptive_gamma import AdaptiveGamma
 from specdec.decoding.generate import generate
-from specdec.decoding.options import DecodingOptions
+from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.decoding.result import Result
 from specdec.drafts.draft import MAX_GAMMA, Draft
 from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import InputError
 from specdec.models.model import ModelLike, Prompt
 from specdec.progress import counted
+from specdec.settings_table import Unpack
 from specdec.tables import OneTable, Table, marked, or_dash
 from specdec.trace import Round, invalid_speedup
 
@@ -165,7 +165,7 @@ def oracle(
     gammas: Sequence[int] = (1, 2, 3, 4, 5, 6, 8),
     max_gamma: int = 16,
     options: DecodingOptions | None = None,
-    **changes: Any,
+    **changes: Unpack[SampleOptions],
 ) -> Oracle:
     """Replay runs with a perfect gamma, to see how much is to be had by choosing it (section 3.5).
 
@@ -245,7 +245,7 @@ def oracle(
         drafting if replays else None,
         sample_text(setup.target, setup.prompts, [result.tokens for result in results[0]], n_rows),
         max_rows=n_rows,
-        n_threads=setup.n_threads,
+        n_threads=setup.options.threads,
     )
     counts = counts_of(results[0])
     if not replays:

@@ -13,6 +13,7 @@ from specdec.analysis.arguments import (
     Setup,
     check_gammas,
     check_names,
+    check_say,
     decoding_options,
     name_of,
     short_names,
@@ -22,7 +23,7 @@ from specdec.analysis.compare import Comparison, compare_ways
 from specdec.analysis.experiment import EQUALS_PLAIN, ExperimentRow
 from specdec.analysis.known_models import KnownModel, known_models, vocabulary_of
 from specdec.checks import check_choice, check_integer, check_path
-from specdec.decoding.options import DecodingOptions
+from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.drafts import Draft, Eagle, Ensemble, ModelDraft, Online, SuffixMemory, named
 from specdec.drafts.draft import check_source
 from specdec.drafts.model_draft import DraftLike, as_draft
@@ -40,6 +41,7 @@ from specdec.models.model import Model, ModelLike, Prompt
 from specdec.models.model_config import ModelConfig
 from specdec.models.number_formats import DTYPES, Dtype
 from specdec.models.tokenizer import ByteTokenizer
+from specdec.settings_table import Unpack
 from specdec.tables import Table, Tabular
 from specdec.time_limit import TimeLimit
 
@@ -51,7 +53,7 @@ _GAMMAS: Final = (2, 4, 8)
 _HOPELESS: Final = 0.5  # speed-up in the first turn, below which there is no other
 _REFUSALS: Final = (VocabularyMismatchError, InputError, UnsupportedModelError)
 _OWNS: Final = {"gamma": "gammas", "max_new_tokens": "n_tokens"}
-_PANEL: Final = 32  # columns of values that lie together (csrc/model/cache.h)
+_PANEL: Final = 32  # columns of values that lie together (csrc/model/cache/cache.h)
 Openable: TypeAlias = DraftLike | Callable[[], DraftLike]
 """A draft, or a function that opens one."""
 
@@ -261,9 +263,9 @@ def recommend_draft(
     repeats: int = 3,
     draft_dtype: Dtype | None = None,
     seconds: float | None = None,
-    progress: bool | Callable[[str], object] = False,
+    say: Callable[[str], object] = lambda line: None,
     options: DecodingOptions | None = None,
-    **changes: Any,
+    **changes: Unpack[SampleOptions],
 ) -> DraftRecommendation:
     """Say which drafts fit a target, by which way, what they give on some prompts, and which to take.
 
@@ -297,9 +299,8 @@ def recommend_draft(
     seconds : float, optional
         How long the measuring may take, shared by the drafts; a text that has begun is finished. A draft
         whose share is over has fewer turns, and drafts that are not reached are left out. None: no limit.
-    progress : bool or callable, default False
-        Show a progress bar for each draft (needs tqdm), or a function that is called with a line for each row
-        as soon as it is measured.
+    say : callable, optional
+        Called with a line for each row as soon as it is measured.
     options : DecodingOptions, optional
         Of the runs; the default of `seed` is 0.
     **changes
@@ -331,8 +332,8 @@ def recommend_draft(
     chosen = None if gammas is None else check_gammas(gammas)
     n_tokens, repeats = check_integer("n_tokens", n_tokens, 1), check_integer("repeats", repeats, 1)
     limit = TimeLimit.of(seconds)
-    say = progress if callable(progress) else lambda line: None
-    setup = Setup.of(target, replace(decoding, progress=decoding.progress or progress is True), prompts)
+    check_say(say)
+    setup = Setup.of(target, decoding, prompts)
     fits, ways = _fitting(setup.target, drafts, draft_dtype)
     found: list[Comparison] = []
     try:

@@ -10,16 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from specdec.analysis.arguments import Setup, decoding_options
+from specdec.analysis.arguments import Setup, check_gammas, decoding_options
 from specdec.analysis.experiment import Work, decoding_experiment
 from specdec.analysis.skip_trials import Choice, SkipSearch, SkipTrial, rank
-from specdec.checks import check_integer, check_items, check_path
-from specdec.decoding.options import DecodingOptions
+from specdec.checks import check_integer, check_path
+from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.drafts import SkipLayers
-from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError, MissingPackageError
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.progress import counted
+from specdec.settings_table import Unpack
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["search_skips"]
 
 _FINALISTS, _REPEATS = 3, 5  # of the trials, the best so many are measured again, so often
-_OWNS: Final = {"gamma": "the parameter gamma", "lenience": "1.0", "verify": "'rejection'"}
+_OWNS: Final = {"gamma": "gammas", "lenience": "1.0", "verify": "'rejection'"}
 
 
 def search_skips(
@@ -35,10 +35,10 @@ def search_skips(
     prompts: Prompt | Sequence[Prompt] | None = None,
     *,
     n_trials: int = 60,
-    gamma: int | Sequence[int] = (1, 2, 4, 6),
+    gammas: Sequence[int] = (1, 2, 4, 6),
     path: str | os.PathLike[str] | None = None,
     options: DecodingOptions | None = None,
-    **changes: Any,
+    **changes: Unpack[SampleOptions],
 ) -> SkipSearch:
     """Find the layers that a model should skip to draft for itself (arXiv 2309.08168).
 
@@ -56,7 +56,7 @@ def search_skips(
         of English sentences, for a target with a tokenizer.
     n_trials : int, default 60
         Choices that are tried, among them those of an earlier search in `path`.
-    gamma : int or sequence of int, default (1, 2, 4, 6)
+    gammas : sequence of int, default (1, 2, 4, 6)
         Drafted tokens a round, each 1 to 1024; of several the search takes the best.
     path : str or path, optional
         A file that holds what was found so far after every trial. If it is there, the search of equal
@@ -93,11 +93,7 @@ def search_skips(
     """
     decoding = decoding_options(options, changes, _OWNS, max_new_tokens=64)
     n_trials = check_integer("n_trials", n_trials, 1)
-    several = isinstance(gamma, Sequence) and not isinstance(gamma, str | bytes)
-    given = check_items("gamma", gamma, "an integer or several") if several else [gamma]
-    gammas = tuple(sorted({check_integer("gamma", one, 1, MAX_GAMMA) for one in given}))
-    if not gammas:
-        raise InputError("gamma is empty; expected at least one")
+    gammas = sorted(check_gammas(gammas))
     file = None if path is None else check_path("path", path)
     import_optuna()  # before a model is loaded
     setup = Setup.of(target, decoding, prompts)

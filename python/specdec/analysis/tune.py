@@ -25,12 +25,13 @@ from specdec.analysis.experiment import ExperimentRow, decoding_experiment
 from specdec.analysis.statistics import mean_interval
 from specdec.analysis.timing import forward_times, sample_text
 from specdec.checks import check_integer
-from specdec.decoding.options import DecodingOptions
+from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.drafts import EarlyExit
 from specdec.drafts.draft import MAX_GAMMA, Draft
 from specdec.errors import InputError, kind_of
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.progress import counted
+from specdec.settings_table import Unpack
 from specdec.tables import OneTable, Table, marked, or_dash, plain, record
 from specdec.trace import invalid_ratio
 
@@ -261,7 +262,7 @@ def tune(
     max_gamma: int = 8,
     n_tokens: int = 400,
     options: DecodingOptions | None = None,
-    **changes: Any,
+    **changes: Unpack[SampleOptions],
 ) -> Tuning:
     """Choose gamma, or a draft and its gamma, by measured acceptance, cost and time of verification.
 
@@ -352,7 +353,7 @@ def _by_distribution(setup: Setup, name: str, draft: Any, max_gamma: int, n_toke
         draft if isinstance(draft, RUN_BY_THE_CORE) else None,
         sample_text(setup.target, setup.prompts, texts.tokens, max_gamma + 1),
         max_rows=max_gamma + 1,
-        n_threads=setup.n_threads,
+        n_threads=setup.options.threads,
     )
     betas = texts.betas[1.0]
     n_positions = sum(map(len, betas))

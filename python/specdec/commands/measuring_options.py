@@ -86,7 +86,7 @@ def _print_line(line: str) -> None:
     click.echo(line, err=True)
 
 
-LINES: Final[dict[str, Any]] = {"progress": _print_line}
+LINES: Final[dict[str, Any]] = {"progress": False, "say": _print_line}
 """Arguments with which rows are printed as they are measured, in place of a progress bar."""
 
 
