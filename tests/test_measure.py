@@ -579,7 +579,7 @@ def test_cells_of_tables() -> None:
         ({"presence_penalty": 0.5}, "presence_penalty is 0.5; expected none: it has no effect here"),
         ({"options": DecodingOptions(verify="block")}, "verify is 'block'; expected none"),
         ({"options": 3}, "options is an int; expected a specdec.DecodingOptions"),
-        ({"top_kk": 3}, "'top_kk' is no option; did you mean top_k"),
+        ({"top_kk": 3}, "'top_kk' is no setting; did you mean top_k"),
         ({"top_k": 0}, "top_k is 0"),
         ({"n_threads": 0}, "n_threads is 0"),
         ({"prompts": []}, "prompts is an empty list"),
