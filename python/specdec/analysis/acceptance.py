@@ -71,7 +71,8 @@ def acceptance(
     done : callable
         Called with `n_tokens` after every prompt.
     """
-    target, text = setup.target, None if setup.target.tokenizer is None else []
+    target = setup.target
+    text: list[list[str]] | None = None if target.tokenizer is None else []
     found = Acceptance([], text, {lenience: [] for lenience in leniences})
     settings = setup.runs(temperature=options.temperature)
     for i, beginning in enumerate(setup.prompts):

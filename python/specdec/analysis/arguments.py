@@ -115,7 +115,7 @@ def decoding_options(
     if options is not None and not isinstance(options, DecodingOptions):
         raise InputError.of("options", options, "a specdec.DecodingOptions, or None", found=kind_of(options))
     found = (DecodingOptions(**defaults) if options is None else options).replace(**changes)
-    given = changes if options is None else options.arguments() | changes
+    given = changes if options is None else {**options.arguments(), **changes}
     for name in given:
         refused = name not in _IN_DISTRIBUTIONS if in_distributions else name in _NOT_IN_RUNS
         if name in owns or refused:

@@ -36,6 +36,7 @@ __all__ = [
 
 Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
+AnyItem = TypeVar("AnyItem", contravariant=True)
 Work: TypeAlias = Sequence[tuple[Prompt, int]]
 """Prompts, each with its number of new tokens."""
 
@@ -144,10 +145,10 @@ class ExperimentRow:
         New tokens, runs of the target, drafted and accepted tokens that were counted: of all repetitions, in
         greedy decoding of one, as the others give the same text. Where `by_running` is False, `n_tokens` are
         the positions that alpha is the mean of, and the others 0.
-    tokens_per_call, tokens_low, tokens_high : float or None
+    tokens_per_call, tokens_low, tokens_high : float
         New tokens per run of the target, and its 95 % confidence interval: of all tokens a share of n_calls /
         n_tokens is the last of its round, and the interval is that of this share. Where `by_running` is False
-        the mean over the repetitions that were timed, without an interval.
+        the mean over the repetitions that were timed, without an interval. NaN where there is none.
     alpha, alpha_low, alpha_high : float or None
         Mean acceptance rate (Corollary 3.6; A.5 with lenience), and its 95 % confidence interval: at the
         positions that were verified, or at every position where `by_running` is False. None where a position
@@ -191,9 +192,9 @@ class ExperimentRow:
     n_calls: int = 0
     n_drafted: int = 0
     n_accepted: int = 0
-    tokens_per_call: float | None = None
-    tokens_low: float | None = None
-    tokens_high: float | None = None
+    tokens_per_call: float = math.nan
+    tokens_low: float = math.nan
+    tokens_high: float = math.nan
     alpha: float | None = None
     alpha_low: float | None = None
     alpha_high: float | None = None
@@ -289,10 +290,10 @@ def _ends(text: Trace) -> NDArray[np.float64]:
     return ends
 
 
-class Runner(Protocol[Item]):
+class Runner(Protocol[AnyItem]):
     """A configuration of an `Experiment`."""
 
-    def run(self, turn: int, index: int, item: Item, seed: int) -> int:
+    def run(self, turn: int, index: int, item: AnyItem, seed: int) -> int:
         """Do item `index` of the work in a repetition; return what a progress bar counts."""
         ...
 

@@ -172,7 +172,7 @@ def measure(
     >>> print(found)
     """
     decoding = decoding_options(options, changes, _OWNS, in_distributions=True)
-    asked = {
+    asked: dict[str, Any] = {
         "gammas": check_gammas(gammas),
         "samplings": [
             decoding.replace(temperature=one) for one in different_numbers("temperatures", temperatures)
@@ -294,7 +294,7 @@ class _Measuring:
                 }
                 experiment = Experiment([*counting.values()], self.work)
                 experiment.run(repeats=1, seed=setup.seed, done=self.done)
-                plain, ways = None, {}
+                plain, ways = None, counting
                 if lenience in self.timed_leniences:
                     plain, ways = self._timed(temperature, lenience, part)
                 for gamma, way in counting.items():
@@ -369,7 +369,7 @@ class _Measuring:
             alpha_low=low,
             alpha_high=high,
             speedup=speedup,
-            tokens_per_call=None if speedup is None else statistics.mean(speedup.tokens_per_run),
+            tokens_per_call=math.nan if speedup is None else statistics.mean(speedup.tokens_per_run),
             by_running=False,
             **timed,
         )

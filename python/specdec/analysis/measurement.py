@@ -136,6 +136,7 @@ def tables(rows: Sequence[ExperimentRow], target: str) -> list[Table]:
     by_distribution = [row for row in rows if not row.by_running]
     predicted = [row for row in by_distribution if row.lenience == 1.0]
     found = [_speedup_table(ran, target)] if ran else []
+    body: list[tuple[str, ...]]
     if predicted:
         title = f"Table 3: acceptance rates of drafts for {target} (Corollary 3.6)"
         body = [

@@ -235,7 +235,7 @@ def oracle(
     drafting = as_draft(setup.target, given)
     # what drafts alike wherever a round begins is replayed
     replays = has_distribution(measurable(setup.target, drafting))
-    policies = [max_gamma, AdaptiveGamma(max_gamma), *([] if replays else chosen)]
+    policies: list[int | AdaptiveGamma] = [max_gamma, AdaptiveGamma(max_gamma), *([] if replays else chosen)]
     results = _played(setup, drafting, policies)
     longest, with_auto, *fixed = [[result.trace.rounds for result in texts] for texts in results]
     # a draft that decides by itself how much to draft is not bound by max_gamma when gamma is "auto"

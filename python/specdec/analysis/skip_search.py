@@ -116,12 +116,13 @@ class _Search:
         self._setup, self._gammas, self._path = setup, gammas, path
         sampling = setup.options.sampling
         prompts = [beginning.given for beginning in setup.prompts]
-        self._work: Work = [(prompt, setup.options.max_new_tokens) for prompt in prompts]
+        n = check_integer("max_new_tokens", setup.options.max_new_tokens, 1)
+        self._work: Work = [(prompt, n) for prompt in prompts]
         self._options = setup.runs(ignore_eos=True)
         self._n_layer: int = setup.target.config["n_layer"]
         self._settings = {
             "n_layer": self._n_layer, "prompts": prompts, "gammas": list(gammas),
-            "max_new_tokens": setup.options.max_new_tokens, "seed": setup.seed,
+            "max_new_tokens": n, "seed": setup.seed,
             **{name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "min_p")},
         }  # fmt: skip
         self.trials = _earlier(path, setup.name, self._settings)
