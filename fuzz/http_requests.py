@@ -27,9 +27,7 @@ from urllib.parse import urlsplit
 
 import specdec
 from specdec.decoding.engine import Engine
-from specdec.serve.http_server import Server
-from specdec.serve.server_limits import ServerLimits
-from specdec.serve.service import Service
+from specdec.serve import Server, ServerLimits, Service
 
 TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {{ m.content }}{% if m.tool_calls %}{{ m.tool_calls | tojson }}"

@@ -21,8 +21,7 @@ from peft_folders import llama_adapter
 from scripted_engine import ScriptedEngine
 from scripted_models import write_scripted_model
 from specdec.decoding.engine import Engine
-from specdec.serve.http_server import Server
-from specdec.serve.service import Service
+from specdec.serve import Server, Service
 
 Pair = tuple[specdec.Model, specdec.Model]
 PROMPTS = ["Once upon a time", "It was a dark", "The captain looked", "She opened the letter"]
