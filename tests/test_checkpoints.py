@@ -34,7 +34,7 @@ from specdec.models.checkpoints.file_tensor import FileRows
 from specdec.models.checkpoints.safetensors_file import read_safetensors
 from specdec.models.loading import _checked, _counted
 from specdec.threads import default_threads
-from tiny_models import (
+from worlds.folders import (
     bf16_values,
     encode,
     gpt2_config,
@@ -623,12 +623,12 @@ def test_hub_names(name, is_hub):
         (
             {"rope_scaling": {"rope_type": "longrope", "short_factor": [10**400] * 4}},
             CheckpointError,
-            "'rope_scaling.short_factor'",
+            "'rope_scaling.short_factor",
         ),
         (
             {"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0]}},
             CheckpointError,
-            "'rope_scaling.short_factor' is .*; expected a list of 4 finite numbers above 0",
+            "'rope_scaling.short_factor' is .*; expected a list of 4 items",
         ),
         ({"rope_scaling": {"type": "linear"}}, CheckpointError, "'rope_scaling.factor' is missing"),
         ({"rope_scaling": {"type": "linear", "factor": 0}}, CheckpointError, "'rope_scaling.factor' is 0"),

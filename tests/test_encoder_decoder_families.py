@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import specdec
-from canonical import step_by_step
-from family_models import ENCODER_DECODERS
 from specdec import reference
 from specdec.checkpoints import open_checkpoint
 from specdec.models.families import bart, t5
+from worlds.canonical import step_by_step
+from worlds.families import ENCODER_DECODERS
 
 pytestmark = pytest.mark.oracle
 

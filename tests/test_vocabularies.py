@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 import specdec
 from allocations import needs_hooks
-from canonical import with_drafts
-from encoder_decoders import EncoderDecoder, model_of
 from exact import chain_law, first_tokens, round_law
 from laws import FALSE_ALARM, conditional, count, law_of, p_value
 from specdec import _core, drafts
@@ -30,7 +28,16 @@ from specdec.models.tokenizer.correspondence import correspondence_of
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.resolve import load_tokenizer
 from toy_pair import _PIECES
-from vocabularies import DISJOINT, VOCABULARIES, LongestPieces, model_with, renumbered_model, with_tokenizer
+from worlds.canonical import with_drafts
+from worlds.encoder_decoders import EncoderDecoder, model_of
+from worlds.vocabularies import (
+    DISJOINT,
+    VOCABULARIES,
+    LongestPieces,
+    model_with,
+    renumbered_model,
+    with_tokenizer,
+)
 
 OTHERS = [name for name in VOCABULARIES if name != "target"]
 TEXT = "ab abc caé a\nbcab  abca é ca"

@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec.decoding.engine_metrics import EngineMetrics
     from specdec.decoding.generate import Stream, generate, stream
     from specdec.decoding.generation import Generation, Piece, Speculative
+    from specdec.decoding.options import DecodingOptions
     from specdec.decoding.prompt_cache import PromptCache
     from specdec.decoding.result import Result
     from specdec.errors import (
@@ -107,6 +108,7 @@ _HOMES = {
     "ConstraintState": "decoding.constraint",
     "ContextLengthError": "errors",
     "convert": "models.convert",
+    "DecodingOptions": "decoding.options",
     "distribution": "verification.verify",
     "DraftFit": "analysis.draft_recommendation",
     "DraftRecommendation": "analysis.draft_recommendation",
@@ -187,6 +189,7 @@ __all__ = [
     "Constraint",
     "ConstraintState",
     "ContextLengthError",
+    "DecodingOptions",
     "DraftFit",
     "DraftRecommendation",
     "Engine",

@@ -15,7 +15,7 @@ import numpy as np
 
 from specdec.checks import check_flag, check_items
 from specdec.errors import InputError, TokenizerError, kind_of, shown
-from specdec.models.json_fields import as_json
+from specdec.fields import as_json
 from specdec.models.template_process import names_in_template, render_template
 from specdec.models.tokenizer.added_tokens import SPECIAL_NAMES, read_settings, read_side_tokens
 from specdec.text_files import read_text_file

@@ -24,6 +24,7 @@ from typing import Any, Final
 from specdec import _core
 from specdec.atomic_file import replacing
 from specdec.errors import CheckpointError, SpecdecError, TokenizerError, pass_signals_on
+from specdec.fields import Fields, as_json, read_json_object
 from specdec.models.chat_template import ChatTemplate, resolve_chat_template
 from specdec.models.checkpoints.generation_config import read_generation_defaults
 from specdec.models.checkpoints.gguf_file import GGUFFile, is_gguf, read_gguf
@@ -32,7 +33,6 @@ from specdec.models.checkpoints.gguf_writing import write_gguf
 from specdec.models.checkpoints.llama2c_file import LLAMA2C, own_tokenizer
 from specdec.models.checkpoints.opened_file import OpenedFile
 from specdec.models.checkpoints.peft_folder import ADAPTER_FILES
-from specdec.models.json_fields import Fields, as_json, read_json_object
 from specdec.models.model_files import describing_files, is_describing
 from specdec.models.model_texts import LaterTexts, ModelTexts
 from specdec.models.number_formats import CacheDtype, PrefillMethod, one_dtype

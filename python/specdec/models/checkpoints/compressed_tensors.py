@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.errors import CheckpointError, UnsupportedModelError
+from specdec.fields import Fields, as_json
 from specdec.models.checkpoints.file_tensor import PLAIN, FileTensor
 from specdec.models.checkpoints.safetensors_file import StoredTensor
-from specdec.models.json_fields import Fields, as_json
 from specdec.models.number_formats import widened
 
 __all__ = [

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import UnusedFieldWarning, warn
-from specdec.models.json_fields import MAX_INT, Fields, as_json, read_json_object
+from specdec.fields import MAX_INT, Fields, as_json, read_json_object
 
 __all__ = [
     "GENERATION_FIELDS",

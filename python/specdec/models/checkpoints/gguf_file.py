@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.errors import CheckpointError, CheckpointNotFoundError, MissingGGUFError, UnsupportedModelError
+from specdec.fields import as_json
 from specdec.models.checkpoints.file_tensor import PLAIN, FileRows, FileTensor
 from specdec.models.checkpoints.opened_file import OpenedFile
-from specdec.models.json_fields import as_json
 from specdec.models.number_formats import widened
 
 __all__ = ["MAGIC", "GGUFFile", "StoredBlocks", "is_gguf", "read_gguf", "type_sizes"]

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.errors import CheckpointError, UnsupportedModelError, number_of
+from specdec.fields import as_json
 from specdec.models.checkpoints.checkpoint import CanonicalTensor, Checkpoint, UnreadTensor
 from specdec.models.checkpoints.file_tensor import FileRows, FileTensor
 from specdec.models.checkpoints.stored_formats import own_dtype, stored_tensors
 from specdec.models.families import Family, Source
-from specdec.models.json_fields import as_json
 from specdec.models.tokenizer import Tokenizer, source_side
 
 __all__ = ["canonical_tensors", "has_own_head", "match_tensors", "matched_checkpoint"]

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import CheckpointError, CheckpointNotFoundError, UnsupportedModelError
+from specdec.fields import Fields, read_json_object
 from specdec.models.checkpoints.safetensors_file import StoredTensor, read_safetensors
-from specdec.models.json_fields import Fields, read_json_object
 from specdec.text_files import reading
 
 __all__ = ["ADAPTER_FILES", "PeftFolder", "StoredLowRank", "open_peft_folder"]

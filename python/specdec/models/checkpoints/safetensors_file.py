@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from specdec.atomic_file import replacing
 from specdec.errors import CheckpointError, CheckpointNotFoundError, UnsupportedModelError
+from specdec.fields import as_json, read_json_object
 from specdec.models.checkpoints.file_tensor import PLAIN, FileRows, FileTensor
 from specdec.models.checkpoints.opened_file import OpenedFile
-from specdec.models.json_fields import as_json, read_json_object
 
 __all__ = [
     "StoredTensor",

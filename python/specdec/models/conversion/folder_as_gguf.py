@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.errors import CheckpointError, UnsupportedModelError
+from specdec.fields import read_json_object
 from specdec.models.checkpoints import Checkpoint
 from specdec.models.checkpoints.gguf_model import ROW, described, sampling_values
 from specdec.models.checkpoints.gguf_types import FILE_TYPES, encoded, type_of
@@ -23,7 +24,6 @@ from specdec.models.families import FAMILIES
 from specdec.models.families.gguf import ARCHITECTURES
 from specdec.models.families.gguf_keys import WRITTEN, metadata_of
 from specdec.models.families.gguf_metadata import Metadata
-from specdec.models.json_fields import read_json_object
 from specdec.models.tokenizer.gguf_vocabulary_writing import end_values, vocabulary_values
 from specdec.threads import check_threads
 

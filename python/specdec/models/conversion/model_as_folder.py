@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from specdec import _core
 from specdec.atomic_file import replacing, replacing_folder
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError, warn
+from specdec.fields import Fields
 from specdec.models.checkpoints import Checkpoint
 from specdec.models.checkpoints.compressed_tensors import (
     KINDS,
@@ -28,7 +29,6 @@ from specdec.models.checkpoints.stored_formats import is_matrix
 from specdec.models.conversion.file_order import gathered, stored_shapes
 from specdec.models.conversion.model_identity import check_same
 from specdec.models.families import FAMILIES, ConfigReader, Source, model_type_of
-from specdec.models.json_fields import Fields
 from specdec.models.model_files import describing_files
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer

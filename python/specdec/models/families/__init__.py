@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from specdec.errors import UnsupportedModelError, UnusedFieldWarning, warn
+from specdec.fields import Fields, as_json
 from specdec.models.families import (
     alibi,
     bart,
@@ -27,7 +28,6 @@ from specdec.models.families import (
 from specdec.models.families.absent_fields import ABSENT
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import Family, Named, Source
-from specdec.models.json_fields import Fields, as_json
 
 __all__ = ["FAMILIES", "ConfigReader", "Family", "Named", "Source", "architecture_of", "model_type_of"]
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from specdec.fields import Fields
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import Family, fused_heads, fused_rows, named
 from specdec.models.families.gpt import gpt_like
 from specdec.models.families.llama import rotary
-from specdec.models.json_fields import Fields
 from specdec.models.number_formats import rounded_to_bf16, widened
 
 __all__ = ["FAMILIES"]

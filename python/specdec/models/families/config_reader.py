@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from specdec.errors import InputError, shown
+from specdec.fields import MAX_INT, REQUIRED, Fields
 from specdec.models.families.rotary import (
     dynamic_scaled,
     factor_scaled,
@@ -18,7 +19,6 @@ from specdec.models.families.rotary import (
     yarn_attention_factor,
     yarn_scaled,
 )
-from specdec.models.json_fields import MAX_INT, REQUIRED, Fields
 
 __all__ = ["ACTIVATIONS", "ConfigReader", "Rotation"]
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
+from specdec.fields import Fields
 from specdec.models.families.config_reader import ConfigReader
-from specdec.models.json_fields import Fields
 from specdec.models.number_formats import widened
 
 __all__ = [

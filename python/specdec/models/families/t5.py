@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
+from specdec.fields import Fields
 from specdec.models.families.config_reader import ACTIVATIONS, ConfigReader
 from specdec.models.families.encoder_decoder import of_encoder, settle_tables, with_encoder
 from specdec.models.families.family import Config, Family, Named, named
-from specdec.models.json_fields import Fields
 
 __all__ = ["FAMILIES", "bucket_starts", "relative_buckets"]
 

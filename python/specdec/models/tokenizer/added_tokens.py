@@ -20,7 +20,7 @@ from specdec.errors import (
     UnusedFieldWarning,
     warn,
 )
-from specdec.models.json_fields import as_json, read_json_object
+from specdec.fields import as_json, read_json_object
 
 __all__ = [
     "SPECIAL_NAMES",

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.errors import TokenizerError
-from specdec.models.json_fields import as_json
+from specdec.fields import as_json
 from specdec.models.tokenizer.added_tokens import AddedTokenFinder, import_tokenizers
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.interface import Tokenizer

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.errors import TokenizerError
-from specdec.models.json_fields import as_json
+from specdec.fields import as_json
 from specdec.models.tokenizer.added_tokens import SideTokens, import_tokenizers
 from specdec.models.tokenizer.byte_stream import Strip
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer

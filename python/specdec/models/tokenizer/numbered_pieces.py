@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import CheckpointError, TokenizerError
-from specdec.models.json_fields import as_json, read_json_object
+from specdec.fields import as_json, read_json_object
 from specdec.models.tokenizer.byte_stream import Strip
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
 from specdec.models.tokenizer.library import library_errors

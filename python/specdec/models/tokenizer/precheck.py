@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import TokenizerError
-from specdec.models.json_fields import as_json
+from specdec.fields import as_json
 
 __all__ = ["check_tokenizer_json"]
 

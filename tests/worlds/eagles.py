@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import specdec
 from specdec import drafts
-from tiny_models import llama_config, llama_tensors, write_hf
+from worlds.folders import llama_config, llama_tensors, write_hf
 
 Array = NDArray[Any]
 LAYOUTS = ("eagle1", "specforge", "vllm", "speculators")

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 import specdec
-from canonical import random_tensors
-from encoder_decoders import SIZES, model_of
 from specdec import _core
 from specdec.drafts.draft import Description, Draft
 from specdec.drafts.trees import Tree, describe_shape
 from specdec.models.tokenizer import ByteTokenizer, Strip
+from worlds.canonical import random_tensors
+from worlds.encoder_decoders import SIZES, model_of
 
 BYTES = [bytes([byte]) for byte in range(256)]
 VOCABULARIES: dict[str, list[bytes]] = {

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tiny_models import Tensors, encode, llama_config, llama_tensors, raw_safetensors
+from worlds.folders import Tensors, encode, llama_config, llama_tensors, raw_safetensors
 
 N_EXPERTS, D_EXPERT = 5, 24
 

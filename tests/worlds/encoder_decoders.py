@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 import specdec
-from canonical import Tensors, build, perturbed, random_tensors
 from specdec.models.model_config import ModelConfig
 from specdec.models.tokenizer import SourceTokenizer
 from toy_pair import ToyTokenizer
+from worlds.canonical import Tensors, build, perturbed, random_tensors
 
 SIZES: dict[str, Any] = {
     "n_vocab": 61, "n_ctx": 96, "n_layer": 2, "n_head": 4, "n_kv_head": 4, "d_model": 24, "d_head": 6,

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import specdec
-from canonical import with_drafts
 from specdec import _core, drafts
 from specdec.drafts.learnt.folder import LearntWeights
+from worlds.canonical import with_drafts
 
 Array = NDArray[np.float64]
 Arrays = dict[str, NDArray[np.float32]]
