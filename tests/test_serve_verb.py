@@ -102,7 +102,7 @@ def test_options_reach_the_server(started: Started, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     service = started.service
     assert service is not None and service.names == ["a", "b"] and service.draft_name == "embedded"
-    assert service.reply_format == "mistral"
+    assert service.tool_format == "mistral"
     read = service.target.chat_template
     assert read is not None and template.name not in read.source  # which errors tell clients
     limits = service.limits

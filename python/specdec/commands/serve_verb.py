@@ -20,8 +20,8 @@ from specdec.decoding.prompt_cache import PromptCache
 from specdec.drafts.draft import Draft
 from specdec.errors import InputError, MissingPackageError, SpecdecError, printable
 from specdec.models.model import Model
-from specdec.serve.reply_formats import REPLY_FORMATS
 from specdec.serve.service import PLAIN_WORDS, ServerLimits, Service
+from specdec.serve.tool_formats import TOOL_FORMATS
 from specdec.text_files import read_text_file
 
 __all__ = ["command"]
@@ -83,9 +83,9 @@ _KEY: Final = "SPECDEC_API_KEY"
 @template_option
 @click.option(
     "--tool-format",
-    type=click.Choice(list(REPLY_FORMATS)),
+    type=click.Choice(list(TOOL_FORMATS)),
     metavar="FORMAT",
-    help=f"How the model writes calls: {', '.join(REPLY_FORMATS)} (default: as its template says).",
+    help=f"How the model writes calls: {', '.join(TOOL_FORMATS)} (default: as its template says).",
 )
 @click.option("--plain-without-draft", is_flag=True, help="Serve plainly if the draft cannot be loaded.")
 @click.option(

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specdec.errors import BusyError, EngineClosedError, SpecdecError, number_of, printable
 from specdec.serve.bodies import RequestError, json_bytes, read_object
-from specdec.serve.chat import ChatRequest
+from specdec.serve.chat_completions import ChatRequest
 from specdec.serve.completions import CompletionRequest
 from specdec.serve.metrics import CountedAnswers, ServerMetrics, add_to_log, print_fault
 from specdec.serve.responses import ResponseRequest

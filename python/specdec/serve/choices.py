@@ -11,10 +11,10 @@ from specdec.decoding.result import Result
 from specdec.models.tokenizer import MarkSpelling, StreamDecoder
 from specdec.serve.bodies import RequestError
 from specdec.serve.logprobs import ScoredToken, TokenLedger
-from specdec.serve.reply_formats import REPLY_FORMATS, reply_reader
 from specdec.serve.reply_readers import MarkedText, ReplyReader
 from specdec.serve.service import Service
 from specdec.serve.tool_calls import Reasoning, Said, ToolCall, Tools
+from specdec.serve.tool_formats import TOOL_FORMATS, reply_reader
 
 __all__ = ["Choice", "Delta", "Usage", "piece_of"]
 
@@ -108,10 +108,10 @@ class Choice:
         self._reasoning: _ReasoningCount | None = None
         if reply:
             begun = service.begun_message(ids)
-            self._reader = reply_reader(tools, service.reply_format, service.marks, begun)
+            self._reader = reply_reader(tools, service.tool_format, service.marks, begun)
             self._marked = MarkedText(decoder(), service.marks)
-            if REPLY_FORMATS[service.reply_format].begin:
-                again = reply_reader(tools, service.reply_format, service.marks, begun)
+            if TOOL_FORMATS[service.tool_format].begin:
+                again = reply_reader(tools, service.tool_format, service.marks, begun)
                 assert again is not None
                 self._reasoning = _ReasoningCount(again, decoder(), service.marks)
 

@@ -10,8 +10,8 @@ from specdec.decoding.result import Result
 from specdec.models.score import TopLogProbs
 from specdec.models.tokenizer import StreamDecoder
 from specdec.serve.choices import Choice, Delta, piece_of
-from specdec.serve.fields import refused
 from specdec.serve.logprobs import ScoredToken, legacy_logprobs
+from specdec.serve.request_fields import refused
 from specdec.serve.schemas import CompletionFields
 from specdec.serve.service import Service
 from specdec.serve.text_request import ChoicesRequest, check_prompt_size

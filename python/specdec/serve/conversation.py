@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BeforeValidator, Discriminator, FailFast, Field, Tag
 
 from specdec.errors import shown
-from specdec.serve.fields import (
-    Fields,
+from specdec.serve.request_fields import (
     ReasoningTexts,
+    RequestFields,
     Texts,
     at_most,
     by_field,
@@ -41,12 +41,12 @@ def _arguments(value: Any) -> Any:
     return found
 
 
-class _Function(Fields):
+class _Function(RequestFields):
     name: str = Field(description="a string")
     arguments: Annotated[dict[Any, Any], BeforeValidator(_arguments)] = Field(default_factory=dict)
 
 
-class _Call(Fields):
+class _Call(RequestFields):
     id: str | None = None
     type: Literal["function"] = "function"
     index: Annotated[int, Field(ge=0)] | None = None
@@ -57,7 +57,7 @@ class _Call(Fields):
         return called if self.id is None else {"id": self.id, **called}
 
 
-class _Message(Fields):
+class _Message(RequestFields):
     """A message of the system or the user; a developer's message is a system's."""
 
     role: str
@@ -113,7 +113,7 @@ Message = Annotated[
 # ── Input of responses
 
 
-class _Item(Fields):
+class _Item(RequestFields):
     """An item of `input`; its `id` and `status` have no effect."""
 
     type: Any = None
@@ -203,7 +203,7 @@ def _name(value: str) -> str:
     return value
 
 
-class _OfferedFunction(Fields):
+class _OfferedFunction(RequestFields):
     name: Annotated[str, AfterValidator(_name)] = Field(description="a string")
     description: str | None = None
     parameters: dict[Any, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
@@ -216,7 +216,7 @@ class _OfferedFunction(Fields):
         return {"name": self.name, **described, "parameters": self.parameters, **strict}
 
 
-class _TypedTool(Fields):
+class _TypedTool(RequestFields):
     type: Annotated[Any, AfterValidator(_type)] = Field(description="'function'")
 
 
@@ -230,11 +230,11 @@ class _ResponseTool(_OfferedFunction, _TypedTool):
         return self
 
 
-class _Named(Fields):
+class _Named(RequestFields):
     name: str = Field(description="a string")
 
 
-class _TypedChoice(Fields):
+class _TypedChoice(RequestFields):
     type: Literal["function"] = Field(description="'function'")
 
 
@@ -253,7 +253,7 @@ _word_or_function: Final = Discriminator(lambda value: "<function>" if isinstanc
 _few_tools: Final = at_most(lambda service: service.limits.n_tools)
 
 
-class _ToolFields(Fields):
+class _ToolFields(RequestFields):
     """Tools, and which of them may be called."""
 
     parallel_tool_calls: bool = True
@@ -303,7 +303,7 @@ class ResponseTools(_ToolFields):
     ) = None
 
 
-class TemplateFields(Fields):
+class TemplateFields(RequestFields):
     """Variables of the chat template."""
 
     chat_template_kwargs: dict[Any, Any] = Field(default_factory=dict)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from specdec.decoding.engine import Generation, Piece
 from specdec.decoding.result import Result
 from specdec.serve.bodies import event
-from specdec.serve.chat import ConversationRequest
+from specdec.serve.chat_completions import ConversationRequest
 from specdec.serve.choices import Usage, piece_of
 from specdec.serve.conversation import messages_of_input
 from specdec.serve.logprobs import chat_logprobs

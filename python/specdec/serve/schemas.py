@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, FailFast, Field, Tag, ValidationInfo, model_validator
+from pydantic import AfterValidator, FailFast, Field, Tag, ValidationInfo, create_model, model_validator
 
 from specdec.checks import as_integer
-from specdec.decoding.options import LogprobsOf
+from specdec.decoding.options import DecodingOptions, LogprobsOf
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import shown
 from specdec.serve.bodies import json_bytes
 from specdec.serve.conversation import ChatTools, InputItem, Message, ResponseTools, TemplateFields
-from specdec.serve.fields import (
-    Fields,
+from specdec.serve.request_fields import (
+    RequestFields,
     Texts,
     at_most,
     by_field,
@@ -26,6 +26,7 @@ from specdec.serve.fields import (
     wrong,
 )
 from specdec.serve.service import PLAIN_WORDS, Service
+from specdec.settings_table import Setting, table_of
 from specdec.verification.rules import DecodingRule
 
 if TYPE_CHECKING:
@@ -76,14 +77,14 @@ def _choices(value: list[str], info: ValidationInfo) -> Any:
 _Schema = Annotated[Any, AfterValidator(_json_schema)]
 
 
-class _JsonSchema(Fields):
+class _JsonSchema(RequestFields):
     name: str = Field(description="a name for the schema")
     description: str | None = None
     strict: bool = False  # the schema is kept to in either case
     schema_: _Schema = Field(alias="schema", description="a JSON schema")
 
 
-class _Format(Fields):
+class _Format(RequestFields):
     type: str
 
     @property
@@ -112,7 +113,7 @@ _ResponseFormat = Annotated[_Plain | Annotated[_SchemaFormat, Tag("<schema>")], 
 _TextFormat = Annotated[_Plain | Annotated[_FlatSchemaFormat, Tag("<schema>")], _by_type]
 
 
-class _StructuredOutputs(Fields):
+class _StructuredOutputs(RequestFields):
     """vLLM's field: exactly one of four."""
 
     json_: _Schema = Field(None, alias="json")
@@ -149,16 +150,7 @@ def _escaped(text: str) -> str:
     return "".join(f"\\{char}" if char in "\\.+*?()|[]{}^$#&-~/" else char for char in text)
 
 
-# ── Fields of all texts
-
-
-def _biases(given: Any) -> dict[int, float]:
-    found = {}
-    for name, bias in given.items():
-        if not (name.isascii() and name.isdecimal() and len(name) < 10):
-            raise wrong(rest=f"has {shown(name)}; expected token ids as strings")
-        found[int(name)] = bias
-    return found
+# ── RequestFields of all texts
 
 
 def _draft(wanted: Any, info: ValidationInfo) -> bool | str:
@@ -174,18 +166,18 @@ def _draft(wanted: Any, info: ValidationInfo) -> bool | str:
     return wanted if isinstance(wanted, str) and wanted in service.engine.drafts else drafting
 
 
-class _SpeculativeFields(Fields):
+class _SpeculativeFields(RequestFields):
     draft: Annotated[Any, AfterValidator(_draft)] = True
     gamma: Annotated[int, within(0, MAX_GAMMA)] | None = None
     verify: DecodingRule | None = None
 
 
-class _Prediction(Fields):
+class _Prediction(RequestFields):
     type: Literal["content"] = Field(description="'content'")
     content: Texts = Field(description="a text")
 
 
-class _StreamOptions(Fields):
+class _StreamOptions(RequestFields):
     include_usage: bool = False
     include_obfuscation: Annotated[Any, only(False, why="chunks are not padded")] = None
     continuous_usage_stats: Annotated[Any, only(False, why="the usage comes in the last chunk")] = None
@@ -206,28 +198,48 @@ def _stop_id(value: Any) -> Any:
 _few_stops: Final = at_most(lambda service: service.limits.n_stops)
 
 
-class SamplingFields(Fields):
-    """The sampling settings; where a field is not given the server's default counts."""
+def _table_value(row: Setting) -> AfterValidator:
+    """Check the value of a setting that is a list or a mapping from token ids."""
 
-    temperature: Annotated[float, within(0.0, 1e6)] | None = None
-    top_p: Annotated[float, within(1e-9, 1.0)] | None = None
-    min_p: Annotated[float, within(0.0, 1.0)] | None = None
-    top_k: Annotated[int, within(-1, 2**31 - 1)] | None = None
-    repetition_penalty: Annotated[float, within(1e-30, 1e30)] | None = None
-    presence_penalty: Annotated[float, within(-2.0, 2.0)] | None = None
-    frequency_penalty: Annotated[float, within(-2.0, 2.0)] | None = None
-    logit_bias: (
-        Annotated[
-            dict[str, Annotated[float, within(-100.0, 100.0)]],
-            at_most(lambda service: service.limits.n_biases, "tokens"),
-            AfterValidator(_biases),
-        ]
-        | None
-    ) = None
+    def check(value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, dict):
+            value = _by_token(value, row)
+        return row.check(str(info.field_name), value)
+
+    return AfterValidator(check)
+
+
+def _by_token(given: dict[str, Any], row: Setting) -> dict[int, float]:
+    found, (low, high) = {}, row.served or (0.0, 0.0)
+    for name, number in given.items():
+        if not (name.isascii() and name.isdecimal() and len(name) < 10):
+            raise wrong(rest=f"has {shown(name)}; expected token ids as strings")
+        if isinstance(number, bool) or not isinstance(number, int | float) or not low <= number <= high:
+            raise wrong(f"a number from {low:g} to {high:g}", at=(name,))
+        found[int(name)] = float(number)
+    return found
+
+
+def _field_of(row: Setting) -> Any:
+    """The type of a setting's field, and its default: None, the server's default."""
+    low, high = row.served or (0, 0)
+    if row.kind in (int, float):
+        kind: Any = Annotated[row.kind, within(row.kind(low), row.kind(high))]
+    else:
+        kind = Annotated[Any, at_most(lambda service: service.limits.n_biases), _table_value(row)]
+    return kind | None, Field(None, description=row.help)
+
+
+SamplingFields: Any = create_model(
+    "SamplingFields",
+    __base__=RequestFields,
+    **{name: _field_of(row) for name, row in table_of(DecodingOptions).items() if row.served is not None},
+)
+"""A field for each row of the settings' table that a server takes."""
 
 
 class TextFields(SamplingFields):
-    """Fields of all requests for texts."""
+    """RequestFields of all requests for texts."""
 
     model: str | None = None
     seed: Annotated[int, within(-(2**63), 2**64 - 1)] | None = None
@@ -277,7 +289,7 @@ class TextFields(SamplingFields):
 
 
 class _SampleFields(TextFields):
-    """Fields of completions and chats."""
+    """RequestFields of completions and chats."""
 
     n: Annotated[int, within(1, lambda service: service.limits.n_texts)] = 1
     response_format: _ResponseFormat | None = None
@@ -376,7 +388,7 @@ class ChatFields(_SampleFields, ChatTools, TemplateFields):
         return self
 
 
-class _ResponseText(Fields):
+class _ResponseText(RequestFields):
     format: _TextFormat | None = None
     verbosity: Annotated[Any, only(why="the model has no such setting")] = None
 
@@ -422,7 +434,7 @@ class ResponseFields(TextFields, ResponseTools, TemplateFields):
         return ("text.format", found) if found else ("", {})
 
 
-class TokenizeFields(Fields):
+class TokenizeFields(RequestFields):
     """`/tokenize` of a text."""
 
     model: str | None = None
@@ -447,7 +459,7 @@ def _tokens(value: Any, info: ValidationInfo) -> list[int]:
     return check_token_ids(value, info)
 
 
-class DetokenizeFields(Fields):
+class DetokenizeFields(RequestFields):
     """`/detokenize`."""
 
     model: str | None = None

@@ -33,7 +33,7 @@ from specdec.models.tokenizer import (
 )
 from specdec.serve.bodies import RequestError
 from specdec.serve.logprobs import TokenTexts
-from specdec.serve.reply_formats import REPLY_FORMATS, reply_format_of
+from specdec.serve.tool_formats import TOOL_FORMATS, tool_format_of
 
 __all__ = ["PLAIN_WORDS", "ServerLimits", "Service"]
 
@@ -140,7 +140,7 @@ class Service:
     draft_name : str, optional
         What the engine's draft is called, if it has no name there; None where it has none.
     tool_format : str, optional
-        A name of `REPLY_FORMATS`; None: as the model's chat template says.
+        A name of `TOOL_FORMATS`; None: as the model's chat template says.
 
     Raises
     ------
@@ -194,10 +194,10 @@ class Service:
         self.created = int(time.time())
         self.stopping = False
         self.n_active = 0
-        self.reply_format = reply_format_of(_template_text(target)) if tool_format is None else tool_format
-        special, marks = special_tokens_of(self.tokenizer), REPLY_FORMATS[self.reply_format].marks
+        self.tool_format = tool_format_of(_template_text(target)) if tool_format is None else tool_format
+        special, marks = special_tokens_of(self.tokenizer), TOOL_FORMATS[self.tool_format].marks
         self.marks = MarkSpelling.of(special, marks, others=False)
-        begin = REPLY_FORMATS[self.reply_format].begin
+        begin = TOOL_FORMATS[self.tool_format].begin
         self._begin_id = special.get(begin) if begin else None
 
     def begun_message(self, prompt_ids: Sequence[int]) -> str | None:

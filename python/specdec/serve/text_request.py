@@ -15,7 +15,7 @@ from specdec.errors import shown
 from specdec.models.model import Model
 from specdec.serve.bodies import RequestError, event
 from specdec.serve.choices import Choice, Usage
-from specdec.serve.fields import parse, refused
+from specdec.serve.request_fields import parse, refused
 from specdec.serve.schemas import SamplingFields, TextFields
 from specdec.serve.service import Service
 from specdec.serve.tool_calls import Tools

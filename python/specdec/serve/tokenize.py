@@ -7,7 +7,7 @@ from typing import Any
 
 from specdec.errors import SpecdecError
 from specdec.models.tokenizer import ByteTokenizer
-from specdec.serve.fields import parse, refused
+from specdec.serve.request_fields import parse, refused
 from specdec.serve.schemas import DetokenizeFields, TokenizeChatFields, TokenizeFields
 from specdec.serve.service import Service
 from specdec.serve.text_request import check_prompt_size, read_model

@@ -29,8 +29,19 @@ if TYPE_CHECKING:
     from specdec.serve.service import Service
 
 __all__ = [
-    "Fields", "ReasoningTexts", "Texts", "at_most", "by_field", "check_token_ids", "of_service", "only",
-    "or_text", "parse", "refused", "within", "wrong",
+    "ReasoningTexts",
+    "RequestFields",
+    "Texts",
+    "at_most",
+    "by_field",
+    "check_token_ids",
+    "of_service",
+    "only",
+    "or_text",
+    "parse",
+    "refused",
+    "within",
+    "wrong",
 ]  # fmt: skip
 
 _LONGEST_NAME: Final = 64
@@ -74,7 +85,7 @@ class _Unknown:
     hint: str
 
 
-class Fields(BaseModel):
+class RequestFields(BaseModel):
     """An object of a request.
 
     A field whose value is null is not given. An unknown field is refused, after all others were taken. The
@@ -102,7 +113,7 @@ class Fields(BaseModel):
         return given
 
 
-Schema = TypeVar("Schema", bound=Fields)
+Schema = TypeVar("Schema", bound=RequestFields)
 
 
 def parse(schema: type[Schema], body: Mapping[str, Any], service: Service) -> Schema:
@@ -290,7 +301,7 @@ def check_token_ids(ids: list[Any], info: ValidationInfo, at: tuple[int, ...] = 
     return ids
 
 
-class _Part(Fields):
+class _Part(RequestFields):
     """A part of a content."""
 
     type: Any = Field(description="'text'")

@@ -12,8 +12,8 @@ from specdec.errors import SpecdecError
 from specdec.models.chat_template import begins_reply
 from specdec.serve.bodies import RequestError, json_bytes
 from specdec.serve.choices import Choice, Delta, piece_of
-from specdec.serve.fields import refused
 from specdec.serve.logprobs import chat_logprobs
+from specdec.serve.request_fields import refused
 from specdec.serve.schemas import ChatFields
 from specdec.serve.text_request import ChoicesRequest, TextRequest, check_prompt_size, new_id
 from specdec.serve.tool_calls import ToolCall, Tools

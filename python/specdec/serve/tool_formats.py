@@ -21,7 +21,7 @@ from specdec.serve.tool_calls import (
     xml_calls,
 )
 
-__all__ = ["REPLY_FORMATS", "HarmonyReader", "ReplyFormat", "reply_format_of", "reply_reader"]
+__all__ = ["TOOL_FORMATS", "HarmonyReader", "ToolFormat", "reply_reader", "tool_format_of"]
 
 _HARMONY_MARKS: Final = (
     "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>",
@@ -142,7 +142,7 @@ MakeReader: TypeAlias = Callable[[Tools, MarkSpelling, str | None], ReplyReader]
 
 
 @dataclass(frozen=True)
-class ReplyFormat:
+class ToolFormat:
     """How a family of models writes replies with calls of tools.
 
     Attributes
@@ -166,20 +166,20 @@ class ReplyFormat:
 
 def _marked(
     sign: str, begin: str, end: str | None, read: ReadCalls = json_calls, *, tags: bool = False
-) -> ReplyFormat:
+) -> ToolFormat:
     marks = (begin,) if end is None else (begin, end)
-    return ReplyFormat(
+    return ToolFormat(
         sign, marks, lambda tools, spelling, _: MarkedCalls(tools, begin, end, read, spelling, tags=tags)
     )
 
 
-def _bare(sign: str, mark: str) -> ReplyFormat:
+def _bare(sign: str, mark: str) -> ToolFormat:
     marks = (mark,) if mark else ()
-    return ReplyFormat(sign, marks, lambda tools, spelling, _: BareCalls(tools, mark, spelling))
+    return ToolFormat(sign, marks, lambda tools, spelling, _: BareCalls(tools, mark, spelling))
 
 
-REPLY_FORMATS: Final[dict[str, ReplyFormat]] = {
-    "harmony": ReplyFormat("<|channel|>", _HARMONY_MARKS, HarmonyReader, "<|start|>"),
+TOOL_FORMATS: Final[dict[str, ToolFormat]] = {
+    "harmony": ToolFormat("<|channel|>", _HARMONY_MARKS, HarmonyReader, "<|start|>"),
     "mistral": _marked("[TOOL_CALLS]", "[TOOL_CALLS]", None, mistral_calls),
     "xml": _marked("<function=", "<tool_call>", "</tool_call>", xml_calls, tags=True),
     "hermes": _marked("<tool_call>", "<tool_call>", "</tool_call>"),
@@ -190,9 +190,9 @@ REPLY_FORMATS: Final[dict[str, ReplyFormat]] = {
 """Formats by name; a template has the first format whose sign is in it."""
 
 
-def reply_format_of(template: str) -> str:
+def tool_format_of(template: str) -> str:
     """Return the name of the format that a chat template asks for."""
-    return next(name for name, one in REPLY_FORMATS.items() if one.sign in template)
+    return next(name for name, one in TOOL_FORMATS.items() if one.sign in template)
 
 
 def reply_reader(
@@ -205,7 +205,7 @@ def reply_reader(
     tools : Tools or None
         Those that the model may call.
     name : str
-        A name of `REPLY_FORMATS`.
+        A name of `TOOL_FORMATS`.
     spelling : MarkSpelling, optional
         How special tokens are written in the reply.
     begun : str, optional
@@ -216,7 +216,7 @@ def reply_reader(
     ReplyReader or None
         None: the reply is text, whatever is in it.
     """
-    one, spelling = REPLY_FORMATS[name], spelling or MarkSpelling()
+    one, spelling = TOOL_FORMATS[name], spelling or MarkSpelling()
     if tools is None or tools.choice == "none":
         return one.make(Tools({}, "none"), spelling, begun) if one.begin else None
     if tools.choice in ("named", "required"):
