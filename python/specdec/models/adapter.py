@@ -34,10 +34,7 @@ _MOST_ERROR: Final = 0.5
 class LowRank:
     """The matrices of low rank beside one tensor of a model, as the core has the tensor.
 
-    Attributes
-    ----------
-    source : Source
-        The tensor.
+    `source`: The tensor.
     """
 
     stored: StoredLowRank
@@ -83,12 +80,7 @@ class LowRank:
 class FittedAdapter:
     """An adapter whose parts are those of a model's tensors.
 
-    Attributes
-    ----------
-    low_rank : mapping of str to LowRank
-        By canonical name.
-    whole : mapping of str to Source
-        Tensors that are replaced.
+    `low_rank`: By canonical name. `whole`: Tensors that are replaced.
     """
 
     folder: PeftFolder
@@ -107,16 +99,9 @@ def fit_adapter(
 ) -> FittedAdapter:
     """Match the adapter in a folder with the tensors of a base.
 
-    Parameters
-    ----------
-    architecture : str
-        Of the base, as a config.json names it.
-    config : mapping
-        Its canonical configuration.
-    base : Path
-        Where it was read, for messages.
-    merging : bool
-        The adapter is to be merged into the base's tensors, not laid beside its matrices.
+    `architecture`: Of the base, as a config.json names it. `config`: Its canonical configuration. `base`:
+    Where it was read, for messages. `merging`: The adapter is to be merged into the base's tensors, not laid
+    beside its matrices.
     """
     folder = open_peft_folder(path)
     if (family := FAMILIES.get(architecture)) is None:

@@ -910,12 +910,7 @@ def _unpickled(reference: ModelReference) -> Model:
 class _Beside:
     """An adapter beside the weights of a model.
 
-    Attributes
-    ----------
-    base : Model
-        The model without.
-    key : str or None
-        Of the model with this adapter and no other; None: it cannot be pickled.
+    `base`: The model without. `key`: Of the model with this adapter and no other; None: it cannot be pickled.
     """
 
     base: Model

@@ -145,14 +145,8 @@ def compare(
 ) -> tuple[list[MatrixError], float]:
     """Every packed matrix beside the checkpoint's, and the relative error of all of them.
 
-    Parameters
-    ----------
-    dtype : str
-        Number format of the packed matrices.
-    matrix : callable
-        The packed matrix of a canonical name, as float32, [n_out, n_in].
-    progress : bool or None
-        Whether to show a bar; None: if it takes long.
+    `dtype`: Number format of the packed matrices. `matrix`: The packed matrix of a canonical name, as
+    float32, [n_out, n_in]. `progress`: Whether to show a bar; None: if it takes long.
     """
     bar = reading_bar(checkpoint.n_bytes, "comparing", progress)
     matrices: list[MatrixError] = []

@@ -133,19 +133,9 @@ def rolling_windows(tokens: Sequence[int], prefix: int, n_ctx: int) -> Iterator[
     the text before it as the model has room for. These are ``get_rolling_token_windows`` with
     ``context_len=1``, then ``make_disjoint_window``, of ``lm_eval.utils``.
 
-    Parameters
-    ----------
-    tokens : sequence of int
-        The text.
-    prefix : int
-        The token that the first one follows.
-    n_ctx : int
-        Tokens that the model reads at most; the last token of a piece is not read.
-
-    Yields
-    ------
-    (list of int, int)
-        The tokens of a piece, and how many of them are given.
+    `tokens`: The text. `prefix`: The token that the first one follows. `n_ctx`: Tokens that the model reads
+    at most; the last token of a piece is not read. Yields (list of int, int): the tokens of a piece, and how
+    many of them are given.
     """
     if len(tokens) == 0:
         return

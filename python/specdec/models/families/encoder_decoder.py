@@ -50,14 +50,8 @@ def settle_tables(
     that is there counts, and one that is not is the shared one. Afterwards the decoder's table has the name
     of the shared one; the encoder's and the head have theirs where they differ from it.
 
-    Parameters
-    ----------
-    config : dict
-        The canonical configuration that config.json means.
-    tensors : mapping of str to StoredTensor
-        By the names of the family's table; changed.
-    prefix : str
-        Of the names of tables.
+    `config`: The canonical configuration that config.json means. `tensors`: By the names of the family's
+    table; changed. `prefix`: Of the names of tables.
     """
     shared_name, head_name = f"{prefix}shared.weight", "lm_head.weight"
     encoder_name = f"{prefix}encoder.embed_tokens.weight"

@@ -33,11 +33,8 @@ Config = Mapping[str, Any]
 class Named:
     """A tensor that the file keeps as the decoder wants it, under another name.
 
-    Attributes
-    ----------
-    name : str
-        The file's name, ``{i}`` for the layer, ``{e}`` for the expert; of a norm or a linear map without
-        ".weight" and ".bias".
+    `name`: The file's name, ``{i}`` for the layer, ``{e}`` for the expert; of a norm or a linear map without
+    ".weight" and ".bias".
     """
 
     name: str
@@ -88,12 +85,8 @@ class Named:
     def store(self, stored: list[Array], array: Array, shape: Shape, config: Config) -> None:
         """Write a tensor into its places in the file's: the inverse of `canonical`, in f32.
 
-        Parameters
-        ----------
-        stored : list of ndarray
-            The file's tensors, f32; of those with an `index` the part at this index.
-        array : ndarray
-            The tensor, f32.
+        `stored`: The file's tensors, f32; of those with an `index` the part at this index. `array`: The
+        tensor, f32.
         """
         (whole,) = stored
         view = self.view(whole, shape, config)
@@ -229,10 +222,7 @@ class Row(Named):
 class Computed(Named):
     """A table that no file holds, as it is a function of the configuration.
 
-    Attributes
-    ----------
-    make : callable
-        From the shape to the table, f32.
+    `make`: From the shape to the table, f32.
     """
 
     make: Callable[[Shape], Array]
@@ -387,33 +377,17 @@ class Source:
 class Family:
     """How the checkpoints of an architecture are read.
 
-    Attributes
-    ----------
-    read_config : callable
-        From a config.json to the canonical configuration.
-    tensors : mapping, or callable
-        Canonical name, without "layers.{i}.", ".weight" and ".bias", to where the file keeps it; names of an
-        encoder begin with "encoder.". Or a function of the canonical configuration that gives it.
-    prefix : str
-        Module prefix that checkpoints of the bare model leave out; added to names that lack it.
-    head : str
-        The file's name of the head.
-    text_field : str
-        The field of config.json that describes the decoder; empty: all of it.
-    quantised : str
-        The ``quant_method`` of ``quantization_config`` that is read; empty: none.
-    renamed : mapping
-        Prefixes of the file's names to what they stand for.
-    left_out : tuple of str
-        Prefixes of tensors that are not the decoder's.
-    absent : mapping
-        What absent fields of the decoder mean, where the reader has no default of its own.
-    harmless : tuple of str
-        Fields of config.json that this family's class ignores, or that repeat others.
-    settled : callable, optional
-        From the canonical configuration of a config.json, and the tensors that the files hold, to the
-        configuration that both mean: where the presence of a tensor says what the fields do not. It may take
-        copies out of the tensors.
+    `read_config`: From a config.json to the canonical configuration. `tensors`: Canonical name, without
+    "layers.{i}.", ".weight" and ".bias", to where the file keeps it; names of an encoder begin with
+    "encoder.". Or a function of the canonical configuration that gives it. `prefix`: Module prefix that
+    checkpoints of the bare model leave out; added to names that lack it. `head`: The file's name of the head.
+    `text_field`: The field of config.json that describes the decoder; empty: all of it. `quantised`: The
+    ``quant_method`` of ``quantization_config`` that is read; empty: none. `renamed`: Prefixes of the file's
+    names to what they stand for. `left_out`: Prefixes of tensors that are not the decoder's. `absent`: What
+    absent fields of the decoder mean, where the reader has no default of its own. `harmless`: Fields of
+    config.json that this family's class ignores, or that repeat others. `settled`: From the canonical
+    configuration of a config.json, and the tensors that the files hold, to the configuration that both mean:
+    where the presence of a tensor says what the fields do not. It may take copies out of the tensors.
     """
 
     read_config: Callable[[ConfigReader], dict[str, Any]]
@@ -431,12 +405,7 @@ class Family:
     def sources(self, config: Config, held: Container[str] = ()) -> Iterator[Source]:
         """Where each tensor of the decoder comes from, in the order in which the core names them.
 
-        Parameters
-        ----------
-        config : mapping
-            The canonical configuration.
-        held : container of str
-            The names of the tensors that the file holds.
+        `config`: The canonical configuration. `held`: The names of the tensors that the file holds.
         """
         table = self.tensors(config) if callable(self.tensors) else self.tensors
         for canonical, shape in _core.tensor_shapes(config).items():

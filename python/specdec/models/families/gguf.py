@@ -439,16 +439,9 @@ def _t5(m: Metadata) -> dict[str, Any]:
 class Architecture:
     """An architecture of GGUF files.
 
-    Attributes
-    ----------
-    name : str or callable
-        The architecture of transformers; or, from the metadata, that.
-    fields : callable
-        From the metadata to the fields of a config.json, less ``vocab_size`` and ``tie_word_embeddings``.
-    tensors : mapping or callable
-        As of `Family`.
-    fused : bool
-        Files are written with queries, keys and values in one matrix.
+    `name`: The architecture of transformers; or, from the metadata, that. `fields`: From the metadata to the
+    fields of a config.json, less ``vocab_size`` and ``tie_word_embeddings``. `tensors`: As of `Family`.
+    `fused`: Files are written with queries, keys and values in one matrix.
     """
 
     name: str | Callable[[Metadata], str]

@@ -20,16 +20,9 @@ __all__ = ["FAMILIES", "Mxfp4", "Stacked", "mxfp4"]
 class Stacked(Named):
     """One expert of a tensor that holds those of a layer: [n_experts, rows, columns], or [n_experts, rows].
 
-    Attributes
-    ----------
-    part : int, optional
-        0 or 1: gate or up of a tensor that holds both. None: it holds one matrix.
-    interleaved : bool
-        Rows of gate and up take turns; else all of one come before all of the other.
-    transposed : bool
-        [n_experts, columns, rows].
-    expert : int
-        Which one.
+    `part`: 0 or 1: gate or up of a tensor that holds both. None: it holds one matrix. `interleaved`: Rows of
+    gate and up take turns; else all of one come before all of the other. `transposed`: [n_experts, columns,
+    rows]. `expert`: Which one.
     """
 
     part: int | None = None
@@ -85,17 +78,10 @@ _PAIRS: Final = np.stack([_CODES[np.arange(256) & 15], _CODES[np.arange(256) >> 
 def mxfp4(blocks: NDArray[np.uint8], scales: NDArray[np.uint8]) -> NDArray[np.uint16]:
     """Numbers in MXFP4 (OCP Microscaling Formats 1.0) as bf16, which holds each of them exactly.
 
-    Parameters
-    ----------
-    blocks : ndarray of uint8, [..., n_blocks, 16]
-        32 codes of 4 bits, E2M1, in each block, two in a byte, the low half first.
-    scales : ndarray of uint8, [..., n_blocks]
-        Exponents of the blocks' factors: 2^(scale - 127). 255, which is no number, gives no finite ones.
-
-    Returns
-    -------
-    ndarray of uint16, [..., 32 * n_blocks]
-        The bits.
+    `blocks` (ndarray of uint8, [..., n_blocks, 16]): 32 codes of 4 bits, E2M1, in each block, two in a byte,
+    the low half first. `scales` (ndarray of uint8, [..., n_blocks]): Exponents of the blocks' factors:
+    2^(scale - 127). 255, which is no number, gives no finite ones. Returns ndarray of uint16, [..., 32 *
+    n_blocks]: the bits.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         factors = np.ldexp(np.float32(1.0), scales.astype(np.int32) - 127)
