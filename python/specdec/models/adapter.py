@@ -18,7 +18,7 @@ from specdec import _core
 from specdec.errors import CheckpointError, SpecdecError, UnsupportedModelError
 from specdec.models.checkpoints import CanonicalTensor, Checkpoint
 from specdec.models.checkpoints.peft_folder import PeftFolder, StoredLowRank, open_peft_folder
-from specdec.models.families import FAMILIES, Named, Source
+from specdec.models.families import FAMILIES, Source
 from specdec.models.number_formats import widened
 
 __all__ = ["FittedAdapter", "LowRank", "beside", "fit_adapter", "merged"]
@@ -152,7 +152,7 @@ def fit_adapter(
 def _checked(stored: StoredLowRank, source: Source) -> StoredLowRank:
     """Matrices of low rank that fit a tensor."""
     entry = source.entry
-    if len(source.shape) != 2 or entry.index is not None or type(entry).canonical is not Named.canonical:
+    if len(source.shape) != 2 or entry.index is not None or not entry.is_view:
         raise UnsupportedModelError(
             f"{stored.down.file}: adapts '{source.stored[0]}', which is no matrix by itself; expected "
             "matrices"

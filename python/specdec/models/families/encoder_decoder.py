@@ -17,10 +17,10 @@ from specdec.models.families.family import (
     Config,
     Family,
     Named,
-    Offset,
-    Row,
     Shape,
     named,
+    offset,
+    row,
 )
 from specdec.models.families.gpt import gpt_like
 from specdec.models.families.llama import LLAMA_TENSORS
@@ -289,7 +289,7 @@ def _bart_like_tensors(config: Config, positions: dict[str, Named]) -> dict[str,
     decoder = _side("decoder", config) | {
         **named(token_embedding="model.shared.weight", head="lm_head.weight"),
         "position_embedding": positions["decoder"],
-        "head_bias": Row(_BIAS),
+        "head_bias": row(_BIAS),
     }
     encoder = _side("encoder", config) | {
         **named(token_embedding="model.encoder.embed_tokens.weight"),
@@ -304,16 +304,16 @@ _SIDES = ("encoder", "decoder")
 def _bart_tensors(config: Config) -> dict[str, Named]:
     """The first two rows of the tables of positions stand for nothing."""
     return _bart_like_tensors(
-        config, {side: Offset(f"model.{side}.embed_positions.weight", 2) for side in _SIDES}
+        config, {side: offset(f"model.{side}.embed_positions.weight", 2) for side in _SIDES}
     )
 
 
 def _marian_tensors(config: Config) -> dict[str, Named]:
-    return _bart_like_tensors(config, dict.fromkeys(_SIDES, Computed("", _marian_positions)))
+    return _bart_like_tensors(config, dict.fromkeys(_SIDES, Computed(make=_marian_positions)))
 
 
 def _m2m_tensors(config: Config) -> dict[str, Named]:
-    return _bart_like_tensors(config, dict.fromkeys(_SIDES, Computed("", _m2m_positions)))
+    return _bart_like_tensors(config, dict.fromkeys(_SIDES, Computed(make=_m2m_positions)))
 
 
 def _marian_positions(shape: Shape) -> Array:

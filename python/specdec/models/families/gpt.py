@@ -12,12 +12,12 @@ from specdec.fields import Fields
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import (
     Family,
-    Interleaved,
-    Offset,
-    Transposed,
     fused_heads,
     fused_rows,
+    interleaved,
     named,
+    offset,
+    transposed,
 )
 from specdec.models.families.llama import LLAMA_TENSORS, rotary
 from specdec.models.families.projected import settle_projections
@@ -39,10 +39,10 @@ _GPT_TENSORS = named(
     head="lm_head.weight",
 )
 _GPT2_TENSORS = _GPT_TENSORS | {
-    **fused_rows(f"{_H}.attn.c_attn", transposed=True),
-    "attn_out": Transposed(f"{_H}.attn.c_proj"),
-    "mlp_up": Transposed(f"{_H}.mlp.c_fc"),
-    "mlp_down": Transposed(f"{_H}.mlp.c_proj"),
+    **fused_rows(f"{_H}.attn.c_attn", turned=True),
+    "attn_out": transposed(f"{_H}.attn.c_proj"),
+    "mlp_up": transposed(f"{_H}.mlp.c_fc"),
+    "mlp_down": transposed(f"{_H}.mlp.c_proj"),
 }
 _BIGCODE_TENSORS = _GPT_TENSORS | {
     **fused_heads(f"{_H}.attn.c_attn"),
@@ -55,8 +55,8 @@ _NEO_TENSORS = _GPT_TENSORS | named(
     attn_out=f"{_H}.attn.attention.out_proj",
 )
 _GPTJ_TENSORS = _GPT_TENSORS | {
-    "attn_q": Interleaved(f"{_H}.attn.q_proj"),
-    "attn_k": Interleaved(f"{_H}.attn.k_proj"),
+    "attn_q": interleaved(f"{_H}.attn.q_proj"),
+    "attn_k": interleaved(f"{_H}.attn.k_proj"),
     **named(
         attn_v=f"{_H}.attn.v_proj",
         attn_out=f"{_H}.attn.out_proj",
@@ -80,7 +80,7 @@ _OPT_TENSORS = named(
     mlp_down=f"{_OPT}.fc2",
     output_norm="model.decoder.final_layer_norm",
     head="lm_head.weight",
-) | {"position_embedding": Offset("model.decoder.embed_positions.weight", 2)}
+) | {"position_embedding": offset("model.decoder.embed_positions.weight", 2)}
 _NEOX = "gpt_neox.layers.{i}"
 _NEOX_TENSORS = {
     **named(
