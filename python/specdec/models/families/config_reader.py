@@ -160,7 +160,7 @@ class ConfigReader:
 
     def attention_bias(
         self, name: str = "attention_bias", *, default: bool = False, mlp: bool = False
-    ) -> dict[str, bool]:
+    ) -> dict[str, Any]:
         """Biases of all projections of attention, and of the feed-forward where ``mlp``, by one field."""
         bias = self.fields.boolean(name, default=default)
         names = ("qkv_bias", "out_bias", "mlp_bias") if mlp else ("qkv_bias", "out_bias")

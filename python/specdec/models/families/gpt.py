@@ -402,6 +402,7 @@ def _read_mpt(reader: ConfigReader) -> dict[str, Any]:
         d_head=None,
     )  # fmt: skip
     scale = attention.optional_number("softmax_scale")
+    scales: dict[str, Any] = {"score_scales": [scale] * sizes["n_layer"]} if scale else {}
     return _read(
         reader,
         sizes,
@@ -413,7 +414,7 @@ def _read_mpt(reader: ConfigReader) -> dict[str, Any]:
         mlp_bias=False,
         alibi=_mpt_slopes(sizes["n_head"], inner.integer("alibi_bias_max", default=8)),
         qkv_limit=attention.optional_number("clip_qkv"),
-        **({"score_scales": [scale] * sizes["n_layer"]} if scale else {}),
+        **scales,
     )
 
 
@@ -448,7 +449,7 @@ def _read_falcon(reader: ConfigReader) -> dict[str, Any]:
         fields.skip("rope_parameters", "rope_scaling", "rope_theta")
         # transformers rounds the slopes to bf16 and scales them as scores.
         rounded = widened(rounded_to_bf16(np.array(_slopes(sizes["n_head"]), np.float32)), "bf16").tolist()
-        positions = {
+        positions: dict[str, Any] = {
             "n_ctx": reader.context(default=2048),
             "alibi": [slope * sizes["d_head"] ** -0.5 for slope in rounded],
         }
