@@ -47,7 +47,6 @@ from specdec.reference.rules import (
     residual,
     sample,
     smallest_rho,
-    speculative_step,
     verify,
 )
 
@@ -88,7 +87,6 @@ __all__ = [
     "round_bf16",
     "sample",
     "smallest_rho",
-    "speculative_step",
     "stored",
     "tree_logits",
     "uniform",

@@ -103,7 +103,9 @@ def decode_constrained(
 
         return logits
 
-    settings = {"temperature": temperature, "seed": seed, "sequence": sequence}
-    new = decode(masked(target), masked(draft), prompt, n_new, gamma, **settings)
+    new = decode(
+        masked(target), masked(draft), prompt, n_new, gamma,
+        temperature=temperature, seed=seed, sequence=sequence,
+    )  # fmt: skip
     complete = (n for n in range(len(new) + 1) if allowed(new[:n]) is None)
     return new[: next(complete, len(new))]

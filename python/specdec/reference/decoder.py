@@ -327,10 +327,14 @@ class _Forward:
             return x
         inv_freq = [own["inv_freq"], *own["more_inv_freq"]][rotation]
         factor = own["rotary_factors"][rotation] if own["rotary_factors"] else 1.0
-        angle = self.position[:, None, None] * np.asarray(inv_freq, dtype=np.float64)
-        cos, sin = (factor * np.cos(angle)).astype(self.dtype), (factor * np.sin(angle)).astype(self.dtype)
+        cos, sin = self.turns(inv_freq, factor)
         first, second, rest = np.split(x, [len(inv_freq), 2 * len(inv_freq)], axis=-1)
         return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
+
+    def turns(self, inv_freq: Sequence[float], factor: float) -> tuple[Array, Array]:
+        """Cosines and sines of the angles of all positions, times a factor, [n_rows, 1, n]."""
+        angle = self.position[:, None, None] * np.asarray(inv_freq, dtype=np.float64)
+        return (factor * np.cos(angle)).astype(self.dtype), (factor * np.sin(angle)).astype(self.dtype)
 
     # ------------------------------------------------------------------------------------------ MLPs
 
@@ -380,7 +384,8 @@ class _Forward:
             weights = _sigmoid(logits[chosen])
         if own["router_renormalise"]:
             weights = weights / weights.sum()
-        return own["routed_scale"] * weights
+        scaled: Array = own["routed_scale"] * weights
+        return scaled
 
     # ---------------------------------------------------------------------------------------- layers
 

@@ -26,9 +26,9 @@ def llama_logits(config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]],
         Canonical name to weights.
     ids : sequence of int, [n_tokens]
     """
-    w = {name: np.asarray(tensor, np.float64) for name, tensor in tensors.items()}
+    w: dict[str, Array] = {name: np.asarray(x, np.float64) for name, x in tensors.items()}
     eps = config["norm_eps"]
-    x = w["token_embedding"][np.asarray(ids)]  # the residual stream, [T, D]
+    x: Array = w["token_embedding"][np.asarray(ids)]  # the residual stream, [T, D]
     for i in range(config["n_layer"]):
         layer = f"layers.{i}"
         x = x + attention(rms_norm(x, w[f"{layer}.attn_norm.weight"], eps), w, layer, config)
@@ -56,7 +56,8 @@ def attention(x: Array, w: Mapping[str, Array], layer: str, config: Mapping[str,
     future = np.triu(np.ones((n_tokens, n_tokens), bool), k=1)
     weights = softmax(np.where(future, -np.inf, scores))
     mixed = np.einsum("hij,jhs->ihs", weights, v).reshape(n_tokens, -1)  # [T, H * S]
-    return mixed @ w[f"{layer}.attn_out.weight"].T
+    y: Array = mixed @ w[f"{layer}.attn_out.weight"].T
+    return y
 
 
 def rotate(x: Array, config: Mapping[str, Any]) -> Array:
@@ -70,10 +71,12 @@ def rotate(x: Array, config: Mapping[str, Any]) -> Array:
 def mlp(x: Array, w: Mapping[str, Array], layer: str) -> Array:
     """SwiGLU: silu(gate) * up, projected back; x [T, D], between [T, F]."""
     gate, up = x @ w[f"{layer}.mlp_gate.weight"].T, x @ w[f"{layer}.mlp_up.weight"].T
-    return (gate / (1 + np.exp(-gate)) * up) @ w[f"{layer}.mlp_down.weight"].T
+    y: Array = (gate / (1 + np.exp(-gate)) * up) @ w[f"{layer}.mlp_down.weight"].T
+    return y
 
 
 def softmax(x: Array) -> Array:
     """Along the last axis."""
     x = np.exp(x - x.max(axis=-1, keepdims=True))
-    return x / x.sum(axis=-1, keepdims=True)
+    total: Array = x.sum(axis=-1, keepdims=True)
+    return x / total
