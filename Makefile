@@ -5,7 +5,7 @@
 #   make test-all every tier of the suite (CONTRIBUTING.md)
 #   make asan     every tier under the address and undefined-behaviour sanitizers
 #   make tsan     the core's tests under the thread sanitizer
-#   make fuzz     random configurations and damaged files, with a fresh seed (fuzz/README.md)
+#   make fuzz     random configurations and damaged files, with a fresh seed (tests/fuzz/README.md)
 #   make bench    t(M)/t(1) of the forward pass, tokens per second plain and speculative
 #   make notebooks  run the notebooks and store their outputs; on an idle machine, for some measure times
 #   make figures  draw the README's picture anew
@@ -72,7 +72,7 @@ tsan:
 	    setarch -R build/tsan/env/bin/python -m pytest -m "" -n 0 $(TSAN_TESTS) $(PYTEST_ARGS)
 
 fuzz:
-	$(PYTHON) -m fuzz --configurations $(CONFIGURATIONS) --files $(FILES) $(if $(SEED),--seed $(SEED)) \
+	cd tests && $(PYTHON) -m fuzz --configurations $(CONFIGURATIONS) --files $(FILES) $(if $(SEED),--seed $(SEED)) \
 	    $(if $(MINUTES),--minutes $(MINUTES)) $(if $(PROCESSES),--processes $(PROCESSES))
 
 bench:

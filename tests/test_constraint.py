@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 import specdec
 from drafters import CHAINS, CHOSEN, DRAFTS, LATER, World, named
-from forms import Form, obeys
 from laws import FALSE_ALARM, count, p_value
 from specdec import _core, drafts, reference
 from specdec.errors import InputError
 from toy_pair import EOS, N_VOCAB, load_pair
+from worlds.constraints import Form, obeys
 
 HOW: dict[str, dict[str, Any]] = {
     "greedy": {},

@@ -19,7 +19,6 @@ import pytest
 import scipy
 
 import specdec
-from canonical import ENCODER_DECODERS, SWITCHES, perturbed, random_tensors, with_drafts
 from drafters import (
     CHAINS,
     CHOSEN,
@@ -31,17 +30,18 @@ from drafters import (
     World,
     named,
 )
-from encoder_decoders import EncoderDecoder, model_of
 from exact import Tokens, cells, chain_law, first_tokens
 from grids import in_few_items
 from laws import embedded_llama2c, first_layers
-from mixture_models import qwen3_moe_config, qwen3_moe_tensors, write_arrays
 from specdec import _core, reference
 from specdec.decoding.options import DecodingOptions
 from specdec.decoding.request import Request
-from tiny_models import llama_config, tensors_for, write_hf
 from toy_pair import blurred
 from weights import VerifyWeights
+from worlds.canonical import ENCODER_DECODERS, SWITCHES, perturbed, random_tensors, with_drafts
+from worlds.encoder_decoders import EncoderDecoder, model_of
+from worlds.folders import llama_config, tensors_for, write_hf
+from worlds.mixtures import qwen3_moe_config, qwen3_moe_tensors, write_arrays
 
 NAMES = list(DRAFTS)
 UNSEEDED = {"ensemble that adapts", *REMEMBERING}

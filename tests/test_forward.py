@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from allocations import needs_hooks
-from canonical import (
+from grids import in_few_items
+from specdec import _core, reference
+from worlds.canonical import (
     DTYPES,
     ENCODER_DECODERS,
     FORMATS,
@@ -23,9 +25,7 @@ from canonical import (
     random_tensors,
     step_by_step,
 )
-from grids import in_few_items
-from learnt_weights import recurrent_network
-from specdec import _core, reference
+from worlds.learned import recurrent_network
 
 N_IDS = 150  # two full prompt slices and a rest
 

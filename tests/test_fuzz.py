@@ -9,29 +9,21 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[1]
+TESTS = ROOT / "tests"
 
 SEED, CONFIGURATIONS, FILES = 1, 400, 400
 """About ten seconds of two cores."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _importable() -> Iterator[None]:
-    """The folder `fuzz` lies at the top of the repository and is not installed."""
-    sys.path.insert(0, str(ROOT))
-    yield
-    sys.path.remove(str(ROOT))
-
-
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "fuzz", *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    return subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=600)
 
 
 @pytest.mark.slow
@@ -82,7 +74,7 @@ def test_a_worker_says_how_its_case_failed_and_is_replaced(
     from fuzz.workers import Limits, Pool
 
     (tmp_path / "broken.py").write_text(f"def check_beams(case):\n    {BROKEN[kind]}\n")
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{tmp_path}")
+    monkeypatch.setenv("PYTHONPATH", f"{TESTS}{os.pathsep}{tmp_path}")
     (tmp_path / "sitecustomize.py").write_text("import sys, broken\nsys.modules['fuzz.beams'] = broken\n")
     with Pool(1, Limits(processor_s=1.0, clock_s=30.0)) as pool:
         cases = [{"check": "beams"}, {"check": "file", "kind": "skips", "mutations": []}]
@@ -97,7 +89,7 @@ def test_a_failure_is_printed_as_a_script_that_fails(tmp_path: Path) -> None:
     sound = next(found for i in range(100) if (found := case(1, i))["check"] == "beams")
     broken = sound | {"check": "no such check"}
     for found, expected in ((sound, 0), (broken, 1)):
-        run = subprocess.run([sys.executable, "-c", script(found)], cwd=ROOT, capture_output=True)
+        run = subprocess.run([sys.executable, "-c", script(found)], cwd=TESTS, capture_output=True)
         assert run.returncode == expected
 
 
@@ -115,7 +107,7 @@ def test_a_failure_is_printed_with_the_command_that_gives_the_same_case(
         "        raise Failure('difference', 'x')\n"
         "    return 'passed'\n"
     )
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{tmp_path}")
+    monkeypatch.setenv("PYTHONPATH", f"{TESTS}{os.pathsep}{tmp_path}")
     (tmp_path / "sitecustomize.py").write_text("import sys, broken\nsys.modules['fuzz.beams'] = broken\n")
     options = ("--processes", 1, "--no-shrink")
     found = run("--seed", 5, "--first", index - 1, "--configurations", 3, "--files", 0, *options)

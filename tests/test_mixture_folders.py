@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 import specdec
-from mixture_models import (
+from specdec import CheckpointError, UnsupportedModelError, reference
+from specdec.checkpoints import open_checkpoint
+from specdec.models.families.moe import mxfp4
+from worlds.mixtures import (
     N_EXPERTS,
     gpt_oss_config,
     gpt_oss_tensors,
@@ -20,9 +23,6 @@ from mixture_models import (
     unpacked,
     write_arrays,
 )
-from specdec import CheckpointError, UnsupportedModelError, reference
-from specdec.checkpoints import open_checkpoint
-from specdec.models.families.moe import mxfp4
 
 IDS = np.random.default_rng(4).integers(0, 61, 40)
 

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 import specdec
-from encoder_decoders import EncoderDecoder, model_of
-from learnt_weights import random_heads, recurrent_tensors
-from peft_folders import adapter_config, llama_adapter, llama_shapes, low_rank_tensors, write_adapter
 from specdec import NotFiniteError, _core, drafts
 from specdec.drafts.learnt.folder import LearntWeights
-from tiny_models import llama_config, tensors_for, write_hf
+from worlds.adapters import adapter_config, llama_adapter, llama_shapes, low_rank_tensors, write_adapter
+from worlds.encoder_decoders import EncoderDecoder, model_of
+from worlds.folders import llama_config, tensors_for, write_hf
+from worlds.learned import random_heads, recurrent_tensors
 
 SPIKE = 7
 """The token whose row overflows."""

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from allocations import needs_hooks
-from canonical import (
+from specdec import _core
+from worlds.canonical import (
     ENCODER_DECODERS,
     LLAMA,
     MIXTURES,
@@ -19,7 +20,6 @@ from canonical import (
     random_tensors,
     run_session,
 )
-from specdec import _core
 
 Ids = list[int]
 

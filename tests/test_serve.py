@@ -17,12 +17,12 @@ import pytest
 import specdec
 from fuzz import http_requests
 from http_talk import ask, connected, send
-from peft_folders import llama_adapter
 from scripted_engine import ScriptedEngine
 from scripted_models import write_scripted_model
 from specdec.decoding.engine import Engine
 from specdec.serve.http_server import Server
 from specdec.serve.service import Service
+from worlds.adapters import llama_adapter
 
 Pair = tuple[specdec.Model, specdec.Model]
 PROMPTS = ["Once upon a time", "It was a dark", "The captain looked", "She opened the letter"]

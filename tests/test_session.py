@@ -10,9 +10,9 @@ import threading
 import numpy as np
 import pytest
 
-from canonical import GPT, LLAMA, build, fixed_acceptance, perturbed, random_tensors, run_session
 from descriptions import by_method
 from specdec import _core, drafts
+from worlds.canonical import GPT, LLAMA, build, fixed_acceptance, perturbed, random_tensors, run_session
 
 PROMPTS = [[3], list(range(7)), list(range(30, 60)), [5, 9] * 50]
 
@@ -377,7 +377,7 @@ def test_sessions_run_side_by_side(models):
 FORKING = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from canonical import LLAMA, build, random_tensors, run_session
+from worlds.canonical import LLAMA, build, random_tensors, run_session
 model = build(LLAMA, random_tensors(LLAMA))
 expected = run_session(model, None, [[1, 2, 3]], n_threads=2)[0]
 pid = os.fork()

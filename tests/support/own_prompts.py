@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from canonical import beams, run_session
 from specdec import _core
+from worlds.canonical import beams, run_session
 
 Ids = list[int]
 
