@@ -474,13 +474,13 @@ def test_rows_as_a_data_frame(found: Bench, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 DAMAGES = [
-    (lambda line: "[]", "line 2: it is a list; expected a dict"),
+    (lambda line: "[]", r"line 2: values is \[\]; expected a dict"),
     (lambda line: "{", "line 2: is no JSON"),
-    (lambda line: without(line, "choices"), "line 2: choices is missing; expected it"),
+    (lambda line: without(line, "choices"), "line 2: choices is missing"),
     (lambda line: changed(line, ["choices"], []), r"choices is \[\]; expected a list with one object"),
-    (lambda line: changed(line, ["choices", 0, "turns"], [5]), r"turns is \[5\]; expected a list of str"),
+    (lambda line: changed(line, ["choices", 0, "turns"], [5]), r"turns is \[5\]; expected a list of texts"),
     (lambda line: changed(line, ["choices", 0, "wall_time"], ["x"]), r"choices\[0\].wall_time\[0\] is"),
-    (lambda line: without(line, "specdec"), "line 2: specdec is missing; expected it"),
+    (lambda line: without(line, "specdec"), "line 2: specdec is missing"),
     (lambda line: changed(line, ["specdec", "replies"], []), r"specdec.replies is \[\]"),
     (
         lambda line: changed(line, ["specdec", "replies", 0, "n_drafted"], []),

@@ -342,10 +342,10 @@ PACKAGE = ROOT / "python" / "specdec"
 LAYERS = [
     ["errors"],
     ["checks"],
-    ["json_values"],
+    ["fields"],
     [
-        "atomic_file", "containers", "divergences", "draft_counts", "progress", "tables", "text_files",
-        "theory", "threads", "time_limit",
+        "atomic_file", "containers", "divergences", "draft_counts", "progress", "settings_table", "tables",
+        "text_files", "theory", "threads", "time_limit",
     ],
     ["trace"],
     ["models"],
@@ -456,17 +456,6 @@ def test_dir_shows_what_is_public() -> None:
         assert getattr(specdec, entry) is not None
     for entry in specdec._MODULES:
         assert importlib.import_module(f"specdec.{entry}") is getattr(specdec, entry)
-
-
-def test_former_names_work_and_say_the_new_ones() -> None:
-    with pytest.warns(DeprecationWarning, match=r"specdec\.Auto is now AdaptiveGamma; .* removed in 0\.3"):
-        assert specdec.Auto is specdec.AdaptiveGamma
-    for former, new in specdec.drafts._FORMER_NAMES.items():
-        with pytest.warns(
-            DeprecationWarning, match=f"{former} is now {new}; {former} will be removed in 0.3"
-        ):
-            assert getattr(specdec.drafts, former) is getattr(specdec.drafts, new)
-    assert not hasattr(specdec.drafts, "no_such_name")
 
 
 def test_import_needs_numpy_alone() -> None:

@@ -15,8 +15,8 @@ import specdec
 from specdec import reference
 from specdec.checkpoints import open_checkpoint
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError, UnusedFieldWarning
+from specdec.fields import Fields
 from specdec.models.families import FAMILIES, ConfigReader
-from specdec.models.json_fields import Fields
 from worlds.families import CONFIGS, random_weights
 from worlds.folders import write_hf
 

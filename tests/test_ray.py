@@ -190,7 +190,7 @@ def test_arguments_are_checked_before_ray_starts(tmp_path: Path, options: Any, m
 
 def test_a_keyword_of_generate_that_has_no_place_here(tmp_path: Path) -> None:
     for name in ("prompt_cache", "node_budget", "logits", "max_length"):
-        with pytest.raises(TypeError, match=name):
+        with pytest.raises(specdec.InputError, match=name):
             specdec.ray.generate(TARGET, DRAFT, PROMPTS, tmp_path / "out", **{name: 8})
 
 

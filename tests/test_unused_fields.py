@@ -15,10 +15,10 @@ import pytest
 import specdec
 from specdec.checkpoints import open_checkpoint
 from specdec.errors import CheckpointError, SpecdecError, UnsupportedModelError, UnusedFieldWarning
+from specdec.fields import Fields
 from specdec.models.checkpoints.generation_config import GENERATION_FIELDS
 from specdec.models.checkpoints.hf_folder import described
 from specdec.models.families import FAMILIES, model_type_of
-from specdec.models.json_fields import Fields
 from worlds.adapters import adapter_config
 from worlds.families import CONFIGS, random_weights
 from worlds.folders import write_hf

@@ -168,13 +168,13 @@ static PyObject* copied(const char* dtype, const void* values, size_t size, Py_s
 
 /* (ln p, top tokens, their ln p) of the new tokens; None unless asked for. */
 static PyObject* new_laws(const sd_record* record) {
-    const sd_token_laws_options* o = &record->settings->laws;
-    if (record->status != SD_OK || o->law == SD_LAW_NONE) return Py_NewRef(Py_None);
-    const sd_token_laws* laws = &record->laws;
+    const sd_logprobs_options* o = &record->settings->logprobs;
+    if (record->status != SD_OK || o->of == SD_LOGPROBS_NONE) return Py_NewRef(Py_None);
+    const sd_logprobs* logprobs = &record->logprobs;
     int n = record->verdict.n_path + 1;
-    PyObject* log_probs = copied("float64", laws->log_probs, sizeof *laws->log_probs, n, -1);
-    PyObject* top = log_probs ? copied("int32", laws->top_tokens, sizeof(int32_t), n, o->n_top) : NULL;
-    PyObject* of_top = top ? copied("float64", laws->top_log_probs, sizeof(double), n, o->n_top) : NULL;
+    PyObject* log_probs = copied("float64", logprobs->log_probs, sizeof *logprobs->log_probs, n, -1);
+    PyObject* top = log_probs ? copied("int32", logprobs->top_tokens, sizeof(int32_t), n, o->n_top) : NULL;
+    PyObject* of_top = top ? copied("float64", logprobs->top_log_probs, sizeof(double), n, o->n_top) : NULL;
     PyObject* tuple = of_top ? PyTuple_Pack(3, log_probs, top, of_top) : NULL;
     Py_XDECREF(log_probs);
     Py_XDECREF(top);

@@ -42,7 +42,7 @@ static int fill(sd_settings_object* self, const given* g) {
         s->draft_sampling = &self->draft_sampling;
     }
     sd_status status = sd_rule_find(g->rule, &s->verify.rule);
-    if (status == SD_OK && g->law != NULL) status = sd_token_law_find(g->law, &s->laws.law);
+    if (status == SD_OK && g->law != NULL) status = sd_logprobs_find(g->law, &s->logprobs.of);
     if (status != SD_OK) {
         sd_raise(status);
         return -1;
@@ -100,7 +100,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
         {"constraint", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &g.constraint},
         {"stop_ids", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &g.stop_ids},
         {"law", SD_FIELD_WORD, SD_FIELD_OPTIONAL, &g.law},
-        {"n_top", SD_FIELD_INTEGER, SD_FIELD_OPTIONAL, &settings.laws.n_top},
+        {"n_top", SD_FIELD_INTEGER, SD_FIELD_OPTIONAL, &settings.logprobs.n_top},
         {"drafters", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &g.drafters},
         {"prediction", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &g.prediction},
         {"model", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &g.model},

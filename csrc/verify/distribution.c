@@ -154,6 +154,12 @@ int32_t sd_race(const sd_distribution* d, int n_vocab, const double* noise) {
     return winner;
 }
 
+int32_t sd_coupled_token(const sd_distribution* d, sd_stream stream, uint32_t position, int n_vocab,
+                         double* noise) {
+    if (d->point < 0) sd_noise(stream, position, n_vocab, noise);
+    return sd_race(d, n_vocab, noise);
+}
+
 double sd_residual(const sd_distribution* target, double scale, const sd_distribution* draft, int n_vocab,
                    double* left, sd_distribution* rest) {
     const sd_kernels* k = sd_kernels_get();

@@ -77,6 +77,11 @@ void sd_noise(sd_stream stream, uint32_t position, int n_vocab, double* noise);
  * like distributions the same token more often than not. */
 int32_t sd_race(const sd_distribution* distribution, int n_vocab, const double* noise);
 
+/* That race with the noise of a position, which is made in noise [n_vocab] where it is needed. The noise
+ * belongs to the new token's position in the text, so that it is the same in every round and tree. */
+int32_t sd_coupled_token(const sd_distribution* distribution, sd_stream stream, uint32_t position,
+                         int n_vocab, double* noise);
+
 /* The first k ≥ 1 tokens of that race, of a dense distribution: order [k], and their times [k], ascending.
  * Each is a draw from what is left without those before it (Gumbel top-k, Kool et al. 2019). Returns how many
  * there are: tokens without mass never arrive. */

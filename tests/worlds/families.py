@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from specdec.fields import Fields
 from specdec.models.families import FAMILIES, ConfigReader
-from specdec.models.json_fields import Fields
 
 SIZES: dict[str, Any] = {
     "vocab_size": 211,

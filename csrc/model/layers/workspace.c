@@ -124,10 +124,10 @@ void sd_workspace_begin(sd_workspace* w, const sd_branch* branches, int n_branch
     int row = 0, n_head = 0;
     for (int b = 0; b < n_branches; b++) {
         const sd_branch* branch = &branches[b];
-        int first_rider = branch->n_new - branch->n_riders;
+        int first_extra = branch->n_new - branch->n_extra;
         for (int i = 0; i < branch->n_new; i++) {
             a->of_row[row++] = branch->cache->model->adapter;
-            if (i < first_rider && i >= first_rider - branch->n_logits)
+            if (i < first_extra && i >= first_extra - branch->n_logits)
                 a->of_head[n_head++] = branch->cache->model->adapter;
         }
     }

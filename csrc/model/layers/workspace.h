@@ -17,11 +17,11 @@ typedef struct sd_branch {
     const int32_t* tokens;  /* [n_new] borrowed */
     const int32_t* parents; /* [n_new] indices among the pending nodes, or -1; borrowed */
     int n_new;
-    int n_logits; /* logits are wanted for the last n_logits of the new nodes before the riders */
-    /* The last n_riders of the new nodes are no tokens: their inputs are vectors. Where their token is −1 − k
-     * that is row k of `riders` [.., d_model], borrowed. */
-    int n_riders;
-    const float* riders;
+    int n_logits; /* logits are wanted for the last n_logits of the new nodes before the extra ones */
+    /* The last n_extra of the new nodes are no tokens: their inputs are vectors. Where their token is −1 − k
+     * that is row k of `extra` [.., d_model], borrowed. */
+    int n_extra;
+    const float* extra;
     /* Of a model that reads features (config.h): those of the new nodes, [n_new, features.width], or
      * [n_new, d_model] where the model itself made them; borrowed. NULL: it reads none. */
     const float* features;

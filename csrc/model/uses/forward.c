@@ -15,7 +15,7 @@ static void gather(const sd_pass* pass, float* to) {
     const float* from = pass->w->hidden;
     for (int b = 0; b < pass->n_branches; b++) {
         size_t n_new = (size_t)pass->branches[b].n_new, n = (size_t)pass->branches[b].n_logits;
-        size_t n_before = n_new - (size_t)pass->branches[b].n_riders - n;
+        size_t n_before = n_new - (size_t)pass->branches[b].n_extra - n;
         memcpy(to, from + n_before * d_model, n * d_model * sizeof *to);
         from += n_new * d_model;
         to += n * d_model;
@@ -132,7 +132,7 @@ static sd_status check(sd_pass* pass) {
                            "the model reads features beside tokens, expected those of a target");
         if (!sd_workspace_has_room(w, branch->cache->model))
             return sd_fail(SD_ERR_STATE, "a text is of an adapted model, expected one that was admitted");
-        int n_tokens = branch->n_new - branch->n_riders;
+        int n_tokens = branch->n_new - branch->n_extra;
         assert(branch->n_new >= 1 && n_tokens >= 0 && branch->n_logits >= 0 && branch->n_logits <= n_tokens);
         for (int i = 0; i < n_tokens; i++) {
             if (branch->tokens[i] < 0 || branch->tokens[i] >= n_vocab)
@@ -160,7 +160,7 @@ static void place(sd_workspace* w, const sd_branch* branch, int row) {
     for (int i = 0; i < branch->n_new; i++, row++) {
         int32_t token = branch->tokens[i];
         w->tokens[row] = token;
-        w->inputs[row] = token < 0 ? branch->riders + (size_t)(-1 - token) * d_model : NULL;
+        w->inputs[row] = token < 0 ? branch->extra + (size_t)(-1 - token) * d_model : NULL;
         w->positions[row] = position_of(branch, i);
     }
 }
@@ -331,8 +331,8 @@ sd_status sd_forward_finish(sd_workspace* w, const sd_branch* branches, int n_br
                                           .tokens = branch->tokens + n_begun,
                                           .parents = branch->parents + n_begun,
                                           .n_new = branch->n_new - n_begun,
-                                          .n_riders = branch->n_riders,
-                                          .riders = branch->riders};
+                                          .n_extra = branch->n_extra,
+                                          .extra = branch->extra};
     }
     if (status == SD_OK && n_parts > 0)
         status = run_new(
@@ -428,7 +428,7 @@ sd_status sd_forward_check_more(sd_workspace* w, const int32_t* rows, int n) {
 static sd_status check_branch(sd_workspace* w, const sd_branch* branch, const float* hidden,
                               const float* logits, int first, int end) {
     const sd_config* c = &w->model->config;
-    int before = branch->n_new - branch->n_riders - branch->n_logits; /* rows before those with logits */
+    int before = branch->n_new - branch->n_extra - branch->n_logits; /* rows before those with logits */
     for (int i = first; i < end; i++) {
         if (!sd_all_finite(hidden + (ptrdiff_t)i * c->d_model, c->d_model)) return fail_in_layer(w, branch);
         int has_logits = i >= before && i < before + branch->n_logits;
