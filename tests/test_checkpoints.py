@@ -28,7 +28,6 @@ from specdec.errors import (
     TokenizerError,
     UnsupportedModelError,
 )
-from specdec.models import model_files
 from specdec.models.checkpoints import hub, open_checkpoint
 from specdec.models.checkpoints.file_tensor import FileRows
 from specdec.models.checkpoints.safetensors_file import read_safetensors
@@ -480,9 +479,7 @@ def test_patterns_of_the_hub():
     found = filtered(there, allow_patterns=hub._WANTED, ignore_patterns=hub._UNWANTED)
     assert list(found) == ["config.json", "model.safetensors", "chat_template.jinja"]
     there = ["x.jinja", "additional_chat_templates/rag.jinja", "additional_chat_templates/x.txt"]
-    assert list(filtered(there, allow_patterns=[model_files.TEMPLATES])) == [
-        "additional_chat_templates/rag.jinja"
-    ]
+    assert list(filtered(there, allow_patterns=[hub.TEMPLATES])) == ["additional_chat_templates/rag.jinja"]
 
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize 1000\n" % (b"0" * 64)

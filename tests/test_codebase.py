@@ -458,17 +458,6 @@ def test_dir_shows_what_is_public() -> None:
         assert importlib.import_module(f"specdec.{entry}") is getattr(specdec, entry)
 
 
-def test_former_names_work_and_say_the_new_ones() -> None:
-    with pytest.warns(DeprecationWarning, match=r"specdec\.Auto is now AdaptiveGamma; .* removed in 0\.3"):
-        assert specdec.Auto is specdec.AdaptiveGamma
-    for former, new in specdec.drafts._FORMER_NAMES.items():
-        with pytest.warns(
-            DeprecationWarning, match=f"{former} is now {new}; {former} will be removed in 0.3"
-        ):
-            assert getattr(specdec.drafts, former) is getattr(specdec.drafts, new)
-    assert not hasattr(specdec.drafts, "no_such_name")
-
-
 def test_import_needs_numpy_alone() -> None:
     script = """
 import sys

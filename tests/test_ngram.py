@@ -19,7 +19,7 @@ from descriptions import by_method
 from specdec import InputError, _core
 from specdec.drafts import Bigram, Ngram, OnlineNgram, Unigram
 from specdec.errors import CheckpointError, CheckpointNotFoundError
-from specdec.models.checkpoints.opened_file import OpenedFile
+from specdec.models.checkpoints.file_tensor import OpenedFile
 from worlds.canonical import LLAMA, build, random_tensors, with_drafts
 
 N_VOCAB = LLAMA["n_vocab"]

@@ -21,7 +21,7 @@ from specdec.commands import given_models
 from specdec.commands.program import main
 from specdec.drafts import ModelDraft
 from specdec.errors import InputError, VocabularyMismatchError
-from specdec.models.tokenizer.utf8_tokenizer import Utf8Tokenizer
+from specdec.models.tokenizer.byte_tokenizer import Utf8Tokenizer
 from toy_pair import EOS, ToyTokenizer
 from worlds.encoder_decoders import CONFIGS, START, EncoderDecoder, decoder_only, lively_tensors, model_of
 

@@ -60,15 +60,7 @@ def without_nan(value: Any) -> Any:
 
 
 def read_json_object(path: Path, kind: type[SpecdecError] = CheckpointError) -> dict[str, Any]:
-    """Read the object in a JSON file.
-
-    Raises
-    ------
-    CheckpointNotFoundError
-        There is no such file, and `kind` is CheckpointError.
-    SpecdecError
-        Of the class `kind`: the file cannot be read, is not JSON, or holds something else than an object.
-    """
+    """Read the object in a JSON file."""
     try:
         values = parse_json(path.read_bytes())
     except FileNotFoundError as error:

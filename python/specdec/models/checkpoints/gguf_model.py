@@ -85,11 +85,6 @@ def described(
     str, Family, dict, list of Source
         The architecture of transformers, how the file is read, the canonical configuration, and where each
         tensor comes from.
-
-    Raises
-    ------
-    CheckpointError, UnsupportedModelError
-        Metadata that are wrong, or ask for what specdec does not have.
     """
     architecture = architecture_of(metadata.name, metadata.file)
     name = architecture.architecture(metadata)

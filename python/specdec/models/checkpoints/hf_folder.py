@@ -109,11 +109,6 @@ def described(fields: Fields, n_ctx: int | None = None) -> tuple[str, Family, di
     str, Family, dict, bool
         The architecture, its family, the canonical configuration, and whether matrices are stored as codes
         in the layout of compressed-tensors.
-
-    Raises
-    ------
-    CheckpointError, UnsupportedModelError
-        Fields that are wrong, or ask for what specdec does not have.
     """
     architecture = architecture_of(fields, fields.file)
     family = FAMILIES[architecture]

@@ -86,7 +86,6 @@ class PeftFolder:
 
     Attributes
     ----------
-    path : Path
     low_rank : mapping of str to StoredLowRank
         By module.
     whole : mapping of str to StoredTensor
@@ -104,17 +103,7 @@ class PeftFolder:
 
 
 def open_peft_folder(path: Path) -> PeftFolder:
-    """Open the folder of a LoRA adapter and check all but its numbers.
-
-    Raises
-    ------
-    CheckpointNotFoundError
-        There is no such folder, or it lacks a file.
-    UnsupportedModelError
-        Another method than LoRA, or a setting or tensor that specdec does not have.
-    CheckpointError
-        A damaged or contradictory file, or one that cannot be read.
-    """
+    """Open the folder of a LoRA adapter and check all but its numbers."""
     with reading(path, CheckpointError):
         return _open(path)
 

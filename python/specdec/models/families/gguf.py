@@ -533,15 +533,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
 
 
 def architecture_of(name: Any, file: Path) -> Architecture:
-    """The architecture that a file names.
-
-    Raises
-    ------
-    CheckpointError
-        The file names none.
-    UnsupportedModelError
-        It is not read.
-    """
+    """The architecture that a file names."""
     if not isinstance(name, str) or not name:
         raise CheckpointError(
             f"{file}: metadata field 'general.architecture' is {as_json(name)}; expected the name of one"

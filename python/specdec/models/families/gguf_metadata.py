@@ -42,7 +42,6 @@ class Metadata(Fields):
         Of the architecture, ``general.architecture``.
     values : mapping
         Keys as "block_count" to values.
-    tensors : mapping of str to Stored
     file : Path
         For messages.
 
@@ -219,11 +218,6 @@ def check_keys(metadata: Metadata, config: Config) -> None:
     """Refuse keys that change the computation and that the architecture does not read.
 
     ``config`` is the canonical configuration that was read.
-
-    Raises
-    ------
-    UnsupportedModelError
-        There is one whose value is not neutral, or a size that the architecture takes from elsewhere.
     """
     for name, field in _SIZES.items():
         value = metadata.get(name)
