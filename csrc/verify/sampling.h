@@ -77,7 +77,9 @@ typedef struct sd_sampling_field {
 } sd_sampling_field;
 
 #define SD_SAMPLING_COUNT(type, name, neutral, changes) +1
-enum { SD_N_SAMPLING_FIELDS = 0 SD_SAMPLING_TABLE(SD_SAMPLING_COUNT) };
+typedef enum sd_sampling_count {
+    SD_N_SAMPLING_FIELDS = 0 SD_SAMPLING_TABLE(SD_SAMPLING_COUNT)
+} sd_sampling_count;
 
 /* [SD_N_SAMPLING_FIELDS] the table, and a value of it all of whose fields change nothing. */
 extern const sd_sampling_field sd_sampling_fields[];

@@ -474,8 +474,8 @@ class Settings:
         """A sequence ends with the round that gives a stop id.
 
         `sampling` and `draft_sampling`, by default the same, have the keys of `specdec.Sampling`, as its
-        method `core` makes them; temperature has no default. `rule` is one of `verify`; "greedy" is argmax of the distribution that `sampling`
-        makes, with `lenience`.
+        method `core` makes them; temperature has no default. `rule` is one of `verify`; "greedy" is argmax
+        of the distribution that `sampling` makes, with `lenience`.
 
         `transform` is a function of (probs, tokens), or an object with the method start(tokens), whose states
         have fork(), advance(token) and are functions of probs. `constraint` has start(tokens) too, and states
