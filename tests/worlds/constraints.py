@@ -30,7 +30,7 @@ class Form:
     known: dict[tuple[int, ...], NDArray[np.bool_]] = field(default_factory=dict, compare=False)
 
     def allowed(self, new: Sequence[int]) -> NDArray[np.bool_] | None:
-        """What may follow some new tokens; None: the text is complete. (For `reference.decode`.)"""
+        """What may follow some new tokens; None: the text is complete."""
         if self.length is not None and len(new) >= self.length:
             return None
         if (known := self.known.get(tuple(new))) is not None:
