@@ -1,25 +1,42 @@
-"""Small random models, made from a description of a few numbers."""
+"""Small random models and adapters: descriptions of a few numbers, drawn, and what is made from them."""
 
 from __future__ import annotations
 
 import functools
 import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fuzz.draws import Draws
 from specdec import _core
 from specdec.models.families.rotary import linear_scaled, llama3_scaled, rotary_frequencies
 from specdec.models.model import Model
 from specdec.models.model_config import ModelConfig
-from specdec.models.tokenizer import ByteTokenizer, SourceTokenizer, Strip
+from specdec.models.tokenizer import SourceTokenizer
+from worlds.draws import Draws
+from worlds.vocabularies import LongestPieces
 
 __all__ = [
-    "DEFAULTS", "END_IDS", "BytesTokenizer", "PieceTokenizer", "draft_description", "draw_model",
-    "make_model", "may_spike", "source_vocab", "with_sources_of",
+    "DEFAULTS",
+    "END_IDS",
+    "N_BYTES_VOCAB",
+    "RANKS",
+    "adapted_model",
+    "adapted_target",
+    "draft_description",
+    "draw_adapter",
+    "draw_model",
+    "make_model",
+    "may_spike",
+    "models_of_texts",
+    "source_vocab",
+    "with_sources_of",
 ]  # fmt: skip
+
+Description = dict[str, Any]
 
 DEFAULTS: dict[str, Any] = {
     "family": "llama", "n_vocab": 11, "n_ctx": 64, "n_layer": 2, "n_head": 2, "n_kv_head": 1, "d_model": 16,
@@ -60,7 +77,7 @@ def draw_model(draws: Draws, **fixed: Any) -> dict[str, Any]:
         "d_ff": draws.randint(1, 70),
         "tied": draws.chance(0.4),
         "bias": gpt or draws.chance(0.2),
-        "weights": draws.randrange(1, 10**6),
+        "weights": draws.randint(1, 10**6),
         "spread": draws.one(0.1, 0.3, 0.3, 0.6),
         "dtype": draws.one("f32", "f32", "f32", "bf16", "int8", "int4"),
         "cache_dtype": draws.one("f32", "f32", "bf16"),
@@ -245,9 +262,9 @@ def _made(description: str) -> Model:
             weight[d["spike"]] = np.copysign(LARGE, weight[d["spike"]])
         tensors.append((name, weight.astype(np.float32), "f32"))
     core = _core.Model(config, tensors, dtype=d["dtype"], cache_dtype=d["cache_dtype"], prefill=d["prefill"])
-    tokenizer: ByteTokenizer | None = None
+    tokenizer: LongestPieces | None = None
     if d["text"]:
-        tokenizer = (BytesTokenizer if d["text"] == "bytes" else PieceTokenizer)(d["n_vocab"])
+        tokenizer = LongestPieces(_pieces(d["n_vocab"], all_bytes=d["text"] == "bytes"))
     has_encoder = d["encoder"] is not None
     return Model(
         core,
@@ -285,49 +302,88 @@ def _frequencies(d_head: int, rope: list[Any] | None, n_ctx: int) -> list[float]
     )
 
 
-class PieceTokenizer(ByteTokenizer):
-    """Ids are pieces of bytes, some of them parts of a character; id 2 ends a text."""
+def _pieces(n_vocab: int, *, all_bytes: bool) -> list[bytes]:
+    """Pieces of bytes, some of them parts of a character; with all bytes, of what constraints are made of."""
+    found = [bytes([byte]) for byte in range(256)] + [*_OF_CONSTRAINTS] if all_bytes else [*_OF_TEXTS]
+    return [*found, *(f"{i:x}".encode() for i in range(16, 16 + n_vocab))][: n_vocab - 3]
 
-    _FIRST = (
-        b"<pad>", b"<s>", b"</s>", b"a", b"b", b"ab", b" a", b"\n", b" ", b"\xc3", b"\xa9", b"\xe2", b"\x82",
-        b"\xac", b"\xf0\x9f", b"\x98\x80", b"ba", b"aab", b".\n",
+
+_OF_TEXTS = (
+    b"a", b"b", b"ab", b" a", b"\n", b" ", b"\xc3", b"\xa9", b"\xe2", b"\x82", b"\xac", b"\xf0\x9f",
+    b"\x98\x80", b"ba", b"aab", b".\n",
+)  # fmt: skip
+_OF_CONSTRAINTS = (
+    b'{"', b'"}', b'": ', b'": "', b'", "', b", ", b"ab", b"true", b"tr", b"name", b"\xc3\xa9", b"\xe2\x82",
+    b" a", b"aa", b"aaaa", b"12", b"00", b"null", b"[[", b"]]", b"[]", b"{}", b'["', b'"]', b'""', b"-1",
+)  # fmt: skip
+N_BYTES_VOCAB = 3 + 256 + len(_OF_CONSTRAINTS)
+"""Tokens of the smallest vocabulary with all bytes."""
+
+
+# ------------------------------------------------------------------------------------------- adapters
+
+ADAPTER: Description = {
+    "roles": ["attn_q", "mlp_down"], "layers": None, "rank": 2, "alpha": 2.0, "ranks": {}, "seed": 1
+}  # fmt: skip
+"""What a description leaves out. `layers` None: all; `ranks`: those of roles that have one of their own."""
+
+ROLES = ("attn_q", "attn_k", "attn_v", "attn_out", "mlp_gate", "mlp_up", "mlp_down", "head")
+RANKS = (1, 1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 40, 64, 100)
+
+
+def draw_adapter(draws: Draws, target: Description) -> Description:
+    """A description of a random adapter beside a target, which has no encoder."""
+    found = {
+        "roles": draws.one(list(ROLES), draws.some(ROLES, 1), draws.some(ROLES, 1)),
+        "layers": draws.one(None, None, draws.some(range(target.get("n_layer", 2)), 1)),
+        "rank": draws.one(*RANKS), "alpha": draws.one(1.0, 2.0, 8.0, 0.5, -4.0, 1e-3, 0.0),
+        "ranks": {role: draws.one(*RANKS) for role in ROLES if draws.chance(0.1)},
+        "seed": draws.randint(0, 99),
+    }  # fmt: skip
+    return {name: value for name, value in found.items() if value != ADAPTER[name]}
+
+
+def adapted_model(model: Model, adapter: Description | None) -> Model:
+    """A model with the adapter of a description beside its weights; None: the model."""
+    return model if adapter is None else _adapted(model, json.dumps(adapter, sort_keys=True))
+
+
+@functools.lru_cache(maxsize=32)
+def _adapted(model: Model, adapter: str) -> Model:
+    d = ADAPTER | json.loads(adapter)
+    rng = np.random.default_rng(d["seed"])
+    ranks, tensors = {}, []
+    for name, shape in _core.tensor_shapes(model.core.config).items():
+        found = re.fullmatch(r"(?:layers\.(\d+)\.(\w+)\.weight|(head))", name)
+        if found is None or (found[3] or found[2]) not in ROLES or (found[3] and model.core.config["tied"]):
+            continue
+        role = found[3] or found[2]
+        of_layer = found[1] is None or d["layers"] is None or int(found[1]) in d["layers"]
+        if not of_layer or role not in d["roles"]:
+            continue
+        rank = ranks[name] = d["ranks"].get(role, d["rank"])
+        down = rng.normal(0.0, shape[1] ** -0.5, (rank, shape[1]))
+        up = rng.normal(0.0, 0.3, (shape[0], rank)) * d["alpha"] / rank
+        tensors += [(f"{name}.{part}", m.astype(np.float32), "f32") for part, m in zip(
+            ("down", "up"), (down, up), strict=True
+        )]  # fmt: skip
+    if not ranks:  # of layers that are mixtures, or of a head that is tied
+        return _adapted(model, json.dumps({"seed": d["seed"], "roles": ["attn_q"]}))
+    core = model.core.adapted(ranks, tensors)
+    return Model(
+        core, model.config, model.tokenizer, Path("adapted"), model.architecture,
+        decoder_start=model.decoder_start,
     )  # fmt: skip
 
-    def __init__(self, n_vocab: int) -> None:
-        pieces = [*self._FIRST, *(f"{i:x}".encode() for i in range(n_vocab))][:n_vocab]
-        super().__init__(
-            "pieces", vocabulary=pieces, silent=frozenset({0, 1, 2}), strip=Strip.NOTHING, bos_id=1,
-            eos_ids=END_IDS, adds_bos=True,
-        )  # fmt: skip
 
-    def _encode(self, text: str) -> list[int]:
-        return [3 if character == "a" else 4 for character in text]
+def adapted_target(case: Mapping[str, Any]) -> Model:
+    """The target of a case, with an adapter where it says so."""
+    return adapted_model(make_model(case["target"]), case.get("adapter"))
 
 
-class BytesTokenizer(ByteTokenizer):
-    """Ids are all bytes, and pieces of what forms are made of, the longest first; id 2 ends a text."""
-
-    _PIECES = (
-        b'{"', b'"}', b'": ', b'": "', b'", "', b", ", b"ab", b"true", b"tr", b"name", b"\xc3\xa9",
-        b"\xe2\x82", b" a", b"aa", b"aaaa", b"12", b"00", b"null", b"[[", b"]]", b"[]", b"{}", b'["', b'"]',
-        b'""', b"-1",
-    )  # fmt: skip
-    LEAST = 3 + 256 + len(_PIECES)
-
-    def __init__(self, n_vocab: int) -> None:
-        single = [bytes([byte]) for byte in range(256)]
-        pieces = [b"<pad>", b"<s>", b"</s>", *single, *self._PIECES]
-        pieces += [f"{i:x}".encode() for i in range(16, 16 + n_vocab - len(pieces))]
-        self._by_bytes = {piece: i for i, piece in enumerate(pieces) if i > 2}
-        super().__init__(
-            "bytes", vocabulary=pieces, silent=frozenset({0, 1, 2}), strip=Strip.NOTHING, bos_id=1,
-            eos_ids=END_IDS, adds_bos=True,
-        )  # fmt: skip
-
-    def _encode(self, text: str) -> list[int]:
-        data, ids, at = text.encode(), [], 0
-        while at < len(data):
-            piece = next(data[at : at + n] for n in range(5, 0, -1) if data[at : at + n] in self._by_bytes)
-            ids.append(self._by_bytes[piece])
-            at += len(piece)
-        return ids
+def models_of_texts(case: Mapping[str, Any], target: Model) -> list[Model] | None:
+    """The model of each prompt of a case; None: all are the target."""
+    if "adapters" not in case:
+        return None
+    base = make_model(case["target"])
+    return [target if one is None else adapted_model(base, one) for one in case["adapters"]]

@@ -1,26 +1,23 @@
-"""The law of short texts on small vocabularies, sampled and exact."""
+"""The distribution of short texts on small vocabularies, sampled and exact."""
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections import Counter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import specdec
-from fuzz.adapters import adapted_target, models_of_texts
 from fuzz.decoding import may_be_refused
 from fuzz.drafts import make_draft
-from fuzz.failures import Failure
 from fuzz.objects import ProposerError
+from fuzz.running import Case, Failure
 from fuzz.settings import distribution_after, hangs_on_rounding, keywords
 from specdec import _core
 from specdec.errors import InputError
+from worlds.described import adapted_target, models_of_texts
 
-__all__ = ["check_law", "tail"]
+__all__ = ["check_distribution"]
 
 Tokens = tuple[int, ...]
 
@@ -32,13 +29,13 @@ class HangsOnRoundingError(Exception):
     """A cut of a distribution falls between tokens that rounding may swap."""
 
 
-def check_law(case: dict[str, Any]) -> str:
+def check_distribution(case: Case) -> str:
     """Sample texts, and compare how often each came with the probability that the target gives it.
 
     Each text, each first and each last token is tested by itself, by an exact binomial test; the p value is
     the least one times their number (Bonferroni). With lenience, the test is one-sided, against the bound.
     With a right program the second look fails with at most the probability `alarm` of the case. A case whose
-    law hangs on the last bits of the logits has none to compare with, and passes.
+    distribution hangs on the last bits of the logits has none to compare with, and passes.
     """
     try:
         _compare(case, N_FIRST, 0, SUSPICION)
@@ -53,7 +50,9 @@ def check_law(case: dict[str, Any]) -> str:
     return "passed"
 
 
-def _compare(case: dict[str, Any], n: int, look: int, level: float) -> None:
+def _compare(case: Case, n: int, look: int, level: float) -> None:
+    from scipy.stats import binom  # takes long to import
+
     settings, length = case["settings"], case["length"]
     target = adapted_target(case)
     draft = make_draft(case["draft"], case["target"], case["models"])
@@ -61,46 +60,38 @@ def _compare(case: dict[str, Any], n: int, look: int, level: float) -> None:
     given = case["prompt"]
     if "source" in case:
         given, options["decoder_prompt"] = case["source"], given
-    among = models_of_texts(case, target)
-    if among is None:
-        results = specdec.generate(target, draft, [given] * n, batch_size=32, **options)
-    else:  # the first is looked at, the others share its batch
+    among = models_of_texts(case, target) or [target]
+    if "adapters" in case:  # the first is looked at, the others share its batch
         options["adapter"] = [None if model is target else model for model in among] * n
-        results = specdec.generate(target, draft, [given] * n * len(among), batch_size=32, **options)
-        results, target = results[:: len(among)], among[0]
-    found = Counter(tuple(result.tokens) for result in results)
-    law = _law(target, case)
-    bound = settings.get("lenience", 1.0) ** -length
-    first_bound = settings.get("lenience", 1.0) ** -1
-    tests = [(f"text {text}", found[text], law[text], bound) for text in law]
+    results = specdec.generate(target, draft, [given] * n * len(among), batch_size=32, **options)
+    found = Counter(tuple(result.tokens) for result in results[:: len(among)])
+    exact = _distribution(among[0], case)
+    bound = settings.get("lenience", 1.0) ** -1
+    tests = [(f"text {text}", found[text], exact[text], bound**length) for text in exact]
     for place in {0, length - 1} if length > 1 else ():
         for token in range(target.config["n_vocab"]):
             count = sum(number for text, number in found.items() if text[place] == token)
-            probability = sum(p for text, p in law.items() if text[place] == token)
+            probability = sum(p for text, p in exact.items() if text[place] == token)
             if place == 0 or bound == 1.0:
-                tests.append((f"token {token} at {place}", count, probability, first_bound))
-    for what, count, probability, factor in tests:
-        limit = min(1.0, probability * factor)
-        p = (
-            tail(n, limit, count)
-            if factor > 1.0
-            else min(1.0, 2 * min(tail(n, limit, count), lower(n, limit, count)))
+                tests.append((f"token {token} at {place}", count, probability, bound))
+    names, counts, probabilities, factors = map(np.array, zip(*tests, strict=True))
+    limits = np.minimum(1.0, probabilities * factors)
+    above, below = binom.sf(counts - 1, n, limits), binom.cdf(counts, n, limits)
+    p = np.where(factors > 1.0, above, np.minimum(1.0, 2 * np.minimum(above, below)))
+    if p.min() * len(tests) < level:
+        i = p.argmin()
+        raise Failure(
+            f"distribution: {names[i]} came {counts[i]} times of {n} ({counts[i] / n:.5f}), of probability "
+            f"{probabilities[i]:.5f}, times {factors[i]:.3g} by lenience; p = {p[i] * len(tests):.1e}"
         )
-        if p * len(tests) < level:
-            more = "" if factor == 1.0 else f", at most {limit:.5f} by lenience"
-            raise Failure(
-                "difference",
-                f"law: {what} came {count} times of {n} ({count / n:.5f}), of probability {probability:.5f}"
-                f"{more}; p = {p * len(tests):.1e} over {len(tests)} tests",
-            )
 
 
-def _law(target: specdec.Model, case: dict[str, Any]) -> dict[Tokens, float]:
+def _distribution(target: specdec.Model, case: Case) -> dict[Tokens, float]:
     n_vocab, settings = target.config["n_vocab"], case["settings"]
-    law: dict[Tokens, float] = {(): 1.0}
+    exact: dict[Tokens, float] = {(): 1.0}
     for _ in range(case["length"]):
         longer: dict[Tokens, float] = {}
-        for new, probability in law.items():
+        for new, probability in exact.items():
             if probability == 0.0:
                 longer |= {(*new, token): 0.0 for token in range(n_vocab)}
                 continue
@@ -110,11 +101,13 @@ def _law(target: specdec.Model, case: dict[str, Any]) -> dict[Tokens, float]:
                 raise HangsOnRoundingError(f"after {text}")
             row = distribution_after(settings, logits, text, len(prompt))
             longer |= {(*new, token): probability * float(row[token]) for token in range(n_vocab)}
-        law = longer
-    return law
+        exact = longer
+    return exact
 
 
-def _logits_behind(target: specdec.Model, prompt: list[int], new: Tokens, source: Any) -> NDArray[np.float32]:
+def _logits_behind(
+    target: specdec.Model, prompt: list[int], new: Tokens, source: list[int] | None
+) -> NDArray[np.float32]:
     """Logits [n_vocab] behind a prompt and new tokens.
 
     All of the prompt but its last token is read as prompts are, which may have bits of their own; that token
@@ -128,38 +121,3 @@ def _logits_behind(target: specdec.Model, prompt: list[int], new: Tokens, source
         logits = decoder.forward([token], [-1])[0]
         decoder.keep([0])
     return logits
-
-
-def tail(n: int, p: float, k: int) -> float:
-    """P(X >= k) of a binomial X of n trials of probability p."""
-    if k <= 0 or p >= 1.0:
-        return 1.0
-    if p <= 0.0:
-        return 0.0
-    if k <= n * p:  # the larger part: from the other side
-        return max(0.0, 1.0 - lower(n, p, k - 1))
-    return _sum(n, p, range(k, n + 1))
-
-
-def lower(n: int, p: float, k: int) -> float:
-    """P(X <= k)."""
-    if k >= n or p <= 0.0:
-        return 1.0
-    if p >= 1.0:
-        return 0.0
-    if k >= n * p:
-        return max(0.0, 1.0 - tail(n, p, k + 1))
-    return _sum(n, p, range(k, -1, -1))
-
-
-def _sum(n: int, p: float, values: range) -> float:
-    """The sum of probabilities that fall along the values."""
-    total, logs = 0.0, (math.log(p), math.log1p(-p))
-    whole = math.lgamma(n + 1)
-    for k in itertools.islice(values, n + 1):
-        log = whole - math.lgamma(k + 1) - math.lgamma(n - k + 1) + k * logs[0] + (n - k) * logs[1]
-        term = math.exp(log)
-        total += term
-        if term < 1e-12 * total or log < -700:
-            break
-    return min(1.0, total)

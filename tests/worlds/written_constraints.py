@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fuzz.draws import Draws
-from fuzz.failures import Failure
 from specdec.decoding.forms.guidance import Guidance
 from specdec.models.model import Model
+from worlds.draws import Draws
 
 __all__ = ["allowed_after", "check_form", "draw_form"]
 
@@ -39,23 +38,17 @@ def draw_form(draws: Draws) -> list[Any]:
 
 
 def check_form(form: list[Any], text: str) -> None:
-    """Raise unless a whole text has the form.
-
-    Raises
-    ------
-    Failure
-    """
+    """Assert that a whole text has the form."""
     import jsonschema  # takes long to import
 
     kind, given, pattern = form
     if kind != "schema":
-        if re.fullmatch(pattern, text) is None:
-            raise Failure("difference", f"the text {text!r} does not match {pattern!r}")
+        assert re.fullmatch(pattern, text), f"the text {text!r} does not match {pattern!r}"
         return
     try:
         jsonschema.validate(json.loads(text), given)
     except (ValueError, jsonschema.ValidationError) as error:
-        raise Failure("difference", f"the text {text!r} does not have the schema: {error}") from None
+        raise AssertionError(f"the text {text!r} does not have the schema") from error
 
 
 def allowed_after(

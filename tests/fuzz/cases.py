@@ -1,57 +1,66 @@
-"""Random cases: a world is a target and draft models, and has several configurations.
+"""Random cases: a world, which is a target and draft models, and a run in it.
 
 A case is a dict of plain values that says everything of itself, so that it can be printed, changed and run
-again. `check` names what is done with it.
+again. Its "check" names what is done with it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from fuzz.adapters import draw_adapter
-from fuzz.drafts import Description, descriptions, draw_draft
-from fuzz.draws import Draws
-from fuzz.models import BytesTokenizer, draw_model, may_spike, source_vocab, with_sources_of
+from hypothesis import strategies as st
+
+from fuzz.damage import file_case
+from fuzz.drafts import descriptions, draw_draft
+from fuzz.files import KINDS
 from fuzz.peft_folders import draw_peft
+from fuzz.running import Case
 from fuzz.settings import draw_sampling, draw_settings
-from fuzz.written_forms import draw_form
+from worlds.described import (
+    N_BYTES_VOCAB,
+    Description,
+    draw_adapter,
+    draw_model,
+    may_spike,
+    source_vocab,
+    with_sources_of,
+)  # fmt: skip
+from worlds.draws import Draws
+from worlds.written_constraints import draw_form
 
-__all__ = ["PER_WORLD", "Case", "case", "world"]
-
-PER_WORLD = 17
-"""Configurations of a world: models are made once for all of them."""
-
-Case = dict[str, Any]
-
-
-def case(seed: int, index: int, alarm: float = 1e-6) -> Case:
-    """Configuration number `index` of a seed; `alarm` is the false alarm rate of a law's test."""
-    number, within = divmod(index, PER_WORLD)
-    draws = Draws.of("configuration", seed, index)
-    if within < 10:
-        return _decoding(draws, world(seed, number))
-    if within < 13:
-        return _law(draws, alarm)
-    if within < 14:
-        return _beams(draws, world(seed, number))
-    if within < 15:
-        return _engine(draws, world(seed, number))
-    if within < 16:
-        return draw_peft(draws)
-    return _written(draws)
+__all__ = ["cases", "damaged_files"]
 
 
-def world(seed: int, number: int) -> Case:
+@st.composite
+def cases(draw: Callable[..., Any], what: str, alarm: float = 1e-6) -> Case:
+    """Cases of a name in `CASES`; `alarm` is the false alarm rate of the test of a distribution."""
+    found = CASES[what](Draws(draw))
+    return found | {"alarm": alarm} if what == "distribution" else found
+
+
+@st.composite
+def damaged_files(draw: Callable[..., Any]) -> Case:
+    """Damaged files of all kinds."""
+    draws = Draws(draw)
+    return file_case(draws, draws.choice(KINDS))
+
+
+def _world(draws: Draws) -> Case:
     """A target, and the draft models "a", like the target, and "b", like nothing."""
-    draws = Draws.of("world", seed, number)
     target = draw_model(draws)
-    alike = {"noise": draws.one(0.0, 0.02, 0.1, 0.3), "dtype": draws.one("f32", "bf16", "int8", "int4")}
     other = draw_model(draws, n_vocab=target.get("n_vocab", 11), text=target.get("text", False))
     other = with_sources_of(other, target)
-    return {"target": target, "models": {"a": alike, "b": other | {"own": True}}}
+    return {"target": target, "models": {"a": _alike(draws), "b": other | {"own": True}}}
 
 
-def _decoding(draws: Draws, models: Case) -> Case:
+def _alike(draws: Draws) -> Description:
+    return {"noise": draws.one(0.0, 0.02, 0.1, 0.3), "dtype": draws.one("f32", "bf16", "int8", "int4")}
+
+
+def _decoding(draws: Draws, models: Case | None = None) -> Case:
+    """Texts of some prompts; a world of its own, if none is given."""
+    models = _world(draws) if models is None else models
     target = models["target"]
     n_vocab, n_ctx = target.get("n_vocab", 11), target.get("n_ctx", 64)
     n_prompts = draws.one(1, 1, 2, 3, 5, 9)
@@ -96,11 +105,11 @@ def _draw_adapters(draws: Draws, target: Description, n: int) -> Case:
 
 def _written(draws: Draws) -> Case:
     """A form as people write it, on a vocabulary that has all bytes."""
-    n_vocab = BytesTokenizer.LEAST + draws.randint(0, 100)
+    n_vocab = N_BYTES_VOCAB + draws.randint(0, 100)
     target = draw_model(draws, n_vocab=n_vocab, text="bytes", encoder=None, n_ctx=draws.one(64, 97, 150))
-    alike = {"noise": draws.one(0.0, 0.02, 0.1, 0.3), "dtype": draws.one("f32", "bf16", "int8", "int4")}
     other = draw_model(draws, n_vocab=n_vocab, text="bytes", encoder=None, n_ctx=150)
-    found = _decoding(draws, {"target": target, "models": {"a": alike, "b": other | {"own": True}}})
+    models = {"a": _alike(draws), "b": other | {"own": True}}
+    found = _decoding(draws, {"target": target, "models": models})
     found["settings"].pop("constraint", None)
     found["settings"]["form"] = draw_form(draws)
     if draws.chance(0.7):
@@ -124,7 +133,8 @@ def _draw_sources(draws: Draws, target: Description, n: int) -> list[Any]:
     return found
 
 
-def _law(draws: Draws, alarm: float) -> Case:
+def _distribution(draws: Draws) -> Case:
+    """Texts of a few tokens, of a small vocabulary."""
     length = draws.one(1, 2, 2, 3)
     n_vocab = draws.randint(2, {1: 12, 2: 6, 3: 4}[length])
     target = draw_model(draws, n_vocab=n_vocab, n_ctx=24, text=False)
@@ -160,9 +170,8 @@ def _law(draws: Draws, alarm: float) -> Case:
             {"temperature": 0.0} if draws.chance(0.4) else draw_sampling(draws, n_vocab)
         )
     found = {
-        "check": "law", **_used(models, draft), "draft": draft,
+        "check": "distribution", **_used(models, draft), "draft": draft,
         "prompt": draws.ids(draws.randint(1, 12), n_vocab), "length": length, "settings": settings,
-        "alarm": alarm,
     }  # fmt: skip
     if "encoder" in target:
         found["source"] = _draw_sources(draws, target, 1)[0]
@@ -171,7 +180,9 @@ def _law(draws: Draws, alarm: float) -> Case:
     return found
 
 
-def _engine(draws: Draws, models: Case) -> Case:
+def _engine(draws: Draws) -> Case:
+    """Requests that join and leave."""
+    models = _world(draws)
     one = _decoding(draws, models)
     target, n_prompts = models["target"], draws.randint(1, 6)
     n_vocab = target.get("n_vocab", 11)
@@ -214,7 +225,8 @@ def _engine(draws: Draws, models: Case) -> Case:
     return {"check": "engine", **kept, "engine": engine, "requests": requests}
 
 
-def _beams(draws: Draws, models: Case) -> Case:
+def _beams(draws: Draws) -> Case:
+    models = _world(draws)
     target = models["target"]
     n_vocab, n_ctx = target.get("n_vocab", 11), target.get("n_ctx", 64)
     width = draws.randint(1, 6)
@@ -252,3 +264,10 @@ def _used(models: Case, draft: Description) -> Case:
     names = {one["model"] for one in descriptions(draft) if "model" in one}
     kept = {name: model for name, model in models["models"].items() if name in names}
     return {"target": models["target"], "models": kept}
+
+
+CASES: dict[str, Callable[[Draws], Case]] = {
+    "decoding": _decoding, "written": _written, "distribution": _distribution, "beams": _beams,
+    "engine": _engine, "peft": draw_peft,
+}  # fmt: skip
+"""What is drawn, by name."""
