@@ -14,12 +14,9 @@
  * A sequence has one of these for the target and one for its draft. All other code borrows them by const
  * pointer; they and their arrays must outlive the sequence. */
 typedef struct sd_sampling {
-    /* ≥ 0; 0: all mass on the argmax, lowest id on ties. */
-    double temperature;
-    /* Keep the k most probable tokens, ties to the lowest id; 0: all. */
-    int top_k;
-    /* Keep the smallest set of tokens of at least this mass; 1: all. */
-    double top_p;
+    double temperature; /* ≥ 0; 0: all mass on the argmax, lowest id on ties */
+    int top_k;          /* keep the k most probable tokens, ties to the lowest id; 0: all */
+    double top_p;       /* keep the smallest set of tokens of at least this mass; 1: all */
     /* Keep tokens at least this times as probable as the most probable one; 0: all. */
     double min_p;
     /* > 0; logits of tokens that have occurred are divided by it if positive, else multiplied (Keskar et al.
@@ -28,10 +25,8 @@ typedef struct sd_sampling {
     /* Finite; subtracted from the logits of tokens that have occurred in the new text: once, and as often as
      * they have (OpenAI's definition); 0: none. */
     double presence_penalty, frequency_penalty;
-    /* Tokens whose logits are biased. */
-    int n_biased;
-    /* [n_biased] distinct tokens; borrowed. */
-    const int32_t* biased;
+    int n_biased;          /* tokens whose logits are biased */
+    const int32_t* biased; /* [n_biased] distinct tokens; borrowed */
     /* [n_biased] added to their logits, −infinity to forbid a token; borrowed. */
     const float* biases;
 } sd_sampling;
