@@ -26,6 +26,7 @@ class Form:
     """Share of places that allow one token."""
     among: Sequence[int] | None = None
     """Tokens that may be allowed; all, without."""
+    seed: int = 0
     n_asked: int = field(default=0, compare=False)
     known: dict[tuple[int, ...], NDArray[np.bool_]] = field(default_factory=dict, compare=False)
 
@@ -35,7 +36,9 @@ class Form:
             return None
         if (known := self.known.get(tuple(new))) is not None:
             return known
-        digest = blake2b(np.asarray(new, np.int64).tobytes(), digest_size=8).digest()
+        digest = blake2b(
+            np.asarray(new, np.int64).tobytes(), digest_size=8, salt=self.seed.to_bytes(8, "little")
+        ).digest()
         rng = np.random.default_rng(int.from_bytes(digest, "little"))
         tokens = np.arange(self.n_vocab) if self.among is None else np.asarray(self.among)
         n = 1 if rng.random() < self.forced else min(self.n_allowed, len(tokens))
