@@ -50,9 +50,9 @@ def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Ch
         tensors,
         described_by="metadata",
     )
-    vocabulary = None if tokenizer is not None else read_vocabulary(file)
+    vocabulary = None if tokenizer is not None else read_vocabulary(file, path)
     _check_size(file, vocabulary, config["n_vocab"])
-    bos_id, eos_ids = read_end_ids(file, config["n_vocab"])
+    bos_id, eos_ids = read_end_ids(file, path, config["n_vocab"])
     found = vocabulary.tokenizer if vocabulary is not None else resolve_tokenizer(tokenizer, path.parent)
     return matched_checkpoint(
         path,
