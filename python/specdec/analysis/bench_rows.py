@@ -122,12 +122,7 @@ class Bench(Tabular):
     plain_answers: tuple[tuple[Answer, ...], ...]
 
     def __getitem__(self, category: str) -> BenchRow:
-        """The row of a category.
-
-        Raises
-        ------
-        KeyError
-        """
+        """The row of a category; KeyError if there is none."""
         for row in self.rows:
             if row.category == category:
                 return row
@@ -233,15 +228,9 @@ def bench_rows(
     *,
     sampled: bool,
 ) -> tuple[BenchRow, ...]:
-    """Count answers by category.
+    """Count answers by category; `answers` and `plain` by repetition, then by question, or empty.
 
-    Parameters
-    ----------
-    questions : sequence of Question
-    answers, plain : sequence of sequence of Answer
-        By repetition, then by question; empty for what was not run.
-    sampled : bool
-        Whether repetitions are different samples, and not the same texts again.
+    `sampled`: repetitions are different samples, and not the same texts again.
     """
     groups: dict[str, list[int]] = {}
     for i, question in enumerate(questions):

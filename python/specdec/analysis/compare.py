@@ -132,18 +132,9 @@ def compare_ways(
     limit: TimeLimit = ENDLESS,
     at_least: float = 0.0,
 ) -> Comparison:
-    """Run drafts with gammas of their own, and plain decoding, in turns.
+    """Run drafts with gammas of their own, and plain decoding, in turns; with arguments as of `compare`.
 
-    Parameters
-    ----------
-    setup : Setup
-    ways : dict of (draft, gamma) by (name, gamma)
-    n_tokens, temperatures, repeats, timing
-        As of `compare`.
-    limit : TimeLimit, optional
-        As of `Experiment.run`.
-    at_least : float, optional
-        What has a lower speed-up after a turn has no further turn.
+    What has a speed-up below `at_least` after a turn has no further turn.
     """
     work = setup.work(setup.share(n_tokens), n_tokens)
     rows: list[ExperimentRow] = []
@@ -211,12 +202,7 @@ class Comparison(Tabular):
     settings: dict[str, Any]
 
     def __getitem__(self, draft: str) -> list[ExperimentRow]:
-        """The rows of a draft.
-
-        Raises
-        ------
-        KeyError
-        """
+        """The rows of a draft; KeyError if there is none."""
         found = [row for row in self.rows if row.draft == draft]
         if not found:
             raise KeyError(draft)

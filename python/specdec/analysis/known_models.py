@@ -14,15 +14,7 @@ __all__ = ["KNOWN", "KnownModel", "KnownVocabulary", "known_models", "vocabulary
 
 @dataclass(frozen=True)
 class KnownModel:
-    """A public model on the hub.
-
-    Attributes
-    ----------
-    name : str
-        Its hub name.
-    n_parameters : int
-        About how many weights it has.
-    """
+    """A public model on the hub, and about how many weights it has."""
 
     name: str
     n_parameters: int
@@ -30,19 +22,10 @@ class KnownModel:
 
 @dataclass(frozen=True)
 class KnownVocabulary:
-    """A vocabulary that several public models have.
+    """A vocabulary that several public models have; `models` are small ones first.
 
-    Attributes
-    ----------
-    name : str
-        Which families have it.
-    marks : dict of int to bytes
-        Some of its tokens by id, as `ByteTokenizer.vocabulary` has them. The first vocabulary of the table
-        that has its marks counts.
-    models : tuple of KnownModel
-        Small ones first.
-    has_encoder : bool
-        Whether these are encoder-decoders.
+    `marks` are some of its tokens by id, as `ByteTokenizer.vocabulary` has them: the first vocabulary of the
+    table that has its marks counts. `has_encoder`: these are encoder-decoders.
     """
 
     name: str

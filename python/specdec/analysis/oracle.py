@@ -109,12 +109,7 @@ class Oracle(OneTable):
     rows: tuple[OracleRow, ...]
 
     def __getitem__(self, name: str) -> OracleRow:
-        """The row of a name.
-
-        Raises
-        ------
-        KeyError
-        """
+        """The row of a name; KeyError if there is none."""
         for row in self.rows:
             if row.name == name:
                 return row

@@ -368,13 +368,7 @@ def recommend_draft(
 def _fitting(
     target: Model, drafts: Any, dtype: Dtype | None
 ) -> tuple[tuple[DraftFit, ...], dict[str, Draft]]:
-    """How each draft fits, and the ways of those that do, by name.
-
-    Raises
-    ------
-    VocabularyMismatchError, InputError, UnsupportedModelError
-        None of them does: why, and what could.
-    """
+    """How each draft fits, and the ways of those that do, by name; refused if none does."""
     fits: list[DraftFit] = []
     ways: dict[str, Draft] = {}
     errors: list[SpecdecError] = []
@@ -454,13 +448,7 @@ def _by_name(given: Any) -> dict[str, Any]:
 
 
 def _fit(target: Model, name: str, given: DraftLike) -> tuple[DraftFit, dict[str, Draft]]:
-    """How a draft fits, and its ways by their names in the comparison.
-
-    Raises
-    ------
-    VocabularyMismatchError, InputError
-        It does not.
-    """
+    """How a draft fits, and its ways by their names in the comparison; refused if it does not."""
     draft = as_draft(target, given)
     check_source(draft.reads_source, target)
     ways: dict[str, Draft] = {"its own": draft}

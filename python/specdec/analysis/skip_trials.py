@@ -142,28 +142,14 @@ class SkipSearch(OneTable):
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as JSON; what stood in the file before stays until all of it is written.
-
-        Raises
-        ------
-        InputError
-            `path` is none, or cannot be that of a file.
-        OSError
-            The file cannot be written.
-        """
+        """Write it as JSON; what was in the file before stays until all of it is written."""
         text = json.dumps(self.to_dict(), indent=1)
         with replacing(check_path("path", path)) as file:
             file.write(text.encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SkipSearch:
-        """Read what `save` wrote.
-
-        Raises
-        ------
-        InputError
-            The file holds something else, or cannot be read.
-        """
+        """Read what `save` wrote; InputError if the file holds something else, or cannot be read."""
         path = check_path("path", path)
         text = read_text_file(path, "a saved specdec.SkipSearch")
         try:
