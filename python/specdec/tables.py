@@ -57,11 +57,7 @@ class Table:
     def text(self, width: int | None = None) -> str:
         """In columns of a fixed width.
 
-        Parameters
-        ----------
-        width : int, optional
-            Characters of a line: columns of `optional` are left out, the last first, until a line fits. None:
-            all columns.
+        Columns of `optional` are left out, the last first, until a line fits `width`; None: all columns.
         """
         columns = range(len(self.head)) if width is None else self._columns_within(width)
         rows = [[printable(row[i]) for i in columns] for row in (self.head, *self.rows)]
@@ -210,13 +206,7 @@ def record(value: Any) -> dict[str, Any]:
 
 
 def data_frame(rows: Sequence[dict[str, Any]], columns: Sequence[str] | None = None) -> Any:
-    """A `pandas.DataFrame` with a row for each dict; columns are those of the dicts, unless they are given.
-
-    Raises
-    ------
-    MissingPackageError
-        pandas is not installed.
-    """
+    """A `pandas.DataFrame` with a row for each dict, with these columns or those of the dicts."""
     try:
         import pandas
     except ImportError:

@@ -317,10 +317,10 @@ class Experiment(Generic[Item]):
         limit: TimeLimit = ENDLESS,
         goes_on: Callable[[Any], bool] = lambda configuration: True,
     ) -> None:
-        """Do the work `repeats` times; `done` is called with what each run returns.
+        """Do the work `repeats` times, with seed + k in repetition k.
 
-        Repetition k has seed + k. Once the limit is over no run begins, except the first of each configuration.
-        `goes_on` says after a repetition whether a configuration has another one.
+        `done` is called with what each run returns. Once the limit is over no run begins, except the first of
+        each configuration. `goes_on` says after a repetition whether a configuration has another one.
         """
         going = list(self.configurations)
         for turn in range(repeats):
