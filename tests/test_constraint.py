@@ -227,9 +227,8 @@ def test_reference(world: World) -> None:
             world.target, drafts.ModelDraft(world.draft, gamma=3), PROMPT, constraint=form, temperature=1.1,
             seed=seed, ignore_eos=True,
         )  # fmt: skip
-        by_reference = reference.decode(
-            world.target.logits, world.draft.logits, PROMPT, 30, 3, temperature=1.1, seed=seed,
-            allowed=form.allowed,
+        by_reference = reference.decode_constrained(
+            world.target.logits, world.draft.logits, PROMPT, 30, 3, form.allowed, temperature=1.1, seed=seed,
         )  # fmt: skip
         assert out.tokens == by_reference
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import specdec
-from fuzz.family_files import CONFIGS, random_weights
 from specdec.checkpoints import open_checkpoint
 from specdec.errors import CheckpointError, SpecdecError, UnsupportedModelError, UnusedFieldWarning
 from specdec.fields import Fields
@@ -21,6 +20,7 @@ from specdec.models.checkpoints.generation_config import GENERATION_FIELDS
 from specdec.models.checkpoints.hf_folder import described
 from specdec.models.families import FAMILIES, model_type_of
 from worlds.adapters import adapter_config
+from worlds.families import CONFIGS, random_weights
 from worlds.folders import write_hf
 from worlds.gguf_files import CASES, write_gguf
 

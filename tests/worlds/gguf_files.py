@@ -17,7 +17,7 @@ import numpy as np
 from gguf import GGMLQuantizationType, GGUFWriter
 from numpy.typing import NDArray
 
-from fuzz.family_files import CONFIGS, random_weights
+from worlds.families import CONFIGS, random_weights
 
 Array = NDArray[Any]
 Change = Callable[[str, Array, Mapping[str, Any]], Mapping[str, Array]]
