@@ -1,8 +1,8 @@
 """Contract 1, distribution, on whole models: sampled continuations against the exact law of their tokens.
 
 The law comes from the target's logits alone. With a fresh seed a right program fails one of these tests with
-probability FALSE_ALARM (1e-3); seeds are fixed. The other rules have fewer samples here: ``test_rules`` proves
-them by integration.
+probability FALSE_ALARM (1e-3); seeds are fixed. The other rules have fewer samples here, and are proven in
+``test_rules``.
 """
 
 from __future__ import annotations
