@@ -28,6 +28,7 @@ from peft_folders import (
     low_rank_tensors,
     write_adapter,
 )
+from sessions import Session
 from specdec import _core, reference
 from specdec.commands.program import program
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError
@@ -746,7 +747,7 @@ def test_the_core_refuses_what_does_not_fit(adapted: Adapted) -> None:
     sampling = {"temperature": 0.0}
     settings = _core.Settings(max_new_tokens=2, sampling=sampling, model=adapted.draft.core)
     with pytest.raises(ValueError, match="prompt 0: its model has other weights than the target"):
-        _core.Session(core, None, [IDS], seeds=[(0, 0)], gamma=0, n_threads=1, settings=settings)
+        Session(core, None, [IDS], seeds=[(0, 0)], gamma=0, n_threads=1, settings=settings)
     with pytest.raises(TypeError, match="model: expected a specdec._core.Model"):
         _core.Settings(max_new_tokens=2, sampling=sampling, model=3)
 

@@ -19,6 +19,7 @@ import specdec
 from encoder_decoders import EncoderDecoder, model_of
 from learnt_weights import random_heads, recurrent_tensors
 from peft_folders import adapter_config, llama_adapter, llama_shapes, low_rank_tensors, write_adapter
+from sessions import Session
 from specdec import NotFiniteError, _core, drafts
 from specdec.drafts.learnt.folder import LearntWeights
 from tiny_models import llama_config, tensors_for, write_hf
@@ -174,6 +175,7 @@ sys.path.insert(0, {str(Path(__file__).parent)!r})
 import numpy as np, specdec
 from specdec import _core
 from test_overflow import SPIKE, model_with_spike
+from sessions import Session
 
 model = model_with_spike(pathlib.Path({str(tmp_path)!r}), 2)
 _core._arena_guard(True)
@@ -328,7 +330,7 @@ def test_a_prompt_that_overflows_fails_alone(tmp_path: Path, prefill: str, dtype
 
 def test_a_failed_prompt_ends_the_call_of_the_core(spiked: specdec.Model) -> None:
     """As every end does, so that a caller learns of it in the first round."""
-    session = _core.Session(
+    session = Session(
         spiked.core, None, [[9, 10], [9, SPIKE, 10]], gamma=0, seeds=[(1, 0), (1, 1)], n_threads=1,
         max_new_tokens=20, sampling={"temperature": 0.0, "logit_bias": {SPIKE: -np.inf}},
     )  # fmt: skip

@@ -19,6 +19,7 @@ from canonical import (
     random_tensors,
     run_session,
 )
+from sessions import Session
 from specdec import _core
 
 Ids = list[int]
@@ -93,7 +94,7 @@ def test_what_plain_decoding_computes(slices: Any) -> None:
     slices(64)
     target = build(CONFIG, random_tensors(CONFIG))
     work = []
-    session = _core.Session(
+    session = Session(
         target, None, [ids_of(60), [9]], max_new_tokens=3, seeds=[(0, 0), (0, 1)], n_threads=1, gamma=0,
         sampling={"temperature": 0.0}, draft_sampling={"temperature": 0.0},
     )  # fmt: skip

@@ -45,6 +45,7 @@ struct sd_session {
     sd_ride* rides; /* [n_sequences] of the open texts in a round */
     int n_open;
     long n_begun;       /* prompts so far */
+    int n_missed;       /* tokens of new prompts that a drafter which rests is not told of */
     int drafting;       /* some sequence may guess in this round */
     double waking_s;    /* seconds of reading what the drafter was told of late, since it drafted last */
     sd_record* records; /* [max_records] of the rounds of a call; the last n_open are of this round */
