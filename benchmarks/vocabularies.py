@@ -14,7 +14,7 @@ from benchmarks.shapes import random_model
 from benchmarks.turns import PROMPTS, Options, median, take_turns
 from specdec import _core, drafts
 from specdec.drafts.translation import translation_of
-from specdec.models.tokenizer.continuing import encode_continuing
+from specdec.models.tokenizer.byte_tokenizer import encode_continuing
 
 WAYS = ("same", "intersection", "text", "auto")
 STEP = 3

@@ -13,7 +13,7 @@ import pytest
 
 import missing
 from grids import covering
-from tiny_models import gpt2_config, llama_config, mistral_config, write_hf
+from worlds.folders import gpt2_config, llama_config, mistral_config, write_hf
 
 # Programs that tests start import what tests import.
 _HERE = Path(__file__).resolve().parent

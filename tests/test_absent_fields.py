@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import specdec
-from family_models import SIZES
+from specdec.fields import Fields
 from specdec.models.checkpoints.hf_folder import described
 from specdec.models.families import FAMILIES, model_type_of
 from specdec.models.families.absent_fields import ABSENT
-from specdec.models.json_fields import Fields
+from worlds.families import SIZES
 
 pytestmark = pytest.mark.oracle
 

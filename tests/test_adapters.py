@@ -20,14 +20,6 @@ import specdec
 from allocations import fail_each_allocation, needs_hooks, nothing_leaks
 from drafters import DRAFTS, World
 from grids import in_few_items
-from peft_folders import (
-    LLAMA_MODULES,
-    adapter_config,
-    llama_adapter,
-    llama_shapes,
-    low_rank_tensors,
-    write_adapter,
-)
 from sessions import Session
 from specdec import _core, reference
 from specdec.commands.program import program
@@ -38,8 +30,16 @@ from specdec.models.checkpoints.peft_folder import open_peft_folder
 from specdec.models.conversion.importance import Importance
 from specdec.models.number_formats import widened
 from specdec.ray.sent_pair import described
-from tiny_models import gpt2_config, llama_config, llama_tensors, mistral_config, write_hf
 from toy_pair import blurred
+from worlds.adapters import (
+    LLAMA_MODULES,
+    adapter_config,
+    llama_adapter,
+    llama_shapes,
+    low_rank_tensors,
+    write_adapter,
+)
+from worlds.folders import gpt2_config, llama_config, llama_tensors, mistral_config, write_hf
 
 SETTINGS = llama_config(max_position_embeddings=200, hidden_size=64, intermediate_size=104)
 IDS = [int(token) for token in np.random.default_rng(4).integers(3, 61, 50)]

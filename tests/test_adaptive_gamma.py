@@ -14,7 +14,6 @@ import pytest
 
 import specdec
 from allocations import needs_hooks
-from canonical import LLAMA, build, random_tensors, with_drafts
 from descriptions import by_method
 from drafters import DRAFTS
 from drafters import World as Models
@@ -25,9 +24,10 @@ from specdec import _core, drafts
 from specdec.decoding.adaptive_gamma import AUTO_GAMMA, AdaptiveGamma, RunKind
 from specdec.drafts.model_draft import as_draft
 from specdec.errors import InputError
-from tiny_models import llama_config, tensors_for, write_hf
 from toy_pair import blurred
 from weights import verify_weights
+from worlds.canonical import LLAMA, build, random_tensors, with_drafts
+from worlds.folders import llama_config, tensors_for, write_hf
 
 # --------------------------------------------------------------------------- the policy, without a clock
 

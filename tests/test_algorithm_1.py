@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from canonical import LLAMA, build, perturbed, random_tensors, run_session
 from descriptions import by_method
 from specdec import reference
+from worlds.canonical import LLAMA, build, perturbed, random_tensors, run_session
 
 TENSORS = random_tensors(LLAMA)
 DRAFT_TENSORS = perturbed(TENSORS)

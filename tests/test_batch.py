@@ -13,12 +13,12 @@ import pytest
 
 import specdec
 from allocations import needs_hooks, nothing_leaks
-from canonical import LLAMA, build, fixed_acceptance, perturbed, random_tensors
 from laws import stories260k
 from sessions import Session
 from specdec import _core
 from specdec.errors import InputError
 from toy_pair import N_CTX, WatchedSession, load_pair
+from worlds.canonical import LLAMA, build, fixed_acceptance, perturbed, random_tensors
 
 Pair = tuple[specdec.Model, specdec.Model]
 

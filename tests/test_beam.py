@@ -15,11 +15,11 @@ import pytest
 
 import specdec
 from allocations import allowing, fail_each_allocation, needs_hooks
-from canonical import DTYPES, FORMATS, LLAMA, VARIANTS, build, perturbed, random_tensors
 from specdec import _core, reference
 from specdec.drafts import Unigram
 from specdec.errors import InputError, VocabularyMismatchError
 from toy_pair import EOS, N_CTX, N_VOCAB, greedy_tokens, load_pair, notice_interrupts
+from worlds.canonical import DTYPES, FORMATS, LLAMA, VARIANTS, build, perturbed, random_tensors
 
 TESTS = Path(__file__).parent
 PROMPT = [1, 5, 9, 30, 7, 12]
@@ -121,7 +121,7 @@ def test_plain_beam_search_is_the_reference_with_its_own_forward(variant: str) -
 
 
 def test_width_one_is_greedy_decoding(target: _core.Model, drafts: dict[str, _core.Model]) -> None:
-    from canonical import run_session
+    from worlds.canonical import run_session
 
     (greedy,), _, _ = run_session(target, None, [PROMPT], max_new_tokens=40)
     for draft in (None, *drafts.values()):

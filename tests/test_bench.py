@@ -18,7 +18,6 @@ import pytest
 
 import specdec
 from chat_templates import make_chat
-from encoder_decoders import EncoderDecoder
 from specdec import Bench, Question, Round, Trace
 from specdec.analysis import asker as asker_module
 from specdec.analysis import bench as bench_module
@@ -28,6 +27,7 @@ from specdec.draft_counts import DraftCounts
 from specdec.errors import InputError
 from specdec.trace import steps_of
 from toy_pair import ToyTokenizer, greedy_tokens, write_pair
+from worlds.encoder_decoders import EncoderDecoder
 
 QUESTIONS = [
     Question(7, "letters", ("ab ab", "ba")),
@@ -474,13 +474,13 @@ def test_rows_as_a_data_frame(found: Bench, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 DAMAGES = [
-    (lambda line: "[]", "line 2: it is a list; expected a dict"),
+    (lambda line: "[]", r"line 2: values is \[\]; expected a dict"),
     (lambda line: "{", "line 2: is no JSON"),
-    (lambda line: without(line, "choices"), "line 2: choices is missing; expected it"),
+    (lambda line: without(line, "choices"), "line 2: choices is missing"),
     (lambda line: changed(line, ["choices"], []), r"choices is \[\]; expected a list with one object"),
-    (lambda line: changed(line, ["choices", 0, "turns"], [5]), r"turns is \[5\]; expected a list of str"),
+    (lambda line: changed(line, ["choices", 0, "turns"], [5]), r"turns is \[5\]; expected a list of texts"),
     (lambda line: changed(line, ["choices", 0, "wall_time"], ["x"]), r"choices\[0\].wall_time\[0\] is"),
-    (lambda line: without(line, "specdec"), "line 2: specdec is missing; expected it"),
+    (lambda line: without(line, "specdec"), "line 2: specdec is missing"),
     (lambda line: changed(line, ["specdec", "replies"], []), r"specdec.replies is \[\]"),
     (
         lambda line: changed(line, ["specdec", "replies", 0, "n_drafted"], []),

@@ -27,8 +27,8 @@ from benchmarks.peers.engine import Engine as PeerEngine
 from benchmarks.report import Report, Speedup, Spread
 from benchmarks.shapes import random_model, write_gguf
 from benchmarks.turns import core_model_and_formats
-from peft_folders import llama_adapter
 from specdec import _core
+from worlds.adapters import llama_adapter
 
 ROOT = Path(__file__).parents[1]
 REQUIRED = {name: ["--work", "FOLDER"] for name in PROGRAMS if name.startswith("peers")}

@@ -28,13 +28,12 @@ from specdec.errors import (
     TokenizerError,
     UnsupportedModelError,
 )
-from specdec.models import model_files
 from specdec.models.checkpoints import hub, open_checkpoint
 from specdec.models.checkpoints.file_tensor import FileRows
 from specdec.models.checkpoints.safetensors_file import read_safetensors
 from specdec.models.loading import _checked, _counted
 from specdec.threads import default_threads
-from tiny_models import (
+from worlds.folders import (
     bf16_values,
     encode,
     gpt2_config,
@@ -480,9 +479,7 @@ def test_patterns_of_the_hub():
     found = filtered(there, allow_patterns=hub._WANTED, ignore_patterns=hub._UNWANTED)
     assert list(found) == ["config.json", "model.safetensors", "chat_template.jinja"]
     there = ["x.jinja", "additional_chat_templates/rag.jinja", "additional_chat_templates/x.txt"]
-    assert list(filtered(there, allow_patterns=[model_files.TEMPLATES])) == [
-        "additional_chat_templates/rag.jinja"
-    ]
+    assert list(filtered(there, allow_patterns=[hub.TEMPLATES])) == ["additional_chat_templates/rag.jinja"]
 
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize 1000\n" % (b"0" * 64)
@@ -623,12 +620,12 @@ def test_hub_names(name, is_hub):
         (
             {"rope_scaling": {"rope_type": "longrope", "short_factor": [10**400] * 4}},
             CheckpointError,
-            "'rope_scaling.short_factor'",
+            "'rope_scaling.short_factor",
         ),
         (
             {"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0]}},
             CheckpointError,
-            "'rope_scaling.short_factor' is .*; expected a list of 4 finite numbers above 0",
+            "'rope_scaling.short_factor' is .*; expected a list of 4 items",
         ),
         ({"rope_scaling": {"type": "linear"}}, CheckpointError, "'rope_scaling.factor' is missing"),
         ({"rope_scaling": {"type": "linear", "factor": 0}}, CheckpointError, "'rope_scaling.factor' is 0"),

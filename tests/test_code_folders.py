@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 import specdec
-from fuzz.family_files import CONFIGS, random_weights
 from specdec import _core, reference
 from specdec.checkpoints import open_checkpoint
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError
 from specdec.models.checkpoints.gguf_file import read_gguf
 from specdec.models.checkpoints.safetensors_file import open_weights, write_safetensors
-from tiny_models import write_hf, write_llama2c
+from worlds.families import CONFIGS, random_weights
+from worlds.folders import write_hf, write_llama2c
 
 EMBEDDED = Path(specdec.__file__).parent / "embedded" / "target"
 IDS = [1, 2, 3, 4, 5, 6, 7]

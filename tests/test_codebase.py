@@ -29,9 +29,12 @@ BELOW: dict[str, list[str]] = {
     "kernels": ["base"],
     "blas": ["base"],
     "verify": ["kernels"],
-    "model": ["kernels", "blas"],
-    "decode": ["verify", "model"],
-    "beam": ["verify", "model"],
+    "model/weights": ["kernels", "blas"],
+    "model/cache": ["model/weights"],
+    "model/layers": ["model/cache"],
+    "model/uses": ["model/layers"],
+    "decode": ["verify", "model/uses"],
+    "beam": ["verify", "model/uses"],
     "draft": ["decode"],
     "draft/model": ["draft"],
     "draft/tables": ["draft"],
@@ -80,7 +83,7 @@ def project_files(root: Path = ROOT) -> Iterator[Path]:
         listing = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
         paths = [root / entry for entry in listing.split("\0") if entry]
     else:
-        parts = ["csrc", "python", "tests", "fuzz", "docs", "benchmarks", "notebooks", "training"]
+        parts = ["csrc", "python", "tests", "docs", "benchmarks", "notebooks", "training"]
         paths = [*root.glob("*"), *(path for part in parts for path in (root / part).rglob("*"))]
     for path in sorted(paths):
         if path.is_file() and b"\0" not in path.read_bytes()[:8192]:
@@ -102,7 +105,7 @@ def within_reach(folder: str) -> set[str]:
 
 def test_every_folder_is_in_the_order() -> None:
     """And every C file is in a folder."""
-    folders = {folder_of(path) for path in CSRC.rglob("*") if path.is_file()}
+    folders = {folder_of(path) for path in C_FILES} | {"."}
     assert folders == {*BELOW, "."}, "BELOW in this file names the folders of csrc"
     assert [name(path) for path in C_FILES if path.parent == CSRC] == []
 
@@ -121,7 +124,7 @@ def test_folders_are_built_on_what_the_table_says() -> None:
         if folder not in {"binding", "testing"}
     }
     assert {folder: call[1].split() if call else None for folder, call in calls.items()} == {
-        folder: [folder.replace("/", "_"), *BELOW[folder]] for folder in calls
+        folder: [entry.replace("/", "_") for entry in (folder, *BELOW[folder])] for folder in calls
     }
 
 
@@ -341,10 +344,10 @@ PACKAGE = ROOT / "python" / "specdec"
 LAYERS = [
     ["errors"],
     ["checks"],
-    ["json_values"],
+    ["fields"],
     [
-        "atomic_file", "containers", "divergences", "draft_counts", "progress", "tables", "text_files",
-        "theory", "threads", "time_limit",
+        "atomic_file", "containers", "divergences", "draft_counts", "progress", "settings_table", "tables",
+        "text_files", "theory", "threads", "time_limit",
     ],
     ["trace"],
     ["models"],
@@ -455,17 +458,6 @@ def test_dir_shows_what_is_public() -> None:
         assert getattr(specdec, entry) is not None
     for entry in specdec._MODULES:
         assert importlib.import_module(f"specdec.{entry}") is getattr(specdec, entry)
-
-
-def test_former_names_work_and_say_the_new_ones() -> None:
-    with pytest.warns(DeprecationWarning, match=r"specdec\.Auto is now AdaptiveGamma; .* removed in 0\.3"):
-        assert specdec.Auto is specdec.AdaptiveGamma
-    for former, new in specdec.drafts._FORMER_NAMES.items():
-        with pytest.warns(
-            DeprecationWarning, match=f"{former} is now {new}; {former} will be removed in 0.3"
-        ):
-            assert getattr(specdec.drafts, former) is getattr(specdec.drafts, new)
-    assert not hasattr(specdec.drafts, "no_such_name")
 
 
 def test_import_needs_numpy_alone() -> None:
@@ -590,7 +582,7 @@ def test_no_path_of_a_machine() -> None:
 
 
 def test_architecture_page_names_every_file() -> None:
-    """Each C file pair and Python module, those of fuzz/ and benchmarks/ too, stands in its tables once."""
+    """Each C file pair and Python module, those of benchmarks/ too, stands in its tables once."""
     page = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([\w./]+)`", page, re.MULTILINE)
     assert [row for row, times in Counter(rows).items() if times > 1] == [], "rows that stand twice"
@@ -598,7 +590,6 @@ def test_architecture_page_names_every_file() -> None:
     package = ROOT / "python" / "specdec"
     existing = {path.relative_to(CSRC).with_suffix("").as_posix() for path in C_FILES}
     existing |= {path.relative_to(package).as_posix() for path in package.rglob("*.py")}
-    existing |= {f"fuzz/{path.name}" for path in (ROOT / "fuzz").glob("*.py")}
     existing |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "benchmarks").rglob("*.py")}
     existing = {entry for entry in existing if not entry.endswith(("__init__.py", "__main__.py"))}
     gone, missing = sorted(documented - existing), sorted(existing - documented)
@@ -610,7 +601,7 @@ DRAFT_LISTS = [
     "README.md",
     "docs/DRAFTS.md",
     "tests/support/drafters.py",
-    "fuzz/drafts.py",
+    "tests/fuzz/drafts.py",
     "benchmarks/drafts.py",
 ]
 """Files that name every drafting method."""

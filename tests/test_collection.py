@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import specdec
-from canonical import LLAMA, build, perturbed, random_tensors, run_session
 from descriptions import ARGUMENTS, by_method
 from specdec import _core, drafts
+from worlds.canonical import LLAMA, build, perturbed, random_tensors, run_session
 
 pytestmark = pytest.mark.usefixtures("quick_gc")
 

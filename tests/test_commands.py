@@ -19,7 +19,6 @@ import pytest
 
 import specdec
 from command_process import ENDLESS, command_process
-from learnt_weights import random_heads
 from specdec import Result
 from specdec.analysis import speedup
 from specdec.analysis.speedup import TimedRuns
@@ -30,6 +29,7 @@ from specdec.commands.verb import VERBS
 from specdec.display.rounds import visible
 from specdec.errors import warn
 from toy_pair import load_pair, notice_interrupts
+from worlds.learned import random_heads
 
 Pair = tuple[specdec.Model, specdec.Model]
 

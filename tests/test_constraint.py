@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 import specdec
 from drafters import CHAINS, CHOSEN, DRAFTS, LATER, World, named
-from forms import Form, obeys
 from laws import FALSE_ALARM, count, p_value
 from sessions import Session
 from specdec import drafts, reference
 from specdec.errors import InputError
 from toy_pair import EOS, N_VOCAB, load_pair
+from worlds.constraints import Form, obeys
 
 HOW: dict[str, dict[str, Any]] = {
     "greedy": {},
@@ -228,9 +228,8 @@ def test_reference(world: World) -> None:
             world.target, drafts.ModelDraft(world.draft, gamma=3), PROMPT, constraint=form, temperature=1.1,
             seed=seed, ignore_eos=True,
         )  # fmt: skip
-        by_reference = reference.decode(
-            world.target.logits, world.draft.logits, PROMPT, 30, 3, temperature=1.1, seed=seed,
-            allowed=form.allowed,
+        by_reference = reference.decode_constrained(
+            world.target.logits, world.draft.logits, PROMPT, 30, 3, form.allowed, temperature=1.1, seed=seed,
         )  # fmt: skip
         assert out.tokens == by_reference
 

@@ -17,17 +17,17 @@ from click.testing import CliRunner
 from gguf import GGMLQuantizationType as Type
 
 import specdec
-from gguf_models import CASES, Case, llama3_factors
 from specdec import _core
 from specdec.commands.program import program
 from specdec.errors import CheckpointError, InputError, TokenizerError, UnsupportedModelError
 from specdec.models.checkpoints import open_checkpoint
 from specdec.models.checkpoints.gguf_file import read_gguf
-from specdec.models.checkpoints.weighted_blocks import weighted_blocks
-from specdec.models.conversion.model_identity import check_same
+from specdec.models.checkpoints.gguf_writing import weighted_blocks
+from specdec.models.conversion.file_order import check_same
 from specdec.models.families.gguf import ARCHITECTURES
 from specdec.models.families.gguf_keys import WRITTEN
-from tiny_models import llama2c_tensors, write_hf, write_llama2c, write_llama2c_tokenizer
+from worlds.folders import llama2c_tensors, write_hf, write_llama2c, write_llama2c_tokenizer
+from worlds.gguf_files import CASES, Case, llama3_factors
 
 EMBEDDED = Path(specdec.__file__).parent / "embedded" / "target"
 SOURCE = [3, 9, 4, 11, 2, 5] * 4

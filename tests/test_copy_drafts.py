@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 import specdec
 from allocations import allowing, fail_each_allocation, needs_hooks
-from canonical import LLAMA, build, random_tensors, run_session
 from descriptions import by_method
 from sessions import Session
 from specdec import InputError, _core
 from specdec.drafts import ContextCopy, InputCopy
-from tiny_models import llama_config, tensors_for, write_hf
+from worlds.canonical import LLAMA, build, random_tensors, run_session
+from worlds.folders import llama_config, tensors_for, write_hf
 
 CONFIG = LLAMA | {"n_ctx": 512, "n_layer": 1}
 N_VOCAB = CONFIG["n_vocab"]

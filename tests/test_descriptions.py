@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from canonical import HAS_HOOKS, LLAMA, build, perturbed, random_tensors, run_session
 from descriptions import ARGUMENTS, by_method
 from sessions import Session
 from specdec import InputError, _core, drafts
+from worlds.canonical import HAS_HOOKS, LLAMA, build, perturbed, random_tensors, run_session
 
 TENSORS = random_tensors(LLAMA)
 TARGET, DRAFT = build(LLAMA, TENSORS), build(LLAMA, perturbed(TENSORS))

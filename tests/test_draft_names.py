@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import specdec
-from eagle_models import eagle_folder, mimo_target
-from learnt_weights import look_ahead_weights, random_heads, recurrent_weights
 from specdec import drafts
 from specdec.drafts.naming import NAMES, named
 from specdec.errors import CheckpointError, InputError
 from toy_pair import load_pair
+from worlds.eagles import eagle_folder, mimo_target
+from worlds.learned import look_ahead_weights, random_heads, recurrent_weights
 
 TEXT = "ab ab ba\n" * 9
 WITHOUT_NAME = {drafts.Draft, drafts.PythonDraft}

@@ -16,8 +16,6 @@ import pytest
 
 import specdec
 from allocations import allowing, fail_each_allocation, needs_hooks
-from canonical import LLAMA, random_tensors, with_drafts
-from eagle_models import EagleFolder, PaperDraft, eagle1, eagle3, mimo
 from sessions import Session
 from specdec import _core, drafts
 from specdec.drafts.learnt.target_identity import TargetIdentity
@@ -29,7 +27,9 @@ from specdec.errors import (
     VocabularyMismatchError,
 )
 from specdec.models.checkpoints import open_checkpoint
-from tiny_models import llama_config, write_hf
+from worlds.canonical import LLAMA, random_tensors, with_drafts
+from worlds.eagles import EagleFolder, PaperDraft, eagle1, eagle3, mimo
+from worlds.folders import llama_config, write_hf
 
 PROMPT = [1, 5, 2, 7, 3, 5, 2]
 

@@ -9,7 +9,11 @@ import numpy as np
 import pytest
 
 from allocations import fail_each_allocation, needs_hooks, nothing_leaks
-from canonical import (
+from descriptions import by_method
+from sessions import Session
+from specdec import _core, reference
+from specdec.errors import NotFiniteError
+from worlds.canonical import (
     ENCODER_DECODERS,
     FORMATS,
     LLAMA,
@@ -22,10 +26,6 @@ from canonical import (
     step_by_step,
     with_drafts,
 )
-from descriptions import by_method
-from sessions import Session
-from specdec import _core, reference
-from specdec.errors import NotFiniteError
 
 RELATIVE = ENCODER_DECODERS["shared-embedding-relative-positions"]
 OTHER_SIZES = ENCODER_DECODERS["biases-by-layer-other-sizes"]

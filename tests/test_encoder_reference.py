@@ -236,5 +236,5 @@ def test_a_source_is_given_to_models_with_an_encoder_and_no_others(case: Any) ->
     config, tensors, source, ids = case
     with pytest.raises(ValueError, match="has a source"):
         reference.logits(config, tensors, ids)
-    with pytest.raises(KeyError, match="encoder"):
+    with pytest.raises(ValueError, match="encoder"):
         reference.logits({n: v for n, v in config.items() if n != "encoder"}, tensors, ids, source=source)

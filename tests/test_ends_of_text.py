@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import specdec
-from family_models import ENCODER_DECODERS
+from worlds.families import ENCODER_DECODERS
 
 pytestmark = pytest.mark.oracle
 

@@ -17,7 +17,6 @@ import pytest
 
 import specdec
 from allocations import fail_each_allocation, needs_hooks
-from canonical import LLAMA, build, perturbed, random_tensors, run_session, with_drafts
 from descriptions import by_method
 from sessions import Session
 from specdec import _core
@@ -32,6 +31,7 @@ from specdec.drafts import (
     SkipLayers,
 )
 from specdec.errors import InputError
+from worlds.canonical import LLAMA, build, perturbed, random_tensors, run_session, with_drafts
 
 N_VOCAB = LLAMA["n_vocab"]
 PROMPTS = [[3], [5, 9, 7] * 9, list(range(30, 60))]

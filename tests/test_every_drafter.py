@@ -19,7 +19,6 @@ import pytest
 import scipy
 
 import specdec
-from canonical import ENCODER_DECODERS, SWITCHES, perturbed, random_tensors, with_drafts
 from drafters import (
     CHAINS,
     CHOSEN,
@@ -31,18 +30,19 @@ from drafters import (
     World,
     named,
 )
-from encoder_decoders import EncoderDecoder, model_of
 from exact import Tokens, cells, chain_law, first_tokens
 from grids import in_few_items
 from laws import embedded_llama2c, first_layers
-from mixture_models import qwen3_moe_config, qwen3_moe_tensors, write_arrays
 from sessions import Session
 from specdec import _core, reference
 from specdec.decoding.options import DecodingOptions
 from specdec.decoding.request import Request
-from tiny_models import llama_config, tensors_for, write_hf
 from toy_pair import blurred
 from weights import VerifyWeights
+from worlds.canonical import ENCODER_DECODERS, SWITCHES, perturbed, random_tensors, with_drafts
+from worlds.encoder_decoders import EncoderDecoder, model_of
+from worlds.folders import llama_config, tensors_for, write_hf
+from worlds.mixtures import qwen3_moe_config, qwen3_moe_tensors
 
 NAMES = list(DRAFTS)
 UNSEEDED = {"ensemble that adapts", *REMEMBERING}
@@ -115,8 +115,8 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         folder = tmp_path_factory.mktemp("mixture")
         config = qwen3_moe_config(max_position_embeddings=200)
         tensors = qwen3_moe_tensors(config)
-        target = specdec.load(write_arrays(folder / "target", config, tensors))
-        draft = specdec.load(write_arrays(folder / "draft", config, blurred(tensors, 0.1)))
+        target = specdec.load(write_hf(folder / "target", config, tensors))
+        draft = specdec.load(write_hf(folder / "draft", config, blurred(tensors, 0.1)))
         return World(target, draft, [ord(letter) % 61 for letter in text])
     shared: Path = request.getfixturevalue("shared")
     file = next((shared / "models" / request.param).glob("*[0-9]*K.bin"), None)

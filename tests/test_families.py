@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 import specdec
-from canonical import step_by_step
-from family_models import CASES, ENCODER_DECODERS
 from specdec import reference
 from specdec.checkpoints import open_checkpoint
 from specdec.models.checkpoints.safetensors_file import read_safetensors
 from specdec.models.families import FAMILIES
 from specdec.models.families.moe import mxfp4
-from tiny_models import write_hf
+from worlds.canonical import step_by_step
+from worlds.families import CASES, ENCODER_DECODERS
+from worlds.folders import write_hf
 
 pytestmark = pytest.mark.oracle
 

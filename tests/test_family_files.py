@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import specdec
-from fuzz.family_files import CONFIGS, random_weights
 from specdec import reference
 from specdec.checkpoints import open_checkpoint
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError, UnusedFieldWarning
+from specdec.fields import Fields
 from specdec.models.families import FAMILIES, ConfigReader
-from specdec.models.json_fields import Fields
-from tiny_models import write_hf
+from worlds.families import CONFIGS, random_weights
+from worlds.folders import write_hf
 
 
 def write(folder: Path, architecture: str, **changes: Any) -> Path:

@@ -11,13 +11,13 @@ import pytest
 
 import specdec
 from blocks import TYPES, f16_bytes, random_blocks
-from canonical import LLAMA
-from gguf_models import CASES
 from specdec import _core
 from specdec.models.checkpoints import open_checkpoint
 from specdec.models.checkpoints.file_tensor import FileRows
 from specdec.models.model_config import ModelConfig
-from tiny_models import llama_config, llama_tensors, write_hf
+from worlds.canonical import LLAMA
+from worlds.folders import llama_config, llama_tensors, write_hf
+from worlds.gguf_files import CASES
 
 EMBEDDED = Path(specdec.__file__).parent / "embedded" / "draft"
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from canonical import DTYPES, LLAMA, VARIANTS, build, random_tensors
 from specdec import _core, reference
+from worlds.canonical import DTYPES, LLAMA, VARIANTS, build, random_tensors
 
 # --------------------------------------------------- the specification, against arithmetic on fractions
 

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from allocations import needs_hooks
-from canonical import (
+from grids import in_few_items
+from specdec import _core, reference
+from worlds.canonical import (
     DTYPES,
     ENCODER_DECODERS,
     FORMATS,
@@ -23,9 +25,7 @@ from canonical import (
     random_tensors,
     step_by_step,
 )
-from grids import in_few_items
-from learnt_weights import recurrent_network
-from specdec import _core, reference
+from worlds.learned import recurrent_network
 
 N_IDS = 150  # two full prompt slices and a rest
 
@@ -77,6 +77,15 @@ def test_prompts_and_steps_are_equal_and_near_the_reference(case):
     assert prompt.shape == (N_IDS, case.config["n_vocab"]) and prompt.dtype == np.float32
     np.testing.assert_allclose(prompt, expected, atol=case.tolerance)
     assert np.array_equal(prompt, case.alone)
+
+
+@pytest.mark.parametrize("changes", [{}, {"tied": True, "n_kv_head": 6}], ids=["grouped", "tied"])
+def test_llama_by_its_one_page_reference(changes):
+    config = LLAMA | changes
+    tensors = random_tensors(config)
+    ids = np.random.default_rng(9).integers(0, config["n_vocab"], 40).tolist()
+    found = _core.Decoder(build(config, tensors), capacity=40).prefill(ids, logits=True)
+    np.testing.assert_allclose(found, reference.llama_logits(config, tensors, ids), atol=TOLERANCE["f32"])
 
 
 def test_soft_caps_are_tanh():

@@ -16,10 +16,8 @@ import numpy as np
 import pytest
 
 import specdec
-from canonical import DTYPES
 from specdec import _core, drafts, reference
 from specdec.errors import InputError, VocabularyMismatchError
-from tiny_models import gpt2_config, llama_config, mistral_config, write_hf
 from toy_pair import (
     N_CTX,
     N_VOCAB,
@@ -30,6 +28,8 @@ from toy_pair import (
     notice_interrupts,
     write_pair,
 )
+from worlds.canonical import DTYPES
+from worlds.folders import gpt2_config, llama_config, mistral_config, write_hf
 
 TESTS = Path(__file__).parent
 PROMPT = [1, 5, 9, 30, 7, 12]

@@ -17,7 +17,6 @@ from gguf import GGMLQuantizationType as Type
 from gguf import GGUFWriter
 
 import specdec
-from gguf_models import CASES, Case, llama3_factors, tensors, write_gguf
 from specdec.checkpoints import open_checkpoint
 from specdec.errors import (
     CheckpointError,
@@ -28,7 +27,8 @@ from specdec.errors import (
 )
 from specdec.models.checkpoints.gguf_file import read_gguf
 from specdec.models.families.gguf import ARCHITECTURES
-from tiny_models import write_hf
+from worlds.folders import write_hf
+from worlds.gguf_files import CASES, Case, llama3_factors, tensors, write_gguf
 
 SOURCE = [3, 9, 4, 11, 2, 5] * 4
 

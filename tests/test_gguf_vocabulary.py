@@ -14,8 +14,8 @@ import sentencepiece
 from gguf import GGUFReader, GGUFWriter
 
 from specdec.errors import TokenizerError
+from specdec.models.checkpoints.file_tensor import OpenedFile
 from specdec.models.checkpoints.gguf_file import GGUFFile
-from specdec.models.checkpoints.opened_file import OpenedFile
 from specdec.models.tokenizer import load_tokenizer
 from specdec.models.tokenizer.gguf_vocabulary import WORDS, read_vocabulary, word_steps
 

@@ -23,12 +23,12 @@ import sys
 from pathlib import Path
 import numpy as np
 import specdec
-from canonical import DTYPES, FORMATS, VARIANTS, build, perturbed, random_tensors, run_session
+from worlds.canonical import DTYPES, FORMATS, VARIANTS, build, perturbed, random_tensors, run_session
 from descriptions import by_method
 import drafters
 from drafters import DRAFTS, World
 from specdec import _core
-from tiny_models import llama_config, write_hf
+from worlds.folders import llama_config, write_hf
 
 _core._arena_guard(True)
 rng = np.random.default_rng(0)

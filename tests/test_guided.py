@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 import specdec
-from encoder_decoders import EncoderDecoder
 from laws import FALSE_ALARM, count, law_of, p_value
 from specdec import drafts, reference
 from specdec.decoding.forms import schema_rewriting
@@ -31,7 +30,8 @@ from specdec.decoding.forms.schema_rewriting import JSON_STYLE
 from specdec.errors import FormError, InputError, MissingPackageError
 from specdec.models.tokenizer import ByteTokenizer, load_tokenizer
 from toy_pair import ToyTokenizer, load_pair
-from vocabularies import VOCABULARIES, model_with
+from worlds.encoder_decoders import EncoderDecoder
+from worlds.vocabularies import VOCABULARIES, model_with
 
 PERSON: dict[str, Any] = {
     "type": "object",

@@ -14,15 +14,15 @@ import pytest
 
 import specdec
 from allocations import fail_each_allocation, needs_hooks, nothing_leaks
-from canonical import VARIANTS, random_tensors, with_drafts
-from encoder_decoders import EncoderDecoder, model_of
-from learnt_weights import heads_logits, random_heads
 from sessions import Session
 from specdec import PromptCache, _core, drafts, reference
 from specdec.drafts.learnt.folder import LearntWeights
 from specdec.drafts.learnt.heads_draft import pack_heads
-from tiny_models import llama_config, tensors_for, write_hf
 from toy_pair import load_pair
+from worlds.canonical import VARIANTS, random_tensors, with_drafts
+from worlds.encoder_decoders import EncoderDecoder, model_of
+from worlds.folders import llama_config, tensors_for, write_hf
+from worlds.learned import heads_logits, random_heads
 
 PROMPT = [5, 9, 5, 9, 30, 5, 9]
 SOURCE = [3, 7, 4, 9]

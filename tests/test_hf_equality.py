@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import specdec
-from canonical import step_by_step
 from specdec import _core
 from specdec.models.checkpoints.safetensors_file import read_safetensors
+from worlds.canonical import step_by_step
 
 pytestmark = pytest.mark.oracle
 

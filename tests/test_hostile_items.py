@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from canonical import LLAMA, build, fixed_acceptance, perturbed, random_tensors
 from descriptions import by_method
 from sessions import Session
 from specdec import InputError, _core, drafts
+from worlds.canonical import LLAMA, build, fixed_acceptance, perturbed, random_tensors
 
 TENSORS = random_tensors(LLAMA)
 N_VOCAB = LLAMA["n_vocab"]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from allocations import fail_each_allocation, needs_hooks, nothing_leaks
-from canonical import LLAMA, MIXTURES, SWITCHES, VARIANTS, build, random_tensors
 from specdec import _core
+from worlds.canonical import LLAMA, MIXTURES, SWITCHES, VARIANTS, build, random_tensors
 
 # Tables, and matrices that no number format rounds.
 UNCOUNTED = re.compile(r"embedding$|relative_bias$|router\.weight$|shared_gate\.weight$")

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from canonical import LLAMA
 from specdec import _core
 from toy_pair import notice_interrupts
+from worlds.canonical import LLAMA
 
 TESTS = Path(__file__).parent
 
@@ -29,7 +29,7 @@ CHILD = """
 import json, os, signal, sys, threading, time
 sys.path.insert(0, sys.argv[1])
 import numpy as np
-from canonical import LLAMA
+from worlds.canonical import LLAMA
 from descriptions import by_method
 from sessions import Session
 from specdec import _core
@@ -233,9 +233,8 @@ import signal, sys
 import numpy as np
 sys.path[:0] = sys.argv[1:]
 from test_interrupt import WIDE, alarms, wide_model
-from canonical import LLAMA
+from worlds.canonical import LLAMA
 from specdec import _core
-from sessions import Session
 
 model, small = wide_model(WIDE, "blas"), wide_model(LLAMA, "rows")
 ids = list(range(90))

@@ -11,7 +11,11 @@ import pytest
 
 import specdec
 from allocations import needs_hooks
-from canonical import (
+from descriptions import by_method
+from sessions import Session
+from specdec import InputError, _core, reference
+from specdec.drafts import Bigram, EarlyExit, Ensemble, ModelDraft, SkipLayers, Unigram
+from worlds.canonical import (
     DTYPES,
     FORMATS,
     GPT,
@@ -24,10 +28,6 @@ from canonical import (
     run_session,
     with_drafts,
 )
-from descriptions import by_method
-from sessions import Session
-from specdec import InputError, _core, reference
-from specdec.drafts import Bigram, EarlyExit, Ensemble, ModelDraft, SkipLayers, Unigram
 
 PROMPTS = [[5, 17, 3], [1], [40, 2, 9] * 30]
 N_LAYER = LLAMA["n_layer"]

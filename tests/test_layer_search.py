@@ -20,7 +20,7 @@ from specdec import InputError, SkipSearch, SkipTrial, search_skips
 from specdec.analysis import layer_search, speedup
 from specdec.drafts import SkipLayers
 from specdec.errors import MissingPackageError
-from tiny_models import llama_config, tensors_for, write_hf
+from worlds.folders import llama_config, tensors_for, write_hf
 
 PROMPTS = [[1, 5, 9], [1, 7]]
 N_LAYER = 3

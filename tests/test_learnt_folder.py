@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import specdec
-from learnt_weights import random_heads
 from specdec import drafts, reference
 from specdec.drafts.learnt.folder import LearntWeights
 from specdec.drafts.learnt.target_identity import TargetIdentity
-from tiny_models import llama_config, tensors_for, write_hf
 from toy_pair import ToyTokenizer, load_pair
+from worlds.folders import llama_config, tensors_for, write_hf
+from worlds.learned import random_heads
 
 SHAPES = {"a.weight": (3, 4), "a.bias": (3,)}
 

@@ -13,11 +13,11 @@ import pytest
 
 import specdec
 from allocations import needs_hooks
-from encoder_decoders import EncoderDecoder
 from specdec import PromptCache, _core, drafts, reference
 from specdec.decoding import run as run_module
 from specdec.errors import InputError
 from toy_pair import N_VOCAB, load_pair
+from worlds.encoder_decoders import EncoderDecoder
 
 Pair = tuple[specdec.Model, specdec.Model]
 PROMPT = [1, 5, 9, 30, 7, 12]

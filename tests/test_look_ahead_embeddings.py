@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import specdec
-from canonical import GPT, SWITCHES, random_tensors
-from encoder_decoders import model_of
-from learnt_weights import look_ahead_weights, open_session
 from specdec import _core, drafts, reference
 from specdec.drafts.learnt.folder import LearntWeights
 from toy_pair import load_pair
+from worlds.canonical import GPT, SWITCHES, random_tensors
+from worlds.encoder_decoders import model_of
+from worlds.learned import look_ahead_weights, open_session
 
 L = 3
 

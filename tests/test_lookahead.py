@@ -10,7 +10,6 @@ import pytest
 
 import specdec
 from allocations import fail_each_allocation, needs_hooks
-from canonical import LLAMA, build, random_tensors, run_session, with_drafts
 from descriptions import by_method
 from exact import outcome_law
 from sessions import Session
@@ -18,6 +17,7 @@ from specdec import _core, reference
 from specdec.drafts import Lookahead
 from specdec.errors import InputError
 from weights import VerifyWeights
+from worlds.canonical import LLAMA, build, random_tensors, run_session, with_drafts
 
 N_VOCAB = LLAMA["n_vocab"]
 PROMPTS = [[3], [5, 9, 7] * 9, list(range(30, 60))]

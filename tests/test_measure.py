@@ -25,8 +25,8 @@ from specdec.decoding.beginning import Beginning
 from specdec.drafts import Bigram, ContextCopy, ModelDraft, OnlineNgram, Unigram
 from specdec.errors import InputError, VocabularyMismatchError
 from specdec.tables import Table, interval, or_dash, tables_by_position
-from tiny_models import llama_config, tensors_for, write_hf
 from toy_pair import N_CTX, N_VOCAB, load_pair
+from worlds.folders import llama_config, tensors_for, write_hf
 
 pytestmark = pytest.mark.usefixtures("quick_timing")
 

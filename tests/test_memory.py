@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from allocations import fail_each_allocation, needs_hooks
-from canonical import LLAMA, build, fixed_acceptance, perturbed, random_tensors, run_session
 from descriptions import by_method
-from learnt_weights import recurrent_network
 from sessions import Session
 from specdec import _core
+from worlds.canonical import LLAMA, build, fixed_acceptance, perturbed, random_tensors, run_session
+from worlds.learned import recurrent_network
 
 pytestmark = [pytest.mark.usefixtures("quick_gc"), needs_hooks]
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from allocations import needs_hooks
-from canonical import FORMATS, MIXTURES, Tensors, build, perturbed, random_tensors, run_session
 from sessions import Session
 from specdec import _core, reference
+from worlds.canonical import FORMATS, MIXTURES, Tensors, build, perturbed, random_tensors, run_session
 
 N_IDS = 80
 PROMPTS = [[5, 17, 3], [1], [40, 2, 9] * 10]

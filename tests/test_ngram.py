@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import specdec
-from canonical import LLAMA, build, random_tensors, with_drafts
 from descriptions import by_method
 from sessions import Session
 from specdec import InputError, _core
 from specdec.drafts import Bigram, Ngram, OnlineNgram, Unigram
 from specdec.errors import CheckpointError, CheckpointNotFoundError
-from specdec.models.checkpoints.opened_file import OpenedFile
+from specdec.models.checkpoints.file_tensor import OpenedFile
+from worlds.canonical import LLAMA, build, random_tensors, with_drafts
 
 N_VOCAB = LLAMA["n_vocab"]
 SMOOTHINGS = ["interpolated", "backoff"]

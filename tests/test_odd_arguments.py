@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 
 import specdec
-from eagle_models import eagle_folder, mimo_target
-from learnt_weights import look_ahead_weights, random_heads, recurrent_weights
 from specdec import drafts, theory
 from specdec.errors import SpecdecError
-from tiny_models import llama_config, write_hf
+from worlds.eagles import eagle_folder, mimo_target
+from worlds.folders import llama_config, write_hf
+from worlds.learned import look_ahead_weights, random_heads, recurrent_weights
 
 
 class Hostile(Exception):  # noqa: N818
@@ -478,7 +478,7 @@ CASES: dict[str, Callable[[World], Case]] = {
         {"path": w.target.path, "tokenizer": False},
     ),
     "embedded_pair": lambda w: (specdec.embedded_pair, {}),
-    "Sampling": lambda w: (specdec.Sampling, {}),
+    "DecodingOptions": lambda w: (specdec.DecodingOptions, {}),
     "PromptCache": lambda w: (specdec.PromptCache, {}),
     "Engine": lambda w: (engine_of, {"target": w.target, "draft": w.draft, "n_text": 20}),
     "Engine.submit": lambda w: (submitted_to(w), {"prompt": [1, 2], "max_new_tokens": 2}),
@@ -685,6 +685,7 @@ def test_every_public_function_is_in_the_table() -> None:
         "Round",
         "RoundCosts",
         "RunFigures",
+        "Sampling",  # whose fields `DecodingOptions` has
         "Score",
         "SkipSearch",
         "SkipTrial",

@@ -22,9 +22,9 @@ from specdec.decoding.scheduler import Scheduler, decode
 from specdec.decoding.sequence import sequences_of
 from specdec.drafts.online.corrections import Corrections, passages
 from specdec.errors import CheckpointError, InputError, LearningError
-from tiny_models import llama_config, tensors_for, write_hf
 from toy_pair import blurred
 from waiting import wait_for
+from worlds.folders import llama_config, tensors_for, write_hf
 
 N_VOCAB = 61
 PROMPTS = [[3, 5, 8], [9, 2] * 5, list(range(20, 40))]

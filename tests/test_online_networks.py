@@ -13,13 +13,13 @@ import pytest
 import scipy
 
 import specdec
-from learnt_weights import random_heads, recurrent_weights
 from specdec import drafts
 from specdec.drafts.online.corrections import Corrections
 from specdec.errors import CheckpointError, InputError, LearningError
-from tiny_models import llama_config, tensors_for, write_hf
 from toy_pair import blurred
 from waiting import wait_for
+from worlds.folders import llama_config, tensors_for, write_hf
+from worlds.learned import random_heads, recurrent_weights
 
 pytestmark = pytest.mark.oracle
 

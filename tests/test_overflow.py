@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 import specdec
-from encoder_decoders import EncoderDecoder, model_of
-from learnt_weights import random_heads, recurrent_tensors
-from peft_folders import adapter_config, llama_adapter, llama_shapes, low_rank_tensors, write_adapter
 from sessions import Session
 from specdec import NotFiniteError, _core, drafts
 from specdec.drafts.learnt.folder import LearntWeights
-from tiny_models import llama_config, tensors_for, write_hf
+from worlds.adapters import adapter_config, llama_adapter, llama_shapes, low_rank_tensors, write_adapter
+from worlds.encoder_decoders import EncoderDecoder, model_of
+from worlds.folders import llama_config, tensors_for, write_hf
+from worlds.learned import random_heads, recurrent_tensors
 
 SPIKE = 7
 """The token whose row overflows."""
@@ -175,7 +175,6 @@ sys.path.insert(0, {str(Path(__file__).parent)!r})
 import numpy as np, specdec
 from specdec import _core
 from test_overflow import SPIKE, model_with_spike
-from sessions import Session
 
 model = model_with_spike(pathlib.Path({str(tmp_path)!r}), 2)
 _core._arena_guard(True)

@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 
 import specdec
-from gguf_models import CASES
 from specdec import _core
 from specdec.errors import (
     CheckpointError,
@@ -33,7 +32,8 @@ from specdec.models.checkpoints import gguf_file
 from specdec.models.model_texts import LaterTexts, ModelTexts
 from specdec.models.packed_file import PackedFile
 from specdec.models.tokenizer import resolve_tokenizer
-from tiny_models import llama_config, llama_tensors, write_hf, write_llama2c, write_llama2c_tokenizer
+from worlds.folders import llama_config, llama_tensors, write_hf, write_llama2c, write_llama2c_tokenizer
+from worlds.gguf_files import CASES
 
 EMBEDDED = Path(specdec.__file__).parent / "embedded" / "draft"
 TEXT = "Once upon a time"

@@ -14,7 +14,7 @@ from chat_templates import library_tokenizer
 from specdec import _core, drafts
 from specdec.errors import VocabularyMismatchError
 from specdec.models.tokenizer import check_same_vocabulary
-from tiny_models import llama_config, tensors_for, write_hf
+from worlds.folders import llama_config, tensors_for, write_hf
 
 N_TOKENS, N_CTX = 256 + 4, 64
 SPECIALS = ["<a>", "<b>", "<c>", "<d>"]

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import specdec
-from family_models import CASES
 from specdec.errors import UnsupportedModelError
+from worlds.families import CASES
 
 pytestmark = pytest.mark.oracle
 

@@ -21,16 +21,16 @@ import pytest
 import spawned
 import specdec
 from drafters import DRAFTS, REMEMBERING, World, named
-from eagle_models import eagle_folder, mimo_target
 from laws import embedded_llama2c, first_layers
-from learnt_weights import look_ahead_weights, random_heads, recurrent_weights
 from specdec import drafts
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError
 from specdec.models import model as model_module
 from specdec.models.checkpoints import hub
 from specdec.models.origin import HubPlace, ReadFiles
-from tiny_models import write_llama2c, write_llama2c_tokenizer
 from toy_pair import N_VOCAB, ToyTokenizer, load_pair
+from worlds.eagles import eagle_folder, mimo_target
+from worlds.folders import write_llama2c, write_llama2c_tokenizer
+from worlds.learned import look_ahead_weights, random_heads, recurrent_weights
 
 Factory = Callable[..., Path]
 OPTIONS: dict[str, Any] = {"max_new_tokens": 12, "temperature": 0.8, "verify": "coupled", "seed": 3}

@@ -15,16 +15,6 @@ from numpy.typing import NDArray
 
 import specdec
 from allocations import fail_each_allocation, needs_hooks, nothing_leaks
-from canonical import (
-    ENCODER_DECODERS,
-    LLAMA,
-    MIXTURES,
-    VARIANTS,
-    build,
-    perturbed,
-    random_source,
-    random_tensors,
-)
 from own_prompts import (
     Ids,
     check_batch_and_draft_with_sources,
@@ -36,7 +26,17 @@ from own_prompts import (
 )
 from specdec import _core
 from specdec.errors import InputError, NotFiniteError
-from tiny_models import llama_config, write_hf
+from worlds.canonical import (
+    ENCODER_DECODERS,
+    LLAMA,
+    MIXTURES,
+    VARIANTS,
+    build,
+    perturbed,
+    random_source,
+    random_tensors,
+)
+from worlds.folders import llama_config, write_hf
 
 SLICE = 256
 """Tokens of a slice of a prompt."""

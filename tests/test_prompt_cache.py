@@ -14,7 +14,6 @@ import pytest
 
 import specdec
 from allocations import needs_hooks
-from canonical import VARIANTS, build, random_tensors
 from chat_templates import make_chat
 from drafters import DRAFTS, Repeats, World, named
 from laws import embedded_llama2c, first_layers
@@ -22,6 +21,7 @@ from sessions import Session
 from specdec import PromptCache, _core, drafts
 from specdec.decoding.kept_texts import KeptTexts
 from specdec.errors import InputError
+from worlds.canonical import VARIANTS, build, random_tensors
 
 Factory = Callable[..., Path]
 N_NEW = 12

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from allocations import needs_hooks
-from canonical import (
+from sessions import Session
+from specdec import _core
+from worlds.canonical import (
     ENCODER_DECODERS,
     LLAMA,
     MIXTURES,
@@ -19,8 +21,6 @@ from canonical import (
     random_tensors,
     run_session,
 )
-from sessions import Session
-from specdec import _core
 
 Ids = list[int]
 

@@ -16,14 +16,14 @@ import scipy
 
 import specdec
 from allocations import fail_each_allocation, needs_hooks
-from canonical import LLAMA, build, random_tensors, with_drafts
 from exact import chain_law, drafts, first_tokens, outcome_law, without_replacement
 from sessions import Session
 from specdec import _core, reference
 from specdec.drafts import Drafter, Proposal, PythonDraft
 from specdec.errors import InputError
-from tiny_models import llama_config, tensors_for, write_hf
 from weights import VerifyWeights
+from worlds.canonical import LLAMA, build, random_tensors, with_drafts
+from worlds.folders import llama_config, tensors_for, write_hf
 
 N_VOCAB = LLAMA["n_vocab"]
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from canonical import HAS_HOOKS, LLAMA, build, perturbed, random_tensors, with_drafts
 from descriptions import by_method
 from sessions import Session
 from specdec import _core, drafts
+from worlds.canonical import HAS_HOOKS, LLAMA, build, perturbed, random_tensors, with_drafts
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("_testcapi") is None,

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import specdec
-from canonical import DTYPES
 from laws import EMBEDDED_DRAFT, stories260k
 from specdec import reference
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError
 from specdec.models.quantization import TEXT
-from tiny_models import gpt2_config, llama_config, llama_tensors, write_hf
 from toy_pair import ToyTokenizer
+from worlds.canonical import DTYPES
+from worlds.folders import gpt2_config, llama_config, llama_tensors, write_hf
 
 IDS = [1, 5, 9, 60, 0, 33, 2, 2, 17]
 

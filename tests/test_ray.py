@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 
 import specdec
-from encoder_decoders import EncoderDecoder
 from specdec.ray.blocks import write_block
 from specdec.ray.cluster import Places, places_on
 from specdec.ray.dataset import records_of
@@ -28,6 +27,7 @@ from specdec.ray.generating import GenerationWork
 from specdec.ray.output_folder import OutputFolder
 from specdec.ray.scoring import Scoring
 from specdec.ray.sent_pair import described
+from worlds.encoder_decoders import EncoderDecoder
 
 EMBEDDED = Path(specdec.__file__).parent / "embedded"
 TARGET, DRAFT = str(EMBEDDED / "target"), str(EMBEDDED / "draft")
@@ -190,7 +190,7 @@ def test_arguments_are_checked_before_ray_starts(tmp_path: Path, options: Any, m
 
 def test_a_keyword_of_generate_that_has_no_place_here(tmp_path: Path) -> None:
     for name in ("prompt_cache", "node_budget", "logits", "max_length"):
-        with pytest.raises(TypeError, match=name):
+        with pytest.raises(specdec.InputError, match=name):
             specdec.ray.generate(TARGET, DRAFT, PROMPTS, tmp_path / "out", **{name: 8})
 
 

@@ -21,7 +21,7 @@ from specdec.drafts.translation import translation_of
 from specdec.errors import CheckpointNotFoundError, InputError, VocabularyMismatchError
 from specdec.models.tokenizer import ByteTokenizer, Strip
 from specdec.models.tokenizer.resolve import load_tokenizer
-from vocabularies import DISJOINT, VOCABULARIES, model_with
+from worlds.vocabularies import DISJOINT, VOCABULARIES, model_with
 
 QUICK: dict[str, Any] = {"n_tokens": 12, "repeats": 1, "gammas": [2], "n_threads": 1}
 

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 import specdec
-from learnt_weights import (
+from sessions import Session
+from specdec import _core, drafts, reference
+from specdec.drafts.learnt.folder import LearntWeights
+from toy_pair import load_pair
+from worlds.learned import (
     open_session,
     recurrent_logits,
     recurrent_network,
     recurrent_tensors,
     recurrent_weights,
 )
-from sessions import Session
-from specdec import _core, drafts, reference
-from specdec.drafts.learnt.folder import LearntWeights
-from toy_pair import load_pair
 
 SHAPE = (12, 37, 2)
 N_VOCAB = 61

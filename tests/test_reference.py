@@ -337,39 +337,6 @@ def test_accept_probability_and_residual_by_hand() -> None:
     assert reference.residual(target, target) is target
 
 
-def test_algorithm_1_is_verify_on_a_chain() -> None:
-    """Two texts of one rule, one after the paper and one for trees, agree for the same random numbers."""
-    for case in range(300):
-        agree_on_a_chain(case, gamma=case % 5)
-
-
-def agree_on_a_chain(case: int, gamma: int) -> None:
-    target = table(4, 2 * case, lambda logits: reference.distribution(logits, 1.0, top_k=3))
-    draft = table(4, 2 * case + 1, lambda logits: reference.distribution(logits, 0.8))
-    stream = np.random.default_rng(case).random(2 * gamma + 1)
-    numbers = iter(stream.tolist())
-    new = reference.speculative_step(
-        lambda ids: target(tuple(ids[2:])),
-        lambda ids: draft(tuple(ids[2:])),
-        [7, 7],
-        gamma,
-        lambda: next(numbers),
-    )[2:]
-    guesses: list[int] = []
-    for u in stream[:gamma]:
-        guesses.append(reference.sample(draft(tuple(guesses)), float(u)))
-    prefixes = [tuple(guesses[:i]) for i in range(gamma + 1)]
-    path, token, betas = reference.verify(
-        [0, *guesses],
-        list(range(-1, gamma)),
-        np.array([target(prefix) for prefix in prefixes]),
-        np.array([draft(prefix[:-1]) for prefix in prefixes]),
-        np.array([0.0, *stream[gamma:]]),
-    )
-    assert [*(guesses[node - 1] for node in path), token] == new
-    assert len(betas) == min(len(path) + 1, gamma)
-
-
 @pytest.mark.parametrize("shape", ["chain2", "two", "left"])
 def test_the_reference_samples_exactly_the_target(shape: str) -> None:
     """A short proof here; ``test_verify`` has the long one, of the reference and of the C core alike."""

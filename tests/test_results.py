@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import pickle
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -148,50 +149,52 @@ def damaged(described: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "message"),
+    ("path", "value"),
     [
-        ("specdec_result", 2, "specdec_result is 2; expected 1, the version"),
-        ("specdec_result", ..., "specdec_result is missing"),
-        ("text", 3, "text is 3; expected a str or None"),
-        ("tokens", ..., "tokens is missing"),
-        ("tokens", "abc", "tokens is 'abc'; expected a list"),
-        ("tokens.2", 1.5, r"tokens\[2\] is 1.5; expected an integer from 0"),
-        ("tokens.0", 1, "tokens is .*; expected those that the rounds of the trace kept"),
-        ("finish_reason", "end", "finish_reason is 'end'; expected one of 'stop', 'length'"),
-        ("finish_reason", np.array([1, 2]), r"finish_reason is array\(\[1, 2\]\); expected one of"),
-        ("finish_reason", [], r"finish_reason is \[\]; expected one of"),
-        ("stop", 1.5, "stop is 1.5; expected a str, an integer or None"),
-        ("seed", [1], r"seed is \[1\]; expected two integers"),
-        ("seed.0", -1, r"seed\[0\] is -1; expected an integer from 0 to 18446744073709551615"),
-        ("n_cached_tokens", None, "n_cached_tokens is None; expected an integer, at least 0"),
-        ("source_ids", {}, r"source_ids is \{\}; expected a list"),
-        ("figure", [], "figure is a list; expected a dict"),
-        ("figure.prompt", None, "figure.prompt is None; expected a str"),
-        ("figure.rounds", [], r"figure.rounds has 0 items; expected \d+, as the trace has"),
-        ("figure.rounds.1.0", 7, r"figure.rounds\[1\] is no list of \d texts"),
-        ("trace", None, "trace is a NoneType; expected a dict"),
-        ("trace.specdec_trace", "1", "trace.specdec_trace is '1'; expected 1"),
-        ("trace.n_sequences", 0, "trace.n_sequences is 0; expected an integer, at least 1"),
-        ("trace.prefill_s", math.nan, "trace.prefill_s is nan; expected a finite number"),
-        ("trace.target_s", "x", "trace.target_s is 'x'; expected a finite number"),
-        ("trace.rounds.0", 3, r"trace.rounds\[0\] is an int; expected a dict"),
-        ("trace.rounds.0.kept", 9, r"trace.rounds\[0\].kept is 9; expected an integer from 0 to"),
-        ("trace.rounds.0.parents.1", 7, r"trace.rounds\[0\].parents\[1\] is 7; expected 0 to 1"),
-        ("trace.rounds.0.parents", [], r"trace.rounds\[0\].parents is \[\]; expected \d nodes"),
-        ("trace.rounds.0.path", [2], r"trace.rounds\[0\].path is \[2\]; expected nodes of which each"),
-        ("trace.rounds.0.tokens", [], r"trace.rounds\[0\].tokens is \[\]; expected .* and one token more"),
-        ("trace.rounds.0.betas.0", None, r"trace.rounds\[0\].betas\[0\] is None; expected a finite number"),
-        ("trace.rounds.0.betas", [0.5] * 9, r"trace.rounds\[0\].betas is .*; expected at most \d numbers"),
-        ("trace.rounds.0.betas.0", 1e308, r"trace.rounds\[0\].betas\[0\] is 1e\+308; expected .* below 2147"),
-        ("trace.rounds.0.draft_s", -1.0, r"trace.rounds\[0\].draft_s is -1.0; expected a finite number"),
+        ("specdec_result", 2),
+        ("specdec_result", ...),
+        ("text", 3),
+        ("tokens", ...),
+        ("tokens", "abc"),
+        ("tokens.2", 1.5),
+        ("tokens.0", 1),
+        ("finish_reason", "end"),
+        ("finish_reason", np.array([1, 2])),
+        ("finish_reason", []),
+        ("stop", 1.5),
+        ("seed", [1]),
+        ("seed.0", -1),
+        ("n_cached_tokens", None),
+        ("source_ids", {}),
+        ("figure", []),
+        ("figure.prompt", None),
+        ("figure.rounds", []),
+        ("figure.rounds.1.0", 7),
+        ("trace", None),
+        ("trace.specdec_trace", "1"),
+        ("trace.n_sequences", 0),
+        ("trace.prefill_s", math.nan),
+        ("trace.target_s", "x"),
+        ("trace.rounds.0", 3),
+        ("trace.rounds.0.kept", 9),
+        ("trace.rounds.0.parents.1", 7),
+        ("trace.rounds.0.parents", []),
+        ("trace.rounds.0.path", [2]),
+        ("trace.rounds.0.tokens", []),
+        ("trace.rounds.0.betas.0", None),
+        ("trace.rounds.0.betas", [0.5] * 9),
+        ("trace.rounds.0.betas.0", 1e308),
+        ("trace.rounds.0.draft_s", -1.0),
     ],
 )
 def test_a_damaged_dict_is_refused_by_the_name_of_the_field(
-    runs: dict[str, Result], path: str, value: Any, message: str
+    runs: dict[str, Result], path: str, value: Any
 ) -> None:
     described = through_json(runs["greedy"].to_dict())
-    with pytest.raises(InputError, match=f"^{message}"):
+    with pytest.raises(InputError) as caught:
         Result.from_dict(damaged(described, path, value))
+    field = re.sub(r"\.(\d+)", r"[\1]", path)
+    assert caught.value.argument in (field, field.rpartition("[")[0])
 
 
 def test_a_stop_of_numpy_is_an_integer(runs: dict[str, Result]) -> None:
@@ -206,7 +209,7 @@ def test_texts_of_a_file_do_not_steer_the_terminal(runs: dict[str, Result]) -> N
 
 
 def test_something_else_than_a_dict_is_refused() -> None:
-    with pytest.raises(InputError, match="values is a list; expected a dict, as to_dict gives it"):
+    with pytest.raises(InputError, match=r"values is \[\]; expected a dict"):
         Result.from_dict([])  # type: ignore[arg-type]
     with pytest.raises(InputError, match="specdec_trace is missing"):
         Trace.from_dict({})

@@ -18,7 +18,6 @@ import scipy
 from numpy.typing import NDArray
 
 import specdec
-from canonical import GPT, LLAMA, build, random_tensors
 from laws import (
     FALSE_ALARM,
     TRAINED,
@@ -35,6 +34,7 @@ from laws import (
 )
 from sessions import Session
 from specdec import Sampling, _core, reference
+from worlds.canonical import GPT, LLAMA, build, random_tensors
 
 SLOW = specdec.kernels() == "ref"
 """The scalar kernels give the same bits and would take minutes: fewer samples there."""

@@ -14,7 +14,11 @@ from numpy.typing import NDArray
 
 import specdec
 from allocations import fail_each_allocation, needs_hooks
-from canonical import (
+from specdec import _core, reference
+from specdec.errors import InputError, NotFiniteError
+from specdec.models.score import rolling_windows
+from toy_pair import ToyTokenizer, load_pair, write_pair
+from worlds.canonical import (
     ENCODER_DECODERS,
     FORMATS,
     LLAMA,
@@ -25,11 +29,7 @@ from canonical import (
     random_tensors,
     step_by_step,
 )
-from encoder_decoders import START, EncoderDecoder
-from specdec import _core, reference
-from specdec.errors import InputError, NotFiniteError
-from specdec.models.score import rolling_windows
-from toy_pair import ToyTokenizer, load_pair, write_pair
+from worlds.encoder_decoders import START, EncoderDecoder
 
 Ids = list[int]
 N_TOP = 3

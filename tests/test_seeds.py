@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import specdec
-from canonical import GPT, LLAMA, build, perturbed, random_tensors, run_session
 from specdec import Sampling, _core, reference
 from specdec.drafts import Bigram, Unigram
 from toy_pair import load_pair
+from worlds.canonical import GPT, LLAMA, build, perturbed, random_tensors, run_session
 
 PROMPTS = [[3], list(range(7)), list(range(30, 60)), [5, 9] * 50]
 SAMPLING = {"temperature": 0.9, "top_p": 0.95, "min_p": 0.001}

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 import specdec
 from sessions import Session
 from specdec import InputError, Sampling, _core, reference
-from tiny_models import llama_config, tensors_for, write_hf
 from toy_pair import EOS, load_pair
+from worlds.folders import llama_config, tensors_for, write_hf
 
 PROMPT = [1, 9, 30, 9, 44]
 N_NEW = 40

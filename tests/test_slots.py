@@ -14,13 +14,13 @@ import pytest
 from numpy.typing import NDArray
 
 import specdec
-from canonical import LLAMA, build, perturbed, random_tensors
 from descriptions import by_method
 from drafters import DRAFTS, World, named
 from laws import embedded_llama2c, first_layers
 from sessions import Session
 from specdec import _core
 from specdec.drafts.model_draft import open_draft
+from worlds.canonical import LLAMA, build, perturbed, random_tensors
 
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 4
 N_TEXT = 120

@@ -16,14 +16,14 @@ import pytest
 import scipy
 
 import specdec
-from encoder_decoders import CONFIGS, START, EncoderDecoder, decoder_only, lively_tensors, model_of
 from specdec import PromptCache, drafts, reference
 from specdec.commands import given_models
 from specdec.commands.program import main
 from specdec.drafts import ModelDraft
 from specdec.errors import InputError, VocabularyMismatchError
-from specdec.models.tokenizer.utf8_tokenizer import Utf8Tokenizer
+from specdec.models.tokenizer.byte_tokenizer import Utf8Tokenizer
 from toy_pair import EOS, ToyTokenizer
+from worlds.encoder_decoders import CONFIGS, START, EncoderDecoder, decoder_only, lively_tensors, model_of
 
 OPTIONS: dict[str, Any] = {"max_new_tokens": 20, "ignore_eos": True, "logits": True}
 LENGTHS = (1, 9, 40, 17, 2)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from allocations import needs_hooks, nothing_leaks
-from canonical import LLAMA, build, perturbed, random_tensors, run_session
 from specdec import _core
+from worlds.canonical import LLAMA, build, perturbed, random_tensors, run_session
 
 TENSORS = random_tensors(LLAMA)
 PROMPTS = [[1, 2, 3], [4, 5], [6, 7, 8, 9]]

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import specdec
 from allocations import allowing, fail_each_allocation, needs_hooks, nothing_leaks
-from canonical import LLAMA, build, random_tensors, run_session
 from descriptions import by_method
 from sessions import Session
 from specdec import CheckpointError, InputError, VocabularyMismatchError, _core
 from specdec.drafts import Ensemble, ModelDraft, SuffixMemory
+from worlds.canonical import LLAMA, build, random_tensors, run_session
 
 CONFIG = LLAMA | {"n_ctx": 512, "n_layer": 1}
 TARGET = build(CONFIG, random_tensors(CONFIG))

@@ -9,10 +9,10 @@ import pytest
 import scipy
 
 import specdec
-from canonical import LLAMA, build, random_tensors, run_session
 from descriptions import by_method
 from specdec import InputError, _core, reference
 from specdec.drafts import Bigram, Ngram, Unigram
+from worlds.canonical import LLAMA, build, random_tensors, run_session
 
 N_VOCAB = LLAMA["n_vocab"]
 PROMPT = [5, 17, 3]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import specdec
-from canonical import LLAMA, VARIANTS, build, random_tensors
 from specdec import _core, reference
+from worlds.canonical import LLAMA, VARIANTS, build, random_tensors
 
 N_LAYER = LLAMA["n_layer"]
 TAPS = [0, 1, N_LAYER, N_LAYER + 1]

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from allocations import needs_hooks
-from canonical import VARIANTS, build, random_tensors
 from forks import fork_script
 from specdec import _core
 from specdec.threads import cpu_quota, default_threads
+from worlds.canonical import VARIANTS, build, random_tensors
 
 LONG_S = 5.0  # a run that waits for a thread that sleeps so long is no accident
 

@@ -15,11 +15,11 @@ import pytest
 
 import specdec
 from blocks import random_blocks
-from canonical import VARIANTS, build, random_tensors
 from specdec import _core, reference
 from specdec.errors import InputError
 from specdec.models import thresholds
 from specdec.models.number_formats import DTYPES
+from worlds.canonical import VARIANTS, build, random_tensors
 
 NEVER = 1 << 20
 NAMES = sorted(_core.own_thresholds())

@@ -14,16 +14,6 @@ import pytest
 from numpy.typing import NDArray
 
 import specdec
-from canonical import (
-    ENCODER_DECODERS,
-    LLAMA,
-    MIXTURES,
-    VARIANTS,
-    build,
-    perturbed,
-    random_source,
-    random_tensors,
-)
 from own_prompts import (
     Ids,
     check_batch_and_draft_with_sources,
@@ -35,7 +25,17 @@ from own_prompts import (
 )
 from specdec import _core, reference
 from specdec.errors import InputError
-from tiny_models import llama_config, write_hf
+from worlds.canonical import (
+    ENCODER_DECODERS,
+    LLAMA,
+    MIXTURES,
+    VARIANTS,
+    build,
+    perturbed,
+    random_source,
+    random_tensors,
+)
+from worlds.folders import llama_config, write_hf
 
 LONG = LLAMA | {"n_ctx": 400}
 IN_EACH_FORMAT = pytest.mark.parametrize("dtype", ["bf16", "int8", "int4"])
@@ -302,7 +302,7 @@ def test_neither_batch_nor_draft_change_a_bit_of_texts_with_sources(dtype: str) 
 
 INSTRUCTION_SETS = """
 import hashlib
-from canonical import ENCODER_DECODERS, random_source, random_tensors
+from worlds.canonical import ENCODER_DECODERS, random_source, random_tensors
 from test_tiles import LONG, ids_of, logits_of, model_of, pair
 config = ENCODER_DECODERS["norms-of-the-stream"]
 digest = hashlib.sha256()

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 import specdec
 from allocations import allowing, fail_each_allocation, needs_hooks
-from canonical import LLAMA, build, random_tensors, run_session, with_drafts
 from descriptions import by_method
 from sessions import Session
 from specdec import CheckpointError, InputError, VocabularyMismatchError, _core
 from specdec.drafts import Ensemble, ModelDraft, StaticTree, TokenRecycling
 from specdec.drafts.token_recycling import METADATA, RANK_CHANCES
 from specdec.models.checkpoints.safetensors_file import write_safetensors
+from worlds.canonical import LLAMA, build, random_tensors, run_session, with_drafts
 
 CONFIG = LLAMA | {"n_ctx": 128, "n_layer": 1}
 TARGET = build(CONFIG, random_tensors(CONFIG))

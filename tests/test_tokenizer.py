@@ -27,7 +27,7 @@ from specdec.models.tokenizer import (
     load_tokenizer,
     resolve_tokenizer,
 )
-from tiny_models import write_llama2c_tokenizer
+from worlds.folders import write_llama2c_tokenizer
 
 TEXTS = [
     "",

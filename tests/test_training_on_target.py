@@ -205,7 +205,7 @@ def test_heads_of_another_target_do_not_begin_a_training(target: specdec.Model, 
 
 def test_targets_that_torch_would_read_otherwise_are_refused_by_name(tmp_path: Path) -> None:
     """Look-ahead embeddings are learnt by a mask, which says nothing of windows and distances."""
-    from tiny_models import llama_tensors, mistral_config, write_hf
+    from worlds.folders import llama_tensors, mistral_config, write_hf
 
     config = mistral_config(vocab_size=VOCABULARY, max_position_embeddings=64)
     windows = specdec.load(write_hf(tmp_path / "windows", config, llama_tensors(config, 1)))

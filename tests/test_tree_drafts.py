@@ -18,7 +18,6 @@ import scipy
 from numpy.typing import NDArray
 
 import specdec
-from canonical import LLAMA, build, fixed_acceptance, perturbed, random_tensors, with_drafts
 from descriptions import by_method
 from exact import Conditional, Proposal, Tokens, chain_law, independent, without_replacement
 from exact import drafts as listed
@@ -29,6 +28,7 @@ from specdec import InputError, _core, drafts, reference
 from specdec.drafts import Bigram, DynamicTree, ParallelChains, PythonDraft, StaticTree
 from specdec.verification.rules import DECODING_RULES
 from weights import verify_weights
+from worlds.canonical import LLAMA, build, fixed_acceptance, perturbed, random_tensors, with_drafts
 
 Parents = Sequence[int]
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import specdec
-from canonical import LLAMA, build, random_tensors
-from canonical import MIXTURES as EXPERTS
-from gguf_models import CASES, Case, write_gguf
 from specdec import _core, drafts, reference
 from specdec.models.checkpoints import open_checkpoint
 from test_gguf_types import MIXTURES, write
-from tiny_models import write_hf
+from worlds.canonical import LLAMA, build, random_tensors
+from worlds.canonical import MIXTURES as EXPERTS
+from worlds.folders import write_hf
+from worlds.gguf_files import CASES, Case, write_gguf
 
 CONFIGS = [LLAMA | {"sliding_window": 7, "tied": True}, EXPERTS["mixture-softmax"]]
 

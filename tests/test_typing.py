@@ -10,7 +10,6 @@ import subprocess
 import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import get_type_hints
@@ -18,7 +17,9 @@ from typing import get_type_hints
 import pytest
 
 import specdec
-from specdec.decoding.options import DecodingOptions, Options, SampleOptions
+from specdec import DecodingOptions
+from specdec.decoding.options import SampleOptions
+from specdec.settings_table import DOORS, table_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -71,12 +72,26 @@ def test_type_checkers_see_every_public_name() -> None:
     assert {name: found[name] for name in wanted} == wanted
 
 
-def test_type_checkers_see_every_keyword_argument_of_generate() -> None:
-    assert SampleOptions.__optional_keys__ == {field.name for field in fields(DecodingOptions)}
-    parameters = inspect.signature(specdec.stream).parameters.values()
-    by_keyword = {entry.name for entry in parameters if entry.kind is entry.KEYWORD_ONLY}
-    of_prompts = {"decoder_prompt", "messages", "tools", "documents", "chat_template_kwargs"}
-    assert Options.__optional_keys__ == by_keyword - of_prompts
+def test_every_door_has_the_settings_of_the_table() -> None:
+    """Its source writes them out, with the types and defaults of the table."""
+    doors = {
+        "generate": specdec.generate, "stream": specdec.stream, "agenerate": specdec.agenerate,
+        "astream": specdec.astream, "submit": specdec.Engine.submit,
+    }  # fmt: skip
+    types = get_type_hints(DecodingOptions)
+    assert {*doors} == {*DOORS}
+    for door, function in doors.items():
+        rows, hints = table_of(DecodingOptions, door), get_type_hints(function)
+        parameters = inspect.signature(function).parameters.values()
+        found = {
+            entry.name: (hints[entry.name], entry.default) for entry in parameters if entry.name in types
+        }
+        assert found == {name: (types[name], row.default) for name, row in rows.items()}, door
+
+
+def test_type_checkers_see_the_settings_where_options_are_changed() -> None:
+    hints = get_type_hints(SampleOptions)
+    assert hints == {name: get_type_hints(DecodingOptions)[name] for name in table_of(DecodingOptions)}
 
 
 def public_callables(modules: Iterable[ModuleType]) -> Iterator[tuple[str, Callable[..., object]]]:

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 import specdec
-from fuzz.family_files import CONFIGS, random_weights
-from gguf_models import CASES, write_gguf
-from peft_folders import adapter_config
 from specdec.checkpoints import open_checkpoint
 from specdec.errors import CheckpointError, SpecdecError, UnsupportedModelError, UnusedFieldWarning
+from specdec.fields import Fields
 from specdec.models.checkpoints.generation_config import GENERATION_FIELDS
 from specdec.models.checkpoints.hf_folder import described
 from specdec.models.families import FAMILIES, model_type_of
-from specdec.models.json_fields import Fields
-from tiny_models import write_hf
+from worlds.adapters import adapter_config
+from worlds.families import CONFIGS, random_weights
+from worlds.folders import write_hf
+from worlds.gguf_files import CASES, write_gguf
 
 LLAMA = CASES["llama"]
 IDS = list(range(1, 17))
@@ -508,7 +508,7 @@ def test_tensors_of_factors_that_nothing_reads(tmp_path: Path) -> None:
 
 
 def test_an_unknown_field_of_an_adapter(tmp_path: Path) -> None:
-    from peft_folders import llama_shapes, low_rank_tensors, write_adapter
+    from worlds.adapters import llama_shapes, low_rank_tensors, write_adapter
 
     config = CONFIGS["LlamaForCausalLM"]
     model = specdec.load(write(tmp_path / "model", "LlamaForCausalLM"))
@@ -520,7 +520,7 @@ def test_an_unknown_field_of_an_adapter(tmp_path: Path) -> None:
 @pytest.mark.oracle
 def test_fields_of_peft_are_known(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
-    from peft_folders import llama_shapes, low_rank_tensors, write_adapter
+    from worlds.adapters import llama_shapes, low_rank_tensors, write_adapter
 
     defaults = json.loads(json.dumps(peft.LoraConfig(r=4).to_dict(), default=list))
     defaults["peft_type"] = "LORA"

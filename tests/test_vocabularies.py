@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 import specdec
 from allocations import needs_hooks
-from canonical import with_drafts
-from encoder_decoders import EncoderDecoder, model_of
 from exact import chain_law, first_tokens, round_law
 from laws import FALSE_ALARM, conditional, count, law_of, p_value
 from sessions import Session
@@ -26,12 +24,21 @@ from specdec.drafts.translation import translation_of
 from specdec.errors import InputError, VocabularyMismatchError
 from specdec.models.tokenizer import ByteTokenizer, Strip
 from specdec.models.tokenizer.added_tokens import read_side_tokens
-from specdec.models.tokenizer.continuing import encode_continuing
-from specdec.models.tokenizer.correspondence import correspondence_of
+from specdec.models.tokenizer.byte_tokenizer import encode_continuing
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.resolve import load_tokenizer
+from specdec.models.tokenizer.vocabulary import correspondence_of
 from toy_pair import _PIECES
-from vocabularies import DISJOINT, VOCABULARIES, LongestPieces, model_with, renumbered_model, with_tokenizer
+from worlds.canonical import with_drafts
+from worlds.encoder_decoders import EncoderDecoder, model_of
+from worlds.vocabularies import (
+    DISJOINT,
+    VOCABULARIES,
+    LongestPieces,
+    model_with,
+    renumbered_model,
+    with_tokenizer,
+)
 
 OTHERS = [name for name in VOCABULARIES if name != "target"]
 TEXT = "ab abc caé a\nbcab  abca é ca"

@@ -12,11 +12,11 @@ import pytest
 
 import specdec
 from allocations import fail_each_allocation, needs_hooks
-from canonical import LLAMA, build, perturbed, random_tensors, with_drafts
 from descriptions import by_method
 from sessions import Session
 from specdec import _core, reference
 from specdec.errors import InputError
+from worlds.canonical import LLAMA, build, perturbed, random_tensors, with_drafts
 
 N_VOCAB = LLAMA["n_vocab"]
 TENSORS = {name: 3 * tensor for name, tensor in random_tensors(LLAMA, 1).items()}

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from canonical import HAS_HOOKS, LLAMA, NO_HOOKS, build, perturbed, random_tensors, run_session
 from sessions import Session
 from specdec import _core, reference
+from worlds.canonical import HAS_HOOKS, LLAMA, NO_HOOKS, build, perturbed, random_tensors, run_session
 
 # Texts go round the slots of these layers several times; one layer has all of them.
 CONFIG: dict[str, Any] = LLAMA | {"n_ctx": 4096, "sliding_window": 9, "windows": [9, 0, 40]}

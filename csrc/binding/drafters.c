@@ -74,9 +74,9 @@ static int translated_from(PyObject* argument, const sd_drafter_context* c,
  * exception. The source stays where it is: its maker points into it. */
 static int source_from(PyObject* argument, const sd_drafter_context* c, predictor_source* source) {
     if (PyObject_TypeCheck(argument, c->state->look_ahead_type)) {
-        const sd_riders* riders = sd_look_ahead_from(argument, "draft");
-        source->maker = (sd_predictor_maker){sd_look_ahead_predictor_make, riders};
-        return riders == NULL ? -1 : 0;
+        const sd_extra_queries* extra = sd_look_ahead_from(argument, "draft");
+        source->maker = (sd_predictor_maker){sd_look_ahead_predictor_make, extra};
+        return extra == NULL ? -1 : 0;
     }
     if (PyObject_TypeCheck(argument, c->state->recurrent_type)) {
         const sd_recurrent* recurrent = sd_recurrent_from(argument, "draft");

@@ -6,7 +6,7 @@
 
 /* Copy a view [n, d_model] of f32 to memory of the caller's (PyMem_Free). Returns 0, or -1 with an
  * exception. */
-static int copy_embeddings(const Py_buffer* view, sd_riders* riders, float** memory) {
+static int copy_embeddings(const Py_buffer* view, sd_extra_queries* extra, float** memory) {
     Py_ssize_t n = view->shape[0], d_model = view->shape[1];
     if (n < 1 || n > SD_MAX_GAMMA || d_model < 1 || d_model > INT32_MAX) {
         PyErr_Format(PyExc_ValueError, "embeddings: shape is (%zd, %zd), expected 1 to %d rows", n, d_model,
@@ -28,7 +28,7 @@ static int copy_embeddings(const Py_buffer* view, sd_riders* riders, float** mem
         PyMem_Free(copy);
         return -1;
     }
-    *riders = (sd_riders){(int)n, (int)d_model, copy};
+    *extra = (sd_extra_queries){(int)n, (int)d_model, copy};
     *memory = copy;
     return 0;
 }
@@ -40,9 +40,9 @@ static int init(PyObject* object, PyObject* args, PyObject* kwargs) {
     Py_buffer view;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O", names, &argument)) return -1;
     if (sd_view(argument, "embeddings", 'f', 2, &view) < 0) return -1;
-    sd_riders riders;
+    sd_extra_queries extra;
     float* memory = NULL;
-    int result = copy_embeddings(&view, &riders, &memory);
+    int result = copy_embeddings(&view, &extra, &memory);
     PyBuffer_Release(&view);
     if (result < 0) return -1;
     if (self->memory != NULL) {
@@ -50,7 +50,7 @@ static int init(PyObject* object, PyObject* args, PyObject* kwargs) {
         PyErr_SetString(PyExc_RuntimeError, "a LookAheadEmbeddings cannot be initialised twice");
         return -1;
     }
-    self->riders = riders;
+    self->extra = extra;
     self->memory = memory;
     return 0;
 }
@@ -62,21 +62,21 @@ static void dealloc(PyObject* object) {
     Py_DECREF(type);
 }
 
-const sd_riders* sd_look_ahead_from(PyObject* object, const char* name) {
+const sd_extra_queries* sd_look_ahead_from(PyObject* object, const char* name) {
     const sd_look_ahead_object* self = (const sd_look_ahead_object*)object;
-    if (self->memory != NULL) return &self->riders;
+    if (self->memory != NULL) return &self->extra;
     PyErr_Format(PyExc_ValueError, "%s: the LookAheadEmbeddings have not been initialised", name);
     return NULL;
 }
 
 static PyObject* get_n_tokens(PyObject* object, void* closure) {
     (void)closure;
-    return PyLong_FromLong(((sd_look_ahead_object*)object)->riders.n);
+    return PyLong_FromLong(((sd_look_ahead_object*)object)->extra.n);
 }
 
 static PyObject* get_d_model(PyObject* object, void* closure) {
     (void)closure;
-    return PyLong_FromLong(((sd_look_ahead_object*)object)->riders.d_model);
+    return PyLong_FromLong(((sd_look_ahead_object*)object)->extra.d_model);
 }
 
 static PyGetSetDef getters[] = {

@@ -11,7 +11,6 @@
 #include "heads.h"
 #include "ngram_table.h"
 #include "recurrent.h"
-#include "riders.h"
 #include "settings.h"
 #include "suffix_tree.h"
 #include "token_matrix.h"
@@ -85,7 +84,7 @@ typedef struct sd_cached_text_object {
 
 typedef struct sd_look_ahead_object {
     PyObject_HEAD float* memory; /* owned (PyMem_Free); NULL until __init__ has succeeded */
-    sd_riders riders;            /* it borrows from `memory` */
+    sd_extra_queries extra;            /* it borrows from `memory` */
 } sd_look_ahead_object;
 
 typedef struct sd_settings_object {
@@ -142,7 +141,7 @@ sd_automaton_object* sd_automaton_from(const sd_module_state* state, PyObject* o
 sd_settings_object* sd_settings_from(const sd_module_state* state, PyObject* object);
 
 /* The vectors of an object of the type LookAheadEmbeddings, borrowed; NULL with an exception. */
-const sd_riders* sd_look_ahead_from(PyObject* object, const char* name);
+const sd_extra_queries* sd_look_ahead_from(PyObject* object, const char* name);
 
 /* The finished weights of an object of the type Recurrent, borrowed; NULL with an exception. */
 const sd_recurrent* sd_recurrent_from(PyObject* object, const char* name);

@@ -42,7 +42,7 @@ static int fill(sd_settings_object* self, const given* g) {
         s->draft_sampling = &self->draft_sampling;
     }
     sd_status status = sd_rule_find(g->rule, &s->verify.rule);
-    if (status == SD_OK && g->law != NULL) status = sd_token_law_find(g->law, &s->laws.law);
+    if (status == SD_OK && g->law != NULL) status = sd_logprobs_find(g->law, &s->logprobs.of);
     if (status != SD_OK) {
         sd_raise(status);
         return -1;
@@ -55,7 +55,8 @@ static int fill(sd_settings_object* self, const given* g) {
     if (constrains) self->constraint = Py_NewRef(g->constraint);
     if (sd_optional_ids_from(g->stop_ids, "stop_ids", &self->stop_ids, &s->n_stop_ids) < 0) return -1;
     if (sd_optional_ids_from(g->prediction, "prediction", &self->prediction, &s->n_prediction) < 0) return -1;
-    s->stop_ids = self->stop_ids;
+    s->stop_ids = self->sampling.end_ids = self->draft_sampling.end_ids = self->stop_ids;
+    self->sampling.n_end_ids = self->draft_sampling.n_end_ids = s->n_stop_ids;
     s->prediction = self->prediction;
     if (g->model != Py_None) {
         const sd_module_state* state = PyType_GetModuleState(Py_TYPE((PyObject*)self));
@@ -100,7 +101,7 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
         {"constraint", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &g.constraint},
         {"stop_ids", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &g.stop_ids},
         {"law", SD_FIELD_WORD, SD_FIELD_OPTIONAL, &g.law},
-        {"n_top", SD_FIELD_INTEGER, SD_FIELD_OPTIONAL, &settings.laws.n_top},
+        {"n_top", SD_FIELD_INTEGER, SD_FIELD_OPTIONAL, &settings.logprobs.n_top},
         {"drafters", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &g.drafters},
         {"prediction", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &g.prediction},
         {"model", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &g.model},

@@ -130,13 +130,13 @@ static PyObject* copied(const char* dtype, const void* values, size_t size, Py_s
 }
 
 static PyObject* new_logprobs(const sd_record* record) {
-    const sd_token_laws_options* o = &record->settings->laws;
+    const sd_logprobs_options* o = &record->settings->logprobs;
     int n = count_new(record);
-    if (n == 0 || o->law == SD_LAW_NONE) return Py_NewRef(Py_None);
-    const sd_token_laws* laws = &record->laws;
-    PyObject* log_probs = copied("float64", laws->log_probs, sizeof *laws->log_probs, n, -1);
-    PyObject* top = log_probs ? copied("int32", laws->top_tokens, sizeof(int32_t), n, o->n_top) : NULL;
-    PyObject* of_top = top ? copied("float64", laws->top_log_probs, sizeof(double), n, o->n_top) : NULL;
+    if (n == 0 || o->of == SD_LOGPROBS_NONE) return Py_NewRef(Py_None);
+    const sd_logprobs* found = &record->logprobs;
+    PyObject* log_probs = copied("float64", found->log_probs, sizeof *found->log_probs, n, -1);
+    PyObject* top = log_probs ? copied("int32", found->top_tokens, sizeof(int32_t), n, o->n_top) : NULL;
+    PyObject* of_top = top ? copied("float64", found->top_log_probs, sizeof(double), n, o->n_top) : NULL;
     PyObject* tuple = of_top ? PyTuple_Pack(3, log_probs, top, of_top) : NULL;
     Py_XDECREF(log_probs);
     Py_XDECREF(top);

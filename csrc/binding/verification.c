@@ -119,8 +119,9 @@ static int prepare(call* c, PyObject* tokens, PyObject* parents, PyObject* order
     return 0;
 }
 
-static sd_distribution target_after(void* context, int node) {
-    return ((const call*)context)->target_rows[node];
+static sd_status target_after(void* context, int node, sd_distribution* target) {
+    *target = ((const call*)context)->target_rows[node];
+    return SD_OK;
 }
 
 static int32_t token_after(void* context, int node, const sd_distribution* target) {
@@ -162,19 +163,19 @@ PyObject* sd_verify_arrays(PyObject* module, PyObject* args, PyObject* kwargs) {
     if (prepare(&c, tokens, parents, order, noise, points) < 0) goto end;
     if (check_rule(&c, name, lenience, &rule) < 0) goto end;
     const sd_tree tree = {c.n, c.tokens, c.parents, c.drawn_from};
-    const sd_question question = {.rule = rule,
-                                  .lenience = lenience,
-                                  .tree = &tree,
-                                  .n_vocab = c.n_vocab,
-                                  .target_after = target_after,
-                                  .token_after = token_after,
-                                  .context = &c,
-                                  .uniforms = c.uniforms.buf,
-                                  .order = c.order.buf,
-                                  .residual = c.residual,
-                                  .nodes = c.nodes};
+    const sd_verify_input input = {.rule = rule,
+                                   .lenience = lenience,
+                                   .tree = &tree,
+                                   .n_vocab = c.n_vocab,
+                                   .target_after = target_after,
+                                   .token_after = token_after,
+                                   .context = &c,
+                                   .uniforms = c.uniforms.buf,
+                                   .order = c.order.buf,
+                                   .residual = c.residual,
+                                   .nodes = c.nodes};
     sd_verdict v = {.path = c.path, .betas = c.betas};
-    sd_verify(&question, &v);
+    sd_verify(&input, &v); /* cannot fail: all distributions are there */
     PyObject* path = sd_list_of_ints(v.path, v.n_path);
     PyObject* betas = path ? sd_list_of_floats(v.betas, v.n_betas) : NULL;
     if (path != NULL && betas != NULL) result = Py_BuildValue("OiO", path, (int)v.token, betas);

@@ -7,13 +7,13 @@ void sd_adaptive_gamma_reset(sd_adaptive_gamma* a) {
     sd_drafter_policy_reset(&a->drafter);
 }
 
-void sd_adaptive_gamma_start(sd_adaptive_gamma* a, sd_shared_reading reading, int n_riders) {
+void sd_adaptive_gamma_start(sd_adaptive_gamma* a, sd_shared_reading reading, int n_extra) {
     sd_throughput_start(&a->throughput, reading);
-    a->drafter.n_riders = n_riders;
+    a->drafter.n_extra = n_extra;
     sd_drafter_policy_start(&a->drafter);
 }
 
-int sd_adaptive_gamma_rests(const sd_adaptive_gamma* a) { return a->drafter.schedule.rest_left > 0.0; }
+int sd_adaptive_gamma_paused(const sd_adaptive_gamma* a) { return a->drafter.schedule.rest_left > 0.0; }
 
 void sd_adaptive_gamma_misses(sd_adaptive_gamma* a, double n_tokens) {
     sd_drafter_schedule_misses(&a->drafter.schedule, n_tokens);
@@ -22,7 +22,7 @@ void sd_adaptive_gamma_misses(sd_adaptive_gamma* a, double n_tokens) {
 int sd_adaptive_gamma_begin(sd_adaptive_gamma* a, int n_open, int gamma) {
     sd_throughput_begin(&a->throughput, n_open);
     a->drafter.drafting = 0;
-    if (sd_adaptive_gamma_rests(a)) return 0; /* whatever the price is */
+    if (sd_adaptive_gamma_paused(a)) return 0; /* whatever the price is */
     sd_drafter_policy_plan(&a->drafter, &a->throughput, gamma);
     /* what drafting is held against is measured first */
     if (!sd_throughput_knows_plain(&a->throughput)) gamma = 0;

@@ -13,15 +13,15 @@ typedef struct sd_adaptive_gamma {
 /* One that has learnt nothing. */
 void sd_adaptive_gamma_reset(sd_adaptive_gamma* adaptive);
 
-/* A session begins with what an earlier one has learnt. n_riders: rows that ride behind every row of a
+/* A session begins with what an earlier one has learnt. n_extra: extra query tokens after every row of a
  * tree. */
-void sd_adaptive_gamma_start(sd_adaptive_gamma* adaptive, sd_shared_reading reading, int n_riders);
+void sd_adaptive_gamma_start(sd_adaptive_gamma* adaptive, sd_shared_reading reading, int n_extra);
 
 /* Does the drafter stay out of the next round at least? */
-int sd_adaptive_gamma_rests(const sd_adaptive_gamma* adaptive);
+int sd_adaptive_gamma_paused(const sd_adaptive_gamma* adaptive);
 
-/* While it rests a text has begun, of n_tokens tokens over the number of sequences, that the drafter has not
- * read. */
+/* While it is paused a text has begun, of n_tokens tokens over the number of sequences, that the drafter
+ * has not read. */
 void sd_adaptive_gamma_misses(sd_adaptive_gamma* adaptive, double n_tokens);
 
 /* A round of n_open sequences begins. gamma: most guesses of a sequence. Returns 1 if the round drafts, else

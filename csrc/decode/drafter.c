@@ -34,25 +34,25 @@ sd_status sd_drafter_add_taps(const sd_drafter* d, const sd_config* target, sd_t
     return status;
 }
 
-/* As sd_drafter_find_riders, where *found may be one that was found before. */
-static sd_status find_riders(sd_drafter* d, sd_drafter** found) {
-    if (d->riders.n > 0 && *found != NULL)
+/* As sd_drafter_find_queries, where *found may be one that was found before. */
+static sd_status find_extra(sd_drafter* d, sd_drafter** found) {
+    if (d->extra.n > 0 && *found != NULL)
         return sd_fail(SD_ERR_SETTING, "two drafts have look-ahead embeddings, expected one at most");
-    if (d->riders.n > 0) *found = d;
+    if (d->extra.n > 0) *found = d;
     sd_status status = SD_OK;
-    for (int i = 0; i < d->n_within && status == SD_OK; i++) status = find_riders(d->within[i], found);
+    for (int i = 0; i < d->n_within && status == SD_OK; i++) status = find_extra(d->within[i], found);
     return status;
 }
 
-sd_status sd_drafter_find_riders(sd_drafter* drafter, sd_drafter** found) {
+sd_status sd_drafter_find_queries(sd_drafter* drafter, sd_drafter** found) {
     *found = NULL;
-    return find_riders(drafter, found);
+    return find_extra(drafter, found);
 }
 
-sd_drafter* sd_drafter_riding(sd_drafter* d) {
-    if (d->rests) return NULL;
-    sd_drafter* found = d->riders.n > 0 ? d : NULL;
-    for (int i = 0; i < d->n_within && found == NULL; i++) found = sd_drafter_riding(d->within[i]);
+sd_drafter* sd_drafter_active_queries(sd_drafter* d) {
+    if (d->paused) return NULL;
+    sd_drafter* found = d->extra.n > 0 ? d : NULL;
+    for (int i = 0; i < d->n_within && found == NULL; i++) found = sd_drafter_active_queries(d->within[i]);
     return found;
 }
 
@@ -89,7 +89,7 @@ sd_status sd_drafter_begin_with(const sd_drafter* d, int sequence, const sd_cach
 }
 
 int sd_drafter_reads_text(const sd_drafter* d) {
-    if (d->in_target || d->taps.n > 0 || d->riders.n > 0) return 0;
+    if (d->in_target || d->taps.n > 0 || d->extra.n > 0) return 0;
     for (int i = 0; i < d->n_within; i++)
         if (!sd_drafter_reads_text(d->within[i])) return 0;
     return 1;

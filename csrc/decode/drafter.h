@@ -9,10 +9,18 @@
 
 #include "cost_model.h"
 #include "proposal.h"
-#include "riders.h"
 #include "sequence.h"
 
 typedef struct sd_drafter sd_drafter;
+
+/* Extra query tokens: rows that the session appends to the target's forward passes for a drafter, after every
+ * row of a round's tree (extra_rows.h). */
+typedef struct sd_extra_queries {
+    int n; /* after a row, at most; 0: there are none */
+    int d_model;
+    const float*
+        embeddings; /* [n, d_model] inputs, in order; owned by the drafter or by whom it borrows from */
+} sd_extra_queries;
 
 /* What every drafting method is told of the session that it drafts for. Borrowed while a drafter is created,
  * which copies what it needs. */
@@ -51,11 +59,9 @@ struct sd_drafter {
     sd_taps taps;
     /* It drafts in the cache of each proposal. */
     int in_target;
-    /* What rides on the target's forward passes in each round that may draft. */
-    sd_riders riders;
-    /* Set by a drafter that this one is within: it is left out of the round, and nothing rides for it. */
-    int rests;
-    double other_s; /* of the last propose: seconds that were not the draft's forward passes */
+    sd_extra_queries extra; /* in each round that may draft */
+    int paused;             /* set by a drafter that this one is within: it is left out of the round */
+    double other_s;         /* of the last propose: seconds that were not the draft's forward passes */
     /* [n_sequences] where the method's model reads the texts; owned by the drafter. Before
      * make_room they may have no memory (sd_cache_plan). NULL: it has no model, or no caches of its own. */
     sd_cache* caches;
@@ -64,11 +70,10 @@ struct sd_drafter {
     int n_within;
     int several; /* these are what `drafters` of a sequence's settings chooses from */
     /* What is done for one sequence may fail for that sequence alone, by its own numbers or a function of the
-     * caller's. begin and commit return SD_ERR_CALLBACK then; read, propose and ride note it in `failure` of
-     * the prompt or the proposal and go on with the others. Where a function of the caller's fails, what it
-     * has raised for the sequence is kept first. Any other failure ends all sequences. A sequence whose
-     * settings let nothing draft for it (sd_settings_drafted) begins with its first token alone, and nothing
-     * is committed for it.
+     * caller's: begin and commit return SD_ERR_CALLBACK then; read, propose and observe_extra note it in
+     * `failure` of the prompt or the proposal and go on with the others. What a function of the caller's
+     * raised is kept first. Any other failure ends all sequences. A sequence whose settings let nothing draft
+     * for it (sd_settings_drafted) begins with its first token alone, and nothing is committed for it.
      *
      * A sequence begins with a prompt, whose tokens stay where they are until they have been read, and its
      * source as long as the sequence does not begin again; its stream has no meaning here. begin clears
@@ -91,12 +96,12 @@ struct sd_drafter {
      * until the next call of an operation that is not another observe, node_rows for this call. */
     sd_status (*observe)(sd_drafter* self, const sd_proposal* proposal, const int32_t* node_rows,
                          const float* logits, ptrdiff_t stride);
-    /* Where there are riders: after a round that had them, when it has been committed, with a text of n_text
-     * tokens that goes on. Row k of logits [n, n_vocab], rows `stride` floats apart, borrowed, is what the
-     * target says after rider k behind the last accepted node; near the end of the text n may be smaller than
-     * the number of riders. The session calls this itself for a drafter within others. */
-    sd_status (*ride)(sd_drafter* self, int sequence, int n_text, const float* logits, ptrdiff_t stride,
-                      int n);
+    /* After a round that had its extra query tokens, when it has been committed, for a text of n_text tokens
+     * that goes on. Row k of logits [n, n_vocab], rows `stride` floats apart, borrowed, is the target's after
+     * extra token k of the last accepted node; near the end of the text n may be smaller than `extra` says.
+     * The session calls this itself for a drafter within others. */
+    sd_status (*observe_extra)(sd_drafter* self, int sequence, int n_text, const float* logits,
+                               ptrdiff_t stride, int n);
     /* The text is tokens [n_tokens] from now on, the prompt included; they stay. */
     sd_status (*commit)(sd_drafter* self, int sequence, const int32_t* tokens, int n_tokens);
     void (*free)(sd_drafter* self);
@@ -126,12 +131,12 @@ int sd_drafter_reads_text(const sd_drafter* drafter);
 /* Add the taps of a drafter, and of those within it, to those of a target. */
 sd_status sd_drafter_add_taps(const sd_drafter* drafter, const sd_config* target, sd_taps* taps);
 
-/* The drafter that has riders: this one, or one within it; NULL: none has. Fails where several have. */
-sd_status sd_drafter_find_riders(sd_drafter* drafter, sd_drafter** found);
+/* The drafter that has extra query tokens: this one, or one within it; NULL: none has. Fails where several
+ * have. */
+sd_status sd_drafter_find_queries(sd_drafter* drafter, sd_drafter** found);
 
-/* Whose riders ride in this round: those of the drafter that has them, unless it rests, or one that it is
- * within; NULL: nobody's. */
-sd_drafter* sd_drafter_riding(sd_drafter* drafter);
+/* The same in this round: NULL where that drafter, or one that it is within, is paused. */
+sd_drafter* sd_drafter_active_queries(sd_drafter* drafter);
 
 /* A sequence's cache of this model in a drafter (NULL: none), or in the first of the drafters within it that
  * has one; NULL if there is none. */

@@ -37,14 +37,13 @@ static double draft_seconds(const sd_drafter_policy* p, const sd_throughput* t, 
     return t->plain_rate > 0.0 ? DRAFT_PRIOR * n_steps / t->plain_rate : 0.0;
 }
 
-/* Rows that ride behind a row where the drafter drafts. */
-static int riders_of(const sd_drafter_policy* p) {
-    return p->n_riders > p->n_riding ? p->n_riders : p->n_riding;
-}
+/* Extra query tokens after a row where the drafter drafts. */
+static int extra_of(const sd_drafter_policy* p) { return p->n_extra > p->n_other ? p->n_extra : p->n_other; }
 
-/* Seconds of the target for trees of n_rows, and of what rides behind them where the drafter drafts. */
+/* Seconds of the target for trees of n_rows, and of the extra query tokens after them where the drafter
+ * drafts. */
 static double target_seconds(const sd_drafter_policy* p, const sd_throughput* t, int n_rows) {
-    return sd_cost_model_seconds(&t->target, n_rows * (1 + riders_of(p)));
+    return sd_cost_model_seconds(&t->target, n_rows * (1 + extra_of(p)));
 }
 
 /* --------------------------------------------------------------------------------- what a drafter adds */
@@ -154,13 +153,13 @@ static void fill_seconds(sd_drafter_policy* p, const sd_throughput* t, int n_row
         p->target_s[k] = target_seconds(p, t, n_rows + others + k);
         p->draft_s[k] = draft_seconds(p, t, others + k);
     }
-    int n_all = (n_rows + others) * (1 + riders_of(p));
-    /* what rides for this drafter is each sequence's to pay, with its first guess */
-    if (p->n_riders > p->n_riding) {
-        int n_own = n_rows * (p->n_riders - p->n_riding) / t->n_open;
+    int n_all = (n_rows + others) * (1 + extra_of(p));
+    /* the extra query tokens of this drafter are each sequence's to pay, with its first guess */
+    if (p->n_extra > p->n_other) {
+        int n_own = n_rows * (p->n_extra - p->n_other) / t->n_open;
         p->target_s[0] = sd_cost_model_seconds(&t->target, n_all - n_own);
     }
-    p->row_s = (1 + riders_of(p)) * sd_cost_model_step(&t->target, n_all);
+    p->row_s = (1 + extra_of(p)) * sd_cost_model_step(&t->target, n_all);
     p->step_s = sd_cost_model_step(&p->draft, n_rows);
 }
 
@@ -168,7 +167,7 @@ static void fill_seconds(sd_drafter_policy* p, const sd_throughput* t, int n_row
 static int unknown(const sd_drafter_policy* p, const sd_throughput* t, int n_rows) {
     int first = (int)(p->guesses + 1.5), n = t->n_open;
     for (int k = first; k < first + FURTHER && k <= p->horizon; k++) {
-        int n_all = (n_rows + n * k) * (1 + riders_of(p));
+        int n_all = (n_rows + n * k) * (1 + extra_of(p));
         if (sd_cost_model_seen(&t->target, n_all, n_all) <= 3.0) return k;
     }
     return first;
@@ -243,7 +242,7 @@ double sd_drafter_policy_end(sd_drafter_policy* p, const sd_throughput* t, const
                           ? fmax(0.0, all_s - COLD * draft_seconds(p, t, r->n_steps))
                           : 0.0;
     double rows_s = target_seconds(p, t, r->n_rows + r->n_guesses) -
-                    sd_cost_model_seconds(&t->target, r->n_rows * (1 + p->n_riding));
+                    sd_cost_model_seconds(&t->target, r->n_rows * (1 + p->n_other));
     /* rows that seem to cost less than none were measured badly */
     double lost = (t->plain_rate * (draft_s + fmax(0.0, rows_s)) - r->n_added) / t->n_open;
     sd_drafter_schedule_drafted(&p->schedule, lost, t->plain_rate * missed_s / t->n_open);

@@ -36,9 +36,9 @@ struct sd_drafter_policy {
     /* Whether it is tried or left out whatever the price is. */
     sd_drafter_schedule schedule;
 
-    /* Rows that ride behind every row of a tree for this drafter, where it drafts; and those that do so
-     * whether it drafts or not, for another. */
-    int n_riders, n_riding;
+    /* Extra query tokens after every row of a tree, where this drafter drafts; and those of another drafter,
+     * whether this one drafts or not. */
+    int n_extra, n_other;
 
     /* The fields below are of the round that has begun. */
 

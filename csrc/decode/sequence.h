@@ -27,17 +27,17 @@ typedef struct sd_prompt {
 sd_status sd_prompt_check(const sd_prompt* prompt, const sd_model* model);
 
 typedef struct sd_sequence {
-    int32_t* text;   /* prompt and new tokens; room for max_text; owned by the session's arena */
-    int n_prompt;    /* tokens of the prompt */
-    int n_text;      /* tokens so far, ≥ 1; 0: there has been no text yet */
-    int max_text;    /* the text ends when it has as many */
-    int draft_begun; /* the drafter has been told of the text */
-    int n_told;      /* tokens that the text had then */
-    /* The drafter rests: it is told of the text, and reads it, when it drafts next. Until it has read it, it
-     * is not told of new tokens. */
-    int draft_late;
-    int ready;  /* the prompt is in, also in the drafter, unless that is late */
-    int drafts; /* it may guess in this round */
+    int32_t* text;     /* prompt and new tokens; room for max_text; owned by the session's arena */
+    int n_prompt;      /* tokens of the prompt */
+    int n_text;        /* tokens so far, ≥ 1; 0: there has been no text yet */
+    int max_text;      /* the text ends when it has as many */
+    int draft_begun;   /* the drafter has begun the text */
+    int n_draft_begun; /* tokens that the text had then */
+    /* Lazy draft prefill: the drafter begins and reads the text when it drafts next; until it has read it, no
+     * new tokens are committed to it. */
+    int draft_lazy;
+    int ready;  /* the prompt is in, also in the drafter, unless that is lazy */
+    int drafts; /* it may have draft tokens in this round */
     int finished;
     sd_failure failure; /* of its own numbers, settings or callbacks: it ends with its next round */
     sd_settings settings;

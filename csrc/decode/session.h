@@ -8,9 +8,9 @@
 
 #include "adaptive_gamma.h"
 #include "drafter.h"
+#include "logprobs.h"
 #include "prefill.h"
 #include "sequence.h"
-#include "token_laws.h"
 
 typedef struct sd_session_options {
     /* Borrowed; must outlive the session. */
@@ -53,17 +53,17 @@ typedef struct sd_record {
     /* Borrowed. */
     sd_verdict verdict;
     /* Of the tokens of the accepted path and of the target's own; borrowed. */
-    sd_token_laws laws;
+    sd_logprobs logprobs;
     /* Row of node 0 in the logits of its round; node i has row logits_row + node_rows[i]. */
     ptrdiff_t logits_row;
-    /* The same among all rows of the round, riders too. */
+    /* The same among all rows of the round, extra ones too. */
     int first_row;
     /* [tree.n_nodes] the row of each node (tree.h); borrowed. */
     int32_t* node_rows;
     /* [tree.n_nodes] which drafter of several a node is of; borrowed. Set where the sequence has a
      * prediction. */
     int32_t* origins;
-    /* Rows that the target was run on, riders too. */
+    /* Rows that the target was run on, extra ones too. */
     int n_rows;
     /* Experts that a layer with experts has read for the whole batch, on average; 0 without such layers. */
     double experts;

@@ -1,64 +1,79 @@
-/* What a session is made of, for the files that it is written in: session.c and session_rounds.c. */
+/* The state of a session, for the files that implement it:
+ *
+ *   session.c -> session_read.c                                    slots; reading of prompts
+ *   session_rounds.c -> round.c -> round_parts.h -> session_read.c   rounds; their extensions */
 #ifndef SD_SESSION_STATE_H
 #define SD_SESSION_STATE_H
 
-#include "riding.h"
+#include "extra_rows.h"
 #include "session.h"
 
-/* The tree of a round: tokens that the form of the text forces, one after the other, and behind the last of
- * them what the drafter has proposed. */
+/* The tree of a sequence in a round: the tokens that its constraint forces, one after the other, and after
+ * the last of them what the drafter proposes. */
 typedef struct sd_joint {
     int n_forced;
-    int n_shown;                 /* of them those that the drafter is shown as text: all or none */
+    int n_shown;                 /* of them those that the drafter sees as text: all or none */
     int32_t* parents;            /* [max_nodes] of the drafter's tree */
     sd_distribution* drawn_from; /* [max_nodes] of the whole tree */
     double* weights; /* [gamma + 1, n_vocab] of the drafter's nodes; NULL: they are point masses */
 } sd_joint;
 
+/* The round in progress. The first n_open entries of its arrays [n_sequences], which the session's arena
+ * owns, are those of the sequences in it. */
+typedef struct sd_round {
+    int n_open;
+    int drafting;           /* some sequence may have draft tokens */
+    int turn;               /* which sequence has the first claim to the rest of the node budget */
+    sd_proposal* proposals; /* what the drafter fills */
+    sd_joint* joints;
+    sd_branch* branches;  /* what the target is run on */
+    int32_t* row_tokens;  /* [n_sequences, max_rows] of the branches */
+    int32_t* row_parents; /* [n_sequences, max_rows] */
+    int32_t* kept;        /* [max_nodes] scratch: the root and the accepted path of a sequence */
+    sd_record* records;   /* of this round, within those of the call */
+} sd_round;
+
 struct sd_session {
     sd_session_options options;
+    sd_drafting shape;      /* what drafters know of the session: sequences, texts, settings that may come */
     sd_drafter* drafter;    /* owned; NULL: plain decoding */
     sd_workspace workspace; /* of the target */
     sd_arena arena;         /* owns the arrays below */
-    int n_sequences, max_nodes, n_text;
-    int draws, couples; /* settings that sequences may have (sd_drafting) */
-    int max_forced;     /* tokens of a round that the form of a text forces, beside gamma guesses */
-    int extends;        /* the drafter may be shown a text that goes on with them */
-    int n_top;          /* most probable tokens that records have room for */
-    int max_rows;       /* of a sequence: max_nodes with their riders */
-    int failed;         /* a round has failed and left nodes in the caches: no round can follow */
-    /* Status and message of the failed round, if its call returned the records of earlier rounds instead; the
-     * next call returns them. */
-    sd_status untold;
-    char message[SD_MESSAGE_SIZE];
-    int turn;               /* which open sequence has the first claim to what is left of the node budget */
+    int max_nodes;          /* of a tree */
+    int max_rows;           /* of a tree with its extra query tokens */
+    int reads_text;         /* the drafter may be shown tokens that the target has not read */
     sd_sequence* sequences; /* [n_sequences] */
     sd_cache* caches;       /* [n_sequences] of the target; each holds text[0 … n_text - 2] */
     sd_prefill* prefills;   /* [n_sequences] the prompts on their way into them */
-    sd_proposal*
-        proposals;        /* [n_sequences] of the sequences in a round, first n_open: what the drafter sees */
-    sd_joint* joints;     /* [n_sequences] by proposal */
-    sd_branch* branches;  /* [n_sequences] */
-    int32_t* row_tokens;  /* [n_sequences, max_rows] of the rows that the target is run on */
-    int32_t* row_parents; /* [n_sequences, max_rows] */
-    sd_riding riding;
-    sd_ride* rides; /* [n_sequences] of the open texts in a round */
-    int n_open;
-    long n_begun;       /* prompts so far */
-    int n_missed;       /* tokens of new prompts that a drafter which rests is not told of */
-    int drafting;       /* some sequence may guess in this round */
-    double waking_s;    /* seconds of reading what the drafter was told of late, since it drafted last */
-    sd_record* records; /* [max_records] of the rounds of a call; the last n_open are of this round */
-    int n_records, max_records;
+    long n_begun;           /* prompts so far */
+    int n_missed;           /* tokens of new prompts that a paused drafter has not begun */
+    double catch_up_s;      /* seconds of lazy draft prefill since the drafter drafted last */
+    sd_round round;
+    sd_extra_rows extra;
     sd_verifier verifier;
-    int32_t* kept; /* [max_nodes] the root and the accepted path of a sequence */
+    sd_record* records; /* [max_records] of the rounds of a call */
+    int n_records, max_records;
+    int failed; /* a round has failed and left nodes in the caches: no round can follow */
+    /* That failure, where its call returned the records of earlier rounds; the next call returns it. */
+    sd_failure deferred;
 };
 
-/* Tell a drafter that has rested of the texts that it has not been told of, and let it read a slice of them,
- * for which it gets its memory. *awake: it has read them all, so that it may draft. */
-sd_status sd_session_wake(sd_session* session, int* awake);
+/* Does a sequence take rounds? One that has failed has its last one, in which nothing is computed for it. */
+static inline int sd_sequence_is_open(const sd_sequence* q) { return q->ready && !q->finished; }
 
-/* What is said when no round can follow. */
+/* Is the drafter paused by gamma="auto", so that it need not read texts that begin now? */
+int sd_session_draft_paused(const sd_session* session);
+
+/* Let `drafter`, the session's or one within it, begin the text of a sequence so far; if it will not draft
+ * for it, the first token alone, which leaves it nothing to read. A failure of the sequence's own is
+ * noted. */
+sd_status sd_session_begin_draft(sd_session* session, int sequence, sd_drafter* drafter);
+
+/* Lazy draft prefill: let a drafter that was paused begin the texts that it has missed, and read a slice of
+ * them. *ready: it has read them all, so that it may draft. */
+sd_status sd_session_catch_up(sd_session* session, int* ready);
+
+/* Fail because no round can follow: with the deferred failure, if there is one. */
 sd_status sd_session_refuse(sd_session* session);
 
 #endif

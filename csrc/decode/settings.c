@@ -14,8 +14,8 @@ sd_status sd_settings_check(const sd_settings* s, int n_vocab) {
     if (status != SD_OK) return status;
     if (s->max_new_tokens < 1)
         return sd_fail(SD_ERR_VALUE, "max_new_tokens is %d, expected at least 1", s->max_new_tokens);
-    if (s->laws.n_top < 0 || s->laws.n_top > n_vocab)
-        return sd_fail(SD_ERR_VALUE, "n_top is %d, expected 0 to %d", s->laws.n_top, n_vocab);
+    if (s->logprobs.n_top < 0 || s->logprobs.n_top > n_vocab)
+        return sd_fail(SD_ERR_VALUE, "n_top is %d, expected 0 to %d", s->logprobs.n_top, n_vocab);
     if ((status = sd_sampling_check(s->verify.sampling, n_vocab)) != SD_OK) return status;
     if ((status = sd_sampling_check(s->draft_sampling, n_vocab)) != SD_OK) return status;
     if ((status = check_prediction(s, n_vocab)) != SD_OK) return status;

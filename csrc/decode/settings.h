@@ -2,8 +2,8 @@
 #ifndef SD_SETTINGS_H
 #define SD_SETTINGS_H
 
+#include "logprobs.h"
 #include "proposal.h"
-#include "token_laws.h"
 
 /* Plain values; what they point to must outlive the sequence. */
 typedef struct sd_settings {
@@ -19,7 +19,7 @@ typedef struct sd_settings {
     /* Of whatever drafts. Borrowed. */
     const sd_sampling* draft_sampling;
     /* What records say of each new token. */
-    sd_token_laws_options laws;
+    sd_logprobs_options logprobs;
     /* [n_stop_ids] the sequence ends with the round that gives one; borrowed. */
     const int32_t* stop_ids;
     int n_stop_ids;

@@ -22,11 +22,11 @@ void sd_predictor_free(sd_predictor* p) {
 void sd_drafter_predicts(sd_drafter* drafter, const sd_predictor* predictor) {
     drafter->taps = predictor->taps;
     drafter->in_target = predictor->in_target;
-    drafter->riders = predictor->riders;
+    drafter->extra = predictor->extra;
     drafter->caches = predictor->caches;
     drafter->own_ids = predictor->own_ids;
     if (predictor->observe == NULL) drafter->observe = NULL;
-    if (predictor->ride == NULL) drafter->ride = NULL;
+    if (predictor->observe_extra == NULL) drafter->observe_extra = NULL;
 }
 
 static sd_predictor* predictor_of(sd_drafter* drafter) { return ((sd_predicting*)drafter)->predictor; }
@@ -48,10 +48,10 @@ static sd_status observe(sd_drafter* drafter, const sd_proposal* proposal, const
     return predictor->observe(predictor, proposal, node_rows, logits, stride);
 }
 
-static sd_status ride(sd_drafter* drafter, int sequence, int n_text, const float* logits, ptrdiff_t stride,
-                      int n) {
+static sd_status observe_extra(sd_drafter* drafter, int sequence, int n_text, const float* logits,
+                               ptrdiff_t stride, int n) {
     sd_predictor* predictor = predictor_of(drafter);
-    return predictor->ride(predictor, sequence, n_text, logits, stride, n);
+    return predictor->observe_extra(predictor, sequence, n_text, logits, stride, n);
 }
 
 sd_status sd_predicting_make(sd_predicting* p, sd_predictor_maker maker, const sd_prediction* prediction) {
@@ -61,7 +61,7 @@ sd_status sd_predicting_make(sd_predicting* p, sd_predictor_maker maker, const s
     p->drafter.begin = begin;
     p->drafter.read = read_prompts;
     p->drafter.observe = observe;
-    p->drafter.ride = ride;
+    p->drafter.observe_extra = observe_extra;
     sd_drafter_predicts(&p->drafter, p->predictor);
     return SD_OK;
 }

@@ -19,8 +19,8 @@ typedef struct sd_predictor sd_predictor;
 struct sd_predictor {
     /* What it needs of the target's hidden states, in the cache of each proposal. */
     sd_taps taps;
-    /* What rides on the target's forward passes. */
-    sd_riders riders;
+    /* Rows to append to the target's forward passes. */
+    sd_extra_queries extra;
     /* It drafts in the target's cache of each proposal. */
     int in_target;
     /* [n_sequences] where a model reads the texts, as `caches` of drafters; owned by the predictor. NULL:
@@ -46,9 +46,9 @@ struct sd_predictor {
     /* As observe of drafters. */
     sd_status (*observe)(sd_predictor* self, const sd_proposal* proposal, const int32_t* node_rows,
                          const float* logits, ptrdiff_t stride);
-    /* As ride of drafters. */
-    sd_status (*ride)(sd_predictor* self, int sequence, int n_text, const float* logits, ptrdiff_t stride,
-                      int n);
+    /* As observe_extra of drafters. */
+    sd_status (*observe_extra)(sd_predictor* self, int sequence, int n_text, const float* logits,
+                               ptrdiff_t stride, int n);
     void (*free)(sd_predictor* self);
 };
 
@@ -71,8 +71,9 @@ typedef struct sd_predictor_maker {
     const void* options;
 } sd_predictor_maker;
 
-/* A drafter asks this predictor: its taps, riders and caches are the drafter's. Operations that the drafter
- * only passes on, observe and ride, are taken from it where the predictor has them not. */
+/* A drafter asks this predictor: its taps, extra query tokens and caches are the drafter's. Operations
+ * that the drafter only passes on, observe and observe_extra, are taken from it where the predictor has
+ * them not. */
 void sd_drafter_predicts(sd_drafter* drafter, const sd_predictor* predictor);
 
 /* A drafter that asks one predictor: what both kinds of trees begin with. */

@@ -2,7 +2,7 @@
 #ifndef SD_NUMBER_H
 #define SD_NUMBER_H
 
-/* Numbers one by one, and rows of blocks as GGUF files have them (model/blocks.h). */
+/* Numbers one by one, and rows of blocks as GGUF files have them (model/weights/blocks.h). */
 typedef enum sd_number {
     SD_F32,
     SD_F16,

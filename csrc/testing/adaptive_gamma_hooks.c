@@ -26,19 +26,19 @@ PyObject* sd_hook_adaptive_gamma_start(PyObject* module, PyObject* args) {
     if (!PyArg_ParseTuple(args, "O|i", &object, &n_missed)) return NULL;
     sd_adaptive_gamma* a = play(module, object);
     if (a == NULL) return NULL;
-    sd_adaptive_gamma_start(a, a->throughput.target.reading, a->drafter.n_riders);
-    if (n_missed > 0 && sd_adaptive_gamma_rests(a)) sd_adaptive_gamma_misses(a, n_missed);
+    sd_adaptive_gamma_start(a, a->throughput.target.reading, a->drafter.n_extra);
+    if (n_missed > 0 && sd_adaptive_gamma_paused(a)) sd_adaptive_gamma_misses(a, n_missed);
     return Py_NewRef(Py_None);
 }
 
-/* (adaptive, n): so many rows ride behind every row of a round that drafts. */
-PyObject* sd_hook_adaptive_gamma_rides(PyObject* module, PyObject* args) {
+/* (adaptive, n): so many extra query tokens follow every row of a round that drafts. */
+PyObject* sd_hook_adaptive_gamma_extra(PyObject* module, PyObject* args) {
     PyObject* object;
     int n;
     if (!PyArg_ParseTuple(args, "Oi", &object, &n)) return NULL;
     sd_adaptive_gamma* a = play(module, object);
     if (a == NULL) return NULL;
-    a->drafter.n_riders = n;
+    a->drafter.n_extra = n;
     return Py_NewRef(Py_None);
 }
 
@@ -130,7 +130,7 @@ PyObject* sd_hook_adaptive_gamma_end(PyObject* module, PyObject* args) {
     }
     r.n_asked = drafting ? (int)PyTuple_GET_SIZE(chains) : 0;
     r.n_added = r.n_tokens - n_open - n_covered;
-    int n_all = (r.n_rows + r.n_guesses) * (1 + (r.n_asked > 0 ? a->drafter.n_riders : 0));
+    int n_all = (r.n_rows + r.n_guesses) * (1 + (r.n_asked > 0 ? a->drafter.n_extra : 0));
     sd_throughput_measure(&a->throughput, n_all, r.draft_s, rest_s,
                           r.n_asked ? sd_drafter_policy_expects(&a->drafter, r.n_steps) : 0.0);
     double draft_s = sd_drafter_policy_end(&a->drafter, &a->throughput, &r);

@@ -7,7 +7,7 @@
 /* A session's adaptive gamma, played without a clock on a _core.AdaptiveGamma. */
 PyObject* sd_hook_adaptive_gamma_reads(PyObject* module, PyObject* args);
 PyObject* sd_hook_adaptive_gamma_start(PyObject* module, PyObject* args);
-PyObject* sd_hook_adaptive_gamma_rides(PyObject* module, PyObject* args);
+PyObject* sd_hook_adaptive_gamma_extra(PyObject* module, PyObject* args);
 PyObject* sd_hook_adaptive_gamma_begin(PyObject* module, PyObject* args);
 PyObject* sd_hook_adaptive_gamma_pays(PyObject* module, PyObject* args);
 PyObject* sd_hook_adaptive_gamma_end(PyObject* module, PyObject* args);

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-void sd_verify_block(const sd_question* q, sd_verdict* verdict) {
+sd_status sd_verify_block(const sd_verify_input* q, sd_verdict* verdict) {
     const sd_tree* tree = q->tree;
     int gamma = tree->n_nodes - 1, n_kept = 0;
     double p = 1.0; /* p_i of the paper: how probable the chain so far is to be kept */
@@ -17,7 +17,8 @@ void sd_verify_block(const sd_question* q, sd_verdict* verdict) {
             double d = sd_prob(&tree->drawn_from[i], tree->tokens[i]);
             p = t < d ? t / d : (t > 0.0);
         }
-        target = q->target_after(q->context, i);
+        sd_status status = q->target_after(q->context, i, &target);
+        if (status != SD_OK) return status;
         sd_distribution rest = target;
         double chance = p; /* h_i: that node i is the last one kept, if none behind it is */
         if (i < gamma) {
@@ -39,4 +40,5 @@ void sd_verify_block(const sd_question* q, sd_verdict* verdict) {
     for (int i = 0; i < n_kept; i++) verdict->path[i] = i + 1;
     verdict->n_betas = n_kept < gamma ? n_kept + 1 : gamma;
     verdict->token = sd_sample(&kept, q->n_vocab, q->uniforms[tree->n_nodes]);
+    return SD_OK;
 }

@@ -5,9 +5,9 @@
 #include "verify.h"
 
 /* Sun, Mendlovic, Leviathan et al. 2024, Block Verification Accelerates Speculative Decoding (arXiv
- * 2403.10444), Algorithm 2. The question's tree is a chain and its lenience 1. Each guess has a chance
+ * 2403.10444), Algorithm 2. The tree is a chain and its lenience 1. Each guess has a chance
  * of its own to be the last one kept, whatever becomes of those before it, so in expectation no other
  * rule keeps more. */
-void sd_verify_block(const sd_question* question, sd_verdict* verdict);
+sd_status sd_verify_block(const sd_verify_input* input, sd_verdict* verdict);
 
 #endif

@@ -3,14 +3,12 @@
 #include <math.h>
 
 static const sd_distribution* drawn_from(const sd_tree_row* row, int i) {
-    return &row->question->tree->drawn_from[row->guesses[i]];
+    return &row->input->tree->drawn_from[row->guesses[i]];
 }
-static int32_t token_of(const sd_tree_row* row, int i) {
-    return row->question->tree->tokens[row->guesses[i]];
-}
-static double uniform_of(const sd_tree_row* row, int i) { return row->question->uniforms[row->guesses[i]]; }
+static int32_t token_of(const sd_tree_row* row, int i) { return row->input->tree->tokens[row->guesses[i]]; }
+static double uniform_of(const sd_tree_row* row, int i) { return row->input->uniforms[row->guesses[i]]; }
 static int32_t draw(const sd_tree_row* row, const sd_distribution* from) {
-    return sd_sample(from, row->question->n_vocab, row->question->uniforms[row->question->tree->n_nodes]);
+    return sd_sample(from, row->input->n_vocab, row->input->uniforms[row->input->tree->n_nodes]);
 }
 
 /* x is accepted with probability min(1, T(x) / (factor · D(x))). The comparison is strict, so a
@@ -27,7 +25,7 @@ static int accepts(const sd_tree_row* row, int i, const sd_distribution* target,
  * the chance that it is needed, is what the next guess is held against. So for any number of guesses
  * no token gets more than T / l. With l = 1 this is norm(max(0, T − D)). */
 int sd_judge_rejection(const sd_tree_row* row, int32_t* token) {
-    const sd_question* q = row->question;
+    const sd_verify_input* q = row->input;
     sd_distribution left = row->target; /* T / l, or what rejected guesses have left of it */
     if (left.point < 0) left.factor /= q->lenience;
     for (int i = 0; i < row->n_guesses; i++) {
@@ -52,20 +50,20 @@ int sd_judge_rejection(const sd_tree_row* row, int32_t* token) {
 /* Lenience for argmax: a token nearly as probable as the most probable one will do. The paper
  * prints p(x) ≤ l · max p, which cannot be meant. With l = 1 a tie goes to the lowest id. */
 static int will_do(const sd_tree_row* row, int32_t x, int32_t best) {
-    double l = row->question->lenience;
+    double l = row->input->lenience;
     const sd_distribution* t = &row->target;
     return x == best || (l < 1.0 && sd_prob(t, x) >= l * sd_prob(t, best));
 }
 
 int sd_judge_greedy(const sd_tree_row* row, int32_t* token) {
-    *token = sd_most_probable(&row->target, row->question->n_vocab);
+    *token = sd_most_probable(&row->target, row->input->n_vocab);
     int i = 0;
     while (i < row->n_guesses && !will_do(row, token_of(row, i), *token)) i++;
     return i;
 }
 
 int sd_judge_coupled(const sd_tree_row* row, int32_t* token) {
-    const sd_question* q = row->question;
+    const sd_verify_input* q = row->input;
     *token = q->token_after(q->context, row->node, &row->target);
     int i = 0;
     while (i < row->n_guesses && token_of(row, i) != *token) i++;
@@ -80,7 +78,7 @@ static double any_of(int k, double b) { return b < 1.0 ? -expm1(k * log1p(-b)) :
 /* May the target be divided by rho? Then no token is given out more often than the target allows. The
  * 1e-14 is for rounding: with T = D the sides differ by (rho - 1) squared, and the root is 1. */
 static int divides(const sd_tree_row* row, double rho) {
-    double b = sd_overlap(&row->target, 1.0 / rho, drawn_from(row, 0), row->question->n_vocab);
+    double b = sd_overlap(&row->target, 1.0 / rho, drawn_from(row, 0), row->input->n_vocab);
     return any_of(row->n_guesses, b) <= rho * b + 1e-14;
 }
 
@@ -100,7 +98,7 @@ static double division_factor(const sd_tree_row* row) {
 }
 
 int sd_judge_k_sequential(const sd_tree_row* row, int32_t* token) {
-    const sd_question* q = row->question;
+    const sd_verify_input* q = row->input;
     const sd_distribution* target = &row->target;
     int k = row->n_guesses;
     if (k == 0) {
@@ -132,7 +130,7 @@ int sd_judge_k_sequential(const sd_tree_row* row, int32_t* token) {
 /* max T / D; infinite where D lacks a token of T. */
 static double largest_ratio(const sd_tree_row* row, const sd_distribution* draft) {
     double largest = 0.0;
-    for (int32_t x = 0; x < row->question->n_vocab; x++) {
+    for (int32_t x = 0; x < row->input->n_vocab; x++) {
         double t = sd_prob(&row->target, x);
         if (t > 0.0) largest = fmax(largest, t / sd_prob(draft, x));
     }
@@ -149,7 +147,7 @@ int sd_judge_classical(const sd_tree_row* row, int32_t* token) {
 /* ---------------------------------------------------------------------------------------------- */
 
 double sd_tree_row_beta(const sd_tree_row* row, int accepted) {
-    const sd_question* q = row->question;
+    const sd_verify_input* q = row->input;
     if (row->n_guesses > 1 || q->rule == SD_RULE_COUPLED) return accepted < row->n_guesses;
     const sd_distribution *target = &row->target, *draft = drawn_from(row, 0);
     if (q->rule == SD_RULE_CLASSICAL) return fmin(1.0 / largest_ratio(row, draft), 1.0);

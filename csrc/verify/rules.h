@@ -6,7 +6,7 @@
 
 /* A row of the tree that was reached (tree.h), and the guesses for its next token. */
 typedef struct sd_tree_row {
-    const sd_question* question;
+    const sd_verify_input* input;
     sd_distribution target; /* after the row */
     int node;               /* its first node */
     const int32_t* guesses; /* [n_guesses] nodes, in the order in which they are tried; borrowed */

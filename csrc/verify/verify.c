@@ -56,9 +56,14 @@ int sd_tree_is_chain(const sd_tree* tree) {
     return 1;
 }
 
+void sd_verify_uniforms(sd_stream stream, uint32_t position, int n_nodes, double* uniforms) {
+    for (int i = 1; i < n_nodes; i++) uniforms[i] = sd_uniform(stream, position, SD_DRAW_ACCEPT, (uint32_t)i);
+    uniforms[n_nodes] = sd_uniform(stream, position, SD_DRAW_SAMPLE, 0);
+}
+
 /* Collect the guesses for the token after a row, level[i] == depth of whose nodes, in the order
  * in which they are tried. Returns how many they are. */
-static int collect_guesses(const sd_question* q, const int32_t* level, int32_t depth, int first,
+static int collect_guesses(const sd_verify_input* q, const int32_t* level, int32_t depth, int first,
                            int32_t* guesses) {
     const sd_tree* tree = q->tree;
     int n = 0;
@@ -72,22 +77,20 @@ static int collect_guesses(const sd_question* q, const int32_t* level, int32_t d
     return n;
 }
 
-void sd_verify(const sd_question* q, sd_verdict* verdict) {
-    if (q->rule == SD_RULE_BLOCK) {
-        sd_verify_block(q, verdict);
-        return;
-    }
+sd_status sd_verify(const sd_verify_input* q, sd_verdict* verdict) {
+    if (q->rule == SD_RULE_BLOCK) return sd_verify_block(q, verdict);
     const sd_tree* tree = q->tree;
     int32_t *guesses = q->nodes, *level = q->nodes + tree->n_nodes; /* 1 + depth of the nodes on the way */
     memset(level, 0, (size_t)tree->n_nodes * sizeof *level);
     level[0] = 1;
     verdict->n_path = verdict->n_betas = 0;
-    sd_tree_row row = {.question = q, .guesses = guesses};
+    sd_tree_row row = {.input = q, .guesses = guesses};
     int node = 0; /* the guess that was accepted */
     for (int first = 0;; first = row.node) {
         int32_t depth = verdict->n_path + 1;
         row.n_guesses = collect_guesses(q, level, depth, first, guesses);
-        row.target = q->target_after(q->context, row.node);
+        sd_status status = q->target_after(q->context, row.node, &row.target);
+        if (status != SD_OK) return status;
         int accepted = RULES[q->rule].judge(&row, &verdict->token);
         if (row.n_guesses > 0) verdict->betas[verdict->n_betas++] = sd_tree_row_beta(&row, accepted);
         if (accepted == row.n_guesses) break;
@@ -101,4 +104,5 @@ void sd_verify(const sd_question* q, sd_verdict* verdict) {
         verdict->n_path++;
     }
     for (int i = verdict->n_path; i > 0; i--, node = tree->parents[node]) verdict->path[i - 1] = node;
+    return SD_OK;
 }

@@ -41,15 +41,15 @@ typedef struct sd_verdict {
     double* betas;
 } sd_verdict;
 
-/* What is to be verified. All pointers are borrowed. */
-typedef struct sd_question {
+/* A tree to verify, and how the target is asked about it. All pointers are borrowed. */
+typedef struct sd_verify_input {
     sd_rule rule;
     double lenience;
     const sd_tree* tree;
     int n_vocab;
-    /* The target's distribution after a node. It is read until the next is asked for. */
-    sd_distribution (*target_after)(void* context, int node);
-    /* Coupled only: the token that the target's own draw gives there, `target` being target_after(node). */
+    /* Find the target's distribution after a node: *target is read until the next is asked for. */
+    sd_status (*target_after)(void* context, int node, sd_distribution* target);
+    /* Coupled only: the token that the target's own draw gives there. */
     int32_t (*token_after)(void* context, int node, const sd_distribution* target);
     void* context;
     const double* uniforms; /* [n_nodes + 1] in [0, 1): one for each node (entry 0 unused), the last
@@ -58,7 +58,7 @@ typedef struct sd_question {
                              * NULL: as they stand. It must not depend on the tokens */
     double* residual;       /* [2 · n_vocab] scratch */
     int32_t* nodes;         /* [2 · n_nodes] scratch */
-} sd_question;
+} sd_verify_input;
 
 /* Walk from the root down. At each row the rule accepts one of the guesses for the next token,
  * and the walk goes on there, or says the token itself, and the walk ends; where there is no guess
@@ -67,8 +67,11 @@ typedef struct sd_question {
  * Nodes with the same tokens from the root are one row: the guesses after it are the children of
  * all of them. So chains from several drafts may share their beginnings, each counting as a draw.
  *
- * SD_RULE_BLOCK takes chains only. */
-void sd_verify(const sd_question* question, sd_verdict* verdict);
+ * SD_RULE_BLOCK takes chains only. Fails where target_after does; the verdict has no meaning then. */
+sd_status sd_verify(const sd_verify_input* input, sd_verdict* verdict);
+
+/* The uniforms of a tree whose root is token `position` − 1 of a text: uniforms [n_nodes + 1], out. */
+void sd_verify_uniforms(sd_stream stream, uint32_t position, int n_nodes, double* uniforms);
 
 /* Is each node the child of the one before it? */
 int sd_tree_is_chain(const sd_tree* tree);

@@ -62,7 +62,7 @@ PAGES = {
         "CHANGELOG",
         "CONTRIBUTING",
         "benchmarks/*",
-        "fuzz/README",
+        "tests/fuzz/README",
         "training/README",
     ],
 }

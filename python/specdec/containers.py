@@ -41,11 +41,6 @@ def plain(value: Any) -> Any:
     value : object
         A mapping with "input_ids" gives these, without those that its "attention_mask" is 0 for. A tensor of
         one number gives the number.
-
-    Raises
-    ------
-    InputError
-        For a mask of another shape than its ids, and a tensor that NumPy cannot read.
     """
     if isinstance(value, _KNOWN):
         return value
@@ -73,10 +68,6 @@ def prompts_of(name: str, value: Any) -> tuple[list[Any], bool]:
 
     A text, a list of integers and an array of one dimension are one prompt; a list of texts or of token ids,
     an array of two dimensions and a batch of another library are several.
-
-    Raises
-    ------
-    InputError
     """
     expected = "text, token ids, or a list of prompts"
     value = plain(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import reprlib
 import signal
@@ -11,41 +12,19 @@ import warnings
 from collections.abc import Iterable
 from functools import partial
 from types import CodeType, FrameType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from typing import Any, Final, TypeVar
 
 __all__ = [
-    "BusyError",
-    "CheckpointError",
-    "CheckpointNotFoundError",
-    "ContextLengthError",
-    "EngineClosedError",
-    "FormError",
-    "InputError",
-    "LearningError",
-    "MissingFormError",
-    "MissingGGUFError",
-    "MissingHubError",
-    "MissingLibraryError",
-    "MissingPackageError",
-    "MissingProgressError",
-    "MissingTokenizerLibraryError",
-    "NotFiniteError",
-    "SpecdecError",
-    "TokenizerError",
-    "UnsupportedModelError",
-    "UnusedFieldWarning",
-    "VocabularyMismatchError",
-    "WorkerError",
-    "kind_of",
-    "number_of",
-    "pass_signals_on",
-    "printable",
-    "shown",
-    "warn",
-]
+    "BusyError", "CheckpointError", "CheckpointNotFoundError", "ContextLengthError", "EngineClosedError",
+    "FieldError", "FormError", "InputError", "LearningError", "MissingFormError", "MissingGGUFError",
+    "MissingHubError", "MissingLibraryError", "MissingPackageError", "MissingProgressError",
+    "MissingTokenizerLibraryError", "NotFiniteError", "SpecdecError", "TokenizerError",
+    "UnsupportedModelError", "UnusedFieldWarning", "VocabularyMismatchError", "WorkerError", "as_json",
+    "kind_of", "number_of", "pass_signals_on", "printable", "shown", "warn",
+]  # fmt: skip
+
+_Field = TypeVar("_Field", bound="FieldError")
+_Input = TypeVar("_Input", bound="InputError")
 
 LONGEST_VALUE: Final = 200
 """Characters of a value in a message."""
@@ -115,6 +94,20 @@ def shown(value: object) -> str:
         return f"<{type(value).__name__}>"
     text = text.encode("utf-8", "backslashreplace").decode("utf-8")  # no lone surrogates
     text = re.sub(r"\s*\n\s*", " ", text)  # arrays have a line a row
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
+
+
+def as_json(value: Any) -> str:
+    """A value from a file as a message quotes it: as JSON, shortened. It cannot fail.
+
+    A value that JSON has not, such as bytes from a Parquet file, is quoted as Python shows it.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except TypeError:
+        return shown(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, nesting as deep as the stack
+        return f"a {type(value).__name__} too large to show"
     return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
 
 
@@ -199,8 +192,8 @@ class SpecdecError(Exception):
         return printable(super().__str__())
 
 
-class CheckpointError(SpecdecError, ValueError):
-    """A checkpoint file is damaged, contradicts itself or lacks something.
+class FieldError(SpecdecError, ValueError):
+    """A file of a model or tokenizer is damaged, contradicts itself or lacks something.
 
     Attributes
     ----------
@@ -220,11 +213,25 @@ class CheckpointError(SpecdecError, ValueError):
     expected: str | None = None
 
     @classmethod
-    def of(cls, file: object, field: str, value: object, expected: str) -> Self:
-        """Make an error about one field's value."""
-        error = cls(f"{file}: '{field}' is {shown(value)}; expected {expected}")
+    def of(
+        cls: type[_Field],
+        file: object,
+        field: str,
+        value: object,
+        expected: str,
+        *,
+        found: str | None = None,
+        noun: str = "field",
+    ) -> _Field:
+        """Make an error about one field's value, described as `found` instead of as JSON."""
+        held = as_json(value) if found is None else found
+        error = cls(f"{file}: {noun} '{field}' is {held}; expected {expected}")
         error.file, error.field, error.value, error.expected = file, field, value, expected
         return error
+
+
+class CheckpointError(FieldError):
+    """A checkpoint file is damaged, contradicts itself or lacks something; see `FieldError`."""
 
 
 class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
@@ -235,8 +242,8 @@ class UnsupportedModelError(CheckpointError):
     """A well-formed checkpoint asks for a computation that specdec does not have."""
 
 
-class TokenizerError(SpecdecError, ValueError):
-    """A tokenizer's files are damaged or missing, or the library that reads them is."""
+class TokenizerError(FieldError):
+    """A tokenizer's files are damaged or missing, or the library that reads them is; see `FieldError`."""
 
 
 class VocabularyMismatchError(SpecdecError, ValueError):
@@ -262,8 +269,13 @@ class InputError(SpecdecError, ValueError):
 
     @classmethod
     def of(
-        cls, argument: str, value: object, expected: str, found: str | None = None, verb: str = "is"
-    ) -> Self:
+        cls: type[_Input],
+        argument: str,
+        value: object,
+        expected: str,
+        found: str | None = None,
+        verb: str = "is",
+    ) -> _Input:
         """Make an error about one argument's value, described as `found` instead of its ``repr``."""
         error = cls(f"{argument} {verb} {shown(value) if found is None else found}; expected {expected}")
         error.argument, error.value, error.expected = argument, value, expected

@@ -17,13 +17,7 @@ _LARGE = 200_000_000  # bytes; less is there before a bar is read
 
 
 def progress_bar(total: int, unit: str, **options: Any) -> Any:
-    """A bar of tqdm.
-
-    Raises
-    ------
-    MissingPackageError, which is also an InputError
-        tqdm is not installed.
-    """
+    """A bar of tqdm."""
     try:
         from tqdm import tqdm
     except ImportError:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from specdec.errors import MissingPackageError, printable
-from specdec.json_values import without_nan
+from specdec.fields import without_nan
 
 __all__ = [
     "OneTable",

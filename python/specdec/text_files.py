@@ -29,18 +29,12 @@ def read_text_file(
 
     Parameters
     ----------
-    path : Path
     expected : str
         What the file is to hold, for messages: "a prompt a line".
     name : str, optional
         The argument or option that named the file, which messages begin with.
     error : type of SpecdecError
         What is raised.
-
-    Raises
-    ------
-    SpecdecError
-        Of the class `error`: there is no such file, it cannot be read, or it is not UTF-8.
     """
     file = f"{path}" if name is None else f"{name}: {path}"
     try:

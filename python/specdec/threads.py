@@ -25,11 +25,6 @@ def default_threads() -> int:
         CPUs this process may run on (its affinity mask), or the CPU quota of its control groups if that is
         less: on Linux, ``cpu.max`` or ``cpu.cfs_quota_us``, rounded down. At least 1 and at most 64, the
         size of the core's pool.
-
-    Raises
-    ------
-    InputError
-        ``SPECDEC_NUM_THREADS`` is not a whole number of at least 1.
     """
     text = os.environ.get(_VARIABLE, "").strip()
     if text:
@@ -54,12 +49,7 @@ def load_average() -> float:
 
 
 def check_threads(n_threads: int | None) -> int:
-    """The argument ``n_threads``; None: :func:`default_threads`.
-
-    Raises
-    ------
-    InputError
-    """
+    """The argument ``n_threads``; None: :func:`default_threads`."""
     if n_threads is None:
         return default_threads()
     return check_integer("n_threads", n_threads, 1, MAX_THREADS)

@@ -32,13 +32,7 @@ class TimeLimit:
 
     @classmethod
     def of(cls, seconds: float | None) -> TimeLimit:
-        """The limit for the argument `seconds`; None: no limit.
-
-        Raises
-        ------
-        InputError
-            It is not a finite number above 0.
-        """
+        """The limit for the argument `seconds`; None: no limit."""
         if seconds is None:
             return ENDLESS
         check_number("seconds", seconds, "a finite number above 0", lambda x: 0.0 < x < math.inf)

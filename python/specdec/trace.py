@@ -14,7 +14,7 @@ import numpy as np
 from specdec.checks import check_choice, check_items
 from specdec.draft_counts import DraftCounts, Step
 from specdec.errors import InputError, kind_of
-from specdec.json_values import Described, without_nan
+from specdec.fields import MAX_TIME, Fields, without_nan
 from specdec.tables import data_frame
 from specdec.theory import expected_tokens
 
@@ -153,33 +153,33 @@ class Round:
         InputError
             A field is missing or wrong, or two do not fit together.
         """
-        return cls._described(Described(values))
+        return cls._described(Fields(values, "", kind=InputError))
 
     @classmethod
-    def _described(cls, found: Described) -> Round:
+    def _described(cls, found: Fields) -> Round:
         """The same of a dict within another one."""
         drafted, parents = found.integers("drafted"), found.integers("parents")
         if len(parents) != len(drafted):
             raise found.error("parents", f"{len(drafted)} nodes, one for each of drafted")
         for i, parent in enumerate(parents):
             if parent > i:
-                raise InputError(f"{found.name('parents')}[{i}] is {parent}; expected 0 to {i}")
+                raise found.error(f"parents[{i}]", f"0 to {i}", parent)
         path, tokens = found.integers("path", 1, len(drafted)), found.integers("tokens")
-        betas = found.numbers("betas")
+        betas = found.amounts("betas")
         if len(betas) > len(drafted):
             raise found.error("betas", f"at most {len(drafted)} numbers, as many as drafted")
         round_ = cls(
-            index=found.integer("index", 0),
+            index=found.integer("index", minimum=0),
             drafted=tuple(drafted),
             parents=tuple(parents),
             path=tuple(path),
             tokens=tuple(tokens),
-            kept=found.integer("kept", 0, len(path) + 1),
+            kept=found.integer("kept", minimum=0, maximum=len(path) + 1),
             betas=tuple(betas),
-            draft_s=found.number("draft_s"),
-            verify_s=found.number("verify_s"),
-            other_s=found.number("other_s"),
-            experts=found.number("experts"),
+            draft_s=found.amount("draft_s", below=MAX_TIME),
+            verify_s=found.amount("verify_s", below=MAX_TIME),
+            other_s=found.amount("other_s", below=MAX_TIME),
+            experts=found.amount("experts", below=MAX_TIME),
         )
         rows = round_.rows
         if any(
@@ -690,15 +690,15 @@ class Trace(RoundTimes):
         --------
         >>> trace = specdec.Trace.from_dict(json.loads(json.dumps(out.trace.to_dict())))
         """
-        return cls._described(Described(values))
+        return cls._described(Fields(values, "", kind=InputError))
 
     @classmethod
-    def _described(cls, found: Described) -> Trace:
+    def _described(cls, found: Fields) -> Trace:
         """The same of a dict within another one."""
         found.check_version("specdec_trace", VERSION)
         rounds = [Round._described(round_) for round_ in found.inner_items("rounds")]
-        prefill_s, n_sequences = found.number("prefill_s"), found.integer("n_sequences", 1)
-        target_s = found.optional("target_s")
+        prefill_s, n_sequences = found.amount("prefill_s", below=MAX_TIME), found.integer("n_sequences")
+        target_s = found.amount("target_s", None, below=MAX_TIME)
         measured = cls(rounds, prefill_s=prefill_s, n_sequences=n_sequences)
         if target_s is None or target_s == measured.target_s:
             return measured

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from canonical import HAS_HOOKS, NO_HOOKS
 from specdec import _core
+from worlds.canonical import HAS_HOOKS, NO_HOOKS
 
 needs_hooks = pytest.mark.skipif(not HAS_HOOKS, reason=NO_HOOKS)
 

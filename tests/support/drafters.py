@@ -14,10 +14,10 @@ import pytest
 from numpy.typing import NDArray
 
 import specdec
-from eagle_models import eagle_for
-from learnt_weights import look_ahead_weights, random_heads, recurrent_weights
 from specdec import _core, drafts
-from vocabularies import Renumbered
+from worlds.eagles import eagle_for
+from worlds.learned import look_ahead_weights, random_heads, recurrent_weights
+from worlds.vocabularies import Renumbered
 
 
 @dataclass(frozen=True)

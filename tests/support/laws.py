@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 import specdec
 from specdec import reference
-from tiny_models import Tensors, llama2c_tensors, write_llama2c
 from toy_pair import blurred
+from worlds.folders import Tensors, llama2c_tensors, write_llama2c
 
 FALSE_ALARM = 1e-3
 Probs = NDArray[np.float64]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import specdec
-from tiny_models import llama_config, llama_tensors, write_hf
+from worlds.folders import llama_config, llama_tensors, write_hf
 
 VOCABULARY = 24
 PROMPTS = [[i % VOCABULARY, (7 * i) % VOCABULARY] for i in range(3, 27)]

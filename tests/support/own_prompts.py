@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from canonical import beams, run_session
 from sessions import Session
 from specdec import _core
+from worlds.canonical import beams, run_session
 
 Ids = list[int]
 

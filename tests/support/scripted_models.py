@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from chat_templates import library_tokenizer
-from tiny_models import write_hf
+from worlds.folders import write_hf
 
 __all__ = ["write_scripted_model"]
 

@@ -76,7 +76,7 @@ class Play:
         if world.reading[0]:
             _core._adaptive_gamma_reads(self.learnt, *world.reading)  # type: ignore[attr-defined]
         if world.riders:
-            _core._adaptive_gamma_rides(self.learnt, world.riders)  # type: ignore[attr-defined]
+            _core._adaptive_gamma_extra(self.learnt, world.riders)  # type: ignore[attr-defined]
         self._rng = np.random.default_rng(seed)
         self._gamma = world.riders or MAX_GAMMA
         self._has_drafted = not world.riders

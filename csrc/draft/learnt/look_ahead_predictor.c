@@ -4,11 +4,11 @@
 
 #include "pass.h"
 
-/* What the target said after a sequence's riders. */
+/* The target's logits after a sequence's extra query tokens. */
 typedef struct outlook {
     int n_text;          /* length of the text before them, with the root of the round that follows */
-    int n;               /* riders; 0: there were none */
-    float* logits;       /* [riders.n, ld_logits] */
+    int n;               /* of them; 0: there were none */
+    float* logits;       /* [extra.n, ld_logits] */
     sd_failure* failure; /* of the sequence alone; borrowed */
 } outlook;
 
@@ -25,7 +25,7 @@ static void lay_out(look_ahead_predictor* r, const sd_prediction* of) {
     r->outlooks = sd_arena_take(&r->arena, n, sizeof *r->outlooks);
     r->logits = sd_arena_take(&r->arena, n * (size_t)of->n_rows, row);
     for (size_t i = 0; i < n; i++) {
-        float* logits = sd_arena_take(&r->arena, (size_t)r->base.riders.n, row);
+        float* logits = sd_arena_take(&r->arena, (size_t)r->base.extra.n, row);
         if (r->arena.base != NULL) r->outlooks[i].logits = logits;
     }
 }
@@ -57,8 +57,8 @@ static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n)
     return SD_OK;
 }
 
-static sd_status ride(sd_predictor* base, int sequence, int n_text, const float* logits, ptrdiff_t stride,
-                      int n) {
+static sd_status observe_extra(sd_predictor* base, int sequence, int n_text, const float* logits,
+                               ptrdiff_t stride, int n) {
     const look_ahead_predictor* r = (const look_ahead_predictor*)base;
     outlook* o = &r->outlooks[sequence];
     o->n_text = n_text;
@@ -85,12 +85,15 @@ static void release(sd_predictor* base) {
 sd_status sd_look_ahead_predictor_make(const void* options, const sd_prediction* of, sd_predictor** out) {
     look_ahead_predictor* r = sd_alloc(sizeof *r);
     if (r == NULL) return SD_ERR_MEMORY;
-    *r = (look_ahead_predictor){
-        .base = {.begin = begin, .follow = follow, .predict = predict, .ride = ride, .free = release},
-        .n_vocab = of->drafting->n_vocab};
-    sd_riders* riders = &r->base.riders;
-    *riders = *(const sd_riders*)options;
-    if (riders->n > of->n_levels) riders->n = of->n_levels; /* more would never be guesses */
+    *r = (look_ahead_predictor){.base = {.begin = begin,
+                                         .follow = follow,
+                                         .predict = predict,
+                                         .observe_extra = observe_extra,
+                                         .free = release},
+                                .n_vocab = of->drafting->n_vocab};
+    sd_extra_queries* extra = &r->base.extra;
+    *extra = *(const sd_extra_queries*)options;
+    if (extra->n > of->n_levels) extra->n = of->n_levels; /* more would never be guesses */
     r->base.ld_logits = sd_whole_panels(r->n_vocab);
     sd_status status = SD_ARENA_BUILD(&r->arena, lay_out(r, of));
     if (status != SD_OK) {

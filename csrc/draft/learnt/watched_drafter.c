@@ -137,18 +137,18 @@ void* sd_watched_drafter_owner(const sd_drafter* drafter) {
     return ((const watched_drafter*)drafter)->options.owner;
 }
 
-/* What rides for a drafter or for one within it. */
-static sd_riders riders_of(const sd_drafter* drafter) {
+/* The extra query tokens of a drafter or of one within it. */
+static sd_extra_queries extra_of(const sd_drafter* drafter) {
     sd_drafter* found = NULL;
-    sd_status status = sd_drafter_find_riders((sd_drafter*)drafter, &found);
-    return status == SD_OK && found ? found->riders : (sd_riders){0};
+    sd_status status = sd_drafter_find_queries((sd_drafter*)drafter, &found);
+    return status == SD_OK && found ? found->extra : (sd_extra_queries){0};
 }
 
 sd_status sd_watched_drafter_check(const sd_drafter* drafter, const sd_drafter* inner) {
     const sd_drafter* old = ((const watched_drafter*)drafter)->inner;
     int same = inner->tree_kind == old->tree_kind && inner->points == old->points;
     same = same && inner->taps.n == old->taps.n && sd_taps_include(&old->taps, &inner->taps);
-    const sd_riders ours = riders_of(old), theirs = riders_of(inner);
+    const sd_extra_queries ours = extra_of(old), theirs = extra_of(inner);
     same = same && ours.n == theirs.n && ours.d_model == theirs.d_model;
     if (same) return SD_OK;
     return sd_fail(SD_ERR_SETTING,

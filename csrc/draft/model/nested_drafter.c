@@ -155,21 +155,20 @@ typedef struct verification {
     const float* logits; /* of the first row */
 } verification;
 
-static sd_distribution target_after(void* context, int node) {
+static sd_status target_after(void* context, int node, sd_distribution* target) {
     const verification* v = context;
     nested_drafter* d = v->drafter;
     const float* logits = v->logits + v->inner->node_rows[node] * d->predictor->ld_logits;
     sd_guess_distribute(&d->guesser, &v->inner->proposal, node, logits, &d->target);
-    return d->target;
+    *target = d->target;
+    return SD_OK;
 }
 
 static int32_t token_after(void* context, int node, const sd_distribution* target) {
     const verification* v = context;
     const sd_proposal* q = &v->inner->proposal;
-    int n_vocab = v->drafter->guesser.n_vocab;
-    if (target->point < 0)
-        sd_noise(q->stream, (uint32_t)(q->n_text + q->depths[node]), n_vocab, v->drafter->noise);
-    return sd_race(target, n_vocab, v->drafter->noise);
+    return sd_coupled_token(target, q->stream, (uint32_t)(q->n_text + q->depths[node]),
+                            v->drafter->guesser.n_vocab, v->drafter->noise);
 }
 
 /* Append a guess: a draw from the model's distribution after a node of the inner tree. That the inner round
@@ -177,7 +176,8 @@ static int32_t token_after(void* context, int node, const sd_distribution* targe
 static int guess(verification* v, sd_proposal* p, inner* in, int inner_node, int32_t token) {
     if (inner_node > 0 && (!sd_proposal_may_add(p, in->node) || !sd_proposal_goes_on(p, in->node))) return 0;
     sd_distribution* from = &p->tree.drawn_from[p->tree.n_nodes];
-    sd_distribution found = target_after(v, inner_node);
+    sd_distribution found;
+    target_after(v, inner_node, &found);
     double* weights = from->weights;
     if (found.point < 0)
         memcpy(weights, found.weights, (size_t)v->drafter->guesser.n_vocab * sizeof *weights);
@@ -192,24 +192,20 @@ static int guess(verification* v, sd_proposal* p, inner* in, int inner_node, int
  * them are taken is decided one by one, by what came before each, so that each is a plain draw. */
 static void verify(nested_drafter* d, sd_proposal* p, inner* in, const float* logits) {
     const sd_proposal* q = &in->proposal;
-    int n_nodes = q->tree.n_nodes;
-    uint32_t position = (uint32_t)q->n_text;
-    for (int i = 1; i < n_nodes; i++)
-        d->uniforms[i] = sd_uniform(q->stream, position, SD_DRAW_ACCEPT, (uint32_t)i);
-    d->uniforms[n_nodes] = sd_uniform(q->stream, position, SD_DRAW_SAMPLE, 0);
+    sd_verify_uniforms(q->stream, (uint32_t)q->n_text, q->tree.n_nodes, d->uniforms);
     verification v = {d, p, in, logits};
     sd_verdict verdict = {.path = d->path, .betas = d->betas};
-    const sd_question question = {.rule = q->rule,
-                                  .lenience = 1.0,
-                                  .tree = &q->tree,
-                                  .n_vocab = d->guesser.n_vocab,
-                                  .target_after = target_after,
-                                  .token_after = token_after,
-                                  .context = &v,
-                                  .uniforms = d->uniforms,
-                                  .residual = d->residual,
-                                  .nodes = d->nodes};
-    sd_verify(&question, &verdict);
+    const sd_verify_input input = {.rule = q->rule,
+                                   .lenience = 1.0,
+                                   .tree = &q->tree,
+                                   .n_vocab = d->guesser.n_vocab,
+                                   .target_after = target_after,
+                                   .token_after = token_after,
+                                   .context = &v,
+                                   .uniforms = d->uniforms,
+                                   .residual = d->residual,
+                                   .nodes = d->nodes};
+    sd_verify(&input, &verdict); /* cannot fail: target_after does not */
     int node = 0;
     for (int i = 0; i < verdict.n_path; i++) {
         if (!guess(&v, p, in, node, q->tree.tokens[verdict.path[i]])) return;
@@ -334,9 +330,9 @@ sd_status sd_nested_drafter_create(const sd_drafting* drafting, const sd_model_p
         status = sd_fail(SD_ERR_SETTING,
                          "the draft of a draft reads hidden states of its target, expected one that "
                          "does not: a draft keeps none");
-    sd_drafter* with_riders = NULL;
-    if (status == SD_OK) status = sd_drafter_find_riders(nested->inner, &with_riders);
-    if (status == SD_OK && with_riders != NULL)
+    sd_drafter* with_extra = NULL;
+    if (status == SD_OK) status = sd_drafter_find_queries(nested->inner, &with_extra);
+    if (status == SD_OK && with_extra != NULL)
         status = sd_fail(SD_ERR_SETTING,
                          "the draft of a draft has look-ahead embeddings, expected one that has none: they "
                          "ride on the forward passes of the session's target");

@@ -14,7 +14,7 @@ typedef struct inner {
     int32_t** nodes;        /* [n_sequences][gamma + 1] where the round's tree has each of their nodes */
     double* expected;       /* [n_sequences] tokens that were expected before it was asked */
     int* slots;             /* [n_sequences] of the session: which of these is its; -1: none */
-    int has_riders;         /* it, or a drafter within it */
+    int has_extra;          /* it, or a drafter within it */
 } inner;
 
 typedef struct ensemble_drafter {
@@ -35,10 +35,10 @@ typedef struct ensemble_drafter {
     double begun, proposed, verified; /* this round: when it began, had proposed, was verified; 0: not yet */
     double committed;                 /* when it was known what came of the last sequence */
     int n_tokens, n_rows;             /* of this round */
-    int n_riders;                     /* rows that ride behind a row for one of the drafters, in its rounds */
-    int n_riding;                     /* the same of this round; until that is known, of the last */
-    int n_proposed, n_told;           /* sequences of this round, and those of which it is known what came */
-    int shows_guesses; /* a nested drafter asks: the text may go on with guesses, before any commit */
+    int n_extra;            /* extra query tokens after a row for one of the drafters, in its rounds */
+    int n_other;            /* the same of this round; until that is known, of the last */
+    int n_proposed, n_told; /* sequences of this round, and those of which it is known what came */
+    int shows_guesses;      /* a nested drafter asks: the text may go on with guesses, before any commit */
 } ensemble_drafter;
 
 static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) {
@@ -174,9 +174,9 @@ static sd_status ask(ensemble_drafter* d, int i, sd_proposal* proposals, int n, 
     inner* in = &d->inners[i];
     double begun = sd_now();
     in->round = (sd_drafter_round){0};
-    in->policy.n_riding = in->has_riders ? 0 : d->n_riding;
-    in->drafter->rests = 1;
-    if (in->has_riders) d->n_riding = 0;
+    in->policy.n_other = in->has_extra ? 0 : d->n_other;
+    in->drafter->paused = 1;
+    if (in->has_extra) d->n_other = 0;
     for (int k = 0; k < n; k++) {
         in->slots[proposals[k].sequence] = -1;
         if (d->options.adaptive) in->round.n_rows += sd_tree_number_rows(&proposals[k].tree, d->node_rows);
@@ -195,8 +195,8 @@ static sd_status ask(ensemble_drafter* d, int i, sd_proposal* proposals, int n, 
         in->expected[slot] = d->best[k];
         in->round.n_asked++;
     }
-    in->drafter->rests = in->round.n_asked == 0;
-    if (in->has_riders) d->n_riding = in->drafter->rests ? 0 : d->n_riders;
+    in->drafter->paused = in->round.n_asked == 0;
+    if (in->has_extra) d->n_other = in->drafter->paused ? 0 : d->n_extra;
     if (in->round.n_asked == 0) return SD_OK;
     in->drafter->other_s = 0.0;
     sd_status status = in->drafter->propose(in->drafter, in->proposals, in->round.n_asked);
@@ -324,7 +324,7 @@ static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* 
     int last = 0; /* rows that the target was run on */
     for (int j = 0; j < p->tree.n_nodes; j++)
         if (node_rows[j] > last) last = node_rows[j];
-    d->n_rows += (last + 1) * (1 + d->n_riding);
+    d->n_rows += (last + 1) * (1 + d->n_other);
     for (int i = 0; i < d->options.n_drafters; i++) {
         const inner* in = &d->inners[i];
         int slot = in->slots[p->sequence];
@@ -405,12 +405,12 @@ static void lay_out(ensemble_drafter* d, sd_drafter* const* drafters) {
     }
 }
 
-/* Take what rides for one of the drafters into account. */
-static void expect_riders(ensemble_drafter* d, inner* in) {
+/* Take the extra query tokens of one of the drafters into account. */
+static void expect_extra(ensemble_drafter* d, inner* in) {
     sd_drafter* found = NULL;
-    if (sd_drafter_find_riders(in->drafter, &found) != SD_OK || found == NULL) return;
-    in->has_riders = 1;
-    in->policy.n_riders = d->n_riders = found->riders.n;
+    if (sd_drafter_find_queries(in->drafter, &found) != SD_OK || found == NULL) return;
+    in->has_extra = 1;
+    in->policy.n_extra = d->n_extra = found->extra.n;
 }
 
 sd_status sd_ensemble_drafter_create(const sd_drafting* drafting, const sd_ensemble_options* o,
@@ -440,7 +440,7 @@ sd_status sd_ensemble_drafter_create(const sd_drafting* drafting, const sd_ensem
     sd_throughput_start(&d->throughput, drafting->reading);
     for (int i = 0; i < o->n_drafters; i++) {
         sd_drafter_policy_start(&d->inners[i].policy);
-        expect_riders(d, &d->inners[i]);
+        expect_extra(d, &d->inners[i]);
     }
     d->options.gammas = NULL; /* was borrowed */
     *drafter = &d->base;

@@ -16,8 +16,7 @@ from specdec.atomic_file import replacing
 from specdec.decoding.result import Result
 from specdec.draft_counts import Step
 from specdec.errors import InputError
-from specdec.json_values import Described
-from specdec.models.json_fields import as_json
+from specdec.fields import MAX_TIME, Fields, as_json
 from specdec.trace import steps_of
 
 __all__ = ["Answer", "AnswerFile", "Reply", "check_settings"]
@@ -269,11 +268,11 @@ def _read(place: str, line: bytes) -> tuple[int | str, str, Answer]:
         values = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{place}: is no JSON ({error}); expected an answer") from error
-    found = Described(values, place=place)
+    found = Fields(values, place, kind=InputError)
     choices, ours = found.inner_items("choices"), found.inner(_OURS)
     if len(choices) != 1:
         raise found.error("choices", "a list with one object")
-    texts, seconds = choices[0].texts("turns"), choices[0].numbers("wall_time")
+    texts, seconds = choices[0].texts("turns"), choices[0].amounts("wall_time")
     replies = ours.inner_items("replies")
     if not 0 < len(replies) == len(texts) == len(seconds):
         raise ours.error("replies", "as many as choices[0].turns and choices[0].wall_time, at least one")
@@ -283,16 +282,16 @@ def _read(place: str, line: bytes) -> tuple[int | str, str, Answer]:
         ),
         ours.text("left_out"),
     )
-    question_id = found.value("question_id")
+    question_id = found.given("question_id")
     if isinstance(question_id, bool) or not isinstance(question_id, int | str):
         raise found.error("question_id", "an integer or a str")
     return question_id, ours.text("question"), answer
 
 
-def _reply(found: Described, text: str, wall_s: float) -> Reply:
+def _reply(found: Fields, text: str, wall_s: float) -> Reply:
     names = ("n_drafted", "depth", "n_accepted", "n_emitted")
     n_drafted, depth, n_accepted, n_emitted = columns = [found.integers(name) for name in names]
-    betas = found.rows_of_numbers("betas")
+    betas = found.rows_of_amounts("betas")
     if {len(column) for column in columns} != {len(betas)}:
         raise found.error("betas", f"as many as {', '.join(names)} have")
     rows = zip(n_drafted, depth, n_accepted, n_emitted, map(tuple, betas), strict=True)
@@ -302,10 +301,10 @@ def _reply(found: Described, text: str, wall_s: float) -> Reply:
     return Reply(
         text=text,
         tokens=tuple(tokens),
-        n_prompt_tokens=found.integer("n_prompt_tokens", 0, _MOST),
+        n_prompt_tokens=found.integer("n_prompt_tokens", minimum=0, maximum=_MOST),
         finish_reason=found.text("finish_reason"),
         wall_s=wall_s,
-        prefill_s=found.number("prefill_s"),
-        rounds_s=found.number("rounds_s"),
+        prefill_s=found.amount("prefill_s", below=MAX_TIME),
+        rounds_s=found.amount("rounds_s", below=MAX_TIME),
         steps=tuple(Step(*row) for row in rows),
     )

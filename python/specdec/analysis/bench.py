@@ -316,7 +316,7 @@ def _settings(
         gamma = "auto"
     elif gamma is None:
         gamma = 0 if draft is None else draft.gamma
-    elif not isinstance(gamma, int):
+    elif not isinstance(gamma, int | str):
         gamma = type(gamma).__name__
     return {
         "version": _core.__version__,
@@ -338,6 +338,6 @@ def _settings(
         "seed": seed,
         "chat": asker.chat,
         "chat_template_kwargs": None if asker.variables is None else shown(asker.variables),
-        "n_threads": options.n_threads,
+        "n_threads": options.threads,
         "kernels": _core.kernels(),
     }

@@ -49,7 +49,7 @@ def cache_bytes_of(draft: Draft) -> int:
     return 0
 
 
-_PANEL: Final = 32  # columns of values that lie together (csrc/model/cache.h)
+_PANEL: Final = 32  # columns of values that lie together (csrc/model/cache/cache.h)
 
 
 def _token_bytes(config: ModelConfig, cache_dtype: str) -> int:

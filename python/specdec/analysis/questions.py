@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from specdec.checks import as_integer, check_items, check_path
 from specdec.errors import InputError, MissingPackageError, kind_of, shown
-from specdec.models.json_fields import as_json, parse_json
+from specdec.fields import as_json, parse_json
 
 __all__ = ["Question", "QuestionsLike", "questions_of", "read_questions"]
 

@@ -15,8 +15,7 @@ from specdec.checks import check_integer, check_path
 from specdec.drafts import SkipLayers
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError, printable
-from specdec.json_values import without_nan
-from specdec.models.json_fields import as_json
+from specdec.fields import as_json, without_nan
 from specdec.tables import OneTable, Table, marked
 from specdec.text_files import read_text_file
 from specdec.trace import invalid_speedup

@@ -8,6 +8,7 @@ from typing import Final
 __all__ = ["OPTION_OF", "by_option"]
 
 OPTION_OF: Final = {
+    "n": "--samples",
     "n_threads": "--threads",
     "n_slots": "--slots",
     "n_text": "--text-tokens",

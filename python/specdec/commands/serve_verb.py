@@ -171,7 +171,7 @@ def command(names: tuple[str, ...], host: str, port: int, **given: Any) -> None:
     server_of = _server()
     key = _api_key(given["api_key_file"])
     target = with_given_template(open_target(given), given["chat_template"])
-    adapters = _adapters(target, given["adapters"], given["threads"])
+    adapters = _adapters(target, given["adapters"], given["n_threads"])
     drafts = _drafts(target, given)
     cache = PromptCache(given["cache_bytes"]) if given["cache_bytes"] else None
     engine = Engine(
@@ -182,7 +182,7 @@ def command(names: tuple[str, ...], host: str, port: int, **given: Any) -> None:
         n_text=given["text_tokens"],
         max_waiting=given["max_waiting"],
         prompt_cache=cache,
-        n_threads=given["threads"],
+        n_threads=given["n_threads"],
     )
     with engine:
         called = list(names) or [_name(given["target"], target)]

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from specdec.errors import shown
-from specdec.json_values import without_nan
+from specdec.fields import without_nan
 
 __all__ = [
     "CONTEXT",

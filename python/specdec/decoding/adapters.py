@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
+from specdec.checks import check_path
 from specdec.errors import InputError, kind_of, number_of
 from specdec.models.model import Model
 
@@ -68,7 +70,7 @@ def adapted_models(
             "adapter, or one for each prompt of a list"
         )
     weights = target.core.base or target.core
-    read: dict[str, Model] = {}
+    read: dict[Path, Model] = {}
     models: list[Model] = []
     for one in given:
         if one is None:
@@ -81,7 +83,7 @@ def adapted_models(
                 )
             models.append(one)
         else:
-            place = os.fspath(one)
+            place = check_path("adapter", one)
             if place not in read:
                 read[place] = (target.base or target).with_adapter(place, n_threads=n_threads)
             models.append(read[place])

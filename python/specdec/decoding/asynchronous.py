@@ -13,7 +13,21 @@ from specdec.decoding.beginning import decoder_prompts_of
 from specdec.decoding.chat import Chat
 from specdec.decoding.engine import Engine
 from specdec.decoding.generation import Generation, Speculative
-from specdec.decoding.options import DecodingOptions
+from specdec.decoding.options import (
+    AdapterLike,
+    Constraint,
+    DecodingOptions,
+    DecodingRule,
+    Gamma,
+    LogprobsOf,
+    PromptCache,
+    Sampling,
+    Schema,
+    Seed,
+    Stop,
+    Transform,
+    door,
+)
 from specdec.decoding.result import Result
 from specdec.decoding.text_keys import seeds_of
 from specdec.drafts.model_draft import DraftLike, open_draft
@@ -22,13 +36,14 @@ from specdec.errors import InputError
 from specdec.models.chat_template import Messages
 from specdec.models.loading import as_model
 from specdec.models.model import ModelLike, Prompt
+from specdec.settings_table import table_of
 
 __all__ = ["agenerate", "astream"]
 
 _Made = TypeVar("_Made")
 
-_OF_ENGINE = ("gamma", "n_threads", "prompt_cache", "batch_size", "node_budget")
-"""Options that calls must have in common to share an engine."""
+_OF_TEXTS = table_of(DecodingOptions, "submit")
+"""Settings that calls need not have in common to share an engine."""
 _LONGEST_QUEUE = 2**31 - 1
 
 _lock = threading.Lock()
@@ -48,9 +63,9 @@ class _EngineOfCall:
         engine: Engine | None,
         target: ModelLike | None,
         draft: DraftLike | None,
-        options: dict[str, Any],
+        options: DecodingOptions,
     ) -> None:
-        own = {name: options.pop(name) for name in _OF_ENGINE if options.get(name) is not None}
+        own = {name: x for name, x in options.arguments().items() if name not in _OF_TEXTS}
         if engine is not None and (target is not None or draft is not None or own):
             given = ", ".join(["target or draft"] * (target is not None or draft is not None) + sorted(own))
             raise InputError(f"{given} is given beside an engine; expected None: the engine has its own")
@@ -107,7 +122,7 @@ def _take(
     # The key holds what the engine need not hold, so that no other object gets its address.
     key = (
         id(model.core), identity, settings.gamma, settings.n_threads, settings.prompt_cache,
-        settings.batch_size, settings.node_budget,
+        settings.slots, settings.node_budget,
     )  # fmt: skip
     with _lock:
         engine, n = _shared.get(key, (None, 0))
@@ -116,7 +131,7 @@ def _take(
                 model,
                 opened,
                 gamma=own.get("gamma"),
-                n_slots=settings.batch_size or 1,
+                n_slots=settings.slots,
                 n_text=model.config.n_ctx,
                 max_waiting=_LONGEST_QUEUE,
                 node_budget=settings.node_budget,
@@ -138,6 +153,7 @@ def _give_back(key: tuple[Any, ...]) -> None:
     engine.close()
 
 
+@door
 async def agenerate(
     target: ModelLike | None = None,
     draft: DraftLike | None = None,
@@ -151,7 +167,36 @@ async def agenerate(
     chat_template_kwargs: Mapping[str, Any] | None = None,
     prediction: Text | None = None,
     speculative: Speculative | None = None,
-    **options: Any,
+    gamma: Gamma = None,
+    max_new_tokens: int | None = 200,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float | None = None,
+    logit_bias: Mapping[int, float] | None = None,
+    presence_penalty: float | None = None,
+    frequency_penalty: float | None = None,
+    draft_sampling: Sampling | None = None,
+    transform: Transform | None = None,
+    schema: Schema | None = None,
+    regex: str | None = None,
+    grammar: str | None = None,
+    constraint: Constraint | None = None,
+    verify: DecodingRule = "rejection",
+    lenience: float = 1.0,
+    seed: Seed = None,
+    stop: Stop = None,
+    n_threads: int | None = None,
+    logprobs: int | None = None,
+    logprobs_of: LogprobsOf = "model",
+    prompt_logprobs: int | None = None,
+    ignore_eos: bool = False,
+    prompt_cache: PromptCache | None = None,
+    adapter: AdapterLike | Sequence[AdapterLike | None] | None = None,
+    n: int = 1,
+    batch_size: int | None = None,
+    node_budget: int | None = None,
 ) -> Result | list[Result] | list[list[Result]]:
     """`specdec.generate` for programs with an event loop.
 
@@ -160,7 +205,7 @@ async def agenerate(
 
     Parameters
     ----------
-    target, draft, prompt, decoder_prompt, messages, tools, documents, chat_template_kwargs, **options
+    target, draft, prompt, gamma, temperature, ...
         Those of `specdec.generate`, but for `logits`, `progress` and a callable `gamma`.
     engine : Engine, optional
         An engine that is open, in place of target and draft.
@@ -181,9 +226,11 @@ async def agenerate(
     --------
     >>> texts = await asyncio.gather(*(specdec.agenerate(target, draft, prompt) for prompt in prompts))
     """
+    options = DecodingOptions.of_call(locals())
     more = {
         "tools": tools, "documents": documents, "chat_template_kwargs": chat_template_kwargs,
         "prediction": prediction, "speculative": speculative,
+        **_of_text(options),
     }  # fmt: skip
     chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)
     if chat is None and prompt is None:
@@ -191,15 +238,14 @@ async def agenerate(
     given, is_batch = (
         (list(chat.conversations), chat.is_batch) if chat is not None else prompts_of("prompt", prompt)
     )
-    n = DecodingOptions(n=options.get("n", 1)).n
     async with _EngineOfCall(engine, target, draft, options) as shared:
         starts = decoder_prompts_of(shared.target, decoder_prompt, len(given), is_batch)
-        seeds = _seeds_of(options.pop("seed", None), len(given), n)
+        seeds = _seeds_of(seed, len(given), n)
         name = "prompt" if chat is None else "messages"
         begun: list[Generation] = []
         try:
-            for item, start, seed in zip(given, starts, seeds, strict=True):
-                submitted = {name: item, "decoder_prompt": start, "seed": seed, **more, **options}
+            for item, start, keys in zip(given, starts, seeds, strict=True):
+                submitted = {**more, name: item, "decoder_prompt": start, "seed": keys}
                 begun.append(await _in_thread(partial(shared.submit, **submitted), Generation.cancel))
             found = [await generation.aresults() for generation in begun]
         finally:
@@ -211,6 +257,7 @@ async def agenerate(
     return found if is_batch else found[0]
 
 
+@door
 async def astream(
     target: ModelLike | None = None,
     draft: DraftLike | None = None,
@@ -224,7 +271,35 @@ async def astream(
     chat_template_kwargs: Mapping[str, Any] | None = None,
     prediction: Text | None = None,
     speculative: Speculative | None = None,
-    **options: Any,
+    gamma: Gamma = None,
+    max_new_tokens: int | None = 200,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float | None = None,
+    logit_bias: Mapping[int, float] | None = None,
+    presence_penalty: float | None = None,
+    frequency_penalty: float | None = None,
+    draft_sampling: Sampling | None = None,
+    transform: Transform | None = None,
+    schema: Schema | None = None,
+    regex: str | None = None,
+    grammar: str | None = None,
+    constraint: Constraint | None = None,
+    verify: DecodingRule = "rejection",
+    lenience: float = 1.0,
+    seed: Seed = None,
+    stop: Stop = None,
+    n_threads: int | None = None,
+    logprobs: int | None = None,
+    logprobs_of: LogprobsOf = "model",
+    prompt_logprobs: int | None = None,
+    ignore_eos: bool = False,
+    prompt_cache: PromptCache | None = None,
+    adapter: AdapterLike | Sequence[AdapterLike | None] | None = None,
+    batch_size: int | None = None,
+    node_budget: int | None = None,
 ) -> AsyncIterator[str]:
     """`specdec.stream` for programs with an event loop: the pieces of a text as they come.
 
@@ -239,8 +314,7 @@ async def astream(
     >>> async for piece in specdec.astream(target, draft, "It was a dark and stormy night"):
     ...     print(piece, end="", flush=True)
     """
-    if options.get("n", 1) != 1:
-        raise InputError("n is given; stream takes one sample, agenerate several")
+    options = DecodingOptions.of_call(locals())
     async with _EngineOfCall(engine, target, draft, options) as shared:
         if shared.target.tokenizer is None:
             raise InputError("stream gives text, but the target has no tokenizer; generate gives token ids")
@@ -254,14 +328,20 @@ async def astream(
             chat_template_kwargs=chat_template_kwargs,
             prediction=prediction,
             speculative=speculative,
+            **_of_text(options),
         )
-        generation = await _in_thread(partial(submit, **options), Generation.cancel)
+        generation = await _in_thread(submit, Generation.cancel)
         try:
             async for piece in generation:
                 if piece.text:
                     yield piece.text
         finally:
             generation.cancel()
+
+
+def _of_text(options: DecodingOptions) -> dict[str, Any]:
+    """The settings of each text, as keyword arguments of `Engine.submit`."""
+    return {name: value for name, value in options.arguments().items() if name in _OF_TEXTS}
 
 
 def _seeds_of(seed: Any, n_prompts: int, n: int) -> list[Any]:

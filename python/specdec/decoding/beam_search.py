@@ -17,7 +17,7 @@ from specdec.decoding.stopping import FinishReason, StopRules
 from specdec.drafts import Draft
 from specdec.drafts.draft import MAX_GAMMA, check_source
 from specdec.errors import InputError, VocabularyMismatchError, kind_of, number_of, shown
-from specdec.json_values import without_nan
+from specdec.fields import without_nan
 from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.models.tokenizer import check_same_vocabulary, special_tokens_of

@@ -16,8 +16,22 @@ from specdec.decoding.engine_drafts import EngineDrafts
 from specdec.decoding.engine_metrics import Counters, EngineMetrics
 from specdec.decoding.form_turns import FormTurns
 from specdec.decoding.generation import Generation, Piece, PredictionUse, Sample, Speculative
-from specdec.decoding.options import DecodingOptions, Gamma
-from specdec.decoding.prompt_cache import PromptCache, check_prompt_cache
+from specdec.decoding.options import (
+    AdapterLike,
+    Constraint,
+    DecodingOptions,
+    DecodingRule,
+    Gamma,
+    LogprobsOf,
+    PromptCache,
+    Sampling,
+    Schema,
+    Seed,
+    Stop,
+    Transform,
+    door,
+)
+from specdec.decoding.prompt_cache import check_prompt_cache
 from specdec.decoding.prompt_scorer import PromptScorer
 from specdec.decoding.request import Request
 from specdec.decoding.request_queue import RequestQueue
@@ -38,8 +52,6 @@ LONGEST_TEXT: Final = 4096
 """Tokens that a text may have where the caller does not say, if the context is longer."""
 _SLICE_S: Final = 0.002
 """Seconds of rounds in a step, while nobody waits for a slot: a model's own round is mostly longer."""
-_NOT_TAKEN: Final = ("logits", "progress", "batch_size", "node_budget", "n_threads", "gamma", "prompt_cache")
-"""Options of `specdec.generate` that a single request has not."""
 
 
 class Engine:
@@ -274,6 +286,7 @@ class Engine:
 
     # ----------------------------------------------------------------------------------------- requests
 
+    @door
     def submit(
         self,
         prompt: Prompt | None = None,
@@ -285,7 +298,31 @@ class Engine:
         chat_template_kwargs: Mapping[str, Any] | None = None,
         prediction: Text | None = None,
         speculative: Speculative | None = None,
-        **options: Any,
+        max_new_tokens: int | None = 200,
+        temperature: float = 0.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        repetition_penalty: float | None = None,
+        logit_bias: Mapping[int, float] | None = None,
+        presence_penalty: float | None = None,
+        frequency_penalty: float | None = None,
+        draft_sampling: Sampling | None = None,
+        transform: Transform | None = None,
+        schema: Schema | None = None,
+        regex: str | None = None,
+        grammar: str | None = None,
+        constraint: Constraint | None = None,
+        verify: DecodingRule = "rejection",
+        lenience: float = 1.0,
+        seed: Seed = None,
+        stop: Stop = None,
+        logprobs: int | None = None,
+        logprobs_of: LogprobsOf = "model",
+        prompt_logprobs: int | None = None,
+        ignore_eos: bool = False,
+        adapter: AdapterLike | Sequence[AdapterLike | None] | None = None,
+        n: int = 1,
     ) -> Generation:
         """Let a prompt, or a conversation, be gone on with; returns at once.
 
@@ -305,11 +342,9 @@ class Engine:
             What the new text is expected to be like: guesses are copied from it.
         speculative : Speculative, optional
             How the request is drafted for; None: as the engine drafts.
-        **options
-            Those of `specdec.generate` that are a text's own: `n`, `max_new_tokens`, the sampling settings,
-            `draft_sampling`, `transform`, `schema`, `regex`, `grammar`, `constraint`, `verify`, `lenience`,
-            `seed`, `stop`, `logprobs`, `logprobs_of`, `prompt_logprobs`, `ignore_eos`, `adapter`. The folder
-            of an adapter is read for the request: give models of :meth:`Model.with_adapter` to many requests.
+        max_new_tokens, temperature, ...
+            The settings of `specdec.generate` that are a text's own. The folder of an `adapter` is read for
+            the request: give models of :meth:`Model.with_adapter` to many requests.
 
         Returns
         -------
@@ -319,9 +354,8 @@ class Engine:
         Raises
         ------
         InputError
-            An option is not known, is none of a request, or is out of its range, as in `specdec.generate`;
-            there is a list of several prompts; a prediction is given to an engine without predictions; the
-            rule cannot judge what would be drafted.
+            A setting is out of its range, as in `specdec.generate`; there is a list of several prompts; a
+            prediction is given to an engine without predictions; the rule cannot judge what would be drafted.
         ContextLengthError
             The prompt is too long: an `InputError` too.
         BusyError
@@ -329,26 +363,23 @@ class Engine:
         EngineClosedError
             The engine is closed, or its thread is of another process.
         """
-        for name in _NOT_TAKEN:
-            if name in options:
-                raise InputError(f"{name} is given; expected it of the Engine, not of a request")
+        options = DecodingOptions.of_call(locals())
         speculative = Speculative() if speculative is None else speculative
         if not isinstance(speculative, Speculative):
             raise InputError(
                 f"speculative is {kind_of(speculative)}; expected a specdec.Speculative, or None"
             )
         if speculative.verify is not None:
-            options["verify"] = speculative.verify
-        settings = DecodingOptions.of_request(options)
-        if settings.logprobs is not None:
-            check_integer("logprobs", settings.logprobs, 0, self.max_top_logprobs)
-        self._check_open(settings.n)  # before the prompt is encoded
+            options = options.replace(verify=speculative.verify)
+        if options.logprobs is not None:
+            check_integer("logprobs", options.logprobs, 0, self.max_top_logprobs)
+        self._check_open(options.n)  # before the prompt is encoded
         chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)
         request = Request.prepare(
             self.target,
             None,
             prompt,
-            settings,
+            options,
             chat,
             decoder_prompt,
             n_slots=self.n_slots,

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import Any, cast, overload
 
 from specdec.containers import Container
 from specdec.decoding.chat import Chat
 from specdec.decoding.options import (
+    AdapterLike,
     BatchOptions,
+    Constraint,
     DecodingOptions,
-    Options,
-    SampleOptions,
-    with_options,
+    DecodingRule,
+    Gamma,
+    LogprobsOf,
+    PromptCache,
+    Sampling,
+    Schema,
+    Seed,
+    Stop,
+    Transform,
+    door,
 )
 from specdec.decoding.request import Request
 from specdec.decoding.result import Result
@@ -26,11 +34,7 @@ from specdec.errors import InputError, NotFiniteError, number_of
 from specdec.models.chat_template import Messages
 from specdec.models.model import ModelLike, Prompt
 from specdec.progress import progress_bar
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
-elif sys.version_info >= (3, 11):  # before, nothing reads the types of overloads at run time
-    from typing import Unpack
+from specdec.settings_table import Unpack
 
 __all__ = ["Stream", "generate", "stream"]
 
@@ -102,7 +106,7 @@ def generate(
 ) -> Result | list[Result] | list[list[Result]]: ...
 
 
-@with_options()
+@door
 def generate(
     target: ModelLike,
     draft: DraftLike | None,
@@ -113,7 +117,38 @@ def generate(
     tools: Sequence[Mapping[str, Any]] | None = None,
     documents: Sequence[Mapping[str, Any]] | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
-    **options: Unpack[SampleOptions],
+    gamma: Gamma = None,
+    max_new_tokens: int | None = 200,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float | None = None,
+    logit_bias: Mapping[int, float] | None = None,
+    presence_penalty: float | None = None,
+    frequency_penalty: float | None = None,
+    draft_sampling: Sampling | None = None,
+    transform: Transform | None = None,
+    schema: Schema | None = None,
+    regex: str | None = None,
+    grammar: str | None = None,
+    constraint: Constraint | None = None,
+    verify: DecodingRule = "rejection",
+    lenience: float = 1.0,
+    seed: Seed = None,
+    stop: Stop = None,
+    n_threads: int | None = None,
+    logits: bool = False,
+    logprobs: int | None = None,
+    logprobs_of: LogprobsOf = "model",
+    prompt_logprobs: int | None = None,
+    ignore_eos: bool = False,
+    prompt_cache: PromptCache | None = None,
+    adapter: AdapterLike | Sequence[AdapterLike | None] | None = None,
+    n: int = 1,
+    batch_size: int | None = None,
+    node_budget: int | None = None,
+    progress: bool = False,
 ) -> Result | list[Result] | list[list[Result]]:
     """Continue a prompt by exact speculative decoding (Algorithm 1 of arXiv 2211.17192).
 
@@ -292,11 +327,11 @@ def generate(
     >>> out = specdec.generate(chat_model, draft, messages=[{"role": "user", "content": "Hello!"}])
     >>> out = specdec.generate(t5, small_t5, "translate English to German: The house is wonderful.")
     """
+    options = DecodingOptions.of_call(locals())
     chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)
-    settings = DecodingOptions.of_call(generate, options)
-    request = Request.prepare(target, draft, prompt, settings, chat, decoder_prompt)
+    request = Request.prepare(target, draft, prompt, options, chat, decoder_prompt)
     sequences = sequences_of(request)
-    bar = progress_bar(request.n_new_tokens, "token") if settings.progress else nullcontext()
+    bar = progress_bar(request.n_new_tokens, "token") if progress else nullcontext()
     with bar as shown:
         for sequence, round_ in decode(Scheduler.of(request, sequences), sequences):
             if shown is None:
@@ -307,7 +342,7 @@ def generate(
     return request.arranged([sequence.result() for sequence in sequences])
 
 
-@with_options("batch_size", "node_budget", "progress", "n")
+@door
 def stream(
     target: ModelLike,
     draft: DraftLike | None,
@@ -318,7 +353,34 @@ def stream(
     tools: Sequence[Mapping[str, Any]] | None = None,
     documents: Sequence[Mapping[str, Any]] | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
-    **options: Unpack[Options],
+    gamma: Gamma = None,
+    max_new_tokens: int | None = 200,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float | None = None,
+    logit_bias: Mapping[int, float] | None = None,
+    presence_penalty: float | None = None,
+    frequency_penalty: float | None = None,
+    draft_sampling: Sampling | None = None,
+    transform: Transform | None = None,
+    schema: Schema | None = None,
+    regex: str | None = None,
+    grammar: str | None = None,
+    constraint: Constraint | None = None,
+    verify: DecodingRule = "rejection",
+    lenience: float = 1.0,
+    seed: Seed = None,
+    stop: Stop = None,
+    n_threads: int | None = None,
+    logits: bool = False,
+    logprobs: int | None = None,
+    logprobs_of: LogprobsOf = "model",
+    prompt_logprobs: int | None = None,
+    ignore_eos: bool = False,
+    prompt_cache: PromptCache | None = None,
+    adapter: AdapterLike | Sequence[AdapterLike | None] | None = None,
 ) -> Stream:
     """Continue one prompt, giving its text as rounds finish.
 
@@ -343,9 +405,9 @@ def stream(
     >>> for piece in specdec.stream(target, draft, "It was a dark and stormy night"):
     ...     print(piece, end="", flush=True)
     """
+    options = DecodingOptions.of_call(locals())
     chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)
-    settings = DecodingOptions.of_call(stream, options)
-    request = Request.prepare(target, draft, prompt, settings, chat, decoder_prompt)
+    request = Request.prepare(target, draft, prompt, options, chat, decoder_prompt)
     if request.is_batch:
         name, n = "prompt" if chat is None else "messages", len(request.beginnings)
         raise InputError(f"{name} is a list of {n}; stream takes one, generate several")

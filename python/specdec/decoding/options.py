@@ -1,32 +1,34 @@
-"""The settings of a run in one object: the keyword arguments of `generate`, checked."""
+"""The table of all settings, `DecodingOptions`, and what the functions share that take them as arguments."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cached_property
-from typing import Any, Final, Literal, TypeAlias, TypedDict, TypeVar, get_args, get_type_hints
+from functools import cached_property, partial, wraps
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.checks import check_choice, check_flag, check_integer
+from specdec.checks import check_integer
 from specdec.decoding.adapters import AdapterLike, check_adapter
 from specdec.decoding.adaptive_gamma import SHARED, AdaptiveGamma
 from specdec.decoding.constraint import Constraint, Schema, StatefulTransform, check_form
 from specdec.decoding.prompt_cache import PromptCache, check_prompt_cache
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError, kind_of, shown
-from specdec.threads import check_threads
+from specdec.settings_table import DOORS, Unpack, choice, flag, integer, number, other, table_of
+from specdec.threads import MAX_THREADS, check_threads
 from specdec.trace import Round
 from specdec.verification.rules import DECODING_RULES, DecodingRule, check_rule
-from specdec.verification.sampling import Sampling
+from specdec.verification.sampling import Sampling, SamplingOptions
 
 __all__ = [
-    "MAX_GAMMA", "BatchOptions", "DecodingOptions", "Gamma", "LogprobsOf", "Options", "Policy",
-    "SampleOptions", "Seed", "Stop", "Transform", "with_options",
+    "MAX_GAMMA", "AdapterLike", "BatchOptions", "Constraint", "DecodingOptions", "DecodingRule", "Gamma",
+    "LogprobsOf", "Policy", "PromptCache", "SampleOptions", "Sampling", "Schema", "Seed", "Stop", "Transform",
+    "door",
 ]  # fmt: skip
 
 Policy: TypeAlias = Callable[[Sequence[Round]], int]
@@ -38,25 +40,191 @@ Transform: TypeAlias = Callable[[NDArray[np.float64], list[int]], NDArray[np.flo
 LogprobsOf: TypeAlias = Literal["model", "sampling"]
 """Whose law log-probabilities are of: the model's own, or that which is sampled from."""
 
-_DEFAULT_BATCH_SIZE = 16
 _MOST_SAMPLES = 2**20
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Options(TypedDict, total=False):
-    """The keyword arguments that `specdec.generate` and `specdec.stream` share, for type checkers."""
+def _check_gamma(name: str, gamma: Any) -> Gamma:
+    if gamma is None or isinstance(gamma, AdaptiveGamma):
+        return gamma
+    if callable(gamma):
+        policy: Policy = gamma
+        return policy
+    if isinstance(gamma, str):
+        if gamma == "auto":
+            return "auto"
+        expected = (
+            f"an integer from 0 to {MAX_GAMMA}, 'auto', a specdec.AdaptiveGamma, or a function of the rounds"
+        )
+        raise InputError.of(name, gamma, expected)
+    return check_integer(name, gamma, 0, MAX_GAMMA)
+
+
+def _check_draft_sampling(name: str, given: Any) -> Sampling:
+    if not isinstance(given, Sampling):
+        raise InputError.of(name, given, "a specdec.Sampling, or None", kind_of(given))
+    return given
+
+
+def _check_transform(name: str, given: Any) -> Transform:
+    if not callable(given) and not callable(getattr(given, "start", None)):
+        expected = "a function of (probs, tokens), an object with the method start(tokens), or None"
+        raise InputError.of(name, given, expected, kind_of(given))
+    transform: Transform = given
+    return transform
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingOptions(Sampling):
+    """The settings of `specdec.generate` in one object: those of `Sampling` and all others.
+
+    The docstring of `specdec.generate` explains each. What can be checked without a model is checked when
+    the object is made. Objects are compared by their values, and can be pickled where their values can.
+    `replace` makes a copy with other values; ``specdec.generate(..., **options.arguments())`` decodes so.
+
+    Raises
+    ------
+    InputError
+        If a value is out of range; the message names the argument.
+
+    Examples
+    --------
+    >>> options = specdec.DecodingOptions(gamma=4, temperature=0.7)
+    >>> options.replace(temperature=0.0).arguments()
+    {'gamma': 4}
+    """
+
+    gamma: Gamma = other(
+        None, _check_gamma, scope="engine", flag="N",
+        help="Drafted tokens a round, or 'auto': as many as pay.",
+    )  # fmt: skip
+    max_new_tokens: int | None = integer(200, 1, optional=True, flag="N", help="New tokens at most.")
+    draft_sampling: Sampling | None = other(None, _check_draft_sampling)
+    transform: Transform | None = other(None, _check_transform)
+    schema: Schema | None = other(
+        None, flag="FILE", help="The text is JSON that has the JSON schema in this file."
+    )
+    regex: str | None = other(
+        None, flag="PATTERN", help="The text matches this regular expression as a whole."
+    )
+    grammar: str | None = other(
+        None, flag="FILE", help="The text has the grammar in this file: Lark or GBNF."
+    )
+    constraint: Constraint | None = other(None)
+    verify: DecodingRule = choice("rejection", DECODING_RULES, flag="RULE", help=", ".join(DECODING_RULES))
+    lenience: float = number(
+        1.0, "a number above 0, at most 1", lambda x: 0.0 < x <= 1.0, flag="L",
+        help="Below 1 is not exact.",
+    )  # fmt: skip
+    seed: Seed = other(None, kind=int, flag="S", help="Of the random numbers.")
+    stop: Stop = other(None, flag="TEXT", help="End before this text or special token; may be repeated.")
+    n_threads: int | None = integer(
+        None, 1, MAX_THREADS, scope="engine", flag="N",
+        help="Default: SPECDEC_NUM_THREADS, or the CPUs at hand.",
+    )  # fmt: skip
+    logits: bool = flag(scope="logits")
+    logprobs: int | None = integer(
+        None, 0, flag="K", help="ln p of tokens and of the K likeliest (with --json)."
+    )
+    logprobs_of: LogprobsOf = choice("model", get_args(LogprobsOf))
+    prompt_logprobs: int | None = integer(None, 0)
+    ignore_eos: bool = flag()
+    prompt_cache: PromptCache | None = other(None, scope="engine")
+    adapter: AdapterLike | Sequence[AdapterLike | None] | None = other(None)
+    n: int = integer(
+        1, 1, _MOST_SAMPLES, scope="samples", flag="N",
+        help="So many of each prompt, read once (with --json).",
+    )  # fmt: skip
+    batch_size: int | None = integer(
+        None, 1, scope="batch", flag="N", help="Prompts decoded at once with --lines (default: 16)."
+    )
+    node_budget: int | None = integer(None, 1, scope="batch")
+    progress: bool = flag(scope="display")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_form(self)
+        check_prompt_cache(self.prompt_cache)
+        check_adapter(self.adapter)
+        check_rule("verify", self.verify, self.lenience, DECODING_RULES)
+        if self.logprobs is not None and self.logprobs_of == "sampling" and self.lenience < 1:
+            raise InputError(
+                f"logprobs_of is 'sampling' with a lenience of {shown(self.lenience)}; expected 'model': the "
+                "output is then not drawn from the distribution of the settings"
+            )
+        _ = self.threads  # checks the environment variable
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(DecodingOptions, **self.arguments()), ()
+
+    def replace(self, **changes: Unpack[SampleOptions]) -> DecodingOptions:
+        """Return a copy with other values.
+
+        Raises
+        ------
+        InputError
+            If a value is out of range, or a name is no setting.
+        """
+        return DecodingOptions.of_arguments({**self.arguments(), **changes})
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the settings that are not the defaults, as keyword arguments of `specdec.generate`."""
+        found = {}
+        for name, row in table_of(DecodingOptions).items():
+            value = getattr(self, name)
+            if type(value) is not type(row.default) or value != row.default:
+                found[name] = value
+        return found
+
+    @cached_property
+    def sampling(self) -> Sampling:
+        """The target's sampling settings alone."""
+        return Sampling(**{name: getattr(self, name) for name in table_of(Sampling)})
+
+    @cached_property
+    def threads(self) -> int:
+        """Threads to compute with: `n_threads`, or what this machine has."""
+        return check_threads(self.n_threads)
+
+    @property
+    def slots(self) -> int:
+        """Texts that are decoded at once: `batch_size`, or 16."""
+        return 16 if self.batch_size is None else self.batch_size
+
+    @property
+    def policy(self) -> AdaptiveGamma | Policy | None:
+        """What chooses gamma round by round; None where gamma is a number."""
+        if self.gamma == "auto":
+            return SHARED
+        return None if self.gamma is None or isinstance(self.gamma, int | str) else self.gamma
+
+    @classmethod
+    def of_arguments(cls, arguments: Mapping[str, Any]) -> DecodingOptions:
+        """Make the options of keyword arguments whose names nobody has checked.
+
+        Raises
+        ------
+        InputError
+            Also for a name that is no setting.
+        """
+        known = table_of(cls)
+        for name in arguments:
+            if name not in known:
+                raise InputError(f"{shown(name)} is no setting{_meant(name, known)}")
+        return cls(**arguments)
+
+    @classmethod
+    def of_call(cls, given: Mapping[str, Any]) -> DecodingOptions:
+        """Pick the settings among the local variables of a call's first line."""
+        return cls(**{name: given[name] for name in table_of(cls) if name in given})
+
+
+class BatchOptions(SamplingOptions, total=False):
+    """The settings of `specdec.generate` for one sample of each prompt, for type checkers."""
 
     gamma: Gamma
     max_new_tokens: int | None
-    temperature: float
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    repetition_penalty: float | None
-    presence_penalty: float | None
-    frequency_penalty: float | None
-    logit_bias: Mapping[int, float] | None
     draft_sampling: Sampling | None
     transform: Transform | None
     schema: Schema | None
@@ -75,163 +243,40 @@ class Options(TypedDict, total=False):
     ignore_eos: bool
     prompt_cache: PromptCache | None
     adapter: AdapterLike | Sequence[AdapterLike | None] | None
-
-
-class BatchOptions(Options, total=False):
-    """The keyword arguments of `specdec.generate` for one sample of each prompt, for type checkers."""
-
     batch_size: int | None
     node_budget: int | None
     progress: bool
 
 
 class SampleOptions(BatchOptions, total=False):
-    """All keyword arguments of `specdec.generate`, for type checkers."""
+    """All settings of `specdec.generate`, for type checkers."""
 
     n: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class DecodingOptions:
-    """The keyword arguments of `specdec.generate`, whose docstring explains each; here are their defaults.
+def door(function: Function) -> Function:
+    """Let a function that takes settings refuse unknown ones by the name that was likely meant."""
+    known = inspect.signature(function).parameters
 
-    What can be checked without a model is checked when the object is made.
-
-    Raises
-    ------
-    InputError
-        If a value is out of range; the message names the argument.
-    """
-
-    gamma: Gamma = None
-    max_new_tokens: int | None = 200
-    temperature: float = 0.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: Mapping[int, float] | None = None
-    draft_sampling: Sampling | None = None
-    transform: Transform | None = None
-    schema: Schema | None = None
-    regex: str | None = None
-    grammar: str | None = None
-    constraint: Constraint | None = None
-    verify: DecodingRule = "rejection"
-    lenience: float = 1.0
-    seed: Seed = None
-    stop: Stop = None
-    n_threads: int | None = None
-    logits: bool = False
-    logprobs: int | None = None
-    logprobs_of: LogprobsOf = "model"
-    prompt_logprobs: int | None = None
-    ignore_eos: bool = False
-    prompt_cache: PromptCache | None = None
-    adapter: AdapterLike | Sequence[AdapterLike | None] | None = None
-    n: int = 1
-    batch_size: int | None = None
-    node_budget: int | None = None
-    progress: bool = False
-
-    def __post_init__(self) -> None:
-        _ = self.sampling  # its settings are checked
-        if self.draft_sampling is not None and not isinstance(self.draft_sampling, Sampling):
-            raise InputError(
-                f"draft_sampling is {kind_of(self.draft_sampling)}; expected a specdec.Sampling, or None"
-            )
-        has_states = callable(getattr(self.transform, "start", None))
-        if self.transform is not None and not callable(self.transform) and not has_states:
-            raise InputError(
-                f"transform is {kind_of(self.transform)}; expected a function of (probs, tokens), an object "
-                "with the method start(tokens), or None"
-            )
-        check_form(self)
-        check_prompt_cache(self.prompt_cache)
-        check_adapter(self.adapter)
-        rule, lenience = check_rule("verify", self.verify, self.lenience, DECODING_RULES)
-        self._set(verify=rule, lenience=float(lenience), gamma=_check_gamma(self.gamma))
-        for name in ("logits", "ignore_eos", "progress"):
-            self._set(**{name: check_flag(name, getattr(self, name))})
-        if self.max_new_tokens is not None:
-            self._set(max_new_tokens=check_integer("max_new_tokens", self.max_new_tokens, 1))
-        for name in ("logprobs", "prompt_logprobs"):
-            if getattr(self, name) is not None:
-                self._set(**{name: check_integer(name, getattr(self, name), 0)})
-        check_choice("logprobs_of", self.logprobs_of, get_args(LogprobsOf))
-        if self.logprobs is not None and self.logprobs_of == "sampling" and lenience < 1:
-            raise InputError(
-                f"logprobs_of is 'sampling' with a lenience of {shown(lenience)}; expected 'model': the "
-                "output is then not drawn from the law of the settings"
-            )
-        self._set(n=check_integer("n", self.n, 1, _MOST_SAMPLES))
-        batch_size = _DEFAULT_BATCH_SIZE if self.batch_size is None else self.batch_size
-        self._set(
-            n_threads=check_threads(self.n_threads), batch_size=check_integer("batch_size", batch_size, 1)
-        )
-
-    def _set(self, **values: Any) -> None:
-        """Keep checked values in place of those given."""
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
-
-    @cached_property
-    def sampling(self) -> Sampling:
-        """The target's settings."""
-        return Sampling(
-            self.temperature,
-            self.top_k,
-            self.top_p,
-            self.min_p,
-            self.repetition_penalty,
-            self.logit_bias,
-            self.presence_penalty,
-            self.frequency_penalty,
-        )
-
-    @property
-    def policy(self) -> AdaptiveGamma | Policy | None:
-        """What chooses gamma round by round; None where gamma is a number."""
-        gamma = self.gamma
-        return None if gamma is None or isinstance(gamma, int | str) else gamma
-
-    @classmethod
-    def of_call(cls, function: Callable[..., Any], arguments: Mapping[str, Any]) -> DecodingOptions:
-        """The keyword arguments of a call of a function that `with_options` has decorated.
-
-        Raises
-        ------
-        TypeError
-            As Python does, for an argument that the function does not have.
-        InputError
-        """
-        known = inspect.signature(function).parameters
-        for name in arguments:
+    def check(given: Mapping[str, Any]) -> None:
+        for name in given:
             if name not in known:
                 hint = _meant(name, known)
                 raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")
-        return cls(**arguments)
 
-    @classmethod
-    def of_request(cls, arguments: Mapping[str, Any]) -> DecodingOptions:
-        """The options of one text, whose names nobody has looked at.
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        check(kwargs)
+        return function(*args, **kwargs)
 
-        Raises
-        ------
-        InputError
-            Also for a name that is no option.
-        """
-        known = [field.name for field in fields(cls)]
-        for name in arguments:
-            if name not in known:
-                raise InputError(f"{shown(name)} is no option{_meant(name, known)}")
-        return cls(**arguments)
+    return cast("Function", call)
 
 
 def _meant(name: str, known: Collection[str]) -> str:
-    """The end of an error about an option that is not known."""
+    """The end of an error about a setting that is not known."""
+    if name in table_of(DecodingOptions):
+        scope = table_of(DecodingOptions)[name].scope
+        return f"; {', '.join(of for of, scopes in DOORS.items() if scope in scopes)} have it"
     meant = _ELSEWHERE.get(name) or next(iter(get_close_matches(name, known, 1)), None)
     return f"; did you mean {meant}?" if meant in known else ""
 
@@ -253,45 +298,4 @@ _ELSEWHERE: Final = {
     "lora_request": "adapter",
     "num_return_sequences": "n",
 }
-"""What options are called in other libraries."""
-
-
-def with_options(*left_out: str) -> Callable[[Function], Function]:
-    """Give a function of ``**options`` the signature and types that write the options out, but for some."""
-
-    def decorate(function: Function) -> Function:
-        given = inspect.signature(function)
-        kept = [entry for entry in given.parameters.values() if entry.kind is not entry.VAR_KEYWORD]
-        options = [field for field in fields(DecodingOptions) if field.name not in left_out]
-        kept += [
-            inspect.Parameter(
-                field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type
-            )
-            for field in options
-        ]
-        function.__signature__ = given.replace(parameters=kept)  # type: ignore[attr-defined]
-        # Types, not their names: the function's module need not know the names.
-        types = get_type_hints(DecodingOptions)
-        function.__annotations__ = {
-            **{name: hint for name, hint in function.__annotations__.items() if name != "options"},
-            **{field.name: types[field.name] for field in options},
-        }
-        return function
-
-    return decorate
-
-
-def _check_gamma(gamma: Any) -> Gamma:
-    if isinstance(gamma, str):
-        if gamma != "auto":
-            raise InputError(
-                f"gamma is {shown(gamma)}; expected an integer from 0 to {MAX_GAMMA}, 'auto', a "
-                "specdec.AdaptiveGamma, or a function of the rounds so far"
-            )
-        return SHARED
-    if gamma is None or isinstance(gamma, AdaptiveGamma):
-        return gamma
-    if callable(gamma):
-        policy: Policy = gamma
-        return policy
-    return check_integer("gamma", gamma, 0, MAX_GAMMA)
+"""What settings are called in other libraries."""

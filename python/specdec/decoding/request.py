@@ -120,7 +120,7 @@ class Request:
         )
         n_texts = len(given) * options.n
         if n_slots is None:
-            n_slots = min(cast("int", options.batch_size), n_texts)
+            n_slots = min(options.slots, n_texts)
         node_budget = options.node_budget
         if node_budget is not None:
             node_budget = min(check_integer("node_budget", node_budget, n_slots), n_slots * (MAX_GAMMA + 1))
@@ -132,7 +132,7 @@ class Request:
             options.adapter,
             len(given),
             is_batch=is_batch,
-            n_threads=cast("int", options.n_threads),
+            n_threads=options.threads,
         )
         draft = None if draft is None else open_draft("draft", draft, optional=True, target=target)
         description = None if draft is None else draft.describe(target)  # refuses what does not fit
@@ -253,7 +253,7 @@ class Request:
     @property
     def n_threads(self) -> int:
         """Threads to compute with."""
-        return cast("int", self.options.n_threads)
+        return self.options.threads
 
     @property
     def n_new_tokens(self) -> int:

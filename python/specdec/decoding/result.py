@@ -15,7 +15,7 @@ from specdec.checks import as_integer, check_choice, check_flag
 from specdec.decoding.stopping import FinishReason
 from specdec.display.rounds import FigureTexts, html, terminal
 from specdec.errors import InputError
-from specdec.json_values import Described, without_nan
+from specdec.fields import Fields, without_nan
 from specdec.models.score import TopLogProbs
 from specdec.models.tokenizer import Tokenizer
 from specdec.trace import Trace
@@ -224,24 +224,24 @@ class Result:
         >>> with open("results.jsonl") as file:
         ...     results = [specdec.Result.from_dict(json.loads(line)) for line in file]
         """
-        found = Described(values)
+        found = Fields(values, "", kind=InputError)
         found.check_version("specdec_result", VERSION)
         trace = Trace._described(found.inner("trace"))
         tokens = found.integers("tokens")
         if tokens != [token for round_ in trace.rounds for token in round_.tokens[: round_.kept]]:
             raise found.error("tokens", "those that the rounds of the trace kept")
         reasons: tuple[FinishReason, ...] = get_args(FinishReason)
-        finish_reason = check_choice("finish_reason", found.value("finish_reason"), reasons)
-        stop = given = found.value("stop")
+        finish_reason = check_choice("finish_reason", found.given("finish_reason"), reasons)
+        stop = given = found.given("stop")
         if given is not None and not isinstance(given, str) and (stop := as_integer(given)) is None:
             raise found.error("stop", "a str, an integer or None")
-        seed = found.integers("seed", 0, 2**64 - 1)
+        seed = found.integers("seed", maximum=2**64 - 1)
         if len(seed) != 2:
             raise found.error("seed", "two integers")
         prompt_ids = found.integers("prompt_ids")
         n_prompt = max(len(prompt_ids) - 1, 0)
         return cls(
-            text=found.optional_text("text"),
+            text=found.text("text", default=None),
             tokens=tokens,
             finish_reason=finish_reason,
             stop=stop,
@@ -252,11 +252,11 @@ class Result:
             top_logprobs=_top_log_probs(found, "top_logprobs", len(tokens)),
             prompt_logprobs=_log_probs(found, "prompt_logprobs", n_prompt),
             prompt_top_logprobs=_top_log_probs(found, "prompt_top_logprobs", n_prompt),
-            n_cached_tokens=found.integer("n_cached_tokens", 0),
-            source_ids=None if found.value("source_ids") is None else found.integers("source_ids"),
-            source_text=found.optional_text("source_text"),
+            n_cached_tokens=found.integer("n_cached_tokens", minimum=0),
+            source_ids=None if found.given("source_ids") is None else found.integers("source_ids"),
+            source_text=found.text("source_text", default=None),
             figure_texts=None
-            if found.value("figure") is None
+            if found.given("figure") is None
             else _figure_texts(found.inner("figure"), trace),
         )
 
@@ -265,19 +265,17 @@ def _listed(log_probs: NDArray[np.float64] | None) -> list[float] | None:
     return None if log_probs is None else log_probs.tolist()
 
 
-def _log_probs(found: Described, field: str, n: int) -> NDArray[np.float64] | None:
+def _log_probs(found: Fields, field: str, n: int) -> NDArray[np.float64] | None:
     """ln p of n tokens, from the dict of a result."""
-    if found.value(field) is None:
+    if found.given(field) is None:
         return None
-    numbers = found.numbers(field, "a finite number", math.isfinite)
-    if len(numbers) != n:
-        raise found.error(field, f"a list of {n} numbers, one for each token")
+    numbers = found.numbers(field, n, "a finite number", math.isfinite)
     return np.array(numbers, np.float64)
 
 
-def _top_log_probs(found: Described, field: str, n: int) -> TopLogProbs | None:
+def _top_log_probs(found: Fields, field: str, n: int) -> TopLogProbs | None:
     """The most probable tokens in the places of n tokens, from the dict of a result."""
-    if found.value(field) is None:
+    if found.given(field) is None:
         return None
     rows = found.items(field)
     if len(rows) != n or not all(isinstance(row, list | tuple) for row in rows):
@@ -286,21 +284,22 @@ def _top_log_probs(found: Described, field: str, n: int) -> TopLogProbs | None:
     for row in rows:
         if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in row):
             raise found.error(field, "pairs of a token id and ln p")
-        pairs = Described({field: [token for token, _ in row], "ln p": [log_prob for _, log_prob in row]})
-        numbers = pairs.numbers("ln p", f"a finite number in {field}", math.isfinite)
+        ids, log_probs = [token for token, _ in row], [log_prob for _, log_prob in row]
+        pairs = Fields({field: ids, "ln p": log_probs}, "", kind=InputError)
+        numbers = pairs.numbers("ln p", None, f"a finite number in {field}", math.isfinite)
         top.append(list(zip(pairs.integers(field), numbers, strict=True)))
     return top
 
 
-def _figure_texts(found: Described, trace: Trace) -> FigureTexts:
+def _figure_texts(found: Fields, trace: Trace) -> FigureTexts:
     """What the figure shows, from the dict of a result."""
     rounds = found.items("rounds")
     # a round shows its drafts and the target's own token
     n_pieces = [round_.n_drafted + 1 for round_ in trace.rounds]
     if len(rounds) != len(n_pieces):
-        raise InputError(f"figure.rounds has {len(rounds)} items; expected {len(n_pieces)}, as the trace has")
+        raise found.error("rounds", f"{len(n_pieces)} lists, as many as the trace has rounds")
     for i, (texts, n) in enumerate(zip(rounds, n_pieces, strict=True)):
         right = isinstance(texts, list | tuple) and len(texts) == n
         if not right or not all(isinstance(text, str) for text in texts):
-            raise InputError(f"figure.rounds[{i}] is no list of {n} texts; expected one for each token")
+            raise found.error(f"rounds[{i}]", f"a list of {n} texts, one for each token", texts)
     return FigureTexts(found.text("prompt"), tuple(tuple(texts) for texts in rounds))

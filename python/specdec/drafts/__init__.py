@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import TYPE_CHECKING, Any
-
 from specdec.drafts.context_copy import ContextCopy
 from specdec.drafts.draft import Draft
 from specdec.drafts.early_exit import EarlyExit
@@ -69,23 +66,3 @@ __all__ = [
     "load",
     "named",
 ]
-
-_FORMER_NAMES = {
-    "Best": "Ensemble",
-    "Chains": "ParallelChains",
-    "Grown": "DynamicTree",
-    "Model": "ModelDraft",
-    "Shape": "StaticTree",
-}
-"""Former names, which will be removed in 0.3, and those of today."""
-
-
-if not TYPE_CHECKING:  # a type checker shall not take any name for a former one
-
-    def __getattr__(name: str) -> Any:
-        if name not in _FORMER_NAMES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        new = _FORMER_NAMES[name]
-        message = f"specdec.drafts.{name} is now {new}; {name} will be removed in 0.3"
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return globals()[new]

@@ -19,8 +19,8 @@ from specdec.drafts.learnt.target_identity import configuration_digest
 from specdec.drafts.model_draft import ModelDraft
 from specdec.drafts.trees import Tree, check_tree
 from specdec.errors import CheckpointError, InputError, kind_of, shown
+from specdec.fields import Fields, read_json_object
 from specdec.models.checkpoints import open_checkpoint
-from specdec.models.json_fields import Fields, read_json_object
 from specdec.models.loading import embedded_pair
 from specdec.models.loading import load as load_model
 from specdec.models.model import Model

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor, nn
 
+from specdec.fields import Fields
 from specdec.learning.draft_vocabulary import scattered
-from specdec.models.json_fields import Fields
 
 __all__ = ["RecurrentNetwork", "RecurrentShape"]
 

@@ -36,7 +36,6 @@ class LowRank:
 
     Attributes
     ----------
-    stored : StoredLowRank
     source : Source
         The tensor.
     """
@@ -86,7 +85,6 @@ class FittedAdapter:
 
     Attributes
     ----------
-    folder : PeftFolder
     low_rank : mapping of str to LowRank
         By canonical name.
     whole : mapping of str to Source
@@ -111,7 +109,6 @@ def fit_adapter(
 
     Parameters
     ----------
-    path : Path
     architecture : str
         Of the base, as a config.json names it.
     config : mapping
@@ -120,13 +117,6 @@ def fit_adapter(
         Where it was read, for messages.
     merging : bool
         The adapter is to be merged into the base's tensors, not laid beside its matrices.
-
-    Raises
-    ------
-    CheckpointError
-        As `open_peft_folder`; and a tensor that the base does not have, or of another shape.
-    UnsupportedModelError
-        A base or an adapter that this cannot be done with.
     """
     folder = open_peft_folder(path)
     if (family := FAMILIES.get(architecture)) is None:
@@ -221,13 +211,7 @@ def _checked_whole(folder: PeftFolder, source: Source, names: list[str]) -> Sour
 
 
 def merged(checkpoint: Checkpoint, path: Path) -> tuple[Checkpoint, FittedAdapter]:
-    """A checkpoint with the adapter in a folder merged into its tensors, and the adapter.
-
-    Raises
-    ------
-    CheckpointError, UnsupportedModelError
-        As `fit_adapter`.
-    """
+    """A checkpoint with the adapter in a folder merged into its tensors, and the adapter."""
     fitted = fit_adapter(path, checkpoint.architecture, checkpoint.config, checkpoint.path, merging=True)
 
     def tensors(as_blocks: Container[str], in_file: bool) -> Iterator[CanonicalTensor]:
@@ -245,13 +229,7 @@ def merged(checkpoint: Checkpoint, path: Path) -> tuple[Checkpoint, FittedAdapte
 
 
 def _sum(low_rank: LowRank, tensor: NDArray[np.float32]) -> NDArray[np.float32]:
-    """A tensor with low-rank matrices added, in f32; with DoRA, its rows brought to their lengths.
-
-    Raises
-    ------
-    CheckpointError
-        The sum is not finite where the tensor is.
-    """
+    """A tensor with low-rank matrices added, in f32; with DoRA, its rows brought to their lengths."""
     down, up = low_rank.arrays()
     lengths = low_rank.lengths()
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -267,15 +245,7 @@ def _sum(low_rank: LowRank, tensor: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def beside(core: _core.Model, fitted: FittedAdapter, base: Path, n_threads: int) -> _core.Model:
-    """A model over the weights of another, with the adapter beside its matrices.
-
-    Raises
-    ------
-    CheckpointError
-        A number that is not finite.
-    UnsupportedModelError
-        A model, or tensors, beside which nothing can be laid.
-    """
+    """A model over the weights of another, with the adapter beside its matrices."""
     path = fitted.folder.path
     config = core.config
     if config.get("encoder") is not None:

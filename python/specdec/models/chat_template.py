@@ -15,19 +15,15 @@ import numpy as np
 
 from specdec.checks import check_flag, check_items
 from specdec.errors import InputError, TokenizerError, kind_of, shown
-from specdec.models.json_fields import as_json
+from specdec.fields import as_json
 from specdec.models.template_process import names_in_template, render_template
 from specdec.models.tokenizer.added_tokens import SPECIAL_NAMES, read_settings, read_side_tokens
 from specdec.text_files import read_text_file
 
 __all__ = [
-    "ChatTemplate",
-    "Messages",
-    "begins_reply",
-    "conversations_of",
-    "read_chat_template",
+    "ChatTemplate", "Messages", "begins_reply", "conversations_of", "read_chat_template",
     "resolve_chat_template",
-]
+]  # fmt: skip
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 """A conversation: messages with "role" and "content"."""
@@ -379,12 +375,6 @@ def resolve_chat_template(tokenizer: Any, folder: Path) -> ChatTemplate | None:
     ----------
     tokenizer : None, False, path-like or object
         An object of ``transformers`` has templates of its own; a path may, in its folder. False: none.
-    folder : Path
-
-    Raises
-    ------
-    TokenizerError
-        A file that is damaged.
     """
     if tokenizer is False:
         return None
@@ -411,11 +401,6 @@ def read_chat_template(folder: Path) -> ChatTemplate | None:
 
     They are in ``chat_template.jinja`` and ``additional_chat_templates/NAME.jinja``, or else in
     tokenizer_config.json, as one text or a list of objects with name and template.
-
-    Raises
-    ------
-    TokenizerError
-        A file that is damaged.
     """
     file = folder / "tokenizer_config.json"
     settings = read_settings(file)

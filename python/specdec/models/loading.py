@@ -307,12 +307,7 @@ def _counted(
 
 
 def as_model(name: str, given: object) -> Model:
-    """The argument `name` as a model, loaded if it is a path or hub name.
-
-    Raises
-    ------
-    InputError, CheckpointError, TokenizerError
-    """
+    """The argument `name` as a model, loaded if it is a path or hub name."""
     if isinstance(given, Model):
         return given
     if isinstance(given, str | os.PathLike):

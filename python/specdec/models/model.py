@@ -25,7 +25,7 @@ from specdec.models import quantization
 from specdec.models.adapter import beside, fit_adapter
 from specdec.models.chat_template import ChatTemplate, Messages
 from specdec.models.checkpoints import open_checkpoint
-from specdec.models.checkpoints.opened_file import OpenedFile
+from specdec.models.checkpoints.file_tensor import OpenedFile
 from specdec.models.model_config import ModelConfig
 from specdec.models.model_texts import LaterTexts, ModelTexts
 from specdec.models.number_formats import CacheDtype, MatrixDtype, PrefillMethod
@@ -881,13 +881,7 @@ _unpickling = threading.Lock()
 
 
 def _unpickled(reference: ModelReference) -> Model:
-    """The model that a pickle refers to: the one of this process, or loaded from its files.
-
-    Raises
-    ------
-    CheckpointError
-        A file is missing, or another one than that which was read.
-    """
+    """The model that a pickle refers to: the one of this process, or loaded from its files."""
     with _unpickling:
         model = _OF_KEY.get(reference.key)
         if model is None:
@@ -920,8 +914,6 @@ class _Beside:
     ----------
     base : Model
         The model without.
-    files : ReadFiles
-    path : Path
     key : str or None
         Of the model with this adapter and no other; None: it cannot be pickled.
     """

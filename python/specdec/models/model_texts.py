@@ -20,7 +20,6 @@ class ModelTexts(NamedTuple):
     ----------
     tokenizer : Tokenizer or None
         None: ids in, ids out.
-    chat_template : ChatTemplate or None
     source_tokenizer : SourceTokenizer or None
         Of an encoder-decoder with a tokenizer.
     """

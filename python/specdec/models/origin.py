@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from specdec.checks import check_path
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, kind_of
-from specdec.models.model_files import describing_files
+from specdec.models.checkpoints.hub import HubName, HubOptions, describing_files, fetch, parse_hub_name
 
 __all__ = ["FilesReference", "HubPlace", "ModelOrigin", "ModelReference", "ReadFiles"]
 
@@ -47,13 +47,7 @@ class HubPlace:
         revision: str | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> HubPlace | None:
-        """That of what a path names; None for what is on disk.
-
-        Raises
-        ------
-        InputError, CheckpointError
-            It is no path, or one that cannot be looked at.
-        """
+        """That of what a path names; None for what is on disk."""
         if check_path("path", path, CheckpointError).exists():
             return None
         return cls(str(path), revision, None if cache_dir is None else str(cache_dir))
@@ -96,7 +90,6 @@ class FilesReference:
         process.
     hub : HubPlace or None
         Where the folder comes from if it is not there.
-    records : tuple of FileRecord
     """
 
     folder: str
@@ -115,13 +108,6 @@ class FilesReference:
         """The place that was asked for, in this process, its files compared with the records.
 
         A file of the recorded size and time is taken for the same; of another time its bytes are compared.
-
-        Raises
-        ------
-        CheckpointNotFoundError
-            The folder or a file is not there.
-        CheckpointError
-            A file is another one than that which was read, or was not there then.
         """
         folder = self._folder()
         for record in self.records:
@@ -134,8 +120,6 @@ class FilesReference:
                 return folder
         place = Path(self.folder)
         if self.hub is not None and not place.is_dir():
-            from specdec.models.checkpoints.hub import HubName, HubOptions, fetch, parse_hub_name
-
             name = parse_hub_name(self.hub.name) or HubName(self.hub.name)
             found = fetch(name, HubOptions(self.hub.revision, self.hub.cache_dir))
             return found if found.is_dir() else found.parent
@@ -220,13 +204,7 @@ class ReadFiles:
         return found
 
     def reference(self) -> FilesReference:
-        """The files for a pickle; the first call reads them all.
-
-        Raises
-        ------
-        CheckpointError
-            A file is no longer what it was.
-        """
+        """The files for a pickle; the first call reads them all."""
         now = time.time_ns()
         records = []
         for record in self._records:
@@ -280,7 +258,6 @@ class ModelReference:
     key : str
         Of the model that was pickled: in its own process, and where it has been unpickled before, it is found
         by this.
-    files : FilesReference
     tokenizer_files : FilesReference or None
         Of a tokenizer that was given by its path.
     adapter_files : FilesReference or None
@@ -308,9 +285,6 @@ class ModelOrigin:
 
     Attributes
     ----------
-    files : ReadFiles
-    tokenizer_files : ReadFiles or None
-    adapter_files : ReadFiles or None
     arguments, load, languages
         As of `ModelReference`.
     key : str
@@ -331,15 +305,7 @@ class ModelOrigin:
         return replace(self, languages=languages, key=secrets.token_hex(16))
 
     def reference(self) -> ModelReference:
-        """What a pickle holds.
-
-        Raises
-        ------
-        CheckpointError
-            A file is no longer what it was.
-        InputError
-            The tokenizer is an object that cannot be pickled.
-        """
+        """What a pickle holds."""
         tokenizer = self.arguments.get("tokenizer")
         try:
             pickle.dumps(tokenizer)

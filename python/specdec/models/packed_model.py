@@ -25,19 +25,10 @@ def packed_model(
 
     Parameters
     ----------
-    path : Path
     arguments : mapping
         Of `specdec.load`: dtype, cache_dtype, prefill, n_ctx, tokenizer; and adapter, if one has been merged.
     load : callable
         `specdec.load`.
-    n_threads : int
-
-    Raises
-    ------
-    CheckpointError
-        As `PackedFile`.
-    InputError
-        Arguments of a model that the file does not hold.
     """
     file = packed_file.PackedFile(path)
     config = file.header["config"]
@@ -81,18 +72,10 @@ def cached_model(
 
     Parameters
     ----------
-    path : Path
     cache : bool or path-like
         As of `specdec.load`.
     arguments, load, n_threads
         As of `packed_model`.
-
-    Raises
-    ------
-    CheckpointError, InputError
-        As `specdec.load`.
-    OSError
-        The packed file cannot be written.
     """
     if not path.exists():
         raise CheckpointNotFoundError(f"{path}: no such file or folder; expected one on disk, with cache=")

@@ -147,7 +147,6 @@ def compare(
 
     Parameters
     ----------
-    checkpoint : Checkpoint
     dtype : str
         Number format of the packed matrices.
     matrix : callable

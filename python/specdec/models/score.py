@@ -290,12 +290,7 @@ def _pieces(model: ScoringModel, request: Any) -> list[_Text]:
 
 
 def _sources(model: ScoringModel, sources: Any, n_requests: int) -> list[NDArray[np.int32]] | None:
-    """What the encoder reads beside each request; None for a model without one.
-
-    Raises
-    ------
-    InputError
-    """
+    """What the encoder reads beside each request; None for a model without one."""
     if sources is None:
         if model.config.encoder is not None:
             raise InputError(

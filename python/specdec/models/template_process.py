@@ -178,16 +178,6 @@ def render_template(text: str, values: dict[str, Any], needed: tuple[str, ...], 
         Those of the variables that must occur in the template, since they would be ignored otherwise.
     source : str
         Where the template comes from, for messages.
-
-    Raises
-    ------
-    InputError
-        The template refuses the values or fails with them, does not read a variable of `needed`, or takes
-        more time or memory than it may.
-    TokenizerError
-        It is not valid Jinja.
-    MissingPackageError
-        Jinja is not installed.
     """
     kind, found = _ask("render", text, values, needed)
     if kind != b"T":
@@ -196,17 +186,7 @@ def render_template(text: str, values: dict[str, Any], needed: tuple[str, ...], 
 
 
 def names_in_template(text: str, source: str) -> frozenset[str]:
-    """All names in the code of a template, of variables and of their fields.
-
-    Raises
-    ------
-    InputError
-        Reading the template takes more time or memory than it may.
-    TokenizerError
-        It is not valid Jinja.
-    MissingPackageError
-        Jinja is not installed.
-    """
+    """All names in the code of a template, of variables and of their fields."""
     kind, found = _ask("names", text)
     if kind != b"T":
         raise _error(kind, found, source)

@@ -13,7 +13,7 @@ import numpy as np
 from specdec.checks import check_items
 from specdec.containers import plain
 from specdec.errors import InputError, kind_of, shown
-from specdec.json_values import without_nan
+from specdec.fields import without_nan
 
 __all__ = ["digest", "field_of", "json_value", "line", "records_of"]
 

@@ -12,7 +12,7 @@ from typing import Any
 from specdec.checks import check_flag, check_integer
 from specdec.decoding.adaptive_gamma import AdaptiveGamma
 from specdec.decoding.generate import generate as generate_here
-from specdec.decoding.options import DecodingOptions, with_options
+from specdec.decoding.options import DecodingOptions
 from specdec.decoding.result import Result
 from specdec.decoding.result_fields import result_fields
 from specdec.drafts.draft import Draft
@@ -31,7 +31,6 @@ _NO_RESULT = ("n_threads", "progress", "batch_size")
 """Options that no result depends on."""
 
 
-@with_options("seed", "n_threads", "logits", "prompt_cache", "node_budget", "progress", "n")
 def generate(
     target: TargetGiven,
     draft: DraftGiven,
@@ -124,7 +123,10 @@ def generate(
     >>> records = specdec.ray.generate("path/to/target", "path/to/draft", prompts, "out", seed=1)
     >>> [record["text"] for record in records]
     """
-    settings = DecodingOptions.of_call(generate, options)
+    for name in ("logits", "prompt_cache", "node_budget", "n"):
+        if name in options:
+            raise InputError(f"{name} is given; expected settings of single texts, gamma and batch_size")
+    settings = DecodingOptions.of_arguments(options)
     chat, on_error = check_flag("chat", chat), check_on_error(on_error)
     if seed is not None:
         seed = check_integer("seed", seed, 0, _LARGEST_SEED)

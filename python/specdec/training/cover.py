@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from specdec import drafts
 from specdec.drafts.draft import Draft
 from specdec.errors import InputError
-from specdec.models.json_fields import read_json_object
+from specdec.fields import read_json_object
 from specdec.models.loading import load
 from specdec.models.model import Model
 from specdec.models.tokenizer import check_same_vocabulary

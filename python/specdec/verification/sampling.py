@@ -5,20 +5,46 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from specdec.checks import as_integer, check_items, check_number
 from specdec.errors import InputError, shown
+from specdec.settings_table import check_settings, integer, number, other, table_of
 
-__all__ = ["MAX_TOP_K", "Sampling"]
+__all__ = ["MAX_TOP_K", "Sampling", "SamplingOptions"]
 
 MAX_TOP_K = 2**31 - 1
 """What fits the core's integers; more tokens than any vocabulary has."""
 
 _LEAST, _LARGEST = (float(bound) for bound in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 """Of the numbers of float32 that have full precision."""
+
+
+_FLOAT32 = "a finite number (float32, to 3.4e38)"
+
+
+def _is_float32(value: float) -> bool:
+    return abs(value) <= _LARGEST
+
+
+def _biases(name: str, given: Any) -> dict[int, float]:
+    expected = "a mapping of token id to number, or None"
+    if not isinstance(given, Mapping):
+        raise InputError.of(name, given, expected)
+    biases = {}
+    for token in check_items(name, given, expected):
+        number = as_integer(token)
+        if number is None or number < 0:
+            raise InputError.of(name, token, "a token id, 0 or more", verb="has the key")
+        biases[number] = check_number(
+            f"{name}[{shown(number)}]",
+            given[token],
+            "a finite number (float32, to 3.4e38) or -inf",
+            lambda x: x == -math.inf or _is_float32(x),
+        )
+    return biases
 
 
 @dataclass(frozen=True)
@@ -60,43 +86,42 @@ class Sampling:
         If a field is out of its range; the message names the field, its value and what is expected.
     """
 
-    temperature: float = 0.0
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: Mapping[int, float] | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
+    temperature: float = number(
+        0.0, "a finite number, at least 0", lambda x: 0.0 <= x < math.inf,
+        help="0 is greedy.", flag="T", served=(0.0, 1e6),
+    )  # fmt: skip
+    top_k: int | None = integer(
+        None, 1, MAX_TOP_K,
+        help="Sample from the K likeliest tokens only.", flag="K", served=(-1, MAX_TOP_K), neutral=0,
+    )  # fmt: skip
+    top_p: float | None = number(
+        None, "a number in (0, 1]", lambda x: 0.0 < x <= 1.0,
+        help="Sample from the likeliest tokens that hold mass P only.", flag="P", served=(1e-9, 1.0),
+        neutral=1.0,
+    )  # fmt: skip
+    min_p: float | None = number(
+        None, "a number in [0, 1]", lambda x: 0.0 <= x <= 1.0,
+        help="Sample from tokens at least P times as likely as the likeliest.", flag="P", served=(0.0, 1.0),
+        neutral=0.0,
+    )  # fmt: skip
+    repetition_penalty: float | None = number(
+        None, "a finite number above 0 (1.2e-38 to 3.4e38, as float32 has)",
+        lambda x: _LEAST <= x <= _LARGEST,
+        help="Above 1, tokens that have occurred are less likely.", flag="R", served=(1e-30, 1e30),
+        neutral=1.0,
+    )  # fmt: skip
+    logit_bias: Mapping[int, float] | None = other(None, _biases, served=(-100.0, 100.0), neutral={})
+    presence_penalty: float | None = number(
+        None, _FLOAT32, _is_float32, help="Subtracted from the logits of tokens of the new text.",
+        flag="P", served=(-2.0, 2.0), neutral=0.0,
+    )  # fmt: skip
+    frequency_penalty: float | None = number(
+        None, _FLOAT32, _is_float32, help="The same for each time that a token has occurred there.",
+        flag="F", served=(-2.0, 2.0), neutral=0.0,
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
-        checks = {
-            "temperature": ("a finite number, at least 0", lambda x: 0.0 <= x < math.inf),
-            "top_p": ("a number in (0, 1], or None", lambda x: 0.0 < x <= 1.0),
-            "min_p": ("a number in [0, 1], or None", lambda x: 0.0 <= x <= 1.0),
-            "repetition_penalty": (
-                "a finite number above 0 (1.2e-38 to 3.4e38, as float32 has), or None",
-                lambda x: _LEAST <= x <= _LARGEST,
-            ),
-        }
-        for name in ("presence_penalty", "frequency_penalty"):
-            checks[name] = (
-                "a finite number (float32, to 3.4e38), or None",
-                lambda x: abs(x) <= _LARGEST,
-            )
-        for name, (expected, fits) in checks.items():
-            value = getattr(self, name)
-            if value is not None or name == "temperature":
-                object.__setattr__(self, name, check_number(name, value, expected, fits))
-        if self.top_k is not None:
-            top_k = as_integer(self.top_k)
-            if top_k is None or not 1 <= top_k <= MAX_TOP_K:
-                raise InputError(
-                    f"top_k is {shown(self.top_k)}; expected an integer from 1 to {MAX_TOP_K}, or None"
-                )
-            object.__setattr__(self, "top_k", top_k)
-        if self.logit_bias is not None:
-            object.__setattr__(self, "logit_bias", _biases(self.logit_bias))
+        check_settings(self)
 
     @property
     def greedy(self) -> bool:
@@ -105,41 +130,27 @@ class Sampling:
 
     def core(self) -> dict[str, Any]:
         """The settings as the C core takes them."""
-        return {
-            "temperature": self.temperature,
-            "top_k": self.top_k or 0,
-            "top_p": 1.0 if self.top_p is None else self.top_p,
-            "min_p": self.min_p or 0.0,
-            "repetition_penalty": 1.0 if self.repetition_penalty is None else self.repetition_penalty,
-            "presence_penalty": self.presence_penalty or 0.0,
-            "frequency_penalty": self.frequency_penalty or 0.0,
-            "logit_bias": dict(self.logit_bias or {}),
-        }
+        values = ((name, getattr(self, name), row.neutral) for name, row in table_of(Sampling).items())
+        return {name: neutral if value is None else value for name, value, neutral in values}
 
     def check_vocabulary(self, n_vocab: int) -> None:
         """Raise InputError if `logit_bias` names a token that such a vocabulary lacks, or forbids all."""
         biases = self.logit_bias or {}
         for token in biases:
             if token >= n_vocab:
-                raise InputError(f"logit_bias has token {shown(token)}; expected ids from 0 to {n_vocab - 1}")
+                raise InputError.of("logit_bias", token, f"ids from 0 to {n_vocab - 1}", verb="has token")
         if sum(bias == -math.inf for bias in biases.values()) == n_vocab:
             raise InputError("logit_bias forbids every token; expected at least one that is allowed")
 
 
-def _biases(given: object) -> dict[int, float]:
-    expected = "a mapping of token id to number, or None"
-    if not isinstance(given, Mapping):
-        raise InputError(f"logit_bias is {shown(given)}; expected {expected}")
-    biases = {}
-    for token in check_items("logit_bias", given, expected):
-        bias = given[token]
-        number = as_integer(token)
-        if number is None or number < 0:
-            raise InputError(f"logit_bias has the key {shown(token)}; expected a token id, 0 or more")
-        biases[number] = check_number(
-            f"logit_bias[{shown(number)}]",
-            bias,
-            "a finite number (float32, to 3.4e38) or -inf",
-            lambda x: x == -math.inf or abs(x) <= _LARGEST,
-        )
-    return biases
+class SamplingOptions(TypedDict, total=False):
+    """The fields of `Sampling` as keyword arguments, for type checkers."""
+
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    logit_bias: Mapping[int, float] | None
+    presence_penalty: float | None
+    frequency_penalty: float | None

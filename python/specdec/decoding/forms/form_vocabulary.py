@@ -11,7 +11,7 @@ from typing import Any, Final
 from specdec.decoding.forms.first_bytes import FirstBytes
 from specdec.errors import InputError, kind_of, pass_signals_on
 from specdec.models.tokenizer import ByteTokenizer, Tokenizer
-from specdec.models.tokenizer.continuing import encode_exactly
+from specdec.models.tokenizer.byte_tokenizer import encode_exactly
 
 __all__ = ["FormVocabulary", "checked", "library_tokenizer"]
 

@@ -29,8 +29,8 @@ from specdec.drafts.learnt.published import (
 from specdec.drafts.learnt.target_identity import TargetIdentity
 from specdec.drafts.learnt.target_tokens import target_tokens
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, VocabularyMismatchError
+from specdec.fields import Fields, read_json_object
 from specdec.models.checkpoints.safetensors_file import StoredTensor, open_weights
-from specdec.models.json_fields import Fields, read_json_object
 from specdec.models.model import Model
 
 __all__ = ["is_published", "open_published", "usual_taps"]

@@ -43,9 +43,9 @@ from specdec.errors import (
     kind_of,
     shown,
 )
+from specdec.fields import Fields, as_json, read_json_object
 from specdec.models.checkpoints.checkpoint import CanonicalTensor
 from specdec.models.checkpoints.safetensors_file import read_safetensors_with_metadata, write_safetensors
-from specdec.models.json_fields import Fields, as_json, read_json_object
 from specdec.models.model import Model
 from specdec.models.number_formats import Dtype, rounded_to_bf16, widened
 from specdec.models.origin import FilesReference, ReadFiles

@@ -11,7 +11,7 @@ from specdec.drafts.learnt.heads_draft import Heads
 from specdec.drafts.learnt.look_ahead_draft import LookAheadEmbeddings
 from specdec.drafts.learnt.recurrent_draft import Recurrent
 from specdec.drafts.trees import Tree
-from specdec.models.json_fields import as_json, read_json_object
+from specdec.fields import as_json, read_json_object
 from specdec.models.number_formats import Dtype
 
 __all__ = ["METHODS", "open_learnt"]

@@ -16,8 +16,8 @@ from specdec.drafts.learnt.published import (
     matched,
 )
 from specdec.errors import UnsupportedModelError
+from specdec.fields import Fields, read_json_object
 from specdec.models.checkpoints.safetensors_file import open_weights
-from specdec.models.json_fields import Fields, read_json_object
 from specdec.models.model import Model
 
 __all__ = ["open_native_head"]

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.errors import CheckpointError, UnsupportedModelError
+from specdec.fields import Fields, as_json
 from specdec.models.checkpoints import CanonicalTensor
 from specdec.models.checkpoints.safetensors_file import StoredTensor
 from specdec.models.families import FAMILIES, ConfigReader
-from specdec.models.json_fields import Fields, as_json
 from specdec.models.model import Model
 from specdec.models.number_formats import Dtype
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from specdec.errors import InputError, shown
-from specdec.models.json_fields import Fields
+from specdec.fields import Fields
 from specdec.models.model import Model
 from specdec.models.model_config import ModelConfig
 from specdec.models.tokenizer import ByteTokenizer

@@ -20,21 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.errors import CheckpointError, UnsupportedModelError
+from specdec.fields import Fields, as_json
 from specdec.models.checkpoints.file_tensor import PLAIN, FileTensor
 from specdec.models.checkpoints.safetensors_file import StoredTensor
-from specdec.models.json_fields import Fields, as_json
 from specdec.models.number_formats import widened
 
 __all__ = [
-    "KINDS",
-    "METHOD",
-    "Codes",
-    "check_quantisation",
-    "packed",
-    "packed_shapes",
-    "quantisation_config",
+    "KINDS", "METHOD", "Codes", "check_quantisation", "packed", "packed_shapes", "quantisation_config",
     "with_codes",
-]
+]  # fmt: skip
 
 METHOD: Final = "compressed-tensors"
 """The ``quant_method`` of a config.json."""
@@ -59,13 +53,6 @@ def check_quantisation(fields: Fields) -> None:
     ----------
     fields : Fields
         Of a config.json that has one, with the `METHOD`.
-
-    Raises
-    ------
-    UnsupportedModelError
-        Another format, asymmetric codes, quantised activations or caches, …
-    CheckpointError
-        Fields of other types than they have.
     """
     config = fields.object("quantization_config")
     assert config is not None
@@ -167,13 +154,7 @@ class Codes(FileTensor):
         return values if index is None else values[index]
 
     def blocks(self, index: int | None = None) -> NDArray[np.uint8]:
-        """As blocks of Q8_0 or Q4_0; see `FileTensor`.
-
-        Raises
-        ------
-        UnsupportedModelError
-            A scale that f16, which these have, does not hold.
-        """
+        """As blocks of Q8_0 or Q4_0; see `FileTensor`."""
         n_out, n_in = self.shape
         n_blocks = n_in // _GROUP
         scales = self._halves()
@@ -237,13 +218,6 @@ def with_codes(held: Mapping[str, StoredTensor]) -> dict[str, FileTensor]:
     ----------
     held : mapping of str to StoredTensor
         By the names of the files.
-
-    Raises
-    ------
-    UnsupportedModelError
-        Codes of other bits, groups or meaning.
-    CheckpointError
-        Tensors that are missing, or shapes that contradict each other.
     """
     tensors: dict[str, FileTensor] = {}
     for name, tensor in held.items():

@@ -9,15 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import UnusedFieldWarning, warn
-from specdec.models.json_fields import MAX_INT, Fields, as_json, read_json_object
+from specdec.fields import MAX_INT, Fields, as_json, read_json_object
 
 __all__ = [
-    "GENERATION_FIELDS",
-    "NOT_APPLIED",
-    "GenerationDefaults",
-    "read_generation_defaults",
-    "sampling_of",
-]
+    "GENERATION_FIELDS", "NOT_APPLIED", "GenerationDefaults", "read_generation_defaults", "sampling_of",
+]  # fmt: skip
 
 FILE: Final = "generation_config.json"
 
@@ -95,7 +91,6 @@ class GenerationDefaults:
 
     Attributes
     ----------
-    bos_id : int or None
     eos_ids : tuple of int, or None
         None: the files do not say.
     sampling : dict
@@ -118,13 +113,6 @@ def read_generation_defaults(
 
     Token ids that the first file does not give come from config.json. ``ids_only`` reads nothing else,
     and warns of nothing.
-
-    Raises
-    ------
-    CheckpointError
-        The file is no JSON object, or names as token what is no id. Ids outside the vocabulary, sampling
-        settings out of range and settings that specdec does not have are warned of and left out: nothing
-        here changes what the model computes.
     """
     file = folder / FILE
     has_file = file.is_file()

@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.errors import CheckpointError, CheckpointNotFoundError, MissingGGUFError, UnsupportedModelError
-from specdec.models.checkpoints.file_tensor import PLAIN, FileRows, FileTensor
-from specdec.models.checkpoints.opened_file import OpenedFile
-from specdec.models.json_fields import as_json
+from specdec.fields import as_json
+from specdec.models.checkpoints.file_tensor import PLAIN, FileRows, FileTensor, OpenedFile
 from specdec.models.number_formats import widened
 
 __all__ = ["MAGIC", "GGUFFile", "StoredBlocks", "is_gguf", "read_gguf", "type_sizes"]
@@ -85,12 +84,7 @@ class StoredBlocks(FileTensor):
         return self.kind not in PLAIN
 
     def check(self, numbers: str = "") -> None:
-        """Refuse a tensor whose numbers are not read.
-
-        Raises
-        ------
-        UnsupportedModelError
-        """
+        """Refuse a tensor whose numbers are not read."""
         if numbers or self.kind not in (*PLAIN, *_decoders()):
             raise UnsupportedModelError(
                 f"{self.file}: tensor '{self.name}' has type {self.kind}; expected "
@@ -147,22 +141,10 @@ class _Value:
 class GGUFFile:
     """The metadata of a GGUF file; values are read when they are asked for.
 
-    Parameters
-    ----------
-    opened : OpenedFile
-
     Attributes
     ----------
-    path : Path
     tensors : dict of str to StoredBlocks
         In the file's order.
-
-    Raises
-    ------
-    CheckpointError
-        The file is truncated or damaged.
-    UnsupportedModelError
-        Another version of the format, other byte order, or a type of tensor that `gguf` does not know.
     """
 
     def __init__(self, opened: OpenedFile) -> None:
@@ -191,13 +173,7 @@ class GGUFFile:
         return iter(self._values)
 
     def get(self, key: str) -> Any:
-        """A value of the metadata: bool, int, float, str, a list of str, or an ndarray; None if absent.
-
-        Raises
-        ------
-        CheckpointError
-            A string that is no UTF-8.
-        """
+        """A value of the metadata: bool, int, float, str, a list of str, or an ndarray; None if absent."""
         value = self._values.get(key)
         if value is None:
             return None
@@ -477,13 +453,6 @@ def read_gguf(path: Path) -> tuple[GGUFFile, dict[str, StoredBlocks]]:
     -------
     GGUFFile, dict of str to StoredBlocks
         The first part, whose metadata describe the model, and the tensors of all.
-
-    Raises
-    ------
-    CheckpointNotFoundError
-        There is no such file, or a part is missing.
-    CheckpointError, UnsupportedModelError
-        As `GGUFFile`; or parts that contradict each other.
     """
     file = GGUFFile(OpenedFile(path))
     n_parts = _count(file, "split.count")

@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from specdec.errors import CheckpointError, UnusedFieldWarning, warn
+from specdec.fields import NOT_KNOWN, Fields, as_json
 from specdec.models.chat_template import ChatTemplate, resolve_chat_template
 from specdec.models.checkpoints.checkpoint import Checkpoint
 from specdec.models.checkpoints.generation_config import NOT_APPLIED, sampling_of
@@ -18,9 +19,7 @@ from specdec.models.checkpoints.gguf_file import GGUFFile, read_gguf
 from specdec.models.checkpoints.matching import match_tensors, matched_checkpoint
 from specdec.models.families import FAMILIES, ConfigReader, Family, Source
 from specdec.models.families.gguf import architecture_of, settled
-from specdec.models.families.gguf_metadata import Metadata
-from specdec.models.families.gguf_unread import check_keys, warn_of_unread
-from specdec.models.json_fields import NOT_KNOWN, Fields, as_json
+from specdec.models.families.gguf_metadata import HARMLESS, Metadata, check_keys
 from specdec.models.tokenizer import resolve_tokenizer
 from specdec.models.tokenizer.gguf_vocabulary import Vocabulary, read_end_ids, read_vocabulary
 
@@ -40,7 +39,7 @@ def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Ch
     metadata = Metadata(named, values, held, path)
     name, family, config, sources = described(metadata, n_ctx)
     decoder_start = _decoder_start(metadata, config["n_vocab"])
-    warn_of_unread(metadata)
+    metadata.warn_of_unread(HARMLESS)
     _warn_of_unknown(file, f"{named}.")
     tensors = of_model(metadata)
     match_tensors(
@@ -86,11 +85,6 @@ def described(
     str, Family, dict, list of Source
         The architecture of transformers, how the file is read, the canonical configuration, and where each
         tensor comes from.
-
-    Raises
-    ------
-    CheckpointError, UnsupportedModelError
-        Metadata that are wrong, or ask for what specdec does not have.
     """
     architecture = architecture_of(metadata.name, metadata.file)
     name = architecture.architecture(metadata)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import CheckpointError, UnsupportedModelError
+from specdec.fields import Fields, read_json_object
 from specdec.models.chat_template import resolve_chat_template
 from specdec.models.checkpoints.checkpoint import Checkpoint
 from specdec.models.checkpoints.compressed_tensors import METHOD, check_quantisation, with_codes
@@ -25,7 +26,6 @@ from specdec.models.checkpoints.generation_config import GENERATION_FIELDS, read
 from specdec.models.checkpoints.matching import has_own_head, match_tensors, matched_checkpoint
 from specdec.models.checkpoints.safetensors_file import open_weights
 from specdec.models.families import FAMILIES, ConfigReader, Family, architecture_of
-from specdec.models.json_fields import Fields, read_json_object
 from specdec.models.tokenizer import resolve_tokenizer
 
 __all__ = ["described", "open_folder"]
@@ -109,11 +109,6 @@ def described(fields: Fields, n_ctx: int | None = None) -> tuple[str, Family, di
     str, Family, dict, bool
         The architecture, its family, the canonical configuration, and whether matrices are stored as codes
         in the layout of compressed-tensors.
-
-    Raises
-    ------
-    CheckpointError, UnsupportedModelError
-        Fields that are wrong, or ask for what specdec does not have.
     """
     architecture = architecture_of(fields, fields.file)
     family = FAMILIES[architecture]

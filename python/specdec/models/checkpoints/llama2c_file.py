@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from specdec.errors import CheckpointError, TokenizerError, UnsupportedModelError
 from specdec.models.checkpoints.checkpoint import CanonicalTensor, Checkpoint
-from specdec.models.checkpoints.opened_file import OpenedFile
+from specdec.models.checkpoints.file_tensor import OpenedFile
 from specdec.models.families.rotary import rotary_frequencies
 from specdec.models.tokenizer import Tokenizer, resolve_tokenizer
 
@@ -239,13 +239,7 @@ _ENDS: Final[Mapping[str, Any]] = {"bos_id": 1, "eos_ids": (1, 2)}
 
 
 def own_tokenizer(path: Path, n_vocab: int) -> Tokenizer | None:
-    """The tokenizer whose name says that it belongs to this file, if there is one beside it.
-
-    Raises
-    ------
-    TokenizerError
-        Damaged, or of another number of tokens.
-    """
+    """The tokenizer whose name says that it belongs to this file, if there is one beside it."""
     names = [f"tok{n_vocab}.bin", f"tok{n_vocab}.model", "tokenizer.bin", "tokenizer.model"]
     found = next((path.parent / name for name in names if (path.parent / name).is_file()), None)
     if found is None:

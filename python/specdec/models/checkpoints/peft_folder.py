@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import CheckpointError, CheckpointNotFoundError, UnsupportedModelError
+from specdec.fields import Fields, read_json_object
 from specdec.models.checkpoints.safetensors_file import StoredTensor, read_safetensors
-from specdec.models.json_fields import Fields, read_json_object
 from specdec.text_files import reading
 
 __all__ = ["ADAPTER_FILES", "PeftFolder", "StoredLowRank", "open_peft_folder"]
@@ -86,7 +86,6 @@ class PeftFolder:
 
     Attributes
     ----------
-    path : Path
     low_rank : mapping of str to StoredLowRank
         By module.
     whole : mapping of str to StoredTensor
@@ -104,17 +103,7 @@ class PeftFolder:
 
 
 def open_peft_folder(path: Path) -> PeftFolder:
-    """Open the folder of a LoRA adapter and check all but its numbers.
-
-    Raises
-    ------
-    CheckpointNotFoundError
-        There is no such folder, or it lacks a file.
-    UnsupportedModelError
-        Another method than LoRA, or a setting or tensor that specdec does not have.
-    CheckpointError
-        A damaged or contradictory file, or one that cannot be read.
-    """
+    """Open the folder of a LoRA adapter and check all but its numbers."""
     with reading(path, CheckpointError):
         return _open(path)
 

@@ -11,19 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.errors import CheckpointError, UnsupportedModelError
+from specdec.fields import read_json_object
 from specdec.models.checkpoints import Checkpoint
 from specdec.models.checkpoints.gguf_model import ROW, described, sampling_values
-from specdec.models.checkpoints.gguf_types import FILE_TYPES, encoded, type_of
-from specdec.models.checkpoints.gguf_writing import NewTensor, write_gguf
+from specdec.models.checkpoints.gguf_writing import FILE_TYPES, NewTensor, encoded, type_of, write_gguf
 from specdec.models.checkpoints.llama2c_file import LLAMA2C
-from specdec.models.conversion.file_order import gathered, stored_shapes
+from specdec.models.conversion.file_order import check_same, gathered, stored_shapes
 from specdec.models.conversion.importance import Importance
-from specdec.models.conversion.model_identity import check_same
 from specdec.models.families import FAMILIES
 from specdec.models.families.gguf import ARCHITECTURES
 from specdec.models.families.gguf_keys import WRITTEN, metadata_of
 from specdec.models.families.gguf_metadata import Metadata
-from specdec.models.json_fields import read_json_object
 from specdec.models.tokenizer.gguf_vocabulary_writing import end_values, vocabulary_values
 from specdec.threads import check_threads
 
@@ -69,18 +67,10 @@ def write_as_gguf(
 
     Parameters
     ----------
-    checkpoint : Checkpoint
     place : Path
         A file that is there is replaced.
     kind : str
         One of `FILE_TYPES`.
-    importance : Importance
-    progress : bool or None
-
-    Raises
-    ------
-    UnsupportedModelError, TokenizerError, CheckpointError, OSError
-        As `specdec.convert`.
     """
     if checkpoint.architecture not in WRITTEN and checkpoint.architecture != LLAMA2C:
         raise UnsupportedModelError(

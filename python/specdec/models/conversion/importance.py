@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.errors import CheckpointError, InputError
+from specdec.models.checkpoints.file_tensor import OpenedFile
 from specdec.models.checkpoints.gguf_file import is_gguf, read_gguf
-from specdec.models.checkpoints.opened_file import OpenedFile
 from specdec.models.families import Source
 from specdec.models.model import Model
 from specdec.progress import reading_bar
@@ -53,20 +53,10 @@ class Importance:
 
         Parameters
         ----------
-        stored : str
         made_of : sequence of Source
             What lies in the tensor. Several matrices in one have the same inputs, unless they are experts.
         shape : tuple of int
             Of the tensor.
-
-        Returns
-        -------
-        ndarray of float32, [n_in], or [n_experts, n_in]
-
-        Raises
-        ------
-        CheckpointError
-            It is for a tensor of another shape.
         """
         found = self.of_stored.get(stored)
         if found is None:
@@ -84,13 +74,7 @@ class Importance:
 
 
 def read_importance(place: Path) -> Importance:
-    """What ``llama-imatrix`` wrote.
-
-    Raises
-    ------
-    CheckpointError
-        A damaged file, or another one.
-    """
+    """What ``llama-imatrix`` wrote."""
     file, held = read_gguf(place)
     found: dict[str, Array] = {}
     for name, tensor in held.items():
@@ -114,13 +98,7 @@ def read_importance(place: Path) -> Importance:
 
 
 def read_text(place: Path) -> str | None:
-    """The text of a file; None of a GGUF file.
-
-    Raises
-    ------
-    CheckpointError
-        It is neither, or cannot be read.
-    """
+    """The text of a file; None of a GGUF file."""
     if is_gguf(place):
         return None
     opened = OpenedFile(place)
@@ -145,12 +123,6 @@ def measured_importance(model: Model, text: str, n_threads: int, progress: bool 
         A longer one says more: llama.cpp's users take some 50,000 tokens.
     n_threads : int
         That pieces are read by. It does not change a bit of the result.
-    progress : bool or None
-
-    Raises
-    ------
-    InputError
-        A model with an encoder or without tokenizer, or a text of fewer than two tokens.
     """
     if model.config.encoder is not None:
         raise InputError(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from specdec import _core
 from specdec.atomic_file import replacing, replacing_folder
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError, warn
+from specdec.fields import Fields
 from specdec.models.checkpoints import Checkpoint
 from specdec.models.checkpoints.compressed_tensors import (
     KINDS,
@@ -22,14 +23,12 @@ from specdec.models.checkpoints.compressed_tensors import (
     packed_shapes,
     quantisation_config,
 )
-from specdec.models.checkpoints.gguf_types import encoded
+from specdec.models.checkpoints.gguf_writing import encoded
+from specdec.models.checkpoints.hub import describing_files
+from specdec.models.checkpoints.matching import is_matrix
 from specdec.models.checkpoints.safetensors_file import write_tensors
-from specdec.models.checkpoints.stored_formats import is_matrix
-from specdec.models.conversion.file_order import gathered, stored_shapes
-from specdec.models.conversion.model_identity import check_same
+from specdec.models.conversion.file_order import check_same, gathered, stored_shapes
 from specdec.models.families import FAMILIES, ConfigReader, Source, model_type_of
-from specdec.models.json_fields import Fields
-from specdec.models.model_files import describing_files
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
 from specdec.threads import check_threads
@@ -90,19 +89,8 @@ def write_as_folder(
         A new or empty folder, or one whose files are replaced when the new ones are complete.
     kind : str or None
         One of `FOLDER_TYPES`; None: what the file holds.
-    progress : bool or None
     own_tokenizer : bool
         The tokenizer is that beside the weights.
-
-    Warns
-    -----
-    UserWarning
-        Codes that become numbers.
-
-    Raises
-    ------
-    InputError, UnsupportedModelError, CheckpointError, OSError
-        As `specdec.convert`.
     """
     if checkpoint.path.suffix == ".bin" and not checkpoint.path.is_dir():
         raise InputError(f"{checkpoint.path}: expected a folder or a GGUF file, to be written as a folder")

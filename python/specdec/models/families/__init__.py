@@ -8,45 +8,17 @@ from pathlib import Path
 from typing import Final
 
 from specdec.errors import UnsupportedModelError, UnusedFieldWarning, warn
-from specdec.models.families import (
-    alibi,
-    bart,
-    cohere,
-    gemma,
-    gpt,
-    lamda,
-    llama,
-    moe,
-    neox,
-    olmo,
-    phi,
-    qwen,
-    stablelm,
-    t5,
-)
+from specdec.fields import Fields, as_json
+from specdec.models.families import encoder_decoder, gpt, llama, moe
 from specdec.models.families.absent_fields import ABSENT
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import Family, Named, Source
-from specdec.models.json_fields import Fields, as_json
 
 __all__ = ["FAMILIES", "ConfigReader", "Family", "Named", "Source", "architecture_of", "model_type_of"]
 
-_READERS: Final[Mapping[str, Family]] = {
-    **llama.FAMILIES,
-    **qwen.FAMILIES,
-    **phi.FAMILIES,
-    **gemma.FAMILIES,
-    **olmo.FAMILIES,
-    **stablelm.FAMILIES,
-    **cohere.FAMILIES,
-    **gpt.FAMILIES,
-    **neox.FAMILIES,
-    **alibi.FAMILIES,
-    **moe.FAMILIES,
-    **lamda.FAMILIES,
-    **t5.FAMILIES,
-    **bart.FAMILIES,
-}
+_READERS: Final[Mapping[str, Family]] = (
+    llama.FAMILIES | gpt.FAMILIES | moe.FAMILIES | encoder_decoder.FAMILIES
+)
 
 FAMILIES: Final[Mapping[str, Family]] = {
     name: dataclasses.replace(family, absent=ABSENT.get(name, {})) for name, family in _READERS.items()
@@ -135,13 +107,6 @@ def architecture_of(fields: Fields, file: Path) -> str:
     """The first of ``architectures`` that is read; without that field, the one of ``model_type``.
 
     A ``model_type`` of another architecture, which transformers would compute, is warned of.
-
-    Raises
-    ------
-    CheckpointError
-        ``architectures`` is no list of names.
-    UnsupportedModelError
-        None is read.
     """
     named = fields.raw("architectures")
     if named is not None and not (isinstance(named, list) and all(isinstance(name, str) for name in named)):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from specdec.errors import InputError, shown
+from specdec.fields import MAX_INT, REQUIRED, Fields
 from specdec.models.families.rotary import (
     dynamic_scaled,
     factor_scaled,
@@ -18,7 +19,6 @@ from specdec.models.families.rotary import (
     yarn_attention_factor,
     yarn_scaled,
 )
-from specdec.models.json_fields import MAX_INT, REQUIRED, Fields
 
 __all__ = ["ACTIVATIONS", "ConfigReader", "Rotation"]
 
@@ -65,7 +65,6 @@ class ConfigReader:
 
     Parameters
     ----------
-    fields : Fields
     n_ctx : int, optional
         The context that the caller asks for; None: that of the model.
     """
@@ -162,6 +161,14 @@ class ConfigReader:
         """The activation function, by the core's name."""
         return self.fields.choice(name, ACTIVATIONS, default=default)
 
+    def attention_bias(
+        self, name: str = "attention_bias", *, default: bool = False, mlp: bool = False
+    ) -> dict[str, bool]:
+        """Biases of all projections of attention, and of the feed-forward where ``mlp``, by one field."""
+        bias = self.fields.boolean(name, default=default)
+        names = ("qkv_bias", "out_bias", "mlp_bias") if mlp else ("qkv_bias", "out_bias")
+        return dict.fromkeys(names, bias)
+
     def optional_number(self, name: str, absent: float = 0.0) -> float:
         """A number above 0; 0 where it is null, ``absent`` where it is absent."""
         if not self.fields.has(name):
@@ -224,7 +231,6 @@ class ConfigReader:
 
         Parameters
         ----------
-        d_head : int
         layer_type : str, optional
             Of models whose layers have rotations by type: nested in ``rope_parameters``.
         theta, fraction : float

@@ -11,35 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
+from specdec.fields import Fields
 from specdec.models.families.config_reader import ConfigReader
-from specdec.models.json_fields import Fields
 from specdec.models.number_formats import widened
 
 __all__ = [
-    "ENCODER",
-    "SEEING",
-    "Array",
-    "Computed",
-    "Config",
-    "Either",
-    "Family",
-    "FusedHeads",
-    "FusedRows",
-    "Half",
-    "HeadNorms",
-    "Interleaved",
-    "InterleavedNorms",
-    "Named",
-    "Offset",
-    "PlusOne",
-    "Row",
-    "Shape",
-    "Source",
-    "Transposed",
-    "fused_heads",
-    "fused_rows",
-    "named",
-]
+    "ENCODER", "SEEING", "Array", "Computed", "Config", "Either", "Family", "FusedHeads", "FusedRows", "Half",
+    "HeadNorms", "Interleaved", "InterleavedNorms", "Named", "Offset", "PlusOne", "Row", "Shape", "Source",
+    "Transposed", "fused_heads", "fused_rows", "named",
+]  # fmt: skip
 
 ENCODER = "encoder."
 """What the canonical names of an encoder's tensors begin with."""
@@ -344,12 +324,7 @@ class HeadNorms(Named):
 
 @dataclass(frozen=True)
 class Either:
-    """A tensor that files keep in one of several ways: the first that the file has all tensors of.
-
-    Attributes
-    ----------
-    options : tuple of Named
-    """
+    """A tensor that files keep in one of several ways: the first that the file has all tensors of."""
 
     options: tuple[Named, ...]
 
@@ -462,11 +437,6 @@ class Family:
             The canonical configuration.
         held : container of str
             The names of the tensors that the file holds.
-
-        Raises
-        ------
-        ValueError
-            The core refuses the configuration.
         """
         table = self.tensors(config) if callable(self.tensors) else self.tensors
         for canonical, shape in _core.tensor_shapes(config).items():
@@ -487,13 +457,7 @@ class Family:
             yield Source(canonical, shape, stored, shapes, one.numbers(suffix), one, of)
 
     def decoder_fields(self, fields: Fields) -> Fields:
-        """The fields that describe the decoder; whether its head is tied stands beside them.
-
-        Raises
-        ------
-        CheckpointError
-            There are none.
-        """
+        """The fields that describe the decoder; whether its head is tied stands beside them."""
         if not self.text_field:
             return fields.with_absent(self.absent)
         inner = fields.object(self.text_field)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import CheckpointError, UnsupportedModelError
+from specdec.fields import as_json
 from specdec.models.families.encoder_decoder import of_encoder
 from specdec.models.families.family import (
     Array,
@@ -31,7 +32,6 @@ from specdec.models.families.family import (
 )
 from specdec.models.families.gguf_metadata import Metadata
 from specdec.models.families.moe import Stacked
-from specdec.models.json_fields import as_json
 
 __all__ = ["ARCHITECTURES", "Architecture", "Experts", "architecture_of", "settled"]
 
@@ -533,15 +533,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
 
 
 def architecture_of(name: Any, file: Path) -> Architecture:
-    """The architecture that a file names.
-
-    Raises
-    ------
-    CheckpointError
-        The file names none.
-    UnsupportedModelError
-        It is not read.
-    """
+    """The architecture that a file names."""
     if not isinstance(name, str) or not name:
         raise CheckpointError(
             f"{file}: metadata field 'general.architecture' is {as_json(name)}; expected the name of one"

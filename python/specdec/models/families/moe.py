@@ -261,13 +261,11 @@ def _read_qwen2(reader: ConfigReader) -> dict[str, Any]:
 
 def _read_qwen3(reader: ConfigReader) -> dict[str, Any]:
     fields, sizes = reader.fields, reader.sizes(absent_kv_head=4)
-    bias = fields.boolean("attention_bias", default=False)
     windowed = fields.boolean("use_sliding_window", default=False)
     return llama_like(
         reader,
         sizes=sizes,
-        qkv_bias=bias,
-        out_bias=bias,
+        **reader.attention_bias(),
         qk_norm="head",
         router_renormalise=fields.boolean("norm_topk_prob", default=False),
         **_mixture(reader, n_experts=128, n_chosen=8, d_expert="moe_intermediate_size", default_d_expert=768),
@@ -278,12 +276,10 @@ def _read_qwen3(reader: ConfigReader) -> dict[str, Any]:
 
 def _read_olmoe(reader: ConfigReader) -> dict[str, Any]:
     fields = reader.fields
-    bias = fields.boolean("attention_bias", default=False)
     return llama_like(
         reader,
         norm_eps=1e-5,
-        qkv_bias=bias,
-        out_bias=bias,
+        **reader.attention_bias(),
         qk_norm="whole",
         qkv_limit=reader.optional_number("clip_qkv"),
         router_renormalise=fields.boolean("norm_topk_prob", default=False),
@@ -294,7 +290,6 @@ def _read_olmoe(reader: ConfigReader) -> dict[str, Any]:
 def _read_gpt_oss(reader: ConfigReader) -> dict[str, Any]:
     fields, sizes = reader.fields, reader.sizes(absent_kv_head=8, default_d_head=64)
     n_layer = sizes["n_layer"]
-    bias = fields.boolean("attention_bias", default=True)
     fields.require("swiglu_alpha", 1.702, because="the gate's slope is that of gpt-oss")
     fields.require("hidden_act", "silu", because="the gate is that of gpt-oss")
     if not fields.object("rope_parameters") and not fields.object("rope_scaling"):
@@ -306,8 +301,7 @@ def _read_gpt_oss(reader: ConfigReader) -> dict[str, Any]:
         norm_eps=1e-5,
         activation="silu_clamped",
         activation_limit=fields.number("swiglu_limit", default=7.0),
-        qkv_bias=bias,
-        out_bias=bias,
+        **reader.attention_bias(default=True),
         mlp_bias=True,
         attn_sinks=True,
         router="softmax_chosen",

@@ -27,7 +27,6 @@ class ProjectedTable:
     ----------
     table, projection : StoredTensor
         The projection is [d_model, width], or, ``transposed``, [width, d_model].
-    transposed : bool
     """
 
     table: Any
@@ -104,11 +103,6 @@ def settle_projections(
         By the names of the family's table; changed.
     table, head, project_in, project_out : str
         Names of tensors.
-
-    Raises
-    ------
-    CheckpointError
-        Their shapes do not fit each other.
     """
     names = table, project_in, project_out
     if config["tied"] or not all(name in tensors for name in names):

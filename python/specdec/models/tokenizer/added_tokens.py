@@ -8,7 +8,8 @@ vocabulary of any file, both in the order of ``transformers``, which decides the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,22 +17,36 @@ from typing import Any, Final
 from specdec.errors import (
     CheckpointError,
     MissingTokenizerLibraryError,
+    SpecdecError,
     TokenizerError,
     UnusedFieldWarning,
     warn,
 )
-from specdec.models.json_fields import as_json, read_json_object
+from specdec.fields import as_json, read_json_object
 
 __all__ = [
-    "SPECIAL_NAMES",
-    "AddedTokenFinder",
-    "SideTokens",
-    "content_of",
-    "import_tokenizers",
-    "pieces_tokenizer",
-    "read_settings",
-    "read_side_tokens",
-]
+    "SPECIAL_NAMES", "AddedTokenFinder", "SideTokens", "content_of", "import_tokenizers", "library_errors",
+    "pieces_tokenizer", "read_settings", "read_side_tokens",
+]  # fmt: skip
+
+
+@contextmanager
+def library_errors(what: str) -> Iterator[None]:
+    """Whatever a library raises inside the block becomes a TokenizerError that begins with `what`.
+
+    The libraries raise bare Exceptions, and where `tokenizers` stops itself (a Rust panic) the exception is a
+    PanicException, which is no Exception. Errors of specdec, MemoryError and Ctrl-C go through.
+    """
+    try:
+        yield
+    except (SpecdecError, MemoryError):
+        raise
+    except BaseException as error:
+        # pyo3 does not export the type of a panic.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise TokenizerError(f"{what}: {type(error).__name__}: {error}") from error
+
 
 SPECIAL_NAMES: Final = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 """The fields of a tokenizer_config.json that name special tokens."""
@@ -91,7 +106,6 @@ class SideTokens:
 
     Attributes
     ----------
-    folder : Path
     settings : dict
         The contents of tokenizer_config.json.
     tokenizer_class : str or None
@@ -145,13 +159,7 @@ class SideTokens:
         return is_named and self.model_type not in _READ_BY_NO_CLASS
 
     def flag(self, name: str) -> bool | None:
-        """A setting that is true or false; None if it is null or absent.
-
-        Raises
-        ------
-        TokenizerError
-            It is something else.
-        """
+        """A setting that is true or false; None if it is null or absent."""
         value = self.settings.get(name)
         if value is not None and not isinstance(value, bool):
             raise TokenizerError(
@@ -164,21 +172,10 @@ class SideTokens:
 
         Parameters
         ----------
-        tokenizer : tokenizers.Tokenizer
         source : str
             The file of the vocabulary, for messages.
         with_defaults : bool
             Add tokens too that only the class names.
-
-        Raises
-        ------
-        TokenizerError
-            A token that is not in the vocabulary with another id than the next one.
-
-        Warns
-        -----
-        UserWarning
-            A token that the vocabulary has with another id than a side file states; the vocabulary's counts.
         """
         library = import_tokenizers(source)
         own = tokenizer.get_added_tokens_decoder()
@@ -235,11 +232,6 @@ class SideTokens:
         own : mapping of str to int, optional
             The ids that the vocabulary itself has for "bos_token" and "eos_token", below 0 for none. They
             count where no side file names the token.
-
-        Raises
-        ------
-        TokenizerError
-            A file names a token whose id the model does not have.
         """
         own = own or {}
         if bos_id is None:
@@ -285,16 +277,6 @@ def read_side_tokens(folder: Path, n_vocab: int | None = None) -> SideTokens:
     """Read the tokens of the files next to a vocabulary, those of them that are there.
 
     ``added_tokens_decoder`` makes special_tokens_map.json and added_tokens.json obsolete, as in transformers.
-
-    Raises
-    ------
-    TokenizerError
-        A file that is no JSON object, or a field of the wrong kind.
-
-    Warns
-    -----
-    UnusedFieldWarning
-        Settings that change how transformers encodes texts, and have no counterpart here.
     """
     config, settings = folder / _CONFIG, read_settings(folder / _CONFIG)
     if dropped := [name for name in _NOT_APPLIED if settings.get(name) is True]:
@@ -439,13 +421,7 @@ def content_of(token: Any) -> str | None:
 
 
 def read_settings(file: Path) -> dict[str, Any]:
-    """The object in a JSON file of a tokenizer; empty if there is no such file.
-
-    Raises
-    ------
-    TokenizerError
-        It cannot be read, or is no JSON object.
-    """
+    """The object in a JSON file of a tokenizer; empty if there is no such file."""
     if not file.is_file():
         return {}
     try:
@@ -455,12 +431,7 @@ def read_settings(file: Path) -> dict[str, Any]:
 
 
 def import_tokenizers(source: Any) -> Any:
-    """The ``tokenizers`` library; `source` is the file that needs it.
-
-    Raises
-    ------
-    MissingTokenizerLibraryError
-    """
+    """The ``tokenizers`` library; `source` is the file that needs it."""
     try:
         import tokenizers
     except ImportError as error:

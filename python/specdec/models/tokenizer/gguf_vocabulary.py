@@ -11,31 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.errors import TokenizerError
-from specdec.models.json_fields import as_json
-from specdec.models.tokenizer.added_tokens import AddedTokenFinder, import_tokenizers
+from specdec.fields import as_json
+from specdec.models.tokenizer.added_tokens import AddedTokenFinder, import_tokenizers, library_errors
+from specdec.models.tokenizer.byte_tokenizer import Tokenizer
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
-from specdec.models.tokenizer.interface import Tokenizer
-from specdec.models.tokenizer.library import library_errors
-from specdec.models.tokenizer.protocol_buffers import bytes_field, float_field, integer_field
-from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer, parse_sentencepiece
+from specdec.models.tokenizer.sentencepiece_file import (
+    SentencePieceTokenizer,
+    bytes_field,
+    float_field,
+    integer_field,
+    parse_sentencepiece,
+)
 
 __all__ = [
-    "BYTE",
-    "CONTROL",
-    "ENDS",
-    "NORMAL",
-    "PREFIX",
-    "SPECIAL_TOKENS",
-    "UNKNOWN",
-    "UNUSED",
-    "USER_DEFINED",
-    "WHOLE_WORDS",
-    "WORDS",
-    "Vocabulary",
-    "read_end_ids",
-    "read_vocabulary",
-    "word_steps",
-]
+    "BYTE", "CONTROL", "ENDS", "NORMAL", "PREFIX", "SPECIAL_TOKENS", "UNKNOWN", "UNUSED", "USER_DEFINED",
+    "WHOLE_WORDS", "WORDS", "Vocabulary", "read_end_ids", "read_vocabulary", "word_steps",
+]  # fmt: skip
 
 PREFIX: Final = "tokenizer.ggml."
 _MAX_TOKENS: Final = 1 << 22
@@ -164,8 +155,6 @@ class Vocabulary:
 
     Attributes
     ----------
-    tokenizer : Tokenizer
-    n_tokens : int
     special_tokens : dict of str to str
         Texts of the tokens that the file names, as "bos_token": variables of chat templates.
     """
@@ -192,13 +181,7 @@ class _Tokens:
 
 
 def read_vocabulary(values: Values) -> Vocabulary | None:
-    """The vocabulary of a file; None if there is none.
-
-    Raises
-    ------
-    TokenizerError
-        A damaged vocabulary, one of a kind that is not read, or a missing library.
-    """
+    """The vocabulary of a file; None if there is none."""
     model = values.get(f"{PREFIX}model")
     if model is None or model == "none" or model == "no_vocab":
         return None
@@ -222,13 +205,7 @@ def read_vocabulary(values: Values) -> Vocabulary | None:
 
 
 def read_end_ids(values: Values, n: int) -> tuple[int | None, tuple[int, ...]]:
-    """BOS and the ids that end a text, which the metadata name among `n` ids.
-
-    Raises
-    ------
-    TokenizerError
-        One that is no whole number.
-    """
+    """BOS and the ids that end a text, which the metadata name among `n` ids."""
     ends = [_token_id(values, f"{key}_token_id", n) for key in ENDS]
     return (
         _token_id(values, "bos_token_id", n),

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from specdec.errors import TokenizerError, warn
+from specdec.models.tokenizer.byte_tokenizer import Tokenizer
 from specdec.models.tokenizer.gguf_vocabulary import (
     BYTE,
     CONTROL,
@@ -31,11 +32,9 @@ from specdec.models.tokenizer.gguf_vocabulary import (
     word_steps,
 )
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
-from specdec.models.tokenizer.interface import Tokenizer
 from specdec.models.tokenizer.llama2c_tokenizer import Llama2cTokenizer
-from specdec.models.tokenizer.marks import special_tokens_of
-from specdec.models.tokenizer.protocol_buffers import read_fields
-from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
+from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer, read_fields
+from specdec.models.tokenizer.vocabulary import special_tokens_of
 
 __all__ = ["end_values", "vocabulary_values"]
 
@@ -87,11 +86,6 @@ def vocabulary_values(
         The file that is written, for messages.
     with_encoder : bool
         Sources end with EOS.
-
-    Raises
-    ------
-    TokenizerError
-        GGUF files have no vocabulary that encodes texts as this one does.
     """
     if isinstance(tokenizer, HFTokenizer):
         found, lists = _of_library(tokenizer, path)
@@ -127,13 +121,7 @@ def vocabulary_values(
 
 
 def end_values(bos_id: int | None, eos_ids: Sequence[int], n_vocab: int, path: Path) -> dict[str, Any]:
-    """The metadata of BOS and the tokens that end a text, keys in full.
-
-    Raises
-    ------
-    TokenizerError
-        More tokens end a text than GGUF files have keys for.
-    """
+    """The metadata of BOS and the tokens that end a text, keys in full."""
     if len(eos_ids) > len(ENDS):
         raise _refused(path, f"{len(eos_ids)} tokens that end a text, more than {len(ENDS)}")
     ids = dict(zip(ENDS, eos_ids, strict=False)) | ({} if bos_id is None else {"bos": bos_id})

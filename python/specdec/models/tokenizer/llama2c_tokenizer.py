@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from specdec.errors import TokenizerError
-from specdec.models.tokenizer.byte_stream import Strip
-from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
+from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer, Strip
 
 __all__ = ["Llama2cTokenizer"]
 
@@ -32,7 +31,6 @@ class Llama2cTokenizer(ByteTokenizer):
 
     Parameters
     ----------
-    path : Path
     bos_id, eos_ids
         None: 1 and (2,), as the format has them.
     """

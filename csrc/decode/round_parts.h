@@ -1,0 +1,47 @@
+/* The extensions of a round, one file each (part_*.c), by the seam of the round at which they are called.
+ * Each does nothing where its feature is not in use. */
+#ifndef SD_ROUND_PARTS_H
+#define SD_ROUND_PARTS_H
+
+#include "session_state.h"
+
+/* ---------------------------------------------------------------- before_draft (session_rounds.c) */
+
+/* gamma="auto": set *gamma to 0 where a round of n_open sequences had better not draft. A drafter that was
+ * paused first reads what it has missed, in slices between rounds that do not draft. */
+sd_status sd_adaptive_before_draft(sd_session* session, int n_open, int* gamma);
+
+/* Constraint: write the tokens that it forces after the text, and divide the depth of proposal i, of at most
+ * `gamma` draft tokens, between them and the drafter: sets p->depth and p->budget (of both together). */
+void sd_forced_before_draft(const sd_session* session, int i, int gamma);
+
+/* Constraint: give the drafter its part of the round's tree, now that the budget is final. */
+void sd_forced_open_tree(const sd_session* session, int i);
+
+/* --------------------------------------------------------------------------------- after_propose */
+
+/* Constraint: put the forced tokens before the drafter's tree, in the record of sequence i. */
+void sd_forced_after_propose(const sd_session* session, int i);
+
+/* Extra query tokens: find out whose the round has. */
+void sd_extra_after_propose(sd_session* session);
+
+/* ---------------------------------------------------------------------------------- after_verify */
+
+/* Constraint: if it is complete after an accepted token, that token is the verdict's last one. */
+void sd_constraint_after_verify(const sd_verification* verification, sd_record* record);
+
+/* Log-probabilities: see sd_logprobs_fill (logprobs.h). */
+
+/* ---------------------------------------------------------------------------------- after_commit */
+
+/* Constraint: find the tokens that may follow each new text; one that is complete ends. */
+void sd_constraint_after_commit(sd_session* session);
+
+/* Extra query tokens: show the drafter the logits of those after the last accepted node of each text. */
+sd_status sd_extra_after_commit(sd_session* session);
+
+/* gamma="auto": learn from the verdicts and seconds of the round, those of proposing and of all else. */
+void sd_adaptive_after_commit(sd_session* session, double draft_s, double rest_s);
+
+#endif

@@ -1,0 +1,149 @@
+#include "workspace.h"
+
+#include "gemm.h"
+#include "library.h"
+
+/* Floats from row to row of an array with n columns in whole panels. Rows that lie 4 KiB or a multiple
+ * apart would share few places of the first-level cache, so they get a panel more. */
+static ptrdiff_t row_stride(int n) {
+    ptrdiff_t floats = sd_whole_panels(n);
+    return floats % 1024 == 0 ? floats + SD_PANEL : floats;
+}
+
+static void lay_out(sd_workspace* w) {
+    const sd_config* c = &w->model->config;
+    sd_arena* arena = &w->arena;
+    size_t rows = (size_t)w->max_rows, d_model = (size_t)c->d_model,
+           d_q = (size_t)sd_widest(c, sd_query_width), inputs = d_model > d_q ? d_model : d_q;
+    w->ld_qkv = row_stride(sd_widest(c, sd_qkv_outputs));
+    w->ld_update = row_stride(c->d_model);
+    w->ld_logits = row_stride(w->n_vocab > c->n_vocab ? w->n_vocab : c->n_vocab);
+    w->tokens = sd_arena_take(arena, rows, sizeof *w->tokens);
+    w->positions = sd_arena_take(arena, rows, sizeof *w->positions);
+    w->inputs = sd_arena_take(arena, rows, sizeof *w->inputs);
+    w->parts = sd_arena_take(arena, rows, sizeof *w->parts);
+    w->hidden = sd_arena_take(arena, rows, d_model * sizeof(float));
+    w->qkv = sd_arena_take(arena, rows, (size_t)w->ld_qkv * sizeof(float));
+    w->attended = sd_arena_take(arena, rows, d_q * sizeof(float));
+    int n_dense = 0;
+    for (int i = 0; i < c->n_layer; i++) n_dense += !c->layers[i].mixture;
+    w->activated = sd_arena_take(arena, n_dense > 0 ? rows : 0, sd_prepared_bytes((size_t)c->d_ff));
+    w->routing = sd_routing_take(arena, c, w->max_rows);
+    w->update = sd_arena_take(arena, rows, (size_t)w->ld_update * sizeof(float));
+    w->logits = sd_arena_take(arena, (size_t)w->max_logits, (size_t)w->ld_logits * sizeof(float));
+    w->normed = sd_arena_take(arena, rows, d_model * sizeof(float));
+    if (c->features.use != SD_FEATURE_NONE) {
+        size_t width = (size_t)c->features.width, both = 2 * d_model, widest = width > both ? width : both;
+        if (widest > inputs) inputs = widest;
+        w->row_features = sd_arena_take(arena, rows, sizeof *w->row_features);
+        w->given = sd_arena_take(arena, rows, width * sizeof(float));
+        w->joined = sd_arena_take(arena, rows, both * sizeof(float));
+    }
+    w->prepared = sd_arena_take(arena, rows, sd_prepared_bytes(inputs));
+    if (c->parallel != SD_PARALLEL_NO) w->beside = sd_arena_take(arena, rows, sd_prepared_bytes(d_model));
+    w->angles = sd_angles_take(arena, c, sd_whole_panels(w->max_slots));
+    size_t projected = rows * 2 * SD_PANEL, slice = (size_t)SD_GEMM_ROWS * SD_GEMM_COLUMNS;
+    if (sd_prompts_in_slices(w->model) && slice > projected) projected = slice;
+    for (int t = 0; t < w->n_threads; t++) {
+        w->projected[t] = sd_arena_take(arena, projected, sizeof(float));
+        w->attention[t] = sd_attention_take(arena, c, w->max_slots);
+        if (sd_prompt_engine(w->model) == SD_ENGINE_TILES)
+            w->attention_tiles[t] = sd_attention_tiles_take(arena, c, w->max_slots);
+    }
+}
+
+sd_status sd_workspace_create(sd_workspace* w, const sd_model* model, int n_threads, int max_rows,
+                              int max_logits, int max_slots) {
+    return sd_workspace_create_for(w, model, model->config.n_vocab, n_threads, max_rows, max_logits,
+                                   max_slots);
+}
+
+sd_status sd_workspace_create_for(sd_workspace* w, const sd_model* model, int n_vocab, int n_threads,
+                                  int max_rows, int max_logits, int max_slots) {
+    *w = sd_workspace_plan(model, n_vocab, n_threads, max_rows, max_logits, max_slots);
+    return sd_workspace_make_room(w);
+}
+
+sd_workspace sd_workspace_plan(const sd_model* model, int n_vocab, int n_threads, int max_rows,
+                               int max_logits, int max_slots) {
+    return (sd_workspace){.model = model,
+                          .n_vocab = n_vocab,
+                          .n_threads = n_threads,
+                          .max_rows = max_rows,
+                          .max_logits = max_logits,
+                          .max_slots = max_slots};
+}
+
+sd_status sd_workspace_make_room(sd_workspace* w) {
+    if (w->arena.base != NULL) return sd_workspace_admit(w, w->model);
+    w->arena = (sd_arena){0};
+    sd_status status = sd_pool_reserve(w->n_threads);
+    if (status == SD_OK && sd_prompts_in_slices(w->model)) status = sd_library_reserve(w->n_threads);
+    if (status == SD_OK) status = SD_ARENA_BUILD(&w->arena, lay_out(w));
+    return status == SD_OK ? sd_workspace_admit(w, w->model) : status;
+}
+
+void sd_workspace_free(sd_workspace* w) {
+    sd_arena_free(&w->arena);
+    sd_arena_free(&w->adaptation.arena);
+}
+
+static void lay_out_adaptation(sd_adaptation* a, int max_rows) {
+    size_t rows = (size_t)max_rows;
+    a->of_row = sd_arena_take(&a->arena, rows, sizeof *a->of_row);
+    a->of_head = sd_arena_take(&a->arena, rows, sizeof *a->of_head);
+    a->pass = sd_adapted_rows_take(&a->arena, max_rows, a->n_inputs, a->n_low);
+    a->head = a->pass; /* which has groups of its own */
+    a->head.groups = sd_arena_take(&a->arena, rows, sizeof *a->head.groups);
+    a->head.rows = sd_arena_take(&a->arena, rows, sizeof *a->head.rows);
+}
+
+int sd_workspace_has_room(const sd_workspace* w, const sd_model* model) {
+    const sd_adapter* adapter = model->adapter;
+    if (adapter == NULL) return 1;
+    return adapter->n_low <= w->adaptation.n_low && adapter->n_inputs <= w->adaptation.n_inputs;
+}
+
+sd_status sd_workspace_admit(sd_workspace* w, const sd_model* model) {
+    const sd_adapter* adapter = model->adapter;
+    const sd_adaptation* old = &w->adaptation;
+    if (sd_workspace_has_room(w, model)) return SD_OK;
+    sd_adaptation a = {.n_low = adapter->n_low > old->n_low ? adapter->n_low : old->n_low,
+                       .n_inputs = adapter->n_inputs > old->n_inputs ? adapter->n_inputs : old->n_inputs};
+    sd_status status = SD_ARENA_BUILD(&a.arena, lay_out_adaptation(&a, w->max_rows));
+    if (status != SD_OK) return status;
+    sd_arena_free(&w->adaptation.arena);
+    w->adaptation = a;
+    return SD_OK;
+}
+
+void sd_workspace_begin(sd_workspace* w, const sd_branch* branches, int n_branches) {
+    sd_adaptation* a = &w->adaptation;
+    a->now = NULL;
+    if (a->of_row == NULL) return;
+    int row = 0, n_head = 0;
+    for (int b = 0; b < n_branches; b++) {
+        const sd_branch* branch = &branches[b];
+        int first_extra = branch->n_new - branch->n_extra;
+        for (int i = 0; i < branch->n_new; i++) {
+            a->of_row[row++] = branch->cache->model->adapter;
+            if (i < first_extra && i >= first_extra - branch->n_logits)
+                a->of_head[n_head++] = branch->cache->model->adapter;
+        }
+    }
+    sd_adapted_rows_group(&a->pass, a->of_row, row);
+    if (a->pass.n_groups > 0) a->now = &a->pass;
+}
+
+void sd_workspace_choose_head(sd_workspace* w, const int32_t* rows, int n) {
+    sd_adaptation* a = &w->adaptation;
+    for (int i = 0; a->of_row != NULL && i < n; i++) a->of_head[i] = a->of_row[rows[i]];
+}
+
+void sd_workspace_turn_to_head(sd_workspace* w, int n) {
+    sd_adaptation* a = &w->adaptation;
+    a->now = NULL;
+    if (a->of_row == NULL) return;
+    sd_adapted_rows_group(&a->head, a->of_head, n);
+    if (a->head.n_groups > 0) a->now = &a->head;
+}

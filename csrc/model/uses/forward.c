@@ -1,0 +1,495 @@
+#include "forward.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "feature_begin.h"
+#include "interrupt.h"
+#include "layer.h"
+
+/* The rows of hidden that need logits, [n_logits, d_model], in the order of branches and nodes. */
+static void gather(const sd_pass* pass, float* to) {
+    size_t d_model = (size_t)pass->w->model->config.d_model;
+    const float* from = pass->w->hidden;
+    for (int b = 0; b < pass->n_branches; b++) {
+        size_t n_new = (size_t)pass->branches[b].n_new, n = (size_t)pass->branches[b].n_logits;
+        size_t n_before = n_new - (size_t)pass->branches[b].n_extra - n;
+        memcpy(to, from + n_before * d_model, n * d_model * sizeof *to);
+        from += n_new * d_model;
+        to += n * d_model;
+    }
+}
+
+/* Copy the rows of hidden to where the caches keep them, or back. */
+static void copy_hidden(const sd_pass* pass, int to_caches) {
+    size_t d_model = (size_t)pass->w->model->config.d_model;
+    float* rows = pass->w->hidden;
+    for (int b = 0; b < pass->n_branches; b++) {
+        const sd_cache* cache = pass->branches[b].cache;
+        size_t n_new = (size_t)pass->branches[b].n_new;
+        float* kept = cache->hidden + ((size_t)cache->n_pending - n_new) * d_model;
+        memcpy(to_caches ? kept : rows, to_caches ? rows : kept, n_new * d_model * sizeof *rows);
+        rows += n_new * d_model;
+    }
+}
+
+/* Keep the rows of hidden with their nodes where the caches tap them, after n_layers layers; behind the
+ * output norm where that is one more than there are. */
+static void keep_taps(const sd_pass* pass, int n_layers) {
+    const sd_model* model = pass->w->model;
+    int d_model = model->config.d_model;
+    const float* row = pass->w->hidden;
+    for (int b = 0; b < pass->n_branches; b++) {
+        const sd_cache* cache = pass->branches[b].cache;
+        int n_new = pass->branches[b].n_new, first = cache->n_committed + cache->n_pending - n_new;
+        int tapped = sd_taps_find(&cache->taps, n_layers) >= 0;
+        for (int i = 0; i < n_new; i++, row += d_model) {
+            if (!tapped) continue;
+            float* kept = sd_cache_tapped(cache, first + i, n_layers);
+            if (n_layers > model->config.n_layer && model->output_norm)
+                sd_model_norm(model, d_model, row, model->output_norm, model->output_norm_bias, kept);
+            else
+                memcpy(kept, row, (size_t)d_model * sizeof *kept);
+        }
+    }
+}
+
+/* The head's logits of n rows [n, d_model] of the residual stream, from row `first` of w->logits on. */
+static void run_head(sd_pass* pass, const float* rows, int n, int first) {
+    sd_workspace* w = pass->w;
+    const sd_model* model = w->model;
+    const sd_config* c = &model->config;
+    float* logits = w->logits + first * w->ld_logits;
+    sd_workspace_turn_to_head(w, n);
+    sd_pass_prepare(pass, &model->head, n, rows, c->d_model,
+                    (sd_norm_weights){model->output_norm, model->output_norm_bias}, w->prepared);
+    sd_pass_multiply(pass, (sd_product){.matrix = &model->head,
+                                        .bias = model->head_bias,
+                                        .n_rows = n,
+                                        .x = w->prepared,
+                                        .y = logits,
+                                        .ldy = w->ld_logits,
+                                        .factor = c->logit_scale,
+                                        .softcap = c->logit_softcap});
+    for (int i = 0; i < n && c->n_guesses == 0; i++)
+        for (int j = c->n_vocab; j < w->n_vocab; j++) logits[i * w->ld_logits + j] = -INFINITY;
+}
+
+static void run_layers(sd_pass* pass) {
+    sd_workspace* w = pass->w;
+    const sd_model* model = w->model;
+    const sd_config* c = &model->config;
+    if (pass->first > 0)
+        copy_hidden(pass, 0);
+    else if (c->features.use != SD_FEATURE_NONE)
+        sd_pass_begin_with_features(pass);
+    else
+        sd_pass_embed(pass);
+
+    int whole = 1; /* no layer has been skipped */
+    for (int i = pass->first; i < pass->end && pass->status == SD_OK; i++) {
+        unsigned skipped = pass->skipped ? pass->skipped[i] : 0;
+        if (i == pass->keep) copy_hidden(pass, 1);
+        if (whole) keep_taps(pass, i);
+        sd_layer_run(pass, i, skipped);
+        whole &= skipped == 0;
+    }
+    if (pass->status != SD_OK) return;
+    if (pass->keep == pass->end) copy_hidden(pass, 1);
+    if (whole) keep_taps(pass, pass->end);
+    if (whole && pass->end == c->n_layer) keep_taps(pass, c->n_layer + 1);
+    if (pass->n_logits == 0) return;
+
+    const float* rows = w->hidden;
+    if (pass->n_logits < pass->n_rows) {
+        gather(pass, w->update);
+        rows = w->update;
+    }
+    run_head(pass, rows, pass->n_logits, 0);
+}
+
+static sd_status run(sd_pass* pass) {
+    pass->team = sd_team_open(pass->w->n_threads);
+    run_layers(pass);
+    sd_team_close(&pass->team);
+    return pass->status;
+}
+
+/* Check what the branches of a pass ask for, and count its rows. */
+static sd_status check(sd_pass* pass) {
+    sd_status status = sd_interrupted();
+    if (status != SD_OK) return status;
+    const sd_workspace* w = pass->w;
+    int n_vocab = w->n_vocab;
+    for (int b = 0; b < pass->n_branches; b++) {
+        const sd_branch* branch = &pass->branches[b];
+        if (w->model->encoder && branch->cache->encoded == NULL)
+            return sd_fail(SD_ERR_STATE, "the model has an encoder, expected a source before its text");
+        if (w->model->config.features.use != SD_FEATURE_NONE && branch->features == NULL)
+            return sd_fail(SD_ERR_STATE,
+                           "the model reads features beside tokens, expected those of a target");
+        if (!sd_workspace_has_room(w, branch->cache->model))
+            return sd_fail(SD_ERR_STATE, "a text is of an adapted model, expected one that was admitted");
+        int n_tokens = branch->n_new - branch->n_extra;
+        assert(branch->n_new >= 1 && n_tokens >= 0 && branch->n_logits >= 0 && branch->n_logits <= n_tokens);
+        for (int i = 0; i < n_tokens; i++) {
+            if (branch->tokens[i] < 0 || branch->tokens[i] >= n_vocab)
+                return sd_fail(SD_ERR_VALUE, "token %d of node %d: expected 0 to %d", (int)branch->tokens[i],
+                               i, n_vocab - 1);
+        }
+        pass->n_rows += branch->n_new;
+        pass->n_logits += branch->n_logits;
+    }
+    if (pass->n_rows > w->max_rows || pass->n_logits > w->max_logits)
+        return sd_fail(SD_ERR_CONTEXT, "%d nodes with %d logits, expected at most %d with %d", pass->n_rows,
+                       pass->n_logits, w->max_rows, w->max_logits);
+    return SD_OK;
+}
+
+/* The position of new node i of a branch. */
+static int position_of(const sd_branch* branch, int i) {
+    const sd_cache* cache = branch->cache;
+    return cache->n_committed + cache->depths[cache->n_pending - branch->n_new + i];
+}
+
+/* What the rows of a branch, from `row` of the workspace on, begin with. */
+static void place(sd_workspace* w, const sd_branch* branch, int row) {
+    size_t d_model = (size_t)w->model->config.d_model;
+    for (int i = 0; i < branch->n_new; i++, row++) {
+        int32_t token = branch->tokens[i];
+        w->tokens[row] = token;
+        w->inputs[row] = token < 0 ? branch->extra + (size_t)(-1 - token) * d_model : NULL;
+        w->positions[row] = position_of(branch, i);
+    }
+}
+
+/* The new nodes of the first n branches are not pending any more. */
+static void take_back(const sd_pass* pass, int n) {
+    for (int b = 0; b < n; b++) pass->branches[b].cache->n_pending -= pass->branches[b].n_new;
+}
+
+/* Make the nodes of a checked pass pending. */
+static sd_status append(const sd_pass* pass) {
+    sd_workspace* w = pass->w;
+    for (int b = 0; b < pass->n_branches; b++) {
+        const sd_branch* branch = &pass->branches[b];
+        sd_status status = sd_cache_grow(branch->cache, branch->tokens, branch->parents, branch->n_new,
+                                         w->model->config.n_ctx);
+        if (status != SD_OK) {
+            take_back(pass, b);
+            return status;
+        }
+    }
+    for (int b = 0, row = 0; b < pass->n_branches; b++) {
+        pass->branches[b].cache->n_waiting = 0;
+        place(w, &pass->branches[b], row);
+        row += pass->branches[b].n_new;
+    }
+    return SD_OK;
+}
+
+static atomic_long count, work;
+
+long sd_forward_count(void) { return atomic_load(&count); }
+long sd_forward_work(void) { return atomic_load(&work); }
+
+static sd_status start(sd_pass* pass) {
+    long n_blocks = 0;
+    for (int i = pass->first; i < pass->end; i++) {
+        unsigned skipped = pass->skipped ? pass->skipped[i] : 0;
+        n_blocks += !(skipped & SD_SKIP_ATTN) + !(skipped & SD_SKIP_MLP);
+    }
+    atomic_fetch_add_explicit(&count, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&work, n_blocks * pass->n_rows, memory_order_relaxed);
+    for (int b = 0; b < pass->n_branches; b++) {
+        const sd_cache* cache = pass->branches[b].cache;
+        assert(cache->n_committed + cache->n_pending <= sd_whole_panels(pass->w->max_slots));
+        for (int node = cache->n_pending - pass->branches[b].n_new; node < cache->n_pending; node++)
+            sd_angles_extend(&pass->w->angles, cache->n_committed + cache->depths[node] + 1);
+    }
+    pass->w->last_branches = pass->branches;
+    pass->w->n_last_branches = pass->n_branches;
+    pass->w->last_skipped = pass->skipped;
+    pass->w->last_engine = pass->engine;
+    pass->w->n_last_logits = pass->n_logits;
+    sd_workspace_begin(pass->w, pass->branches, pass->n_branches);
+    return run(pass);
+}
+
+/* A pass of new nodes, from the embedding on. */
+static sd_status run_new(sd_pass* pass) {
+    sd_status status = check(pass);
+    if (status == SD_OK) status = append(pass);
+    if (status != SD_OK) return status;
+    status = start(pass);
+    if (status != SD_OK) take_back(pass, pass->n_branches);
+    return status;
+}
+
+/* Are the pending nodes of a cache such that others may follow, of which n_through will be said? */
+static sd_status check_through(const sd_cache* c, int n_through) {
+    if (c->n_pending == 0 || c->n_through == n_through) return SD_OK;
+    return sd_fail(SD_ERR_STATE, "the pending nodes have gone through %d layers, expected %d", c->n_through,
+                   n_through);
+}
+
+static sd_status forward(sd_workspace* w, const sd_branch* branches, int n_branches, sd_engine engine) {
+    int n_layer = w->model->config.n_layer;
+    for (int b = 0; b < n_branches; b++) {
+        sd_status status = check_through(branches[b].cache, n_layer);
+        if (status != SD_OK) return status;
+    }
+    return run_new(&(sd_pass){.w = w,
+                              .branches = branches,
+                              .n_branches = n_branches,
+                              .end = n_layer,
+                              .engine = engine,
+                              .keep = -1});
+}
+
+sd_status sd_forward(sd_workspace* w, const sd_branch* branches, int n_branches) {
+    return forward(w, branches, n_branches, SD_ENGINE_ROWS);
+}
+
+sd_status sd_forward_prompt(sd_workspace* w, const sd_branch* branches, int n_branches) {
+    assert(!sd_prompts_in_slices(w->model) || n_branches == 1);
+    return forward(w, branches, n_branches, sd_prompt_engine(w->model));
+}
+
+static sd_status check_hidden(const sd_cache* cache, int n) {
+    if (n <= cache->n_hidden) return SD_OK;
+    return sd_fail(SD_ERR_CONTEXT, "%d nodes are to be finished later, expected at most %d", n,
+                   cache->n_hidden);
+}
+
+sd_status sd_forward_skipping(sd_workspace* w, const unsigned char* skipped, const sd_branch* branches,
+                              int n_branches) {
+    int n_layer = w->model->config.n_layer, n_shared = 0;
+    while (n_shared < n_layer && skipped[n_shared] == 0) n_shared++;
+    if (n_shared == n_layer) return sd_fail(SD_ERR_VALUE, "no layer is skipped, expected at least one");
+    for (int b = 0; b < n_branches; b++) {
+        const sd_cache* cache = branches[b].cache;
+        sd_status status = check_through(cache, n_shared);
+        if (status == SD_OK && n_shared > 0)
+            status = check_hidden(cache, cache->n_pending + branches[b].n_new);
+        if (status != SD_OK) return status;
+    }
+    sd_status status = run_new(&(sd_pass){.w = w,
+                                          .branches = branches,
+                                          .n_branches = n_branches,
+                                          .end = n_layer,
+                                          .skipped = skipped,
+                                          .keep = n_shared > 0 ? n_shared : -1});
+    for (int b = 0; b < n_branches && status == SD_OK; b++) {
+        sd_cache* cache = branches[b].cache;
+        cache->n_through = n_shared;
+        cache->n_waiting = n_shared > 0 ? cache->n_pending : 0;
+    }
+    return status;
+}
+
+/* How many of a branch's first nodes wait to be finished. */
+static int count_begun(const sd_branch* branch) {
+    const sd_cache* c = branch->cache;
+    int n = 0;
+    while (n < branch->n_new && n < c->n_waiting && c->tokens[c->n_committed + n] == branch->tokens[n] &&
+           c->parents[n] == branch->parents[n])
+        n++;
+    return n;
+}
+
+/* Drop those pending nodes with which no branch goes on, and say after how many layers the others wait;
+ * 0 if there are none. */
+static int drop_others(const sd_branch* branches, int n_branches) {
+    int from = 0;
+    for (int b = 0; b < n_branches; b++) {
+        sd_cache* cache = branches[b].cache;
+        int n_begun = from == 0 || cache->n_through == from ? count_begun(&branches[b]) : 0;
+        cache->n_pending = cache->n_waiting = n_begun;
+        if (n_begun > 0)
+            from = cache->n_through;
+        else
+            cache->n_through = cache->n_layer;
+    }
+    return from;
+}
+
+sd_status sd_forward_finish(sd_workspace* w, const sd_branch* branches, int n_branches) {
+    int n_layer = w->model->config.n_layer, from = drop_others(branches, n_branches), n_parts = 0;
+    if (from == 0) return sd_forward(w, branches, n_branches);
+    sd_pass rest = {
+        .w = w, .branches = branches, .n_branches = n_branches, .first = from, .end = n_layer, .keep = -1};
+    sd_status status = check(&rest);
+    for (int b = 0; b < n_branches && status == SD_OK; b++) {
+        const sd_branch* branch = &branches[b];
+        int n_begun = branch->cache->n_pending;
+        status = check_hidden(branch->cache, branch->n_new);
+        if (n_begun == branch->n_new) continue;
+        w->parts[n_parts++] = (sd_branch){.cache = branch->cache,
+                                          .tokens = branch->tokens + n_begun,
+                                          .parents = branch->parents + n_begun,
+                                          .n_new = branch->n_new - n_begun,
+                                          .n_extra = branch->n_extra,
+                                          .extra = branch->extra};
+    }
+    if (status == SD_OK && n_parts > 0)
+        status = run_new(
+            &(sd_pass){.w = w, .branches = w->parts, .n_branches = n_parts, .end = from, .keep = from});
+    if (status != SD_OK) return status;
+    status = start(&rest);
+    if (status != SD_OK) return status;
+    for (int b = 0; b < n_branches; b++)
+        branches[b].cache->n_through = n_layer, branches[b].cache->n_waiting = 0;
+    return SD_OK;
+}
+
+sd_status sd_forward_more_logits(sd_workspace* w, const int32_t* rows, int n, const float** logits) {
+    size_t d_model = (size_t)w->model->config.d_model;
+    int first = w->n_last_logits;
+    if (first + n > w->max_logits)
+        return sd_fail(SD_ERR_CONTEXT, "%d more rows of logits, expected at most %d", n,
+                       w->max_logits - first);
+    sd_workspace_choose_head(w, rows, n);
+    for (int i = 0; i < n; i++)
+        memcpy(w->update + (size_t)i * d_model, w->hidden + (size_t)rows[i] * d_model,
+               d_model * sizeof *w->update);
+    sd_pass pass = {.w = w, .n_rows = n, .engine = w->last_engine, .keep = -1};
+    pass.team = sd_team_open(w->n_threads);
+    run_head(&pass, w->update, n, first);
+    sd_team_close(&pass.team);
+    *logits = w->logits + first * w->ld_logits;
+    return pass.status;
+}
+
+/* ------------------------------------------------------------------------------- numbers that overflow */
+
+/* The residual stream [n_new, d_model] of a branch of the last forward after the first n_layers layers, in
+ * w->hidden. Keys and values of the branch's nodes are written once more, with the bits that they had. Other
+ * branches stay out: their nodes may have been committed since. */
+static sd_status run_again(sd_workspace* w, const sd_branch* branch, int n_layers) {
+    sd_pass pass = {.w = w,
+                    .branches = branch,
+                    .n_branches = 1,
+                    .n_rows = branch->n_new,
+                    .end = n_layers,
+                    .skipped = w->last_skipped,
+                    .engine = w->last_engine,
+                    .keep = -1};
+    place(w, branch, 0);
+    sd_workspace_begin(w, branch, 1);
+    return run(&pass);
+}
+
+/* A row of the branch is not finite: name the first layer whose output is not finite, and the row. A value
+ * that is not finite stays so in the layers that follow; it may spoil rows that do not attend to it, as 0 ·
+ * infinity is not 0. */
+static sd_status fail_in_layer(sd_workspace* w, const sd_branch* branch) {
+    int d_model = w->model->config.d_model, low = -1, high = w->model->config.n_layer, i = 0;
+    while (high - low > 1) {
+        int middle = low + (high - low) / 2;
+        sd_status status = run_again(w, branch, middle);
+        if (status != SD_OK) return status;
+        if (sd_all_finite(w->hidden, branch->n_new * d_model))
+            low = middle;
+        else
+            high = middle;
+    }
+    sd_status status = run_again(w, branch, high);
+    if (status != SD_OK) return status;
+    while (i < branch->n_new - 1 && sd_all_finite(w->hidden + (ptrdiff_t)i * d_model, d_model)) i++;
+    const char* name = w->name ? w->name : "the model";
+    int position = position_of(branch, i);
+    if (high == 0)
+        return sd_fail(SD_ERR_OVERFLOW, "%s: the embedding of position %d is not finite", name, position);
+    return sd_fail(SD_ERR_OVERFLOW,
+                   "%s: the output of layer %d (of 0 to %d) at position %d is not finite; that of the layers "
+                   "before it is",
+                   name, high - 1, w->model->config.n_layer - 1, position);
+}
+
+static sd_status fail_in_head(const sd_workspace* w, int position) {
+    return sd_fail(SD_ERR_OVERFLOW,
+                   "%s: the logits are not finite after position %d; the output of all layers is, so it is "
+                   "the head that overflows",
+                   w->name ? w->name : "the model", position);
+}
+
+sd_status sd_forward_check_more(sd_workspace* w, const int32_t* rows, int n) {
+    const float* logits = w->logits + w->n_last_logits * w->ld_logits;
+    for (int i = 0; i < n; i++, logits += w->ld_logits)
+        if (!sd_all_finite(logits, sd_head_rows(&w->model->config)))
+            return fail_in_head(w, w->positions[rows[i]]);
+    return SD_OK;
+}
+
+/* Are rows [first, end) of a branch finite? hidden, logits: of its first row and of its first with logits. */
+static sd_status check_branch(sd_workspace* w, const sd_branch* branch, const float* hidden,
+                              const float* logits, int first, int end) {
+    const sd_config* c = &w->model->config;
+    int before = branch->n_new - branch->n_extra - branch->n_logits; /* rows before those with logits */
+    for (int i = first; i < end; i++) {
+        if (!sd_all_finite(hidden + (ptrdiff_t)i * c->d_model, c->d_model)) return fail_in_layer(w, branch);
+        int has_logits = i >= before && i < before + branch->n_logits;
+        if (has_logits && !sd_all_finite(logits + (i - before) * w->ld_logits, sd_head_rows(c)))
+            return fail_in_head(w, position_of(branch, i));
+    }
+    return SD_OK;
+}
+
+sd_status sd_forward_check(sd_workspace* w, int first, int n) {
+    const float *hidden = w->hidden, *logits = w->logits;
+    sd_status status = SD_OK;
+    int end = first + n;
+    for (int b = 0, row = 0; b < w->n_last_branches && row < end && status == SD_OK; b++) {
+        const sd_branch* branch = &w->last_branches[b];
+        int low = first > row ? first - row : 0, high = end - row < branch->n_new ? end - row : branch->n_new;
+        status = check_branch(w, branch, hidden, logits, low, high);
+        row += branch->n_new;
+        hidden += (ptrdiff_t)branch->n_new * w->model->config.d_model;
+        logits += branch->n_logits * w->ld_logits;
+    }
+    return status;
+}
+
+void sd_forward_settle_failures(sd_workspace* w) {
+    float *hidden = w->hidden, *logits = w->logits;
+    for (int b = 0; b < w->n_last_branches; b++) {
+        const sd_branch* branch = &w->last_branches[b];
+        /* What fails is computed again in the first rows: those of this branch and of branches before it. */
+        sd_status status = check_branch(w, branch, hidden, logits, 0, branch->n_new);
+        hidden += (ptrdiff_t)branch->n_new * w->model->config.d_model;
+        if (status != SD_OK) {
+            sd_failure_note(branch->failure, status);
+            memset(logits, 0, (size_t)(branch->n_logits * w->ld_logits) * sizeof *logits);
+        }
+        logits += branch->n_logits * w->ld_logits;
+    }
+}
+
+sd_status sd_forward_slice(sd_workspace* w, sd_cache* cache, const int32_t* tokens, int n, int* n_done,
+                           sd_prompt_logits logits) {
+    int32_t parents[SD_MOST_SLICE], path[SD_MOST_SLICE];
+    int n_here = sd_slice_length(cache, n - *n_done), blas = sd_prompts_in_slices(w->model);
+    if (logits == SD_LOGITS_ALL && n_here > w->max_logits) n_here = w->max_logits;
+    int all = logits == SD_LOGITS_ALL, last = logits == SD_LOGITS_LAST && n_here == n - *n_done;
+    for (int i = 0; i < n_here; i++) parents[i] = i - 1, path[i] = i;
+    const sd_branch branch = {.cache = cache,
+                              .tokens = tokens + *n_done,
+                              .parents = parents,
+                              .n_new = n_here,
+                              /* by OpenBLAS the bits of a row may depend on the rows beside it */
+                              .n_logits = all || (last && blas) ? n_here : last};
+    sd_status status = sd_forward_prompt(w, &branch, 1);
+    if (status != SD_OK) return status;
+    if (w->name && (status = sd_forward_check(w, 0, n_here)) != SD_OK) {
+        sd_cache_keep(cache, NULL, 0);
+        return status;
+    }
+    status = sd_cache_keep(cache, path, n_here);
+    if (status != SD_OK) return status;
+    sd_cache_count_prompt(cache, n_here);
+    *n_done += n_here;
+    return SD_OK;
+}

@@ -1,0 +1,393 @@
+"""JSON, and objects read field by field: errors name source, field, value and expectation."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Container, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from specdec.checks import as_integer
+from specdec.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    FieldError,
+    InputError,
+    SpecdecError,
+    TokenizerError,
+    UnsupportedModelError,
+    UnusedFieldWarning,
+    as_json,
+    kind_of,
+    warn,
+)
+
+__all__ = ["NOT_KNOWN", "REQUIRED", "Fields", "as_json", "parse_json", "read_json_object", "without_nan"]
+
+MAX_INT: Final = 2**31 - 1
+
+MAX_TIME: Final = float(2**31)
+"""Times and shares in results are below it, so that sums of them are finite."""
+_TIME: Final = f"a finite number from 0 on, below {MAX_TIME:.0f}"
+
+NOT_KNOWN: Final = "without effect: not known to specdec"
+"""The reason in the warning of a field that was not read."""
+
+REQUIRED: Final[Any] = type("_Required", (), {"__repr__": lambda _: "REQUIRED"})()
+"""Default of a field that has none."""
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON, which has no NaN and no infinities; raises ValueError or RecursionError."""
+    return json.loads(text, parse_constant=_refuse_constant)
+
+
+def _refuse_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not a JSON number")
+
+
+def without_nan(value: Any) -> Any:
+    """Return the same dicts, lists and numbers with None for NaN and infinities, which JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: without_nan(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_nan(one) for one in value]
+    return value
+
+
+def read_json_object(path: Path, kind: type[SpecdecError] = CheckpointError) -> dict[str, Any]:
+    """Read the object in a JSON file."""
+    try:
+        values = parse_json(path.read_bytes())
+    except FileNotFoundError as error:
+        missing = CheckpointNotFoundError if kind is CheckpointError else kind
+        raise missing(f"{path}: no such file") from error
+    except OSError as error:
+        raise kind(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise kind(f"{path}: not valid JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise kind(f"{path}: holds a JSON {type(values).__name__}; expected an object")
+    return values
+
+
+def is_positive(value: Any) -> bool:
+    """Whether a value is a finite number above 0 in double precision."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 < value <= sys.float_info.max
+
+
+def is_amount(value: Any) -> bool:
+    """Whether a value is a finite number, at least 0."""
+    return is_positive(value) or (isinstance(value, int | float) and value is not False and value == 0)
+
+
+class Fields:
+    """Typed access to an object.
+
+    A field that is absent or ``null`` takes its default; :data:`REQUIRED` means it has none. The object
+    records which fields were read, so that the others can be reported: see `unread`.
+
+    Parameters
+    ----------
+    values : Mapping
+        The object; anything else is refused.
+    file : Path or str
+        Where it was read, for messages; empty for an object that a caller gives.
+    prefix : str
+        Name of the object inside the file, with a trailing dot; empty for the whole file.
+    kind : type
+        What errors are: CheckpointError, TokenizerError or InputError.
+    """
+
+    _noun = "field"
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        file: Path | str,
+        prefix: str = "",
+        kind: type[SpecdecError] = CheckpointError,
+    ) -> None:
+        self._values, self._file, self._prefix, self._kind = values, file, prefix, kind
+        if not isinstance(values, Mapping):
+            self._prefix = prefix[:-1] or "values"
+            raise self.error("", f"a dict, not {kind_of(values)}", values)
+        self._absent: Mapping[str, Any] = {}
+        self._read: set[str] = set()
+        self._objects: dict[str, Fields] = {}
+
+    @property
+    def file(self) -> Any:
+        """Where the object was read."""
+        return self._file
+
+    def error(self, name: str, expected: str, *value: Any) -> SpecdecError:
+        """Return the exception for a field whose value, or whose item's `value`, is wrong."""
+        return self._error(self._kind, name, expected, *value)
+
+    def unsupported(self, name: str, expected: str) -> SpecdecError:
+        """Return the exception for a field whose value is right but asks for what specdec does not have."""
+        return self._error(
+            UnsupportedModelError if self._kind is CheckpointError else self._kind, name, expected
+        )
+
+    def _error(self, kind: type[Any], name: str, expected: str, *value: Any) -> SpecdecError:
+        found = None if value or name in self._values else "missing"
+        given = value[0] if value else self._values.get(name)
+        error: SpecdecError
+        if issubclass(kind, FieldError):
+            field = f"{self._prefix}{name}"
+            error = kind.of(self._file, field, given, expected, found=found, noun=self._noun)
+        else:
+            place = f"{self._file}: " if self._file else ""
+            error = InputError.of(f"{place}{self._prefix}{name}", given, expected, found=found)
+        return error
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there, null or not."""
+        return name in self._values
+
+    def raw(self, name: str) -> Any:
+        """Return the value, unchecked. If the field is absent: its default (see `with_absent`), or None."""
+        self._read.add(name)
+        return self._values[name] if name in self._values else self._absent.get(name)
+
+    def given(self, name: str) -> Any:
+        """Return the value, unchecked; a field that is not there is refused."""
+        if name not in self._values:
+            raise self.error(name, "a value")
+        return self.raw(name)
+
+    def with_absent(self, absent: Mapping[str, Any]) -> Fields:
+        """Return the same object with defaults for absent fields."""
+        other = self.replaced()
+        other._absent = absent
+        return other
+
+    def replaced(self, **values: Any) -> Fields:
+        """Return the same object with other values of some fields. A field read in one is read in both."""
+        other = Fields({**self._values, **values}, self._file, self._prefix, self._kind)
+        other._absent, other._read, other._objects = self._absent, self._read, self._objects
+        return other
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a copy of the object."""
+        return dict(self._values)
+
+    def same_as(self, other: Fields) -> bool:
+        """Whether both are the same JSON object."""
+        try:
+            return self._values == other._values
+        except RecursionError as error:
+            raise CheckpointError(f"{self._file}: field '{self._prefix}' is nested too deeply") from error
+
+    # ------------------------------------------------------------------------------------ unread fields
+
+    def unread(self, harmless: Container[str] = ()) -> list[str]:
+        """Return the fields that were not read, with dots for those of nested objects that were opened.
+
+        Fields that are null count as absent. Names in `harmless`, at any depth, are left out.
+        """
+        found: list[str] = []
+        for name, value in self._values.items():
+            if value is None or name in harmless:
+                continue
+            if name in self._objects:
+                found += self._objects[name].unread(harmless)
+            elif name not in self._read:
+                found.append(f"{self._prefix}{name}")
+        return found
+
+    def warn_of_unread(self, harmless: Container[str] = ()) -> None:
+        """Warn of the fields that were not read; see `unread`."""
+        if names := self.unread(harmless):
+            warn(UnusedFieldWarning(self._file, names, NOT_KNOWN))
+
+    def skip(self, *names: str) -> None:
+        """Count fields as read, all of them if none is named: their values do not matter here."""
+        self._read.update(names or self._values)
+
+    def skip_false(self, *names: str) -> None:
+        """Count those of the fields as read that are false."""
+        self._read.update(name for name in names if self._values.get(name) is False)
+
+    def require(self, name: str, wanted: Any, *, because: str) -> None:
+        """Refuse any value but `wanted` (absent and null are fine)."""
+        value = self.raw(name)
+        if value is not None and value != wanted:
+            raise self.unsupported(name, f"{json.dumps(wanted)} or nothing: {because}")
+
+    # ------------------------------------------------------------------------------------------- values
+
+    def _value(self, name: str, default: Any, expected: str) -> tuple[Any, bool]:
+        """Return (value, True), or (default, False) where the field is absent or null."""
+        value = self.raw(name)
+        if value is not None:
+            return value, True
+        if default is REQUIRED:
+            raise self.error(name, expected)
+        return default, False
+
+    def check_version(self, name: str, version: int) -> None:
+        """Refuse an object of another version of its format, or of something else."""
+        if as_integer(self.given(name)) != version:
+            raise self.error(name, f"{version}, the version that this specdec reads")
+
+    def integer(
+        self, name: str, *, minimum: int = 1, maximum: int | None = MAX_INT, default: Any = REQUIRED
+    ) -> Any:
+        """Return a whole number of [minimum, maximum]."""
+        expected = _whole(minimum, maximum)
+        value, present = self._value(name, default, expected)
+        if not present:
+            return value
+        number = as_integer(value)
+        if number is None or number < minimum or (maximum is not None and number > maximum):
+            raise self.error(name, expected)
+        return number
+
+    def number(self, name: str, *, default: Any = REQUIRED, maximum: float = math.inf) -> float:
+        """Return a finite number above 0, at most `maximum`."""
+        expected = "a finite number above 0" + (f", at most {maximum:g}" if maximum < math.inf else "")
+        value, _ = self._value(name, default, expected)
+        if not is_positive(value) or value > maximum:
+            raise self.error(name, expected)
+        return float(value)
+
+    def amount(self, name: str, default: Any = REQUIRED, *, below: float = math.inf) -> Any:
+        """Return a finite number, at least 0 and less than `below`."""
+        expected = "a finite number from 0 on" + (f", below {below:.0f}" if below < math.inf else "")
+        value, present = self._value(name, default, expected)
+        if present and not (is_amount(value) and value < below):
+            raise self.error(name, expected)
+        return value
+
+    def boolean(self, name: str, *, default: Any = REQUIRED) -> Any:
+        """Return true or false."""
+        value, present = self._value(name, default, "true or false")
+        if present and not isinstance(value, bool):
+            raise self.error(name, "true or false")
+        return value
+
+    def text(self, name: str, *, default: Any = REQUIRED) -> Any:
+        """Return a text."""
+        value, present = self._value(name, default, "a text")
+        if present and not isinstance(value, str):
+            raise self.error(name, "a text")
+        return value
+
+    def choice(self, name: str, choices: Mapping[str, str], *, default: Any = REQUIRED) -> str:
+        """Return one of the texts in `choices`, translated by it."""
+        expected = "one of " + ", ".join(repr(choice) for choice in choices)
+        value, _ = self._value(name, default, expected)
+        if not isinstance(value, str):
+            raise self.error(name, expected)
+        if value not in choices:
+            raise self.unsupported(name, expected)
+        return choices[value]
+
+    def object(self, name: str) -> Fields | None:
+        """Return an object inside this one; None if absent, null or empty."""
+        value, present = self._value(name, None, "")
+        return self.inner(name) if present and value != {} else None
+
+    def inner(self, name: str) -> Fields:
+        """Return an object inside this one, which must be there."""
+        value, _ = self._value(name, REQUIRED, "an object")
+        if not isinstance(value, Mapping):
+            raise self.error(name, "an object")
+        if name not in self._objects:
+            self._objects[name] = Fields(value, self._file, f"{self._prefix}{name}.", self._kind)
+        return self._objects[name]
+
+    def empty(self, name: str) -> Fields:
+        """Return an object without fields, for messages that speak of `name` inside this one."""
+        return Fields({}, self._file, f"{self._prefix}{name}." if name else self._prefix, self._kind)
+
+    # -------------------------------------------------------------------------------------------- lists
+
+    def items(self, name: str, expected: str = "a list") -> list[Any]:
+        """Return a list."""
+        value, _ = self._value(name, REQUIRED, expected)
+        if not isinstance(value, list | tuple):
+            raise self.error(name, expected)
+        return list(value)
+
+    def inner_items(self, name: str) -> list[Fields]:
+        """Return a list of objects."""
+        items = enumerate(self.items(name))
+        return [Fields(item, self._file, f"{self._prefix}{name}[{i}].", self._kind) for i, item in items]
+
+    def texts(self, name: str) -> list[str]:
+        """Return a list of texts."""
+        items = self.items(name)
+        if not all(isinstance(item, str) for item in items):
+            raise self.error(name, "a list of texts")
+        return items
+
+    def integers(self, name: str, minimum: int = 0, maximum: int = MAX_INT) -> list[int]:
+        """Return a list of whole numbers of [minimum, maximum]."""
+        found = []
+        for i, item in enumerate(self.items(name)):
+            number = as_integer(item)
+            if number is None or not minimum <= number <= maximum:
+                raise self.error(f"{name}[{i}]", _whole(minimum, maximum), item)
+            found.append(number)
+        return found
+
+    def numbers(
+        self,
+        name: str,
+        length: int | None = None,
+        expected: str = "a finite number above 0",
+        fits: Callable[[Any], bool] = is_positive,
+    ) -> list[float]:
+        """Return a list of `length` numbers that `fits` takes, as `expected` says."""
+        items = self.items(name)
+        if length is not None and len(items) != length:
+            raise self.error(name, f"a list of {length} items, each {expected}")
+        for i, item in enumerate(items):
+            if isinstance(item, bool) or not isinstance(item, int | float) or not fits(item):
+                raise self.error(f"{name}[{i}]", expected, item)
+        return [float(item) for item in items]
+
+    def amounts(self, name: str) -> list[float]:
+        """Return a list of finite numbers, at least 0 and below `MAX_TIME`."""
+        return self.numbers(name, None, _TIME, lambda item: is_amount(item) and item < MAX_TIME)
+
+    def rows_of_amounts(self, name: str) -> list[list[float]]:
+        """Return a list of lists of such numbers."""
+        rows = {f"{name}[{i}]": row for i, row in enumerate(self.items(name))}
+        inner = Fields(rows, self._file, self._prefix, self._kind)
+        return [inner.amounts(row) for row in rows]
+
+    def token_ids(self, name: str, n_vocab: int, outside: list[str]) -> tuple[int, ...]:
+        """Return one id or a list of ids in [0, n_vocab), as ``eos_token_id`` is; () if absent.
+
+        An id outside the vocabulary is left out, and `outside` gets a description of the field:
+        ``transformers`` writes the ids of its default vocabulary for models of smaller ones, which never give
+        such a token.
+        """
+        value, present = self._value(name, (), "")
+        ids = list(value) if isinstance(value, list) else [value] if present else []
+        if any(isinstance(token, bool) or not isinstance(token, int) for token in ids):
+            raise self.error(name, f"a token id, or a list of ids, from 0 to {n_vocab - 1}")
+        inside = [token for token in ids if 0 <= token < n_vocab]
+        if len(inside) < len(ids):
+            outside.append(f"'{self._prefix}{name}' is {as_json(value)}")
+        return tuple(dict.fromkeys(inside))
+
+
+def _whole(minimum: int, maximum: int | None) -> str:
+    most = "on" if maximum is None else f"to {maximum}"
+    return f"a whole number from {minimum} {most}"
+
+
+def tokenizer_fields(values: Mapping[str, Any], file: Path | str) -> Fields:
+    """Return the fields of a tokenizer's file, whose errors are TokenizerErrors."""
+    return Fields(values, file, kind=TokenizerError)

@@ -1,0 +1,257 @@
+"""Runs with a draft against plain decoding and against themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import specdec
+from fuzz.drafts import descriptions, is_adaptive, is_stateful, make_draft, may_branch
+from fuzz.objects import ProposerError
+from fuzz.running import Failure
+from fuzz.settings import distribution_after, is_extreme, keywords, plain_keywords
+from fuzz.traces import check_result
+from specdec.errors import InputError
+from worlds.described import END_IDS, adapted_target, models_of_texts, source_vocab
+from worlds.written_constraints import check_form
+
+__all__ = ["check_decoding", "may_be_refused"]
+
+
+def check_decoding(case: dict[str, Any]) -> str:
+    """Run a case, and compare.
+
+    Where the output is a function of the target and the seed, it is plain decoding's, tokens, text and
+    logits. Elsewhere it is that of the same run again, or of each prompt alone; its logits are those of the
+    target's forward of the text, and each token is possible.
+
+    Returns
+    -------
+    str
+        "passed", or "refused" where the settings may be refused and were.
+    """
+    settings, target = case["settings"], adapted_target(case)
+    options = keywords(settings)
+    models = models_of_texts(case, target) or [target] * len(case["prompts"])
+    try:
+        draft = make_draft(case["draft"], case["target"], case["models"])
+        results = _generate(target, draft, case, logprobs=_n_top(target), **options)
+    except (InputError, ProposerError):
+        if may_be_refused(case):
+            return "refused"
+        raise
+    for result in results:
+        check_result(result, settings, target.config["n_ctx"])
+        if "form" in settings and result.finish_reason == "stop" and result.stop in (None, *END_IDS):
+            check_form(settings["form"], result.text)
+    _check_log_probs(models, results)
+    exact = settings.get("lenience", 1.0) == 1.0
+    if exact and (not settings.get("temperature") or settings.get("verify") == "coupled"):
+        _compare_with_plain(models, results, settings)
+    else:
+        if not is_extreme(settings):
+            _check_possible(case, models, results)
+        _compare_again(case, target, models, results)
+    if case.get("stream"):
+        try:
+            _compare_stream(case, target, results[0])
+        except (InputError, ProposerError):
+            if not may_be_refused(case):  # a draft that fails in some rounds, if gamma is measured times
+                raise
+    return "passed"
+
+
+def _n_top(target: specdec.Model) -> int:
+    """Most probable tokens that are asked for beside each token."""
+    return min(3, target.config.n_vocab)
+
+
+def _prompts_apart(target: specdec.Model) -> bool:
+    """Whether prompts have bits of their own."""
+    return target.prefill != "rows" and target.config.encoder is None
+
+
+def _check_log_probs(models: list[specdec.Model], results: list[specdec.Result]) -> None:
+    """What is said of the tokens of all texts is what `Model.score` says of those of a model together."""
+    if _prompts_apart(models[0]):
+        return
+    for target in set(models):
+        _check_scores(target, [one for one, model in zip(results, models, strict=True) if model is target])
+
+
+def _check_scores(target: specdec.Model, results: list[specdec.Result]) -> None:
+    sources = None if results[0].source_ids is None else [result.source_ids for result in results]
+    scores = target.score(
+        [[*result.prompt_ids, *result.tokens] for result in results],
+        sources=sources,
+        top_logprobs=_n_top(target),
+    )
+    for result, score in zip(results, scores, strict=True):
+        n_given = len(result.prompt_ids) - 1
+        if not np.array_equal(result.logprobs, score.log_probs[n_given:]):
+            raise Failure("logprobs are not those of Model.score")
+        if result.top_logprobs != score.top_logprobs[n_given:]:
+            raise Failure("top_logprobs are not those of Model.score")
+
+
+def _generate(
+    target: specdec.Model, draft: Any, case: dict[str, Any], **options: Any
+) -> list[specdec.Result]:
+    """The texts of all prompts, which go on after the start of an encoder-decoder's texts."""
+    models = models_of_texts(case, target)
+    if models is not None:
+        options["adapter"] = [None if model is target else model for model in models]
+    if "sources" not in case:
+        return specdec.generate(target, draft, case["prompts"], **options)
+    return specdec.generate(target, draft, case["sources"], decoder_prompt=case["prompts"], **options)
+
+
+def _alone(target: specdec.Model, draft: Any, result: specdec.Result, **options: Any) -> specdec.Result:
+    """The text of a result's prompt, and of its source if it has one, once more and by itself."""
+    prompt, source = result.prompt_ids, result.source_ids
+    if source is None:
+        return specdec.generate(target, draft, [prompt], **options)[0]
+    begun = prompt[len(target.decoder_start) :]
+    return specdec.generate(target, draft, [source], decoder_prompt=[begun], **options)[0]
+
+
+def may_be_refused(case: dict[str, Any]) -> bool:
+    """Whether a case has something that the documentation says is refused."""
+    settings, draft = case["settings"], case["draft"]
+    found = list(descriptions(draft))
+    rule = settings.get("verify", "rejection")
+    if rule in ("block", "k-sequential") and any(map(may_branch, found)):
+        return True
+    if settings.get("lenience", 1.0) < 1.0 and rule != "rejection":
+        return True
+    if any(one.get("habit") in ("long", "raise") for one in found):
+        return True
+    if is_extreme(settings):
+        return True
+    if ("constraint" in settings or "form" in settings) and (
+        "logit_bias" in settings or "transform" in settings
+    ):
+        return True  # which may leave no token that the form allows
+    if "encoder" in case["target"] and source_vocab(case["target"]) != case["target"].get("n_vocab", 11):
+        if any(one["kind"] == "input" and one["source"] is None for one in found):
+            return True
+    riding = [one for one in found if one["kind"] == "look_ahead"]
+    if len(riding) > 1 or (riding and "node_budget" in settings):
+        return True
+    own_layers = ("exit", "skip", "eagle", "heads", "look_ahead")  # they cannot draft for a draft
+    return any(part["kind"] in own_layers for one in found if "draft" in one for part in descriptions(one))
+
+
+def _compare_with_plain(
+    models: list[specdec.Model], results: list[specdec.Result], settings: dict[str, Any]
+) -> None:
+    for i, result in enumerate(results):
+        options = plain_keywords(settings) | {"seed": [result.seed]}
+        plain = _alone(models[i], None, result, **options)
+        _compare(result, plain, f"plain decoding, prompt {i}")
+
+
+def _compare(found: specdec.Result, expected: specdec.Result, of: str) -> None:
+    for name in ("tokens", "text", "finish_reason", "stop"):
+        one, other = getattr(found, name), getattr(expected, name)
+        if one != other:
+            raise Failure(f"{name} not those of {of}: {one!r}, and there {other!r}")
+    if found.logits is not None and not np.array_equal(found.logits, expected.logits):
+        raise Failure(f"logits not those of {of}")
+
+
+def _check_possible(case: dict[str, Any], models: list[specdec.Model], results: list[specdec.Result]) -> None:
+    """Logits are the target's of the text; what has no probability does not come."""
+    settings = case["settings"]
+    lenience = settings.get("lenience", 1.0)
+    lenient_argmax = lenience < 1.0 and not settings.get("temperature")
+    for at, (target, result) in enumerate(zip(models, results, strict=True)):
+        if result.logits is None:
+            continue
+        text = [*result.prompt_ids, *result.tokens]
+        first = len(result.prompt_ids)
+        rows = target.logits(text[:-1], result.source_ids, n_threads=1)[first - 1 :]
+        if _prompts_apart(target):
+            if target.prefill == "blas":
+                tolerance = 1e-4 * np.abs(rows).max()
+            else:
+                tolerance = 0.1 * np.abs(rows).max() + 4 * _rounding_error(case, at, text, first)
+            alike = len(rows) == 0 or _distance(rows, result.logits) <= tolerance
+            rows = result.logits
+        else:
+            alike = np.array_equal(rows, result.logits)
+        if not alike:
+            raise Failure("logits not those of the text's forward")
+        for i, (row, token) in enumerate(zip(rows, result.tokens, strict=True)):
+            probs = distribution_after(settings, row, text[: first + i], first, target)
+            least = lenience * probs.max() * (1 - 1e-6) if lenient_argmax else 0.0
+            if probs[token] < least or (not lenient_argmax and probs[token] == 0.0):
+                raise Failure(f"token {token} came at {i}, of probability {probs[token]:.3g}")
+
+
+def _rounding_error(case: dict[str, Any], at: int, text: list[int], first: int) -> float:
+    """How far from logits in f32 the rounding of activations takes those of a text, which decoding rounds.
+
+    To bf16, or in int8 and int4 to eight bits. Some random models with large weights make much of that.
+    """
+    rounded = "bf16" if case["target"]["dtype"] == "bf16" else "int8"
+    rows = []
+    for changes in ({"dtype": rounded}, {"dtype": "f32", "cache_dtype": "f32"}):
+        other = case | {"target": case["target"] | changes | {"prefill": "rows"}}
+        target = adapted_target(other)
+        model = (models_of_texts(other, target) or [target] * len(case["prompts"]))[at]
+        rows.append(model.logits(text[:-1], n_threads=1)[first - 1 :])
+    return _distance(*rows)
+
+
+def _distance(rows: NDArray[np.float32], others: NDArray[np.float32]) -> float:
+    """The median of rows' largest differences."""
+    return float(np.median(np.abs(rows - others).max(axis=1)))
+
+
+def _compare_again(
+    case: dict[str, Any],
+    target: specdec.Model,
+    models: list[specdec.Model],
+    results: list[specdec.Result],
+) -> None:
+    """The same run again, or each prompt alone, where a seed fixes the output."""
+    settings, draft = case["settings"], case["draft"]
+    if is_adaptive(draft) or is_stateful(draft) or settings.get("gamma") == "auto":
+        return
+    if case.get("again") == "repeat":
+        options = keywords(settings | {"n_threads": 1})
+        made = make_draft(draft, case["target"], case["models"])
+        again = _generate(target, made, case, **options)
+        for result, other in zip(results, again, strict=True):
+            _compare(result, other, "the same run again")
+    elif case.get("again") == "alone" and "node_budget" not in settings:
+        for i, result in enumerate(results[:3]):
+            options = keywords(settings) | {"seed": [result.seed], "batch_size": None}
+            made = make_draft(draft, case["target"], case["models"])
+            alone = _alone(models[i], made, result, **options)
+            _compare(result, alone, f"prompt {i} alone")
+
+
+def _compare_stream(case: dict[str, Any], target: specdec.Model, result: specdec.Result) -> None:
+    """The pieces of a stream are its text; where a seed fixes the text, that of `generate`."""
+    settings, draft = case["settings"], case["draft"]
+    options = keywords({n: v for n, v in settings.items() if n not in ("batch_size", "node_budget")})
+    made = make_draft(draft, case["target"], case["models"])
+    options["seed"] = [result.seed]
+    if "sources" in case:
+        options["decoder_prompt"] = case["prompts"][0] or ""
+    if (models := models_of_texts(case, target)) is not None:
+        options["adapter"] = models[0]
+    stream = specdec.stream(target, made, case.get("sources", case["prompts"])[0], **options)
+    text = "".join(stream)
+    if text != stream.result.text:
+        raise Failure(f"the pieces of a stream are {text!r}, its text {stream.result.text!r}")
+    fixed = not settings.get("temperature") or settings.get("verify") == "coupled"
+    changing = is_adaptive(draft) or is_stateful(draft) or settings.get("gamma") == "auto"
+    if settings.get("lenience", 1.0) < 1.0:
+        fixed = False
+    if "node_budget" not in settings and (fixed or not changing):
+        _compare(stream.result, result, "generate")

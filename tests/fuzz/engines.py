@@ -1,0 +1,152 @@
+"""Requests of an engine, which join and leave at random, against plain decoding of each alone."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import specdec
+from fuzz.decoding import may_be_refused
+from fuzz.drafts import make_draft
+from fuzz.objects import ProposerError
+from fuzz.running import Failure
+from fuzz.settings import is_extreme, keywords, plain_keywords
+from fuzz.traces import check_result
+from specdec.errors import InputError, NotFiniteError
+from worlds.described import adapted_model, adapted_target, make_model
+
+__all__ = ["check_engine"]
+
+LONGEST_S = 60.0
+
+Expected: TypeAlias = list[specdec.Result] | NotFiniteError | None
+"""Results of plain decoding of a request; None: its texts depend on the draft."""
+
+
+def check_engine(case: dict[str, Any]) -> str:
+    """Submit all requests, some after pieces of others have come; cancel some.
+
+    Texts that are functions of target and seed are those of plain decoding, or of a cancelled one the
+    beginning. A request whose numbers overflow fails alone.
+    """
+    target, options = adapted_target(case), {"n_threads": 1} | case["engine"]
+    try:
+        draft = make_draft(case["draft"], case["target"], case["models"])
+        engine = specdec.Engine(target, draft, **options)
+    except (InputError, ProposerError):
+        if may_be_refused(case | {"settings": case["engine"]}) or "spike" in case["target"]:
+            return "refused"
+        raise
+    n_refused = 0
+    with engine:
+        begun: list[tuple[dict[str, Any], specdec.Generation, Expected]] = []
+        for request in case["requests"]:
+            for _ in range(request["waits"] if begun else 0):
+                _next(begun[-1][1])
+            try:
+                begun.append(_submit(engine, target, case, request))
+            except InputError:
+                if not _may_be_refused(case, request):
+                    raise
+                n_refused += 1
+        for request, generation, _ in begun:
+            if request["cancelled"]:
+                generation.cancel()
+        for request, generation, expected in begun:
+            try:
+                found = generation.results(LONGEST_S)
+            except NotFiniteError as error:
+                if not _may_overflow(case, request, expected):
+                    raise Failure(f"{error}, and not in plain decoding") from error
+                continue
+            except (InputError, ProposerError):
+                if not _may_be_refused(case, request):  # a draft that fails for a text ends that one
+                    raise
+                n_refused += 1
+                continue
+            if isinstance(expected, NotFiniteError):
+                cancelled = any(result.finish_reason == "cancelled" for result in found)
+                has_forced = {"constraint", "form"} & request["settings"].keys()  # tokens in other rounds
+                if not cancelled and not has_forced:
+                    raise Failure(f"texts, and {expected} in plain decoding")
+                continue
+            _check(request, found, expected, target, options)
+        metrics = engine.metrics()
+        if metrics.n_running or metrics.n_reading or metrics.n_waiting:
+            raise Failure(f"texts are left: {metrics}")
+    return "refused" if n_refused == len(case["requests"]) else "passed"
+
+
+def _next(generation: specdec.Generation) -> None:
+    try:
+        generation.next(LONGEST_S)
+    except (InputError, ProposerError, NotFiniteError):
+        pass  # results raises it again
+
+
+def _may_overflow(case: dict[str, Any], request: dict[str, Any], expected: Expected) -> bool:
+    """Whether a request may come to the token whose numbers are too large; drafts may propose it."""
+    if "spike" not in case["target"]:
+        return False
+    drafted = request["speculative"]["draft"] or request["prediction"]
+    return isinstance(expected, NotFiniteError) or expected is None or bool(drafted)
+
+
+def _submit(
+    engine: specdec.Engine, target: specdec.Model, case: dict[str, Any], request: dict[str, Any]
+) -> tuple[dict[str, Any], specdec.Generation, Expected]:
+    settings = request["settings"]
+    options = keywords(settings)
+    del options["n_threads"]
+    given: dict[str, Any] = {"prompt": request["prompt"]}
+    if "source" in request:
+        given = {"prompt": request["source"], "decoder_prompt": request["prompt"] or None}
+    model = target
+    if request.get("adapter") is not None:
+        model = given["adapter"] = adapted_model(make_model(case["target"]), request["adapter"])
+    expected: Expected = None
+    lenient = settings.get("lenience", 1.0) < 1.0
+    if not lenient and (not settings.get("temperature") or settings.get("verify") == "coupled"):
+        plain = plain_keywords(settings) | {"seed": settings["seed"]}
+        try:
+            found = specdec.generate(model, None, **given, **plain)
+        except InputError:
+            if not is_extreme(settings) and "spike" not in case["target"]:
+                raise
+        except NotFiniteError as error:
+            if "spike" not in case["target"]:
+                raise
+            expected = error
+        else:
+            expected = found if isinstance(found, list) else [found]
+    prediction = request["prediction"]
+    if prediction == "right":
+        prediction = expected[0].tokens if isinstance(expected, list) else None
+    speculative = specdec.Speculative(**request["speculative"])
+    generation = engine.submit(**given, prediction=prediction, speculative=speculative, **options)
+    return request, generation, expected
+
+
+def _may_be_refused(case: dict[str, Any], request: dict[str, Any]) -> bool:
+    if "spike" in case["target"]:  # the logits may be finite, and too large for a penalty
+        return True
+    return may_be_refused(case | {"settings": request["settings"] | case["engine"]})
+
+
+def _check(
+    request: dict[str, Any],
+    found: list[specdec.Result],
+    expected: list[specdec.Result] | None,
+    target: specdec.Model,
+    options: dict[str, Any],
+) -> None:
+    for i, result in enumerate(found):
+        if result.finish_reason != "cancelled":
+            check_result(result, request["settings"], options["n_text"])
+        if expected is None:
+            continue
+        plain = expected[i]
+        n = len(result.tokens) if result.finish_reason == "cancelled" else len(plain.tokens)
+        if result.tokens != plain.tokens[:n]:
+            raise Failure(f"tokens {result.tokens}, and {plain.tokens} in plain decoding")
+        if result.finish_reason != "cancelled" and result != plain:
+            raise Failure(f"{result!r} is {plain!r} in plain decoding")

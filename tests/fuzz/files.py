@@ -1,0 +1,569 @@
+"""Small sound files of every kind that the package reads, and what is done with them.
+
+Written in NumPy and plain Python, so that a damaged file is compared with what the format's own
+documentation says, not with what the package writes.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import struct
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import specdec
+from specdec import drafts
+from specdec.analysis.answers import Answer, AnswerFile, Reply
+from specdec.analysis.bench_rows import bench_rows
+from specdec.draft_counts import Step
+from worlds import adapters, folders, learned
+from worlds.described import make_model
+from worlds.eagles import eagle3
+from worlds.families import CONFIGS, random_weights
+from worlds.folders import gpt2_tensors, llama_tensors, safetensors_bytes
+
+__all__ = ["KINDS", "Files", "files_of", "use"]
+
+Files = dict[str, bytes]
+"""The files of a folder, by name."""
+
+D, FF, LAYERS, HEADS, N_CTX = 16, 24, 2, 2, 32
+
+_CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": D, "intermediate_size": FF,
+    "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": 1, "hidden_act": "silu",
+    "max_position_embeddings": N_CTX, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+    "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "float32",
+}  # fmt: skip
+_GENERATION = {"bos_token_id": 1, "eos_token_id": [2, 3], "temperature": 0.6, "do_sample": True}
+_LETTERS = [*"abcdefghij", "ab", "abc", "ba"]
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
+
+
+def _written(write: Callable[[Path], Any]) -> Files:
+    """The files that a function writes to a folder."""
+    with tempfile.TemporaryDirectory() as made:
+        write(Path(made))
+        return {path.name: path.read_bytes() for path in sorted(Path(made).iterdir())}
+
+
+def _bpe_tokenizer() -> dict[str, Any]:
+    vocab = {"<unk>": 0, "<s>": 1, "</s>": 2, "<pad>": 3} | {t: i for i, t in enumerate(["Ġ", *_LETTERS], 4)}
+    special = [
+        {
+            "id": i, "content": text, "single_word": False, "lstrip": False, "rstrip": False,
+            "normalized": False, "special": True,
+        }
+        for i, text in enumerate(["<unk>", "<s>", "</s>", "<pad>"])
+    ]  # fmt: skip
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    return {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": special, "normalizer": None,
+        "pre_tokenizer": byte_level,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [
+                {"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+            ],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}},
+        },
+        "decoder": byte_level,
+        "model": {
+            "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+            "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
+            "vocab": vocab, "merges": [["a", "b"], ["ab", "c"], ["b", "a"]],
+        },
+    }  # fmt: skip
+
+
+def _metaspace_tokenizer() -> dict[str, Any]:
+    found = _bpe_tokenizer()
+    vocab = {name.replace("Ġ", "▁"): i for name, i in found["model"]["vocab"].items()}
+    found["model"] |= {
+        "vocab": vocab | {"<0x0A>": len(vocab), "<0xC3>": len(vocab) + 1},
+        "unk_token": "<unk>",
+    }
+    found["model"] |= {"fuse_unk": True, "byte_fallback": True}
+    found["pre_tokenizer"] = None
+    found["normalizer"] = {
+        "type": "Sequence",
+        "normalizers": [
+            {"type": "Prepend", "prepend": "▁"},
+            {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+        ],
+    }
+    found["decoder"] = {
+        "type": "Sequence",
+        "decoders": [
+            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+            {"type": "ByteFallback"}, {"type": "Fuse"},
+            {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+        ],
+    }  # fmt: skip
+    return found
+
+
+def _field(number: int, kind: int, payload: bytes) -> bytes:
+    """A field of a protocol buffer: tag, for kind 2 a length, payload."""
+    return bytes([number << 3 | kind]) + (_varint(len(payload)) if kind == 2 else b"") + payload
+
+
+def _varint(value: int) -> bytes:
+    found = b""
+    while value > 127:
+        found += bytes([value & 127 | 128])
+        value >>= 7
+    return found + bytes([value])
+
+
+def _sentencepiece() -> bytes:
+    """A BPE model: pieces of (text, score, type), the trainer's and the normaliser's settings."""
+    pieces = [("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("</s>", 0.0, 3), ("▁", -1.0, 1)]
+    pieces += [(text, -2.0 - i, 1) for i, text in enumerate(_LETTERS)]
+    found = b""
+    for text, score, kind in pieces:
+        piece = (
+            _field(1, 2, text.encode()) + _field(2, 5, struct.pack("<f", score)) + _field(3, 0, _varint(kind))
+        )
+        found += _field(1, 2, piece)
+    trainer = _field(3, 0, _varint(2)) + _field(4, 0, _varint(len(pieces)))
+    normaliser = _field(1, 2, b"identity") + _field(3, 0, b"\1") + _field(4, 0, b"\0") + _field(5, 0, b"\1")
+    return found + _field(2, 2, trainer) + _field(3, 2, normaliser)
+
+
+def _llama() -> Files:
+    tokenizer = _bpe_tokenizer()
+    rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    config = _CONFIG | {"vocab_size": len(tokenizer["model"]["vocab"]), "rope_scaling": rope}
+    templates = [
+        {"name": "default", "template": "{{ bos_token }}{{ messages[0].content }}"},
+        {"name": "tool_use", "template": "{{ tools | tojson }}"},
+    ]
+    texts = {"add_bos_token": True, "bos_token": "<s>", "eos_token": {"content": "</s>"}}
+    return {
+        "config.json": _json(config), "generation_config.json": _json(_GENERATION),
+        "model.safetensors": safetensors_bytes(llama_tensors(config)), "tokenizer.json": _json(tokenizer),
+        "tokenizer_config.json": _json(texts | {"chat_template": templates}),
+        "chat_template.jinja": _TEMPLATE,
+    }  # fmt: skip
+
+
+_TEMPLATE = b"""{{- bos_token }}
+{%- set ns = namespace(n=0) %}
+{%- for message in messages %}
+    {%- if message.role not in ('user', 'assistant') %}
+        {{- raise_exception('who is ' + message.role) }}
+    {%- endif %}
+    {%- set ns.n = ns.n + 1 %}
+    {{- message.content | trim + eos_token }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ 'ab' }}{% endif %}
+"""
+
+
+def _metaspace() -> Files:
+    tokenizer = _metaspace_tokenizer()
+    n = len(tokenizer["model"]["vocab"])
+    flags = {"lstrip": True, "rstrip": False, "normalized": True, "single_word": True, "special": False}
+    added = {str(n): {"content": "<x>"} | flags, str(n + 1): {"content": "<y>", "special": True}}
+    settings = {"added_tokens_decoder": added, "eos_token": "<y>", "extra_special_tokens": {"x_token": "<x>"}}
+    config = _CONFIG | {"vocab_size": n + 2}
+    return {
+        "config.json": _json(config), "model.safetensors": safetensors_bytes(llama_tensors(config)),
+        "tokenizer.json": _json(tokenizer), "tokenizer_config.json": _json(settings),
+    }  # fmt: skip
+
+
+def _shards() -> Files:
+    n_pieces = 4 + len(_LETTERS)
+    config = _CONFIG | {
+        "architectures": ["MistralForCausalLM"], "model_type": "mistral", "vocab_size": n_pieces + 2,
+        "sliding_window": 8, "head_dim": D // HEADS,
+    }  # fmt: skip
+    named = {"eos_token": {"content": "<y>", "lstrip": False}, "additional_special_tokens": ["<x>"]}
+    return _written(lambda folder: folders.write_hf(folder, config, n_shards=2)) | {
+        "tokenizer.model": _sentencepiece(),
+        "tokenizer_config.json": _json({"tokenizer_class": "LlamaTokenizer", "legacy": False}),
+        "added_tokens.json": _json({"<x>": n_pieces, "<y>": n_pieces + 1}),
+        "special_tokens_map.json": _json(named),
+    }
+
+
+def _codes() -> Files:
+    """Matrices as codes of 4 and of 8 bits, packed and not, in groups of 32 and 64 inputs."""
+    d, rng = 64, np.random.default_rng(6)
+    weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
+    schemes = {
+        f"group_{i}": {"targets": ["Linear"], "weights": weights, "format": form}
+        for i, form in enumerate(("pack-quantized", "int-quantized"))
+    }
+    quantized = {
+        "quant_method": "compressed-tensors", "format": "mixed-precision", "config_groups": schemes,
+        "quantization_status": "compressed", "ignore": ["lm_head"], "kv_cache_scheme": None,
+    }  # fmt: skip
+    config = _CONFIG | {
+        "vocab_size": 4 + len(_LETTERS), "hidden_size": d, "intermediate_size": d, "num_hidden_layers": 1,
+        "tie_word_embeddings": True, "quantization_config": quantized,
+    }  # fmt: skip
+    tensors: dict[str, np.ndarray] = dict(llama_tensors(config))
+    for i, base in enumerate([name for name in tensors if "_proj." in name]):
+        n_out, bits = len(tensors.pop(base)), (4, 8)[i % 2]
+        if i == 3:
+            tensors[base] = rng.integers(-127, 128, (n_out, d)).astype("|i1")
+        else:
+            words = rng.integers(-(2**31), 2**31, (n_out, d * bits // 32))
+            tensors[f"{base}_packed"] = words.astype("<i4")
+            tensors[f"{base}_shape"] = np.array([n_out, d], "<i8")
+        tensors[f"{base}_scale"] = rng.uniform(0.001, 0.002, (n_out, (1, 2)[i % 3 > 0])).astype("<f2")
+    return {"config.json": _json(config), "model.safetensors": safetensors_bytes(tensors)}
+
+
+def _gpt2() -> Files:
+    vocab = {text: i for i, text in enumerate(["Ġ", *_LETTERS, "<|endoftext|>"])}
+    sizes = {"n_embd": D, "n_positions": N_CTX, "n_layer": LAYERS, "n_head": HEADS}
+    ends = {"bos_token_id": len(vocab) - 1, "eos_token_id": len(vocab) - 1}
+    config = folders.gpt2_config(vocab_size=len(vocab), **sizes, **ends)
+    tensors = {name.removeprefix("transformer."): array for name, array in gpt2_tensors(config).items()}
+    return {
+        "config.json": _json(config), "model.safetensors": safetensors_bytes(tensors),
+        "generation_config.json": _json({"_from_model_config": True, "bos_token_id": 0, "eos_token_id": 0}),
+        "vocab.json": _json(vocab), "merges.txt": b"#version: 0.2\na b\nab c\nb a\n",
+    }  # fmt: skip
+
+
+def _llama2c() -> Files:
+    tokens = [b"<unk>", b"\n<s>\n", b"\n</s>\n", b" ", *(text.encode() for text in _LETTERS)]
+    scored = [(token, -float(i)) for i, token in enumerate(tokens)]
+
+    def write(folder: Path) -> None:
+        folders.write_llama2c(folder / "model.bin", (D, FF, LAYERS, HEADS, 1, len(tokens), N_CTX))
+        folders.write_llama2c_tokenizer(folder / "tok.bin", scored)
+
+    return _written(write)
+
+
+def _ngram() -> Files:
+    """Counts of the text 0 1 2 0 1 0 over 4 tokens, up to 3-grams."""
+    arrays = {
+        "starts.2": np.array([0, 1, 3, 4, 4], "<i8"), "starts.3": np.array([0, 2, 2, 3, 4], "<i8"),
+        "unigrams": np.array([3, 2, 1, 0], "<i4"), "tokens.2": np.array([1, 0, 2, 0], "<i4"),
+        "counts.2": np.array([2, 1, 1, 1], "<i4"), "tokens.3": np.array([0, 2, 0, 1], "<i4"),
+        "counts.3": np.array([1, 1, 1, 1], "<i4"),
+    }  # fmt: skip
+    metadata = {"format": "specdec n-gram counts", "version": "1", "smoothing": "interpolated"}
+    return {"table.safetensors": safetensors_bytes(arrays, metadata=metadata)}
+
+
+def _suffixes() -> Files:
+    """Two outputs over 4 tokens, the first behind a prompt of one."""
+    arrays = {
+        "tokens": np.array([0, 1, 2, 0, 1, 3, 1], "<i4"), "lengths": np.array([4, 3], "<i4"),
+        "n_before": np.array([1, 0], "<i4"),
+    }  # fmt: skip
+    metadata = {
+        "format": "specdec suffix memory", "version": "1", "n_vocab": "4", "max_tokens": "50",
+        "max_depth": "8", "n_begun": "2", "origin": "0",
+    }  # fmt: skip
+    return {"memory.safetensors": safetensors_bytes(arrays, metadata=metadata)}
+
+
+def _learning() -> Files:
+    """A table that has learnt from two corrections; the law has eight places for four tokens."""
+    none = [-1] * 4
+    arrays = {
+        "corrections.before": np.array([[0, 1], [-1, 2]], "<i4"),
+        "corrections.depth": np.array([1, 0], "<i4"),
+        "corrections.text": np.array([0, 1], "<i4"),
+        "corrections.position": np.array([2, 1], "<i4"),
+        "corrections.top": np.array([[3, 1, 0, 2, *none], [0, 2, 1, 3, *none]], "<i4"),
+        "corrections.log_probs": np.log(np.array([[0.4, 0.3, 0.2, 0.1] + [1e-9] * 4] * 2)).astype("<f4"),
+        "corrections.rest": np.zeros(2, "<f4"),
+        "corrections.hidden": np.zeros((2, 0), "<f4"),
+    }
+    metadata = {
+        "format": "specdec online draft", "version": "1", "learner": "table", "n_seen": "2", "n_updates": "1",
+        "n_begun": "2",
+    }  # fmt: skip
+    return {"learnt.safetensors": safetensors_bytes(arrays, metadata=metadata)}
+
+
+def _recycled() -> Files:
+    """The two most promising tokens behind each of 4."""
+    metadata = {"format": "specdec token recycling", "version": "1", "k": "2", "n_begun": "0"}
+    rows = np.array([1, 2, 0, -1, 3, 1, -1, -1], "<i4")
+    return {"matrix.safetensors": safetensors_bytes({"rows": rows}, metadata=metadata)}
+
+
+def _skips() -> Files:
+    trial = {
+        "attn": [1], "mlp": [0, 1], "gamma": 4, "speedup": 1.2, "tokens_per_s": 120.0,
+        "plain_tokens_per_s": 100.0, "acceptance_rate": 0.7, "tokens_per_call": 2.5,
+    }  # fmt: skip
+    settings = {
+        "n_layer": 2, "prompts": [[1, 2, 3]], "gammas": [4], "max_new_tokens": 8, "temperature": 0.0,
+        "top_k": None, "top_p": None, "min_p": None, "seed": 1,
+    }  # fmt: skip
+    other = trial | {"attn": [], "speedup": 0.9, "acceptance_rate": None}
+    search = {"specdec_skip_search": 1, "target": "tiny", "settings": settings, "trials": [trial, other]}
+    return {"skips.json": _json(search | {"finals": [trial]})}
+
+
+_QUESTIONS = (specdec.Question(1, "c", ("a", "b")), specdec.Question("x", "d", ("c",), "s"))
+
+
+def _questions() -> Files:
+    """Lines of the forms that files of prompts have."""
+    lines = [
+        {"question_id": 1, "category": "c", "turns": ["a", "b"]},
+        {"task_id": "x", "prompt": "a"},
+        {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}]},
+        "a",
+    ]
+    return {"questions.jsonl": b"".join(_json(line) + b"\n" for line in lines)}
+
+
+def _answers() -> Files:
+    """The answers of a benchmark; only what Spec-Bench has no field for is the package's own."""
+    step = Step(n_drafted=2, depth=2, n_accepted=1, n_emitted=2, betas=(0.5, 0.25))
+    reply = Reply("ab", (1, 2, 3, 4), 3, "length", 0.5, 0.1, 0.25, (step, step))
+
+    def write(folder: Path) -> None:
+        file = AnswerFile(folder / "plain.jsonl", "plain")
+        for question in _QUESTIONS:
+            file.add(question, Answer((reply,) * len(question.turns)))
+
+    return _written(write)
+
+
+def _family(architecture: str, **changes: Any) -> Files:
+    config = CONFIGS[architecture] | {"architectures": [architecture]} | changes
+    return {
+        "config.json": _json(config),
+        "model.safetensors": safetensors_bytes(random_weights(architecture, config)),
+    }
+
+
+def _byt5() -> Files:
+    """An encoder-decoder with a tokenizer, and what its texts begin with."""
+    added = {str(259 + i): {"content": f"<extra_id_{i}>", "special": True} for i in range(3)}
+    begin = {"decoder_start_token_id": 0, "forced_bos_token_id": 5, "eos_token_id": 1, "bad_words_ids": [[0]]}
+    return _family("T5ForConditionalGeneration", vocab_size=262) | {
+        "tokenizer_config.json": _json({"tokenizer_class": "ByT5Tokenizer", "added_tokens_decoder": added}),
+        "generation_config.json": _json(begin),
+    }
+
+
+def _eagle() -> Files:
+    """EAGLE-3 of two hidden states and few tokens, for a target of `_llama`'s sizes."""
+    sizes = {"intermediate_size": FF, "num_attention_heads": HEADS, "num_key_value_heads": 1}
+    draft = eagle3(_target(19, d_model=D), "specforge", 3, n_draft=11, taps=(1, 2), **sizes)
+    return _written(draft.write)
+
+
+def _adapter(kind: str) -> Files:
+    """A LoRA adapter of `_metaspace`'s model.
+
+    The kind "adapter_merged" also adapts the table, and replaces the head; "adapter_dora" has the lengths of
+    rows.
+    """
+    rng = np.random.default_rng(7)
+    n_vocab = len(_metaspace_tokenizer()["model"]["vocab"]) + 2  # added tokens
+    ranks = {"0.self_attn.q_proj": 3, "1.self_attn.v_proj": 3, "0.mlp.up_proj": 2, "1.mlp.down_proj": 5}
+    shapes = {name: shape for name, shape in adapters.llama_shapes(_CONFIG).items() if name[13:] in ranks}
+    found = adapters.low_rank_tensors(shapes, {name: ranks[name[13:]] for name in shapes}, 7)
+    tensors: dict[str, np.ndarray] = {
+        name: array.astype("<f2") if "lora_B" in name else array for name, array in found.items()
+    }
+    if kind == "adapter_dora":
+        for name, (n_out, _) in shapes.items():
+            tensors[f"base_model.model.{name}.lora_magnitude_vector"] = _array(rng, n_out)
+    if kind == "adapter_merged":
+        table = "base_model.model.model.embed_tokens.lora_embedding_"
+        tensors |= {f"{table}A": _array(rng, 3, n_vocab), f"{table}B": _array(rng, D, 3)}
+        tensors["base_model.model.lm_head.weight"] = _array(rng, n_vocab, D)
+    config = adapters.adapter_config(
+        base_model_name_or_path="base", r=3, lora_alpha=6, use_rslora=True, use_dora=kind == "adapter_dora",
+        rank_pattern={"mlp.up_proj": 2, r".*\.1\.mlp\.down_proj": 5}, alpha_pattern={"q_proj": 4.5},
+        target_modules=["q_proj", "v_proj", "up_proj", "down_proj"], layers_to_transform=None,
+        modules_to_save=["lm_head"] if kind == "adapter_merged" else None, inference_mode=True,
+        loftq_config={},
+    )  # fmt: skip
+    return {"adapter_config.json": _json(config), "adapter_model.safetensors": safetensors_bytes(tensors)}
+
+
+def _array(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.normal(0.0, 0.3, shape).astype("<f4")
+
+
+def _learned(method: str) -> Files:
+    """A learned draft for the target that `use` takes; only what it says of itself is the package's own."""
+    return _written(lambda folder: _LEARNED[method](_target(4)).save(folder, "f32"))
+
+
+_LEARNED: dict[str, Callable[[specdec.Model], Any]] = {
+    "look_ahead_embeddings": lambda target: learned.look_ahead_weights(target, 2, 3),
+    "recurrent": lambda target: learned.recurrent_weights(target, [], (2, 3, 1), [0, 2, 3], 1),
+    "heads": lambda target: learned.random_heads(
+        target, n_heads=2, n_blocks=1, see_guesses=True, tokens=[0, 3, 2], seed=2
+    ),
+}
+
+
+def _converted(file: str, to: str, size: int) -> Files:
+    """One file that the package writes of a folder of random weights."""
+    config = _CONFIG | {"num_hidden_layers": 1, "hidden_size": size, "intermediate_size": size}
+    config["vocab_size"] = 4 + len(_LETTERS) + 1
+    with tempfile.TemporaryDirectory() as made:
+        folder = folders.write_hf(Path(made) / "folder", config)
+        (folder / "tokenizer.json").write_bytes(_json(_bpe_tokenizer()))
+        return {file: specdec.convert(folder, Path(made) / file, to, progress=False).read_bytes()}
+
+
+_FILES = {"gguf": "model.gguf", "gguf_mixture": "model.gguf", "packed": "model.specdec"}
+
+_WRITERS: dict[str, Callable[[], Files]] = (
+    {
+        "gguf": lambda: _converted("model.gguf", "Q8_0", 32),
+        "gguf_mixture": lambda: _converted("model.gguf", "Q4_K_M", 256),
+        "packed": lambda: _converted("model.specdec", "int8", 32),
+        "llama": _llama, "metaspace": _metaspace, "shards": _shards, "codes": _codes, "gpt2": _gpt2,
+        "llama2c": _llama2c, "ngram": _ngram, "suffixes": _suffixes, "recycled": _recycled,
+        "learning": _learning, "skips": _skips, "questions": _questions, "answers": _answers, "byt5": _byt5,
+        "eagle": _eagle,
+    }
+    | {kind: functools.partial(_adapter, kind) for kind in ("adapter", "adapter_merged", "adapter_dora")}
+    | {method: functools.partial(_learned, method) for method in _LEARNED}
+    | {architecture: functools.partial(_family, architecture) for architecture in CONFIGS}
+)  # fmt: skip
+KINDS = tuple(_WRITERS)
+
+
+@functools.cache
+def files_of(kind: str) -> Files:
+    """The sound files of a kind."""
+    return _WRITERS[kind]()
+
+
+def use(kind: str, folder: Path) -> None:
+    """Read what lies in a folder, and decode a few tokens with it."""
+    if kind in _USES:
+        _USES[kind](folder)
+        return
+    if kind in _LEARNED:
+        _decode(_target(4), drafts.load(folder, _target(4)))
+        return
+    if kind.startswith("adapter"):
+        _use_adapter(kind, folder)
+        return
+    if kind == "llama2c":
+        model = specdec.load(folder / "model.bin", tokenizer=folder / "tok.bin", n_threads=1)
+        _convert(model, folder)
+    else:
+        model = specdec.load(folder / _FILES.get(kind, ""), n_threads=1)
+    repr(model)
+    if model.config.encoder is not None:
+        _read(model)
+        return
+    _decode(model, None)
+    if model.tokenizer is not None:
+        model.tokenizer.decode(model.tokenizer.encode("ab cab\n<x>é <y>"))
+        specdec.generate(model, None, "ab a", max_new_tokens=3, n_threads=1)
+        if model.chat_template is not None:
+            messages = [{"role": "user", "content": "ab a"}]
+            specdec.generate(model, None, messages=messages, max_new_tokens=3, n_threads=1)
+
+
+def _use_ngram(folder: Path) -> None:
+    for mapped in (True, False):
+        _decode(_target(4), drafts.Ngram.load(folder / "table.safetensors", mmap=mapped))
+
+
+def _use_learning(folder: Path) -> None:
+    table = drafts.Ngram([0, 1, 2, 0, 1], 4, 3)
+    _decode(_target(4), drafts.Online.load(folder / "learnt.safetensors", table, interval=None))
+
+
+def _use_recycled(folder: Path) -> None:
+    tree = drafts.StaticTree((1, 1))
+    _decode(_target(4), drafts.TokenRecycling.load(folder / "matrix.safetensors", tree=tree))
+
+
+def _use_answers(folder: Path) -> None:
+    file = AnswerFile(folder / "plain.jsonl", "plain")
+    there = [(question, found) for question in _QUESTIONS if (found := file.find(question)) is not None]
+    if there:
+        questions, answers = zip(*there, strict=True)
+        bench_rows(questions, [answers], [answers], sampled=True)
+
+
+def _use_skips(folder: Path) -> None:
+    search = specdec.SkipSearch.load(folder / "skips.json")
+    str(search), search.table(), search.to_dict()
+    _decode(_target(4), search.draft)
+
+
+def _use_eagle(folder: Path) -> None:
+    target = _target(19, d_model=D)
+    draft = drafts.Eagle(folder, target, tree=drafts.DynamicTree(4), n_threads=1)
+    repr(draft)
+    _decode(target, draft)
+
+
+_USES: dict[str, Callable[[Path], Any]] = {
+    "ngram": _use_ngram, "learning": _use_learning, "recycled": _use_recycled, "answers": _use_answers,
+    "skips": _use_skips, "eagle": _use_eagle,
+    "suffixes": lambda folder: _decode(_target(4), drafts.SuffixMemory.load(folder / "memory.safetensors")),
+    "questions": lambda folder: specdec.read_questions(folder / "questions.jsonl"),
+}  # fmt: skip
+
+
+def _use_adapter(kind: str, folder: Path) -> None:
+    """Merge it into a sound base, and where its kind is for that lay it beside one."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as base:
+        for name, data in files_of("metaspace").items():
+            (Path(base) / name).write_bytes(data)
+        _decode(specdec.load(base, adapter=folder, n_threads=1), None)
+        if kind != "adapter":
+            return
+        model = specdec.load(base, n_threads=1)
+        _decode(model, drafts.ContextCopy(), adapter=model.with_adapter(folder, n_threads=1))
+
+
+def _target(n_vocab: int, **changes: int) -> specdec.Model:
+    return make_model({"n_vocab": n_vocab, **changes})
+
+
+def _convert(model: specdec.Model, folder: Path) -> None:
+    """Write a llama2.c file as a GGUF file, which is read as the same model."""
+    made = specdec.convert(
+        model.path, folder / "made.gguf", "F32", tokenizer=folder / "tok.bin", progress=False
+    )
+    again, ids = specdec.load(made, n_threads=1), [1, 0, 1]
+    assert np.array_equal(again.logits(ids, n_threads=1), model.logits(ids, n_threads=1))
+
+
+def _decode(target: specdec.Model, draft: Any, **options: Any) -> None:
+    prompt = [token % target.config["n_vocab"] for token in (0, 1)]
+    str(specdec.generate(target, draft, prompt, max_new_tokens=4, n_threads=1, **options))
+
+
+def _read(model: specdec.Model) -> None:
+    """A few tokens after a source, by a model with an encoder."""
+    encoder = model.config.encoder
+    assert encoder is not None
+    source = [token % encoder.n_vocab for token in (0, 1, 2)][: encoder.n_ctx]
+    begun = None if model.decoder_start else [0]
+    options: dict[str, Any] = {"max_new_tokens": 4, "n_threads": 1}
+    str(specdec.generate(model, None, source, decoder_prompt=begun, **options))
+    if model.tokenizer is not None:
+        model.tokenizer.decode(model.tokenizer.encode("ab cab\n<x>é <y>"))
+        str(specdec.generate(model, None, "ab c", decoder_prompt="a", **options))

@@ -1,0 +1,339 @@
+"""Damaged requests to a server.
+
+A server with the pair in the package gets sound requests that were damaged: in their bytes, in the values and
+names of their JSON, in their headers, or by a client that leaves. Each is answered with a text, or refused by
+name; no answer has a status of 500, and at the end the server writes what it wrote at the beginning, holds no
+text, and is not much larger. Some bodies come in chunks, with extensions and trailers, and some requests are
+sent ahead of the answers to others: each gets one answer, or those after some do not.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from hypothesis import strategies as st
+
+import specdec
+from fuzz.running import Failure
+from specdec.decoding.engine import Engine
+from specdec.serve.http_server import Server
+from specdec.serve.server_limits import ServerLimits
+from specdec.serve.service import Service
+from worlds.draws import Draws
+
+__all__ = ["Served", "requests", "served"]
+
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}{% if m.tool_calls %}{{ m.tool_calls | tojson }}"
+    "{% endif %}\n{% endfor %}{% if tools %}{{ tools | tojson }}<tool_call>{% endif %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
+TOOL = {
+    "name": "weather",
+    "description": "of a place",
+    "parameters": {"type": "object", "properties": {"place": {"type": "string"}}},
+}
+FORM = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 5}, "ages": {"items": {"type": "integer"}}},
+    "required": ["name"],
+}
+MESSAGES: list[Any] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": [{"type": "text", "text": "Hello"}]},
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": "c", "type": "function", "function": {"name": "weather", "arguments": "{}"}}],
+    },
+    {"role": "tool", "tool_call_id": "c", "content": "rain"},
+    {"role": "assistant", "content": "It rains.", "reasoning_content": "The tool says so."},
+]
+SETTINGS = {
+    "model": "mine", "temperature": 0.7, "top_p": 0.9, "top_k": 5, "min_p": 0.01, "seed": 3,
+    "stop": ["xyz", "</s>a"],
+    "presence_penalty": 0.1, "frequency_penalty": 0.1, "repetition_penalty": 1.1, "logit_bias": {"5": 1.5},
+    "user": "someone", "speculative": {"draft": True, "gamma": 2, "verify": "coupled"},
+}  # fmt: skip
+SOUND: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/completions", {**SETTINGS, "prompt": "Once upon a time", "max_tokens": 4, "logprobs": 2, "n": 2}),
+    ("/v1/completions", {"model": "mine", "prompt": [[5, 6], [7]], "max_tokens": 3, "echo": True}),
+    ("/v1/completions", {"model": "mine", "prompt": "a b", "max_tokens": 0, "echo": True, "logprobs": 1}),
+    (
+        "/v1/chat/completions",
+        {**SETTINGS, "messages": MESSAGES, "max_completion_tokens": 4, "logprobs": True, "top_logprobs": 2},
+    ),
+    (
+        "/v1/chat/completions",
+        {
+            "model": "mine", "messages": MESSAGES[1:2], "max_tokens": 4, "stream": True,
+            "stream_options": {"include_usage": True}, "tools": [{"type": "function", "function": TOOL}],
+            "prediction": {"type": "content", "content": "Once upon a time"},
+        },
+    ),
+    (
+        "/v1/responses",
+        {
+            "model": "mine",
+            "input": [
+                {"role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+                {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
+                {"role": "assistant", "content": "Hello."}, {"role": "user", "content": "Hi"},
+            ],
+            "instructions": "Be brief.", "max_output_tokens": 4, "stream": True,
+            "tools": [{"type": "function", **TOOL}], "text": {"format": {"type": "text"}},
+        },
+    ),
+    (
+        "/v1/completions",
+        {
+            "model": "mine", "prompt": "Once", "max_tokens": 6,
+            "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": FORM}},
+        },
+    ),
+    ("/v1/completions", {"prompt": "O", "max_tokens": 4, "structured_outputs": {"regex": "[a-c]{2}(x|y)+"}}),
+    ("/tokenize", {"prompt": "Once", "add_special_tokens": True}),
+    ("/tokenize", {"messages": MESSAGES}),
+    ("/detokenize", {"tokens": [5, 6, 7]}),
+]  # fmt: skip
+REFERENCE = {"model": "mine", "prompt": "It was a dark", "max_tokens": 8, "temperature": 0}
+ODD: list[Any] = [
+    None, True, False, 0, 1, -1, 2, 3, 17, 4095, 4096, 2**31, 2**63, 2**64, -(2**64), 10**400, 0.0, -0.5,
+    1e-300, 1e300, "", "a", "\0", "\ud800", "🙂" * 50, "auto", "none", "x" * 3000, [], {}, [None], [[]],
+    [1, "a"], {"a": 1}, {"type": "text"}, {"type": "json_object"}, {"type": "function"}, [{}], [[[[[]]]]],
+    "{{ 1 }}", "1e999",
+]  # fmt: skip
+LIMITS = ServerLimits(n_new_tokens=8, n_texts=8, n_body_bytes=200_000, body_s=0.2, write_s=2.0, n_waiting=64)
+STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
+REFUSED = {400, 404, 408, 413, 415, 429}
+LONGEST = 200_000
+"""Bytes of a body that is sent in chunks."""
+LARGEST = 64 << 20
+"""Bytes by which the process may grow after its first requests."""
+
+
+# ------------------------------------------------------------------------------------ what is sent
+
+
+@st.composite
+def requests(draw: Callable[..., Any]) -> dict[str, Any]:
+    """Damaged requests: a path, the bytes of a body, headers, and how they are sent."""
+    draws = Draws(draw)
+    path, sound = draws.choice(SOUND)
+    found: dict[str, Any] = {"path": path, "how": "whole"}
+    if draws.chance(0.08):
+        cut = draws.one(None, "cut", "noise", b"zz\r\n", b"-1\r\n", b"5\r\nab")
+        return found | {
+            "how": "leave", "body": json.dumps(sound).encode(), "cut": cut,
+            "noise": draws.random().randbytes(200), "reads": draws.one(0, 1, 100),
+        }  # fmt: skip
+    found |= {"body": _damaged_body(draws, sound), "headers": {}}
+    if draws.chance(0.06):
+        found["headers"] = {"Content-Type": draws.one("text/plain", "", "application/json; x=y")}
+    if draws.chance(0.15):
+        found |= {
+            "how": "ahead", "n": draws.one(1, 2, 5, 17, 18, 60), "size": draws.one(1, 3, 1000, 100_000),
+            "n_extension": draws.one(0, 0, 5, 3000, 70_000), "n_trailers": draws.one(0, 0, 3, 2000, 20_000),
+            "excess": int(draws.chance(0.2)),  # bytes by which the size of a chunk is wrong
+        }  # fmt: skip
+    return found
+
+
+def _damaged_body(draws: Draws, sound: dict[str, Any]) -> bytes:
+    """The bytes of a body with one to three faults, in its value or in its bytes."""
+    value, in_value = deepcopy(sound), draws.chance(0.7)
+    if in_value:
+        for _ in range(draws.randint(1, 3)):
+            if places := _places(value):
+                _damage_value(draws, *draws.choice(places))
+    body = bytearray(json.dumps(value).encode())
+    for _ in range(0 if in_value else draws.randint(1, 3)):
+        begin = draws.randint(0, len(body))
+        end = min(len(body), begin + draws.one(1, 1, 2, 10, 100))
+        kind = draws.randrange(4)
+        if kind == 0:
+            del body[begin:end]
+        elif kind == 1:
+            body[begin:end] = draws.random().randbytes(end - begin)
+        elif kind == 2:
+            body[begin:begin] = body[begin:end] * draws.one(1, 50)
+        else:
+            body[begin:begin] = draws.one(b'"', b"NaN", b"[" * 300, b'{"a":' * 300)
+    return bytes(body)
+
+
+def _damage_value(draws: Draws, holder: Any, key: Any) -> None:
+    action, odd = draws.randint(1, 100), deepcopy(draws.choice(ODD))
+    if action <= 60:
+        holder[key] = odd
+    elif action <= 75:
+        del holder[key]
+    elif isinstance(holder, dict):
+        holder[draws.one("", "Model", key + "s", "lenience", "x" * 200)] = odd
+    else:
+        holder += [deepcopy(holder[key])] * draws.one(1, 3, 200)
+
+
+def _places(value: Any) -> list[tuple[Any, Any]]:
+    """Every place in a JSON value, as (what holds it, its key)."""
+    found: list[tuple[Any, Any]] = []
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        found += [(value, key), *_places(inner)]
+    return found
+
+
+# --------------------------------------------------------------------------------- what is answered
+
+
+@contextmanager
+def served() -> Iterator[Served]:
+    """A server that at the end writes what it wrote at the beginning, holds no text, and has not grown."""
+    target, draft = specdec.embedded_pair()
+    with (
+        Engine(target.with_chat_template(TEMPLATE), draft, n_slots=4, n_threads=1, max_waiting=64) as engine,
+        Server(Service(engine, ["mine"], limits=LIMITS, draft_name="small"), port=0) as server,
+    ):
+        one = Served(urlsplit(server.url).netloc)
+        wanted = one.send("/v1/completions", json.dumps(REFERENCE).encode(), {})[1]["choices"]
+        yield one
+        found = one.send("/v1/completions", json.dumps(REFERENCE).encode(), {})[1]["choices"]
+        assert found == wanted
+        left = time.monotonic() + 10
+        while (metrics := engine.metrics()).n_running + metrics.n_waiting and time.monotonic() < left:
+            time.sleep(0.01)
+        assert metrics.n_running + metrics.n_waiting == 0
+        assert not one.early or _memory() - one.early < LARGEST
+
+
+class Served:
+    """A server to be asked, and how often it answered with which status; 0 is a client that left."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.statuses: Counter[int] = Counter()
+        self.early = 0
+
+    def ask(self, request: dict[str, Any]) -> None:
+        """Send a damaged request, and check the answer.
+
+        Raises
+        ------
+        Failure
+            The answer is not one that such a request may have.
+        """
+        if request["how"] == "leave":
+            self._leave(request)
+            self.statuses[0] += 1
+        elif request["how"] == "ahead":
+            self._send_ahead(request)
+        else:
+            try:
+                status, answer = self.send(request["path"], request["body"], request["headers"])
+            except ConnectionError:
+                if len(request["body"]) <= LIMITS.n_body_bytes:
+                    raise
+                status = 413  # the connection is closed before all of the body is sent
+            else:
+                _check(status, answer)
+            self.statuses[status] += 1
+        if self.statuses.total() == 100:
+            self.early = _memory()
+
+    def send(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, Any]:
+        """Status and answer of a request."""
+        connection = http.client.HTTPConnection(self.place, timeout=20)
+        try:
+            connection.request("POST", path, body, {"Content-Type": "application/json", **headers})
+            answer = connection.getresponse()
+            text = answer.read().decode("utf-8")
+            if answer.headers["content-type"] == "application/json":
+                return answer.status, json.loads(text)
+            if '\n\ndata: {"error"' in text or not text.endswith("\n\n"):
+                raise Failure(f"a stream that ends with {text[-200:]!r}")
+            return answer.status, text
+        finally:
+            connection.close()
+
+    def _connected(self, timeout: float) -> socket.socket:
+        host, port = self.place.split(":")
+        return socket.create_connection((host, int(port)), timeout=timeout)
+
+    def _send_ahead(self, request: dict[str, Any]) -> None:
+        """Send requests one after the other without waiting, in chunks, and read all answers."""
+        n, size = request["n"], request["size"]
+        extension = b";" + b"e" * request["n_extension"] if request["n_extension"] else b""
+        body = request["body"][: LONGEST // (size + len(extension) + 5) * size]
+        pieces = (body[at : at + size] for at in range(0, len(body), size))
+        chunks = b"".join(
+            b"%x%b\r\n%b\r\n" % (len(piece) + request["excess"], extension, piece) for piece in pieces
+        )
+        sent = _head(request["path"]) + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n"
+        sent += b"Host: elsewhere\r\n" * request["n_trailers"] + b"\r\n"
+        received = bytearray()
+        with self._connected(20) as connection:
+            try:
+                connection.sendall(sent * (n - 1))
+                connection.sendall(sent.replace(b"\r\n", b"\r\nConnection: close\r\n", 1))
+                while piece := connection.recv(1 << 16):
+                    received += piece
+            except ConnectionError:
+                pass  # it is closed with a request unread
+        statuses = [int(status) for status in STATUS.findall(received)]
+        self.statuses.update(statuses or [0])
+        if wrong := {*statuses} - REFUSED - {200, 431}:
+            raise Failure(f"answers with status {wrong}")
+        if len(statuses) > n:
+            raise Failure(f"{len(statuses)} answers to {n} requests")
+
+    def _leave(self, request: dict[str, Any]) -> None:
+        """Send a part of a request, all of it, or what HTTP does not know, and close the connection."""
+        body, cut = request["body"], request["cut"]
+        sent = _head(request["path"]) + f"Content-Length: {len(body)}\r\n\r\n".encode() + body
+        if cut == "cut":
+            sent = sent[: int.from_bytes(request["noise"][:4], "little") % len(sent)]
+        elif cut == "noise":
+            sent = request["noise"]
+        elif cut is not None:
+            sent = _head(request["path"]) + b"Transfer-Encoding: chunked\r\n\r\n" + cut
+        with self._connected(10) as connection:
+            connection.sendall(sent)
+            if request["reads"]:
+                connection.settimeout(0.005)
+                try:
+                    connection.recv(request["reads"])
+                except OSError:
+                    pass
+
+
+def _head(path: str) -> bytes:
+    return f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n".encode()
+
+
+def _check(status: int, answer: Any) -> None:
+    """Raise unless an answer is a text or a refusal by name."""
+    if status == 200:
+        return
+    if status not in REFUSED:
+        raise Failure(f"status {status}: {str(answer)[:300]}")
+    error = answer.get("error") if isinstance(answer, dict) else None
+    named = isinstance(error, dict) and error.get("message")
+    if not named or set(error) != {"message", "type", "param", "code"}:
+        raise Failure(f"the error is {str(answer)[:300]}")
+
+
+def _memory() -> int:
+    """Bytes of this process in memory; 0 where the system does not say."""
+    status = Path("/proc/self/statm")
+    return int(status.read_text().split()[1]) * 4096 if status.exists() else 0

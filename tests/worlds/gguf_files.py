@@ -1,0 +1,452 @@
+"""Small GGUF files of every architecture, made from Hugging Face's tensors as llama.cpp's converter does it.
+
+Names of tensors are those of the table of the package ``gguf``, keys those of its writer: nothing here is
+taken from the readers that the tests are about.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFWriter
+from numpy.typing import NDArray
+
+from worlds.families import CONFIGS, random_weights
+
+Array = NDArray[Any]
+Change = Callable[[str, Array, Mapping[str, Any]], Mapping[str, Array]]
+
+N_HEAD, N_KV_HEAD = 2, 1  # of most configurations of the fuzzer
+
+
+def permuted(array: Array, n_head: int) -> Array:
+    """Rows of heads with the halves of each interleaved, as ggml turns neighbours."""
+    shape = array.shape
+    return array.reshape(n_head, 2, shape[0] // n_head // 2, *shape[1:]).swapaxes(1, 2).reshape(shape)
+
+
+def turned(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
+    """Queries and keys in ggml's order."""
+    for part, heads in (("q_proj", N_HEAD), ("k_proj", N_KV_HEAD)):
+        if f"{part}." in name:
+            return {name: permuted(array, heads)}
+    return {name: array}
+
+
+def kept(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
+    """The tensor as it is."""
+    return {name: array}
+
+
+def norms_plus_one(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
+    """Gemma's norms, which are stored completed."""
+    return {name: array + np.float32(1) if name.endswith("norm.weight") else array}
+
+
+def transposed(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
+    """GPT-2's Conv1D."""
+    return {name: array.T if array.ndim == 2 and ".c_" in name else array}
+
+
+def heads_apart(name: str, array: Array, config: Mapping[str, Any]) -> Mapping[str, Array]:
+    """Queries, keys and values by head as all queries, all keys, all values."""
+    if "query_key_value" not in name:
+        return {name: array}
+    groups, n_kv = N_HEAD, N_HEAD
+    if "num_kv_heads" in config:
+        n_kv = config["num_kv_heads"]
+    groups = N_HEAD // n_kv
+    parts = array.reshape(n_kv, groups + 2, -1, *array.shape[1:])
+    whole = [parts[:, :groups], parts[:, groups : groups + 1], parts[:, groups + 1 :]]
+    return {name: np.concatenate([part.reshape(-1, *array.shape[1:]) for part in whole])}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model that a GGUF file can describe.
+
+    Attributes
+    ----------
+    architecture : str
+        Of ggml.
+    name : str
+        Of transformers.
+    config : dict
+        Changes of the fuzzer's config.json; ``...`` leaves a field out.
+    keys : dict
+        Metadata beside the common ones.
+    change : callable
+        From a tensor of the folder to those of the file.
+    """
+
+    architecture: str
+    name: str
+    config: Mapping[str, Any] = field(default_factory=dict)
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    change: Change = kept
+
+    def folder(self) -> tuple[dict[str, Any], dict[str, Array]]:
+        """The config.json and the weights of the Hugging Face folder of the same model."""
+        config = {k: v for k, v in (CONFIGS[self.name] | dict(self.config)).items() if v is not ...}
+        return config | {"architectures": [self.name]}, random_weights(self.name, config)
+
+
+_PLAIN = {"rope_scaling": ..., "rope_parameters": ..., "sliding_window": ..., "layer_types": ...}
+_MOE = {"expert_count": 4, "expert_used_count": 2}
+
+CASES = {
+    "llama": Case("llama", "LlamaForCausalLM", _PLAIN, change=turned),
+    "llama tied": Case("llama", "LlamaForCausalLM", _PLAIN | {"tie_word_embeddings": True}, change=turned),
+    "llama biases": Case("llama", "LlamaForCausalLM", _PLAIN | {"attention_bias": True}, change=turned),
+    "llama linear": Case(
+        "llama",
+        "LlamaForCausalLM",
+        _PLAIN | {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+        {"rope.scaling.type": "linear", "rope.scaling.factor": 2.0},
+        turned,
+    ),
+    "llama yarn": Case(
+        "llama",
+        "LlamaForCausalLM",
+        _PLAIN
+        | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}},
+        {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 4.0,
+            "rope.scaling.original_context_length": 8,
+        },
+        turned,
+    ),
+    "llama yarn factor": Case(
+        "llama",
+        "LlamaForCausalLM",
+        _PLAIN
+        | {
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 8,
+                "attention_factor": 1.75,
+            }
+        },
+        {
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 4.0,
+            "rope.scaling.original_context_length": 8,
+            "rope.scaling.yarn_attn_factor": 1.75,
+        },
+        turned,
+    ),
+    "mixtral": Case(
+        "llama",
+        "MixtralForCausalLM",
+        _PLAIN,
+        {"expert_count": 3, "expert_used_count": 2, "rope.freq_base": 1e6},
+        turned,
+    ),
+    "smollm3": Case(
+        "smollm3", "SmolLM3ForCausalLM", {"no_rope_layers": ..., "rope_theta": 1e4}, change=turned
+    ),
+    "granite": Case(
+        "granite",
+        "GraniteForCausalLM",
+        {"attention_multiplier": 0.25},
+        {"attention.scale": 0.25, "embedding_scale": 3.0, "residual_scale": 0.5, "logit_scale": 2.0},
+        turned,
+    ),
+    "qwen2": Case("qwen2", "Qwen2ForCausalLM", {"use_sliding_window": False}),
+    "qwen3": Case("qwen3", "Qwen3ForCausalLM"),
+    "qwen2moe": Case(
+        "qwen2moe",
+        "Qwen2MoeForCausalLM",
+        {"mlp_only_layers": [], "norm_topk_prob": False},
+        _MOE | {"expert_feed_forward_length": 8, "expert_shared_feed_forward_length": 12},
+    ),
+    "qwen3moe": Case(
+        "qwen3moe",
+        "Qwen3MoeForCausalLM",
+        {"decoder_sparse_step": 1, "norm_topk_prob": True},
+        _MOE | {"expert_feed_forward_length": 8},
+    ),
+    "olmoe": Case("olmoe", "OlmoeForCausalLM", {"clip_qkv": ...}, _MOE),
+    "phi2": Case("phi2", "PhiForCausalLM", keys={"rope.dimension_count": 4}),
+    "phi3": Case(
+        "phi3",
+        "Phi3ForCausalLM",
+        _PLAIN | {"partial_rotary_factor": 1.0, "original_max_position_embeddings": ...},
+    ),
+    "gemma": Case("gemma", "GemmaForCausalLM", change=norms_plus_one),
+    "gemma2": Case(
+        "gemma2",
+        "Gemma2ForCausalLM",
+        {"query_pre_attn_scalar": 8},
+        {
+            "attention.sliding_window": 6,
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+        },
+        norms_plus_one,
+    ),
+    "gemma3": Case(
+        "gemma3",
+        "Gemma3ForCausalLM",
+        keys={
+            "attention.sliding_window": 6,
+            "attention.sliding_window_pattern": [True, False],
+            "rope.freq_base": 1e4,
+            "rope.freq_base_swa": 1e2,
+            "rope.scaling.type": "linear",
+            "rope.scaling.factor": 2.0,
+        },
+        change=norms_plus_one,
+    ),
+    "olmo": Case("olmo", "OlmoForCausalLM", keys={"attention.clamp_kqv": 1.0}, change=turned),
+    "olmo2": Case("olmo2", "Olmo2ForCausalLM"),
+    "olmo3": Case(
+        "olmo2",
+        "Olmo3ForCausalLM",
+        keys={
+            "attention.sliding_window": 6,
+            "attention.sliding_window_pattern": [True, False],
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 4.0,
+            "rope.scaling.original_context_length": 8,
+        },
+    ),
+    "stablelm": Case(
+        "stablelm",
+        "StableLmForCausalLM",
+        {"use_parallel_residual": False, "partial_rotary_factor": 0.5},
+        {"rope.dimension_count": 4},
+    ),
+    "stablelm parallel": Case(
+        "stablelm", "StableLmForCausalLM", {"partial_rotary_factor": 0.5}, {"rope.dimension_count": 4}
+    ),
+    "starcoder": Case("starcoder", "GPTBigCodeForCausalLM", keys={"attention.head_count_kv": 1}),
+    "starcoder2": Case("starcoder2", "Starcoder2ForCausalLM", {"sliding_window": ...}),
+    "command-r": Case(
+        "command-r",
+        "CohereForCausalLM",
+        {"rope_theta": 1e4, "logit_scale": 0.25},
+        {"logit_scale": 0.25},
+    ),
+    "cohere2": Case(
+        "cohere2",
+        "Cohere2ForCausalLM",
+        {"layer_types": ..., "num_hidden_layers": 4, "logit_scale": 0.25},
+        {"logit_scale": 0.25, "attention.sliding_window": 6},
+    ),
+    "gpt2": Case("gpt2", "GPT2LMHeadModel", change=transposed),
+    "gptneox": Case(
+        "gptneox",
+        "GPTNeoXForCausalLM",
+        keys={"rope.dimension_count": 4, "use_parallel_residual": True},
+        change=heads_apart,
+    ),
+    "bloom": Case("bloom", "BloomForCausalLM", change=heads_apart),
+    "mpt": Case("mpt", "MptForCausalLM", keys={"attention.max_alibi_bias": 8.0, "attention.clamp_kqv": 1.0}),
+    "falcon": Case("falcon", "FalconForCausalLM", change=heads_apart),
+    "gpt-oss": Case(
+        "gpt-oss",
+        "GptOssForCausalLM",
+        {"rope_scaling": ..., "rope_parameters": {"rope_type": "default", "rope_theta": 150000.0}},
+        _MOE
+        | {
+            "expert_feed_forward_length": 24,
+            "attention.sliding_window": 6,
+            "rope.freq_base": 150000.0,
+        },
+    ),
+    "t5": Case("t5", "T5ForConditionalGeneration", {"relative_attention_max_distance": 128}),
+}
+"""A name to a model; those of one architecture begin with its name."""
+
+_COMMON = {
+    "embedding_length": ("hidden_size", "n_embd", "d_model"),
+    "block_count": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    "attention.head_count": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
+    "attention.head_count_kv": ("num_key_value_heads",),
+    "context_length": ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len"),
+    "attention.key_length": ("head_dim", "d_kv"),
+    "rope.freq_base": ("rope_theta",),
+    "attention.relative_buckets_count": ("relative_attention_num_buckets",),
+    "decoder_block_count": ("num_decoder_layers",),
+    "decoder_start_token_id": ("decoder_start_token_id",),
+}
+
+
+def metadata(case: Case, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a model, less the name of the architecture in front."""
+    found = {
+        key: next(config[name] for name in names if name in config)
+        for key, names in _COMMON.items()
+        if any(name in config for name in names)
+    }
+    width = found["embedding_length"]
+    found["feed_forward_length"] = next(
+        (config[name] for name in ("intermediate_size", "d_ff") if name in config), 4 * width
+    )
+    if case.architecture == "falcon":
+        found["feed_forward_length"] = 4 * width
+        found["attention.head_count_kv"] = config["num_kv_heads"]
+    if "attention.key_length" in found:
+        found["attention.value_length"] = found["attention.key_length"]
+    found.setdefault("context_length", 32)
+    layer_norm = {
+        "gemma",
+        "llama",
+        "qwen",
+        "phi3",
+        "olmo2",
+        "olmoe",
+        "mixtral",
+        "smollm3",
+        "granite",
+        "t5",
+        "gpt-oss",
+    }
+    rms = any(case.architecture.startswith(name) for name in layer_norm)
+    eps = {"phi3": 1e-5, "olmo2": 1e-5, "olmoe": 1e-5, "gpt-oss": 1e-5}.get(case.architecture, 1e-6)
+    if case.name == "MixtralForCausalLM":
+        eps = 1e-5
+    key = "attention.layer_norm_rms_epsilon" if rms else "attention.layer_norm_epsilon"
+    found[key] = eps if rms else 1e-5
+    return found | dict(case.keys)
+
+
+def tensors(case: Case, config: Mapping[str, Any], weights: Mapping[str, Array]) -> dict[str, Array]:
+    """The tensors of the file by their names."""
+    kind = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == case.architecture)
+    names = gguf.get_tensor_name_map(kind, 8)
+    found: dict[str, Array] = {}
+    stacks: dict[str, list[Array]] = {}
+    for name, array in weights.items():
+        for changed, value in case.change(name, array, config).items():
+            stacked = _stacked_name(changed)
+            if stacked is not None:
+                stacks.setdefault(stacked, []).append(value)
+                continue
+            for part, piece in _split_experts(changed, value).items():
+                found[_named(names, part)] = piece
+    for name, arrays in stacks.items():
+        found[_named(names, name)] = np.stack(arrays)
+    return found
+
+
+def _named(names: Any, name: str) -> str:
+    suffixes = (".weight", ".bias")
+    found = names.get_name(name, suffixes) or names.get_name(name.removeprefix("transformer."), suffixes)
+    assert found is not None, name
+    return str(found)
+
+
+def _stacked_name(name: str) -> str | None:
+    """What the converter calls the tensor that this one is a part of; None: it stands alone."""
+    parts = name.split(".")
+    if "experts" in parts and parts[parts.index("experts") + 1].isdigit():
+        at = parts.index("experts")
+        if "block_sparse_moe" in parts:
+            return f"layers.{parts[2]}.feed_forward.experts.{'.'.join(parts[at + 2 :])}"
+        return ".".join([*parts[: at + 1], *parts[at + 2 :]])
+    if "norms" in parts:  # StableLM's norms of heads
+        return ".".join([*parts[: parts.index("norms")], "weight"])
+    return None
+
+
+def _split_experts(name: str, array: Array) -> dict[str, Array]:
+    """gpt-oss: rows of gate and up take turns."""
+    if "experts.gate_up_proj" in name:
+        suffix = ".bias" if name.endswith("_bias") else ".weight"
+        base = name.removesuffix("_bias").removesuffix("gate_up_proj")
+        if suffix == ".weight":
+            array = array.swapaxes(-1, -2)
+            return {f"{base}gate_proj{suffix}": array[:, ::2], f"{base}up_proj{suffix}": array[:, 1::2]}
+        return {f"{base}gate_proj{suffix}": array[:, ::2], f"{base}up_proj{suffix}": array[:, 1::2]}
+    if name.endswith("experts.down_proj"):
+        return {f"{name}.weight": array.swapaxes(-1, -2)}
+    if name.endswith("experts.down_proj_bias"):
+        return {name.replace("_bias", ".bias"): array}
+    if name.endswith(".sinks"):
+        return {f"{name}.weight": array}
+    return {name: array}
+
+
+_NOT_OF_THE_MODEL = ("general.", "tokenizer.", "split.", "quantize.", "imatrix.", "another.")
+
+
+def write_gguf(
+    path: Path,
+    case: Case,
+    *,
+    changes: Mapping[str, Any] | None = None,
+    types: Callable[[str], GGMLQuantizationType] | None = None,
+    vocabulary: Callable[[GGUFWriter], None] | None = None,
+    more: Mapping[str, Array] | None = None,
+    split: int = 0,
+) -> Path:
+    """Write the file of a model; returns its path, or that of the first part.
+
+    Parameters
+    ----------
+    path : Path
+    case : Case
+    changes : mapping, optional
+        Metadata, ``...`` to leave some out.
+    types : callable, optional
+        The type of a tensor of this name; None: f32.
+    vocabulary : callable, optional
+        Adds a tokenizer.
+    more : mapping, optional
+        Further tensors.
+    split : int
+        Tensors of a part; 0: one file.
+    """
+    config, weights = case.folder()
+    writer = GGUFWriter(path, case.architecture, split_max_tensors=split)
+    for key, value in (metadata(case, config) | dict(changes or {})).items():
+        if value is ...:
+            continue
+        add = {
+            bool: writer.add_bool,
+            int: writer.add_uint32,
+            float: writer.add_float32,
+            str: writer.add_string,
+        }
+        name = key if key.startswith(_NOT_OF_THE_MODEL) else f"{case.architecture}.{key}"
+        add.get(type(value), writer.add_array)(name, value)
+    if vocabulary is not None:
+        vocabulary(writer)
+    for name, array in (tensors(case, config, weights) | dict(more or {})).items():
+        kind = GGMLQuantizationType.F32 if types is None else types(name)
+        array = np.ascontiguousarray(array, np.float32)
+        if kind == GGMLQuantizationType.F32:
+            writer.add_tensor(name, array)
+        else:
+            writer.add_tensor(name, gguf.quants.quantize(array, kind), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    parts = sorted(path.parent.glob(f"{path.stem}-*-of-*.gguf"))
+    return parts[0] if parts else path
+
+
+def llama3_factors(d_head: int, original: int) -> tuple[dict[str, Any], Array]:
+    """A scaling of rotary frequencies of Llama 3, and the tensor that stands for it."""
+    scaling = {
+        "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0, "original_max_position_embeddings": original,
+    }  # fmt: skip
+    frequencies = 10000.0 ** (-np.arange(0, d_head, 2) / d_head)
+    factors = []
+    for frequency in frequencies:
+        wavelength = 2 * math.pi / frequency
+        smooth = min(max((original / wavelength - 1.0) / 3.0, 0.0), 1.0)
+        factors.append(1.0 / ((1.0 - smooth) / 8.0 + smooth))
+    return scaling, np.array(factors, np.float32)

@@ -1,0 +1,144 @@
+"""Folders of small mixtures of experts, written in NumPy alone: as published, stacked, and in MXFP4."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worlds.folders import Tensors, llama_config, llama_tensors
+
+N_EXPERTS, D_EXPERT = 5, 24
+
+
+def qwen3_moe_config(**changes: Any) -> dict[str, Any]:
+    """A config.json for Qwen3MoeForCausalLM."""
+    return llama_config(
+        **{
+            "architectures": ["Qwen3MoeForCausalLM"],
+            "model_type": "qwen3_moe",
+            "head_dim": 8,
+            "num_experts": N_EXPERTS,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": D_EXPERT,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+            "mlp_bias": ...,
+            **changes,
+        }
+    )
+
+
+def qwen3_moe_tensors(config: Mapping[str, Any], seed: int = 0) -> Tensors:
+    """Random weights under the names of published checkpoints; every layer has experts."""
+    rng = np.random.default_rng(seed + 1)
+    d, width = config["hidden_size"], config["moe_intermediate_size"]
+    tensors = {name: array for name, array in llama_tensors(config, seed).items() if ".mlp." not in name}
+    for i in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{i}."
+        shapes = {
+            f"{layer}self_attn.q_norm.weight": (config["head_dim"],),
+            f"{layer}self_attn.k_norm.weight": (config["head_dim"],),
+            f"{layer}mlp.gate.weight": (config["num_experts"], d),
+        }
+        for e in range(config["num_experts"]):
+            for part, shape in (("gate", (width, d)), ("up", (width, d)), ("down", (d, width))):
+                shapes[f"{layer}mlp.experts.{e}.{part}_proj.weight"] = shape
+        for name, shape in shapes.items():
+            tensors[name] = rng.normal(0.0, 0.4, shape).astype(np.float32)
+    return tensors
+
+
+def stacked(tensors: Tensors, n_layer: int, n_experts: int) -> Tensors:
+    """The same under the names of transformers 5: the experts of a layer in one tensor, gate above up."""
+    found = {name: array for name, array in tensors.items() if ".experts." not in name}
+    for i in range(n_layer):
+        ours = f"model.layers.{i}.mlp.experts"
+        gate, up, down = (
+            np.stack([tensors[f"{ours}.{e}.{part}_proj.weight"] for e in range(n_experts)])
+            for part in ("gate", "up", "down")
+        )
+        found |= {f"{ours}.gate_up_proj": np.concatenate([gate, up], axis=1), f"{ours}.down_proj": down}
+    return found
+
+
+def gpt_oss_config(**changes: Any) -> dict[str, Any]:
+    """A config.json for GptOssForCausalLM."""
+    return llama_config(
+        **{
+            "architectures": ["GptOssForCausalLM"],
+            "model_type": "gpt_oss",
+            "hidden_size": 64,
+            "intermediate_size": 32,
+            "head_dim": 16,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": 8,
+            "swiglu_limit": 7.0,
+            "attention_bias": True,
+            "mlp_bias": ...,
+            "rope_theta": 150000.0,
+            "rope_scaling": {
+                "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 12, "beta_fast": 32.0,
+                "beta_slow": 1.0, "truncate": False,
+            },
+            **changes,
+        }
+    )  # fmt: skip
+
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def gpt_oss_tensors(config: Mapping[str, Any], seed: int = 0) -> Arrays:
+    """Random weights; the experts' matrices in MXFP4, as blocks and scales of bytes."""
+    rng = np.random.default_rng(seed)
+    d, width, n = config["hidden_size"], config["intermediate_size"], config["num_local_experts"]
+    tensors: Arrays = {
+        name: array for name, array in llama_tensors(config, seed).items() if ".mlp." not in name
+    }
+    for i in range(config["num_hidden_layers"]):
+        layer = f"model.layers.{i}."
+        shapes = {
+            f"{layer}self_attn.sinks": (config["num_attention_heads"],),
+            f"{layer}mlp.router.weight": (n, d),
+            f"{layer}mlp.router.bias": (n,),
+            f"{layer}mlp.experts.gate_up_proj_bias": (n, 2 * width),
+            f"{layer}mlp.experts.down_proj_bias": (n, d),
+        }
+        for name, shape in shapes.items():
+            tensors[name] = rng.normal(0.0, 0.4, shape).astype(np.float32)
+        for part, n_out, n_in in (("gate_up_proj", 2 * width, d), ("down_proj", d, width)):
+            blocks = rng.integers(0, 256, (n, n_out, n_in // 32, 16), dtype=np.uint8)
+            tensors[f"{layer}mlp.experts.{part}_blocks"] = blocks
+            scales = rng.integers(122, 126, (n, n_out, n_in // 32), dtype=np.uint8)
+            tensors[f"{layer}mlp.experts.{part}_scales"] = scales
+    return tensors
+
+
+def mxfp4_values(blocks: NDArray[np.uint8], scales: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """What blocks and scales mean, number by number: the value of an E2M1 code times 2^(scale - 127)."""
+    found = np.empty((*scales.shape, 32), np.float32)
+    for at in np.ndindex(*scales.shape):
+        for k in range(32):
+            code = int(blocks[at][k // 2]) >> (4 * (k % 2)) & 15
+            exponent, mantissa = code >> 1 & 3, code & 1
+            size = mantissa * 0.5 if exponent == 0 else (1 + mantissa * 0.5) * 2.0 ** (exponent - 1)
+            found[(*at, k)] = (-size if code & 8 else size) * 2.0 ** (int(scales[at]) - 127)
+    return found.reshape(*scales.shape[:-1], -1)
+
+
+def unpacked(tensors: Arrays) -> Arrays:
+    """The same weights as numbers, in the layout of transformers: [n_experts, columns, rows]."""
+    found: Arrays = {}
+    for name, array in tensors.items():
+        if name.endswith("_blocks"):
+            base = name.removesuffix("_blocks")
+            values = mxfp4_values(array, tensors[f"{base}_scales"])
+            found[base] = np.ascontiguousarray(values.transpose(0, 2, 1))
+        elif not name.endswith("_scales"):
+            found[name] = array
+    return found
