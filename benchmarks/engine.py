@@ -14,9 +14,9 @@ import specdec
 from benchmarks.builds import Builds
 from benchmarks.decodings import Decodings, run_cells, traces
 from benchmarks.report import Report, Speedup, Spread
+from benchmarks.sessions import begin_session, rounds_of
 from benchmarks.shapes import random_model
 from benchmarks.turns import PROMPTS, Options, median, progress
-from sessions import begin_session, rounds_of
 from specdec import _core
 from specdec.theory import expected_tokens
 
