@@ -297,5 +297,7 @@ _ELSEWHERE: Final = {
     "num_threads": "n_threads",
     "lora_request": "adapter",
     "num_return_sequences": "n",
+    "min_new_tokens": "min_tokens",
+    "bad_words_ids": "bad_words",
 }
 """What settings are called in other libraries."""

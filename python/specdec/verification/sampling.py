@@ -11,6 +11,7 @@ import numpy as np
 
 from specdec.checks import as_integer, check_items, check_number
 from specdec.errors import InputError, shown
+from specdec.models.tokenizer import Tokenizer
 from specdec.settings_table import check_settings, integer, number, other, table_of
 
 __all__ = ["MAX_TOP_K", "Sampling", "SamplingOptions"]
@@ -133,14 +134,21 @@ class Sampling:
         values = ((name, getattr(self, name), row.neutral) for name, row in table_of(Sampling).items())
         return {name: neutral if value is None else value for name, value, neutral in values}
 
-    def check_vocabulary(self, n_vocab: int) -> None:
-        """Raise InputError if `logit_bias` names a token that such a vocabulary lacks, or forbids all."""
+    def for_vocabulary(self, n_vocab: int, tokenizer: Tokenizer | None) -> Sampling:
+        """The settings as they are for the models of a vocabulary: texts have become token ids.
+
+        Raises
+        ------
+        InputError
+            If `logit_bias` names a token that the vocabulary lacks, or forbids all.
+        """
         biases = self.logit_bias or {}
         for token in biases:
             if token >= n_vocab:
                 raise InputError.of("logit_bias", token, f"ids from 0 to {n_vocab - 1}", verb="has token")
         if sum(bias == -math.inf for bias in biases.values()) == n_vocab:
             raise InputError("logit_bias forbids every token; expected at least one that is allowed")
+        return self
 
 
 class SamplingOptions(TypedDict, total=False):
