@@ -118,7 +118,9 @@ class DecodingOptions(Sampling):
         help="Below 1 is not exact.",
     )  # fmt: skip
     seed: Seed = other(None, kind=int, flag="S", help="Of the random numbers.")
-    stop: Stop = other(None, flag="TEXT", help="End before this text or special token; may be repeated.")
+    stop: Stop = other(
+        None, flag="TEXT", many=True, help="End before this text or special token; may be repeated."
+    )
     n_threads: int | None = integer(
         None, 1, MAX_THREADS, scope="engine", flag="N",
         help="Default: SPECDEC_NUM_THREADS, or the CPUs at hand.",
