@@ -14,10 +14,10 @@ from specdec.errors import InputError, shown
 from specdec.models.tokenizer import Tokenizer
 from specdec.settings_table import check_settings, integer, number, other, table_of
 
-__all__ = ["MAX_TOP_K", "Sampling", "SamplingOptions"]
+__all__ = ["Sampling", "SamplingOptions"]
 
-MAX_TOP_K = 2**31 - 1
-"""What fits the core's integers; more tokens than any vocabulary has."""
+_MAX_INT = 2**31 - 1
+"""What fits the core's integers."""
 
 _LEAST, _LARGEST = (float(bound) for bound in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 """Of the numbers of float32 that have full precision."""
@@ -92,8 +92,8 @@ class Sampling:
         help="0 is greedy.", flag="T", served=(0.0, 1e6),
     )  # fmt: skip
     top_k: int | None = integer(
-        None, 1, MAX_TOP_K,
-        help="Sample from the K likeliest tokens only.", flag="K", served=(-1, MAX_TOP_K), neutral=0,
+        None, 1, _MAX_INT,
+        help="Sample from the K likeliest tokens only.", flag="K", served=(-1, _MAX_INT), neutral=0,
     )  # fmt: skip
     top_p: float | None = number(
         None, "a number in (0, 1]", lambda x: 0.0 < x <= 1.0,
