@@ -35,6 +35,18 @@ static void penalise_counted(const sd_sampling* s, const sd_history* h, int node
     for (int i = node; i > 0; i = h->tree->parents[i]) take_counted(s, h->tree->tokens[i], a);
 }
 
+/* How many new tokens there are at a node. */
+static int n_new(const sd_history* h, int node) {
+    int n = h->n_tokens - h->n_prompt;
+    for (; node > 0; node = h->tree->parents[node]) n++;
+    return n;
+}
+
+static void mask_ends(const sd_sampling* s, int n_vocab, float* logits) {
+    for (int i = 0; i < s->n_end_ids; i++)
+        if (s->end_ids[i] >= 0 && s->end_ids[i] < n_vocab) logits[s->end_ids[i]] = -INFINITY;
+}
+
 const float* sd_logits_adjust(const sd_sampling* s, int n_vocab, const float* logits,
                               const sd_history* history, int node, const sd_adjustment* a) {
     float penalty = (float)s->repetition_penalty;
@@ -49,5 +61,6 @@ const float* sd_logits_adjust(const sd_sampling* s, int n_vocab, const float* lo
         float bias = biases->values[i], *logit = &a->logits[biases->tokens[i]];
         *logit = bias == -INFINITY ? bias : *logit + bias;
     }
+    if (s->min_tokens > 0 && n_new(history, node) < s->min_tokens) mask_ends(s, n_vocab, a->logits);
     return a->logits;
 }

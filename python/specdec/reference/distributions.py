@@ -20,8 +20,10 @@ def adjusted_logits(
     presence_penalty: float = 0.0,
     frequency_penalty: float = 0.0,
     n_prompt: int = 0,
+    min_tokens: int = 0,
+    end_ids: Iterable[int] = (),
 ) -> NDArray[np.float32]:
-    """Logits with penalties on tokens that have occurred, then a bias.
+    """Logits with penalties on tokens that have occurred, then a bias, then masks.
 
     The repetition penalty is that of Keskar et al. (CTRL, section 4.1), the others are OpenAI's.
 
@@ -39,6 +41,8 @@ def adjusted_logits(
         A token that occurs c > 0 times behind the first `n_prompt` of the tokens loses presence + c times
         frequency, which is rounded once.
     n_prompt : int
+    min_tokens, end_ids : int, iterable of int
+        Before there are `min_tokens` tokens after the prompt, none of `end_ids` may come.
 
     Returns
     -------
@@ -55,6 +59,8 @@ def adjusted_logits(
             adjusted[token] = np.float32(penalised)
     for token, bias in (logit_bias or {}).items():
         adjusted[token] += np.float32(bias)
+    if len(tokens) - n_prompt < min_tokens:
+        adjusted[list(end_ids)] = -np.inf
     return adjusted
 
 

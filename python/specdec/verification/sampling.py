@@ -80,6 +80,9 @@ class Sampling:
         often as the token has occurred in it (OpenAI's definition; there from -2 to 2). Below 0 such tokens
         become more probable. Along the guesses of a round each one counts those before it. None or 0 changes
         nothing.
+    min_tokens : int, default 0
+        Mask the tokens that end a text, those of the model and the `stop` ids, until there are so many new
+        tokens. A stop text, or a constraint that is complete, still ends it.
 
     Raises
     ------
@@ -120,6 +123,9 @@ class Sampling:
         None, _FLOAT32, _is_float32, help="The same for each time that a token has occurred there.",
         flag="F", served=(-2.0, 2.0), neutral=0.0,
     )  # fmt: skip
+    min_tokens: int = integer(
+        0, 0, _MAX_INT, help="New tokens before the text may end.", flag="N", served=(0, _MAX_INT)
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -162,3 +168,4 @@ class SamplingOptions(TypedDict, total=False):
     logit_bias: Mapping[int, float] | None
     presence_penalty: float | None
     frequency_penalty: float | None
+    min_tokens: int
