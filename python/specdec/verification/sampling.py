@@ -83,6 +83,9 @@ class Sampling:
     min_tokens : int, default 0
         Mask the tokens that end a text, those of the model and the `stop` ids, until there are so many new
         tokens. A stop text, or a constraint that is complete, still ends it.
+    no_repeat_ngram_size : int, default 0
+        Mask the tokens that would complete a sequence of so many tokens which the prompt or the text so far
+        has already; 0 masks none.
 
     Raises
     ------
@@ -125,6 +128,9 @@ class Sampling:
     )  # fmt: skip
     min_tokens: int = integer(
         0, 0, _MAX_INT, help="New tokens before the text may end.", flag="N", served=(0, _MAX_INT)
+    )
+    no_repeat_ngram_size: int = integer(
+        0, 0, _MAX_INT, help="No N tokens in a row occur twice.", flag="N", served=(0, _MAX_INT)
     )
 
     def __post_init__(self) -> None:
@@ -169,3 +175,4 @@ class SamplingOptions(TypedDict, total=False):
     presence_penalty: float | None
     frequency_penalty: float | None
     min_tokens: int
+    no_repeat_ngram_size: int
