@@ -572,10 +572,7 @@ def test_a_question_that_is_cut_in_one_run_alone_is_named(
     [
         ({"repeats": 0}, "repeats is 0; expected an integer, at least 1"),
         ({"too_long": "cut"}, "too_long is 'cut'; expected one of 'error', 'skip'"),
-        (
-            {"draft": {"plain": specdec.drafts.ContextCopy()}},
-            "draft has the name 'plain'; expected",
-        ),
+        ({"draft": {"plain": specdec.drafts.ContextCopy()}}, "draft has the name 'plain'; expected"),
         ({"chat": True}, "chat is True; expected False, or None: .* has no chat template"),
         ({"chat": {"a": 1}}, "has no chat template"),
         ({"logprobs": 2}, "logprobs is 2; expected none: it has no effect here"),

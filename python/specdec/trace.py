@@ -373,10 +373,7 @@ class Trace(RoundTimes):
                 "as in this trace"
             )
         return Trace(
-            self.rounds,
-            prefill_s=self.prefill_s,
-            n_sequences=self.n_sequences,
-            target_s=plain.run_s,
+            self.rounds, prefill_s=self.prefill_s, n_sequences=self.n_sequences, target_s=plain.run_s
         )
 
     # -- counts and times ---------------------------------------------------------------------------------

@@ -30,13 +30,7 @@ from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.drafts.opening import EXIT_NAME, load
 from specdec.drafts.python_draft import Drafter
 from specdec.drafts.translation import translation_of
-from specdec.errors import (
-    InputError,
-    SpecdecError,
-    UnsupportedModelError,
-    VocabularyMismatchError,
-    shown,
-)
+from specdec.errors import InputError, SpecdecError, UnsupportedModelError, VocabularyMismatchError, shown
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.models.model_config import ModelConfig
 from specdec.models.number_formats import DTYPES, Dtype

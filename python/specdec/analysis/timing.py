@@ -71,12 +71,7 @@ def take_turns(jobs: Mapping[Key, Callable[[], float]]) -> dict[Key, float]:
 
 
 def forward_times(
-    target: Model,
-    draft: Model | Draft | None,
-    text: Beginning,
-    *,
-    max_rows: int,
-    n_threads: int,
+    target: Model, draft: Model | Draft | None, text: Beginning, *, max_rows: int, n_threads: int
 ) -> ForwardTimes:
     """Time runs of the target on M = 1, ..., max_rows positions, and the draft, in rounds that take turns.
 

@@ -39,12 +39,7 @@ from specdec.plot.comparisons import (
 )
 from specdec.plot.curves import expected_tokens, optimal_gamma, speed_and_operations
 from specdec.plot.heat import heat_map, heat_map_html
-from specdec.plot.rates import (
-    acceptance_by_position,
-    acceptance_rates,
-    autocorrelation,
-    beta_histogram,
-)
+from specdec.plot.rates import acceptance_by_position, acceptance_rates, autocorrelation, beta_histogram
 from specdec.plot.timeline import timeline
 
 __all__ = [
