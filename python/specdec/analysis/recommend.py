@@ -54,34 +54,25 @@ Openable: TypeAlias = DraftLike | Callable[[], DraftLike]
 
 @dataclass(frozen=True)
 class DraftFit:
-    """Whether a draft can draft for a target, and by which way.
+    """Whether a draft can draft for a target; `refusal` says why not.
 
-    Attributes
-    ----------
-    draft : str
-        Its name.
-    ways : dict of str to str
-        The name in the comparison of each way that was measured: "same vocabulary", "intersection", "text"
-        (`drafts.ModelDraft`), or "its own" of what is no model. Empty for a draft that was refused.
-    n_shared : int or None
-        Tokens that both vocabularies have; None where they are the same, or the draft is no model.
-    n_vocab : int or None
-        Tokens of the draft's vocabulary; None for what is no model.
-    weight_bytes : int
-        Memory of its weights.
-    cache_bytes : int
-        Memory of its keys and values for each token of a text.
-    refusal : str
-        Why it cannot draft for the target; empty if it can.
+    `ways` has the name in the comparison of each way that was measured: "same vocabulary", "intersection",
+    "text" (`drafts.ModelDraft`), or "its own" of what is no model, of which `n_vocab` is None.
     """
 
     draft: str
     ways: dict[str, str]
-    n_shared: int | None = None
+    n_shared: int | None = None  # tokens of both vocabularies; None where they are the same
     n_vocab: int | None = None
     weight_bytes: int = 0
-    cache_bytes: int = 0
+    cache_bytes: int = 0  # of keys and values for each token of a text
     refusal: str = ""
+
+    @property
+    def in_common(self) -> str:
+        """Tokens in common of how many, for a table."""
+        n_shared = self.n_vocab if self.n_shared is None else self.n_shared
+        return "–" if self.n_vocab is None else f"{n_shared} of {self.n_vocab}"
 
     @property
     def overlap(self) -> float | None:
@@ -178,16 +169,11 @@ class DraftRecommendation(Tabular):
         head = ("draft", "fits by", "tokens in common", "weights", "cache of 1000 tokens")
         body = [
             (
-                fit.draft,
-                " and ".join(fit.ways) or "refused",
-                "–"
-                if fit.n_vocab is None
-                else f"{fit.n_vocab if fit.n_shared is None else fit.n_shared} of {fit.n_vocab}",
-                _size(fit.weight_bytes),
+                fit.draft, " and ".join(fit.ways) or "refused", fit.in_common, _size(fit.weight_bytes),
                 _size(1000 * fit.cache_bytes),
             )
             for fit in self.fits
-        ]
+        ]  # fmt: skip
         refused = "".join(f"\n{fit.draft}: {fit.refusal}" for fit in self.fits if fit.refusal)
         return Table(f"Drafts for {self.target}: do they fit?{refused}", head, body)
 
@@ -214,13 +200,7 @@ class DraftRecommendation(Tabular):
         return found | choice
 
     def to_pandas(self) -> Any:
-        """The rows of the comparison as a `pandas.DataFrame`, see `Comparison.to_pandas`.
-
-        Raises
-        ------
-        MissingPackageError
-            pandas is not installed.
-        """
+        """The rows of the comparison as a `pandas.DataFrame`, see `Comparison.to_pandas`."""
         return self.comparison.to_pandas()
 
     def __repr__(self) -> str:
