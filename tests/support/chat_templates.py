@@ -60,8 +60,8 @@ TEMPLATES: dict[str, tuple[str | dict[str, str], dict[str, str], str]] = {
 _NAMED = {token for _, tokens, end in TEMPLATES.values() for token in [*tokens.values(), end]}
 SPECIAL_TOKENS = sorted(_NAMED | {
     "<|im_start|>", "<|start_header_id|>", "<|end_header_id|>", "[INST]", "[/INST]", "<start_of_turn>",
-    "<|user|>", "<|system|>", "<|assistant|>", "<|start_of_role|>", "<|end_of_role|>", "<|START_OF_TURN_TOKEN|>",
-    "<|CHATBOT_TOKEN|>",
+    "<|user|>", "<|system|>", "<|assistant|>", "<|start_of_role|>", "<|end_of_role|>",
+    "<|START_OF_TURN_TOKEN|>", "<|CHATBOT_TOKEN|>",
 })  # fmt: skip
 
 WEATHER = {
