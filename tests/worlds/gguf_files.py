@@ -116,11 +116,7 @@ CASES = {
         "LlamaForCausalLM",
         _PLAIN
         | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}},
-        {
-            "rope.scaling.type": "yarn",
-            "rope.scaling.factor": 4.0,
-            "rope.scaling.original_context_length": 8,
-        },
+        {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 8},
         turned,
     ),
     "llama yarn factor": Case(
@@ -186,11 +182,7 @@ CASES = {
         "gemma2",
         "Gemma2ForCausalLM",
         {"query_pre_attn_scalar": 8},
-        {
-            "attention.sliding_window": 6,
-            "attn_logit_softcapping": 50.0,
-            "final_logit_softcapping": 30.0,
-        },
+        {"attention.sliding_window": 6, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
         norms_plus_one,
     ),
     "gemma3": Case(
@@ -231,10 +223,7 @@ CASES = {
     "starcoder": Case("starcoder", "GPTBigCodeForCausalLM", keys={"attention.head_count_kv": 1}),
     "starcoder2": Case("starcoder2", "Starcoder2ForCausalLM", {"sliding_window": ...}),
     "command-r": Case(
-        "command-r",
-        "CohereForCausalLM",
-        {"rope_theta": 1e4, "logit_scale": 0.25},
-        {"logit_scale": 0.25},
+        "command-r", "CohereForCausalLM", {"rope_theta": 1e4, "logit_scale": 0.25}, {"logit_scale": 0.25}
     ),
     "cohere2": Case(
         "cohere2",
@@ -256,12 +245,7 @@ CASES = {
         "gpt-oss",
         "GptOssForCausalLM",
         {"rope_scaling": ..., "rope_parameters": {"rope_type": "default", "rope_theta": 150000.0}},
-        _MOE
-        | {
-            "expert_feed_forward_length": 24,
-            "attention.sliding_window": 6,
-            "rope.freq_base": 150000.0,
-        },
+        _MOE | {"expert_feed_forward_length": 24, "attention.sliding_window": 6, "rope.freq_base": 150000.0},
     ),
     "t5": Case("t5", "T5ForConditionalGeneration", {"relative_attention_max_distance": 128}),
 }
