@@ -9,8 +9,7 @@ import pytest
 
 import specdec
 from specdec.decoding.engine import Engine
-from specdec.serve.http_server import Server
-from specdec.serve.service import Service
+from specdec.serve import Server, Service
 
 pytestmark = [
     pytest.mark.oracle,

@@ -19,8 +19,7 @@ from http_talk import ask, connected, send
 from scripted_engine import ScriptedEngine
 from scripted_models import write_scripted_model
 from specdec.decoding.engine import Engine
-from specdec.serve.http_server import Server
-from specdec.serve.service import Service
+from specdec.serve import Server, Service
 from worlds.adapters import llama_adapter
 
 Pair = tuple[specdec.Model, specdec.Model]

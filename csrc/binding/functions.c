@@ -42,8 +42,8 @@ static PyObject* distribution(PyObject* module, PyObject* args, PyObject* kwargs
     (void)module;
     static char* names[] = {"logits", "temperature", "top_k", "top_p", "min_p", NULL};
     PyObject* argument;
-    sd_sampling sampling = {
-        .temperature = -1.0, .top_p = 1.0, .repetition_penalty = 1.0}; /* the first must be given */
+    sd_sampling sampling = sd_sampling_neutral;
+    sampling.temperature = -1.0; /* must be given */
     Py_buffer logits;
     double* probs;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$didd", names, &argument, &sampling.temperature,

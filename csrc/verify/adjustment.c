@@ -39,13 +39,14 @@ const float* sd_logits_adjust(const sd_sampling* s, int n_vocab, const float* lo
                               const sd_history* history, int node, const sd_adjustment* a) {
     float penalty = (float)s->repetition_penalty;
     int counts = s->presence_penalty != 0.0 || s->frequency_penalty != 0.0;
-    if (penalty == 1.0f && !counts && s->n_biased == 0) return logits;
+    if (!sd_sampling_changes_logits(s)) return logits;
     memcpy(a->logits, logits, (size_t)n_vocab * sizeof *a->logits);
     if (penalty != 1.0f) penalise_occurred(penalty, logits, history, node, a->logits);
     if (counts) penalise_counted(s, history, node, a);
     /* A forbidden token is set to −infinity, as infinities must not be added. */
-    for (int i = 0; i < s->n_biased; i++) {
-        float bias = s->biases[i], *logit = &a->logits[s->biased[i]];
+    const sd_biases* biases = &s->logit_bias;
+    for (int i = 0; i < biases->n; i++) {
+        float bias = biases->values[i], *logit = &a->logits[biases->tokens[i]];
         *logit = bias == -INFINITY ? bias : *logit + bias;
     }
     return a->logits;

@@ -473,10 +473,9 @@ class Settings:
     ) -> None:
         """A sequence ends with the round that gives a stop id.
 
-        `sampling` and `draft_sampling`, by default the same, have the keys temperature (no default), top_k
-        (0: all), top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty and logit_bias
-        {token: bias}. `rule` is one of `verify`; "greedy" is argmax of the distribution that `sampling`
-        makes, with `lenience`.
+        `sampling` and `draft_sampling`, by default the same, have the keys of `specdec.Sampling`, as its
+        method `core` makes them; temperature has no default. `rule` is one of `verify`; "greedy" is argmax
+        of the distribution that `sampling` makes, with `lenience`.
 
         `transform` is a function of (probs, tokens), or an object with the method start(tokens), whose states
         have fork(), advance(token) and are functions of probs. `constraint` has start(tokens) too, and states

@@ -36,11 +36,8 @@ _KNOWN = (str, bytes, bytearray, list, tuple, int, float, np.generic, type(None)
 def plain(value: Any) -> Any:
     """What a container of another library holds, as a list or an array; anything else as it is.
 
-    Parameters
-    ----------
-    value : object
-        A mapping with "input_ids" gives these, without those that its "attention_mask" is 0 for. A tensor of
-        one number gives the number.
+    `value`: A mapping with "input_ids" gives these, without those that its "attention_mask" is 0 for. A
+    tensor of one number gives the number.
     """
     if isinstance(value, _KNOWN):
         return value

@@ -92,16 +92,9 @@ class Fields:
     A field that is absent or ``null`` takes its default; :data:`REQUIRED` means it has none. The object
     records which fields were read, so that the others can be reported: see `unread`.
 
-    Parameters
-    ----------
-    values : Mapping
-        The object; anything else is refused.
-    file : Path or str
-        Where it was read, for messages; empty for an object that a caller gives.
-    prefix : str
-        Name of the object inside the file, with a trailing dot; empty for the whole file.
-    kind : type
-        What errors are: CheckpointError, TokenizerError or InputError.
+    `values`: The object; anything else is refused. `file`: Where it was read, for messages; empty for an
+    object that a caller gives. `prefix`: Name of the object inside the file, with a trailing dot; empty for
+    the whole file. `kind`: What errors are: CheckpointError, TokenizerError or InputError.
     """
 
     _noun = "field"

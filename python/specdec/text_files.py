@@ -27,14 +27,8 @@ def read_text_file(
 ) -> str:
     """The text of a file, which must be UTF-8.
 
-    Parameters
-    ----------
-    expected : str
-        What the file is to hold, for messages: "a prompt a line".
-    name : str, optional
-        The argument or option that named the file, which messages begin with.
-    error : type of SpecdecError
-        What is raised.
+    `expected`: What the file is to hold, for messages: "a prompt a line". `name`: The argument or option that
+    named the file, which messages begin with. `error`: What is raised.
     """
     file = f"{path}" if name is None else f"{name}: {path}"
     try:

@@ -17,12 +17,7 @@ Item = TypeVar("Item")
 class TimeLimit:
     """A number of seconds from now on.
 
-    Parameters
-    ----------
-    seconds : float
-        Infinite: no limit.
-    clock : callable, optional
-        Gives the time in seconds; None: `time.monotonic`.
+    `seconds`: Infinite: no limit. `clock`: Gives the time in seconds; None: `time.monotonic`.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] | None = None) -> None:

@@ -27,9 +27,7 @@ from hypothesis import strategies as st
 import specdec
 from fuzz.running import Failure
 from specdec.decoding.engine import Engine
-from specdec.serve.http_server import Server
-from specdec.serve.server_limits import ServerLimits
-from specdec.serve.service import Service
+from specdec.serve import Server, ServerLimits, Service
 from worlds.draws import Draws
 
 __all__ = ["Served", "requests", "served"]

@@ -179,8 +179,7 @@ static void fill_logits(const row* r, int n_vocab, const float* logs, float* log
 
 static int is_greedy(const sd_proposal* p) {
     const sd_sampling* s = p->sampling;
-    return p->constraint == NULL && s->temperature == 0.0 && s->repetition_penalty == 1.0 &&
-           s->presence_penalty == 0.0 && s->frequency_penalty == 0.0 && s->n_biased == 0;
+    return p->constraint == NULL && s->temperature == 0.0 && !sd_sampling_changes_logits(s);
 }
 
 /* A guess behind `node`; -1 if it does not pay. */

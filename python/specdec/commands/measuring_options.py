@@ -25,7 +25,6 @@ __all__ = [
     "prompts_option",
     "seconds_option",
     "target_name_option",
-    "truncations",
 ]
 
 prompts_option = click.option(
@@ -36,15 +35,6 @@ prompts_option = click.option(
 """A file of prompts."""
 prompt_options = several(click.argument("prompt", nargs=-1), prompts_option)
 """One prompt in words, or a file of prompts."""
-
-truncations = several(
-    click.option("--top-k", type=int, metavar="K", help="Of target and draft: the K likeliest tokens only."),
-    click.option("--top-p", type=float, metavar="P", help="The likeliest tokens that hold mass P only."),
-    click.option(
-        "--min-p", type=float, metavar="P", help="Tokens at least P times as likely as the likeliest."
-    ),
-)
-"""What is left of the distributions that are compared."""
 
 target_name_option = click.option(
     "--target-name", metavar="NAME", help="What the target is called in the tables (default: after its file)."
@@ -99,6 +89,4 @@ def chosen(given: dict[str, Any]) -> dict[str, Any]:
     """The options that were given, without those of models."""
     models = ("target", "draft", "dtype", "draft_dtype", "src_lang", "tgt_lang")
     found = {name: value for name, value in given.items() if name not in models and value is not None}
-    if (threads := found.pop("threads", None)) is not None:
-        found["n_threads"] = threads
     return found | {"progress": _shows_progress()}

@@ -17,10 +17,11 @@ from specdec.analysis.arguments import short_name
 from specdec.analysis.running import EQUALS_PLAIN
 from specdec.analysis.speedup import Speedup, TimedRuns
 from specdec.commands.decoding_options import (
-    MAX_NEW_TOKENS,
     PAIR_GAMMA,
     READABLE,
+    TRUNCATIONS,
     decoding_arguments,
+    words_of,
 )
 from specdec.commands.given_models import EMBEDDED, is_pair_in_package, open_named_or_pair
 from specdec.commands.given_texts import given_text, is_piped
@@ -46,6 +47,7 @@ _ENOUGH_S = 4.0  # seconds after which there are no more than the fewest pairs
 _LONGEST_S = 60.0  # seconds after which there may be fewer
 _STEADY = 0.15  # interquartile range of speed-ups on an idle machine, at most
 _N_WARM_UP = 8  # tokens
+_OF_SAMPLING = ("temperature", *TRUNCATIONS, "verify", "lenience", "seed")
 _FIGURES = ("new tokens", "runs of the target", "tokens per run", "tokens per second")
 
 EXIT_DIFFERENT = 1
@@ -93,7 +95,7 @@ def _arguments(given: dict[str, Any], source: str | None) -> dict[str, Any]:
     default = dict(READABLE) if source is None else greedy
     if given["temperature"] is not None:
         default = greedy  # which the given one replaces
-    rule = "coupled" if given["lenience"] == 1.0 else "rejection"
+    rule = "coupled" if given["lenience"] in (None, 1.0) else "rejection"
     return default | {"verify": rule, "seed": 0} | decoding_arguments(given)
 
 
@@ -242,26 +244,8 @@ def _settings(
 def _greedy(given: dict[str, Any], source: str | None, prompt: tuple[str, ...]) -> list[str]:
     """The command for the same run at temperature 0, without what is said of sampling alone."""
     command = ["specdec", "--temperature", "0"]
-    options = {
-        "--target": given["target"],
-        "--draft": given["draft"],
-        "--dtype": given["dtype"],
-        "--draft-dtype": given["draft_dtype"],
-        "--gamma": given["gamma"],
-        "--source": source,
-        "--src-lang": given["src_lang"],
-        "--tgt-lang": given["tgt_lang"],
-        "--max-new-tokens": None if given["max_new_tokens"] == MAX_NEW_TOKENS else given["max_new_tokens"],
-        "--repetition-penalty": given["repetition_penalty"],
-        "--presence-penalty": given["presence_penalty"],
-        "--frequency-penalty": given["frequency_penalty"],
-        "--threads": given["threads"],
-    }
-    for name, value in options.items():
-        if value is not None:
-            command += [name, str(value)]
-    for text in given["stop"]:
-        command += ["--stop", text]
+    names = ("target", "draft", "dtype", "draft_dtype", "source", "src_lang", "tgt_lang")
+    command += words_of({**given, "source": source}, names, without=_OF_SAMPLING)
     if prompt:
         words = " ".join(prompt)
         command += ["--"] * (words in VERBS or (words.startswith("-") and words != "-")) + [words]

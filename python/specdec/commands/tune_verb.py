@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from specdec.analysis.tune import tune
-from specdec.commands.decoding_options import threads_option
+from specdec.commands.decoding_options import TRUNCATIONS, setting_options
 from specdec.commands.given_models import open_pair, open_target
 from specdec.commands.given_texts import given_prompts
 from specdec.commands.measuring_options import (
@@ -16,7 +16,6 @@ from specdec.commands.measuring_options import (
     name_options,
     print_tables,
     prompt_options,
-    truncations,
 )
 from specdec.commands.model_options import model_options
 from specdec.commands.verb import verb
@@ -38,11 +37,8 @@ __all__ = ["command"]
 @model_options
 @name_options
 @click.option("--max-gamma", type=int, metavar="N", help="The largest gamma looked at (default: 8).")
-@click.option("--temperature", type=float, metavar="T", help="0 is greedy (default: 0).")
 @click.option("--n-tokens", type=int, metavar="N", help="Tokens that the target generates (default: 400).")
-@truncations
-@click.option("--seed", type=int, metavar="S", help="Of the random numbers (default: 0).")
-@threads_option
+@setting_options("temperature", *TRUNCATIONS, "seed", "n_threads", temperature="0", seed="0")
 @json_option
 def command(prompt: tuple[str, ...], prompts: str | None, as_json: bool, **given: Any) -> None:
     """Choose gamma, the drafted tokens a round, by what is measured on this machine.

@@ -18,7 +18,7 @@ from specdec import _core
 from specdec.errors import CheckpointError, SpecdecError, UnsupportedModelError
 from specdec.models.checkpoints import CanonicalTensor, Checkpoint
 from specdec.models.checkpoints.peft_folder import PeftFolder, StoredLowRank, open_peft_folder
-from specdec.models.families import FAMILIES, Named, Source
+from specdec.models.families import FAMILIES, Source
 from specdec.models.number_formats import widened
 
 __all__ = ["FittedAdapter", "LowRank", "beside", "fit_adapter", "merged"]
@@ -34,10 +34,7 @@ _MOST_ERROR: Final = 0.5
 class LowRank:
     """The matrices of low rank beside one tensor of a model, as the core has the tensor.
 
-    Attributes
-    ----------
-    source : Source
-        The tensor.
+    `source`: The tensor.
     """
 
     stored: StoredLowRank
@@ -83,12 +80,7 @@ class LowRank:
 class FittedAdapter:
     """An adapter whose parts are those of a model's tensors.
 
-    Attributes
-    ----------
-    low_rank : mapping of str to LowRank
-        By canonical name.
-    whole : mapping of str to Source
-        Tensors that are replaced.
+    `low_rank`: By canonical name. `whole`: Tensors that are replaced.
     """
 
     folder: PeftFolder
@@ -107,16 +99,9 @@ def fit_adapter(
 ) -> FittedAdapter:
     """Match the adapter in a folder with the tensors of a base.
 
-    Parameters
-    ----------
-    architecture : str
-        Of the base, as a config.json names it.
-    config : mapping
-        Its canonical configuration.
-    base : Path
-        Where it was read, for messages.
-    merging : bool
-        The adapter is to be merged into the base's tensors, not laid beside its matrices.
+    `architecture`: Of the base, as a config.json names it. `config`: Its canonical configuration. `base`:
+    Where it was read, for messages. `merging`: The adapter is to be merged into the base's tensors, not laid
+    beside its matrices.
     """
     folder = open_peft_folder(path)
     if (family := FAMILIES.get(architecture)) is None:
@@ -167,7 +152,7 @@ def fit_adapter(
 def _checked(stored: StoredLowRank, source: Source) -> StoredLowRank:
     """Matrices of low rank that fit a tensor."""
     entry = source.entry
-    if len(source.shape) != 2 or entry.index is not None or type(entry).canonical is not Named.canonical:
+    if len(source.shape) != 2 or entry.index is not None or not entry.is_view:
         raise UnsupportedModelError(
             f"{stored.down.file}: adapts '{source.stored[0]}', which is no matrix by itself; expected "
             "matrices"

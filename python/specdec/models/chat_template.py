@@ -371,10 +371,8 @@ def _key(name: Any) -> Any:
 def resolve_chat_template(tokenizer: Any, folder: Path) -> ChatTemplate | None:
     """The chat templates that a caller's ``tokenizer=`` brings, else those of the model's folder.
 
-    Parameters
-    ----------
-    tokenizer : None, False, path-like or object
-        An object of ``transformers`` has templates of its own; a path may, in its folder. False: none.
+    `tokenizer`: An object of ``transformers`` has templates of its own; a path may, in its folder. False:
+    none.
     """
     if tokenizer is False:
         return None

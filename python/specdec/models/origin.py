@@ -57,16 +57,9 @@ class HubPlace:
 class FileRecord:
     """A file as it was read.
 
-    Attributes
-    ----------
-    name : str
-        Relative to the folder.
-    size : int or None
-        In bytes; None: there was no such file.
-    changed_ns : int
-        When it was last written, in nanoseconds; 0 where that says nothing.
-    digest : str
-        BLAKE2b of its bytes, 16 bytes in hexadecimal.
+    `name`: Relative to the folder. `size`: In bytes; None: there was no such file. `changed_ns`: When it was
+    last written, in nanoseconds; 0 where that says nothing. `digest`: BLAKE2b of its bytes, 16 bytes in
+    hexadecimal.
     """
 
     name: str
@@ -79,17 +72,9 @@ class FileRecord:
 class FilesReference:
     """Files by place and identity: what a pickle holds in place of what was read from them.
 
-    Attributes
-    ----------
-    folder : str
-        Absolute.
-    entry : str
-        The file in it that was asked for; empty: the folder.
-    package : str
-        The folder's name in ``specdec/embedded``, if it lies there: the package may lie elsewhere in another
-        process.
-    hub : HubPlace or None
-        Where the folder comes from if it is not there.
+    `folder`: Absolute. `entry`: The file in it that was asked for; empty: the folder. `package`: The folder's
+    name in ``specdec/embedded``, if it lies there: the package may lie elsewhere in another process. `hub`:
+    Where the folder comes from if it is not there.
     """
 
     folder: str
@@ -162,14 +147,8 @@ def _digest(file: Path) -> str:
 class ReadFiles:
     """Files that something is being read from, as they are now.
 
-    Parameters
-    ----------
-    place : Path
-        The folder or file that was asked for.
-    read : iterable of Path
-        The files, in that folder or in that of the file. One that is not there is noted as such.
-    hub : HubPlace, optional
-        Where the folder was downloaded from.
+    `place`: The folder or file that was asked for. `read`: The files, in that folder or in that of the file.
+    One that is not there is noted as such. `hub`: Where the folder was downloaded from.
     """
 
     def __init__(self, place: Path, read: Iterable[Path], *, hub: HubPlace | None = None) -> None:
@@ -253,21 +232,10 @@ def _package_name(folder: Path) -> str:
 class ModelReference:
     """What a pickle holds of a model.
 
-    Attributes
-    ----------
-    key : str
-        Of the model that was pickled: in its own process, and where it has been unpickled before, it is found
-        by this.
-    tokenizer_files : FilesReference or None
-        Of a tokenizer that was given by its path.
-    adapter_files : FilesReference or None
-        Of an adapter that was merged.
-    arguments : mapping
-        Of `specdec.load`.
-    languages : tuple
-        ``src_lang`` and ``tgt_lang`` of `Model.with_languages`.
-    load : callable
-        `specdec.load`.
+    `key`: Of the model that was pickled: in its own process, and where it has been unpickled before, it is
+    found by this. `tokenizer_files`: Of a tokenizer that was given by its path. `adapter_files`: Of an
+    adapter that was merged. `arguments`: Of `specdec.load`. `languages`: ``src_lang`` and ``tgt_lang`` of
+    `Model.with_languages`. `load`: `specdec.load`.
     """
 
     key: str
@@ -283,12 +251,7 @@ class ModelReference:
 class ModelOrigin:
     """How a model was loaded.
 
-    Attributes
-    ----------
-    arguments, load, languages
-        As of `ModelReference`.
-    key : str
-        Of this model and no other.
+    `arguments`, `load`, `languages`: As of `ModelReference`. `key`: Of this model and no other.
     """
 
     files: ReadFiles

@@ -106,10 +106,7 @@ def is_packed(path: Path) -> bool:
 def records_of(path: Path) -> Records:
     """The files that a model on disk is read from: names, sizes, times in nanoseconds.
 
-    Parameters
-    ----------
-    path : Path
-        A folder or a file.
+    `path`: A folder or a file.
     """
     found = _found_beside(path)
     if not path.is_dir():
@@ -174,14 +171,8 @@ def write_packed(
 ) -> None:
     """Write a loaded model.
 
-    Parameters
-    ----------
-    path : Path
-        A file that is there is replaced.
-    source : Path
-        The folder or file that it was read from, with the tokenizer beside its weights.
-    adapter : Path, optional
-        The folder of the adapter that was merged into the weights.
+    `path`: A file that is there is replaced. `source`: The folder or file that it was read from, with the
+    tokenizer beside its weights. `adapter`: The folder of the adapter that was merged into the weights.
     """
     core = model.core
     files = _files(source) if with_tokenizer else {}

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from specdec import _core
 from specdec.checks import check_flag, check_integer, check_items
 from specdec.containers import plain, prompts_of, text_of
-from specdec.errors import InputError, number_of
+from specdec.errors import InputError, number_of, shown
 from specdec.models.tokenizer import Tokenizer, why_no_tokenizer
 from specdec.progress import counted
 from specdec.threads import check_threads
 
 __all__ = [
-    "Score", "TopLogProbs", "are_requests", "rolling_windows", "score_and_keep", "score_ids",
+    "Score", "TopLogProbs", "are_requests", "rolling_windows", "score", "score_and_keep", "score_ids",
     "score_of_nothing", "score_requests", "top_pairs",
 ]  # fmt: skip
 
@@ -112,6 +112,7 @@ class ScoringModel(Protocol):
     def path(self) -> Path: ...
     def check_ids(self, ids: Any, *, minimum: int = 1, maximum: int | None = None) -> NDArray[np.int32]: ...
     def source_ids(self, source: Any) -> NDArray[np.int32]: ...
+    def source_of(self, source: Any) -> NDArray[np.int32] | None: ...
 
 
 @dataclass(frozen=True)
@@ -133,19 +134,9 @@ def rolling_windows(tokens: Sequence[int], prefix: int, n_ctx: int) -> Iterator[
     the text before it as the model has room for. These are ``get_rolling_token_windows`` with
     ``context_len=1``, then ``make_disjoint_window``, of ``lm_eval.utils``.
 
-    Parameters
-    ----------
-    tokens : sequence of int
-        The text.
-    prefix : int
-        The token that the first one follows.
-    n_ctx : int
-        Tokens that the model reads at most; the last token of a piece is not read.
-
-    Yields
-    ------
-    (list of int, int)
-        The tokens of a piece, and how many of them are given.
+    `tokens`: The text. `prefix`: The token that the first one follows. `n_ctx`: Tokens that the model reads
+    at most; the last token of a piece is not read. Yields (list of int, int): the tokens of a piece, and how
+    many of them are given.
     """
     if len(tokens) == 0:
         return
@@ -169,6 +160,25 @@ def are_requests(given: Any) -> bool:
     if not isinstance(value, list | tuple) or not value or isinstance(value[0], int | np.integer):
         return False
     return _is_text(text_of(value[0]))
+
+
+def score(
+    model: ScoringModel, ids: Any, source: Any, sources: Any, *, n_threads: int | None, **options: Any
+) -> NDArray[np.float64] | list[Score]:
+    """Return what `Model.score` does: of one text an array, of a list of requests a score each."""
+    if are_requests(ids):
+        if source is not None and sources is not None:
+            raise InputError("source and sources are both given; expected one of them")
+        return score_requests(
+            model, ids, source if sources is None else sources, n_threads=n_threads, **options
+        )
+    tokens = model.check_ids(ids, minimum=2)
+    defaults = {"top_logprobs": 0, "rolling": False, "batch_size": None, "progress": False}
+    for name, given in [("sources", sources), *options.items()]:
+        if given is not defaults.get(name):
+            raise InputError(f"{name} is {shown(given)} for one text; expected a list of requests")
+    threads = check_threads(n_threads)
+    return _core.score(model.core, tokens, n_threads=threads, source=model.source_of(source))
 
 
 def score_requests(

@@ -168,16 +168,9 @@ def _ask(action: str, *arguments: Any) -> tuple[bytes, str]:
 def render_template(text: str, values: dict[str, Any], needed: tuple[str, ...], source: str) -> str:
     """Render a chat template.
 
-    Parameters
-    ----------
-    text : str
-        The template.
-    values : dict
-        Its variables: plain data.
-    needed : tuple of str
-        Those of the variables that must occur in the template, since they would be ignored otherwise.
-    source : str
-        Where the template comes from, for messages.
+    `text`: The template. `values`: Its variables: plain data. `needed`: Those of the variables that must
+    occur in the template, since they would be ignored otherwise. `source`: Where the template comes from, for
+    messages.
     """
     kind, found = _ask("render", text, values, needed)
     if kind != b"T":

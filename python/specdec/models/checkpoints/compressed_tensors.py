@@ -49,10 +49,7 @@ _OTHERS: Final = (".weight_zero_point", ".weight_g_idx", ".weight_global_scale",
 def check_quantisation(fields: Fields) -> None:
     """Refuse a ``quantization_config`` whose codes mean anything but code · scale.
 
-    Parameters
-    ----------
-    fields : Fields
-        Of a config.json that has one, with the `METHOD`.
+    `fields`: Of a config.json that has one, with the `METHOD`.
     """
     config = fields.object("quantization_config")
     assert config is not None
@@ -111,13 +108,8 @@ def _listed(values: tuple[Any, ...]) -> str:
 class Codes(FileTensor):
     """A matrix of codes and scales.
 
-    Attributes
-    ----------
-    codes : StoredTensor
-        int8, [n_out, n_in], or packed: int32, [n_out, n_in · bits / 32], the first code in the lowest bits,
-        each plus half of what the bits can hold.
-    scales : StoredTensor
-        f16, bf16 or f32, [n_out, n_groups].
+    `codes`: int8, [n_out, n_in], or packed: int32, [n_out, n_in · bits / 32], the first code in the lowest
+    bits, each plus half of what the bits can hold. `scales`: f16, bf16 or f32, [n_out, n_groups].
     """
 
     codes: StoredTensor
@@ -214,10 +206,7 @@ def _side_by_side(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def with_codes(held: Mapping[str, StoredTensor]) -> dict[str, FileTensor]:
     """The tensors of a folder, with a matrix of codes in the place of those that it is made of.
 
-    Parameters
-    ----------
-    held : mapping of str to StoredTensor
-        By the names of the files.
+    `held`: By the names of the files.
     """
     tensors: dict[str, FileTensor] = {}
     for name, tensor in held.items():
@@ -301,12 +290,7 @@ def _packed_shape(
 def quantisation_config(bits: int, ignored: list[str]) -> dict[str, Any]:
     """The ``quantization_config`` of a folder whose matrices are packed codes in groups of 32.
 
-    Parameters
-    ----------
-    bits : int
-        Of a code, 8 or 4.
-    ignored : list of str
-        Matrices that are no codes, by the names of their modules.
+    `bits`: Of a code, 8 or 4. `ignored`: Matrices that are no codes, by the names of their modules.
     """
     weights = {
         "num_bits": bits,
@@ -335,14 +319,7 @@ def quantisation_config(bits: int, ignored: list[str]) -> dict[str, Any]:
 def packed(blocks: NDArray[np.uint8], bits: int, shape: tuple[int, int]) -> dict[str, NDArray[Any]]:
     """The tensors of a matrix, by the ends of their names, in the order of a file.
 
-    Parameters
-    ----------
-    blocks : ndarray of uint8
-        Q8_0 or Q4_0.
-    bits : int
-        Of a code, 8 or 4.
-    shape : tuple of int
-        [n_out, n_in].
+    `blocks`: Q8_0 or Q4_0. `bits`: Of a code, 8 or 4. `shape`: [n_out, n_in].
     """
     n_out, n_in = shape
     blocks = blocks.reshape(n_out, n_in // _GROUP, -1)

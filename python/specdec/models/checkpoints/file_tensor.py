@@ -30,10 +30,7 @@ class OpenedFile:
     The bytes are read, not mapped: a process that touches a mapped page which the file has lost is ended by
     the system with SIGBUS, and no program can answer that with an exception.
 
-    Attributes
-    ----------
-    size : int
-        Bytes, when it was opened.
+    `size`: Bytes, when it was opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,10 +61,7 @@ class OpenedFile:
     def read(self, start: int, n_bytes: int, within: str = "") -> NDArray[np.uint8]:
         """A copy of `n_bytes` from `start` on.
 
-        Parameters
-        ----------
-        within : str
-            What has these bytes, for the message of a file that ends before.
+        `within`: What has these bytes, for the message of a file that ends before.
         """
         data = np.empty(n_bytes, np.uint8)
         view, done = data.data, 0
@@ -136,12 +130,8 @@ _LARGE_PIECE: Final = 1 << 24  # bytes
 class FileRows(NamedTuple):
     """The rows of a matrix, still in the file, which the core reads when it packs them.
 
-    Attributes
-    ----------
-    start : int
-        Where row 0 is in the file.
-    order : ndarray of int64 or None
-        Which row of the file each row is; None: one after the other.
+    `start`: Where row 0 is in the file. `order`: Which row of the file each row is; None: one after the
+    other.
     """
 
     opened: OpenedFile
@@ -166,17 +156,9 @@ class FileRows(NamedTuple):
 class FileTensor(ABC):
     """A tensor of a file.
 
-    Attributes
-    ----------
-    name : str
-        As the file calls it.
-    kind : str
-        What the file calls its numbers: "F32", "BF16", "Q4_K", …; of codes of another container the type of
-        GGUF files that has their content.
-    shape : tuple of int
-        Rows first.
-    start, n_bytes : int
-        Where its bytes are in the file.
+    `name`: As the file calls it. `kind`: What the file calls its numbers: "F32", "BF16", "Q4_K", …; of codes
+    of another container the type of GGUF files that has their content. `shape`: Rows first. `start`,
+    `n_bytes`: Where its bytes are in the file.
     """
 
     opened: OpenedFile
@@ -214,12 +196,7 @@ class FileTensor(ABC):
     def array(self, index: int | None = None, numbers: str = "") -> NDArray[Any]:
         """The numbers, of `shape`: float32, float16, or uint16 with the bits of bf16; read at each call.
 
-        Parameters
-        ----------
-        index : int, optional
-            Those at this index of the first axis.
-        numbers : str
-            "U8": of a tensor of bytes.
+        `index`: Those at this index of the first axis. `numbers`: "U8": of a tensor of bytes.
         """
 
     def blocks(self, index: int | None = None) -> NDArray[Any]:

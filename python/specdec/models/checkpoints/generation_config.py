@@ -89,15 +89,10 @@ NOT_APPLIED: Final = "without effect: asks for texts by rules that specdec does 
 class GenerationDefaults:
     """What a folder says about texts.
 
-    Attributes
-    ----------
-    eos_ids : tuple of int, or None
-        None: the files do not say.
-    sampling : dict
-        Keyword arguments of ``specdec.generate``; see `specdec.Model.default_sampling`.
-    decoder_start : tuple of int
-        What a decoder with an encoder begins with: ``decoder_start_token_id``, or else ``bos_token_id``, then
-        ``forced_bos_token_id`` if the files name it. Empty where they name no first token.
+    `eos_ids`: None: the files do not say. `sampling`: Keyword arguments of ``specdec.generate``; see
+    `specdec.Model.default_sampling`. `decoder_start`: What a decoder with an encoder begins with:
+    ``decoder_start_token_id``, or else ``bos_token_id``, then ``forced_bos_token_id`` if the files name it.
+    Empty where they name no first token.
     """
 
     bos_id: int | None

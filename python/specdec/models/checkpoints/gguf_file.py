@@ -70,10 +70,7 @@ def is_gguf(path: Path) -> bool:
 class StoredBlocks(FileTensor):
     """One tensor of a GGUF file, still in the file; its kind is as ggml calls it.
 
-    Attributes
-    ----------
-    block : tuple of int
-        (elements of a block, bytes of a block); (1, 4) of F32.
+    `block`: (elements of a block, bytes of a block); (1, 4) of F32.
     """
 
     block: tuple[int, int]
@@ -141,10 +138,7 @@ class _Value:
 class GGUFFile:
     """The metadata of a GGUF file; values are read when they are asked for.
 
-    Attributes
-    ----------
-    tensors : dict of str to StoredBlocks
-        In the file's order.
+    `tensors`: In the file's order.
     """
 
     def __init__(self, opened: OpenedFile) -> None:
@@ -315,10 +309,7 @@ class GGUFFile:
 class _Cursor:
     """A place in a file that moves on; bytes are read in windows.
 
-    Attributes
-    ----------
-    at : int
-        The next byte.
+    `at`: The next byte.
     """
 
     def __init__(self, opened: OpenedFile, at: int = 0) -> None:
@@ -444,15 +435,8 @@ def type_sizes() -> dict[str, tuple[int, tuple[int, int]]]:
 def read_gguf(path: Path) -> tuple[GGUFFile, dict[str, StoredBlocks]]:
     """Open a GGUF file, or all parts of one that was split, and check them against their sizes.
 
-    Parameters
-    ----------
-    path : Path
-        The file, or any part, whose names end as in "-00001-of-00003.gguf".
-
-    Returns
-    -------
-    GGUFFile, dict of str to StoredBlocks
-        The first part, whose metadata describe the model, and the tensors of all.
+    `path`: The file, or any part, whose names end as in "-00001-of-00003.gguf". Returns GGUFFile, dict of str
+    to StoredBlocks: the first part, whose metadata describe the model, and the tensors of all.
     """
     file = GGUFFile(OpenedFile(path))
     n_parts = _count(file, "split.count")

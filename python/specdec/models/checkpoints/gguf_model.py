@@ -80,11 +80,8 @@ def described(
 ) -> tuple[str, Family, dict[str, Any], list[Source]]:
     """What a file's metadata and the shapes of its tensors say.
 
-    Returns
-    -------
-    str, Family, dict, list of Source
-        The architecture of transformers, how the file is read, the canonical configuration, and where each
-        tensor comes from.
+    Returns str, Family, dict, list of Source: the architecture of transformers, how the file is read, the
+    canonical configuration, and where each tensor comes from.
     """
     architecture = architecture_of(metadata.name, metadata.file)
     name = architecture.architecture(metadata)

@@ -35,10 +35,7 @@ def weighted_blocks(
     Errors count by the importance of their inputs, and more for large weights, as in the quantiser of the
     core. Of some twenty grids of codes each gives the scale that fits them best; the best of these is taken.
 
-    Parameters
-    ----------
-    rows : ndarray of float32, [n_rows, n_in]
-        n_in is a multiple of 32.
+    `rows` (ndarray of float32, [n_rows, n_in]): n_in is a multiple of 32.
     """
     most = {"Q4_0": 8, "Q5_0": 16}[kind]
     squares = np.mean(np.square(rows, dtype=np.float64), axis=1, keepdims=True).astype(np.float32)
@@ -121,20 +118,9 @@ def type_of(
 ) -> str:
     """The type of a tensor.
 
-    Parameters
-    ----------
-    kind : str
-        One of `FILE_TYPES`.
-    name : str
-        The file's.
-    shape : tuple of int
-        Rows first.
-    n_layer : int
-        Of mixtures: layers.
-    has_head : bool
-        Whether the file has ``output.weight``; else the table of tokens is the head.
-    is_falcon : bool
-        Its matrices have types of their own in mixtures.
+    `kind`: One of `FILE_TYPES`. `name`: The file's. `shape`: Rows first. `n_layer`: Of mixtures: layers.
+    `has_head`: Whether the file has ``output.weight``; else the table of tokens is the head. `is_falcon`: Its
+    matrices have types of their own in mixtures.
     """
     base = name.removesuffix(".weight")
     if len(shape) < 2 or base == name or base.endswith(_KEPT) or "norm" in base.rsplit(".", 1)[-1]:
@@ -189,12 +175,8 @@ def encoded(
 ) -> NDArray[Any]:
     """The bytes of a tensor in a type.
 
-    Parameters
-    ----------
-    what : str
-        File and tensor, for messages.
-    importance : ndarray of float32, [n_in] or [n_experts, n_in], optional
-        Of the types of blocks of 256, Q4_0 and Q5_0: weights of the inputs' errors. All zeros: none.
+    `what`: File and tensor, for messages. `importance` (ndarray of float32, [n_in] or [n_experts, n_in]): Of
+    the types of blocks of 256, Q4_0 and Q5_0: weights of the inputs' errors. All zeros: none.
     """
     if not np.isfinite(array).all():
         raise CheckpointError(f"{what} has values that are not finite; expected finite numbers")
@@ -242,12 +224,7 @@ _ARRAY_ITEMS: Final[Mapping[str, int]] = {
 class NewTensor:
     """A tensor that a file is to hold.
 
-    Attributes
-    ----------
-    shape : tuple of int
-        Rows first.
-    type : str
-        As ggml calls it.
+    `shape`: Rows first. `type`: As ggml calls it.
     """
 
     name: str
@@ -266,17 +243,9 @@ def write_gguf(
 ) -> None:
     """Write a file of version 3, which is there as a whole or not at all.
 
-    Parameters
-    ----------
-    path : Path
-        A file that is there is replaced.
-    metadata : mapping
-        Full keys to bool, int (32 bits), float, str, a list of str, or an ndarray of uint8, int32, float32
-        or bool.
-    tensors : list of NewTensor
-        In the order of the file.
-    data : iterator of ndarray
-        The bytes of each, in the same order; taken one by one.
+    `path`: A file that is there is replaced. `metadata`: Full keys to bool, int (32 bits), float, str, a list
+    of str, or an ndarray of uint8, int32, float32 or bool. `tensors`: In the order of the file. `data`: The
+    bytes of each, in the same order; taken one by one.
     """
     with replacing(path) as file:
         file.write(MAGIC + struct.pack("<IQQ", _VERSION, len(tensors), len(metadata)))

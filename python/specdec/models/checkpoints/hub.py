@@ -66,15 +66,8 @@ def is_describing(name: str) -> bool:
 def describing_files(place: Path) -> list[Path]:
     """The files that describe a model, less those that hold weights.
 
-    Parameters
-    ----------
-    place : Path
-        The folder of the model, its file, or the file of a tokenizer.
-
-    Returns
-    -------
-    list of Path
-        Whether they are there or not: what is not there may come. None beside files that hold all of it.
+    `place`: The folder of the model, its file, or the file of a tokenizer. Returns list of Path: whether they
+    are there or not: what is not there may come. None beside files that hold all of it.
     """
     if place.suffix in _COMPLETE and not place.is_dir():
         return []
@@ -112,14 +105,9 @@ _UNWANTED = ["*/*", "consolidated*"]
 class HubOptions:
     """How a repository is fetched; each argument is that of ``huggingface_hub``.
 
-    Attributes
-    ----------
-    revision : str, optional
-        A branch, a tag or a commit; None: the main branch.
-    cache_dir : path-like, optional
-        Where downloads are kept; None: ``HF_HOME`` and the like decide.
-    token : str or bool, optional
-        A token of the hub; True: the one of ``hf auth login``; False: none; None: that one, if there is one.
+    `revision`: A branch, a tag or a commit; None: the main branch. `cache_dir`: Where downloads are kept;
+    None: ``HF_HOME`` and the like decide. `token`: A token of the hub; True: the one of ``hf auth login``;
+    False: none; None: that one, if there is one.
     """
 
     revision: str | None = None
@@ -141,14 +129,8 @@ class HubOptions:
 class HubName:
     """What a name asks of the hub.
 
-    Attributes
-    ----------
-    repository : str
-        "org/name".
-    file : str
-        A GGUF file of it; empty: none by name.
-    tag : str
-        The type of a GGUF file of it, such as "Q4_K_M"; empty: the folder, or ``file``.
+    `repository`: "org/name". `file`: A GGUF file of it; empty: none by name. `tag`: The type of a GGUF file
+    of it, such as "Q4_K_M"; empty: the folder, or ``file``.
     """
 
     repository: str

@@ -60,10 +60,7 @@ def is_matrix(source: Source) -> bool:
 def own_dtype(sources: list[Source], tensors: Mapping[str, Any]) -> Dtype:
     """The number format of a model of the files where its tensors do not stay as they are.
 
-    Parameters
-    ----------
-    sources, tensors
-        As of `stored_tensors`.
+    `sources`, `tensors`: As of `stored_tensors`.
     """
     kinds = {
         "BF16" if source.numbers else tensors[name].kind  # bytes of MXFP4 are numbers of bf16
@@ -81,19 +78,8 @@ def own_dtype(sources: list[Source], tensors: Mapping[str, Any]) -> Dtype:
 def stored_tensors(place: Path, sources: list[Source], tensors: Mapping[str, Any]) -> StoredTensors | None:
     """The tensors of a file in its own types.
 
-    Parameters
-    ----------
-    place : Path
-        The file or folder, for messages.
-    sources : list of Source
-        Where the tensors of the model come from.
-    tensors : mapping of str to FileTensor
-        Those of the file, by name.
-
-    Returns
-    -------
-    StoredTensors or None
-        None where the file holds no blocks of codes.
+    `place`: The file or folder, for messages. `sources`: Where the tensors of the model come from. `tensors`:
+    Those of the file, by name. Returns StoredTensors or None: none where the file holds no blocks of codes.
     """
     matrices = {source.canonical: source for source in sources if is_matrix(source)}
     types = {name: tensors[source.stored[0]].kind for name, source in matrices.items()}
@@ -157,16 +143,10 @@ def match_tensors(
 ) -> None:
     """Check that the tensors the model needs are there in the right shape, with nothing else beside them.
 
-    Parameters
-    ----------
-    place : Path
-        The folder or file, for messages.
-    family, config, sources
-        What the model is, and where its tensors come from.
-    tensors : mapping of str to FileTensor
-        By the names of the family's table. A tied head in the place of the embedding becomes the embedding.
-    described_by : str
-        For messages: the file or field that determines the tensors.
+    `place`: The folder or file, for messages. `family`, `config`, `sources`: What the model is, and where its
+    tensors come from. `tensors`: By the names of the family's table. A tied head in the place of the
+    embedding becomes the embedding. `described_by`: For messages: the file or field that determines the
+    tensors.
     """
     expected = {
         name: (shape, source.numbers)
@@ -239,16 +219,8 @@ def matched_checkpoint(
 ) -> Checkpoint:
     """The checkpoint of tensors that `match_tensors` has gone through.
 
-    Parameters
-    ----------
-    place, config, sources, tensors
-        As of `match_tensors`.
-    architecture : str
-        What the files call it.
-    decoder_start : tuple of int
-        Of an encoder-decoder; else left out.
-    **fields
-        Others of `Checkpoint`.
+    `place`, `config`, `sources`, `tensors`: As of `match_tensors`. `architecture`: What the files call it.
+    `decoder_start`: Of an encoder-decoder; else left out. `**fields`: Others of `Checkpoint`.
     """
     with_encoder = config.get("encoder") is not None
     used = {name for source in sources for name in source.stored}
@@ -275,12 +247,7 @@ def canonical_tensors(
 ) -> Iterator[CanonicalTensor | UnreadTensor]:
     """Each tensor of the model, read from the files when its turn comes.
 
-    Parameters
-    ----------
-    sources, tensors
-        As of `match_tensors`.
-    as_blocks, in_file
-        As of `Checkpoint.tensors`.
+    `sources`, `tensors`: As of `match_tensors`. `as_blocks`, `in_file`: As of `Checkpoint.tensors`.
     """
     at: tuple[list[str], int | None, bool] = [], None, False
     arrays: list[NDArray[np.generic]] = []

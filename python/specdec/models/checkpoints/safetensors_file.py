@@ -99,10 +99,7 @@ class StoredTensor(FileTensor):
     def integers(self, *, mmap: bool = False) -> NDArray[np.integer[Any]]:
         """The numbers of a tensor of integers, int32 or int64; as `array`.
 
-        Parameters
-        ----------
-        mmap : bool
-            A view of the mapped file, where the tensor is aligned in it: see `OpenedFile.map`.
+        `mmap`: A view of the mapped file, where the tensor is aligned in it: see `OpenedFile.map`.
         """
         if self.kind not in _INTEGERS:
             raise UnsupportedModelError(
@@ -295,13 +292,9 @@ def _check_layout(opened: OpenedFile, header: dict[str, Any], first: int) -> dic
 def write_safetensors(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
     """Write a file, which is there as a whole or not at all.
 
-    Parameters
-    ----------
-    path : Path
-        A file that is there is replaced.
-    arrays : mapping of str to ndarray
-        float32, float16, uint16 with the bits of bf16, int8, int32, int64 or bool. They lie in the file in
-        their order, those of larger numbers first, so that each is aligned.
+    `path`: A file that is there is replaced. `arrays`: float32, float16, uint16 with the bits of bf16, int8,
+    int32, int64 or bool. They lie in the file in their order, those of larger numbers first, so that each is
+    aligned.
     """
     ordered = sorted(arrays.items(), key=lambda entry: -entry[1].itemsize)
     described = {name: (_NAMES[array.dtype.name], array.shape) for name, array in ordered}
@@ -316,14 +309,8 @@ def write_tensors(
 ) -> None:
     """Write a file whose tensors are made one by one.
 
-    Parameters
-    ----------
-    path : Path
-        As of `write_safetensors`.
-    described : mapping of str to (str, tuple)
-        Numbers ("float32", "bfloat16", ...) and shape of each, in the order of the file.
-    arrays : iterator of ndarray
-        In the same order; taken one by one. uint16 has the bits of bf16.
+    `path`: As of `write_safetensors`. `described`: Numbers ("float32", "bfloat16", ...) and shape of each, in
+    the order of the file. `arrays`: In the same order; taken one by one. uint16 has the bits of bf16.
     """
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0

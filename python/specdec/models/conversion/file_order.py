@@ -75,15 +75,9 @@ def gathered(
 ) -> Iterator[tuple[str, Array]]:
     """The file's tensors in the order of `stored_shapes`, f32, made of those of the model.
 
-    Parameters
-    ----------
-    sources : list of Source
-        Where the tensors of the model go; several that one tensor goes to follow each other.
-    types : mapping of str to str
-        The types that the file's tensors get. One that is made of blocks of this type alone is given as
-        these, uint8, [rows, bytes of a row].
-    place : Path
-        For the bar.
+    `sources`: Where the tensors of the model go; several that one tensor goes to follow each other. `types`:
+    The types that the file's tensors get. One that is made of blocks of this type alone is given as these,
+    uint8, [rows, bytes of a row]. `place`: For the bar.
     """
     shapes = {
         name: shape

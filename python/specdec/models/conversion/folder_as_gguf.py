@@ -65,12 +65,7 @@ def write_as_gguf(
 ) -> None:
     """Write a model as a GGUF file.
 
-    Parameters
-    ----------
-    place : Path
-        A file that is there is replaced.
-    kind : str
-        One of `FILE_TYPES`.
+    `place`: A file that is there is replaced. `kind`: One of `FILE_TYPES`.
     """
     if checkpoint.architecture not in WRITTEN and checkpoint.architecture != LLAMA2C:
         raise UnsupportedModelError(

@@ -37,12 +37,8 @@ Array = NDArray[Any]
 class Importance:
     """Mean squares of the inputs of matrices.
 
-    Attributes
-    ----------
-    of_stored : mapping of str to ndarray
-        By the names of a GGUF file: float32 [n_in], or [n_experts, n_in].
-    of_canonical : mapping of str to ndarray
-        By canonical names of matrices: float32 [n_in].
+    `of_stored`: By the names of a GGUF file: float32 [n_in], or [n_experts, n_in]. `of_canonical`: By
+    canonical names of matrices: float32 [n_in].
     """
 
     of_stored: Mapping[str, Array] = field(default_factory=dict)
@@ -51,12 +47,8 @@ class Importance:
     def of(self, stored: str, made_of: Sequence[Source], shape: tuple[int, ...]) -> Array | None:
         """That of a tensor of a file; None where it is not known.
 
-        Parameters
-        ----------
-        made_of : sequence of Source
-            What lies in the tensor. Several matrices in one have the same inputs, unless they are experts.
-        shape : tuple of int
-            Of the tensor.
+        `made_of`: What lies in the tensor. Several matrices in one have the same inputs, unless they are
+        experts. `shape`: Of the tensor.
         """
         found = self.of_stored.get(stored)
         if found is None:
@@ -115,14 +107,8 @@ def read_text(place: Path) -> str | None:
 def measured_importance(model: Model, text: str, n_threads: int, progress: bool | None = None) -> Importance:
     """What a model multiplies with its matrices while it reads a text, in pieces of 512 tokens.
 
-    Parameters
-    ----------
-    model : Model
-        Without encoder.
-    text : str
-        A longer one says more: llama.cpp's users take some 50,000 tokens.
-    n_threads : int
-        That pieces are read by. It does not change a bit of the result.
+    `model`: Without encoder. `text`: A longer one says more: llama.cpp's users take some 50,000 tokens.
+    `n_threads`: That pieces are read by. It does not change a bit of the result.
     """
     if model.config.encoder is not None:
         raise InputError(

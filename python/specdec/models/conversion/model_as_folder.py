@@ -81,16 +81,9 @@ def write_as_folder(
 ) -> None:
     """Write a model as a Hugging Face folder.
 
-    Parameters
-    ----------
-    checkpoint : Checkpoint
-        Of a folder or a GGUF file.
-    place : Path
-        A new or empty folder, or one whose files are replaced when the new ones are complete.
-    kind : str or None
-        One of `FOLDER_TYPES`; None: what the file holds.
-    own_tokenizer : bool
-        The tokenizer is that beside the weights.
+    `checkpoint`: Of a folder or a GGUF file. `place`: A new or empty folder, or one whose files are replaced
+    when the new ones are complete. `kind`: One of `FOLDER_TYPES`; None: what the file holds. `own_tokenizer`:
+    The tokenizer is that beside the weights.
     """
     if checkpoint.path.suffix == ".bin" and not checkpoint.path.is_dir():
         raise InputError(f"{checkpoint.path}: expected a folder or a GGUF file, to be written as a folder")
@@ -122,16 +115,8 @@ def write_as_folder(
 class _Plan:
     """What a folder will hold.
 
-    Attributes
-    ----------
-    fields : dict
-        Of config.json.
-    sources : list of Source
-        Where the tensors of the model go.
-    types : dict of str to str
-        Of each of the file's tensors: "F32", "F16", "BF16", or, of codes, "Q8_0" or "Q4_0".
-    shapes : dict of str to tuple
-        In the order of the file.
+    `fields`: Of config.json. `sources`: Where the tensors of the model go. `types`: Of each of the file's
+    tensors: "F32", "F16", "BF16", or, of codes, "Q8_0" or "Q4_0". `shapes`: In the order of the file.
     """
 
     fields: dict[str, Any]
@@ -285,10 +270,7 @@ def _check_read(
 ) -> list[str]:
     """Refuse fields, and names of tensors, that are read as another configuration.
 
-    Returns
-    -------
-    list of str
-        Fields that the family does not read.
+    Returns list of str: fields that the family does not read.
     """
     family = FAMILIES[checkpoint.architecture]
     given = Fields(fields, place / "config.json")

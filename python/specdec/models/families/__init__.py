@@ -12,9 +12,9 @@ from specdec.fields import Fields, as_json
 from specdec.models.families import encoder_decoder, gpt, llama, moe
 from specdec.models.families.absent_fields import ABSENT
 from specdec.models.families.config_reader import ConfigReader
-from specdec.models.families.family import Family, Named, Source
+from specdec.models.families.family import Family, Source
 
-__all__ = ["FAMILIES", "ConfigReader", "Family", "Named", "Source", "architecture_of", "model_type_of"]
+__all__ = ["FAMILIES", "ConfigReader", "Family", "Source", "architecture_of", "model_type_of"]
 
 _READERS: Final[Mapping[str, Family]] = (
     llama.FAMILIES | gpt.FAMILIES | moe.FAMILIES | encoder_decoder.FAMILIES

@@ -17,10 +17,10 @@ from specdec.models.families.family import (
     Config,
     Family,
     Named,
-    Offset,
-    Row,
     Shape,
     named,
+    offset,
+    row,
 )
 from specdec.models.families.gpt import gpt_like
 from specdec.models.families.llama import LLAMA_TENSORS
@@ -50,14 +50,8 @@ def settle_tables(
     that is there counts, and one that is not is the shared one. Afterwards the decoder's table has the name
     of the shared one; the encoder's and the head have theirs where they differ from it.
 
-    Parameters
-    ----------
-    config : dict
-        The canonical configuration that config.json means.
-    tensors : mapping of str to StoredTensor
-        By the names of the family's table; changed.
-    prefix : str
-        Of the names of tables.
+    `config`: The canonical configuration that config.json means. `tensors`: By the names of the family's
+    table; changed. `prefix`: Of the names of tables.
     """
     shared_name, head_name = f"{prefix}shared.weight", "lm_head.weight"
     encoder_name = f"{prefix}encoder.embed_tokens.weight"
@@ -295,7 +289,7 @@ def _bart_like_tensors(config: Config, positions: dict[str, Named]) -> dict[str,
     decoder = _side("decoder", config) | {
         **named(token_embedding="model.shared.weight", head="lm_head.weight"),
         "position_embedding": positions["decoder"],
-        "head_bias": Row(_BIAS),
+        "head_bias": row(_BIAS),
     }
     encoder = _side("encoder", config) | {
         **named(token_embedding="model.encoder.embed_tokens.weight"),
@@ -310,16 +304,16 @@ _SIDES = ("encoder", "decoder")
 def _bart_tensors(config: Config) -> dict[str, Named]:
     """The first two rows of the tables of positions stand for nothing."""
     return _bart_like_tensors(
-        config, {side: Offset(f"model.{side}.embed_positions.weight", 2) for side in _SIDES}
+        config, {side: offset(f"model.{side}.embed_positions.weight", 2) for side in _SIDES}
     )
 
 
 def _marian_tensors(config: Config) -> dict[str, Named]:
-    return _bart_like_tensors(config, dict.fromkeys(_SIDES, Computed("", _marian_positions)))
+    return _bart_like_tensors(config, dict.fromkeys(_SIDES, Computed(make=_marian_positions)))
 
 
 def _m2m_tensors(config: Config) -> dict[str, Named]:
-    return _bart_like_tensors(config, dict.fromkeys(_SIDES, Computed("", _m2m_positions)))
+    return _bart_like_tensors(config, dict.fromkeys(_SIDES, Computed(make=_m2m_positions)))
 
 
 def _marian_positions(shape: Shape) -> Array:

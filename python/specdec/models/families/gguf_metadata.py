@@ -36,21 +36,9 @@ class Metadata(Fields):
 
     A value that a file gives for each layer counts as one number where the layers agree.
 
-    Parameters
-    ----------
-    name : str
-        Of the architecture, ``general.architecture``.
-    values : mapping
-        Keys as "block_count" to values.
-    file : Path
-        For messages.
-
-    Attributes
-    ----------
-    name, tensors
-        As given.
-    used : set of str
-        The tensors that were read with the configuration, see `numbers_of`.
+    `name`: Of the architecture, ``general.architecture``. `values`: Keys as "block_count" to values. `file`:
+    For messages. `name`, `tensors`: As given. `used`: The tensors that were read with the configuration, see
+    `numbers_of`.
     """
 
     _noun = "metadata field"

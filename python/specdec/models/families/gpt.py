@@ -12,12 +12,12 @@ from specdec.fields import Fields
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import (
     Family,
-    Interleaved,
-    Offset,
-    Transposed,
     fused_heads,
     fused_rows,
+    interleaved,
     named,
+    offset,
+    transposed,
 )
 from specdec.models.families.llama import LLAMA_TENSORS, rotary
 from specdec.models.families.projected import settle_projections
@@ -39,10 +39,10 @@ _GPT_TENSORS = named(
     head="lm_head.weight",
 )
 _GPT2_TENSORS = _GPT_TENSORS | {
-    **fused_rows(f"{_H}.attn.c_attn", transposed=True),
-    "attn_out": Transposed(f"{_H}.attn.c_proj"),
-    "mlp_up": Transposed(f"{_H}.mlp.c_fc"),
-    "mlp_down": Transposed(f"{_H}.mlp.c_proj"),
+    **fused_rows(f"{_H}.attn.c_attn", turned=True),
+    "attn_out": transposed(f"{_H}.attn.c_proj"),
+    "mlp_up": transposed(f"{_H}.mlp.c_fc"),
+    "mlp_down": transposed(f"{_H}.mlp.c_proj"),
 }
 _BIGCODE_TENSORS = _GPT_TENSORS | {
     **fused_heads(f"{_H}.attn.c_attn"),
@@ -55,8 +55,8 @@ _NEO_TENSORS = _GPT_TENSORS | named(
     attn_out=f"{_H}.attn.attention.out_proj",
 )
 _GPTJ_TENSORS = _GPT_TENSORS | {
-    "attn_q": Interleaved(f"{_H}.attn.q_proj"),
-    "attn_k": Interleaved(f"{_H}.attn.k_proj"),
+    "attn_q": interleaved(f"{_H}.attn.q_proj"),
+    "attn_k": interleaved(f"{_H}.attn.k_proj"),
     **named(
         attn_v=f"{_H}.attn.v_proj",
         attn_out=f"{_H}.attn.out_proj",
@@ -80,7 +80,7 @@ _OPT_TENSORS = named(
     mlp_down=f"{_OPT}.fc2",
     output_norm="model.decoder.final_layer_norm",
     head="lm_head.weight",
-) | {"position_embedding": Offset("model.decoder.embed_positions.weight", 2)}
+) | {"position_embedding": offset("model.decoder.embed_positions.weight", 2)}
 _NEOX = "gpt_neox.layers.{i}"
 _NEOX_TENSORS = {
     **named(
@@ -402,6 +402,7 @@ def _read_mpt(reader: ConfigReader) -> dict[str, Any]:
         d_head=None,
     )  # fmt: skip
     scale = attention.optional_number("softmax_scale")
+    scales: dict[str, Any] = {"score_scales": [scale] * sizes["n_layer"]} if scale else {}
     return _read(
         reader,
         sizes,
@@ -413,7 +414,7 @@ def _read_mpt(reader: ConfigReader) -> dict[str, Any]:
         mlp_bias=False,
         alibi=_mpt_slopes(sizes["n_head"], inner.integer("alibi_bias_max", default=8)),
         qkv_limit=attention.optional_number("clip_qkv"),
-        **({"score_scales": [scale] * sizes["n_layer"]} if scale else {}),
+        **scales,
     )
 
 
@@ -448,7 +449,7 @@ def _read_falcon(reader: ConfigReader) -> dict[str, Any]:
         fields.skip("rope_parameters", "rope_scaling", "rope_theta")
         # transformers rounds the slopes to bf16 and scales them as scores.
         rounded = widened(rounded_to_bf16(np.array(_slopes(sizes["n_head"]), np.float32)), "bf16").tolist()
-        positions = {
+        positions: dict[str, Any] = {
             "n_ctx": reader.context(default=2048),
             "alibi": [slope * sizes["d_head"] ** -0.5 for slope in rounded],
         }

@@ -10,12 +10,12 @@ from specdec.models.families.config_reader import ACTIVATIONS, ConfigReader, Rot
 from specdec.models.families.family import (
     SEEING,
     Family,
-    Half,
     HeadNorms,
-    Interleaved,
-    InterleavedNorms,
     PlusOne,
     fused_rows,
+    halves,
+    interleaved,
+    interleaved_norms,
     named,
 )
 
@@ -44,8 +44,7 @@ _OLMO2_TENSORS = LLAMA_TENSORS | named(
 )
 _PHI3_TENSORS = LLAMA_TENSORS | {
     **fused_rows(f"{_LAYER}.self_attn.qkv_proj"),
-    "mlp_gate": Half(f"{_LAYER}.mlp.gate_up_proj", 0),
-    "mlp_up": Half(f"{_LAYER}.mlp.gate_up_proj", 1),
+    **halves(f"{_LAYER}.mlp.gate_up_proj"),
 }
 _GEMMA_TENSORS = LLAMA_TENSORS | {
     "attn_norm": PlusOne(f"{_LAYER}.input_layernorm"),
@@ -60,14 +59,14 @@ _GEMMA2_TENSORS = _GEMMA_TENSORS | {
     "attn_k_norm": PlusOne(f"{_LAYER}.self_attn.k_norm"),
 }
 _COHERE_TENSORS = LLAMA_TENSORS | {
-    "attn_q": Interleaved(f"{_LAYER}.self_attn.q_proj"),
-    "attn_k": Interleaved(f"{_LAYER}.self_attn.k_proj"),
-    "attn_q_norm": InterleavedNorms(f"{_LAYER}.self_attn.q_norm"),
-    "attn_k_norm": InterleavedNorms(f"{_LAYER}.self_attn.k_norm"),
+    "attn_q": interleaved(f"{_LAYER}.self_attn.q_proj"),
+    "attn_k": interleaved(f"{_LAYER}.self_attn.k_proj"),
+    "attn_q_norm": interleaved_norms(f"{_LAYER}.self_attn.q_norm"),
+    "attn_k_norm": interleaved_norms(f"{_LAYER}.self_attn.k_norm"),
 }
 _STABLELM_TENSORS = LLAMA_TENSORS | {
-    "attn_q_norm": HeadNorms(f"{_LAYER}.self_attn.q_layernorm.norms", "n_head"),
-    "attn_k_norm": HeadNorms(f"{_LAYER}.self_attn.k_layernorm.norms", "n_kv_head"),
+    "attn_q_norm": HeadNorms(f"{_LAYER}.self_attn.q_layernorm.norms", heads="n_head"),
+    "attn_k_norm": HeadNorms(f"{_LAYER}.self_attn.k_layernorm.norms", heads="n_kv_head"),
 }
 _STARCODER2_TENSORS = LLAMA_TENSORS | named(mlp_up=f"{_LAYER}.mlp.c_fc", mlp_down=f"{_LAYER}.mlp.c_proj")
 

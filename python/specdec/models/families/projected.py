@@ -23,10 +23,7 @@ class ProjectedTable:
 
     The product is that of the row kernels, so that its bits are the same on every machine.
 
-    Attributes
-    ----------
-    table, projection : StoredTensor
-        The projection is [d_model, width], or, ``transposed``, [width, d_model].
+    `table`, `projection`: The projection is [d_model, width], or, ``transposed``, [width, d_model].
     """
 
     table: Any
@@ -95,14 +92,8 @@ def settle_projections(
 
     A head that the files do not hold is the table; projected, the two differ.
 
-    Parameters
-    ----------
-    config : dict
-        The canonical configuration, which is returned.
-    tensors : mapping of str to StoredTensor
-        By the names of the family's table; changed.
-    table, head, project_in, project_out : str
-        Names of tensors.
+    `config`: The canonical configuration, which is returned. `tensors`: By the names of the family's table;
+    changed. `table`, `head`, `project_in`, `project_out`: Names of tensors.
     """
     names = table, project_in, project_out
     if config["tied"] or not all(name in tensors for name in names):

@@ -104,18 +104,10 @@ class _Token:
 class SideTokens:
     """Tokens that the files next to a vocabulary add, name or mark as special.
 
-    Attributes
-    ----------
-    settings : dict
-        The contents of tokenizer_config.json.
-    tokenizer_class : str or None
-        The class of transformers that reads the folder, without "Fast"; None where no file decides.
-    names_class : bool
-        Whether a file names the class; else it is that of the type of model.
-    model_type : str or None
-        The type of config.json.
-    n_vocab : int or None
-        The number of ids of the model; None where there is none.
+    `settings`: The contents of tokenizer_config.json. `tokenizer_class`: The class of transformers that reads
+    the folder, without "Fast"; None where no file decides. `names_class`: Whether a file names the class;
+    else it is that of the type of model. `model_type`: The type of config.json. `n_vocab`: The number of ids
+    of the model; None where there is none.
     """
 
     folder: Path
@@ -170,12 +162,8 @@ class SideTokens:
     def add_to(self, tokenizer: Any, source: str, *, with_defaults: bool) -> None:
         """Add the tokens to a tokenizer of the ``tokenizers`` library, or set the flags of those it has.
 
-        Parameters
-        ----------
-        source : str
-            The file of the vocabulary, for messages.
-        with_defaults : bool
-            Add tokens too that only the class names.
+        `source`: The file of the vocabulary, for messages. `with_defaults`: Add tokens too that only the
+        class names.
         """
         library = import_tokenizers(source)
         own = tokenizer.get_added_tokens_decoder()
@@ -223,15 +211,9 @@ class SideTokens:
     ) -> tuple[int | None, tuple[int, ...]]:
         """BOS and the ids that end a text: those of the model, else those that the files name.
 
-        Parameters
-        ----------
-        id_of : callable
-            From the text of a token to its id, or None.
-        bos_id, eos_ids
-            The model's own; None: not known.
-        own : mapping of str to int, optional
-            The ids that the vocabulary itself has for "bos_token" and "eos_token", below 0 for none. They
-            count where no side file names the token.
+        `id_of`: From the text of a token to its id, or None. `bos_id`, `eos_ids`: The model's own; None: not
+        known. `own`: The ids that the vocabulary itself has for "bos_token" and "eos_token", below 0 for
+        none. They count where no side file names the token.
         """
         own = own or {}
         if bos_id is None:
@@ -445,17 +427,8 @@ def import_tokenizers(source: Any) -> Any:
 class AddedTokenFinder:
     """Finds added tokens in a text by the search of the ``tokenizers`` library, in linear time.
 
-    Parameters
-    ----------
-    tokenizer : tokenizers.Tokenizer
-        With the added tokens. Its model is replaced.
-    source : str
-        The file of the vocabulary, for messages.
-
-    Attributes
-    ----------
-    tokens : dict of int to tokenizers.AddedToken
-        The added tokens by id.
+    `tokenizer`: With the added tokens. Its model is replaced. `source`: The file of the vocabulary, for
+    messages. `tokens`: The added tokens by id.
     """
 
     def __init__(self, tokenizer: Any, source: str) -> None:

@@ -62,10 +62,7 @@ class Strip(enum.Enum):
 class ByteStream:
     """Tokens are bytes: strip the beginning once, then decode UTF-8, waiting for whole characters.
 
-    Parameters
-    ----------
-    text_bytes : callable
-        The bytes that a token id adds to a text.
+    `text_bytes`: The bytes that a token id adds to a text.
     """
 
     def __init__(self, text_bytes: Callable[[int], bytes], strip: Strip) -> None:
@@ -318,10 +315,7 @@ def encode_exactly(tokenizer: ByteTokenizer, text: str) -> list[int] | None:
 
     A tokenizer that puts a space in front of every text does so here too; that space is left out again.
 
-    Returns
-    -------
-    list of int or None
-        Tokens whose bytes are the text's. None: the tokenizer changes this text.
+    Returns list of int or None: tokens whose bytes are the text's. None: the tokenizer changes this text.
     """
     wanted = text.encode("utf-8")
     ids = tokenizer.encode(text, add_bos=False)
@@ -360,14 +354,8 @@ _MOST: Final = 4096  # added tokens
 class Utf8Tokenizer(ByteTokenizer):
     """Ids 0 to 2 are special, id 3 + b is the byte b; then come the added tokens of the settings.
 
-    Parameters
-    ----------
-    source : str
-        Where the settings were read, for messages.
-    settings : mapping
-        The contents of tokenizer_config.json.
-    bos_id, eos_ids
-        The model's own; None: no BOS, and "</s>".
+    `source`: Where the settings were read, for messages. `settings`: The contents of tokenizer_config.json.
+    `bos_id`, `eos_ids`: The model's own; None: no BOS, and "</s>".
     """
 
     def __init__(

@@ -153,10 +153,7 @@ class Values(Protocol):
 class Vocabulary:
     """What a file says of its texts.
 
-    Attributes
-    ----------
-    special_tokens : dict of str to str
-        Texts of the tokens that the file names, as "bos_token": variables of chat templates.
+    `special_tokens`: Texts of the tokens that the file names, as "bos_token": variables of chat templates.
     """
 
     tokenizer: Tokenizer

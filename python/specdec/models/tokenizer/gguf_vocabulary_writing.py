@@ -74,18 +74,10 @@ def vocabulary_values(
 ) -> dict[str, Any]:
     """The metadata of a vocabulary, keys in full.
 
-    Parameters
-    ----------
-    tokenizer : Tokenizer
-        One that was read from a tokenizer.json, a SentencePiece model or a llama2.c file.
-    n_vocab : int
-        Rows of the model's table of tokens; ids without token get one that is not used.
-    tokens : mapping of str to str
-        Texts of special tokens by the names that chat templates have for them.
-    path : Path
-        The file that is written, for messages.
-    with_encoder : bool
-        Sources end with EOS.
+    `tokenizer`: One that was read from a tokenizer.json, a SentencePiece model or a llama2.c file. `n_vocab`:
+    Rows of the model's table of tokens; ids without token get one that is not used. `tokens`: Texts of
+    special tokens by the names that chat templates have for them. `path`: The file that is written, for
+    messages. `with_encoder`: Sources end with EOS.
     """
     if isinstance(tokenizer, HFTokenizer):
         found, lists = _of_library(tokenizer, path)

@@ -155,22 +155,11 @@ class HFTokenizer(ByteTokenizer):
     because the library's decoders are not incremental: with byte fallback a later token can change the text
     of an earlier one. On valid UTF-8 both give the same text.
 
-    Parameters
-    ----------
-    source : str
-        Where it was read, for messages.
-    bos_id, eos_ids
-        The model's own, or what the files name.
-    adds_bos : bool or None
-        Whether texts begin with BOS; None: if the tokenizer's template puts tokens in front.
-    vocab : mapping of str to int, optional
-        The ids of the tokens but the added ones, of a caller who has read them; None: the library is asked,
-        which takes as long as reading the file.
-
-    Attributes
-    ----------
-    added_ids : frozenset of int
-        Tokens that were added to the vocabulary: what `encode` looks for in a text first, special or not.
+    `source`: Where it was read, for messages. `bos_id`, `eos_ids`: The model's own, or what the files name.
+    `adds_bos`: Whether texts begin with BOS; None: if the tokenizer's template puts tokens in front. `vocab`:
+    The ids of the tokens but the added ones, of a caller who has read them; None: the library is asked, which
+    takes as long as reading the file. `added_ids`: Tokens that were added to the vocabulary: what `encode`
+    looks for in a text first, special or not.
     """
 
     reads_special_tokens = True
@@ -234,12 +223,8 @@ class HFTokenizer(ByteTokenizer):
     ) -> HFTokenizer:
         """Read tokenizer.json, with the tokens of the files next to it.
 
-        Parameters
-        ----------
-        bos_id, eos_ids
-            The model's own, from its configuration; None: what the files name.
-        vocab : mapping of str to int, optional
-            As of the class.
+        `bos_id`, `eos_ids`: The model's own, from its configuration; None: what the files name. `vocab`: As
+        of the class.
         """
         library = import_tokenizers(path)
         with library_errors(f"{path}: not a tokenizer.json that `tokenizers` can read"):

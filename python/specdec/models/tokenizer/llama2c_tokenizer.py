@@ -29,10 +29,7 @@ class Llama2cTokenizer(ByteTokenizer):
     none), then the adjacent pair with the best score merged, the leftmost of equals first, until none is
     left.
 
-    Parameters
-    ----------
-    bos_id, eos_ids
-        None: 1 and (2,), as the format has them.
+    `bos_id`, `eos_ids`: None: 1 and (2,), as the format has them.
     """
 
     def __init__(

@@ -36,10 +36,7 @@ def adapted(
 
     The object is read, never changed. A fast tokenizer becomes what its tokenizer.json would become.
 
-    Parameters
-    ----------
-    bos_id, eos_ids
-        What the model's configuration says. The object's own end-of-text token is one too.
+    `bos_id`, `eos_ids`: What the model's configuration says. The object's own end-of-text token is one too.
     """
     source = f"the {type(given).__name__}"
     if hasattr(given, "to_str") and hasattr(given, "get_vocab") and hasattr(given, "id_to_token"):
@@ -71,12 +68,7 @@ def _copy(library_tokenizer: Any, source: str) -> Any:
 class SlowTokenizer:
     """A tokenizer of ``transformers`` that is written in Python, known by its methods alone.
 
-    Parameters
-    ----------
-    given : transformers.PreTrainedTokenizer
-        Borrowed; its calls encode and decode.
-    bos_id, eos_ids
-        As in `Tokenizer`.
+    `given`: Borrowed; its calls encode and decode. `bos_id`, `eos_ids`: As in `Tokenizer`.
     """
 
     def __init__(self, given: Any, *, bos_id: int | None, eos_ids: tuple[int, ...]) -> None:

@@ -97,24 +97,11 @@ class SentencePieceTokenizer(ByteTokenizer):
 
     A text is cut at its added tokens first: control and user-defined pieces, and those of side files.
 
-    Parameters
-    ----------
-    source : str
-        Where it was read, for messages.
-    finder : AddedTokenFinder or None
-        Finds the added tokens of a text.
-    added : mapping of int to bytes
-        The added tokens after the pieces, by id.
-    silent : frozenset of int
-        The special tokens.
-    prefixes_all : bool
-        Whether a text after an added token gets the space that the beginning of a text gets; an attribute
-        too.
-    bos_id, eos_ids
-        As in `ByteTokenizer`.
-    adds_bos : bool
-        Whether the model was trained with BOS, which the file does not say. Models with a SentencePiece
-        file are.
+    `source`: Where it was read, for messages. `finder`: Finds the added tokens of a text. `added`: The added
+    tokens after the pieces, by id. `silent`: The special tokens. `prefixes_all`: Whether a text after an
+    added token gets the space that the beginning of a text gets; an attribute too. `bos_id`, `eos_ids`: As in
+    `ByteTokenizer`. `adds_bos`: Whether the model was trained with BOS, which the file does not say. Models
+    with a SentencePiece file are.
     """
 
     reads_special_tokens = True
@@ -173,10 +160,8 @@ class SentencePieceTokenizer(ByteTokenizer):
     ) -> SentencePieceTokenizer:
         """Read a file, with the tokens of the files next to it.
 
-        Parameters
-        ----------
-        bos_id, eos_ids
-            The model's own, from its configuration; None: the side files', or else the file's.
+        `bos_id`, `eos_ids`: The model's own, from its configuration; None: the side files', or else the
+        file's.
         """
         library, source = open_sentencepiece(path), str(path)
         if not side.prefixes_text:
@@ -343,25 +328,11 @@ _LANGUAGES: Final[Mapping[str, str]] = {
 class NumberedPieces(ByteTokenizer):
     """A text cut into pieces by a SentencePiece model, each with its id of a vocabulary.
 
-    Parameters
-    ----------
-    model : Path
-        The SentencePiece model.
-    numbers : mapping of str to int
-        The ids of pieces and special tokens.
-    source : str
-        Where the vocabulary was read, for messages.
-    codes : bool
-        Whether a text may begin with a token such as ">>de<<", as Marian's of several target languages do.
-    before : tuple of int
-        As in `ByteTokenizer`.
-    bos_id, eos_ids
-        The model's own; None: "</s>" of the vocabulary ends a text.
-
-    Attributes
-    ----------
-    source_side : NumberedPieces
-        What sources are encoded by; itself where both sides have one vocabulary and one model.
+    `model`: The SentencePiece model. `numbers`: The ids of pieces and special tokens. `source`: Where the
+    vocabulary was read, for messages. `codes`: Whether a text may begin with a token such as ">>de<<", as
+    Marian's of several target languages do. `before`: As in `ByteTokenizer`. `bos_id`, `eos_ids`: The model's
+    own; None: "</s>" of the vocabulary ends a text. `source_side`: What sources are encoded by; itself where
+    both sides have one vocabulary and one model.
     """
 
     def __init__(

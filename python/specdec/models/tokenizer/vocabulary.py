@@ -33,12 +33,7 @@ def special_tokens_of(tokenizer: Tokenizer) -> Mapping[str, int]:
 class MarkSpelling:
     """A mapping between special tokens and the characters that mark them.
 
-    Parameters
-    ----------
-    characters : mapping of int to str
-        By token id.
-    names : mapping of str to str
-        The same by the names of tokens, for those that are of interest.
+    `characters`: By token id. `names`: The same by the names of tokens, for those that are of interest.
     """
 
     def __init__(
@@ -54,14 +49,8 @@ class MarkSpelling:
     def of(cls, special: Mapping[str, int], names: Iterable[str], *, others: bool = True) -> MarkSpelling:
         """A spelling in which some special tokens have characters of their own.
 
-        Parameters
-        ----------
-        special : mapping of str to int
-            All special tokens, by name.
-        names : iterable of str
-            Those of interest; names of no special token are left out.
-        others : bool, default True
-            Whether the other special tokens have a character too, one for all of them.
+        `special`: All special tokens, by name. `names`: Those of interest; names of no special token are left
+        out. `others`: Whether the other special tokens have a character too, one for all of them.
         """
         named = [name for name in dict.fromkeys(names) if name in special]
         if len(named) > _OTHER - _FIRST:
@@ -161,10 +150,7 @@ def _check_side(
 def warn_of_ids_beyond(tokenizer: Any, n_vocab: int, path: Path) -> None:
     """Warn of a tokenizer that names tokens for ids that the model at `path` does not have.
 
-    Parameters
-    ----------
-    n_vocab : int
-        Ids of the model.
+    `n_vocab`: Ids of the model.
     """
     n = _n_named(tokenizer)
     if isinstance(n, int) and n > n_vocab:
@@ -237,12 +223,8 @@ _MEANINGS: Final[tuple[frozenset[str], ...]] = (
 class Correspondence:
     """Pairs of tokens of a target and a draft, each token in one pair at most.
 
-    Attributes
-    ----------
-    draft_of : NDArray[int32], shape (n_target,)
-        The draft's token for each of the target's, -1 where there is none.
-    target_of : NDArray[int32], shape (n_draft,)
-        The same pairs from the other side.
+    `draft_of`: The draft's token for each of the target's, -1 where there is none. `target_of`: The same
+    pairs from the other side.
     """
 
     draft_of: NDArray[np.int32]
@@ -270,10 +252,7 @@ def correspondence_of(
     are, or what the names stand for in the templates of known families; end of text is what a tokenizer says
     it is, whatever else is called so.
 
-    Parameters
-    ----------
-    n_target, n_draft : int
-        Ids of the models.
+    `n_target`, `n_draft`: Ids of the models.
     """
     ours = {string: i for i, string in enumerate(token_strings(target, n_target)) if string}
     theirs = {string: i for i, string in enumerate(token_strings(draft, n_draft)) if string}

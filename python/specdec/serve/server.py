@@ -1,4 +1,4 @@
-"""A server over a socket: it starts, says where it listens, and stops when its texts have ended."""
+"""A server on a socket: it starts, reports where it listens, and stops when its texts have ended."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ import uvicorn
 
 from specdec.checks import check_integer, check_number
 from specdec.errors import InputError, shown
-from specdec.serve.answer_log import AnswerLog
 from specdec.serve.application import application
 from specdec.serve.connection import Connection
-from specdec.serve.server_metrics import ServerMetrics
+from specdec.serve.metrics import ServerMetrics
 from specdec.serve.service import Service
 
-__all__ = ["LOCAL", "Server"]
+__all__ = ["Server"]
 
-LOCAL: Final = ("127.0.0.1", "localhost", "::1", "[::1]")
+_LOCAL: Final = ("127.0.0.1", "localhost", "::1", "[::1]")
 """Names by which a host calls itself."""
 _LOOK_S: Final = 0.02
 _START_S: Final = 30.0
@@ -33,7 +32,7 @@ _START_S: Final = 30.0
 class Server:
     """A service over HTTP.
 
-    `run` serves in the calling thread until it is told to stop; in the main thread SIGINT and SIGTERM do
+    `run` serves in the calling thread until `stop` is called; in the main thread SIGINT and SIGTERM do
     that. As a context manager it serves in a thread of its own.
 
     Stopping is gentle at first: texts that are being written come to their end, new requests get status 503.
@@ -51,7 +50,7 @@ class Server:
     drain_s : float, optional
         Seconds that texts may take to end after the first signal; None: as many as they need.
     log : callable, optional
-        As in `AnswerLog`.
+        Is given a line for each answer: path, status, seconds; nothing of a text.
 
     Examples
     --------
@@ -70,20 +69,16 @@ class Server:
         log: Callable[[str], None] | None = None,
     ) -> None:
         if api_key is not None and not (isinstance(api_key, str) and api_key.strip()):
-            raise InputError("api_key is empty; expected a text, or None")
+            raise InputError.of("api_key", api_key, "a text, or None", found="empty")
         if drain_s is not None:
             drain_s = check_number("drain_s", drain_s, "a number, at least 0", lambda x: 0.0 <= x < 1e9)
         self._service = service
         self._drain_s = drain_s
         self._thread: threading.Thread | None = None
-        answers = AnswerLog(ServerMetrics(service), log)
-        app = application(
-            service,
-            answers,
-            api_key=None if api_key is None else api_key.strip(),
-            hosts=LOCAL if host in LOCAL else None,
-        )
-        connection: Any = partial(Connection, service.limits, answers)
+        metrics = ServerMetrics(service, log)
+        key = None if api_key is None else api_key.strip()
+        app = application(service, metrics, api_key=key, hosts=_LOCAL if host in _LOCAL else None)
+        connection: Any = partial(Connection, service.limits, metrics)
         config = uvicorn.Config(
             app,
             host=host,

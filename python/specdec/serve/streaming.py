@@ -1,10 +1,11 @@
-"""The answer to a request for texts, whole or as a stream, to a client that may leave or read slowly."""
+"""Answers to requests for texts, whole or as a stream, to clients that may leave or read slowly."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final
 
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -12,13 +13,22 @@ from starlette.types import Message, Receive, Scope, Send
 from specdec.decoding.engine import Generation, Piece
 from specdec.decoding.result import Result
 from specdec.errors import SpecdecError
-from specdec.serve.answer_log import print_fault
-from specdec.serve.event_stream import EventWriter
-from specdec.serve.json_body import json_bytes
-from specdec.serve.request_error import RequestError
+from specdec.serve.bodies import RequestError, json_bytes
+from specdec.serve.metrics import print_fault
 from specdec.serve.text_request import TextRequest
 
-__all__ = ["TextAnswer"]
+__all__ = ["TextAnswer", "error_response"]
+
+_STREAM_HEADERS: Final = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # proxies shall not collect events
+]
+
+
+def error_response(refusal: RequestError) -> Response:
+    """Return the answer to a request that is not carried out."""
+    return Response(json_bytes(refusal.body()), refusal.status, refusal.headers, "application/json")
 
 
 class _ClientGoneError(Exception):
@@ -28,19 +38,20 @@ class _ClientGoneError(Exception):
 class TextAnswer(Response):
     """The answer to a request whose texts are being written.
 
-    While it is being given the connection is watched: when the client leaves, its texts are cancelled. So
-    they are when what was sent to it is not read in time; till then they go on, and what is new waits with
-    the engine, in one piece for each text.
+    The connection is watched: when the client leaves, its texts are cancelled. So they are when what was sent
+    to it is not read in time; until then they continue, and what is new waits in the engine, in one piece for
+    each text.
 
     Parameters
     ----------
     request : TextRequest
     generations : sequence of Generation
+        Its texts.
     """
 
     def __init__(self, request: TextRequest, generations: Sequence[Generation]) -> None:
         self._request, self.generations = request, list(generations)
-        self._limits = request.service.limits
+        self._limits, self._begun = request.service.limits, False
         self._ended: Callable[[bool], None] = lambda gone: None
         self.background = None
         self.status_code = 200
@@ -51,7 +62,7 @@ class TextAnswer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Give the answer."""
-        gone = False
+        self._scope, gone = scope, False
         watch = asyncio.ensure_future(self._watch(receive))
         try:
             if self._request.fields.stream:
@@ -103,17 +114,6 @@ class TextAnswer(Response):
         finally:
             timer.cancel()
 
-    async def _body(
-        self, send: Send, status: int, body: bytes, headers: Sequence[tuple[bytes, bytes]]
-    ) -> None:
-        sent = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *headers]
-        await self._send(send, {"type": "http.response.start", "status": status, "headers": sent})
-        await self._send(send, {"type": "http.response.body", "body": body})
-
-    async def _refuse(self, send: Send, refusal: RequestError) -> None:
-        headers = [(name.lower().encode(), value.encode()) for name, value in refusal.headers.items()]
-        await self._body(send, refusal.status, json_bytes(refusal.body()), headers)
-
     def _refusal(self, error: Exception) -> RequestError:
         """What a client is told of what has ended its texts; drafts may raise what they like."""
         if isinstance(error, _ClientGoneError):
@@ -132,41 +132,37 @@ class TextAnswer(Response):
             if watch.done():
                 raise _ClientGoneError
             # Long answers with many log-probabilities take a while, in which others get theirs.
-            answer = await asyncio.to_thread(
-                lambda: json_bytes(self._request.whole(self.generations, results))
-            )
+            answer = await asyncio.to_thread(lambda: json_bytes(self._request.whole(results)))
         except Exception as error:
-            await self._refuse(send, self._refusal(error))
-            return
-        await self._body(send, 200, answer, [])
+            response = error_response(self._refusal(error))
+        else:
+            response = Response(answer, media_type="application/json")
+        await self._respond(response, send)
+
+    async def _respond(self, response: Response, send: Send) -> None:
+        await response(self._scope, _nothing, lambda message: self._send(send, message))
 
     async def _stream(self, send: Send, watch: asyncio.Future[None]) -> None:
-        writer = self._request.writer(self.generations)
-        begun = False
-
-        async def write(events: list[bytes]) -> None:
-            nonlocal begun
-            if not begun:
-                begun = True
-                headers = [
-                    (b"content-type", b"text/event-stream; charset=utf-8"),
-                    (b"cache-control", b"no-cache"),
-                    (b"x-accel-buffering", b"no"),  # proxies shall not collect events
-                ]
-                await self._send(send, {"type": "http.response.start", "status": 200, "headers": headers})
-            if events:
-                body = b"".join(events)
-                await self._send(send, {"type": "http.response.body", "body": body, "more_body": True})
-
         try:
-            await self._events(writer, write, watch)
+            await self._events(send, watch)
         except Exception as error:
             refusal = self._refusal(error)
-            if not begun:
-                await self._refuse(send, refusal)
+            if not self._begun:
+                await self._respond(error_response(refusal), send)
                 return
-            await write(writer.fail(refusal.body()))
+            await self._write(send, self._request.fail(refusal.body()))
         await self._send(send, {"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _write(self, send: Send, events: list[bytes]) -> None:
+        """Send events; the first time, the head of the answer before them."""
+        if not self._begun:
+            self._begun = True
+            head: Message = {"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS}
+            await self._send(send, head)
+        if events:
+            await self._send(
+                send, {"type": "http.response.body", "body": b"".join(events), "more_body": True}
+            )
 
     async def _pause(self) -> None:
         """Let pieces become one event: a small model writes faster than sockets are written to.
@@ -178,26 +174,25 @@ class TextAnswer(Response):
                 return
             await asyncio.sleep(self._limits.event_s / 2)
 
-    async def _events(
-        self,
-        writer: EventWriter,
-        write: Callable[[list[bytes]], Awaitable[None]],
-        watch: asyncio.Future[None],
-    ) -> None:
-        first = True
+    async def _events(self, send: Send, watch: asyncio.Future[None]) -> None:
+        request, first = self._request, True
         async for prompt, piece in _merged(self.generations):
             if watch.done():
                 raise _ClientGoneError
             # A request that is refused by the engine at its first round gets a status of its own.
-            events = writer.begin() if first else []
+            events = [*(request.begin() if first else []), *request.piece(prompt, piece)]
             first = False
-            found = [*events, *writer.piece(prompt, piece)]
-            if found:
-                await write(found)
+            if events:
+                await self._write(send, events)
                 await self._pause()
         if watch.done():
             raise _ClientGoneError
-        await write([*(writer.begin() if first else []), *writer.end(await self._results())])
+        events = [*(request.begin() if first else []), *request.end(await self._results())]
+        await self._write(send, events)
+
+
+async def _nothing() -> Message:
+    raise NotImplementedError
 
 
 async def _merged(generations: Sequence[Generation]) -> AsyncIterator[tuple[int, Piece]]:

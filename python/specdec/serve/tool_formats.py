@@ -1,30 +1,39 @@
-"""Replies in the harmony format of gpt-oss: messages on channels, between special tokens."""
+"""The formats in which the families of models write replies, chosen by their chat templates."""
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
 
 from specdec.models.tokenizer import MarkSpelling
-from specdec.serve.call_readers import ReplyReader
-from specdec.serve.marked_text import MarkCutter
-from specdec.serve.tool_calls import Reasoning, Said, ToolCall, json_arguments
-from specdec.serve.tool_fields import Tools
+from specdec.serve.reply_readers import BareCalls, ForcedCalls, MarkCutter, MarkedCalls, ReplyReader
+from specdec.serve.tool_calls import (
+    ReadCalls,
+    Reasoning,
+    Said,
+    ToolCall,
+    Tools,
+    json_arguments,
+    json_calls,
+    mistral_calls,
+    xml_calls,
+)
 
-__all__ = ["HARMONY_MARKS", "HarmonyReader"]
+__all__ = ["TOOL_FORMATS", "HarmonyReader", "ToolFormat", "reply_reader", "tool_format_of"]
 
-HARMONY_MARKS: Final = (
+_HARMONY_MARKS: Final = (
     "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>",
 )  # fmt: skip
 """Marks before the parts of a message (role, channel, type of content, content), and three ends."""
-
 _CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
 _RECIPIENT: Final = re.compile(r"\bto=([^\s<]+)")
 _ENDS: Final = ("<|end|>", "<|return|>", "<|call|>")
 
 
 class HarmonyReader(ReplyReader):
-    """Reads channels: "analysis" is reasoning, a message to a function is a call, all else is text.
+    """Reads the channels of gpt-oss: "analysis" is reasoning, a message to a function a call, the rest text.
 
     A message to a function that was not offered, or whose content is not the JSON of an object, stays text,
     its marks included. A header that was cut off is left out. Messages of one kind are joined by line ends. A
@@ -35,12 +44,12 @@ class HarmonyReader(ReplyReader):
     tools, spelling
         As of `ReplyReader`.
     begun : str, optional
-        What the prompt has of the message that the reply continues, after ``<|start|>``; None: "assistant".
+        The part of the message before the reply, after ``<|start|>``, in the prompt; None: "assistant".
     """
 
     def __init__(self, tools: Tools, spelling: MarkSpelling | None = None, begun: str | None = None) -> None:
         super().__init__(tools, spelling)
-        self._names = {self._spelling.spell(name): name for name in HARMONY_MARKS}
+        self._names = {self._spelling.spell(name): name for name in _HARMONY_MARKS}
         self._cutter = MarkCutter(self._names)
         self._header: str | None = ""  # of the message that begins; None: its content follows, or none
         self._raw_header = ""  # of the message whose content follows
@@ -117,7 +126,7 @@ class HarmonyReader(ReplyReader):
         return said
 
     def _close(self, end: str) -> list[Said]:
-        """The call that a message is, at its end."""
+        """End a message; if it is to a function, return the call."""
         written, recipient = self._spelling.named("".join(self._arguments)), self._recipient
         self._arguments, self._recipient, self._kind, self._gap = [], "", "text", False
         if not recipient:
@@ -126,3 +135,90 @@ class HarmonyReader(ReplyReader):
         if name in self._tools.functions and arguments is not None:
             return self._call([ToolCall(name, arguments)])
         return self._say(f"{self._raw_header}{written}{end}")
+
+
+MakeReader: TypeAlias = Callable[[Tools, MarkSpelling, str | None], ReplyReader]
+"""Makes a reader from tools, the spelling of special tokens, and the part of the reply in the prompt."""
+
+
+@dataclass(frozen=True)
+class ToolFormat:
+    """How a family of models writes replies with calls of tools.
+
+    Attributes
+    ----------
+    sign : str
+        A string in its chat templates.
+    marks : tuple of str
+        The marks between the parts of a reply; tokens of these names are read though they have no text.
+    make : callable
+        Makes a reader of one reply.
+    begin : str
+        The mark that begins a message. If there is one, every reply has to be read, and the reader needs what
+        the prompt has after the last of them.
+    """
+
+    sign: str
+    marks: tuple[str, ...]
+    make: MakeReader
+    begin: str = ""
+
+
+def _marked(
+    sign: str, begin: str, end: str | None, read: ReadCalls = json_calls, *, tags: bool = False
+) -> ToolFormat:
+    marks = (begin,) if end is None else (begin, end)
+    return ToolFormat(
+        sign, marks, lambda tools, spelling, _: MarkedCalls(tools, begin, end, read, spelling, tags=tags)
+    )
+
+
+def _bare(sign: str, mark: str) -> ToolFormat:
+    marks = (mark,) if mark else ()
+    return ToolFormat(sign, marks, lambda tools, spelling, _: BareCalls(tools, mark, spelling))
+
+
+TOOL_FORMATS: Final[dict[str, ToolFormat]] = {
+    "harmony": ToolFormat("<|channel|>", _HARMONY_MARKS, HarmonyReader, "<|start|>"),
+    "mistral": _marked("[TOOL_CALLS]", "[TOOL_CALLS]", None, mistral_calls),
+    "xml": _marked("<function=", "<tool_call>", "</tool_call>", xml_calls, tags=True),
+    "hermes": _marked("<tool_call>", "<tool_call>", "</tool_call>"),
+    "granite": _marked("<|tool_call|>", "<|tool_call|>", "<|/tool_call|>"),
+    "llama": _bare('"parameters":', "<|python_tag|>"),
+    "json": _bare("", ""),
+}
+"""Formats by name; a template has the first format whose sign is in it."""
+
+
+def tool_format_of(template: str) -> str:
+    """Return the name of the format that a chat template asks for."""
+    return next(name for name, one in TOOL_FORMATS.items() if one.sign in template)
+
+
+def reply_reader(
+    tools: Tools | None, name: str, spelling: MarkSpelling | None = None, begun: str | None = None
+) -> ReplyReader | None:
+    """Make the reader of a reply, the one place where replies are cut at marks.
+
+    Parameters
+    ----------
+    tools : Tools or None
+        Those that the model may call.
+    name : str
+        A name of `TOOL_FORMATS`.
+    spelling : MarkSpelling, optional
+        How special tokens are written in the reply.
+    begun : str, optional
+        The part of the message before the reply, in the prompt; None: unknown.
+
+    Returns
+    -------
+    ReplyReader or None
+        None: the reply is text, whatever is in it.
+    """
+    one, spelling = TOOL_FORMATS[name], spelling or MarkSpelling()
+    if tools is None or tools.choice == "none":
+        return one.make(Tools({}, "none"), spelling, begun) if one.begin else None
+    if tools.choice in ("named", "required"):
+        return ForcedCalls(tools, spelling)
+    return one.make(tools, spelling, begun)
