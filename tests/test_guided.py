@@ -28,7 +28,7 @@ from specdec.decoding.forms.guidance import Guidance, _matchers
 from specdec.decoding.forms.guidance_state import GuidanceState
 from specdec.decoding.forms.schema_rewriting import JSON_STYLE
 from specdec.errors import FormError, InputError, MissingPackageError
-from specdec.models.tokenizer import ByteTokenizer, load_tokenizer
+from specdec.tokenizer import ByteTokenizer, load_tokenizer
 from toy_pair import ToyTokenizer, load_pair
 from worlds.encoder_decoders import EncoderDecoder
 from worlds.vocabularies import VOCABULARIES, model_with

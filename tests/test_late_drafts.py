@@ -12,8 +12,7 @@ import pytest
 import specdec
 from allocations import allowing, fail_each_allocation, needs_hooks, nothing_leaks
 from drafters import DRAFTS, World
-from specdec import _core
-from specdec.decoding.adaptive_gamma import AdaptiveGamma
+from specdec import AdaptiveGamma, _core
 from specdec.drafts.model_draft import as_draft
 
 REST = 12

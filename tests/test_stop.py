@@ -14,7 +14,7 @@ import specdec
 from specdec.decoding.sequence_state import SequenceState
 from specdec.decoding.stopping import StopRules, StopScanner
 from specdec.errors import InputError
-from specdec.models.tokenizer import StreamDecoder
+from specdec.tokenizer import StreamDecoder
 from toy_pair import EOS, N_CTX, ToyTokenizer, greedy_tokens, load_pair
 
 TOKENIZER = ToyTokenizer()
