@@ -12,96 +12,31 @@ import specdec
 Factory = Callable[..., Path]
 
 
-def _read(name: str) -> str:
-    """A template of tests/data, less the end of its last line."""
-    path = Path(__file__).parents[1] / "data" / "chat_templates" / f"{name}.jinja"
-    return path.read_text(encoding="utf-8").removesuffix("\n")
+def _template(name: str) -> str:
+    return (Path(__file__).parents[1] / "data" / "chat_templates" / f"{name}.jinja").read_bytes().decode()
 
 
-CHATML = _read("chatml")
-LLAMA_3 = _read("llama_3")
-MISTRAL = _read("mistral")
-ZEPHYR = _read("zephyr")
-GRANITE = _read("granite")
-QWEN_3 = _read("qwen_3")
+CHATML = _template("chatml")
 
-LLAMA_2 = (
-    "{% if messages[0]['role'] == 'system' %}{% set rest = messages[1:] %}"
-    "{% set system = messages[0]['content'] %}{% else %}{% set rest = messages %}{% set system = false %}"
-    "{% endif %}{% for message in rest %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
-    "{{ raise_exception('Roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
-    "{% if loop.index0 == 0 and system != false %}"
-    "{% set content = '<<SYS>>\\n' + system + '\\n<</SYS>>\\n\\n' + message['content'] %}"
-    "{% else %}{% set content = message['content'] %}{% endif %}"
-    "{% if message['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}"
-    "{% elif message['role'] == 'assistant' %}{{ ' ' + content.strip() + ' ' + eos_token }}{% endif %}"
-    "{% endfor %}"
-)
+LLAMA_2 = _template("llama_2")
 
-GEMMA = (
-    "{{ bos_token }}{% if messages[0]['role'] == 'system' %}"
-    "{{ raise_exception('System role not supported') }}{% endif %}{% for message in messages %}"
-    "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
-    "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}"
-    "{% if (message['role'] == 'assistant') %}{% set role = 'model' %}{% else %}"
-    "{% set role = message['role'] %}{% endif %}"
-    "{{ '<start_of_turn>' + role + '\\n' + message['content'] | trim + '<end_of_turn>\\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"
-)
+LLAMA_3 = _template("llama_3")
 
-PHI_3 = (
-    "{% for message in messages %}{% if message['role'] == 'system' %}"
-    "{{'<|system|>\\n' + message['content'] + '<|end|>\\n'}}{% elif message['role'] == 'user' %}"
-    "{{'<|user|>\\n' + message['content'] + '<|end|>\\n'}}{% elif message['role'] == 'assistant' %}"
-    "{{'<|assistant|>\\n' + message['content'] + '<|end|>\\n'}}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% else %}{{ eos_token }}{% endif %}"
-)
+MISTRAL = _template("mistral")
 
-SMOLLM = (
-    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
-    "{{ '<|im_start|>system\\nYou are a helpful AI assistant named SmolLM<|im_end|>\\n' }}{% endif %}"
-    "{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
+GEMMA = _template("gemma")
 
-_COHERE_TURN = "<|START_OF_TURN_TOKEN|>"
-COHERE = {
-    "default": (
-        "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}"
-        "{% set system_message = messages[0]['content'] %}{% elif false == true %}"
-        "{% set loop_messages = messages %}{% set system_message = 'You are Command-R.' %}{% else %}"
-        "{% set loop_messages = messages %}{% set system_message = false %}{% endif %}"
-        "{% if system_message != false %}{{ '" + _COHERE_TURN + "<|SYSTEM_TOKEN|>' + system_message "
-        "+ '<|END_OF_TURN_TOKEN|>' }}{% endif %}{% for message in loop_messages %}"
-        "{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}"
-        "{{ raise_exception('Conversation roles must alternate') }}{% endif %}"
-        "{% set content = message['content'] %}{% if message['role'] == 'user' %}"
-        "{{ '" + _COHERE_TURN + "<|USER_TOKEN|>' + content.strip() + '<|END_OF_TURN_TOKEN|>' }}"
-        "{% elif message['role'] == 'assistant' %}"
-        "{{ '" + _COHERE_TURN + "<|CHATBOT_TOKEN|>'  + content.strip() + '<|END_OF_TURN_TOKEN|>' }}"
-        "{% endif %}{% endfor %}"
-        "{% if add_generation_prompt %}{{ '" + _COHERE_TURN + "<|CHATBOT_TOKEN|>' }}{% endif %}"
-    ),
-    "rag": (
-        "{{ bos_token }}{% for message in messages %}{{ '" + _COHERE_TURN + "<|' + message['role'] | upper "
-        "+ '_TOKEN|>' + message['content'].strip() + '<|END_OF_TURN_TOKEN|>' }}{% endfor %}"
-        "{{ '" + _COHERE_TURN + "<|SYSTEM_TOKEN|><results>' }}"
-        "{% for document in documents %}{{ '\\nDocument: ' }}"
-        "{{ loop.index0 }}\n{% for key, value in document.items() %}{{ key }}: {{ value }}\n{% endfor %}"
-        "{% endfor %}{{ '</results><|END_OF_TURN_TOKEN|>' }}"
-        "{% if add_generation_prompt %}{{ '" + _COHERE_TURN + "<|CHATBOT_TOKEN|>' }}{% endif %}"
-    ),
-    "tool_use": (
-        "{{ bos_token }}{%- macro kind(schema) -%}"
-        "{{ {'string': 'str', 'integer': 'int'}[schema.type] or 'Any' }}"
-        "{%- endmacro -%}{% for tool in tools %}{{ 'def ' + tool.function.name + '(' }}"
-        "{%- for name, schema in tool.function.parameters.properties | dictsort -%}"
-        "{{ ', ' if loop.index > 1 }}{{ name }}: {{ kind(schema) }}{%- endfor -%}{{ '):\\n    pass\\n' }}"
-        "{% endfor %}{% for message in messages if message.content %}{{ '" + _COHERE_TURN + "<|'"
-        " + message['role'] | upper + '_TOKEN|>' + message['content'].strip() + '<|END_OF_TURN_TOKEN|>' }}"
-        "{% endfor %}{% if add_generation_prompt %}{{ '" + _COHERE_TURN + "<|CHATBOT_TOKEN|>' }}{% endif %}"
-    ),
-}
+PHI_3 = _template("phi_3")
+
+SMOLLM = _template("smollm")
+
+ZEPHYR = _template("zephyr")
+
+GRANITE = _template("granite")
+
+COHERE = {name: _template(f"cohere_{name}") for name in ["default", "rag", "tool_use"]}
+
+QWEN_3 = _template("qwen_3")
 
 TEMPLATES: dict[str, tuple[str | dict[str, str], dict[str, str], str]] = {
     "qwen2.5": (CHATML, {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}, "<|im_end|>"),
@@ -125,8 +60,8 @@ TEMPLATES: dict[str, tuple[str | dict[str, str], dict[str, str], str]] = {
 _NAMED = {token for _, tokens, end in TEMPLATES.values() for token in [*tokens.values(), end]}
 SPECIAL_TOKENS = sorted(_NAMED | {
     "<|im_start|>", "<|start_header_id|>", "<|end_header_id|>", "[INST]", "[/INST]", "<start_of_turn>",
-    "<|user|>", "<|system|>", "<|assistant|>", "<|start_of_role|>", "<|end_of_role|>", _COHERE_TURN,
-    "<|CHATBOT_TOKEN|>",
+    "<|user|>", "<|system|>", "<|assistant|>", "<|start_of_role|>", "<|end_of_role|>",
+    "<|START_OF_TURN_TOKEN|>", "<|CHATBOT_TOKEN|>",
 })  # fmt: skip
 
 WEATHER = {
