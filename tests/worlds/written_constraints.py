@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec import Model
-from specdec.decoding.forms.guidance import Guidance
+from specdec.decoding.guided.guidance import Guidance
 from worlds.draws import Draws
 
 __all__ = ["allowed_after", "check_form", "draw_form"]
