@@ -20,11 +20,12 @@ import specdec
 from allocations import fail_each_allocation, needs_hooks, nothing_leaks
 from drafters import DRAFTS, World
 from grids import in_few_items
+from sessions import Session
 from specdec import _core, reference
+from specdec.checkpoints import open_checkpoint
 from specdec.commands.program import program
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError
 from specdec.models.adapter import fit_adapter
-from specdec.models.checkpoints import open_checkpoint
 from specdec.models.checkpoints.peft_folder import open_peft_folder
 from specdec.models.conversion.importance import Importance
 from specdec.models.number_formats import widened
@@ -576,9 +577,7 @@ def test_modules_and_folders_that_are_not_there(adapted: Adapted, tmp_path: Path
     with pytest.raises(FileNotFoundError, match="no such folder; expected that of an adapter"):
         specdec.load(adapted.path, adapter=tmp_path / "none")
     (tmp_path / "other" / "adapter_model.safetensors").rename(tmp_path / "other" / "adapter_model.bin")
-    with pytest.raises(
-        FileNotFoundError, match="has no adapter_model.safetensors; it has .*adapter_model.bin"
-    ):
+    with pytest.raises(FileNotFoundError, match="has no adapter_model.safetensors; it has"):
         adapted.target.with_adapter(other)
     (tmp_path / "other" / "adapter_config.json").unlink()
     with pytest.raises(FileNotFoundError, match="adapter_config.json"):
@@ -611,9 +610,7 @@ def test_embeddings_and_whole_tensors_are_merged(adapted: Adapted, tmp_path: Pat
     assert np.abs(merged.logits(IDS) - wanted).max() < 2e-5 * np.abs(wanted).max()
     del files["base_model.model.lm_head.weight"]
     table = write_adapter(tmp_path / "table", adapter_config(r=3), files)
-    with pytest.raises(
-        UnsupportedModelError, match=r"embed_tokens.weight', beside which nothing can be laid"
-    ):
+    with pytest.raises(UnsupportedModelError, match=r"embed_tokens.weight', beside which"):
         adapted.target.with_adapter(table)
 
 
@@ -746,7 +743,7 @@ def test_the_core_refuses_what_does_not_fit(adapted: Adapted) -> None:
     sampling = {"temperature": 0.0}
     settings = _core.Settings(max_new_tokens=2, sampling=sampling, model=adapted.draft.core)
     with pytest.raises(ValueError, match="prompt 0: its model has other weights than the target"):
-        _core.Session(core, None, [IDS], seeds=[(0, 0)], gamma=0, n_threads=1, settings=settings)
+        Session(core, None, [IDS], seeds=[(0, 0)], gamma=0, n_threads=1, settings=settings)
     with pytest.raises(TypeError, match="model: expected a specdec._core.Model"):
         _core.Settings(max_new_tokens=2, sampling=sampling, model=3)
 

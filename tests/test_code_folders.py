@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 import specdec
-from fuzz.family_files import CONFIGS, random_weights
 from specdec import _core, reference
 from specdec.checkpoints import open_checkpoint
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError
 from specdec.models.checkpoints.gguf_file import read_gguf
 from specdec.models.checkpoints.safetensors_file import open_weights, write_safetensors
+from worlds.families import CONFIGS, random_weights
 from worlds.folders import write_hf, write_llama2c
 
 EMBEDDED = Path(specdec.__file__).parent / "embedded" / "target"

@@ -18,12 +18,12 @@ from gguf import GGMLQuantizationType as Type
 
 import specdec
 from specdec import _core
+from specdec.checkpoints import open_checkpoint
 from specdec.commands.program import program
 from specdec.errors import CheckpointError, InputError, TokenizerError, UnsupportedModelError
-from specdec.models.checkpoints import open_checkpoint
 from specdec.models.checkpoints.gguf_file import read_gguf
-from specdec.models.checkpoints.weighted_blocks import weighted_blocks
-from specdec.models.conversion.model_identity import check_same
+from specdec.models.checkpoints.gguf_writing import weighted_blocks
+from specdec.models.conversion.file_order import check_same
 from specdec.models.families.gguf import ARCHITECTURES
 from specdec.models.families.gguf_keys import WRITTEN
 from worlds.folders import llama2c_tensors, write_hf, write_llama2c, write_llama2c_tokenizer

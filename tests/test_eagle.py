@@ -16,7 +16,9 @@ import pytest
 
 import specdec
 from allocations import allowing, fail_each_allocation, needs_hooks
+from sessions import Session
 from specdec import _core, drafts
+from specdec.checkpoints import open_checkpoint
 from specdec.drafts.learned.target_identity import TargetIdentity
 from specdec.errors import (
     CheckpointError,
@@ -25,7 +27,6 @@ from specdec.errors import (
     UnsupportedModelError,
     VocabularyMismatchError,
 )
-from specdec.models.checkpoints import open_checkpoint
 from worlds.canonical import LLAMA, random_tensors, with_drafts
 from worlds.eagles import EagleFolder, PaperDraft, eagle1, eagle3, mimo
 from worlds.folders import llama_config, write_hf
@@ -122,9 +123,9 @@ def test_laws_of_trees_are_those_of_the_paper(target: specdec.Model, layout: str
 
 def session_of(
     target: specdec.Model, description: Any, prompts: list[list[int]], *, n_new: int, gamma: int = 3
-) -> _core.Session:
+) -> Session:
     sampling = specdec.Sampling(1.0).core()
-    session = _core.Session(
+    session = Session(
         target.core,
         description,
         [np.array(prompt, np.int32) for prompt in prompts],

@@ -10,6 +10,7 @@ import pytest
 
 from allocations import fail_each_allocation, needs_hooks, nothing_leaks
 from descriptions import by_method
+from sessions import Session
 from specdec import _core, reference
 from specdec.errors import NotFiniteError
 from worlds.canonical import (
@@ -50,7 +51,7 @@ def session_of(
     **options: Any,
 ) -> Any:
     sampling = {"temperature": temperature}
-    return _core.Session(
+    return Session(
         target, draft, prompts, sampling=sampling, draft_sampling=sampling, n_threads=1, sources=sources,
         seeds=[(0, i) for i in range(len(prompts))], keep_logits=True,
         **({"gamma": 3, "max_new_tokens": 8} | options),
@@ -170,16 +171,9 @@ def test_a_batch_has_the_bits_of_each_text_alone(world, n_threads):
     world.check(None, n_threads=n_threads)
 
 
-@pytest.mark.parametrize("gamma", [1, 4])
-def test_a_draft_with_an_encoder_changes_no_bit(world, gamma):
-    world.check(world.draft, gamma=gamma)
-
-
-def test_a_draft_without_an_encoder_changes_no_bit(world):
-    world.check(world.decoder)
-
-
 METHODS = {
+    "model": lambda w: w.draft,
+    "model without an encoder": lambda w: w.decoder,
     "parallel_chains": lambda w: by_method("parallel_chains", w.draft, 2),
     "static_tree": lambda w: by_method("static_tree", w.draft, [0, 0, 1, 2], "top-k"),
     "dynamic_tree": lambda w: by_method("dynamic_tree", w.draft, 2, 3, 1.0),
@@ -262,7 +256,7 @@ def test_no_format_changes_that(dtype, cache_dtype):
 # ----------------------------------------------------------------------------------------- What texts share
 
 
-def finish(session: _core.Session) -> tuple[list[int], Any]:
+def finish(session: Session) -> tuple[list[int], Any]:
     """New tokens and logits of sequence 0."""
     tokens, logits = [], []
     while records := session.round():

@@ -15,7 +15,7 @@ import pytest
 import specdec
 from specdec import reference
 from specdec.checkpoints import open_checkpoint
-from specdec.models.families import bart, t5
+from specdec.models.families import encoder_decoder
 from worlds.canonical import step_by_step
 from worlds.families import ENCODER_DECODERS
 
@@ -124,7 +124,7 @@ def assert_near(found: np.ndarray, expected: np.ndarray) -> None:
 
 
 def test_every_architecture_with_an_encoder_has_a_case() -> None:
-    with_encoder = {*bart.FAMILIES, *t5.FAMILIES}
+    with_encoder = {*encoder_decoder.FAMILIES} - {"LamdaForCausalLM"}
     assert {name.split()[0] for name in ENCODER_DECODERS} == with_encoder
 
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import specdec
-from fuzz.family_files import CONFIGS, random_weights
 from specdec import reference
 from specdec.checkpoints import open_checkpoint
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError, UnusedFieldWarning
 from specdec.fields import Fields
 from specdec.models.families import FAMILIES, ConfigReader
+from worlds.families import CONFIGS, random_weights
 from worlds.folders import write_hf
 
 

@@ -79,6 +79,15 @@ def test_prompts_and_steps_are_equal_and_near_the_reference(case):
     assert np.array_equal(prompt, case.alone)
 
 
+@pytest.mark.parametrize("changes", [{}, {"tied": True, "n_kv_head": 6}], ids=["grouped", "tied"])
+def test_llama_by_its_one_page_reference(changes):
+    config = LLAMA | changes
+    tensors = random_tensors(config)
+    ids = np.random.default_rng(9).integers(0, config["n_vocab"], 40).tolist()
+    found = _core.Decoder(build(config, tensors), capacity=40).prefill(ids, logits=True)
+    np.testing.assert_allclose(found, reference.llama_logits(config, tensors, ids), atol=TOLERANCE["f32"])
+
+
 def test_soft_caps_are_tanh():
     """Of logits around the joint of its two branches, and far from it: to 4 units in the last place."""
     tensors = random_tensors(LLAMA)

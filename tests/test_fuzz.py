@@ -1,6 +1,6 @@
-"""Random configurations and damaged files of a fixed seed, and the program that runs them.
+"""Random configurations, damaged files and damaged requests: a bounded run of all that `make fuzz` draws.
 
-`make fuzz` runs 20,000 of either, with a fresh seed.
+tests/fuzz/README.md says what must hold of each.
 """
 
 from __future__ import annotations
@@ -10,137 +10,130 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, Phase, find, given, settings
+from hypothesis import strategies as st
 
-ROOT = Path(__file__).parents[1]
-TESTS = ROOT / "tests"
+from fuzz import http_requests
+from fuzz.cases import CASES, cases, damaged_files
+from fuzz.drafts import descriptions, draw_draft
+from fuzz.files import KINDS
+from fuzz.http_requests import requests
+from fuzz.peft_folders import module_shapes
+from fuzz.running import Case, Failure, check
+from fuzz.settings import distribution_after, hangs_on_rounding
+from specdec import _core
+from worlds.draws import Draws
 
-SEED, CONFIGURATIONS, FILES = 1, 400, 400
-"""About ten seconds of two cores."""
+TESTS = Path(__file__).parent
+
+SHARES = {"decoding": 10, "written": 1, "distribution": 3, "beams": 1, "engine": 1, "peft": 1, "file": 16}
+"""How many examples each property has, in parts of a run; those of damaged requests are counted apart."""
+
+LONG = int(os.environ.get("FUZZ_EXAMPLES", "0"))
+"""Examples of `make fuzz`; 0: the bounded run of the suite, the same each time."""
+
+EXAMPLES = LONG or 12 * sum(SHARES.values())
+FALSE_ALARM = 1e-3
+"""Chance that a whole run of a right program reports a distribution: each test has its share (Bonferroni)."""
+
+settings.register_profile(
+    "fuzz", deadline=None, suppress_health_check=list(HealthCheck), print_blob=True, derandomize=not LONG,
+    database=settings.default.database if LONG else None,
+)  # fmt: skip
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fuzz", *map(str, arguments)]
-    return subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=600)
+def bounded(what: str, part: int = 1) -> Any:
+    """The settings of a property: its share of the examples, in as many parts as it has."""
+    n_examples = max(1, EXAMPLES * SHARES[what] // sum(SHARES.values()) // part)
+    return settings(settings.get_profile("fuzz"), max_examples=n_examples)
+
+
+PARTS = [(what, part) for what in CASES for part in range(SHARES[what] if LONG else 1)]
+"""In a long run the processes share the parts."""
 
 
 @pytest.mark.slow
-def test_no_difference_no_hang_no_unnamed_exception() -> None:
-    found = run(
-        "--seed", SEED, "--configurations", CONFIGURATIONS, "--files", FILES,
-        "--processes", min(2, os.cpu_count() or 1),
-    )  # fmt: skip
-    assert found.returncode == 0, found.stdout + found.stderr
-    for n, what in ((CONFIGURATIONS, "configurations"), (FILES, "damaged files")):
-        assert f"{n} {what}: 0 differences, 0 hangs, 0 unnamed exceptions, 0 crashes" in found.stdout
+@pytest.mark.parametrize(("what", "part"), PARTS)
+def test_no_difference_no_hang_no_unnamed_exception(what: str, part: int) -> None:
+    alarm = FALSE_ALARM / max(1, EXAMPLES * SHARES[what] // sum(SHARES.values()))
+
+    @bounded(what, SHARES[what] if LONG else 1)
+    @given(case=cases(what, alarm))
+    def run(case: Case) -> None:
+        check(case)
+
+    run()
 
 
-def test_equal_seeds_give_equal_cases() -> None:
-    from fuzz.damage import file_case
-    from fuzz.worlds import case
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(SHARES["file"] if LONG else 1))
+def test_damaged_files_decode_or_are_refused_by_name(part: int) -> None:
+    @bounded("file", SHARES["file"] if LONG else 1)
+    @given(case=damaged_files())
+    def run(case: Case) -> None:
+        check(case)
 
-    for index in range(50):
-        assert case(3, index) == case(3, index)
-        assert file_case(3, index) == file_case(3, index)
-    assert case(3, 0) != case(4, 0)
+    run()
+
+
+def test_damaged_requests_are_answered_or_refused_by_name() -> None:
+    """At the end the server writes what it wrote at the beginning, holds no text, and is not much larger."""
+    with http_requests.served() as server:
+
+        @settings(settings.get_profile("fuzz"), max_examples=LONG or 120)
+        @given(request=requests())
+        def run(request: dict[str, Any]) -> None:
+            server.ask(request)
+
+        run()
+    assert server.statuses[200] > 5 and server.statuses[400] > 40 and server.statuses[0] > 3
+
+
+# ------------------------------------------------------------------------------- the fuzzer can fail
 
 
 def test_sound_files_are_read() -> None:
-    from fuzz.checks import check
-    from fuzz.files import KINDS
-
     for kind in KINDS:
         assert check({"check": "file", "kind": kind, "mutations": []}) == "passed", kind
 
 
-BROKEN = {
-    "hang": "while True: pass",
-    "crash": "import os; os.abort()",
-    "exception": "raise OSError('x')",
-    "memory": "bytearray(8 << 30)",
-    "difference": "from fuzz.failures import Failure; raise Failure('difference', 'x')",
-}
-
-
-@pytest.mark.parametrize("kind", BROKEN)
-def test_a_worker_says_how_its_case_failed_and_is_replaced(
-    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A site of a worker's own breaks one of the checks, as a broken package would."""
-    if kind == "memory" and sys.platform != "linux":
-        pytest.skip("needs Linux")
-    from fuzz.workers import Limits, Pool
-
-    (tmp_path / "broken.py").write_text(f"def check_beams(case):\n    {BROKEN[kind]}\n")
-    monkeypatch.setenv("PYTHONPATH", f"{TESTS}{os.pathsep}{tmp_path}")
-    (tmp_path / "sitecustomize.py").write_text("import sys, broken\nsys.modules['fuzz.beams'] = broken\n")
-    with Pool(1, Limits(processor_s=1.0, clock_s=30.0)) as pool:
-        cases = [{"check": "beams"}, {"check": "file", "kind": "skips", "mutations": []}]
-        outcomes = [outcome.status for _, outcome in pool.run([[("case", case) for case in cases]])]
-    assert outcomes == [kind, "passed"]
-
-
-def test_a_failure_is_printed_as_a_script_that_fails(tmp_path: Path) -> None:
-    from fuzz.scripts import script
-    from fuzz.worlds import case
-
-    sound = next(found for i in range(100) if (found := case(1, i))["check"] == "beams")
-    broken = sound | {"check": "no such check"}
-    for found, expected in ((sound, 0), (broken, 1)):
-        run = subprocess.run([sys.executable, "-c", script(found)], cwd=TESTS, capture_output=True)
-        assert run.returncode == expected
-
-
-def test_a_failure_is_printed_with_the_command_that_gives_the_same_case(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """In a package that fails for one configuration of a seed."""
-    from fuzz.worlds import case
-
-    index = next(i for i in range(20, 100) if case(5, i)["check"] == "beams")
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "left"), [("os.abort()", True), ("time.sleep(9)", True), ("1 / 0", False)])
+def test_a_process_that_dies_or_hangs_leaves_its_case(fault: str, left: bool, tmp_path: Path) -> None:
+    """As a script that fails with a broken package, and passes with a sound one."""
+    case = {"check": "beams", "target": {}, "models": {}, "draft": "target", "prompt": [1], "settings": {
+        "width": 1, "max_new_tokens": 2, "gamma": 1,
+    }}  # fmt: skip
     (tmp_path / "broken.py").write_text(
-        "from fuzz.failures import Failure\n\n\n"
-        "def check_beams(case):\n"
-        f"    if case['prompt'] == {case(5, index)['prompt']}:\n"
-        "        raise Failure('difference', 'x')\n"
-        "    return 'passed'\n"
+        "import os, time\nfrom fuzz import beams, running\n\n\ndef broken(case):\n"
+        f"    {fault}\n\n\nbeams.check_beams = broken\nrunning.check({case!r})\n"
     )
-    monkeypatch.setenv("PYTHONPATH", f"{TESTS}{os.pathsep}{tmp_path}")
-    (tmp_path / "sitecustomize.py").write_text("import sys, broken\nsys.modules['fuzz.beams'] = broken\n")
-    options = ("--processes", 1, "--no-shrink")
-    found = run("--seed", 5, "--first", index - 1, "--configurations", 3, "--files", 0, *options)
-    command = re.search(r"# .*: 1 of them, the first by python -m fuzz (.*)", found.stdout)
-    assert command is not None, found.stdout + found.stderr
-    again = run(*command[1].split(), *options)
-    assert "1 configurations: 1 differences" in again.stdout
-    assert found.stdout.partition("print(check(")[2].partition("\n\n")[0] in again.stdout
+    environment = os.environ | {"FUZZ_LEFT": str(tmp_path), "FUZZ_SECONDS": "1"}
+    command = [sys.executable, str(tmp_path / "broken.py")]
+    assert subprocess.run(command, cwd=TESTS, env=environment, capture_output=True).returncode != 0
+    scripts = list(tmp_path.glob("fuzz-*.py"))
+    assert len(scripts) == left
+    for script in scripts:
+        again = subprocess.run([sys.executable, str(script)], cwd=TESTS, capture_output=True, text=True)
+        assert again.stdout == "passed\n", again.stderr
 
 
-def test_a_case_is_made_smaller_as_long_as_it_fails() -> None:
-    from fuzz.drafts import descriptions
-    from fuzz.failures import Outcome
-    from fuzz.shrinking import shrink
-    from fuzz.worlds import case
+@pytest.mark.slow
+def test_a_draft_is_made_smaller_as_long_as_it_fails() -> None:
+    def fails(draft: Case) -> bool:
+        return any(part["kind"] == "lookahead" for part in descriptions(draft))
 
-    def fails(one: dict[str, object]) -> Outcome:
-        kinds = {part["kind"] for part in descriptions(one["draft"])}
-        return Outcome("difference" if "lookahead" in kinds else "passed", "always the same")
-
-    whole = next(
-        found for i in range(1000) if (found := case(1, i))["check"] == "decoding"
-        and found["draft"]["kind"] == "best" and fails(found).failed
-    )  # fmt: skip
-    smaller, outcome = shrink(whole, fails(whole), fails)
-    assert outcome.failed
-    assert smaller["draft"]["kind"] == "lookahead" and smaller["settings"].keys() == {"seed"}
-    assert [len(prompt) <= 1 for prompt in smaller["prompts"]] == [True]
+    how = settings(settings.get_profile("fuzz"), max_examples=200, phases=[Phase.generate, Phase.shrink])
+    drawn = st.composite(lambda draw: draw_draft(Draws(draw), {}))()
+    smallest = find(drawn, fails, settings=how)
+    assert smallest == {"kind": "lookahead", "window": 1, "ngram": 2, "candidates": None}
 
 
 def test_wrong_scales_and_forgotten_adapters_are_differences(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fuzz.checks import check
-    from fuzz.failures import Failure
     from specdec.decoding import request
     from specdec.models.checkpoints import peft_folder
 
@@ -176,9 +169,6 @@ def test_wrong_scales_and_forgotten_adapters_are_differences(monkeypatch: pytest
 )
 def test_adapters_of_families_are_their_sums(architecture: str, modules: list[str]) -> None:
     """What `test_peft.py` shows beside PEFT, here beside sums in NumPy."""
-    from fuzz.checks import check
-    from fuzz.peft_folders import module_shapes
-
     chosen = [name for name in module_shapes(architecture) if name.endswith(tuple(modules))]
     assert len(chosen) == 2 * len(modules)
     adapter = {"fields": {"r": 3, "lora_alpha": 9}, "modules": chosen, "seed": 2}
@@ -187,40 +177,8 @@ def test_adapters_of_families_are_their_sums(architecture: str, modules: list[st
     assert check(case | {"prompts": prompts, "settings": {}}) == "passed"
 
 
-@pytest.mark.parametrize("what", ["decoding", "engine", "law", "beams", "peft"])
-def test_adapters_are_left_out_where_they_make_no_difference(what: str) -> None:
-    from fuzz.failures import Outcome
-    from fuzz.shrinking import shrink
-    from fuzz.worlds import case
-
-    whole = next(
-        found for i in range(3000) if (found := case(1, i))["check"] == what
-        and ({"adapter", "adapters"} & found.keys())
-    )  # fmt: skip
-    smaller, _ = shrink(
-        whole,
-        Outcome("difference", "always the same", whole),
-        lambda one: Outcome("difference", "always the same", one),
-    )
-    assert len(smaller.get("adapters", ())) == (what == "peft") and "adapter" not in smaller
-    assert what != "engine" or len(smaller["requests"]) == 1
-
-
-def test_exact_binomial_tails() -> None:
-    from scipy import stats
-
-    from fuzz.laws import lower, tail
-
-    for n, p in ((1, 0.5), (600, 0.01), (600, 0.4), (10_000, 0.97), (10_000, 1e-6)):
-        for k in {0, 1, n // 3, round(n * p), round(n * p) + 3, n}:
-            assert tail(n, p, k) == pytest.approx(stats.binom.sf(k - 1, n, p), rel=1e-6, abs=1e-12)
-            assert lower(n, p, k) == pytest.approx(stats.binom.cdf(k, n, p), rel=1e-6, abs=1e-12)
-
-
-def test_the_law_behind_a_prompt_in_tiles_is_that_of_decoded_tokens() -> None:
+def test_the_distribution_behind_a_prompt_in_tiles_is_that_of_decoded_tokens() -> None:
     """In int8 the two may be far apart: decoding rounds activations to eight bits, tiles to bf16."""
-    from fuzz.checks import check
-
     target = {
         "n_vocab": 6, "n_ctx": 24, "n_layer": 4, "d_head": 2, "d_model": 46, "d_ff": 4, "weights": 313598,
         "dtype": "int8", "prefill": "tiles", "spread": 0.3,
@@ -231,35 +189,49 @@ def test_the_law_behind_a_prompt_in_tiles_is_that_of_decoded_tokens() -> None:
         },
     }  # fmt: skip
     found = {
-        "check": "law", "target": target, "models": {}, "draft": {"kind": "skip", "attn": [1], "mlp": [2]},
-        "prompt": [4, 4, 1, 1], "length": 2, "settings": {"temperature": 1.0, "seed": 3}, "alarm": 1e-3,
+        "check": "distribution", "target": target, "models": {}, "prompt": [4, 4, 1, 1], "length": 2,
+        "draft": {"kind": "skip", "attn": [1], "mlp": [2]}, "settings": {"temperature": 1.0, "seed": 3},
+        "alarm": 1e-3,
     }  # fmt: skip
     assert check(found) == "passed"
 
 
+@pytest.mark.slow
+def test_a_wrong_distribution_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a reference at another temperature."""
+    from fuzz import distributions
+
+    case = {
+        "check": "distribution", "target": {"n_vocab": 4, "n_ctx": 24}, "models": {}, "prompt": [1],
+        "length": 2, "draft": {"kind": "random"}, "settings": {"temperature": 1.0, "seed": 3}, "alarm": 1e-3,
+    }  # fmt: skip
+    assert check(case) == "passed"
+    monkeypatch.setattr(
+        distributions, "distribution_after",
+        lambda how, *rest: distribution_after(how | {"temperature": 1.2}, *rest),
+    )  # fmt: skip
+    with pytest.raises(Failure, match="distribution"):
+        check(case)
+
+
 def test_the_makefile_has_the_options() -> None:
-    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    text = (TESTS.parent / "Makefile").read_text(encoding="utf-8")
     (recipe,) = re.findall(r"^fuzz:\n((?:\t.*\n)+)", text, re.MULTILINE)
-    for name in ("CONFIGURATIONS", "FILES", "SEED", "MINUTES", "PROCESSES"):
+    for name in ("EXAMPLES", "SEED", "PROCESSES"):
         assert name in recipe
 
 
 def test_a_cut_between_tokens_that_rounding_swaps_is_noticed() -> None:
     """Two tokens a last bit apart are equal for the core, which keeps the lower id, not for the reference."""
-    from fuzz.settings import distribution_after, hangs_on_rounding
-    from specdec import _core
-
     near = np.array([-3.0, 2e-3, np.nextafter(np.float32(2e-3), np.float32(1.0)), -1.0], np.float32)
     apart = np.array([-3.0, 2e-3, 2.1e-3, 2e-3], np.float32)
     for cut in ({"top_k": 1}, {"top_p": 0.4}):
-        settings = {"temperature": 1.0, **cut}
-        assert hangs_on_rounding(settings, near, [0], 1) and not hangs_on_rounding(settings, apart, [0], 1), (
-            cut
-        )
-        found = [_core.distribution(near, **settings), distribution_after(settings, near, [0], 1)]
+        how = {"temperature": 1.0, **cut}
+        assert hangs_on_rounding(how, near, [0], 1) and not hangs_on_rounding(how, apart, [0], 1), cut
+        found = [_core.distribution(near, **how), distribution_after(how, near, [0], 1)]
         assert [each.argmax() for each in found] == [1, 2]
     assert hangs_on_rounding({"temperature": 1.0, "min_p": 1.0}, near, [0], 1)
-    for settings in ({"temperature": 1.0, "top_k": 2}, {"temperature": 1.0}, {"top_k": 1}):
-        assert not hangs_on_rounding(settings, near, [0], 1), settings
+    for how in ({"temperature": 1.0, "top_k": 2}, {"temperature": 1.0}, {"top_k": 1}):
+        assert not hangs_on_rounding(how, near, [0], 1), how
     equal = np.array([1.0, 2.0, 2.0], np.float32)
     assert not hangs_on_rounding({"temperature": 1.0, "top_k": 1}, equal, [0], 1)

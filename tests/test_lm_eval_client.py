@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 import specdec
-from specdec.decoding.engine import Engine
-from specdec.serve.http_server import Server
-from specdec.serve.service import Service
+from specdec import Engine
+from specdec.serve import Server, Service
 
 pytestmark = [
     pytest.mark.oracle,

@@ -12,6 +12,7 @@ import specdec
 from specdec import CheckpointError, UnsupportedModelError, reference
 from specdec.checkpoints import open_checkpoint
 from specdec.models.families.moe import mxfp4
+from worlds.folders import write_hf
 from worlds.mixtures import (
     N_EXPERTS,
     gpt_oss_config,
@@ -21,7 +22,6 @@ from worlds.mixtures import (
     qwen3_moe_tensors,
     stacked,
     unpacked,
-    write_arrays,
 )
 
 IDS = np.random.default_rng(4).integers(0, 61, 40)
@@ -39,13 +39,13 @@ def reference_logits(folder: Path) -> np.ndarray:
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
     config = qwen3_moe_config()
-    return write_arrays(tmp_path_factory.mktemp("published"), config, qwen3_moe_tensors(config))
+    return write_hf(tmp_path_factory.mktemp("published"), config, qwen3_moe_tensors(config))
 
 
 def test_experts_under_names_of_their_own_and_stacked_are_one_model(published, tmp_path):
     config = qwen3_moe_config()
     together = stacked(qwen3_moe_tensors(config), config["num_hidden_layers"], N_EXPERTS)
-    models = [specdec.load(published), specdec.load(write_arrays(tmp_path / "stacked", config, together))]
+    models = [specdec.load(published), specdec.load(write_hf(tmp_path / "stacked", config, together))]
     for model in models:
         assert model.config.n_experts == N_EXPERTS and model.config.mixtures == (1, 1)
     found, other = (model.logits(IDS) for model in models)
@@ -57,7 +57,7 @@ def test_names_of_transformers_5(published, tmp_path):
     """`num_local_experts` in place of `num_experts`, rotary positions in `rope_parameters`."""
     config = qwen3_moe_config(num_experts=..., rope_theta=..., num_local_experts=N_EXPERTS)
     config["rope_parameters"] = {"rope_type": "default", "rope_theta": 10000.0}
-    folder = write_arrays(tmp_path / "named", config, qwen3_moe_tensors(qwen3_moe_config()))
+    folder = write_hf(tmp_path / "named", config, qwen3_moe_tensors(qwen3_moe_config()))
     assert np.array_equal(specdec.load(folder).logits(IDS), specdec.load(published).logits(IDS))
 
 
@@ -68,7 +68,7 @@ def test_layers_without_experts(tmp_path):
     rng = np.random.default_rng(5)
     for part, shape in (("gate", (56, 32)), ("up", (56, 32)), ("down", (32, 56))):
         tensors[f"model.layers.1.mlp.{part}_proj.weight"] = rng.normal(0, 0.3, shape).astype(np.float32)
-    folder = write_arrays(tmp_path / "some", config, tensors)
+    folder = write_hf(tmp_path / "some", config, tensors)
     model = specdec.load(folder)
     assert model.config.mixtures == (1, 0, 1)
     np.testing.assert_allclose(model.logits(IDS), reference_logits(folder), atol=2e-4)
@@ -93,7 +93,7 @@ def test_scales_that_are_no_numbers_give_no_model(tmp_path):
         tensors["model.layers.1.mlp.experts.down_proj_scales"][2, 3, 0] = value
         tensors["model.layers.1.mlp.experts.down_proj_blocks"][2, 3, 0] = 0x77
         with pytest.raises(CheckpointError, match=r"layers.1.experts.2.mlp_down.weight: element \[3, 0\]"):
-            specdec.load(write_arrays(tmp_path / str(value), config, tensors))
+            specdec.load(write_hf(tmp_path / str(value), config, tensors))
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32", "int4"])
@@ -101,10 +101,8 @@ def test_gpt_oss_in_mxfp4_is_the_model_of_its_numbers(tmp_path, dtype):
     config = gpt_oss_config()
     quantised = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
     tensors = gpt_oss_tensors(config)
-    packed = write_arrays(
-        tmp_path / "packed", config | {"quantization_config": quantised}, tensors, dtype="BF16"
-    )
-    plain = write_arrays(tmp_path / "plain", config, unpacked(tensors), dtype="BF16")
+    packed = write_hf(tmp_path / "packed", config | {"quantization_config": quantised}, tensors, dtype="BF16")
+    plain = write_hf(tmp_path / "plain", config, unpacked(tensors), dtype="BF16")
     found, wanted = specdec.load(packed, dtype), specdec.load(plain, dtype)
     assert np.array_equal(found.logits(IDS), wanted.logits(IDS))
     assert specdec.load(packed).dtype == "bf16"
@@ -131,7 +129,7 @@ def test_gpt_oss_in_mxfp4_is_the_model_of_its_numbers(tmp_path, dtype):
 def test_configurations_that_do_not_fit_the_weights(changes: dict[str, Any], message: str, tmp_path):
     tensors = qwen3_moe_tensors(qwen3_moe_config())
     with pytest.raises((CheckpointError, UnsupportedModelError), match=message):
-        specdec.load(write_arrays(tmp_path / "odd", qwen3_moe_config(**changes), tensors))
+        specdec.load(write_hf(tmp_path / "odd", qwen3_moe_config(**changes), tensors))
 
 
 def test_missing_and_unexpected_experts(tmp_path):
@@ -139,10 +137,10 @@ def test_missing_and_unexpected_experts(tmp_path):
     tensors = qwen3_moe_tensors(config)
     lacking = {name: array for name, array in tensors.items() if "layers.1.mlp.experts.3.up" not in name}
     with pytest.raises(CheckpointError, match=r"'model.layers.1.mlp.experts.3.up_proj.weight' is missing"):
-        specdec.load(write_arrays(tmp_path / "lacking", config, lacking))
+        specdec.load(write_hf(tmp_path / "lacking", config, lacking))
     more = tensors | {"model.layers.1.mlp.experts.5.up_proj.weight": np.zeros((24, 32), np.float32)}
     with pytest.raises(UnsupportedModelError, match=r"mlp.experts.5.up_proj.weight"):
-        specdec.load(write_arrays(tmp_path / "more", config, more))
+        specdec.load(write_hf(tmp_path / "more", config, more))
 
 
 @pytest.mark.parametrize(
@@ -157,7 +155,7 @@ def test_missing_and_unexpected_experts(tmp_path):
 def test_configurations_of_gpt_oss_that_are_refused(changes: dict[str, Any], message: str, tmp_path):
     tensors = gpt_oss_tensors(gpt_oss_config())
     with pytest.raises((CheckpointError, UnsupportedModelError), match=message):
-        specdec.load(write_arrays(tmp_path / "odd", gpt_oss_config(**changes), tensors))
+        specdec.load(write_hf(tmp_path / "odd", gpt_oss_config(**changes), tensors))
 
 
 def test_damaged_mxfp4(tmp_path):
@@ -171,4 +169,4 @@ def test_damaged_mxfp4(tmp_path):
     ):
         given = {name: array for name, array in (tensors | changed).items() if array is not None}
         with pytest.raises((CheckpointError, UnsupportedModelError), match=message):
-            specdec.load(write_arrays(tmp_path / "damaged", config, given))
+            specdec.load(write_hf(tmp_path / "damaged", config, given))

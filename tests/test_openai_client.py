@@ -12,9 +12,8 @@ import pytest
 
 import specdec
 from scripted_engine import ScriptedEngine
-from specdec.decoding.engine import Engine
-from specdec.serve.http_server import Server
-from specdec.serve.service import Service
+from specdec import Engine
+from specdec.serve import Server, Service
 
 pytestmark = pytest.mark.oracle
 

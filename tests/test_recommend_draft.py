@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import specdec
-from specdec import _core, drafts, time_limit
-from specdec.analysis import recommend_draft
-from specdec.analysis.draft_memory import cache_bytes_of, weight_bytes_of
-from specdec.analysis.known_models import KNOWN, known_models, vocabulary_of
+from sessions import Session
+from specdec import drafts, time_limit
+from specdec.analysis import recommend as recommend_module
+from specdec.analysis.known_models import known_models, known_vocabularies, vocabulary_of
+from specdec.analysis.recommend import cache_bytes_of, weight_bytes_of
 from specdec.drafts.translation import translation_of
 from specdec.errors import CheckpointNotFoundError, InputError, VocabularyMismatchError
-from specdec.models.tokenizer import ByteTokenizer, Strip
-from specdec.models.tokenizer.resolve import load_tokenizer
+from specdec.tokenizer import ByteTokenizer, Strip, load_tokenizer
 from worlds.vocabularies import DISJOINT, VOCABULARIES, model_with
 
 QUICK: dict[str, Any] = {"n_tokens": 12, "repeats": 1, "gammas": [2], "n_threads": 1}
@@ -102,11 +102,11 @@ def test_drafts_of_which_none_fits_are_refused_with_what_could(target: Any, othe
 
 def test_without_drafts_what_needs_no_model_is_measured(target: Any) -> None:
     found = specdec.recommend_draft(target, None, ["ab abc", "ca b"], **QUICK)
-    names = [*recommend_draft.WITHOUT_MODEL, "exit:1"]
+    names = [*recommend_module.WITHOUT_MODEL, "exit:1"]
     assert [fit.draft for fit in found.fits] == names == list(found.comparison.drafts)
     embedded, _ = specdec.embedded_pair()
-    assert {"heads", "exit:3"} < recommend_draft.without_model(embedded).keys()
-    assert "mtp" not in recommend_draft.without_model(embedded)
+    assert {"heads", "exit:3"} < recommend_module.without_model(embedded).keys()
+    assert "mtp" not in recommend_module.without_model(embedded)
 
 
 def test_gammas_are_those_asked_for_or_each_drafts_own(target: Any, other: Any) -> None:
@@ -125,7 +125,7 @@ def test_memory_is_that_of_the_core(target: Any, other: Any) -> None:
     assert weight_bytes_of(draft) == other.core.n_bytes
 
     def kept(n: int) -> int:
-        session = _core.Session(
+        session = Session(
             other.core, None, [[3] * n], gamma=0, max_new_tokens=1, sampling={"temperature": 0.0},
             seeds=[(0, 0)], n_threads=1,
         )  # fmt: skip
@@ -143,6 +143,7 @@ def test_memory_is_that_of_the_core(target: Any, other: Any) -> None:
 # ---------------------------------------------------------------------------------------- what is named
 
 
+KNOWN = known_vocabularies()
 DOCUMENTED = {
     "Qwen 2, 2.5 and 3", "Llama 3", "Gemma 1 and 2", "Gemma 3", "SmolLM 2", "Pythia", "OPT", "OLMo 2"
 }  # fmt: skip
@@ -214,8 +215,8 @@ def test_known_models_are_in_order() -> None:
 def comparison(**ratios: tuple[float, ...]) -> specdec.Comparison:
     """Drafts with these speed-ups, a ratio for each turn, of two tokens a run."""
     rows = tuple(
-        specdec.ComparisonRow(
-            name, 0.0, 4, 10, 5, 2.0, 1.9, 2.1, 0.5, 0.4, 0.6, 4.0, 0.3, (0.5,), (),
+        specdec.ExperimentRow(
+            draft=name, temperature=0.0, gamma=4, n_tokens=10, n_calls=5, n_drafted=20, tokens_per_call=2.0,
             speedup=specdec.Speedup(given, (2.0,) * len(given)), tokens_per_s=given,
         )
         for name, given in ratios.items()
@@ -254,7 +255,7 @@ def test_a_single_turn_is_not_certain() -> None:
 def test_drafts_that_draft_nothing_are_not_chosen() -> None:
     found = recommendation(a=(1.3, 1.4))
     (row,) = found.comparison.rows
-    idle = replace(found.comparison, rows=(replace(row, drafted_per_call=0.0),))
+    idle = replace(found.comparison, rows=(replace(row, n_drafted=0),))
     found = replace(found, comparison=idle)
     assert found.best is None and "found anything to draft" in found.reason
 
@@ -299,7 +300,7 @@ def test_without_a_limit_all_is_measured(target: Any) -> None:
 
 
 def test_ctrl_c_keeps_what_was_measured(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = iter([recommend_draft.compare_ways, None])
+    calls = iter([recommend_module.compare_ways, None])
 
     def compare_ways(*arguments: Any, **options: Any) -> specdec.Comparison:
         if (function := next(calls)) is None:
@@ -307,7 +308,7 @@ def test_ctrl_c_keeps_what_was_measured(target: Any, monkeypatch: pytest.MonkeyP
         found: specdec.Comparison = function(*arguments, **options)
         return found
 
-    monkeypatch.setattr(recommend_draft, "compare_ways", compare_ways)
+    monkeypatch.setattr(recommend_module, "compare_ways", compare_ways)
     given = {"a": "copy", "b": "lookahead", "c": "recycling"}
     found = specdec.recommend_draft(target, given, "ab abc", **QUICK)
     assert found.comparison.drafts == ("a",) and found.stopped == "interrupted; not measured: b, c"

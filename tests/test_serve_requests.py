@@ -24,13 +24,10 @@ import specdec
 from chat_templates import TEMPLATES
 from http_talk import ask, connected, events_of, send
 from scripted_engine import ScriptedEngine, log_prob
-from specdec.decoding.engine import Speculative
+from specdec import Speculative
 from specdec.errors import ContextLengthError, FormError, InputError, NotFiniteError, SpecdecError
-from specdec.serve.http_server import Server
-from specdec.serve.json_body import json_bytes, read_object
-from specdec.serve.request_error import RequestError
-from specdec.serve.server_limits import ServerLimits
-from specdec.serve.service import Service
+from specdec.serve import Server, ServerLimits, Service
+from specdec.serve.bodies import RequestError, json_bytes, read_object
 
 CHAT, TEXTS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 REPLY = "Naïve 🙂 it is, by the sea."
@@ -43,7 +40,7 @@ TOOLS = [{"type": "function", "function": FUNCTION}]
 CALL = 'I look. <tool_call>\n{"name": "weather", "arguments": {"place": "Köln"}}\n</tool_call>'
 LARGE = {"name": "a", "schema": {"enum": ["x" * 600]}}
 LIMITS = ServerLimits(
-    n_body_bytes=100_000, n_texts=8, n_stops=4, n_biases=3, n_top=5, n_new_tokens=50, n_form_bytes=500,
+    n_body_bytes=100_000, n_texts=8, n_stops=4, n_biases=3, n_top=5, n_new_tokens=50, n_constraint_bytes=500,
     n_tools=2, body_s=0.3, write_s=0.5, event_s=0.0,
 )  # fmt: skip
 

@@ -22,8 +22,7 @@ import specdec
 from http_talk import ask
 from specdec.commands import serve_verb
 from specdec.commands.program import program
-from specdec.serve.http_server import Server
-from specdec.serve.service import Service
+from specdec.serve import Server, Service
 
 ROOT = Path(__file__).parents[1]
 
@@ -96,7 +95,7 @@ def test_options_reach_the_server(started: Started, tmp_path: Path) -> None:
         "--chat-template", str(template), "--api-key-file", str(key), "--name", "a", "--name", "b",
         "--slots", "3", "--text-tokens", "99", "--max-waiting", "5", "--max-tokens", "7",
         "--max-n", "2", "--gamma", "auto",
-        "--max-body-bytes", "1000", "--max-form-bytes", "10", "--drain-seconds", "1.5",
+        "--max-body-bytes", "1000", "--max-constraint-bytes", "10", "--drain-seconds", "1.5",
         "--recommended", "--stream-interval", "0",
         "--host", "0.0.0.0", "--port", "9",
     )  # fmt: skip
@@ -108,7 +107,7 @@ def test_options_reach_the_server(started: Started, tmp_path: Path) -> None:
     assert read is not None and template.name not in read.source  # which errors tell clients
     limits = service.limits
     assert (limits.n_waiting, limits.n_new_tokens, limits.n_texts) == (5, 7, 2)
-    assert (limits.n_body_bytes, limits.n_form_bytes, limits.event_s) == (1000, 10, 0.0)
+    assert (limits.n_body_bytes, limits.n_constraint_bytes, limits.event_s) == (1000, 10, 0.0)
     assert (service.engine.n_slots, service.engine.n_text, service.engine.max_waiting) == (3, 99, 5)
     assert service.engine.closed
     options = started.options
@@ -175,7 +174,7 @@ def test_several_drafts(started: Started, tmp_path: Path) -> None:
 
 def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, "specdec.serve.http_server")
+    monkeypatch.delitem(sys.modules, "specdec.serve.server")
     done = run()
     assert done.exit_code == 2 and "needs the package uvicorn" in done.stderr
     assert serve_verb.command.help is not None

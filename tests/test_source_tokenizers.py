@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import specdec
-from fuzz.family_files import CONFIGS, random_weights
 from specdec.errors import InputError, TokenizerError, VocabularyMismatchError
-from specdec.models.tokenizer import check_same_vocabulary, load_tokenizer, resolve_tokenizer, source_side
+from specdec.models.tokenizer import source_side
+from specdec.tokenizer import check_same_vocabulary, load_tokenizer, resolve_tokenizer
+from worlds.families import CONFIGS, random_weights
 from worlds.folders import write_hf
 
 pytestmark = pytest.mark.oracle

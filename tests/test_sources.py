@@ -21,7 +21,7 @@ from specdec.commands import given_models
 from specdec.commands.program import main
 from specdec.drafts import ModelDraft
 from specdec.errors import InputError, VocabularyMismatchError
-from specdec.models.tokenizer.utf8_tokenizer import Utf8Tokenizer
+from specdec.models.tokenizer.byte_tokenizer import Utf8Tokenizer
 from toy_pair import EOS, ToyTokenizer
 from worlds.encoder_decoders import CONFIGS, START, EncoderDecoder, decoder_only, lively_tensors, model_of
 
@@ -286,11 +286,7 @@ def test_a_draft_without_an_encoder(pair: EncoderDecoder) -> None:
     sources = pair.sources(*LENGTHS)
     small = decoder_only()
     plain = specdec.generate(pair.target, None, sources, **OPTIONS)
-    for draft in (
-        small,
-        ModelDraft(pair.draft, draft=small),
-        ModelDraft(small, draft=pair.draft),
-    ):
+    for draft in (small, ModelDraft(pair.draft, draft=small), ModelDraft(small, draft=pair.draft)):
         found = specdec.generate(pair.target, draft, sources, batch_size=2, **OPTIONS)
         assert sum(one.trace.n_drafted for one in found) > 0
         for one, other in zip(found, plain, strict=True):

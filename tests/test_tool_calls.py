@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from chat_templates import TEMPLATES
 from specdec.models.tokenizer import MarkSpelling
-from specdec.serve.call_formats import CALL_FORMATS, call_format_of, reply_reader
-from specdec.serve.tool_calls import Reasoning, Said, ToolCall
-from specdec.serve.tool_fields import Tools
+from specdec.serve.tool_calls import Reasoning, Said, ToolCall, Tools
+from specdec.serve.tool_formats import TOOL_FORMATS, reply_reader, tool_format_of
 
 WEATHER: dict[str, Any] = {
     "name": "weather",
@@ -271,8 +270,8 @@ def test_calls_that_have_to_be() -> None:
 def test_a_template_says_how_calls_are_written(family: str, name: str) -> None:
     templates = TEMPLATES[family][0]
     assert isinstance(templates, str)
-    assert call_format_of(templates) == name
-    assert name in CALL_FORMATS
+    assert tool_format_of(templates) == name
+    assert name in TOOL_FORMATS
 
 
 def test_the_first_end_mark_is_one_where_no_later_one_ends_a_call() -> None:
@@ -325,7 +324,7 @@ def test_channels_are_read_however_they_come(
     assert joined([*said, *reader.finish()]) == joined(wanted)
 
 
-FRAGMENTS = [mark for one in CALL_FORMATS.values() for mark in one.marks]
+FRAGMENTS = [mark for one in TOOL_FORMATS.values() for mark in one.marks]
 FRAGMENTS += [
     '{"name": "stop"', '{"name": "weather", ', '"arguments": ', '"parameters": ', "{}", '{"place": "', '"}',
     "}", "[", "]", "\\", '"', "null", " ", "\n", "stop", "<function=stop>", "</function>",
@@ -335,7 +334,7 @@ FRAGMENTS += [
 
 
 @given(
-    name=st.sampled_from(sorted(CALL_FORMATS)),
+    name=st.sampled_from(sorted(TOOL_FORMATS)),
     text=st.lists(st.sampled_from(FRAGMENTS), max_size=14).map("".join),
     cuts=st.lists(st.integers(0, 300), max_size=8),
     parallel=st.booleans(),
@@ -353,7 +352,7 @@ def test_any_text_is_read_alike_however_it_comes(
     assert all(one.name in TOOLS.functions for one in calls)
     assert all(isinstance(json.loads(one.arguments), dict) for one in calls)
     assert len(calls) <= 1 or parallel
-    if not calls and not CALL_FORMATS[name].begin:
+    if not calls and not TOOL_FORMATS[name].begin:
         assert "".join(one for one in whole if isinstance(one, str)) == text
 
 

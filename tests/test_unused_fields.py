@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import specdec
-from fuzz.family_files import CONFIGS, random_weights
 from specdec.checkpoints import open_checkpoint
 from specdec.errors import CheckpointError, SpecdecError, UnsupportedModelError, UnusedFieldWarning
 from specdec.fields import Fields
@@ -21,6 +20,7 @@ from specdec.models.checkpoints.generation_config import GENERATION_FIELDS
 from specdec.models.checkpoints.hf_folder import described
 from specdec.models.families import FAMILIES, model_type_of
 from worlds.adapters import adapter_config
+from worlds.families import CONFIGS, random_weights
 from worlds.folders import write_hf
 from worlds.gguf_files import CASES, write_gguf
 
@@ -109,132 +109,9 @@ def test_one_warning_names_file_and_fields(tmp_path: Path) -> None:
 WITHOUT_CLASS = {"LamdaForCausalLM", "MiMoForCausalLM"}
 """Families that transformers has no configuration class for."""
 
-PUBLISHED: dict[str, dict[str, Any]] = {
-    "GPT2LMHeadModel": {
-        "activation_function": "gelu_new", "attn_pdrop": 0.1, "bos_token_id": 50256, "embd_pdrop": 0.1,
-        "eos_token_id": 50256, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "model_type": "gpt2",
-        "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024, "resid_pdrop": 0.1,
-        "summary_activation": None, "summary_first_dropout": 0.1, "summary_proj_to_labels": True,
-        "summary_type": "cls_index", "summary_use_proj": True, "vocab_size": 50257, "_num_labels": 1,
-        "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
-    },
-    "Qwen2ForCausalLM": {
-        "attention_dropout": 0.0, "bos_token_id": 151643, "eos_token_id": 151645, "hidden_act": "silu",
-        "hidden_size": 896, "initializer_range": 0.02, "intermediate_size": 4864,
-        "max_position_embeddings": 32768, "max_window_layers": 21, "model_type": "qwen2",
-        "num_attention_heads": 14, "num_hidden_layers": 24, "num_key_value_heads": 2, "rms_norm_eps": 1e-06,
-        "rope_theta": 1000000.0, "sliding_window": 32768, "tie_word_embeddings": True,
-        "torch_dtype": "bfloat16", "transformers_version": "4.43.1", "use_cache": True, "use_mrope": False,
-        "use_sliding_window": False, "vocab_size": 151936,
-    },
-    "Gemma2ForCausalLM": {
-        "attention_bias": False, "attention_dropout": 0.0, "attn_logit_softcapping": 50.0, "bos_token_id": 2,
-        "cache_implementation": "hybrid", "eos_token_id": 1, "final_logit_softcapping": 30.0,
-        "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh",
-        "hidden_size": 2304, "initializer_range": 0.02, "intermediate_size": 9216,
-        "max_position_embeddings": 8192, "model_type": "gemma2", "num_attention_heads": 8,
-        "num_hidden_layers": 26, "num_key_value_heads": 4, "pad_token_id": 0, "query_pre_attn_scalar": 256,
-        "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "sliding_window": 4096, "torch_dtype": "float32",
-        "transformers_version": "4.42.4", "use_cache": True, "vocab_size": 256000,
-    },
-    "Gemma3ForConditionalGeneration": {
-        "boi_token_index": 255999, "eoi_token_index": 256000, "eos_token_id": [1, 106],
-        "image_token_index": 262144, "initializer_range": 0.02, "mm_tokens_per_image": 256,
-        "model_type": "gemma3", "torch_dtype": "bfloat16", "transformers_version": "4.50.0.dev0",
-        "text_config": {
-            "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
-            "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
-            "sliding_window": 1024,
-        },
-        "vision_config": {"hidden_size": 1152, "model_type": "siglip_vision_model"},
-    },
-    "FalconForCausalLM": {
-        "alibi": False, "apply_residual_connection_post_layernorm": False, "attention_dropout": 0.0,
-        "auto_map": {"AutoConfig": "configuration_falcon.FalconConfig"}, "bias": False, "bos_token_id": 11,
-        "eos_token_id": 11, "hidden_dropout": 0.0, "hidden_size": 4544, "initializer_range": 0.02,
-        "layer_norm_epsilon": 1e-05, "model_type": "falcon", "multi_query": True,
-        "new_decoder_architecture": False, "num_attention_heads": 71, "num_hidden_layers": 32,
-        "parallel_attn": True, "torch_dtype": "bfloat16", "use_cache": True, "vocab_size": 65024,
-    },
-    "MptForCausalLM": {
-        "attn_config": {
-            "alibi": True, "alibi_bias_max": 8, "attn_impl": "torch", "attn_pdrop": 0,
-            "attn_type": "multihead_attention", "attn_uses_sequence_id": False, "clip_qkv": None,
-            "prefix_lm": False, "qk_ln": False, "softmax_scale": None,
-        },
-        "d_model": 4096, "emb_pdrop": 0, "embedding_fraction": 1.0, "expansion_ratio": 4,
-        "init_config": {"name": "kaiming_normal_"}, "init_device": "cpu", "learned_pos_emb": True,
-        "logit_scale": None, "max_seq_len": 2048, "model_type": "mpt", "n_heads": 32, "n_layers": 32,
-        "no_bias": True, "norm_type": "low_precision_layernorm", "resid_pdrop": 0,
-        "tokenizer_name": "EleutherAI/gpt-neox-20b", "use_cache": False, "verbose": 0, "vocab_size": 50432,
-    },
-    "BloomForCausalLM": {
-        "apply_residual_connection_post_layernorm": False, "attention_dropout": 0.0,
-        "attention_softmax_in_fp32": True, "bias_dropout_fusion": True, "bos_token_id": 1,
-        "eos_token_id": 2, "hidden_dropout": 0.0, "hidden_size": 1024, "initializer_range": 0.02,
-        "layer_norm_epsilon": 1e-05, "masked_softmax_fusion": True, "model_type": "bloom", "n_head": 16,
-        "n_inner": None, "n_layer": 24, "offset_alibi": 100, "pad_token_id": 3, "pretraining_tp": 1,
-        "seq_length": 2048, "skip_bias_add": True, "skip_bias_add_qkv": False, "unk_token_id": 0,
-        "use_cache": True, "vocab_size": 250880,
-    },
-    "GPTJForCausalLM": {
-        "activation_function": "gelu_new", "attn_pdrop": 0.0, "embd_pdrop": 0.0,
-        "gradient_checkpointing": False, "initializer_range": 0.02, "layer_norm_epsilon": 1e-05,
-        "model_type": "gptj", "n_embd": 4096, "n_head": 16, "n_inner": None, "n_layer": 28,
-        "n_positions": 2048, "resid_pdrop": 0.0, "rotary": True, "rotary_dim": 64,
-        "scale_attn_weights": True, "summary_type": "cls_index", "tie_word_embeddings": False,
-        "tokenizer_class": "GPT2Tokenizer", "use_cache": True, "vocab_size": 50400,
-    },
-    "Phi3ForCausalLM": {
-        "attention_bias": False, "attention_dropout": 0.0, "auto_map": {}, "embd_pdrop": 0.0,
-        "full_attn_mod": 1, "hidden_act": "silu", "hidden_size": 3072, "initializer_range": 0.02,
-        "intermediate_size": 8192, "interpolate_factor": 1, "lm_head_bias": False,
-        "max_position_embeddings": 4096, "mlp_bias": False, "model_type": "phi3", "num_attention_heads": 24,
-        "num_hidden_layers": 32, "num_key_value_heads": 8, "original_max_position_embeddings": 4096,
-        "partial_rotary_factor": 0.75, "resid_pdrop": 0.0, "rms_norm_eps": 1e-05, "rope_scaling": None,
-        "rope_theta": 10000.0, "sliding_window": 262144, "tie_word_embeddings": True, "vocab_size": 200064,
-    },
-    "GptOssForCausalLM": {
-        "attention_bias": True, "attention_dropout": 0.0, "eos_token_id": 200002, "experts_per_token": 4,
-        "head_dim": 64, "hidden_act": "silu", "hidden_size": 2880, "initial_context_length": 4096,
-        "initializer_range": 0.02, "intermediate_size": 2880, "max_position_embeddings": 131072,
-        "model_type": "gpt_oss", "num_attention_heads": 64, "num_experts_per_tok": 4,
-        "num_hidden_layers": 24, "num_key_value_heads": 8, "num_local_experts": 32,
-        "output_router_logits": False, "pad_token_id": 199999,
-        "quantization_config": {
-            "modules_to_not_convert": ["model.layers.*.self_attn"], "quant_method": "mxfp4"
-        },
-        "rms_norm_eps": 1e-05,
-        "rope_scaling": {
-            "beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096,
-            "rope_type": "yarn", "truncate": False,
-        },
-        "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 128, "swiglu_limit": 7.0,
-        "tie_word_embeddings": False, "use_cache": True, "vocab_size": 201088,
-    },
-    "T5ForConditionalGeneration": {
-        "d_ff": 2048, "d_kv": 64, "d_model": 512, "decoder_start_token_id": 0, "dropout_rate": 0.1,
-        "eos_token_id": 1, "initializer_factor": 1.0, "is_encoder_decoder": True, "layer_norm_epsilon": 1e-06,
-        "model_type": "t5", "n_positions": 512, "num_heads": 8, "num_layers": 6, "output_past": True,
-        "pad_token_id": 0, "relative_attention_num_buckets": 32, "vocab_size": 32128,
-        "task_specific_params": {"summarization": {"num_beams": 4}},
-    },
-    "BartForConditionalGeneration": {
-        "_num_labels": 3, "activation_dropout": 0.0, "activation_function": "gelu",
-        "add_final_layer_norm": False, "attention_dropout": 0.0, "bos_token_id": 0, "classif_dropout": 0.0,
-        "d_model": 1024, "decoder_attention_heads": 16, "decoder_ffn_dim": 4096, "decoder_layerdrop": 0.0,
-        "decoder_layers": 12, "decoder_start_token_id": 2, "dropout": 0.1, "early_stopping": True,
-        "encoder_attention_heads": 16, "encoder_ffn_dim": 4096, "encoder_layerdrop": 0.0,
-        "encoder_layers": 12, "eos_token_id": 2, "force_bos_token_to_be_generated": True,
-        "forced_bos_token_id": 0, "forced_eos_token_id": 2, "gradient_checkpointing": False,
-        "id2label": {"0": "LABEL_0"}, "init_std": 0.02, "is_encoder_decoder": True, "label2id": {},
-        "length_penalty": 2.0, "max_length": 142, "max_position_embeddings": 1024, "min_length": 56,
-        "model_type": "bart", "no_repeat_ngram_size": 3, "normalize_before": False, "num_beams": 4,
-        "num_hidden_layers": 12, "output_past": True, "pad_token_id": 1, "prefix": " ",
-        "replacing_rate": 0, "scale_embedding": False, "student_decoder_layers": None,
-        "task_specific_params": {}, "use_cache": True, "vocab_size": 50264,
-    },
-}  # fmt: skip
+PUBLISHED: dict[str, dict[str, Any]] = json.loads(
+    (Path(__file__).parent / "data" / "published_configs.json").read_text()
+)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -27,7 +27,7 @@ from specdec.commands.chat_verb import Conversation
 from specdec.commands.program import main, program
 from specdec.commands.verb import VERBS, json_line
 from specdec.display.rounds import visible
-from specdec.drafts.opening import NAMES
+from specdec.drafts import NAMES
 from specdec.errors import InputError
 from toy_pair import load_pair, notice_interrupts
 
@@ -138,7 +138,6 @@ import sys
 from specdec.commands.program import main
 assert main(["--help"]) == main(["--version"]) == 0
 heavy = {"torch", "transformers", "matplotlib", "jinja2", "tokenizers", "pandas", "optuna", "scipy"}
-heavy |= {"specdec.decoding", "specdec.drafts", "specdec.models.model"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True, capture_output=True)
@@ -393,7 +392,7 @@ def test_ctrl_c_prints_what_was_measured(models: Pair, monkeypatch: pytest.Monke
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("specdec.analysis.measure.speedups", interrupt)
+    monkeypatch.setattr("specdec.analysis.experiment.Experiment.run", interrupt)
     asked = ["measure", "--target", "big", "--draft", "small", "--n-tokens", "20", "--gammas", "1", "abc"]
     done = run(*asked)
     assert done.exit_code == 130
@@ -503,8 +502,8 @@ def test_recommend(models: Pair, tmp_path: Path) -> None:
     done = run(*asked, "--json")
     assert done.exit_code == 0, done.output
     wanted = specdec.recommend_draft(
-        models[0], {"mine": models[1], "copy": "copy"}, ["abc", "ba ab"], gammas=[1, 3], n_tokens=20,
-        repeats=1, temperature=0.7, target_name="large",
+        {"large": models[0]}, {"mine": models[1], "copy": "copy"}, ["abc", "ba ab"], gammas=[1, 3],
+        n_tokens=20, repeats=1, temperature=0.7,
     )  # fmt: skip
     found = json.loads(done.stdout)
     assert found["fits"] == wanted.to_dict()["fits"]

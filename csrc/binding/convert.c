@@ -218,15 +218,13 @@ int sd_view(PyObject* object, const char* name, char format, int n_dims, Py_buff
     return 0;
 }
 
-/* (token, bias) pairs, a list that no caller has, as two arrays of the sampling settings. */
-static int biases_from(PyObject* items, sd_sampling* sampling) {
+/* (token, bias) pairs, a list that no caller has. */
+static int biases_of_pairs(PyObject* items, sd_biases* of) {
     size_t n = (size_t)PyList_GET_SIZE(items);
     if (n > INT32_MAX) n = 0;
-    int32_t* tokens = PyMem_Calloc(n + 1, sizeof *tokens);
-    float* biases = PyMem_Calloc(n + 1, sizeof *biases);
-    sampling->n_biased = (int)n;
-    sampling->biased = tokens;
-    sampling->biases = biases;
+    int32_t* tokens = of->tokens = PyMem_Calloc(n + 1, sizeof *tokens);
+    float* biases = of->values = PyMem_Calloc(n + 1, sizeof *biases);
+    of->n = (int)n;
     if (tokens == NULL || biases == NULL) {
         PyErr_NoMemory();
         return -1;
@@ -243,39 +241,90 @@ static int biases_from(PyObject* items, sd_sampling* sampling) {
     return 0;
 }
 
+static int biases_from(PyObject* object, const char* name, sd_biases* biases) {
+    if (!PyDict_Check(object)) {
+        PyErr_Format(PyExc_TypeError, "%s: expected a dict", name);
+        return -1;
+    }
+    PyObject* items = PyDict_Items(object);
+    int result = items ? biases_of_pairs(items, biases) : -1;
+    Py_XDECREF(items);
+    return result;
+}
+
+/* Append a sequence of ids, of one at least. */
+static int append_sequence(PyObject* object, const char* name, sd_sequences* of) {
+    int32_t* ids;
+    int n, before = of->n > 0 ? of->ends[of->n - 1] : 0;
+    if (sd_ids_from(object, name, &ids, &n) < 0) return -1;
+    int32_t* tokens = PyMem_Realloc(of->tokens, (size_t)(before + n + 1) * sizeof *tokens);
+    if (tokens != NULL) {
+        of->tokens = tokens;
+        memcpy(tokens + before, ids, (size_t)n * sizeof *ids);
+        of->ends[of->n++] = before + n;
+    }
+    PyMem_Free(ids);
+    if (tokens == NULL) PyErr_NoMemory();
+    if (tokens != NULL && n == 0) PyErr_Format(PyExc_ValueError, "%s: expected an id in each sequence", name);
+    return tokens != NULL && n > 0 ? 0 : -1;
+}
+
+static int sequences_from(PyObject* object, const char* name, sd_sequences* of) {
+    PyObject* items = sd_items_from(object, "expected sequences of integers");
+    if (items == NULL) return -1;
+    Py_ssize_t n = PyTuple_GET_SIZE(items);
+    of->ends = PyMem_Calloc((size_t)n + 1, sizeof *of->ends);
+    int result = of->ends ? 0 : -1;
+    if (result < 0) PyErr_NoMemory();
+    for (Py_ssize_t i = 0; i < n && result == 0; i++)
+        result = append_sequence(PyTuple_GET_ITEM(items, i), name, of);
+    Py_DECREF(items);
+    return result;
+}
+
+static const sd_field_type field_types[] = {[SD_SAMPLING_REAL] = SD_FIELD_REAL,
+                                            [SD_SAMPLING_INTEGER] = SD_FIELD_INTEGER,
+                                            [SD_SAMPLING_BIASES] = SD_FIELD_OBJECT,
+                                            [SD_SAMPLING_SEQUENCES] = SD_FIELD_OBJECT};
+
 int sd_sampling_from(PyObject* mapping, const char* name, sd_sampling* sampling) {
-    PyObject* bias = NULL;
-    *sampling = (sd_sampling){.top_p = 1.0, .repetition_penalty = 1.0};
-    const sd_field fields[] = {
-        {"temperature", SD_FIELD_REAL, SD_FIELD_REQUIRED, &sampling->temperature},
-        {"top_k", SD_FIELD_INTEGER, SD_FIELD_OPTIONAL, &sampling->top_k},
-        {"top_p", SD_FIELD_REAL, SD_FIELD_OPTIONAL, &sampling->top_p},
-        {"min_p", SD_FIELD_REAL, SD_FIELD_OPTIONAL, &sampling->min_p},
-        {"repetition_penalty", SD_FIELD_REAL, SD_FIELD_OPTIONAL, &sampling->repetition_penalty},
-        {"presence_penalty", SD_FIELD_REAL, SD_FIELD_OPTIONAL, &sampling->presence_penalty},
-        {"frequency_penalty", SD_FIELD_REAL, SD_FIELD_OPTIONAL, &sampling->frequency_penalty},
-        {"logit_bias", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &bias},
-    };
+    PyObject* objects[SD_N_SAMPLING_FIELDS] = {0}; /* of fields that are arrays; borrowed */
+    sd_field fields[SD_N_SAMPLING_FIELDS];
+    *sampling = sd_sampling_neutral;
     if (!PyDict_Check(mapping)) {
         PyErr_Format(PyExc_TypeError, "%s: expected a dict", name);
         return -1;
     }
+    for (int i = 0; i < SD_N_SAMPLING_FIELDS; i++) {
+        const sd_sampling_field* row = &sd_sampling_fields[i];
+        void* value = (char*)sampling + row->offset;
+        sd_field_type type = field_types[row->type];
+        fields[i] = (sd_field){row->name, type, i == 0 ? SD_FIELD_REQUIRED : SD_FIELD_OPTIONAL,
+                               type == SD_FIELD_OBJECT ? &objects[i] : value};
+    }
     PyObject* own = PyDict_Copy(mapping);
     int result = own ? SD_FIELDS_FROM(own, name, fields) : -1;
-    if (result == 0 && bias != NULL && !PyDict_Check(bias)) {
-        PyErr_Format(PyExc_TypeError, "%s: logit_bias: expected a dict", name);
-        result = -1;
+    for (int i = 0; i < SD_N_SAMPLING_FIELDS && result == 0; i++) {
+        const sd_sampling_field* row = &sd_sampling_fields[i];
+        void* value = (char*)sampling + row->offset;
+        if (objects[i] == NULL) continue;
+        result = row->type == SD_SAMPLING_BIASES ? biases_from(objects[i], row->name, value)
+                                                 : sequences_from(objects[i], row->name, value);
     }
-    PyObject* items = result == 0 && bias != NULL ? PyDict_Items(bias) : NULL;
-    if (result == 0 && bias != NULL) result = items ? biases_from(items, sampling) : -1;
-    Py_XDECREF(items);
     Py_XDECREF(own);
     if (result < 0) sd_sampling_free(sampling);
     return result;
 }
 
 void sd_sampling_free(sd_sampling* sampling) {
-    PyMem_Free((void*)sampling->biased);
-    PyMem_Free((void*)sampling->biases);
+    for (int i = 0; i < SD_N_SAMPLING_FIELDS; i++) {
+        void* value = (char*)sampling + sd_sampling_fields[i].offset;
+        sd_biases* biases = value;
+        sd_sequences* sequences = value;
+        if (sd_sampling_fields[i].type == SD_SAMPLING_BIASES)
+            PyMem_Free(biases->tokens), PyMem_Free(biases->values);
+        if (sd_sampling_fields[i].type == SD_SAMPLING_SEQUENCES)
+            PyMem_Free(sequences->tokens), PyMem_Free(sequences->ends);
+    }
     *sampling = (sd_sampling){0};
 }

@@ -57,10 +57,9 @@ int sd_is_misfit(void);
  * ('d' and 'f', 'i', 'l' or 'q' of 32 and 64 bits) must match. Returns 0, or -1 with an exception. */
 int sd_view(PyObject* object, const char* name, char format, int n_dims, Py_buffer* view);
 
-/* A dict with keys temperature (which has no default), top_k, top_p, min_p,
- * repetition_penalty, presence_penalty, frequency_penalty and logit_bias {token: bias}; values are checked by
- * the core. The arrays of *sampling are the
- * caller's, for sd_sampling_free. Returns 0, or -1 with an exception and nothing owned. */
+/* A dict with the keys of the table of sampling.h; temperature has no default. Biases are a dict {token:
+ * bias}, sequences a list of lists of ids. The arrays of *sampling are the caller's, for sd_sampling_free.
+ * Returns 0, or -1 with an exception and nothing owned. */
 int sd_sampling_from(PyObject* mapping, const char* name, sd_sampling* sampling);
 void sd_sampling_free(sd_sampling* sampling);
 

@@ -55,7 +55,8 @@ static int fill(sd_settings_object* self, const given* g) {
     if (constrains) self->constraint = Py_NewRef(g->constraint);
     if (sd_optional_ids_from(g->stop_ids, "stop_ids", &self->stop_ids, &s->n_stop_ids) < 0) return -1;
     if (sd_optional_ids_from(g->prediction, "prediction", &self->prediction, &s->n_prediction) < 0) return -1;
-    s->stop_ids = self->stop_ids;
+    s->stop_ids = self->sampling.end_ids = self->draft_sampling.end_ids = self->stop_ids;
+    self->sampling.n_end_ids = self->draft_sampling.n_end_ids = s->n_stop_ids;
     s->prediction = self->prediction;
     if (g->model != Py_None) {
         const sd_module_state* state = PyType_GetModuleState(Py_TYPE((PyObject*)self));

@@ -70,20 +70,15 @@ static sd_status transform(sd_verifier* v, const sd_verification* of, int node, 
 
 /* The model's logits are finite; after penalties and bias their maximum is not. */
 static sd_status fail_in_settings(const sd_sampling* s, int is_masked, int n_vocab, const float* adjusted) {
-    const struct {
-        const char* name;
-        int used;
-    } settings[] = {{"repetition_penalty", s->repetition_penalty != 1.0},
-                    {"presence_penalty", s->presence_penalty != 0.0},
-                    {"frequency_penalty", s->frequency_penalty != 0.0},
-                    {"logit_bias", s->n_biased > 0},
-                    {"the form of the text", is_masked}};
     char names[SD_MESSAGE_SIZE] = "";
     size_t length = 0;
-    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
-        if (settings[i].used)
-            length += (size_t)snprintf(names + length, sizeof names - length, "%s%s",
-                                       length > 0 ? " and " : "", settings[i].name);
+    for (int i = 0; i <= SD_N_SAMPLING_FIELDS; i++) {
+        const sd_sampling_field* field = &sd_sampling_fields[i];
+        int is_last = i == SD_N_SAMPLING_FIELDS;
+        if (is_last ? !is_masked : !field->changes_logits || !sd_sampling_uses(s, field)) continue;
+        length += (size_t)snprintf(names + length, sizeof names - length, "%s%s", length > 0 ? " and " : "",
+                                   is_last ? "the form of the text" : field->name);
+    }
     int32_t best = sd_kernels_get()->argmax(n_vocab, adjusted);
     if (adjusted[best] < 0.0f) return sd_fail(SD_ERR_SETTING, "%s: no token is left to choose from", names);
     return sd_fail(SD_ERR_SETTING, "%s: the logit of token %d becomes infinite; expected smaller changes",

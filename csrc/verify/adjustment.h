@@ -1,5 +1,5 @@
 /* What is done to logits before they become a distribution: repetition penalty, presence and frequency
- * penalty, then bias. */
+ * penalty, biases, then masks. */
 #ifndef SD_ADJUSTMENT_H
 #define SD_ADJUSTMENT_H
 

@@ -6,47 +6,6 @@
 #include "kernels.h"
 #include "truncation.h"
 
-/* Penalties and biases. */
-static sd_status check_adjustment(const sd_sampling* s, int n_vocab) {
-    if (!(s->repetition_penalty > 0.0 && isnormal((float)s->repetition_penalty)))
-        return sd_fail(SD_ERR_VALUE,
-                       "repetition_penalty is %g, expected a finite number above 0, of the range of float32",
-                       s->repetition_penalty);
-    if (!isfinite((float)s->presence_penalty))
-        return sd_fail(SD_ERR_VALUE,
-                       "presence_penalty is %g, expected a finite number, of the range of float32",
-                       s->presence_penalty);
-    if (!isfinite((float)s->frequency_penalty))
-        return sd_fail(SD_ERR_VALUE,
-                       "frequency_penalty is %g, expected a finite number, of the range of float32",
-                       s->frequency_penalty);
-    int n_forbidden = 0;
-    for (int i = 0; i < s->n_biased; i++) {
-        if (s->biased[i] < 0 || s->biased[i] >= n_vocab)
-            return sd_fail(SD_ERR_VALUE, "logit_bias: token %d, expected 0 to %d", (int)s->biased[i],
-                           n_vocab - 1);
-        if (isnan(s->biases[i]) || s->biases[i] == INFINITY)
-            return sd_fail(SD_ERR_VALUE, "logit_bias[%d] is %g, expected a finite number or -infinity",
-                           (int)s->biased[i], (double)s->biases[i]);
-        n_forbidden += isinf(s->biases[i]);
-    }
-    if (n_forbidden > 0 && n_forbidden >= n_vocab)
-        return sd_fail(SD_ERR_VALUE, "logit_bias forbids every token");
-    return SD_OK;
-}
-
-sd_status sd_sampling_check(const sd_sampling* s, int n_vocab) {
-    if (!(s->temperature >= 0.0 && isfinite(s->temperature)))
-        return sd_fail(SD_ERR_VALUE, "temperature is %g, expected a finite number of 0 or more",
-                       s->temperature);
-    if (s->top_k < 0) return sd_fail(SD_ERR_VALUE, "top_k is %d, expected 0 (all) or more", s->top_k);
-    if (!(s->top_p > 0.0 && s->top_p <= 1.0))
-        return sd_fail(SD_ERR_VALUE, "top_p is %g, expected above 0 and at most 1", s->top_p);
-    if (!(s->min_p >= 0.0 && s->min_p <= 1.0))
-        return sd_fail(SD_ERR_VALUE, "min_p is %g, expected 0 to 1", s->min_p);
-    return check_adjustment(s, n_vocab);
-}
-
 static void set_mass(sd_distribution* d, double mass) {
     d->mass = mass;
     d->factor = 1.0 / mass;

@@ -6,38 +6,7 @@
 #include <stdint.h>
 
 #include "rng.h"
-#include "status.h"
-
-/* How the logits of one model become a distribution; the fields of specdec.Sampling. In this order: penalty
- * and bias (adjustment.h), temperature, top-k, nucleus on what is left, min-p.
- *
- * A sequence has one of these for the target and one for its draft. All other code borrows them by const
- * pointer; they and their arrays must outlive the sequence. */
-typedef struct sd_sampling {
-    /* ≥ 0; 0: all mass on the argmax, lowest id on ties. */
-    double temperature;
-    /* Keep the k most probable tokens, ties to the lowest id; 0: all. */
-    int top_k;
-    /* Keep the smallest set of tokens of at least this mass; 1: all. */
-    double top_p;
-    /* Keep tokens at least this times as probable as the most probable one; 0: all. */
-    double min_p;
-    /* > 0; logits of tokens that have occurred are divided by it if positive, else multiplied (Keskar et al.
-     * 2019, section 4.1); 1: none. */
-    double repetition_penalty;
-    /* Finite; subtracted from the logits of tokens that have occurred in the new text: once, and as often as
-     * they have (OpenAI's definition); 0: none. */
-    double presence_penalty, frequency_penalty;
-    /* Tokens whose logits are biased. */
-    int n_biased;
-    /* [n_biased] distinct tokens; borrowed. */
-    const int32_t* biased;
-    /* [n_biased] added to their logits, −infinity to forbid a token; borrowed. */
-    const float* biases;
-} sd_sampling;
-
-/* Are all settings in their ranges, for a vocabulary of n_vocab tokens? */
-sd_status sd_sampling_check(const sd_sampling* sampling, int n_vocab);
+#include "sampling.h"
 
 /* A distribution over the vocabulary: dense, or all mass on one token. A dense one is not divided
  * by its sum but carries it, which saves a pass over the row. Its factor is 1 / mass, unless lenience has

@@ -21,13 +21,6 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
     It lies in the folder of `path` under an unpredictable name, and is made, never opened: a file or a link
     of that name is not followed, written or removed.
-
-    Raises
-    ------
-    InputError
-        `path` does not end with the name of a file.
-    OSError
-        It cannot be written. `filename` is `path`.
     """
     if path.name in ("", ".."):
         raise InputError(f"path {shown(str(path))} has no file name; expected the path of a file to write")
@@ -50,11 +43,6 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     """A new folder that replaces the one at `path` when the block ends, and is removed if the block fails.
 
     The old folder is removed with all its contents once the new one has its name. An empty one is filled.
-
-    Raises
-    ------
-    OSError
-        It cannot be written. `filename` is `path`.
     """
     with _errors_of(path):
         replaces = path.exists() and any(path.iterdir())

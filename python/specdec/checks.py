@@ -59,12 +59,7 @@ def as_iterator(value: Any) -> Iterator[Any] | None:
 
 
 def check_integer(name: str, value: Any, low: int, high: int | None = None) -> int:
-    """The argument `name` as an int, at least `low` and at most `high`.
-
-    Raises
-    ------
-    InputError
-    """
+    """The argument `name` as an int, at least `low` and at most `high`."""
     number = as_integer(value)
     if number is None or number < low or (high is not None and number > high):
         expected = f"an integer, at least {low}" if high is None else f"an integer from {low} to {high}"
@@ -73,12 +68,7 @@ def check_integer(name: str, value: Any, low: int, high: int | None = None) -> i
 
 
 def check_timeout(timeout: float | None) -> float | None:
-    """Seconds to wait at most, 0 or more; None: without end.
-
-    Raises
-    ------
-    InputError
-    """
+    """Seconds to wait at most, 0 or more; None: without end."""
     if timeout is None:
         return None
     longest = threading.TIMEOUT_MAX
@@ -89,13 +79,7 @@ def check_timeout(timeout: float | None) -> float | None:
 def check_number(
     name: str, value: Any, expected: str, fits: Callable[[float], bool], verb: str = "is"
 ) -> float:
-    """The argument `name` as a float, for which `fits` is true; a truth value is none.
-
-    Raises
-    ------
-    InputError
-        It says what is `expected`.
-    """
+    """The argument `name` as a float, for which `fits` is true; a truth value is none."""
     number = None
     if isinstance(value, Real) and not isinstance(value, bool):
         try:
@@ -109,12 +93,7 @@ def check_number(
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """The argument `name` as a truth value: a bool, or 0 or 1.
-
-    Raises
-    ------
-    InputError
-    """
+    """The argument `name` as a truth value: a bool, or 0 or 1."""
     if isinstance(value, bool | np.bool_) or as_integer(value) in (0, 1):
         return bool(value)
     raise InputError.of(name, value, "True or False")
@@ -127,12 +106,7 @@ def check_choice(name: str, value: Any, choices: Sequence[Choice], *, optional: 
 def check_choice(
     name: str, value: Any, choices: Sequence[Choice], *, optional: bool = False
 ) -> Choice | None:
-    """The argument `name`, which is one of some words, or None where it is `optional`.
-
-    Raises
-    ------
-    InputError
-    """
+    """The argument `name`, which is one of some words, or None where it is `optional`."""
     if optional and value is None:
         return None
     for choice in choices:
@@ -143,13 +117,7 @@ def check_choice(
 
 
 def check_items(name: str, value: Any, expected: str) -> list[Any]:
-    """The items of an iterable argument `name`.
-
-    Raises
-    ------
-    InputError
-        It says what is `expected`.
-    """
+    """The items of an iterable argument `name`."""
     iterator = as_iterator(value)
     if iterator is None:
         raise InputError.of(name, value, expected)
@@ -157,13 +125,7 @@ def check_items(name: str, value: Any, expected: str) -> list[Any]:
 
 
 def check_array(name: str, value: Any, expected: str) -> NDArray[Any]:
-    """The argument `name` as an array of numbers of any type and shape.
-
-    Raises
-    ------
-    InputError
-        It says what is `expected`.
-    """
+    """The argument `name` as an array of numbers of any type and shape."""
     try:
         array = np.asarray(value)
     except ValueError as error:
@@ -176,12 +138,7 @@ def check_array(name: str, value: Any, expected: str) -> NDArray[Any]:
 
 
 def check_real(name: str, value: Any) -> NDArray[np.float64]:
-    """The argument `name` as an array of float64, in C order; complex numbers and truth values are none.
-
-    Raises
-    ------
-    InputError
-    """
+    """The argument `name` as an array of float64, in C order; complex numbers and truth values are none."""
     array = check_array(name, value, "real numbers")
     if array.dtype.kind not in "fiu":
         raise InputError(f"{name} has dtype {array.dtype}; expected real numbers")
@@ -190,15 +147,7 @@ def check_real(name: str, value: Any) -> NDArray[np.float64]:
 
 
 def check_path(name: str, value: Any, error: type[SpecdecError] = InputError) -> Path:
-    """The argument `name` as a path; ``~`` is the home folder.
-
-    Raises
-    ------
-    InputError
-        It is no path.
-    error
-        It is one, but cannot be that of a file.
-    """
+    """The argument `name` as a path; ``~`` is the home folder."""
     try:
         text = os.fspath(value)
     except CONVERSION_ERRORS as reason:

@@ -36,16 +36,8 @@ _KNOWN = (str, bytes, bytearray, list, tuple, int, float, np.generic, type(None)
 def plain(value: Any) -> Any:
     """What a container of another library holds, as a list or an array; anything else as it is.
 
-    Parameters
-    ----------
-    value : object
-        A mapping with "input_ids" gives these, without those that its "attention_mask" is 0 for. A tensor of
-        one number gives the number.
-
-    Raises
-    ------
-    InputError
-        For a mask of another shape than its ids, and a tensor that NumPy cannot read.
+    `value`: A mapping with "input_ids" gives these, without those that its "attention_mask" is 0 for. A
+    tensor of one number gives the number.
     """
     if isinstance(value, _KNOWN):
         return value
@@ -73,10 +65,6 @@ def prompts_of(name: str, value: Any) -> tuple[list[Any], bool]:
 
     A text, a list of integers and an array of one dimension are one prompt; a list of texts or of token ids,
     an array of two dimensions and a batch of another library are several.
-
-    Raises
-    ------
-    InputError
     """
     expected = "text, token ids, or a list of prompts"
     value = plain(value)

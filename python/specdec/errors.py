@@ -15,37 +15,13 @@ from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, Final, TypeVar
 
 __all__ = [
-    "BusyError",
-    "CheckpointError",
-    "CheckpointNotFoundError",
-    "ContextLengthError",
-    "EngineClosedError",
-    "FieldError",
-    "FormError",
-    "InputError",
-    "LearningError",
-    "MissingFormError",
-    "MissingGGUFError",
-    "MissingHubError",
-    "MissingLibraryError",
-    "MissingPackageError",
-    "MissingProgressError",
-    "MissingTokenizerLibraryError",
-    "NotFiniteError",
-    "SpecdecError",
-    "TokenizerError",
-    "UnsupportedModelError",
-    "UnusedFieldWarning",
-    "VocabularyMismatchError",
-    "WorkerError",
-    "as_json",
-    "kind_of",
-    "number_of",
-    "pass_signals_on",
-    "printable",
-    "shown",
-    "warn",
-]
+    "BusyError", "CheckpointError", "CheckpointNotFoundError", "ContextLengthError", "EngineClosedError",
+    "FieldError", "FormError", "InputError", "LearningError", "MissingFormError", "MissingGGUFError",
+    "MissingHubError", "MissingLibraryError", "MissingPackageError", "MissingProgressError",
+    "MissingTokenizerLibraryError", "NotFiniteError", "SpecdecError", "TokenizerError",
+    "UnsupportedModelError", "UnusedFieldWarning", "VocabularyMismatchError", "WorkerError", "as_json",
+    "kind_of", "number_of", "pass_signals_on", "printable", "shown", "warn",
+]  # fmt: skip
 
 _Field = TypeVar("_Field", bound="FieldError")
 _Input = TypeVar("_Input", bound="InputError")

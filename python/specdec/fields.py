@@ -16,7 +16,6 @@ from specdec.errors import (
     FieldError,
     InputError,
     SpecdecError,
-    TokenizerError,
     UnsupportedModelError,
     UnusedFieldWarning,
     as_json,
@@ -60,15 +59,7 @@ def without_nan(value: Any) -> Any:
 
 
 def read_json_object(path: Path, kind: type[SpecdecError] = CheckpointError) -> dict[str, Any]:
-    """Read the object in a JSON file.
-
-    Raises
-    ------
-    CheckpointNotFoundError
-        There is no such file, and `kind` is CheckpointError.
-    SpecdecError
-        Of the class `kind`: the file cannot be read, is not JSON, or holds something else than an object.
-    """
+    """Read the object in a JSON file."""
     try:
         values = parse_json(path.read_bytes())
     except FileNotFoundError as error:
@@ -100,16 +91,9 @@ class Fields:
     A field that is absent or ``null`` takes its default; :data:`REQUIRED` means it has none. The object
     records which fields were read, so that the others can be reported: see `unread`.
 
-    Parameters
-    ----------
-    values : Mapping
-        The object; anything else is refused.
-    file : Path or str
-        Where it was read, for messages; empty for an object that a caller gives.
-    prefix : str
-        Name of the object inside the file, with a trailing dot; empty for the whole file.
-    kind : type
-        What errors are: CheckpointError, TokenizerError or InputError.
+    `values`: The object; anything else is refused. `file`: Where it was read, for messages; empty for an
+    object that a caller gives. `prefix`: Name of the object inside the file, with a trailing dot; empty for
+    the whole file. `kind`: What errors are: CheckpointError, TokenizerError or InputError.
     """
 
     _noun = "field"
@@ -396,6 +380,7 @@ def _whole(minimum: int, maximum: int | None) -> str:
     return f"a whole number from {minimum} {most}"
 
 
-def tokenizer_fields(values: Mapping[str, Any], file: Path | str) -> Fields:
-    """Return the fields of a tokenizer's file, whose errors are TokenizerErrors."""
-    return Fields(values, file, kind=TokenizerError)
+class MetadataFields(Fields):
+    """The metadata of a GGUF file."""
+
+    _noun = "metadata field"

@@ -17,13 +17,7 @@ _LARGE = 200_000_000  # bytes; less is there before a bar is read
 
 
 def progress_bar(total: int, unit: str, **options: Any) -> Any:
-    """A bar of tqdm.
-
-    Raises
-    ------
-    MissingPackageError, which is also an InputError
-        tqdm is not installed.
-    """
+    """A bar of tqdm."""
     try:
         from tqdm import tqdm
     except ImportError:
@@ -52,14 +46,8 @@ def counted(total: int, unit: str, wanted: bool) -> Iterator[Callable[..., objec
 def reading_bar(n_bytes: int, what: str, progress: bool | None) -> Any:
     """A bar of bytes read, or None where none is wanted.
 
-    Parameters
-    ----------
-    n_bytes : int
-        How much will be read.
-    what : str
-        Stands before the bar.
-    progress : bool or None
-        What the caller asks for; None: a bar for much to read, in a terminal, with tqdm installed.
+    `n_bytes`: How much will be read. `what`: Stands before the bar. `progress`: What the caller asks for;
+    None: a bar for much to read, in a terminal, with tqdm installed.
     """
     if progress is None:
         in_terminal = sys.stderr is not None and sys.stderr.isatty()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -20,10 +21,12 @@ __all__ = [
     "Table",
     "Tabular",
     "data_frame",
+    "figures_frame",
     "interval",
     "marked",
     "or_dash",
     "plain",
+    "record",
     "tables_by_position",
 ]
 
@@ -56,11 +59,7 @@ class Table:
     def text(self, width: int | None = None) -> str:
         """In columns of a fixed width.
 
-        Parameters
-        ----------
-        width : int, optional
-            Characters of a line: columns of `optional` are left out, the last first, until a line fits. None:
-            all columns.
+        Columns of `optional` are left out, the last first, until a line fits `width`; None: all columns.
         """
         columns = range(len(self.head)) if width is None else self._columns_within(width)
         rows = [[printable(row[i]) for i in columns] for row in (self.head, *self.rows)]
@@ -115,8 +114,7 @@ class Tabular(ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain dicts, lists and numbers, ready for JSON: None for NaN and infinities."""
-        found: dict[str, Any] = plain(self)
-        return found
+        return record(self)
 
     def markdown(self) -> str:
         """The tables in Markdown."""
@@ -160,9 +158,9 @@ def _footnotes(tables: Sequence[Table]) -> list[str]:
     return [_FOOTNOTE] if any(table.has_marks for table in tables) else []
 
 
-def or_dash(value: float | None, spec: str, unit: str = "") -> str:
+def or_dash(value: float | None, spec: str, unit: str = "", none: str = "–") -> str:
     """The number with its unit, or a dash where there is none."""
-    return "–" if value is None or math.isnan(value) else f"{value:{spec}}{unit}"
+    return none if value is None or math.isnan(value) else f"{value:{spec}}{unit}"
 
 
 def interval(low: float | None, high: float | None, spec: str = ".3f") -> str:
@@ -191,8 +189,10 @@ def tables_by_position(
 
 def plain(value: Any) -> Any:
     """Dataclasses, arrays, tuples and paths as what JSON has; None for NaN and infinities."""
+    if callable(as_dict := getattr(value, "to_dict", None)):
+        return as_dict()
     if is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        return record(value)
     if isinstance(value, dict):
         return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -202,14 +202,13 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else without_nan(value)
 
 
-def data_frame(rows: Sequence[dict[str, Any]], columns: Sequence[str] | None = None) -> Any:
-    """A `pandas.DataFrame` with a row for each dict; columns are those of the dicts, unless they are given.
+def record(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass as what JSON has."""
+    return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
 
-    Raises
-    ------
-    MissingPackageError
-        pandas is not installed.
-    """
+
+def data_frame(rows: Sequence[dict[str, Any]], columns: Sequence[str] | None = None) -> Any:
+    """A `pandas.DataFrame` with a row for each dict, with these columns or those of the dicts."""
     try:
         import pandas
     except ImportError:
@@ -217,6 +216,26 @@ def data_frame(rows: Sequence[dict[str, Any]], columns: Sequence[str] | None = N
             "to_pandas needs the package pandas, which is not installed: pip install pandas"
         ) from None
     return pandas.DataFrame(rows, columns=columns)
+
+
+def figures_frame(rows: Sequence[Any], *properties: str) -> Any:
+    """A `pandas.DataFrame` with the figures of dataclasses, and these properties of them; NaN for None.
+
+    Of tokens per second it has the median, of a `Speedup` its columns; other tuples are left out.
+    """
+    lines = []
+    for row in rows:
+        line: dict[str, Any] = {}
+        for name in (*(field.name for field in fields(row)), *properties):
+            value = getattr(row, name)
+            if callable(columns := getattr(value, "columns", None)):
+                line |= columns(name)
+            elif name.endswith("tokens_per_s"):
+                line[name] = statistics.median(value or (math.nan,))
+            elif not isinstance(value, tuple):
+                line[name] = math.nan if value is None else value
+        lines.append(line)
+    return data_frame(lines)
 
 
 def _piped(cells: Sequence[str]) -> str:

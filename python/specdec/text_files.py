@@ -27,20 +27,8 @@ def read_text_file(
 ) -> str:
     """The text of a file, which must be UTF-8.
 
-    Parameters
-    ----------
-    path : Path
-    expected : str
-        What the file is to hold, for messages: "a prompt a line".
-    name : str, optional
-        The argument or option that named the file, which messages begin with.
-    error : type of SpecdecError
-        What is raised.
-
-    Raises
-    ------
-    SpecdecError
-        Of the class `error`: there is no such file, it cannot be read, or it is not UTF-8.
+    `expected`: What the file is to hold, for messages: "a prompt a line". `name`: The argument or option that
+    named the file, which messages begin with. `error`: What is raised.
     """
     file = f"{path}" if name is None else f"{name}: {path}"
     try:

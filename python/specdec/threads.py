@@ -18,18 +18,10 @@ MAX_THREADS = 64  # SD_MAX_THREADS of the core's pool
 def default_threads() -> int:
     """Threads used where ``n_threads`` is not given.
 
-    Returns
-    -------
-    int
-        The environment variable ``SPECDEC_NUM_THREADS`` if it is set and not empty. Otherwise the number of
-        CPUs this process may run on (its affinity mask), or the CPU quota of its control groups if that is
-        less: on Linux, ``cpu.max`` or ``cpu.cfs_quota_us``, rounded down. At least 1 and at most 64, the
-        size of the core's pool.
-
-    Raises
-    ------
-    InputError
-        ``SPECDEC_NUM_THREADS`` is not a whole number of at least 1.
+    Returns int: the environment variable ``SPECDEC_NUM_THREADS`` if it is set and not empty. Otherwise the
+    number of CPUs this process may run on (its affinity mask), or the CPU quota of its control groups if that
+    is less: on Linux, ``cpu.max`` or ``cpu.cfs_quota_us``, rounded down. At least 1 and at most 64, the size
+    of the core's pool.
     """
     text = os.environ.get(_VARIABLE, "").strip()
     if text:
@@ -54,12 +46,7 @@ def load_average() -> float:
 
 
 def check_threads(n_threads: int | None) -> int:
-    """The argument ``n_threads``; None: :func:`default_threads`.
-
-    Raises
-    ------
-    InputError
-    """
+    """The argument ``n_threads``; None: :func:`default_threads`."""
     if n_threads is None:
         return default_threads()
     return check_integer("n_threads", n_threads, 1, MAX_THREADS)
@@ -70,12 +57,7 @@ def cpu_quota(groups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/p
 
     A team of more threads than the quota would be stopped by the system in every period.
 
-    Parameters
-    ----------
-    groups : Path
-        Where control groups are mounted.
-    membership : Path
-        The file that lists the groups of this process.
+    `groups`: Where control groups are mounted. `membership`: The file that lists the groups of this process.
     """
     try:
         lines = membership.read_text().splitlines()

@@ -17,12 +17,7 @@ Item = TypeVar("Item")
 class TimeLimit:
     """A number of seconds from now on.
 
-    Parameters
-    ----------
-    seconds : float
-        Infinite: no limit.
-    clock : callable, optional
-        Gives the time in seconds; None: `time.monotonic`.
+    `seconds`: Infinite: no limit. `clock`: Gives the time in seconds; None: `time.monotonic`.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] | None = None) -> None:
@@ -32,13 +27,7 @@ class TimeLimit:
 
     @classmethod
     def of(cls, seconds: float | None) -> TimeLimit:
-        """The limit for the argument `seconds`; None: no limit.
-
-        Raises
-        ------
-        InputError
-            It is not a finite number above 0.
-        """
+        """The limit for the argument `seconds`; None: no limit."""
         if seconds is None:
             return ENDLESS
         check_number("seconds", seconds, "a finite number above 0", lambda x: 0.0 < x < math.inf)

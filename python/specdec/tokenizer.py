@@ -12,12 +12,6 @@ from specdec.models.tokenizer import (
 )
 
 __all__ = [
-    "ByteTokenizer",
-    "SourceTokenizer",
-    "StreamDecoder",
-    "Strip",
-    "Tokenizer",
-    "check_same_vocabulary",
-    "load_tokenizer",
-    "resolve_tokenizer",
-]
+    "ByteTokenizer", "SourceTokenizer", "StreamDecoder", "Strip", "Tokenizer", "check_same_vocabulary",
+    "load_tokenizer", "resolve_tokenizer",
+]  # fmt: skip

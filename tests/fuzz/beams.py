@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import specdec
-from fuzz.adapters import adapted_target
-from fuzz.failures import Failure
-from fuzz.models import draft_description, make_model
+from fuzz.running import Failure
+from worlds.described import adapted_target, draft_description, make_model
 
 __all__ = ["check_beams"]
 
@@ -27,5 +26,5 @@ def check_beams(case: dict[str, Any]) -> str:
     expected = specdec.beam_search(target, None, given, **plain | {"n_threads": 1})
     for i, (one, other) in enumerate(zip(found.beams, expected.beams, strict=True)):
         if one != other:
-            raise Failure("difference", f"beam {i} is {one}, and {other} in plain beam search")
+            raise Failure(f"beam {i} is {one}, and {other} in plain beam search")
     return "passed"

@@ -10,15 +10,13 @@ import shutil
 import tempfile
 import warnings
 from pathlib import Path
-from typing import Any
 
-from fuzz.draws import Draws
-from fuzz.failures import Failure
-from fuzz.family_files import CONFIGS
-from fuzz.files import KINDS, files_of, use
-from fuzz.memory import limited
+from fuzz.files import files_of, use
 from fuzz.mutations import apply, draw_mutation
+from fuzz.running import Case, Failure, limited
 from specdec.errors import SpecdecError
+from worlds.draws import Draws
+from worlds.families import CONFIGS
 
 __all__ = ["check_file", "file_case"]
 
@@ -26,19 +24,17 @@ MEMORY_CONSTANT, MEMORY_FACTOR = 256 << 20, 3
 """Bytes of addresses that reading may take: the constant, and so many times the files."""
 
 
-def file_case(seed: int, index: int) -> dict[str, Any]:
-    """Damaged file number `index` of a seed."""
-    draws = Draws.of("file", seed, index)
-    kind = KINDS[index % len(KINDS)]
+def file_case(draws: Draws, kind: str) -> Case:
+    """A damaged file of a kind, or a sound one with an unknown field."""
     files = files_of(kind)
-    mutations = [draw_mutation(draws, files) for _ in range(draws.one(1, 1, 1, 2, 4))]
-    case = {"check": "file", "kind": kind, "mutations": mutations}
     described = [name for name in _DESCRIBING if name in files and kind in _OF_MODELS]
     if described and draws.chance(0.15):
         value = draws.one(0, -1.5, True, False, "", "text", [], [1], {}, {"a": 1})
         name = f"{draws.one('invented', 'use', 'num', 'attention', 'rope')}_{draws.randrange(10**6)}"
-        case |= {"mutations": [], "invented": [draws.choice(described), name, value]}
-    return case
+        invented = [draws.choice(described), name, value]
+        return {"check": "file", "kind": kind, "mutations": [], "invented": invented}
+    mutations = [draw_mutation(draws, files) for _ in range(draws.one(1, 1, 1, 2, 4))]
+    return {"check": "file", "kind": kind, "mutations": mutations}
 
 
 # Files that describe a model, its texts or an adapter; the kinds that have them as transformers writes them.
@@ -49,18 +45,13 @@ _OF_MODELS = {
 }  # fmt: skip
 
 
-def _damaged(kind: str, mutations: list[Any]) -> dict[str, bytes]:
-    files = dict(files_of(kind))
-    for mutation in mutations:
-        apply(mutation, files)
-    return files
-
-
-def check_file(case: dict[str, Any]) -> str:
+def check_file(case: Case) -> str:
     """Write the files, damaged, to a folder of their own, and use them."""
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
     try:
-        files = _damaged(case["kind"], case["mutations"])
+        files = dict(files_of(case["kind"]))
+        for mutation in case["mutations"]:
+            apply(mutation, files)
         file, invented, value = case.get("invented", ("", "", None))
         if invented:
             files[file] = json.dumps({**json.loads(files[file]), invented: value}).encode()
@@ -72,15 +63,12 @@ def check_file(case: dict[str, Any]) -> str:
             use(case["kind"], folder)
         named = {name for one in caught for name in getattr(one.message, "names", ())}
         if invented and invented not in named:
-            raise Failure(
-                "dropped", f"field {invented!r} of {file} is without effect, and no warning names it"
-            )
+            raise Failure(f"field {invented!r} of {file} is without effect, and no warning names it")
     except SpecdecError as error:
         try:
             str(error).encode()
         except UnicodeEncodeError:
-            name = type(error).__name__
-            raise Failure("exception", f"the message of {name} cannot be printed: {str(error)!a}") from error
+            raise Failure(f"the message of {error!a} cannot be printed") from error
         return "refused"
     finally:
         shutil.rmtree(folder)

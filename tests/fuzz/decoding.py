@@ -8,15 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 import specdec
-from fuzz.adapters import adapted_target, models_of_texts
 from fuzz.drafts import descriptions, is_adaptive, is_stateful, make_draft, may_branch
-from fuzz.failures import Failure
-from fuzz.models import END_IDS, source_vocab
 from fuzz.objects import ProposerError
+from fuzz.running import Failure
 from fuzz.settings import distribution_after, is_extreme, keywords, plain_keywords
 from fuzz.traces import check_result
-from fuzz.written_forms import check_form
 from specdec.errors import InputError
+from worlds.described import END_IDS, adapted_target, models_of_texts, source_vocab
+from worlds.written_constraints import check_form
 
 __all__ = ["check_decoding", "may_be_refused"]
 
@@ -92,9 +91,9 @@ def _check_scores(target: specdec.Model, results: list[specdec.Result]) -> None:
     for result, score in zip(results, scores, strict=True):
         n_given = len(result.prompt_ids) - 1
         if not np.array_equal(result.logprobs, score.log_probs[n_given:]):
-            raise Failure("difference", "logprobs are not those of Model.score")
+            raise Failure("logprobs are not those of Model.score")
         if result.top_logprobs != score.top_logprobs[n_given:]:
-            raise Failure("difference", "top_logprobs are not those of Model.score")
+            raise Failure("top_logprobs are not those of Model.score")
 
 
 def _generate(
@@ -158,9 +157,9 @@ def _compare(found: specdec.Result, expected: specdec.Result, of: str) -> None:
     for name in ("tokens", "text", "finish_reason", "stop"):
         one, other = getattr(found, name), getattr(expected, name)
         if one != other:
-            raise Failure("difference", f"{name} not those of {of}: {one!r}, and there {other!r}")
+            raise Failure(f"{name} not those of {of}: {one!r}, and there {other!r}")
     if found.logits is not None and not np.array_equal(found.logits, expected.logits):
-        raise Failure("difference", f"logits not those of {of}")
+        raise Failure(f"logits not those of {of}")
 
 
 def _check_possible(case: dict[str, Any], models: list[specdec.Model], results: list[specdec.Result]) -> None:
@@ -184,14 +183,12 @@ def _check_possible(case: dict[str, Any], models: list[specdec.Model], results: 
         else:
             alike = np.array_equal(rows, result.logits)
         if not alike:
-            raise Failure("difference", "logits not those of the text's forward")
+            raise Failure("logits not those of the text's forward")
         for i, (row, token) in enumerate(zip(rows, result.tokens, strict=True)):
             probs = distribution_after(settings, row, text[: first + i], first, target)
             least = lenience * probs.max() * (1 - 1e-6) if lenient_argmax else 0.0
             if probs[token] < least or (not lenient_argmax and probs[token] == 0.0):
-                raise Failure(
-                    "difference", f"law: token {token} came at {i}, of probability {probs[token]:.3g}"
-                )
+                raise Failure(f"token {token} came at {i}, of probability {probs[token]:.3g}")
 
 
 def _rounding_error(case: dict[str, Any], at: int, text: list[int], first: int) -> float:
@@ -215,10 +212,7 @@ def _distance(rows: NDArray[np.float32], others: NDArray[np.float32]) -> float:
 
 
 def _compare_again(
-    case: dict[str, Any],
-    target: specdec.Model,
-    models: list[specdec.Model],
-    results: list[specdec.Result],
+    case: dict[str, Any], target: specdec.Model, models: list[specdec.Model], results: list[specdec.Result]
 ) -> None:
     """The same run again, or each prompt alone, where a seed fixes the output."""
     settings, draft = case["settings"], case["draft"]
@@ -251,7 +245,7 @@ def _compare_stream(case: dict[str, Any], target: specdec.Model, result: specdec
     stream = specdec.stream(target, made, case.get("sources", case["prompts"])[0], **options)
     text = "".join(stream)
     if text != stream.result.text:
-        raise Failure("difference", f"the pieces of a stream are {text!r}, its text {stream.result.text!r}")
+        raise Failure(f"the pieces of a stream are {text!r}, its text {stream.result.text!r}")
     fixed = not settings.get("temperature") or settings.get("verify") == "coupled"
     changing = is_adaptive(draft) or is_stateful(draft) or settings.get("gamma") == "auto"
     if settings.get("lenience", 1.0) < 1.0:

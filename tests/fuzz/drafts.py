@@ -2,115 +2,135 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-from fuzz.adapters import adapted_model, draw_adapter
-from fuzz.draws import Draws
-from fuzz.eagles import draw_eagle, make_eagle
-from fuzz.learnt import draw_heads, make_heads, random_look_ahead, random_recurrent
-from fuzz.models import draft_description, make_model
-from fuzz.objects import CHAINS, Proposer, draw_object
-from fuzz.vocabularies import draw_vocabulary, make_translated
-from specdec import drafts
+from fuzz.objects import CHAINS, HABITS, Proposer
+from specdec import Model, drafts
+from worlds import eagles, learned
+from worlds.described import Description, adapted_model, draft_description, draw_adapter, make_model
+from worlds.draws import Draws
+from worlds.vocabularies import Translated, draw_vocabulary
 
 __all__ = ["descriptions", "draw_draft", "is_adaptive", "is_stateful", "make_draft", "may_branch"]
 
-Description = dict[str, Any]
+BY_ARGUMENTS: dict[str, Callable[..., Any]] = {
+    "exit": drafts.EarlyExit, "skip": drafts.SkipLayers, "lookahead": drafts.Lookahead,
+    "context": drafts.ContextCopy, "input": drafts.InputCopy, "random": drafts.Random,
+}  # fmt: skip
+"""Drafts whose descriptions are their arguments."""
 
 
 def draw_draft(draws: Draws, target: Description, depth: int = 0, *, layers: bool = True) -> Description:
     """A description of a random draft for a target; `layers`: the target's own may draft."""
     n_vocab, n_layer = target.get("n_vocab", 11), target.get("n_layer", 2)
-    nested = 0.0 if depth > 2 else 1.0
+    nested = 0.0 if depth > 2 else 3.0
     kind = draws.weighted(
-        model=4, nested=3 * nested, best=3 * nested, exit=layers, skip=layers, heads=2 * layers, ngram=1,
-        online=1, random=0.5, context=1.5, input=1, lookahead=2, object=2.5, recurrent=1, eagle=layers,
-        memory=1.5, recycling=1, look_ahead=1.5 * layers, learning=1, vocabulary=2,
+        random=0.5, model=4, ngram=1, online=1, context=1.5, input=1, lookahead=2, object=2.5, recurrent=1,
+        memory=1.5, recycling=1, learning=1, vocabulary=2, exit=layers and n_layer > 1, skip=layers,
+        heads=2 * layers, eagle=layers, look_ahead=1.5 * layers, nested=nested, best=nested,
     )  # fmt: skip
-    if kind == "exit" and n_layer == 1:
-        kind = "skip"
-    if kind == "model":
-        found = {"kind": "model", "model": draws.one("a", "a", "b", "target")} | _tree(draws)
-        if found["model"] != "b" and "encoder" not in target and draws.chance(0.15):
-            found["adapter"] = draw_adapter(draws, target)
-        return found
-    if kind == "vocabulary":
-        found = draw_vocabulary(draws, n_vocab) | {"model": draws.one("a", "b")}
-        return found | (_tree(draws) if found["way"] == "intersection" else {})
     if kind == "nested":
         inner = draw_draft(draws, target, depth + 1, layers=draws.chance(0.05))
-        found: Description = {"kind": "model", "model": draws.one("a", "b", "target"), "draft": inner}
-        return found | ({"gamma": draws.randint(1, 9)} if draws.chance(0.4) else {})
+        gamma = draws.randint(1, 9) if draws.chance(0.4) else None
+        return {"kind": "model", "model": draws.one("a", "b", "target"), "draft": inner, "gamma": gamma}
     if kind == "best":
         parts = [draw_draft(draws, target, depth + 1, layers=layers) for _ in range(draws.randint(1, 3))]
         return {"kind": "best", "drafts": parts, "adaptive": draws.chance(0.3)}
-    if kind == "eagle":
-        return draw_eagle(draws, n_layer, n_vocab) | _tree(draws)
+    found = {"kind": kind} | _arguments(kind, draws, target, n_vocab, n_layer)
+    trees = ("model", "heads", "recurrent", "eagle", "look_ahead")
+    return found | (_tree(draws) if kind in trees or found.get("way") == "intersection" else {})
+
+
+def _arguments(kind: str, draws: Draws, target: Description, n_vocab: int, n_layer: int) -> Description:
+    """What a description says beside its kind and tree."""
+
+    def texts(*numbers: int) -> list[list[int]]:
+        return [draws.ids(draws.one(1, 9, 60), n_vocab) for _ in range(draws.one(*numbers))]
+
+    if kind == "model":
+        found = {"model": draws.one("a", "a", "b", "target")}
+        adapts = found["model"] != "b" and "encoder" not in target and draws.chance(0.15)
+        return found | ({"adapter": draw_adapter(draws, target)} if adapts else {})
+    if kind == "vocabulary":
+        return draw_vocabulary(draws, n_vocab) | {"model": draws.one("a", "b")}
     if kind == "exit":
-        return {"kind": "exit", "layer": draws.randint(1, n_layer - 1)}
-    if kind == "heads":
-        return draw_heads(draws, n_vocab) | _tree(draws)
+        return {"layer": draws.randint(1, n_layer - 1)}
     if kind == "skip":
-        layers_of = list(range(n_layer))
-        attn, mlp = draws.some(layers_of), draws.some(layers_of)
-        if not attn and not mlp:
-            attn = [0]
-        if len(attn) == len(mlp) == n_layer:
-            mlp = mlp[1:]
-        return {"kind": "skip", "attn": attn, "mlp": mlp}
+        attn, mlp = draws.some(range(n_layer)), draws.some(range(n_layer))
+        attn = attn if attn or mlp else [0]
+        return {"attn": attn, "mlp": mlp[1:] if len(attn) == len(mlp) == n_layer else mlp}
     if kind == "ngram" or kind == "online":
-        n = draws.randint(1, 5)
-        smoothing = draws.one("interpolated", "backoff")
         ids = draws.ids(draws.one(1, 20, 200), n_vocab) if kind == "ngram" or draws.chance(0.5) else None
-        return {"kind": kind, "n": n, "smoothing": smoothing, "ids": ids}
-    if kind == "look_ahead":
-        return {"kind": "look_ahead", "n": draws.randint(1, 5), "seed": draws.randint(0, 99)} | _tree(draws)
-    if kind == "recurrent":
-        tokens = draws.some(range(n_vocab)) if draws.chance(0.3) else []
-        shape = [draws.randint(1, 5), draws.randint(1, 40), draws.randint(1, 3)]
-        found = {"kind": "recurrent", "shape": shape, "seed": draws.randint(0, 99)}
-        found["tokens"] = tokens if 0 < len(tokens) < n_vocab else None
-        return found | {"dtype": draws.one("f32", "f32", "bf16", "int8", "int4")} | _tree(draws)
+        return {"n": draws.randint(1, 5), "smoothing": draws.one("interpolated", "backoff"), "ids": ids}
+    if kind == "learning":
+        return {"n": draws.randint(1, 4), "ids": draws.ids(50, n_vocab)}
     if kind == "context":
         return {
-            "kind": "context", "min_match": draws.one(1, 1, 2, 4), "n_candidates": draws.one(1, 1, 2, 5, 16),
-            "documents": [draws.ids(draws.one(1, 9, 60), n_vocab) for _ in range(draws.one(0, 0, 1, 3))],
+            "documents": texts(0, 0, 1, 3) or None, "min_match": draws.one(1, 1, 2, 4),
+            "n_candidates": draws.one(1, 1, 2, 5, 16),
         }  # fmt: skip
     if kind == "input":
-        source = draws.ids(draws.one(1, 9, 60), n_vocab) if draws.chance(0.5) else None
         return {
-            "kind": "input", "source": source, "start": draws.one(0, 0, 3, 100),
+            "source": draws.one(None, *texts(1)), "start": draws.one(0, 0, 3, 100),
             "min_match": draws.one(1, 2, 3), "n_candidates": draws.randint(1, 3),
         }  # fmt: skip
     if kind == "lookahead":
-        candidates = draws.one(None, 0, 1, 4)
-        return {
-            "kind": "lookahead", "window": draws.randint(1, 4), "ngram": draws.randint(2, 4),
-            "candidates": candidates,
-        }  # fmt: skip
+        sizes = {"window": draws.randint(1, 4), "ngram": draws.randint(2, 4)}
+        return sizes | {"candidates": draws.one(None, 0, 1, 4)}
     if kind == "memory":
-        return {
-            "kind": "memory", "max_tokens": draws.one(5, 60, 10**6), "max_depth": draws.one(1, 3, 64),
+        settings = {
+            "max_tokens": draws.one(5, 60, 10**6), "max_depth": draws.one(1, 3, 64),
             "factor": draws.one(0.5, 1.0, 4.0), "min_probability": draws.one(0.01, 0.1, 1.0),
             "min_match": draws.one(1, 1, 2), "branches": draws.chance(0.6),
-            "texts": [draws.ids(draws.one(1, 9, 60), n_vocab) for _ in range(draws.one(0, 1, 3))],
         }  # fmt: skip
+        return {"branches": settings["branches"], "settings": settings, "texts": texts(0, 1, 3)}
     if kind == "recycling":
         k = draws.randint(1, 4)
-        return {
-            "kind": "recycling",
-            "k": k,
-            "widths": [draws.randint(1, k) for _ in range(draws.randint(1, 3))],
-        }
+        return {"k": k, "widths": [draws.randint(1, k) for _ in range(draws.randint(1, 3))]}
     if kind == "object":
-        return draw_object(draws)
-    if kind == "learning":
-        table = {"n": draws.randint(1, 4), "smoothing": "interpolated", "ids": draws.ids(50, n_vocab)}
-        return {"kind": "learning", "table": table}
+        weights = dict.fromkeys(HABITS, 1.0) | {"long": 0.2, "raise": 0.3}
+        return {"habit": draws.weighted(**weights), "seed": draws.randrange(10**6)}
     if kind == "random":
-        return {"kind": "random"}
-    raise ValueError(f"draw_draft describes no draft of the kind {kind!r}")
+        return {}
+    return {"seed": draws.randint(0, 99)} | _weights(kind, draws, n_vocab, n_layer)
+
+
+def _weights(kind: str, draws: Draws, n_vocab: int, n_layer: int) -> Description:
+    """What a description of a learned draft says beside its seed."""
+    dtype = draws.one("f32", "f32", "bf16", "int8", "int4")
+    tokens = draws.some(range(n_vocab), 1) if n_vocab > 1 and draws.chance(0.35) else None
+    if tokens is not None and len(tokens) == n_vocab:
+        tokens = tokens[1:]
+    if kind == "recurrent":
+        shape = [draws.randint(1, 5), draws.randint(1, 40), draws.randint(1, 3)]
+        return {"shape": shape, "tokens": tokens, "dtype": dtype}
+    if kind == "look_ahead":
+        return {"n_tokens": draws.randint(1, 5)}
+    if kind == "heads":
+        shared = draws.chance(0.4)
+        fields = {"n_heads": draws.randint(1, 5), "n_blocks": draws.randint(1 if shared else 0, 2)}
+        fields |= {"see_guesses": draws.chance(0.4), "shared_output": shared}
+        return {"fields": fields, "tokens": tokens, "dtype": draws.one(None, dtype)}
+    if kind == "eagle":
+        sizes = {"intermediate_size": draws.randint(1, 40), "num_attention_heads": draws.randint(1, 3)}
+        sizes |= {"num_key_value_heads": 1, "head_dim": draws.one(2, 4, 10), "max_position_embeddings": 8}
+        found: Description = {"dtype": dtype, "sizes": sizes, "options": {"own_embedding": draws.chance(0.5)}}
+        if draws.chance(0.4):
+            return found | {"first": True}
+        if draws.chance(0.3):
+            sizes["hidden_size"] = draws.randint(3, 40)
+        flags = [name for name in ("norm_before_residual", "norm_output") if draws.chance(0.5)]
+        flags += [draws.one("fc_norm", "norm_before_fc")] if draws.chance(0.5) else []
+        found["options"] |= {
+            "taps": tuple(draws.randint(0, n_layer) for _ in range(draws.randint(1, 4))),
+            "n_draft": draws.randint(1, n_vocab) if draws.chance(0.5) else None,
+            "flags": dict.fromkeys(flags, True),
+        }  # fmt: skip
+        return found
+    return {}
 
 
 def _tree(draws: Draws) -> Description:
@@ -134,77 +154,69 @@ def _tree(draws: Draws) -> Description:
 
 def make_draft(description: Description, target: Description, models: dict[str, Description]) -> Any:
     """The draft of a description, for a target and other models by name."""
-    d = description
+    d = dict(description)
+    kind, tree = d.pop("kind"), _made_tree(d.pop("tree", None))
     n_vocab = target.get("n_vocab", 11)
-
-    def made(inner: Description) -> Any:
-        return make_draft(inner, target, models)
-
-    kind = d["kind"]
+    if kind in BY_ARGUMENTS:
+        return BY_ARGUMENTS[kind](**d)
+    if "model" in d:
+        name = d.pop("model")
+        model = make_model(target if name == "target" else draft_description(target, models[name]))
     if kind == "model":
-        name = d["model"]
-        own = target if name == "target" else draft_description(target, models[name])
-        model = adapted_model(make_model(own), d.get("adapter"))
+        model = adapted_model(model, d.get("adapter"))
         if "draft" in d:
-            return drafts.ModelDraft(model, draft=made(d["draft"]), gamma=d.get("gamma"))
-        return drafts.ModelDraft(model, tree=_made_tree(d["tree"])) if "tree" in d else model
+            inner = make_draft(d["draft"], target, models)
+            return drafts.ModelDraft(model, draft=inner, gamma=d["gamma"])
+        return model if tree is None else drafts.ModelDraft(model, tree=tree)
     if kind == "vocabulary":  # a ModelDraft whose vocabulary is another one
-        small = make_model(draft_description(target, models[d["model"]]))
-        return make_translated(d, small, _made_tree(d["tree"]) if "tree" in d else None)
+        strings = {side: [text.encode("latin-1") for text in d.pop(side)] for side in ("ours", "theirs")}
+        return Translated(model, tree=tree, **strings, **d)
     if kind == "best":
-        return drafts.Ensemble(*map(made, d["drafts"]), adaptive=d["adaptive"])
-    if kind == "eagle":  # an Eagle
-        return make_eagle(d, make_model(target), _made_tree(d["tree"]) if "tree" in d else None)
-    if kind == "exit":
-        return drafts.EarlyExit(d["layer"])
-    if kind == "heads":  # of the class drafts.Heads
-        return make_heads(d, make_model(target), _made_tree(d["tree"]) if "tree" in d else None)
-    if kind == "skip":
-        return drafts.SkipLayers(d["attn"], d["mlp"])
-    if kind == "ngram":
-        return drafts.Ngram(d["ids"], n_vocab, d["n"], smoothing=d["smoothing"])
-    if kind == "online":
-        if d["ids"] is None:
-            return drafts.OnlineNgram(d["n"], smoothing=d["smoothing"])
-        return drafts.OnlineNgram(drafts.Ngram(d["ids"], n_vocab, d["n"], smoothing=d["smoothing"]))
-    if kind == "learning":
-        table = drafts.Ngram(d["table"]["ids"], n_vocab, d["table"]["n"])
-        return drafts.Online(table, interval=None)
-    if kind == "context":
-        return drafts.ContextCopy(
-            d["documents"] or None, min_match=d["min_match"], n_candidates=d["n_candidates"]
-        )
-    if kind == "input":
-        return drafts.InputCopy(
-            d["source"], start=d["start"], min_match=d["min_match"], n_candidates=d["n_candidates"]
-        )
-    if kind == "look_ahead":
-        weights = random_look_ahead(make_model(target), d["n"], d["seed"])
-        return drafts.LookAheadEmbeddings(weights, tree=_made_tree(d["tree"]) if "tree" in d else None)
-    if kind == "recurrent":
-        return drafts.Recurrent(
-            random_recurrent(make_model(target), d["shape"], d["tokens"], d["seed"]),
-            dtype=d["dtype"],
-            tree=_made_tree(d["tree"]) if "tree" in d else None,
-        )
-    if kind == "lookahead":
-        return drafts.Lookahead(d["window"], d["ngram"], candidates=d["candidates"])
+        parts = (make_draft(part, target, models) for part in d["drafts"])
+        return drafts.Ensemble(*parts, adaptive=d["adaptive"])
+    if kind == "object":
+        return Proposer(n_vocab, **d)
+    if kind in ("eagle", "heads", "look_ahead", "recurrent"):
+        return _learned(kind, d, make_model(target), tree)
+    if kind == "online" and d["ids"] is None:
+        return drafts.OnlineNgram(d["n"], smoothing=d["smoothing"])
+    if kind in ("ngram", "online", "learning"):
+        table = drafts.Ngram(n_vocab=n_vocab, **d)
+        if kind == "learning":
+            return drafts.Online(table, interval=None)
+        return table if kind == "ngram" else drafts.OnlineNgram(table)
     if kind == "memory":
-        names = ("max_tokens", "max_depth", "factor", "min_probability", "min_match", "branches")
-        memory = drafts.SuffixMemory(**{name: d[name] for name in names})
+        memory = drafts.SuffixMemory(**d["settings"])
         for ids in d["texts"]:
             memory.add(ids[1:], ids[:1])
         return memory
     if kind == "recycling":
         return drafts.TokenRecycling(d["k"], tree=drafts.StaticTree(d["widths"]))
-    if kind == "object":
-        return Proposer(n_vocab, d["habit"], d["seed"], d.get("keyed", True))
-    if kind == "random":
-        return drafts.Random()
     raise ValueError(f"make_draft makes no draft of the kind {kind!r}")
 
 
-def _made_tree(tree: list[Any]) -> Any:
+def _learned(kind: str, d: Description, target: Model, tree: Any) -> Any:
+    """A draft of random weights: Eagle, Heads, LookAheadEmbeddings or Recurrent."""
+    seed = d["seed"]
+    if kind == "eagle":
+        make = eagles.eagle1 if d.get("first") else eagles.eagle3
+        with tempfile.TemporaryDirectory() as folder:
+            path = make(target, seed=seed, **d["options"], **d["sizes"]).write(Path(folder))
+            return drafts.Eagle(path, target, tree=tree, dtype=d["dtype"], n_threads=1)
+    if kind == "heads":
+        weights = learned.random_heads(target, **d["fields"], tokens=d["tokens"], seed=seed)
+        return drafts.Heads(weights, dtype=d["dtype"], tree=tree)
+    if kind == "look_ahead":
+        return drafts.LookAheadEmbeddings(
+            learned.look_ahead_weights(target, d["n_tokens"], seed), tree=tree
+        )  # fmt: skip
+    weights = learned.recurrent_weights(target, [], d["shape"], d["tokens"], seed)
+    return drafts.Recurrent(weights, dtype=d["dtype"], tree=tree)
+
+
+def _made_tree(tree: list[Any] | None) -> Any:
+    if tree is None:
+        return None
     kind, *arguments = tree
     if kind == "chains":
         return drafts.ParallelChains(*arguments)

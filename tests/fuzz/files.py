@@ -17,15 +17,17 @@ from typing import Any
 import numpy as np
 
 import specdec
-from fuzz.family_files import CONFIGS, random_weights
-from fuzz.learnt import random_heads, random_look_ahead, random_recurrent
 from specdec import drafts
 from specdec.analysis.answers import Answer, AnswerFile, Reply
 from specdec.analysis.bench_rows import bench_rows
 from specdec.draft_counts import Step
-from specdec.drafts.learned.folder import LearnedWeights
+from worlds import adapters, folders, learned
+from worlds.described import make_model
+from worlds.eagles import eagle3
+from worlds.families import CONFIGS, random_weights
+from worlds.folders import gpt2_tensors, llama_tensors, safetensors_bytes
 
-__all__ = ["KINDS", "Files", "files_of", "safetensors", "use"]
+__all__ = ["KINDS", "Files", "files_of", "use"]
 
 Files = dict[str, bytes]
 """The files of a folder, by name."""
@@ -42,56 +44,15 @@ _GENERATION = {"bos_token_id": 1, "eos_token_id": [2, 3], "temperature": 0.6, "d
 _LETTERS = [*"abcdefghij", "ab", "abc", "ba"]
 
 
-def _array(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    return rng.normal(0.0, 0.3, shape).astype("<f4")
-
-
-def _llama_tensors(n_vocab: int) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(1)
-    found = {"model.embed_tokens.weight": _array(rng, n_vocab, D), "lm_head.weight": _array(rng, n_vocab, D)}
-    for i in range(LAYERS):
-        layer = f"model.layers.{i}."
-        for name, n_out, n_in in (
-            ("self_attn.q_proj", D, D), ("self_attn.k_proj", D // HEADS, D), ("mlp.up_proj", FF, D),
-            ("self_attn.v_proj", D // HEADS, D), ("self_attn.o_proj", D, D), ("mlp.gate_proj", FF, D),
-            ("mlp.down_proj", D, FF),
-        ):  # fmt: skip
-            found[f"{layer}{name}.weight"] = _array(rng, n_out, n_in)
-        for name in ("input_layernorm", "post_attention_layernorm"):
-            found[f"{layer}{name}.weight"] = _array(rng, D)
-    return found | {"model.norm.weight": _array(rng, D)}
-
-
-def _gpt_tensors(n_vocab: int) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(2)
-    found = {"wte.weight": _array(rng, n_vocab, D), "wpe.weight": _array(rng, N_CTX, D)}
-    for i in range(LAYERS):
-        for name, shape in (
-            ("attn.c_attn", (D, 3 * D)), ("attn.c_proj", (D, D)), ("mlp.c_fc", (D, 4 * D)),
-            ("mlp.c_proj", (4 * D, D)), ("ln_1", (D,)), ("ln_2", (D,)),
-        ):  # fmt: skip
-            found[f"h.{i}.{name}.weight"] = _array(rng, *shape)
-            found[f"h.{i}.{name}.bias"] = _array(rng, shape[-1])
-    return found | {"ln_f.weight": _array(rng, D), "ln_f.bias": _array(rng, D)}
-
-
-def safetensors(tensors: dict[str, np.ndarray], metadata: dict[str, str] | None = None) -> bytes:
-    """A safetensors file."""
-    header: dict[str, Any] = {"__metadata__": metadata or {"format": "pt"}}
-    data = b""
-    for name, array in tensors.items():
-        kind = {"<f4": "F32", "<f2": "F16", "|i1": "I8", "<i4": "I32", "<i8": "I64"}[array.dtype.str]
-        header[name] = {
-            "dtype": kind, "shape": list(array.shape), "data_offsets": [len(data), len(data) + array.nbytes]
-        }  # fmt: skip
-        data += array.tobytes()
-    text = _json(header)
-    text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text + data
-
-
 def _json(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode()
+
+
+def _written(write: Callable[[Path], Any]) -> Files:
+    """The files that a function writes to a folder."""
+    with tempfile.TemporaryDirectory() as made:
+        write(Path(made))
+        return {path.name: path.read_bytes() for path in sorted(Path(made).iterdir())}
 
 
 def _bpe_tokenizer() -> dict[str, Any]:
@@ -181,26 +142,19 @@ def _sentencepiece() -> bytes:
 
 def _llama() -> Files:
     tokenizer = _bpe_tokenizer()
-    n_vocab = len(tokenizer["model"]["vocab"])
     rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    config = _CONFIG | {"vocab_size": len(tokenizer["model"]["vocab"]), "rope_scaling": rope}
+    templates = [
+        {"name": "default", "template": "{{ bos_token }}{{ messages[0].content }}"},
+        {"name": "tool_use", "template": "{{ tools | tojson }}"},
+    ]
+    texts = {"add_bos_token": True, "bos_token": "<s>", "eos_token": {"content": "</s>"}}
     return {
-        "config.json": _json(_CONFIG | {"vocab_size": n_vocab, "rope_scaling": rope}),
-        "generation_config.json": _json(_GENERATION),
-        "model.safetensors": safetensors(_llama_tensors(n_vocab)),
-        "tokenizer.json": _json(tokenizer),
-        "tokenizer_config.json": _json(
-            {
-                "add_bos_token": True,
-                "bos_token": "<s>",
-                "eos_token": {"content": "</s>"},
-                "chat_template": [
-                    {"name": "default", "template": "{{ bos_token }}{{ messages[0].content }}"},
-                    {"name": "tool_use", "template": "{{ tools | tojson }}"},
-                ],
-            }
-        ),
+        "config.json": _json(config), "generation_config.json": _json(_GENERATION),
+        "model.safetensors": safetensors_bytes(llama_tensors(config)), "tokenizer.json": _json(tokenizer),
+        "tokenizer_config.json": _json(texts | {"chat_template": templates}),
         "chat_template.jinja": _TEMPLATE,
-    }
+    }  # fmt: skip
 
 
 _TEMPLATE = b"""{{- bos_token }}
@@ -222,31 +176,21 @@ def _metaspace() -> Files:
     flags = {"lstrip": True, "rstrip": False, "normalized": True, "single_word": True, "special": False}
     added = {str(n): {"content": "<x>"} | flags, str(n + 1): {"content": "<y>", "special": True}}
     settings = {"added_tokens_decoder": added, "eos_token": "<y>", "extra_special_tokens": {"x_token": "<x>"}}
+    config = _CONFIG | {"vocab_size": n + 2}
     return {
-        "config.json": _json(_CONFIG | {"vocab_size": n + 2}),
-        "model.safetensors": safetensors(_llama_tensors(n + 2)),
-        "tokenizer.json": _json(tokenizer),
-        "tokenizer_config.json": _json(settings),
-    }
+        "config.json": _json(config), "model.safetensors": safetensors_bytes(llama_tensors(config)),
+        "tokenizer.json": _json(tokenizer), "tokenizer_config.json": _json(settings),
+    }  # fmt: skip
 
 
 def _shards() -> Files:
     n_pieces = 4 + len(_LETTERS)
-    n_vocab = n_pieces + 2
     config = _CONFIG | {
-        "architectures": ["MistralForCausalLM"], "model_type": "mistral", "vocab_size": n_vocab,
+        "architectures": ["MistralForCausalLM"], "model_type": "mistral", "vocab_size": n_pieces + 2,
         "sliding_window": 8, "head_dim": D // HEADS,
     }  # fmt: skip
-    tensors = _llama_tensors(n_vocab)
-    names, files, weight_map = list(tensors), {}, {}
-    for i in range(2):
-        file = f"model-{i + 1:05}-of-00002.safetensors"
-        files[file] = safetensors({name: tensors[name] for name in names[i::2]})
-        weight_map |= dict.fromkeys(names[i::2], file)
-    index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
-    found = {"config.json": _json(config), "model.safetensors.index.json": _json(index), **files}
     named = {"eos_token": {"content": "<y>", "lstrip": False}, "additional_special_tokens": ["<x>"]}
-    return found | {
+    return _written(lambda folder: folders.write_hf(folder, config, n_shards=2)) | {
         "tokenizer.model": _sentencepiece(),
         "tokenizer_config.json": _json({"tokenizer_class": "LlamaTokenizer", "legacy": False}),
         "added_tokens.json": _json({"<x>": n_pieces, "<y>": n_pieces + 1}),
@@ -256,19 +200,23 @@ def _shards() -> Files:
 
 def _codes() -> Files:
     """Matrices as codes of 4 and of 8 bits, packed and not, in groups of 32 and 64 inputs."""
-    n_vocab, d, rng = 4 + len(_LETTERS), 64, np.random.default_rng(6)
-    tensors: dict[str, np.ndarray] = {
-        "model.embed_tokens.weight": _array(rng, n_vocab, d), "model.norm.weight": _array(rng, d),
+    d, rng = 64, np.random.default_rng(6)
+    weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
+    schemes = {
+        f"group_{i}": {"targets": ["Linear"], "weights": weights, "format": form}
+        for i, form in enumerate(("pack-quantized", "int-quantized"))
+    }
+    quantized = {
+        "quant_method": "compressed-tensors", "format": "mixed-precision", "config_groups": schemes,
+        "quantization_status": "compressed", "ignore": ["lm_head"], "kv_cache_scheme": None,
     }  # fmt: skip
-    for name in ("input_layernorm", "post_attention_layernorm"):
-        tensors[f"model.layers.0.{name}.weight"] = _array(rng, d)
-    for i, (name, n_out) in enumerate(
-        (
-            ("self_attn.q_proj", d), ("self_attn.k_proj", d // HEADS), ("self_attn.v_proj", d // HEADS),
-            ("self_attn.o_proj", d), ("mlp.gate_proj", d), ("mlp.up_proj", d), ("mlp.down_proj", d),
-        )
-    ):  # fmt: skip
-        base, bits = f"model.layers.0.{name}.weight", (4, 8)[i % 2]
+    config = _CONFIG | {
+        "vocab_size": 4 + len(_LETTERS), "hidden_size": d, "intermediate_size": d, "num_hidden_layers": 1,
+        "tie_word_embeddings": True, "quantization_config": quantized,
+    }  # fmt: skip
+    tensors: dict[str, np.ndarray] = dict(llama_tensors(config))
+    for i, base in enumerate([name for name in tensors if "_proj." in name]):
+        n_out, bits = len(tensors.pop(base)), (4, 8)[i % 2]
         if i == 3:
             tensors[base] = rng.integers(-127, 128, (n_out, d)).astype("|i1")
         else:
@@ -276,54 +224,31 @@ def _codes() -> Files:
             tensors[f"{base}_packed"] = words.astype("<i4")
             tensors[f"{base}_shape"] = np.array([n_out, d], "<i8")
         tensors[f"{base}_scale"] = rng.uniform(0.001, 0.002, (n_out, (1, 2)[i % 3 > 0])).astype("<f2")
-    weights = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
-    schemes = {
-        f"group_{i}": {"targets": ["Linear"], "weights": weights, "format": form}
-        for i, form in enumerate(("pack-quantized", "int-quantized"))
-    }
-    quantised = {
-        "quant_method": "compressed-tensors", "format": "mixed-precision", "config_groups": schemes,
-        "quantization_status": "compressed", "ignore": ["lm_head"], "kv_cache_scheme": None,
-    }  # fmt: skip
-    config = _CONFIG | {
-        "vocab_size": n_vocab, "hidden_size": d, "intermediate_size": d, "num_hidden_layers": 1,
-        "tie_word_embeddings": True, "quantization_config": quantised,
-    }  # fmt: skip
-    return {"config.json": _json(config), "model.safetensors": safetensors(tensors)}
+    return {"config.json": _json(config), "model.safetensors": safetensors_bytes(tensors)}
 
 
 def _gpt2() -> Files:
     vocab = {text: i for i, text in enumerate(["Ġ", *_LETTERS, "<|endoftext|>"])}
-    config = {
-        "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": len(vocab), "n_embd": D,
-        "n_positions": N_CTX, "n_layer": LAYERS, "n_head": HEADS, "activation_function": "gelu_new",
-        "layer_norm_epsilon": 1e-5, "bos_token_id": len(vocab) - 1, "eos_token_id": len(vocab) - 1,
-    }  # fmt: skip
+    sizes = {"n_embd": D, "n_positions": N_CTX, "n_layer": LAYERS, "n_head": HEADS}
+    ends = {"bos_token_id": len(vocab) - 1, "eos_token_id": len(vocab) - 1}
+    config = folders.gpt2_config(vocab_size=len(vocab), **sizes, **ends)
+    tensors = {name.removeprefix("transformer."): array for name, array in gpt2_tensors(config).items()}
     return {
-        "config.json": _json(config),
+        "config.json": _json(config), "model.safetensors": safetensors_bytes(tensors),
         "generation_config.json": _json({"_from_model_config": True, "bos_token_id": 0, "eos_token_id": 0}),
-        "model.safetensors": safetensors(_gpt_tensors(len(vocab))),
-        "vocab.json": _json(vocab),
-        "merges.txt": b"#version: 0.2\na b\nab c\nb a\n",
-    }
+        "vocab.json": _json(vocab), "merges.txt": b"#version: 0.2\na b\nab c\nb a\n",
+    }  # fmt: skip
 
 
 def _llama2c() -> Files:
-    rng = np.random.default_rng(3)
     tokens = [b"<unk>", b"\n<s>\n", b"\n</s>\n", b" ", *(text.encode() for text in _LETTERS)]
-    n_vocab, d_kv, n = len(tokens), D // HEADS, LAYERS
-    shapes = [
-        (n_vocab, D), (n, D), (n, D, D), (n, d_kv, D), (n, d_kv, D), (n, D, D), (n, D), (n, FF, D),
-        (n, D, FF), (n, FF, D), (D,),
-    ]  # fmt: skip
-    angles = np.outer(np.arange(N_CTX), 10000.0 ** (-np.arange(0, d_kv, 2) / d_kv))
-    tables = np.cos(angles).astype("<f4").tobytes() + np.sin(angles).astype("<f4").tobytes()
-    header = struct.pack("<7i", D, FF, n, HEADS, 1, n_vocab, N_CTX)
-    entries = [struct.pack("<fi", -float(i), len(token)) + token for i, token in enumerate(tokens)]
-    return {
-        "model.bin": header + b"".join(_array(rng, *shape).tobytes() for shape in shapes) + tables,
-        "tok.bin": struct.pack("<i", max(map(len, tokens))) + b"".join(entries),
-    }
+    scored = [(token, -float(i)) for i, token in enumerate(tokens)]
+
+    def write(folder: Path) -> None:
+        folders.write_llama2c(folder / "model.bin", (D, FF, LAYERS, HEADS, 1, len(tokens), N_CTX))
+        folders.write_llama2c_tokenizer(folder / "tok.bin", scored)
+
+    return _written(write)
 
 
 def _ngram() -> Files:
@@ -335,7 +260,7 @@ def _ngram() -> Files:
         "counts.3": np.array([1, 1, 1, 1], "<i4"),
     }  # fmt: skip
     metadata = {"format": "specdec n-gram counts", "version": "1", "smoothing": "interpolated"}
-    return {"table.safetensors": safetensors(arrays, metadata)}
+    return {"table.safetensors": safetensors_bytes(arrays, metadata=metadata)}
 
 
 def _suffixes() -> Files:
@@ -348,7 +273,7 @@ def _suffixes() -> Files:
         "format": "specdec suffix memory", "version": "1", "n_vocab": "4", "max_tokens": "50",
         "max_depth": "8", "n_begun": "2", "origin": "0",
     }  # fmt: skip
-    return {"memory.safetensors": safetensors(arrays, metadata)}
+    return {"memory.safetensors": safetensors_bytes(arrays, metadata=metadata)}
 
 
 def _learning() -> Files:
@@ -368,14 +293,14 @@ def _learning() -> Files:
         "format": "specdec online draft", "version": "1", "learner": "table", "n_seen": "2", "n_updates": "1",
         "n_begun": "2",
     }  # fmt: skip
-    return {"learnt.safetensors": safetensors(arrays, metadata)}
+    return {"learnt.safetensors": safetensors_bytes(arrays, metadata=metadata)}
 
 
 def _recycled() -> Files:
     """The two most promising tokens behind each of 4."""
     metadata = {"format": "specdec token recycling", "version": "1", "k": "2", "n_begun": "0"}
     rows = np.array([1, 2, 0, -1, 3, 1, -1, -1], "<i4")
-    return {"matrix.safetensors": safetensors({"rows": rows}, metadata)}
+    return {"matrix.safetensors": safetensors_bytes({"rows": rows}, metadata=metadata)}
 
 
 def _skips() -> Files:
@@ -410,56 +335,38 @@ def _answers() -> Files:
     """The answers of a benchmark; only what Spec-Bench has no field for is the package's own."""
     step = Step(n_drafted=2, depth=2, n_accepted=1, n_emitted=2, betas=(0.5, 0.25))
     reply = Reply("ab", (1, 2, 3, 4), 3, "length", 0.5, 0.1, 0.25, (step, step))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "plain.jsonl"
-        file = AnswerFile(path, "plain")
+
+    def write(folder: Path) -> None:
+        file = AnswerFile(folder / "plain.jsonl", "plain")
         for question in _QUESTIONS:
             file.add(question, Answer((reply,) * len(question.turns)))
-        return {path.name: path.read_bytes()}
+
+    return _written(write)
 
 
-def _family(architecture: str) -> Files:
-    config = CONFIGS[architecture]
+def _family(architecture: str, **changes: Any) -> Files:
+    config = CONFIGS[architecture] | {"architectures": [architecture]} | changes
     return {
-        "config.json": _json(config | {"architectures": [architecture]}),
-        "model.safetensors": safetensors(random_weights(architecture, config)),
+        "config.json": _json(config),
+        "model.safetensors": safetensors_bytes(random_weights(architecture, config)),
     }
 
 
 def _byt5() -> Files:
     """An encoder-decoder with a tokenizer, and what its texts begin with."""
-    name = "T5ForConditionalGeneration"
-    config = CONFIGS[name] | {"vocab_size": 262}
     added = {str(259 + i): {"content": f"<extra_id_{i}>", "special": True} for i in range(3)}
-    return {
-        "config.json": _json(config | {"architectures": [name]}),
-        "model.safetensors": safetensors(random_weights(name, config)),
+    begin = {"decoder_start_token_id": 0, "forced_bos_token_id": 5, "eos_token_id": 1, "bad_words_ids": [[0]]}
+    return _family("T5ForConditionalGeneration", vocab_size=262) | {
         "tokenizer_config.json": _json({"tokenizer_class": "ByT5Tokenizer", "added_tokens_decoder": added}),
-        "generation_config.json": _json(
-            {"decoder_start_token_id": 0, "forced_bos_token_id": 5, "eos_token_id": 1, "bad_words_ids": [[0]]}
-        ),
+        "generation_config.json": _json(begin),
     }
 
 
 def _eagle() -> Files:
     """EAGLE-3 of two hidden states and few tokens, for a target of `_llama`'s sizes."""
-    rng = np.random.default_rng(3)
-    fields = {name: value for name, value in _CONFIG.items() if name != "architectures"}
-    fields |= {"num_hidden_layers": 1, "vocab_size": 19, "head_dim": 8, "draft_vocab_size": 11}
-    stored = {"eagle_aux_hidden_state_layer_ids": [0, 1]}
-    config = {"architectures": ["LlamaForCausalLMEagle3"], **fields, "eagle_config": stored}
-    tensors: dict[str, np.ndarray] = {
-        "fc.weight": _array(rng, D, 2 * D), "norm.weight": _array(rng, D),
-        "lm_head.weight": _array(rng, 11, D), "d2t": np.array([0, 0, 0, 1, 1, 1, 2, 2, 8, 8, 8], "<i8"),
-    }  # fmt: skip
-    for name, shape in (
-        ("self_attn.q_proj", (D, 2 * D)), ("self_attn.k_proj", (8, 2 * D)), ("self_attn.v_proj", (8, 2 * D)),
-        ("self_attn.o_proj", (D, D)), ("mlp.gate_proj", (FF, D)), ("mlp.up_proj", (FF, D)),
-        ("mlp.down_proj", (D, FF)), ("hidden_norm", (D,)), ("input_layernorm", (D,)),
-        ("post_attention_layernorm", (D,)),
-    ):  # fmt: skip
-        tensors[f"midlayer.{name}.weight"] = _array(rng, *shape)
-    return {"config.json": _json(config), "model.safetensors": safetensors(tensors)}
+    sizes = {"intermediate_size": FF, "num_attention_heads": HEADS, "num_key_value_heads": 1}
+    draft = eagle3(_target(19, d_model=D), "specforge", 3, n_draft=11, taps=(1, 2), **sizes)
+    return _written(draft.write)
 
 
 def _adapter(kind: str) -> Files:
@@ -470,86 +377,54 @@ def _adapter(kind: str) -> Files:
     """
     rng = np.random.default_rng(7)
     n_vocab = len(_metaspace_tokenizer()["model"]["vocab"]) + 2  # added tokens
-    tensors: dict[str, np.ndarray] = {}
-    for name, rank, n_out, n_in in (
-        ("0.self_attn.q_proj", 3, D, D), ("1.self_attn.v_proj", 3, D // HEADS, D),
-        ("0.mlp.up_proj", 2, FF, D), ("1.mlp.down_proj", 5, D, FF),
-    ):  # fmt: skip
-        module = f"base_model.model.model.layers.{name}.lora_"
-        tensors[f"{module}A.weight"] = _array(rng, rank, n_in)
-        tensors[f"{module}B.weight"] = _array(rng, n_out, rank).astype("<f2")
-        if kind == "adapter_dora":
-            tensors[f"{module}magnitude_vector"] = _array(rng, n_out)
+    ranks = {"0.self_attn.q_proj": 3, "1.self_attn.v_proj": 3, "0.mlp.up_proj": 2, "1.mlp.down_proj": 5}
+    shapes = {name: shape for name, shape in adapters.llama_shapes(_CONFIG).items() if name[13:] in ranks}
+    found = adapters.low_rank_tensors(shapes, {name: ranks[name[13:]] for name in shapes}, 7)
+    tensors: dict[str, np.ndarray] = {
+        name: array.astype("<f2") if "lora_B" in name else array for name, array in found.items()
+    }
+    if kind == "adapter_dora":
+        for name, (n_out, _) in shapes.items():
+            tensors[f"base_model.model.{name}.lora_magnitude_vector"] = _array(rng, n_out)
     if kind == "adapter_merged":
         table = "base_model.model.model.embed_tokens.lora_embedding_"
         tensors |= {f"{table}A": _array(rng, 3, n_vocab), f"{table}B": _array(rng, D, 3)}
         tensors["base_model.model.lm_head.weight"] = _array(rng, n_vocab, D)
-    config = {
-        "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "base", "bias": "none",
-        "r": 3, "lora_alpha": 6, "lora_dropout": 0.05, "use_rslora": True, "use_dora": kind == "adapter_dora",
-        "rank_pattern": {"mlp.up_proj": 2, r".*\.1\.mlp\.down_proj": 5}, "alpha_pattern": {"q_proj": 4.5},
-        "target_modules": ["q_proj", "v_proj", "up_proj", "down_proj"], "layers_to_transform": None,
-        "modules_to_save": ["lm_head"] if kind == "adapter_merged" else None, "init_lora_weights": True,
-        "inference_mode": True, "fan_in_fan_out": False, "loftq_config": {},
-    }  # fmt: skip
-    return {"adapter_config.json": _json(config), "adapter_model.safetensors": safetensors(tensors)}
+    config = adapters.adapter_config(
+        base_model_name_or_path="base", r=3, lora_alpha=6, use_rslora=True, use_dora=kind == "adapter_dora",
+        rank_pattern={"mlp.up_proj": 2, r".*\.1\.mlp\.down_proj": 5}, alpha_pattern={"q_proj": 4.5},
+        target_modules=["q_proj", "v_proj", "up_proj", "down_proj"], layers_to_transform=None,
+        modules_to_save=["lm_head"] if kind == "adapter_merged" else None, inference_mode=True,
+        loftq_config={},
+    )  # fmt: skip
+    return {"adapter_config.json": _json(config), "adapter_model.safetensors": safetensors_bytes(tensors)}
 
 
-def _use_adapter(kind: str, folder: Path) -> None:
-    """Merge it into a sound base, and where its kind is for that lay it beside one."""
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as base:
-        for name, data in files_of("metaspace").items():
-            (Path(base) / name).write_bytes(data)
-        _decode(specdec.load(base, adapter=folder, n_threads=1), None)
-        if kind != "adapter":
-            return
-        model = specdec.load(base, n_threads=1)
-        _decode(model, drafts.ContextCopy(), adapter=model.with_adapter(folder, n_threads=1))
+def _array(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.normal(0.0, 0.3, shape).astype("<f4")
 
 
-def _learnt(method: str) -> Files:
-    """A learnt draft for the target that `use` takes; only what it says of itself is the package's own."""
-    weights = _LEARNT[method](_target(4))
-    with tempfile.TemporaryDirectory() as folder:
-        weights.save(folder, "f32")
-        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+def _learned(method: str) -> Files:
+    """A learned draft for the target that `use` takes; only what it says of itself is the package's own."""
+    return _written(lambda folder: _LEARNED[method](_target(4)).save(folder, "f32"))
 
 
-_LEARNT: dict[str, Callable[[specdec.Model], LearnedWeights]] = {
-    "look_ahead_embeddings": lambda target: random_look_ahead(target, 2, 3),
-    "recurrent": lambda target: random_recurrent(target, (2, 3, 1), [0, 2, 3], 1),
-    "heads": lambda target: random_heads(
-        target,
-        {"n_heads": 2, "n_blocks": 1, "see_guesses": True, "shared_output": False},
-        [0, 3, 2],
-        2,
+_LEARNED: dict[str, Callable[[specdec.Model], Any]] = {
+    "look_ahead_embeddings": lambda target: learned.look_ahead_weights(target, 2, 3),
+    "recurrent": lambda target: learned.recurrent_weights(target, [], (2, 3, 1), [0, 2, 3], 1),
+    "heads": lambda target: learned.random_heads(
+        target, n_heads=2, n_blocks=1, see_guesses=True, tokens=[0, 3, 2], seed=2
     ),
 }
 
 
-def _converted(file: str, to: str | None, **sizes: int) -> Files:
+def _converted(file: str, to: str, size: int) -> Files:
     """One file that the package writes of a folder of random weights."""
-    n_vocab = 4 + len(_LETTERS) + 1
-    config = _CONFIG | {"vocab_size": n_vocab, "num_hidden_layers": 1} | sizes
-    d, ff, rng = config["hidden_size"], config["intermediate_size"], np.random.default_rng(5)
-    tensors = {
-        "model.embed_tokens.weight": _array(rng, n_vocab, d), "lm_head.weight": _array(rng, n_vocab, d),
-        "model.norm.weight": _array(rng, d),
-    }  # fmt: skip
-    for name, *shape in (
-        ("input_layernorm", d), ("post_attention_layernorm", d), ("self_attn.q_proj", d, d),
-        ("self_attn.k_proj", d // HEADS, d), ("self_attn.v_proj", d // HEADS, d), ("self_attn.o_proj", d, d),
-        ("mlp.gate_proj", ff, d), ("mlp.up_proj", ff, d), ("mlp.down_proj", d, ff),
-    ):  # fmt: skip
-        tensors[f"model.layers.0.{name}.weight"] = _array(rng, *shape)
+    config = _CONFIG | {"num_hidden_layers": 1, "hidden_size": size, "intermediate_size": size}
+    config["vocab_size"] = 4 + len(_LETTERS) + 1
     with tempfile.TemporaryDirectory() as made:
-        folder = Path(made) / "folder"
-        folder.mkdir()
-        for name, data in (
-            ("config.json", _json(config)), ("model.safetensors", safetensors(tensors)),
-            ("tokenizer.json", _json(_bpe_tokenizer())),
-        ):  # fmt: skip
-            (folder / name).write_bytes(data)
+        folder = folders.write_hf(Path(made) / "folder", config)
+        (folder / "tokenizer.json").write_bytes(_json(_bpe_tokenizer()))
         return {file: specdec.convert(folder, Path(made) / file, to, progress=False).read_bytes()}
 
 
@@ -557,29 +432,18 @@ _FILES = {"gguf": "model.gguf", "gguf_mixture": "model.gguf", "packed": "model.s
 
 _WRITERS: dict[str, Callable[[], Files]] = (
     {
-        "gguf": lambda: _converted("model.gguf", "Q8_0", hidden_size=32, intermediate_size=32),
-        "gguf_mixture": lambda: _converted("model.gguf", "Q4_K_M", hidden_size=256, intermediate_size=256),
-        "packed": lambda: _converted("model.specdec", "int8", hidden_size=32, intermediate_size=32),
-        "llama": _llama,
-        "metaspace": _metaspace,
-        "shards": _shards,
-        "codes": _codes,
-        "gpt2": _gpt2,
-        "llama2c": _llama2c,
-        "ngram": _ngram,
-        "suffixes": _suffixes,
-        "recycled": _recycled,
-        "learning": _learning,
-        "skips": _skips,
-        "questions": _questions,
-        "answers": _answers,
-        "byt5": _byt5,
+        "gguf": lambda: _converted("model.gguf", "Q8_0", 32),
+        "gguf_mixture": lambda: _converted("model.gguf", "Q4_K_M", 256),
+        "packed": lambda: _converted("model.specdec", "int8", 32),
+        "llama": _llama, "metaspace": _metaspace, "shards": _shards, "codes": _codes, "gpt2": _gpt2,
+        "llama2c": _llama2c, "ngram": _ngram, "suffixes": _suffixes, "recycled": _recycled,
+        "learning": _learning, "skips": _skips, "questions": _questions, "answers": _answers, "byt5": _byt5,
         "eagle": _eagle,
     }
     | {kind: functools.partial(_adapter, kind) for kind in ("adapter", "adapter_merged", "adapter_dora")}
-    | {method: functools.partial(_learnt, method) for method in _LEARNT}
+    | {method: functools.partial(_learned, method) for method in _LEARNED}
     | {architecture: functools.partial(_family, architecture) for architecture in CONFIGS}
-)
+)  # fmt: skip
 KINDS = tuple(_WRITERS)
 
 
@@ -591,46 +455,11 @@ def files_of(kind: str) -> Files:
 
 def use(kind: str, folder: Path) -> None:
     """Read what lies in a folder, and decode a few tokens with it."""
-    if kind == "ngram":
-        for mapped in (True, False):
-            _decode(_target(4), drafts.Ngram.load(folder / "table.safetensors", mmap=mapped))
+    if kind in _USES:
+        _USES[kind](folder)
         return
-    if kind in _LEARNT:
-        target = _target(4)
-        _decode(target, drafts.load(folder, target))
-        return
-    if kind == "suffixes":
-        _decode(_target(4), drafts.SuffixMemory.load(folder / "memory.safetensors"))
-        return
-    if kind == "learning":
-        table = drafts.Ngram([0, 1, 2, 0, 1], 4, 3)
-        _decode(_target(4), drafts.Online.load(folder / "learnt.safetensors", table, interval=None))
-        return
-    if kind == "recycled":
-        tree = drafts.StaticTree((1, 1))
-        _decode(_target(4), drafts.TokenRecycling.load(folder / "matrix.safetensors", tree=tree))
-        return
-    if kind == "questions":
-        specdec.read_questions(folder / "questions.jsonl")
-        return
-    if kind == "answers":
-        file = AnswerFile(folder / "plain.jsonl", "plain")
-        found = [file.find(question) for question in _QUESTIONS]
-        there = [pair for pair in zip(_QUESTIONS, found, strict=True) if pair[1] is not None]
-        if there:
-            questions, answers = zip(*there, strict=True)
-            bench_rows(questions, [answers], [answers], sampled=True)
-        return
-    if kind == "skips":
-        search = specdec.SkipSearch.load(folder / "skips.json")
-        str(search), search.table(), search.to_dict()
-        _decode(_target(4), search.draft)
-        return
-    if kind == "eagle":
-        target = _target(19, d_model=D)
-        draft = drafts.Eagle(folder, target, tree=drafts.DynamicTree(4), n_threads=1)
-        repr(draft)
-        _decode(target, draft)
+    if kind in _LEARNED:
+        _decode(_target(4), drafts.load(folder, _target(4)))
         return
     if kind.startswith("adapter"):
         _use_adapter(kind, folder)
@@ -653,9 +482,63 @@ def use(kind: str, folder: Path) -> None:
             specdec.generate(model, None, messages=messages, max_new_tokens=3, n_threads=1)
 
 
-def _target(n_vocab: int, **changes: int) -> specdec.Model:
-    from fuzz.models import make_model
+def _use_ngram(folder: Path) -> None:
+    for mapped in (True, False):
+        _decode(_target(4), drafts.Ngram.load(folder / "table.safetensors", mmap=mapped))
 
+
+def _use_learning(folder: Path) -> None:
+    table = drafts.Ngram([0, 1, 2, 0, 1], 4, 3)
+    _decode(_target(4), drafts.Online.load(folder / "learnt.safetensors", table, interval=None))
+
+
+def _use_recycled(folder: Path) -> None:
+    tree = drafts.StaticTree((1, 1))
+    _decode(_target(4), drafts.TokenRecycling.load(folder / "matrix.safetensors", tree=tree))
+
+
+def _use_answers(folder: Path) -> None:
+    file = AnswerFile(folder / "plain.jsonl", "plain")
+    there = [(question, found) for question in _QUESTIONS if (found := file.find(question)) is not None]
+    if there:
+        questions, answers = zip(*there, strict=True)
+        bench_rows(questions, [answers], [answers], sampled=True)
+
+
+def _use_skips(folder: Path) -> None:
+    search = specdec.SkipSearch.load(folder / "skips.json")
+    str(search), search.table(), search.to_dict()
+    _decode(_target(4), search.draft)
+
+
+def _use_eagle(folder: Path) -> None:
+    target = _target(19, d_model=D)
+    draft = drafts.Eagle(folder, target, tree=drafts.DynamicTree(4), n_threads=1)
+    repr(draft)
+    _decode(target, draft)
+
+
+_USES: dict[str, Callable[[Path], Any]] = {
+    "ngram": _use_ngram, "learning": _use_learning, "recycled": _use_recycled, "answers": _use_answers,
+    "skips": _use_skips, "eagle": _use_eagle,
+    "suffixes": lambda folder: _decode(_target(4), drafts.SuffixMemory.load(folder / "memory.safetensors")),
+    "questions": lambda folder: specdec.read_questions(folder / "questions.jsonl"),
+}  # fmt: skip
+
+
+def _use_adapter(kind: str, folder: Path) -> None:
+    """Merge it into a sound base, and where its kind is for that lay it beside one."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as base:
+        for name, data in files_of("metaspace").items():
+            (Path(base) / name).write_bytes(data)
+        _decode(specdec.load(base, adapter=folder, n_threads=1), None)
+        if kind != "adapter":
+            return
+        model = specdec.load(base, n_threads=1)
+        _decode(model, drafts.ContextCopy(), adapter=model.with_adapter(folder, n_threads=1))
+
+
+def _target(n_vocab: int, **changes: int) -> specdec.Model:
     return make_model({"n_vocab": n_vocab, **changes})
 
 

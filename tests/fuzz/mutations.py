@@ -12,9 +12,9 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fuzz.draws import Draws
 from fuzz.files import Files
 from specdec import _core
+from worlds.draws import Draws
 
 __all__ = ["apply", "draw_mutation"]
 
@@ -70,7 +70,7 @@ def draw_mutation(draws: Draws, files: Files) -> Mutation:
         return ["signed", file, *_draw_edit(draws, _packed_header(data))]
     at = draws.randrange(max(1, len(data)))
     if draws.chance(0.5):
-        at = draws.skewed(0, max(1, len(data)) - 1)  # headers stand at the beginning
+        at = draws.randrange(1 + max(1, len(data)) // 20)  # headers stand at the beginning
     action = draws.weighted(
         flip=4, write=3, truncate=2, grow=1, run=1.5, insert=1.5, cut=1, repeat=1, empty=0.1
     )
@@ -78,12 +78,12 @@ def draw_mutation(draws: Draws, files: Files) -> Mutation:
         return ["flip", file, at, draws.randrange(8)]
     if action == "write":
         odd = (0, -1, 1, 2**31 - 1, -(2**31), 2**24, 0x7F800000, 0x7FC00000, -8388608)
-        number = struct.pack("<i", draws.one(*odd, draws.randrange(-300, 300)))
+        number = struct.pack("<i", draws.one(*odd, draws.randint(-300, 300)))
         return ["write", file, at - at % 4 if draws.chance(0.7) else at, number.hex()]
     if action == "truncate":
         return ["cut", file, draws.one(at, 0, 4, 8, len(data) - 1), len(data)]
     if action == "grow":
-        return ["insert", file, len(data), draws.randbytes(draws.one(1, 4, 100)).hex()]
+        return ["insert", file, len(data), draws.random().randbytes(draws.one(1, 4, 100)).hex()]
     if action == "run":
         return [
             "write",

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fuzz.draws import Draws
 from specdec.drafts import Proposal
 
-__all__ = ["CHAINS", "HABITS", "Proposer", "ProposerError", "draw_object"]
+__all__ = ["CHAINS", "HABITS", "Proposer", "ProposerError"]
 
 HABITS = (
     "chain", "array", "repeat", "empty", "full", "tree", "duplicates", "bush", "drawn", "drawn tree", "long",
@@ -22,13 +21,6 @@ HABITS = (
 raises, now and then."""
 
 CHAINS = ("chain", "array", "repeat", "empty", "full", "drawn", "long", "raise")
-
-
-def draw_object(draws: Draws, **fixed: Any) -> dict[str, Any]:
-    """A description of a random object."""
-    weights = {habit: 1.0 for habit in HABITS} | {"long": 0.2, "raise": 0.3}
-    habit = draws.choices(list(weights), list(weights.values()))[0]
-    return {"kind": "object", "habit": habit, "seed": draws.randrange(10**6)} | fixed
 
 
 class ProposerError(Exception):

@@ -13,16 +13,15 @@ from typing import Any
 import numpy as np
 
 import specdec
-from fuzz.adapters import RANKS
-from fuzz.draws import Draws
-from fuzz.failures import Failure
-from fuzz.family_files import CONFIGS, random_weights
-from fuzz.files import safetensors
-from specdec.models.model import Model
+from fuzz.running import Failure
+from specdec import Model
+from worlds.described import RANKS, Description
+from worlds.draws import Draws
+from worlds.families import CONFIGS, random_weights
+from worlds.folders import safetensors_bytes, write_hf
 
 __all__ = ["check_peft", "draw_peft", "module_shapes"]
 
-Description = dict[str, Any]
 
 _TURNED = ("GPT2LMHeadModel",)
 """Architectures whose modules are of transformers' Conv1D, which have their inputs first."""
@@ -103,15 +102,15 @@ def check_peft(case: Description) -> str:
     settings = case["settings"] | {"max_new_tokens": 8, "ignore_eos": True, "logits": True, "n_threads": 1}
     with tempfile.TemporaryDirectory(prefix="fuzz-") as place:
         folder = Path(place)
-        base = specdec.load(_written(folder / "base", config, weights), case["dtype"], n_threads=1)
+        base = specdec.load(write_hf(folder / "base", config, weights), case["dtype"], n_threads=1)
         models = [base]
         for i, adapter in enumerate(case["adapters"]):
             tensors, summed = _adapted(architecture, adapter, weights)
             path = folder / f"adapter{i}"
             path.mkdir()
             (path / "adapter_config.json").write_text(json.dumps(adapter["fields"] | {"peft_type": "LORA"}))
-            (path / "adapter_model.safetensors").write_bytes(safetensors(tensors))
-            wanted = specdec.load(_written(folder / f"summed{i}", config, summed), "f32", n_threads=1)
+            (path / "adapter_model.safetensors").write_bytes(safetensors_bytes(tensors))
+            wanted = specdec.load(write_hf(folder / f"summed{i}", config, summed), "f32", n_threads=1)
             merged = specdec.load(folder / "base", "f32", adapter=path, n_threads=1)
             _check_near(case, wanted, merged, "merged")
             if adapter["fields"].get("use_dora"):
@@ -128,7 +127,7 @@ def check_peft(case: Description) -> str:
                 model, None, [result.prompt_ids], **settings | {"seed": [result.seed]}
             )[0]  # fmt: skip
             if alone.tokens != result.tokens or not np.array_equal(alone.logits, result.logits):
-                raise Failure("difference", "a text with an adapter is not that of plain decoding")
+                raise Failure("a text with an adapter is not that of plain decoding")
     return "passed"
 
 
@@ -158,16 +157,9 @@ def _adapted(
     return tensors, summed
 
 
-def _written(folder: Path, config: Description, weights: dict[str, np.ndarray]) -> Path:
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config))
-    (folder / "model.safetensors").write_bytes(safetensors(weights))
-    return folder
-
-
 def _check_near(case: Description, wanted: Model, found: Model, how: str) -> None:
     for ids in case["prompts"]:
         rows = wanted.logits(ids, n_threads=1)
         apart = np.abs(found.logits(ids, n_threads=1) - rows).max()
         if apart > 1e-4 * max(1.0, np.abs(rows).max()):
-            raise Failure("difference", f"logits of an adapter {how} are {apart:.2g} off PEFT's sum")
+            raise Failure(f"logits of an adapter {how} are {apart:.2g} off PEFT's sum")

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import specdec
-from fuzz.draws import Draws
-from fuzz.written_forms import allowed_after
 from specdec import reference
+from worlds.constraints import Form
+from worlds.draws import Draws
+from worlds.written_constraints import allowed_after
 
 __all__ = [
     "EXTREMES", "TRANSFORMS", "distribution_after", "draw_sampling", "draw_settings", "hangs_on_rounding",
@@ -46,6 +47,8 @@ TRANSFORMS: dict[str, Callable[[Probs, Sequence[int]], Probs]] = {
 }
 
 
+_BY_TEXT = ("presence_penalty", "frequency_penalty", "no_repeat_ngram_size", "bad_words")
+
 EXTREMES: dict[str, tuple[float, ...]] = {
     "temperature": (1e-300, 1e-38, 1e38, 1e300),
     "repetition_penalty": (1e-300, 1e-38, 1e-30, 1e30, 1e38, 1e300),
@@ -66,57 +69,6 @@ class EveryOther:
         """How many tokens to draft next."""
         accepted = rounds[-1].n_accepted if rounds else 1
         return (3 * len(rounds) + accepted) % (self.max_gamma + 1)
-
-
-class Walk:
-    """A form: what may come next is a function of the new tokens so far, some of the vocabulary's tokens.
-
-    Parameters
-    ----------
-    n_vocab, seed : int
-    n_allowed : int
-        Tokens that may come where more than one may.
-    length : int or None
-        New tokens behind which the text is complete; None: it never is.
-    forced : float
-        Share of places where one token may come.
-    """
-
-    def __init__(self, n_vocab: int, seed: int, n_allowed: int, length: int | None, forced: float) -> None:
-        self.n_vocab, self.seed, self.n_allowed = n_vocab, seed, n_allowed
-        self.length, self.forced = length, forced
-
-    def allowed(self, new: list[int]) -> NDArray[np.bool_]:
-        """Which tokens may follow new ones, [n_vocab]."""
-        rng = np.random.default_rng([self.seed, *new])
-        n = 1 if rng.random() < self.forced else min(self.n_allowed, self.n_vocab)
-        mask = np.zeros(self.n_vocab, bool)
-        mask[rng.choice(self.n_vocab, n, replace=False)] = True
-        return mask
-
-    def start(self, tokens: Sequence[int]) -> WalkState:
-        """The state in which a text begins."""
-        return WalkState(self, [])
-
-
-class WalkState:
-    """Where a text of a `Walk` is."""
-
-    def __init__(self, form: Walk, new: list[int]) -> None:
-        self.form, self.new = form, new
-
-    def fork(self) -> WalkState:
-        """A copy."""
-        return WalkState(self.form, self.new.copy())
-
-    def advance(self, token: int) -> None:
-        """The text goes on."""
-        self.new.append(token)
-
-    def mask(self) -> NDArray[np.bool_] | None:
-        """Which tokens may come next."""
-        done = self.form.length is not None and len(self.new) >= self.form.length
-        return None if done else self.form.allowed(self.new)
 
 
 def draw_sampling(draws: Draws, n_vocab: int) -> dict[str, Any]:
@@ -144,6 +96,11 @@ def draw_adjustment(draws: Draws, n_vocab: int) -> dict[str, Any]:
         found["logit_bias"] = {token: draws.one(-inf, -5.0, -1.0, 0.0, 2.0, 30.0) for token in biased}
         if len(found["logit_bias"]) == n_vocab:
             found["logit_bias"][0] = 1.0
+    if draws.chance(0.15):
+        found["no_repeat_ngram_size"] = draws.randint(2, 4)
+    if draws.chance(0.15):
+        lengths = [draws.randint(1, 3) for _ in range(draws.randint(1, 3))]
+        found["bad_words"] = [[draws.randrange(n_vocab) for _ in range(n)] for n in lengths]
     return found
 
 
@@ -160,10 +117,10 @@ def draw_settings(draws: Draws, target: dict[str, Any], n_prompts: int) -> dict[
     if draws.chance(0.15):
         found["transform"] = draws.one(*TRANSFORMS)
     if draws.chance(0.12):
-        found["constraint"] = [
-            n_vocab, draws.randrange(1000), draws.randint(1, 5), draws.one(None, 3, 9), draws.one(0.0, 0.4,
-            1.0)
-        ]  # fmt: skip
+        found["constraint"] = {
+            "n_vocab": n_vocab, "seed": draws.randrange(1000), "n_allowed": draws.randint(1, 5),
+            "length": draws.one(None, 3, 9), "forced": draws.one(0.0, 0.4, 1.0),
+        }  # fmt: skip
     if draws.chance(0.15):
         found["draft_sampling"] = {"temperature": 0.0} if draws.chance(0.3) else draw_sampling(draws, n_vocab)
     rule = draws.weighted(**{"rejection": 4, "block": 1, "coupled": 3, "k-sequential": 1, "classical": 1})
@@ -217,7 +174,7 @@ def keywords(settings: dict[str, Any]) -> dict[str, Any]:
     if "transform" in found:
         found["transform"] = TRANSFORMS[found["transform"]]
     if "constraint" in found:
-        found["constraint"] = Walk(*found["constraint"])
+        found["constraint"] = Form(**found["constraint"])
     if "form" in found:
         kind, form, _ = found.pop("form")
         found[kind] = form
@@ -248,9 +205,8 @@ def _adjusted(
         text,
         settings.get("repetition_penalty") or 1.0,
         settings.get("logit_bias"),
-        presence_penalty=settings.get("presence_penalty") or 0.0,
-        frequency_penalty=settings.get("frequency_penalty") or 0.0,
         n_prompt=n_prompt,
+        **{name: settings[name] for name in _BY_TEXT if name in settings},
     )
 
 
@@ -302,7 +258,7 @@ def distribution_after(
     adjusted = _adjusted(settings, logits, text, n_prompt)
     allowed = None
     if "constraint" in settings:
-        allowed = Walk(*settings["constraint"]).allowed(list(text[n_prompt:]))
+        allowed = Form(**settings["constraint"]).allowed(list(text[n_prompt:]))
     elif "form" in settings:
         assert target is not None
         may_end = not settings.get("ignore_eos", False)

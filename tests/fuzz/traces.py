@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import specdec
-from fuzz.failures import Failure
+from fuzz.running import Failure
 
 __all__ = ["check_result"]
 
@@ -23,7 +23,7 @@ def check_result(result: specdec.Result, settings: dict[str, Any], n_ctx: int) -
 
     def hold(condition: bool, what: str) -> None:
         if not condition:
-            raise Failure("difference", f"trace: {what}")
+            raise Failure(f"trace: {what}")
 
     rounds = result.trace.rounds
     tokens: list[int] = []

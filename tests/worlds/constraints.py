@@ -26,16 +26,19 @@ class Form:
     """Share of places that allow one token."""
     among: Sequence[int] | None = None
     """Tokens that may be allowed; all, without."""
+    seed: int = 0
     n_asked: int = field(default=0, compare=False)
     known: dict[tuple[int, ...], NDArray[np.bool_]] = field(default_factory=dict, compare=False)
 
     def allowed(self, new: Sequence[int]) -> NDArray[np.bool_] | None:
-        """What may follow some new tokens; None: the text is complete. (For `reference.decode`.)"""
+        """What may follow some new tokens; None: the text is complete."""
         if self.length is not None and len(new) >= self.length:
             return None
         if (known := self.known.get(tuple(new))) is not None:
             return known
-        digest = blake2b(np.asarray(new, np.int64).tobytes(), digest_size=8).digest()
+        digest = blake2b(
+            np.asarray(new, np.int64).tobytes(), digest_size=8, salt=self.seed.to_bytes(8, "little")
+        ).digest()
         rng = np.random.default_rng(int.from_bytes(digest, "little"))
         tokens = np.arange(self.n_vocab) if self.among is None else np.asarray(self.among)
         n = 1 if rng.random() < self.forced else min(self.n_allowed, len(tokens))

@@ -103,11 +103,14 @@ class EagleFolder:
         return write_hf(path, config, tensors, dtype=forms)
 
 
-def eagle1(target: specdec.Model, seed: int = 0, **changes: Any) -> EagleFolder:
-    """EAGLE-1's original layout, with embeddings of its own."""
+def eagle1(
+    target: specdec.Model, seed: int = 0, *, own_embedding: bool = True, **changes: Any
+) -> EagleFolder:
+    """EAGLE-1's original layout, by default with embeddings of its own."""
     fields = layer_fields(target, **changes)
     d, v = fields["hidden_size"], fields["vocab_size"]
-    shapes = {"embed_tokens.weight": (v, d), "fc.weight": (d, 2 * d), "fc.bias": (d,)}
+    shapes: dict[str, Any] = {"embed_tokens.weight": (v, d)} if own_embedding else {}
+    shapes |= {"fc.weight": (d, 2 * d), "fc.bias": (d,)}
     shapes |= {f"layers.0.{name}": shape for name, shape in layer_shapes(fields, d).items()}
     tensors = random(np.random.default_rng(seed), shapes)
     return EagleFolder("eagle1", target, fields, tensors, (target.config.n_layer + 1,))

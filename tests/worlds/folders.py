@@ -154,20 +154,24 @@ def bf16_values(array: NDArray[np.float32]) -> NDArray[np.float32]:
     return bits.view(np.float32).reshape(array.shape)
 
 
+_STORED = {"f2": "F16", "u1": "U8", "i1": "I8", "i4": "I32", "i8": "I64", "b1": "BOOL"}
+
+
 def safetensors_bytes(
-    tensors: Mapping[str, NDArray[np.float32]], dtype: str | Mapping[str, str] = "F32"
+    tensors: Mapping[str, NDArray[Any]],
+    dtype: str | Mapping[str, str] = "F32",
+    metadata: Mapping[str, str] | None = None,
 ) -> bytes:
-    """A safetensors file; the dtype is that of all tensors, or of those named, the others being F32."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    """A safetensors file; the dtype is that of all float32 arrays, or of tensors by name, the others F32."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata or {"format": "pt"})}
     data = b""
     for name, array in tensors.items():
-        form = dtype if isinstance(dtype, str) else dtype.get(name, "F32")
-        raw = encode(array, form)
-        header[name] = {
-            "dtype": form,
-            "shape": list(array.shape),
-            "data_offsets": [len(data), len(data) + len(raw)],
-        }
+        named = {} if isinstance(dtype, str) else dtype
+        stored = _STORED.get(array.dtype.str[1:])
+        form = named.get(name) or stored or (dtype if isinstance(dtype, str) else "F32")
+        raw = array.tobytes() if form == stored else encode(array, form)
+        offsets = [len(data), len(data) + len(raw)]
+        header[name] = {"dtype": form, "shape": list(array.shape), "data_offsets": offsets}
         data += raw
     return raw_safetensors(header, data)
 
@@ -182,7 +186,7 @@ def raw_safetensors(header: Any, data: bytes, *, pad_to: int = 8) -> bytes:
 def write_hf(
     folder: Path,
     config: Mapping[str, Any],
-    tensors: Mapping[str, NDArray[np.float32]] | None = None,
+    tensors: Mapping[str, NDArray[Any]] | None = None,
     *,
     dtype: str | Mapping[str, str] = "F32",
     n_shards: int = 1,

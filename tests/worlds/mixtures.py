@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from worlds.folders import Tensors, encode, llama_config, llama_tensors, raw_safetensors
+from worlds.folders import Tensors, llama_config, llama_tensors
 
 N_EXPERTS, D_EXPERT = 5, 24
 
@@ -144,22 +142,3 @@ def unpacked(tensors: Arrays) -> Arrays:
         elif not name.endswith("_scales"):
             found[name] = array
     return found
-
-
-def write_arrays(folder: Path, config: Mapping[str, Any], tensors: Arrays, dtype: str = "F32") -> Path:
-    """A Hugging Face folder; bytes stay bytes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config))
-    header: dict[str, Any] = {}
-    data = b""
-    for name, array in tensors.items():
-        is_bytes = array.dtype == np.uint8
-        raw = array.tobytes() if is_bytes else encode(array, dtype)
-        header[name] = {
-            "dtype": "U8" if is_bytes else dtype,
-            "shape": list(array.shape),
-            "data_offsets": [len(data), len(data) + len(raw)],
-        }
-        data += raw
-    (folder / "model.safetensors").write_bytes(raw_safetensors(header, data))
-    return folder

@@ -7,12 +7,12 @@ from typing import Any
 import click
 
 from specdec.analysis.bench import bench
-from specdec.commands.decoding_options import sampling_options, stop_option, threads_option
+from specdec.analysis.questions import read_questions
+from specdec.commands.decoding_options import TRUNCATIONS, setting_option, setting_options
 from specdec.commands.given_models import open_named_or_pair
-from specdec.commands.measuring_options import chosen, json_option, name_options, print_tables
+from specdec.commands.measuring_options import chosen, json_option, name_options, named, print_tables
 from specdec.commands.model_options import model_options
-from specdec.commands.verb import gamma_value, verb
-from specdec.verification.rules import DECODING_RULES
+from specdec.commands.verb import verb
 
 __all__ = ["command"]
 
@@ -31,13 +31,11 @@ __all__ = ["command"]
     "--category", "categories", multiple=True, metavar="NAME", help="Of this category alone; repeatable."
 )
 @click.option("--limit", type=int, metavar="N", help="The first so many questions of each category.")
-@click.option("--gamma", type=gamma_value, metavar="N", help="Drafted tokens a round, or 'auto'.")
-@click.option("--max-new-tokens", type=int, metavar="N", help="Of each turn (default: 1024).")
-@sampling_options("0", None)
-@click.option("--verify", type=click.Choice(DECODING_RULES), metavar="RULE", help="(default: rejection)")
-@stop_option
+@setting_option("gamma")
+@setting_option("max_new_tokens", "1024", "Of each turn")
+@setting_options("temperature", *TRUNCATIONS, "verify", "stop", temperature="0", verify="rejection")
 @click.option("--ignore-eos", is_flag=True, help="Go on behind an end of text: every answer has N tokens.")
-@click.option("--seed", type=int, metavar="S", help="Of the first repetition (default: 0).")
+@setting_option("seed", "0", "Of the first repetition")
 @click.option("--repeats", type=int, metavar="N", help="How often all questions are answered (default: 3).")
 @click.option("--plain/--no-plain", default=None, help="Answer without the draft too (default: yes).")
 @click.option(
@@ -49,10 +47,15 @@ __all__ = ["command"]
 @click.option(
     "--answers", metavar="DIR", help="Keep the answers, as Spec-Bench has them; an interrupted run goes on."
 )
-@threads_option
+@setting_option("n_threads")
 @json_option
 def command(
-    questions: str, as_json: bool, categories: tuple[str, ...], stop: tuple[str, ...], **given: Any
+    questions: str,
+    as_json: bool,
+    categories: tuple[str, ...],
+    limit: int | None,
+    stop: tuple[str, ...],
+    **given: Any,
 ) -> None:
     """Answer the questions of a benchmark with and without a draft, and count by category.
 
@@ -62,6 +65,8 @@ def command(
     Spec-Bench's format.
     """
     target, draft = open_named_or_pair(given)
-    given |= {"categories": categories or None, "stop": list(stop) or None}
-    found = bench(target, draft, questions, **chosen(given))
+    target, draft = named(target, given["target_name"]), named(draft, given["name"])
+    given["stop"] = list(stop) or None
+    asked = read_questions(questions, categories=categories or None, limit=limit)
+    found = bench(target, draft, asked, **chosen(given))
     print_tables(found, as_json)

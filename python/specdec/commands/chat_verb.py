@@ -40,8 +40,8 @@ _HELP = (
 @decoding_options(
     gamma="as many as the draft asks for",
     temperature="0",
-    penalty="none",
-    rule="rejection",
+    repetition_penalty="none",
+    verify="rejection",
     seed="a fresh one for each reply",
 )
 @click.option(

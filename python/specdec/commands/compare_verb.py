@@ -9,20 +9,19 @@ import click
 
 from specdec.analysis.arguments import default_prompts, short_names
 from specdec.analysis.compare import compare
-from specdec.commands.decoding_options import threads_option
+from specdec.commands.decoding_options import TRUNCATIONS, setting_options
 from specdec.commands.given_models import open_draft, open_target
 from specdec.commands.given_texts import given_prompts
 from specdec.commands.measuring_options import (
     chosen,
     json_option,
+    named,
     print_tables,
     prompts_option,
     target_name_option,
-    truncations,
 )
 from specdec.commands.model_options import target_options
 from specdec.commands.verb import integers, numbers, verb
-from specdec.verification.rules import DECODING_RULES
 
 __all__ = ["command", "drafts_by_name"]
 
@@ -45,11 +44,8 @@ __all__ = ["command", "drafts_by_name"]
     "--n-tokens", type=int, metavar="N", help="New tokens of each draft in each turn (default: 400)."
 )
 @click.option("--repeats", type=int, metavar="N", help="Turns (default: 5).")
-@truncations
-@click.option("--verify", type=click.Choice(DECODING_RULES), metavar="RULE", help="(default: rejection)")
 @click.option("--timing/--no-timing", default=None, help="Measure times too (default: yes).")
-@click.option("--seed", type=int, metavar="S", help="Of the random numbers (default: 0).")
-@threads_option
+@setting_options(*TRUNCATIONS, "verify", "seed", "n_threads", verify="rejection", seed="0")
 @json_option
 def command(drafts: tuple[str, ...], prompts: str | None, as_json: bool, **given: Any) -> None:
     """Compare drafts of any kind for one target, by running them in turns on the same prompts.
@@ -61,7 +57,8 @@ def command(drafts: tuple[str, ...], prompts: str | None, as_json: bool, **given
     target = open_target(given)
     texts = given_prompts((), prompts)
     opened = {name: open_draft(text, target, None, given) for name, text in drafts_by_name(drafts).items()}
-    found = compare(target, opened, default_prompts(target) if texts is None else texts, **chosen(given))
+    texts = default_prompts(target) if texts is None else texts
+    found = compare(named(target, given["target_name"]), opened, texts, **chosen(given))
     print_tables(found, as_json)
 
 

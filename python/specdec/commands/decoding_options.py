@@ -1,28 +1,26 @@
-"""The options of decoding, as the keyword arguments of `specdec.generate`."""
+"""The settings of the table as options of the command line, and the arguments that they give."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
+from specdec.commands.option_names import OPTION_OF
 from specdec.commands.verb import Function, gamma_value, several
+from specdec.decoding.options import DecodingOptions
 from specdec.errors import InputError
+from specdec.settings_table import table_of
 from specdec.text_files import read_text_file
 from specdec.verification.rules import DECODING_RULES
+from specdec.verification.sampling import Sampling
 
 __all__ = [
-    "MAX_NEW_TOKENS",
-    "PAIR_GAMMA",
-    "READABLE",
-    "decoding_arguments",
-    "decoding_options",
-    "sampling_options",
-    "stop_option",
-    "threads_option",
-]
+    "PAIR_GAMMA", "READABLE", "SAMPLING", "TRUNCATIONS", "decoding_arguments", "decoding_options",
+    "setting_option", "setting_options", "threads_option", "words_of",
+]  # fmt: skip
 
 READABLE: Final = {"temperature": 0.6, "repetition_penalty": 1.2}
 """With these the text of the target in the package reads best."""
@@ -32,114 +30,72 @@ PAIR_GAMMA: Final = 2
 `specdec` without a verb takes it. A server goes by the draft's own gamma, 4: that of a server bounds what its
 requests may ask for.
 """
-MAX_NEW_TOKENS: Final = 200
+
+_TABLE: Final = {name: row for name, row in table_of(DecodingOptions).items() if row.flag}
+SAMPLING: Final = tuple(name for name in _TABLE if name in table_of(Sampling))
+"""Sampling settings that have an option."""
+TRUNCATIONS: Final = ("top_k", "top_p", "min_p")
+"""Those of the distributions that are measured and compared."""
+_OF_RESULTS: Final = ("n", "batch_size", "logprobs")
+_PARSERS: Final[Mapping[str, Any]] = {"gamma": gamma_value, "verify": click.Choice(DECODING_RULES)}
+_FILES: Final = {"schema": "a JSON schema", "grammar": "a grammar"}
 
 
-threads_option = click.option(
-    "--threads", type=int, metavar="N", help="Default: SPECDEC_NUM_THREADS, or the CPUs at hand."
-)
+def _option(name: str) -> str:
+    return OPTION_OF.get(name, f"--{name.replace('_', '-')}")
+
+
+def setting_option(name: str, default: str = "", text: str = "") -> Callable[[Function], Function]:
+    """The option of one setting; `text` replaces its help, and `default` says what holds without it."""
+    row = _TABLE[name]
+    text = text or row.help
+    return click.option(
+        _option(name),
+        name,
+        type=_PARSERS.get(name, row.kind),
+        multiple=row.many,
+        metavar=row.flag,
+        help=f"{text.rstrip('.')} (default: {default})." if default else text,
+    )
+
+
+def setting_options(*names: str, **defaults: str) -> Callable[[Function], Function]:
+    """The options of several settings; the keyword arguments say what holds without an option."""
+    return several(*(setting_option(name, defaults.get(name, "")) for name in names))
+
+
+def decoding_options(**defaults: str) -> Callable[[Function], Function]:
+    """The options of decoding one text; the keyword arguments say what holds without an option."""
+    names = ("gamma", "max_new_tokens", *(name for name in _TABLE if name not in _OF_RESULTS))
+    return setting_options(*dict.fromkeys(names), **{"max_new_tokens": "200", "lenience": "1"} | defaults)
+
+
+threads_option = setting_option("n_threads")
 """How many threads compute."""
 
-stop_option = click.option(
-    "--stop", multiple=True, metavar="TEXT", help="End before this text or special token; may be repeated."
-)
-"""Texts that end what is written."""
 
-
-form_options = (
-    click.option("--schema", metavar="FILE", help="The text is JSON that has the JSON schema in this file."),
-    click.option("--regex", metavar="PATTERN", help="The text matches this regular expression as a whole."),
-    click.option("--grammar", metavar="FILE", help="The text has the grammar in this file: Lark or GBNF."),
-)
-"""The form of the text."""
-
-
-def _form(given: Mapping[str, Any]) -> dict[str, str]:
-    """The form that options ask for, read from its file.
+def decoding_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of `specdec.generate` that these options give; what was not given is left out.
 
     Raises
     ------
     InputError
-        For a file that cannot be read.
+        For a file that cannot be read, or for several forms.
     """
-    files = {"schema": "a JSON schema", "grammar": "a grammar"}
-    found = {name: given[name] for name in (*files, "regex") if given.get(name) is not None}
-    if len(found) > 1:
-        raise InputError(f"{' and '.join(f'--{name}' for name in found)} are given; expected one of them")
-    return {
-        name: read_text_file(Path(value), files[name], name=f"--{name}") if name in files else value
-        for name, value in found.items()
-    }
+    found = {name: given[name] for name in _TABLE if given.get(name) not in (None, ())}
+    forms = [name for name in (*_FILES, "regex") if name in found]
+    if len(forms) > 1:
+        raise InputError(f"{' and '.join(f'--{name}' for name in forms)} are given; expected one of them")
+    for name in _FILES.keys() & found.keys():
+        found[name] = read_text_file(Path(found[name]), _FILES[name], name=f"--{name}")
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 
-def sampling_options(temperature: str, penalty: str | None) -> Callable[[Function], Function]:
-    """The options of sampling; the arguments say what is default; None: there are no penalties."""
-    penalties = [
-        click.option(
-            "--repetition-penalty",
-            type=float,
-            metavar="R",
-            help=f"Above 1, tokens that have occurred are less likely (default: {penalty}).",
-        ),
-        click.option(
-            "--presence-penalty", type=float, metavar="P",
-            help="Subtracted from the logits of tokens of the new text.",
-        ),
-        click.option(
-            "--frequency-penalty", type=float, metavar="F",
-            help="The same for each time that a token has occurred there.",
-        ),
-    ]  # fmt: skip
-    return several(
-        click.option("--temperature", type=float, metavar="T", help=f"0 is greedy (default: {temperature})."),
-        *(penalties if penalty is not None else ()),
-        click.option("--top-k", type=int, metavar="K", help="Sample from the K likeliest tokens only."),
-        click.option(
-            "--top-p", type=float, metavar="P", help="Sample from the likeliest tokens that hold mass P only."
-        ),
-        click.option(
-            "--min-p",
-            type=float,
-            metavar="P",
-            help="Sample from tokens at least P times as likely as the likeliest.",
-        ),
-    )
-
-
-def decoding_options(
-    *, gamma: str, temperature: str, penalty: str, rule: str, seed: str
-) -> Callable[[Function], Function]:
-    """The options of decoding; the arguments say what their options are by default."""
-    return several(
-        click.option(
-            "--gamma",
-            type=gamma_value,
-            metavar="N",
-            help=f"Drafted tokens a round, or 'auto': as many as pay (default: {gamma}).",
-        ),
-        click.option("--max-new-tokens", type=int, default=MAX_NEW_TOKENS, metavar="N", show_default=True),
-        sampling_options(temperature, penalty),
-        click.option(
-            "--verify", type=click.Choice(DECODING_RULES), metavar="RULE",
-            help=f"{', '.join(DECODING_RULES)} (default: {rule}).",
-        ),
-        click.option(
-            "--lenience", type=float, default=1.0, metavar="L", help="Below 1 is not exact (default: 1)."
-        ),
-        click.option("--seed", type=int, metavar="S", help=f"Of the random numbers (default: {seed})."),
-        threads_option,
-        stop_option,
-        *form_options,
-    )  # fmt: skip
-
-
-def decoding_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of `specdec.generate` that these options give; what was not given is left out."""
-    names = (
-        "gamma", "max_new_tokens", "temperature", "repetition_penalty", "presence_penalty",
-        "frequency_penalty", "top_k", "top_p", "min_p", "verify", "lenience", "seed",
-    )  # fmt: skip
-    found = {name: given[name] for name in names if given[name] is not None}
-    if given["stop"]:
-        found["stop"] = list(given["stop"])
-    return found | _form(given) | {"n_threads": given["threads"]}
+def words_of(given: Mapping[str, Any], others: Sequence[str], without: Sequence[str]) -> list[str]:
+    """The words of a command line that gives these options again: settings but some, and `others`."""
+    words: list[str] = []
+    for name in (*others, *(name for name in _TABLE if name not in without)):
+        values = given.get(name)
+        for value in values if isinstance(values, tuple) else [values]:
+            words += [] if value is None else [_option(name), str(value)]
+    return words

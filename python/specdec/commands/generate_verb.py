@@ -7,14 +7,18 @@ from typing import Any
 
 import click
 
-from specdec.commands.decoding_options import READABLE, decoding_arguments, decoding_options
+from specdec.commands.decoding_options import (
+    READABLE,
+    decoding_arguments,
+    decoding_options,
+    setting_options,
+)
 from specdec.commands.given_models import EMBEDDED, open_models
 from specdec.commands.given_texts import given_text, lines_of
 from specdec.commands.model_options import model_options, source_option
 from specdec.commands.verb import json_line, verb
 from specdec.decoding.generate import generate, stream
-from specdec.decoding.result import Result
-from specdec.decoding.result_fields import result_fields
+from specdec.decoding.result import Result, result_fields
 from specdec.drafts.draft import Draft
 from specdec.errors import InputError
 from specdec.models.model import Model
@@ -36,27 +40,18 @@ __all__ = ["command", "sampling_defaults"]
 @decoding_options(
     gamma="as many as the draft asks for",
     temperature="0, or 0.6 without --target",
-    penalty="none, or 1.2 without --target and --temperature",
-    rule="rejection",
+    repetition_penalty="none, or 1.2 without --target and --temperature",
+    verify="rejection",
     seed="a fresh one, which --json shows",
 )
 @click.option("--json", "as_json", is_flag=True, help="An object a line: text, tokens, seed, figures.")
 @click.option("--lines", is_flag=True, help="Each line of the prompt is a prompt of its own (with --json).")
-@click.option("--samples", type=int, metavar="N", help="So many of each prompt, read once (with --json).")
-@click.option(
-    "--logprobs", type=int, metavar="K", help="ln p of tokens and of the K likeliest (with --json)."
-)
-@click.option(
-    "--batch-size", type=int, metavar="N", help="Prompts decoded at once with --lines (default: 16)."
-)
+@setting_options("n", "logprobs", "batch_size")
 def command(
     prompt: tuple[str, ...],
     source: str | None,
     as_json: bool,
     lines: bool,
-    samples: int | None,
-    logprobs: int | None,
-    batch_size: int | None,
     **given: Any,
 ) -> None:
     """Continue a prompt and print the new text alone, as it comes.
@@ -64,10 +59,11 @@ def command(
     The prompt is all words that are no options. A single - is standard input, and so is no prompt where
     something is piped in; the line end that ends it is left out. Without --draft the target decodes plainly.
     """
-    for option, value in {"--lines": lines or None, "--samples": samples, "--logprobs": logprobs}.items():
+    needing = {"--lines": lines or None, "--samples": given["n"], "--logprobs": given["logprobs"]}
+    for option, value in needing.items():
         if value is not None and not as_json:
             raise click.UsageError(f"{option} needs --json, which gives each text a line")
-    if batch_size is not None and not lines and samples is None:
+    if given["batch_size"] is not None and not lines and given["n"] is None:
         raise click.UsageError("--batch-size needs --lines or --samples")
     target, draft = open_models(given)
     text, decoder_prompt = given_text(target, prompt, source)
@@ -75,9 +71,7 @@ def command(
         raise InputError("the prompt is missing; expected a text, or - for standard input")
     options = sampling_defaults(given) | decoding_arguments(given) | {"decoder_prompt": decoder_prompt}
     if as_json:
-        prompts = lines_of(text) if lines else [text]
-        options |= {"batch_size": batch_size, "logprobs": logprobs, "n": 1 if samples is None else samples}
-        _print_json(target, draft, prompts, options)
+        _print_json(target, draft, lines_of(text) if lines else [text], options)
     elif target.tokenizer is None:
         print(*generate(target, draft, text, **options).tokens)
     else:

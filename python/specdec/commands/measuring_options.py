@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import click
 
-from specdec.analysis.draft_recommendation import DraftRecommendation
 from specdec.analysis.measurement import Measurement
+from specdec.analysis.recommend import DraftRecommendation
 from specdec.commands.verb import EXIT_INTERRUPTED, EXIT_OK, json_line, several
 from specdec.tables import Tabular
 
@@ -19,13 +19,13 @@ __all__ = [
     "chosen",
     "json_option",
     "name_options",
+    "named",
     "print_found",
     "print_tables",
     "prompt_options",
     "prompts_option",
     "seconds_option",
     "target_name_option",
-    "truncations",
 ]
 
 prompts_option = click.option(
@@ -36,15 +36,6 @@ prompts_option = click.option(
 """A file of prompts."""
 prompt_options = several(click.argument("prompt", nargs=-1), prompts_option)
 """One prompt in words, or a file of prompts."""
-
-truncations = several(
-    click.option("--top-k", type=int, metavar="K", help="Of target and draft: the K likeliest tokens only."),
-    click.option("--top-p", type=float, metavar="P", help="The likeliest tokens that hold mass P only."),
-    click.option(
-        "--min-p", type=float, metavar="P", help="Tokens at least P times as likely as the likeliest."
-    ),
-)
-"""What is left of the distributions that are compared."""
 
 target_name_option = click.option(
     "--target-name", metavar="NAME", help="What the target is called in the tables (default: after its file)."
@@ -97,8 +88,11 @@ def print_found(found: Measurement | DraftRecommendation, as_json: bool) -> int:
 
 def chosen(given: dict[str, Any]) -> dict[str, Any]:
     """The options that were given, without those of models."""
-    models = ("target", "draft", "dtype", "draft_dtype", "src_lang", "tgt_lang")
+    models = ("target", "draft", "dtype", "draft_dtype", "src_lang", "tgt_lang", "name", "target_name")
     found = {name: value for name, value in given.items() if name not in models and value is not None}
-    if (threads := found.pop("threads", None)) is not None:
-        found["n_threads"] = threads
     return found | {"progress": _shows_progress()}
+
+
+def named(model: Any, name: str | None) -> Any:
+    """Give a model its name for tables, if there is one."""
+    return model if name is None or model is None else {name: model}

@@ -8,6 +8,7 @@ from typing import Final
 __all__ = ["OPTION_OF", "by_option"]
 
 OPTION_OF: Final = {
+    "n": "--samples",
     "n_threads": "--threads",
     "n_slots": "--slots",
     "n_text": "--text-tokens",
@@ -16,7 +17,7 @@ OPTION_OF: Final = {
     "n_body_bytes": "--max-body-bytes",
     "n_new_tokens": "--max-tokens",
     "n_texts": "--max-n",
-    "n_form_bytes": "--max-form-bytes",
+    "n_constraint_bytes": "--max-constraint-bytes",
     "n_connections": "--max-connections",
     "idle_s": "--idle-seconds",
     "event_s": "--stream-interval",

@@ -37,8 +37,8 @@ _EAGER: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": Fal
 @decoding_options(
     gamma=f"{PAIR_GAMMA} for the pair in the package, else as many as the draft asks for",
     temperature=f"{READABLE['temperature']}, or 0 with --source",
-    penalty=f"{READABLE['repetition_penalty']}, or 1 where --temperature or --source is given",
-    rule="coupled, which samples the same text with and without a draft, so that the two can be compared; "
+    repetition_penalty=f"{READABLE['repetition_penalty']}, or 1 where --temperature or --source is given",
+    verify="coupled, which samples the same text with and without a draft, so that the two can be compared; "
     "rejection where --lenience is given. rejection and block accept more",
     seed="0",
 )

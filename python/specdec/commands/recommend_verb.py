@@ -7,24 +7,23 @@ from typing import Any
 
 import click
 
-from specdec.analysis.recommend_draft import recommend_draft
+from specdec.analysis.recommend import recommend_draft
 from specdec.commands.compare_verb import drafts_by_name
-from specdec.commands.decoding_options import threads_option
+from specdec.commands.decoding_options import TRUNCATIONS, setting_option, setting_options
 from specdec.commands.given_models import open_draft, open_target
 from specdec.commands.given_texts import given_prompts
 from specdec.commands.measuring_options import (
     LINES,
     chosen,
     json_option,
+    named,
     print_found,
     prompts_option,
     seconds_option,
     target_name_option,
-    truncations,
 )
 from specdec.commands.model_options import format_options
 from specdec.commands.verb import integers, verb
-from specdec.verification.rules import DECODING_RULES
 
 __all__ = ["command"]
 
@@ -45,17 +44,14 @@ __all__ = ["command"]
     "--gammas", "--gamma", type=integers, metavar="N,N",
     help="Drafted tokens a round (default: 2, 4, 8 and each draft's own).",
 )  # fmt: skip
-@click.option("--temperature", type=float, metavar="T", help="0 is greedy (default: 0).")
+@setting_option("temperature", "0")
 @click.option(
     "--n-tokens", "--max-new-tokens", type=int, metavar="N",
     help="New tokens of each draft in each turn (default: 120).",
 )  # fmt: skip
 @click.option("--repeats", type=int, metavar="N", help="Turns (default: 3).")
-@truncations
-@click.option("--verify", type=click.Choice(DECODING_RULES), metavar="RULE", help="(default: rejection)")
 @seconds_option
-@click.option("--seed", type=int, metavar="S", help="Of the random numbers (default: 0).")
-@threads_option
+@setting_options(*TRUNCATIONS, "verify", "seed", "n_threads", verify="rejection", seed="0")
 @json_option
 def command(drafts: tuple[str, ...], prompts: str | None, as_json: bool, **given: Any) -> int:
     """Say which drafts fit a target, by which way, what they give, what they take, and which to take.
@@ -72,5 +68,6 @@ def command(drafts: tuple[str, ...], prompts: str | None, as_json: bool, **given
         name: partial(open_draft, text, target, given["draft_dtype"], given)
         for name, text in drafts_by_name(drafts).items()
     }
+    target = named(target, given["target_name"])
     found = recommend_draft(target, openers or None, texts, **chosen(given) | LINES)
     return print_found(found, as_json)

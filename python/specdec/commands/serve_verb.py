@@ -20,10 +20,8 @@ from specdec.decoding.prompt_cache import PromptCache
 from specdec.drafts.draft import Draft
 from specdec.errors import InputError, MissingPackageError, SpecdecError, printable
 from specdec.models.model import Model
-from specdec.serve.call_formats import CALL_FORMATS
-from specdec.serve.server_limits import ServerLimits
-from specdec.serve.service import Service
-from specdec.serve.text_fields import PLAIN_WORDS
+from specdec.serve.service import PLAIN_WORDS, ServerLimits, Service
+from specdec.serve.tool_formats import TOOL_FORMATS
 from specdec.text_files import read_text_file
 
 __all__ = ["command"]
@@ -85,9 +83,9 @@ _KEY: Final = "SPECDEC_API_KEY"
 @template_option
 @click.option(
     "--tool-format",
-    type=click.Choice(list(CALL_FORMATS)),
+    type=click.Choice(list(TOOL_FORMATS)),
     metavar="FORMAT",
-    help=f"How the model writes calls: {', '.join(CALL_FORMATS)} (default: as its template says).",
+    help=f"How the model writes calls: {', '.join(TOOL_FORMATS)} (default: as its template says).",
 )
 @click.option("--plain-without-draft", is_flag=True, help="Serve plainly if the draft cannot be loaded.")
 @click.option(
@@ -122,11 +120,11 @@ _KEY: Final = "SPECDEC_API_KEY"
     show_default=True,
 )
 @click.option(
-    "--max-form-bytes",
+    "--max-constraint-bytes",
     type=int,
-    default=ServerLimits.n_form_bytes,
+    default=ServerLimits.n_constraint_bytes,
     metavar="N",
-    help="Of a schema or a regular expression.",
+    help="Of a schema, a regular expression or a grammar.",
     show_default=True,
 )
 @click.option(
@@ -171,7 +169,7 @@ def command(names: tuple[str, ...], host: str, port: int, **given: Any) -> None:
     server_of = _server()
     key = _api_key(given["api_key_file"])
     target = with_given_template(open_target(given), given["chat_template"])
-    adapters = _adapters(target, given["adapters"], given["threads"])
+    adapters = _adapters(target, given["adapters"], given["n_threads"])
     drafts = _drafts(target, given)
     cache = PromptCache(given["cache_bytes"]) if given["cache_bytes"] else None
     engine = Engine(
@@ -182,7 +180,7 @@ def command(names: tuple[str, ...], host: str, port: int, **given: Any) -> None:
         n_text=given["text_tokens"],
         max_waiting=given["max_waiting"],
         prompt_cache=cache,
-        n_threads=given["threads"],
+        n_threads=given["n_threads"],
     )
     with engine:
         called = list(names) or [_name(given["target"], target)]
@@ -207,13 +205,13 @@ def _print(line: str) -> None:
 def _server() -> Any:
     """The class of servers; its packages are an extra."""
     try:
-        from specdec.serve.http_server import Server
+        from specdec.serve.server import Server
     except ImportError as error:
         if isinstance(error, SpecdecError) or (error.name or "").startswith("specdec"):
             raise
         raise MissingPackageError(
             f"specdec serve needs the package {error.name}, which is not installed: "
-            "pip install starlette uvicorn jinja2 prometheus_client"
+            "pip install starlette uvicorn jinja2 prometheus_client pydantic"
         ) from error
     return Server
 
@@ -248,7 +246,7 @@ def _service(
         n_body_bytes=given["max_body_bytes"],
         n_new_tokens=given["max_tokens"],
         n_texts=given["max_n"],
-        n_form_bytes=given["max_form_bytes"],
+        n_constraint_bytes=given["max_constraint_bytes"],
         n_connections=given["max_connections"],
         idle_s=given["idle_seconds"],
         event_s=given["stream_interval"],

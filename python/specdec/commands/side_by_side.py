@@ -14,13 +14,13 @@ from typing import Any
 
 from specdec import _core
 from specdec.analysis.arguments import short_name
-from specdec.analysis.running import EQUALS_PLAIN
-from specdec.analysis.speedup import Speedup, TimedRuns
+from specdec.analysis.experiment import EQUALS_PLAIN, Configuration, Speedup
 from specdec.commands.decoding_options import (
-    MAX_NEW_TOKENS,
     PAIR_GAMMA,
     READABLE,
+    TRUNCATIONS,
     decoding_arguments,
+    words_of,
 )
 from specdec.commands.given_models import EMBEDDED, is_pair_in_package, open_named_or_pair
 from specdec.commands.given_texts import given_text, is_piped
@@ -29,7 +29,8 @@ from specdec.decoding.generate import generate, stream
 from specdec.decoding.options import DecodingOptions
 from specdec.decoding.request import Request
 from specdec.decoding.result import Result
-from specdec.decoding.run import Run
+from specdec.decoding.scheduler import Scheduler, decode
+from specdec.decoding.sequence import sequences_of
 from specdec.display.rounds import Figure, legend, line, paint, use_colour, visible
 from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import ModelDraft
@@ -46,6 +47,7 @@ _ENOUGH_S = 4.0  # seconds after which there are no more than the fewest pairs
 _LONGEST_S = 60.0  # seconds after which there may be fewer
 _STEADY = 0.15  # interquartile range of speed-ups on an idle machine, at most
 _N_WARM_UP = 8  # tokens
+_OF_SAMPLING = ("temperature", *TRUNCATIONS, "verify", "lenience", "seed")
 _FIGURES = ("new tokens", "runs of the target", "tokens per run", "tokens per second")
 
 EXIT_DIFFERENT = 1
@@ -93,7 +95,7 @@ def _arguments(given: dict[str, Any], source: str | None) -> dict[str, Any]:
     default = dict(READABLE) if source is None else greedy
     if given["temperature"] is not None:
         default = greedy  # which the given one replaces
-    rule = "coupled" if given["lenience"] == 1.0 else "rejection"
+    rule = "coupled" if given["lenience"] in (None, 1.0) else "rejection"
     return default | {"verify": rule, "seed": 0} | decoding_arguments(given)
 
 
@@ -122,20 +124,17 @@ def _show(request: Request, colour: bool) -> Result:
     figure = Figure(request.target.tokenizer, beginning.ids, beginning.source_text(request.target))
     print(legend(colour=colour))
     print(paint(figure.prompt, "prompt", colour), flush=True)
-    run = Run(request)
-    try:
-        for _, round_ in run.rounds():
-            print(line(round_, figure.pieces(round_), colour=colour), flush=True)
-    finally:
-        run.close()
-    return run.result(0)
+    sequences = sequences_of(request)
+    for _, round_ in decode(Scheduler.of(request, sequences), sequences):
+        print(line(round_, figure.pieces(round_), colour=colour), flush=True)
+    return sequences[0].result()
 
 
 def _time(
     target: Model, draft: Model | Draft, prompt: str, gamma: int | str | None, options: dict[str, Any]
-) -> tuple[TimedRuns, TimedRuns]:
+) -> tuple[Configuration, Configuration]:
     """(plain, speculative) runs in pairs, one after the other, so that both see the same machine."""
-    ways = TimedRuns(target, None, **options), TimedRuns(target, draft, gamma=gamma, **options)
+    ways = Configuration(target, None, **options), Configuration(target, draft, gamma, **options)
     limit = TimeLimit(_LONGEST_S)
     with _status_line() as say:
         say("measuring: warming up")
@@ -145,7 +144,7 @@ def _time(
                 break
             say(f"measuring plain and speculative decoding in turns: pair {pair + 1} of {_N_PAIRS} or more")
             for way in ways if pair % 2 == 0 else reversed(ways):
-                way.run(pair, prompt)
+                way.decode(pair, prompt)
     return ways
 
 
@@ -161,7 +160,7 @@ def _status_line() -> Iterator[Callable[[str], None]]:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def _table(plain: TimedRuns, speculative: TimedRuns) -> str:
+def _table(plain: Configuration, speculative: Configuration) -> str:
     """The figures of the two runs side by side, then those of the pair."""
     both = [timed.results[-1].trace for timed in (plain, speculative)]
     speeds = [median(timed.tokens_per_s) for timed in (plain, speculative)]
@@ -176,20 +175,20 @@ def _table(plain: TimedRuns, speculative: TimedRuns) -> str:
     if not both[1].n_drafted:
         return "\n".join([*lines, "", f"{'measured speed-up':<18} {EQUALS_PLAIN}"])
     low, high = both[1].acceptance_interval()
-    costs = speculative.costs(plain)
-    ideal = both[1].tokens_per_call / (1.0 + costs.draft)
+    c, draft_ratio, verify_ratio = speculative.costs(plain)
+    ideal = both[1].tokens_per_call / (1.0 + draft_ratio)
     rate = f"{_number(both[1].acceptance_rate)} (95 %: {_number(low)} to {_number(high)}), per judged token"
     figures = [
         ("acceptance rate α", rate),
-        ("cost coefficient c", f"{_number(costs.guess)} (a draft step / a plain step)"),
-        ("verification", f"{_number(costs.verify, 2)} times as long as a plain step"),
+        ("cost coefficient c", f"{_number(math.nan if c is None else c)} (a draft step / a plain step)"),
+        ("verification", f"{_number(verify_ratio, 2)} times as long as a plain step"),
         ("Theorem 3.8", f"{_number(ideal, 2)} (the speed-up if it were only as long as a plain step)"),
         ("measured speed-up", _measured(plain, speculative, ideal)),
     ]
     return "\n".join([*lines, "", *(f"{name:<18} {value}" for name, value in figures)])
 
 
-def _measured(plain: TimedRuns, speculative: TimedRuns, ideal: float) -> str:
+def _measured(plain: Configuration, speculative: Configuration, ideal: float) -> str:
     """The speed-up and its spread, with a mark if it is above that of Theorem 3.8."""
     speedup = speculative.over(plain)
     value = f"{speedup.median:.2f}{' !' if speedup.median > ideal else ''}"
@@ -242,26 +241,8 @@ def _settings(
 def _greedy(given: dict[str, Any], source: str | None, prompt: tuple[str, ...]) -> list[str]:
     """The command for the same run at temperature 0, without what is said of sampling alone."""
     command = ["specdec", "--temperature", "0"]
-    options = {
-        "--target": given["target"],
-        "--draft": given["draft"],
-        "--dtype": given["dtype"],
-        "--draft-dtype": given["draft_dtype"],
-        "--gamma": given["gamma"],
-        "--source": source,
-        "--src-lang": given["src_lang"],
-        "--tgt-lang": given["tgt_lang"],
-        "--max-new-tokens": None if given["max_new_tokens"] == MAX_NEW_TOKENS else given["max_new_tokens"],
-        "--repetition-penalty": given["repetition_penalty"],
-        "--presence-penalty": given["presence_penalty"],
-        "--frequency-penalty": given["frequency_penalty"],
-        "--threads": given["threads"],
-    }
-    for name, value in options.items():
-        if value is not None:
-            command += [name, str(value)]
-    for text in given["stop"]:
-        command += ["--stop", text]
+    names = ("target", "draft", "dtype", "draft_dtype", "source", "src_lang", "tgt_lang")
+    command += words_of({**given, "source": source}, names, without=_OF_SAMPLING)
     if prompt:
         words = " ".join(prompt)
         command += ["--"] * (words in VERBS or (words.startswith("-") and words != "-")) + [words]

@@ -7,16 +7,16 @@ from typing import Any
 import click
 
 from specdec.analysis.tune import tune
-from specdec.commands.decoding_options import threads_option
+from specdec.commands.decoding_options import TRUNCATIONS, setting_options
 from specdec.commands.given_models import open_pair, open_target
 from specdec.commands.given_texts import given_prompts
 from specdec.commands.measuring_options import (
     chosen,
     json_option,
     name_options,
+    named,
     print_tables,
     prompt_options,
-    truncations,
 )
 from specdec.commands.model_options import model_options
 from specdec.commands.verb import verb
@@ -38,11 +38,8 @@ __all__ = ["command"]
 @model_options
 @name_options
 @click.option("--max-gamma", type=int, metavar="N", help="The largest gamma looked at (default: 8).")
-@click.option("--temperature", type=float, metavar="T", help="0 is greedy (default: 0).")
 @click.option("--n-tokens", type=int, metavar="N", help="Tokens that the target generates (default: 400).")
-@truncations
-@click.option("--seed", type=int, metavar="S", help="Of the random numbers (default: 0).")
-@threads_option
+@setting_options("temperature", *TRUNCATIONS, "seed", "n_threads", temperature="0", seed="0")
 @json_option
 def command(prompt: tuple[str, ...], prompts: str | None, as_json: bool, **given: Any) -> None:
     """Choose gamma, the drafted tokens a round, by what is measured on this machine.
@@ -52,7 +49,11 @@ def command(prompt: tuple[str, ...], prompts: str | None, as_json: bool, **given
     layer at which the target may leave early is tried, and the best is marked.
     """
     texts = given_prompts(prompt, prompts)
-    pair: tuple[Any, Any] = _target_and_exits(given) if given["draft"] == "exit" else open_pair(given)
+    is_exit = given["draft"] == "exit"
+    target, draft = _target_and_exits(given) if is_exit else open_pair(given)
+    if is_exit and given["name"] is not None:
+        raise InputError("--name is for one draft, and exits are several; expected none")
+    pair = named(target, given["target_name"]), named(draft, given["name"])
     print_tables(tune(*pair, texts, **chosen(given)), as_json)
 
 

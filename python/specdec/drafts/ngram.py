@@ -20,7 +20,7 @@ from specdec.errors import CheckpointError, InputError
 from specdec.models.model import Model
 from specdec.models.origin import FilesReference, ReadFiles
 from specdec.models.tokenizer import Tokenizer
-from specdec.models.tokenizer.objects import adapted
+from specdec.models.tokenizer.resolve import adapted
 from specdec.progress import counted
 from specdec.text_files import read_text_file
 

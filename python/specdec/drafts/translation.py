@@ -12,8 +12,8 @@ from specdec import _core
 from specdec.errors import VocabularyMismatchError
 from specdec.models.model import Model
 from specdec.models.tokenizer import ByteTokenizer, Strip, check_same_vocabulary
-from specdec.models.tokenizer.continuing import encode_continuing
-from specdec.models.tokenizer.correspondence import correspondence_of, token_strings
+from specdec.models.tokenizer.byte_tokenizer import encode_continuing
+from specdec.models.tokenizer.vocabulary import correspondence_of, token_strings
 
 _KNOWN: WeakKeyDictionary[Model, WeakKeyDictionary[Model, _core.Translation]] = WeakKeyDictionary()
 

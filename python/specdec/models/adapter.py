@@ -18,7 +18,7 @@ from specdec import _core
 from specdec.errors import CheckpointError, SpecdecError, UnsupportedModelError
 from specdec.models.checkpoints import CanonicalTensor, Checkpoint
 from specdec.models.checkpoints.peft_folder import PeftFolder, StoredLowRank, open_peft_folder
-from specdec.models.families import FAMILIES, Named, Source
+from specdec.models.families import FAMILIES, Source
 from specdec.models.number_formats import widened
 
 __all__ = ["FittedAdapter", "LowRank", "beside", "fit_adapter", "merged"]
@@ -34,11 +34,7 @@ _MOST_ERROR: Final = 0.5
 class LowRank:
     """The matrices of low rank beside one tensor of a model, as the core has the tensor.
 
-    Attributes
-    ----------
-    stored : StoredLowRank
-    source : Source
-        The tensor.
+    `source`: The tensor.
     """
 
     stored: StoredLowRank
@@ -84,13 +80,7 @@ class LowRank:
 class FittedAdapter:
     """An adapter whose parts are those of a model's tensors.
 
-    Attributes
-    ----------
-    folder : PeftFolder
-    low_rank : mapping of str to LowRank
-        By canonical name.
-    whole : mapping of str to Source
-        Tensors that are replaced.
+    `low_rank`: By canonical name. `whole`: Tensors that are replaced.
     """
 
     folder: PeftFolder
@@ -109,24 +99,9 @@ def fit_adapter(
 ) -> FittedAdapter:
     """Match the adapter in a folder with the tensors of a base.
 
-    Parameters
-    ----------
-    path : Path
-    architecture : str
-        Of the base, as a config.json names it.
-    config : mapping
-        Its canonical configuration.
-    base : Path
-        Where it was read, for messages.
-    merging : bool
-        The adapter is to be merged into the base's tensors, not laid beside its matrices.
-
-    Raises
-    ------
-    CheckpointError
-        As `open_peft_folder`; and a tensor that the base does not have, or of another shape.
-    UnsupportedModelError
-        A base or an adapter that this cannot be done with.
+    `architecture`: Of the base, as a config.json names it. `config`: Its canonical configuration. `base`:
+    Where it was read, for messages. `merging`: The adapter is to be merged into the base's tensors, not laid
+    beside its matrices.
     """
     folder = open_peft_folder(path)
     if (family := FAMILIES.get(architecture)) is None:
@@ -177,7 +152,7 @@ def fit_adapter(
 def _checked(stored: StoredLowRank, source: Source) -> StoredLowRank:
     """Matrices of low rank that fit a tensor."""
     entry = source.entry
-    if len(source.shape) != 2 or entry.index is not None or type(entry).canonical is not Named.canonical:
+    if len(source.shape) != 2 or entry.index is not None or not entry.is_view:
         raise UnsupportedModelError(
             f"{stored.down.file}: adapts '{source.stored[0]}', which is no matrix by itself; expected "
             "matrices"
@@ -221,13 +196,7 @@ def _checked_whole(folder: PeftFolder, source: Source, names: list[str]) -> Sour
 
 
 def merged(checkpoint: Checkpoint, path: Path) -> tuple[Checkpoint, FittedAdapter]:
-    """A checkpoint with the adapter in a folder merged into its tensors, and the adapter.
-
-    Raises
-    ------
-    CheckpointError, UnsupportedModelError
-        As `fit_adapter`.
-    """
+    """A checkpoint with the adapter in a folder merged into its tensors, and the adapter."""
     fitted = fit_adapter(path, checkpoint.architecture, checkpoint.config, checkpoint.path, merging=True)
 
     def tensors(as_blocks: Container[str], in_file: bool) -> Iterator[CanonicalTensor]:
@@ -245,13 +214,7 @@ def merged(checkpoint: Checkpoint, path: Path) -> tuple[Checkpoint, FittedAdapte
 
 
 def _sum(low_rank: LowRank, tensor: NDArray[np.float32]) -> NDArray[np.float32]:
-    """A tensor with low-rank matrices added, in f32; with DoRA, its rows brought to their lengths.
-
-    Raises
-    ------
-    CheckpointError
-        The sum is not finite where the tensor is.
-    """
+    """A tensor with low-rank matrices added, in f32; with DoRA, its rows brought to their lengths."""
     down, up = low_rank.arrays()
     lengths = low_rank.lengths()
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -267,15 +230,7 @@ def _sum(low_rank: LowRank, tensor: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def beside(core: _core.Model, fitted: FittedAdapter, base: Path, n_threads: int) -> _core.Model:
-    """A model over the weights of another, with the adapter beside its matrices.
-
-    Raises
-    ------
-    CheckpointError
-        A number that is not finite.
-    UnsupportedModelError
-        A model, or tensors, beside which nothing can be laid.
-    """
+    """A model over the weights of another, with the adapter beside its matrices."""
     path = fitted.folder.path
     config = core.config
     if config.get("encoder") is not None:

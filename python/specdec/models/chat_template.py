@@ -21,13 +21,9 @@ from specdec.models.tokenizer.added_tokens import SPECIAL_NAMES, read_settings, 
 from specdec.text_files import read_text_file
 
 __all__ = [
-    "ChatTemplate",
-    "Messages",
-    "begins_reply",
-    "conversations_of",
-    "read_chat_template",
+    "ChatTemplate", "Messages", "begins_reply", "conversations_of", "read_chat_template",
     "resolve_chat_template",
-]
+]  # fmt: skip
 
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 """A conversation: messages with "role" and "content"."""
@@ -375,16 +371,8 @@ def _key(name: Any) -> Any:
 def resolve_chat_template(tokenizer: Any, folder: Path) -> ChatTemplate | None:
     """The chat templates that a caller's ``tokenizer=`` brings, else those of the model's folder.
 
-    Parameters
-    ----------
-    tokenizer : None, False, path-like or object
-        An object of ``transformers`` has templates of its own; a path may, in its folder. False: none.
-    folder : Path
-
-    Raises
-    ------
-    TokenizerError
-        A file that is damaged.
+    `tokenizer`: An object of ``transformers`` has templates of its own; a path may, in its folder. False:
+    none.
     """
     if tokenizer is False:
         return None
@@ -411,11 +399,6 @@ def read_chat_template(folder: Path) -> ChatTemplate | None:
 
     They are in ``chat_template.jinja`` and ``additional_chat_templates/NAME.jinja``, or else in
     tokenizer_config.json, as one text or a list of objects with name and template.
-
-    Raises
-    ------
-    TokenizerError
-        A file that is damaged.
     """
     file = folder / "tokenizer_config.json"
     settings = read_settings(file)

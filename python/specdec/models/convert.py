@@ -11,7 +11,8 @@ from specdec.checks import check_choice, check_flag, check_path
 from specdec.errors import CheckpointError, InputError, shown
 from specdec.models.adapter import merged
 from specdec.models.checkpoints import open_checkpoint
-from specdec.models.checkpoints.gguf_types import FILE_TYPES, WEIGHED
+from specdec.models.checkpoints.gguf_writing import FILE_TYPES, WEIGHED
+from specdec.models.checkpoints.hub import DESCRIBING, TEMPLATES
 from specdec.models.conversion.folder_as_gguf import write_as_gguf
 from specdec.models.conversion.importance import (
     Importance,
@@ -21,7 +22,6 @@ from specdec.models.conversion.importance import (
 )
 from specdec.models.conversion.model_as_folder import FOLDER_TYPES, write_as_folder
 from specdec.models.loading import load
-from specdec.models.model_files import DESCRIBING, TEMPLATES
 from specdec.models.packed_file import is_packed, write_packed
 from specdec.threads import check_threads
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
 import os
 import secrets
 import threading
@@ -18,20 +17,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from specdec import _core
-from specdec.checks import CONVERSION_ERRORS, as_iterator, check_flag, check_integer, check_path
+from specdec.checks import check_integer, check_path
 from specdec.containers import text_of
-from specdec.errors import CheckpointError, ContextLengthError, InputError, kind_of, number_of, shown
+from specdec.errors import InputError, number_of, shown
 from specdec.models import quantization
 from specdec.models.adapter import beside, fit_adapter
 from specdec.models.chat_template import ChatTemplate, Messages
-from specdec.models.checkpoints import open_checkpoint
-from specdec.models.checkpoints.opened_file import OpenedFile
+from specdec.models.checkpoints.file_tensor import OpenedFile
 from specdec.models.model_config import ModelConfig
 from specdec.models.model_texts import LaterTexts, ModelTexts
 from specdec.models.number_formats import CacheDtype, MatrixDtype, PrefillMethod
-from specdec.models.origin import FilesReference, ModelOrigin, ModelReference, ReadFiles
+from specdec.models.origin import FilesReference, ModelOrigin, ReadFiles
 from specdec.models.quantization import QuantizationReport
-from specdec.models.score import Score, are_requests, score_requests
+from specdec.models.score import Score, score
+from specdec.models.token_ids import checked_ids
 from specdec.models.tokenizer import ByteTokenizer, SourceTokenizer, Tokenizer, why_no_tokenizer
 from specdec.threads import check_threads
 
@@ -101,7 +100,17 @@ class Model:
         self._types = types
         self._beside = beside
         self._mapped = mapped
-        key = beside.key if beside is not None else None if origin is None else origin.key
+        self._register()
+
+    def _register(self) -> None:
+        """Let this process's pickles of the model find it."""
+        key = (
+            self._beside.key
+            if self._beside is not None
+            else None
+            if self._origin is None
+            else self._origin.key
+        )
         if key is not None:
             _OF_KEY[key] = self
 
@@ -224,21 +233,18 @@ class Model:
                     f"with one of the model's ids, 0 to {self._config.n_vocab - 1}"
                 )
             start = (*(token for token in start if token not in known), ours)
-        return Model(
-            self._core,
-            self._config,
-            self.tokenizer,
-            self._path,
-            self._architecture,
-            default_sampling=self._default_sampling,
-            chat_template=self.chat_template,
-            source_tokenizer=source,
-            decoder_start=start,
-            bos_id=self._bos_id,
-            eos_ids=self._eos_ids,
-            origin=None if self._origin is None else self._origin.in_languages(src_lang, tgt_lang),
-            mapped=self._mapped,
-        )
+        texts = self._texts.get()._replace(source_tokenizer=source)
+        origin = None if self._origin is None else self._origin.in_languages(src_lang, tgt_lang)
+        return self._changed(texts=LaterTexts.of(texts), decoder_start=start, origin=origin)
+
+    def _changed(self, **changes: Any) -> Model:
+        """Return the same model with other values of some attributes; it shares the weights."""
+        made = object.__new__(Model)
+        made.__dict__.update(self.__dict__)
+        made.__dict__.pop("chat_end_ids", None)
+        made.__dict__.update({f"_{name}": value for name, value in changes.items()})
+        made._register()
+        return made
 
     def with_chat_template(self, template: str | ChatTemplate) -> Model:
         r"""The same model with another chat template; it shares the weights, and cannot be pickled.
@@ -255,23 +261,9 @@ class Model:
         if not isinstance(template, ChatTemplate):
             tokens = None if self.chat_template is None else self.chat_template.tokens
             template = ChatTemplate(template, tokens=tokens, source=f"the chat template for {self._path}")
-        return Model(
-            self._core,
-            self._config,
-            self.tokenizer,
-            self._path,
-            self._architecture,
-            default_sampling=self._default_sampling,
-            chat_template=template,
-            source_tokenizer=self.source_tokenizer,
-            decoder_start=self._decoder_start,
-            bos_id=self._bos_id,
-            eos_ids=self._eos_ids,
-            formats=self._formats,
-            types=self._types,
-            beside=None if self._beside is None else replace(self._beside, key=None),
-            mapped=self._mapped,
-        )
+        texts = self._texts.get()._replace(chat_template=template)
+        beside = None if self._beside is None else replace(self._beside, key=None)
+        return self._changed(texts=LaterTexts.of(texts), origin=None, beside=beside)
 
     def with_adapter(self, path: str | os.PathLike[str], *, n_threads: int | None = None) -> Model:
         """The same model with a LoRA adapter of PEFT beside its weights; it shares the weights.
@@ -310,22 +302,12 @@ class Model:
                 f"{self!r} has an adapter beside its weights; expected its base, Model.base, for another"
             )
         fitted = fit_adapter(place, self._architecture, self._core.config, self._path, merging=False)
-        return Model(
-            beside(self.core, fitted, self._path, threads),
-            self._config,
-            None,
-            self._path,
-            self._architecture,
-            default_sampling=self._default_sampling,
-            decoder_start=self._decoder_start,
-            bos_id=self._bos_id,
-            eos_ids=self._eos_ids,
-            origin=self._origin,
-            formats=self._formats,
-            types=self._types,
+        core = beside(self.core, fitted, self._path, threads)
+        return self._changed(
+            core=core,
+            n_bytes=core.n_bytes,
+            n_parameters=core.n_parameters,
             beside=_Beside(self, ReadFiles(place, fitted.folder.files), place),
-            texts=self._texts,
-            mapped=self._mapped,
         )
 
     @property
@@ -369,7 +351,7 @@ class Model:
             if self.source_tokenizer is None:
                 raise InputError(f"a text was given, but {why_no_tokenizer(self._path)}")
             source = self.source_tokenizer.encode(source)
-        return self._checked(source, "source has", 1, None, encoder)
+        return checked_ids(source, "source has", 1, None, encoder, self._path)
 
     @property
     def path(self) -> Path:
@@ -536,7 +518,7 @@ class Model:
             A number that is not finite; the message names the layer and the position.
         """
         tokens = self.check_ids(ids, minimum=1)
-        read = self._source(source)
+        read = self.source_of(source)
         threads = check_threads(n_threads)
         decoder = _core.Decoder(self.core, capacity=len(tokens), n_threads=threads, source=read)
         logits = decoder.prefill(tokens, logits=True, finite=True)
@@ -577,7 +559,7 @@ class Model:
         if not 1 <= len(set(wanted)) <= _core.MAX_TAPS:
             raise InputError(f"layers names {len(set(wanted))} hidden states; expected 1 to {_core.MAX_TAPS}")
         tokens = self.check_ids(ids, minimum=1)
-        read = self._source(source)
+        read = self.source_of(source)
         threads = check_threads(n_threads)
         decoder = _core.Decoder(
             self.core, capacity=len(tokens), n_threads=threads, source=read, taps=sorted(set(wanted))
@@ -678,34 +660,20 @@ class Model:
         >>> scores = model.score([("The sky is", " blue"), ("The sky is", " green")])
         >>> max(scores, key=lambda score: score.total).is_greedy
         """
-        if are_requests(ids):
-            if source is not None and sources is not None:
-                raise InputError("source and sources are both given; expected one of them")
-            return score_requests(
-                self,
-                ids,
-                source if sources is None else sources,
-                top_logprobs=top_logprobs,
-                rolling=rolling,
-                batch_size=batch_size,
-                n_threads=n_threads,
-                progress=progress,
-            )
-        tokens = self.check_ids(ids, minimum=2)
-        for name, given, default in (
-            ("sources", sources, None),
-            ("top_logprobs", top_logprobs, 0),
-            ("rolling", rolling, False),
-            ("batch_size", batch_size, None),
-            ("progress", progress, False),
-        ):
-            if given is not default:
-                raise InputError(f"{name} is {shown(given)} for one text; expected a list of requests")
-        read = self._source(source)
-        return _core.score(self.core, tokens, n_threads=check_threads(n_threads), source=read)
+        return score(
+            self,
+            ids,
+            source,
+            sources,
+            top_logprobs=top_logprobs,
+            rolling=rolling,
+            batch_size=batch_size,
+            n_threads=n_threads,
+            progress=progress,
+        )
 
-    def _source(self, source: str | ArrayLike | None) -> NDArray[np.int32] | None:
-        """The ids of a source that a model with an encoder needs; None for any other, which takes none."""
+    def source_of(self, source: str | ArrayLike | None) -> NDArray[np.int32] | None:
+        """Return the ids of a source that a model with an encoder needs; None for others, which take none."""
         if source is not None:
             return self.source_ids(source)
         if self._config.encoder is not None:
@@ -760,56 +728,7 @@ class Model:
         >>> report.perplexity / report.perplexity_f32
         1.04
         """
-        n_threads = check_threads(n_threads)
-        progress = None if progress is None else check_flag("progress", progress)
-        if self._core.base is not None:
-            raise InputError(f"{self!r} has an adapter beside its weights; expected its base, Model.base")
-        if ids is None and self.tokenizer is not None and self.config.encoder is None:
-            ids = quantization.TEXT
-        tokens = None if ids is None else self.check_ids(ids, minimum=2, maximum=_NO_LIMIT)
-        read = None if ids is None else self._source(source)
-        if self._origin is None:
-            raise InputError(
-                f"{self.path} is a model that was made in memory; expected one with a checkpoint"
-            )
-        checkpoint = open_checkpoint(self.path, tokenizer=False, n_ctx=self.config.n_ctx)
-        if self.config != self.config.from_canonical(checkpoint.config):
-            raise CheckpointError(f"{self.path}: has another configuration than when this model was loaded")
-        matrices, relative_error = quantization.compare(checkpoint, self.dtype, self.core.matrix, progress)
-        ours = f32 = None
-        if tokens is not None:
-            ours = f32 = self._log_probs(tokens, read, n_threads)
-            if (self.dtype, self.cache_dtype) != ("f32", "f32"):
-                exact: Model = self._origin.load(
-                    self.path,
-                    "f32",
-                    cache_dtype="f32",
-                    tokenizer=False,
-                    n_ctx=self.config.n_ctx,
-                    n_threads=n_threads,
-                    progress=progress,
-                )
-                f32 = exact._log_probs(tokens, read, n_threads)
-        return QuantizationReport(
-            path=self.path,
-            dtype=self.dtype,
-            cache_dtype=self.cache_dtype,
-            n_bytes=self.n_bytes,
-            matrices=tuple(matrices),
-            relative_error=relative_error,
-            n_tokens=0 if ours is None else len(ours),
-            cross_entropy=None if ours is None else -float(ours.mean()),
-            cross_entropy_f32=None if f32 is None else -float(f32.mean()),
-        )
-
-    def _log_probs(
-        self, tokens: NDArray[np.int32], source: NDArray[np.int32] | None, n_threads: int
-    ) -> NDArray[np.float64]:
-        """Of a text in pieces of the context; the first token of each piece is given."""
-        n_ctx = self.config.n_ctx
-        pieces = [tokens[first : first + n_ctx] for first in range(0, len(tokens), n_ctx)]
-        scores = [self.score(piece, source, n_threads=n_threads) for piece in pieces if len(piece) > 1]
-        return np.concatenate(scores)
+        return quantization.report(self, ids, source, n_threads, progress)
 
     def check_ids(
         self, ids: str | ArrayLike, *, minimum: int = 1, maximum: int | None = None
@@ -843,29 +762,7 @@ class Model:
                 ids = self.tokenizer.encode(ids)
             else:
                 ids = [*self._decoder_start, *self.tokenizer.encode(ids, add_bos=False)]
-        return self._checked(ids, "there are", minimum, maximum, self._config)
-
-    def _checked(
-        self, ids: Any, found: str, minimum: int, maximum: int | None, config: ModelConfig
-    ) -> NDArray[np.int32]:
-        """The ids, of the decoder or the encoder; ``found`` begins a message about their number."""
-        n_vocab = config.n_vocab
-        limit = config.n_ctx if maximum is None else maximum
-        tokens = ids if type(ids) is list and len(ids) > limit else _as_integers(ids)
-        if len(tokens) < minimum:
-            raise InputError(f"{found} {len(tokens)} token ids; expected at least {shown(minimum)}")
-        if len(tokens) > limit:
-            message = f"{found} {len(tokens)} token ids; expected at most {shown(limit)}"
-            if maximum is None:
-                raise ContextLengthError(f"{message}, the context of {self._path}")
-            raise InputError(message)
-        for position, token in enumerate(tokens):
-            if not 0 <= token < n_vocab:
-                raise InputError(
-                    f"token id at position {position} is {shown(token)}; expected 0 to {n_vocab - 1}, the "
-                    f"ids of {self._path}"
-                )
-        return np.asarray(tokens, dtype=np.int32)
+        return checked_ids(ids, "there are", minimum, maximum, self._config, self._path)
 
 
 ModelLike: TypeAlias = Model | str | os.PathLike[str]
@@ -880,14 +777,8 @@ _UNPICKLED: deque[Model] = deque(maxlen=2)
 _unpickling = threading.Lock()
 
 
-def _unpickled(reference: ModelReference) -> Model:
-    """The model that a pickle refers to: the one of this process, or loaded from its files.
-
-    Raises
-    ------
-    CheckpointError
-        A file is missing, or another one than that which was read.
-    """
+def _unpickled(reference: ModelOrigin) -> Model:
+    """The model that a pickle refers to: the one of this process, or loaded from its files."""
     with _unpickling:
         model = _OF_KEY.get(reference.key)
         if model is None:
@@ -916,14 +807,7 @@ def _unpickled(reference: ModelReference) -> Model:
 class _Beside:
     """An adapter beside the weights of a model.
 
-    Attributes
-    ----------
-    base : Model
-        The model without.
-    files : ReadFiles
-    path : Path
-    key : str or None
-        Of the model with this adapter and no other; None: it cannot be pickled.
+    `base`: The model without. `key`: Of the model with this adapter and no other; None: it cannot be pickled.
     """
 
     base: Model
@@ -951,35 +835,6 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-def _as_integers(ids: Any) -> Sequence[int]:
-    """A flat list of integers; floats, booleans and nested lists are refused, not rounded or flattened."""
-    if isinstance(ids, np.ndarray):
-        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-            raise InputError(
-                f"token ids are an array of shape {list(ids.shape)} and dtype {ids.dtype}; expected "
-                "one dimension "
-                f"of integers"
-            )
-        listed: list[int] = np.asarray(ids).tolist()
-        return listed
-    if isinstance(ids, bytes | bytearray | Mapping):
-        raise InputError(f"token ids are {type(ids).__name__}; expected a sequence of integers, or a text")
-    iterator = as_iterator(ids)
-    if iterator is None:
-        raise InputError(f"token ids are {type(ids).__name__}; expected a sequence of integers, or a text")
-    tokens = []
-    for position, value in enumerate(list(iterator)):
-        try:
-            if isinstance(value, bool | np.bool_):
-                raise TypeError
-            tokens.append(operator.index(value))
-        except CONVERSION_ERRORS as error:
-            raise InputError(
-                f"token id at position {position} is {shown(value)}, {kind_of(value)}; expected an integer"
-            ) from error
-    return tokens
 
 
 def _short(count: int, billion: str = "B") -> str:

@@ -16,13 +16,7 @@ __all__ = ["LaterTexts", "ModelTexts"]
 class ModelTexts(NamedTuple):
     """Tokenizers and chat templates of a model.
 
-    Attributes
-    ----------
-    tokenizer : Tokenizer or None
-        None: ids in, ids out.
-    chat_template : ChatTemplate or None
-    source_tokenizer : SourceTokenizer or None
-        Of an encoder-decoder with a tokenizer.
+    `tokenizer`: None: ids in, ids out. `source_tokenizer`: Of an encoder-decoder with a tokenizer.
     """
 
     tokenizer: Tokenizer | None
@@ -33,10 +27,7 @@ class ModelTexts(NamedTuple):
 class LaterTexts:
     """ModelTexts that are made once, when they are first asked for, by whichever thread asks.
 
-    Parameters
-    ----------
-    make : callable
-        What it raises is raised to who asks; the next who asks calls it again.
+    `make`: What it raises is raised to who asks; the next who asks calls it again.
     """
 
     def __init__(self, make: Callable[[], ModelTexts]) -> None:

@@ -8,17 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
-    "CACHE_DTYPES",
-    "DTYPES",
-    "PREFILL_METHODS",
-    "CacheDtype",
-    "Dtype",
-    "MatrixDtype",
-    "PrefillMethod",
-    "one_dtype",
-    "rounded_to_bf16",
-    "widened",
-]
+    "CACHE_DTYPES", "DTYPES", "PREFILL_METHODS", "CacheDtype", "Dtype", "MatrixDtype", "PrefillMethod",
+    "one_dtype", "rounded_to_bf16", "widened",
+]  # fmt: skip
 
 Dtype: TypeAlias = Literal["f32", "bf16", "int8", "int4"]
 """A number format of the matrices of a model."""
@@ -41,12 +33,7 @@ def one_dtype(dtype: MatrixDtype) -> Dtype:
 def widened(stored: NDArray[Any], form: str) -> NDArray[np.float32]:
     """The numbers of a stored tensor as float32; of one in f32 the array itself.
 
-    Parameters
-    ----------
-    stored : ndarray
-        float32, float16, or uint16 with the bits of bf16.
-    form : str
-        "f32", "f16" or "bf16".
+    `stored`: float32, float16, or uint16 with the bits of bf16. `form`: "f32", "f16" or "bf16".
     """
     if form == "bf16":
         return (stored.astype(np.uint32) << 16).view(np.float32)

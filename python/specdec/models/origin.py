@@ -21,9 +21,9 @@ from typing import Any, Final
 
 from specdec.checks import check_path
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, kind_of
-from specdec.models.model_files import describing_files
+from specdec.models.checkpoints.hub import HubName, HubOptions, describing_files, fetch, parse_hub_name
 
-__all__ = ["FilesReference", "HubPlace", "ModelOrigin", "ModelReference", "ReadFiles"]
+__all__ = ["FilesReference", "HubPlace", "ModelOrigin", "ReadFiles"]
 
 _FRESH_NS: Final = 2_000_000_000
 """A file that was written less than so long ago may be written again without a later time (file systems count
@@ -47,13 +47,7 @@ class HubPlace:
         revision: str | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
     ) -> HubPlace | None:
-        """That of what a path names; None for what is on disk.
-
-        Raises
-        ------
-        InputError, CheckpointError
-            It is no path, or one that cannot be looked at.
-        """
+        """That of what a path names; None for what is on disk."""
         if check_path("path", path, CheckpointError).exists():
             return None
         return cls(str(path), revision, None if cache_dir is None else str(cache_dir))
@@ -63,16 +57,9 @@ class HubPlace:
 class FileRecord:
     """A file as it was read.
 
-    Attributes
-    ----------
-    name : str
-        Relative to the folder.
-    size : int or None
-        In bytes; None: there was no such file.
-    changed_ns : int
-        When it was last written, in nanoseconds; 0 where that says nothing.
-    digest : str
-        BLAKE2b of its bytes, 16 bytes in hexadecimal.
+    `name`: Relative to the folder. `size`: In bytes; None: there was no such file. `changed_ns`: When it was
+    last written, in nanoseconds; 0 where that says nothing. `digest`: BLAKE2b of its bytes, 16 bytes in
+    hexadecimal.
     """
 
     name: str
@@ -85,18 +72,9 @@ class FileRecord:
 class FilesReference:
     """Files by place and identity: what a pickle holds in place of what was read from them.
 
-    Attributes
-    ----------
-    folder : str
-        Absolute.
-    entry : str
-        The file in it that was asked for; empty: the folder.
-    package : str
-        The folder's name in ``specdec/embedded``, if it lies there: the package may lie elsewhere in another
-        process.
-    hub : HubPlace or None
-        Where the folder comes from if it is not there.
-    records : tuple of FileRecord
+    `folder`: Absolute. `entry`: The file in it that was asked for; empty: the folder. `package`: The folder's
+    name in ``specdec/embedded``, if it lies there: the package may lie elsewhere in another process. `hub`:
+    Where the folder comes from if it is not there.
     """
 
     folder: str
@@ -115,13 +93,6 @@ class FilesReference:
         """The place that was asked for, in this process, its files compared with the records.
 
         A file of the recorded size and time is taken for the same; of another time its bytes are compared.
-
-        Raises
-        ------
-        CheckpointNotFoundError
-            The folder or a file is not there.
-        CheckpointError
-            A file is another one than that which was read, or was not there then.
         """
         folder = self._folder()
         for record in self.records:
@@ -134,8 +105,6 @@ class FilesReference:
                 return folder
         place = Path(self.folder)
         if self.hub is not None and not place.is_dir():
-            from specdec.models.checkpoints.hub import HubName, HubOptions, fetch, parse_hub_name
-
             name = parse_hub_name(self.hub.name) or HubName(self.hub.name)
             found = fetch(name, HubOptions(self.hub.revision, self.hub.cache_dir))
             return found if found.is_dir() else found.parent
@@ -178,14 +147,8 @@ def _digest(file: Path) -> str:
 class ReadFiles:
     """Files that something is being read from, as they are now.
 
-    Parameters
-    ----------
-    place : Path
-        The folder or file that was asked for.
-    read : iterable of Path
-        The files, in that folder or in that of the file. One that is not there is noted as such.
-    hub : HubPlace, optional
-        Where the folder was downloaded from.
+    `place`: The folder or file that was asked for. `read`: The files, in that folder or in that of the file.
+    One that is not there is noted as such. `hub`: Where the folder was downloaded from.
     """
 
     def __init__(self, place: Path, read: Iterable[Path], *, hub: HubPlace | None = None) -> None:
@@ -220,13 +183,7 @@ class ReadFiles:
         return found
 
     def reference(self) -> FilesReference:
-        """The files for a pickle; the first call reads them all.
-
-        Raises
-        ------
-        CheckpointError
-            A file is no longer what it was.
-        """
+        """The files for a pickle; the first call reads them all."""
         now = time.time_ns()
         records = []
         for record in self._records:
@@ -272,57 +229,21 @@ def _package_name(folder: Path) -> str:
 
 
 @dataclass(frozen=True)
-class ModelReference:
-    """What a pickle holds of a model.
-
-    Attributes
-    ----------
-    key : str
-        Of the model that was pickled: in its own process, and where it has been unpickled before, it is found
-        by this.
-    files : FilesReference
-    tokenizer_files : FilesReference or None
-        Of a tokenizer that was given by its path.
-    adapter_files : FilesReference or None
-        Of an adapter that was merged.
-    arguments : mapping
-        Of `specdec.load`.
-    languages : tuple
-        ``src_lang`` and ``tgt_lang`` of `Model.with_languages`.
-    load : callable
-        `specdec.load`.
-    """
-
-    key: str
-    files: FilesReference
-    tokenizer_files: FilesReference | None
-    adapter_files: FilesReference | None
-    arguments: Mapping[str, Any]
-    languages: tuple[str | None, str | None]
-    load: Callable[..., Any]
-
-
-@dataclass(frozen=True)
 class ModelOrigin:
-    """How a model was loaded.
+    """How a model was loaded; in a pickle, with references in place of the files.
 
-    Attributes
-    ----------
-    files : ReadFiles
-    tokenizer_files : ReadFiles or None
-    adapter_files : ReadFiles or None
-    arguments, load, languages
-        As of `ModelReference`.
-    key : str
-        Of this model and no other.
+    `tokenizer_files`: Of a tokenizer that was given by its path. `arguments`: Of `specdec.load`, which `load`
+    is. `languages`: ``src_lang`` and ``tgt_lang`` of `Model.with_languages`. `adapter_files`: Of an adapter
+    that was merged. `key`: Of this model and no other: in its own process, and where it has been unpickled
+    before, a pickle finds it by this.
     """
 
-    files: ReadFiles
-    tokenizer_files: ReadFiles | None
+    files: Any
+    tokenizer_files: Any
     arguments: Mapping[str, Any]
     load: Callable[..., Any]
     languages: tuple[str | None, str | None] = (None, None)
-    adapter_files: ReadFiles | None = None
+    adapter_files: Any = None
     key: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def in_languages(self, src_lang: str | None, tgt_lang: str | None) -> ModelOrigin:
@@ -330,16 +251,8 @@ class ModelOrigin:
         languages = src_lang or self.languages[0], tgt_lang or self.languages[1]
         return replace(self, languages=languages, key=secrets.token_hex(16))
 
-    def reference(self) -> ModelReference:
-        """What a pickle holds.
-
-        Raises
-        ------
-        CheckpointError
-            A file is no longer what it was.
-        InputError
-            The tokenizer is an object that cannot be pickled.
-        """
+    def reference(self) -> ModelOrigin:
+        """What a pickle holds; a tokenizer that is an object must be one that can be pickled."""
         tokenizer = self.arguments.get("tokenizer")
         try:
             pickle.dumps(tokenizer)
@@ -348,7 +261,6 @@ class ModelOrigin:
                 f"tokenizer is {kind_of(tokenizer)}, which cannot be pickled: {error}; expected one that "
                 "can, or the path of one when the model is loaded"
             ) from error
-        own = None if self.tokenizer_files is None else self.tokenizer_files.reference()
-        adapter = None if self.adapter_files is None else self.adapter_files.reference()
-        files, arguments = self.files.reference(), dict(self.arguments)
-        return ModelReference(self.key, files, own, adapter, arguments, self.languages, self.load)
+        names = ("tokenizer_files", "adapter_files", "files")
+        files = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: of and of.reference() for name, of in files.items()})

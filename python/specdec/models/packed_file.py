@@ -26,14 +26,14 @@ from specdec.atomic_file import replacing
 from specdec.errors import CheckpointError, SpecdecError, TokenizerError, pass_signals_on
 from specdec.fields import Fields, as_json, read_json_object
 from specdec.models.chat_template import ChatTemplate, resolve_chat_template
+from specdec.models.checkpoints.file_tensor import OpenedFile
 from specdec.models.checkpoints.generation_config import read_generation_defaults
 from specdec.models.checkpoints.gguf_file import GGUFFile, is_gguf, read_gguf
 from specdec.models.checkpoints.gguf_model import chat_template_of
 from specdec.models.checkpoints.gguf_writing import write_gguf
+from specdec.models.checkpoints.hub import describing_files, is_describing
 from specdec.models.checkpoints.llama2c_file import LLAMA2C, own_tokenizer
-from specdec.models.checkpoints.opened_file import OpenedFile
 from specdec.models.checkpoints.peft_folder import ADAPTER_FILES
-from specdec.models.model_files import describing_files, is_describing
 from specdec.models.model_texts import LaterTexts, ModelTexts
 from specdec.models.number_formats import CacheDtype, PrefillMethod, one_dtype
 from specdec.models.tokenizer import Tokenizer, resolve_tokenizer, source_side
@@ -106,10 +106,7 @@ def is_packed(path: Path) -> bool:
 def records_of(path: Path) -> Records:
     """The files that a model on disk is read from: names, sizes, times in nanoseconds.
 
-    Parameters
-    ----------
-    path : Path
-        A folder or a file.
+    `path`: A folder or a file.
     """
     found = _found_beside(path)
     if not path.is_dir():
@@ -174,22 +171,8 @@ def write_packed(
 ) -> None:
     """Write a loaded model.
 
-    Parameters
-    ----------
-    path : Path
-        A file that is there is replaced.
-    model : Model
-    source : Path
-        The folder or file that it was read from, with the tokenizer beside its weights.
-    with_tokenizer : bool
-    n_threads : int
-    adapter : Path, optional
-        The folder of the adapter that was merged into the weights.
-
-    Raises
-    ------
-    OSError
-        It cannot be written.
+    `path`: A file that is there is replaced. `source`: The folder or file that it was read from, with the
+    tokenizer beside its weights. `adapter`: The folder of the adapter that was merged into the weights.
     """
     core = model.core
     files = _files(source) if with_tokenizer else {}
@@ -295,23 +278,7 @@ def _files(source: Path) -> dict[str, bytes]:
 
 
 class PackedFile:
-    """A packed file, its header read and compared with this build.
-
-    Parameters
-    ----------
-    path : Path
-
-    Attributes
-    ----------
-    path : Path
-    opened : OpenedFile
-    header : dict
-
-    Raises
-    ------
-    CheckpointError
-        A damaged file, one of another version or machine, or one whose source has changed.
-    """
+    """A packed file, its header read and compared with this build."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -430,13 +397,7 @@ class PackedFile:
         return view
 
     def core(self, cache_dtype: CacheDtype | None, prefill: PrefillMethod, n_threads: int) -> _core.Model:
-        """The model, over the mapped file.
-
-        Raises
-        ------
-        CheckpointError
-            Other bytes than were written, or a layout of another build.
-        """
+        """The model, over the mapped file."""
         header = self.header
         views = [self._view(part, n_threads) for part in header["blocks"]]
         if (prefill == "blas") != (header["prefill"] == "blas"):
@@ -466,13 +427,7 @@ class PackedFile:
         return core
 
     def texts(self, tokenizer: Any) -> LaterTexts:
-        """Tokenizers and chat templates: those that a caller gives, or those of the file, made later.
-
-        Raises
-        ------
-        CheckpointError
-            Other bytes than were written.
-        """
+        """Tokenizers and chat templates: those that a caller gives, or those of the file, made later."""
         if tokenizer is not None:
             folder = self.path.parent
             given = resolve_tokenizer(tokenizer, folder), resolve_chat_template(tokenizer, folder)
@@ -508,7 +463,7 @@ class PackedFile:
         """The same, of a folder that has these files."""
         if (folder / _VOCABULARY).is_file():
             file = GGUFFile(OpenedFile(folder / _VOCABULARY))
-            vocabulary = read_vocabulary(file)
+            vocabulary = read_vocabulary(file, file.path)
             template = chat_template_of(file, vocabulary)
             return None if vocabulary is None else vocabulary.tokenizer, template
         if self.header["architecture"] == LLAMA2C:

@@ -23,21 +23,8 @@ def packed_model(
 ) -> Model:
     """The model of a packed file.
 
-    Parameters
-    ----------
-    path : Path
-    arguments : mapping
-        Of `specdec.load`: dtype, cache_dtype, prefill, n_ctx, tokenizer; and adapter, if one has been merged.
-    load : callable
-        `specdec.load`.
-    n_threads : int
-
-    Raises
-    ------
-    CheckpointError
-        As `PackedFile`.
-    InputError
-        Arguments of a model that the file does not hold.
+    `arguments`: Of `specdec.load`: dtype, cache_dtype, prefill, n_ctx, tokenizer; and adapter, if one has
+    been merged. `load`: `specdec.load`.
     """
     file = packed_file.PackedFile(path)
     config = file.header["config"]
@@ -79,20 +66,7 @@ def cached_model(
 ) -> Model:
     """The model on disk, by its packed file in a folder of such files, which is written if need be.
 
-    Parameters
-    ----------
-    path : Path
-    cache : bool or path-like
-        As of `specdec.load`.
-    arguments, load, n_threads
-        As of `packed_model`.
-
-    Raises
-    ------
-    CheckpointError, InputError
-        As `specdec.load`.
-    OSError
-        The packed file cannot be written.
+    `cache`: As of `specdec.load`. `arguments`, `load`, `n_threads`: As of `packed_model`.
     """
     if not path.exists():
         raise CheckpointNotFoundError(f"{path}: no such file or folder; expected one on disk, with cache=")

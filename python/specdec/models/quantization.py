@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.models.checkpoints import Checkpoint
+from specdec.checks import check_flag
+from specdec.errors import CheckpointError, InputError
+from specdec.models.checkpoints import Checkpoint, open_checkpoint
 from specdec.models.number_formats import CacheDtype, widened
 from specdec.progress import reading_bar
 from specdec.tables import OneTable, Table
+from specdec.threads import check_threads
 
-__all__ = ["TEXT", "MatrixError", "QuantizationReport", "compare"]
+__all__ = ["TEXT", "MatrixError", "QuantizationReport", "compare", "report"]
 
 _BLOCK = 32  # weights that share a scale of 16 bits in int8 and int4
 _CODE_BITS = {"f32": 32, "bf16": 16, "int8": 8, "int4": 4}
@@ -24,6 +28,9 @@ _BITS = {
     **{"q4_1": 5.0, "q5_0": 5.5, "q5_1": 6.0, "iq4_nl": 4.5, "mxfp4": 4.25},
     **{"q2_k": 2.625, "q3_k": 3.5625, "q4_k": 4.625, "q5_k": 5.625, "q6_k": 6.5625, "iq4_xs": 4.3125},
 }  # of types of GGUF files, as panels hold them (csrc/kernels/coded.h)
+_NO_LIMIT = 2**31 - 1
+TEXT = (files("specdec") / "embedded" / "novel.txt").read_text("utf-8")
+"""The beginning of Jane Austen's Pride and Prejudice (1813)."""
 _CHUNK = 1 << 20  # elements that are compared at a time
 
 
@@ -140,20 +147,61 @@ class QuantizationReport(OneTable):
         return Table("\n".join([str(self.path), *self._summary(), ""]), head, rows)
 
 
+def report(
+    model: Any, ids: Any, source: Any, n_threads: int | None, progress: bool | None
+) -> QuantizationReport:
+    """Measure what `Model.quantization_report` says of a model."""
+    threads = check_threads(n_threads)
+    progress = None if progress is None else check_flag("progress", progress)
+    if model.base is not None:
+        raise InputError(f"{model!r} has an adapter beside its weights; expected its base, Model.base")
+    if ids is None and model.tokenizer is not None and model.config.encoder is None:
+        ids = TEXT
+    tokens = None if ids is None else model.check_ids(ids, minimum=2, maximum=_NO_LIMIT)
+    read = None if ids is None else model.source_of(source)
+    if model.origin is None:
+        raise InputError(f"{model.path} is a model that was made in memory; expected one with a checkpoint")
+    checkpoint = open_checkpoint(model.path, tokenizer=False, n_ctx=model.config.n_ctx)
+    if model.config != model.config.from_canonical(checkpoint.config):
+        raise CheckpointError(f"{model.path}: has another configuration than when this model was loaded")
+    matrices, relative_error = compare(checkpoint, model.dtype, model.core.matrix, progress)
+    ours = f32 = None
+    if tokens is not None:
+        ours = f32 = _log_probs(model, tokens, read, threads)
+        if (model.dtype, model.cache_dtype) != ("f32", "f32"):
+            options = {"tokenizer": False, "n_ctx": model.config.n_ctx}
+            exact = model.origin.load(
+                model.path, "f32", cache_dtype="f32", n_threads=threads, progress=progress, **options
+            )
+            f32 = _log_probs(exact, tokens, read, threads)
+    return QuantizationReport(
+        path=model.path,
+        dtype=model.dtype,
+        cache_dtype=model.cache_dtype,
+        n_bytes=model.n_bytes,
+        matrices=tuple(matrices),
+        relative_error=relative_error,
+        n_tokens=0 if ours is None else len(ours),
+        cross_entropy=None if ours is None else -float(ours.mean()),
+        cross_entropy_f32=None if f32 is None else -float(f32.mean()),
+    )
+
+
+def _log_probs(model: Any, tokens: NDArray[np.int32], source: Any, n_threads: int) -> NDArray[np.float64]:
+    """ln p of a text in pieces of the context; the first token of each piece is given."""
+    n_ctx = model.config.n_ctx
+    pieces = [tokens[first : first + n_ctx] for first in range(0, len(tokens), n_ctx)]
+    scores = [model.score(piece, source, n_threads=n_threads) for piece in pieces if len(piece) > 1]
+    return np.concatenate(scores)
+
+
 def compare(
     checkpoint: Checkpoint, dtype: str, matrix: Callable[[str], NDArray[np.float32]], progress: bool | None
 ) -> tuple[list[MatrixError], float]:
     """Every packed matrix beside the checkpoint's, and the relative error of all of them.
 
-    Parameters
-    ----------
-    checkpoint : Checkpoint
-    dtype : str
-        Number format of the packed matrices.
-    matrix : callable
-        The packed matrix of a canonical name, as float32, [n_out, n_in].
-    progress : bool or None
-        Whether to show a bar; None: if it takes long.
+    `dtype`: Number format of the packed matrices. `matrix`: The packed matrix of a canonical name, as
+    float32, [n_out, n_in]. `progress`: Whether to show a bar; None: if it takes long.
     """
     bar = reading_bar(checkpoint.n_bytes, "comparing", progress)
     matrices: list[MatrixError] = []
@@ -214,47 +262,3 @@ def _bits(name: str, dtype: str, n_in: int) -> float:
     if bits > 8:
         return bits
     return -(-n_in // _BLOCK) * (_BLOCK * bits + 16) / n_in
-
-
-# The beginning of Jane Austen's Pride and Prejudice (1813).
-TEXT = """\
-It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want \
-of a wife.
-
-However little known the feelings or views of such a man may be on his first entering a neighbourhood, this \
-truth is so well fixed in the minds of the surrounding families, that he is considered as the rightful \
-property of some one or other of their daughters.
-
-"My dear Mr. Bennet," said his lady to him one day, "have you heard that Netherfield Park is let at last?"
-
-Mr. Bennet replied that he had not.
-
-"But it is," returned she; "for Mrs. Long has just been here, and she told me all about it."
-
-Mr. Bennet made no answer.
-
-"Do not you want to know who has taken it?" cried his wife impatiently.
-
-"You want to tell me, and I have no objection to hearing it."
-
-This was invitation enough.
-
-"Why, my dear, you must know, Mrs. Long says that Netherfield is taken by a young man of large fortune from \
-the north of England; that he came down on Monday in a chaise and four to see the place, and was so much \
-delighted with it that he agreed with Mr. Morris immediately; that he is to take possession before \
-Michaelmas, and some of his servants are to be in the house by the end of next week."
-
-"What is his name?"
-
-"Bingley."
-
-"Is he married or single?"
-
-"Oh! single, my dear, to be sure! A single man of large fortune; four or five thousand a year. What a fine \
-thing for our girls!"
-
-"How so? how can it affect them?"
-
-"My dear Mr. Bennet," replied his wife, "how can you be so tiresome! You must know that I am thinking of his \
-marrying one of them."
-"""

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +14,13 @@ from numpy.typing import NDArray
 from specdec import _core
 from specdec.checks import check_flag, check_integer, check_items
 from specdec.containers import plain, prompts_of, text_of
-from specdec.errors import InputError, number_of
-from specdec.models.tokenizer import Tokenizer, why_no_tokenizer
+from specdec.errors import InputError, number_of, shown
+from specdec.models.tokenizer import why_no_tokenizer
 from specdec.progress import counted
 from specdec.threads import check_threads
 
 __all__ = [
-    "Score", "TopLogProbs", "are_requests", "rolling_windows", "score_and_keep", "score_ids",
+    "Score", "TopLogProbs", "are_requests", "rolling_windows", "score", "score_and_keep", "score_ids",
     "score_of_nothing", "score_requests", "top_pairs",
 ]  # fmt: skip
 
@@ -95,25 +94,6 @@ class Score:
         return f"<specdec.Score of {number_of(self.n_tokens, 'token')}: ln p {self.total:.4g}{found}>"
 
 
-class ScoringModel(Protocol):
-    """What is asked of a `specdec.Model`."""
-
-    @property
-    def core(self) -> _core.Model: ...
-    @property
-    def config(self) -> Any: ...
-    @property
-    def tokenizer(self) -> Tokenizer | None: ...
-    @property
-    def bos_id(self) -> int | None: ...
-    @property
-    def eos_ids(self) -> tuple[int, ...]: ...
-    @property
-    def path(self) -> Path: ...
-    def check_ids(self, ids: Any, *, minimum: int = 1, maximum: int | None = None) -> NDArray[np.int32]: ...
-    def source_ids(self, source: Any) -> NDArray[np.int32]: ...
-
-
 @dataclass(frozen=True)
 class _Text:
     """Tokens [n_tokens], of which the first n_given, at least one, are not scored."""
@@ -133,19 +113,9 @@ def rolling_windows(tokens: Sequence[int], prefix: int, n_ctx: int) -> Iterator[
     the text before it as the model has room for. These are ``get_rolling_token_windows`` with
     ``context_len=1``, then ``make_disjoint_window``, of ``lm_eval.utils``.
 
-    Parameters
-    ----------
-    tokens : sequence of int
-        The text.
-    prefix : int
-        The token that the first one follows.
-    n_ctx : int
-        Tokens that the model reads at most; the last token of a piece is not read.
-
-    Yields
-    ------
-    (list of int, int)
-        The tokens of a piece, and how many of them are given.
+    `tokens`: The text. `prefix`: The token that the first one follows. `n_ctx`: Tokens that the model reads
+    at most; the last token of a piece is not read. Yields (list of int, int): the tokens of a piece, and how
+    many of them are given.
     """
     if len(tokens) == 0:
         return
@@ -171,8 +141,27 @@ def are_requests(given: Any) -> bool:
     return _is_text(text_of(value[0]))
 
 
+def score(
+    model: Any, ids: Any, source: Any, sources: Any, *, n_threads: int | None, **options: Any
+) -> NDArray[np.float64] | list[Score]:
+    """Return what `Model.score` does: of one text an array, of a list of requests a score each."""
+    if are_requests(ids):
+        if source is not None and sources is not None:
+            raise InputError("source and sources are both given; expected one of them")
+        return score_requests(
+            model, ids, source if sources is None else sources, n_threads=n_threads, **options
+        )
+    tokens = model.check_ids(ids, minimum=2)
+    defaults = {"top_logprobs": 0, "rolling": False, "batch_size": None, "progress": False}
+    for name, given in [("sources", sources), *options.items()]:
+        if given is not defaults.get(name):
+            raise InputError(f"{name} is {shown(given)} for one text; expected a list of requests")
+    threads = check_threads(n_threads)
+    return _core.score(model.core, tokens, n_threads=threads, source=model.source_of(source))
+
+
 def score_requests(
-    model: ScoringModel,
+    model: Any,
     requests: Any,
     sources: Any,
     *,
@@ -209,7 +198,7 @@ def score_requests(
     return [_joined(found[begin:end], n_top) for begin, end in pairwise([0, *ends])]
 
 
-def _text(model: ScoringModel, request: Any) -> _Text:
+def _text(model: Any, request: Any) -> _Text:
     """A request as tokens that the model has room for."""
     n_ctx = model.config.n_ctx
     if isinstance(request, tuple) and len(request) == 2:
@@ -227,7 +216,7 @@ def _text(model: ScoringModel, request: Any) -> _Text:
     return text
 
 
-def _pair(model: ScoringModel, context: Any, continuation: Any) -> _Text:
+def _pair(model: Any, context: Any, continuation: Any) -> _Text:
     """A context and its continuation.
 
     Where both are texts, the tokens are those of the joined text, and a token with characters of both belongs
@@ -257,7 +246,7 @@ def _n_common(one: NDArray[np.int32], two: NDArray[np.int32]) -> int:
     return int(differ[0]) if len(differ) else n
 
 
-def _checked_pair(model: ScoringModel, text: _Text) -> _Text:
+def _checked_pair(model: Any, text: _Text) -> _Text:
     if text.n_given == 0:
         raise InputError(
             f"the context has no tokens; expected at least one, as {model.path} says nothing of a first "
@@ -268,7 +257,7 @@ def _checked_pair(model: ScoringModel, text: _Text) -> _Text:
     return text
 
 
-def _pieces(model: ScoringModel, request: Any) -> list[_Text]:
+def _pieces(model: Any, request: Any) -> list[_Text]:
     """A text of any length in rolling windows."""
     if model.config.encoder is not None:
         raise InputError(f"rolling is True, but {model.path} has an encoder; expected a decoder-only model")
@@ -289,13 +278,8 @@ def _pieces(model: ScoringModel, request: Any) -> list[_Text]:
     ]
 
 
-def _sources(model: ScoringModel, sources: Any, n_requests: int) -> list[NDArray[np.int32]] | None:
-    """What the encoder reads beside each request; None for a model without one.
-
-    Raises
-    ------
-    InputError
-    """
+def _sources(model: Any, sources: Any, n_requests: int) -> list[NDArray[np.int32]] | None:
+    """What the encoder reads beside each request; None for a model without one."""
     if sources is None:
         if model.config.encoder is not None:
             raise InputError(
@@ -323,7 +307,7 @@ def _sources(model: ScoringModel, sources: Any, n_requests: int) -> list[NDArray
 
 
 def _scored(
-    model: ScoringModel,
+    model: Any,
     texts: Sequence[_Text],
     sources: Sequence[NDArray[np.int32]] | None,
     *,
@@ -363,7 +347,7 @@ def top_pairs(tokens: NDArray[np.int32], log_probs: NDArray[np.float64]) -> TopL
 
 
 def score_ids(
-    model: ScoringModel,
+    model: Any,
     texts: Sequence[tuple[Sequence[int], int]],
     sources: Sequence[NDArray[np.int32]] | None,
     *,
@@ -376,7 +360,7 @@ def score_ids(
 
 
 def score_and_keep(
-    model: ScoringModel, ids: Sequence[int], source: Sequence[int] | None, *, n_top: int, n_threads: int
+    model: Any, ids: Sequence[int], source: Sequence[int] | None, *, n_top: int, n_threads: int
 ) -> tuple[Score, _core.CachedText]:
     """The score of a text, and its keys and values, but for the last token, to begin others with."""
     text = _Text(np.asarray(ids, np.int32), 1)

@@ -62,11 +62,6 @@ def settle() -> None:
     variable ``SPECDEC_THRESHOLDS`` names the folder of such files; "off": thresholds are neither measured nor
     read. A file that cannot be read, is damaged or belongs to other kernels counts as missing, and one that
     cannot be written is left unwritten.
-
-    Raises
-    ------
-    MemoryError
-        64 MiB for a measurement cannot be had.
     """
     global _settled
     with _settling:
@@ -157,10 +152,6 @@ def measured() -> Thresholds:
 
     What the thresholds of the table are is tried against others on panels of no model. Those in use are the
     same afterwards as before.
-
-    Raises
-    ------
-    MemoryError
     """
     before = _core.thresholds()
     try:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from specdec.analysis.comparison import Comparison, ComparisonRow, PromptRow
-from specdec.analysis.speedup import NOT_RUN, Speedup
+from specdec.analysis.compare import Comparison
+from specdec.analysis.experiment import ExperimentRow
 from specdec.errors import InputError, kind_of, shown
 from specdec.plot.style import GREY, Axes, axes, legend, legend_below, looks, mark, styled
 
@@ -28,31 +28,12 @@ def comparison(found: Comparison, *, temperature: float | None = None, ax: Axes 
     """Measured speed-up of every draft: the median of the turns, and the smallest and the largest.
 
     The dashed line is plain decoding. A speed-up above the tokens per run of the target is an error of
-    measuring, and drawn as a grey cross.
-
-    Parameters
-    ----------
-    found : Comparison
-    temperature : float, optional
-        One of those compared; None: the first.
-    ax : Axes, optional
-        Where to draw; by default a new figure.
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    InputError
-        If `found` is no Comparison, was made without timing, or has no such temperature.
-    MissingPackageError
-        If matplotlib is not installed.
+    measuring, and drawn as a gray cross.
     """
     rows = _rows(found, temperature)
     ax = axes(ax, (7.0, 1.6 + 0.45 * len(rows)))
     for y, (row, look) in enumerate(zip(rows, looks(), strict=False)):
-        speedup = _speedup(row)
+        speedup = row.timed
         if speedup.invalid:
             ax.plot([speedup.median], [y], "x", color=GREY, markersize=9.0, label=_INVALID)
         else:
@@ -73,28 +54,9 @@ def comparison(found: Comparison, *, temperature: float | None = None, ax: Axes 
 def comparison_by_position(
     found: Comparison, *, temperature: float | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Share of rounds that accepted their first, second, ... guess, a line for each draft.
+    """Share of rounds that accepted their first, second, ... draft, a line for each draft.
 
-    Of the rounds that drafted so far (`ComparisonRow.by_position`). Drafts that drafted nothing are left out.
-
-    Parameters
-    ----------
-    found : Comparison
-    temperature : float, optional
-        One of those compared; None: the first.
-    ax : Axes, optional
-        Where to draw; by default a new figure.
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    InputError
-        If `found` is no Comparison or has no such temperature, or no draft drafted anything.
-    MissingPackageError
-        If matplotlib is not installed.
+    Of the rounds that drafted so far (`ExperimentRow.by_position`). Drafts that drafted nothing are left out.
     """
     rows = [row for row in _rows(found, temperature, timed=False) if row.by_position]
     if not rows:
@@ -120,28 +82,9 @@ def comparison_by_position(
 def comparison_by_prompt(
     found: Comparison, *, temperature: float | None = None, speed: bool = False, ax: Axes | None = None
 ) -> Axes:
-    """New tokens per run of the target, or the measured speed-up, of every draft on every prompt.
+    """New tokens per run of the target of every draft on every prompt; with `speed` the measured speed-up.
 
-    Parameters
-    ----------
-    found : Comparison
-    temperature : float, optional
-        One of those compared; None: the first.
-    speed : bool, default False
-        Draw speed-ups, with the smallest and the largest; one that is an error of measuring is a grey cross.
-    ax : Axes, optional
-        Where to draw; by default a new figure.
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    InputError
-        If `found` is no Comparison or has no such temperature, or speeds are asked of one without timing.
-    MissingPackageError
-        If matplotlib is not installed.
+    A speed-up has its smallest and its largest; one that is an error of measuring is a gray cross.
     """
     rows = _rows(found, temperature, timed=speed)
     n_prompts = len(found.prompts)
@@ -154,7 +97,7 @@ def comparison_by_prompt(
             continue
         label = _name(row, rows)
         for place, one in zip(y, row.prompts, strict=True):
-            speedup = _speedup(one)
+            speedup = one.timed
             if speedup.invalid:
                 ax.plot([speedup.median], [place], "x", color=GREY, label=_INVALID)
             else:
@@ -176,24 +119,10 @@ def comparison_by_temperature(
 
     Parameters
     ----------
-    found : Comparison
     figure : {"tokens_per_call", "alpha", "speedup"}
         New tokens per run of the target or mean acceptance rate, with 95 % intervals; or the measured
         speed-up with the smallest and the largest. Rows without the figure are left out, as are speed-ups
         that are errors of measuring.
-    ax : Axes, optional
-        Where to draw; by default a new figure.
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    InputError
-        If `found` is no Comparison, `figure` is none of these, or no row has it.
-    MissingPackageError
-        If matplotlib is not installed.
     """
     if figure not in _BY_TEMPERATURE:
         raise InputError(f"figure is {shown(figure)}; expected one of {', '.join(_BY_TEMPERATURE)}")
@@ -223,38 +152,18 @@ def comparison_by_temperature(
 def comparison_of_costs(
     found: Comparison, *, temperature: float | None = None, ax: Axes | None = None
 ) -> Axes:
-    """What a draft costs, beside what it brings: seconds of a round over t(1), and its tokens.
+    """What a draft costs, next to what it brings: seconds of a round over t(1), and its tokens.
 
     A round costs its drafting and the run of the target with all its rows; both over the time of a plain run
     of the target. Below the dashed line a round brings fewer tokens than plain decoding makes meanwhile.
-
-    Parameters
-    ----------
-    found : Comparison
-    temperature : float, optional
-        One of those compared; None: the first.
-    ax : Axes, optional
-        Where to draw; by default a new figure.
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    InputError
-        If `found` is no Comparison, was made without timing, or has no such temperature.
-    MissingPackageError
-        If matplotlib is not installed.
     """
     rows = _rows(found, temperature)
     ax = axes(ax, (7.0, 4.2))
     most = 1.0
     for row, look in zip(rows, looks(), strict=False):
-        costs = row.costs
-        if costs is None:  # not timed, unlike others
+        if row.draft_ratio is None or row.verify_ratio is None:  # not timed, unlike others
             continue
-        x = costs.draft + costs.verify
+        x = row.draft_ratio + row.verify_ratio
         c = "" if row.c is None else f", c = {row.c:.3f}"
         alpha = "" if row.alpha is None else f", α = {row.alpha:.2f}"
         mark(
@@ -280,7 +189,7 @@ def _checked(found: Comparison) -> Comparison:
     return found
 
 
-def _rows(found: Comparison, temperature: float | None, *, timed: bool = True) -> list[ComparisonRow]:
+def _rows(found: Comparison, temperature: float | None, *, timed: bool = True) -> list[ExperimentRow]:
     """The rows of one temperature."""
     wanted = _checked(found).temperatures[0] if temperature is None else temperature
     rows = [row for row in found.rows if row.temperature == wanted]
@@ -292,32 +201,28 @@ def _rows(found: Comparison, temperature: float | None, *, timed: bool = True) -
     return rows
 
 
-def _name(row: ComparisonRow, rows: Sequence[ComparisonRow]) -> str:
+def _name(row: ExperimentRow, rows: Sequence[ExperimentRow]) -> str:
     """The draft, with its gamma where there are several."""
     several = any(one.draft == row.draft and one.gamma != row.gamma for one in rows)
     return f"{row.draft}, γ = {row.gamma}" if several else row.draft
 
 
-def _speedup(row: ComparisonRow | PromptRow) -> Speedup:
-    return row.speedup or NOT_RUN
-
-
-def _speedup_values(row: ComparisonRow) -> tuple[float, float, float] | None:
+def _speedup_values(row: ExperimentRow) -> tuple[float, float, float] | None:
     speedup = row.speedup
     return None if speedup is None or speedup.invalid else (speedup.median, speedup.low, speedup.high)
 
 
-def _alpha_values(row: ComparisonRow) -> tuple[float, float, float] | None:
+def _alpha_values(row: ExperimentRow) -> tuple[float, float, float] | None:
     if row.alpha is None or row.alpha_low is None or row.alpha_high is None:
         return None
     return row.alpha, row.alpha_low, row.alpha_high
 
 
-def _token_values(row: ComparisonRow) -> tuple[float, float, float] | None:
+def _token_values(row: ExperimentRow) -> tuple[float, float, float] | None:
     return row.tokens_per_call, row.tokens_low, row.tokens_high
 
 
-_Values = Callable[[ComparisonRow], tuple[float, float, float] | None]
+_Values = Callable[[ExperimentRow], tuple[float, float, float] | None]
 _BY_TEMPERATURE: dict[str, tuple[str, _Values]] = {
     "tokens_per_call": ("tokens per run of the target", _token_values),
     "alpha": ("acceptance rate α", _alpha_values),

@@ -10,7 +10,7 @@ cannot hide on both sides of a comparison.
 from specdec.reference.attention import attention_in_tiles
 from specdec.reference.beam import beam_search
 from specdec.reference.bits import exact_logits
-from specdec.reference.decode import decode
+from specdec.reference.decode import decode, decode_constrained
 from specdec.reference.decoder import encode, logits, tree_logits
 from specdec.reference.distributions import adjusted_logits, distribution
 from specdec.reference.formats import (
@@ -23,6 +23,7 @@ from specdec.reference.formats import (
     round_bf16,
     stored,
 )
+from specdec.reference.llama import llama_logits
 from specdec.reference.random import (
     PURPOSE_ACCEPT,
     PURPOSE_DRAFT,
@@ -46,7 +47,6 @@ from specdec.reference.rules import (
     residual,
     sample,
     smallest_rho,
-    speculative_step,
     verify,
 )
 
@@ -65,6 +65,7 @@ __all__ = [
     "classical",
     "coupled",
     "decode",
+    "decode_constrained",
     "dequantise",
     "distribution",
     "encode",
@@ -73,6 +74,7 @@ __all__ = [
     "greedy",
     "k_sequential",
     "lenient_residual",
+    "llama_logits",
     "logits",
     "noise",
     "philox4x32",
@@ -85,7 +87,6 @@ __all__ = [
     "round_bf16",
     "sample",
     "smallest_rho",
-    "speculative_step",
     "stored",
     "tree_logits",
     "uniform",

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from specdec.reference.blocks import BLOCK_TYPES
-from specdec.reference.formats import fma, product, round_bf16, stored
+from specdec.reference.decoder import _Forward
+from specdec.reference.formats import fma, product, round_bf16
 
 Array = NDArray[Any]
 
@@ -62,101 +62,90 @@ def exact_logits(
         A configuration of another layout.
     """
     _check(config)
-    n, eps = len(ids), _F(config["norm_eps"])
-    d_head, group = config["d_head"], config["n_head"] // config["n_kv_head"]
-    scale = _F(1) / np.sqrt(_F(d_head))
+    return _Exact(config, tensors, len(ids), formats, cache_format, low_rank or {}).logits(ids)
 
-    def format_of(name: str) -> str:
-        return formats if isinstance(formats, str) else formats[name]
 
-    def times(x: Array, name: str) -> Array:
-        y = product(x, tensors[name], format_of(name))
-        if low_rank is None or name not in low_rank:
+class _Exact(_Forward):
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        tensors: Mapping[str, Array],
+        n_rows: int,
+        formats: str | Mapping[str, str],
+        cache_format: str,
+        low_rank: Mapping[str, tuple[Array, Array]],
+    ) -> None:
+        super().__init__(config, tensors, list(range(-1, n_rows - 1)), (_F, formats, cache_format))
+        self.low_rank = low_rank
+
+    def times(self, x: Array, name: str) -> Array:
+        y = product(x, self.tensors[name], self.format_of(name))
+        if name not in self.low_rank:
             return y
-        down, up = low_rank[name]
+        down, up = self.low_rank[name]
         return y + product(product(x, down, "f32"), up, "f32")
 
-    def norm(x: Array, name: str) -> Array:
+    def norm(self, x: Array, name: str, shape: tuple[int, ...] = (-1,)) -> Array:
+        eps = _F(self.settings["norm_eps"])
         factor = _F(1) / np.sqrt(lane_sum(x, squared=True) / _F(x.shape[-1]) + eps)
-        return x * factor[:, None] * tensors[f"{name}.weight"].astype(_F)
+        return x * factor[:, None] * self.tensor(f"{name}.weight")
 
-    angles = [[position * frequency for frequency in config["inv_freq"]] for position in range(n)]
-    cosine = np.array([[math.cos(angle) for angle in row] for row in angles]).astype(_F)
-    sine = np.array([[math.sin(angle) for angle in row] for row in angles]).astype(_F)
+    def turns(self, inv_freq: Sequence[float], factor: float) -> tuple[Array, Array]:
+        angles = [[int(position) * frequency for frequency in inv_freq] for position in self.position]
+        cosine, sine = ([[turn(angle) for angle in row] for row in angles] for turn in (math.cos, math.sin))
+        return np.array(cosine).astype(_F)[:, None], np.array(sine).astype(_F)[:, None]
 
-    def rotate(x: Array) -> Array:
-        """Pairs (x[i], x[i + n]) of heads [n_rows, d_head]; each product and each sum is rounded."""
-        k = cosine.shape[1]
-        a, b, rest = x[:, :k], x[:, k : 2 * k], x[:, 2 * k :]
-        return np.concatenate([a * cosine - b * sine, b * cosine + a * sine, rest], axis=1)
-
-    def attention(h: Array, layer: str) -> Array:
-        q, k, v = (times(h, f"{layer}.attn_{part}.weight") for part in "qkv")
+    def attention(self, h: Array, i: int) -> Array:
+        d_head, layer, window = self.d_heads[i], f"layers.{i}", self.windows[i]
+        q, k, v = (self.heads(self.times(h, f"{layer}.attn_{part}.weight"), i) for part in "qkv")
+        q, k = self.rotate(q, 0), self.rotate(k, 0)
+        if self.cache_format == "bf16":
+            v = round_bf16(v)
+        group, scale = self.n_heads[i] // self.n_kv_heads[i], _F(1) / np.sqrt(_F(d_head))
         out = np.zeros_like(q)
-        for head in range(config["n_head"]):
-            own = slice(head * d_head, (head + 1) * d_head)
-            shared = slice(head // group * d_head, (head // group + 1) * d_head)
-            queries, keys, values = rotate(q[:, own]), rotate(k[:, shared]), v[:, shared]
-            if cache_format == "bf16":
-                values = round_bf16(values)
-            scores = product(queries, keys, cache_format)
-            for row in range(n):
-                window = config["sliding_window"]
+        for head in range(self.n_heads[i]):
+            scores = product(q[:, head], k[:, head // group], self.cache_format)
+            for row in range(self.n_rows):
                 first = max(0, row - window + 1) if window else 0
                 some = scores[row, first : row + 1]
                 weights = exp((some - some.max()) * scale)
-                lanes = np.zeros(LANES, _F)
-                total = np.zeros(d_head, _F)
+                lanes, total = np.zeros(LANES, _F), np.zeros(d_head, _F)
                 for position, weight in enumerate(weights, first):
                     lanes[position % LANES] += weight
-                    total = fma(weight, values[position], total)
-                out[row, own] = total * (_F(1) / tree_sum(lanes[None])[0])
-        return times(out, f"{layer}.attn_out.weight")
+                    total = fma(weight, v[position, head // group], total)
+                out[row, head] = total * (_F(1) / tree_sum(lanes[None])[0])
+        return self.times(out.reshape(self.n_rows, -1), f"{layer}.attn_out.weight")
 
-    def block(h: Array, ours: str) -> Array:
-        gate, up = times(h, f"{ours}.mlp_gate.weight"), times(h, f"{ours}.mlp_up.weight")
-        return times(gate * sigmoid(gate) * up, f"{ours}.mlp_down.weight")
+    def mlp(self, h: Array, ours: str) -> Array:
+        gate, up = self.times(h, f"{ours}.mlp_gate.weight"), self.times(h, f"{ours}.mlp_up.weight")
+        return self.times(gate * sigmoid(gate) * up, f"{ours}.mlp_down.weight")
 
-    def mixture(h: Array, ours: str) -> Array:
+    def mixture(self, h: Array, i: int) -> Array:
         """Experts ascend; each product with a weight and each sum is rounded."""
-        logits = product(h, tensors[f"{ours}.router.weight"], "f32")
+        logits = product(h, self.tensors[f"layers.{i}.router.weight"], "f32")
         update = np.zeros_like(h)
-        for row in range(n):
-            chosen, weights = route(config, logits[row])
+        for row in range(self.n_rows):
+            chosen, weights = route(self.settings, logits[row])
             for expert, weight in zip(chosen, weights, strict=True):
-                update[row] += block(h[row : row + 1], f"{ours}.experts.{expert}")[0] * weight
+                update[row] += self.mlp(h[row : row + 1], f"layers.{i}.experts.{expert}")[0] * weight
         return update
-
-    table = tensors["token_embedding"][np.asarray(ids, int)]
-    kind = format_of("token_embedding")
-    if kind in BLOCK_TYPES:
-        x = stored(table, kind)
-    else:
-        x = table.astype(_F) if kind == "f32" else round_bf16(table)
-    for i in range(config["n_layer"]):
-        ours = f"layers.{i}"
-        x = x + attention(norm(x, f"{ours}.attn_norm"), ours)
-        h = norm(x, f"{ours}.mlp_norm")
-        x = x + (mixture(h, ours) if config.get("n_experts") else block(h, ours))
-    return times(norm(x, "output_norm"), "token_embedding" if config["tied"] else "head")
 
 
 def route(config: Mapping[str, Any], logits: Array) -> tuple[list[int], Array]:
     """The experts of a row, ascending, and their weights; logits [n_experts]."""
     chosen = sorted(np.argsort(-logits, kind="stable")[: config["n_experts_per_token"]].tolist())
-    router = config.get("router", "softmax")
-    if router == "softmax":
+    if config["router"] == "softmax":
         weights = _softmax(logits)[chosen]
-    elif router == "softmax_chosen":
+    elif config["router"] == "softmax_chosen":
         weights = _softmax(logits[chosen])
     else:
         weights = sigmoid(logits[chosen])
-    if config.get("router_renormalise", False):
+    if config["router_renormalise"]:
         total = _F(0)
         for weight in weights:
             total += weight
         weights = weights / total
-    return chosen, weights * _F(config.get("routed_scale", 1.0))
+    return chosen, weights * _F(config["routed_scale"])
 
 
 def lane_sum(x: Array, *, squared: bool = False) -> Array:

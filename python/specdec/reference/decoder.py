@@ -49,8 +49,8 @@ def encode(
     if not isinstance(format, str):
         named = {**format, "encoder.token_embedding": format["token_embedding"], **format}
         format = {name[8:]: form for name, form in named.items() if name.startswith("encoder.")}
-    parents = _chain(len(source))
-    return _forward(encoder, own, source, parents, dtype, format, cache_format, bidirectional=True)
+    numbers = (dtype, format, cache_format)
+    return _Forward(encoder, own, _chain(len(source)), numbers, bidirectional=True).hidden_states(source)
 
 
 def logits(
@@ -88,12 +88,8 @@ def logits(
     -------
     ndarray, [n_tokens, n_vocab]
     """
-    encoded = (
-        None
-        if source is None
-        else encode(config, tensors, source, dtype=dtype, format=format, cache_format=cache_format)
-    )
-    return _forward(config, tensors, ids, _chain(len(ids)), dtype, format, cache_format, encoded)
+    forward = _Forward(config, tensors, _chain(len(ids)), (dtype, format, cache_format), source)
+    return forward.logits(ids)
 
 
 def tree_logits(
@@ -135,248 +131,289 @@ def tree_logits(
     """
     n_prefix = len(prefix)
     hung = _chain(n_prefix) + [n_prefix + parent for parent in parents]
-    encoded = (
-        None
-        if source is None
-        else encode(config, tensors, source, dtype=dtype, format=format, cache_format=cache_format)
-    )
-    ids = [*prefix, *tokens]
-    skipped = n_prefix, skip_attn, skip_mlp
-    return _forward(config, tensors, ids, hung, dtype, format, cache_format, encoded, *skipped)[n_prefix:]
+    forward = _Forward(config, tensors, hung, (dtype, format, cache_format), source)
+    forward.skip(n_prefix, skip_attn, skip_mlp)
+    return forward.logits([*prefix, *tokens])[n_prefix:]
 
 
 def _chain(n_rows: int) -> list[int]:
     return list(range(-1, n_rows - 1))
 
 
-def _forward(
-    config: Mapping[str, Any],
-    tensors: Mapping[str, Array],
-    ids: Sequence[int],
-    parents: Sequence[int],
-    dtype: DTypeLike,
-    format: Formats,
-    cache_format: str,
-    encoded: Array | None = None,
-    n_whole: int = 0,
-    skip_attn: Collection[int] = (),
-    skip_mlp: Collection[int] = (),
-    *,
-    bidirectional: bool = False,
-) -> Array:
-    """The one forward: a sequence is a tree whose every node has one child.
+class _Forward:
+    """A forward pass over the rows of a tree; a sequence is a tree whose every node has one child.
 
-    Rows attend to `encoded` [n_source, d_encoder] too, where the model has an encoder. The rows from
-    `n_whole` on pass the attention of the layers `skip_attn` by, and the MLP of `skip_mlp`. An encoder is
-    `bidirectional`: each row attends to all rows, and there is no head.
+    `numbers` are the dtype, the format of matrices and that of caches, as in `logits`. Rows attend to the
+    encoded `source` too, where the model has an encoder. An encoder is `bidirectional`: each row attends to
+    all rows, and there is no head.
     """
-    if not bidirectional and (encoded is None) != (config.get("encoder") is None):
-        raise ValueError("a model with an encoder, and no other, has a source")
-    n_rows, n_layer = len(ids), config["n_layer"]
-    settings: dict[str, Any] = {**_DEFAULTS, **config}
 
-    # visible[i, j]: row i attends to row j, which is an ancestor of it or itself.
-    visible, position = np.eye(n_rows, dtype=bool), np.zeros(n_rows, dtype=int)
-    for row, parent in enumerate(parents):
-        if parent >= 0:
-            visible[row] |= visible[parent]
-            position[row] = position[parent] + 1
-    visible |= bidirectional
-    distance = position[:, None] - position
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        tensors: Mapping[str, Array],
+        parents: Sequence[int],
+        numbers: tuple[DTypeLike, Formats, str],
+        source: Sequence[int] | None = None,
+        *,
+        bidirectional: bool = False,
+    ) -> None:
+        self.dtype, self.format, self.cache_format = numbers
+        self.tensors = tensors
+        self.settings: dict[str, Any] = {**_DEFAULTS, **config}
+        self.n_rows, self.n_layer = len(parents), config["n_layer"]
+        if not bidirectional and (source is None) != (config.get("encoder") is None):
+            raise ValueError("a model with an encoder, and no other, has a source")
+        self.encoded: Array | None = None
+        if source is not None:
+            dtype, format, cache_format = numbers
+            self.encoded = encode(
+                config, tensors, source, dtype=dtype, format=format, cache_format=cache_format
+            )
+        self._place(parents, bidirectional)
+        self._lay_out_layers()
+        self.skip(0, (), ())
 
-    bucket = np.zeros_like(distance)
-    if settings["relative_buckets"]:
-        nearness = np.abs(distance) if bidirectional else np.maximum(distance, 0)
-        bucket = np.searchsorted(settings["relative_buckets"], nearness, side="right") - 1
-        bucket += len(settings["relative_buckets"]) * (bidirectional & (distance < 0))
+    def skip(self, n_whole: int, attn: Collection[int], mlp: Collection[int]) -> None:
+        """Let the rows from `n_whole` on pass the attention of layers `attn` by, and the MLP of `mlp`."""
+        self.passing = np.arange(self.n_rows)[:, None] >= n_whole
+        self.skip_attn, self.skip_mlp = attn, mlp
 
-    # What may differ from layer to layer.
-    n_heads = settings["n_heads"] or [config["n_head"]] * n_layer
-    n_kv_heads = settings["n_kv_heads"] or [config["n_kv_head"]] * n_layer
-    d_heads = settings["d_heads"] or [config["d_head"]] * n_layer
-    windows = settings["windows"] or [config["sliding_window"]] * n_layer
-    rotations = settings["rotations"] or [0] * n_layer
-    mixtures = settings["mixtures"] or [settings["n_experts"] > 0] * n_layer
-    score_scales = settings["score_scales"] or [1.0 / math.sqrt(size) for size in d_heads]
+    def _place(self, parents: Sequence[int], bidirectional: bool) -> None:
+        """Positions, distances and what each row sees."""
+        # visible[i, j]: row i attends to row j, which is an ancestor of it or itself.
+        self.visible, self.position = np.eye(self.n_rows, dtype=bool), np.zeros(self.n_rows, dtype=int)
+        for row, parent in enumerate(parents):
+            if parent >= 0:
+                self.visible[row] |= self.visible[parent]
+                self.position[row] = self.position[parent] + 1
+        self.visible |= bidirectional
+        self.distance = self.position[:, None] - self.position
+        self.bucket = np.zeros_like(self.distance)
+        if buckets := self.settings["relative_buckets"]:
+            nearness = np.abs(self.distance) if bidirectional else np.maximum(self.distance, 0)
+            self.bucket = np.searchsorted(buckets, nearness, side="right") - 1
+            self.bucket += len(buckets) * (bidirectional & (self.distance < 0))
 
-    def tensor(name: str) -> Array:
-        return tensors[name].astype(dtype)
+    def _lay_out_layers(self) -> None:
+        """What may differ from layer to layer."""
+        own, n = self.settings, self.n_layer
+        self.n_heads = own["n_heads"] or [own["n_head"]] * n
+        self.n_kv_heads = own["n_kv_heads"] or [own["n_kv_head"]] * n
+        self.d_heads = own["d_heads"] or [own["d_head"]] * n
+        self.windows = own["windows"] or [own["sliding_window"]] * n
+        self.rotations = own["rotations"] or [0] * n
+        self.mixtures = own["mixtures"] or [own["n_experts"] > 0] * n
+        self.score_scales = own["score_scales"] or [1.0 / math.sqrt(size) for size in self.d_heads]
 
-    def times(x: Array, name: str) -> Array:
-        form = format if isinstance(format, str) else format[name]
-        return x @ tensor(name).T if form == "exact" else product(x, tensors[name], form).astype(dtype)
+    # ------------------------------------------------------------------------------------- the whole
 
-    def linear(x: Array, name: str) -> Array:
-        y = times(x, f"{name}.weight")
-        return y + tensor(f"{name}.bias") if f"{name}.bias" in tensors else y
+    def logits(self, ids: Sequence[int]) -> Array:
+        """After every row, [n_rows, n_vocab]."""
+        own = self.settings
+        y = self.times(self.hidden_states(ids), "token_embedding" if own["tied"] else "head")
+        if own["head_bias"]:
+            y = y + self.tensor("head_bias")
+        return _softcap(own["logit_scale"] * y, own["logit_softcap"])
 
-    def norm(x: Array, name: str, shape: tuple[int, ...] = (-1,)) -> Array:
-        """RMSNorm; LayerNorm is that of the centred row, and a bias."""
-        if config["norm"] == "layer":
-            x = x - np.mean(x, axis=-1, keepdims=True)
-        scale: Array = np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + config["norm_eps"])
-        y = x / scale
-        if f"{name}.weight" in tensors:
-            y = y * tensor(f"{name}.weight").reshape(shape)
-        return y + tensor(f"{name}.bias") if f"{name}.bias" in tensors else y
+    def hidden_states(self, ids: Sequence[int]) -> Array:
+        """After the last norm, where there is one, [n_rows, d_model]."""
+        x = self.embed(ids)
+        for i in range(self.n_layer):
+            x = self.layer(x, i)
+        return self.norm(x, "output_norm") if self.settings["output_norm"] else x
 
-    def heads(x: Array, i: int) -> Array:
-        if settings["qkv_limit"]:
-            x = np.clip(x, -settings["qkv_limit"], settings["qkv_limit"])
-        return x.reshape(len(x), -1, d_heads[i])
+    def embed(self, ids: Sequence[int]) -> Array:
+        own, form = self.settings, self.format_of("token_embedding")
+        rows: Array = self.tensors["token_embedding"][np.asarray(ids, dtype=int)]
+        if form in BLOCK_TYPES:
+            rows = stored(rows, form)
+        elif form in ("bf16", "int8", "int4"):
+            rows = round_bf16(rows)
+        x = rows.astype(self.dtype) * own["embedding_scale"]
+        if own["position"] == "learned":
+            x = x + self.tensor("position_embedding")[self.position]
+        return self.norm(x, "embedding_norm") if own["embedding_norm"] else x
 
-    def normed_heads(x: Array, name: str) -> Array:
+    def layer(self, x: Array, i: int) -> Array:
+        """The residual stream after a layer."""
+        ours, stream, parallel = f"layers.{i}", x, self.settings["parallel"]
+        h = self.before(stream, f"{ours}.attn_norm")
+        attended = self.added(x, self.attention(h, i), f"{ours}.attn_post_norm")
+        if self.encoded is not None:
+            crossed = self.cross_attention(self.before(attended, f"{ours}.cross_norm"), self.encoded, i)
+            attended = self.added(attended, crossed, f"{ours}.cross_post_norm")
+        x = np.where(self.passing & (i in self.skip_attn), x, attended)
+        if parallel == "no":
+            stream = x
+        if parallel != "one_norm":
+            h = self.before(stream, f"{ours}.mlp_norm")
+        y = self.mixture(h, i) if self.mixtures[i] else self.mlp(h, ours)
+        return np.where(self.passing & (i in self.skip_mlp), x, self.added(x, y, f"{ours}.mlp_post_norm"))
+
+    def before(self, x: Array, name: str) -> Array:
+        return self.norm(x, name) if self.settings["norm_place"] in ("before", "both") else x
+
+    def added(self, x: Array, y: Array, name: str) -> Array:
+        """The stream x and what a part of a layer adds to it, y."""
+        where = self.settings["norm_place"]
+        if where in ("after", "both"):
+            y = self.norm(y, name)
+        total: Array = x + self.settings["residual_scale"] * y
+        return self.norm(total, name) if where == "residual" else total
+
+    # ------------------------------------------------------------------------------------- attention
+
+    def attention(self, h: Array, i: int) -> Array:
+        own, ours = self.settings, f"layers.{i}"
+        q, k = self.linear(h, f"{ours}.attn_q"), self.linear(h, f"{ours}.attn_k")
+        if own["qk_norm"] == "whole":
+            q, k = self.norm(q, f"{ours}.attn_q_norm"), self.norm(k, f"{ours}.attn_k_norm")
+        q = self.rotate(self.normed_heads(self.heads(q, i), f"{ours}.attn_q_norm"), self.rotations[i])
+        k = self.rotate(self.normed_heads(self.heads(k, i), f"{ours}.attn_k_norm"), self.rotations[i])
+        v = self.heads(self.linear(h, f"{ours}.attn_v"), i)
+        if own["v_norm"]:
+            v = v / np.sqrt(np.mean(v**2, axis=-1, keepdims=True) + own["norm_eps"])
+        if own["query_growth"]:
+            growth = 1.0 + own["query_growth"] * np.log1p(self.position // own["query_span"])
+            q = q * growth[:, None, None].astype(self.dtype)
+        q, k, v = self.cached(q, k, v, i)
+        scores = _softcap(np.einsum("ihd,jhd->hij", q, k) * self.score_scales[i], own["attn_softcap"])
+        if own["alibi"]:
+            scores = scores - np.asarray(own["alibi"], self.dtype)[:, None, None] * self.distance
+        if own["relative_buckets"]:
+            name = f"{ours}.relative_bias" if own["relative_bias_by_layer"] else "relative_bias"
+            scores = scores + self.tensor(name)[self.bucket].transpose(2, 0, 1)
+        window = self.windows[i]
+        seen = self.visible & (self.distance < window) if window else self.visible
+        sinks = self.tensor(f"{ours}.attn_sinks") if own["attn_sinks"] else None
+        weights = _softmax(np.where(seen, scores, -np.inf), sinks)
+        mixed = np.einsum("hij,jhd->ihd", weights, v).reshape(self.n_rows, -1)
+        return self.linear(mixed, f"{ours}.attn_out")
+
+    def cross_attention(self, h: Array, encoded: Array, i: int) -> Array:
+        """To all rows of the source; their distance from a row of the text has no meaning."""
+        ours, size = f"layers.{i}", self.d_heads[i]
+        q = self.linear(h, f"{ours}.cross_q").reshape(self.n_rows, -1, size)
+        k, v = (self.linear(encoded, f"{ours}.cross_{part}").reshape(len(encoded), -1, size) for part in "kv")
+        q, k, v = self.cached(q, k, v, i)
+        weights = _softmax(np.einsum("ihd,jhd->hij", q, k) * self.score_scales[i])
+        mixed = np.einsum("hij,jhd->ihd", weights, v).reshape(self.n_rows, -1)
+        return self.linear(mixed, f"{ours}.cross_out")
+
+    def cached(self, q: Array, k: Array, v: Array, i: int) -> tuple[Array, Array, Array]:
+        """In the cache's number format; keys and values once for each head of queries."""
+        if self.cache_format == "bf16":
+            q, k, v = (round_bf16(part).astype(self.dtype) for part in (q, k, v))
+        group = self.n_heads[i] // self.n_kv_heads[i]
+        return q, np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
+
+    def heads(self, x: Array, i: int) -> Array:
+        if limit := self.settings["qkv_limit"]:
+            x = np.clip(x, -limit, limit)
+        return x.reshape(len(x), -1, self.d_heads[i])
+
+    def normed_heads(self, x: Array, name: str) -> Array:
         """Queries or keys, normalised head by head."""
-        kind, size = settings["qk_norm"], x.shape[-1]
+        kind, size = self.settings["qk_norm"], x.shape[-1]
         if kind in ("none", "whole"):
             return x
-        return norm(x, name, (1, size) if kind == "head" else (-1, size))
+        return self.norm(x, name, (1, size) if kind == "head" else (-1, size))
 
-    def rotate(x: Array, rotation: int) -> Array:
+    def rotate(self, x: Array, rotation: int) -> Array:
         """Turn each pair (x[i], x[i + n]) of n frequencies by the angle position * inv_freq[i]."""
-        if config["position"] != "rotary" or rotation < 0:
+        own = self.settings
+        if own["position"] != "rotary" or rotation < 0:
             return x
-        inv_freq = [config["inv_freq"], *settings["more_inv_freq"]][rotation]
-        factor = settings["rotary_factors"][rotation] if settings["rotary_factors"] else 1.0
-        angle = position[:, None, None] * np.asarray(inv_freq, dtype=np.float64)
-        cos, sin = (factor * np.cos(angle)).astype(dtype), (factor * np.sin(angle)).astype(dtype)
+        inv_freq = [own["inv_freq"], *own["more_inv_freq"]][rotation]
+        factor = own["rotary_factors"][rotation] if own["rotary_factors"] else 1.0
+        cos, sin = self.turns(inv_freq, factor)
         first, second, rest = np.split(x, [len(inv_freq), 2 * len(inv_freq)], axis=-1)
         return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)
 
-    def attention(h: Array, i: int) -> Array:
-        q, k = linear(h, f"layers.{i}.attn_q"), linear(h, f"layers.{i}.attn_k")
-        if settings["qk_norm"] == "whole":
-            q, k = norm(q, f"layers.{i}.attn_q_norm"), norm(k, f"layers.{i}.attn_k_norm")
-        q, k = heads(q, i), heads(k, i)
-        v = heads(linear(h, f"layers.{i}.attn_v"), i)
-        q = rotate(normed_heads(q, f"layers.{i}.attn_q_norm"), rotations[i])
-        k = rotate(normed_heads(k, f"layers.{i}.attn_k_norm"), rotations[i])
-        if settings["v_norm"]:
-            v = v / np.sqrt(np.mean(v**2, axis=-1, keepdims=True) + config["norm_eps"])
-        if settings["query_growth"]:
-            growth = 1.0 + settings["query_growth"] * np.log1p(position // settings["query_span"])
-            q = q * growth[:, None, None].astype(dtype)
-        if cache_format == "bf16":
-            q, k, v = (round_bf16(part).astype(dtype) for part in (q, k, v))
-        k, v = (np.repeat(kv, n_heads[i] // n_kv_heads[i], axis=1) for kv in (k, v))
-        scores = np.einsum("ihd,jhd->hij", q, k) * score_scales[i]
-        scores = _softcap(scores, settings["attn_softcap"])
-        if settings["alibi"]:
-            scores = scores - np.asarray(settings["alibi"], dtype)[:, None, None] * distance
-        if settings["relative_buckets"]:
-            name = f"layers.{i}.relative_bias" if settings["relative_bias_by_layer"] else "relative_bias"
-            scores = scores + tensor(name)[bucket].transpose(2, 0, 1)
-        seen = visible & (distance < windows[i]) if windows[i] else visible
-        sinks = np.full(n_heads[i], -np.inf, dtype)
-        if settings["attn_sinks"]:
-            sinks = tensor(f"layers.{i}.attn_sinks")
-        weights = _softmax(np.where(seen, scores, -np.inf), sinks)
-        return linear(np.einsum("hij,jhd->ihd", weights, v).reshape(n_rows, -1), f"layers.{i}.attn_out")
+    def turns(self, inv_freq: Sequence[float], factor: float) -> tuple[Array, Array]:
+        """Cosines and sines of the angles of all positions, times a factor, [n_rows, 1, n]."""
+        angle = self.position[:, None, None] * np.asarray(inv_freq, dtype=np.float64)
+        return (factor * np.cos(angle)).astype(self.dtype), (factor * np.sin(angle)).astype(self.dtype)
 
-    def cross_attention(h: Array, encoded: Array, i: int) -> Array:
-        """To all rows of the source; their distance from a row of the text has no meaning."""
-        q = linear(h, f"layers.{i}.cross_q").reshape(n_rows, -1, d_heads[i])
-        k, v = (
-            linear(encoded, f"layers.{i}.cross_{part}").reshape(len(encoded), -1, d_heads[i]) for part in "kv"
-        )
-        if cache_format == "bf16":
-            q, k, v = (round_bf16(part).astype(dtype) for part in (q, k, v))
-        k, v = (np.repeat(kv, n_heads[i] // n_kv_heads[i], axis=1) for kv in (k, v))
-        scores = np.einsum("ihd,jhd->hij", q, k) * score_scales[i]
-        weights = _softmax(scores, np.full(n_heads[i], -np.inf, dtype))
-        return linear(np.einsum("hij,jhd->ihd", weights, v).reshape(n_rows, -1), f"layers.{i}.cross_out")
+    # ------------------------------------------------------------------------------------------ MLPs
 
-    def block(h: Array, ours: str) -> Array:
-        up = linear(h, f"{ours}.mlp_up")
-        if config["activation"] == "silu_clamped":
-            limit = settings["activation_limit"]
-            gate = np.minimum(linear(h, f"{ours}.mlp_gate"), limit)
+    def mlp(self, h: Array, ours: str) -> Array:
+        own, up = self.settings, self.linear(h, f"{ours}.mlp_up")
+        if own["activation"] == "silu_clamped":
+            limit = own["activation_limit"]
+            gate = np.minimum(self.linear(h, f"{ours}.mlp_gate"), limit)
             hidden = gate * _sigmoid(1.702 * gate) * (np.clip(up, -limit, limit) + 1)
-        elif config["gated"]:
-            hidden = _ACTIVATIONS[config["activation"]](linear(h, f"{ours}.mlp_gate")) * up
+        elif own["gated"]:
+            hidden = _ACTIVATIONS[own["activation"]](self.linear(h, f"{ours}.mlp_gate")) * up
         else:
-            hidden = _ACTIVATIONS[config["activation"]](up)
-        return linear(hidden, f"{ours}.mlp_down")
+            hidden = _ACTIVATIONS[own["activation"]](up)
+        return self.linear(hidden, f"{ours}.mlp_down")
 
-    def mixture(h: Array, i: int) -> Array:
+    def mixture(self, h: Array, i: int) -> Array:
         """Each row through the experts of its largest router logits, times their weights.
 
         The router's matrix is in no number format.
         """
-        ours, n_chosen = f"layers.{i}", settings["n_experts_per_token"]
-        logits = h @ tensor(f"{ours}.router.weight").T
-        if settings["router_bias"]:
-            logits = logits + tensor(f"{ours}.router.bias")
+        own, ours = self.settings, f"layers.{i}"
+        logits = h @ self.tensor(f"{ours}.router.weight").T
+        if own["router_bias"]:
+            logits = logits + self.tensor(f"{ours}.router.bias")
         y = np.zeros_like(h)
-        for row in range(n_rows):
-            chosen = np.argsort(-logits[row], kind="stable")[:n_chosen]  # of equal logits the first
-            if settings["router"] == "softmax":
-                weights = _softmax1(logits[row])[chosen]
-            elif settings["router"] == "softmax_chosen":
-                weights = _softmax1(logits[row][chosen])
-            else:
-                weights = _sigmoid(logits[row][chosen])
-            if settings["router_renormalise"]:
-                weights = weights / weights.sum()
-            for expert, weight in zip(chosen, settings["routed_scale"] * weights, strict=True):
-                y[row] += weight * block(h[row : row + 1], f"{ours}.experts.{expert}")[0]
-        if settings["d_shared_expert"]:
-            shared = block(h, f"{ours}.shared_expert")
-            if settings["shared_expert_gate"]:
-                shared = shared * _sigmoid(h @ tensor(f"{ours}.shared_gate.weight").T)
+        for row in range(self.n_rows):
+            chosen = np.argsort(-logits[row], kind="stable")[
+                : own["n_experts_per_token"]
+            ]  # of equal the first
+            for expert, weight in zip(chosen, self.expert_weights(logits[row], chosen), strict=True):
+                y[row] += weight * self.mlp(h[row : row + 1], f"{ours}.experts.{expert}")[0]
+        if own["d_shared_expert"]:
+            shared = self.mlp(h, f"{ours}.shared_expert")
+            if own["shared_expert_gate"]:
+                shared = shared * _sigmoid(h @ self.tensor(f"{ours}.shared_gate.weight").T)
             y = y + shared
         return y
 
-    def feed_forward(h: Array, i: int) -> Array:
-        return mixture(h, i) if mixtures[i] else block(h, f"layers.{i}")
+    def expert_weights(self, logits: Array, chosen: Array) -> Array:
+        """Of the chosen experts of a row."""
+        own = self.settings
+        if own["router"] == "softmax":
+            weights = _softmax1(logits)[chosen]
+        elif own["router"] == "softmax_chosen":
+            weights = _softmax1(logits[chosen])
+        else:
+            weights = _sigmoid(logits[chosen])
+        if own["router_renormalise"]:
+            weights = weights / weights.sum()
+        scaled: Array = own["routed_scale"] * weights
+        return scaled
 
-    place = settings["norm_place"]
+    # ---------------------------------------------------------------------------------------- layers
 
-    def before(x: Array, name: str) -> Array:
-        return norm(x, name) if place in ("before", "both") else x
+    def tensor(self, name: str) -> Array:
+        return self.tensors[name].astype(self.dtype)
 
-    def added(x: Array, y: Array, name: str) -> Array:
-        """The stream x and what a part of a layer adds to it, y."""
-        if place in ("after", "both"):
-            y = norm(y, name)
-        total: Array = x + settings["residual_scale"] * y
-        return norm(total, name) if place == "residual" else total
+    def format_of(self, name: str) -> str:
+        return self.format if isinstance(self.format, str) else self.format[name]
 
-    rows: Array = tensors["token_embedding"][np.asarray(ids, dtype=int)]
-    form = format if isinstance(format, str) else format["token_embedding"]
-    if form in BLOCK_TYPES:
-        rows = stored(rows, form)
-    elif form in ("bf16", "int8", "int4"):
-        rows = round_bf16(rows)
-    x = rows.astype(dtype)
-    x = x * settings["embedding_scale"]
-    if config["position"] == "learned":
-        x = x + tensor("position_embedding")[position]
-    if settings["embedding_norm"]:
-        x = norm(x, "embedding_norm")
-    passing = np.arange(n_rows)[:, None] >= n_whole
-    for i in range(n_layer):
-        ours, stream = f"layers.{i}", x
-        h = before(stream, f"{ours}.attn_norm")
-        attended = added(x, attention(h, i), f"{ours}.attn_post_norm")
-        if encoded is not None:
-            crossed = cross_attention(before(attended, f"{ours}.cross_norm"), encoded, i)
-            attended = added(attended, crossed, f"{ours}.cross_post_norm")
-        x = np.where(passing & (i in skip_attn), x, attended)
-        if settings["parallel"] == "no":
-            stream = x
-        if settings["parallel"] != "one_norm":
-            h = before(stream, f"{ours}.mlp_norm")
-        ended = added(x, feed_forward(h, i), f"{ours}.mlp_post_norm")
-        x = np.where(passing & (i in skip_mlp), x, ended)
-    if settings["output_norm"]:
-        x = norm(x, "output_norm")
-    if bidirectional:
-        return x
-    y = times(x, "token_embedding" if config["tied"] else "head")
-    if settings["head_bias"]:
-        y = y + tensor("head_bias")
-    return _softcap(settings["logit_scale"] * y, settings["logit_softcap"])
+    def times(self, x: Array, name: str) -> Array:
+        form = self.format_of(name)
+        if form == "exact":
+            return x @ self.tensor(name).T
+        return product(x, self.tensors[name], form).astype(self.dtype)
+
+    def linear(self, x: Array, name: str) -> Array:
+        y = self.times(x, f"{name}.weight")
+        return y + self.tensor(f"{name}.bias") if f"{name}.bias" in self.tensors else y
+
+    def norm(self, x: Array, name: str, shape: tuple[int, ...] = (-1,)) -> Array:
+        """RMSNorm; LayerNorm is that of the centred row, and a bias."""
+        if self.settings["norm"] == "layer":
+            x = x - np.mean(x, axis=-1, keepdims=True)
+        scale: Array = np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + self.settings["norm_eps"])
+        y = x / scale
+        if f"{name}.weight" in self.tensors:
+            y = y * self.tensor(f"{name}.weight").reshape(shape)
+        return y + self.tensor(f"{name}.bias") if f"{name}.bias" in self.tensors else y
 
 
 _DEFAULTS: Final[Mapping[str, Any]] = {
@@ -421,8 +458,10 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
 """Switches that a plain decoder leaves out."""
 
 
-def _softmax(x: Array, sinks: Array) -> Array:
+def _softmax(x: Array, sinks: Array | None = None) -> Array:
     """Along the last axis of x [n_head, n_rows, n_rows]; a head's sink takes part and is left out."""
+    if sinks is None:
+        sinks = np.full(len(x), -np.inf, x.dtype)
     largest = np.maximum(x.max(axis=-1, keepdims=True), sinks[:, None, None])
     x = np.exp(x - largest)
     total: Array = x.sum(axis=-1, keepdims=True) + np.exp(sinks[:, None, None] - largest)

@@ -6,7 +6,7 @@ to the first candidate that it accepts (or None) and, for None, the distribution
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -181,45 +181,6 @@ def point(token: int, n_vocab: int) -> Probs:
 # --------------------------------------------------------------------------------------- a chain, a tree
 
 
-def speculative_step(
-    target: Callable[[list[int]], Probs],
-    draft: Callable[[list[int]], Probs],
-    prefix: Sequence[int],
-    gamma: int,
-    random: Callable[[], float],
-) -> list[int]:
-    """Leviathan's Algorithm 1, SpeculativeDecodingStep: `prefix` with 1 to gamma + 1 new tokens.
-
-    Parameters
-    ----------
-    target, draft : callable
-        From a list of token ids to the distribution of the next one, [n_vocab].
-    prefix : sequence of int
-    gamma : int
-        Tokens to guess.
-    random : callable
-        Gives the next uniform of [0, 1): gamma for the guesses, gamma to accept them, one for the last token.
-        Accepting asks for r < target / draft where the paper has r <= target / draft; the two differ with
-        probability 0 for real numbers, but r of a computer can be 0, and a token of target probability 0
-        must never be accepted.
-    """
-    # Sample gamma guesses x_1, ..., x_gamma from the draft autoregressively.
-    x: list[int] = []
-    q: list[Probs] = []
-    for _ in range(gamma):
-        q.append(draft([*prefix, *x]))
-        x.append(sample(q[-1], random()))
-    # Run the target in parallel.
-    p = [target([*prefix, *x[:i]]) for i in range(gamma + 1)]
-    # Determine the number of accepted guesses n.
-    r = [random() for _ in range(gamma)]
-    n = min([i for i in range(gamma) if not r[i] < accept_probability(p[i], q[i], x[i])] + [gamma])
-    # Adjust the distribution from the target if needed.
-    adjusted = residual(p[n], q[n]) if n < gamma else p[n]
-    # Return one token from the target, and n tokens from the draft.
-    return [*prefix, *x[:n], sample(adjusted, random())]
-
-
 def block(
     tokens: Sequence[int], target_probs: Probs, draft_probs: Probs, uniforms: Sequence[float] | Probs
 ) -> tuple[int, Probs]:
@@ -343,10 +304,8 @@ def choose(
     depth: int,
 ) -> Choice:
     """The decision of a rule at one row."""
-    if rule == "rejection":
-        return rejection(target, candidates, lenience=lenience)
-    if rule == "greedy":
-        return greedy(target, candidates, lenience=lenience)
+    if rule in ("rejection", "greedy"):
+        return (rejection if rule == "rejection" else greedy)(target, candidates, lenience=lenience)
     if rule == "coupled" and noise is not None:
         return coupled(target, candidates, noise=noise[depth])
     if rule == "k-sequential":

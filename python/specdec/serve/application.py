@@ -1,60 +1,60 @@
-"""The paths of the server, and what becomes of errors."""
+"""The paths of the server, admission to them, and the answers to errors."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import hmac
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specdec.errors import BusyError, EngineClosedError, SpecdecError, number_of, printable
-from specdec.serve.answer_log import AnswerLog, CountedAnswers, print_fault, tell_more
-from specdec.serve.chat_request import ChatRequest
-from specdec.serve.completion_request import CompletionRequest
-from specdec.serve.gate import Gate, refused
-from specdec.serve.json_body import json_bytes, read_object
-from specdec.serve.request_body import read_body
-from specdec.serve.request_error import RequestError
-from specdec.serve.response_request import ResponseRequest
-from specdec.serve.server_metrics import ServerMetrics
-from specdec.serve.service import Service
-from specdec.serve.text_answer import TextAnswer
+from specdec.serve.bodies import RequestError, json_bytes, read_object
+from specdec.serve.chat_completions import ChatRequest
+from specdec.serve.completions import CompletionRequest
+from specdec.serve.metrics import CountedAnswers, ServerMetrics, add_to_log, print_fault
+from specdec.serve.responses import ResponseRequest
+from specdec.serve.service import ServerLimits, Service
+from specdec.serve.streaming import TextAnswer, error_response
 from specdec.serve.text_request import TextRequest
-from specdec.serve.tokenize_request import detokenized, tokenized, tokenizer_info
+from specdec.serve.tokenize import detokenized, tokenized, tokenizer_info
 
 __all__ = ["application"]
 
-_JSON: Final = "application/json"
+Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 
-Body = Mapping[str, Any]
+_CLOSE: Final = {"Connection": "close"}
+_OPEN: Final = ("/health",)
+"""Paths that need no key."""
 
 
 def application(
     service: Service,
-    answers: AnswerLog,
+    metrics: ServerMetrics,
     *,
     api_key: str | None = None,
     hosts: Sequence[str] | None = None,
 ) -> Starlette:
-    """The server as an ASGI application.
+    """Make the server as an ASGI application.
 
     Parameters
     ----------
     service : Service
-    answers : AnswerLog
-        Is told of each answer.
+    metrics : ServerMetrics
     api_key : str, optional
         What clients must send as ``Authorization: Bearer …``; None: nothing.
     hosts : sequence of str, optional
         The names that requests may call this host by; None: any.
     """
-    endpoints = _Endpoints(service, answers.metrics)
+    endpoints = _Endpoints(service, metrics)
     routes = [
         Route("/v1/completions", endpoints.texts(CompletionRequest), methods=["POST"]),
         Route("/v1/chat/completions", endpoints.texts(ChatRequest), methods=["POST"]),
@@ -67,26 +67,145 @@ def application(
         Route("/health", endpoints.health),
         Route("/metrics", endpoints.metrics),
     ]
-    handlers: Any = {
-        RequestError: endpoints.refused,
-        HTTPException: endpoints.not_served,
-        Exception: endpoints.failed,
-    }
+    handlers: Any = {RequestError: _refused, HTTPException: _not_served, Exception: _failed}
     app = Starlette(routes=routes, exception_handlers=handlers)
     # A path that ends with a slash is none of the API's. A redirect would name the host that the client says,
-    # and some clients send no body behind it.
+    # and some clients send no body after it.
     app.router.redirect_slashes = False
-    app.add_middleware(Gate, api_key=api_key, hosts=None if hosts is None else tuple(hosts))
-    app.add_middleware(CountedAnswers, answers=answers, paths=[route.path for route in routes])
+    app.add_middleware(AccessControl, api_key=api_key, hosts=None if hosts is None else tuple(hosts))
+    app.add_middleware(CountedAnswers, metrics=metrics, paths=[route.path for route in routes])
     return app
 
 
-def _answer(value: Any) -> Response:
-    return Response(json_bytes(value), media_type=_JSON)
+class AccessControl:
+    """ASGI middleware that checks the key, the host's name, and that the page of a browser is this host's.
+
+    Browsers send what pages ask them to send, with the site of the page. A page whose name was made to lead
+    here still calls this host by the page's name.
+
+    Parameters
+    ----------
+    app : ASGI application
+    api_key : str or None
+        None: no key is wanted.
+    hosts : tuple of str or None
+        The names that requests may call this host by; None: any.
+    """
+
+    def __init__(self, app: ASGIApp, api_key: str | None, hosts: tuple[str, ...] | None) -> None:
+        self._app, self._hosts = app, hosts
+        self._digest = None if api_key is None else _digest(api_key.encode())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] == "http" and (refusal := self._refusal(scope)) is not None:
+            await error_response(refusal)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> RequestError | None:
+        headers = dict(scope["headers"])
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        site = headers.get(b"origin")
+        if site is not None and site.decode("latin-1").lower().partition("://")[2] != host:
+            return RequestError(
+                "the request is of a page of another site, which this server refuses", status=403
+            )
+        if self._hosts is not None:
+            name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+            if name not in self._hosts:
+                return RequestError(f"the host is {name!r}; expected {' or '.join(self._hosts)}", status=403)
+        if self._digest is None or scope["path"] in _OPEN:
+            return None
+        kind, _, key = headers.get(b"authorization", b"").partition(b" ")
+        # Digests have one length, and are compared in a time that does not depend on where they differ.
+        if not hmac.compare_digest(_digest(key.strip()), self._digest) or kind.lower() != b"bearer":
+            return RequestError(
+                "the API key is missing or wrong; expected Authorization: Bearer with the server's key",
+                status=401,
+                code="invalid_api_key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        return None
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(json_bytes(value), status, media_type="application/json")
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    return error_response(error)
+
+
+def _not_served(request: Request, error: Exception) -> Response:
+    """Answer that there is no such path, or not with this method."""
+    assert isinstance(error, HTTPException)
+    path, method, headers = printable(request.url.path)[:200], request.method, error.headers or {}
+    paths = [route.path for route in request.app.routes if "{" not in route.path]
+    nearest = get_close_matches(path, paths, 1, 0.75)
+    hint = f"; did you mean {nearest[0]}?" if nearest else ""
+    messages = {
+        404: f"there is no path {path}{hint}",
+        405: f"{path} does not take {method}; expected {headers.get('Allow', 'another method')}",
+    }
+    message = messages.get(error.status_code, str(error.detail))
+    return error_response(RequestError(message, status=error.status_code, headers=headers))
+
+
+def _failed(request: Request, error: Exception) -> Response:
+    print_fault(getattr(request.scope.get("route"), "path", "other"), error)
+    return error_response(RequestError("a fault of the server", status=500, code="internal_error"))
+
+
+async def _read_body(request: Request, limits: ServerLimits) -> bytes:
+    """Read the body of a request.
+
+    Raises
+    ------
+    RequestError
+        It is announced as something else than JSON (415), too large (413), or does not come in time (408).
+    """
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise RequestError(
+            "the Content-Type is not application/json; expected a body in JSON, announced as such", status=415
+        )
+    most, announced = limits.n_body_bytes, request.headers.get("content-length", "")
+    if announced.isascii() and announced.isdecimal() and (len(announced) > 18 or int(announced) > most):
+        raise _too_large(most)
+    try:
+        return await asyncio.wait_for(_collected(request, most), limits.body_s)
+    except asyncio.TimeoutError:
+        message = f"the body did not come within {limits.body_s:g} seconds"
+        raise RequestError(message, status=408, headers=_CLOSE) from None
+    except ClientDisconnect:
+        raise RequestError("the client has gone", status=499) from None
+
+
+def _too_large(most: int) -> RequestError:
+    message, closes = (
+        f"the body has more than {most} bytes; expected at most so many",
+        {"Connection": "close"},
+    )
+    return RequestError(message, status=413, code="body_too_large", headers=closes)
+
+
+async def _collected(request: Request, most: int) -> bytes:
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > most:
+            raise _too_large(most)
+    return bytes(body)
 
 
 class _Endpoints:
-    """What each path does."""
+    """The functions of the paths."""
 
     def __init__(self, service: Service, metrics: ServerMetrics) -> None:
         self._service, self._metrics = service, metrics
@@ -94,59 +213,39 @@ class _Endpoints:
         self._n_scoring = 0  # requests that have it or wait for it
         self._tokenizing = asyncio.Semaphore(2)  # so that other requests find a thread
 
-    # ── Errors
-
-    def refused(self, request: Request, error: Exception) -> Response:
-        """The answer to a request that is not carried out."""
-        assert isinstance(error, RequestError)
-        return refused(error)
-
-    def not_served(self, request: Request, error: Exception) -> Response:
-        """There is no such path, or not with this method."""
-        assert isinstance(error, HTTPException)
-        path, method, headers = printable(request.url.path)[:200], request.method, error.headers or {}
-        paths = [route.path for route in request.app.routes if "{" not in route.path]
-        nearest = get_close_matches(path, paths, 1, 0.75)
-        hint = f"; did you mean {nearest[0]}?" if nearest else ""
-        messages = {
-            404: f"there is no path {path}{hint}",
-            405: f"{path} does not take {method}; expected {headers.get('Allow', 'another method')}",
-        }
-        message = messages.get(error.status_code, str(error.detail))
-        return refused(RequestError(message, status=error.status_code, headers=headers))
-
-    def failed(self, request: Request, error: Exception) -> Response:
-        """A fault of the server."""
-        print_fault(_known_path(request), error)
-        return refused(RequestError("a fault of the server", status=500, code="internal_error"))
-
     # ── Texts
 
-    def texts(self, kind: Callable[[Body, Service], TextRequest]) -> Callable[[Request], Any]:
-        """An endpoint for texts."""
+    def texts(self, kind: Callable[[Mapping[str, Any], Service], TextRequest]) -> Endpoint:
+        """Make an endpoint for texts."""
+        service = self._service
 
         def begin(body: bytes) -> TextAnswer | CompletionRequest:
-            asked = kind(read_object(body), self._service)
+            asked = kind(read_object(body), service)
             if isinstance(asked, CompletionRequest) and asked.alone:
                 return asked
-            generations = self._service.submit(asked.submissions, asked.adapter, asked.names)
-            return TextAnswer(asked, generations)
+            answer = TextAnswer(asked, service.submit(asked.submissions, asked.adapter, asked.names))
+            try:
+                asked.start(answer.generations)
+            except BaseException:
+                answer.cancel()
+                raise
+            return answer
 
         async def endpoint(request: Request) -> Response:
             self._check_serving()
-            self._service.n_active += 1
+            service.n_active += 1
             answer = None
             try:
-                body = await read_body(request, self._service.limits)
+                body = await _read_body(request, service.limits)
                 self._check_serving()
                 answer = await _carefully(asyncio.to_thread(begin, body))
                 if isinstance(answer, CompletionRequest):
                     answer = await self._scored(request, answer)
             except SpecdecError as error:
-                raise self._service.refusal(error) from error
+                raise service.refusal(error) from error
             finally:
                 if not isinstance(answer, TextAnswer):
-                    self._service.n_active -= 1
+                    service.n_active -= 1
             if isinstance(answer, TextAnswer):
                 answer.at_end(lambda gone: self._end(request, answer, gone))
             return answer
@@ -154,7 +253,7 @@ class _Endpoints:
         return endpoint
 
     async def _scored(self, request: Request, asked: CompletionRequest) -> Response:
-        """The answer to a request that wants its prompts scored and no text.
+        """Answer a request that wants its prompts scored and no text.
 
         One after the other: each takes a thread of those in which other requests are read, and all cores.
 
@@ -170,7 +269,7 @@ class _Endpoints:
             async with self._scoring:
                 if await request.is_disconnected():
                     raise RequestError("the client has gone", status=499)
-                return await asyncio.to_thread(lambda: _answer(asked.scored_prompts()))
+                return await asyncio.to_thread(lambda: _json(asked.scored_prompts()))
         finally:
             self._n_scoring -= 1
 
@@ -186,18 +285,18 @@ class _Endpoints:
             self._metrics.time(answer.generations)
         n_prompt = sum(len(generation.prompt_ids) for generation in answer.generations)
         more = f", {n_prompt} tokens of prompts" + (", the client has gone" if gone else "")
-        tell_more(request.scope, more)
+        add_to_log(request.scope, more)
 
     # ── The rest
 
-    def answered(self, answer: Callable[[Body, Service], Any]) -> Callable[[Request], Any]:
+    def answered(self, answer: Callable[[Mapping[str, Any], Service], Any]) -> Endpoint:
         """Make an endpoint that runs no model."""
 
         async def endpoint(request: Request) -> Response:
-            body = await read_body(request, self._service.limits)
+            body = await _read_body(request, self._service.limits)
             async with self._tokenizing:
                 found = await asyncio.to_thread(lambda: json_bytes(answer(read_object(body), self._service)))
-            return Response(found, media_type=_JSON)
+            return Response(found, media_type="application/json")
 
         return endpoint
 
@@ -219,41 +318,36 @@ class _Endpoints:
         }
 
     async def models(self, request: Request) -> Response:
-        """The models that are served: one, under its names, and with each adapter."""
-        return _answer({"object": "list", "data": [self._model(name) for name in self._service.names]})
+        """List the models: one, under its names, and with each adapter."""
+        return _json({"object": "list", "data": [self._model(name) for name in self._service.names]})
 
     async def model(self, request: Request) -> Response:
-        """One of them."""
+        """Describe one of them."""
         name = request.path_params["name"]
         if name not in self._service.names:
             message = f"the model {printable(name)[:200]!r} is not served here"
             raise RequestError(message, status=404, param="model", code="model_not_found")
-        return _answer(self._model(name))
+        return _json(self._model(name))
 
     async def tokenizer(self, request: Request) -> Response:
-        """What programs that encode prompts themselves ask."""
-        return _answer(tokenizer_info(self._service))
+        """Describe the tokenizer."""
+        return _json(tokenizer_info(self._service))
 
     async def health(self, request: Request) -> Response:
-        """Whether the server takes requests."""
+        """Answer whether the server takes requests."""
         service = self._service
         ready = not (service.stopping or service.engine.closed)
         body = {"status": "ok" if ready else "stopping", "draft": service.draft_name}
-        return Response(json_bytes(body), 200 if ready else 503, media_type=_JSON)
+        return _json(body, 200 if ready else 503)
 
     async def metrics(self, request: Request) -> Response:
-        """Counts and times."""
+        """Return counts and times."""
         text = await asyncio.to_thread(self._metrics.text)
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def _known_path(request: Request) -> str:
-    route = request.scope.get("route")
-    return getattr(route, "path", "other")
-
-
 async def _carefully(begun: Any) -> Any:
-    """What a thread does; if the waiting for it is cancelled, so are the texts that it has begun by then."""
+    """Wait for a thread; if the waiting is cancelled, so are the texts that the thread has started."""
     task = asyncio.ensure_future(begun)
     try:
         return await asyncio.shield(task)

@@ -1,4 +1,4 @@
-"""Connections to the server, within bounds: their number, idle time, and what each may send."""
+"""Connections to the server and their bounds: number, idle time, and bytes before an answer."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from specdec.serve.answer_log import AnswerLog
-from specdec.serve.json_body import json_bytes
-from specdec.serve.request_error import RequestError
-from specdec.serve.server_limits import ServerLimits
+from specdec.serve.bodies import RequestError, json_bytes
+from specdec.serve.metrics import ServerMetrics
+from specdec.serve.service import ServerLimits
 
 __all__ = ["Connection"]
 
@@ -38,15 +37,15 @@ class Connection(HttpToolsProtocol):
     Parameters
     ----------
     limits : ServerLimits
-    answers : AnswerLog
-        Is told of requests that no endpoint sees.
+    metrics : ServerMetrics
+        Counts requests that no endpoint sees.
     **of_uvicorn
         What uvicorn makes connections with.
     """
 
-    def __init__(self, limits: ServerLimits, answers: AnswerLog, **of_uvicorn: Any) -> None:
+    def __init__(self, limits: ServerLimits, metrics: ServerMetrics, **of_uvicorn: Any) -> None:
         super().__init__(**of_uvicorn)
-        self._limits, self._answers = limits, answers
+        self._limits, self._metrics = limits, metrics
         self._timer: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
         self._n_head = 0  # bytes that count against the limit
@@ -171,7 +170,7 @@ class Connection(HttpToolsProtocol):
 
     def _refuse(self, refusal: RequestError) -> None:
         """Answer without a look at the request, and close the connection."""
-        self._answers.count("other", refusal.status)
+        self._metrics.count_answer("other", refusal.status)
         body = json_bytes(refusal.body())
         head = (
             f"HTTP/1.1 {refusal.status} Refused\r\nContent-Type: application/json\r\n"

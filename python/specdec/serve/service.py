@@ -1,14 +1,16 @@
-"""What a server serves: an engine, under which names, within which bounds."""
+"""What a server serves: an engine, its names, its limits."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from specdec.checks import check_integer, check_number
 from specdec.decoding.engine import Engine, Generation
 from specdec.decoding.options import DecodingOptions
 from specdec.errors import (
@@ -29,19 +31,21 @@ from specdec.models.tokenizer import (
     special_tokens_of,
     why_no_tokenizer,
 )
-from specdec.serve.call_formats import CALL_FORMATS, call_format_of
-from specdec.serve.request_error import RequestError
-from specdec.serve.server_limits import ServerLimits
-from specdec.serve.token_texts import TokenTexts
+from specdec.serve.bodies import RequestError
+from specdec.serve.logprobs import TokenTexts
+from specdec.serve.tool_formats import TOOL_FORMATS, tool_format_of
 
-__all__ = ["Service"]
+__all__ = ["PLAIN_WORDS", "ServerLimits", "Service"]
+
+PLAIN_WORDS: Final = ("none", "plain")
+"""Words by which a request asks for no draft."""
 
 _RETRY: Final = {"Retry-After": "1"}
 _LONGEST_CHARACTER: Final = 4
 """Bytes of what may become the one token for unknown text."""
 _ARGUMENTS: Final = frozenset(
     {
-        *(field.name for field in fields(DecodingOptions)),
+        *(field.name for field in dataclasses.fields(DecodingOptions)),
         "prompt", "messages", "tools", "chat_template_kwargs", "prediction", "speculative",
         "add_generation_prompt", "continue_final_message",
     }
@@ -52,7 +56,72 @@ _FIELDS: Final = {
     "gamma": "speculative.gamma",
     "verify": "speculative.verify",
 }
-"""What arguments of the engine are called in every request, where the names differ."""
+"""The fields of requests by the arguments of the engine, where the names differ."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerLimits:
+    """Bounds on what clients may ask for, so that no request takes memory or time without end.
+
+    Attributes
+    ----------
+    n_waiting : int
+        Texts that wait for a slot, and requests that wait for scores of prompts alone; one that would make
+        them more is answered with status 429.
+    n_body_bytes : int
+        Bytes of a request's body (413).
+    n_new_tokens : int or None
+        New tokens of a text: `max_tokens` above it is refused, and it is the bound where a request names
+        none. None: as many as the model's context holds.
+    n_texts : int
+        Texts of a request, its prompts times `n`.
+    n_stops : int
+        Stop strings and stop ids of a request.
+    n_biases : int
+        Tokens in `logit_bias`.
+    n_top : int
+        Most probable tokens at each position, for `logprobs` and `top_logprobs`.
+    n_constraint_bytes : int
+        Bytes of a schema (as JSON), a regular expression or a grammar.
+    n_tools : int
+        Tools of a request.
+    n_tokenize_bytes : int
+        Bytes of text that `/tokenize` encodes; a text as long as a prompt may be is encoded in any case.
+    body_s, write_s : float
+        Seconds until the body of a request must have come, and that a client may take for what has been
+        sent to it before its connection is closed.
+    n_connections : int
+        Connections at once. A new one takes the place of the one that has been idle longest; where none is
+        idle it is answered with status 503.
+    idle_s : float
+        Seconds that a connection may be idle, or take for the headers of a request, before it is closed.
+    event_s : float
+        Seconds between two events of a stream at least, 0 for none; what comes meanwhile is one event.
+    """
+
+    n_waiting: int = 256
+    n_body_bytes: int = 8 << 20
+    n_new_tokens: int | None = None
+    n_texts: int = 128
+    n_stops: int = 64
+    n_biases: int = 1024
+    n_top: int = 20
+    n_constraint_bytes: int = 64 << 10
+    n_tools: int = 128
+    n_tokenize_bytes: int = 1 << 20
+    body_s: float = 30.0
+    write_s: float = 60.0
+    n_connections: int = 1024
+    idle_s: float = 60.0
+    event_s: float = 0.01
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            name, value = field.name, getattr(self, field.name)
+            if name.endswith("_s"):
+                check_number(name, value, "a number, at least 0", lambda x: 0.0 <= x < 1e9)
+            elif value is not None or name != "n_new_tokens":
+                check_integer(name, value, 1)
 
 
 class Service:
@@ -64,14 +133,14 @@ class Service:
     names : sequence of str
         What the model is called; the first is its name, the others are taken too.
     adapters : mapping of str to Model, optional
-        The target with adapters beside its weights, each by the name that clients choose.
+        The target with each adapter, by the name that clients choose.
     limits : ServerLimits, optional
     sampling : mapping, optional
         Settings where a request names none, in place of temperature 1 alone.
     draft_name : str, optional
         What the engine's draft is called, if it has no name there; None where it has none.
     tool_format : str, optional
-        A name of `CALL_FORMATS`; None: as the model's chat template says.
+        A name of `TOOL_FORMATS`; None: as the model's chat template says.
 
     Raises
     ------
@@ -125,10 +194,10 @@ class Service:
         self.created = int(time.time())
         self.stopping = False
         self.n_active = 0
-        self.tool_format = call_format_of(_template_text(target)) if tool_format is None else tool_format
-        special, marks = special_tokens_of(self.tokenizer), CALL_FORMATS[self.tool_format].marks
+        self.tool_format = tool_format_of(_template_text(target)) if tool_format is None else tool_format
+        special, marks = special_tokens_of(self.tokenizer), TOOL_FORMATS[self.tool_format].marks
         self.marks = MarkSpelling.of(special, marks, others=False)
-        begin = CALL_FORMATS[self.tool_format].begin
+        begin = TOOL_FORMATS[self.tool_format].begin
         self._begin_id = special.get(begin) if begin else None
 
     def begun_message(self, prompt_ids: Sequence[int]) -> str | None:

@@ -1,41 +1,98 @@
-"""A request for texts, whatever its endpoint."""
+"""What the requests for texts of all paths have in common."""
 
 from __future__ import annotations
 
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
 
-from specdec.decoding.engine import Generation
+from specdec import _core
+from specdec.decoding.engine import Generation, Piece, Speculative
 from specdec.decoding.result import Result
-from specdec.serve.choice_text import ChoiceText
-from specdec.serve.event_stream import EventWriter
-from specdec.serve.form_fields import read_response_format, read_structured_outputs
-from specdec.serve.given_fields import GivenFields
-from specdec.serve.server_limits import ServerLimits
+from specdec.errors import shown
+from specdec.models.model import Model
+from specdec.serve.bodies import RequestError, event
+from specdec.serve.choices import Choice, Usage
+from specdec.serve.request_fields import parse, refused
+from specdec.serve.schemas import SamplingFields, TextFields
 from specdec.serve.service import Service
-from specdec.serve.text_fields import read_model, read_text_fields
-from specdec.serve.tool_fields import Tools
+from specdec.serve.tool_calls import Tools
 
-__all__ = ["TextRequest", "new_id"]
+__all__ = ["ChoicesRequest", "TextRequest", "check_prompt_size", "new_id", "read_model"]
+
+_FINGERPRINT: Final = f"specdec-{_core.__version__}-{_core.kernels()}"
+"""What makes the texts: with another one equal seeds may give other texts."""
 
 
 def new_id(prefix: str) -> str:
-    """An id that no other answer has."""
+    """Return an id that no other answer has."""
     return f"{prefix}{secrets.token_hex(12)}"
 
 
-_FORMS: Final[Mapping[str, Callable[[GivenFields, ServerLimits], dict[str, Any]]]] = {
-    "response_format": read_response_format,
-    "structured_outputs": read_structured_outputs,
-}
-"""What reads the form of a text, by the field that asks for it."""
+def read_model(name: str | None, service: Service) -> str:
+    """Return the model that a request names, which must be served; without a name, the server's.
+
+    Raises
+    ------
+    RequestError
+        With status 404 for another one.
+    """
+    if name is None:
+        return service.name
+    if name not in service.names:
+        expected = " or ".join(map(repr, service.names))
+        message = f"the model {shown(name)} is not served here; expected {expected}"
+        raise RequestError(message, status=404, param="model", code="model_not_found")
+    return name
+
+
+def check_prompt_size(parts: Mapping[str, Any], service: Service, most: int | None = None) -> None:
+    """Refuse what is too long to be encoded.
+
+    Parameters
+    ----------
+    parts : mapping of str to object
+        What the prompt is made of, by field: a text, a conversation, tools, variables of a template.
+    service : Service
+    most : int, optional
+        Bytes of all parts together; None: as many as a prompt may have.
+
+    Raises
+    ------
+    RequestError
+        The parts have more bytes; its `param` is the largest field.
+    """
+    sizes = {field: _n_bytes(part) for field, part in parts.items()}
+    n_bytes, reason = sum(sizes.values()), ""
+    if most is None:
+        most, longest = service.most_bytes, service.longest_token
+        reason = f": a text has at most {service.engine.n_text} tokens, of at most {longest} bytes each"
+    if n_bytes > most:
+        names = [name for name, size in sizes.items() if size]
+        raise refused(
+            max(sizes, key=lambda name: sizes[name]),
+            f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} {n_bytes} bytes of text; expected "
+            f"at most {most}{reason}",
+            "context_length_exceeded",
+        )
+
+
+def _n_bytes(value: Any) -> int:
+    """Bytes of a value as text in UTF-8; of an object or a list, the sum over its names and items."""
+    if isinstance(value, str):
+        return len(value.encode("utf-8", "replace"))
+    if isinstance(value, Mapping):
+        return sum(_n_bytes(name) + _n_bytes(inner) for name, inner in value.items())
+    return sum(map(_n_bytes, value)) if isinstance(value, list) else len(str(value))
 
 
 class TextRequest(ABC):
-    """A request for texts whose fields have been read.
+    """A request for texts, and its answer.
+
+    First the request is checked, then its texts `start`. A stream is `begin`, `piece` for each piece
+    that comes, and `end` or `fail`; an answer without a stream is `whole`.
 
     Parameters
     ----------
@@ -52,87 +109,58 @@ class TextRequest(ABC):
     ----------
     service : Service
     body : mapping
+    fields : TextFields
     model : str
-        What the answer calls the model: its name, or that of the adapter which the request names.
+        The model's name in the answer: its first name, or that of the adapter which the request names.
     adapter : Model or None
         The target with that adapter.
-    fields : TextFields
     n_top : int or None
-        Most probable tokens in the place of each; None: no log-probabilities are wanted.
+        Most probable tokens at each position; None: no log-probabilities are wanted.
     submissions : list of dict
         For each prompt the keyword arguments of `Engine.submit`.
     id : str
         Of the answer.
     created : int
         Seconds since 1970.
-    form_name : str
-        The field that asks for a form; empty where none does.
+    constraint_field : str
+        The field that asks for a constraint; empty where none does.
+    generations : list of Generation
+        One for each prompt, once they are started.
     """
 
-    prefix: str
-    """What ids of answers begin with."""
-    limit_names: Sequence[str]
-    """What the field for the number of new tokens is called; several names of one thing."""
-    default_limit: int | None = None
-    """New tokens where that field is not given; None: as many as there is room for."""
-    has_samples = True
-    """Whether the request has `n`."""
-    text_name = "prompt"
-    """The field of what the text goes on with."""
+    schema: ClassVar[type[TextFields]]
+    prefix: ClassVar[str]
+    """The beginning of ids of answers."""
+    limit_fields: ClassVar[Sequence[str]]
+    """The fields for the number of new tokens: several names of one thing."""
+    default_limit: ClassVar[int | None] = None
+    """New tokens where none of these is given; None: as many as the context has room for."""
+    prompt_field: ClassVar[str] = "prompt"
 
     def __init__(self, body: Mapping[str, Any], service: Service) -> None:
         self.service, self.body = service, body
-        self.id = new_id(self.prefix)
-        self.created = int(time.time())
-        fields = GivenFields(body)
-        named = read_model(fields, service.names)
+        self.id, self.created = new_id(self.prefix), int(time.time())
+        self.fields: Any = parse(self.schema, body, service)
+        named = read_model(self.fields.model, service)
         self.model = named if named in service.adapters else service.name
-        self.adapter = service.adapters.get(named)
-        most = min(service.limits.n_top, service.target.config.n_vocab)
-        self.n_top = self.read_n_top(fields, most)
-        self.fields = read_text_fields(
-            fields,
-            service,
-            limit_names=self.limit_names,
-            default_limit=self.default_limit,
-            least=self.read_least(fields),
-            samples=self.has_samples,
-        )
-        self.form_name = ""
-        self.submissions = self.read_texts(fields, self.read_form(fields))
-        self.refuse_others(fields)
-        fields.finish()
+        self.adapter: Model | None = service.adapters.get(named)
+        self.n_top = self.read_n_top()
+        self.constraint_field, constraint = self.fields.constraint
+        self.options = {**self._options(), **constraint}
+        self.submissions = self.read_prompts()
+        self.generations: list[Generation] = []
+
+    def start(self, generations: Sequence[Generation]) -> None:
+        """Begin the answer: these are the texts."""
+        self.generations = list(generations)
 
     @abstractmethod
-    def read_n_top(self, fields: GivenFields, most: int) -> int | None:
-        """Read which log-probabilities are wanted, at most so many for each place: `n_top`.
-
-        Raises
-        ------
-        RequestError
-        """
-
-    def read_least(self, fields: GivenFields) -> int:
-        """Read what says the smallest number of new tokens that may be asked for."""
-        return 1
-
-    def read_form(self, fields: GivenFields) -> dict[str, Any]:
-        """Read the form that the text is to have: a keyword argument of `Engine.submit`, or none.
-
-        Raises
-        ------
-        RequestError
-        """
-        limits = self.service.limits
-        for name, read in _FORMS.items():
-            if found := read(fields, limits):
-                self.form_name = name
-                return found
-        return {}
+    def read_n_top(self) -> int | None:
+        """Return `n_top`."""
 
     @abstractmethod
-    def read_texts(self, fields: GivenFields, form: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Read what the texts begin with, and say what the engine is to write: `submissions`.
+    def read_prompts(self) -> list[dict[str, Any]]:
+        """Return `submissions`.
 
         Raises
         ------
@@ -140,50 +168,128 @@ class TextRequest(ABC):
         """
 
     @abstractmethod
-    def refuse_others(self, fields: GivenFields) -> None:
-        """Refuse by name the fields that the API knows and this server does not.
+    def whole(self, results: Sequence[Sequence[Result]]) -> dict[str, Any]:
+        """Return the answer when all texts have ended."""
+
+    @abstractmethod
+    def begin(self) -> list[bytes]:
+        """Return the events before the first piece."""
+
+    @abstractmethod
+    def piece(self, prompt: int, piece: Piece) -> list[bytes]:
+        """Return the events of a piece of a prompt's sample.
 
         Raises
         ------
         RequestError
         """
+
+    @abstractmethod
+    def end(self, results: Sequence[Sequence[Result]]) -> list[bytes]:
+        """Return the events after the last piece of all texts."""
+
+    def fail(self, error: Mapping[str, Any]) -> list[bytes]:
+        """Return the events that replace those still to come: an error, as the body of an answer."""
+        return [event(error)]
 
     @property
     def names(self) -> dict[str, str]:
         """The fields of this request by the arguments of `Engine.submit` that they became."""
-        forms = dict.fromkeys(("schema", "regex", "grammar"), self.form_name)
-        texts = dict.fromkeys(("prompt", "messages"), self.text_name)
-        return {"max_new_tokens": self.limit_names[0], **texts, **forms}
+        constraints = dict.fromkeys(("schema", "regex", "grammar"), self.constraint_field)
+        prompts = dict.fromkeys(("prompt", "messages"), self.prompt_field)
+        return {"max_new_tokens": self.limit_fields[0], **prompts, **constraints}
 
-    def options_with(self, form: Mapping[str, Any]) -> dict[str, Any]:
-        """The keyword arguments of `Engine.submit` that all texts have in common."""
-        return {**self.fields.options, **form, "logprobs": self.n_top}
+    def _options(self) -> dict[str, Any]:
+        """The keyword arguments of `Engine.submit` that all texts have in common, but for constraints."""
+        fields, asked = self.fields, self.fields.speculative
+        given = {name: getattr(fields, name) for name in SamplingFields.model_fields}
+        sampling = {"temperature": 1.0, **self.service.sampling}
+        sampling |= {name: value for name, value in given.items() if value is not None}
+        if sampling.get("top_k") in (-1, 0):  # no bound, as other servers write it
+            sampling["top_k"] = None
+        prediction = None if fields.prediction is None else fields.prediction.content or None
+        check_prompt_size({"prediction": prediction or ""}, self.service)
+        return {
+            **sampling,
+            "max_new_tokens": self._limit(),
+            "seed": None if fields.seed is None else fields.seed % 2**64,
+            "stop": [*fields.stop, *fields.stop_token_ids],
+            "ignore_eos": fields.ignore_eos,
+            "logprobs": self.n_top,
+            "logprobs_of": fields.logprobs_of,
+            "speculative": None if asked is None else Speculative(asked.draft, asked.gamma, asked.verify),
+            "prediction": prediction,
+        }
 
-    def choice_text(
-        self,
-        generation: Generation,
-        *,
-        own_text: bool,
-        reply: bool = False,
-        tools: Tools | None = None,
+    def _limit(self) -> int | None:
+        given = {name: n for name in self.limit_fields if (n := getattr(self.fields, name)) is not None}
+        if len(set(given.values())) > 1:
+            numbers = " and ".join(map(str, given.values()))
+            raise refused(self.limit_fields[0], f"{' and '.join(given)} are {numbers}; expected one of them")
+        if given:
+            return next(iter(given.values()))
+        return min(
+            (n for n in (self.default_limit, self.service.limits.n_new_tokens) if n is not None), default=None
+        )
+
+    def choice(
+        self, generation: Generation, *, own_text: bool, reply: bool = False, tools: Tools | None = None,
         begin: int = 0,
-    ) -> ChoiceText:
-        """What one of the texts of a generation says; parameters as of `ChoiceText`."""
-        return ChoiceText(
+    ) -> Choice:  # fmt: skip
+        """Make one of the texts of a generation; parameters as of `Choice`."""
+        return Choice(
             self.service,
             generation.prompt_ids,
             own_text=own_text,
-            stops=self.fields.options["stop"],
+            stops=self.options["stop"],
             scored=self.n_top is not None,
             reply=reply,
             tools=tools,
             begin=begin,
         )
 
-    @abstractmethod
-    def whole(self, generations: Sequence[Generation], results: Sequence[Sequence[Result]]) -> dict[str, Any]:
-        """The answer when all texts have ended."""
+
+class ChoicesRequest(TextRequest):
+    """A request whose answer is a list of choices, whole or in chunks."""
+
+    kind: ClassVar[str]
+    chunk_kind: ClassVar[str]
 
     @abstractmethod
-    def writer(self, generations: Sequence[Generation]) -> EventWriter:
-        """What writes the answer as a stream."""
+    def make_choice(self, prompt: int) -> Choice:
+        """Make a text of a prompt."""
+
+    def start(self, generations: Sequence[Generation]) -> None:
+        """See `TextRequest.start`."""
+        super().start(generations)
+        n = self.fields.n
+        self.choices = [self.make_choice(index // n) for index in range(n * len(generations))]
+
+    def answer(self, kind: str, choices: list[dict[str, Any]], usage: Usage | None = None) -> dict[str, Any]:
+        """Return an answer, or a chunk of one, with its usage if that is given."""
+        found = {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": _FINGERPRINT,
+            "choices": choices,
+        }
+        return found if usage is None else {**found, "usage": usage.completion(), **usage.figures()}
+
+    def chunk(self, *choices: dict[str, Any], usage: Usage | None = None) -> bytes:
+        """Return the event of a chunk."""
+        return event(self.answer(self.chunk_kind, list(choices), usage))
+
+    def usage(self, results: Sequence[Sequence[Result]]) -> Usage:
+        """Return what the texts have cost."""
+        n_reasoning = sum(choice.n_reasoning_tokens for choice in self.choices)
+        return Usage(self.generations, results, n_reasoning)
+
+    def end(self, results: Sequence[Sequence[Result]]) -> list[bytes]:
+        """See `TextRequest.end`."""
+        options = self.fields.stream_options
+        last = (
+            [self.chunk(usage=self.usage(results))] if options is not None and options.include_usage else []
+        )
+        return [*last, event("[DONE]")]

@@ -1,4 +1,4 @@
-"""Calls of tools, and how each family of models writes them; the parts of a reply."""
+"""Tools, calls of tools, and how each family of models writes calls."""
 
 from __future__ import annotations
 
@@ -8,33 +8,60 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from specdec.serve.tool_fields import Tools
-
 __all__ = [
-    "ReadCalls",
-    "Reasoning",
-    "Said",
-    "ToolCall",
-    "json_arguments",
-    "json_call",
-    "json_calls",
-    "loads",
-    "mistral_calls",
-    "raw_decode",
-    "xml_calls",
-]
+    "ReadCalls", "Reasoning", "Said", "ToolCall", "Tools", "json_arguments", "json_call", "json_calls",
+    "loads", "mistral_calls", "xml_calls",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Functions that the model may call.
+
+    Attributes
+    ----------
+    functions : dict of str to dict
+        The request's description of each by name; its parameters are a JSON schema.
+    choice : str
+        "none", "auto", "required", or "named": the one function in `functions` has to be called.
+    parallel : bool
+        Whether a reply may hold several calls.
+    """
+
+    functions: dict[str, dict[str, Any]]
+    choice: str = "auto"
+    parallel: bool = True
+
+    @property
+    def for_template(self) -> list[dict[str, Any]]:
+        """The tools as chat templates read them."""
+        return [{"type": "function", "function": function} for function in self.functions.values()]
+
+    def parameters(self, name: str) -> Any:
+        """Return the JSON schema of a function's arguments."""
+        return self.functions[name].get("parameters") or {"type": "object", "properties": {}}
+
+    def schema(self) -> Any:
+        """Return the JSON schema of a reply that has to be a call: its arguments, or a list of calls."""
+        if self.choice == "named":
+            (name,) = self.functions
+            return self.parameters(name)
+        calls = [
+            {
+                "type": "object",
+                "properties": {"name": {"const": name}, "arguments": self.parameters(name)},
+                "required": ["name", "arguments"],
+                "additionalProperties": False,
+            }
+            for name in self.functions
+        ]
+        bounds = {"minItems": 1} if self.parallel else {"minItems": 1, "maxItems": 1}
+        return {"type": "array", "items": {"anyOf": calls}, **bounds}
 
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call of a function.
-
-    Attributes
-    ----------
-    name : str
-    arguments : str
-        JSON of an object.
-    """
+    """A call of the function `name`; `arguments` is the JSON of an object."""
 
     name: str
     arguments: str
@@ -42,34 +69,28 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Reasoning:
-    """A piece of the model's reasoning, which is not part of the answer.
-
-    Attributes
-    ----------
-    text : str
-    """
+    """A part of the model's reasoning, which is not part of the answer."""
 
     text: str
 
 
 Said: TypeAlias = str | Reasoning | ToolCall
-"""A piece of text, of reasoning, or a call."""
+"""A part of a reply."""
 
 ReadCalls: TypeAlias = Callable[[str, Tools], list[ToolCall] | None]
-"""From what stands between marks to the calls that it is; None: it is none."""
+"""Parses the text between two marks as calls; None: it is none."""
 
 _DECODER: Final = json.JSONDecoder(strict=False)  # models write line ends into strings
 loads: Final = _DECODER.decode
-raw_decode: Final = _DECODER.raw_decode
 
 
 def json_calls(text: str, tools: Tools) -> list[ToolCall] | None:
-    """Calls as objects of JSON with a name and arguments, one after the other or in a list."""
+    """Parse calls as JSON objects with a name and arguments, one after the other or in a list."""
     found: list[ToolCall] = []
     position, text = 0, text.strip()
     while position < len(text):
         try:
-            value, position = raw_decode(text, position)
+            value, position = _DECODER.raw_decode(text, position)
         except (ValueError, RecursionError):
             return None
         for item in value if isinstance(value, list) else [value]:
@@ -83,7 +104,7 @@ def json_calls(text: str, tools: Tools) -> list[ToolCall] | None:
 
 
 def json_call(value: Any) -> ToolCall | None:
-    """A value of JSON as a call: an object with a name and arguments; None: it is none."""
+    """Make a call of a JSON object with a name and arguments; None for any other value."""
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
         return None
     arguments = value.get("arguments", value.get("parameters"))
@@ -120,7 +141,7 @@ _NAMED: Final = re.compile(r"\s*([A-Za-z0-9_.-]+)\s*(?:\[ARGS\])?\s*(?=\{)")
 
 
 def mistral_calls(text: str, tools: Tools) -> list[ToolCall] | None:
-    """A list of JSON, or a name and the JSON of its arguments."""
+    """Parse a list of JSON calls, or a name and the JSON of its arguments."""
     named = _NAMED.match(text)
     if named is None:
         return json_calls(text, tools)
@@ -133,7 +154,7 @@ _PARAMETER: Final = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>\s*
 
 
 def xml_calls(text: str, tools: Tools) -> list[ToolCall] | None:
-    """A function and its parameters, each between tags of its own; else JSON."""
+    """Parse a function and its parameters, each between tags of its own; else JSON."""
     function = _FUNCTION.fullmatch(text)
     if function is None:
         return json_calls(text, tools)
@@ -141,16 +162,16 @@ def xml_calls(text: str, tools: Tools) -> list[ToolCall] | None:
     if name not in tools.functions or _PARAMETER.sub("", rest).strip():
         return None
     schemas = tools.parameters(name).get("properties")
-    arguments = {}
-    for key, value in _PARAMETER.findall(rest):
-        schema = schemas.get(key) if isinstance(schemas, Mapping) else None
-        arguments[key] = _typed(value, schema)
+    arguments = {
+        key: _typed(value, schemas.get(key) if isinstance(schemas, Mapping) else None)
+        for key, value in _PARAMETER.findall(rest)
+    }
     written = _written(arguments)
     return None if written is None else [ToolCall(name, written)]
 
 
 def _typed(text: str, schema: Any) -> Any:
-    """The value that stands in a tag: a text where the schema says so, else JSON where it is some."""
+    """The value between tags: a text where the schema says so, else JSON if it is JSON."""
     if isinstance(schema, Mapping) and schema.get("type") == "string":
         return text
     try:

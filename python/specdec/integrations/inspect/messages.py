@@ -22,11 +22,10 @@ from specdec.decoding.result import Result
 from specdec.errors import InputError
 from specdec.models.model import Model
 from specdec.models.tokenizer import MarkSpelling, StreamDecoder, special_tokens_of
-from specdec.serve.call_formats import CALL_FORMATS, call_format_of, reply_reader
-from specdec.serve.marked_text import MarkedText
-from specdec.serve.tool_calls import Reasoning, loads
+from specdec.serve.reply_readers import MarkedText
+from specdec.serve.tool_calls import Reasoning, Tools, loads
 from specdec.serve.tool_calls import ToolCall as WrittenCall
-from specdec.serve.tool_fields import Tools
+from specdec.serve.tool_formats import TOOL_FORMATS, reply_reader, tool_format_of
 
 __all__ = ["ReplyFormat", "plain_text", "reply_of", "template_messages", "template_tools"]
 
@@ -97,7 +96,7 @@ class ReplyFormat:
     Attributes
     ----------
     name : str
-        A name of `specdec.serve.call_formats.CALL_FORMATS`; "json" where no marks separate calls from text.
+        A name of `specdec.serve.tool_formats.TOOL_FORMATS`; "json" where no marks separate calls from text.
     spelling : MarkSpelling
         Of the special tokens that separate the parts of a reply.
     """
@@ -111,10 +110,10 @@ class ReplyFormat:
         template, tokenizer = target.chat_template, target.tokenizer
         if template is None or tokenizer is None:
             return cls()
-        name = call_format_of("\n".join(template.templates.values()))
+        name = tool_format_of("\n".join(template.templates.values()))
         if name == "llama":  # its calls are whole replies; the mark before them has no text
             name = "json"
-        marks = [*CALL_FORMATS[name].marks, _THINK, _THINK_END]
+        marks = [*TOOL_FORMATS[name].marks, _THINK, _THINK_END]
         return cls(name, MarkSpelling.of(special_tokens_of(tokenizer), marks, others=False))
 
     def text_of(self, result: Result) -> str:

@@ -30,16 +30,10 @@ UnreadTensor: TypeAlias = tuple[str, FileRows, str]
 class StoredTensors:
     """Which tensors of a model have which number formats where they stay as they are in their file.
 
-    Attributes
-    ----------
-    formats : mapping of str to str
-        Canonical name of a matrix, or of the table of tokens, to the format that the core keeps it in.
-    blocks : mapping of str to str
-        Canonical names of those that stay blocks of codes, to the type of GGUF files: "Q4_K".
-    types : str
-        Which types the file has, for people: "Q4_K, Q6_K, F32".
-    message : str
-        Which matrices do not keep their type; empty: all do.
+    `formats`: Canonical name of a matrix, or of the table of tokens, to the format that the core keeps it in.
+    `blocks`: Canonical names of those that stay blocks of codes, to the type of GGUF files: "Q4_K". `types`:
+    Which types the file has, for people: "Q4_K, Q6_K, F32". `message`: Which matrices do not keep their type;
+    empty: all do.
     """
 
     formats: Mapping[str, str]

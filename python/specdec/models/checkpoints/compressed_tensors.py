@@ -26,15 +26,9 @@ from specdec.models.checkpoints.safetensors_file import StoredTensor
 from specdec.models.number_formats import widened
 
 __all__ = [
-    "KINDS",
-    "METHOD",
-    "Codes",
-    "check_quantisation",
-    "packed",
-    "packed_shapes",
-    "quantisation_config",
+    "KINDS", "METHOD", "Codes", "check_quantisation", "packed", "packed_shapes", "quantisation_config",
     "with_codes",
-]
+]  # fmt: skip
 
 METHOD: Final = "compressed-tensors"
 """The ``quant_method`` of a config.json."""
@@ -55,17 +49,7 @@ _OTHERS: Final = (".weight_zero_point", ".weight_g_idx", ".weight_global_scale",
 def check_quantisation(fields: Fields) -> None:
     """Refuse a ``quantization_config`` whose codes mean anything but code · scale.
 
-    Parameters
-    ----------
-    fields : Fields
-        Of a config.json that has one, with the `METHOD`.
-
-    Raises
-    ------
-    UnsupportedModelError
-        Another format, asymmetric codes, quantised activations or caches, …
-    CheckpointError
-        Fields of other types than they have.
+    `fields`: Of a config.json that has one, with the `METHOD`.
     """
     config = fields.object("quantization_config")
     assert config is not None
@@ -124,13 +108,8 @@ def _listed(values: tuple[Any, ...]) -> str:
 class Codes(FileTensor):
     """A matrix of codes and scales.
 
-    Attributes
-    ----------
-    codes : StoredTensor
-        int8, [n_out, n_in], or packed: int32, [n_out, n_in · bits / 32], the first code in the lowest bits,
-        each plus half of what the bits can hold.
-    scales : StoredTensor
-        f16, bf16 or f32, [n_out, n_groups].
+    `codes`: int8, [n_out, n_in], or packed: int32, [n_out, n_in · bits / 32], the first code in the lowest
+    bits, each plus half of what the bits can hold. `scales`: f16, bf16 or f32, [n_out, n_groups].
     """
 
     codes: StoredTensor
@@ -167,13 +146,7 @@ class Codes(FileTensor):
         return values if index is None else values[index]
 
     def blocks(self, index: int | None = None) -> NDArray[np.uint8]:
-        """As blocks of Q8_0 or Q4_0; see `FileTensor`.
-
-        Raises
-        ------
-        UnsupportedModelError
-            A scale that f16, which these have, does not hold.
-        """
+        """As blocks of Q8_0 or Q4_0; see `FileTensor`."""
         n_out, n_in = self.shape
         n_blocks = n_in // _GROUP
         scales = self._halves()
@@ -233,17 +206,7 @@ def _side_by_side(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def with_codes(held: Mapping[str, StoredTensor]) -> dict[str, FileTensor]:
     """The tensors of a folder, with a matrix of codes in the place of those that it is made of.
 
-    Parameters
-    ----------
-    held : mapping of str to StoredTensor
-        By the names of the files.
-
-    Raises
-    ------
-    UnsupportedModelError
-        Codes of other bits, groups or meaning.
-    CheckpointError
-        Tensors that are missing, or shapes that contradict each other.
+    `held`: By the names of the files.
     """
     tensors: dict[str, FileTensor] = {}
     for name, tensor in held.items():
@@ -327,12 +290,7 @@ def _packed_shape(
 def quantisation_config(bits: int, ignored: list[str]) -> dict[str, Any]:
     """The ``quantization_config`` of a folder whose matrices are packed codes in groups of 32.
 
-    Parameters
-    ----------
-    bits : int
-        Of a code, 8 or 4.
-    ignored : list of str
-        Matrices that are no codes, by the names of their modules.
+    `bits`: Of a code, 8 or 4. `ignored`: Matrices that are no codes, by the names of their modules.
     """
     weights = {
         "num_bits": bits,
@@ -361,14 +319,7 @@ def quantisation_config(bits: int, ignored: list[str]) -> dict[str, Any]:
 def packed(blocks: NDArray[np.uint8], bits: int, shape: tuple[int, int]) -> dict[str, NDArray[Any]]:
     """The tensors of a matrix, by the ends of their names, in the order of a file.
 
-    Parameters
-    ----------
-    blocks : ndarray of uint8
-        Q8_0 or Q4_0.
-    bits : int
-        Of a code, 8 or 4.
-    shape : tuple of int
-        [n_out, n_in].
+    `blocks`: Q8_0 or Q4_0. `bits`: Of a code, 8 or 4. `shape`: [n_out, n_in].
     """
     n_out, n_in = shape
     blocks = blocks.reshape(n_out, n_in // _GROUP, -1)

@@ -1,9 +1,14 @@
-"""A tensor that is still in its file, whatever the format."""
+"""A file that is read piece by piece, and the tensors that are still in it."""
 
 from __future__ import annotations
 
+import mmap
+import os
+import stat
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -11,9 +16,106 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.models.checkpoints.opened_file import OpenedFile
+from specdec.errors import CheckpointError, CheckpointNotFoundError
 
-__all__ = ["PLAIN", "FileRows", "FileTensor"]
+__all__ = ["PLAIN", "FileRows", "FileTensor", "OpenedFile"]
+
+_LFS: Final = b"version https://git-lfs"  # how the text that Git LFS leaves in place of a file begins
+_PIECE: Final = 1 << 26  # bytes of one system call, so that Ctrl-C is heard in between
+
+
+class OpenedFile:
+    """A regular file, open for reading until the object goes.
+
+    The bytes are read, not mapped: a process that touches a mapped page which the file has lost is ended by
+    the system with SIGBUS, and no program can answer that with an exception.
+
+    `size`: Bytes, when it was opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._mapped: mmap.mmap | None = None
+        try:
+            # O_NONBLOCK: a pipe would wait for a writer. It means nothing for regular files.
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError as error:
+            raise CheckpointNotFoundError(f"{path}: no such file") from error
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+            raise CheckpointError(f"{path}: cannot be read: {_reason(error)}") from error
+        weakref.finalize(self, os.close, self._descriptor)
+        status = os.fstat(self._descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise CheckpointError(f"{path}: cannot be read: not a regular file")
+        self.size = status.st_size
+        self._time = status.st_mtime_ns
+        if self.size >= len(_LFS) and self.read(0, len(_LFS)).tobytes() == _LFS:
+            raise CheckpointError(
+                f"{path}: is a Git LFS pointer, not the file itself; run `git lfs pull` in its folder"
+            )
+
+    def fileno(self) -> int:
+        """The descriptor, which the object owns."""
+        return self._descriptor
+
+    def read(self, start: int, n_bytes: int, within: str = "") -> NDArray[np.uint8]:
+        """A copy of `n_bytes` from `start` on.
+
+        `within`: What has these bytes, for the message of a file that ends before.
+        """
+        data = np.empty(n_bytes, np.uint8)
+        view, done = data.data, 0
+        while done < n_bytes:
+            try:
+                n = os.preadv(self._descriptor, [view[done : done + _PIECE]], start + done)
+            except OSError as error:
+                raise CheckpointError(f"{self.path}: cannot be read: {_reason(error)}") from error
+            if n == 0:
+                where = f", within {within}" if within else ""
+                raise CheckpointError(
+                    f"{self.path}: ends at byte {start + done}{where}; expected {self.size} bytes, as many "
+                    f"as when it was opened (does another program write it?)"
+                )
+            done += n
+        return data
+
+    def check_unchanged(self) -> None:
+        """Check that the file has the size and the time of its last change that it had when it was opened."""
+        status = os.fstat(self._descriptor)
+        if (status.st_size, status.st_mtime_ns) == (self.size, self._time):
+            return
+        how = "its bytes were written" if status.st_size == self.size else f"it has {status.st_size} bytes"
+        raise CheckpointError(
+            f"{self.path}: was changed while it was in use ({how}); expected the file of {self.size} bytes "
+            f"that was loaded: load the model again, and replace such files instead of writing to them"
+        )
+
+    def map(self, start: int, n_bytes: int) -> NDArray[np.uint8]:
+        """A read-only view of these bytes: it changes with the file, which must not become shorter."""
+        if n_bytes == 0:
+            return np.zeros(0, np.uint8)
+        try:
+            if self._mapped is None:
+                self._mapped = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
+            return np.frombuffer(self._mapped, np.uint8, n_bytes, start)
+        except (OSError, ValueError) as error:  # ValueError: it has become shorter
+            raise CheckpointError(f"{self.path}: cannot be mapped: {_reason(error)}") from error
+
+    def map_copy(self) -> mmap.mmap:
+        """The whole file, which must not become shorter, as memory: what is written there stays there."""
+        try:
+            mapped = mmap.mmap(self._descriptor, self.size, access=mmap.ACCESS_COPY)
+            if hasattr(mmap, "MADV_HUGEPAGE"):
+                with suppress(OSError):  # a system without huge pages
+                    mapped.madvise(mmap.MADV_HUGEPAGE)  # what is read now can then be mapped at once
+            return mapped
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{self.path}: cannot be mapped: {_reason(error)}") from error
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
 
 PLAIN: Final[Mapping[str, tuple[str, str]]] = {
     "F32": ("f32", "<f4"),
@@ -22,20 +124,14 @@ PLAIN: Final[Mapping[str, tuple[str, str]]] = {
 }
 """Kinds of one number an element: the core's name of the format, and the dtype of its array."""
 
-_PIECE: Final = 1 << 24  # bytes
+_LARGE_PIECE: Final = 1 << 24  # bytes
 
 
 class FileRows(NamedTuple):
     """The rows of a matrix, still in the file, which the core reads when it packs them.
 
-    Attributes
-    ----------
-    opened : OpenedFile
-    start : int
-        Where row 0 is in the file.
-    n_rows, row_bytes : int
-    order : ndarray of int64 or None
-        Which row of the file each row is; None: one after the other.
+    `start`: Where row 0 is in the file. `order`: Which row of the file each row is; None: one after the
+    other.
     """
 
     opened: OpenedFile
@@ -60,18 +156,9 @@ class FileRows(NamedTuple):
 class FileTensor(ABC):
     """A tensor of a file.
 
-    Attributes
-    ----------
-    opened : OpenedFile
-    name : str
-        As the file calls it.
-    kind : str
-        What the file calls its numbers: "F32", "BF16", "Q4_K", …; of codes of another container the type of
-        GGUF files that has their content.
-    shape : tuple of int
-        Rows first.
-    start, n_bytes : int
-        Where its bytes are in the file.
+    `name`: As the file calls it. `kind`: What the file calls its numbers: "F32", "BF16", "Q4_K", …; of codes
+    of another container the type of GGUF files that has their content. `shape`: Rows first. `start`,
+    `n_bytes`: Where its bytes are in the file.
     """
 
     opened: OpenedFile
@@ -103,23 +190,13 @@ class FileTensor(ABC):
 
     @abstractmethod
     def check(self, numbers: str = "") -> None:
-        """Refuse numbers that are not read.
-
-        Raises
-        ------
-        UnsupportedModelError
-        """
+        """Refuse numbers that are not read."""
 
     @abstractmethod
     def array(self, index: int | None = None, numbers: str = "") -> NDArray[Any]:
         """The numbers, of `shape`: float32, float16, or uint16 with the bits of bf16; read at each call.
 
-        Parameters
-        ----------
-        index : int, optional
-            Those at this index of the first axis.
-        numbers : str
-            "U8": of a tensor of bytes.
+        `index`: Those at this index of the first axis. `numbers`: "U8": of a tensor of bytes.
         """
 
     def blocks(self, index: int | None = None) -> NDArray[Any]:
@@ -146,8 +223,8 @@ class FileTensor(ABC):
 
     def pieces(self) -> Iterator[NDArray[np.uint8]]:
         """The same, some at a time."""
-        for at in range(0, self.n_bytes, _PIECE):
-            yield self._read(self.start + at, min(_PIECE, self.n_bytes - at))
+        for at in range(0, self.n_bytes, _LARGE_PIECE):
+            yield self._read(self.start + at, min(_LARGE_PIECE, self.n_bytes - at))
 
     def _read(self, start: int, n_bytes: int) -> NDArray[np.uint8]:
         return self.opened.read(start, n_bytes, f"tensor '{self.name}'")

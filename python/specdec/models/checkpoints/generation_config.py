@@ -12,12 +12,8 @@ from specdec.errors import UnusedFieldWarning, warn
 from specdec.fields import MAX_INT, Fields, as_json, read_json_object
 
 __all__ = [
-    "GENERATION_FIELDS",
-    "NOT_APPLIED",
-    "GenerationDefaults",
-    "read_generation_defaults",
-    "sampling_of",
-]
+    "GENERATION_FIELDS", "NOT_APPLIED", "GenerationDefaults", "read_generation_defaults", "sampling_of",
+]  # fmt: skip
 
 FILE: Final = "generation_config.json"
 
@@ -93,16 +89,10 @@ NOT_APPLIED: Final = "without effect: asks for texts by rules that specdec does 
 class GenerationDefaults:
     """What a folder says about texts.
 
-    Attributes
-    ----------
-    bos_id : int or None
-    eos_ids : tuple of int, or None
-        None: the files do not say.
-    sampling : dict
-        Keyword arguments of ``specdec.generate``; see `specdec.Model.default_sampling`.
-    decoder_start : tuple of int
-        What a decoder with an encoder begins with: ``decoder_start_token_id``, or else ``bos_token_id``, then
-        ``forced_bos_token_id`` if the files name it. Empty where they name no first token.
+    `eos_ids`: None: the files do not say. `sampling`: Keyword arguments of ``specdec.generate``; see
+    `specdec.Model.default_sampling`. `decoder_start`: What a decoder with an encoder begins with:
+    ``decoder_start_token_id``, or else ``bos_token_id``, then ``forced_bos_token_id`` if the files name it.
+    Empty where they name no first token.
     """
 
     bos_id: int | None
@@ -118,13 +108,6 @@ def read_generation_defaults(
 
     Token ids that the first file does not give come from config.json. ``ids_only`` reads nothing else,
     and warns of nothing.
-
-    Raises
-    ------
-    CheckpointError
-        The file is no JSON object, or names as token what is no id. Ids outside the vocabulary, sampling
-        settings out of range and settings that specdec does not have are warned of and left out: nothing
-        here changes what the model computes.
     """
     file = folder / FILE
     has_file = file.is_file()

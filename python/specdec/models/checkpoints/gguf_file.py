@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from specdec.errors import CheckpointError, CheckpointNotFoundError, MissingGGUFError, UnsupportedModelError
 from specdec.fields import as_json
-from specdec.models.checkpoints.file_tensor import PLAIN, FileRows, FileTensor
-from specdec.models.checkpoints.opened_file import OpenedFile
+from specdec.models.checkpoints.file_tensor import PLAIN, FileRows, FileTensor, OpenedFile
 from specdec.models.number_formats import widened
 
 __all__ = ["MAGIC", "GGUFFile", "StoredBlocks", "is_gguf", "read_gguf", "type_sizes"]
@@ -71,10 +70,7 @@ def is_gguf(path: Path) -> bool:
 class StoredBlocks(FileTensor):
     """One tensor of a GGUF file, still in the file; its kind is as ggml calls it.
 
-    Attributes
-    ----------
-    block : tuple of int
-        (elements of a block, bytes of a block); (1, 4) of F32.
+    `block`: (elements of a block, bytes of a block); (1, 4) of F32.
     """
 
     block: tuple[int, int]
@@ -85,12 +81,7 @@ class StoredBlocks(FileTensor):
         return self.kind not in PLAIN
 
     def check(self, numbers: str = "") -> None:
-        """Refuse a tensor whose numbers are not read.
-
-        Raises
-        ------
-        UnsupportedModelError
-        """
+        """Refuse a tensor whose numbers are not read."""
         if numbers or self.kind not in (*PLAIN, *_decoders()):
             raise UnsupportedModelError(
                 f"{self.file}: tensor '{self.name}' has type {self.kind}; expected "
@@ -144,25 +135,10 @@ class _Value:
     n: int  # items of an array, bytes of a string
 
 
-class GGUFFile:
+class GGUFFile(Mapping[str, Any]):
     """The metadata of a GGUF file; values are read when they are asked for.
 
-    Parameters
-    ----------
-    opened : OpenedFile
-
-    Attributes
-    ----------
-    path : Path
-    tensors : dict of str to StoredBlocks
-        In the file's order.
-
-    Raises
-    ------
-    CheckpointError
-        The file is truncated or damaged.
-    UnsupportedModelError
-        Another version of the format, other byte order, or a type of tensor that `gguf` does not know.
+    `tensors`: In the file's order.
     """
 
     def __init__(self, opened: OpenedFile) -> None:
@@ -184,23 +160,15 @@ class GGUFFile:
         """An exception that names the file."""
         return CheckpointError(f"{self.path}: {message}")
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._values
-
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 
-    def get(self, key: str) -> Any:
-        """A value of the metadata: bool, int, float, str, a list of str, or an ndarray; None if absent.
+    def __len__(self) -> int:
+        return len(self._values)
 
-        Raises
-        ------
-        CheckpointError
-            A string that is no UTF-8.
-        """
-        value = self._values.get(key)
-        if value is None:
-            return None
+    def __getitem__(self, key: str) -> Any:
+        """Read a value of the metadata: bool, int, float, str, a list of str, or an ndarray."""
+        value = self._values[key]
         if value.kind == _STRING:
             return self._decoded(self._opened.read(value.start, value.n).tobytes(), key)
         if value.kind == _ARRAY:
@@ -214,19 +182,13 @@ class GGUFFile:
             return self._opened.read(value.start, value.n * dtype.itemsize).view(dtype)
         texts: list[_Text] = []
         _Cursor(self._opened, value.start).strings(value.n, f"metadata field '{key}'", texts)
-        try:
-            return [text.decode("utf-8") for text in texts]
-        except UnicodeDecodeError as error:
-            raise self._no_text(key, error) from error
+        return [self._decoded(text, key) for text in texts]
 
     def _decoded(self, data: bytes, key: str) -> str:
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise self._no_text(key, error) from error
-
-    def _no_text(self, key: str, error: UnicodeDecodeError) -> CheckpointError:
-        return self.error(f"metadata field '{key}' has a string that is no UTF-8: {error}")
+            raise self.error(f"metadata field '{key}' has a string that is no UTF-8: {error}") from error
 
     def _read_head(self, cursor: _Cursor) -> tuple[int, int]:
         """(number of tensors, number of values of the metadata)."""
@@ -339,10 +301,7 @@ class GGUFFile:
 class _Cursor:
     """A place in a file that moves on; bytes are read in windows.
 
-    Attributes
-    ----------
-    at : int
-        The next byte.
+    `at`: The next byte.
     """
 
     def __init__(self, opened: OpenedFile, at: int = 0) -> None:
@@ -468,22 +427,8 @@ def type_sizes() -> dict[str, tuple[int, tuple[int, int]]]:
 def read_gguf(path: Path) -> tuple[GGUFFile, dict[str, StoredBlocks]]:
     """Open a GGUF file, or all parts of one that was split, and check them against their sizes.
 
-    Parameters
-    ----------
-    path : Path
-        The file, or any part, whose names end as in "-00001-of-00003.gguf".
-
-    Returns
-    -------
-    GGUFFile, dict of str to StoredBlocks
-        The first part, whose metadata describe the model, and the tensors of all.
-
-    Raises
-    ------
-    CheckpointNotFoundError
-        There is no such file, or a part is missing.
-    CheckpointError, UnsupportedModelError
-        As `GGUFFile`; or parts that contradict each other.
+    `path`: The file, or any part, whose names end as in "-00001-of-00003.gguf". Returns GGUFFile, dict of str
+    to StoredBlocks: the first part, whose metadata describe the model, and the tensors of all.
     """
     file = GGUFFile(OpenedFile(path))
     n_parts = _count(file, "split.count")

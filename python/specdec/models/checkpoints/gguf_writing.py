@@ -1,4 +1,4 @@
-"""GGUF files are written: metadata first, then tensors one by one."""
+"""GGUF files that are written: types of tensors, their bytes, and the container."""
 
 from __future__ import annotations
 
@@ -11,11 +11,203 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec import _core
 from specdec.atomic_file import replacing
-from specdec.errors import InputError
+from specdec.errors import CheckpointError, InputError
 from specdec.models.checkpoints.gguf_file import MAGIC, type_sizes
+from specdec.models.number_formats import rounded_to_bf16
 
-__all__ = ["NewTensor", "write_gguf"]
+__all__ = [
+    "FILE_TYPES", "WEIGHED", "WEIGHTED", "NewTensor", "encoded", "type_of", "weighted_blocks", "write_gguf",
+]  # fmt: skip
+
+WEIGHTED: Final = ("Q4_0", "Q5_0")
+_BLOCK: Final = 32
+_TOGETHER: Final = 1 << 14  # blocks that are looked at together
+_TRIALS: Final = np.arange(-9, 10, dtype=np.float32) / np.float32(10)
+
+
+def weighted_blocks(
+    rows: NDArray[np.float32], kind: str, importance: NDArray[np.float32]
+) -> NDArray[np.uint8]:
+    """The bytes of rows of weights.
+
+    Errors count by the importance of their inputs, and more for large weights, as in the quantiser of the
+    core. Of some twenty grids of codes each gives the scale that fits them best; the best of these is taken.
+
+    `rows` (ndarray of float32, [n_rows, n_in]): n_in is a multiple of 32.
+    """
+    most = {"Q4_0": 8, "Q5_0": 16}[kind]
+    squares = np.mean(np.square(rows, dtype=np.float64), axis=1, keepdims=True).astype(np.float32)
+    packed: list[NDArray[np.uint8]] = []
+    step = max(1, _TOGETHER * _BLOCK // rows.shape[1])
+    for first in range(0, len(rows), step):
+        some = rows[first : first + step]
+        weights = importance * np.sqrt(squares[first : first + step] + some * some)
+        x, w = some.reshape(-1, _BLOCK), weights.reshape(-1, _BLOCK)
+        d = _best_scale(x, w, np.float32(most)).astype(np.float16)
+        packed.append(_packed(_codes(x, _inverse(d.astype(np.float32)), most) + most, d, kind).reshape(-1))
+    return np.concatenate(packed)
+
+
+def _codes(x: NDArray[np.float32], steps: NDArray[np.float32], most: int) -> NDArray[Any]:
+    codes: NDArray[Any] = np.clip(np.rint(x * steps[:, None]), -most, most - 1)
+    return codes
+
+
+def _inverse(x: NDArray[np.float32]) -> NDArray[np.float32]:
+    """1 / x; 0 where x is 0."""
+    result: NDArray[np.float32] = np.divide(np.float32(1), x, out=np.zeros_like(x), where=x != 0)
+    return result
+
+
+def _best_scale(x: NDArray[np.float32], w: NDArray[np.float32], most: np.float32) -> NDArray[np.float32]:
+    """The scale of each block, of either sign."""
+    extreme = np.take_along_axis(x, np.abs(x).argmax(axis=1)[:, None], axis=1)[:, 0]
+    inverse = _inverse(extreme)
+    scale, gain = np.zeros_like(extreme), np.zeros_like(extreme)
+    for trial in _TRIALS:
+        q = _codes(x, -(most + trial) * inverse, int(most))
+        fit, size = (w * q * x).sum(axis=1), (w * q * q).sum(axis=1)
+        better = fit * fit * _inverse(size)
+        scale = np.where(better > gain, fit * _inverse(size), scale)
+        gain = np.maximum(better, gain)
+    return scale
+
+
+def _packed(codes: NDArray[Any], d: NDArray[np.float16], kind: str) -> NDArray[np.uint8]:
+    """Blocks: the scale; in Q5_0 the fifth bits; nibbles of the first half, and above them of the second."""
+    q = codes.astype(np.uint8)
+    low = q[:, : _BLOCK // 2] & 15 | (q[:, _BLOCK // 2 :] & 15) << 4
+    fifth = [np.packbits(q >> 4, axis=1, bitorder="little")] if kind == "Q5_0" else []
+    return np.concatenate([d[:, None].view(np.uint8), *fifth, low], axis=1)
+
+
+FILE_TYPES: Final[Mapping[str, int]] = {
+    "F32": 0,
+    "F16": 1,
+    "BF16": 32,
+    "Q8_0": 7,
+    "Q4_0": 2,
+    "Q4_K": 14,
+    "Q4_K_S": 14,
+    "Q4_K_M": 15,
+    "Q5_K": 16,
+    "Q5_K_S": 16,
+    "Q5_K_M": 17,
+    "Q6_K": 18,
+}
+"""What a file can be asked for, and the number that ``general.file_type`` has for it."""
+
+MIXTURES: Final = ("Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M")
+"""Those whose matrices have several types, chosen as llama.cpp chooses them."""
+
+WEIGHED: Final = ("Q4_0", *(f"Q{bits}_K" for bits in (4, 5, 6)), *MIXTURES)
+"""Those that weigh the errors of inputs by their importance."""
+
+_LEAST: Final = 1e-4  # of the importance of an input, in multiples of the mean
+_K_TYPES: Final = ("Q4_K", "Q5_K", "Q6_K")
+# What a matrix gets whose rows are no multiple of a type's block; F16, where that has such blocks too.
+_LESS: Final[Mapping[str, str]] = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
+# Matrices that are never rounded: the end of their names, less ".weight".
+_KEPT: Final = ("position_embd", "ffn_gate_inp", "ffn_gate_inp_shexp", "attn_rel_b")
+
+
+def type_of(
+    kind: str, name: str, shape: tuple[int, ...], n_layer: int, *, has_head: bool, is_falcon: bool = False
+) -> str:
+    """The type of a tensor.
+
+    `kind`: One of `FILE_TYPES`. `name`: The file's. `shape`: Rows first. `n_layer`: Of mixtures: layers.
+    `has_head`: Whether the file has ``output.weight``; else the table of tokens is the head. `is_falcon`: Its
+    matrices have types of their own in mixtures.
+    """
+    base = name.removesuffix(".weight")
+    if len(shape) < 2 or base == name or base.endswith(_KEPT) or "norm" in base.rsplit(".", 1)[-1]:
+        return "F32"
+    wanted = _mixed(kind, base, n_layer, has_head, is_falcon) if kind in MIXTURES else kind
+    while shape[-1] % type_sizes()[wanted][1][0]:
+        wanted = _LESS.get(wanted, "F16")
+    return wanted
+
+
+def _mixed(kind: str, base: str, n_layer: int, has_head: bool, is_falcon: bool) -> str:
+    """The type of a matrix in a mixture."""
+    plain, size = kind[:4], kind[-1]
+    part = base.rsplit(".", 1)[-1]
+    if base == "output" or (base == "token_embd" and not has_head):
+        return "Q8_0" if is_falcon else "Q6_K"
+    if not base.startswith("blk."):
+        return plain
+    layer = int(base.split(".")[1])
+    eighth = n_layer // 8
+    important = layer < eighth or layer >= 7 * n_layer // 8 or (layer - eighth) % 3 == 2
+    if size == "S":
+        if kind == "Q4_K_S" and part in ("attn_v", "ffn_down", "ffn_down_exps"):
+            return "Q5_K" if layer < (4 if part == "attn_v" else eighth) else plain
+        return plain
+    if part == "attn_qkv":
+        return {"Q4_K": "Q5_K", "Q5_K": "Q6_K"}[plain]
+    if part == "attn_v":
+        return "Q6_K" if important else plain
+    if part in ("ffn_down", "ffn_down_exps"):
+        if is_falcon and plain == "Q4_K":
+            return "Q6_K" if layer < n_layer // 16 else "Q5_K" if important else plain
+        return "Q6_K" if important else plain
+    return plain
+
+
+def _relative(importance: NDArray[np.float32]) -> NDArray[np.float32] | None:
+    """Importance of inputs in multiples of its mean; None if there is none.
+
+    Inputs that a text never used keep a little: another text may use them.
+    """
+    mean = importance.mean(dtype=np.float64)
+    return np.maximum(importance / mean, _LEAST).astype(np.float32) if mean > 0.0 else None
+
+
+def encoded(
+    array: NDArray[np.float32],
+    kind: str,
+    what: str,
+    importance: NDArray[np.float32] | None = None,
+    n_threads: int = 1,
+) -> NDArray[Any]:
+    """The bytes of a tensor in a type.
+
+    `what`: File and tensor, for messages. `importance` (ndarray of float32, [n_in] or [n_experts, n_in]): Of
+    the types of blocks of 256, Q4_0 and Q5_0: weights of the inputs' errors. All zeros: none.
+    """
+    if not np.isfinite(array).all():
+        raise CheckpointError(f"{what} has values that are not finite; expected finite numbers")
+    if kind == "F32":
+        return array
+    if kind in ("F16", "BF16"):
+        with np.errstate(over="ignore"):
+            half: NDArray[Any] = array.astype(np.float16) if kind == "F16" else rounded_to_bf16(array)
+        large = np.isinf(half) if kind == "F16" else (half & 0x7FFF) == 0x7F80
+        if large.any():
+            raise CheckpointError(f"{what} has values that are too large for {kind}; expected smaller ones")
+        return half
+    if kind not in (*_K_TYPES, *WEIGHTED):
+        importance = None
+    if importance is not None and importance.ndim == 2:
+        experts = zip(array, importance, strict=True)
+        parts = [encoded(part, kind, what, means, n_threads) for part, means in experts]
+        return np.concatenate([part.reshape(-1) for part in parts])
+    if importance is not None:
+        importance = _relative(importance)
+    if importance is not None and kind in WEIGHTED:
+        return weighted_blocks(array.reshape(-1, array.shape[-1]), kind, importance)
+    if kind in _K_TYPES:
+        rows = np.ascontiguousarray(array.reshape(-1, array.shape[-1]))
+        packed = _core.quantise(rows, kind.lower(), importance=importance, n_threads=n_threads)
+        return np.frombuffer(packed, np.uint8)
+    from gguf import GGMLQuantizationType, quants
+
+    blocks: NDArray[np.uint8] = quants.quantize(array, GGMLQuantizationType[kind])
+    return blocks
+
 
 _VERSION: Final = 3
 _ALIGNMENT: Final = 32
@@ -32,13 +224,7 @@ _ARRAY_ITEMS: Final[Mapping[str, int]] = {
 class NewTensor:
     """A tensor that a file is to hold.
 
-    Attributes
-    ----------
-    name : str
-    shape : tuple of int
-        Rows first.
-    type : str
-        As ggml calls it.
+    `shape`: Rows first. `type`: As ggml calls it.
     """
 
     name: str
@@ -57,22 +243,9 @@ def write_gguf(
 ) -> None:
     """Write a file of version 3, which is there as a whole or not at all.
 
-    Parameters
-    ----------
-    path : Path
-        A file that is there is replaced.
-    metadata : mapping
-        Full keys to bool, int (32 bits), float, str, a list of str, or an ndarray of uint8, int32, float32
-        or bool.
-    tensors : list of NewTensor
-        In the order of the file.
-    data : iterator of ndarray
-        The bytes of each, in the same order; taken one by one.
-
-    Raises
-    ------
-    OSError
-        It cannot be written.
+    `path`: A file that is there is replaced. `metadata`: Full keys to bool, int (32 bits), float, str, a list
+    of str, or an ndarray of uint8, int32, float32 or bool. `tensors`: In the order of the file. `data`: The
+    bytes of each, in the same order; taken one by one.
     """
     with replacing(path) as file:
         file.write(MAGIC + struct.pack("<IQQ", _VERSION, len(tensors), len(metadata)))

@@ -104,16 +104,8 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
 def described(fields: Fields, n_ctx: int | None = None) -> tuple[str, Family, dict[str, Any], bool]:
     """Read a config.json, and warn of fields that specdec does not know.
 
-    Returns
-    -------
-    str, Family, dict, bool
-        The architecture, its family, the canonical configuration, and whether matrices are stored as codes
-        in the layout of compressed-tensors.
-
-    Raises
-    ------
-    CheckpointError, UnsupportedModelError
-        Fields that are wrong, or ask for what specdec does not have.
+    Returns str, Family, dict, bool: the architecture, its family, the canonical configuration, and whether
+    matrices are stored as codes in the layout of compressed-tensors.
     """
     architecture = architecture_of(fields, fields.file)
     family = FAMILIES[architecture]

@@ -7,14 +7,77 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from specdec.checks import check_path
 from specdec.errors import CheckpointError, InputError, MissingHubError, kind_of, shown
-from specdec.models.model_files import DESCRIBING, TEMPLATES
 
-__all__ = ["HubName", "HubOptions", "download", "fetch", "is_repository_name", "parse_hub_name"]
+__all__ = [
+    "DESCRIBING",
+    "TEMPLATES",
+    "HubName",
+    "HubOptions",
+    "describing_files",
+    "download",
+    "fetch",
+    "is_describing",
+    "is_repository_name",
+    "parse_hub_name",
+]  # fmt: skip
+
+DESCRIBING: Final = (
+    "added_tokens.json",
+    "chat_template.jinja",
+    "config.json",
+    "generation_config.json",
+    "merges.txt",
+    "model.safetensors.index.json",
+    "sentencepiece.bpe.model",
+    "source.spm",
+    "special_tokens_map.json",
+    "spiece.model",
+    "target.spm",
+    "target_vocab.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+)
+"""Those of a Hugging Face folder, by name."""
+
+TEMPLATES: Final = "additional_chat_templates/*.jinja"
+"""Chat templates beside the first, in such a folder."""
+
+_COMPLETE: Final = (".gguf", ".specdec")
+_LLAMA2C: Final = ("tokenizer.bin", "tokenizer.model")
+_LLAMA2C_TABLES: Final = ("tok*.bin", "tok*.model")
+
+
+def is_describing(name: str) -> bool:
+    """Whether `describing_files` has files of this name, relative to the folder, for some model."""
+    folder, _, last = name.rpartition("/")
+    if not folder:
+        return last in DESCRIBING or last in _LLAMA2C or any(fnmatchcase(last, of) for of in _LLAMA2C_TABLES)
+    return f"{folder}/*.jinja" == TEMPLATES and fnmatchcase(last, "*.jinja")
+
+
+def describing_files(place: Path) -> list[Path]:
+    """The files that describe a model, less those that hold weights.
+
+    `place`: The folder of the model, its file, or the file of a tokenizer. Returns list of Path: whether they
+    are there or not: what is not there may come. None beside files that hold all of it.
+    """
+    if place.suffix in _COMPLETE and not place.is_dir():
+        return []
+    folder = place if place.is_dir() else place.parent
+    if place.suffix == ".bin" and not place.is_dir():
+        named = [folder / name for name in _LLAMA2C]
+        found = {file for names in _LLAMA2C_TABLES for file in folder.glob(names)}
+        return named + sorted(found - {*named, place})
+    return [folder / name for name in DESCRIBING] + sorted(folder.glob(TEMPLATES))
+
 
 # The hub's own rule: words of letters, digits, "-", "_" and ".", one slash. A name that could be a relative
 # path on this disk ("./x", "../x") does not match.
@@ -42,18 +105,9 @@ _UNWANTED = ["*/*", "consolidated*"]
 class HubOptions:
     """How a repository is fetched; each argument is that of ``huggingface_hub``.
 
-    Attributes
-    ----------
-    revision : str, optional
-        A branch, a tag or a commit; None: the main branch.
-    cache_dir : path-like, optional
-        Where downloads are kept; None: ``HF_HOME`` and the like decide.
-    token : str or bool, optional
-        A token of the hub; True: the one of ``hf auth login``; False: none; None: that one, if there is one.
-
-    Raises
-    ------
-    InputError
+    `revision`: A branch, a tag or a commit; None: the main branch. `cache_dir`: Where downloads are kept;
+    None: ``HF_HOME`` and the like decide. `token`: A token of the hub; True: the one of ``hf auth login``;
+    False: none; None: that one, if there is one.
     """
 
     revision: str | None = None
@@ -75,14 +129,8 @@ class HubOptions:
 class HubName:
     """What a name asks of the hub.
 
-    Attributes
-    ----------
-    repository : str
-        "org/name".
-    file : str
-        A GGUF file of it; empty: none by name.
-    tag : str
-        The type of a GGUF file of it, such as "Q4_K_M"; empty: the folder, or ``file``.
+    `repository`: "org/name". `file`: A GGUF file of it; empty: none by name. `tag`: The type of a GGUF file
+    of it, such as "Q4_K_M"; empty: the folder, or ``file``.
     """
 
     repository: str
@@ -113,12 +161,6 @@ def fetch(name: HubName, options: HubOptions | None = None) -> Path:
     """The local folder of a repository, or a GGUF file of it; downloaded where the hub's cache has it not.
 
     All parts of a file that was split are fetched; the first is returned.
-
-    Raises
-    ------
-    CheckpointError
-        The download failed, no file or several have the type, or ``huggingface_hub`` is not installed (also
-        a MissingPackageError).
     """
     options = options or HubOptions()
     if not (name.file or name.tag):
@@ -160,13 +202,7 @@ def _of_tag(name: HubName, there: Sequence[str]) -> list[str]:
 
 
 def download(name: str, options: HubOptions | None = None) -> Path:
-    """The local folder of a hub repository, downloaded where the hub's cache does not have it.
-
-    Raises
-    ------
-    CheckpointError
-        The download failed, or ``huggingface_hub`` is not installed (also a MissingPackageError).
-    """
+    """The local folder of a hub repository, downloaded where the hub's cache does not have it."""
     options = options or HubOptions()
     library = _import_library(name)
     where = {"revision": options.revision, "cache_dir": options.cache_dir, "token": options.token}

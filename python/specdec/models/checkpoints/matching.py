@@ -1,8 +1,9 @@
-"""The tensors that a model needs, from those that its files hold; the checkpoint that they make."""
+"""The tensors that a model needs, from those of its files, and which of them stay codes."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Container, Iterator, Mapping, MutableMapping
 from functools import partial
 from pathlib import Path
@@ -13,13 +14,122 @@ from numpy.typing import NDArray
 
 from specdec.errors import CheckpointError, UnsupportedModelError, number_of
 from specdec.fields import as_json
-from specdec.models.checkpoints.checkpoint import CanonicalTensor, Checkpoint, UnreadTensor
-from specdec.models.checkpoints.file_tensor import FileRows, FileTensor
-from specdec.models.checkpoints.stored_formats import own_dtype, stored_tensors
+from specdec.models.checkpoints.checkpoint import CanonicalTensor, Checkpoint, StoredTensors, UnreadTensor
+from specdec.models.checkpoints.file_tensor import PLAIN, FileRows, FileTensor
 from specdec.models.families import Family, Source
+from specdec.models.number_formats import Dtype
 from specdec.models.tokenizer import Tokenizer, source_side
 
-__all__ = ["canonical_tensors", "has_own_head", "match_tensors", "matched_checkpoint"]
+__all__ = [
+    "canonical_tensors", "has_own_head", "is_matrix", "match_tensors", "matched_checkpoint", "own_dtype",
+    "stored_tensors",
+]  # fmt: skip
+
+_FORMATS: Final[Mapping[str, str]] = {
+    "F32": "f32",
+    "F16": "f32",
+    "BF16": "bf16",
+    "Q8_0": "int8",
+    "Q4_0": "int4",
+    **{
+        name: name.lower()
+        for name in (
+            *("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
+            *("IQ4_NL", "IQ4_XS", "MXFP4"),
+        )
+    },
+}
+"""Types of files to the formats of the core that have the same values."""
+
+# Tensors of two dimensions that are no matrices in a number format.
+_OTHERS: Final = re.compile(r"position_embedding$|relative_bias$|router\.weight$|shared_gate\.weight$")
+
+# Matrices that the core multiplies the same rows with: parts of names, the others being equal.
+_TOGETHER: Final = (
+    re.compile(r"attn_[qkv]\.weight$"),
+    re.compile(r"mlp_(gate|up)\.weight$"),
+    re.compile(r"layers\.\d+\.cross_[kv]\.weight$"),
+)
+
+
+def is_matrix(source: Source) -> bool:
+    """Whether a tensor is a matrix in a number format, or a table of tokens."""
+    return len(source.shape) == 2 and bool(source.stored) and not _OTHERS.search(source.canonical)
+
+
+def own_dtype(sources: list[Source], tensors: Mapping[str, Any]) -> Dtype:
+    """The number format of a model of the files where its tensors do not stay as they are.
+
+    `sources`, `tensors`: As of `stored_tensors`.
+    """
+    kinds = {
+        "BF16" if source.numbers else tensors[name].kind  # bytes of MXFP4 are numbers of bf16
+        for source in sources
+        for name in source.stored
+        if len(source.shape) == 2
+    }
+    if kinds <= {"BF16"}:
+        return "bf16"
+    if kinds <= PLAIN.keys():
+        return "f32"
+    return "int4" if kinds - PLAIN.keys() == {"Q4_0"} else "int8"
+
+
+def stored_tensors(place: Path, sources: list[Source], tensors: Mapping[str, Any]) -> StoredTensors | None:
+    """The tensors of a file in its own types.
+
+    `place`: The file or folder, for messages. `sources`: Where the tensors of the model come from. `tensors`:
+    Those of the file, by name. Returns StoredTensors or None: none where the file holds no blocks of codes.
+    """
+    matrices = {source.canonical: source for source in sources if is_matrix(source)}
+    types = {name: tensors[source.stored[0]].kind for name, source in matrices.items()}
+    if not any(tensors[source.stored[0]].is_coded for source in matrices.values()):
+        return None
+    formats: dict[str, str] = {}
+    for name, source in matrices.items():
+        is_own = _FORMATS.get(types[name]) in ("f32", "bf16") or source.entry.keeps_rows
+        formats[name] = _FORMATS[types[name]] if is_own and types[name] in _FORMATS else _other(name)
+    _join(formats)
+    changed = Counter(
+        f"{types[name]} as {form}"
+        for name, form in formats.items()
+        if form != _FORMATS.get(types[name]) and types[name] not in ("F32", "F16")
+    )
+    names = ", ".join(f"{count} of {change}" for change, count in sorted(changed.items()))
+    counted = Counter(types.values())
+    blocks = {
+        name: types[name]
+        for name, source in matrices.items()
+        if tensors[source.stored[0]].is_coded and formats[name] == _FORMATS.get(types[name])
+    }
+    return StoredTensors(
+        formats,
+        blocks,
+        ", ".join(kind for kind, _ in counted.most_common()),
+        f"{place}: holds matrices that are turned into another number format: {names}" if changed else "",
+    )
+
+
+def _other(name: str) -> str:
+    """What a type becomes that the core does not compute with."""
+    return "bf16" if name == "token_embedding" else "int8"
+
+
+def _kind(form: str) -> str:
+    return form if form in ("f32", "bf16") else "codes"
+
+
+def _join(formats: dict[str, str]) -> None:
+    """Where the same rows meet floats and codes, the codes become floats, which have the same values."""
+    groups: dict[str, list[str]] = {}
+    for name in formats:
+        for pattern in _TOGETHER:
+            if match := pattern.search(name):
+                groups.setdefault(name[: match.start()] + pattern.pattern, []).append(name)
+    for names in groups.values():
+        kinds = {_kind(formats[name]) for name in names}
+        if len(kinds) > 1:
+            formats.update(dict.fromkeys(names, "f32"))
 
 
 def match_tensors(
@@ -33,23 +143,10 @@ def match_tensors(
 ) -> None:
     """Check that the tensors the model needs are there in the right shape, with nothing else beside them.
 
-    Parameters
-    ----------
-    place : Path
-        The folder or file, for messages.
-    family, config, sources
-        What the model is, and where its tensors come from.
-    tensors : mapping of str to FileTensor
-        By the names of the family's table. A tied head in the place of the embedding becomes the embedding.
-    described_by : str
-        For messages: the file or field that determines the tensors.
-
-    Raises
-    ------
-    CheckpointError
-        A tensor is missing or has another shape.
-    UnsupportedModelError
-        There are others, or a tensor has numbers that are not read.
+    `place`: The folder or file, for messages. `family`, `config`, `sources`: What the model is, and where its
+    tensors come from. `tensors`: By the names of the family's table. A tied head in the place of the
+    embedding becomes the embedding. `described_by`: For messages: the file or field that determines the
+    tensors.
     """
     expected = {
         name: (shape, source.numbers)
@@ -122,17 +219,8 @@ def matched_checkpoint(
 ) -> Checkpoint:
     """The checkpoint of tensors that `match_tensors` has gone through.
 
-    Parameters
-    ----------
-    place, config, sources, tensors
-        As of `match_tensors`.
-    architecture : str
-        What the files call it.
-    tokenizer : Tokenizer or None
-    decoder_start : tuple of int
-        Of an encoder-decoder; else left out.
-    **fields
-        Others of `Checkpoint`.
+    `place`, `config`, `sources`, `tensors`: As of `match_tensors`. `architecture`: What the files call it.
+    `decoder_start`: Of an encoder-decoder; else left out. `**fields`: Others of `Checkpoint`.
     """
     with_encoder = config.get("encoder") is not None
     used = {name for source in sources for name in source.stored}
@@ -159,12 +247,7 @@ def canonical_tensors(
 ) -> Iterator[CanonicalTensor | UnreadTensor]:
     """Each tensor of the model, read from the files when its turn comes.
 
-    Parameters
-    ----------
-    sources, tensors
-        As of `match_tensors`.
-    as_blocks, in_file
-        As of `Checkpoint.tensors`.
+    `sources`, `tensors`: As of `match_tensors`. `as_blocks`, `in_file`: As of `Checkpoint.tensors`.
     """
     at: tuple[list[str], int | None, bool] = [], None, False
     arrays: list[NDArray[np.generic]] = []

@@ -50,20 +50,11 @@ _HARMLESS: Final = frozenset(
 class StoredLowRank:
     """The two matrices beside one module of a model, still in their file.
 
-    Attributes
-    ----------
-    module : str
-        The module's name in the base model: "model.layers.0.self_attn.q_proj".
-    down, up : StoredTensor
-        A [rank, inputs] and B [outputs, rank]; of a table A [rank, rows] and B [columns, rank].
-    scale : float
-        What their product is multiplied with.
-    of_table : bool
-        They belong to a table of embeddings.
-    magnitude : StoredTensor, optional
-        Of DoRA (arXiv 2402.09353): the lengths of the rows of the adapted matrix, [outputs].
-    base : StoredTensor, optional
-        The module's own tensor, which PEFT saves with an adapter of a table of embeddings or of a head.
+    `module`: The module's name in the base model: "model.layers.0.self_attn.q_proj". `down`, `up`: A [rank,
+    inputs] and B [outputs, rank]; of a table A [rank, rows] and B [columns, rank]. `scale`: What their
+    product is multiplied with. `of_table`: They belong to a table of embeddings. `magnitude`: Of DoRA (arXiv
+    2402.09353): the lengths of the rows of the adapted matrix, [outputs]. `base`: The module's own tensor,
+    which PEFT saves with an adapter of a table of embeddings or of a head.
     """
 
     module: str
@@ -84,13 +75,8 @@ class StoredLowRank:
 class PeftFolder:
     """An adapter on disk, opened and checked, its numbers still in the file.
 
-    Attributes
-    ----------
-    path : Path
-    low_rank : mapping of str to StoredLowRank
-        By module.
-    whole : mapping of str to StoredTensor
-        Tensors that take the place of the base's (``modules_to_save``, biases), by the base's names.
+    `low_rank`: By module. `whole`: Tensors that take the place of the base's (``modules_to_save``, biases),
+    by the base's names.
     """
 
     path: Path
@@ -104,17 +90,7 @@ class PeftFolder:
 
 
 def open_peft_folder(path: Path) -> PeftFolder:
-    """Open the folder of a LoRA adapter and check all but its numbers.
-
-    Raises
-    ------
-    CheckpointNotFoundError
-        There is no such folder, or it lacks a file.
-    UnsupportedModelError
-        Another method than LoRA, or a setting or tensor that specdec does not have.
-    CheckpointError
-        A damaged or contradictory file, or one that cannot be read.
-    """
+    """Open the folder of a LoRA adapter and check all but its numbers."""
     with reading(path, CheckpointError):
         return _open(path)
 
@@ -167,11 +143,8 @@ def _tensors(
 ) -> tuple[dict[str, dict[str, StoredTensor]], set[str], dict[str, StoredTensor], dict[str, StoredTensor]]:
     """The tensors of an adapter by what they are.
 
-    Returns
-    -------
-    dict, set, dict, dict
-        Low-rank parts by module and "A", "B" or "magnitude_vector"; the modules that are tables; whole
-        tensors by name; base matrices by module.
+    Returns dict, set, dict, dict: low-rank parts by module and "A", "B" or "magnitude_vector"; the modules
+    that are tables; whole tensors by name; base matrices by module.
     """
     pairs: dict[str, dict[str, StoredTensor]] = {}
     tables: set[str] = set()

@@ -20,17 +20,12 @@ from numpy.typing import NDArray
 from specdec.atomic_file import replacing
 from specdec.errors import CheckpointError, CheckpointNotFoundError, UnsupportedModelError
 from specdec.fields import as_json, read_json_object
-from specdec.models.checkpoints.file_tensor import PLAIN, FileRows, FileTensor
-from specdec.models.checkpoints.opened_file import OpenedFile
+from specdec.models.checkpoints.file_tensor import PLAIN, FileRows, FileTensor, OpenedFile
 
 __all__ = [
-    "StoredTensor",
-    "open_weights",
-    "read_safetensors",
-    "read_safetensors_with_metadata",
-    "write_safetensors",
+    "StoredTensor", "open_weights", "read_safetensors", "read_safetensors_with_metadata", "write_safetensors",
     "write_tensors",
-]
+]  # fmt: skip
 
 INDEX_NAME: Final = "model.safetensors.index.json"
 SINGLE_NAME: Final = "model.safetensors"
@@ -68,13 +63,7 @@ class StoredTensor(FileTensor):
 
     @property
     def format(self) -> str:
-        """The core's name of the number format: "f32", "f16" or "bf16".
-
-        Raises
-        ------
-        UnsupportedModelError
-            The file holds it in another one.
-        """
+        """The core's name of the number format: "f32", "f16" or "bf16"."""
         if self.kind not in PLAIN:
             raise UnsupportedModelError(
                 f"{self.file}: tensor '{self.name}' has dtype {self.kind}; expected {', '.join(PLAIN)}"
@@ -82,12 +71,7 @@ class StoredTensor(FileTensor):
         return PLAIN[self.kind][0]
 
     def check(self, numbers: str = "") -> None:
-        """Refuse a tensor that is not in f32, f16 or bf16, or, where ``numbers`` is "U8", in bytes.
-
-        Raises
-        ------
-        UnsupportedModelError
-        """
+        """Refuse a tensor that is not in f32, f16 or bf16, or, where ``numbers`` is "U8", in bytes."""
         if not numbers:
             _ = self.format
         elif self.kind != numbers:
@@ -115,15 +99,7 @@ class StoredTensor(FileTensor):
     def integers(self, *, mmap: bool = False) -> NDArray[np.integer[Any]]:
         """The numbers of a tensor of integers, int32 or int64; as `array`.
 
-        Parameters
-        ----------
-        mmap : bool
-            A view of the mapped file, where the tensor is aligned in it: see `OpenedFile.map`.
-
-        Raises
-        ------
-        UnsupportedModelError
-            The file holds something else.
+        `mmap`: A view of the mapped file, where the tensor is aligned in it: see `OpenedFile.map`.
         """
         if self.kind not in _INTEGERS:
             raise UnsupportedModelError(
@@ -141,13 +117,6 @@ def open_weights(folder: Path) -> dict[str, StoredTensor]:
     """All tensors of a Hugging Face folder, by the name the files give them.
 
     ``model.safetensors`` is taken where it exists, else the shards of ``model.safetensors.index.json``.
-
-    Raises
-    ------
-    CheckpointNotFoundError
-        Neither is there, or a shard is missing.
-    CheckpointError
-        A file is damaged, or the index and its shards disagree.
     """
     single = folder / SINGLE_NAME
     if single.is_file():
@@ -201,15 +170,7 @@ def _check_shard_name(index: Path, shard: str) -> None:
 
 
 def read_safetensors(path: Path) -> dict[str, StoredTensor]:
-    """Open one safetensors file and check its header against its size.
-
-    Raises
-    ------
-    CheckpointNotFoundError
-        There is no such file.
-    CheckpointError
-        It is truncated, its header is not what the format says, or two tensors share or leave out bytes.
-    """
+    """Open one safetensors file and check its header against its size."""
     return read_safetensors_with_metadata(path)[0]
 
 
@@ -331,19 +292,9 @@ def _check_layout(opened: OpenedFile, header: dict[str, Any], first: int) -> dic
 def write_safetensors(path: Path, arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str]) -> None:
     """Write a file, which is there as a whole or not at all.
 
-    Parameters
-    ----------
-    path : Path
-        A file that is there is replaced.
-    arrays : mapping of str to ndarray
-        float32, float16, uint16 with the bits of bf16, int8, int32, int64 or bool. They lie in the file in
-        their order, those of larger numbers first, so that each is aligned.
-    metadata : mapping of str to str
-
-    Raises
-    ------
-    OSError
-        It cannot be written.
+    `path`: A file that is there is replaced. `arrays`: float32, float16, uint16 with the bits of bf16, int8,
+    int32, int64 or bool. They lie in the file in their order, those of larger numbers first, so that each is
+    aligned.
     """
     ordered = sorted(arrays.items(), key=lambda entry: -entry[1].itemsize)
     described = {name: (_NAMES[array.dtype.name], array.shape) for name, array in ordered}
@@ -358,20 +309,8 @@ def write_tensors(
 ) -> None:
     """Write a file whose tensors are made one by one.
 
-    Parameters
-    ----------
-    path : Path
-        As of `write_safetensors`.
-    described : mapping of str to (str, tuple)
-        Numbers ("float32", "bfloat16", ...) and shape of each, in the order of the file.
-    arrays : iterator of ndarray
-        In the same order; taken one by one. uint16 has the bits of bf16.
-    metadata : mapping of str to str
-
-    Raises
-    ------
-    OSError
-        It cannot be written.
+    `path`: As of `write_safetensors`. `described`: Numbers ("float32", "bfloat16", ...) and shape of each, in
+    the order of the file. `arrays`: In the same order; taken one by one. uint16 has the bits of bf16.
     """
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0

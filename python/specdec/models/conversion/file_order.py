@@ -1,21 +1,58 @@
-"""The tensors of a file that is written, made of those of a model."""
+"""The tensors of a file that is written, and whether what is written is read as the same model."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.errors import CheckpointError
+from specdec.errors import CheckpointError, UnsupportedModelError
 from specdec.models.checkpoints import Checkpoint
 from specdec.models.families import Source
+from specdec.models.model_config import ModelConfig
 from specdec.models.number_formats import widened
 from specdec.progress import reading_bar
 
-__all__ = ["gathered", "stored_shapes"]
+__all__ = ["check_same", "gathered", "stored_shapes"]
+
+_CLOSE: Final = 1e-5  # relative: numbers of metadata are f32
+
+
+def check_same(checkpoint: Checkpoint, config: Mapping[str, Any], what: str, place: Path) -> None:
+    """Compare the configuration that will be read with that of the checkpoint."""
+    ours, theirs = ModelConfig.from_canonical(checkpoint.config), ModelConfig.from_canonical(config)
+    for name in ours:
+        if name != "encoder" and not _close(ours[name], theirs[name]):
+            raise UnsupportedModelError(
+                f"{checkpoint.path}: is a model that {what} cannot describe: {name} is {ours[name]}, and "
+                f"{place.name} would say {theirs[name]}"
+            )
+    if (ours.encoder is None) != (theirs.encoder is None):
+        raise UnsupportedModelError(
+            f"{checkpoint.path}: is a model that {what} cannot describe: it has {_encoder(ours)}, and "
+            f"{place.name} would say that it has {_encoder(theirs)}"
+        )
+    if ours.encoder is not None and theirs.encoder is not None:
+        inner = replace(checkpoint, config=dict(ours.encoder))
+        check_same(inner, dict(theirs.encoder), what, place)
+
+
+def _encoder(config: ModelConfig) -> str:
+    return "no encoder" if config.encoder is None else "an encoder"
+
+
+def _close(ours: Any, theirs: Any) -> bool:
+    if isinstance(ours, tuple) and isinstance(theirs, tuple):
+        return len(ours) == len(theirs) and all(map(_close, ours, theirs))
+    if isinstance(ours, float) and isinstance(theirs, int | float):
+        return math.isclose(ours, theirs, rel_tol=_CLOSE)
+    return bool(ours == theirs)
+
 
 Array = NDArray[Any]
 
@@ -38,17 +75,9 @@ def gathered(
 ) -> Iterator[tuple[str, Array]]:
     """The file's tensors in the order of `stored_shapes`, f32, made of those of the model.
 
-    Parameters
-    ----------
-    checkpoint : Checkpoint
-    sources : list of Source
-        Where the tensors of the model go; several that one tensor goes to follow each other.
-    types : mapping of str to str
-        The types that the file's tensors get. One that is made of blocks of this type alone is given as
-        these, uint8, [rows, bytes of a row].
-    progress : bool or None
-    place : Path
-        For the bar.
+    `sources`: Where the tensors of the model go; several that one tensor goes to follow each other. `types`:
+    The types that the file's tensors get. One that is made of blocks of this type alone is given as these,
+    uint8, [rows, bytes of a row]. `place`: For the bar.
     """
     shapes = {
         name: shape

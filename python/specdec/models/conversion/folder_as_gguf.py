@@ -14,12 +14,10 @@ from specdec.errors import CheckpointError, UnsupportedModelError
 from specdec.fields import read_json_object
 from specdec.models.checkpoints import Checkpoint
 from specdec.models.checkpoints.gguf_model import ROW, described, sampling_values
-from specdec.models.checkpoints.gguf_types import FILE_TYPES, encoded, type_of
-from specdec.models.checkpoints.gguf_writing import NewTensor, write_gguf
+from specdec.models.checkpoints.gguf_writing import FILE_TYPES, NewTensor, encoded, type_of, write_gguf
 from specdec.models.checkpoints.llama2c_file import LLAMA2C
-from specdec.models.conversion.file_order import gathered, stored_shapes
+from specdec.models.conversion.file_order import check_same, gathered, stored_shapes
 from specdec.models.conversion.importance import Importance
-from specdec.models.conversion.model_identity import check_same
 from specdec.models.families import FAMILIES
 from specdec.models.families.gguf import ARCHITECTURES
 from specdec.models.families.gguf_keys import WRITTEN, metadata_of
@@ -67,20 +65,7 @@ def write_as_gguf(
 ) -> None:
     """Write a model as a GGUF file.
 
-    Parameters
-    ----------
-    checkpoint : Checkpoint
-    place : Path
-        A file that is there is replaced.
-    kind : str
-        One of `FILE_TYPES`.
-    importance : Importance
-    progress : bool or None
-
-    Raises
-    ------
-    UnsupportedModelError, TokenizerError, CheckpointError, OSError
-        As `specdec.convert`.
+    `place`: A file that is there is replaced. `kind`: One of `FILE_TYPES`.
     """
     if checkpoint.architecture not in WRITTEN and checkpoint.architecture != LLAMA2C:
         raise UnsupportedModelError(

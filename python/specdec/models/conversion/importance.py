@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.errors import CheckpointError, InputError
+from specdec.models.checkpoints.file_tensor import OpenedFile
 from specdec.models.checkpoints.gguf_file import is_gguf, read_gguf
-from specdec.models.checkpoints.opened_file import OpenedFile
 from specdec.models.families import Source
 from specdec.models.model import Model
 from specdec.progress import reading_bar
@@ -37,12 +37,8 @@ Array = NDArray[Any]
 class Importance:
     """Mean squares of the inputs of matrices.
 
-    Attributes
-    ----------
-    of_stored : mapping of str to ndarray
-        By the names of a GGUF file: float32 [n_in], or [n_experts, n_in].
-    of_canonical : mapping of str to ndarray
-        By canonical names of matrices: float32 [n_in].
+    `of_stored`: By the names of a GGUF file: float32 [n_in], or [n_experts, n_in]. `of_canonical`: By
+    canonical names of matrices: float32 [n_in].
     """
 
     of_stored: Mapping[str, Array] = field(default_factory=dict)
@@ -51,22 +47,8 @@ class Importance:
     def of(self, stored: str, made_of: Sequence[Source], shape: tuple[int, ...]) -> Array | None:
         """That of a tensor of a file; None where it is not known.
 
-        Parameters
-        ----------
-        stored : str
-        made_of : sequence of Source
-            What lies in the tensor. Several matrices in one have the same inputs, unless they are experts.
-        shape : tuple of int
-            Of the tensor.
-
-        Returns
-        -------
-        ndarray of float32, [n_in], or [n_experts, n_in]
-
-        Raises
-        ------
-        CheckpointError
-            It is for a tensor of another shape.
+        `made_of`: What lies in the tensor. Several matrices in one have the same inputs, unless they are
+        experts. `shape`: Of the tensor.
         """
         found = self.of_stored.get(stored)
         if found is None:
@@ -84,13 +66,7 @@ class Importance:
 
 
 def read_importance(place: Path) -> Importance:
-    """What ``llama-imatrix`` wrote.
-
-    Raises
-    ------
-    CheckpointError
-        A damaged file, or another one.
-    """
+    """What ``llama-imatrix`` wrote."""
     file, held = read_gguf(place)
     found: dict[str, Array] = {}
     for name, tensor in held.items():
@@ -114,13 +90,7 @@ def read_importance(place: Path) -> Importance:
 
 
 def read_text(place: Path) -> str | None:
-    """The text of a file; None of a GGUF file.
-
-    Raises
-    ------
-    CheckpointError
-        It is neither, or cannot be read.
-    """
+    """The text of a file; None of a GGUF file."""
     if is_gguf(place):
         return None
     opened = OpenedFile(place)
@@ -137,20 +107,8 @@ def read_text(place: Path) -> str | None:
 def measured_importance(model: Model, text: str, n_threads: int, progress: bool | None = None) -> Importance:
     """What a model multiplies with its matrices while it reads a text, in pieces of 512 tokens.
 
-    Parameters
-    ----------
-    model : Model
-        Without encoder.
-    text : str
-        A longer one says more: llama.cpp's users take some 50,000 tokens.
-    n_threads : int
-        That pieces are read by. It does not change a bit of the result.
-    progress : bool or None
-
-    Raises
-    ------
-    InputError
-        A model with an encoder or without tokenizer, or a text of fewer than two tokens.
+    `model`: Without encoder. `text`: A longer one says more: llama.cpp's users take some 50,000 tokens.
+    `n_threads`: That pieces are read by. It does not change a bit of the result.
     """
     if model.config.encoder is not None:
         raise InputError(

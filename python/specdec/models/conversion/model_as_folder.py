@@ -23,13 +23,12 @@ from specdec.models.checkpoints.compressed_tensors import (
     packed_shapes,
     quantisation_config,
 )
-from specdec.models.checkpoints.gguf_types import encoded
+from specdec.models.checkpoints.gguf_writing import encoded
+from specdec.models.checkpoints.hub import describing_files
+from specdec.models.checkpoints.matching import is_matrix
 from specdec.models.checkpoints.safetensors_file import write_tensors
-from specdec.models.checkpoints.stored_formats import is_matrix
-from specdec.models.conversion.file_order import gathered, stored_shapes
-from specdec.models.conversion.model_identity import check_same
+from specdec.models.conversion.file_order import check_same, gathered, stored_shapes
 from specdec.models.families import FAMILIES, ConfigReader, Source, model_type_of
-from specdec.models.model_files import describing_files
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
 from specdec.threads import check_threads
@@ -82,27 +81,9 @@ def write_as_folder(
 ) -> None:
     """Write a model as a Hugging Face folder.
 
-    Parameters
-    ----------
-    checkpoint : Checkpoint
-        Of a folder or a GGUF file.
-    place : Path
-        A new or empty folder, or one whose files are replaced when the new ones are complete.
-    kind : str or None
-        One of `FOLDER_TYPES`; None: what the file holds.
-    progress : bool or None
-    own_tokenizer : bool
-        The tokenizer is that beside the weights.
-
-    Warns
-    -----
-    UserWarning
-        Codes that become numbers.
-
-    Raises
-    ------
-    InputError, UnsupportedModelError, CheckpointError, OSError
-        As `specdec.convert`.
+    `checkpoint`: Of a folder or a GGUF file. `place`: A new or empty folder, or one whose files are replaced
+    when the new ones are complete. `kind`: One of `FOLDER_TYPES`; None: what the file holds. `own_tokenizer`:
+    The tokenizer is that beside the weights.
     """
     if checkpoint.path.suffix == ".bin" and not checkpoint.path.is_dir():
         raise InputError(f"{checkpoint.path}: expected a folder or a GGUF file, to be written as a folder")
@@ -134,16 +115,8 @@ def write_as_folder(
 class _Plan:
     """What a folder will hold.
 
-    Attributes
-    ----------
-    fields : dict
-        Of config.json.
-    sources : list of Source
-        Where the tensors of the model go.
-    types : dict of str to str
-        Of each of the file's tensors: "F32", "F16", "BF16", or, of codes, "Q8_0" or "Q4_0".
-    shapes : dict of str to tuple
-        In the order of the file.
+    `fields`: Of config.json. `sources`: Where the tensors of the model go. `types`: Of each of the file's
+    tensors: "F32", "F16", "BF16", or, of codes, "Q8_0" or "Q4_0". `shapes`: In the order of the file.
     """
 
     fields: dict[str, Any]
@@ -297,10 +270,7 @@ def _check_read(
 ) -> list[str]:
     """Refuse fields, and names of tensors, that are read as another configuration.
 
-    Returns
-    -------
-    list of str
-        Fields that the family does not read.
+    Returns list of str: fields that the family does not read.
     """
     family = FAMILIES[checkpoint.architecture]
     given = Fields(fields, place / "config.json")

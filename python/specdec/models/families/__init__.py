@@ -7,46 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from specdec.errors import UnsupportedModelError, UnusedFieldWarning, warn
+from specdec.errors import UnusedFieldWarning, warn
 from specdec.fields import Fields, as_json
-from specdec.models.families import (
-    alibi,
-    bart,
-    cohere,
-    gemma,
-    gpt,
-    lamda,
-    llama,
-    moe,
-    neox,
-    olmo,
-    phi,
-    qwen,
-    stablelm,
-    t5,
-)
+from specdec.models.families import encoder_decoder, gpt, llama, moe
 from specdec.models.families.absent_fields import ABSENT
 from specdec.models.families.config_reader import ConfigReader
-from specdec.models.families.family import Family, Named, Source
+from specdec.models.families.family import Family, Source
 
-__all__ = ["FAMILIES", "ConfigReader", "Family", "Named", "Source", "architecture_of", "model_type_of"]
+__all__ = ["FAMILIES", "ConfigReader", "Family", "Source", "architecture_of", "model_type_of"]
 
-_READERS: Final[Mapping[str, Family]] = {
-    **llama.FAMILIES,
-    **qwen.FAMILIES,
-    **phi.FAMILIES,
-    **gemma.FAMILIES,
-    **olmo.FAMILIES,
-    **stablelm.FAMILIES,
-    **cohere.FAMILIES,
-    **gpt.FAMILIES,
-    **neox.FAMILIES,
-    **alibi.FAMILIES,
-    **moe.FAMILIES,
-    **lamda.FAMILIES,
-    **t5.FAMILIES,
-    **bart.FAMILIES,
-}
+_READERS: Final[Mapping[str, Family]] = (
+    llama.FAMILIES | gpt.FAMILIES | moe.FAMILIES | encoder_decoder.FAMILIES
+)
 
 FAMILIES: Final[Mapping[str, Family]] = {
     name: dataclasses.replace(family, absent=ABSENT.get(name, {})) for name, family in _READERS.items()
@@ -135,13 +107,6 @@ def architecture_of(fields: Fields, file: Path) -> str:
     """The first of ``architectures`` that is read; without that field, the one of ``model_type``.
 
     A ``model_type`` of another architecture, which transformers would compute, is warned of.
-
-    Raises
-    ------
-    CheckpointError
-        ``architectures`` is no list of names.
-    UnsupportedModelError
-        None is read.
     """
     named = fields.raw("architectures")
     if named is not None and not (isinstance(named, list) and all(isinstance(name, str) for name in named)):
@@ -156,18 +121,11 @@ def architecture_of(fields: Fields, file: Path) -> str:
                     warn(UnusedFieldWarning(file, ["model_type"], reason))
                 return name
         reason = _why_refused(named[0])
-        raise UnsupportedModelError(
-            f"{file}: field 'architectures' is {as_json(named)}"
-            + (f", which {reason}" if reason else "")
-            + f"; expected {supported}"
-        )
+        raise fields.unsupported("architectures", supported + (f"; {named[0]} {reason}" if reason else ""))
     model_type = fields.raw("model_type")
     if isinstance(model_type, str) and model_type in _MODEL_TYPES:
         return _MODEL_TYPES[model_type]
-    raise UnsupportedModelError(
-        f"{file}: names no architecture, and field 'model_type' is {as_json(model_type)}; "
-        f"expected 'architectures' with {supported}"
-    )
+    raise fields.unsupported("model_type", f"'architectures' with {supported}")
 
 
 def _why_refused(name: str) -> str:

@@ -63,11 +63,7 @@ class Rotation:
 class ConfigReader:
     """A config.json, or the part of it that describes the decoder.
 
-    Parameters
-    ----------
-    fields : Fields
-    n_ctx : int, optional
-        The context that the caller asks for; None: that of the model.
+    `n_ctx`: The context that the caller asks for; None: that of the model.
     """
 
     def __init__(self, fields: Fields, n_ctx: int | None = None) -> None:
@@ -162,6 +158,14 @@ class ConfigReader:
         """The activation function, by the core's name."""
         return self.fields.choice(name, ACTIVATIONS, default=default)
 
+    def attention_bias(
+        self, name: str = "attention_bias", *, default: bool = False, mlp: bool = False
+    ) -> dict[str, Any]:
+        """Biases of all projections of attention, and of the feed-forward where ``mlp``, by one field."""
+        bias = self.fields.boolean(name, default=default)
+        names = ("qkv_bias", "out_bias", "mlp_bias") if mlp else ("qkv_bias", "out_bias")
+        return dict.fromkeys(names, bias)
+
     def optional_number(self, name: str, absent: float = 0.0) -> float:
         """A number above 0; 0 where it is null, ``absent`` where it is absent."""
         if not self.fields.has(name):
@@ -222,23 +226,12 @@ class ConfigReader:
     ) -> Rotation:
         """Rotary positions by ``rope_parameters`` (transformers 5) or ``rope_theta`` and ``rope_scaling``.
 
-        Parameters
-        ----------
-        d_head : int
-        layer_type : str, optional
-            Of models whose layers have rotations by type: nested in ``rope_parameters``.
-        theta, fraction : float
-            What absent fields mean.
-        theta_name, fraction_name : str
-            Names of the fields outside ``rope_parameters``.
-        partial : bool
-            Whether the family can turn a fraction of each head.
-        scaled : bool
-            Whether ``rope_scaling``, the former name, is about these layers.
-        original_n_ctx : int, optional
-            The context before scaling, where the family names it outside ``rope_parameters``.
-        kinds : mapping
-            Names of scalings, translated.
+        `layer_type`: Of models whose layers have rotations by type: nested in ``rope_parameters``. `theta`,
+        `fraction`: What absent fields mean. `theta_name`, `fraction_name`: Names of the fields outside
+        ``rope_parameters``. `partial`: Whether the family can turn a fraction of each head. `scaled`: Whether
+        ``rope_scaling``, the former name, is about these layers. `original_n_ctx`: The context before
+        scaling, where the family names it outside ``rope_parameters``. `kinds`: Names of scalings,
+        translated.
         """
         fields = self.fields
         n_max: int = fields.integer("max_position_embeddings")

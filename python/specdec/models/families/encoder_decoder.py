@@ -1,13 +1,31 @@
-"""What the families with an encoder share: names of tensors, and which of their tables are one."""
+"""Families with an encoder: T5 and its kin, BART, mBART, Marian, M2M-100, NLLB; and the decoder of LaMDA."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, MutableMapping
-from typing import Any
+from typing import Any, Final
 
-from specdec.models.families.family import ENCODER, Named
+import numpy as np
 
-__all__ = ["of_encoder", "settle_tables", "with_encoder"]
+from specdec.fields import Fields
+from specdec.models.families.config_reader import ACTIVATIONS, ConfigReader
+from specdec.models.families.family import (
+    ENCODER,
+    Array,
+    Computed,
+    Config,
+    Family,
+    Named,
+    Shape,
+    named,
+    offset,
+    row,
+)
+from specdec.models.families.gpt import gpt_like
+from specdec.models.families.llama import LLAMA_TENSORS
+
+__all__ = ["FAMILIES", "bucket_starts", "of_encoder", "relative_buckets", "settle_tables", "with_encoder"]
 
 
 def of_encoder(table: Mapping[str, Named]) -> dict[str, Named]:
@@ -32,14 +50,8 @@ def settle_tables(
     that is there counts, and one that is not is the shared one. Afterwards the decoder's table has the name
     of the shared one; the encoder's and the head have theirs where they differ from it.
 
-    Parameters
-    ----------
-    config : dict
-        The canonical configuration that config.json means.
-    tensors : mapping of str to StoredTensor
-        By the names of the family's table; changed.
-    prefix : str
-        Of the names of tables.
+    `config`: The canonical configuration that config.json means. `tensors`: By the names of the family's
+    table; changed. `prefix`: Of the names of tables.
     """
     shared_name, head_name = f"{prefix}shared.weight", "lm_head.weight"
     encoder_name = f"{prefix}encoder.embed_tokens.weight"
@@ -64,3 +76,403 @@ def settle_tables(
 
 def _same(one: Any, other: Any) -> bool:
     return one is other or (other is not None and one.same_as(other))
+
+
+_N_CTX: Final = 2048
+"""Relative positions have no end; the files say no length that transformers keeps to."""
+
+
+def bucket_starts(n_buckets: int, max_distance: int) -> list[int]:
+    """The first distance of each of T5's buckets, of a decoder: one for each of the first half, then growing.
+
+    Buckets that no distance falls into are left out.
+    """
+    n_exact = n_buckets // 2
+    starts: dict[int, int] = {}
+    for distance in range(max_distance + 1):
+        bucket = distance
+        if distance >= n_exact:
+            far = math.log(distance / n_exact) / math.log(max_distance / n_exact) * (n_buckets - n_exact)
+            bucket = min(n_exact + int(far), n_buckets - 1)
+        starts.setdefault(bucket, distance)
+    return [starts[bucket] for bucket in sorted(starts)]
+
+
+def relative_buckets(fields: Fields, *, sides: int = 1) -> list[int]:
+    """``relative_attention_num_buckets`` and ``relative_attention_max_distance`` as first distances.
+
+    ``sides`` 2: half of the buckets are for keys before a row, half for keys behind it.
+    """
+    n_buckets = fields.integer("relative_attention_num_buckets", minimum=2, maximum=65_536, default=32)
+    if n_buckets % (2 * sides):
+        raise fields.error("relative_attention_num_buckets", f"a multiple of {2 * sides}")
+    n_buckets //= sides
+    furthest = fields.integer(
+        "relative_attention_max_distance", minimum=n_buckets // 2 + 1, maximum=1 << 20, default=128
+    )
+    starts = bucket_starts(n_buckets, furthest)
+    if len(starts) != n_buckets:
+        raise fields.error("relative_attention_max_distance", "a distance that leaves no bucket empty")
+    return starts
+
+
+def _t5_tensors(config: Config) -> dict[str, Named]:
+    """Of both sides; the layers of a decoder have three parts, those of an encoder two."""
+    first = "{i}" if config["relative_bias_by_layer"] else "0"
+
+    def side(name: str, mlp: int) -> dict[str, Named]:
+        parts = f"{name}.block.{{i}}.layer"
+        return named(
+            relative_bias=f"{name}.block.{first}.layer.0.SelfAttention.relative_attention_bias.weight",
+            attn_norm=f"{parts}.0.layer_norm",
+            attn_q=f"{parts}.0.SelfAttention.q",
+            attn_k=f"{parts}.0.SelfAttention.k",
+            attn_v=f"{parts}.0.SelfAttention.v",
+            attn_out=f"{parts}.0.SelfAttention.o",
+            mlp_norm=f"{parts}.{mlp}.layer_norm",
+            mlp_gate=f"{parts}.{mlp}.DenseReluDense.wi_0",
+            mlp_up=f"{parts}.{mlp}.DenseReluDense.wi" + ("_1" if config["gated"] else ""),
+            mlp_down=f"{parts}.{mlp}.DenseReluDense.wo",
+            output_norm=f"{name}.final_layer_norm",
+        )
+
+    cross = named(
+        cross_norm="decoder.block.{i}.layer.1.layer_norm",
+        cross_q="decoder.block.{i}.layer.1.EncDecAttention.q",
+        cross_k="decoder.block.{i}.layer.1.EncDecAttention.k",
+        cross_v="decoder.block.{i}.layer.1.EncDecAttention.v",
+        cross_out="decoder.block.{i}.layer.1.EncDecAttention.o",
+        token_embedding="shared.weight",
+        head="lm_head.weight",
+    )
+    encoder = side("encoder", 1) | named(token_embedding="encoder.embed_tokens.weight")
+    return {**side("decoder", 2), **cross, **of_encoder(encoder)}
+
+
+def _feed_forward(fields: Fields, default: str) -> dict[str, Any]:
+    """``feed_forward_proj``, and the fields that transformers makes of it, which count if they are there."""
+    kind = fields.choice(
+        "feed_forward_proj",
+        {name: name for act in ACTIVATIONS for name in (act, f"gated-{act}")},
+        default=default,
+    )
+    activation = "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
+    return {
+        "activation": fields.choice("dense_act_fn", ACTIVATIONS, default=activation),
+        "gated": fields.boolean("is_gated_act", default=kind.startswith("gated-")),
+    }
+
+
+def _read_t5_like(
+    reader: ConfigReader, *, feed_forward: str, scaled: bool, by_layer: bool = False
+) -> dict[str, Any]:
+    """``scaled``: logits have a factor of 1 / sqrt(d_model)."""
+    fields = reader.fields
+    sizes = reader.sizes(
+        d_model="d_model", n_head="num_heads", n_layer="num_layers", n_kv_head=None, d_ff="d_ff",
+        d_head="d_kv", default_d_head=64,
+    )  # fmt: skip
+    n_layer = fields.integer("num_decoder_layers", maximum=10_000, default=sizes["n_layer"])
+    block = {
+        **sizes,
+        **_feed_forward(fields, feed_forward),
+        "n_ctx": reader.free_context(_N_CTX),
+        "norm": "rms",
+        "norm_eps": fields.number("layer_norm_epsilon", default=1e-6),
+        "position": "none",
+        "inv_freq": [],
+        "qkv_bias": False,
+        "out_bias": False,
+        "mlp_bias": False,
+        "sliding_window": 0,
+        "relative_bias_by_layer": by_layer,
+    }
+    decoder = block | {
+        "n_layer": n_layer,
+        "tied": fields.boolean("tie_word_embeddings", default=True),
+        "score_scales": [1.0] * n_layer,
+        "relative_buckets": relative_buckets(fields),
+        "logit_scale": sizes["d_model"] ** -0.5 if scaled else 1.0,
+    }
+    encoder = block | {
+        "score_scales": [1.0] * sizes["n_layer"],
+        "relative_buckets": relative_buckets(fields, sides=2),
+    }
+    return with_encoder(decoder, encoder)
+
+
+def _read_t5(reader: ConfigReader) -> dict[str, Any]:
+    """Original T5 scales what its tied head reads; T5 1.1, which has a head of its own, does not.
+
+    Files say it by ``scale_decoder_outputs``, or, as transformers 4 wrote them, by ``tie_word_embeddings``.
+    """
+    fields = reader.fields
+    scaled = fields.boolean(
+        "scale_decoder_outputs", default=fields.boolean("tie_word_embeddings", default=True)
+    )
+    return _read_t5_like(reader, feed_forward="relu", scaled=scaled)
+
+
+def _read_mt5(reader: ConfigReader) -> dict[str, Any]:
+    return _read_t5_like(reader, feed_forward="gated-gelu", scaled=False)
+
+
+def _read_umt5(reader: ConfigReader) -> dict[str, Any]:
+    """Each layer has relative positions of its own. Logits are scaled where the file ties the head."""
+    scaled = reader.fields.boolean("tie_word_embeddings", default=True)
+    return _read_t5_like(reader, feed_forward="gated-gelu", scaled=scaled, by_layer=True)
+
+
+def _t5_settled(config: dict[str, Any], tensors: Any) -> dict[str, Any]:
+    """All of T5 is tied where there is no head, whatever the file says."""
+    return settle_tables(config | {"tied": True}, tensors)
+
+
+# A table that files of the first T5 have and that nothing reads.
+_T5_UNUSED = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.",)
+
+
+def _t5_family(read: Any, *harmless: str) -> Family:
+    # n_positions: relative positions have no end
+    return Family(
+        read,
+        _t5_tensors,
+        prefix="",
+        left_out=_T5_UNUSED,
+        harmless=("n_positions", *harmless),
+        settled=_t5_settled,
+    )
+
+
+_T5 = {
+    "T5ForConditionalGeneration": _t5_family(_read_t5),
+    "MT5ForConditionalGeneration": _t5_family(_read_mt5),
+    "UMT5ForConditionalGeneration": _t5_family(_read_umt5, "scale_decoder_outputs"),
+}
+
+
+_BIAS = "final_logits_bias"
+
+# No tensor of the file says how long a table is that is computed here.
+_MOST_POSITIONS = 1 << 15
+
+
+def _side(name: str, config: Config) -> dict[str, Named]:
+    """The tensors of one side, less its tables; norms by where they stand."""
+    layer, place = f"model.{name}.layers.{{i}}", "_post_norm" if _after(config) else "_norm"
+    table = named(
+        embedding_norm=f"model.{name}.layernorm_embedding",
+        attn_q=f"{layer}.self_attn.q_proj",
+        attn_k=f"{layer}.self_attn.k_proj",
+        attn_v=f"{layer}.self_attn.v_proj",
+        attn_out=f"{layer}.self_attn.out_proj",
+        cross_q=f"{layer}.encoder_attn.q_proj",
+        cross_k=f"{layer}.encoder_attn.k_proj",
+        cross_v=f"{layer}.encoder_attn.v_proj",
+        cross_out=f"{layer}.encoder_attn.out_proj",
+        mlp_up=f"{layer}.fc1",
+        mlp_down=f"{layer}.fc2",
+        output_norm=f"model.{name}.layer_norm",
+    )
+    return table | {
+        "attn" + place: Named(f"{layer}.self_attn_layer_norm"),
+        "cross" + place: Named(f"{layer}.encoder_attn_layer_norm"),
+        "mlp" + place: Named(f"{layer}.final_layer_norm"),
+    }
+
+
+def _after(config: Config) -> bool:
+    return bool(config["norm_place"] == "residual")
+
+
+def _bart_like_tensors(config: Config, positions: dict[str, Named]) -> dict[str, Named]:
+    decoder = _side("decoder", config) | {
+        **named(token_embedding="model.shared.weight", head="lm_head.weight"),
+        "position_embedding": positions["decoder"],
+        "head_bias": row(_BIAS),
+    }
+    encoder = _side("encoder", config) | {
+        **named(token_embedding="model.encoder.embed_tokens.weight"),
+        "position_embedding": positions["encoder"],
+    }
+    return {**decoder, **of_encoder(encoder)}
+
+
+_SIDES = ("encoder", "decoder")
+
+
+def _bart_tensors(config: Config) -> dict[str, Named]:
+    """The first two rows of the tables of positions stand for nothing."""
+    return _bart_like_tensors(
+        config, {side: offset(f"model.{side}.embed_positions.weight", 2) for side in _SIDES}
+    )
+
+
+def _marian_tensors(config: Config) -> dict[str, Named]:
+    return _bart_like_tensors(config, dict.fromkeys(_SIDES, Computed(make=_marian_positions)))
+
+
+def _m2m_tensors(config: Config) -> dict[str, Named]:
+    return _bart_like_tensors(config, dict.fromkeys(_SIDES, Computed(make=_m2m_positions)))
+
+
+def _marian_positions(shape: Shape) -> Array:
+    """Sines of all frequencies, then their cosines (section 3.5 of arXiv 1706.03762, in another order)."""
+    n_rows, width = shape
+    column = np.arange(width)
+    angles = np.arange(n_rows)[:, None] / 10_000.0 ** (2 * (column // 2) / width)
+    return np.concatenate([np.sin(angles[:, 0::2]), np.cos(angles[:, 1::2])], axis=1).astype(np.float32)
+
+
+_M2M_FIRST = 2  # the position of the first token; earlier ones belong to padding
+
+
+def _m2m_positions(shape: Shape) -> Array:
+    """Sines, then cosines, of angles in float32, as fairseq has them."""
+    n_rows, half = shape[0], shape[1] // 2
+    step = np.float32(-math.log(10_000) / (half - 1))
+    frequencies = np.exp(np.arange(half, dtype=np.float32) * step)
+    angles = np.arange(_M2M_FIRST, _M2M_FIRST + n_rows, dtype=np.float32)[:, None] * frequencies
+    table = np.zeros(shape, np.float32)
+    table[:, :half], table[:, half : 2 * half] = np.sin(angles), np.cos(angles)
+    return table
+
+
+def _read_bart_like(
+    reader: ConfigReader,
+    *,
+    n_ctx: int | None = None,
+    activation: str = "gelu",
+    scaled: bool = False,
+    shared: bool = True,
+    **switches: Any,
+) -> dict[str, Any]:
+    """``n_ctx``: of the decoder, where positions can be cut; ``scaled``: what an absent field means."""
+    fields = reader.fields
+    n_positions = fields.integer("max_position_embeddings", default=1024, maximum=_MOST_POSITIONS)
+
+    def side(name: str, context: int) -> dict[str, Any]:
+        sizes = reader.sizes(
+            d_model="d_model", n_head=f"{name}_attention_heads", n_layer=f"{name}_layers", n_kv_head=None,
+            d_ff=f"{name}_ffn_dim", d_head=None,
+        )  # fmt: skip
+        width = sizes["d_model"]
+        factor = math.sqrt(width) if fields.boolean("scale_embedding", default=scaled) else 1.0
+        return gpt_like(
+            sizes,
+            n_ctx=context,
+            position="learned",
+            norm_eps=1e-5,
+            activation=reader.activation("activation_function", activation),
+            embedding_scale=factor,
+            **switches,
+        )
+
+    decoder = side("decoder", reader.whole_context("max_position_embeddings") if n_ctx is None else n_ctx)
+    decoder["tied"] = fields.boolean("tie_word_embeddings", default=True)
+    return with_encoder(decoder, side("encoder", n_positions), shared=shared)
+
+
+def _read_bart(reader: ConfigReader) -> dict[str, Any]:
+    return _with_bias(_read_bart_like(reader, embedding_norm=True, norm_place="residual", output_norm=False))
+
+
+def _read_mbart(reader: ConfigReader) -> dict[str, Any]:
+    return _with_bias(_read_bart_like(reader, embedding_norm=True, norm_place="before"))
+
+
+def _read_marian(reader: ConfigReader) -> dict[str, Any]:
+    """With vocabularies of both sides where ``share_encoder_decoder_embeddings`` is false."""
+    fields = reader.fields
+    shared = fields.boolean("share_encoder_decoder_embeddings", default=True)
+    config = _read_bart_like(
+        reader,
+        n_ctx=reader.context(default=1024, maximum=_MOST_POSITIONS),
+        norm_place="residual",
+        output_norm=False,
+        shared=shared,
+    )
+    if not shared:
+        config["n_vocab"] = fields.integer("decoder_vocab_size", default=config["n_vocab"])
+    return _with_bias(config)
+
+
+def _read_m2m(reader: ConfigReader) -> dict[str, Any]:
+    """NLLB too. A padding token in a text has a position like any other, as in a text without padding."""
+    fields = reader.fields
+    fields.require("pad_token_id", 1, because="positions begin behind it")
+    if fields.integer("d_model") < 4:
+        raise fields.error("d_model", "at least 4: positions have two frequencies or more")
+    return _read_bart_like(
+        reader,
+        n_ctx=reader.context(default=1024, maximum=_MOST_POSITIONS),
+        activation="relu",
+        scaled=True,
+        norm_place="before",
+    )
+
+
+def _with_bias(config: dict[str, Any]) -> dict[str, Any]:
+    return config | {"head_bias": True}
+
+
+def _settled(config: dict[str, Any], tensors: MutableMapping[str, Any]) -> dict[str, Any]:
+    """A file may lack the bias of the logits, which is then none."""
+    config = settle_tables(config, tensors, "model.")
+    return config | {"head_bias": _BIAS in tensors}
+
+
+# Sinusoidal tables and a version that files of former versions of transformers hold.
+_UNUSED = tuple(f"model.{side}.{name}" for side in _SIDES for name in ("version", "embed_positions."))
+_LEARNED_UNUSED = tuple(f"model.{side}.version" for side in _SIDES)
+_ITSELF = {_BIAS: _BIAS}
+
+# Switches of former versions of the classes, whose values the architectures imply.
+_HARMLESS = (
+    "add_bias_logits", "add_final_layer_norm", "extra_pos_embeddings", "force_bos_token_to_be_generated",
+    "normalize_before", "normalize_embedding", "num_hidden_layers", "replacing_rate",
+    "static_position_embeddings", "student_decoder_layers", "student_encoder_layers",
+    "decoder_vocab_size",  # of Marian with one vocabulary
+)  # fmt: skip
+
+
+def _bart_family(read: Any, tensors: Any, unused: tuple[str, ...]) -> Family:
+    return Family(read, tensors, renamed=_ITSELF, left_out=unused, harmless=_HARMLESS, settled=_settled)
+
+
+_BART = {
+    "BartForConditionalGeneration": _bart_family(_read_bart, _bart_tensors, _LEARNED_UNUSED),
+    "MBartForConditionalGeneration": _bart_family(_read_mbart, _bart_tensors, _LEARNED_UNUSED),
+    "MarianMTModel": _bart_family(_read_marian, _marian_tensors, _UNUSED),
+    "M2M100ForConditionalGeneration": _bart_family(_read_m2m, _m2m_tensors, _UNUSED),
+}
+
+
+_LAMDA_TENSORS = LLAMA_TENSORS | named(relative_bias="model.relative_attention_bias.weight")
+
+
+def _read_lamda(reader: ConfigReader) -> dict[str, Any]:
+    """A decoder in the manner of LaMDA (arXiv 2201.08239): relative positions as in T5, a gated GELU.
+
+    No class of transformers has it. A config.json has the fields of Llama and
+    "relative_attention_num_buckets" and "relative_attention_max_distance" of T5; beside Llama's tensors there
+    is ``model.relative_attention_bias.weight``, [buckets, heads], for all layers.
+    """
+    fields, sizes = reader.fields, reader.sizes()
+    return gpt_like(
+        sizes,
+        n_ctx=reader.context(),
+        norm="rms",
+        norm_eps=fields.number("rms_norm_eps", default=1e-6),
+        activation=reader.activation("hidden_act", "gelu_new"),
+        gated=True,
+        tied=fields.boolean("tie_word_embeddings", default=True),
+        qkv_bias=False,
+        out_bias=False,
+        mlp_bias=False,
+        score_scales=[1.0] * sizes["n_layer"],
+        relative_buckets=relative_buckets(fields),
+    )
+
+
+FAMILIES = _T5 | _BART | {"LamdaForCausalLM": Family(_read_lamda, _LAMDA_TENSORS)}

@@ -16,30 +16,10 @@ from specdec.models.families.config_reader import ConfigReader
 from specdec.models.number_formats import widened
 
 __all__ = [
-    "ENCODER",
-    "SEEING",
-    "Array",
-    "Computed",
-    "Config",
-    "Either",
-    "Family",
-    "FusedHeads",
-    "FusedRows",
-    "Half",
-    "HeadNorms",
-    "Interleaved",
-    "InterleavedNorms",
-    "Named",
-    "Offset",
-    "PlusOne",
-    "Row",
-    "Shape",
-    "Source",
-    "Transposed",
-    "fused_heads",
-    "fused_rows",
-    "named",
-]
+    "ENCODER", "SEEING", "Array", "Computed", "Config", "Either", "Family", "HeadNorms", "Named", "PlusOne",
+    "Shape", "Source", "fused_heads", "fused_row", "fused_rows", "halves", "interleaved",
+    "interleaved_norms", "named", "offset", "row", "rows_of_heads", "transposed",
+]  # fmt: skip
 
 ENCODER = "encoder."
 """What the canonical names of an encoder's tensors begin with."""
@@ -51,102 +31,67 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Named:
-    """A tensor that the file keeps as the decoder wants it, under another name.
+    """Where a file keeps a tensor of the decoder, and what it is there.
 
-    Attributes
-    ----------
-    name : str
-        The file's name, ``{i}`` for the layer, ``{e}`` for the expert; of a norm or a linear map without
-        ".weight" and ".bias".
+    `name`: The file's, ``{i}`` for the layer, ``{e}`` for the expert; of a norm or a linear map without
+    ".weight" and ".bias". `view`: From the file's tensor, the decoder's shape and the configuration to the
+    decoder's tensor. `shape_there`: The shape in the file, from the decoder's and the configuration.
+    `keeps_rows`: Whether the rows of a matrix are whole rows of the file's, in some order. `inputs_first`:
+    Whether the file has a matrix as [inputs, outputs]. `index`: Which part of the first axis is read; None:
+    all of it.
     """
 
     name: str
+    view: Callable[[Array, Shape, Config], Array] = lambda array, shape, config: array
+    shape_there: Callable[[Shape, Config], Shape] = lambda shape, config: shape
+    keeps_rows: bool = True
+    inputs_first: bool = False
+    index: int | None = None
 
     @property
-    def keeps_rows(self) -> bool:
-        """Whether the rows of a matrix are whole rows of the file's, in some order."""
-        return True
-
-    @property
-    def index(self) -> int | None:
-        """What is read of the file's tensors: this index of the first axis. None: all of them."""
-        return None
-
-    @property
-    def inputs_first(self) -> bool:
-        """The file has a matrix as [inputs, outputs]."""
-        return False
+    def is_view(self) -> bool:
+        """Whether the tensor has the file's numbers, one for one."""
+        return type(self).canonical is Named.canonical
 
     def of_expert(self, expert: str) -> Named:
-        """The tensor of one expert."""
+        """Return where the tensor of one expert is."""
         return dataclasses.replace(self, name=self.name.replace("{e}", expert))
 
     def numbers(self, suffix: str) -> str:
-        """The dtype that the file's tensors have where it is none of f32, f16 and bf16."""
+        """Return the dtype that the file's tensors have where it is none of f32, f16 and bf16."""
         return ""
 
     def stored_names(self, suffix: str, config: Config) -> list[str]:
-        """The file's names of the tensors that this one is made of."""
+        """Return the file's names of the tensors that this one is made of."""
         return [self.name + suffix]
 
-    def stored_shape(self, shape: Shape, config: Config) -> Shape:
-        """The shape that each of them has in the file."""
-        return shape
-
     def stored_shapes(self, suffix: str, shape: Shape, config: Config) -> list[Shape]:
-        """The shapes that they have in the file, where these differ."""
-        return [self.stored_shape(shape, config)] * len(self.stored_names(suffix, config))
+        """Return the shapes that they have in the file."""
+        return [self.shape_there(shape, config)] * len(self.stored_names(suffix, config))
 
     def canonical(self, arrays: list[Array], form: str, shape: Shape, config: Config) -> tuple[Array, str]:
-        """The tensor, and the number format of its elements, from those of the file."""
+        """Return the tensor, and the number format of its elements, from those of the file."""
         return self.view(arrays[0], shape, config), form
-
-    def view(self, array: Array, shape: Shape, config: Config) -> Array:
-        """The tensor from the one in the file."""
-        return array
 
     def store(self, stored: list[Array], array: Array, shape: Shape, config: Config) -> None:
         """Write a tensor into its places in the file's: the inverse of `canonical`, in f32.
 
-        Parameters
-        ----------
-        stored : list of ndarray
-            The file's tensors, f32; of those with an `index` the part at this index.
-        array : ndarray
-            The tensor, f32.
+        `stored`: The file's tensors, f32; of those with an `index` the part at this index.
         """
         (whole,) = stored
         view = self.view(whole, shape, config)
         if np.may_share_memory(view, whole):
             view[...] = array
         elif whole.ndim == len(shape):  # rows in another order
-            rows = self.view(np.arange(len(whole)), shape[:1], config)
-            whole[rows] = array
+            whole[self.view(np.arange(len(whole)), shape[:1], config)] = array
         else:
             places = self.view(np.arange(whole.size).reshape(whole.shape), shape, config)
             whole.reshape(-1)[places] = array
 
 
-class Transposed(Named):
+def transposed(name: str) -> Named:
     """A Conv1D matrix, [n_in, n_out]."""
-
-    @property
-    def keeps_rows(self) -> bool:
-        """Its rows are the file's columns; see `Named`."""
-        return False
-
-    @property
-    def inputs_first(self) -> bool:
-        """It has; see `Named`."""
-        return True
-
-    def stored_shape(self, shape: Shape, config: Config) -> Shape:
-        """The shape in the file; see `Named`."""
-        return shape[::-1]
-
-    def view(self, array: Array, shape: Shape, config: Config) -> Array:
-        """The tensor; see `Named`."""
-        return array.T
+    return Named(name, lambda array, *_: array.T, lambda shape, _: shape[::-1], False, True)
 
 
 def _widths(config: Config) -> list[int]:
@@ -155,119 +100,113 @@ def _widths(config: Config) -> list[int]:
     return [config["n_head"] * config["d_head"], kv, kv]
 
 
-@dataclass(frozen=True)
-class FusedRows(Named):
+def fused_row(name: str, part: int, turned: bool = False) -> Named:
     """Queries (part 0), keys (1) or values (2) of one matrix: all queries, then all keys, then all values."""
 
-    part: int
-    transposed: bool = False
-
-    @property
-    def keeps_rows(self) -> bool:
-        """See `Named`."""
-        return not self.transposed
-
-    @property
-    def inputs_first(self) -> bool:
-        """Where it is transposed; see `Named`."""
-        return self.transposed
-
-    def stored_shape(self, shape: Shape, config: Config) -> Shape:
-        """The shape in the file; see `Named`."""
+    def shape_there(shape: Shape, config: Config) -> Shape:
         stored = (sum(_widths(config)), *shape[1:])
-        return stored[::-1] if self.transposed else stored
+        return stored[::-1] if turned else stored
 
-    def view(self, array: Array, shape: Shape, config: Config) -> Array:
-        """The tensor; see `Named`."""
-        array = array.T if self.transposed else array
-        first = sum(_widths(config)[: self.part])
-        return array[first : first + shape[0]]
+    def view(array: Array, shape: Shape, config: Config) -> Array:
+        first = sum(_widths(config)[:part])
+        return (array.T if turned else array)[first : first + shape[0]]
 
-
-@dataclass(frozen=True)
-class FusedHeads(Named):
-    """Queries (part 0), keys (1) or values (2) of a matrix, by key/value heads: queries, key, value."""
-
-    part: int
-
-    def stored_shape(self, shape: Shape, config: Config) -> Shape:
-        """The shape in the file; see `Named`."""
-        return (sum(_widths(config)), *shape[1:])
-
-    def view(self, array: Array, shape: Shape, config: Config) -> Array:
-        """The tensor; see `Named`."""
-        n_kv, size = config["n_kv_head"], config["d_head"]
-        group = config["n_head"] // n_kv
-        heads = array.reshape(n_kv, group + 2, size, *array.shape[1:])
-        chosen = heads[:, :group] if self.part == 0 else heads[:, group + self.part - 1]
-        return chosen.reshape(shape)
+    return Named(name, view, shape_there, not turned, turned)
 
 
-@dataclass(frozen=True)
-class Half(Named):
-    """The first (part 0) or second half of the rows of a matrix: gate and up."""
-
-    part: int
-
-    def stored_shape(self, shape: Shape, config: Config) -> Shape:
-        """The shape in the file; see `Named`."""
-        return (2 * shape[0], *shape[1:])
-
-    def view(self, array: Array, shape: Shape, config: Config) -> Array:
-        """The tensor; see `Named`."""
-        return array[self.part * shape[0] : (self.part + 1) * shape[0]]
+def fused_rows(name: str, *, turned: bool = False) -> dict[str, Named]:
+    """Entries of queries, keys and values of one matrix."""
+    return {f"attn_{role}": fused_row(name, part, turned) for part, role in enumerate("qkv")}
 
 
-@dataclass(frozen=True)
-class Offset(Named):
+def fused_heads(name: str) -> dict[str, Named]:
+    """The same of a matrix by key/value heads: queries, key, value."""
+
+    def entry(part: int) -> Named:
+        def view(array: Array, shape: Shape, config: Config) -> Array:
+            n_kv, size = config["n_kv_head"], config["d_head"]
+            group = config["n_head"] // n_kv
+            heads = array.reshape(n_kv, group + 2, size, *array.shape[1:])
+            chosen = heads[:, :group] if part == 0 else heads[:, group + part - 1]
+            return chosen.reshape(shape)
+
+        return Named(name, view, lambda shape, config: (sum(_widths(config)), *shape[1:]))
+
+    return {f"attn_{role}": entry(part) for part, role in enumerate("qkv")}
+
+
+def halves(name: str) -> dict[str, Named]:
+    """Entries of gate and up, the first and the second half of the rows of a matrix."""
+
+    def entry(part: int) -> Named:
+        return Named(
+            name,
+            lambda array, shape, _: array[part * shape[0] : (part + 1) * shape[0]],
+            lambda shape, _: (2 * shape[0], *shape[1:]),
+        )
+
+    return {"mlp_gate": entry(0), "mlp_up": entry(1)}
+
+
+def offset(name: str, n_rows: int) -> Named:
     """A table whose first rows stand for nothing."""
-
-    n_rows: int
-
-    def stored_shape(self, shape: Shape, config: Config) -> Shape:
-        """The shape in the file; see `Named`."""
-        return (shape[0] + self.n_rows, *shape[1:])
-
-    def view(self, array: Array, shape: Shape, config: Config) -> Array:
-        """The tensor; see `Named`."""
-        return array[self.n_rows :]
+    return Named(name, lambda array, *_: array[n_rows:], lambda shape, _: (shape[0] + n_rows, *shape[1:]))
 
 
-class Row(Named):
+def row(name: str) -> Named:
     """A vector that the file keeps as the one row of a matrix."""
+    return Named(name, lambda array, shape, _: array.reshape(shape), lambda shape, _: (1, *shape))
 
-    def stored_shape(self, shape: Shape, config: Config) -> Shape:
-        """The shape in the file; see `Named`."""
-        return (1, *shape)
 
-    def view(self, array: Array, shape: Shape, config: Config) -> Array:
-        """The tensor; see `Named`."""
-        return array.reshape(shape)
+def _halves_of(config: Config) -> NDArray[np.int64]:
+    """The order of a head's dimensions in which neighbors that turn as a pair are n_freq apart."""
+    n_freq, size = len(config["inv_freq"]), config["d_head"]
+    turned = np.arange(2 * n_freq).reshape(n_freq, 2).T.reshape(-1)
+    return np.concatenate([turned, np.arange(2 * n_freq, size)])
+
+
+def interleaved(name: str) -> Named:
+    """Queries or keys whose rotary positions turn neighboring dimensions.
+
+    The decoder turns dimensions that are half the rotated ones apart; the same order for queries and keys
+    changes no product of the two.
+    """
+
+    def view(array: Array, shape: Shape, config: Config) -> Array:
+        heads = array.reshape(-1, config["d_head"], *array.shape[1:])
+        return heads[:, _halves_of(config)].reshape(shape)
+
+    return Named(name, view)
+
+
+def _by_head(shape: Shape, config: Config) -> Shape:
+    return (shape[0] // config["d_head"], config["d_head"])
+
+
+def interleaved_norms(name: str) -> Named:
+    """Norms of heads, [heads, d_head], of such queries or keys."""
+    return Named(name, lambda array, shape, of: array[:, _halves_of(of)].reshape(shape), _by_head)
+
+
+def rows_of_heads(name: str) -> Named:
+    """Norms of heads, [heads, d_head]."""
+    return Named(name, lambda array, shape, _: array.reshape(shape), _by_head)
 
 
 @dataclass(frozen=True)
 class Computed(Named):
-    """A table that no file holds, as it is a function of the configuration.
+    """A table that no file holds: `make` computes it, f32, from its shape."""
 
-    Attributes
-    ----------
-    make : callable
-        From the shape to the table, f32.
-    """
-
-    make: Callable[[Shape], Array]
-
-    @property
-    def keeps_rows(self) -> bool:
-        """There are none; see `Named`."""
-        return False
+    name: str = ""
+    keeps_rows: bool = False
+    make: Callable[[Shape], Array] = np.zeros
 
     def stored_names(self, suffix: str, config: Config) -> list[str]:
-        """None; see `Named`."""
+        """There are none; see `Named`."""
         return []
 
     def canonical(self, arrays: list[Array], form: str, shape: Shape, config: Config) -> tuple[Array, str]:
-        """The table and its format; see `Named`."""
+        """Return the table and its format; see `Named`."""
         return self.make(shape), "f32"
 
     def store(self, stored: list[Array], array: Array, shape: Shape, config: Config) -> None:
@@ -278,78 +217,38 @@ class PlusOne(Named):
     """The weights of a norm, less 1."""
 
     def canonical(self, arrays: list[Array], form: str, shape: Shape, config: Config) -> tuple[Array, str]:
-        """The tensor and its format; see `Named`."""
+        """Return the tensor and its format; see `Named`."""
         return widened(arrays[0], form) + np.float32(1.0), "f32"
 
     def store(self, stored: list[Array], array: Array, shape: Shape, config: Config) -> None:
-        """The weights less 1; see `Named`. Below 1/2 they are rounded."""
+        """Write the weights less 1; see `Named`. Below 1/2 they are rounded."""
         stored[0][...] = array - np.float32(1.0)
-
-
-def _halves(config: Config) -> NDArray[np.int64]:
-    """The order of a head's dimensions in which neighbours that turn as a pair are n_freq apart."""
-    n_freq, size = len(config["inv_freq"]), config["d_head"]
-    turned = np.arange(2 * n_freq).reshape(n_freq, 2).T.reshape(-1)
-    return np.concatenate([turned, np.arange(2 * n_freq, size)])
-
-
-class Interleaved(Named):
-    """Queries or keys whose rotary positions turn neighbouring dimensions.
-
-    The decoder turns dimensions that lie half the rotated ones apart; the same order for queries and keys
-    changes no product of the two.
-    """
-
-    def view(self, array: Array, shape: Shape, config: Config) -> Array:
-        """The tensor; see `Named`."""
-        heads = array.reshape(-1, config["d_head"], *array.shape[1:])
-        return heads[:, _halves(config)].reshape(shape)
-
-
-class InterleavedNorms(Named):
-    """Norms of heads, [heads, d_head], of such queries or keys."""
-
-    def stored_shape(self, shape: Shape, config: Config) -> Shape:
-        """The shape in the file; see `Named`."""
-        return (shape[0] // config["d_head"], config["d_head"])
-
-    def view(self, array: Array, shape: Shape, config: Config) -> Array:
-        """The tensor; see `Named`."""
-        return array[:, _halves(config)].reshape(shape)
 
 
 @dataclass(frozen=True)
 class HeadNorms(Named):
-    """Norms of heads, each in a tensor of its own; heads: "n_head" or "n_kv_head"."""
+    """Norms of heads, each in a tensor of its own; `heads`: "n_head" or "n_kv_head"."""
 
-    heads: str
+    shape_there: Callable[[Shape, Config], Shape] = lambda shape, config: (config["d_head"],)
+    heads: str = "n_head"
 
     def stored_names(self, suffix: str, config: Config) -> list[str]:
-        """The file's names; see `Named`."""
+        """Return the file's names; see `Named`."""
         return [f"{self.name}.{head}{suffix}" for head in range(config[self.heads])]
 
-    def stored_shape(self, shape: Shape, config: Config) -> Shape:
-        """The shape in the file; see `Named`."""
-        return (config["d_head"],)
-
     def canonical(self, arrays: list[Array], form: str, shape: Shape, config: Config) -> tuple[Array, str]:
-        """The tensor and its format; see `Named`."""
+        """Return the tensor and its format; see `Named`."""
         return np.concatenate(arrays), form
 
     def store(self, stored: list[Array], array: Array, shape: Shape, config: Config) -> None:
-        """Each head's part; see `Named`."""
+        """Write each head's part; see `Named`."""
         for whole, part in zip(stored, np.split(array, len(stored)), strict=True):
             whole[...] = part
 
 
 @dataclass(frozen=True)
 class Either:
-    """A tensor that files keep in one of several ways: the first that the file has all tensors of.
-
-    Attributes
-    ----------
-    options : tuple of Named
-    """
+    """A tensor that files keep in one of several ways: the first that the file has all tensors of."""
 
     options: tuple[Named, ...]
 
@@ -357,16 +256,6 @@ class Either:
 def named(**names: str) -> dict[str, Named]:
     """Entries of a table of tensors that are kept as they are: canonical name to the file's."""
     return {canonical: Named(name) for canonical, name in names.items()}
-
-
-def fused_rows(name: str, *, transposed: bool = False) -> dict[str, Named]:
-    """Entries of queries, keys and values that are `FusedRows` of one matrix."""
-    return {f"attn_{role}": FusedRows(name, part, transposed) for part, role in enumerate("qkv")}
-
-
-def fused_heads(name: str) -> dict[str, Named]:
-    """The same of `FusedHeads`."""
-    return {f"attn_{role}": FusedHeads(name, part) for part, role in enumerate("qkv")}
 
 
 @dataclass(frozen=True)
@@ -384,7 +273,7 @@ class Source:
     @property
     def is_rows(self) -> bool:
         """Whether it has whole rows of the file's, in some order, with the file's numbers."""
-        return self.entry.keeps_rows and type(self.entry).canonical is Named.canonical
+        return self.entry.keeps_rows and self.entry.is_view
 
     def take(self, arrays: list[Array], form: str) -> tuple[Array, str]:
         """The tensor and its number format, from arrays of the file."""
@@ -412,33 +301,17 @@ class Source:
 class Family:
     """How the checkpoints of an architecture are read.
 
-    Attributes
-    ----------
-    read_config : callable
-        From a config.json to the canonical configuration.
-    tensors : mapping, or callable
-        Canonical name, without "layers.{i}.", ".weight" and ".bias", to where the file keeps it; names of an
-        encoder begin with "encoder.". Or a function of the canonical configuration that gives it.
-    prefix : str
-        Module prefix that checkpoints of the bare model leave out; added to names that lack it.
-    head : str
-        The file's name of the head.
-    text_field : str
-        The field of config.json that describes the decoder; empty: all of it.
-    quantised : str
-        The ``quant_method`` of ``quantization_config`` that is read; empty: none.
-    renamed : mapping
-        Prefixes of the file's names to what they stand for.
-    left_out : tuple of str
-        Prefixes of tensors that are not the decoder's.
-    absent : mapping
-        What absent fields of the decoder mean, where the reader has no default of its own.
-    harmless : tuple of str
-        Fields of config.json that this family's class ignores, or that repeat others.
-    settled : callable, optional
-        From the canonical configuration of a config.json, and the tensors that the files hold, to the
-        configuration that both mean: where the presence of a tensor says what the fields do not. It may take
-        copies out of the tensors.
+    `read_config`: From a config.json to the canonical configuration. `tensors`: Canonical name, without
+    "layers.{i}.", ".weight" and ".bias", to where the file keeps it; names of an encoder begin with
+    "encoder.". Or a function of the canonical configuration that gives it. `prefix`: Module prefix that
+    checkpoints of the bare model leave out; added to names that lack it. `head`: The file's name of the head.
+    `text_field`: The field of config.json that describes the decoder; empty: all of it. `quantised`: The
+    ``quant_method`` of ``quantization_config`` that is read; empty: none. `renamed`: Prefixes of the file's
+    names to what they stand for. `left_out`: Prefixes of tensors that are not the decoder's. `absent`: What
+    absent fields of the decoder mean, where the reader has no default of its own. `harmless`: Fields of
+    config.json that this family's class ignores, or that repeat others. `settled`: From the canonical
+    configuration of a config.json, and the tensors that the files hold, to the configuration that both mean:
+    where the presence of a tensor says what the fields do not. It may take copies out of the tensors.
     """
 
     read_config: Callable[[ConfigReader], dict[str, Any]]
@@ -456,17 +329,7 @@ class Family:
     def sources(self, config: Config, held: Container[str] = ()) -> Iterator[Source]:
         """Where each tensor of the decoder comes from, in the order in which the core names them.
 
-        Parameters
-        ----------
-        config : mapping
-            The canonical configuration.
-        held : container of str
-            The names of the tensors that the file holds.
-
-        Raises
-        ------
-        ValueError
-            The core refuses the configuration.
+        `config`: The canonical configuration. `held`: The names of the tensors that the file holds.
         """
         table = self.tensors(config) if callable(self.tensors) else self.tensors
         for canonical, shape in _core.tensor_shapes(config).items():
@@ -487,13 +350,7 @@ class Family:
             yield Source(canonical, shape, stored, shapes, one.numbers(suffix), one, of)
 
     def decoder_fields(self, fields: Fields) -> Fields:
-        """The fields that describe the decoder; whether its head is tied stands beside them.
-
-        Raises
-        ------
-        CheckpointError
-            There are none.
-        """
+        """The fields that describe the decoder; whether its head is tied stands beside them."""
         if not self.text_field:
             return fields.with_absent(self.absent)
         inner = fields.object(self.text_field)
@@ -522,27 +379,14 @@ SEEING: dict[str, Any] = {
         "model.language_model.": "model.",
     },
     "left_out": (
-        "vision_tower.",
-        "multi_modal_projector.",
-        "model.vision_tower.",
-        "model.multi_modal_projector.",
+        "vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_projector.",
     ),
     "harmless": (
-        "_sliding_window_pattern",
-        "boi_token_id",
-        "boi_token_index",
-        "eoi_token_id",
-        "eoi_token_index",
-        "image_token_id",
-        "image_token_index",
-        "mm_tokens_per_image",
-        "multimodal_projector_bias",
-        "projector_hidden_act",
-        "spatial_merge_size",
-        "vision_config",
-        "vision_feature_layer",
+        "_sliding_window_pattern", "boi_token_id", "boi_token_index", "eoi_token_id", "eoi_token_index",
+        "image_token_id", "image_token_index", "mm_tokens_per_image", "multimodal_projector_bias",
+        "projector_hidden_act", "spatial_merge_size", "vision_config", "vision_feature_layer",
     ),
-}
+}  # fmt: skip
 
 
 def _split(canonical: str) -> tuple[str, str, str, str]:

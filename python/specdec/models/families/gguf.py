@@ -18,17 +18,16 @@ from specdec.errors import CheckpointError, UnsupportedModelError
 from specdec.fields import as_json
 from specdec.models.families.encoder_decoder import of_encoder
 from specdec.models.families.family import (
-    Array,
     Config,
     Either,
     Family,
-    FusedRows,
-    Half,
-    Interleaved,
-    InterleavedNorms,
     Named,
-    Shape,
+    fused_row,
+    halves,
+    interleaved,
+    interleaved_norms,
     named,
+    rows_of_heads,
 )
 from specdec.models.families.gguf_metadata import Metadata
 from specdec.models.families.moe import Stacked
@@ -37,18 +36,6 @@ __all__ = ["ARCHITECTURES", "Architecture", "Experts", "architecture_of", "settl
 
 
 # -------------------------------------------------------------------------------------------- tensors
-
-
-class RowsOfHeads(Named):
-    """Norms of heads, one row for each: [heads, d_head]."""
-
-    def stored_shape(self, shape: Shape, config: Config) -> Shape:
-        """The shape in the file; see `Named`."""
-        return (shape[0] // config["d_head"], config["d_head"])
-
-    def view(self, array: Array, shape: Shape, config: Config) -> Array:
-        """The tensor; see `Named`."""
-        return array.reshape(shape)
 
 
 class Experts(Stacked):
@@ -83,7 +70,7 @@ _TENSORS: Final[dict[str, Named | Either]] = {
         head_bias="output.bias",
     ),
     **{
-        f"attn_{role}": Either((Named(f"{_BLOCK}.attn_{role}"), FusedRows(_QKV, part)))
+        f"attn_{role}": Either((Named(f"{_BLOCK}.attn_{role}"), fused_row(_QKV, part)))
         for part, role in enumerate("qkv")
     },
     **{f"experts.mlp_{part}": Experts(f"{_BLOCK}.ffn_{part}_exps") for part in ("gate", "up", "down")},
@@ -92,8 +79,8 @@ _TENSORS: Final[dict[str, Named | Either]] = {
 }
 # Queries and keys in the order in which neighbouring dimensions turn.
 _TURNED = {
-    "attn_q": Interleaved(f"{_BLOCK}.attn_q"),
-    "attn_k": Interleaved(f"{_BLOCK}.attn_k"),
+    "attn_q": interleaved(f"{_BLOCK}.attn_q"),
+    "attn_k": interleaved(f"{_BLOCK}.attn_k"),
 }
 
 
@@ -439,16 +426,9 @@ def _t5(m: Metadata) -> dict[str, Any]:
 class Architecture:
     """An architecture of GGUF files.
 
-    Attributes
-    ----------
-    name : str or callable
-        The architecture of transformers; or, from the metadata, that.
-    fields : callable
-        From the metadata to the fields of a config.json, less ``vocab_size`` and ``tie_word_embeddings``.
-    tensors : mapping or callable
-        As of `Family`.
-    fused : bool
-        Files are written with queries, keys and values in one matrix.
+    `name`: The architecture of transformers; or, from the metadata, that. `fields`: From the metadata to the
+    fields of a config.json, less ``vocab_size`` and ``tie_word_embeddings``. `tensors`: As of `Family`.
+    `fused`: Files are written with queries, keys and values in one matrix.
     """
 
     name: str | Callable[[Metadata], str]
@@ -484,17 +464,14 @@ def _t5_kind(m: Metadata) -> str:
 
 _COHERE_TENSORS = _TENSORS | {
     **_TURNED,
-    "attn_q_norm": InterleavedNorms(f"{_BLOCK}.attn_q_norm"),
-    "attn_k_norm": InterleavedNorms(f"{_BLOCK}.attn_k_norm"),
+    "attn_q_norm": interleaved_norms(f"{_BLOCK}.attn_q_norm"),
+    "attn_k_norm": interleaved_norms(f"{_BLOCK}.attn_k_norm"),
 }
 _STABLELM_TENSORS = _TENSORS | {
-    "attn_q_norm": RowsOfHeads(f"{_BLOCK}.attn_q_norm"),
-    "attn_k_norm": RowsOfHeads(f"{_BLOCK}.attn_k_norm"),
+    "attn_q_norm": rows_of_heads(f"{_BLOCK}.attn_q_norm"),
+    "attn_k_norm": rows_of_heads(f"{_BLOCK}.attn_k_norm"),
 }
-_PHI3_TENSORS = _TENSORS | {
-    "mlp_gate": Half(f"{_BLOCK}.ffn_up", 0),
-    "mlp_up": Half(f"{_BLOCK}.ffn_up", 1),
-}
+_PHI3_TENSORS = _TENSORS | halves(f"{_BLOCK}.ffn_up")
 _GPT_OSS_TENSORS = _TENSORS | named(
     mlp_norm=f"{_BLOCK}.post_attention_norm", attn_sinks=f"{_BLOCK}.attn_sinks.weight"
 )
@@ -533,15 +510,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
 
 
 def architecture_of(name: Any, file: Path) -> Architecture:
-    """The architecture that a file names.
-
-    Raises
-    ------
-    CheckpointError
-        The file names none.
-    UnsupportedModelError
-        It is not read.
-    """
+    """The architecture that a file names."""
     if not isinstance(name, str) or not name:
         raise CheckpointError(
             f"{file}: metadata field 'general.architecture' is {as_json(name)}; expected the name of one"

@@ -282,19 +282,9 @@ WRITTEN: Final[Mapping[str, tuple[str, Callable[[Config, Fields], Keys]]]] = {
 def metadata_of(architecture: str, config: Config, fields: Fields) -> tuple[str, Keys, dict[str, Array]]:
     """The metadata of a model.
 
-    Parameters
-    ----------
-    architecture : str
-        One of `WRITTEN`.
-    config : mapping
-        The canonical configuration.
-    fields : mapping
-        The fields of its config.json.
-
-    Returns
-    -------
-    str, dict, dict of str to ndarray
-        ``general.architecture``; keys and values; tensors that belong to the configuration, f32.
+    `architecture`: One of `WRITTEN`. `config`: The canonical configuration. `fields`: The fields of its
+    config.json. Returns str, dict, dict of str to ndarray: ``general.architecture``; keys and values; tensors
+    that belong to the configuration, f32.
     """
     name, more = WRITTEN[architecture]
     rotation, tensors = _rotation(config, fields)

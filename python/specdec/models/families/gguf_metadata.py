@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from specdec.errors import CheckpointError
-from specdec.fields import Fields
+from specdec.fields import MetadataFields
 from specdec.models.families.family import Array, Config
 
 __all__ = ["HARMLESS", "Metadata", "Stored", "check_keys"]
@@ -31,30 +31,15 @@ class Stored(Protocol):
         """All of its numbers, f32."""
 
 
-class Metadata(Fields):
+class Metadata(MetadataFields):
     """The metadata of a model, less the name of its architecture in front, and its tensors.
 
     A value that a file gives for each layer counts as one number where the layers agree.
 
-    Parameters
-    ----------
-    name : str
-        Of the architecture, ``general.architecture``.
-    values : mapping
-        Keys as "block_count" to values.
-    tensors : mapping of str to Stored
-    file : Path
-        For messages.
-
-    Attributes
-    ----------
-    name, tensors
-        As given.
-    used : set of str
-        The tensors that were read with the configuration, see `numbers_of`.
+    `name`: Of the architecture, ``general.architecture``. `values`: Keys as "block_count" to values. `file`:
+    For messages. `name`, `tensors`: As given. `used`: The tensors that were read with the configuration, see
+    `numbers_of`.
     """
-
-    _noun = "metadata field"
 
     def __init__(self, name: str, values: Mapping[str, Any], tensors: Mapping[str, Any], file: Path) -> None:
         listed = {
@@ -219,11 +204,6 @@ def check_keys(metadata: Metadata, config: Config) -> None:
     """Refuse keys that change the computation and that the architecture does not read.
 
     ``config`` is the canonical configuration that was read.
-
-    Raises
-    ------
-    UnsupportedModelError
-        There is one whose value is not neutral, or a size that the architecture takes from elsewhere.
     """
     for name, field in _SIZES.items():
         value = metadata.get(name)

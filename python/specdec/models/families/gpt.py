@@ -1,65 +1,142 @@
-"""GPT-2, GPT-BigCode (StarCoder 1), GPT-Neo and OPT: learned positions, LayerNorm, biases."""
+"""GPT-2 and families with its block: LayerNorm, biases, positions learned, rotary, or by distance (ALiBi)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import MutableMapping
 from typing import Any
 
+import numpy as np
+
+from specdec.fields import Fields
 from specdec.models.families.config_reader import ConfigReader
-from specdec.models.families.family import Family, Offset, Transposed, fused_heads, fused_rows, named
+from specdec.models.families.family import (
+    Family,
+    fused_heads,
+    fused_rows,
+    interleaved,
+    named,
+    offset,
+    transposed,
+)
+from specdec.models.families.llama import LLAMA_TENSORS, rotary
 from specdec.models.families.projected import settle_projections
+from specdec.models.families.rotary import rotary_frequencies
+from specdec.models.number_formats import rounded_to_bf16, widened
 
-__all__ = ["FAMILIES", "GPT_TENSORS", "gpt_like"]
+__all__ = ["FAMILIES", "gpt_like"]
 
-_LAYER = "transformer.h.{i}"
+_H = "transformer.h.{i}"
 
-GPT_TENSORS = named(
+_GPT_TENSORS = named(
     token_embedding="transformer.wte.weight",
     position_embedding="transformer.wpe.weight",
-    attn_norm=f"{_LAYER}.ln_1",
-    mlp_norm=f"{_LAYER}.ln_2",
-    mlp_up=f"{_LAYER}.mlp.c_fc",
-    mlp_down=f"{_LAYER}.mlp.c_proj",
+    attn_norm=f"{_H}.ln_1",
+    mlp_norm=f"{_H}.ln_2",
+    mlp_up=f"{_H}.mlp.c_fc",
+    mlp_down=f"{_H}.mlp.c_proj",
     output_norm="transformer.ln_f",
     head="lm_head.weight",
 )
-_GPT2_TENSORS = GPT_TENSORS | {
-    **fused_rows(f"{_LAYER}.attn.c_attn", transposed=True),
-    "attn_out": Transposed(f"{_LAYER}.attn.c_proj"),
-    "mlp_up": Transposed(f"{_LAYER}.mlp.c_fc"),
-    "mlp_down": Transposed(f"{_LAYER}.mlp.c_proj"),
+_GPT2_TENSORS = _GPT_TENSORS | {
+    **fused_rows(f"{_H}.attn.c_attn", turned=True),
+    "attn_out": transposed(f"{_H}.attn.c_proj"),
+    "mlp_up": transposed(f"{_H}.mlp.c_fc"),
+    "mlp_down": transposed(f"{_H}.mlp.c_proj"),
 }
-_BIGCODE_TENSORS = GPT_TENSORS | {
-    **fused_heads(f"{_LAYER}.attn.c_attn"),
-    **named(attn_out=f"{_LAYER}.attn.c_proj"),
+_BIGCODE_TENSORS = _GPT_TENSORS | {
+    **fused_heads(f"{_H}.attn.c_attn"),
+    **named(attn_out=f"{_H}.attn.c_proj"),
 }
-_NEO_TENSORS = GPT_TENSORS | named(
-    attn_q=f"{_LAYER}.attn.attention.q_proj",
-    attn_k=f"{_LAYER}.attn.attention.k_proj",
-    attn_v=f"{_LAYER}.attn.attention.v_proj",
-    attn_out=f"{_LAYER}.attn.attention.out_proj",
+_NEO_TENSORS = _GPT_TENSORS | named(
+    attn_q=f"{_H}.attn.attention.q_proj",
+    attn_k=f"{_H}.attn.attention.k_proj",
+    attn_v=f"{_H}.attn.attention.v_proj",
+    attn_out=f"{_H}.attn.attention.out_proj",
 )
-_OPT_LAYER = "model.decoder.layers.{i}"
+_GPTJ_TENSORS = _GPT_TENSORS | {
+    "attn_q": interleaved(f"{_H}.attn.q_proj"),
+    "attn_k": interleaved(f"{_H}.attn.k_proj"),
+    **named(
+        attn_v=f"{_H}.attn.v_proj",
+        attn_out=f"{_H}.attn.out_proj",
+        mlp_up=f"{_H}.mlp.fc_in",
+        mlp_down=f"{_H}.mlp.fc_out",
+        head_bias="lm_head.bias",
+    ),
+}
+_OPT = "model.decoder.layers.{i}"
 _OPT_TENSORS = named(
     token_embedding="model.decoder.embed_tokens.weight",
-    attn_norm=f"{_OPT_LAYER}.self_attn_layer_norm",
-    attn_post_norm=f"{_OPT_LAYER}.self_attn_layer_norm",
-    attn_q=f"{_OPT_LAYER}.self_attn.q_proj",
-    attn_k=f"{_OPT_LAYER}.self_attn.k_proj",
-    attn_v=f"{_OPT_LAYER}.self_attn.v_proj",
-    attn_out=f"{_OPT_LAYER}.self_attn.out_proj",
-    mlp_norm=f"{_OPT_LAYER}.final_layer_norm",
-    mlp_post_norm=f"{_OPT_LAYER}.final_layer_norm",
-    mlp_up=f"{_OPT_LAYER}.fc1",
-    mlp_down=f"{_OPT_LAYER}.fc2",
+    attn_norm=f"{_OPT}.self_attn_layer_norm",
+    attn_post_norm=f"{_OPT}.self_attn_layer_norm",
+    attn_q=f"{_OPT}.self_attn.q_proj",
+    attn_k=f"{_OPT}.self_attn.k_proj",
+    attn_v=f"{_OPT}.self_attn.v_proj",
+    attn_out=f"{_OPT}.self_attn.out_proj",
+    mlp_norm=f"{_OPT}.final_layer_norm",
+    mlp_post_norm=f"{_OPT}.final_layer_norm",
+    mlp_up=f"{_OPT}.fc1",
+    mlp_down=f"{_OPT}.fc2",
     output_norm="model.decoder.final_layer_norm",
     head="lm_head.weight",
-) | {"position_embedding": Offset("model.decoder.embed_positions.weight", 2)}
+) | {"position_embedding": offset("model.decoder.embed_positions.weight", 2)}
+_NEOX = "gpt_neox.layers.{i}"
+_NEOX_TENSORS = {
+    **named(
+        token_embedding="gpt_neox.embed_in.weight",
+        attn_norm=f"{_NEOX}.input_layernorm",
+        attn_out=f"{_NEOX}.attention.dense",
+        mlp_norm=f"{_NEOX}.post_attention_layernorm",
+        mlp_up=f"{_NEOX}.mlp.dense_h_to_4h",
+        mlp_down=f"{_NEOX}.mlp.dense_4h_to_h",
+        output_norm="gpt_neox.final_layer_norm",
+        head="embed_out.weight",
+    ),
+    **fused_heads(f"{_NEOX}.attention.query_key_value"),
+}
+_PHI = "model.layers.{i}"
+_PHI_TENSORS = LLAMA_TENSORS | named(
+    attn_out=f"{_PHI}.self_attn.dense",
+    mlp_up=f"{_PHI}.mlp.fc1",
+    mlp_down=f"{_PHI}.mlp.fc2",
+    output_norm="model.final_layernorm",
+    head_bias="lm_head.bias",
+)
+_BLOOM_TENSORS = {
+    **named(
+        token_embedding="transformer.word_embeddings.weight",
+        embedding_norm="transformer.word_embeddings_layernorm",
+        attn_norm=f"{_H}.input_layernorm",
+        attn_out=f"{_H}.self_attention.dense",
+        mlp_norm=f"{_H}.post_attention_layernorm",
+        mlp_up=f"{_H}.mlp.dense_h_to_4h",
+        mlp_down=f"{_H}.mlp.dense_4h_to_h",
+        output_norm="transformer.ln_f",
+        head="lm_head.weight",
+    ),
+    **fused_heads(f"{_H}.self_attention.query_key_value"),
+}
+_FALCON_TWO_NORMS = _BLOOM_TENSORS | named(attn_norm=f"{_H}.ln_attn", mlp_norm=f"{_H}.ln_mlp")
+_MPT = "transformer.blocks.{i}"
+_MPT_TENSORS = {
+    **named(
+        token_embedding="transformer.wte.weight",
+        attn_norm=f"{_MPT}.norm_1",
+        attn_out=f"{_MPT}.attn.out_proj",
+        mlp_norm=f"{_MPT}.norm_2",
+        mlp_up=f"{_MPT}.ffn.up_proj",
+        mlp_down=f"{_MPT}.ffn.down_proj",
+        output_norm="transformer.norm_f",
+        head="lm_head.weight",
+    ),
+    **fused_rows(f"{_MPT}.attn.Wqkv"),
+}
 
 
 def gpt_like(sizes: dict[str, Any], **switches: Any) -> dict[str, Any]:
     """A GPT block: LayerNorm before each half, biases, a feed-forward without gate; with other switches."""
-    config = {
+    return {
         **sizes,
         "norm": "layer",
         "position": "none",
@@ -69,16 +146,45 @@ def gpt_like(sizes: dict[str, Any], **switches: Any) -> dict[str, Any]:
         "out_bias": True,
         "mlp_bias": True,
         "sliding_window": 0,
+        **switches,
     }
-    return config | switches
 
 
-def _gpt2_sizes(reader: ConfigReader, n_kv_head: int | None = None) -> dict[str, Any]:
-    sizes = reader.sizes(
+def _read(
+    reader: ConfigReader,
+    sizes: dict[str, Any],
+    *,
+    learned: str = "",
+    eps_field: str = "layer_norm_epsilon",
+    activation_field: tuple[str, str] | None = None,
+    tied: bool = True,
+    **switches: Any,
+) -> dict[str, Any]:
+    """The same of a file, whose absent ``tie_word_embeddings`` means ``tied``.
+
+    ``learned`` is the field of the length of learned positions, ``activation_field`` that of the activation,
+    with its default.
+    """
+    if learned:
+        switches |= {"n_ctx": reader.whole_context(learned), "position": "learned"}
+    if activation_field is not None:
+        switches["activation"] = reader.activation(*activation_field)
+    return gpt_like(
+        sizes,
+        norm_eps=reader.fields.number(eps_field, default=1e-5),
+        tied=reader.fields.boolean("tie_word_embeddings", default=tied),
+        **switches,
+    )
+
+
+# ---------------------------------------------------------------------------------------- learned positions
+
+
+def _gpt2_sizes(reader: ConfigReader) -> dict[str, Any]:
+    return reader.sizes(
         d_model="n_embd", n_head="n_head", n_layer="n_layer", n_kv_head=None, d_ff="n_inner", default_d_ff=4,
         d_head=None,
     )  # fmt: skip
-    return sizes | {"n_kv_head": n_kv_head or sizes["n_head"]}
 
 
 def _read_gpt2(reader: ConfigReader) -> dict[str, Any]:
@@ -89,29 +195,18 @@ def _read_gpt2(reader: ConfigReader) -> dict[str, Any]:
     scales: dict[str, Any] = {}
     if fields.boolean("scale_attn_by_inverse_layer_idx", default=False):
         scales["score_scales"] = [sizes["d_head"] ** -0.5 / (i + 1) for i in range(sizes["n_layer"])]
-    return gpt_like(
-        sizes,
-        n_ctx=reader.whole_context("n_positions"),
-        position="learned",
-        norm_eps=fields.number("layer_norm_epsilon", default=1e-5),
-        activation=reader.activation("activation_function", "gelu_new"),
-        tied=fields.boolean("tie_word_embeddings", default=True),
-        **scales,
+    return _read(
+        reader, sizes, learned="n_positions", activation_field=("activation_function", "gelu_new"), **scales
     )
 
 
 def _read_bigcode(reader: ConfigReader) -> dict[str, Any]:
-    fields = reader.fields
+    fields, sizes = reader.fields, _gpt2_sizes(reader)
     fields.require("scale_attn_weights", True, because="attention is scaled by 1/sqrt(d_head)")
-    one = fields.boolean("multi_query", default=True)
-    return gpt_like(
-        _gpt2_sizes(reader, 1 if one else None),
-        n_ctx=reader.whole_context("n_positions"),
-        position="learned",
-        norm_eps=fields.number("layer_norm_epsilon", default=1e-5),
-        activation=reader.activation("activation_function", "gelu_pytorch_tanh"),
-        tied=fields.boolean("tie_word_embeddings", default=True),
-    )
+    if fields.boolean("multi_query", default=True):
+        sizes["n_kv_head"] = 1
+    activation = ("activation_function", "gelu_pytorch_tanh")
+    return _read(reader, sizes, learned="n_positions", activation_field=activation)
 
 
 def _neo_windows(reader: ConfigReader, n_layer: int) -> list[int]:
@@ -129,26 +224,22 @@ def _neo_windows(reader: ConfigReader, n_layer: int) -> list[int]:
         if len(names) != n_layer or not set(names) <= {"global", "local"}:
             raise ValueError
     except (TypeError, ValueError) as error:
-        raise fields.error(
-            "attention_types", f'groups of "global" and "local" for {n_layer} layers'
-        ) from error
+        expected = f'groups of "global" and "local" for {n_layer} layers'
+        raise fields.error("attention_types", expected) from error
     window = fields.integer("window_size", default=256)
     return [window if name == "local" else 0 for name in names]
 
 
 def _read_neo(reader: ConfigReader) -> dict[str, Any]:
-    fields = reader.fields
     sizes = reader.sizes(
         n_head="num_heads", n_layer="num_layers", n_kv_head=None, default_d_ff=4, d_head=None
     )
     windows = _neo_windows(reader, sizes["n_layer"])
-    return gpt_like(
+    return _read(
+        reader,
         sizes,
-        n_ctx=reader.whole_context("max_position_embeddings"),
-        position="learned",
-        norm_eps=fields.number("layer_norm_epsilon", default=1e-5),
-        activation=reader.activation("activation_function", "gelu_new"),
-        tied=fields.boolean("tie_word_embeddings", default=True),
+        learned="max_position_embeddings",
+        activation_field=("activation_function", "gelu_new"),
         qkv_bias=False,
         score_scales=[1.0] * sizes["n_layer"],
         sliding_window=max(windows),
@@ -164,7 +255,6 @@ def _read_opt(reader: ConfigReader) -> dict[str, Any]:
     sizes = reader.sizes(n_kv_head=None, d_ff="ffn_dim", d_head=None)
     projected = fields.integer("word_embed_proj_dim", default=sizes["d_model"]) != sizes["d_model"]
     tied = fields.boolean("tie_word_embeddings", default=True)
-    bias = fields.boolean("enable_bias", default=True)
     fields.skip("_remove_final_layer_norm")  # of a model that has one
     return gpt_like(
         sizes,
@@ -177,9 +267,7 @@ def _read_opt(reader: ConfigReader) -> dict[str, Any]:
         output_norm=before and not fields.boolean("_remove_final_layer_norm", default=False),
         activation=reader.activation("activation_function", "relu"),
         tied=tied and not projected,
-        qkv_bias=bias,
-        out_bias=bias,
-        mlp_bias=bias,
+        **reader.attention_bias("enable_bias", default=True, mlp=True),
     )
 
 
@@ -194,6 +282,199 @@ def _settled_opt(config: dict[str, Any], tensors: MutableMapping[str, Any]) -> d
     )
 
 
+# ----------------------------------------------------------------------------------------- rotary positions
+
+
+def _read_neox(reader: ConfigReader) -> dict[str, Any]:
+    """Parallel halves of a layer, rotary positions in a part of each head."""
+    fields, sizes = reader.fields, reader.sizes(n_kv_head=None, d_head=None)
+    turning = reader.rotation(
+        sizes["d_head"], theta_name="rotary_emb_base", partial=True, fraction=0.25, fraction_name="rotary_pct"
+    )
+    parallel = fields.boolean("use_parallel_residual", default=True)
+    return _read(
+        reader,
+        sizes,
+        **rotary(turning),
+        eps_field="layer_norm_eps",
+        activation_field=("hidden_act", "gelu"),
+        tied=False,
+        parallel="two_norms" if parallel else "no",
+        **reader.attention_bias(default=True),
+    )
+
+
+def _read_gptj(reader: ConfigReader) -> dict[str, Any]:
+    fields, sizes = reader.fields, _gpt2_sizes(reader)
+    d_rotary = fields.integer("rotary_dim", minimum=2, maximum=sizes["d_head"], default=64)
+    if d_rotary % 2:
+        raise fields.error("rotary_dim", "an even number: rotary positions turn pairs")
+    return _read(
+        reader,
+        sizes,
+        n_ctx=reader.context("n_positions"),
+        position="rotary",
+        inv_freq=rotary_frequencies(d_rotary, 10_000.0),
+        activation_field=("activation_function", "gelu_new"),
+        tied=False,
+        qkv_bias=False,
+        out_bias=False,
+        head_bias=True,
+        parallel="one_norm",
+    )
+
+
+def _read_phi(reader: ConfigReader) -> dict[str, Any]:
+    fields, sizes = reader.fields, reader.sizes()
+    fields.require("qk_layernorm", False, because="norms of queries and keys have no biases")
+    return _read(
+        reader,
+        sizes,
+        **rotary(reader.rotation(sizes["d_head"], partial=True, fraction=0.5)),
+        eps_field="layer_norm_eps",
+        activation_field=("hidden_act", "gelu_new"),
+        tied=False,
+        head_bias=True,
+        parallel="one_norm",
+    )
+
+
+# ----------------------------------------------------------------------------- scores that fall by distance
+
+
+def _slopes(n_head: int) -> list[float]:
+    """ALiBi's slopes (arXiv 2108.12409): a geometric series; for other than powers of two, of two of them."""
+    power = 2 ** math.floor(math.log2(n_head))
+    base = 2.0 ** -(8.0 / power)
+    slopes = [base**i for i in range(1, power + 1)]
+    between = 2.0 ** -(4.0 / power)
+    return slopes + [between**i for i in range(1, 2 * (n_head - power), 2)]
+
+
+def _mpt_slopes(n_head: int, bias_max: int) -> list[float]:
+    """The same where the series is always that of the next power of two, its odd places first."""
+    power = 2 ** math.ceil(math.log2(n_head))
+    slopes = [2.0 ** -(i * bias_max / power) for i in range(1, power + 1)]
+    return slopes if power == n_head else (slopes[1::2] + slopes[::2])[:n_head]
+
+
+def _name(fields: Fields, one: str, other: str) -> str:
+    """Which of two names a size has in this file."""
+    return other if fields.has(other) and not fields.has(one) else one
+
+
+def _read_bloom(reader: ConfigReader) -> dict[str, Any]:
+    fields = reader.fields
+    because = "the stream goes on without norms"
+    fields.require("apply_residual_connection_post_layernorm", False, because=because)
+    sizes = reader.sizes(
+        d_model=_name(fields, "hidden_size", "n_embed"),
+        n_head=_name(fields, "n_head", "num_attention_heads"),
+        n_layer=_name(fields, "n_layer", "num_hidden_layers"),
+        n_kv_head=None,
+        d_ff="n_inner",
+        default_d_ff=4,
+        d_head=None,
+    )
+    return _read(
+        reader,
+        sizes,
+        n_ctx=reader.context("seq_length", default=2048),
+        activation="gelu_tanh",
+        embedding_norm=True,
+        alibi=_slopes(sizes["n_head"]),
+    )
+
+
+def _read_mpt(reader: ConfigReader) -> dict[str, Any]:
+    fields = reader.fields
+    attention = ConfigReader(fields.object("attn_config") or fields.empty("attn_config"))
+    inner = attention.fields
+    inner.require("alibi", True, because="positions are those of ALiBi")
+    inner.require("attn_type", "multihead_attention", because="each head has keys and values")
+    inner.require("qk_ln", False, because="queries and keys have no norms")
+    inner.require("prefix_lm", False, because="a decoder attends to what came before")
+    fields.require("no_bias", True, because="MPT has no biases")
+    fields.require("logit_scale", None, because="logits have no factor")
+    fields.require("expansion_ratio", 4, because="the feed-forward is four times as wide")
+    sizes = reader.sizes(
+        d_model="d_model", n_head="n_heads", n_layer="n_layers", n_kv_head=None, d_ff="d_ff", default_d_ff=4,
+        d_head=None,
+    )  # fmt: skip
+    scale = attention.optional_number("softmax_scale")
+    scales: dict[str, Any] = {"score_scales": [scale] * sizes["n_layer"]} if scale else {}
+    return _read(
+        reader,
+        sizes,
+        n_ctx=reader.context("max_seq_len", default=2048),
+        activation="gelu",
+        norm_bias=False,
+        qkv_bias=False,
+        out_bias=False,
+        mlp_bias=False,
+        alibi=_mpt_slopes(sizes["n_head"], inner.integer("alibi_bias_max", default=8)),
+        qkv_limit=attention.optional_number("clip_qkv"),
+        **scales,
+    )
+
+
+def _falcon_parallel(reader: ConfigReader) -> str:
+    fields = reader.fields
+    new = fields.boolean("new_decoder_architecture", default=False)
+    fields.skip("num_ln_in_parallel_attn", "multi_query")  # where the others decide
+    if not fields.boolean("parallel_attn", default=True):
+        if new:
+            raise fields.unsupported("parallel_attn", "true: the new architecture is parallel")
+        return "no"
+    n_norms = fields.integer("num_ln_in_parallel_attn", maximum=2, default=2 if new else 1)
+    if n_norms == 2 and not new:
+        raise fields.unsupported("num_ln_in_parallel_attn", "1, or the new architecture")
+    return "two_norms" if n_norms == 2 else "one_norm"
+
+
+def _read_falcon(reader: ConfigReader) -> dict[str, Any]:
+    """Most Falcons have rotary positions, the first had ALiBi."""
+    fields = reader.fields
+    sizes = reader.sizes(
+        d_model=_name(fields, "hidden_size", "n_embed"),
+        n_kv_head="num_kv_heads",
+        d_ff="ffn_hidden_size",
+        default_d_ff=4,
+        d_head=None,
+    )
+    if not fields.boolean("new_decoder_architecture", default=False):
+        one = fields.boolean("multi_query", default=True)
+        sizes["n_kv_head"] = 1 if one else sizes["n_head"]
+    if fields.boolean("alibi", default=False):
+        fields.skip("rope_parameters", "rope_scaling", "rope_theta")
+        # transformers rounds the slopes to bf16 and scales them as scores.
+        rounded = widened(rounded_to_bf16(np.array(_slopes(sizes["n_head"]), np.float32)), "bf16").tolist()
+        positions: dict[str, Any] = {
+            "n_ctx": reader.context(default=2048),
+            "alibi": [slope * sizes["d_head"] ** -0.5 for slope in rounded],
+        }
+    else:
+        positions = rotary(reader.rotation(sizes["d_head"]))
+    return _read(
+        reader,
+        sizes,
+        **positions,
+        activation_field=("activation", "gelu"),
+        parallel=_falcon_parallel(reader),
+        **reader.attention_bias("bias", mlp=True),
+    )
+
+
+def _falcon_tensors(config: Any) -> Any:
+    return _FALCON_TWO_NORMS if config["parallel"] == "two_norms" else _BLOOM_TENSORS
+
+
+_MPT_HARMLESS = (
+    "attn_impl", "attn_pdrop", "attn_uses_sequence_id", "is_encoder_decoder",  # of attn_config
+    "embedding_fraction", "init_config", "init_device", "learned_pos_emb", "norm_type", "tokenizer_name",
+    "verbose",
+)  # fmt: skip
+
 FAMILIES = {
     "GPT2LMHeadModel": Family(_read_gpt2, _GPT2_TENSORS, prefix="transformer.", harmless=("n_ctx",)),
     "GPTBigCodeForCausalLM": Family(
@@ -201,9 +482,8 @@ FAMILIES = {
         _BIGCODE_TENSORS,
         prefix="transformer.",
         harmless=(
-            "attention_softmax_in_fp32",
+            "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32",
             "num_key_value_heads",  # multi_query decides
-            "scale_attention_softmax_in_fp32",
         ),
     ),
     "GPTNeoForCausalLM": Family(
@@ -212,4 +492,28 @@ FAMILIES = {
     "OPTForCausalLM": Family(
         _read_opt, _OPT_TENSORS, renamed={"decoder.": "model.decoder."}, settled=_settled_opt
     ),
-}
+    "GPTNeoXForCausalLM": Family(_read_neox, _NEOX_TENSORS, prefix="gpt_neox.", head="embed_out"),
+    "GPTJForCausalLM": Family(
+        _read_gptj,
+        _GPTJ_TENSORS,
+        prefix="transformer.",
+        harmless=("n_ctx", "rotary", "scale_attn_weights"),
+    ),
+    "PhiForCausalLM": Family(_read_phi, _PHI_TENSORS),
+    "BloomForCausalLM": Family(
+        _read_bloom,
+        _BLOOM_TENSORS,
+        prefix="transformer.",
+        harmless=(
+            "attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "offset_alibi",
+            "skip_bias_add", "skip_bias_add_qkv", "slow_but_exact",
+        ),
+    ),
+    "MptForCausalLM": Family(_read_mpt, _MPT_TENSORS, prefix="transformer.", harmless=_MPT_HARMLESS),
+    "FalconForCausalLM": Family(
+        _read_falcon,
+        _falcon_tensors,
+        prefix="transformer.",
+        harmless=("apply_residual_connection_post_layernorm",),
+    ),
+}  # fmt: skip

@@ -20,53 +20,38 @@ __all__ = ["FAMILIES", "Mxfp4", "Stacked", "mxfp4"]
 class Stacked(Named):
     """One expert of a tensor that holds those of a layer: [n_experts, rows, columns], or [n_experts, rows].
 
-    Attributes
-    ----------
-    part : int, optional
-        0 or 1: gate or up of a tensor that holds both. None: it holds one matrix.
-    interleaved : bool
-        Rows of gate and up take turns; else all of one come before all of the other.
-    transposed : bool
-        [n_experts, columns, rows].
-    expert : int
-        Which one.
+    `part`: 0 or 1: gate or up of a tensor that holds both; None: it holds one matrix. `take_turns`: Rows of
+    gate and up take turns; else all of one come before all of the other. `inputs_first`: The tensor is
+    [n_experts, columns, rows].
     """
 
+    index: int | None = 0
     part: int | None = None
-    interleaved: bool = False
-    transposed: bool = False
-    expert: int = 0
+    take_turns: bool = False
 
-    @property
-    def keeps_rows(self) -> bool:
-        """See `Named`."""
-        return not self.transposed
-
-    @property
-    def index(self) -> int | None:
-        """The expert, along the first axis; see `Named`."""
-        return self.expert
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "view", self._view)
+        object.__setattr__(self, "shape_there", self._shape_there)
+        object.__setattr__(self, "keeps_rows", not self.inputs_first)
 
     def of_expert(self, expert: str) -> Named:
-        """The tensor of one expert; see `Named`."""
-        return dataclasses.replace(self, expert=int(expert))
+        """Return where the tensor of one expert is; see `Named`."""
+        return dataclasses.replace(self, index=int(expert))
 
     def stored_names(self, suffix: str, config: Config) -> list[str]:
-        """The file's name, which has no ".weight"; see `Named`."""
+        """Return the file's name, which has no ".weight"; see `Named`."""
         return [self.name + ("_bias" if suffix == ".bias" else "")]
 
-    def stored_shape(self, shape: Shape, config: Config) -> Shape:
-        """The shape in the file; see `Named`."""
+    def _shape_there(self, shape: Shape, config: Config) -> Shape:
         rows = shape[0] if self.part is None else 2 * shape[0]
         inner = (rows, *shape[1:])
-        return (config["n_experts"], *(inner[::-1] if self.transposed else inner))
+        return (config["n_experts"], *(inner[::-1] if self.inputs_first else inner))
 
-    def view(self, array: Array, shape: Shape, config: Config) -> Array:
-        """The tensor, from the expert's part of the file's; see `Named`."""
-        array = array.T if self.transposed else array
+    def _view(self, array: Array, shape: Shape, config: Config) -> Array:
+        array = array.T if self.inputs_first else array
         if self.part is None:
             return array
-        return array[self.part :: 2] if self.interleaved else array[self.part * shape[0] :][: shape[0]]
+        return array[self.part :: 2] if self.take_turns else array[self.part * shape[0] :][: shape[0]]
 
 
 # ------------------------------------------------------------------------------------------------ MXFP4
@@ -85,17 +70,10 @@ _PAIRS: Final = np.stack([_CODES[np.arange(256) & 15], _CODES[np.arange(256) >> 
 def mxfp4(blocks: NDArray[np.uint8], scales: NDArray[np.uint8]) -> NDArray[np.uint16]:
     """Numbers in MXFP4 (OCP Microscaling Formats 1.0) as bf16, which holds each of them exactly.
 
-    Parameters
-    ----------
-    blocks : ndarray of uint8, [..., n_blocks, 16]
-        32 codes of 4 bits, E2M1, in each block, two in a byte, the low half first.
-    scales : ndarray of uint8, [..., n_blocks]
-        Exponents of the blocks' factors: 2^(scale - 127). 255, which is no number, gives no finite ones.
-
-    Returns
-    -------
-    ndarray of uint16, [..., 32 * n_blocks]
-        The bits.
+    `blocks` (ndarray of uint8, [..., n_blocks, 16]): 32 codes of 4 bits, E2M1, in each block, two in a byte,
+    the low half first. `scales` (ndarray of uint8, [..., n_blocks]): Exponents of the blocks' factors:
+    2^(scale - 127). 255, which is no number, gives no finite ones. Returns ndarray of uint16, [..., 32 *
+    n_blocks]: the bits.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         factors = np.ldexp(np.float32(1.0), scales.astype(np.int32) - 127)
@@ -111,31 +89,29 @@ class Mxfp4(Stacked):
     Biases are kept as they are.
     """
 
-    @property
-    def keeps_rows(self) -> bool:
-        """They are made of two tensors; see `Named`."""
-        return False
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "keeps_rows", False)  # they are made of two tensors
 
     def numbers(self, suffix: str) -> str:
-        """Bytes; see `Named`."""
+        """Return the dtype of bytes; see `Named`."""
         return "U8" if suffix == ".weight" else ""
 
     def stored_names(self, suffix: str, config: Config) -> list[str]:
-        """The file's names; see `Named`."""
+        """Return the file's names; see `Named`."""
         if suffix == ".weight":
             return [f"{self.name}_blocks", f"{self.name}_scales"]
         return super().stored_names(suffix, config)
 
     def stored_shapes(self, suffix: str, shape: Shape, config: Config) -> list[Shape]:
-        """The shapes in the file; see `Named`."""
+        """Return the shapes in the file; see `Named`."""
         if suffix != ".weight":
             return super().stored_shapes(suffix, shape, config)
-        rows = shape[0] if self.part is None else 2 * shape[0]
-        scales = (config["n_experts"], rows, -(-shape[1] // _BLOCK))
+        scales = (*self._shape_there(shape[:1], config), -(-shape[1] // _BLOCK))
         return [(*scales, _BLOCK // 2), scales]
 
     def canonical(self, arrays: list[Array], form: str, shape: Shape, config: Config) -> tuple[Array, str]:
-        """The tensor and its format; see `Named`."""
+        """Return the tensor and its format; see `Named`."""
         if len(arrays) == 1:
             return super().canonical(arrays, form, shape, config)
         blocks, scales = (self.view(array, shape, config) for array in arrays)
@@ -180,12 +156,8 @@ _QWEN_TENSORS = (
 
 def _gpt_oss(name: str, part: int | None) -> Either:
     stored = f"{_MLP}.experts.{name}"
-    return Either(
-        (
-            Stacked(stored, part=part, interleaved=True, transposed=True),
-            Mxfp4(stored, part=part, interleaved=True),
-        )
-    )
+    numbers = Stacked(stored, inputs_first=True, part=part, take_turns=True)
+    return Either((numbers, Mxfp4(stored, part=part, take_turns=True)))
 
 
 _GPT_OSS_TENSORS: dict[str, Named | Either] = {
@@ -261,13 +233,11 @@ def _read_qwen2(reader: ConfigReader) -> dict[str, Any]:
 
 def _read_qwen3(reader: ConfigReader) -> dict[str, Any]:
     fields, sizes = reader.fields, reader.sizes(absent_kv_head=4)
-    bias = fields.boolean("attention_bias", default=False)
     windowed = fields.boolean("use_sliding_window", default=False)
     return llama_like(
         reader,
         sizes=sizes,
-        qkv_bias=bias,
-        out_bias=bias,
+        **reader.attention_bias(),
         qk_norm="head",
         router_renormalise=fields.boolean("norm_topk_prob", default=False),
         **_mixture(reader, n_experts=128, n_chosen=8, d_expert="moe_intermediate_size", default_d_expert=768),
@@ -278,12 +248,10 @@ def _read_qwen3(reader: ConfigReader) -> dict[str, Any]:
 
 def _read_olmoe(reader: ConfigReader) -> dict[str, Any]:
     fields = reader.fields
-    bias = fields.boolean("attention_bias", default=False)
     return llama_like(
         reader,
         norm_eps=1e-5,
-        qkv_bias=bias,
-        out_bias=bias,
+        **reader.attention_bias(),
         qk_norm="whole",
         qkv_limit=reader.optional_number("clip_qkv"),
         router_renormalise=fields.boolean("norm_topk_prob", default=False),
@@ -294,7 +262,6 @@ def _read_olmoe(reader: ConfigReader) -> dict[str, Any]:
 def _read_gpt_oss(reader: ConfigReader) -> dict[str, Any]:
     fields, sizes = reader.fields, reader.sizes(absent_kv_head=8, default_d_head=64)
     n_layer = sizes["n_layer"]
-    bias = fields.boolean("attention_bias", default=True)
     fields.require("swiglu_alpha", 1.702, because="the gate's slope is that of gpt-oss")
     fields.require("hidden_act", "silu", because="the gate is that of gpt-oss")
     if not fields.object("rope_parameters") and not fields.object("rope_scaling"):
@@ -306,8 +273,7 @@ def _read_gpt_oss(reader: ConfigReader) -> dict[str, Any]:
         norm_eps=1e-5,
         activation="silu_clamped",
         activation_limit=fields.number("swiglu_limit", default=7.0),
-        qkv_bias=bias,
-        out_bias=bias,
+        **reader.attention_bias(default=True),
         mlp_bias=True,
         attn_sinks=True,
         router="softmax_chosen",

@@ -7,15 +7,9 @@ import math
 import numpy as np
 
 __all__ = [
-    "dynamic_scaled",
-    "factor_scaled",
-    "linear_scaled",
-    "llama3_scaled",
-    "proportional_frequencies",
-    "rotary_frequencies",
-    "yarn_attention_factor",
-    "yarn_scaled",
-]
+    "dynamic_scaled", "factor_scaled", "linear_scaled", "llama3_scaled", "proportional_frequencies",
+    "rotary_frequencies", "yarn_attention_factor", "yarn_scaled",
+]  # fmt: skip
 
 
 def rotary_frequencies(d_head: int, theta: float) -> list[float]:

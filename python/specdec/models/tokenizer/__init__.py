@@ -6,27 +6,23 @@ construction, so that a streamed text is exactly the text of the whole, and make
 file formats comparable.
 """
 
-from specdec.models.tokenizer.byte_stream import Strip
-from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
-from specdec.models.tokenizer.interface import Tokenizer
-from specdec.models.tokenizer.marks import MarkSpelling, special_tokens_of
-from specdec.models.tokenizer.resolve import load_tokenizer, resolve_tokenizer, why_no_tokenizer
-from specdec.models.tokenizer.source import SourceTokenizer, source_side
-from specdec.models.tokenizer.stream import StreamDecoder
-from specdec.models.tokenizer.vocabulary import check_same_vocabulary, warn_of_ids_beyond
+from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer, StreamDecoder, Strip, Tokenizer
+from specdec.models.tokenizer.resolve import (
+    SourceTokenizer,
+    load_tokenizer,
+    resolve_tokenizer,
+    source_side,
+    why_no_tokenizer,
+)
+from specdec.models.tokenizer.vocabulary import (
+    MarkSpelling,
+    check_same_vocabulary,
+    special_tokens_of,
+    warn_of_ids_beyond,
+)
 
 __all__ = [
-    "ByteTokenizer",
-    "MarkSpelling",
-    "SourceTokenizer",
-    "StreamDecoder",
-    "Strip",
-    "Tokenizer",
-    "check_same_vocabulary",
-    "load_tokenizer",
-    "resolve_tokenizer",
-    "source_side",
-    "special_tokens_of",
-    "warn_of_ids_beyond",
-    "why_no_tokenizer",
-]
+    "ByteTokenizer", "MarkSpelling", "SourceTokenizer", "StreamDecoder", "Strip", "Tokenizer",
+    "check_same_vocabulary", "load_tokenizer", "resolve_tokenizer", "source_side", "special_tokens_of",
+    "warn_of_ids_beyond", "why_no_tokenizer",
+]  # fmt: skip

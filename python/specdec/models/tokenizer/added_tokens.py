@@ -8,14 +8,15 @@ vocabulary of any file, both in the order of ``transformers``, which decides the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import (
-    CheckpointError,
     MissingTokenizerLibraryError,
+    SpecdecError,
     TokenizerError,
     UnusedFieldWarning,
     warn,
@@ -23,15 +24,28 @@ from specdec.errors import (
 from specdec.fields import as_json, read_json_object
 
 __all__ = [
-    "SPECIAL_NAMES",
-    "AddedTokenFinder",
-    "SideTokens",
-    "content_of",
-    "import_tokenizers",
-    "pieces_tokenizer",
-    "read_settings",
-    "read_side_tokens",
-]
+    "SPECIAL_NAMES", "AddedTokenFinder", "SideTokens", "content_of", "import_tokenizers", "library_errors",
+    "pieces_tokenizer", "read_settings", "read_side_tokens",
+]  # fmt: skip
+
+
+@contextmanager
+def library_errors(what: str) -> Iterator[None]:
+    """Whatever a library raises inside the block becomes a TokenizerError that begins with `what`.
+
+    The libraries raise bare Exceptions, and where `tokenizers` stops itself (a Rust panic) the exception is a
+    PanicException, which is no Exception. Errors of specdec, MemoryError and Ctrl-C go through.
+    """
+    try:
+        yield
+    except (SpecdecError, MemoryError):
+        raise
+    except BaseException as error:
+        # pyo3 does not export the type of a panic.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise TokenizerError(f"{what}: {type(error).__name__}: {error}") from error
+
 
 SPECIAL_NAMES: Final = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 """The fields of a tokenizer_config.json that name special tokens."""
@@ -89,19 +103,10 @@ class _Token:
 class SideTokens:
     """Tokens that the files next to a vocabulary add, name or mark as special.
 
-    Attributes
-    ----------
-    folder : Path
-    settings : dict
-        The contents of tokenizer_config.json.
-    tokenizer_class : str or None
-        The class of transformers that reads the folder, without "Fast"; None where no file decides.
-    names_class : bool
-        Whether a file names the class; else it is that of the type of model.
-    model_type : str or None
-        The type of config.json.
-    n_vocab : int or None
-        The number of ids of the model; None where there is none.
+    `settings`: The contents of tokenizer_config.json. `tokenizer_class`: The class of transformers that reads
+    the folder, without "Fast"; None where no file decides. `names_class`: Whether a file names the class;
+    else it is that of the type of model. `model_type`: The type of config.json. `n_vocab`: The number of ids
+    of the model; None where there is none.
     """
 
     folder: Path
@@ -122,9 +127,8 @@ class SideTokens:
             return 0
         n = self.settings.get("extra_ids", 100)
         if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= 1 << 16:
-            raise TokenizerError(
-                f"{self.folder / _CONFIG}: field 'extra_ids' is {as_json(n)}; expected a whole number from 0 "
-                f"to {1 << 16}"
+            raise TokenizerError.of(
+                self.folder / _CONFIG, "extra_ids", n, f"a whole number from 0 to {1 << 16}"
             )
         return n
 
@@ -145,40 +149,17 @@ class SideTokens:
         return is_named and self.model_type not in _READ_BY_NO_CLASS
 
     def flag(self, name: str) -> bool | None:
-        """A setting that is true or false; None if it is null or absent.
-
-        Raises
-        ------
-        TokenizerError
-            It is something else.
-        """
+        """A setting that is true or false; None if it is null or absent."""
         value = self.settings.get(name)
         if value is not None and not isinstance(value, bool):
-            raise TokenizerError(
-                f"{self.folder / _CONFIG}: field '{name}' is {as_json(value)}; expected true or false"
-            )
+            raise TokenizerError.of(self.folder / _CONFIG, name, value, "true or false")
         return value
 
     def add_to(self, tokenizer: Any, source: str, *, with_defaults: bool) -> None:
         """Add the tokens to a tokenizer of the ``tokenizers`` library, or set the flags of those it has.
 
-        Parameters
-        ----------
-        tokenizer : tokenizers.Tokenizer
-        source : str
-            The file of the vocabulary, for messages.
-        with_defaults : bool
-            Add tokens too that only the class names.
-
-        Raises
-        ------
-        TokenizerError
-            A token that is not in the vocabulary with another id than the next one.
-
-        Warns
-        -----
-        UserWarning
-            A token that the vocabulary has with another id than a side file states; the vocabulary's counts.
+        `source`: The file of the vocabulary, for messages. `with_defaults`: Add tokens too that only the
+        class names.
         """
         library = import_tokenizers(source)
         own = tokenizer.get_added_tokens_decoder()
@@ -226,20 +207,9 @@ class SideTokens:
     ) -> tuple[int | None, tuple[int, ...]]:
         """BOS and the ids that end a text: those of the model, else those that the files name.
 
-        Parameters
-        ----------
-        id_of : callable
-            From the text of a token to its id, or None.
-        bos_id, eos_ids
-            The model's own; None: not known.
-        own : mapping of str to int, optional
-            The ids that the vocabulary itself has for "bos_token" and "eos_token", below 0 for none. They
-            count where no side file names the token.
-
-        Raises
-        ------
-        TokenizerError
-            A file names a token whose id the model does not have.
+        `id_of`: From the text of a token to its id, or None. `bos_id`, `eos_ids`: The model's own; None: not
+        known. `own`: The ids that the vocabulary itself has for "bos_token" and "eos_token", below 0 for
+        none. They count where no side file names the token.
         """
         own = own or {}
         if bos_id is None:
@@ -285,16 +255,6 @@ def read_side_tokens(folder: Path, n_vocab: int | None = None) -> SideTokens:
     """Read the tokens of the files next to a vocabulary, those of them that are there.
 
     ``added_tokens_decoder`` makes special_tokens_map.json and added_tokens.json obsolete, as in transformers.
-
-    Raises
-    ------
-    TokenizerError
-        A file that is no JSON object, or a field of the wrong kind.
-
-    Warns
-    -----
-    UnusedFieldWarning
-        Settings that change how transformers encodes texts, and have no counterpart here.
     """
     config, settings = folder / _CONFIG, read_settings(folder / _CONFIG)
     if dropped := [name for name in _NOT_APPLIED if settings.get(name) is True]:
@@ -325,7 +285,7 @@ def read_side_tokens(folder: Path, n_vocab: int | None = None) -> SideTokens:
             named.setdefault(key, _token(value, extra_file, _EXTRA))
         extra = []
     if not isinstance(extra, list):
-        raise TokenizerError(f"{extra_file}: field '{_EXTRA}' is {as_json(extra)}; expected a list of tokens")
+        raise TokenizerError.of(extra_file, _EXTRA, extra, "a list of tokens")
     extras = tuple(_token(value, extra_file, _EXTRA) for value in extra)
     added = (
         _added_tokens_decoder(fields["added_tokens_decoder"], str(config))
@@ -366,9 +326,7 @@ def _class_of(settings: Mapping[str, Any], model: Mapping[str, Any], folder: Pat
         if found is None:
             continue
         if not isinstance(found, str):
-            raise TokenizerError(
-                f"{folder / file}: names the class {as_json(found)}; expected one of transformers"
-            )
+            raise TokenizerError.of(folder / file, "tokenizer_class", found, "a class of transformers")
         name = found.removesuffix("Fast")
         return {"MT5Tokenizer": "T5Tokenizer"}.get(name, name), True
     model_type = model.get("model_type")
@@ -388,10 +346,8 @@ def _added_tokens_decoder(value: Any, file: str) -> dict[int, _Token]:
             if token["content"] is not None
         }
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise TokenizerError(
-            f"{file}: field 'added_tokens_decoder' is {as_json(value)}; expected an object of ids and tokens "
-            "with 'content'"
-        ) from None
+        expected = "an object of ids and tokens with 'content'"
+        raise TokenizerError.of(file, "added_tokens_decoder", value, expected) from None
 
 
 def _added_tokens(
@@ -415,15 +371,11 @@ def _added_tokens(
 def _token(value: Any, file: str, key: str) -> _Token:
     content = content_of(value)
     if content is None:
-        raise TokenizerError(
-            f"{file}: field '{key}' has {as_json(value)}; expected a text, or an object with 'content'"
-        )
+        raise TokenizerError.of(file, key, value, "a text, or an object with 'content'")
     stated = value if isinstance(value, dict) else {}
     for name in _FLAGS:
         if not isinstance(stated.get(name, False), bool):
-            raise TokenizerError(
-                f"{file}: token {content!r} has '{name}' {as_json(stated[name])}; expected true or false"
-            )
+            raise TokenizerError.of(file, f"{content}.{name}", stated[name], "true or false", noun="token")
     return _Token(content, {name: stated[name] for name in _FLAGS if name in stated}, file)
 
 
@@ -439,28 +391,14 @@ def content_of(token: Any) -> str | None:
 
 
 def read_settings(file: Path) -> dict[str, Any]:
-    """The object in a JSON file of a tokenizer; empty if there is no such file.
-
-    Raises
-    ------
-    TokenizerError
-        It cannot be read, or is no JSON object.
-    """
+    """The object in a JSON file of a tokenizer; empty if there is no such file."""
     if not file.is_file():
         return {}
-    try:
-        return read_json_object(file)
-    except CheckpointError as error:
-        raise TokenizerError(str(error)) from error
+    return read_json_object(file, TokenizerError)
 
 
 def import_tokenizers(source: Any) -> Any:
-    """The ``tokenizers`` library; `source` is the file that needs it.
-
-    Raises
-    ------
-    MissingTokenizerLibraryError
-    """
+    """The ``tokenizers`` library; `source` is the file that needs it."""
     try:
         import tokenizers
     except ImportError as error:
@@ -474,17 +412,8 @@ def import_tokenizers(source: Any) -> Any:
 class AddedTokenFinder:
     """Finds added tokens in a text by the search of the ``tokenizers`` library, in linear time.
 
-    Parameters
-    ----------
-    tokenizer : tokenizers.Tokenizer
-        With the added tokens. Its model is replaced.
-    source : str
-        The file of the vocabulary, for messages.
-
-    Attributes
-    ----------
-    tokens : dict of int to tokenizers.AddedToken
-        The added tokens by id.
+    `tokenizer`: With the added tokens. Its model is replaced. `source`: The file of the vocabulary, for
+    messages. `tokens`: The added tokens by id.
     """
 
     def __init__(self, tokenizer: Any, source: str) -> None:

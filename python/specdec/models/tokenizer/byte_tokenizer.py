@@ -1,16 +1,95 @@
-"""The base of the tokenizers that specdec reads itself: a table of byte strings."""
+"""Tokenizers as tables of byte strings, their decoding as ids come, and ByT5's, whose tokens are bytes."""
 
 from __future__ import annotations
 
+import codecs
+import enum
 import functools
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol, runtime_checkable
 
-from specdec.errors import InputError, kind_of
-from specdec.models.tokenizer.byte_stream import ByteStream, Strip
+from specdec.errors import InputError, TokenizerError, kind_of
 
-__all__ = ["ByteTokenizer"]
+__all__ = [
+    "ByteStream", "ByteTokenizer", "StreamDecoder", "Strip", "Tokenizer", "Utf8Tokenizer",
+    "encode_continuing", "encode_exactly",
+]  # fmt: skip
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """Anything with these attributes can be given as ``tokenizer=``.
+
+    ``decode`` of a longer sequence must begin with ``decode`` of its beginning, but for a trailing U+FFFD
+    where a character is still incomplete; streaming rests on that.
+    """
+
+    @property
+    def n_vocab(self) -> int:
+        """Ids run from 0 to n_vocab - 1; a model may have more, which then stand for no text."""
+        ...
+
+    @property
+    def bos_id(self) -> int | None:
+        """The token that begins a text, if there is one."""
+        ...
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """The tokens that end a text."""
+        ...
+
+    def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
+        """Token ids of a text; ``add_bos`` puts BOS in front where the model was trained with it."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of some ids, special tokens left out."""
+        ...
+
+
+class Strip(enum.Enum):
+    """What a tokenizer drops at the beginning of a decoded text, having added it when it encoded."""
+
+    NOTHING = enum.auto()
+    ONE_SPACE = enum.auto()
+    ALL_SPACES = enum.auto()
+    SPACES_OF_FIRST_TOKEN = enum.auto()
+
+
+class ByteStream:
+    """Tokens are bytes: strip the beginning once, then decode UTF-8, waiting for whole characters.
+
+    `text_bytes`: The bytes that a token id adds to a text.
+    """
+
+    def __init__(self, text_bytes: Callable[[int], bytes], strip: Strip) -> None:
+        self._text_bytes = text_bytes
+        self._strip = strip
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, ids: Iterable[int]) -> str:
+        """The text that these ids complete."""
+        return self._utf8.decode(b"".join(self._stripped(self._text_bytes(i)) for i in ids))
+
+    def finish(self) -> str:
+        """U+FFFD for a character that never became complete, else nothing."""
+        return self._utf8.decode(b"", True)
+
+    def _stripped(self, piece: bytes) -> bytes:
+        if self._strip is Strip.NOTHING or not piece:
+            return piece
+        strip, self._strip = self._strip, Strip.NOTHING
+        if strip is Strip.ONE_SPACE:
+            return piece.removeprefix(b" ")
+        if strip is Strip.SPACES_OF_FIRST_TOKEN:
+            return piece.replace(b" ", b"")
+        rest = piece.lstrip(b" ")
+        if not rest:
+            self._strip = strip  # nothing but spaces so far
+        return rest
 
 
 class ByteTokenizer(ABC):
@@ -162,3 +241,148 @@ class ByteTokenizer(ABC):
         for token in self._vocabulary:
             digest.update(b"-" if token is None else b"%d:%b" % (len(token), token))
         return digest.hexdigest()
+
+
+class StreamDecoder:
+    """Incremental ``tokenizer.decode``.
+
+    However the ids are cut into calls, the pieces of :meth:`feed` and the last one of :meth:`finish`
+    concatenate to ``tokenizer.decode`` of all of them.
+
+    Parameters
+    ----------
+    tokenizer : Tokenizer
+    continuing : bool
+        The ids continue a text: a space at their beginning stays. Only for tokenizers that specdec reads
+        itself; another one's ``decode`` is called as it is.
+
+    Examples
+    --------
+    >>> stream = StreamDecoder(tokenizer)
+    >>> text = stream.feed([523]) + stream.feed([17, 9]) + stream.finish()
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, continuing: bool = False) -> None:
+        self._impl: ByteStream | _PrefixStream
+        if isinstance(tokenizer, ByteTokenizer):
+            self._impl = ByteStream(tokenizer.text_bytes, Strip.NOTHING if continuing else tokenizer.strip)
+        else:
+            self._impl = _PrefixStream(tokenizer)
+
+    def feed(self, ids: Iterable[int]) -> str:
+        """The text that these ids complete; often empty, never half a character."""
+        return self._impl.feed(ids)
+
+    def finish(self) -> str:
+        """The rest: U+FFFD for a character that never became complete, else nothing."""
+        return self._impl.finish()
+
+
+class _PrefixStream:
+    """A tokenizer known by its ``decode`` alone: decode all so far, give out what is new and stable."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._given = ""
+
+    def feed(self, ids: Iterable[int]) -> str:
+        self._ids.extend(ids)
+        return self._new(self._tokenizer.decode(self._ids).rstrip("\ufffd"))
+
+    def finish(self) -> str:
+        return self._new(self._tokenizer.decode(self._ids))
+
+    def _new(self, text: str) -> str:
+        if self._given.startswith(text):
+            return ""  # what was given out already ends inside a run of U+FFFD, or nothing is new
+        if not text.startswith(self._given):
+            raise TokenizerError(
+                f"{type(self._tokenizer).__name__}.decode changed the beginning of a text when ids "
+                "were appended; "
+                f"expected it to extend {self._given[-20:]!r}"
+            )
+        piece = text[len(self._given) :]
+        self._given = text
+        return piece
+
+
+_APART: Final = "\n"  # what words do not go on behind
+
+
+def encode_exactly(tokenizer: ByteTokenizer, text: str) -> list[int] | None:
+    """The ids of a text that stands behind another one, from the beginning of a word on.
+
+    A tokenizer that puts a space in front of every text does so here too; that space is left out again.
+
+    Returns list of int or None: tokens whose bytes are the text's. None: the tokenizer changes this text.
+    """
+    wanted = text.encode("utf-8")
+    ids = tokenizer.encode(text, add_bos=False)
+    if _bytes_of(tokenizer, ids) == wanted:
+        return ids
+    if text.startswith(" "):
+        shorter = tokenizer.encode(text[1:], add_bos=False)
+        if _bytes_of(tokenizer, shorter) == wanted:
+            return shorter
+    behind = tokenizer.encode(_APART + text, add_bos=False)
+    for at in range(min(len(behind), 4)):
+        if _bytes_of(tokenizer, behind[at:]) == wanted:
+            return behind[at:]
+    return None
+
+
+def encode_continuing(tokenizer: ByteTokenizer, text: str) -> list[int]:
+    """The ids of a text that stands behind another one, also of a text that the tokenizer changes.
+
+    As `encode_exactly` where that finds some; else what the tokenizer makes of the text, whose bytes are
+    then other ones.
+    """
+    ids = encode_exactly(tokenizer, text)
+    return tokenizer.encode(text, add_bos=False) if ids is None else ids
+
+
+def _bytes_of(tokenizer: ByteTokenizer, ids: Sequence[int]) -> bytes:
+    return b"".join(tokenizer.text_bytes(i) for i in ids)
+
+
+_SPECIAL: Final = ("<pad>", "</s>", "<unk>")
+_FIRST: Final = len(_SPECIAL)
+_MOST: Final = 4096  # added tokens
+
+
+class Utf8Tokenizer(ByteTokenizer):
+    """Ids 0 to 2 are special, id 3 + b is the byte b; then come the added tokens of the settings.
+
+    `source`: Where the settings were read, for messages. `settings`: The contents of tokenizer_config.json.
+    `bos_id`, `eos_ids`: The model's own; None: no BOS, and "</s>".
+    """
+
+    def __init__(
+        self,
+        source: str,
+        settings: Mapping[str, Any],
+        *,
+        bos_id: int | None = None,
+        eos_ids: tuple[int, ...] | None = None,
+    ) -> None:
+        vocabulary: list[bytes | None] = [name.encode() for name in _SPECIAL]
+        vocabulary += [bytes([byte]) for byte in range(256)]
+        added = settings.get("added_tokens_decoder")
+        names = added if isinstance(added, dict) else {}
+        while len(vocabulary) < _MOST and (token := names.get(str(len(vocabulary)))) is not None:
+            content = token.get("content") if isinstance(token, dict) else token
+            vocabulary.append(str(content).encode("utf-8", "replace"))
+        silent = frozenset([*range(_FIRST), *range(_FIRST + 256, len(vocabulary))])
+        super().__init__(
+            source,
+            vocabulary=vocabulary,
+            silent=silent,
+            strip=Strip.NOTHING,
+            bos_id=bos_id,
+            eos_ids=(1,) if eos_ids is None else eos_ids,
+            adds_bos=False,
+        )
+
+    def _encode(self, text: str) -> list[int]:
+        return [_FIRST + byte for byte in text.encode("utf-8")]

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from specdec.errors import TokenizerError, warn
+from specdec.models.tokenizer.byte_tokenizer import Tokenizer
 from specdec.models.tokenizer.gguf_vocabulary import (
     BYTE,
     CONTROL,
@@ -31,11 +32,9 @@ from specdec.models.tokenizer.gguf_vocabulary import (
     word_steps,
 )
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
-from specdec.models.tokenizer.interface import Tokenizer
 from specdec.models.tokenizer.llama2c_tokenizer import Llama2cTokenizer
-from specdec.models.tokenizer.marks import special_tokens_of
-from specdec.models.tokenizer.protocol_buffers import read_fields
-from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
+from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer, read_fields
+from specdec.models.tokenizer.vocabulary import special_tokens_of
 
 __all__ = ["end_values", "vocabulary_values"]
 
@@ -75,23 +74,10 @@ def vocabulary_values(
 ) -> dict[str, Any]:
     """The metadata of a vocabulary, keys in full.
 
-    Parameters
-    ----------
-    tokenizer : Tokenizer
-        One that was read from a tokenizer.json, a SentencePiece model or a llama2.c file.
-    n_vocab : int
-        Rows of the model's table of tokens; ids without token get one that is not used.
-    tokens : mapping of str to str
-        Texts of special tokens by the names that chat templates have for them.
-    path : Path
-        The file that is written, for messages.
-    with_encoder : bool
-        Sources end with EOS.
-
-    Raises
-    ------
-    TokenizerError
-        GGUF files have no vocabulary that encodes texts as this one does.
+    `tokenizer`: One that was read from a tokenizer.json, a SentencePiece model or a llama2.c file. `n_vocab`:
+    Rows of the model's table of tokens; ids without token get one that is not used. `tokens`: Texts of
+    special tokens by the names that chat templates have for them. `path`: The file that is written, for
+    messages. `with_encoder`: Sources end with EOS.
     """
     if isinstance(tokenizer, HFTokenizer):
         found, lists = _of_library(tokenizer, path)
@@ -127,13 +113,7 @@ def vocabulary_values(
 
 
 def end_values(bos_id: int | None, eos_ids: Sequence[int], n_vocab: int, path: Path) -> dict[str, Any]:
-    """The metadata of BOS and the tokens that end a text, keys in full.
-
-    Raises
-    ------
-    TokenizerError
-        More tokens end a text than GGUF files have keys for.
-    """
+    """The metadata of BOS and the tokens that end a text, keys in full."""
     if len(eos_ids) > len(ENDS):
         raise _refused(path, f"{len(eos_ids)} tokens that end a text, more than {len(ENDS)}")
     ids = dict(zip(ENDS, eos_ids, strict=False)) | ({} if bos_id is None else {"bos": bos_id})
@@ -147,21 +127,9 @@ def _refused(path: Path, what: str) -> TokenizerError:
     )
 
 
-@dataclass(frozen=True)
-class _Written:
-    """Metadata as a file has them."""
-
-    values: Mapping[str, Any]
-    path: Path
-
-    def get(self, key: str) -> Any:
-        """A value; None if absent."""
-        return self.values.get(key)
-
-
 def _check(tokenizer: Any, values: Mapping[str, Any], n_vocab: int, path: Path) -> None:
     """Refuse metadata whose reader encodes some text in another way."""
-    vocabulary = read_vocabulary(_Written(values, path))
+    vocabulary = read_vocabulary(values, path)
     assert vocabulary is not None
     read = vocabulary.tokenizer
     if (read.bos_id, read.eos_ids) != (tokenizer.bos_id, tokenizer.eos_ids):

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from specdec.errors import TokenizerError
-from specdec.models.tokenizer.byte_stream import Strip
-from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
+from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer, Strip
 
 __all__ = ["Llama2cTokenizer"]
 
@@ -30,11 +29,7 @@ class Llama2cTokenizer(ByteTokenizer):
     none), then the adjacent pair with the best score merged, the leftmost of equals first, until none is
     left.
 
-    Parameters
-    ----------
-    path : Path
-    bos_id, eos_ids
-        None: 1 and (2,), as the format has them.
+    `bos_id`, `eos_ids`: None: 1 and (2,), as the format has them.
     """
 
     def __init__(

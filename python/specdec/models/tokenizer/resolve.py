@@ -1,24 +1,207 @@
-"""Which tokenizer a model gets: the one beside it, the one at a path, an object, or none."""
+"""Which tokenizer a model gets, for its texts and its sources: of files, an object, or none."""
 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from specdec.checks import check_path
-from specdec.errors import TokenizerError, kind_of
-from specdec.models.tokenizer.added_tokens import read_settings, read_side_tokens
-from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
-from specdec.models.tokenizer.interface import Tokenizer
+from specdec.errors import InputError, TokenizerError, kind_of, shown
+from specdec.models.tokenizer.added_tokens import library_errors, read_settings, read_side_tokens
+from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer, Tokenizer, Utf8Tokenizer
+from specdec.models.tokenizer.hf_tokenizer import HFTokenizer, check_tokenizer_json
 from specdec.models.tokenizer.llama2c_tokenizer import Llama2cTokenizer
-from specdec.models.tokenizer.numbered_pieces import open_m2m, open_marian
-from specdec.models.tokenizer.objects import adapted
-from specdec.models.tokenizer.precheck import check_tokenizer_json
-from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
-from specdec.models.tokenizer.utf8_tokenizer import Utf8Tokenizer
+from specdec.models.tokenizer.sentencepiece_file import (
+    NumberedPieces,
+    SentencePieceTokenizer,
+    m2m_of,
+    marian_of,
+    open_m2m,
+    open_marian,
+)
 
-__all__ = ["load_tokenizer", "resolve_tokenizer", "why_no_tokenizer"]
+__all__ = [
+    "SlowTokenizer", "SourceTokenizer", "adapted", "languages_of", "load_tokenizer", "resolve_tokenizer",
+    "source_side", "why_no_tokenizer",
+]  # fmt: skip
+
+
+def adapted(
+    given: Any, *, bos_id: int | None = None, eos_ids: tuple[int, ...] | None = None
+) -> Tokenizer | None:
+    """The tokenizer that an object of ``transformers`` or ``tokenizers`` is; None for any other object.
+
+    The object is read, never changed. A fast tokenizer becomes what its tokenizer.json would become.
+
+    `bos_id`, `eos_ids`: What the model's configuration says. The object's own end-of-text token is one too.
+    """
+    source = f"the {type(given).__name__}"
+    if hasattr(given, "to_str") and hasattr(given, "get_vocab") and hasattr(given, "id_to_token"):
+        return HFTokenizer(_copy(given, source), source, bos_id=bos_id, eos_ids=eos_ids or ())
+    if not (hasattr(given, "convert_ids_to_tokens") and hasattr(given, "eos_token_id")):
+        return None
+    if bos_id is None:
+        bos_id = given.bos_token_id
+    own = () if given.eos_token_id is None else (given.eos_token_id,)
+    eos_ids = tuple(dict.fromkeys([*(eos_ids or ()), *own]))
+    if hasattr(given, "spm_files"):
+        with library_errors(f"{source} is no MarianTokenizer that can be read"):
+            return marian_of(given, source, bos_id=bos_id, eos_ids=eos_ids)
+    if hasattr(given, "lang_token_to_id") and hasattr(given, "spm_file"):
+        with library_errors(f"{source} is no M2M100Tokenizer that can be read"):
+            return m2m_of(given, source, bos_id=bos_id, eos_ids=eos_ids)
+    library_tokenizer = getattr(given, "backend_tokenizer", None)
+    if library_tokenizer is None:
+        return SlowTokenizer(given, bos_id=bos_id, eos_ids=eos_ids)
+    return HFTokenizer(_copy(library_tokenizer, source), source, bos_id=bos_id, eos_ids=eos_ids)
+
+
+def _copy(library_tokenizer: Any, source: str) -> Any:
+    """A copy of its own for specdec, which turns padding and truncation off."""
+    with library_errors(f"{source} cannot be copied"):
+        return type(library_tokenizer).from_str(library_tokenizer.to_str())
+
+
+class SlowTokenizer:
+    """A tokenizer of ``transformers`` that is written in Python, known by its methods alone.
+
+    `given`: Borrowed; its calls encode and decode. `bos_id`, `eos_ids`: As in `Tokenizer`.
+    """
+
+    def __init__(self, given: Any, *, bos_id: int | None, eos_ids: tuple[int, ...]) -> None:
+        self._given = given
+        self._eos_ids = eos_ids
+        with library_errors(f"the {type(given).__name__} cannot encode"):
+            whole, inner = self._ids("a", True), self._ids("a", False)
+            self.n_vocab = len(given)
+        starts = [at for at in range(len(whole) + 1) if whole[at : at + len(inner)] == inner]
+        self._prefix = whole[: starts[0]] if starts else []
+        self.before = tuple(self._prefix)
+        self.after = tuple(whole[starts[0] + len(inner) :]) if starts else ()
+        self.bos_id: int | None = self._prefix[0] if self._prefix else bos_id
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """The tokens that end a text."""
+        return self._eos_ids
+
+    def _ids(self, text: str, special: bool) -> list[int]:
+        return [int(token) for token in self._given.encode(text, add_special_tokens=special)]
+
+    def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
+        """Token ids of a text; see `Tokenizer`."""
+        if not isinstance(text, str):
+            raise InputError(f"text is {kind_of(text)}; expected a str")
+        with library_errors(f"the {type(self._given).__name__} cannot encode this text"):
+            return (self._prefix if add_bos else []) + self._ids(text, False)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of some ids, special tokens left out."""
+        with library_errors(f"the {type(self._given).__name__} cannot decode these ids"):
+            text: str = self._given.decode(
+                [int(token) for token in ids], skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+        return text
+
+
+# As mBART ("en_XX"), NLLB ("eng_Latn") and M2M-100 ("__en__") write languages.
+_LANGUAGE: Final = re.compile(
+    r"(?:__)?([a-z]{2,3}_(?:[A-Z]{2}|[A-Z][a-z]{3})|(?<=__)[a-z]{2,3}(?=__))(?:__)?"
+)
+
+
+class SourceTokenizer:
+    """Encodes sources: the tokens of a text, between those that an encoder expects before and behind it.
+
+    Parameters
+    ----------
+    tokenizer : Tokenizer
+        Cuts the text.
+    before, after : tuple of int
+        Such as the token of the source's language, and end of text.
+    languages : mapping of str to int
+        The ids of languages, by their codes.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        before: tuple[int, ...],
+        after: tuple[int, ...],
+        languages: Mapping[str, int],
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.before, self.after = before, after
+        self.languages = dict(languages)
+
+    def __repr__(self) -> str:
+        return f"SourceTokenizer({self.tokenizer!r}, before={self.before}, after={self.after})"
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a source.
+
+        Raises
+        ------
+        InputError
+            `text` is no str, or has a lone surrogate.
+        """
+        return [*self.before, *self.tokenizer.encode(text, add_bos=False), *self.after]
+
+    def language_id(self, name: str, code: Any) -> int:
+        """The id of a language; `name` is that of the argument, for messages.
+
+        Raises
+        ------
+        InputError
+            The model has no such language, or none at all.
+        """
+        if not self.languages:
+            raise InputError(f"{name} is {shown(code)}, but the tokenizer has no languages; expected None")
+        if code not in self.languages:
+            few = ", ".join(list(self.languages)[:6])
+            raise InputError(
+                f"{name} is {shown(code)}; expected one of the {len(self.languages)} languages of the "
+                f"tokenizer, such as {few}"
+            )
+        return self.languages[code]
+
+    def in_language(self, code: str) -> SourceTokenizer:
+        """The same for sources in a language.
+
+        Raises
+        ------
+        InputError
+        """
+        ours, known = self.language_id("src_lang", code), set(self.languages.values())
+        before, after = (
+            tuple(ours if token in known else token for token in side) for side in (self.before, self.after)
+        )
+        return SourceTokenizer(self.tokenizer, before, after, self.languages)
+
+
+def source_side(tokenizer: Tokenizer | None) -> SourceTokenizer | None:
+    """What encodes the sources of a model with this tokenizer.
+
+    A text without tokens of its own before or behind it is followed by end of text.
+    """
+    if tokenizer is None:
+        return None
+    pieces = tokenizer.source_side if isinstance(tokenizer, NumberedPieces) else tokenizer
+    before, after = (tuple(getattr(pieces, side, ())) for side in ("before", "after"))
+    if not after:
+        after = tuple(pieces.eos_ids[:1])
+    return SourceTokenizer(pieces, before, after, languages_of(pieces))
+
+
+def languages_of(tokenizer: Tokenizer) -> dict[str, int]:
+    """The special tokens that name languages, by their codes."""
+    special = tokenizer.special_tokens() if isinstance(tokenizer, ByteTokenizer) else {}
+    matches = {name: _LANGUAGE.fullmatch(name) for name in special}
+    return {match[1]: special[name] for name, match in matches.items() if match}
+
 
 _FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json")
 _NAMES = (

@@ -1,15 +1,87 @@
-"""Whether a target and a draft mean the same by the same id."""
+"""What the tokens of two vocabularies have in common, and special tokens within a text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from specdec.errors import VocabularyMismatchError, warn
-from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["check_same_vocabulary", "warn_of_ids_beyond"]
+from specdec.errors import InputError, VocabularyMismatchError, warn
+from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer, Tokenizer
+
+__all__ = [
+    "Correspondence", "MarkSpelling", "check_same_vocabulary", "correspondence_of", "special_tokens_of",
+    "token_strings", "warn_of_ids_beyond",
+]  # fmt: skip
+
+# Decoded text has no lone surrogates, so they can mark special tokens.
+_FIRST: Final = 0xD800
+_OTHER: Final = 0xDFFF
+_MARK: Final = re.compile("[\ud800-\udfff]")
+
+
+def special_tokens_of(tokenizer: Tokenizer) -> Mapping[str, int]:
+    """The tokens with a name and without text, by name; none where a tokenizer does not show its tokens."""
+    return tokenizer.special_tokens() if isinstance(tokenizer, ByteTokenizer) else {}
+
+
+class MarkSpelling:
+    """A mapping between special tokens and the characters that mark them.
+
+    `characters`: By token id. `names`: The same by the names of tokens, for those that are of interest.
+    """
+
+    def __init__(
+        self, characters: Mapping[int, str] | None = None, names: Mapping[str, str] | None = None
+    ) -> None:
+        self._characters = characters or {}
+        self._names = names or {}
+        self._by_character = {character: name for name, character in self._names.items()}
+        longest_first = sorted(self._names, key=len, reverse=True)
+        self._found = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+    @classmethod
+    def of(cls, special: Mapping[str, int], names: Iterable[str], *, others: bool = True) -> MarkSpelling:
+        """A spelling in which some special tokens have characters of their own.
+
+        `special`: All special tokens, by name. `names`: Those of interest; names of no special token are left
+        out. `others`: Whether the other special tokens have a character too, one for all of them.
+        """
+        named = [name for name in dict.fromkeys(names) if name in special]
+        if len(named) > _OTHER - _FIRST:
+            raise InputError(f"{len(named)} special tokens are named; expected at most {_OTHER - _FIRST}")
+        characters = dict.fromkeys(special.values() if others else (), chr(_OTHER))
+        by_name = {name: chr(_FIRST + i) for i, name in enumerate(named)}
+        return cls(characters | {special[name]: mark for name, mark in by_name.items()}, by_name)
+
+    def __bool__(self) -> bool:
+        return bool(self._characters)
+
+    def mark(self, token: int) -> str:
+        """The character of a special token; empty for any other token."""
+        return self._characters.get(token, "")
+
+    def spell(self, text: str) -> str:
+        """A text with the names of special tokens replaced by their characters; the longest of several."""
+        return text if self._found is None else self._found.sub(lambda one: self._names[one[0]], text)
+
+    def named(self, text: str) -> str:
+        """A text with marks replaced by the names of their tokens; those without a name are left out."""
+        return _MARK.sub(lambda found: self._by_character.get(found[0], ""), text)
+
+    def without_marks(self, text: str) -> str:
+        """A text without marks."""
+        return _MARK.sub("", text)
+
+    @staticmethod
+    def is_mark(character: str) -> bool:
+        """Whether a character marks a special token."""
+        return _FIRST <= ord(character) <= _OTHER
 
 
 def check_same_vocabulary(target: Any, draft: Any) -> None:
@@ -78,12 +150,7 @@ def _check_side(
 def warn_of_ids_beyond(tokenizer: Any, n_vocab: int, path: Path) -> None:
     """Warn of a tokenizer that names tokens for ids that the model at `path` does not have.
 
-    Parameters
-    ----------
-    tokenizer : specdec.tokenizer.Tokenizer
-    n_vocab : int
-        Ids of the model.
-    path : Path
+    `n_vocab`: Ids of the model.
     """
     n = _n_named(tokenizer)
     if isinstance(n, int) and n > n_vocab:
@@ -140,3 +207,91 @@ def _show(token: bytes | None) -> str:
         return repr(token.decode("utf-8"))
     except UnicodeDecodeError:
         return repr(token)
+
+
+# Names of special tokens that mean the same: end of text, end of a turn, beginning of a turn, its role's end.
+_MEANINGS: Final[tuple[frozenset[str], ...]] = (
+    frozenset({"</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<|eos|>", "[EOS]", "<EOS_TOKEN>"}),
+    frozenset({"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<turn|>", "<|END_OF_TURN_TOKEN|>"}),
+    frozenset(
+        {"<|im_start|>", "<|start_header_id|>", "<start_of_turn>", "<|turn>", "<|START_OF_TURN_TOKEN|>"}
+    ),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Correspondence:
+    """Pairs of tokens of a target and a draft, each token in one pair at most.
+
+    `draft_of`: The draft's token for each of the target's, -1 where there is none. `target_of`: The same
+    pairs from the other side.
+    """
+
+    draft_of: NDArray[np.int32]
+    target_of: NDArray[np.int32]
+
+    @property
+    def n_shared(self) -> int:
+        """How many pairs there are."""
+        return int(np.count_nonzero(self.draft_of >= 0))
+
+
+def token_strings(tokenizer: ByteTokenizer, n_vocab: int) -> list[bytes]:
+    """What each of a model's ids adds to a text; b"" for special tokens and ids without token."""
+    return [tokenizer.text_bytes(token_id) for token_id in range(n_vocab)]
+
+
+def correspondence_of(
+    target: ByteTokenizer, draft: ByteTokenizer, n_target: int, n_draft: int
+) -> Correspondence:
+    """The tokens that both have.
+
+    Tokens with text are the same where their bytes are. Where several tokens of a vocabulary have the same
+    bytes, the last one counts: vocabularies have the tokens of single bytes before the pieces of text, and
+    added tokens, which are looked for first, at their end. Special tokens are the same where their names
+    are, or what the names stand for in the templates of known families; end of text is what a tokenizer says
+    it is, whatever else is called so.
+
+    `n_target`, `n_draft`: Ids of the models.
+    """
+    ours = {string: i for i, string in enumerate(token_strings(target, n_target)) if string}
+    theirs = {string: i for i, string in enumerate(token_strings(draft, n_draft)) if string}
+    pairs = [(ours[string], token) for string, token in theirs.items() if string in ours]
+    pairs += _special_pairs(target, draft, n_target, n_draft)
+    draft_of, target_of = np.full(n_target, -1, np.int32), np.full(n_draft, -1, np.int32)
+    for our, their in pairs:
+        draft_of[our], target_of[their] = their, our
+    return Correspondence(draft_of, target_of)
+
+
+def _special_pairs(
+    target: ByteTokenizer, draft: ByteTokenizer, n_target: int, n_draft: int
+) -> Sequence[tuple[int, int]]:
+    ours = {name: i for name, i in target.special_tokens().items() if i < n_target}
+    theirs = {name: i for name, i in draft.special_tokens().items() if i < n_draft}
+    pairs: dict[int, int] = {}
+
+    def pair(our: Iterable[int], their: Iterable[int]) -> None:
+        free = [i for i in our if i not in pairs]
+        left = [i for i in their if i not in pairs.values()]
+        if free and left:
+            pairs[free[0]] = left[0]
+
+    ends_of = [{name for name, i in names.items() if i in tokenizer.eos_ids} & _MEANINGS[0]
+               for names, tokenizer in ((ours, target), (theirs, draft))]  # fmt: skip
+    for name in ours.keys() & theirs.keys():
+        # a name for the end of text by which only one of them ends its texts, and the other by another name
+        if not (all(ends_of) and sum(name in ends for ends in ends_of) == 1):
+            pairs[ours[name]] = theirs[name]
+    for names in _MEANINGS:
+        known = {ours[name] for name in names & ours.keys()} & pairs.keys()
+        if not known:
+            our, their = (
+                [ids[name] for name in sorted(names & ids.keys(), key=lambda name: (name not in ends, name))]
+                for ids, ends in zip((ours, theirs), ends_of, strict=True)
+            )
+            pair(our, their)
+    ends = [i for i in target.eos_ids if i < n_target]
+    if not any(i in pairs for i in ends):
+        pair(ends, [i for i in draft.eos_ids if i < n_draft])
+    return list(pairs.items())

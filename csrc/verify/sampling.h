@@ -1,0 +1,106 @@
+/* Sampling settings: how the logits of one model become a distribution. */
+#ifndef SD_SAMPLING_H
+#define SD_SAMPLING_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "status.h"
+
+/* Numbers that are added to the logits of some tokens; arrays owned by whoever made them. */
+typedef struct sd_biases {
+    int n;
+    int32_t* tokens; /* [n] distinct */
+    float* values;   /* [n], −infinity to forbid a token */
+} sd_biases;
+
+/* Sequences of tokens; arrays owned by whoever made them. */
+typedef struct sd_sequences {
+    int n;
+    int32_t* ends;   /* [n] sequence i is tokens[ends[i − 1]] to tokens[ends[i] − 1], at least one token */
+    int32_t* tokens; /* [ends[n − 1]] */
+} sd_sequences;
+
+/* The fields of specdec.Sampling, which checks their ranges. In this order: penalties, biases and masks
+ * (adjustment.h), temperature, top-k, nucleus on what is left, min-p.
+ *
+ * A sequence has one of these for the target and one for its draft. All other code borrows them by const
+ * pointer; they and their arrays must outlive the sequence. */
+typedef struct sd_sampling {
+    /* ≥ 0; 0: all mass on the argmax, lowest id on ties. */
+    double temperature;
+    /* Keep the k most probable tokens, ties to the lowest id; 0: all. */
+    int top_k;
+    /* Keep the smallest set of tokens of at least this mass; 1: all. */
+    double top_p;
+    /* Keep tokens at least this times as probable as the most probable one; 0: all. */
+    double min_p;
+    /* > 0; logits of tokens that have occurred are divided by it if positive, else multiplied (Keskar et al.
+     * 2019, section 4.1); 1: none. */
+    double repetition_penalty;
+    /* Finite; subtracted from the logits of tokens that have occurred in the new text: once, and as often as
+     * they have (OpenAI's definition); 0: none. */
+    double presence_penalty, frequency_penalty;
+    /* Added to logits. */
+    sd_biases logit_bias;
+    /* So many new tokens come before any that ends a text; 0: it may end at once. */
+    int min_tokens;
+    /* No sequence of so many tokens occurs twice in prompt and text; 0: any may. */
+    int no_repeat_ngram_size;
+    /* None of these occurs: its last token does not come after the others. */
+    sd_sequences bad_words;
+    /* [n_end_ids] the tokens that end a text, no setting of its own. Borrowed. */
+    const int32_t* end_ids;
+    int n_end_ids;
+} sd_sampling;
+
+/* The table of these fields: F(type, name, the value that changes nothing, whether it changes logits). The
+ * binding, errors and checks go by it. */
+#define SD_SAMPLING_TABLE(F)               \
+    F(REAL, temperature, 0.0, 0)           \
+    F(INTEGER, top_k, 0, 0)                \
+    F(REAL, top_p, 1.0, 0)                 \
+    F(REAL, min_p, 0.0, 0)                 \
+    F(REAL, repetition_penalty, 1.0, 1)    \
+    F(REAL, presence_penalty, 0.0, 1)      \
+    F(REAL, frequency_penalty, 0.0, 1)     \
+    F(BIASES, logit_bias, {0}, 1)          \
+    F(INTEGER, min_tokens, 0, 1)           \
+    F(INTEGER, no_repeat_ngram_size, 0, 1) \
+    F(SEQUENCES, bad_words, {0}, 1)
+
+/* The C types of fields: double, int, sd_biases, sd_sequences. */
+typedef enum sd_sampling_type {
+    SD_SAMPLING_REAL,
+    SD_SAMPLING_INTEGER,
+    SD_SAMPLING_BIASES,
+    SD_SAMPLING_SEQUENCES,
+} sd_sampling_type;
+
+/* A row of the table. */
+typedef struct sd_sampling_field {
+    const char* name;
+    sd_sampling_type type;
+    size_t offset;      /* in an sd_sampling */
+    int changes_logits; /* whether it does so where it is used */
+} sd_sampling_field;
+
+#define SD_SAMPLING_COUNT(type, name, neutral, changes) +1
+typedef enum sd_sampling_count {
+    SD_N_SAMPLING_FIELDS = 0 SD_SAMPLING_TABLE(SD_SAMPLING_COUNT)
+} sd_sampling_count;
+
+/* [SD_N_SAMPLING_FIELDS] the table, and a value of it all of whose fields change nothing. */
+extern const sd_sampling_field sd_sampling_fields[];
+extern const sd_sampling sd_sampling_neutral;
+
+/* Has a field another value than the neutral one? */
+int sd_sampling_uses(const sd_sampling* sampling, const sd_sampling_field* field);
+
+/* Is there a field in use that changes logits? */
+int sd_sampling_changes_logits(const sd_sampling* sampling);
+
+/* Are all numbers finite and all tokens among n_vocab? The caller has checked it: specdec.Sampling. */
+sd_status sd_sampling_check(const sd_sampling* sampling, int n_vocab);
+
+#endif

@@ -1,0 +1,165 @@
+"""Bodies of requests and answers: JSON as bytes, and errors as clients of the OpenAI API read them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from specdec.errors import SpecdecError, printable, shown
+
+__all__ = ["RequestError", "event", "json_bytes", "read_object"]
+
+_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "server_error",
+}
+_LONGEST_MESSAGE: Final = 1000
+_DEEPEST: Final = 128
+"""Objects and lists within each other. Schemas are nested deepest, and llguidance has a bound of its own."""
+_CHUNK: Final = 1 << 16
+"""Entries of a list that are encoded with the GIL held."""
+_MAX_VALUES: Final = 600_000
+"""Commas and opening brackets, about as many as values: the parser makes values with the GIL held."""
+
+
+class RequestError(SpecdecError):
+    """An answer other than the one that was asked for.
+
+    Parameters
+    ----------
+    message : str
+        Names the field, what was found and what was expected.
+    status : int
+        HTTP status.
+    param : str, optional
+        The field of the request that is refused.
+    code : str, optional
+        A word for programs, such as "unsupported_parameter".
+    headers : mapping of str to str, optional
+        Further headers of the answer.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code, self.headers = status, param, code, dict(headers or {})
+
+    def body(self) -> dict[str, Any]:
+        """Return the body of the answer."""
+        message = printable(str(self))
+        if len(message) > _LONGEST_MESSAGE:
+            message = f"{message[: _LONGEST_MESSAGE - 1]}…"
+        return {
+            "error": {
+                "message": message,
+                "type": _TYPES.get(self.status, "invalid_request_error"),
+                "param": None if self.param is None else printable(self.param)[:_LONGEST_MESSAGE],
+                "code": self.code,
+            }
+        }
+
+
+def json_bytes(value: Any) -> bytes:
+    """Encode a value as JSON in UTF-8; long lists of an object in chunks, between which other threads run."""
+    if isinstance(value, dict) and any(isinstance(one, list) and len(one) > _CHUNK for one in value.values()):
+        text = ",".join(f"{_encode(name)}:{_encode_in_chunks(one)}" for name, one in value.items())
+        return f"{{{text}}}".encode("utf-8", "backslashreplace")
+    return _encode(value).encode("utf-8", "backslashreplace")
+
+
+def _encode(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _encode_in_chunks(value: Any) -> str:
+    if not isinstance(value, list):
+        return _encode(value)
+    chunks = (value[first : first + _CHUNK] for first in range(0, len(value), _CHUNK))
+    return f"[{','.join(_encode(chunk)[1:-1] for chunk in chunks)}]"
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """Parse the body of a request as a JSON object.
+
+    Raises
+    ------
+    RequestError
+        It is no JSON, no object, nested too deep, or has too many values; a name occurs twice in an object,
+        so that one of its values would be ignored; or a number is not finite.
+    """
+    n_values = sum(map(body.count, (b",", b"[", b"{")))
+    if n_values > _MAX_VALUES:
+        raise _refusal(f"the body has {n_values} commas and brackets; expected at most {_MAX_VALUES}")
+    try:
+        text = body.decode("utf-8")
+        # int as a Python function: a call for each lets other threads take the GIL in long lists
+        value = json.loads(
+            text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_number, parse_int=_integer
+        )
+    except RequestError:
+        raise
+    except RecursionError:
+        raise _refusal(f"the body is nested more than {_DEEPEST} deep") from None
+    except ValueError as error:
+        raise _refusal(f"the body is no JSON in UTF-8: {error}") from None
+    _check_depth(value)
+    if not isinstance(value, dict):
+        raise _refusal(f"the body is {shown(value)}; expected an object")
+    return value
+
+
+def _refusal(message: str) -> RequestError:
+    return RequestError(message, code="invalid_json")
+
+
+def _check_depth(value: Any) -> None:
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(_DEEPEST):
+        items = (item for one in level for item in (one.values() if isinstance(one, dict) else one))
+        level = [item for item in items if isinstance(item, dict | list)]
+        if not level:
+            return
+    raise _refusal(f"the body is nested more than {_DEEPEST} deep")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, n in counts.items() if n > 1)
+        raise _refusal(f"the body has {shown(twice)} twice in one object; expected each name once")
+    return found
+
+
+def _constant(name: str) -> Any:
+    raise _refusal(f"the body holds {name}; expected numbers that JSON has")
+
+
+def _integer(text: str) -> int:
+    return int(text)
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), float("-inf")):
+        raise _refusal(f"the body holds the number {shown(text)}; expected finite ones")
+    return value
+
+
+def event(value: Mapping[str, Any] | str, name: str | None = None) -> bytes:
+    """Return an event of a stream, as server-sent events are written."""
+    data = value.encode() if isinstance(value, str) else json_bytes(value)
+    return (b"" if name is None else b"event: " + name.encode() + b"\n") + b"data: " + data + b"\n\n"

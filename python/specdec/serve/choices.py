@@ -1,0 +1,276 @@
+"""The texts of an answer while they are generated, and what they have cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from specdec.decoding.engine import Generation, Piece
+from specdec.decoding.result import Result
+from specdec.models.tokenizer import MarkSpelling, StreamDecoder
+from specdec.serve.bodies import RequestError
+from specdec.serve.logprobs import ScoredToken, TokenLedger
+from specdec.serve.reply_readers import MarkedText, ReplyReader
+from specdec.serve.service import Service
+from specdec.serve.tool_calls import Reasoning, Said, ToolCall, Tools
+from specdec.serve.tool_formats import TOOL_FORMATS, reply_reader
+
+__all__ = ["Choice", "Delta", "Usage", "piece_of"]
+
+_REASONS: Final = {"stop": "stop", "length": "length", "context": "length"}
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What is new of a text.
+
+    Attributes
+    ----------
+    said : list of str, Reasoning and ToolCall
+    scored : list of ScoredToken
+        Tokens of the text, where log-probabilities were asked for.
+    finish_reason : str or None
+        In the API's words, with the last of the text.
+    stop : str, int or None
+        The stop string or stop id that was asked for and met.
+    """
+
+    said: list[Said] = field(default_factory=list)
+    scored: list[ScoredToken] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop: str | int | None = None
+
+    @property
+    def text(self) -> str:
+        """The new text."""
+        return "".join(one for one in self.said if isinstance(one, str))
+
+    @property
+    def reasoning(self) -> str:
+        """The new reasoning."""
+        return "".join(one.text for one in self.said if isinstance(one, Reasoning))
+
+    @property
+    def calls(self) -> list[ToolCall]:
+        """The new calls."""
+        return [one for one in self.said if isinstance(one, ToolCall)]
+
+
+class Choice:
+    """One text of an answer.
+
+    Parameters
+    ----------
+    service : Service
+    prompt_ids : sequence of int
+    own_text : bool
+        Whether it is a text by itself, as a reply is, and not the rest of the prompt.
+    stops : sequence of str and int
+        Those that the request names.
+    scored : bool
+        Whether log-probabilities were asked for.
+    reply : bool
+        Whether it is a reply in a conversation, which is read by the model's format.
+    tools : Tools or None
+        The tools whose calls a reply may have.
+    begin : int
+        Characters before the text, as offsets count them.
+
+    Attributes
+    ----------
+    n_calls : int
+        Calls so far.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        prompt_ids: Sequence[int],
+        *,
+        own_text: bool,
+        stops: Sequence[str | int] = (),
+        scored: bool = False,
+        reply: bool = False,
+        tools: Tools | None = None,
+        begin: int = 0,
+    ) -> None:
+        ids, tokenizer = list(prompt_ids), service.tokenizer
+        continuing = not own_text and bool(tokenizer.decode(ids))
+
+        def decoder() -> StreamDecoder:
+            return StreamDecoder(tokenizer, continuing=continuing)
+
+        self.n_calls = 0
+        self._n_characters, self._stops = begin, frozenset(stops)
+        self._ledger = TokenLedger(decoder(), begin) if scored else None
+        self._reader: ReplyReader | None = None
+        self._reasoning: _ReasoningCount | None = None
+        if reply:
+            begun = service.begun_message(ids)
+            self._reader = reply_reader(tools, service.tool_format, service.marks, begun)
+            self._marked = MarkedText(decoder(), service.marks)
+            if TOOL_FORMATS[service.tool_format].begin:
+                again = reply_reader(tools, service.tool_format, service.marks, begun)
+                assert again is not None
+                self._reasoning = _ReasoningCount(again, decoder(), service.marks)
+
+    @property
+    def n_reasoning_tokens(self) -> int:
+        """Tokens of reasoning so far."""
+        return 0 if self._reasoning is None else self._reasoning.n_tokens
+
+    def feed(self, piece: Piece) -> Delta:
+        """Take a piece of the text.
+
+        Raises
+        ------
+        RequestError
+            The text was cancelled, and its client has not asked for that.
+        """
+        if piece.finish_reason == "cancelled":
+            raise RequestError("the server was stopped before the text had come to its end", status=503)
+        final = piece.finish_reason is not None
+        self._n_characters += len(piece.text)
+        said: list[Said] = [piece.text] if piece.text else []
+        if self._reader is not None:
+            said = self._reader.feed(self._marked.feed(piece.text, piece.tokens))
+            if final:
+                said += self._reader.finish()
+        if self._reasoning is not None:
+            self._reasoning.add(piece.tokens)
+        scored: list[ScoredToken] = []
+        if self._ledger is not None:
+            self._ledger.add(piece.tokens, piece.logprobs or (), piece.top_logprobs or ())
+            stopped = piece.finish_reason == "stop"
+            scored = self._ledger.take(self._n_characters, stopped=stopped, final=final)
+        delta = Delta(said, scored)
+        self.n_calls += len(delta.calls)
+        if not final:
+            return delta
+        reason = _REASONS.get(str(piece.finish_reason))
+        if reason is None:
+            raise RequestError("the text has not come to its end", status=500)
+        if reason == "stop" and self.n_calls:
+            reason = "tool_calls"
+        return Delta(said, scored, reason, piece.stop if piece.stop in self._stops else None)
+
+
+class _ReasoningCount:
+    """Counts the tokens of a reply that are reasoning, by a reader of its own that gets them one by one."""
+
+    def __init__(self, reader: ReplyReader, decoder: StreamDecoder, spelling: MarkSpelling) -> None:
+        self.n_tokens = 0
+        self._reader, self._decoder, self._spelling = reader, decoder, spelling
+
+    def add(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            mark, text = self._spelling.mark(token), self._decoder.feed([token])
+            self._reader.feed(mark + text)
+            self.n_tokens += self._reader.reasons and not mark
+
+
+def piece_of(index: int, result: Result) -> Piece:
+    """Return a whole text as one piece."""
+    log_probs = None if result.logprobs is None else result.logprobs.tolist()
+    return Piece(
+        index=index,
+        text=result.text or "",
+        tokens=list(result.tokens),
+        logprobs=log_probs,
+        top_logprobs=result.top_logprobs,
+        finish_reason=result.finish_reason,
+        stop=result.stop,
+    )
+
+
+class Usage:
+    """The figures of a request whose texts have all ended.
+
+    Parameters
+    ----------
+    generations : sequence of Generation
+        One for each prompt.
+    results : sequence of list of Result
+        The samples of each.
+    n_reasoning : int
+        New tokens that are reasoning.
+    """
+
+    def __init__(
+        self, generations: Sequence[Generation], results: Sequence[Sequence[Result]], n_reasoning: int = 0
+    ) -> None:
+        self._generations = generations
+        self._results = [result for samples in results for result in samples]
+        self._n_prompt = sum(len(generation.prompt_ids) for generation in generations)
+        self._n_cached = sum(generation.n_cached_tokens or 0 for generation in generations)
+        self._n_reasoning = n_reasoning
+        self._n_new = sum(len(result.tokens) for result in self._results)
+
+    def completion(self) -> dict[str, Any]:
+        """Return `usage` of completions and chat completions."""
+        uses = [one.prediction for one in self._generations if one.prediction is not None]
+        details = {
+            "accepted_prediction_tokens": sum(use.n_accepted for use in uses),
+            "rejected_prediction_tokens": sum(use.n_rejected for use in uses),
+        }
+        if self._n_reasoning:
+            details["reasoning_tokens"] = self._n_reasoning
+        return {
+            "prompt_tokens": self._n_prompt,
+            "completion_tokens": self._n_new,
+            "total_tokens": self._n_prompt + self._n_new,
+            "prompt_tokens_details": {"cached_tokens": self._n_cached},
+            "completion_tokens_details": details,
+        }
+
+    def response(self) -> dict[str, Any]:
+        """Return `usage` of responses."""
+        return {
+            "input_tokens": self._n_prompt,
+            "input_tokens_details": {"cached_tokens": self._n_cached, "cache_write_tokens": 0},
+            "output_tokens": self._n_new,
+            "output_tokens_details": {"reasoning_tokens": self._n_reasoning},
+            "total_tokens": self._n_prompt + self._n_new,
+        }
+
+    def figures(self) -> dict[str, Any]:
+        """Return `timings` as llama.cpp gives them, and `metrics` as vLLM does."""
+        return {"timings": self._timings(), "metrics": {"speculative_decoding": self._metrics()}}
+
+    def _timings(self) -> dict[str, Any]:
+        """Milliseconds and rates of prompts and of new tokens."""
+        times = [generation.times for generation in self._generations]
+        begun = [time.started for time in times if time.started is not None]
+        first = [time.first_token for time in times if time.first_token is not None]
+        ended = [time.ended for time in times if time.ended is not None]
+        prompt_ms = 1e3 * (max(first) - min(begun)) if begun and first else 0.0
+        new_ms = 1e3 * (max(ended) - min(first)) if first and ended else 0.0
+        n_read = self._n_prompt - self._n_cached
+        found: dict[str, Any] = {"cache_n": self._n_cached}
+        for name, n, ms in (("prompt", n_read, prompt_ms), ("predicted", self._n_new, new_ms)):
+            found[f"{name}_n"], found[f"{name}_ms"] = n, ms
+            found[f"{name}_per_token_ms"] = ms / max(n, 1)
+            found[f"{name}_per_second"] = 1e3 * n / ms if ms else 0.0
+        found["draft_n"] = sum(result.trace.n_drafted for result in self._results)
+        found["draft_n_accepted"] = sum(result.trace.n_accepted for result in self._results)
+        return found
+
+    def _metrics(self) -> dict[str, Any]:
+        """Acceptance in the rounds that drafted; of a tree its depth counts."""
+        rounds = [one for result in self._results for one in result.trace.rounds if one.n_drafted > 0]
+        n_drafted = sum(one.n_drafted for one in rounds)
+        n_accepted = sum(one.n_accepted for one in rounds)
+        deepest = max((one.depth for one in rounds), default=0)
+        histogram = [0] * (deepest + 1)
+        for one in rounds:
+            histogram[one.n_accepted] += 1
+        return {
+            "mean_acceptance_length": 1.0 + n_accepted / len(rounds) if rounds else 1.0,
+            "draft_acceptance_rate": n_accepted / n_drafted if n_drafted else 0.0,
+            "acceptance_histogram": histogram if rounds else [],
+            "num_spec_steps": len(rounds),
+            "num_accepted_draft_tokens": n_accepted,
+            "num_draft_tokens": n_drafted,
+            "num_spec_tokens": deepest,
+        }

@@ -1,0 +1,354 @@
+"""Readers that split a reply into text, reasoning and calls of tools while it is generated."""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from specdec.decoding.stopping import overlap
+from specdec.models.tokenizer import MarkSpelling, StreamDecoder
+from specdec.serve.tool_calls import ReadCalls, Said, ToolCall, Tools, json_call, json_calls, loads
+
+__all__ = ["BareCalls", "ForcedCalls", "MarkCutter", "MarkedCalls", "MarkedText", "ReplyReader"]
+
+
+class MarkedText:
+    """Puts special tokens, as a `MarkSpelling` writes them, between the characters of a text.
+
+    Parameters
+    ----------
+    decoder : StreamDecoder
+        Of the text.
+    spelling : MarkSpelling
+    """
+
+    def __init__(self, decoder: StreamDecoder, spelling: MarkSpelling) -> None:
+        self._decoder, self._spelling = decoder, spelling
+        self._n_decoded = self._n_given = 0
+        self._waiting: list[tuple[int, str]] = []  # where a mark is, and its character
+
+    def feed(self, text: str, tokens: Sequence[int]) -> str:
+        """Take new text and new tokens; return the text with its marks."""
+        if not self._spelling:
+            return text
+        for token in tokens:
+            self._n_decoded += len(self._decoder.feed([token]))
+            if mark := self._spelling.mark(token):
+                self._waiting.append((self._n_decoded, mark))
+        found, begin = "", 0
+        end = self._n_given + len(text)
+        while self._waiting and self._waiting[0][0] <= end:
+            place, mark = self._waiting.pop(0)
+            cut = max(place - self._n_given, begin)
+            found += text[begin:cut] + mark
+            begin = cut
+        self._n_given = end
+        return found + text[begin:]
+
+
+class MarkCutter:
+    """Cuts a text that comes in pieces at marks; what may become a mark is held back.
+
+    Parameters
+    ----------
+    marks : iterable of str
+        At least one, none of them empty.
+    """
+
+    def __init__(self, marks: Iterable[str]) -> None:
+        self._marks = sorted(marks, key=len, reverse=True)
+        self._found = re.compile("|".join(map(re.escape, self._marks)))
+        self._held = ""
+
+    def feed(self, text: str) -> list[tuple[str, str]]:
+        """Return pairs of a text and the mark after it; the mark is empty where no mark follows yet."""
+        text = self._held + text
+        cuts, begin = [], 0
+        for found in self._found.finditer(text):
+            cuts.append((text[begin : found.start()], found[0]))
+            begin = found.end()
+        end = len(text) - max(overlap(text[begin:], mark) for mark in self._marks)
+        if end > begin:
+            cuts.append((text[begin:end], ""))
+        self._held = text[end:]
+        return cuts
+
+    def finish(self) -> str:
+        """Return what was held back, when no more text comes."""
+        held, self._held = self._held, ""
+        return held
+
+
+class ReplyReader(ABC):
+    """Splits a reply into text, reasoning and calls.
+
+    What might become a call is held back until that is decided. What turns out to be no call, or calls a
+    function that was not offered, stays text. Space between two texts stays, whether calls are between them
+    or not; space that has calls on one side and no text on the other is left out.
+
+    Parameters
+    ----------
+    tools : Tools
+    spelling : MarkSpelling, optional
+        How special tokens are written in the text.
+
+    Attributes
+    ----------
+    reasons : bool
+        Whether the next text is reasoning.
+    """
+
+    def __init__(self, tools: Tools, spelling: MarkSpelling | None = None) -> None:
+        self._tools = tools
+        self._spelling = spelling or MarkSpelling()
+        self.reasons = False
+        self._n_calls = 0
+        self._space = ""  # at the end of the text so far; text if more text comes
+        self._has_text = False
+
+    @abstractmethod
+    def feed(self, text: str) -> list[Said]:
+        """Take new text; return the parts that are decided."""
+
+    @abstractmethod
+    def finish(self) -> list[Said]:
+        """Return the remaining parts, when no more text comes."""
+
+    def _say(self, text: str) -> list[Said]:
+        text = self._space + self._spelling.named(text)
+        said = text.rstrip()
+        self._space = text[len(said) :]
+        if not said:
+            return []
+        if self._n_calls and not self._has_text:
+            said = said.lstrip()
+        self._has_text = True
+        return [said]
+
+    def _end(self) -> list[Said]:
+        """The space at the end of a text without calls."""
+        space, self._space = self._space, ""
+        return [space] if space and not self._n_calls else []
+
+    def _call(self, calls: Sequence[ToolCall]) -> list[Said]:
+        first = self._n_calls == 0
+        self._n_calls += len(calls)
+        if not self._tools.parallel:
+            calls = calls[:1] if first else []
+        return list(calls)
+
+    def _known(self, calls: Sequence[ToolCall] | None) -> bool:
+        return bool(calls) and all(call.name in self._tools.functions for call in calls or ())
+
+
+class _JsonText:
+    """JSON that comes in pieces, and whether it ends within a string or within braces."""
+
+    _SIGNS: Final = re.compile(r'[\\"{}]')
+
+    def __init__(self, text: str = "") -> None:
+        self._parts: list[str] = []
+        self.in_string = self._escaped = False
+        self._depth = 0
+        self.append(text)
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return "".join(self._parts)
+
+    def append(self, text: str) -> list[int]:
+        """Add text; return the indices in it after braces that close an outermost object."""
+        self._parts.append(text)
+        at, ends = int(self._escaped and bool(text)), []
+        self._escaped = self._escaped and not text
+        while found := self._SIGNS.search(text, at):
+            at = found.end()
+            if found[0] == '"':
+                self.in_string = not self.in_string
+            elif self.in_string:
+                if found[0] == "\\":
+                    self._escaped = at == len(text)
+                    at += 1
+            elif found[0] == "{":
+                self._depth += 1
+            elif found[0] == "}":
+                self._depth -= 1
+                if self._depth == 0:
+                    ends.append(at)
+        return ends
+
+
+class MarkedCalls(ReplyReader):
+    """Reads calls between two marks; without an end mark they extend to the next begin mark, or the end.
+
+    A mark within a string of a call is part of the string. Where such a call never becomes complete, its
+    first end mark was one.
+
+    Parameters
+    ----------
+    tools, spelling
+        As of `ReplyReader`.
+    begin : str
+        The mark before calls.
+    end : str or None
+        The mark after calls.
+    read : callable
+        Parses the text between the marks.
+    tags : bool, default False
+        Whether a call may be written in the tags of a function and its parameters.
+    """
+
+    def __init__(
+        self,
+        tools: Tools,
+        begin: str,
+        end: str | None,
+        read: ReadCalls,
+        spelling: MarkSpelling | None = None,
+        *,
+        tags: bool = False,
+    ) -> None:
+        super().__init__(tools, spelling)
+        self._begin = self._spelling.spell(begin)
+        self._close = "" if end is None else self._spelling.spell(end)
+        self._read, self._tags = read, tags
+        self._cutter = MarkCutter(filter(None, (self._begin, self._close)))
+        self._body: _JsonText | None = None  # None: not between marks
+        self._first_end: int | None = None  # index in the body of the first end mark
+        self._marks_end = False  # even within strings
+
+    def feed(self, text: str) -> list[Said]:
+        """See `ReplyReader.feed`."""
+        return [one for piece, mark in self._cutter.feed(text) for one in self._more(piece, mark)]
+
+    def _more(self, piece: str, mark: str) -> list[Said]:
+        """Read a text and the mark after it, if there is one."""
+        if self._body is None:
+            if mark == self._begin:
+                self._body, mark = _JsonText(), ""
+            return self._say(piece + mark) if piece + mark else []
+        self._body.append(piece)
+        if not mark:
+            return []
+        if mark != (self._close or self._begin):
+            self._body.append(mark)
+            return []
+        if self._is_open(self._body) and not self._marks_end:
+            if self._first_end is None:
+                self._first_end = len(self._body.text)
+            self._body.append(mark)
+            return []
+        return self._end_body(self._close)
+
+    def _is_open(self, body: _JsonText) -> bool:
+        """Whether an end mark would be within a string of JSON, or within the tags of a function."""
+        if self._tags and "<function=" in (text := body.text):
+            return "</function>" not in text
+        return body.in_string
+
+    def _end_body(self, end: str) -> list[Said]:
+        assert self._body is not None
+        body, self._first_end = self._body.text, None
+        self._body = None if self._close else _JsonText()
+        calls = self._read(self._spelling.named(body), self._tools)
+        return self._call(calls or []) if self._known(calls) else self._say(f"{self._begin}{body}{end}")
+
+    def finish(self) -> list[Said]:
+        """See `ReplyReader.finish`."""
+        said = self._more(self._cutter.finish(), "")
+        if self._body is not None and self._first_end is not None:
+            body, first, mark = self._body.text, self._first_end, self._close or self._begin
+            if not self._known(self._read(self._spelling.named(body), self._tools)):
+                self._marks_end, self._body = True, _JsonText(body[:first])
+                said += [*self._end_body(self._close), *self.feed(body[first + len(mark) :])]
+                said += self._more(self._cutter.finish(), "")
+        if self._body is not None:
+            said += self._end_body("")
+            self._body = None
+        return [*said, *self._end()]
+
+
+class BareCalls(ReplyReader):
+    """Reads replies that are calls in JSON as a whole, or text.
+
+    Parameters
+    ----------
+    tools, spelling
+        As of `ReplyReader`.
+    mark : str
+        What some models write first.
+    """
+
+    def __init__(self, tools: Tools, mark: str = "", spelling: MarkSpelling | None = None) -> None:
+        super().__init__(tools, spelling)
+        self._mark, self._text, self._plain = self._spelling.spell(mark), "", False
+
+    def feed(self, text: str) -> list[Said]:
+        """See `ReplyReader.feed`."""
+        if self._plain:
+            return self._say(text)
+        self._text += text
+        begin = self._text.lstrip()
+        could = begin.startswith("{") or (self._mark and self._mark.startswith(begin[: len(self._mark)]))
+        if not begin or could:
+            return []
+        self._plain = True
+        return self._say(self._text)
+
+    def finish(self) -> list[Said]:
+        """See `ReplyReader.finish`."""
+        if self._plain:
+            return self._end()
+        written = self._spelling.named(self._text.strip().removeprefix(self._mark))
+        calls = json_calls(written, self._tools)
+        if self._known(calls):
+            return self._call(calls or [])
+        return [*(self._say(self._text) if self._text else []), *self._end()]
+
+
+class ForcedCalls(ReplyReader):
+    """Reads replies that a constraint forces: the arguments of the one function, or a list of calls.
+
+    What was cut off before a call was complete is neither a call nor text.
+    """
+
+    def __init__(self, tools: Tools, spelling: MarkSpelling | None = None) -> None:
+        super().__init__(tools, spelling)
+        self._pending = _JsonText()  # of the call that is not complete
+
+    def feed(self, text: str) -> list[Said]:
+        """See `ReplyReader.feed`."""
+        text, calls, begin = self._spelling.without_marks(text), [], 0
+        ends = self._pending.append(text)
+        if self._tools.choice == "required":
+            before = self._pending.text[: -len(text)] if ends else ""
+            for end in ends:
+                call = json_call(_value_of((before + text[begin:end]).lstrip(" \t\r\n[,")))
+                if call is not None and call.name in self._tools.functions:
+                    calls.append(call)
+                before, begin = "", end
+            if ends:
+                self._pending = _JsonText(text[begin:])
+        return self._call(calls)
+
+    def finish(self) -> list[Said]:
+        """See `ReplyReader.finish`."""
+        if self._tools.choice == "required":
+            return []
+        (name,), text = self._tools.functions, self._pending.text
+        try:
+            json.loads(text)
+        except (ValueError, RecursionError):
+            return []
+        return self._call([ToolCall(name, text.strip())])
+
+
+def _value_of(text: str) -> Any:
+    try:
+        return loads(text)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,388 @@
+"""Small random models and adapters: descriptions of a few numbers, drawn, and what is made from them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specdec import Model, _core
+from specdec.models.families.rotary import linear_scaled, llama3_scaled, rotary_frequencies
+from specdec.models.model_config import ModelConfig
+from specdec.tokenizer import SourceTokenizer
+from worlds.draws import Draws
+from worlds.vocabularies import LongestPieces
+
+__all__ = [
+    "DEFAULTS",
+    "END_IDS",
+    "N_BYTES_VOCAB",
+    "RANKS",
+    "adapted_model",
+    "adapted_target",
+    "draft_description",
+    "draw_adapter",
+    "draw_model",
+    "make_model",
+    "may_spike",
+    "models_of_texts",
+    "source_vocab",
+    "with_sources_of",
+]  # fmt: skip
+
+Description = dict[str, Any]
+
+DEFAULTS: dict[str, Any] = {
+    "family": "llama", "n_vocab": 11, "n_ctx": 64, "n_layer": 2, "n_head": 2, "n_kv_head": 1, "d_model": 16,
+    "d_head": 8, "d_ff": 24, "tied": False, "bias": False, "sliding_window": 0, "rope": None,
+    "activation": None, "weights": 1, "spread": 0.3, "noise": 0.0, "dtype": "f32", "cache_dtype": "f32",
+    "prefill": "rows", "text": False, "experts": None, "switches": {}, "encoder": None, "spike": None,
+}  # fmt: skip
+"""What a description leaves out. `noise` blurs the weights, as those of a draft that is like its target;
+`experts` and `switches` are fields of the configuration; `encoder` is a description too. `spike` is a token
+whose embedding is so large that most models overflow."""
+
+END_IDS = (2,)
+"""The ids that end a text of a model with a tokenizer."""
+
+LARGE = 1e38
+
+START = 0
+"""The id that texts of an encoder-decoder begin with."""
+
+_MULTIPLIERS = ("embedding_scale", "residual_scale", "logit_scale")
+_LIMITS = ("logit_softcap", "attn_softcap", "qkv_limit")
+
+
+def draw_model(draws: Draws, **fixed: Any) -> dict[str, Any]:
+    """A description of a random model; `fixed` fields are taken as they are."""
+    gpt = draws.chance(0.3)
+    n_kv_head = draws.one(1, 1, 2, 3)
+    n_head = n_kv_head if gpt else n_kv_head * draws.one(1, 2, 3)
+    d_head = draws.one(3, 5, 8, 11) if gpt else draws.one(2, 4, 8, 10, 16)
+    found: dict[str, Any] = {
+        "n_vocab": draws.one(2, 3, 5, 17, 33, 61, 100, draws.randint(2, 600)),
+        "n_ctx": draws.one(20, 33, 64, 64, 97),
+        "n_layer": draws.one(1, 2, 2, 3, 4),
+        "n_head": n_head,
+        "n_kv_head": n_kv_head,
+        "d_head": d_head,
+        "d_model": n_head * d_head if gpt or draws.chance(0.5) else draws.randint(3, 50),
+        "d_ff": draws.randint(1, 70),
+        "tied": draws.chance(0.4),
+        "bias": gpt or draws.chance(0.2),
+        "weights": draws.randint(1, 10**6),
+        "spread": draws.one(0.1, 0.3, 0.3, 0.6),
+        "dtype": draws.one("f32", "f32", "f32", "bf16", "int8", "int4"),
+        "cache_dtype": draws.one("f32", "f32", "bf16"),
+    }
+    if gpt:
+        found["family"] = "gpt"
+        found["activation"] = draws.one("gelu", "gelu_tanh")
+    else:
+        if draws.chance(0.3):
+            found["sliding_window"] = draws.one(1, 2, 7, 16)
+        if draws.chance(0.3):
+            found["rope"] = draws.one(["linear", 2.0], ["linear", 0.5], ["llama3", 8.0])
+    if draws.chance(0.3):
+        n_experts = draws.one(1, 2, 3, 8, 33)
+        found["experts"] = {
+            "n_experts": n_experts,
+            "n_experts_per_token": draws.randint(1, min(n_experts, 9)),
+            "d_expert": draws.randint(1, 40),
+            "d_shared_expert": draws.one(0, 0, 5, 33),
+            "router": draws.one("softmax", "softmax_chosen", "sigmoid"),
+            "router_bias": draws.chance(0.3),
+            "router_renormalise": draws.chance(0.5),
+            "routed_scale": draws.one(1.0, 2.5),
+            "mixtures": [int(draws.chance(0.7)) for _ in range(found["n_layer"])],
+        }
+        found["experts"]["shared_expert_gate"] = found["experts"]["d_shared_expert"] > 0 and draws.chance(0.5)
+    if draws.chance(0.6):
+        found["switches"] = _draw_switches(draws, found)
+    found["text"] = found["n_vocab"] > 8 and draws.chance(0.4)
+    found |= fixed
+    if "encoder" not in fixed and draws.chance(0.3):
+        found["encoder"] = _draw_encoder(draws, found)
+    if found["dtype"] != "f32" and draws.chance(0.25):
+        found["prefill"] = "tiles"
+    if found["dtype"] == "f32" and not _has_experts(found) and draws.chance(0.25):
+        found["prefill"] = "blas"
+        if "encoder" not in found and draws.chance(0.3):
+            found["n_ctx"] = draws.one(300, 600)  # slices of a prompt
+    if found.get("encoder") is not None:
+        found["switches"] = {n: v for n, v in found.get("switches", {}).items() if n != "parallel"}
+    return {name: value for name, value in found.items() if value != DEFAULTS[name]}
+
+
+def _has_experts(model: dict[str, Any]) -> bool:
+    return bool(model.get("experts") or (model.get("encoder") or {}).get("experts"))
+
+
+def _draw_encoder(draws: Draws, decoder: dict[str, Any]) -> dict[str, Any]:
+    """A description of an encoder: without what reads one way alone, with the decoder's table or its own."""
+    found = draw_model(draws, encoder=None, text=False, sliding_window=0)
+    kept = found.get("switches", {})
+    found["switches"] = {name: kept[name] for name in kept if name not in ("alibi", "windows", "head_bias")}
+    found["switches"] |= {"tied": False, "output_norm": draws.chance(0.7)}
+    if "relative_buckets" in kept and draws.chance(0.4):
+        found["switches"]["relative_bias_by_layer"] = True
+    if draws.chance(0.5):
+        found |= {"n_vocab": decoder["n_vocab"], "d_model": decoder["d_model"]}
+        found["switches"]["shared_embedding"] = True
+    elif decoder["text"]:
+        found["n_vocab"] = max(found.get("n_vocab", DEFAULTS["n_vocab"]), decoder["n_vocab"])
+    return found
+
+
+def source_vocab(model: dict[str, Any]) -> int:
+    """How many ids the sources of a description with an encoder have."""
+    n_vocab: int = model["encoder"].get("n_vocab", DEFAULTS["n_vocab"])
+    return n_vocab
+
+
+def with_sources_of(model: dict[str, Any], target: dict[str, Any]) -> dict[str, Any]:
+    """A description whose encoder, if there is one, reads what a target's does, if that has one."""
+    if "encoder" not in model:
+        return model
+    encoder = model["encoder"]
+    if "encoder" not in target:
+        return {name: value for name, value in model.items() if name != "encoder"}
+    n_vocab, switches = source_vocab(target), dict(encoder["switches"])
+    if n_vocab != model.get("n_vocab", DEFAULTS["n_vocab"]):
+        switches.pop("shared_embedding", None)
+    return model | {"encoder": encoder | {"n_vocab": n_vocab, "switches": switches}}
+
+
+def _draw_switches(draws: Draws, model: dict[str, Any]) -> dict[str, Any]:
+    """Fields of the canonical configuration that a plain decoder leaves out, each with a small chance."""
+    n_layer, n_head, d_head = model["n_layer"], model["n_head"], model["d_head"]
+    gpt = model.get("family") == "gpt"
+    found: dict[str, Any] = {
+        name: True
+        for name in ("v_norm", "head_bias", "embedding_norm", "attn_sinks", "tied")
+        if draws.chance(0.15)
+    }
+    found |= {name: draws.one(0.3, 1.7, 5.0) for name in _MULTIPLIERS if draws.chance(0.15)}
+    found |= {name: draws.one(0.5, 2.0, 30.0) for name in _LIMITS if draws.chance(0.15)}
+    if draws.chance(0.3):
+        found["qk_norm"] = draws.one("head", "each_head", "whole")
+    if draws.chance(0.15):
+        found |= {"query_growth": draws.one(0.1, 2.0), "query_span": draws.one(1, 5, 16)}
+    if draws.chance(0.2):
+        found["norm_weight"] = False
+    if gpt and draws.chance(0.3):
+        found["norm_bias"] = False
+    if draws.chance(0.25):
+        found["norm_place"] = draws.one("after", "both", "residual")
+    elif draws.chance(0.3):
+        found["parallel"] = "one_norm" if "experts" in model else draws.one("one_norm", "two_norms")
+    if draws.chance(0.3):
+        found["activation"] = draws.one("silu", "gelu", "gelu_tanh", "relu", "relu2")
+        found["gated"] = draws.chance(0.5)
+    elif draws.chance(0.15):
+        found |= {"activation": "silu_clamped", "gated": True, "activation_limit": draws.one(0.3, 7.0)}
+    if draws.chance(0.3):
+        found["windows"] = [draws.one(0, 1, 2, 3, 9, 40, 90) for _ in range(n_layer)]
+    if draws.chance(0.2):
+        found["score_scales"] = [draws.one(0.05, 0.3, 1.0) for _ in range(n_layer)]
+    found |= _draw_positions(draws, n_layer, n_head, d_head)
+    if "alibi" not in found and "relative_buckets" not in found and draws.chance(0.15):
+        n_kv_heads = [draws.one(1, 2, 3) for _ in range(n_layer)]
+        found |= {
+            "n_kv_heads": n_kv_heads,
+            "n_heads": [n * draws.one(1, 2, 5) for n in n_kv_heads],
+            "d_heads": [d_head + draws.one(0, 1, 9, 30) for _ in range(n_layer)],
+        }
+    return found
+
+
+def _draw_positions(draws: Draws, n_layer: int, n_head: int, d_head: int) -> dict[str, Any]:
+    kind = draws.weighted(kept=4, rotary=2, alibi=1, buckets=1, none=0.5)
+    if kind == "kept":
+        return {}
+    if kind == "rotary":
+        most = d_head // 2
+        tables = [[1.0 / (1 + i) ** draws.one(1, 4) for i in range(draws.randint(0, most))] for _ in range(3)]
+        return {
+            "position": "rotary", "inv_freq": tables[0], "more_inv_freq": tables[1:],
+            "rotations": [draws.randint(-1, 2) for _ in range(n_layer)],
+            "rotary_factors": [draws.one(1.0, 1.3, 0.5) for _ in range(3)],
+        }  # fmt: skip
+    found: dict[str, Any] = {"position": "none", "inv_freq": []}
+    if kind == "alibi":
+        found["alibi"] = [2.0 ** -draws.randint(-1, 8) for _ in range(n_head)]
+    elif kind == "buckets":
+        found["relative_buckets"] = [0, *draws.some([1, 2, 3, 5, 9, 20, 60])]
+    return found
+
+
+def draft_description(target: dict[str, Any], draft: dict[str, Any]) -> dict[str, Any]:
+    """A draft's whole description: over the target's own, or with "own" over the defaults."""
+    shared = {name: target[name] for name in ("n_vocab", "text") if name in target}
+    own = {name: value for name, value in draft.items() if name != "own"}
+    found = own | shared if draft.get("own") else target | own | shared
+    if found.get("prefill") != ("blas" if found.get("dtype", "f32") == "f32" else "tiles"):
+        found.pop("prefill", None)
+    if not may_spike(found):
+        found.pop("spike", None)
+    return found
+
+
+def may_spike(model: dict[str, Any]) -> bool:
+    """Whether the numbers of a token may be too large: blocks of whole numbers refuse them."""
+    return model.get("dtype", "f32") in ("f32", "bf16")
+
+
+def make_model(description: dict[str, Any]) -> Model:
+    """The model of a description; equal descriptions give one object for some time."""
+    return _made(json.dumps(DEFAULTS | description, sort_keys=True))
+
+
+@functools.lru_cache(maxsize=16)
+def _made(description: str) -> Model:
+    d = json.loads(description)
+    config = _config(d)
+    if d["encoder"] is not None:
+        config["encoder"] = _config(DEFAULTS | d["encoder"])
+    rng, blur = np.random.default_rng(d["weights"]), np.random.default_rng(d["weights"] + 1)
+    tensors = []
+    for name, shape in _core.tensor_shapes(config).items():
+        weight = rng.standard_normal(shape) * (d["spread"] if len(shape) == 2 else 0.5)
+        weight += "norm.weight" in name
+        if d["noise"]:
+            weight += d["noise"] * blur.standard_normal(shape)
+        if name == "token_embedding" and d["spike"] is not None:
+            weight[d["spike"]] = np.copysign(LARGE, weight[d["spike"]])
+        tensors.append((name, weight.astype(np.float32), "f32"))
+    core = _core.Model(config, tensors, dtype=d["dtype"], cache_dtype=d["cache_dtype"], prefill=d["prefill"])
+    tokenizer: LongestPieces | None = None
+    if d["text"]:
+        tokenizer = LongestPieces(_pieces(d["n_vocab"], all_bytes=d["text"] == "bytes"))
+    has_encoder = d["encoder"] is not None
+    return Model(
+        core,
+        ModelConfig.from_canonical(config),
+        tokenizer,
+        Path("random"),
+        d["family"],
+        source_tokenizer=SourceTokenizer(tokenizer, (), (2,), {}) if has_encoder and tokenizer else None,
+        decoder_start=(START,) if has_encoder else (),
+    )
+
+
+def _config(d: dict[str, Any]) -> dict[str, Any]:
+    """The canonical configuration of a whole description, without its encoder."""
+    gpt = d["family"] == "gpt"
+    return {
+        **{name: d[name] for name in ("n_vocab", "n_ctx", "n_layer", "n_head", "n_kv_head")},
+        **{name: d[name] for name in ("d_model", "d_head", "d_ff", "tied", "sliding_window")},
+        "norm": "layer" if gpt else "rms", "norm_eps": 1e-5, "position": "learned" if gpt else "rotary",
+        "inv_freq": [] if gpt else _frequencies(d["d_head"], d["rope"], d["n_ctx"]),
+        "activation": d["activation"] or ("gelu_tanh" if gpt else "silu"), "gated": not gpt,
+        "qkv_bias": d["bias"], "out_bias": d["bias"], "mlp_bias": d["bias"], **(d["experts"] or {}),
+        **d["switches"],
+    }  # fmt: skip
+
+
+def _frequencies(d_head: int, rope: list[Any] | None, n_ctx: int) -> list[float]:
+    plain = rotary_frequencies(d_head, 10_000.0)
+    if rope is None:
+        return plain
+    if rope[0] == "linear":
+        return linear_scaled(plain, rope[1])
+    return llama3_scaled(
+        plain, factor=rope[1], low_freq_factor=1.0, high_freq_factor=4.0, original_n_ctx=n_ctx
+    )
+
+
+def _pieces(n_vocab: int, *, all_bytes: bool) -> list[bytes]:
+    """Pieces of bytes, some of them parts of a character; with all bytes, of what constraints are made of."""
+    found = [bytes([byte]) for byte in range(256)] + [*_OF_CONSTRAINTS] if all_bytes else [*_OF_TEXTS]
+    return [*found, *(f"{i:x}".encode() for i in range(16, 16 + n_vocab))][: n_vocab - 3]
+
+
+_OF_TEXTS = (
+    b"a", b"b", b"ab", b" a", b"\n", b" ", b"\xc3", b"\xa9", b"\xe2", b"\x82", b"\xac", b"\xf0\x9f",
+    b"\x98\x80", b"ba", b"aab", b".\n",
+)  # fmt: skip
+_OF_CONSTRAINTS = (
+    b'{"', b'"}', b'": ', b'": "', b'", "', b", ", b"ab", b"true", b"tr", b"name", b"\xc3\xa9", b"\xe2\x82",
+    b" a", b"aa", b"aaaa", b"12", b"00", b"null", b"[[", b"]]", b"[]", b"{}", b'["', b'"]', b'""', b"-1",
+)  # fmt: skip
+N_BYTES_VOCAB = 3 + 256 + len(_OF_CONSTRAINTS)
+"""Tokens of the smallest vocabulary with all bytes."""
+
+
+# ------------------------------------------------------------------------------------------- adapters
+
+ADAPTER: Description = {
+    "roles": ["attn_q", "mlp_down"], "layers": None, "rank": 2, "alpha": 2.0, "ranks": {}, "seed": 1
+}  # fmt: skip
+"""What a description leaves out. `layers` None: all; `ranks`: those of roles that have one of their own."""
+
+ROLES = ("attn_q", "attn_k", "attn_v", "attn_out", "mlp_gate", "mlp_up", "mlp_down", "head")
+RANKS = (1, 1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 40, 64, 100)
+
+
+def draw_adapter(draws: Draws, target: Description) -> Description:
+    """A description of a random adapter beside a target, which has no encoder."""
+    found = {
+        "roles": draws.one(list(ROLES), draws.some(ROLES, 1), draws.some(ROLES, 1)),
+        "layers": draws.one(None, None, draws.some(range(target.get("n_layer", 2)), 1)),
+        "rank": draws.one(*RANKS), "alpha": draws.one(1.0, 2.0, 8.0, 0.5, -4.0, 1e-3, 0.0),
+        "ranks": {role: draws.one(*RANKS) for role in ROLES if draws.chance(0.1)},
+        "seed": draws.randint(0, 99),
+    }  # fmt: skip
+    return {name: value for name, value in found.items() if value != ADAPTER[name]}
+
+
+def adapted_model(model: Model, adapter: Description | None) -> Model:
+    """A model with the adapter of a description beside its weights; None: the model."""
+    return model if adapter is None else _adapted(model, json.dumps(adapter, sort_keys=True))
+
+
+@functools.lru_cache(maxsize=32)
+def _adapted(model: Model, adapter: str) -> Model:
+    d = ADAPTER | json.loads(adapter)
+    rng = np.random.default_rng(d["seed"])
+    ranks, tensors = {}, []
+    for name, shape in _core.tensor_shapes(model.core.config).items():
+        found = re.fullmatch(r"(?:layers\.(\d+)\.(\w+)\.weight|(head))", name)
+        if found is None or (found[3] or found[2]) not in ROLES or (found[3] and model.core.config["tied"]):
+            continue
+        role = found[3] or found[2]
+        of_layer = found[1] is None or d["layers"] is None or int(found[1]) in d["layers"]
+        if not of_layer or role not in d["roles"]:
+            continue
+        rank = ranks[name] = d["ranks"].get(role, d["rank"])
+        down = rng.normal(0.0, shape[1] ** -0.5, (rank, shape[1]))
+        up = rng.normal(0.0, 0.3, (shape[0], rank)) * d["alpha"] / rank
+        tensors += [(f"{name}.{part}", m.astype(np.float32), "f32") for part, m in zip(
+            ("down", "up"), (down, up), strict=True
+        )]  # fmt: skip
+    if not ranks:  # of layers that are mixtures, or of a head that is tied
+        return _adapted(model, json.dumps({"seed": d["seed"], "roles": ["attn_q"]}))
+    core = model.core.adapted(ranks, tensors)
+    return Model(
+        core, model.config, model.tokenizer, Path("adapted"), model.architecture,
+        decoder_start=model.decoder_start,
+    )  # fmt: skip
+
+
+def adapted_target(case: Mapping[str, Any]) -> Model:
+    """The target of a case, with an adapter where it says so."""
+    return adapted_model(make_model(case["target"]), case.get("adapter"))
+
+
+def models_of_texts(case: Mapping[str, Any], target: Model) -> list[Model] | None:
+    """The model of each prompt of a case; None: all are the target."""
+    if "adapters" not in case:
+        return None
+    base = make_model(case["target"])
+    return [target if one is None else adapted_model(base, one) for one in case["adapters"]]
