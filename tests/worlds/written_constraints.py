@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.decoding.forms.guidance import Guidance
+from specdec.decoding.guided.guidance import Guidance
 from specdec.models.model import Model
 from worlds.draws import Draws
 

@@ -31,62 +31,26 @@ __all__ = ["Request", "most_guesses"]
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be run, checked before anything begins, so that it cannot fail on an argument half-way.
+    """What is to be decoded, checked before anything begins: no argument fails half-way."""
 
-    Attributes
-    ----------
-    options : DecodingOptions
-        The settings as the caller gave them.
-    target : Model
-    draft : Draft or None
-        None where nothing is to be drafted.
-    description : tuple of str and dict, or None
-        The draft as the core takes it.
-    beginnings : list of Beginning
-        What each text begins with. With several samples of a prompt it occurs as often.
-    is_batch : bool
-        Whether the caller gave a list of prompts and expects a list of results.
-    gamma : int
-        Drafted tokens a round at most; 0 without a draft.
-    policy : AdaptiveGamma, callable or None
-        What says how many they are in each round; None: `gamma`.
-    sampling, draft_sampling : Sampling
-        As the core samples: lenience for argmax asks for the target's distribution before the argmax.
-    rule : str
-        As the core names it: "greedy" for argmax with lenience.
-    seeds : list of (int, int)
-        Key (seed, sequence) of each prompt's random numbers.
-    stop : StopRules
-    n_slots : int
-        Prompts decoded at once.
-    node_budget : int or None
-    constraint : Constraint or None
-        The form that each text must have.
-    n_text : int or None
-        Tokens of a text at most, prompt and new, where that is less than the target's context.
-    models : list of Model, optional
-        Whose text each is: the target, or models with adapters beside its weights. None: all are the
-        target's.
-    """
-
-    options: DecodingOptions
+    options: DecodingOptions  # as the caller gave them
     target: Model
-    draft: Draft | None
-    description: Description | None
-    beginnings: list[Beginning]
-    is_batch: bool
-    gamma: int
-    policy: AdaptiveGamma | Policy | None
-    sampling: Sampling
+    draft: Draft | None  # None: nothing is to be drafted
+    description: Description | None  # of the draft, as the core takes it
+    beginnings: list[Beginning]  # of each text: with several samples of a prompt it occurs as often
+    is_batch: bool  # the caller gave a list of prompts and expects a list of results
+    gamma: int  # drafted tokens a round at most; 0 without a draft
+    policy: AdaptiveGamma | Policy | None  # chooses how many in each round; None: `gamma`
+    sampling: Sampling  # as the core samples, see `_target_sampling`
     draft_sampling: Sampling
-    rule: Rule
-    seeds: list[tuple[int, int]]
+    rule: Rule  # as the core names it: "greedy" for argmax with lenience
+    seeds: list[tuple[int, int]]  # key (seed, sequence) of each text's random numbers
     stop: StopRules
-    n_slots: int
+    n_slots: int  # texts decoded at once
     node_budget: int | None
     constraint: Constraint | None = None
-    n_text: int | None = None
-    models: list[Model] | None = None
+    n_text: int | None = None  # tokens of a text at most, where that is less than the target's context
+    models: list[Model] | None = None  # whose text each is, with adapters; None: the target's
 
     @classmethod
     def prepare(
@@ -97,16 +61,15 @@ class Request:
         options: DecodingOptions,
         chat: Chat | None = None,
         decoder_prompt: Prompt | Sequence[Prompt] | Container | None = None,
+        *,
+        n_slots: int | None = None,
+        n_text: int | None = None,
     ) -> Request:
         """Check the options against prompts and models; load models given by path, and encode the prompts.
 
         The prompts are those of the `chat`, where there is one, else those in `prompt`: sources, if the
-        target is an encoder-decoder, whose texts go on with `decoder_prompt`.
-
-        Raises
-        ------
-        InputError, VocabularyMismatchError, CheckpointError
-            As `specdec.generate` says.
+        target is an encoder-decoder, whose texts go on with `decoder_prompt`. An engine says how many
+        slots it has, and how long a text may be. Raises as `specdec.generate`.
         """
         # What is cheap is checked before models are loaded.
         if chat is None:
@@ -115,7 +78,8 @@ class Request:
             (chat.conversations, chat.is_batch) if chat is not None else prompts_of("prompt", prompt)
         )
         n_texts = len(given) * options.n
-        n_slots = min(options.slots, n_texts)
+        if n_slots is None:
+            n_slots = min(options.slots, n_texts)
         node_budget = options.node_budget
         if node_budget is not None:
             node_budget = min(check_integer("node_budget", node_budget, n_slots), n_slots * (MAX_GAMMA + 1))
@@ -134,19 +98,13 @@ class Request:
         check_source(draft is not None and draft.reads_source, target)
         sampling, rule = _target_sampling(options)
         draft_sampling = options.draft_sampling or options.sampling
-        for settings in (sampling, draft_sampling):
-            settings.check_vocabulary(target.config["n_vocab"])
+        sampling, draft_sampling = (
+            settings.for_vocabulary(target.config["n_vocab"], target.tokenizer)
+            for settings in (sampling, draft_sampling)
+        )
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(options, name) is not None:
                 check_integer(name, getattr(options, name), 0, target.config["n_vocab"])
-        if description is not None:
-            _core.check_draft(
-                target.core,
-                description,
-                rule=rule,
-                temperature=sampling.temperature,
-                draft_sampling=draft_sampling.core(),
-            )
         tokenizer = target.tokenizer
         starts = decoder_prompts_of(target, decoder_prompt, len(given), is_batch)
         if chat is not None:
@@ -190,6 +148,7 @@ class Request:
             n_slots=n_slots,
             node_budget=node_budget,
             constraint=constraint_of(options, target, sorted(ends)),
+            n_text=n_text,
             models=None if models is None else [model for model in models for _ in range(options.n)],
         )
 
@@ -206,23 +165,17 @@ class Request:
             return self.options.max_new_tokens, "length"
         return room, "context"
 
-    def settings(self, index: int, *, max_new_tokens: int, **drafting: Any) -> _core.Settings:
-        """How a sequence is decoded, as the core takes it.
+    def settings(self, index: int, **drafting: Any) -> _core.Settings:
+        """How a sequence is decoded, as the core takes it; others of the same model may share the settings.
 
-        Parameters
-        ----------
-        index : int
-            The sequence; others of the same model may share the settings.
-        max_new_tokens : int
-        **drafting
-            What drafts for it: `gamma`, `drafters` and `prediction` of `_core.Settings`.
+        `drafting` is what drafts for it: `gamma`, `drafters` and `prediction` of `_core.Settings`.
         """
         options = self.options
         laws: dict[str, Any] = {}
         if options.logprobs is not None:
             laws = {"law": options.logprobs_of, "n_top": options.logprobs}
         return _core.Settings(
-            max_new_tokens=max_new_tokens,
+            max_new_tokens=max(self.limit(i)[0] for i in range(len(self.beginnings))),
             sampling=self.sampling.core(),
             draft_sampling=self.draft_sampling.core(),
             rule=self.rule,
@@ -241,6 +194,11 @@ class Request:
         if n == 1:
             return results if self.is_batch else results[0]
         return [results[i : i + n] for i in range(0, len(results), n)] if self.is_batch else results
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest text, prompt and new, if nothing stops it early."""
+        return max(len(prompt.ids) + self.limit(i)[0] for i, prompt in enumerate(self.beginnings))
 
     @property
     def prompts(self) -> list[list[int]]:
@@ -265,12 +223,7 @@ class Request:
 
 
 def _check_given(prompt: object) -> None:
-    """Name two likely slips: a call without prompt, and messages given as the prompt.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse two likely mistakes: a call without prompt, and messages given as the prompt."""
     if prompt is None:
         raise InputError(
             "prompt is missing; expected a text, token ids, or a list of prompts (of an encoder-decoder its "
