@@ -21,6 +21,7 @@ import pytest
 import specdec
 from refusals import refuses_field
 from specdec import _core, progress
+from specdec.checkpoints import open_checkpoint
 from specdec.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -29,7 +30,7 @@ from specdec.errors import (
     TokenizerError,
     UnsupportedModelError,
 )
-from specdec.models.checkpoints import hub, open_checkpoint
+from specdec.models.checkpoints import hub
 from specdec.models.checkpoints.file_tensor import FileRows
 from specdec.models.checkpoints.safetensors_file import read_safetensors
 from specdec.models.loading import _checked
