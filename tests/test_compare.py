@@ -15,24 +15,16 @@ import pytest
 import specdec
 from drafters import DRAFTS, REMEMBERING, World, named
 from refusals import refuses
-from specdec import drafts
+from specdec import ExperimentRow, Round, Speedup, Trace, drafts
 from specdec.analysis import experiment as experiment_module
 from specdec.analysis import measure as measure_module
 from specdec.analysis import oracle as oracle_module
 from specdec.analysis import tune as tune_module
 from specdec.analysis.arguments import short_name, short_names
-from specdec.analysis.experiment import (
-    NOTHING_DRAFTED,
-    Configuration,
-    Experiment,
-    ExperimentRow,
-    Speedup,
-    counts_of,
-)
+from specdec.analysis.experiment import NOTHING_DRAFTED, Configuration, Experiment, counts_of
 from specdec.analysis.timing import ForwardTimes
 from specdec.errors import InputError, MissingPackageError
 from specdec.time_limit import TimeLimit
-from specdec.trace import Round, Trace
 from toy_pair import N_VOCAB, load_pair
 
 PROMPTS = [[1, 5, 9, 30], [7, 8, 7, 8, 7]]
@@ -424,17 +416,6 @@ def test_an_invalid_speed_up_has_its_reason_and_no_star(world: World) -> None:
     ]
     assert table.rows[1][-1] == "1.40 to 1.60"
     assert shown.to_dict()["rows"][1]["speedup"]["invalid"] == reason
-
-
-def test_a_mark_in_parentheses_has_its_footnote(world: World) -> None:
-    found = a_comparison(world)
-    good, wrong = Speedup((1.5,), (2.0,)), Speedup((2.9,), (1.7,))
-    rows = []
-    for row in found.rows:
-        first, *others = row.prompts
-        rows.append(replace(row, speedup=good, prompts=(replace(first, speedup=wrong), *others)))
-    shown = replace(found, rows=tuple(rows))
-    assert "(2.90X !)" in str(shown) and str(shown).endswith("tokens as to compute one")
 
 
 def test_prompts_that_were_not_reached_have_no_figures(world: World) -> None:

@@ -25,7 +25,7 @@ from specdec.decoding.guided.grammars import JSON_STYLE, json_text
 from specdec.decoding.guided.guidance import Guidance, GuidanceState, _left, _matchers, in_time
 from specdec.decoding.guided.token_bytes import FormVocabulary
 from specdec.errors import FormError, InputError, MissingPackageError
-from specdec.models.tokenizer import ByteTokenizer, load_tokenizer
+from specdec.tokenizer import ByteTokenizer, load_tokenizer
 from toy_pair import ToyTokenizer, load_pair
 from worlds.encoder_decoders import EncoderDecoder
 from worlds.vocabularies import VOCABULARIES, model_with

@@ -12,7 +12,7 @@ import pytest
 
 import specdec
 from scripted_engine import ScriptedEngine
-from specdec.decoding.engine import Engine
+from specdec import Engine
 from specdec.serve import Server, Service
 
 pytestmark = pytest.mark.oracle

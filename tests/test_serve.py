@@ -18,7 +18,7 @@ import specdec
 from http_talk import ask, connected, send
 from scripted_engine import ScriptedEngine
 from scripted_models import write_scripted_model
-from specdec.decoding.engine import Engine
+from specdec import Engine
 from specdec.serve import Server, Service
 from worlds.adapters import llama_adapter
 

@@ -24,7 +24,7 @@ import specdec
 from chat_templates import TEMPLATES
 from http_talk import ask, connected, events_of, send
 from scripted_engine import ScriptedEngine, log_prob
-from specdec.decoding.engine import Speculative
+from specdec import Speculative
 from specdec.errors import ContextLengthError, FormError, InputError, NotFiniteError, SpecdecError
 from specdec.serve import Server, ServerLimits, Service
 from specdec.serve.bodies import RequestError, json_bytes, read_object

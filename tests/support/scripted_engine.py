@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 import specdec
-from specdec.decoding.engine import EngineMetrics, Piece
+from specdec import EngineMetrics, Piece, Trace
 from specdec.errors import BusyError, EngineClosedError
-from specdec.models.tokenizer import StreamDecoder
-from specdec.trace import Trace
+from specdec.tokenizer import StreamDecoder
 
 Script = Callable[[dict[str, Any]], list[Any]]
 
