@@ -253,6 +253,8 @@ def open_draft(name: str, given: object, *, optional: bool = False, target: Mode
 
     ``target``: the model that it is for, where that is known; a draft on hidden states is opened for it.
     """
+    if isinstance(given, Model):
+        return ModelDraft(given)
     if isinstance(given, Drafter):
         return PythonDraft(given)
     if isinstance(given, Draft):
@@ -268,7 +270,7 @@ def open_draft(name: str, given: object, *, optional: bool = False, target: Mode
             return Eagle(given, target)
         if (found := open_draft_file(folder) or open_learned(folder)) is not None:
             return found
-    if isinstance(given, Model | str | os.PathLike):
+    if isinstance(given, str | os.PathLike):
         try:
             return ModelDraft(given)
         except CheckpointNotFoundError as error:
