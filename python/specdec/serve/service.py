@@ -186,7 +186,8 @@ class Service:
             raise InputError(
                 f"adapters has {taken.pop()!r}, which the model is called; expected another name"
             )
-        self.limits = limits or ServerLimits()
+        limits = limits or ServerLimits()
+        self.limits = dataclasses.replace(limits, n_top=min(limits.n_top, target.config.n_vocab))
         self.sampling = dict(sampling or {})
         self.draft_names = list(engine.drafts) or ([] if draft_name is None else [draft_name])
         self.texts = TokenTexts(self.tokenizer)
