@@ -245,12 +245,7 @@ class ChatTools(RequestFields):
 
     @property
     def offered(self) -> Tools | None:
-        """The tools that the model may call; None without tools.
-
-        Raises
-        ------
-        RequestError
-        """
+        """The tools that the model may call, checked; None without tools."""
         functions: dict[str, dict[str, Any]] = {}
         for tool in self.tools:
             function = tool.function.for_template()
@@ -285,12 +280,7 @@ class TemplateFields(RequestFields):
 
     @property
     def variables(self) -> dict[str, Any]:
-        """The variables that the request sets.
-
-        Raises
-        ------
-        RequestError
-        """
+        """The variables that the request sets, checked."""
         found = dict(self.chat_template_kwargs)
         for name in ("add_generation_prompt", "continue_final_message"):
             if (value := getattr(self, name)) is not None:

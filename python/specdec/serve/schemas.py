@@ -243,13 +243,7 @@ class TextFields(SamplingFields):
 
     @property
     def constraint(self) -> tuple[str, dict[str, Any]]:
-        """The field that asks for a constraint, and the keyword argument of `Engine.submit`; or none.
-
-        Raises
-        ------
-        RequestError
-            There are two.
-        """
+        """The field that asks for a constraint, and the keyword argument of `Engine.submit`; or none."""
         asked = {name: one.constraint for name, one in self._formats().items() if one and one.constraint}
         if len(asked) > 1:
             raise refused(next(reversed(asked)), f"{' and '.join(asked)} are given; expected one of them")

@@ -61,59 +61,38 @@ _FIELDS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class ServerLimits:
-    """Bounds on what clients may ask for, so that no request takes memory or time without end.
-
-    Attributes
-    ----------
-    n_waiting : int
-        Texts that wait for a slot, and requests that wait for scores of prompts alone; one that would make
-        them more is answered with status 429.
-    n_body_bytes : int
-        Bytes of a request's body (413).
-    n_new_tokens : int or None
-        New tokens of a text: `max_tokens` above it is refused, and it is the bound where a request names
-        none. None: as many as the model's context holds.
-    n_texts : int
-        Texts of a request, its prompts times `n`.
-    n_stops : int
-        Stop strings and stop ids of a request.
-    n_biases : int
-        Tokens in `logit_bias`.
-    n_top : int
-        Most probable tokens at each position, for `logprobs` and `top_logprobs`.
-    n_constraint_bytes : int
-        Bytes of a schema (as JSON), a regular expression or a grammar.
-    n_tools : int
-        Tools of a request.
-    n_tokenize_bytes : int
-        Bytes of text that `/tokenize` encodes; a text as long as a prompt may be is encoded in any case.
-    body_s, write_s : float
-        Seconds until the body of a request must have come, and that a client may take for what has been
-        sent to it before its connection is closed.
-    n_connections : int
-        Connections at once. A new one takes the place of the one that has been idle longest; where none is
-        idle it is answered with status 503.
-    idle_s : float
-        Seconds that a connection may be idle, or take for the headers of a request, before it is closed.
-    event_s : float
-        Seconds between two events of a stream at least, 0 for none; what comes meanwhile is one event.
-    """
+    """Bounds on what clients may ask for, so that no request takes memory or time without end."""
 
     n_waiting: int = 256
+    """Texts that wait for a slot, and requests that wait for scores of prompts alone; else status 429."""
     n_body_bytes: int = 8 << 20
+    """Bytes of a request's body (413)."""
     n_new_tokens: int | None = None
+    """New tokens of a text, also where a request names no number; None: as many as the context holds."""
     n_texts: int = 128
+    """Texts of a request, its prompts times `n`."""
     n_stops: int = 64
+    """Stop strings of a request, and stop ids."""
     n_biases: int = 1024
+    """Tokens in `logit_bias`, and items of other settings that are lists."""
     n_top: int = 20
+    """Most probable tokens at each position, for `logprobs` and `top_logprobs`."""
     n_constraint_bytes: int = 64 << 10
+    """Bytes of a schema (as JSON), a regular expression or a grammar."""
     n_tools: int = 128
+    """Tools of a request."""
     n_tokenize_bytes: int = 1 << 20
+    """Bytes of text that `/tokenize` encodes; a text as long as a prompt may be is encoded in any case."""
     body_s: float = 30.0
+    """Seconds until the body of a request must have come."""
     write_s: float = 60.0
+    """Seconds that a client may take for what has been sent to it before its connection is closed."""
     n_connections: int = 1024
+    """Connections; a new one takes the place of the one that is idle longest, or is answered with 503."""
     idle_s: float = 60.0
+    """Seconds that a connection may be idle, or take for the headers of a request, before it is closed."""
     event_s: float = 0.01
+    """Seconds between two events of a stream at least, 0 for none; what comes meanwhile is one event."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -238,18 +217,8 @@ class Service:
     ) -> list[Generation]:
         """Hand the texts of a request to the engine: all of them, or none.
 
-        Parameters
-        ----------
-        submissions : sequence of mapping
-            Keyword arguments of `Engine.submit`.
-        adapter : Model, optional
-            The target with the adapter that the request names.
-        names : mapping, optional
-            As of :meth:`refusal`.
-
-        Raises
-        ------
-        RequestError
+        `submissions` are keyword arguments of `Engine.submit`, `adapter` the target with the adapter that the
+        request names, and `names` as of :meth:`refusal`.
         """
         found: list[Generation] = []
         try:
@@ -264,14 +233,10 @@ class Service:
         return found
 
     def refusal(self, error: SpecdecError, names: Mapping[str, str] | None = None) -> RequestError:
-        """What a client is told of an error: where the model lies on the server is no client's business.
+        """Make the answer to an error, without the model's path on the server.
 
-        Parameters
-        ----------
-        error : SpecdecError
-        names : mapping, optional
-            The fields of the request by the arguments of `Engine.submit` that they became, where the names
-            differ. An error that begins with no argument is about what is named "prompt" there.
+        `names` are the fields of the request by the arguments of `Engine.submit` that they became, where the
+        names differ. An error that begins with no argument is about what is named "prompt" there.
         """
         if isinstance(error, RequestError):
             return error
