@@ -576,9 +576,7 @@ def test_modules_and_folders_that_are_not_there(adapted: Adapted, tmp_path: Path
     with pytest.raises(FileNotFoundError, match="no such folder; expected that of an adapter"):
         specdec.load(adapted.path, adapter=tmp_path / "none")
     (tmp_path / "other" / "adapter_model.safetensors").rename(tmp_path / "other" / "adapter_model.bin")
-    with pytest.raises(
-        FileNotFoundError, match="has no adapter_model.safetensors; it has .*adapter_model.bin"
-    ):
+    with pytest.raises(FileNotFoundError, match="has no adapter_model.safetensors; it has"):
         adapted.target.with_adapter(other)
     (tmp_path / "other" / "adapter_config.json").unlink()
     with pytest.raises(FileNotFoundError, match="adapter_config.json"):
@@ -611,9 +609,7 @@ def test_embeddings_and_whole_tensors_are_merged(adapted: Adapted, tmp_path: Pat
     assert np.abs(merged.logits(IDS) - wanted).max() < 2e-5 * np.abs(wanted).max()
     del files["base_model.model.lm_head.weight"]
     table = write_adapter(tmp_path / "table", adapter_config(r=3), files)
-    with pytest.raises(
-        UnsupportedModelError, match=r"embed_tokens.weight', beside which nothing can be laid"
-    ):
+    with pytest.raises(UnsupportedModelError, match=r"embed_tokens.weight', beside which"):
         adapted.target.with_adapter(table)
 
 

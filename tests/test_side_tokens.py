@@ -323,7 +323,7 @@ def test_ids_that_contradict_the_vocabulary(tmp_path: Path) -> None:
         ("special_tokens_map", 3, ["special_tokens_map.json", "expected an object"]),
         ("special_tokens_map", {"additional_special_tokens": "<x>"}, ["special_tokens_map.json", "a list"]),
         ("tokenizer_config", {"extra_special_tokens": [3]}, ["extra_special_tokens", "expected a text"]),
-        ("tokenizer_config", {"eos_token": {"content": "x", "lstrip": 1}}, ["'lstrip'", "true or false"]),
+        ("tokenizer_config", {"eos_token": {"content": "x", "lstrip": 1}}, ["lstrip'", "true or false"]),
         ("tokenizer_config", {"added_tokens_decoder": {"256": "<x>"}}, ["added_tokens_decoder", "'content'"]),
     ],
 )

@@ -286,11 +286,7 @@ def test_a_draft_without_an_encoder(pair: EncoderDecoder) -> None:
     sources = pair.sources(*LENGTHS)
     small = decoder_only()
     plain = specdec.generate(pair.target, None, sources, **OPTIONS)
-    for draft in (
-        small,
-        ModelDraft(pair.draft, draft=small),
-        ModelDraft(small, draft=pair.draft),
-    ):
+    for draft in (small, ModelDraft(pair.draft, draft=small), ModelDraft(small, draft=pair.draft)):
         found = specdec.generate(pair.target, draft, sources, batch_size=2, **OPTIONS)
         assert sum(one.trace.n_drafted for one in found) > 0
         for one, other in zip(found, plain, strict=True):

@@ -308,7 +308,7 @@ def test_streaming_never_splits_a_character(families, text, cuts):
             {"tokenizer_class": "CamembertTokenizer"},
             'names the class "CamembertTokenizer"; expected one of GPT2',
         ),
-        ({"tokenizer_class": 3}, "names the class 3"),
+        ({"tokenizer_class": 3}, "'tokenizer_class' is 3"),
         ({"added_tokens_decoder": [1]}, r"tokenizer_config.json: field 'added_tokens_decoder' is \[1\]"),
         ({"added_tokens_decoder": {"a": {}}}, "expected an object of ids and tokens"),
         ({"added_tokens_decoder": {"300": {"content": "<x>"}}}, "'<x>' has id 300; expected 256"),

@@ -11,14 +11,10 @@
 #define SD_ACCEPTANCE_DEPTHS 10      /* depths told apart; deeper guesses count as the last */
 
 typedef struct sd_acceptance {
-    /* Of the last few guesses. */
-    sd_mean lately;
-    /* Of the last hundred or so. */
-    sd_mean whole;
-    /* Of the first guess at each depth. */
-    sd_mean by_depth[SD_ACCEPTANCE_DEPTHS];
-    /* By the draft's confidence. */
-    sd_mean by_confidence[SD_ACCEPTANCE_CONFIDENCES];
+    sd_mean lately;                                   /* of the last few guesses */
+    sd_mean whole;                                    /* of the last hundred or so */
+    sd_mean by_depth[SD_ACCEPTANCE_DEPTHS];           /* of the first guess at each depth */
+    sd_mean by_confidence[SD_ACCEPTANCE_CONFIDENCES]; /* by the draft's confidence */
     /* By confidence and depth. */
     sd_mean by_both[SD_ACCEPTANCE_CONFIDENCES][SD_ACCEPTANCE_DEPTHS];
     /* How often each confidence occurs: at depth 1, and deeper. */

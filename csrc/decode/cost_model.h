@@ -17,18 +17,13 @@ typedef struct sd_shared_reading {
 } sd_shared_reading;
 
 typedef struct sd_cost_model {
-    /* 0: nothing has been seen. */
-    int known;
-    /* Of a line through the means. */
-    double start, slope;
+    int known;           /* 0: nothing has been seen */
+    double start, slope; /* of a line through the means */
     /* The line is over counts, and over the experts that so many rows read. */
     sd_shared_reading reading;
-    /* Runs in each bin. */
-    double n[SD_COST_MODEL_BINS];
-    /* Mean count of these runs. */
-    double at[SD_COST_MODEL_BINS];
-    /* Mean seconds of these runs. */
-    double mean[SD_COST_MODEL_BINS];
+    double n[SD_COST_MODEL_BINS];    /* runs in each bin */
+    double at[SD_COST_MODEL_BINS];   /* mean count of these runs */
+    double mean[SD_COST_MODEL_BINS]; /* mean seconds of these runs */
 } sd_cost_model;
 
 /* Say what runs read. */

@@ -19,6 +19,11 @@ sd_status sd_drafter_made(sd_drafter* made, sd_status status, sd_drafter** draft
     return status;
 }
 
+void sd_drafter_release(sd_drafter* d) {
+    sd_arena_free(&d->arena);
+    sd_free(d);
+}
+
 int sd_slice_take(int n, int n_read, int* room) {
     int left = n > n_read ? n - n_read : 0, n_here = left < *room ? left : *room;
     *room -= n_here;

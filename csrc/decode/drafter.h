@@ -8,13 +8,14 @@
 #define SD_DRAFTER_H
 
 #include "cost_model.h"
+#include "memory.h"
 #include "proposal.h"
 #include "sequence.h"
 
 typedef struct sd_drafter sd_drafter;
 
 /* Extra query tokens: rows that the session appends to the target's forward passes for a drafter, after every
- * row of a round's tree (extra_rows.h). */
+ * row of a round's tree (session_state.h). */
 typedef struct sd_extra_queries {
     int n; /* after a row, at most; 0: there are none */
     int d_model;
@@ -25,25 +26,18 @@ typedef struct sd_extra_queries {
 /* What every drafting method is told of the session that it drafts for. Borrowed while a drafter is created,
  * which copies what it needs. */
 typedef struct sd_drafting {
-    /* Tokens of the target's vocabulary, and so of every draft's. */
-    int n_vocab;
-    /* Some sequence may have guesses drawn: its draft's temperature is above 0. */
-    int draws;
-    /* Some sequence may be judged by SD_RULE_COUPLED, while guesses are drawn. */
-    int couples;
-    /* Most guesses of a round. */
-    int gamma;
+    int n_vocab; /* tokens of the target's vocabulary, and so of every draft's */
+    int draws;   /* some sequence may have guesses drawn: its draft's temperature is above 0 */
+    int couples; /* some sequence may be judged by SD_RULE_COUPLED, while guesses are drawn */
+    int gamma;   /* most guesses of a round */
     /* Most tokens of a round that the form of a text forces, which a drafter finds behind the text; 0: no
      * text has a form. */
     int max_forced;
     int n_sequences;
-    /* Tokens of the longest text. */
-    int n_text;
+    int n_text; /* tokens of the longest text */
     int n_threads;
-    /* Prompts come with sources: the target has an encoder. */
-    int has_sources;
-    /* What the target's forward passes read. */
-    sd_shared_reading reading;
+    int has_sources;           /* prompts come with sources: the target has an encoder */
+    sd_shared_reading reading; /* what the target's forward passes read */
 } sd_drafting;
 
 /* Operations that a method has no use for are NULL; propose and free are not.
@@ -57,8 +51,7 @@ struct sd_drafter {
     int points; /* every guess is a point mass: drawn_from of a proposal needs no weights */
     /* What it reads of the target's hidden states: the caches of proposals keep these. */
     sd_taps taps;
-    /* It drafts in the cache of each proposal. */
-    int in_target;
+    int in_target;          /* it drafts in the cache of each proposal */
     sd_extra_queries extra; /* in each round that may draft */
     int paused;             /* set by a drafter that this one is within: it is left out of the round */
     double other_s;         /* of the last propose: seconds that were not the draft's forward passes */
@@ -68,7 +61,8 @@ struct sd_drafter {
     int own_ids;               /* the texts in them are in the ids of that model, not in the target's */
     sd_drafter* const* within; /* [n_within] the drafters that it asks for guesses; owned by it */
     int n_within;
-    int several; /* these are what `drafters` of a sequence's settings chooses from */
+    sd_arena arena; /* owns the method's arrays */
+    int several;    /* these are what `drafters` of a sequence's settings chooses from */
     /* What is done for one sequence may fail for that sequence alone, by its own numbers or a function of the
      * caller's: begin and commit return SD_ERR_CALLBACK then; read, propose and observe_extra note it in
      * `failure` of the prompt or the proposal and go on with the others. What a function of the caller's
@@ -112,6 +106,9 @@ struct sd_drafter {
  * `argument` is as in sd_rule_check_trees. */
 sd_status sd_drafter_check_rule(const sd_drafter* drafter, sd_rule rule, int draws, uint64_t drafters,
                                 const char* argument);
+
+/* The `free` of a method that owns nothing but its arena. */
+void sd_drafter_release(sd_drafter* drafter);
 
 /* Tokens of prompts that a drafter without a model reads in one call of read: some milliseconds. */
 #define SD_READ_SLICE 8192

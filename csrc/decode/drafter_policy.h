@@ -22,19 +22,15 @@
 
 struct sd_drafter_policy {
     sd_acceptance acceptance;
-    /* Seconds of drafting, by steps of the batch: guesses in a row. */
-    sd_cost_model draft;
-    /* Tokens that a proposal has right. */
-    sd_mean right;
+    sd_cost_model draft; /* seconds of drafting, by steps of the batch: guesses in a row */
+    sd_mean right;       /* tokens that a proposal has right */
     /* Of these tokens, the share that no earlier drafter of the round had, by what those expected. */
     sd_mean added[SD_POLICY_EXPECTED];
-    /* Guesses and steps of a proposal. */
-    double guesses, steps;
+    double guesses, steps; /* guesses and steps of a proposal */
     /* Seconds of a round in which the drafter was asked and took no step: it looked and found nothing. */
     sd_mean empty_s;
 
-    /* Whether it is tried or left out whatever the price is. */
-    sd_drafter_schedule schedule;
+    sd_drafter_schedule schedule; /* whether it is tried or left out whatever the price is */
 
     /* Extra query tokens after every row of a tree, where this drafter drafts; and those of another drafter,
      * whether this one drafts or not. */
@@ -42,16 +38,13 @@ struct sd_drafter_policy {
 
     /* The fields below are of the round that has begun. */
 
-    /* Guesses of one sequence for which the arrays below are filled. */
-    int horizon;
+    int horizon; /* guesses of one sequence for which the arrays below are filled */
     /* The gamma with the most tokens per second, by the chances of each depth alone. */
     int planned;
-    /* 1: the drafter drafts. */
-    int drafting;
+    int drafting; /* 1: the drafter drafts */
     /* Guesses that are made even if they do not pay, to learn what they cost. */
     int explore_to;
-    /* λ: tokens per second of the batch. */
-    double rate;
+    double rate; /* λ: tokens per second of the batch */
     /* Seconds of the target by guesses of one sequence, the other sequences making the planned number. */
     double target_s[SD_POLICY_HORIZON + 1];
     /* Seconds of drafting by steps of one sequence, the other sequences making the planned number. */
@@ -103,14 +96,11 @@ double sd_drafter_policy_expects(const sd_drafter_policy* policy, int n_steps);
 
 /* What a drafter did in a round. */
 typedef struct sd_drafter_round {
-    /* Sequences for which it was asked; 0: not in this round. */
-    int n_asked;
+    int n_asked; /* sequences for which it was asked; 0: not in this round */
     /* Rows of the batch before it was asked; its guesses; their depths, added over the sequences. */
     int n_rows, n_guesses, n_steps;
-    /* Tokens that it added; all tokens of the round. */
-    int n_added, n_tokens;
-    /* Measured seconds of proposing. */
-    double draft_s;
+    int n_added, n_tokens; /* tokens that it added; all tokens of the round */
+    double draft_s;        /* measured seconds of proposing */
 } sd_drafter_round;
 
 /* The round is over, and the throughput has been measured. Returns the seconds of drafting, of a machine of

@@ -10,28 +10,21 @@
 #define SD_DRAFTER_SCHEDULE_H
 
 typedef struct sd_drafter_schedule {
-    /* Rounds so far. */
-    long long n_rounds;
-    /* Rounds since the last one in which the drafter was asked. */
-    long long idle;
+    long long n_rounds; /* rounds so far */
+    long long idle;     /* rounds since the last one in which the drafter was asked */
     /* Tokens behind decoding without the drafter since the last time level with it; of a sequence. */
     double loss;
-    /* Tokens ahead of it since the last rest; of a sequence. */
-    double won;
-    /* Tokens of a sequence still to come without the drafter. */
-    double rest_left;
-    /* Length of the next rest, in costs of a proposal. */
-    double rest;
+    double won;       /* tokens ahead of it since the last rest; of a sequence */
+    double rest_left; /* tokens of a sequence still to come without the drafter */
+    double rest;      /* length of the next rest, in costs of a proposal */
     /* What a proposal cost when the last rest began, in tokens of plain decoding, within bounds. */
     double cost;
-    /* Tokens of a sequence since the last rest began, of that rest. */
-    double rested;
+    double rested; /* tokens of a sequence since the last rest began, of that rest */
     /* Tokens of a sequence that the drafter has not read: it has to before it drafts. */
     double missed;
     /* What reading one of them takes, in tokens of plain decoding; 0: not known. */
     double reading;
-    /* Tokens of plain decoding that this may cost now. */
-    double budget;
+    double budget; /* tokens of plain decoding that this may cost now */
     /* Rounds of a trial still to come, which draft even if no gain is expected. */
     int trial_left;
     /* Round of the next exploration, and the gap to the one after it. */

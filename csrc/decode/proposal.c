@@ -73,6 +73,11 @@ int sd_proposal_add(sd_proposal* p, int parent, int32_t token, double confidence
     return node;
 }
 
+int sd_proposal_add_point(sd_proposal* p, int parent, int32_t token, double confidence) {
+    p->tree.drawn_from[p->tree.n_nodes].point = token;
+    return sd_proposal_add(p, parent, token, confidence);
+}
+
 /* Guesses of all proposals together if each has at most `most`. */
 static int count_guesses(const sd_proposal* proposals, int n, int most) {
     int n_guesses = 0;

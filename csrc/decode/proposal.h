@@ -18,13 +18,10 @@ int sd_count_drafters(uint64_t drafters, int n);
 
 /* One sequence's part of a round. */
 typedef struct sd_proposal {
-    /* Index in the session. */
-    int sequence;
-    /* [n_text] tokens so far; text[n_text - 1] is the root. Borrowed. */
-    const int32_t* text;
+    int sequence;        /* index in the session */
+    const int32_t* text; /* [n_text] tokens so far; text[n_text - 1] is the root. Borrowed */
     int n_text;
-    /* Tokens of the prompt; those behind it are new. */
-    int n_prompt;
+    int n_prompt; /* tokens of the prompt; those behind it are new */
     /* The settings of whatever drafts for this sequence. Borrowed. */
     const sd_sampling* sampling;
     /* The form that the text must have; NULL: any. Guesses are drawn from what may come, and others are
@@ -35,12 +32,9 @@ typedef struct sd_proposal {
     /* Bit i: the drafter with index i of several may draft (ensemble_drafter.h); those from index 64 on may
      * in any case. */
     uint64_t drafters;
-    /* Most guesses, ≥ 0. */
-    int budget;
-    /* Most guesses in a row: the text must not pass its length. */
-    int depth;
-    /* Random numbers of this sequence. */
-    sd_stream stream;
+    int budget;       /* most guesses, ≥ 0 */
+    int depth;        /* most guesses in a row: the text must not pass its length */
+    sd_stream stream; /* random numbers of this sequence */
     /* The target's cache, which holds the text without the root. Only drafters that begin the target's own
      * work use it. Borrowed. */
     sd_cache* cache;
@@ -49,8 +43,7 @@ typedef struct sd_proposal {
     /* Out: node 0 is set, and there is room for `budget` more nodes. Each of their drawn_from has room for
      * [n_vocab] weights, or NULL where the drafter says `points`. */
     sd_tree tree;
-    /* [budget + 1] out: depth of each node, 0 for the root. */
-    int32_t* depths;
+    int32_t* depths; /* [budget + 1] out: depth of each node, 0 for the root */
     /* [budget + 1] out: estimated chance that a node and all above it are accepted; 1 for the root, or less
      * where a part of what is accepted is another drafter's too (sd_drafter_policy_new_share). */
     double* path_prob;
@@ -58,15 +51,13 @@ typedef struct sd_proposal {
     double* confidences;
     /* [budget + 1] out: which drafter of several a node is of; NULL: nobody asks. */
     int32_t* origins;
-    /* Which of several drafters sd_proposal_add adds for. */
-    int origin;
+    int origin; /* which of several drafters sd_proposal_add adds for */
     /* Failures of this sequence alone, such as of its numbers or of a function of the caller's: one ends the
      * sequence, and leaves no room for further draft tokens. Borrowed. */
     sd_failure* failure;
     /* Out: depth of the last guess that sd_proposal_worth_verifying refused; 0: none. */
     int rejected_at;
-    /* Out: confidence of the guess at rejected_at. */
-    double rejected_confidence;
+    double rejected_confidence; /* out: confidence of the guess at rejected_at */
 } sd_proposal;
 
 /* Is there room for another guess after `node`? */
@@ -99,6 +90,9 @@ int sd_proposal_allows(const sd_proposal* proposal, int node, int32_t token);
 /* Append a guess, whose drawn_from the caller sets before or after. confidence: the draft's own estimate that
  * the target agrees, in [0, 1]; only a policy uses it. Returns the node. */
 int sd_proposal_add(sd_proposal* proposal, int parent, int32_t token, double confidence);
+
+/* The same for a draft token that was chosen, not drawn: a point mass. */
+int sd_proposal_add_point(sd_proposal* proposal, int parent, int32_t token, double confidence);
 
 /* Reduce the budgets of n proposals until guesses and roots are n_rows in all: the largest first, so that all
  * that get less than they want have equally many. The remainder goes to some of these in turn; *turn (≥ 0) is

@@ -6,8 +6,6 @@
  *   commit    append the accepted tokens and that one to the text
  *
  * Extensions join at four seams: before_draft, after_propose, after_verify, after_commit (round_parts.h). */
-#include "round.h"
-
 #include "clock.h"
 #include "round_parts.h"
 #include "tree_rows.h"
@@ -21,26 +19,23 @@ static sd_status propose(sd_session* s) {
     return SD_OK;
 }
 
-/* The rows of a tree, as new nodes of the forward. A text that may not draft has no extra query tokens,
- * whatever others do: what it drafts next must not depend on them. */
+/* The rows of a tree, as new nodes of the forward. */
 static void fill_branch(const sd_session* s, int i) {
     const sd_round* r = &s->round;
     sd_record* record = &r->records[i];
-    const sd_sequence* q = &s->sequences[record->sequence];
     sd_cache* cache = r->proposals[i].cache;
     int32_t* tokens = r->row_tokens + (ptrdiff_t)i * s->max_rows;
     int32_t* parents = r->row_parents + (ptrdiff_t)i * s->max_rows;
-    const sd_extra_queries* extra = s->extra.active && q->drafts ? &s->extra.active->extra : NULL;
     int n = sd_tree_rows_fill(&record->tree, cache, record->node_rows, tokens, parents, r->kept);
-    record->n_rows = sd_extra_rows_append(&s->extra, i, extra ? extra->n : 0, n, q->max_text - q->n_text - 1,
-                                          tokens, parents);
+    record->n_rows = n;
+    const float* extra = sd_extra_append(s, i, &record->n_rows, tokens, parents);
     r->branches[i] = (sd_branch){.cache = cache,
                                  .tokens = tokens,
                                  .parents = parents,
                                  .n_new = record->n_rows,
                                  .n_logits = n,
                                  .n_extra = record->n_rows - n,
-                                 .extra = extra ? extra->embeddings : NULL};
+                                 .extra = extra};
 }
 
 static sd_status forward(sd_session* s) {

@@ -1,9 +1,13 @@
-/* The extensions of a round, one file each (part_*.c), by the seam of the round at which they are called.
- * Each does nothing where its feature is not in use. */
+/* A round (round.c) and its extensions, one file each (part_*.c), by the seam of the round at which they are
+ * called. Each does nothing where its feature is not in use. */
 #ifndef SD_ROUND_PARTS_H
 #define SD_ROUND_PARTS_H
 
 #include "session_state.h"
+
+/* Run the round that session->round describes: its sequences, and how much each may draft. Its records are
+ * appended to those of the call. */
+sd_status sd_round_run(sd_session* session);
 
 /* ---------------------------------------------------------------- before_draft (session_rounds.c) */
 
@@ -25,6 +29,12 @@ void sd_forced_after_propose(const sd_session* session, int i);
 
 /* Extra query tokens: find out whose the round has. */
 void sd_extra_after_propose(sd_session* session);
+
+/* Extra query tokens: append them to the *n_rows rows of tree i; tokens and parents have room for max_rows. A
+ * row whose draft token the text has no room for is left out, and a text that may not draft has none: what it
+ * drafts next must not depend on others. Returns their embeddings; NULL: the round has none. */
+const float* sd_extra_append(const sd_session* session, int i, int* n_rows, int32_t* tokens,
+                             int32_t* parents);
 
 /* ---------------------------------------------------------------------------------- after_verify */
 

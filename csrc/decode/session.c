@@ -63,7 +63,7 @@ static void lay_out(sd_session* s) {
     r->row_parents = sd_arena_take(arena, n, (size_t)s->max_rows * sizeof *r->row_parents);
     r->kept = sd_arena_take(arena, (size_t)s->max_nodes, sizeof *r->kept);
     s->records = sd_arena_take(arena, (size_t)s->max_records, sizeof *s->records);
-    sd_extra_rows_take(&s->extra, arena, s->shape.n_sequences);
+    sd_extra_take(s);
     sd_verifier_take(&s->verifier, arena, s->max_nodes, s->shape.n_text);
     int dense = s->drafter != NULL && !s->drafter->points;
     for (int i = 0; i < s->shape.n_sequences; i++) lay_out_sequence(s, i, dense);
@@ -223,10 +223,10 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
     for (int i = 0; i < n && status == SD_OK; i++) status = check_fit(s, &prompts[i]);
     if (status != SD_OK) goto fail;
     int n_slots = s->shape.n_sequences;
-    status = sd_extra_rows_begin(&s->extra, drafter, &options->target->config, n_slots, options->node_budget);
+    status = sd_extra_begin(s);
     if (status != SD_OK) goto fail;
     s->reads_text = drafter != NULL && sd_drafter_reads_text(drafter);
-    s->max_nodes = s->extra.max_nodes = (drafter ? options->gamma + 1 : 1) + s->shape.max_forced;
+    s->max_nodes = (drafter ? options->gamma + 1 : 1) + s->shape.max_forced;
     s->max_rows = s->max_nodes * (1 + s->extra.n);
     /* lists of top tokens are long */
     s->max_records = n_slots > RECORDS || s->options.n_top > 0 ? n_slots : RECORDS;

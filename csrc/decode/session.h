@@ -13,12 +13,9 @@
 #include "sequence.h"
 
 typedef struct sd_session_options {
-    /* Borrowed; must outlive the session. */
-    const sd_model* target;
-    /* Most guesses of any sequence in a round, ≥ 0. */
-    int gamma;
-    /* Slots, those of the first prompts among them; 0: one for each of these. */
-    int n_slots;
+    const sd_model* target; /* borrowed; must outlive the session */
+    int gamma;              /* most guesses of any sequence in a round, ≥ 0 */
+    int n_slots;            /* slots, those of the first prompts among them; 0: one for each of these */
     /* Room for texts, in tokens, where prompts of sd_session_replace need more than the first prompts; 0: the
      * room that the first prompts need. */
     int n_text;
@@ -38,32 +35,25 @@ typedef struct sd_session_options {
 /* What one round did for one sequence. Valid until the next call. */
 typedef struct sd_record {
     int sequence;
-    /* Its settings; borrowed. */
-    const sd_settings* settings;
-    /* The text has ended because its form is complete. */
-    int complete;
+    const sd_settings* settings; /* its settings; borrowed */
+    int complete;                /* the text has ended because its form is complete */
     /* Other than SD_OK: the sequence has failed in this round, by its own settings or numbers, and has ended.
      * It has no new tokens then. */
     sd_status status;
-    /* What has failed; borrowed until the slot has another prompt. */
-    const char* message;
+    const char* message; /* what has failed; borrowed until the slot has another prompt */
     /* What was guessed: tokens that the form of the text forces, then the drafter's; borrowed. */
     sd_tree tree;
-    /* Borrowed. */
-    sd_verdict verdict;
+    sd_verdict verdict; /* borrowed */
     /* Of the tokens of the accepted path and of the target's own; borrowed. */
     sd_logprobs logprobs;
     /* Row of node 0 in the logits of its round; node i has row logits_row + node_rows[i]. */
     ptrdiff_t logits_row;
-    /* The same among all rows of the round, extra ones too. */
-    int first_row;
-    /* [tree.n_nodes] the row of each node (tree.h); borrowed. */
-    int32_t* node_rows;
+    int first_row;      /* the same among all rows of the round, extra ones too */
+    int32_t* node_rows; /* [tree.n_nodes] the row of each node (tree.h); borrowed */
     /* [tree.n_nodes] which drafter of several a node is of; borrowed. Set where the sequence has a
      * prediction. */
     int32_t* origins;
-    /* Rows that the target was run on, extra ones too. */
-    int n_rows;
+    int n_rows; /* rows that the target was run on, extra ones too */
     /* Experts that a layer with experts has read for the whole batch, on average; 0 without such layers. */
     double experts;
     /* Seconds of the round in the draft's forward passes, in the target's, and elsewhere; of the whole

@@ -1,6 +1,5 @@
 /* The rounds of a session: which sequences take part in each, and how much they may draft. */
 #include "clock.h"
-#include "round.h"
 #include "round_parts.h"
 
 /* Is a sequence in a round with these gammas? Those with a negative one sit it out. */

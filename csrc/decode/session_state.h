@@ -5,7 +5,7 @@
 #ifndef SD_SESSION_STATE_H
 #define SD_SESSION_STATE_H
 
-#include "extra_rows.h"
+#include "forward.h"
 #include "session.h"
 
 /* The tree of a sequence in a round: the tokens that its constraint forces, one after the other, and after
@@ -33,6 +33,24 @@ typedef struct sd_round {
     sd_record* records;   /* of this round, within those of the call */
 } sd_round;
 
+/* Extra rows after the last accepted node of a text. */
+typedef struct sd_extra_run {
+    int sequence;
+    int row, n; /* the first of them in the forward, and their number */
+} sd_extra_run;
+
+/* Extra query tokens: after every row of a round's tree up to n rows, each the parent of the next, whose
+ * inputs are a drafter's embeddings (sd_extra_queries). They attend to what a node in their place would
+ * attend to, and only later ones of the same row attend to them. In the target's cache they are pending
+ * and never kept. */
+typedef struct sd_extra_rows {
+    int n;              /* after each row, at most; 0: there are none */
+    sd_drafter* active; /* whose rows this round has; borrowed; NULL: nobody's */
+    int32_t* first;     /* [n_sequences, max_nodes + 1] where those after each row of a tree begin */
+    int32_t* rows;      /* [n_sequences, n] rows of the forward whose logits the drafter observes */
+    sd_extra_run* runs; /* [n_sequences] */
+} sd_extra_rows;
+
 struct sd_session {
     sd_session_options options;
     sd_drafting shape;      /* what drafters know of the session: sequences, texts, settings that may come */
@@ -59,6 +77,12 @@ struct sd_session {
 
 /* Does a sequence take rounds? One that has failed has its last one, in which nothing is computed for it. */
 static inline int sd_sequence_is_open(const sd_sequence* q) { return q->ready && !q->finished; }
+
+/* Set session->extra.n. Fails where a drafter's embeddings do not fit the target, or the rows of a round. */
+sd_status sd_extra_begin(sd_session* session);
+
+/* Take the arrays of session->extra from the session's arena (which may be counting). */
+void sd_extra_take(sd_session* session);
 
 /* Is the drafter paused by gamma="auto", so that it need not read texts that begin now? */
 int sd_session_draft_paused(const sd_session* session);

@@ -10,21 +10,16 @@ typedef struct sd_settings {
     /* Whose text it is: a model adapted from the target (adapter.h), or from the same base. Borrowed; NULL:
      * the target itself. */
     const sd_model* model;
-    /* New tokens, ≥ 1. */
-    int max_new_tokens;
-    /* Most guesses in a round, ≥ 0; the session's own limit holds too. */
-    int gamma;
+    int max_new_tokens; /* new tokens, ≥ 1 */
+    int gamma;          /* most guesses in a round, ≥ 0; the session's own limit holds too */
     /* How the target judges guesses. A sequence makes of the rule what sd_rule_at says. */
     sd_verifier_options verify;
-    /* Of whatever drafts. Borrowed. */
-    const sd_sampling* draft_sampling;
-    /* What records say of each new token. */
-    sd_logprobs_options logprobs;
+    const sd_sampling* draft_sampling; /* of whatever drafts. Borrowed */
+    sd_logprobs_options logprobs;      /* what records say of each new token */
     /* [n_stop_ids] the sequence ends with the round that gives one; borrowed. */
     const int32_t* stop_ids;
     int n_stop_ids;
-    /* Which drafters may draft for the sequence (sd_proposal). */
-    uint64_t drafters;
+    uint64_t drafters; /* which drafters may draft for the sequence (sd_proposal) */
     /* [n_prediction] what the new text is expected to be like: drafters that copy predictions copy from it.
      * Borrowed; NULL: there is none. */
     const int32_t* prediction;

@@ -19,15 +19,12 @@ typedef struct sd_throughput {
     sd_cost_model target;
     /* Tokens and seconds of the last rounds with drafting, and the weight of these rounds. */
     double tokens, seconds, n_drafted;
-    /* 1: no round of this session has ended yet. */
-    int starting;
+    int starting; /* 1: no round of this session has ended yet */
 
     /* The fields below are of the round that has begun. */
 
-    /* Sequences. */
-    int n_open;
-    /* Tokens per second of plain decoding; 0: not known. */
-    double plain_rate;
+    int n_open;        /* sequences */
+    double plain_rate; /* tokens per second of plain decoding; 0: not known */
     /* Tokens and seconds of the best round that is planned so far. */
     double best_tokens, best_seconds;
 } sd_throughput;

@@ -22,8 +22,7 @@ typedef struct sd_transform {
 
 /* How a target judges the guesses for a sequence. */
 typedef struct sd_verifier_options {
-    /* Of the target. Borrowed; must outlive the sequence. */
-    const sd_sampling* sampling;
+    const sd_sampling* sampling; /* of the target. Borrowed; must outlive the sequence */
     sd_transform transform;
     /* The form that the text must have: logits of tokens that may not come are −infinity, and a transform
      * gives them no probability. Borrowed; must outlive the sequence. NULL: any form. */

@@ -8,14 +8,10 @@
 /* A guess that may become a node. */
 typedef struct sd_candidate {
     int32_t token;
-    /* The node read that it follows; 0: the root. */
-    int32_t parent;
-    /* The node read that it is; -1: it has not been read. */
-    int32_t node;
-    /* 1: it follows the root. */
-    int depth;
-    /* The draft's confidence in its token. */
-    double confidence;
+    int32_t parent;    /* the node read that it follows; 0: the root */
+    int32_t node;      /* the node read that it is; -1: it has not been read */
+    int depth;         /* 1: it follows the root */
+    double confidence; /* the draft's confidence in its token */
     /* Product of the confidences down to it: estimated chance that it is accepted. */
     double value;
 } sd_candidate;
@@ -23,10 +19,8 @@ typedef struct sd_candidate {
 /* The best candidates. Values never change, and a child's value never exceeds its parent's: so a candidate
  * that was dropped can never return, and the set always contains the parents of its members. */
 typedef struct sd_best_first {
-    /* Most candidates that are kept. */
-    int room;
-    /* Candidates that are kept. */
-    int n;
+    int room; /* most candidates that are kept */
+    int n;    /* candidates that are kept */
     /* [room] in descending order of value; of equal values the earlier first. */
     sd_candidate* best;
 } sd_best_first;

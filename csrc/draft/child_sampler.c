@@ -143,8 +143,7 @@ int sd_child_sampler_draw(const sd_child_sampler* s, sd_proposal* p, int parent,
     n = rank_by_mass(s, logits, from, n);
     for (int i = 0; i < n; i++) {
         if (!sd_proposal_may_draft(p, parent)) return i;
-        p->tree.drawn_from[p->tree.n_nodes].point = s->order[i];
-        sd_proposal_add(p, parent, s->order[i], s->scores[i]);
+        sd_proposal_add_point(p, parent, s->order[i], s->scores[i]);
     }
     return n;
 }

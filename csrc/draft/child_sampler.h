@@ -16,19 +16,14 @@ typedef enum sd_choosing {
 
 typedef struct sd_child_sampler {
     sd_guesser guesser;
-    /* Most children of a node. */
-    int room;
+    int room; /* most children of a node */
     /* > 0: logits are multiplied by it to estimate the chances of tokens where the target does not draw, at
      * temperature 0 and in the race. The better the draft, the larger. */
     double sharpness;
-    /* [room] tokens, the most promising first. */
-    int32_t* order;
-    /* [room] the draft's estimate of each one's chance. */
-    double* scores;
-    /* [n_vocab] scratch. */
-    double* weights;
-    /* [blocks of the vocabulary] scratch. */
-    int32_t* heads;
+    int32_t* order;  /* [room] tokens, the most promising first */
+    double* scores;  /* [room] the draft's estimate of each one's chance */
+    double* weights; /* [n_vocab] scratch */
+    int32_t* heads;  /* [blocks of the vocabulary] scratch */
 } sd_child_sampler;
 
 /* A sampler whose arrays are pieces of the arena. */

@@ -20,7 +20,6 @@ typedef struct draft {
 
 typedef struct dynamic_tree_drafter {
     sd_predicting base; /* must stay first */
-    sd_arena arena;     /* owns the arrays below */
     sd_dynamic_tree_options options;
     int n_nodes; /* of a tree, at most */
     sd_child_sampler children;
@@ -33,7 +32,7 @@ typedef struct dynamic_tree_drafter {
 static int most_reads(const sd_dynamic_tree_options* o) { return (o->steps - 1) * o->width; }
 
 static void lay_out(dynamic_tree_drafter* d, const sd_drafting* drafting) {
-    sd_arena* arena = &d->arena;
+    sd_arena* arena = &d->base.drafter.arena;
     size_t n = (size_t)drafting->n_sequences, width = (size_t)d->options.width;
     size_t nodes = (size_t)most_reads(&d->options) + 1;
     d->children = sd_child_sampler_take(arena, drafting, d->options.width, d->options.sharpness);
@@ -140,8 +139,7 @@ static void emit(draft* f, sd_proposal* p) {
         const sd_candidate* c = &f->search.best[i];
         int32_t parent = f->nodes[c->parent];
         if (parent < 0 || !sd_proposal_has_room(p, parent) || !pays(p, parent, c)) continue;
-        p->tree.drawn_from[p->tree.n_nodes].point = c->token;
-        int node = sd_proposal_add(p, parent, c->token, c->confidence);
+        int node = sd_proposal_add_point(p, parent, c->token, c->confidence);
         if (c->node >= 0) f->nodes[c->node] = node;
     }
 }
@@ -160,13 +158,6 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     return status;
 }
 
-static void release(sd_drafter* base) {
-    dynamic_tree_drafter* d = (dynamic_tree_drafter*)base;
-    sd_predictor_free(d->base.predictor);
-    sd_arena_free(&d->arena);
-    sd_free(d);
-}
-
 sd_status sd_dynamic_tree_drafter_create(const sd_drafting* drafting, sd_predictor_maker maker,
                                          const sd_dynamic_tree_options* dynamic, sd_drafter** drafter) {
     sd_status status = sd_gamma_check(drafting->gamma);
@@ -181,10 +172,10 @@ sd_status sd_dynamic_tree_drafter_create(const sd_drafting* drafting, sd_predict
     dynamic_tree_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
     d->base.drafter =
-        (sd_drafter){.tree_kind = SD_TREE_ANY, .points = 1, .propose = propose, .free = release};
+        (sd_drafter){.tree_kind = SD_TREE_ANY, .points = 1, .propose = propose, .free = sd_predicting_free};
     d->options = *dynamic;
     d->n_nodes = drafting->gamma;
-    status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafting));
+    status = SD_ARENA_BUILD(&d->base.drafter.arena, lay_out(d, drafting));
     const sd_prediction prediction = {drafting, drafting->n_text, most_reads(dynamic), dynamic->width,
                                       dynamic->steps};
     if (status == SD_OK) status = sd_predicting_make(&d->base, maker, &prediction);

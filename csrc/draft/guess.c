@@ -29,21 +29,20 @@ const float* sd_guess_distribute(const sd_guesser* g, const sd_proposal* p, int 
     return logits;
 }
 
+int32_t sd_guess_draw(const sd_proposal* p, int parent, const sd_distribution* from, int n_vocab,
+                      double* noise) {
+    if (p->rule == SD_RULE_COUPLED)
+        return sd_coupled_token(from, p->stream, (uint32_t)(p->n_text + p->depths[parent]), n_vocab, noise);
+    double u = sd_uniform(p->stream, (uint32_t)p->n_text, SD_DRAW_DRAFT, (uint32_t)p->tree.n_nodes);
+    return sd_sample(from, n_vocab, u);
+}
+
 int sd_guess_if_it_pays(const sd_guesser* g, sd_proposal* p, int parent, const float* logits) {
-    int node = p->tree.n_nodes;
-    sd_distribution* from = &p->tree.drawn_from[node];
+    sd_distribution* from = &p->tree.drawn_from[p->tree.n_nodes];
     logits = sd_guess_distribute(g, p, parent, logits, from);
     if (p->constraint != NULL && from->point >= 0 && !isfinite(logits[from->point]))
         return -1; /* the draft knows none of the tokens that may come */
-    int32_t token;
-    if (p->rule == SD_RULE_COUPLED) { /* with the noise that the target will draw with at the same position */
-        uint32_t position = (uint32_t)(p->n_text + p->depths[parent]);
-        if (from->point < 0) sd_noise(p->stream, position, g->n_vocab, g->scratch);
-        token = sd_race(from, g->n_vocab, g->scratch);
-    } else {
-        double u = sd_uniform(p->stream, (uint32_t)p->n_text, SD_DRAW_DRAFT, (uint32_t)node);
-        token = sd_sample(from, g->n_vocab, u);
-    }
+    int32_t token = sd_guess_draw(p, parent, from, g->n_vocab, g->scratch);
     double confidence = 1.0;
     if (from->point < 0)
         confidence = sd_prob(from, token);

@@ -8,8 +8,7 @@
 
 typedef struct sd_guesser {
     int n_vocab;
-    /* [2 · n_vocab] */
-    double* scratch;
+    double* scratch; /* [2 · n_vocab] */
     sd_adjustment adjustment;
 } sd_guesser;
 
@@ -26,5 +25,10 @@ const float* sd_guess_distribute(const sd_guesser* guesser, const sd_proposal* p
  * no token that may come: `node`
  * then has no child. */
 int sd_guess_if_it_pays(const sd_guesser* guesser, sd_proposal* proposal, int node, const float* logits);
+
+/* Draw the token of the next node after `parent` from its distribution; by SD_RULE_COUPLED with the noise
+ * that the target will draw with at the same position, which is made in noise [n_vocab]. */
+int32_t sd_guess_draw(const sd_proposal* proposal, int parent, const sd_distribution* from, int n_vocab,
+                      double* noise);
 
 #endif

@@ -65,3 +65,8 @@ sd_status sd_predicting_make(sd_predicting* p, sd_predictor_maker maker, const s
     sd_drafter_predicts(&p->drafter, p->predictor);
     return SD_OK;
 }
+
+void sd_predicting_free(sd_drafter* drafter) {
+    sd_predictor_free(predictor_of(drafter));
+    sd_drafter_release(drafter);
+}

@@ -19,15 +19,12 @@ typedef struct sd_predictor sd_predictor;
 struct sd_predictor {
     /* What it needs of the target's hidden states, in the cache of each proposal. */
     sd_taps taps;
-    /* Rows to append to the target's forward passes. */
-    sd_extra_queries extra;
-    /* It drafts in the target's cache of each proposal. */
-    int in_target;
+    sd_extra_queries extra; /* rows to append to the target's forward passes */
+    int in_target;          /* it drafts in the target's cache of each proposal */
     /* [n_sequences] where a model reads the texts, as `caches` of drafters; owned by the predictor. NULL:
      * nowhere of its own. */
     sd_cache* caches;
-    /* The texts in them are in the model's own ids, not in the target's. */
-    int own_ids;
+    int own_ids; /* the texts in them are in the model's own ids, not in the target's */
     /* Of the last predict: a row of the target's n_vocab logits for each of the nodes, in order, ld_logits
      * floats apart. Owned by the predictor; both may be set by make_room. None is NaN or
      * +infinity; -infinity is a token that is never guessed. */
@@ -55,12 +52,9 @@ struct sd_predictor {
 /* What a predictor is asked for. Borrowed while it is made. */
 typedef struct sd_prediction {
     const sd_drafting* drafting;
-    /* Tokens of the longest text that it is shown. */
-    int n_text;
-    /* Nodes of a proposal that it is asked for, without the root, at most. */
-    int n_nodes;
-    /* Nodes of a proposal that it is asked for at once, at most. */
-    int n_rows;
+    int n_text;  /* tokens of the longest text that it is shown */
+    int n_nodes; /* nodes of a proposal that it is asked for, without the root, at most */
+    int n_rows;  /* nodes of a proposal that it is asked for at once, at most */
     /* Guesses in a row, at most: it is asked for nodes of depths 0 to n_levels - 1. */
     int n_levels;
 } sd_prediction;
@@ -86,6 +80,9 @@ typedef struct sd_predicting {
  * calls on to it. */
 sd_status sd_predicting_make(sd_predicting* predicting, sd_predictor_maker maker,
                              const sd_prediction* prediction);
+
+/* The `free` of such a drafter that owns nothing else but its arena. */
+void sd_predicting_free(sd_drafter* drafter);
 
 /* The operations that may be NULL. `predictor` may be NULL, for one that was not made, where it is freed. */
 sd_status sd_predictor_make_room(sd_predictor* predictor);

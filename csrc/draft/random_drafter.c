@@ -1,13 +1,13 @@
 #include "random_drafter.h"
 
+#include "guess.h"
 #include "interrupt.h"
 #include "memory.h"
 
 typedef struct random_drafter {
     sd_drafter base; /* must stay first */
     int n_vocab;
-    sd_arena arena; /* owns the noise */
-    double* noise;  /* [n_vocab] */
+    double* noise; /* [n_vocab] */
 } random_drafter;
 
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
@@ -17,35 +17,22 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
         for (int parent = 0; sd_proposal_may_draft(p, parent);) {
             sd_status status = sd_interrupted();
             if (status != SD_OK) return status;
-            int node = p->tree.n_nodes;
-            sd_distribution* uniform = &p->tree.drawn_from[node];
+            sd_distribution* uniform = &p->tree.drawn_from[p->tree.n_nodes];
             uniform->point = -1;
             const sd_mask mask = sd_proposal_mask(p, parent);
             int n = mask.words ? mask.n_allowed : d->n_vocab;
             uniform->mass = n;
             uniform->factor = 1.0 / n;
             for (int j = 0; j < d->n_vocab; j++) uniform->weights[j] = sd_mask_allows(&mask, j);
-            int32_t token;
-            if (p->rule == SD_RULE_COUPLED) {
-                sd_noise(p->stream, (uint32_t)(p->n_text + p->depths[parent]), d->n_vocab, d->noise);
-                token = sd_race(uniform, d->n_vocab, d->noise);
-            } else {
-                double u = sd_uniform(p->stream, (uint32_t)p->n_text, SD_DRAW_DRAFT, (uint32_t)node);
-                token = sd_sample(uniform, d->n_vocab, u);
-            }
+            int32_t token = sd_guess_draw(p, parent, uniform, d->n_vocab, d->noise);
             parent = sd_proposal_add(p, parent, token, 1.0 / n);
         }
     }
     return SD_OK;
 }
 
-static void release(sd_drafter* base) {
-    sd_arena_free(&((random_drafter*)base)->arena);
-    sd_free(base);
-}
-
 static void lay_out(random_drafter* d) {
-    d->noise = sd_arena_take(&d->arena, (size_t)d->n_vocab, sizeof *d->noise);
+    d->noise = sd_arena_take(&d->base.arena, (size_t)d->n_vocab, sizeof *d->noise);
 }
 
 sd_status sd_random_drafter_create(const sd_drafting* drafting, sd_drafter** drafter) {
@@ -53,7 +40,7 @@ sd_status sd_random_drafter_create(const sd_drafting* drafting, sd_drafter** dra
     if (status != SD_OK) return status;
     random_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base = (sd_drafter){.propose = propose, .free = release};
+    d->base = (sd_drafter){.propose = propose, .free = sd_drafter_release};
     d->n_vocab = drafting->n_vocab;
-    return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->arena, lay_out(d)), drafter);
+    return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->base.arena, lay_out(d)), drafter);
 }

@@ -26,7 +26,6 @@ typedef struct draft {
 
 typedef struct tree_drafter {
     sd_predicting base; /* must stay first */
-    sd_arena arena;     /* owns the arrays below */
     sd_shape shape;
     sd_child_sampler children;
     draft* drafts;         /* [n_sequences] by proposal */
@@ -35,7 +34,7 @@ typedef struct tree_drafter {
 } tree_drafter;
 
 static void lay_out(tree_drafter* d, const sd_drafting* drafting, const sd_shape_options* shape) {
-    sd_arena* arena = &d->arena;
+    sd_arena* arena = &d->base.drafter.arena;
     size_t n = (size_t)drafting->n_sequences;
     d->shape = sd_shape_take(arena, shape, drafting->gamma);
     size_t nodes = (size_t)d->shape.n_nodes + 1, widest = (size_t)d->shape.widest;
@@ -154,13 +153,6 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     return SD_OK;
 }
 
-static void release(sd_drafter* base) {
-    tree_drafter* d = (tree_drafter*)base;
-    sd_predictor_free(d->base.predictor);
-    sd_arena_free(&d->arena);
-    sd_free(d);
-}
-
 /* Siblings are independent draws at a temperature above 0 only (sd_drafter_check_rule). The coupled rule does
  * not check this. */
 static sd_tree_kind tree_kind_of(const sd_shape_options* shape) {
@@ -183,8 +175,8 @@ sd_status sd_tree_drafter_create(const sd_drafting* drafting, sd_predictor_maker
     d->base.drafter = (sd_drafter){.tree_kind = tree_kind_of(shape),
                                    .points = !drafting->draws || is_top(drafting, shape),
                                    .propose = propose,
-                                   .free = release};
-    status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafting, shape));
+                                   .free = sd_predicting_free};
+    status = SD_ARENA_BUILD(&d->base.drafter.arena, lay_out(d, drafting, shape));
     const sd_prediction prediction = {drafting, drafting->n_text, drafting->gamma,
                                       d->shape.widest > 0 ? d->shape.widest : 1, d->shape.n_levels};
     if (status == SD_OK) status = sd_predicting_make(&d->base, maker, &prediction);

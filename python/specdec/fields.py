@@ -16,7 +16,6 @@ from specdec.errors import (
     FieldError,
     InputError,
     SpecdecError,
-    TokenizerError,
     UnsupportedModelError,
     UnusedFieldWarning,
     as_json,
@@ -381,6 +380,7 @@ def _whole(minimum: int, maximum: int | None) -> str:
     return f"a whole number from {minimum} {most}"
 
 
-def tokenizer_fields(values: Mapping[str, Any], file: Path | str) -> Fields:
-    """Return the fields of a tokenizer's file, whose errors are TokenizerErrors."""
-    return Fields(values, file, kind=TokenizerError)
+class MetadataFields(Fields):
+    """The metadata of a GGUF file."""
+
+    _noun = "metadata field"

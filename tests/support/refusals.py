@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from specdec.errors import CheckpointError, InputError, shown
+from specdec.errors import CheckpointError, FieldError, InputError, shown
 
 _ANY = object()
 
@@ -26,7 +26,7 @@ def refuses(argument: str, value: object = _ANY, kind: type[InputError] = InputE
 
 
 @contextmanager
-def refuses_field(file: object, field: str, kind: type[CheckpointError] = CheckpointError) -> Iterator[None]:
+def refuses_field(file: object, field: str, kind: type[FieldError] = CheckpointError) -> Iterator[None]:
     """Expect a `CheckpointError` about a field of a file, whose message names both and the expectation."""
     with pytest.raises(kind) as caught:
         yield

@@ -16,7 +16,6 @@ typedef struct copy_drafter {
     sd_drafter base; /* must stay first */
     sd_copy_options options;
     int n_sequences;
-    sd_arena arena;         /* owns the array below */
     sequence_state* states; /* [n_sequences] */
 } copy_drafter;
 
@@ -149,16 +148,11 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     return SD_OK;
 }
 
-static void release(sd_drafter* base) {
-    sd_arena_free(&((copy_drafter*)base)->arena);
-    sd_free(base);
-}
-
 static void lay_out(copy_drafter* d, int n_text) {
-    d->states = sd_arena_take(&d->arena, (size_t)d->n_sequences, sizeof *d->states);
+    d->states = sd_arena_take(&d->base.arena, (size_t)d->n_sequences, sizeof *d->states);
     for (int i = 0; i < d->n_sequences; i++) {
-        sd_automaton text = sd_automaton_take(&d->arena, n_text);
-        if (d->arena.base == NULL) continue;
+        sd_automaton text = sd_automaton_take(&d->base.arena, n_text);
+        if (d->base.arena.base == NULL) continue;
         d->states[i].text = text;
         sd_automaton_clear(&d->states[i].text);
     }
@@ -182,8 +176,8 @@ sd_status sd_copy_drafter_create(const sd_drafting* drafting, const sd_copy_opti
                            .read = read_prompts,
                            .propose = propose,
                            .commit = commit,
-                           .free = release};
+                           .free = sd_drafter_release};
     d->options = *options;
     d->n_sequences = drafting->n_sequences;
-    return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->arena, lay_out(d, drafting->n_text)), drafter);
+    return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->base.arena, lay_out(d, drafting->n_text)), drafter);
 }

@@ -60,7 +60,6 @@ void sd_copies_grow(sd_proposal* p, const sd_copy* copies, int n) {
         }
         if (!sd_proposal_worth_verifying(p, nodes[best], best_confidence)) return; /* nor do others pay */
         n_made[best]++;
-        nodes[best] = sd_proposal_add(p, nodes[best], token, best_confidence);
-        p->tree.drawn_from[nodes[best]].point = token;
+        nodes[best] = sd_proposal_add_point(p, nodes[best], token, best_confidence);
     }
 }

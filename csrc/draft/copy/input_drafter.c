@@ -33,7 +33,6 @@ typedef struct input_drafter {
     sd_drafter base; /* must stay first */
     sd_input_options options;
     int n_vocab;            /* of the target */
-    sd_arena arena;         /* owns the arrays below */
     int32_t* source;        /* [options.n_source] */
     sequence_state* states; /* [options.n_sequences] */
 } input_drafter;
@@ -164,19 +163,14 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     return SD_OK;
 }
 
-static void release(sd_drafter* base) {
-    sd_arena_free(&((input_drafter*)base)->arena);
-    sd_free(base);
-}
-
 static void lay_out(input_drafter* d, const sd_drafting* drafting) {
     const sd_input_options* o = &d->options;
-    d->source = sd_arena_take(&d->arena, (size_t)o->n_source, sizeof *d->source);
-    d->states = sd_arena_take(&d->arena, (size_t)drafting->n_sequences, sizeof *d->states);
+    d->source = sd_arena_take(&d->base.arena, (size_t)o->n_source, sizeof *d->source);
+    d->states = sd_arena_take(&d->base.arena, (size_t)drafting->n_sequences, sizeof *d->states);
     int copies = o->source == NULL && !o->predictions && !drafting->has_sources;
     for (int i = 0; i < drafting->n_sequences && copies; i++) {
-        int32_t* prompt = sd_arena_take(&d->arena, (size_t)drafting->n_text, sizeof *prompt);
-        if (d->arena.base != NULL) d->states[i].prompt = prompt;
+        int32_t* prompt = sd_arena_take(&d->base.arena, (size_t)drafting->n_text, sizeof *prompt);
+        if (d->base.arena.base != NULL) d->states[i].prompt = prompt;
     }
 }
 
@@ -195,10 +189,10 @@ sd_status sd_input_drafter_create(const sd_drafting* drafting, const sd_input_op
                            .begin = begin,
                            .propose = propose,
                            .commit = commit,
-                           .free = release};
+                           .free = sd_drafter_release};
     d->options = *options;
     d->n_vocab = drafting->n_vocab;
-    sd_status status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafting));
+    sd_status status = SD_ARENA_BUILD(&d->base.arena, lay_out(d, drafting));
     if (status == SD_OK && options->n_source > 0)
         memcpy(d->source, options->source, (size_t)options->n_source * sizeof *d->source);
     return sd_drafter_made(&d->base, status, drafter);

@@ -16,12 +16,10 @@ typedef struct sd_input_options {
     int n_source;
     /* 1: in place of these, of each sequence its own prediction (settings.h); nothing where it has none. */
     int predictions;
-    /* Index in the source of what the output is expected to begin with, ≥ 0. */
-    int start;
+    int start; /* index in the source of what the output is expected to begin with, ≥ 0 */
     /* Shortest suffix of the output whose match in the source is trusted, ≥ 1. */
     int min_match;
-    /* Hypotheses about an edit that are drafted, 1 to SD_MAX_COPIES. */
-    int n_candidates;
+    int n_candidates; /* hypotheses about an edit that are drafted, 1 to SD_MAX_COPIES */
 } sd_input_options;
 
 /* Create a drafter. Owned by the caller, who hands it to a session. */

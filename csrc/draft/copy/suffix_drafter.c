@@ -16,7 +16,6 @@ typedef struct suffix_drafter {
     sd_drafter base; /* must stay first */
     sd_suffix_drafter_options options;
     int n_vocab, n_sequences;
-    sd_arena arena;         /* owns the arrays below */
     sequence_state* states; /* [n_sequences] */
     int32_t* slice;         /* [2 · SD_READ_SLICE] places that are being sorted, and scratch */
     int32_t* nodes;         /* [gamma] the node of each guess; -1: it has none */
@@ -96,8 +95,7 @@ static void append(const suffix_drafter* d, const sd_suffix_search* s, int lengt
         if (parent < 0 || !sd_proposal_allows(p, parent, guess->token)) continue;
         double confidence = guess->share * sd_odds_of(&d->prior, length + guess->depth - 1);
         if (!sd_proposal_has_room(p, parent) || !sd_proposal_worth_verifying(p, parent, confidence)) return;
-        int node = d->nodes[i] = sd_proposal_add(p, parent, guess->token, confidence);
-        p->tree.drawn_from[node].point = guess->token;
+        d->nodes[i] = sd_proposal_add_point(p, parent, guess->token, confidence);
     }
 }
 
@@ -121,20 +119,19 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
 
 static void release(sd_drafter* base) {
     suffix_drafter* d = (suffix_drafter*)base;
-    for (int i = 0; d->arena.base && i < d->n_sequences; i++) sd_suffix_tree_release(d->states[i].tree);
-    sd_arena_free(&d->arena);
-    sd_free(base);
+    for (int i = 0; d->base.arena.base && i < d->n_sequences; i++) sd_suffix_tree_release(d->states[i].tree);
+    sd_drafter_release(base);
 }
 
 static void lay_out(suffix_drafter* d, const sd_drafting* drafting) {
-    d->states = sd_arena_take(&d->arena, (size_t)d->n_sequences, sizeof *d->states);
-    d->slice = sd_arena_take(&d->arena, 2 * SD_READ_SLICE, sizeof *d->slice);
-    d->nodes = sd_arena_take(&d->arena, (size_t)drafting->gamma, sizeof *d->nodes);
-    d->in_text = sd_suffix_search_take(&d->arena, drafting->gamma);
-    d->in_memory = sd_suffix_search_take(&d->arena, drafting->gamma);
+    d->states = sd_arena_take(&d->base.arena, (size_t)d->n_sequences, sizeof *d->states);
+    d->slice = sd_arena_take(&d->base.arena, 2 * SD_READ_SLICE, sizeof *d->slice);
+    d->nodes = sd_arena_take(&d->base.arena, (size_t)drafting->gamma, sizeof *d->nodes);
+    d->in_text = sd_suffix_search_take(&d->base.arena, drafting->gamma);
+    d->in_memory = sd_suffix_search_take(&d->base.arena, drafting->gamma);
     for (int i = 0; i < d->n_sequences; i++) {
-        int32_t* places = sd_arena_take(&d->arena, (size_t)drafting->n_text, sizeof *places);
-        if (d->arena.base != NULL) d->states[i].order.places = places;
+        int32_t* places = sd_arena_take(&d->base.arena, (size_t)drafting->n_text, sizeof *places);
+        if (d->base.arena.base != NULL) d->states[i].order.places = places;
     }
 }
 
@@ -159,5 +156,5 @@ sd_status sd_suffix_drafter_create(const sd_drafting* drafting, const sd_suffix_
     d->options = *options;
     d->n_vocab = drafting->n_vocab;
     d->n_sequences = drafting->n_sequences;
-    return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->arena, lay_out(d, drafting)), drafter);
+    return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->base.arena, lay_out(d, drafting)), drafter);
 }

@@ -23,7 +23,6 @@ typedef struct lookahead_drafter {
     sd_drafter base; /* must stay first */
     sd_lookahead_options options;
     int n_vocab;
-    sd_arena arena;        /* owns the arrays below */
     window* windows;       /* [n_sequences] */
     const int32_t** found; /* [candidates] */
     int32_t* rest;         /* [ngram] of an n-gram on its way into the pool */
@@ -57,12 +56,6 @@ static void slide(const lookahead_drafter* d, window* w, const sd_proposal* p) {
     }
 }
 
-static int append(sd_proposal* p, int parent, int32_t token, double confidence) {
-    int node = sd_proposal_add(p, parent, token, confidence);
-    p->tree.drawn_from[node].point = token;
-    return node;
-}
-
 static void propose_window(const lookahead_drafter* d, window* w, sd_proposal* p) {
     int n_cols = d->options.window, n_rows = d->options.ngram - 1;
     /* whole columns only: one without its last row says nothing */
@@ -71,8 +64,9 @@ static void propose_window(const lookahead_drafter* d, window* w, sd_proposal* p
     if (w->n_columns > deep) w->n_columns = deep > 0 ? deep : 0;
     double confidence = estimate(d->in_window);
     for (int c = 0, head = 0; c < w->n_columns; c++) {
-        int node = head = append(p, head, w->rows[c], confidence);
-        for (int r = 1; r < n_rows; r++) node = append(p, node, w->rows[r * n_cols + c], confidence);
+        int node = head = sd_proposal_add_point(p, head, w->rows[c], confidence);
+        for (int r = 1; r < n_rows; r++)
+            node = sd_proposal_add_point(p, node, w->rows[r * n_cols + c], confidence);
         w->leaves[c] = node;
     }
 }
@@ -85,7 +79,7 @@ static void propose_candidates(const lookahead_drafter* d, const window* w, sd_p
         for (int r = 0, node = 0; r < n_rows && p->tree.n_nodes <= p->budget && r < p->depth &&
                                   sd_proposal_allows(p, node, d->found[i][r]);
              r++)
-            node = append(p, node, d->found[i][r], confidence);
+            node = sd_proposal_add_point(p, node, d->found[i][r], confidence);
 }
 
 /* Where drafting does not pay at all nothing is proposed, but what the window costs is not weighed guess
@@ -142,22 +136,17 @@ static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* 
     return SD_OK;
 }
 
-static void release(sd_drafter* base) {
-    sd_arena_free(&((lookahead_drafter*)base)->arena);
-    sd_free(base);
-}
-
 static void lay_out(lookahead_drafter* d, int n_sequences) {
     const sd_lookahead_options* o = &d->options;
-    d->windows = sd_arena_take(&d->arena, (size_t)n_sequences, sizeof *d->windows);
-    d->found = sd_arena_take(&d->arena, (size_t)o->candidates, sizeof *d->found);
-    d->rest = sd_arena_take(&d->arena, (size_t)o->ngram, sizeof *d->rest);
+    d->windows = sd_arena_take(&d->base.arena, (size_t)n_sequences, sizeof *d->windows);
+    d->found = sd_arena_take(&d->base.arena, (size_t)o->candidates, sizeof *d->found);
+    d->rest = sd_arena_take(&d->base.arena, (size_t)o->ngram, sizeof *d->rest);
     for (int i = 0; i < n_sequences; i++) {
         window w = {0};
-        w.rows = sd_arena_take(&d->arena, (size_t)(o->ngram - 1), (size_t)o->window * sizeof *w.rows);
-        w.leaves = sd_arena_take(&d->arena, (size_t)o->window, sizeof *w.leaves);
-        w.pool = sd_ngram_pool_take(&d->arena, o->ngram, SD_LOOKAHEAD_ROUNDS * o->window);
-        if (d->arena.base != NULL) d->windows[i] = w;
+        w.rows = sd_arena_take(&d->base.arena, (size_t)(o->ngram - 1), (size_t)o->window * sizeof *w.rows);
+        w.leaves = sd_arena_take(&d->base.arena, (size_t)o->window, sizeof *w.leaves);
+        w.pool = sd_ngram_pool_take(&d->base.arena, o->ngram, SD_LOOKAHEAD_ROUNDS * o->window);
+        if (d->base.arena.base != NULL) d->windows[i] = w;
     }
 }
 
@@ -179,8 +168,9 @@ sd_status sd_lookahead_drafter_create(const sd_drafting* drafting, const sd_look
                            .begin = begin,
                            .propose = propose,
                            .observe = observe,
-                           .free = release};
+                           .free = sd_drafter_release};
     d->options = *o;
     d->n_vocab = drafting->n_vocab;
-    return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->arena, lay_out(d, drafting->n_sequences)), drafter);
+    return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->base.arena, lay_out(d, drafting->n_sequences)),
+                           drafter);
 }

@@ -15,12 +15,9 @@
 #define SD_LOOKAHEAD_ROUNDS 256
 
 typedef struct sd_lookahead_options {
-    /* Columns, ≥ 1. */
-    int window;
-    /* Tokens of an n-gram, ≥ 2. */
-    int ngram;
-    /* Most n-grams of the pool in a round, ≥ 0. */
-    int candidates;
+    int window;     /* columns, ≥ 1 */
+    int ngram;      /* tokens of an n-gram, ≥ 2 */
+    int candidates; /* most n-grams of the pool in a round, ≥ 0 */
 } sd_lookahead_options;
 
 /* Create a drafter. Owned by the caller, who hands it to a session. A round of fewer guesses than (window +

@@ -21,7 +21,6 @@ typedef struct nested_drafter {
     sd_drafter base;         /* must stay first */
     sd_drafter* drafter;     /* owned */
     sd_predictor* predictor; /* owned: the model */
-    sd_arena arena;          /* owns the arrays below */
     sd_guesser guesser;
     int inner_gamma;
     inner* inners;          /* [n_sequences] by proposal */
@@ -39,7 +38,7 @@ typedef struct nested_drafter {
 } nested_drafter;
 
 static void lay_out_inner(nested_drafter* d, const sd_drafting* drafting, inner* in) {
-    sd_arena* arena = &d->arena;
+    sd_arena* arena = &d->base.arena;
     size_t nodes = (size_t)d->inner_gamma + 1, n_vocab = (size_t)drafting->n_vocab;
     const inner one = {
         .text = sd_arena_take(arena, (size_t)(drafting->n_text + drafting->gamma), sizeof *one.text),
@@ -61,7 +60,7 @@ static void lay_out_inner(nested_drafter* d, const sd_drafting* drafting, inner*
 }
 
 static void lay_out(nested_drafter* d, const sd_drafting* drafting) {
-    sd_arena* arena = &d->arena;
+    sd_arena* arena = &d->base.arena;
     size_t n = (size_t)drafting->n_sequences, nodes = (size_t)d->inner_gamma + 1;
     int n_vocab = drafting->n_vocab;
     d->guesser = sd_guesser_take(arena, drafting);
@@ -289,8 +288,7 @@ static void release(sd_drafter* base) {
     nested_drafter* d = (nested_drafter*)base;
     d->drafter->free(d->drafter);
     sd_predictor_free(d->predictor);
-    sd_arena_free(&d->arena);
-    sd_free(d);
+    sd_drafter_release(base);
 }
 
 sd_drafting sd_nested_inner(const sd_drafting* outer, const sd_model* model, int inner_gamma) {
@@ -321,7 +319,7 @@ sd_status sd_nested_drafter_create(const sd_drafting* drafting, const sd_model_p
                            .free = release};
     d->drafter = nested->inner;
     d->inner_gamma = nested->inner_gamma;
-    status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafting));
+    status = SD_ARENA_BUILD(&d->base.arena, lay_out(d, drafting));
     const sd_prediction prediction = {drafting, drafting->n_text + drafting->gamma, d->inner_gamma,
                                       d->inner_gamma + 1, drafting->gamma};
     sd_taps taps = {0};

@@ -9,8 +9,7 @@
 typedef struct sd_nested_options {
     /* Made for `sd_nested_inner` of the outer drafter's session; may be nested itself. */
     sd_drafter* inner;
-    /* Most guesses of the inner drafter in an inner round. */
-    int inner_gamma;
+    int inner_gamma; /* most guesses of the inner drafter in an inner round */
 } sd_nested_options;
 
 /* The session that the inner drafter drafts for: its target is the draft of the outer session. */

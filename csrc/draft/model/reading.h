@@ -16,8 +16,7 @@ typedef struct sd_reading {
     /* [room] the draft's tokens, and where each ends, as above; -1 where that is not known. */
     int32_t *tokens, *ends;
     int n, room;
-    /* The draft's tokens are not all of the text: there was no room for them. */
-    int full;
+    int full; /* the draft's tokens are not all of the text: there was no room for them */
     /* The text ends within a character that the draft has no tokens for. */
     int within_character;
     char* piece;  /* [SD_READING_PIECE] what is encoded at once */

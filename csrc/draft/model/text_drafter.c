@@ -51,9 +51,8 @@ typedef struct text_drafter {
     sd_predicting base; /* must stay first */
     const sd_translation* translation;
     void* caller;
-    int n_written; /* tokens that the draft writes in a round, at most */
-    int text_room; /* bytes of a writing's text */
-    sd_arena arena;
+    int n_written;           /* tokens that the draft writes in a round, at most */
+    int text_room;           /* bytes of a writing's text */
     writing* writings;       /* [n_sequences] by proposal */
     sd_draft_nodes* batch;   /* [n_sequences] */
     int32_t* last;           /* [n_sequences] the node of each that is asked for */
@@ -67,7 +66,7 @@ typedef struct text_drafter {
 } text_drafter;
 
 static void lay_out(text_drafter* d, const sd_drafting* drafting) {
-    sd_arena* arena = &d->arena;
+    sd_arena* arena = &d->base.drafter.arena;
     size_t n = (size_t)drafting->n_sequences, nodes = (size_t)d->n_written + 1;
     d->writings = sd_arena_take(arena, n, sizeof *d->writings);
     d->experiences = sd_arena_take(arena, n, sizeof *d->experiences);
@@ -159,8 +158,7 @@ static void add(writing* w, int32_t token, double confidence) {
         w->open = 0;
         return;
     }
-    p->tree.drawn_from[p->tree.n_nodes].point = token;
-    w->node = sd_proposal_add(p, w->node, token, confidence);
+    w->node = sd_proposal_add_point(p, w->node, token, confidence);
 }
 
 /* Guess what was written, in the target's tokens; the beginning of a character is left. */
@@ -349,13 +347,6 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     }
 }
 
-static void release(sd_drafter* base) {
-    text_drafter* d = (text_drafter*)base;
-    sd_predictor_free(d->base.predictor);
-    sd_arena_free(&d->arena);
-    sd_free(d);
-}
-
 /* The most bytes of a token. */
 static int longest_of(const sd_token_strings* strings) {
     int longest = 1, n;
@@ -378,13 +369,13 @@ sd_status sd_text_drafter_create(const sd_drafting* drafting, const sd_model_pre
                                    .points = !measures || !drafting->draws,
                                    .propose = propose,
                                    .commit = measures ? commit : NULL,
-                                   .free = release};
+                                   .free = sd_predicting_free};
     d->measures = measures;
     d->translation = t;
     d->caller = options->caller;
     d->n_written = 8 * drafting->gamma < SD_MAX_GAMMA ? 8 * drafting->gamma : SD_MAX_GAMMA;
     d->text_room = LOOK_BACK + LONGEST_WORD + d->n_written * 16 + longest_of(&t->draft);
-    status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafting));
+    status = SD_ARENA_BUILD(&d->base.drafter.arena, lay_out(d, drafting));
     const sd_prediction prediction = {drafting, drafting->n_text, d->n_written, 1, d->n_written};
     const sd_predictor_maker maker = {sd_model_predictor_make, options};
     if (status == SD_OK) status = sd_predicting_make(&d->base, maker, &prediction);

@@ -24,7 +24,7 @@ typedef enum sd_encoding { SD_ENCODE_FOR_DRAFT, SD_ENCODE_FOR_TARGET, SD_ENCODE_
 /* What is to be encoded. */
 typedef struct sd_encodable {
     sd_encoding what;
-    const char* text; /* [n] valid UTF-8; NULL: a source. Borrowed. */
+    const char* text; /* [n] valid UTF-8; NULL: a source. Borrowed */
     int n;
     int n_before; /* of the text's bytes: what stands before that which is to be encoded, for the target */
     int begins;   /* nothing stands before the text; then n_before is 0 */

@@ -21,7 +21,6 @@ typedef struct ensemble_drafter {
     sd_drafter base; /* must stay first */
     sd_drafting drafting;
     sd_ensemble_options options;
-    sd_arena arena;      /* owns the arrays below */
     inner* inners;       /* [n_drafters] */
     sd_drafter** within; /* [n_drafters] the same drafters */
     int* n_text;         /* [n_sequences] of the text proposed for */
@@ -356,23 +355,22 @@ static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, i
 
 static void release(sd_drafter* base) {
     ensemble_drafter* d = (ensemble_drafter*)base;
-    for (int i = 0; d->arena.base && i < d->options.n_drafters; i++)
+    for (int i = 0; d->base.arena.base && i < d->options.n_drafters; i++)
         d->inners[i].drafter->free(d->inners[i].drafter);
-    sd_arena_free(&d->arena);
-    sd_free(d);
+    sd_drafter_release(base);
 }
 
 static void lay_out_proposal(ensemble_drafter* d, sd_proposal* p, int32_t** map) {
     size_t n_nodes = (size_t)d->drafting.gamma + 1;
     sd_proposal made = {0};
-    made.tree.tokens = sd_arena_take(&d->arena, n_nodes, sizeof *made.tree.tokens);
-    made.tree.parents = sd_arena_take(&d->arena, n_nodes, sizeof *made.tree.parents);
-    made.tree.drawn_from = sd_arena_take(&d->arena, n_nodes, sizeof *made.tree.drawn_from);
-    made.depths = sd_arena_take(&d->arena, n_nodes, sizeof *made.depths);
-    made.path_prob = sd_arena_take(&d->arena, n_nodes, sizeof *made.path_prob);
-    made.confidences = sd_arena_take(&d->arena, n_nodes, sizeof *made.confidences);
-    int32_t* nodes = sd_arena_take(&d->arena, n_nodes, sizeof *nodes);
-    if (d->arena.base == NULL) return;
+    made.tree.tokens = sd_arena_take(&d->base.arena, n_nodes, sizeof *made.tree.tokens);
+    made.tree.parents = sd_arena_take(&d->base.arena, n_nodes, sizeof *made.tree.parents);
+    made.tree.drawn_from = sd_arena_take(&d->base.arena, n_nodes, sizeof *made.tree.drawn_from);
+    made.depths = sd_arena_take(&d->base.arena, n_nodes, sizeof *made.depths);
+    made.path_prob = sd_arena_take(&d->base.arena, n_nodes, sizeof *made.path_prob);
+    made.confidences = sd_arena_take(&d->base.arena, n_nodes, sizeof *made.confidences);
+    int32_t* nodes = sd_arena_take(&d->base.arena, n_nodes, sizeof *nodes);
+    if (d->base.arena.base == NULL) return;
     *p = made;
     *map = nodes;
 }
@@ -380,22 +378,22 @@ static void lay_out_proposal(ensemble_drafter* d, sd_proposal* p, int32_t** map)
 static void lay_out(ensemble_drafter* d, sd_drafter* const* drafters) {
     const sd_ensemble_options* o = &d->options;
     size_t n = (size_t)d->drafting.n_sequences, n_nodes = (size_t)d->drafting.gamma + 1;
-    d->inners = sd_arena_take(&d->arena, (size_t)o->n_drafters, sizeof *d->inners);
-    d->within = sd_arena_take(&d->arena, (size_t)o->n_drafters, sizeof *d->within);
-    d->n_text = sd_arena_take(&d->arena, n, sizeof *d->n_text);
-    d->drafters = sd_arena_take(&d->arena, n, sizeof *d->drafters);
-    d->best = sd_arena_take(&d->arena, n, sizeof *d->best);
-    d->sums = sd_arena_take(&d->arena, n_nodes, sizeof *d->sums);
-    d->node_rows = sd_arena_take(&d->arena, n_nodes, sizeof *d->node_rows);
-    d->right = sd_arena_take(&d->arena, n_nodes, sizeof *d->right);
-    d->path = sd_arena_take(&d->arena, n_nodes, sizeof *d->path);
+    d->inners = sd_arena_take(&d->base.arena, (size_t)o->n_drafters, sizeof *d->inners);
+    d->within = sd_arena_take(&d->base.arena, (size_t)o->n_drafters, sizeof *d->within);
+    d->n_text = sd_arena_take(&d->base.arena, n, sizeof *d->n_text);
+    d->drafters = sd_arena_take(&d->base.arena, n, sizeof *d->drafters);
+    d->best = sd_arena_take(&d->base.arena, n, sizeof *d->best);
+    d->sums = sd_arena_take(&d->base.arena, n_nodes, sizeof *d->sums);
+    d->node_rows = sd_arena_take(&d->base.arena, n_nodes, sizeof *d->node_rows);
+    d->right = sd_arena_take(&d->base.arena, n_nodes, sizeof *d->right);
+    d->path = sd_arena_take(&d->base.arena, n_nodes, sizeof *d->path);
     for (int i = 0; i < o->n_drafters; i++) {
         inner in = {.drafter = drafters[i], .gamma = o->gammas[i]};
-        in.proposals = sd_arena_take(&d->arena, n, sizeof *in.proposals);
-        in.nodes = sd_arena_take(&d->arena, n, sizeof *in.nodes);
-        in.expected = sd_arena_take(&d->arena, n, sizeof *in.expected);
-        in.slots = sd_arena_take(&d->arena, n, sizeof *in.slots);
-        int counting = d->arena.base == NULL;
+        in.proposals = sd_arena_take(&d->base.arena, n, sizeof *in.proposals);
+        in.nodes = sd_arena_take(&d->base.arena, n, sizeof *in.nodes);
+        in.expected = sd_arena_take(&d->base.arena, n, sizeof *in.expected);
+        in.slots = sd_arena_take(&d->base.arena, n, sizeof *in.slots);
+        int counting = d->base.arena.base == NULL;
         for (size_t k = 0; k < n; k++) {
             if (!counting) in.slots[k] = -1;
             lay_out_proposal(d, counting ? NULL : &in.proposals[k], counting ? NULL : &in.nodes[k]);
@@ -435,7 +433,7 @@ sd_status sd_ensemble_drafter_create(const sd_drafting* drafting, const sd_ensem
     for (int i = 0; i < o->n_drafters; i++) d->base.points &= drafters[i]->points;
     d->drafting = *drafting;
     d->options = *o;
-    if ((status = SD_ARENA_BUILD(&d->arena, lay_out(d, drafters))) != SD_OK) goto fail;
+    if ((status = SD_ARENA_BUILD(&d->base.arena, lay_out(d, drafters))) != SD_OK) goto fail;
     d->base.within = d->within, d->base.n_within = o->n_drafters, d->base.several = 1;
     sd_throughput_start(&d->throughput, drafting->reading);
     for (int i = 0; i < o->n_drafters; i++) {

@@ -11,8 +11,7 @@
 #include "drafter.h"
 
 typedef struct sd_ensemble_options {
-    /* ≥ 1. */
-    int n_drafters;
+    int n_drafters; /* ≥ 1 */
     /* [n_drafters] ≥ 1: the most guesses of each; where a round has room for more than all of them, their
      * ratio. Borrowed while the drafter is created. */
     const int* gammas;

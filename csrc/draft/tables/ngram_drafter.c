@@ -45,7 +45,6 @@ typedef struct ngram_drafter {
     sd_drafter base; /* must stay first */
     sd_drafting drafting;
     sd_ngram_drafter_options options;
-    sd_arena arena; /* owns the arrays below */
     sd_guesser guesser;
     counts* counts; /* [n_sequences], or one for all if not online */
     followers followers;
@@ -189,10 +188,8 @@ static int guess(ngram_drafter* d, sd_proposal* p, int node, const counts* c) {
     if (is_greedy(p)) {
         int32_t token = best_of(&d->row, n_vocab);
         double probability = fmin(value(&d->row, token) * d->row.factor, 1.0);
-        if (sd_proposal_worth_verifying(p, node, probability)) {
-            p->tree.drawn_from[p->tree.n_nodes].point = token;
-            next = sd_proposal_add(p, node, token, probability);
-        }
+        if (sd_proposal_worth_verifying(p, node, probability))
+            next = sd_proposal_add_point(p, node, token, probability);
     } else {
         fill_logits(&d->row, n_vocab, d->logs, d->logits);
         next = sd_guess_if_it_pays(&d->guesser, p, node, d->logits);
@@ -236,29 +233,24 @@ static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) 
     return commit(base, sequence, prompt->tokens, prompt->n);
 }
 
-static void release(sd_drafter* base) {
-    sd_arena_free(&((ngram_drafter*)base)->arena);
-    sd_free(base);
-}
-
 static void lay_out(ngram_drafter* d) {
     size_t n_vocab = (size_t)d->options.table->n_vocab, n_text = (size_t)d->drafting.n_text;
     int online = d->options.online, n_counts = online ? d->drafting.n_sequences : 1;
-    d->guesser = sd_guesser_take(&d->arena, &d->drafting);
-    d->followers.tokens = sd_arena_take(&d->arena, n_vocab, sizeof *d->followers.tokens);
-    d->followers.counts = sd_arena_take(&d->arena, n_vocab, sizeof *d->followers.counts);
-    d->row.values = sd_arena_take(&d->arena, n_vocab, sizeof *d->row.values);
-    d->row.seen = sd_arena_take(&d->arena, n_vocab, sizeof *d->row.seen);
-    d->logs = sd_arena_take(&d->arena, n_vocab, sizeof *d->logs);
-    d->logits = sd_arena_take(&d->arena, n_vocab, sizeof *d->logits);
-    d->counts = sd_arena_take(&d->arena, (size_t)n_counts, sizeof *d->counts);
+    d->guesser = sd_guesser_take(&d->base.arena, &d->drafting);
+    d->followers.tokens = sd_arena_take(&d->base.arena, n_vocab, sizeof *d->followers.tokens);
+    d->followers.counts = sd_arena_take(&d->base.arena, n_vocab, sizeof *d->followers.counts);
+    d->row.values = sd_arena_take(&d->base.arena, n_vocab, sizeof *d->row.values);
+    d->row.seen = sd_arena_take(&d->base.arena, n_vocab, sizeof *d->row.seen);
+    d->logs = sd_arena_take(&d->base.arena, n_vocab, sizeof *d->logs);
+    d->logits = sd_arena_take(&d->base.arena, n_vocab, sizeof *d->logits);
+    d->counts = sd_arena_take(&d->base.arena, (size_t)n_counts, sizeof *d->counts);
     for (int i = 0; i < n_counts; i++) {
-        counts c = {.unigrams = sd_arena_take(&d->arena, n_vocab, sizeof(int32_t))};
+        counts c = {.unigrams = sd_arena_take(&d->base.arena, n_vocab, sizeof(int32_t))};
         if (online) {
-            c.last = sd_arena_take(&d->arena, n_vocab, sizeof(int32_t));
-            c.previous = sd_arena_take(&d->arena, n_text, sizeof(int32_t));
+            c.last = sd_arena_take(&d->base.arena, n_vocab, sizeof(int32_t));
+            c.previous = sd_arena_take(&d->base.arena, n_text, sizeof(int32_t));
         }
-        if (d->arena.base == NULL) continue;
+        if (d->base.arena.base == NULL) continue;
         d->counts[i] = c;
         clear(&d->counts[i], d->options.table);
     }
@@ -270,9 +262,9 @@ sd_status sd_ngram_drafter_create(const sd_drafting* drafting, const sd_ngram_dr
     if (status != SD_OK) return status;
     ngram_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
-    d->base = (sd_drafter){.points = !drafting->draws, .propose = propose, .free = release};
+    d->base = (sd_drafter){.points = !drafting->draws, .propose = propose, .free = sd_drafter_release};
     if (options->online) d->base.begin = begin, d->base.commit = commit;
     d->drafting = *drafting;
     d->options = *options;
-    return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->arena, lay_out(d)), drafter);
+    return sd_drafter_made(&d->base, SD_ARENA_BUILD(&d->base.arena, lay_out(d)), drafter);
 }

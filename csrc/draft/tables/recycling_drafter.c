@@ -7,7 +7,6 @@
 typedef struct recycling_drafter {
     sd_drafter base; /* must stay first */
     const sd_token_matrix* matrix;
-    sd_arena arena; /* owns the arrays below */
     sd_shape shape;
     double* chances; /* [matrix->k] */
     int32_t* nodes;  /* [shape.n_nodes + 1] the proposal's node of each of the shape's; -1: it is left out */
@@ -20,9 +19,7 @@ static int guess(const recycling_drafter* d, sd_proposal* p, int parent, int ran
     if (token < 0 || !sd_proposal_allows(p, parent, token) ||
         !sd_proposal_worth_verifying(p, parent, d->chances[rank]))
         return -1;
-    int node = sd_proposal_add(p, parent, token, d->chances[rank]);
-    p->tree.drawn_from[node].point = token;
-    return node;
+    return sd_proposal_add_point(p, parent, token, d->chances[rank]);
 }
 
 static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
@@ -46,15 +43,10 @@ static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* 
     return SD_OK;
 }
 
-static void release(sd_drafter* base) {
-    sd_arena_free(&((recycling_drafter*)base)->arena);
-    sd_free(base);
-}
-
 static void lay_out(recycling_drafter* d, const sd_shape_options* shape, int gamma) {
-    d->shape = sd_shape_take(&d->arena, shape, gamma);
-    d->chances = sd_arena_take(&d->arena, (size_t)d->matrix->k, sizeof *d->chances);
-    d->nodes = sd_arena_take(&d->arena, (size_t)d->shape.n_nodes + 1, sizeof *d->nodes);
+    d->shape = sd_shape_take(&d->base.arena, shape, gamma);
+    d->chances = sd_arena_take(&d->base.arena, (size_t)d->matrix->k, sizeof *d->chances);
+    d->nodes = sd_arena_take(&d->base.arena, (size_t)d->shape.n_nodes + 1, sizeof *d->nodes);
 }
 
 sd_status sd_recycling_drafter_create(const sd_drafting* drafting, const sd_recycling_options* options,
@@ -71,8 +63,8 @@ sd_status sd_recycling_drafter_create(const sd_drafting* drafting, const sd_recy
     recycling_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
     d->matrix = m;
-    status = SD_ARENA_BUILD(&d->arena, lay_out(d, &options->shape, drafting->gamma));
-    d->base = (sd_drafter){.points = 1, .propose = propose, .observe = observe, .free = release};
+    d->base = (sd_drafter){.points = 1, .propose = propose, .observe = observe, .free = sd_drafter_release};
+    status = SD_ARENA_BUILD(&d->base.arena, lay_out(d, &options->shape, drafting->gamma));
     d->base.tree_kind = d->shape.most_children > 1 ? SD_TREE_ANY : SD_TREE_CHAINS;
     if (status == SD_OK && d->shape.most_children > m->k)
         status = sd_fail(SD_ERR_VALUE, "a node of the tree has %d children, expected at most %d",

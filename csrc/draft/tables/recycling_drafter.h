@@ -14,8 +14,7 @@
 typedef struct sd_recycling_options {
     /* Of the target's vocabulary; borrowed, must outlive the drafter. */
     const sd_token_matrix* matrix;
-    /* A tree. */
-    sd_shape_options shape;
+    sd_shape_options shape; /* A tree */
     /* [matrix->k] how often the token of each rank comes, in [0, 1]; borrowed while the drafter is made. */
     const double* chances;
 } sd_recycling_options;

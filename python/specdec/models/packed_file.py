@@ -463,7 +463,7 @@ class PackedFile:
         """The same, of a folder that has these files."""
         if (folder / _VOCABULARY).is_file():
             file = GGUFFile(OpenedFile(folder / _VOCABULARY))
-            vocabulary = read_vocabulary(file)
+            vocabulary = read_vocabulary(file, file.path)
             template = chat_template_of(file, vocabulary)
             return None if vocabulary is None else vocabulary.tokenizer, template
         if self.header["architecture"] == LLAMA2C:

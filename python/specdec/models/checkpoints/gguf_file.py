@@ -135,7 +135,7 @@ class _Value:
     n: int  # items of an array, bytes of a string
 
 
-class GGUFFile:
+class GGUFFile(Mapping[str, Any]):
     """The metadata of a GGUF file; values are read when they are asked for.
 
     `tensors`: In the file's order.
@@ -160,17 +160,15 @@ class GGUFFile:
         """An exception that names the file."""
         return CheckpointError(f"{self.path}: {message}")
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._values
-
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 
-    def get(self, key: str) -> Any:
-        """A value of the metadata: bool, int, float, str, a list of str, or an ndarray; None if absent."""
-        value = self._values.get(key)
-        if value is None:
-            return None
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, key: str) -> Any:
+        """Read a value of the metadata: bool, int, float, str, a list of str, or an ndarray."""
+        value = self._values[key]
         if value.kind == _STRING:
             return self._decoded(self._opened.read(value.start, value.n).tobytes(), key)
         if value.kind == _ARRAY:
@@ -184,19 +182,13 @@ class GGUFFile:
             return self._opened.read(value.start, value.n * dtype.itemsize).view(dtype)
         texts: list[_Text] = []
         _Cursor(self._opened, value.start).strings(value.n, f"metadata field '{key}'", texts)
-        try:
-            return [text.decode("utf-8") for text in texts]
-        except UnicodeDecodeError as error:
-            raise self._no_text(key, error) from error
+        return [self._decoded(text, key) for text in texts]
 
     def _decoded(self, data: bytes, key: str) -> str:
         try:
             return data.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise self._no_text(key, error) from error
-
-    def _no_text(self, key: str, error: UnicodeDecodeError) -> CheckpointError:
-        return self.error(f"metadata field '{key}' has a string that is no UTF-8: {error}")
+            raise self.error(f"metadata field '{key}' has a string that is no UTF-8: {error}") from error
 
     def _read_head(self, cursor: _Cursor) -> tuple[int, int]:
         """(number of tensors, number of values of the metadata)."""

@@ -34,7 +34,7 @@ ROW: Final = "ffn_gate_inp_shexp.weight"
 def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Checkpoint:
     """Open a GGUF file, or all parts of one; see :func:`specdec.checkpoints.open_checkpoint`."""
     file, held = read_gguf(path)
-    named = file.get("general.architecture")
+    named: Any = file.get("general.architecture")
     values = {key.removeprefix(f"{named}."): file.get(key) for key in file if key.startswith(f"{named}.")}
     metadata = Metadata(named, values, held, path)
     name, family, config, sources = described(metadata, n_ctx)
@@ -50,9 +50,9 @@ def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Ch
         tensors,
         described_by="metadata",
     )
-    vocabulary = None if tokenizer is not None else read_vocabulary(file)
+    vocabulary = None if tokenizer is not None else read_vocabulary(file, path)
     _check_size(file, vocabulary, config["n_vocab"])
-    bos_id, eos_ids = read_end_ids(file, config["n_vocab"])
+    bos_id, eos_ids = read_end_ids(file, path, config["n_vocab"])
     found = vocabulary.tokenizer if vocabulary is not None else resolve_tokenizer(tokenizer, path.parent)
     return matched_checkpoint(
         path,
@@ -140,7 +140,7 @@ def _check_size(file: GGUFFile, vocabulary: Vocabulary | None, n_vocab: int) -> 
 def chat_template_of(file: GGUFFile, vocabulary: Vocabulary | None) -> ChatTemplate | None:
     """The chat templates of a file; None if there are none."""
     prefix = "tokenizer.chat_template"
-    templates = {
+    templates: dict[str, Any] = {
         "default" if key == prefix else key.removeprefix(f"{prefix}."): file.get(key)
         for key in file
         if key == prefix or key.startswith(f"{prefix}.")

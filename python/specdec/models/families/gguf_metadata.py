@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from specdec.errors import CheckpointError
-from specdec.fields import Fields
+from specdec.fields import MetadataFields
 from specdec.models.families.family import Array, Config
 
 __all__ = ["HARMLESS", "Metadata", "Stored", "check_keys"]
@@ -31,7 +31,7 @@ class Stored(Protocol):
         """All of its numbers, f32."""
 
 
-class Metadata(Fields):
+class Metadata(MetadataFields):
     """The metadata of a model, less the name of its architecture in front, and its tensors.
 
     A value that a file gives for each layer counts as one number where the layers agree.
@@ -40,8 +40,6 @@ class Metadata(Fields):
     For messages. `name`, `tensors`: As given. `used`: The tensors that were read with the configuration, see
     `numbers_of`.
     """
-
-    _noun = "metadata field"
 
     def __init__(self, name: str, values: Mapping[str, Any], tensors: Mapping[str, Any], file: Path) -> None:
         listed = {

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import (
-    CheckpointError,
     MissingTokenizerLibraryError,
     SpecdecError,
     TokenizerError,
@@ -128,9 +127,8 @@ class SideTokens:
             return 0
         n = self.settings.get("extra_ids", 100)
         if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= 1 << 16:
-            raise TokenizerError(
-                f"{self.folder / _CONFIG}: field 'extra_ids' is {as_json(n)}; expected a whole number from 0 "
-                f"to {1 << 16}"
+            raise TokenizerError.of(
+                self.folder / _CONFIG, "extra_ids", n, f"a whole number from 0 to {1 << 16}"
             )
         return n
 
@@ -154,9 +152,7 @@ class SideTokens:
         """A setting that is true or false; None if it is null or absent."""
         value = self.settings.get(name)
         if value is not None and not isinstance(value, bool):
-            raise TokenizerError(
-                f"{self.folder / _CONFIG}: field '{name}' is {as_json(value)}; expected true or false"
-            )
+            raise TokenizerError.of(self.folder / _CONFIG, name, value, "true or false")
         return value
 
     def add_to(self, tokenizer: Any, source: str, *, with_defaults: bool) -> None:
@@ -289,7 +285,7 @@ def read_side_tokens(folder: Path, n_vocab: int | None = None) -> SideTokens:
             named.setdefault(key, _token(value, extra_file, _EXTRA))
         extra = []
     if not isinstance(extra, list):
-        raise TokenizerError(f"{extra_file}: field '{_EXTRA}' is {as_json(extra)}; expected a list of tokens")
+        raise TokenizerError.of(extra_file, _EXTRA, extra, "a list of tokens")
     extras = tuple(_token(value, extra_file, _EXTRA) for value in extra)
     added = (
         _added_tokens_decoder(fields["added_tokens_decoder"], str(config))
@@ -330,9 +326,7 @@ def _class_of(settings: Mapping[str, Any], model: Mapping[str, Any], folder: Pat
         if found is None:
             continue
         if not isinstance(found, str):
-            raise TokenizerError(
-                f"{folder / file}: names the class {as_json(found)}; expected one of transformers"
-            )
+            raise TokenizerError.of(folder / file, "tokenizer_class", found, "a class of transformers")
         name = found.removesuffix("Fast")
         return {"MT5Tokenizer": "T5Tokenizer"}.get(name, name), True
     model_type = model.get("model_type")
@@ -352,10 +346,8 @@ def _added_tokens_decoder(value: Any, file: str) -> dict[int, _Token]:
             if token["content"] is not None
         }
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise TokenizerError(
-            f"{file}: field 'added_tokens_decoder' is {as_json(value)}; expected an object of ids and tokens "
-            "with 'content'"
-        ) from None
+        expected = "an object of ids and tokens with 'content'"
+        raise TokenizerError.of(file, "added_tokens_decoder", value, expected) from None
 
 
 def _added_tokens(
@@ -379,15 +371,11 @@ def _added_tokens(
 def _token(value: Any, file: str, key: str) -> _Token:
     content = content_of(value)
     if content is None:
-        raise TokenizerError(
-            f"{file}: field '{key}' has {as_json(value)}; expected a text, or an object with 'content'"
-        )
+        raise TokenizerError.of(file, key, value, "a text, or an object with 'content'")
     stated = value if isinstance(value, dict) else {}
     for name in _FLAGS:
         if not isinstance(stated.get(name, False), bool):
-            raise TokenizerError(
-                f"{file}: token {content!r} has '{name}' {as_json(stated[name])}; expected true or false"
-            )
+            raise TokenizerError.of(file, f"{content}.{name}", stated[name], "true or false", noun="token")
     return _Token(content, {name: stated[name] for name in _FLAGS if name in stated}, file)
 
 
@@ -406,10 +394,7 @@ def read_settings(file: Path) -> dict[str, Any]:
     """The object in a JSON file of a tokenizer; empty if there is no such file."""
     if not file.is_file():
         return {}
-    try:
-        return read_json_object(file)
-    except CheckpointError as error:
-        raise TokenizerError(str(error)) from error
+    return read_json_object(file, TokenizerError)
 
 
 def import_tokenizers(source: Any) -> Any:

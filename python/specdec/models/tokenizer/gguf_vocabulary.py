@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec.errors import TokenizerError
-from specdec.fields import as_json
+from specdec.fields import Fields, MetadataFields
 from specdec.models.tokenizer.added_tokens import AddedTokenFinder, import_tokenizers, library_errors
 from specdec.models.tokenizer.byte_tokenizer import Tokenizer
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
@@ -138,17 +139,6 @@ _WITH_BOS: Final = WHOLE_WORDS
 """Vocabularies whose texts begin with BOS where the file does not say."""
 
 
-class Values(Protocol):
-    """The metadata of a file."""
-
-    def get(self, key: str) -> Any:
-        """A value; None if absent."""
-
-    @property
-    def path(self) -> Any:
-        """The file, for messages."""
-
-
 @dataclass(frozen=True)
 class Vocabulary:
     """What a file says of its texts.
@@ -177,86 +167,70 @@ class _Tokens:
         return ((i, self.texts[i]) for i in np.flatnonzero(np.isin(self.kinds, kinds)).tolist())
 
 
-def read_vocabulary(values: Values) -> Vocabulary | None:
-    """The vocabulary of a file; None if there is none."""
-    model = values.get(f"{PREFIX}model")
+def read_vocabulary(values: Mapping[str, Any], file: Path) -> Vocabulary | None:
+    """Return the vocabulary of a file's metadata; None if there is none."""
+    fields = MetadataFields(values, file, kind=TokenizerError)
+    model = fields.raw(PREFIX + "model")
     if model is None or model == "none" or model == "no_vocab":
         return None
-    tokens = _read_tokens(values)
+    tokens = _read_tokens(fields)
     tokenizer: Tokenizer
     if model == "gpt2":
-        tokenizer = _byte_level(values, tokens)
+        tokenizer = _byte_level(fields, tokens)
     elif model in ("llama", "t5"):
-        tokenizer = _pieces(values, tokens, unigram=model == "t5")
+        tokenizer = _pieces(fields, tokens, unigram=model == "t5")
     else:
-        raise TokenizerError(
-            f"{values.path}: metadata field 'tokenizer.ggml.model' is {as_json(model)}; expected gpt2, llama "
-            "or t5 (or tokenizer= with another one, or False: ids in, ids out)"
-        )
+        expected = "gpt2, llama or t5 (or tokenizer= with another one, or False: ids in, ids out)"
+        raise fields.error(PREFIX + "model", expected)
     special = {
         name: tokens.texts[token]
         for name, key in SPECIAL_TOKENS.items()
-        if (token := _token_id(values, f"{key}_token_id", len(tokens.texts))) is not None
+        if (token := _token_id(fields, f"{key}_token_id", len(tokens.texts))) is not None
     }
     return Vocabulary(tokenizer, len(tokens.texts), special)
 
 
-def read_end_ids(values: Values, n: int) -> tuple[int | None, tuple[int, ...]]:
-    """BOS and the ids that end a text, which the metadata name among `n` ids."""
-    ends = [_token_id(values, f"{key}_token_id", n) for key in ENDS]
+def read_end_ids(values: Mapping[str, Any], file: Path, n: int) -> tuple[int | None, tuple[int, ...]]:
+    """Return BOS and the ids that end a text, which the metadata name among `n` ids."""
+    return _end_ids(MetadataFields(values, file, kind=TokenizerError), n)
+
+
+def _end_ids(fields: Fields, n: int) -> tuple[int | None, tuple[int, ...]]:
+    ends = [_token_id(fields, f"{key}_token_id", n) for key in ENDS]
     return (
-        _token_id(values, "bos_token_id", n),
+        _token_id(fields, "bos_token_id", n),
         tuple(dict.fromkeys(token for token in ends if token is not None)),
     )
 
 
-def _error(values: Values, key: str, expected: str) -> TokenizerError:
-    value = values.get(PREFIX + key)
-    found = (
-        f"is {as_json(value)}"
-        if isinstance(value, bool | int | float | str)
-        else "is missing or of other items"
-    )
-    return TokenizerError(f"{values.path}: metadata field '{PREFIX}{key}' {found}; expected {expected}")
-
-
-def _token_id(values: Values, key: str, n: int) -> int | None:
-    token = values.get(PREFIX + key)
+def _token_id(fields: Fields, key: str, n: int) -> int | None:
+    token = fields.raw(PREFIX + key)
     if token is None:
         return None
     if isinstance(token, bool) or not isinstance(token, int):
-        raise _error(values, key, f"a token id from 0 to {n - 1}")
+        raise fields.error(PREFIX + key, f"a token id from 0 to {n - 1}")
     return token if 0 <= token < n else None  # files name ids that the vocabulary has not for "none"
 
 
-def _flag(values: Values, key: str, absent: bool) -> bool:
-    value = values.get(PREFIX + key)
-    if value is None:
-        return absent
-    if not isinstance(value, bool):
-        raise _error(values, key, "true or false")
-    return value
-
-
-def _read_tokens(values: Values) -> _Tokens:
-    texts = values.get(f"{PREFIX}tokens")
+def _read_tokens(fields: Fields) -> _Tokens:
+    texts = fields.raw(PREFIX + "tokens")
     if not isinstance(texts, list) or not 1 <= len(texts) <= _MAX_TOKENS:
-        raise _error(values, "tokens", f"an array of 1 to {_MAX_TOKENS} strings")
+        raise fields.error(PREFIX + "tokens", f"an array of 1 to {_MAX_TOKENS} strings")
     n = len(texts)
-    kinds = values.get(f"{PREFIX}token_type")
+    kinds = fields.raw(PREFIX + "token_type")
     if kinds is None:
         kinds = np.full(n, NORMAL)
     if not isinstance(kinds, np.ndarray) or len(kinds) != n or kinds.dtype.kind not in "iu":
-        raise _error(values, "token_type", f"an array of {n} whole numbers, one for each token")
-    scores = values.get(f"{PREFIX}scores")
+        raise fields.error(PREFIX + "token_type", f"an array of {n} whole numbers, one for each token")
+    scores = fields.raw(PREFIX + "scores")
     if scores is not None and (
         not isinstance(scores, np.ndarray) or len(scores) != n or not np.isfinite(scores).all()
     ):
-        raise _error(values, "scores", f"an array of {n} finite numbers, one for each token")
-    bos_id, eos_ids = read_end_ids(values, n)
-    named = (bos_id, *eos_ids, *(_token_id(values, f"{key}_token_id", n) for key in _INFILLING))
+        raise fields.error(PREFIX + "scores", f"an array of {n} finite numbers, one for each token")
+    bos_id, eos_ids = _end_ids(fields, n)
+    named = (bos_id, *eos_ids, *(_token_id(fields, f"{key}_token_id", n) for key in _INFILLING))
     return _Tokens(
-        str(values.path),
+        str(fields.file),
         texts,
         _corrected(kinds, texts, {token for token in named if token is not None}),
         None if scores is None else scores.tolist(),
@@ -288,26 +262,23 @@ def _corrected(
 # ------------------------------------------------------------------------------------ byte-level BPE
 
 
-def _byte_level(values: Values, tokens: _Tokens) -> HFTokenizer:
+def _byte_level(fields: Fields, tokens: _Tokens) -> HFTokenizer:
     tokenizers = import_tokenizers(tokens.source)
-    pre = values.get(f"{PREFIX}pre")
+    pre = fields.raw(PREFIX + "pre")
     pre = "default" if pre is None else pre
     if pre not in WORDS:
-        raise _error(
-            values, "pre", f"one of {', '.join(sorted(WORDS))} (or tokenizer= with another tokenizer)"
+        raise fields.error(
+            PREFIX + "pre", f"one of {', '.join(sorted(WORDS))} (or tokenizer= with another tokenizer)"
         )
-    merges = values.get(f"{PREFIX}merges")
+    merges = fields.raw(PREFIX + "merges")
     if not isinstance(merges, list):
-        raise _error(values, "merges", "an array of strings")
+        raise fields.error(PREFIX + "merges", "an array of strings")
     pairs = [
         (merge[:at], merge[at + 1 :]) for merge in merges if 0 < (at := merge.find(" ", 1)) < len(merge) - 1
     ]
     if len(pairs) < len(merges):
         wrong = next(merge for merge in merges if not 0 < merge.find(" ", 1) < len(merge) - 1)
-        raise TokenizerError(
-            f"{tokens.source}: metadata field '{PREFIX}merges' has {as_json(wrong)}; expected two "
-            "tokens with a space between them"
-        )
+        raise fields.error(PREFIX + "merges", "two tokens with a space between them in each", wrong)
     special = dict(tokens.of_kind(CONTROL, UNKNOWN))
     added = special | dict(tokens.of_kind(USER_DEFINED))
     with library_errors(f"{tokens.source}: not a BPE vocabulary that `tokenizers` can use"):
@@ -326,7 +297,7 @@ def _byte_level(values: Values, tokens: _Tokens) -> HFTokenizer:
         tokens.source,
         bos_id=tokens.bos_id,
         eos_ids=tokens.eos_ids,
-        adds_bos=_flag(values, "add_bos_token", pre in _WITH_BOS),
+        adds_bos=fields.boolean(PREFIX + "add_bos_token", default=pre in _WITH_BOS),
         vocab=vocabulary,
     )
 
@@ -350,15 +321,13 @@ def word_steps(tokenizers: Any, steps: tuple[str, ...]) -> Any:
 # ------------------------------------------------------------------------------------- SentencePiece
 
 
-def _pieces(values: Values, tokens: _Tokens, *, unigram: bool) -> SentencePieceTokenizer:
+def _pieces(fields: Fields, tokens: _Tokens, *, unigram: bool) -> SentencePieceTokenizer:
     if tokens.scores is None:
-        raise _error(values, "scores", "an array of numbers")
+        raise fields.error(PREFIX + "scores", "an array of numbers")
     for kind in set(tokens.kinds.tolist()) - set(range(NORMAL, BYTE + 1)):
-        raise TokenizerError(
-            f"{tokens.source}: metadata field '{PREFIX}token_type' has {kind}; expected 1 to 6"
-        )
-    unknown = _token_id(values, "unknown_token_id", len(tokens.texts))
-    model = _model_proto(values, tokens, unigram, unknown)
+        raise fields.error(PREFIX + "token_type", "types from 1 to 6", kind)
+    unknown = _token_id(fields, "unknown_token_id", len(tokens.texts))
+    model = _model_proto(fields, tokens, unigram, unknown)
     library = parse_sentencepiece(model, tokens.source)
     marks = {text: i for i, text in tokens.of_kind(CONTROL, USER_DEFINED) if text}
     made = SentencePieceTokenizer(
@@ -370,18 +339,18 @@ def _pieces(values: Values, tokens: _Tokens, *, unigram: bool) -> SentencePieceT
         prefixes_all=True,  # as llama.cpp has it
         bos_id=tokens.bos_id,
         eos_ids=tokens.eos_ids,
-        adds_bos=_flag(values, "add_bos_token", not unigram),
+        adds_bos=fields.boolean(PREFIX + "add_bos_token", default=not unigram),
     )
-    if _flag(values, "add_eos_token", unigram):
+    if fields.boolean(PREFIX + "add_eos_token", default=unigram):
         made.after = tokens.eos_ids[:1]
     return made
 
 
-def _model_proto(values: Values, tokens: _Tokens, unigram: bool, unknown: int | None) -> bytes:
+def _model_proto(fields: Fields, tokens: _Tokens, unigram: bool, unknown: int | None) -> bytes:
     """The vocabulary as a serialised SentencePiece model (sentencepiece_model.proto)."""
-    charsmap = values.get(f"{PREFIX}precompiled_charsmap")
+    charsmap = fields.raw(PREFIX + "precompiled_charsmap")
     if charsmap is not None and (not isinstance(charsmap, np.ndarray) or charsmap.dtype.itemsize != 1):
-        raise _error(values, "precompiled_charsmap", "an array of bytes")
+        raise fields.error(PREFIX + "precompiled_charsmap", "an array of bytes")
     kinds = tokens.kinds.tolist()
     if UNKNOWN not in kinds:  # SentencePiece wants one
         kinds[unknown or 0] = UNKNOWN
@@ -401,8 +370,8 @@ def _model_proto(values: Values, tokens: _Tokens, unigram: bool, unknown: int | 
     normalizer = bytes_field(1, b"identity" if charsmap is None else b"nmt_nfkc")
     if charsmap is not None:
         normalizer += bytes_field(2, charsmap.tobytes())
-    normalizer += integer_field(3, int(_flag(values, "add_space_prefix", True)))
-    normalizer += integer_field(4, int(_flag(values, "remove_extra_whitespaces", False))) + integer_field(
-        5, 1
-    )
+    normalizer += integer_field(3, int(fields.boolean(PREFIX + "add_space_prefix", default=True)))
+    normalizer += integer_field(
+        4, int(fields.boolean(PREFIX + "remove_extra_whitespaces", default=False))
+    ) + integer_field(5, 1)
     return pieces + bytes_field(2, trainer) + bytes_field(3, normalizer)

@@ -127,21 +127,9 @@ def _refused(path: Path, what: str) -> TokenizerError:
     )
 
 
-@dataclass(frozen=True)
-class _Written:
-    """Metadata as a file has them."""
-
-    values: Mapping[str, Any]
-    path: Path
-
-    def get(self, key: str) -> Any:
-        """A value; None if absent."""
-        return self.values.get(key)
-
-
 def _check(tokenizer: Any, values: Mapping[str, Any], n_vocab: int, path: Path) -> None:
     """Refuse metadata whose reader encodes some text in another way."""
-    vocabulary = read_vocabulary(_Written(values, path))
+    vocabulary = read_vocabulary(values, path)
     assert vocabulary is not None
     read = vocabulary.tokenizer
     if (read.bos_id, read.eos_ids) != (tokenizer.bos_id, tokenizer.eos_ids):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from specdec.errors import CheckpointError, MissingTokenizerLibraryError, TokenizerError
+from specdec.errors import MissingTokenizerLibraryError, TokenizerError
 from specdec.fields import as_json, read_json_object
 from specdec.models.tokenizer.added_tokens import (
     AddedTokenFinder,
@@ -447,10 +447,7 @@ def m2m_of(given: Any, source: str, **ends: Any) -> NumberedPieces:
 
 def _numbers(file: Path) -> dict[str, int]:
     """A vocab.json: each piece with an id of its own."""
-    try:
-        values = read_json_object(file)
-    except CheckpointError as error:
-        raise TokenizerError(str(error)) from error
+    values = read_json_object(file, TokenizerError)
     seen: set[int] = set()
     for piece, token_id in values.items():
         if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0 or token_id in seen:
