@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -56,8 +55,8 @@ def paper(args: argparse.Namespace, report: Report) -> None:
     report.say(f"- n-grams: {sum(map(len, counted))} tokens of {source}, {n_pairs} pairs")
     found = {
         name: specdec.measure(
-            target, one, prompts, gammas=args.gamma, n_tokens=args.tokens, timing=not args.no_timing,
-            n_timed_tokens=args.timed, repeats=args.repeats, time_leniences=True, n_threads=args.threads,
+            target, one, prompts, gammas=args.gamma, n_tokens=args.tokens, n_threads=args.threads,
+            timing=False if args.no_timing else specdec.Timing(args.repeats, args.timed, leniences=True),
         )
         for name, one in drafts.items()
     }  # fmt: skip
@@ -82,7 +81,7 @@ def _tables(found: dict[str, specdec.Measurement], report: Report) -> None:
         interval = f"{row.alpha_low:.3f} to {row.alpha_high:.3f}"
         table.row(name, row.temperature, row.alpha, interval, row.n_tokens)
 
-    if not all(math.isnan(row.measured) for _, row in exact):
+    if any(row.speedup is not None for _, row in exact):
         speedup_table(exact, report, "Tables 2 and 4: speed-up measured, predicted, and ideal (Theorem 3.8)")
 
     columns = {**sampling, "lenience": "g", "alpha": ".2f", "best gamma": "d", "predicted": ".2f"}
@@ -93,7 +92,7 @@ def _tables(found: dict[str, specdec.Measurement], report: Report) -> None:
         rows, key=lambda pair: (pair[0], pair[1].temperature, pair[1].lenience)
     ):
         alike = list(group)
-        timed = [pair for pair in alike if not math.isnan(pair[1].predicted_speedup)]
+        timed = [pair for pair in alike if pair[1].predicted_speedup is not None]
         name, best = max(timed, key=lambda pair: pair[1].predicted_speedup) if timed else alike[0]
         if not timed:
             table.row(name, best.temperature, best.lenience, best.alpha, None, None, None)
@@ -109,7 +108,7 @@ def _tables(found: dict[str, specdec.Measurement], report: Report) -> None:
         )
 
 
-def speedup_table(rows: Iterable[tuple[str, specdec.MeasurementRow]], report: Report, title: str) -> None:
+def speedup_table(rows: Iterable[tuple[str, specdec.ExperimentRow]], report: Report, title: str) -> None:
     """Tables 2 and 4: of each draft, temperature and gamma the speed-up measured, predicted and ideal."""
     columns = {
         "draft": "", "temperature": "g", "gamma": "d", "alpha": ".2f", "c": ".3f", "t(gamma+1)/t(1)": ".2f",
@@ -118,15 +117,15 @@ def speedup_table(rows: Iterable[tuple[str, specdec.MeasurementRow]], report: Re
     table = report.table(columns, title)
     for name, row in rows:
         table.row(
-            name, row.temperature, row.gamma, row.alpha, row.c, row.t_ratio, _speedup(row),
+            name, row.temperature, row.gamma, row.alpha, row.c, row.verify_ratio, _speedup(row),
             row.predicted_speedup, row.ideal_speedup, row.tokens_per_call,
         )  # fmt: skip
 
 
-def _speedup(row: specdec.MeasurementRow) -> Any:
-    if math.isnan(row.measured):
+def _speedup(row: specdec.ExperimentRow) -> Any:
+    if row.speedup is None:
         return None
-    spread = row.measured, row.measured_low, row.measured_high
+    spread = row.speedup.median, row.speedup.low, row.speedup.high
     return Speedup(*spread, row.tokens_per_call, bool(row.invalid))
 
 

@@ -62,7 +62,7 @@ def translation(args: argparse.Namespace, report: Report) -> None:
     found = {
         name: specdec.measure(
             target, draft, sources, gammas=args.gamma, leniences=(1.0,), n_tokens=LONGEST * len(sources),
-            n_timed_tokens=args.timed, repeats=args.repeats, n_threads=args.threads,
+            timing=specdec.Timing(args.repeats, args.timed), n_threads=args.threads,
         )
         for name, draft in progress(drafts.items(), "drafts")
     }  # fmt: skip

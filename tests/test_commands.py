@@ -20,8 +20,8 @@ import pytest
 import specdec
 from command_process import ENDLESS, command_process
 from specdec import Result
-from specdec.analysis import speedup
-from specdec.analysis.speedup import TimedRuns
+from specdec.analysis import experiment
+from specdec.analysis.experiment import Configuration, Speedup
 from specdec.commands import given_models, side_by_side
 from specdec.commands.option_names import OPTION_OF, by_option
 from specdec.commands.program import PROMPT_VERB, main, program
@@ -146,8 +146,8 @@ def test_warnings_are_one_line(
 
 def timed(*turns: tuple[float, float], n_tokens: int = 200, n_calls: int = 100, n_drafted: int = 200) -> Any:
     """Runs that took so many seconds, of which so many in the draft."""
-    found: Any = TimedRuns.__new__(TimedRuns)
-    found._seconds = [[seconds] for seconds, _ in turns]
+    found: Any = Configuration.__new__(Configuration)
+    found.seconds = [[seconds] for seconds, _ in turns]
     found.turns = [
         [
             types.SimpleNamespace(
@@ -164,14 +164,15 @@ def test_the_measured_speed_up_is_at_most_that_of_theorem_3_8() -> None:
     """Whatever the overhead of a step, unless verification seems faster than a plain step."""
     plain = timed((2.0, 0.0), (2.1, 0.0), (4.0, 0.0), n_calls=200, n_drafted=0)
     spec = timed((1.4, 0.3), (1.5, 0.3), (1.6, 0.3))
-    costs = spec.costs(plain)
-    ideal = 2.0 / (1.0 + costs.draft)
-    assert (costs.draft, costs.verify) == pytest.approx((0.003 / 0.0105, 0.011 / 0.01))
+    _, draft, verify = spec.costs(plain)
+    ideal = 2.0 / (1.0 + draft)
+    assert (draft, verify) == pytest.approx((0.003 / 0.0105, 0.011 / 0.01))
     assert spec.over(plain).median <= ideal
     assert side_by_side._measured(plain, spec, ideal) == "1.43 (median of 3 pairs of runs: 1.40 to 2.50)"
     wrong = timed((0.9, 0.3), (1.0, 0.3), (1.1, 0.3))
-    assert wrong.costs(plain).verify < 1.0
-    shown = side_by_side._measured(plain, wrong, 2.0 / (1.0 + wrong.costs(plain).draft))
+    _, draft, verify = wrong.costs(plain)
+    assert verify < 1.0
+    shown = side_by_side._measured(plain, wrong, 2.0 / (1.0 + draft))
     assert shown.startswith("2.22 ! (median of 3 pairs") and "\n! an error of measurement" in shown
 
 
@@ -188,7 +189,7 @@ def test_a_busy_machine_is_noticed(
     load: float, ratios: tuple[float, ...], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    said = side_by_side._busy(load, speedup.Speedup(ratios, (2.0,) * len(ratios)))
+    said = side_by_side._busy(load, Speedup(ratios, (2.0,) * len(ratios)))
     assert words in said and bool(said) == bool(words)
 
 
@@ -266,7 +267,7 @@ def test_different_outputs_would_be_said_loudly(
             out.tokens[3:] = [token ^ 1 for token in out.tokens[3:]]
         return out
 
-    monkeypatch.setattr(speedup, "generate", wrong)
+    monkeypatch.setattr(experiment, "generate", wrong)
     assert main(["abc", "--max-new-tokens", "9", *options]) == 1
     assert figure(capsys.readouterr().out, "outputs").startswith("DIFFERENT from token 3 on")
 

@@ -14,15 +14,21 @@ import pytest
 
 import specdec
 from drafters import DRAFTS, REMEMBERING, World, named
+from refusals import refuses
 from specdec import drafts
+from specdec.analysis import experiment as experiment_module
 from specdec.analysis import measure as measure_module
 from specdec.analysis import oracle as oracle_module
-from specdec.analysis import speedup as speedup_module
 from specdec.analysis import tune as tune_module
 from specdec.analysis.arguments import short_name, short_names
-from specdec.analysis.comparison import ComparisonRow, PromptRow
-from specdec.analysis.running import NOTHING_DRAFTED, RunFigures
-from specdec.analysis.speedup import RoundCosts, Speedup, TimedRuns, run_in_turns
+from specdec.analysis.experiment import (
+    NOTHING_DRAFTED,
+    Configuration,
+    Experiment,
+    ExperimentRow,
+    Speedup,
+    counts_of,
+)
 from specdec.analysis.timing import ForwardTimes
 from specdec.errors import InputError, MissingPackageError
 from specdec.time_limit import TimeLimit
@@ -98,7 +104,7 @@ def test_every_draft_is_measured_and_compared(world: World, name: str) -> None:
     assert "nan" not in str(found).lower()
 
     measured = specdec.measure(
-        world.target, given, PROMPTS, temperatures=[0.8], leniences=[1.0], gammas=[4], name="mine", **settings
+        world.target, {"mine": given}, PROMPTS, temperatures=[0.8], leniences=[1.0], gammas=[4], **settings
     )
     (line,) = measured.rows
     assert line.draft == measured.draft == "mine"
@@ -115,7 +121,7 @@ def test_every_draft_is_measured_and_compared(world: World, name: str) -> None:
     assert "mine" in str(measured)
 
     replayed = specdec.oracle(
-        world.target, given, PROMPTS[1], gammas=[0, 2], max_gamma=3, max_new_tokens=N_NEW, name="mine"
+        world.target, {"mine": given}, PROMPTS[1], gammas=[0, 2], max_gamma=3, max_new_tokens=N_NEW
     )
     assert [one.name for one in replayed.rows][:3] == ["gamma 0", "gamma 2", "auto"]
     assert replayed["gamma 0"].tokens_per_call == 1.0 and replayed.draft == "mine"
@@ -125,13 +131,13 @@ def test_every_draft_is_measured_and_compared(world: World, name: str) -> None:
 def test_every_draft_is_tuned(world: World, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gamma 2 is made the fastest; where acceptance and the law of times predict, the law decides."""
 
-    def over(way: TimedRuns, plain: TimedRuns) -> Speedup:
-        ratio = 1.1 if way._options["gamma"] == 2 else 0.9
+    def over(way: Configuration, plain: Configuration) -> Speedup:
+        ratio = 1.1 if way.gamma == 2 else 0.9
         return Speedup((ratio - 0.1, ratio, ratio + 0.1), (9.0, 9.0, 9.0))
 
-    monkeypatch.setattr(TimedRuns, "over", over)
+    monkeypatch.setattr(Configuration, "over", over)
     found = specdec.tune(
-        world.target, DRAFTS[name](world), PROMPTS, max_gamma=2, n_tokens=4, temperature=0.8, name="mine"
+        world.target, {"mine": DRAFTS[name](world)}, PROMPTS, max_gamma=2, n_tokens=4, temperature=0.8
     )
     assert found.draft == "mine"
     if found.ran:
@@ -228,31 +234,32 @@ def test_intervals_of_tokens_per_run_cover_the_truth() -> None:
     truth, hits = 1 + 0.7 + 0.49 + 0.343, 0
     for _ in range(200):
         lengths = np.minimum(rng.geometric(0.3, size=(4, 30)) - 1, 3)
-        found = RunFigures.of([result([(3, int(k), int(k) + 1) for k in text]) for text in lengths])
-        hits += found.tokens_low < truth < found.tokens_high
+        found = counts_of([result([(3, int(k), int(k) + 1) for k in text]) for text in lengths])
+        hits += found["tokens_low"] < truth < found["tokens_high"]
     assert hits >= 180  # 190 expected, standard deviation 3
 
 
 def test_figures_by_hand() -> None:
     texts = [result([(3, 3, 4), (3, 1, 2), (0, 0, 1)]), result([(2, 0, 1), (3, 2, 2)])]  # an end cut one off
-    found = RunFigures.of(texts)
-    assert (found.n_tokens, found.n_calls, found.n_drafted, found.n_accepted) == (10, 5, 11, 6)
-    assert found.tokens_per_call == 2.0 and found.alpha == 0.5
-    assert found.by_position == (3 / 4, 2 / 4, 1 / 3)
+    found = counts_of(texts)
+    counts = ("n_tokens", "n_calls", "n_drafted", "n_accepted")
+    assert [found[name] for name in counts] == [10, 5, 11, 6]
+    assert found["tokens_per_call"] == 2.0 and found["alpha"] == 0.5
+    assert found["by_position"] == (3 / 4, 2 / 4, 1 / 3)
 
 
 def test_costs_are_medians_over_plain_runs_of_the_same_turn() -> None:
-    plain, way = TimedRuns("target", None), TimedRuns("target", "draft")
+    plain, way = Configuration("target", None), Configuration("target", "draft")
     for slowness in (1.0, 10.0, 3.0):
         plain.turns.append([result([(0, 0, 1)] * 4)])
-        plain._seconds.append([4 * 2.0 * slowness])
+        plain.seconds.append([4 * 2.0 * slowness])
         way.turns.append([result([(4, 2, 3)] * 2, draft_s=0.8 * slowness)])
-        way._seconds.append([2 * (0.8 + 3.0) * slowness])
-    way._seconds[1] = [1700.0]  # one wrong turn of three
-    assert way.costs(plain) == RoundCosts(pytest.approx(0.1), pytest.approx(0.4), pytest.approx(1.5))
-    never = TimedRuns("target", "draft")
-    never.turns, never._seconds = [[result([(0, 0, 1)] * 2)]] * 3, [[4.0]] * 3
-    assert math.isnan(never.costs(plain).guess) and never.costs(plain).draft == 0.0
+        way.seconds.append([2 * (0.8 + 3.0) * slowness])
+    way.seconds[1] = [1700.0]  # one wrong turn of three
+    assert way.costs(plain) == pytest.approx((0.1, 0.4, 1.5))
+    never = Configuration("target", "draft")
+    never.turns, never.seconds = [[result([(0, 0, 1)] * 2)]] * 3, [[4.0]] * 3
+    assert never.costs(plain)[:2] == (None, 0.0)
 
 
 def test_turns_begin_with_what_the_draft_knows(world: World) -> None:
@@ -274,43 +281,51 @@ def test_measuring_may_end_anywhere(world: World) -> None:
         looks = iter([0.0] * (after + 1))
         return TimeLimit(1.0, lambda: next(looks, 2.0))
 
-    def s_per_token(way: TimedRuns, turn: int, n: int) -> float:
-        return sum(way._seconds[turn][:n]) / sum(len(result.tokens) for result in way.turns[turn][:n])
+    def s_per_token(way: Configuration, turn: int, n: int) -> float:
+        return sum(way.seconds[turn][:n]) / sum(len(result.tokens) for result in way.turns[turn][:n])
 
     for after in range(13):
-        plain = TimedRuns(world.target, None)
-        ways = [TimedRuns(world.target, world.draft, gamma=gamma) for gamma in (1, 2)]
+        plain = Configuration(world.target, None)
+        ways = [Configuration(world.target, world.draft, gamma=gamma) for gamma in (1, 2)]
         work = [(prompt, 4) for prompt in PROMPTS]
-        run_in_turns([plain, *ways], work, repeats=3, seed=0, limit=ends(after))
+        Experiment([plain, *ways], work).run(repeats=3, seed=0, limit=ends(after))
         n_runs = sum(len(turn) for way in (plain, *ways) for turn in way.turns)
         assert n_runs == max(3, after)
         for way in ways:
             shared = [min(map(len, both)) for both in zip(way.turns, plain.turns, strict=False)]
             wanted = [s_per_token(plain, i, n) / s_per_token(way, i, n) for i, n in enumerate(shared) if n]
             assert way.over(plain).ratios == pytest.approx(wanted) and wanted
-            assert way.costs(plain).verify > 0.0
+            assert way.costs(plain)[2] > 0.0
 
 
 def test_a_way_that_is_hopeless_in_the_first_turn_has_no_other(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = TimedRuns(world.target, None)
-    slow, fair = (TimedRuns(world.target, world.draft, gamma=gamma) for gamma in (1, 2))
-    ratios = {id(slow): 0.4, id(fair): 0.6}
-    monkeypatch.setattr(TimedRuns, "over", lambda way, plain: Speedup((ratios[id(way)],), (2.0,)))
-    run_in_turns([plain, slow, fair], [(PROMPTS[0], 3)], repeats=3, seed=0, at_least=0.5)
-    assert [len(way.turns) for way in (plain, slow, fair)] == [3, 1, 3]
+    """As `specdec.recommend_draft` has it, where less than half the speed is hopeless."""
+    monkeypatch.setattr(
+        Configuration, "over", lambda way, plain: Speedup((0.4 if way.gamma == 1 else 0.6,) * 3, (2.0,) * 3)
+    )
+    calls = []
+    decode = Configuration.decode
+
+    def counted(way: Configuration, *arguments: Any, **options: Any) -> None:
+        calls.append(way.gamma)
+        decode(way, *arguments, **options)
+
+    monkeypatch.setattr(Configuration, "decode", counted)
+    specdec.recommend_draft(world.target, "copy", PROMPTS[:1], gammas=[1, 2], n_tokens=3, repeats=3)
+    assert [calls.count(gamma) for gamma in (None, 1, 2)] == [3, 1, 3]
 
 
 def test_everything_takes_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    generate = speedup_module.generate
+    generate = experiment_module.generate
 
     def told(target, draft, prompt, **options):
         calls.append((options["seed"][0], options.get("gamma", 0)))
         return generate(target, draft, prompt, **options)
 
-    monkeypatch.setattr(speedup_module, "generate", told)
+    monkeypatch.setattr(experiment_module, "generate", told)
     found = specdec.compare(
         world.target, {"a": world.draft, "b": drafts.Random()}, PROMPTS, temperatures=[1.0], gammas=[1, 2],
         n_tokens=8, repeats=2, seed=5,
@@ -320,7 +335,7 @@ def test_everything_takes_turns(world: World, monkeypatch: pytest.MonkeyPatch) -
     assert found.rows[0].n_tokens == 16  # sampled texts of both turns count
     assert [(row.draft, row.gamma) for row in found.rows] == [("a", 1), ("a", 2), ("b", 1), ("b", 2)]
     assert all(row.speedup is not None and len(row.speedup.ratios) == 2 for row in found.rows)
-    assert all(row.costs is not None and row.costs.verify > 0.0 for row in found.rows)
+    assert all(row.verify_ratio is not None and row.verify_ratio > 0.0 for row in found.rows)
 
 
 # ------------------------------------------------------------------------------------------------ choices
@@ -330,11 +345,11 @@ def test_the_best_of_several_drafts_is_found(world: World, monkeypatch: pytest.M
     """By made-up speed-ups, of which the highest is no result: it is above the tokens per run."""
     speeds = {("model", 1): 1.5, ("model", 2): 1.7, ("copies", 1): 3.0, ("copies", 2): 1.2}
 
-    def over(way: TimedRuns, plain: TimedRuns) -> Speedup:
-        kind = "copies" if isinstance(way._draft, drafts.ContextCopy) else "model"
-        return Speedup((speeds.get((kind, way._options["gamma"]), 0.5),), (2.0,))
+    def over(way: Configuration, plain: Configuration) -> Speedup:
+        kind = "copies" if isinstance(way.draft, drafts.ContextCopy) else "model"
+        return Speedup((speeds.get((kind, way.gamma), 0.5),), (2.0,))
 
-    monkeypatch.setattr(TimedRuns, "over", over)
+    monkeypatch.setattr(Configuration, "over", over)
     copies = drafts.ContextCopy()
     ways = {"copies": copies, "small": world.draft}
     found = specdec.tune(world.target, ways, PROMPTS, max_gamma=2, n_tokens=8)
@@ -355,12 +370,12 @@ def test_the_best_of_several_drafts_is_found(world: World, monkeypatch: pytest.M
 def test_the_layer_of_an_exit_is_found(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     layers = []
 
-    def over(way: TimedRuns, plain: TimedRuns) -> Speedup:
-        layers.append(way._draft.layer)
-        return Speedup((1.4 if (way._draft.layer, way._options["gamma"]) == (last, 2) else 1.1,), (2.0,))
+    def over(way: Configuration, plain: Configuration) -> Speedup:
+        layers.append(way.draft.layer)
+        return Speedup((1.4 if (way.draft.layer, way.gamma) == (last, 2) else 1.1,), (2.0,))
 
     last = world.target.config["n_layer"] - 1
-    monkeypatch.setattr(TimedRuns, "over", over)
+    monkeypatch.setattr(Configuration, "over", over)
     found = specdec.tune(world.target, drafts.EarlyExit, PROMPTS, max_gamma=3, n_tokens=8)
     assert (found.choice.layer, found.gamma, found.draft) == (last, 2, f"exit at layer {last}")
     assert set(layers) == set(range(1, last + 1))
@@ -434,9 +449,7 @@ def test_prompts_that_were_not_reached_have_no_figures(world: World) -> None:
 def test_a_draft_that_drafted_nothing_is_plain_decoding(world: World) -> None:
     """Whatever was timed, which is plain decoding twice; it is never the best."""
     found = a_comparison(world)
-    idle = replace(
-        found.rows[0], drafted_per_call=0.0, tokens_per_call=1.0, speedup=Speedup((1.2, 1.3), (1.0, 1.0))
-    )
+    idle = replace(found.rows[0], n_drafted=0, tokens_per_call=1.0, speedup=Speedup((1.2, 1.3), (1.0, 1.0)))
     shown = replace(found, rows=(idle,))
     summary = shown.summary()
     assert summary.rows[1][summary.head.index("speed-up")] == "= plain (drafted nothing)"
@@ -526,45 +539,33 @@ def test_what_is_wrong_is_named(world: World, change: dict[str, Any], message: s
 
 def test_draft_and_target_have_the_callers_names(world: World) -> None:
     """In what a law says, in what runs say, and in the tables."""
-    names: dict[str, Any] = {"name": "ours", "target_name": "theirs"}
-    for draft in (world.draft, drafts.ContextCopy()):
+    target = {"theirs": world.target}
+    for draft in ({"ours": world.draft}, {"ours": drafts.ContextCopy()}):
         several: list[Any] = [
-            specdec.measure(
-                world.target, draft, PROMPTS, gammas=[1], leniences=[1.0], n_tokens=4, timing=False, **names
-            ),
-            specdec.tune(world.target, draft, PROMPTS, max_gamma=1, n_tokens=4, **names),
-            specdec.oracle(
-                world.target, draft, PROMPTS[0], gammas=[1], max_gamma=2, max_new_tokens=4, **names
-            ),
+            specdec.measure(target, draft, PROMPTS, gammas=[1], leniences=[1.0], n_tokens=4, timing=False),
+            specdec.tune(target, draft, PROMPTS, max_gamma=1, n_tokens=4),
+            specdec.oracle(target, draft, PROMPTS[0], gammas=[1], max_gamma=2, max_new_tokens=4),
         ]
         for found in several:
             assert (found.target, found.draft) == ("theirs", "ours")
             assert found.to_dict()["target"] == "theirs"
-    compared = specdec.compare(
-        world.target, {"ours": world.draft}, PROMPTS, n_tokens=4, timing=False, target_name="theirs"
-    )
+    compared = specdec.compare(target, {"ours": world.draft}, PROMPTS, n_tokens=4, timing=False)
     assert compared.target == compared.to_dict()["target"] == "theirs"
     assert "Drafts for theirs" in str(compared)
 
 
 def test_names_are_texts(world: World) -> None:
-    pair = (world.target, world.draft, PROMPTS)
-    ways = {"draft": world.draft}
-    for name in ("", 3):
-        with pytest.raises(InputError, match="^name is"):
-            specdec.measure(*pair, name=name, timing=False)  # type: ignore[arg-type]
-        functions: list[Any] = [specdec.measure, specdec.tune, specdec.oracle]
-        for function in functions:
-            with pytest.raises(InputError, match="^target_name is"):
-                function(*pair, target_name=name)
-        with pytest.raises(InputError, match="^target_name is"):
-            specdec.compare(world.target, ways, PROMPTS, target_name=name)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="name is 'x' for 2 drafts"):
-        specdec.tune(world.target, [world.draft, drafts.Random()], PROMPTS, name="x")
-    with pytest.raises(InputError, match=r"draft is \{\}; expected a dict of drafts by their names"):
-        specdec.tune(world.target, {}, PROMPTS)
-    with pytest.raises(InputError, match=r"draft is \[\]; expected at least one"):
-        specdec.tune(world.target, [], PROMPTS)
+    functions: list[Any] = [specdec.measure, specdec.tune, specdec.oracle]
+    for function in functions:
+        for names in ({"": world.target}, {3: world.target}, {}, {"a": world.target, "b": world.target}):
+            with refuses("target"):
+                function(names, world.draft, PROMPTS)
+    for names in ({"": world.draft}, {}, {"a": world.draft, "b": world.draft}):
+        with refuses("draft"):
+            specdec.measure(world.target, names, PROMPTS, timing=False)
+    for none in ({}, [], {"": world.draft}):
+        with refuses("draft"):
+            specdec.tune(world.target, none, PROMPTS)
 
 
 # ----------------------------------------------------------------------------------------------- pictures
@@ -581,9 +582,9 @@ def test_pictures_show_what_was_found(world: World) -> None:
 
     found = a_comparison(world)
     good, wrong = Speedup((1.2, 1.3, 1.5), (2.0,) * 3), Speedup((2.5, 2.9, 3.0), (1.7,) * 3)
-    rows: list[ComparisonRow] = []
+    rows: list[ExperimentRow] = []
     for i, row in enumerate(found.rows):
-        prompts: tuple[PromptRow, ...] = tuple(replace(one, speedup=good) for one in row.prompts)
+        prompts = tuple(replace(one, speedup=good) for one in row.prompts)
         rows.append(replace(row, speedup=wrong if i == 1 else good, prompts=prompts))
     found = replace(found, rows=tuple(rows))
 
@@ -605,9 +606,9 @@ def test_pictures_show_what_was_found(world: World) -> None:
     for figure in ("tokens_per_call", "speedup"):
         plot.comparison_by_temperature(found, figure=figure)
     ax = plot.comparison_of_costs(found)
-    costs = found.rows[0].costs
-    assert costs is not None
-    assert (costs.draft + costs.verify,) in [tuple(line.get_xdata()) for line in ax.get_lines()]
+    first = found.rows[0]
+    assert first.draft_ratio is not None and first.verify_ratio is not None
+    assert (first.draft_ratio + first.verify_ratio,) in [tuple(line.get_xdata()) for line in ax.get_lines()]
     pyplot.close("all")
 
     untimed = replace(found, plain_tokens_per_s={})

@@ -170,16 +170,9 @@ def test_a_batch_has_the_bits_of_each_text_alone(world, n_threads):
     world.check(None, n_threads=n_threads)
 
 
-@pytest.mark.parametrize("gamma", [1, 4])
-def test_a_draft_with_an_encoder_changes_no_bit(world, gamma):
-    world.check(world.draft, gamma=gamma)
-
-
-def test_a_draft_without_an_encoder_changes_no_bit(world):
-    world.check(world.decoder)
-
-
 METHODS = {
+    "model": lambda w: w.draft,
+    "model without an encoder": lambda w: w.decoder,
     "parallel_chains": lambda w: by_method("parallel_chains", w.draft, 2),
     "static_tree": lambda w: by_method("static_tree", w.draft, [0, 0, 1, 2], "top-k"),
     "dynamic_tree": lambda w: by_method("dynamic_tree", w.draft, 2, 3, 1.0),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 import statistics
@@ -17,14 +16,14 @@ import pytest
 
 import specdec
 from specdec import InputError, SkipSearch, SkipTrial, search_skips
-from specdec.analysis import layer_search, speedup
+from specdec.analysis import experiment, skip_search
 from specdec.drafts import SkipLayers
 from specdec.errors import MissingPackageError
 from worlds.folders import llama_config, tensors_for, write_hf
 
 PROMPTS = [[1, 5, 9], [1, 7]]
 N_LAYER = 3
-OPTIONS: dict[str, Any] = {"gamma": [1, 3], "max_new_tokens": 12, "n_threads": 1, "progress": False}
+OPTIONS: dict[str, Any] = {"gammas": [1, 3], "max_new_tokens": 12, "n_threads": 1, "progress": False}
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +46,7 @@ def modelled(draft: SkipLayers | None, result: specdec.Result) -> float:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SkipLayers | None]]:
     """Time by a model, so that searches can be compared; the drafts that were run, in order."""
-    timed: Callable[..., Any] = speedup._timed
+    timed: Callable[..., Any] = experiment._timed
     run: list[SkipLayers | None] = []
 
     def fake(target: Any, draft: Any, prompt: Any, options: Any) -> Any:
@@ -55,7 +54,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[SkipLayers | None]]:
         run.append(draft)
         return modelled(draft, result), result
 
-    monkeypatch.setattr(speedup, "_timed", fake)
+    monkeypatch.setattr(experiment, "_timed", fake)
     yield run
 
 
@@ -64,7 +63,7 @@ def choices() -> Iterator[SkipLayers]:
     for attn, mlp in product(list(flags), repeat=2):
         skipped = [tuple(i for i in range(N_LAYER) if part[i]) for part in (attn, mlp)]
         if 0 < len(skipped[0]) + len(skipped[1]) < 2 * N_LAYER:
-            for gamma in OPTIONS["gamma"]:
+            for gamma in OPTIONS["gammas"]:
                 draft = SkipLayers(*skipped)
                 draft.gamma = gamma
                 yield draft
@@ -78,7 +77,7 @@ def test_it_finds_what_an_exhaustive_search_finds(target: specdec.Model, clock: 
     """
     options = {"ignore_eos": True, "n_threads": 1, "temperature": 0.0}
     work = [(prompt, 12) for prompt in PROMPTS]
-    every = sorted(layer_search._measure(target, draft, work, 1, 0, options).speedup for draft in choices())
+    every = sorted(skip_search.measured(target, draft, work, 1, 0, options).speedup for draft in choices())
     assert every[-1] > 1.05 * every[len(every) // 2]
     for seed in range(3):
         search = search_skips(target, PROMPTS, n_trials=60, seed=seed, **OPTIONS)
@@ -152,7 +151,7 @@ def test_a_search_is_saved_and_goes_on(target: specdec.Model, clock: list[Any], 
     assert more.trials[:5] == first.trials and len(more.trials) == 9
     assert len({(t.attn, t.mlp, t.gamma) for t in more.trials}) >= 8  # it does not begin anew
     for change, name in [
-        ({"gamma": 2}, "gammas"),
+        ({"gammas": [2]}, "gammas"),
         ({"seed": 1}, "seed"),
         ({"temperature": 0.5}, "temperature"),
     ]:
@@ -231,7 +230,7 @@ def test_ctrl_c_leaves_what_was_found(
     target: specdec.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: list[Any], n_runs: int
 ) -> None:
     """In the second trial, in the fifth, and when the best are measured again."""
-    timed, path = speedup._timed, tmp_path / "skips.json"
+    timed, path = experiment._timed, tmp_path / "skips.json"
     whole = search_skips(target, PROMPTS, n_trials=6, **OPTIONS)
     del clock[:]
 
@@ -240,13 +239,13 @@ def test_ctrl_c_leaves_what_was_found(
             raise KeyboardInterrupt
         return timed(*arguments)
 
-    monkeypatch.setattr(speedup, "_timed", interrupting)
+    monkeypatch.setattr(experiment, "_timed", interrupting)
     found = search_skips(target, PROMPTS, n_trials=6, path=path, **OPTIONS)
     n_trials = min(6, n_runs // (2 * len(PROMPTS)))
     assert found.trials == whole.trials[:n_trials] and found.finals == ()
     assert "interrupted" in str(found) and isinstance(found.draft, SkipLayers)
     assert SkipSearch.load(path) == found
-    monkeypatch.setattr(speedup, "_timed", timed)
+    monkeypatch.setattr(experiment, "_timed", timed)
     assert len(search_skips(target, PROMPTS, n_trials=6, path=path, **OPTIONS).trials) == 6
 
 
@@ -255,29 +254,25 @@ def test_ctrl_c_before_anything_was_found(target: specdec.Model, monkeypatch: py
     def interrupted(*arguments: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(speedup, "_timed", interrupted)
+    monkeypatch.setattr(experiment, "_timed", interrupted)
     with pytest.raises(KeyboardInterrupt):
         search_skips(target, PROMPTS, **OPTIONS)
 
 
 def test_a_speed_up_is_that_of_its_rates(target: specdec.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several repetitions, of which the machine's speed changes: the one with the median speed-up counts."""
-    timed: Callable[..., Any] = speedup._timed
+    timed: Callable[..., Any] = experiment._timed
     seconds = iter(
         [1.0, 0.5, 4.0, 7.0, 3.0, 4.0, 0.9, 2.0, 9.0, 4.6]
     )  # plain, draft, draft, plain, plain, ...
-    monkeypatch.setattr(speedup, "_timed", lambda *arguments: (next(seconds), timed(*arguments)[1]))
+    monkeypatch.setattr(experiment, "_timed", lambda *arguments: (next(seconds), timed(*arguments)[1]))
     draft = SkipLayers([1])
     draft.gamma = 2
-    trial = layer_search._measure(target, draft, [(PROMPTS[0], 6)], 5, 0, {"ignore_eos": True})
+    trial = skip_search.measured(target, draft, [(PROMPTS[0], 6)], 5, 0, {"ignore_eos": True})
     assert trial.speedup == pytest.approx(9.0 / 4.6)
     assert trial.speedup == pytest.approx(trial.tokens_per_s / trial.plain_tokens_per_s)
     assert trial.plain_tokens_per_s == pytest.approx(6 / 9.0)
     assert (trial.speedup_low, trial.speedup_high) == pytest.approx((3.0 / 4.0, 2.0 / 0.9))
-
-
-def test_a_search_shows_no_bar_unless_asked() -> None:
-    assert inspect.signature(search_skips).parameters["progress"].default is False
 
 
 TRIAL = SkipTrial((1,), (0, 1), 2, 1.25, 50.0, 40.0, 0.5, 1.75, 1.1, 1.3)
@@ -329,8 +324,8 @@ def test_no_nan_is_written(tmp_path: Path) -> None:
 def test_bad_arguments_are_refused(target: specdec.Model, monkeypatch: pytest.MonkeyPatch) -> None:
     for change, message in [
         ({"n_trials": 0}, "n_trials is 0"),
-        ({"gamma": 0}, "gamma is 0"),
-        ({"gamma": []}, "gamma is empty"),
+        ({"gammas": [0]}, "gammas is 0"),
+        ({"gammas": []}, "gammas is"),
         ({"max_new_tokens": 1.5}, "max_new_tokens is"),
         ({"temperature": -1}, "temperature"),
         ({"seed": -1}, "seed is -1"),

@@ -16,12 +16,13 @@ import pytest
 
 import specdec
 from specdec import progress, reference, theory, time_limit
+from specdec.analysis import experiment, timing
 from specdec.analysis import measure as measure_module
-from specdec.analysis import speedup, timing
 from specdec.analysis import tune as tune_module
-from specdec.analysis.speedup import Speedup
+from specdec.analysis.experiment import Configuration, Speedup, decoding_experiment
 from specdec.analysis.timing import ForwardTimes
 from specdec.decoding.beginning import Beginning
+from specdec.decoding.options import DecodingOptions
 from specdec.drafts import Bigram, ContextCopy, ModelDraft, OnlineNgram, Unigram
 from specdec.errors import InputError, VocabularyMismatchError
 from specdec.tables import Table, interval, or_dash, tables_by_position
@@ -42,8 +43,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[specdec.Model, specd
 @pytest.fixture(scope="module")
 def measured(pair: tuple[specdec.Model, specdec.Model]) -> specdec.Measurement:
     return specdec.measure(
-        *pair, PROMPTS, gammas=(2, 1), temperatures=(0, 1.3), leniences=LENIENCES, n_tokens=160, top_k=20,
-        min_p=0.02, repeats=1, n_timed_tokens=30, seed=3,
+        *pair, PROMPTS, gammas=(2, 1), temperatures=(0, 1.3), leniences=LENIENCES, n_tokens=160,
+        timing=specdec.Timing(repeats=1, n_tokens=30),
+        options=DecodingOptions(top_k=20, min_p=0.02, seed=3),
     )  # fmt: skip
 
 
@@ -162,18 +164,18 @@ def test_a_draft_may_be_any_object_with_probabilities(pair: tuple[specdec.Model,
         assert row.draft == "uneven"
         assert row.c == found.draft_s == 0.0
         tokens = theory.expected_tokens(row.alpha, row.gamma)
-        assert row.predicted_speedup == pytest.approx(tokens / row.t_ratio)
-        assert math.isnan(row.measured)
+        assert row.predicted_speedup == pytest.approx(tokens / row.verify_ratio)
+        assert row.speedup is None
 
 
 def test_n_gram_drafts_are_measured(pair: tuple[specdec.Model, specdec.Model]) -> None:
     tokens = specdec.measure(*pair, PROMPTS, n_tokens=300, timing=False, temperatures=[1], seed=9).tokens[1]
     for draft in (Unigram(tokens, N_VOCAB), Bigram(tokens, N_VOCAB)):
         found = specdec.measure(
-            pair[0], draft, PROMPTS, n_tokens=40, gammas=[2], leniences=[1.0], n_timed_tokens=12, repeats=1
+            pair[0], draft, PROMPTS, n_tokens=40, gammas=[2], leniences=[1.0], timing=specdec.Timing(1, 12)
         )
         assert found.draft_s > 0.0
-        assert all(row.measured > 0.0 for row in found.rows)
+        assert all(row.speedup.median > 0.0 for row in found.rows)
         assert all(0.0 <= row.alpha < 1.0 for row in found.rows)
 
 
@@ -235,33 +237,34 @@ def test_rows_are_the_formulas_on_what_was_measured(measured: specdec.Measuremen
     assert measured.verify_ratio[1] == 1.0
     for row in measured.rows:
         assert row.c == measured.draft_s / measured.target_s > 0.0
-        assert row.t_ratio == measured.verify_ratio[row.gamma + 1]
+        assert row.verify_ratio == measured.verify_ratio[row.gamma + 1]
         tokens = sum(row.alpha**i for i in range(row.gamma + 1))
-        assert row.ideal_speedup == row.expected == pytest.approx(tokens / (row.gamma * row.c + 1.0))
-        counted = max(row.t_ratio, 1.0)  # a smaller one is an error of measurement
-        assert row.predicted_speedup == row.law == pytest.approx(tokens / (row.gamma * row.c + counted))
-        assert math.isnan(row.measured) == (row.lenience != 1.0)
-        assert not row.measured <= 0.0
-        assert row.lenience != 1.0 or row.measured_low == row.measured == row.measured_high  # one repetition
-        assert row.lenience != 1.0 or 1.0 <= row.tokens_per_call <= row.gamma + 1
+        assert row.ideal_speedup == pytest.approx(tokens / (row.gamma * row.c + 1.0))
+        counted = max(row.verify_ratio, 1.0)  # a smaller one is an error of measurement
+        assert row.predicted_speedup == pytest.approx(tokens / (row.gamma * row.c + counted))
+        assert (row.speedup is None) == (row.lenience != 1.0)
+        if row.speedup is not None:
+            assert row.speedup.low == row.speedup.median == row.speedup.high > 0.0  # one repetition
+            assert 1.0 <= row.tokens_per_call <= row.gamma + 1
 
 
 def test_lenient_runs_are_timed_if_asked(
     pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def speedups(*arguments, gammas, lenience, temperature, **options):
-        ratios = {gamma: gamma + 10 * temperature + lenience for gamma in gammas}
-        return {gamma: Speedup((ratio - 1, ratio, ratio + 1), (20.0,) * 3) for gamma, ratio in ratios.items()}
+    def over(way: Configuration, plain: Configuration) -> Speedup:
+        assert "lenience" not in plain.options
+        ratio = way.gamma + 10 * way.options["temperature"] + way.options.get("lenience", 1.0)
+        return Speedup((ratio - 1, ratio, ratio + 1), (20.0,) * 3)
 
-    monkeypatch.setattr(measure_module, "speedups", speedups)
+    monkeypatch.setattr(Configuration, "over", over)
     options = {"gammas": (1, 2), "leniences": (1.0, 0.5), "n_tokens": 20}
-    found = specdec.measure(*pair, PROMPTS, **options, time_leniences=True)
+    timing = specdec.Timing(repeats=1, n_tokens=8, leniences=True)
+    found = specdec.measure(*pair, PROMPTS, **options, timing=timing)
     for row in found.rows:
-        assert row.measured == row.gamma + 10 * row.temperature + row.lenience
-        assert (row.measured_low, row.measured_high) == (row.measured - 1, row.measured + 1)
+        assert row.speedup.median == row.gamma + 10 * row.temperature + row.lenience
     assert "measured" in found.tables()[3].rows[0][2]
-    found = specdec.measure(*pair, PROMPTS, **options)
-    assert all(math.isnan(row.measured) == (row.lenience == 0.5) for row in found.rows)
+    found = specdec.measure(*pair, PROMPTS, **options, timing=replace(timing, leniences=False))
+    assert all((row.speedup is None) == (row.lenience == 0.5) for row in found.rows)
 
 
 def test_a_rule_that_was_not_asked_for_is_not_timed(
@@ -277,10 +280,10 @@ def test_a_rule_that_was_not_asked_for_is_not_timed(
         counts.append([total, sum(told)])
 
     monkeypatch.setattr(measure_module, "counted", counted)
-    options = {"gammas": [2], "leniences": [0.5], "temperatures": [0.0], "n_tokens": 8, "repeats": 1}
+    options = {"gammas": [2], "leniences": [0.5], "temperatures": [0.0], "n_tokens": 8}
     for draft in (pair[1], ContextCopy()):
         found = specdec.measure(pair[0], draft, [[1, 5, 9, 30], [1, 4]], **options)
-        assert math.isnan(found.rows[0].measured) and found.verify_ratio
+        assert found.rows[0].speedup is None and found.verify_ratio
         assert counts[-1] == [8, 8]
 
 
@@ -288,9 +291,7 @@ def test_without_timing_there_are_acceptance_rates_alone(untimed: specdec.Measur
     assert untimed.verify_ratio == {}
     assert math.isnan(untimed.target_s) and math.isnan(untimed.draft_s)
     for row in untimed.rows:
-        assert all(
-            math.isnan(value) for value in (row.c, row.t_ratio, row.law, row.measured, row.measured_low)
-        )
+        assert row.c is row.verify_ratio is row.predicted_speedup is row.speedup is None
         assert 0.0 <= row.alpha <= 1.0
 
 
@@ -326,13 +327,15 @@ def test_speedup_is_the_median_ratio_of_times_a_token(monkeypatch: pytest.Monkey
         clock.now += 100.0 + slowness * max_new_tokens / (1 + gamma * (1.0 if repetition < 9 else 5.0))
         return SimpleNamespace(tokens=[0] * max_new_tokens, trace=trace)
 
-    monkeypatch.setattr(speedup, "generate", generate)
-    monkeypatch.setattr(speedup.time, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(experiment, "generate", generate)
+    monkeypatch.setattr(experiment.time, "perf_counter", lambda: clock.now)
     done: list[int] = []
-    found = speedup.speedups(
-        "target", "draft", [([1], 10), ([2], 5)], gammas=[1, 4], repeats=3, seed=7, done=done.append,
-        temperature=0.5, lenience=0.3,
-    )  # fmt: skip
+    options = {"temperature": 0.5, "lenience": 0.3}
+    runs, plain, ways = decoding_experiment(
+        "target", {1: ("draft", 1), 4: ("draft", 4)}, [([1], 10), ([2], 5)], options
+    )
+    runs.run(repeats=3, seed=7, done=done.append)
+    found = {gamma: way.over(plain) for gamma, way in ways.items()}
     assert found[1].ratios == pytest.approx((2.0, 2.0, 6.0)) and found[1].tokens_per_run == (1.0,) * 3
     assert found[4].ratios == pytest.approx((5.0, 5.0, 21.0)) and found[4].tokens_per_run == (5.0,) * 3
     assert (found[4].median, found[4].low, found[4].high) == pytest.approx((5.0, 5.0, 21.0))
@@ -365,8 +368,7 @@ def test_progress_reaches_its_end(
 
     monkeypatch.setattr(progress, "progress_bar", Bar)
     specdec.measure(
-        *pair, PROMPTS, n_tokens=30, gammas=[1], repeats=2, n_timed_tokens=12, time_leniences=True,
-        progress=True,
+        *pair, PROMPTS, n_tokens=30, gammas=[1], timing=specdec.Timing(2, 12, leniences=True), progress=True
     )  # fmt: skip
     specdec.tune(*pair, PROMPTS, n_tokens=30, max_gamma=1, progress=True)
     assert len(bars) == 2
@@ -397,11 +399,10 @@ def test_independence_is_tested_on_the_betas(measured: specdec.Measurement) -> N
 def test_to_dict_is_json_and_complete(measured: specdec.Measurement, untimed: specdec.Measurement) -> None:
     loaded = json.loads(json.dumps(measured.to_dict()))
     assert loaded["rows"][0]["alpha"] == measured.rows[0].alpha
-    assert loaded["rows"][0].keys() == set(specdec.MeasurementRow.__dataclass_fields__)
-    assert [text["temperature"] for text in loaded["texts"]] == [0.0, 1.3]
-    assert loaded["texts"][1]["betas"][0] == measured.betas[1.3][0].tolist()
-    assert loaded["verify_ratio"][2] == {"n_positions": 3, "ratio": measured.verify_ratio[3]}
-    assert loaded["independence"][0]["p_value"] == measured.independence[0.0].p_value
+    assert loaded["rows"][0].keys() == set(specdec.ExperimentRow.__dataclass_fields__)
+    assert loaded["betas"]["1.3"][0] == measured.betas[1.3][0].tolist()
+    assert loaded["verify_ratio"]["3"] == measured.verify_ratio[3]
+    assert loaded["independence"]["0.0"]["p_value"] == measured.independence[0.0].p_value
     json.dumps(untimed.to_dict())
 
 
@@ -460,9 +461,8 @@ def test_a_speed_up_above_the_tokens_per_run_is_invalid() -> None:
 def test_an_invalid_speed_up_has_its_reason_and_no_star(measured: specdec.Measurement) -> None:
     """No round is faster than a plain step, so none gives more speed than tokens."""
     rows = [row for row in measured.rows if row.lenience == 1.0 and row.temperature == 0.0]
-    honest = replace(rows[0], gamma=2, measured=1.5, measured_low=1.4, measured_high=1.6, invalid="")
-    reason = "invalid: 2.90 is above 1.70 tokens per run"
-    wrong = replace(rows[1], gamma=1, measured=2.9, measured_low=2.1, measured_high=3.0, invalid=reason)
+    honest = replace(rows[0], gamma=2, speedup=Speedup((1.4, 1.5, 1.6), (2.0,) * 3))
+    wrong = replace(rows[1], gamma=1, speedup=Speedup((2.1, 2.9, 3.0), (1.7,) * 3))
     table = replace(measured, rows=(honest, wrong)).tables()[0]
     assert [row[2:] for row in table.rows] == [
         ("2 ★", f"{honest.alpha:.2f}", "1.50X (1.40 to 1.60)"),
@@ -476,7 +476,7 @@ def test_an_invalid_speed_up_has_its_reason_and_no_star(measured: specdec.Measur
         "2.90 ! (2.10 to 3.00)",
     ]
     assert fifth.rows[0][-1].endswith("; measured 2.90X ! (2.10 to 3.00))")
-    valid = replace(lenient, invalid="")
+    valid = replace(lenient, speedup=Speedup((2.1, 2.9, 3.0), (3.7,) * 3))
     fifth = replace(measured, rows=(honest, wrong, valid)).tables()[3]
     assert fifth.rows[0][-1].endswith("; measured 2.90X (2.10 to 3.00))")
     alone = replace(measured, rows=(wrong,)).tables()[0]
@@ -485,8 +485,8 @@ def test_an_invalid_speed_up_has_its_reason_and_no_star(measured: specdec.Measur
 
 def test_a_prediction_from_a_time_below_t1_is_marked(measured: specdec.Measurement) -> None:
     rows = [row for row in measured.rows if row.lenience == 1.0 and row.temperature == 0.0]
-    wrong = replace(rows[0], gamma=2, alpha=0.5, c=0.1, t_ratio=0.3, predicted_speedup=1.75 / 1.2, invalid="")
-    right = replace(wrong, gamma=1, t_ratio=1.1, predicted_speedup=1.5 / 1.2)
+    wrong = replace(rows[0], gamma=2, alpha=0.5, c=0.1, verify_ratio=0.3, predicted_speedup=1.75 / 1.2)
+    right = replace(wrong, gamma=1, verify_ratio=1.1, predicted_speedup=1.5 / 1.2)
     reason = "invalid: t(3)/t(1) is 0.300, below 1"
     assert (wrong.invalid_prediction, right.invalid_prediction) == (reason, "")
     lenient = [replace(row, lenience=0.5) for row in (wrong, right)]
@@ -504,7 +504,7 @@ def test_the_seconds_bound_a_measurement(
     times = ForwardTimes({1: 1.0, 2: 1.1, 3: 1.2}, 0.1)
     monkeypatch.setattr(measure_module, "forward_times", lambda *_, **__: times)
     lines: list[str] = []
-    found = specdec.measure(*pair, PROMPTS, gammas=[1, 2], seconds=8.0, say=lines.append, repeats=2)
+    found = specdec.measure(*pair, PROMPTS, gammas=[1, 2], seconds=8.0, say=lines.append)
     # 0.3 of 8 s at 0.01 s a token are 120 tokens for each of two temperatures, less a moment.
     assert all(80 < sum(map(len, texts)) <= 119 for texts in found.tokens.values())
     assert len(found.rows) == 2 * 4 * 2 and found.stopped == ""
@@ -512,11 +512,9 @@ def test_the_seconds_bound_a_measurement(
     clock = iter(range(10**6))
     monkeypatch.setattr(time_limit, "time", SimpleNamespace(monotonic=lambda: 2.0 * next(clock)))
     for draft in (pair[1], specdec.drafts.Lookahead()):
-        short = specdec.measure(
-            pair[0], draft, PROMPTS, gammas=[1, 2], leniences=[1.0], seconds=4.0, repeats=2
-        )
+        short = specdec.measure(pair[0], draft, PROMPTS, gammas=[1, 2], leniences=[1.0], seconds=4.0)
         assert short.stopped == "4 s were over" and short.stopped in str(short)
-        timed = {row.temperature for row in short.rows if not math.isnan(row.measured)}
+        timed = {row.temperature for row in short.rows if row.speedup is not None}
         assert timed == {0.0}
 
 
@@ -529,17 +527,17 @@ def test_ctrl_c_keeps_the_rows_that_were_measured(
     times = ForwardTimes({1: 1.0, 2: 1.1}, 0.1)
     monkeypatch.setattr(measure_module, "forward_times", lambda *_, **__: times)
     with monkeypatch.context() as patch:
-        patch.setattr(measure_module, "speedups", interrupt)
-        found = specdec.measure(*pair, PROMPTS, gammas=[1], n_tokens=20, repeats=1)
+        patch.setattr(experiment.Experiment, "run", interrupt)
+        found = specdec.measure(*pair, PROMPTS, gammas=[1], n_tokens=20)
     assert found.stopped == "interrupted" and len(found.rows) == 2 * 4
-    assert all(math.isnan(row.measured) and row.alpha is not None for row in found.rows)
+    assert all(row.speedup is None and row.alpha is not None for row in found.rows)
     monkeypatch.setattr(measure_module, "acceptance", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        specdec.measure(*pair, PROMPTS, gammas=[1], n_tokens=20, repeats=1)
+        specdec.measure(*pair, PROMPTS, gammas=[1], n_tokens=20)
 
 
 def test_what_is_slower_than_plain_decoding_has_no_star(measured: specdec.Measurement) -> None:
-    rows = [replace(row, measured=0.5 + 0.1 * row.gamma, invalid="") for row in measured.rows]
+    rows = [replace(row, speedup=Speedup((0.5 + 0.1 * row.gamma,), (2.0,))) for row in measured.rows]
     exact = tuple(row for row in rows if row.lenience == 1.0)
     table = replace(measured, rows=exact).tables()[0]
     assert "beats plain decoding" in table.title
@@ -576,7 +574,12 @@ def test_cells_of_tables() -> None:
         ({"leniences": [0.0]}, "leniences has 0.0"),
         ({"leniences": ["1"]}, "leniences has '1'"),
         ({"n_tokens": 0}, "n_tokens is 0"),
-        ({"repeats": 1.5}, "repeats is 1.5"),
+        ({"timing": 1.5}, "timing is 1.5"),
+        ({"temperature": 0.5}, "temperature is 0.5; expected temperatures, which sets it here"),
+        ({"presence_penalty": 0.5}, "presence_penalty is 0.5; expected none: it has no effect here"),
+        ({"options": DecodingOptions(verify="block")}, "verify is 'block'; expected none"),
+        ({"options": 3}, "options is an int; expected a specdec.DecodingOptions"),
+        ({"top_kk": 3}, "'top_kk' is no setting; did you mean top_k"),
         ({"top_k": 0}, "top_k is 0"),
         ({"n_threads": 0}, "n_threads is 0"),
         ({"prompts": []}, "prompts is an empty list"),

@@ -19,10 +19,8 @@ import scipy
 
 import specdec
 from colours import contrast, least_distance
-from specdec import Measurement, Result, Round, Trace
-from specdec.analysis.comparison import Comparison, ComparisonRow, PromptRow
-from specdec.analysis.measurement import Independence, MeasurementRow
-from specdec.analysis.speedup import Speedup
+from specdec import Comparison, ExperimentRow, Measurement, Result, Round, Speedup, Trace
+from specdec.analysis.measurement import Independence
 from specdec.analysis.statistics import acceptance_by_position
 from specdec.errors import InputError
 from toy_pair import ToyTokenizer
@@ -87,13 +85,14 @@ def make_measurement(*, timing: bool = True, text: bool = True) -> Measurement:
         alpha = float(np.concatenate(parts).mean())
         for lenience in (1.0, 0.5):
             for gamma in GAMMAS:
-                ratio = ratios[gamma + 1] if timing else math.nan
+                timed = {"c": 0.08, "verify_ratio": ratios[gamma + 1], "predicted_speedup": 1.4}
+                if lenience == 1.0:
+                    timed["speedup"] = Speedup((1.3 + 0.01 * gamma,), (2.0,))
                 rows.append(
-                    MeasurementRow(
-                        "draft", temperature, lenience, gamma, 100, alpha, alpha - 0.05, alpha + 0.04,
-                        c=0.08 if timing else math.nan, t_ratio=ratio, ideal_speedup=1.5,
-                        predicted_speedup=1.4,
-                        measured=1.3 + 0.01 * gamma if timing and lenience == 1.0 else math.nan,
+                    ExperimentRow(
+                        draft="draft", temperature=temperature, lenience=lenience, gamma=gamma, n_tokens=100,
+                        alpha=alpha, alpha_low=alpha - 0.05, alpha_high=alpha + 0.04, by_running=False,
+                        **(timed if timing else {}),
                     )
                 )  # fmt: skip
     independence = {
@@ -273,13 +272,12 @@ def test_figure_3_of_a_measurement_has_a_point_for_each_temperature() -> None:
     # Where verification grows gamma 1 is predicted, whatever Theorem 3.8 says. A speed above the tokens of a
     # round is an error, so that gamma 3 was the fastest.
     steep = {1: 1.0, 3: 9.0, 7: 30.0}
-    rows = [
-        replace(row, t_ratio=steep[row.gamma], invalid="above" if row.measured > 1.35 else "") for row in free
-    ]
+    rows = [replace(row, verify_ratio=steep[row.gamma]) for row in free]
+    rows = [replace(row, speedup=Speedup((9.0,), (2.0,))) if row.gamma == 7 else row for row in rows]
     changed = points(plot.optimal_gamma(replace(measurement, rows=tuple(rows))))
     assert [gamma for _, gamma in changed] == [1, 3, 1, 3]
     assert best_gamma(changed[0][0], 0.08) > 1
-    untimed = replace(measurement, rows=tuple(replace(row, measured=math.nan) for row in free))
+    untimed = replace(measurement, rows=tuple(replace(row, speedup=None) for row in free))
     assert len(points(plot.optimal_gamma(untimed))) == 2  # no stars
 
 
@@ -331,7 +329,7 @@ def test_figure_4_of_a_measurement_has_what_was_measured() -> None:
     measurement = make_measurement()
     speed, operations = plot.speed_and_operations(measurement)
     rows = [row for row in measurement.rows if row.lenience == 1.0]
-    assert points(speed) == pytest.approx(np.array([(row.alpha, row.measured) for row in rows]))
+    assert points(speed) == pytest.approx(np.array([(row.alpha, row.speedup.median) for row in rows]))
     counted = []
     for row in rows:
         # Rounds that begin at every place with gamma places behind it.
@@ -613,17 +611,17 @@ def make_comparison() -> Comparison:
         for i, name in enumerate(("small model", "a tree of candidates")):
             ratios = (2.5, 2.9, 3.0) if i and not temperature else (1.2, 1.3, 1.5)
             speedup = Speedup(ratios, (2.0 - 0.1 * i,) * 3)
-            prompts = tuple(PromptRow(k, 50, 2.0 + 0.3 * i - 0.2 * k, 0.7, speedup) for k in range(2))
             tokens = 2.2 - 0.4 * temperature + 0.1 * i
             alpha = None if i else 0.8 - 0.2 * temperature
-            rows.append(
-                ComparisonRow(
-                    name, temperature, 4, 100, 45, tokens, tokens - 0.1, tokens + 0.2, alpha,
-                    alpha and alpha - 0.05, alpha and alpha + 0.04, 3.9, 0.5,
-                    (0.8, 0.6, 0.5)[: 3 - i], prompts, 0.1, 0.4, 1.2 + i, (90.0, 95.0, 99.0), speedup,
-                    "it drafts trees" if i else "",
-                )
+            row = ExperimentRow(
+                draft=name, temperature=temperature, gamma=4, n_tokens=100, n_calls=45, n_drafted=175,
+                tokens_per_call=tokens, tokens_low=tokens - 0.1, tokens_high=tokens + 0.2, alpha=alpha,
+                alpha_low=alpha and alpha - 0.05, alpha_high=alpha and alpha + 0.04,
+                by_position=(0.8, 0.6, 0.5)[: 3 - i], c=0.1, draft_ratio=0.4, verify_ratio=1.2 + i,
+                tokens_per_s=(90.0, 95.0, 99.0), speedup=speedup,
             )  # fmt: skip
+            prompts = tuple(replace(row, tokens_per_call=2.0 + 0.3 * i - 0.2 * k) for k in range(2))
+            rows.append(replace(row, prompts=prompts))
     rates = {0.0: (60.0, 61.0, 62.0), 1.0: (60.0, 61.0, 62.0)}
     labels = ("Once upon a time", "It was a dark and stormy night, and")
     return Comparison("target", tuple(rows), rates, [[1], [2]], labels, {})

@@ -13,9 +13,9 @@ import pytest
 
 import specdec
 from specdec import _core, drafts, time_limit
-from specdec.analysis import recommend_draft
-from specdec.analysis.draft_memory import cache_bytes_of, weight_bytes_of
+from specdec.analysis import recommend as recommend_module
 from specdec.analysis.known_models import KNOWN, known_models, vocabulary_of
+from specdec.analysis.recommend import cache_bytes_of, weight_bytes_of
 from specdec.drafts.translation import translation_of
 from specdec.errors import CheckpointNotFoundError, InputError, VocabularyMismatchError
 from specdec.models.tokenizer import ByteTokenizer, Strip
@@ -102,11 +102,11 @@ def test_drafts_of_which_none_fits_are_refused_with_what_could(target: Any, othe
 
 def test_without_drafts_what_needs_no_model_is_measured(target: Any) -> None:
     found = specdec.recommend_draft(target, None, ["ab abc", "ca b"], **QUICK)
-    names = [*recommend_draft.WITHOUT_MODEL, "exit:1"]
+    names = [*recommend_module.WITHOUT_MODEL, "exit:1"]
     assert [fit.draft for fit in found.fits] == names == list(found.comparison.drafts)
     embedded, _ = specdec.embedded_pair()
-    assert {"heads", "exit:3"} < recommend_draft.without_model(embedded).keys()
-    assert "mtp" not in recommend_draft.without_model(embedded)
+    assert {"heads", "exit:3"} < recommend_module.without_model(embedded).keys()
+    assert "mtp" not in recommend_module.without_model(embedded)
 
 
 def test_gammas_are_those_asked_for_or_each_drafts_own(target: Any, other: Any) -> None:
@@ -214,8 +214,8 @@ def test_known_models_are_in_order() -> None:
 def comparison(**ratios: tuple[float, ...]) -> specdec.Comparison:
     """Drafts with these speed-ups, a ratio for each turn, of two tokens a run."""
     rows = tuple(
-        specdec.ComparisonRow(
-            name, 0.0, 4, 10, 5, 2.0, 1.9, 2.1, 0.5, 0.4, 0.6, 4.0, 0.3, (0.5,), (),
+        specdec.ExperimentRow(
+            draft=name, temperature=0.0, gamma=4, n_tokens=10, n_calls=5, n_drafted=20, tokens_per_call=2.0,
             speedup=specdec.Speedup(given, (2.0,) * len(given)), tokens_per_s=given,
         )
         for name, given in ratios.items()
@@ -254,7 +254,7 @@ def test_a_single_turn_is_not_certain() -> None:
 def test_drafts_that_draft_nothing_are_not_chosen() -> None:
     found = recommendation(a=(1.3, 1.4))
     (row,) = found.comparison.rows
-    idle = replace(found.comparison, rows=(replace(row, drafted_per_call=0.0),))
+    idle = replace(found.comparison, rows=(replace(row, n_drafted=0),))
     found = replace(found, comparison=idle)
     assert found.best is None and "found anything to draft" in found.reason
 
@@ -299,7 +299,7 @@ def test_without_a_limit_all_is_measured(target: Any) -> None:
 
 
 def test_ctrl_c_keeps_what_was_measured(target: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = iter([recommend_draft.compare_ways, None])
+    calls = iter([recommend_module.compare_ways, None])
 
     def compare_ways(*arguments: Any, **options: Any) -> specdec.Comparison:
         if (function := next(calls)) is None:
@@ -307,7 +307,7 @@ def test_ctrl_c_keeps_what_was_measured(target: Any, monkeypatch: pytest.MonkeyP
         found: specdec.Comparison = function(*arguments, **options)
         return found
 
-    monkeypatch.setattr(recommend_draft, "compare_ways", compare_ways)
+    monkeypatch.setattr(recommend_module, "compare_ways", compare_ways)
     given = {"a": "copy", "b": "lookahead", "c": "recycling"}
     found = specdec.recommend_draft(target, given, "ab abc", **QUICK)
     assert found.comparison.drafts == ("a",) and found.stopped == "interrupted; not measured: b, c"

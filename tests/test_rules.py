@@ -416,8 +416,12 @@ def test_a_greedy_tree_finds_the_longest_of_its_sequences(verify: Rule, pair: st
 
 
 WALKS = [
-    *(("rejection", lenience, ordered) for lenience, ordered in ((1.0, True), (0.4, False), (0.4, True))),
-    *(("greedy", lenience, ordered) for lenience in (1.0, 0.4) for ordered in (False, True)),
+    *(
+        (rule, lenience, ordered)
+        for rule in ("rejection", "greedy")
+        for lenience in (1.0, 0.4)
+        for ordered in (False, True)
+    ),
     *((rule, 1.0, True) for rule in ("coupled", "k-sequential", "classical")),
     ("block", 1.0, False),
 ]

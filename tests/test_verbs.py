@@ -392,7 +392,7 @@ def test_ctrl_c_prints_what_was_measured(models: Pair, monkeypatch: pytest.Monke
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("specdec.analysis.measure.speedups", interrupt)
+    monkeypatch.setattr("specdec.analysis.experiment.Experiment.run", interrupt)
     asked = ["measure", "--target", "big", "--draft", "small", "--n-tokens", "20", "--gammas", "1", "abc"]
     done = run(*asked)
     assert done.exit_code == 130
@@ -502,8 +502,8 @@ def test_recommend(models: Pair, tmp_path: Path) -> None:
     done = run(*asked, "--json")
     assert done.exit_code == 0, done.output
     wanted = specdec.recommend_draft(
-        models[0], {"mine": models[1], "copy": "copy"}, ["abc", "ba ab"], gammas=[1, 3], n_tokens=20,
-        repeats=1, temperature=0.7, target_name="large",
+        {"large": models[0]}, {"mine": models[1], "copy": "copy"}, ["abc", "ba ab"], gammas=[1, 3],
+        n_tokens=20, repeats=1, temperature=0.7,
     )  # fmt: skip
     found = json.loads(done.stdout)
     assert found["fits"] == wanted.to_dict()["fits"]

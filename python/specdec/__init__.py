@@ -28,20 +28,17 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec import training as training
     from specdec.analysis.bench import bench
     from specdec.analysis.bench_rows import Bench, BenchRow
-    from specdec.analysis.compare import compare
-    from specdec.analysis.comparison import Comparison, ComparisonRow, PromptRow
-    from specdec.analysis.draft_recommendation import DraftFit, DraftRecommendation
+    from specdec.analysis.compare import Comparison, compare
+    from specdec.analysis.experiment import ExperimentRow, Speedup
     from specdec.analysis.known_models import KnownModel
-    from specdec.analysis.layer_search import search_skips
-    from specdec.analysis.measure import measure
-    from specdec.analysis.measurement import Measurement, MeasurementRow
+    from specdec.analysis.measure import Timing, measure
+    from specdec.analysis.measurement import Measurement
     from specdec.analysis.oracle import Oracle, OracleRow, oracle
     from specdec.analysis.questions import Question, read_questions
-    from specdec.analysis.recommend_draft import recommend_draft
-    from specdec.analysis.running import RunFigures
+    from specdec.analysis.recommend import DraftFit, DraftRecommendation, recommend_draft
+    from specdec.analysis.skip_search import search_skips
     from specdec.analysis.skip_trials import SkipSearch, SkipTrial
-    from specdec.analysis.speedup import RoundCosts, Speedup
-    from specdec.analysis.tune import TunedRuns, Tuning, tune
+    from specdec.analysis.tune import Tuning, tune
     from specdec.decoding.adaptive_gamma import AdaptiveGamma
     from specdec.decoding.asynchronous import agenerate, astream
     from specdec.decoding.beam_search import Beam, BeamResult, BeamTrace, beam_search
@@ -89,20 +86,17 @@ _MODULES = ("checkpoints", "drafts", "errors", "plot", "ray", "reference", "theo
 _NAMES = {
     "analysis.bench": "bench",
     "analysis.bench_rows": "Bench BenchRow",
-    "analysis.compare": "compare",
-    "analysis.comparison": "Comparison ComparisonRow PromptRow",
-    "analysis.draft_recommendation": "DraftFit DraftRecommendation",
+    "analysis.compare": "Comparison compare",
+    "analysis.experiment": "ExperimentRow Speedup",
     "analysis.known_models": "KnownModel",
-    "analysis.layer_search": "search_skips",
-    "analysis.measure": "measure",
-    "analysis.measurement": "Measurement MeasurementRow",
+    "analysis.measure": "Timing measure",
+    "analysis.measurement": "Measurement",
     "analysis.oracle": "Oracle OracleRow oracle",
     "analysis.questions": "Question read_questions",
-    "analysis.recommend_draft": "recommend_draft",
-    "analysis.running": "RunFigures",
+    "analysis.recommend": "DraftFit DraftRecommendation recommend_draft",
+    "analysis.skip_search": "search_skips",
     "analysis.skip_trials": "SkipSearch SkipTrial",
-    "analysis.speedup": "RoundCosts Speedup",
-    "analysis.tune": "TunedRuns Tuning tune",
+    "analysis.tune": "Tuning tune",
     "decoding.adaptive_gamma": "AdaptiveGamma",
     "decoding.asynchronous": "agenerate astream",
     "decoding.beam_search": "Beam BeamResult BeamTrace beam_search",
@@ -135,18 +129,18 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names.spl
 
 __all__ = [
     "AdaptiveGamma", "Beam", "BeamResult", "BeamTrace", "Bench", "BenchRow", "BusyError", "ChatTemplate",
-    "CheckpointError", "CheckpointNotFoundError", "Comparison", "ComparisonRow", "Constraint",
-    "ConstraintState", "ContextLengthError", "DecodingOptions", "DraftFit", "DraftRecommendation", "Engine",
-    "EngineClosedError", "EngineMetrics", "Explorer", "ExplorerSettings", "FormError", "Generation",
-    "InputError", "KnownModel", "LearningError", "Measurement", "MeasurementRow", "MissingLibraryError",
+    "CheckpointError", "CheckpointNotFoundError", "Comparison", "Constraint", "ConstraintState",
+    "ContextLengthError", "DecodingOptions", "DraftFit", "DraftRecommendation", "Engine",
+    "EngineClosedError", "EngineMetrics", "ExperimentRow", "Explorer", "ExplorerSettings", "FormError",
+    "Generation", "InputError", "KnownModel", "LearningError", "Measurement", "MissingLibraryError",
     "MissingPackageError", "Model", "NotFiniteError", "Oracle", "OracleRow", "Piece", "PromptCache",
-    "PromptRow", "QuantizationReport", "Question", "Result", "Round", "RoundCosts", "RunFigures", "Sampling",
-    "Score", "SkipSearch", "SkipTrial", "SpecdecError", "Speculation", "Speculative", "Speedup",
-    "StatefulTransform", "Stream", "TokenizerError", "Trace", "TransformState", "TunedRuns", "Tuning",
-    "UnsupportedModelError", "UnusedFieldWarning", "VocabularyMismatchError", "WorkerError", "__version__",
-    "agenerate", "astream", "available_kernels", "beam_search", "bench", "compare", "convert", "distribution",
-    "embedded_pair", "explore", "generate", "kernels", "load", "measure", "oracle", "read_questions",
-    "recommend_draft", "search_skips", "speculate", "stream", "tune", "verify",
+    "QuantizationReport", "Question", "Result", "Round", "Sampling", "Score", "SkipSearch", "SkipTrial",
+    "SpecdecError", "Speculation", "Speculative", "Speedup", "StatefulTransform", "Stream", "Timing",
+    "TokenizerError", "Trace", "TransformState", "Tuning", "UnsupportedModelError", "UnusedFieldWarning",
+    "VocabularyMismatchError", "WorkerError", "__version__", "agenerate", "astream", "available_kernels",
+    "beam_search", "bench", "compare", "convert", "distribution", "embedded_pair", "explore", "generate",
+    "kernels", "load", "measure", "oracle", "read_questions", "recommend_draft", "search_skips",
+    "speculate", "stream", "tune", "verify",
 ]  # fmt: skip
 
 

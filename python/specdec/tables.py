@@ -24,6 +24,7 @@ __all__ = [
     "marked",
     "or_dash",
     "plain",
+    "record",
     "tables_by_position",
 ]
 
@@ -115,8 +116,7 @@ class Tabular(ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain dicts, lists and numbers, ready for JSON: None for NaN and infinities."""
-        found: dict[str, Any] = plain(self)
-        return found
+        return record(self)
 
     def markdown(self) -> str:
         """The tables in Markdown."""
@@ -160,9 +160,9 @@ def _footnotes(tables: Sequence[Table]) -> list[str]:
     return [_FOOTNOTE] if any(table.has_marks for table in tables) else []
 
 
-def or_dash(value: float | None, spec: str, unit: str = "") -> str:
+def or_dash(value: float | None, spec: str, unit: str = "", none: str = "–") -> str:
     """The number with its unit, or a dash where there is none."""
-    return "–" if value is None or math.isnan(value) else f"{value:{spec}}{unit}"
+    return none if value is None or math.isnan(value) else f"{value:{spec}}{unit}"
 
 
 def interval(low: float | None, high: float | None, spec: str = ".3f") -> str:
@@ -191,8 +191,10 @@ def tables_by_position(
 
 def plain(value: Any) -> Any:
     """Dataclasses, arrays, tuples and paths as what JSON has; None for NaN and infinities."""
+    if callable(as_dict := getattr(value, "to_dict", None)):
+        return as_dict()
     if is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        return record(value)
     if isinstance(value, dict):
         return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
@@ -200,6 +202,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return without_nan(value.tolist())
     return str(value) if isinstance(value, Path) else without_nan(value)
+
+
+def record(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass as what JSON has."""
+    return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
 
 
 def data_frame(rows: Sequence[dict[str, Any]], columns: Sequence[str] | None = None) -> Any:

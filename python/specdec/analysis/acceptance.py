@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core, drafts, theory
-from specdec.analysis.arguments import ProbabilityDraft, sampling_options
+from specdec.analysis.arguments import ProbabilityDraft, Setup
 from specdec.decoding.beginning import Beginning
 from specdec.decoding.generate import generate
+from specdec.decoding.options import DecodingOptions
 from specdec.errors import InputError
 from specdec.models.model import Model
-from specdec.threads import check_threads
-from specdec.verification.sampling import Sampling
 from specdec.verification.verify import distribution
 
 __all__ = ["Acceptance", "acceptance"]
@@ -45,15 +44,12 @@ class Acceptance:
 
 
 def acceptance(
-    target: Model,
+    setup: Setup,
     draft: Model | ProbabilityDraft,
-    beginnings: Sequence[Beginning],
+    options: DecodingOptions,
     *,
-    sampling: Sampling,
     leniences: Sequence[float],
     n_tokens: int,
-    seed: int,
-    n_threads: int | None,
     done: Callable[[int], object],
 ) -> Acceptance:
     """Continue prompts with the target, and hold the draft's distribution against its own (section 4.2).
@@ -63,47 +59,39 @@ def acceptance(
 
     Parameters
     ----------
-    target : Model
+    setup : Setup
+        Prompt i is continued with the key (seed, i).
     draft : Model or ProbabilityDraft
-    beginnings : sequence of Beginning
-    sampling : Sampling
-        Of both.
+    options : DecodingOptions
+        Sampling of both.
     leniences : sequence of float
         In (0, 1].
     n_tokens : int
         New tokens a prompt, as far as the contexts reach.
-    seed : int
-        Prompt i is continued with the key (seed, i).
-    n_threads : int or None
     done : callable
-        Told of `n_tokens`, after every prompt.
+        Called with `n_tokens` after every prompt.
     """
-    tokens: list[list[int]] = []
+    target = setup.target
     text: list[list[str]] | None = None if target.tokenizer is None else []
-    betas: dict[float, list[Array]] = {lenience: [] for lenience in leniences}
-    for i, beginning in enumerate(beginnings):
+    found = Acceptance([], text, {lenience: [] for lenience in leniences})
+    settings = setup.runs(temperature=options.temperature)
+    for i, beginning in enumerate(setup.prompts):
+        n = min(n_tokens, _room(target, draft, beginning, i))
         result = generate(
-            target,
-            None,
-            beginning.given,
-            max_new_tokens=min(n_tokens, _room(target, draft, beginning, i)),
-            seed=[(seed, i)],
-            n_threads=n_threads,
-            logits=True,
-            **sampling_options(sampling),
+            target, None, beginning.given, max_new_tokens=n, seed=[(setup.seed, i)], logits=True, **settings
         )
         assert result.logits is not None
-        guesses = _draft_logits(draft, beginning, result.tokens, target, n_threads)
-        for lenience, found in _betas(result.logits, guesses, sampling, leniences).items():
-            betas[lenience].append(found)
-        tokens.append(result.tokens)
+        guesses = _draft_logits(setup, draft, beginning, result.tokens)
+        for lenience, betas in _betas(result.logits, guesses, options, leniences).items():
+            found.betas[lenience].append(betas)
+        found.tokens.append(result.tokens)
         stream = beginning.stream_decoder(target)
-        if text is not None and stream is not None:
+        if found.text is not None and stream is not None:
             pieces = [stream.feed([token]) for token in result.tokens]
             pieces[-1] += stream.finish()
-            text.append(pieces)
+            found.text.append(pieces)
         done(n_tokens)
-    return Acceptance(tokens, text, betas)
+    return found
 
 
 def _room(target: Model, draft: Model | ProbabilityDraft, beginning: Beginning, index: int) -> int:
@@ -123,32 +111,26 @@ def _room(target: Model, draft: Model | ProbabilityDraft, beginning: Beginning, 
 
 
 def _draft_logits(
-    draft: Model | ProbabilityDraft,
-    beginning: Beginning,
-    tokens: Sequence[int],
-    target: Model,
-    n_threads: int | None,
+    setup: Setup, draft: Model | ProbabilityDraft, beginning: Beginning, tokens: Sequence[int]
 ) -> NDArray[np.float32]:
     """The draft's logits at every position that the target generated, [n_tokens, n_vocab]."""
-    ids, first = [*beginning.ids, *tokens[:-1]], len(beginning.ids) - 1
+    ids, first, n_vocab = [*beginning.ids, *tokens[:-1]], len(beginning.ids) - 1, setup.target.config.n_vocab
     if isinstance(draft, Model):
         decoder = _core.Decoder(
-            draft.core,
-            capacity=len(ids),
-            n_threads=check_threads(n_threads),
-            n_vocab=target.config.n_vocab,
+            draft.core, capacity=len(ids), n_threads=setup.options.threads, n_vocab=n_vocab,
             source=beginning.source_of(draft),
-        )
+        )  # fmt: skip
         logits = decoder.prefill(ids, logits=True, finite=True)
         assert logits is not None
         return logits[first:]
     if isinstance(draft, drafts.OnlineNgram):  # which may have no table to say how many ids there are
-        probs = draft.probabilities(ids, target.config.n_vocab)
+        probs = draft.probabilities(ids, n_vocab)
     else:
         probs = np.asarray(draft.probabilities(ids), dtype=np.float64)
-    shape = (len(ids), target.config.n_vocab)
-    if probs.shape != shape:
-        raise InputError(f"draft.probabilities gave an array of shape {probs.shape}; expected {shape}")
+    if probs.shape != (len(ids), n_vocab):
+        raise InputError(
+            f"draft.probabilities gave an array of shape {probs.shape}; expected {(len(ids), n_vocab)}"
+        )
     if not (np.all(probs >= 0.0) and np.allclose(probs.sum(axis=1), 1.0, rtol=0.0, atol=1e-6)):
         raise InputError("draft.probabilities gave a row that is no distribution; expected sum 1")
     with np.errstate(divide="ignore"):
@@ -158,13 +140,13 @@ def _draft_logits(
 def _betas(
     target_logits: NDArray[np.float32],
     draft_logits: NDArray[np.float32],
-    sampling: Sampling,
+    options: DecodingOptions,
     leniences: Sequence[float],
 ) -> dict[float, Array]:
-    ours = sampling_options(sampling)
+    ours = {name: getattr(options, name) for name in ("temperature", "top_k", "top_p", "min_p")}
     rate: Callable[..., float | Array] = theory.acceptance_rate
     targets = ours
-    if sampling.greedy:  # judged by what the argmax is taken of, as `generate` does
+    if options.sampling.greedy:  # judged by what the argmax is taken of, as `generate` does
         rate, targets = theory.greedy_acceptance_rate, {"temperature": 1.0}
     betas = {lenience: np.empty(len(target_logits)) for lenience in leniences}
     for first in range(0, len(target_logits), _ROWS):

@@ -1,11 +1,13 @@
-"""What measurements take: drafts of every kind, by name, and the prompts that are continued."""
+"""What the views of an experiment take: models by name, prompts, and the options of decoding."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,41 +16,54 @@ from specdec import drafts
 from specdec.checks import check_integer, check_items
 from specdec.containers import prompts_of
 from specdec.decoding.beginning import Beginning
+from specdec.decoding.options import DecodingOptions
 from specdec.drafts.draft import MAX_GAMMA, check_source
 from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import InputError, kind_of, shown
 from specdec.models.loading import as_model
-from specdec.models.model import Model, ModelLike, Prompt
-from specdec.verification.sampling import Sampling
+from specdec.models.model import Model, Prompt
 
 __all__ = [
     "RUN_BY_THE_CORE",
     "MeasurableDraft",
     "MeasurableDraftLike",
     "ProbabilityDraft",
+    "Setup",
     "check_gammas",
     "check_names",
     "check_say",
+    "decoding_options",
     "default_prompts",
     "different_numbers",
     "drafts_by_name",
-    "has_law",
+    "has_distribution",
+    "in_json",
+    "measurable",
     "name_of",
-    "open_pair",
+    "named_one",
     "opened",
-    "sampling_options",
+    "run_options",
     "short_name",
     "short_names",
-    "split",
-    "work_of",
+    "unique",
 ]
 
-PROMPTS = (
+_PROMPTS: Final = (
     "It was a dark and stormy night, and",
     "She looked out of the window, and",
     '"My dear sir," said the old gentleman,',
     "The captain of the ship",
 )
+_IN_DISTRIBUTIONS: Final = frozenset(
+    {"temperature", "top_k", "top_p", "min_p", "seed", "n_threads", "progress"}
+)
+"""Options of decoding that measuring a draft by its distribution takes."""
+_NOT_IN_RUNS: Final = frozenset(
+    {"n", "batch_size", "node_budget", "logits", "logprobs", "logprobs_of", "prompt_logprobs", "prompt_cache"}
+)
+"""Options of decoding that no experiment takes: its runs are of one text each, and are counted."""
+
+Value = TypeVar("Value")
 
 
 @runtime_checkable
@@ -66,8 +81,129 @@ RUN_BY_THE_CORE = (Model, drafts.Draft)
 MeasurableDraftLike: TypeAlias = DraftLike | ProbabilityDraft
 
 
-def open_pair(target: ModelLike, draft: MeasurableDraftLike) -> tuple[Model, MeasurableDraft]:
-    """Target and draft, loaded where they are paths, of one vocabulary.
+# ------------------------------------------------------------------------------------------------- options
+
+
+def decoding_options(
+    options: DecodingOptions | None,
+    changes: Mapping[str, Any],
+    owns: Mapping[str, str],
+    *,
+    in_distributions: bool = False,
+    **defaults: Any,
+) -> DecodingOptions:
+    """Return the options of a view with the changes that its keyword arguments make.
+
+    Parameters
+    ----------
+    options : DecodingOptions or None
+        None: the defaults.
+    changes : dict
+        Options by name, which replace those of `options`.
+    owns : dict of str to str
+        Options that the view has parameters of its own for, and the names of these.
+    in_distributions : bool, default False
+        Whether the view holds distributions against each other, which most options have no effect on.
+    **defaults
+        Options where `options` is None.
+
+    Raises
+    ------
+    InputError
+        An option is not known, out of range, or none of the view's.
+    """
+    if options is not None and not isinstance(options, DecodingOptions):
+        raise InputError.of("options", options, "a specdec.DecodingOptions, or None", found=kind_of(options))
+    found = (DecodingOptions(**defaults) if options is None else options).replace(**changes)
+    given = changes if options is None else {**options.arguments(), **changes}
+    for name in given:
+        refused = name not in _IN_DISTRIBUTIONS if in_distributions else name in _NOT_IN_RUNS
+        if name in owns or refused:
+            expected = f"{owns[name]}, which sets it here" if name in owns else "none: it has no effect here"
+            raise InputError.of(name, getattr(found, name), expected)
+    return found
+
+
+def run_options(options: DecodingOptions) -> dict[str, Any]:
+    """Keyword arguments of `generate` for the runs of an experiment, but for gamma, length and seed."""
+    left_out = (*_NOT_IN_RUNS, "gamma", "max_new_tokens", "seed", "progress")
+    given = options.arguments() | {"temperature": options.temperature, "n_threads": options.threads}
+    return {name: value for name, value in given.items() if name not in left_out}
+
+
+def in_json(value: Any) -> Any:
+    """A setting as JSON has it: numbers and texts as they are, all else as a message shows it."""
+    return value if value is None or isinstance(value, int | float | str) else shown(value)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all views begin with.
+
+    Attributes
+    ----------
+    target : Model
+    name : str
+        What it is called.
+    options : DecodingOptions
+    prompts : list of Beginning
+    """
+
+    target: Model
+    name: str
+    options: DecodingOptions
+    prompts: list[Beginning]
+
+    @classmethod
+    def of(cls, target: Any, options: DecodingOptions, prompts: Prompt | Sequence[Prompt] | None) -> Setup:
+        """Load a target, and read the prompts.
+
+        Raises
+        ------
+        InputError, CheckpointError, TokenizerError
+        """
+        name, model = named_one("target", target)
+        opened_target = as_model("target", model)
+        given, _ = prompts_of("prompts", default_prompts(opened_target) if prompts is None else prompts)
+        beginnings = [Beginning.of(opened_target, one, f"prompt {i}") for i, one in enumerate(given)]
+        return cls(opened_target, name or name_of(opened_target), options, beginnings)
+
+    @cached_property
+    def seed(self) -> int:
+        """The seed, by default 0."""
+        return check_integer("seed", 0 if self.options.seed is None else self.options.seed, 0, 2**64 - 1)
+
+    def runs(self, **changes: Any) -> dict[str, Any]:
+        """Keyword arguments of `generate` for runs, but for their prompt, length and seed."""
+        return run_options(self.options.replace(**changes))
+
+    def share(self, n_tokens: int) -> int:
+        """New tokens of a prompt where there are so many in all."""
+        return -(-n_tokens // len(self.prompts))
+
+    def work(self, share: int, n_tokens: int) -> list[tuple[Sequence[int], int]]:
+        """Prompts with their new tokens: `share` each, as far as contexts reach, `n_tokens` in all."""
+        work: list[tuple[Sequence[int], int]] = []
+        for beginning in self.prompts:
+            n = min(share, n_tokens, beginning.room(self.target))
+            if n > 0:
+                work.append((beginning.given, n))
+                n_tokens -= n
+        return work
+
+    def described(self, **settings: Any) -> dict[str, Any]:
+        """Settings of a comparison in the types of JSON: those given, and the options."""
+        options = {name: getattr(self.options, name) for name in ("verify", "top_k", "top_p", "min_p")}
+        options |= self.runs(temperature=0.0)
+        del options["temperature"]
+        return settings | {name: in_json(value) for name, value in options.items()} | {"seed": self.seed}
+
+
+# -------------------------------------------------------------------------------------------------- drafts
+
+
+def measurable(target: Model, draft: MeasurableDraftLike) -> MeasurableDraft:
+    """Open a draft of the target's vocabulary for measuring.
 
     A draft that learns from texts is a snapshot. What drafts chains by a model alone is the model.
 
@@ -75,7 +211,6 @@ def open_pair(target: ModelLike, draft: MeasurableDraftLike) -> tuple[Model, Mea
     ------
     InputError, VocabularyMismatchError, CheckpointError, TokenizerError
     """
-    target = as_model("target", target)
     found: object = opened(draft, target)
     if isinstance(found, drafts.Draft):
         found = found.snapshot()
@@ -84,19 +219,19 @@ def open_pair(target: ModelLike, draft: MeasurableDraftLike) -> tuple[Model, Mea
     if isinstance(found, drafts.ModelDraft) and not found.translates(target):
         check_source(found.reads_source, target)
         if found.tree is None and found.draft is None:
-            return target, found.model
-    if has_law(found):
-        return target, found
+            return found.model
+    if has_distribution(found):
+        return found
     if not isinstance(found, drafts.Draft | type) and not hasattr(found, "propose"):
-        raise InputError(
-            f"draft is {kind_of(found)}; expected a specdec.Model, a path, a hub name, one of "
-            "specdec.drafts, or an object with a method propose or probabilities(ids)"
-        )
-    return target, as_draft(target, found)
+        raise InputError.of(
+            "draft", found, "a specdec.Model, a path, a hub name, one of specdec.drafts, or an object with a "
+            "method propose or probabilities(ids)", found=kind_of(found),
+        )  # fmt: skip
+    return as_draft(target, found)
 
 
-def has_law(draft: object) -> TypeGuard[Model | ProbabilityDraft]:
-    """Whether a draft has one distribution for the token after a text, whatever it has guessed before.
+def has_distribution(draft: object) -> TypeGuard[Model | ProbabilityDraft]:
+    """Whether a draft has one distribution for the token after a text, whatever it has drafted before.
 
     Such a draft can be held against every text of the target. Any other is measured by running it.
     """
@@ -104,52 +239,6 @@ def has_law(draft: object) -> TypeGuard[Model | ProbabilityDraft]:
         return True
     chain = not isinstance(draft, type) and getattr(draft, "tree", None) is None
     return chain and isinstance(draft, ProbabilityDraft)
-
-
-def name_of(model: object, name: str | None = None, argument: str = "name") -> str:
-    """A name for tables: the caller's; of a model its folder or file, of an exit its layer; else the type.
-
-    Raises
-    ------
-    InputError
-        If the caller's name is no text.
-    """
-    if name is not None:
-        if not isinstance(name, str) or not name:
-            raise InputError(f"{argument} is {shown(name)}; expected a text")
-        return name
-    if isinstance(model, drafts.Draft):
-        model = model.identity
-    if isinstance(model, Model):
-        return model.path.absolute().name
-    if isinstance(model, drafts.EarlyExit):
-        return f"exit at layer {model.layer}"
-    return type(model).__name__.lower()
-
-
-def short_name(text: str) -> str:
-    """A draft's name for a table: each path in it shortened to its last folder, "heads:a/b" to "heads:b"."""
-    return re.sub(r"[^:+]*/(?=[^/])", "", text.rstrip("/")) or text
-
-
-def short_names(texts: Sequence[str]) -> list[str]:
-    """The short name of each text; the text itself where two have the same short name."""
-    names = [short_name(text) for text in texts]
-    return [name if names.count(name) == 1 else text for name, text in zip(names, texts, strict=True)]
-
-
-def drafts_by_name(argument: str, target: Model, given: Any) -> dict[str, Any]:
-    """The argument of this name, a dict of drafts by name: checked, loaded where they are paths.
-
-    Raises
-    ------
-    InputError, CheckpointError, TokenizerError
-    """
-    expected = "a dict of drafts by their names"
-    if not isinstance(given, Mapping) or not given:
-        raise InputError(f"{argument} is {shown(given)}; expected {expected}")
-    check_names(argument, given, expected)
-    return {name: opened(draft, target) for name, draft in given.items()}
 
 
 def opened(draft: Any, target: Model) -> Any:
@@ -164,40 +253,104 @@ def opened(draft: Any, target: Model) -> Any:
     return drafts.named(draft, target) if isinstance(draft, str) else draft
 
 
-def sampling_options(sampling: Sampling) -> dict[str, Any]:
-    """Sampling settings as keyword arguments of `generate`."""
-    return {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+# --------------------------------------------------------------------------------------------------- names
+
+
+def name_of(model: object) -> str:
+    """A name for tables: of a model its folder or file, of an exit its layer; else the type."""
+    if isinstance(model, drafts.Draft):
+        model = model.identity
+    if isinstance(model, Model):
+        return model.path.absolute().name
+    if isinstance(model, drafts.EarlyExit):
+        return f"exit at layer {model.layer}"
+    return type(model).__name__.lower()
+
+
+def named_one(argument: str, given: Value | Mapping[str, Value]) -> tuple[str | None, Any]:
+    """(name, value) of an argument that may be a dict of one value by its name; None: it has no name.
+
+    Raises
+    ------
+    InputError
+        The dict has another number of values, or the name is no text.
+    """
+    if not isinstance(given, Mapping):
+        return None, given
+    expected = "one, or a dict of one by its name"
+    if len(given) != 1:
+        raise InputError.of(argument, given, expected)
+    check_names(argument, given, expected)
+    return next(iter(given.items()))
+
+
+def check_names(argument: str, given: Mapping[Any, Any], expected: str) -> None:
+    """Refuse names that are no texts, or empty.
+
+    Raises
+    ------
+    InputError
+    """
+    for name in given:
+        if not isinstance(name, str) or not name:
+            raise InputError.of(argument, name, expected, verb="has the name")
+
+
+def drafts_by_name(argument: str, target: Model, given: Any) -> dict[str, Any]:
+    """Check an argument that is a dict of drafts by name, and open those that are given as texts.
+
+    Raises
+    ------
+    InputError, CheckpointError, TokenizerError
+    """
+    expected = "a dict of drafts by their names"
+    if not isinstance(given, Mapping) or not given:
+        raise InputError.of(argument, given, expected)
+    check_names(argument, given, expected)
+    return {name: opened(draft, target) for name, draft in given.items()}
+
+
+def unique(names: Sequence[str]) -> list[str]:
+    """Names of which none is twice: equal ones are numbered."""
+    return [name if names.count(name) == 1 else f"{name} ({i})" for i, name in enumerate(names)]
+
+
+def short_name(text: str) -> str:
+    """A draft's name for a table: each path in it shortened to its last folder, "heads:a/b" to "heads:b"."""
+    return re.sub(r"[^:+]*/(?=[^/])", "", text.rstrip("/")) or text
+
+
+def short_names(texts: Sequence[str]) -> list[str]:
+    """The short name of each text; the text itself where two have the same short name."""
+    names = [short_name(text) for text in texts]
+    return [name if names.count(name) == 1 else text for name, text in zip(names, texts, strict=True)]
+
+
+# --------------------------------------------------------------------------------------- prompts and numbers
 
 
 def default_prompts(target: Model) -> list[str]:
     """What is continued where the caller has no prompts."""
     if target.tokenizer is None:
         raise InputError("prompts is None, and the target has no tokenizer; expected prompts of token ids")
-    return list(PROMPTS)
+    return list(_PROMPTS)
 
 
-def split(target: Model, prompts: Prompt | Sequence[Prompt]) -> list[Beginning]:
-    """What each prompt's text begins with; a text, or a list of integers, is one prompt."""
-    given, _ = prompts_of("prompts", prompts)
-    return [Beginning.of(target, prompt, f"prompt {i}") for i, prompt in enumerate(given)]
+def check_say(say: Any) -> Callable[[str], object]:
+    """Refuse what cannot be called with a line.
 
-
-def work_of(
-    target: Model, beginnings: Sequence[Beginning], share: int, n_tokens: int
-) -> list[tuple[Sequence[int], int]]:
-    """Prompts in order with their new tokens: `share` each, as far as contexts reach, `n_tokens` in all."""
-    work: list[tuple[Sequence[int], int]] = []
-    left = n_tokens
-    for beginning in beginnings:
-        n = min(share, left, beginning.room(target))
-        if n > 0:
-            work.append((beginning.given, n))
-            left -= n
-    return work
+    Raises
+    ------
+    InputError
+    """
+    if not callable(say):
+        raise InputError.of("say", say, "a function that takes a line", found=kind_of(say))
+    function: Callable[[str], object] = say
+    return function
 
 
 def check_gammas(gammas: Any) -> list[int]:
-    """The argument `gammas`: guesses of a round at most, each from 1 to 1024, none twice.
+    """Check drafted tokens of a round at most: each from 1 to 1024, none twice.
 
     Raises
     ------
@@ -206,31 +359,8 @@ def check_gammas(gammas: Any) -> list[int]:
     return [check_integer("gammas", gamma, 1, MAX_GAMMA) for gamma in different_numbers("gammas", gammas)]
 
 
-def check_say(say: object) -> None:
-    """Refuse an argument `say` that cannot be called.
-
-    Raises
-    ------
-    InputError
-    """
-    if not callable(say):
-        raise InputError(f"say is {kind_of(say)}; expected a function that takes a line")
-
-
-def check_names(argument: str, given: Mapping[Any, Any], expected: str) -> None:
-    """Refuse names of drafts that are no texts, or empty.
-
-    Raises
-    ------
-    InputError
-    """
-    for name in given:
-        if not isinstance(name, str) or not name:
-            raise InputError(f"{argument} has the name {shown(name)}; expected {expected}")
-
-
 def different_numbers(name: str, values: Any) -> list[Any]:
-    """A sequence of at least one number, none twice.
+    """Check a sequence of at least one number, none twice.
 
     Raises
     ------
@@ -240,7 +370,7 @@ def different_numbers(name: str, values: Any) -> list[Any]:
     try:
         n_different = len(set(found))
     except TypeError:
-        raise InputError(f"{name} is {shown(values)}; expected a sequence of numbers") from None
+        raise InputError.of(name, values, "a sequence of numbers") from None
     if not found or n_different < len(found):
-        raise InputError(f"{name} is {shown(values)}; expected at least one number, and none twice")
+        raise InputError.of(name, values, "at least one number, and none twice")
     return found

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from specdec.analysis.answers import Answer, Reply
 from specdec.analysis.questions import Question
+from specdec.checks import check_flag
 from specdec.decoding.beginning import Beginning
 from specdec.decoding.chat import Chat
 from specdec.decoding.generate import generate
@@ -34,37 +35,29 @@ class Asker:
     Parameters
     ----------
     target : Model
-    chat, chat_template_kwargs, too_long
+    chat, too_long
         As of `specdec.bench`.
 
     Raises
     ------
     InputError
-        The target has no tokenizer, or not the chat template that is asked for; variables of a template are
-        given where none is used.
+        The target has no tokenizer, or not the chat template that is asked for.
     """
 
-    def __init__(
-        self,
-        target: Model,
-        chat: bool | None,
-        chat_template_kwargs: Mapping[str, Any] | None,
-        too_long: TooLong,
-    ) -> None:
+    def __init__(self, target: Model, chat: bool | Mapping[str, Any] | None, too_long: TooLong) -> None:
         self.target = target
         self.is_encoder_decoder = target.config.encoder is not None
-        self.chat = target.chat_template is not None and not self.is_encoder_decoder if chat is None else chat
-        if self.chat and (target.chat_template is None or self.is_encoder_decoder):
+        self.variables: dict[str, Any] | None = None
+        if isinstance(chat, Mapping):
+            Chat.of_call(None, [{"role": "user"}], None, None, chat)  # refuses what are no variables
+            self.variables, chat = dict(chat), True
+        has_template = target.chat_template is not None and not self.is_encoder_decoder
+        self.chat = has_template if chat is None else check_flag("chat", chat)
+        if self.chat and not has_template:
             why = "is an encoder-decoder" if self.is_encoder_decoder else "has no chat template"
-            raise InputError(f"chat is True, and {target.path} {why}; expected False, or None")
-        if chat_template_kwargs is not None:
-            if not self.chat:
-                raise InputError("chat_template_kwargs is given, and no chat template is used; expected None")
-            Chat.of_call(None, [{"role": "user"}], None, None, chat_template_kwargs)  # refuses what is none
-            chat_template_kwargs = dict(chat_template_kwargs)
+            raise InputError.of("chat", chat, f"False, or None: {target.path} {why}")
         if target.tokenizer is None:
             raise InputError(f"target {target.path} has no tokenizer; expected one, as questions are texts")
-        self.variables = chat_template_kwargs
         self.too_long = too_long
 
     def fitting(self, questions: Sequence[Question]) -> tuple[list[Question], list[tuple[int | str, str]]]:
@@ -78,7 +71,7 @@ class Asker:
         found, skipped = [], []
         for question in questions:
             try:
-                self._check(self._prompt(question, [], 0))
+                self._check(self._prompt(question, []))
             except InputError as error:
                 skipped.append((question.id, str(error)))
             else:
@@ -106,7 +99,7 @@ class Asker:
         for turn in range(len(question.turns)):
             if turn:
                 try:
-                    self._check(self._prompt(question, replies, turn))
+                    self._check(self._prompt(question, replies))
                 except InputError as error:
                     why = f"turn {turn + 1}: {error}"
                     if self.too_long == "skip":
@@ -115,7 +108,7 @@ class Asker:
                         f"question {question.id!r}, {why}; expected turns that fit, or too_long='skip'"
                     ) from None
             begun = time.perf_counter()
-            result = self.run(question, replies, turn, draft, seed, options)
+            result = self.run(question, replies, draft, seed, options)
             replies.append(Reply.of(result, time.perf_counter() - begun))
         return Answer(tuple(replies))
 
@@ -123,14 +116,13 @@ class Asker:
         self,
         question: Question,
         replies: Sequence[Reply],
-        turn: int,
         draft: Draft | None,
         seed: int,
         options: Mapping[str, Any],
     ) -> Result:
-        """Decode the answer to a turn."""
-        key = [(seed, _sequence(question, turn))]
-        prompt = self._prompt(question, replies, turn)
+        """Decode the answer to the turn after those that have replies."""
+        key = [(seed, _sequence(question, len(replies)))]
+        prompt = self._prompt(question, replies)
         result: Result
         if self.chat:
             result = generate(
@@ -140,8 +132,9 @@ class Asker:
             result = generate(self.target, draft, prompt, seed=key, **options)
         return result
 
-    def _prompt(self, question: Question, replies: Sequence[Reply], turn: int) -> Any:
-        """What a turn is asked as: messages, or a text."""
+    def _prompt(self, question: Question, replies: Sequence[Reply]) -> Any:
+        """What the next turn is asked as: messages, or a text."""
+        turn = len(replies)
         if self.chat:
             messages = [] if question.system is None else [{"role": "system", "content": question.system}]
             for said, reply in zip(question.turns, replies, strict=False):

@@ -10,20 +10,21 @@ from typing import Any, Final
 
 from specdec import _core
 from specdec.analysis.answers import Answer, AnswerFile, check_settings
-from specdec.analysis.arguments import name_of
+from specdec.analysis.arguments import decoding_options, in_json, name_of, named_one, run_options
 from specdec.analysis.asker import TOO_LONG, Asker, TooLong
 from specdec.analysis.bench_rows import Bench, bench_rows
+from specdec.analysis.experiment import Experiment
 from specdec.analysis.questions import Question, QuestionsLike, questions_of
-from specdec.checks import check_choice, check_flag, check_integer, check_items, check_path
+from specdec.checks import check_choice, check_flag, check_integer, check_path
 from specdec.decoding.adaptive_gamma import AdaptiveGamma
-from specdec.decoding.options import DecodingOptions, Gamma, Stop
+from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import InputError, shown
 from specdec.models.loading import as_model
-from specdec.models.model import Model, ModelLike
+from specdec.models.model import ModelLike
 from specdec.progress import counted
-from specdec.verification.rules import DecodingRule
+from specdec.settings_table import Unpack
 
 __all__ = ["bench"]
 
@@ -36,33 +37,17 @@ _WARM_UP_TOKENS: Final = 16
 
 
 def bench(
-    target: ModelLike,
-    draft: DraftLike | None,
+    target: ModelLike | dict[str, ModelLike],
+    draft: DraftLike | dict[str, DraftLike] | None,
     questions: QuestionsLike,
     *,
-    name: str | None = None,
-    target_name: str | None = None,
-    categories: Sequence[str] | None = None,
-    limit: int | None = None,
-    gamma: Gamma = None,
-    max_new_tokens: int | None = 1024,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    verify: DecodingRule = "rejection",
-    lenience: float = 1.0,
-    stop: Stop = None,
-    ignore_eos: bool = False,
-    seed: int = 0,
     repeats: int = 3,
     plain: bool = True,
-    chat: bool | None = None,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
+    chat: bool | Mapping[str, Any] | None = None,
     too_long: TooLong = "error",
     answers: str | os.PathLike[str] | None = None,
-    n_threads: int | None = None,
-    progress: bool = False,
+    options: DecodingOptions | None = None,
+    **changes: Unpack[SampleOptions],
 ) -> Bench:
     """Answer the questions of a benchmark with and without a draft, and count by category.
 
@@ -77,44 +62,22 @@ def bench(
 
     Parameters
     ----------
-    target : Model, path or hub name
-    draft : Model, path, hub name, Draft, object or None
+    target : Model, path, hub name, or a dict of one of these by its name
+    draft : Model, path, hub name, Draft, object, a dict of one of these by its name, or None
         As of `specdec.generate`. None: plain decoding alone. A draft that learns from texts, such as
         `specdec.drafts.SuffixMemory`, begins each repetition with what it knows now (`Draft.snapshot`),
         learns from the answers of the repetition in their order, and is left as it is. An object of your own
         is used as it is.
     questions : path-like, or iterable of Question and str
-        A file that `specdec.read_questions` takes, or questions themselves; a text is one of the category
-        "prompts".
-    name : str, optional
-        What the draft is called; by default after its file or its class.
-    target_name : str, optional
-        What the target is called; by default after its file.
-    categories : sequence of str, optional
-        Ask the questions of these alone.
-    limit : int, optional
-        Ask the first so many questions of each category alone, at least 1.
-    gamma : int, "auto", AdaptiveGamma or callable, optional
-        As of `specdec.generate`.
-    max_new_tokens : int or None, default 1024
-        Of each turn, as of `specdec.generate`.
-    temperature, top_k, top_p, min_p
-        As in `Sampling`.
-    verify, lenience
-        As of `specdec.generate`; lenience below 1 is not exact, and plain decoding is.
-    stop, ignore_eos
-        As of `specdec.generate`. With `ignore_eos` every answer has `max_new_tokens`, as benchmarks of
-        throughput ask for.
-    seed : int, default 0
-        Repetition k uses seed + k, and each turn of a question a key of its own.
+        A file that `specdec.read_questions` takes (which may read a part of it), or questions themselves; a
+        text is one of the category "prompts".
     repeats : int, default 3
         How often all questions are answered, at least 1. Times differ, and so do texts that are sampled.
     plain : bool, default True
         Answer without the draft too. Without, there are no speed-ups.
-    chat : bool, optional
-        Whether turns go through the chat template; None: where the target has one.
-    chat_template_kwargs : mapping, optional
-        Variables of the chat template, as of `specdec.generate`.
+    chat : bool or mapping, optional
+        Whether turns go through the chat template; None: where the target has one. A mapping has variables of
+        the template, as ``chat_template_kwargs`` of `specdec.generate`.
     too_long : {"error", "skip"}
         What happens with a question that the context has no room for: nothing is begun, or it is left out and
         `Bench.skipped` has it. A later turn that has no room ends the call, or the question.
@@ -124,10 +87,12 @@ def bench(
         folder and settings goes on where an earlier one was interrupted; ``settings.json`` has the settings.
         A draft that learns is first asked again what was answered in an unfinished repetition, so that it
         knows those texts; the answers in the folder stay.
-    n_threads : int, optional
-        None: :func:`specdec.threads.default_threads`.
-    progress : bool, default False
-        Show a progress bar (needs tqdm).
+    options : DecodingOptions, optional
+        Of the answers. By default `max_new_tokens` is 1024, of each turn, and `seed` 0: repetition k uses
+        seed + k, and each turn of a question a key of its own. Plain decoding has no `lenience`. With
+        `ignore_eos` every answer has `max_new_tokens`, as benchmarks of throughput ask for.
+    **changes
+        Such options by name, which replace those of `options`.
 
     Returns
     -------
@@ -154,66 +119,58 @@ def bench(
     >>> print(found)
     >>> found["overall"].mean_acceptance_length  # with a file that has several categories
     """
-    asked = _chosen(questions_of(questions), categories, limit)
-    repeats, seed = check_integer("repeats", repeats, 1), check_integer("seed", seed, 0, 2**64 - 1)
+    decoding = decoding_options(options, _once(changes), {}, max_new_tokens=1024)
+    asked = questions_of(questions)
+    repeats, seed = (
+        check_integer("repeats", repeats, 1),
+        check_integer("seed", decoding.seed or 0, 0, 2**64 - 1),
+    )
     if seed + repeats > 2**64:
-        raise InputError(f"seed is {shown(seed)}; expected at most {2**64 - repeats}, for {repeats} repeats")
+        raise InputError.of("seed", seed, f"at most {2**64 - repeats}, for {repeats} repeats")
     plain, too_long = check_flag("plain", plain), check_choice("too_long", too_long, TOO_LONG)
-    chat = None if chat is None else check_flag("chat", chat)
-    stop = list(stop) if isinstance(stop, Iterator) else stop  # it is gone through in each call
-    options: dict[str, Any] = {
-        "max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p,
-        "min_p": min_p, "stop": stop, "ignore_eos": ignore_eos, "n_threads": n_threads,
-    }  # fmt: skip
-    drafting: dict[str, Any] = {"gamma": gamma, "lenience": lenience}
-    checked = DecodingOptions(**options, **drafting, verify=verify, progress=progress)
-    if verify == "coupled":
-        options["verify"] = verify  # plain decoding draws otherwise then
-    else:
-        drafting["verify"] = verify
     folder = None if answers is None else check_path("answers", answers)
 
-    target = as_model("target", target)
-    opened = None if draft is None else as_draft(target, draft, optional=True)
-    called, target_name = _called(name, opened), name_of(target, target_name, "target_name")
-    ways = []
-    if plain or opened is None:
-        ways.append(_Way(PLAIN, None, options))
-    if opened is not None:
-        ways.append(_Way(called, opened, options | drafting))
-    asker = Asker(target, chat, chat_template_kwargs, too_long)
+    target_name, given = named_one("target", target)
+    target = as_model("target", given)
+    name, given = named_one("draft", draft)
+    opened = None if given is None else as_draft(target, given, optional=True)
+    name = _called(name, opened)
+    asker = Asker(target, chat, too_long)
     fitting, skipped = asker.fitting(asked)
-    settings = _settings(target, target_name, ways, checked, seed, asker)
+    settings = run_options(decoding) | {"max_new_tokens": decoding.max_new_tokens}
+    exact = {key: value for key, value in settings.items() if key != "lenience"}
+    ways = [_Way(PLAIN, None, exact, asker, fitting)] if plain or opened is None else []
+    if opened is not None:
+        ways.append(_Way(name, opened, settings | {"gamma": decoding.gamma}, asker, fitting))
+    settings = _settings(target_name or name_of(target), ways[-1], decoding, seed)
     if folder is not None:
         check_settings(folder / "settings.json", settings)
         for way in ways:
-            way.files = [
-                AnswerFile(folder / f"run_{run + 1}" / f"{_file_name(way.name)}.jsonl", way.name)
-                for run in range(repeats)
-            ]
-    with counted(len(fitting) * len(ways) * repeats, "answer", checked.progress) as done:
-        for run in range(repeats):
-            for way in ways:
-                way.begin(run, fitting)
-            for question in fitting:
-                for way in ways:
-                    way.answer(run, question, asker, seed + run)
-                    done(1)
+            file = f"{_file_name(way.name)}.jsonl"
+            way.files = [AnswerFile(folder / f"run_{run + 1}" / file, way.name) for run in range(repeats)]
+    with counted(len(fitting) * len(ways) * repeats, "answer", decoding.progress) as done:
+        Experiment(ways, fitting).run(repeats=repeats, seed=seed, done=done)
     ours = ways[-1].answers if opened is not None else []
     theirs = ways[0].answers if ways[0].draft is None else []
     for i, question in enumerate(fitting):  # sampled answers of a question may end in some runs alone
         reasons = [run[i].left_out for way in reversed(ways) for run in way.answers if run[i].left_out]
         skipped += [(question.id, reason) for reason in reasons[:1]]
     return Bench(
-        target=target_name,
-        draft=called,
+        target=settings["target"],
+        draft=name,
         settings=settings,
-        rows=bench_rows(fitting, ours, theirs, sampled=not checked.sampling.greedy),
+        rows=bench_rows(fitting, ours, theirs, sampled=not decoding.sampling.greedy),
         questions=tuple(fitting),
         skipped=tuple(skipped),
         answers=tuple(map(tuple, ours)),
         plain_answers=tuple(map(tuple, theirs)),
     )
+
+
+def _once(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, of which an iterator of stops is read: each answer goes through it."""
+    stop = changes.get("stop")
+    return {**changes, "stop": list(stop)} if isinstance(stop, Iterator) else dict(changes)
 
 
 @dataclass
@@ -223,76 +180,59 @@ class _Way:
     name: str
     draft: Draft | None
     options: dict[str, Any]
+    asker: Asker
+    questions: Sequence[Question]
     answers: list[list[Answer]] = field(default_factory=list)
     files: list[AnswerFile] = field(default_factory=list)
-    is_warm: bool = False
     drafting: Draft | None = None
-    n_learnt: int = 0
+    n_learned: int = 0
+    is_warm: bool = False
 
-    def begin(self, run: int, questions: Sequence[Question]) -> None:
+    def run(self, turn: int, index: int, item: Question, seed: int) -> int:
+        """Answer a question, or take the answer that there is."""
+        if turn == len(self.answers):
+            self._begin(turn)
+        found = self.files[turn].find(item) if self.files else None
+        if found is not None and len(self.answers[turn]) < self.n_learned:
+            self.asker.answer(item, self.drafting, seed, self.options)
+        if found is None:
+            found = self._answer(item, seed)
+            if self.files:
+                self.files[turn].add(item, found)
+        self.answers[turn].append(found)
+        return 1
+
+    def _begin(self, turn: int) -> None:
         """Begin a repetition, with a snapshot of the draft: it learns from the texts of this one alone.
 
-        Behind questions that have answers already a draft that learns must know what it knew then, so these
-        `n_learnt` questions are asked again and the answers that there are stay.
+        After questions that have answers already a draft that learns must know what it knew then, so these
+        `n_learned` questions are asked again and the answers that there are stay.
         """
         self.answers.append([])
         self.drafting = None if self.draft is None else self.draft.snapshot()
         learns = self.drafting is not None and self.drafting.snapshot() is not self.drafting
-        answered = [bool(self.files) and self.files[run].find(question) is not None for question in questions]
-        self.n_learnt = max((i for i, there in enumerate(answered) if not there), default=0) if learns else 0
+        files = self.files[turn : turn + 1]
+        missing = [i for i, one in enumerate(self.questions) if not files or files[0].find(one) is None]
+        self.n_learned = max(missing, default=0) if learns else 0
 
-    def answer(self, run: int, question: Question, asker: Asker, seed: int) -> None:
-        """Answer a question, or take the answer that there is."""
-        found = self.files[run].find(question) if self.files else None
-        if found is not None and len(self.answers[run]) < self.n_learnt:
-            asker.answer(question, self.drafting, seed, self.options)
-        if found is None:
-            if not self.is_warm:
-                self.is_warm = True
-                warming = None if self.draft is None else self.draft.snapshot()
-                options = self.options | {"max_new_tokens": _WARM_UP_TOKENS}
-                for _ in range(_N_WARM_UPS):
-                    asker.run(question, [], 0, warming, seed, options)
-            found = asker.answer(question, self.drafting, seed, self.options)
-            if self.files:
-                self.files[run].add(question, found)
-        self.answers[run].append(found)
-
-
-def _chosen(questions: list[Question], categories: Sequence[str] | None, limit: int | None) -> list[Question]:
-    """The questions of some categories, the first ones of each."""
-    if categories is not None:
-        known = list(dict.fromkeys(question.category for question in questions))
-        wanted = check_items("categories", categories, "a sequence of texts")
-        for one in wanted:
-            if not isinstance(one, str) or one not in known:
-                raise InputError(
-                    f"categories has {shown(one)}; expected some of {', '.join(map(repr, known))}"
-                )
-        if isinstance(categories, str) or not wanted:
-            raise InputError(f"categories is {shown(categories)}; expected a sequence of at least one text")
-        questions = [question for question in questions if question.category in wanted]
-    if limit is None:
-        return questions
-    limit = check_integer("limit", limit, 1)
-    kept, counts = [], dict.fromkeys((question.category for question in questions), 0)
-    for question in questions:
-        counts[question.category] += 1
-        if counts[question.category] <= limit:
-            kept.append(question)
-    return kept
+    def _answer(self, question: Question, seed: int) -> Answer:
+        if not self.is_warm:
+            self.is_warm = True
+            warming = None if self.draft is None else self.draft.snapshot()
+            options = self.options | {"max_new_tokens": _WARM_UP_TOKENS}
+            for _ in range(_N_WARM_UPS):
+                self.asker.run(question, [], warming, seed, options)
+        return self.asker.answer(question, self.drafting, seed, self.options)
 
 
 def _called(name: str | None, draft: Draft | None) -> str:
     """What the draft is called."""
     if draft is None:
-        if name is not None:
-            raise InputError(f"name is {shown(name)}, and there is no draft; expected None")
         return PLAIN
     if name is None:
         return name_of(draft.identity)
-    if not isinstance(name, str) or not name or _file_name(name) == PLAIN:
-        raise InputError(f"name is {shown(name)}; expected a text other than {PLAIN!r}, or None")
+    if _file_name(name) == PLAIN:
+        raise InputError.of("draft", name, f"a name other than {PLAIN!r}", verb="has the name")
     return name
 
 
@@ -301,43 +241,30 @@ def _file_name(name: str) -> str:
     return re.sub(r"[^\w.-]+", "-", name).strip(".-") or "draft"
 
 
-def _settings(
-    target: Model,
-    target_name: str,
-    ways: Sequence[_Way],
-    options: DecodingOptions,
-    seed: int,
-    asker: Asker,
-) -> dict[str, Any]:
+def _settings(target_name: str, way: _Way, options: DecodingOptions, seed: int) -> dict[str, Any]:
     """What the answers depend on, in the types of JSON."""
+    asker = way.asker
     gamma: object = options.gamma
-    draft = ways[-1].draft
     if isinstance(gamma, AdaptiveGamma):
         gamma = "auto"
     elif gamma is None:
-        gamma = 0 if draft is None else draft.gamma
+        gamma = 0 if way.draft is None else way.draft.gamma
     elif not isinstance(gamma, int | str):
         gamma = type(gamma).__name__
+    always = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "verify", "lenience", "stop",
+              "ignore_eos", "n_threads")  # fmt: skip
+    others = [name for name in run_options(options) if name not in always]
     return {
         "version": _core.__version__,
         "target": target_name,
-        "n_parameters": target.n_parameters,
-        "dtype": target.dtype,
-        "cache_dtype": target.cache_dtype,
-        "draft": ways[-1].name,
+        "n_parameters": asker.target.n_parameters,
+        "dtype": asker.target.dtype,
+        "cache_dtype": asker.target.cache_dtype,
+        "draft": way.name,
         "gamma": gamma,
-        "max_new_tokens": options.max_new_tokens,
-        "temperature": options.sampling.temperature,
-        "top_k": None if options.sampling.top_k is None else int(options.sampling.top_k),
-        "top_p": options.sampling.top_p,
-        "min_p": options.sampling.min_p,
-        "verify": options.verify,
-        "lenience": options.lenience,
-        "stop": None if options.stop is None else shown(options.stop),
-        "ignore_eos": options.ignore_eos,
+        **{name: in_json(getattr(options, name)) for name in (*always, *others)},
         "seed": seed,
         "chat": asker.chat,
         "chat_template_kwargs": None if asker.variables is None else shown(asker.variables),
-        "n_threads": options.threads,
         "kernels": _core.kernels(),
     }

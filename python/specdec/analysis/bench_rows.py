@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
 
-from specdec.analysis.answers import Answer, Reply
+from specdec.analysis.answers import Answer
+from specdec.analysis.experiment import NOT_RUN, Speedup
 from specdec.analysis.questions import Question
-from specdec.analysis.speedup import NOT_RUN, Speedup
 from specdec.analysis.statistics import mean_interval
 from specdec.draft_counts import DraftCounts
 from specdec.tables import Table, Tabular, data_frame, interval, or_dash, tables_by_position
@@ -169,8 +168,27 @@ class Bench(Tabular):
         """Speed; then acceptance, and acceptance by position, where there was a draft."""
         found = [self._speed_table()]
         if self.answers:
-            found.append(self._acceptance_table())
-            found += self._position_tables()
+            head = (
+                "",
+                "alpha",
+                "95 % interval",
+                "mean acceptance length",
+                "draft acceptance rate",
+                "tokens/run",
+            )
+            body = [
+                (
+                    row.category, or_dash(row.alpha, ".3f"), interval(row.alpha_low, row.alpha_high),
+                    or_dash(row.mean_acceptance_length, ".2f"), or_dash(row.draft_acceptance_rate, ".3f"),
+                    or_dash(row.tokens_per_call, ".2f"),
+                )
+                for row in self.rows
+            ]  # fmt: skip
+            title = "Share of the runs with a draft that accepted its first, second, … token"
+            rates = [(row.category, row.per_position_acceptance_rate) for row in self.rows]
+            found += [
+                Table("Acceptance", head, body), *tables_by_position(title, ("position",), rates, ".3f")
+            ]  # fmt: skip
         return found
 
     def _speed_table(self) -> Table:
@@ -178,52 +196,26 @@ class Bench(Tabular):
         title = f"{self.draft} drafting for {self.target}" if self.answers else f"{self.target} alone"
         title += f", gamma {self.settings['gamma']}" if self.answers else ""
         title += f", temperature {self.settings['temperature']:g}"
-        n_equal, n_compared = self.rows[-1].n_equal, self.rows[-1].n_compared
+        both = bool(self.answers and self.plain_answers)
         decides = not self.settings["temperature"] or self.settings["verify"] == "coupled"
-        if decides and self.answers and self.plain_answers:  # else they are other samples
-            title += f"; {n_equal} of {n_compared} answers equal those of plain decoding"
+        if decides and both:  # else they are other samples
+            last = self.rows[-1]
+            title += f"; {last.n_equal} of {last.n_compared} answers equal those of plain decoding"
         if self.skipped:
             title += f"; not asked, or not to the end: {len(self.skipped)} questions"
-        head = ["", "questions", "tokens"]
+        columns = {
+            "": [row.category for row in self.rows],
+            "questions": [f"{row.n_questions}" for row in self.rows],
+            "tokens": [f"{row.n_tokens}" for row in self.rows],
+        }
         if self.plain_answers:
-            head += ["plain tokens/s"]
+            columns["plain tokens/s"] = [_spread(row.plain_tokens_per_s) for row in self.rows]
         if self.answers:
-            head += ["tokens/s"]
-        if self.answers and self.plain_answers:
-            head += ["speed-up (min to max)", "without prompts"]
-        rows = []
-        for row in self.rows:
-            cells = [row.category, f"{row.n_questions}", f"{row.n_tokens}"]
-            if self.plain_answers:
-                cells += [_spread(row.plain_tokens_per_s)]
-            if self.answers:
-                cells += [_spread(row.tokens_per_s)]
-            if self.answers and self.plain_answers:
-                cells += [_ratio(row.speedup), _ratio(row.decode_speedup)]
-            rows.append(tuple(cells))
-        return Table(title, tuple(head), rows)
-
-    def _acceptance_table(self) -> Table:
-        """Alpha, and what vLLM counts."""
-        head = (
-            "", "alpha", "95 % interval", "mean acceptance length", "draft acceptance rate", "tokens/run",
-        )  # fmt: skip
-        rows = []
-        for row in self.rows:
-            rows.append(
-                (
-                    row.category, or_dash(row.alpha, ".3f"), interval(row.alpha_low, row.alpha_high),
-                    or_dash(row.mean_acceptance_length, ".2f"), or_dash(row.draft_acceptance_rate, ".3f"),
-                    or_dash(row.tokens_per_call, ".2f"),
-                )
-            )  # fmt: skip
-        return Table("Acceptance", head, rows)
-
-    def _position_tables(self) -> list[Table]:
-        """Shares of the runs that verified a draft, by position of the draft."""
-        title = "Share of the runs with a draft that accepted its first, second, … token"
-        rows = [(row.category, row.per_position_acceptance_rate) for row in self.rows]
-        return tables_by_position(title, ("position",), rows, ".3f")
+            columns["tokens/s"] = [_spread(row.tokens_per_s) for row in self.rows]
+        if both:
+            columns["speed-up (min to max)"] = [_ratio(row.speedup) for row in self.rows]
+            columns["without prompts"] = [_ratio(row.decode_speedup) for row in self.rows]
+        return Table(title, tuple(columns), list(zip(*columns.values(), strict=True)))
 
     def __repr__(self) -> str:
         row = self.rows[-1]
@@ -251,42 +243,40 @@ def bench_rows(
     sampled : bool
         Whether repetitions are different samples, and not the same texts again.
     """
-    categories = list(dict.fromkeys(question.category for question in questions))
-    groups = {
-        category: [i for i, question in enumerate(questions) if question.category == category]
-        for category in categories
-    }
-    if set(MT_BENCH_CATEGORIES) <= set(categories) and MT_BENCH not in categories:
+    groups: dict[str, list[int]] = {}
+    for i, question in enumerate(questions):
+        groups.setdefault(question.category, []).append(i)
+    n_categories = len(groups)
+    if set(MT_BENCH_CATEGORIES) <= groups.keys() and MT_BENCH not in groups:
         groups[MT_BENCH] = [i for i, one in enumerate(questions) if one.category in MT_BENCH_CATEGORIES]
-    if len(categories) > 1:
+    if n_categories > 1:
         groups[OVERALL] = list(range(len(questions)))
-    return tuple(
-        _row(
-            category,
-            [[run[i] for i in indices] for run in answers],
-            [[run[i] for i in indices] for run in plain],
-            sampled,
-        )
-        for category, indices in groups.items()
-    )
+    runs = {
+        name: ([[run[i] for i in ids] for run in answers], [[run[i] for i in ids] for run in plain])
+        for name, ids in groups.items()
+    }
+    return tuple(_row(category, ours, theirs, sampled) for category, (ours, theirs) in runs.items())
 
 
 def _row(category: str, answers: list[list[Answer]], plain: list[list[Answer]], sampled: bool) -> BenchRow:
     main = answers or plain
-    replies = [[reply for answer in run for reply in answer.replies] for run in answers]
+    counts = _counts(answer for run in answers for answer in run)
     betas = [
         np.minimum([beta for step in reply.steps for beta in step.betas], 1.0)
-        for run in (replies if sampled else replies[:1])  # repetitions of one text say nothing more
-        for reply in run
+        for run in (answers if sampled else answers[:1])  # repetitions of one text say nothing more
+        for answer in run
+        for reply in answer.replies
     ]
     n_betas = sum(map(len, betas))
-    counts = DraftCounts.of(step for run in replies for reply in run for step in reply.steps)
     alpha, low, high = math.nan, math.nan, math.nan
     if n_betas:
         alpha = math.fsum(float(text.sum()) for text in betas) / n_betas
         low, high = mean_interval(betas)
     n_equal, n_compared = _equal(answers, plain)
-    bounds = [_tokens_per_run(run) for run in answers]
+    bounds = [_counts(run).tokens_per_call for run in answers]
+    speeds, plain_speeds = ([_per_s(run, "wall_s") for run in runs] for runs in (answers, plain))
+    rounds, plain_rounds = ([_per_s(run, "rounds_s") for run in runs] for runs in (answers, plain))
+    means, plain_means = ([_mean_speed(run) for run in runs] for runs in (answers, plain))
     return BenchRow(
         category=category,
         n_questions=len(main[0]),
@@ -298,36 +288,31 @@ def _row(category: str, answers: list[list[Answer]], plain: list[list[Answer]], 
         mean_acceptance_length=counts.mean_acceptance_length,
         draft_acceptance_rate=counts.draft_acceptance_rate,
         per_position_acceptance_rate=counts.per_position_acceptance_rate,
-        tokens_per_call=_tokens_per_run([answer for run in main for answer in run]),
-        tokens_per_s=_speeds(answers),
-        plain_tokens_per_s=_speeds(plain),
-        speedup=_speedup(_speeds(answers), _speeds(plain), bounds),
-        decode_speedup=_speedup(_decode_speeds(answers), _decode_speeds(plain), bounds),
-        question_speedup=_speedup(
-            _question_speeds(answers), _question_speeds(plain), list(map(_question_bound, answers, plain))
-        ),
+        tokens_per_call=_counts(answer for run in main for answer in run).tokens_per_call,
+        tokens_per_s=tuple(speeds),
+        plain_tokens_per_s=tuple(plain_speeds),
+        speedup=_speedup(speeds, plain_speeds, bounds),
+        decode_speedup=_speedup(rounds, plain_rounds, bounds),
+        question_speedup=_speedup(means, plain_means, list(map(_question_bound, answers, plain))),
         n_equal=n_equal,
         n_compared=n_compared,
     )
 
 
-def _speeds(runs: Sequence[Sequence[Answer]]) -> tuple[float, ...]:
-    """New tokens over seconds, of each repetition."""
-    return tuple(_per_s(sum(a.n_tokens for a in run), math.fsum(a.wall_s for a in run)) for run in runs)
+def _counts(answers: Iterable[Answer]) -> DraftCounts:
+    return DraftCounts.of(step for answer in answers for reply in answer.replies for step in reply.steps)
 
 
-def _decode_speeds(runs: Sequence[Sequence[Answer]]) -> tuple[float, ...]:
-    """The same of the rounds alone."""
-    return tuple(_per_s(sum(a.n_tokens for a in run), math.fsum(a.rounds_s for a in run)) for run in runs)
+def _per_s(answers: Iterable[Answer], seconds: str) -> float:
+    """New tokens over seconds: ``wall_s``, or ``rounds_s`` of the rounds alone."""
+    every = list(answers)
+    total = math.fsum(getattr(one, seconds) for one in every)
+    return sum(one.n_tokens for one in every) / total if total else math.nan
 
 
-def _question_speeds(runs: Sequence[Sequence[Answer]]) -> tuple[float, ...]:
+def _mean_speed(answers: Sequence[Answer]) -> float:
     """The mean over questions of new tokens over seconds."""
-    return tuple(math.fsum(_per_s(a.n_tokens, a.wall_s) for a in run) / len(run) for run in runs)
-
-
-def _per_s(n_tokens: int, seconds: float) -> float:
-    return n_tokens / seconds if seconds else math.nan
+    return math.fsum(_per_s([one], "wall_s") for one in answers) / len(answers)
 
 
 def _speedup(ours: Sequence[float], plain: Sequence[float], bounds: Sequence[float]) -> Speedup:
@@ -340,17 +325,10 @@ def _speedup(ours: Sequence[float], plain: Sequence[float], bounds: Sequence[flo
     )
 
 
-def _tokens_per_run(answers: Sequence[Answer]) -> float:
-    """New tokens per run of the target."""
-    return DraftCounts.of(
-        step for answer in answers for reply in answer.replies for step in reply.steps
-    ).tokens_per_call
-
-
 def _question_bound(answers: Sequence[Answer], plain: Sequence[Answer]) -> float:
     """What bounds the ratio of two means of speeds: tokens per run, questions weighted by their speed."""
-    weights = [_per_s(one.n_tokens, one.wall_s) for one in plain]
-    bounds = [_tokens_per_run([one]) for one in answers]
+    weights = [_per_s([one], "wall_s") for one in plain]
+    bounds = [_counts([one]).tokens_per_call for one in answers]
     products = math.fsum(weight * bound for weight, bound in zip(weights, bounds, strict=True))
     return products / total if (total := math.fsum(weights)) else math.nan
 
@@ -359,10 +337,12 @@ def _equal(answers: Sequence[Sequence[Answer]], plain: Sequence[Sequence[Answer]
     """(turns with the tokens of plain decoding, turns that both answered)."""
     if not answers or not plain:
         return 0, 0
-    pairs: list[tuple[Reply, Reply]] = []
-    for run, plain_run in zip(answers, plain, strict=True):
-        both = zip(run, plain_run, strict=True)
-        pairs += itertools.chain.from_iterable(zip(a.replies, b.replies, strict=False) for a, b in both)
+    pairs = [
+        pair
+        for run, plain_run in zip(answers, plain, strict=True)
+        for one, other in zip(run, plain_run, strict=True)
+        for pair in zip(one.replies, other.replies, strict=False)
+    ]
     return sum(ours.tokens == theirs.tokens for ours, theirs in pairs), len(pairs)
 
 

@@ -3,41 +3,42 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Final, TypeAlias
 
 from specdec.analysis.arguments import (
+    Setup,
     check_gammas,
+    decoding_options,
     different_numbers,
     drafts_by_name,
-    name_of,
-    sampling_options,
-    split,
-    work_of,
 )
-from specdec.analysis.comparison import Comparison, ComparisonRow, PromptRow
-from specdec.analysis.running import figures_of
-from specdec.analysis.speedup import TimedRuns, run_in_turns
+from specdec.analysis.experiment import Configuration, Experiment, ExperimentRow, decoding_experiment
+from specdec.analysis.measurement import position_tables, reason_tables
 from specdec.checks import check_flag, check_integer
 from specdec.decoding.beginning import Beginning
+from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import printable
-from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.progress import counted
-from specdec.threads import check_threads
+from specdec.settings_table import Unpack
+from specdec.tables import Table, Tabular, data_frame, interval, or_dash
 from specdec.time_limit import ENDLESS, TimeLimit
-from specdec.verification.rules import DECODING_RULES, DecodingRule, check_rule
-from specdec.verification.sampling import Sampling
 
-__all__ = ["compare", "compare_ways"]
+__all__ = ["Comparison", "Ways", "compare", "compare_ways"]
 
-_LABEL = 40  # characters of a prompt that are shown
+_LABEL: Final = 40  # characters of a prompt that are shown
+_OWNS: Final = {"gamma": "gammas", "temperature": "temperatures", "max_new_tokens": "n_tokens"}
+Ways: TypeAlias = Mapping[tuple[str, int], tuple[Draft, int]]
+"""Drafts with their gammas, by name and gamma."""
 
 
 def compare(
-    target: ModelLike,
+    target: ModelLike | dict[str, ModelLike],
     drafts: Mapping[str, DraftLike],
     prompts: Prompt | Sequence[Prompt],
     *,
@@ -45,53 +46,40 @@ def compare(
     gammas: Sequence[int] | None = None,
     n_tokens: int = 400,
     repeats: int = 5,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    verify: DecodingRule = "rejection",
     timing: bool = True,
-    seed: int = 0,
-    n_threads: int | None = None,
-    target_name: str | None = None,
-    progress: bool = False,
+    options: DecodingOptions | None = None,
+    **changes: Unpack[SampleOptions],
 ) -> Comparison:
     """Compare drafts of any kind for one target, by running them.
 
     Every draft, with each gamma, and plain decoding continue the same prompts in turns, prompt by prompt, so
     that all of them see the same machine. What is counted (acceptance, tokens per run of the target) and what
-    is timed are of the same runs, and mean the same for every draft; what `specdec.measure` says of a model
+    is timed are of the same runs, and mean the same for every draft; what `specdec.measure` finds of a model
     by its distribution is measured by running here too. A draft that learns from texts begins each turn with
     what it knows now (`Draft.snapshot`), learns from the prompts of the turn in their order, and is left as
     it is; an `Online` learns nothing meanwhile. An object of your own is used as it is.
 
     Parameters
     ----------
-    target : Model, path or hub name
+    target : Model, path, hub name, or a dict of one of these by its name
     drafts : dict of str to Model, path, hub name, Draft, Drafter or str
         By names of your own. A text is what `specdec.drafts.named` takes, such as ``"copy"``.
     prompts : str, sequence of int, or a list of these
         For an encoder-decoder sources.
     temperatures : sequence of float
     gammas : sequence of int, optional
-        Guesses of a round at most, each 1 to 1024; None: as many as each draft asks for by itself.
+        Drafted tokens of a round at most, each 1 to 1024; None: as many as each draft asks for by itself.
     n_tokens : int, default 400
         New tokens of each draft in each turn, with each gamma at each temperature: each prompt its share.
     repeats : int, default 5
         Turns. Sampled texts differ from turn to turn.
-    top_k, top_p, min_p
-        As in `Sampling`.
-    verify : {"rejection", "block", "coupled", "k-sequential", "classical"}
-        As in `specdec.generate`: trees are not taken by every rule.
     timing : bool, default True
         False: one turn, without plain decoding and without times.
-    seed : int, default 0
-        Prompt i of turn k has the key (seed + k, i).
-    n_threads : int, optional
-        None: :func:`specdec.threads.default_threads`.
-    target_name : str, optional
-        What the target is called; None: the name of its folder.
-    progress : bool, default False
-        Show a progress bar (needs tqdm).
+    options : DecodingOptions, optional
+        Of the runs; not every rule (`verify`) takes trees. Prompt i of turn k has the key (seed + k, i); the
+        default of `seed` is 0.
+    **changes
+        Such options by name, which replace those of `options`.
 
     Returns
     -------
@@ -114,50 +102,33 @@ def compare(
     >>> found = specdec.compare(target, ways, ["Once upon a time", "It was a dark and stormy night"])
     >>> print(found)
     """
-    samplings = [
-        Sampling(temperature, top_k, top_p, min_p)
-        for temperature in different_numbers("temperatures", temperatures)
+    decoding = decoding_options(options, changes, _OWNS)
+    asked = [
+        decoding.replace(temperature=one).temperature
+        for one in different_numbers("temperatures", temperatures)
     ]
     chosen = None if gammas is None else check_gammas(gammas)
     n_tokens, repeats = check_integer("n_tokens", n_tokens, 1), check_integer("repeats", repeats, 1)
-    check_rule("verify", verify, 1.0, DECODING_RULES)
-    timing = check_flag("timing", timing)
-    target = as_model("target", target)
-    target_name = name_of(target, target_name, "target_name")
-    opened = {
-        name: as_draft(target, draft) for name, draft in drafts_by_name("drafts", target, drafts).items()
+    repeats = repeats if check_flag("timing", timing) else 1
+    setup = Setup.of(target, decoding, prompts)
+    given = drafts_by_name("drafts", setup.target, drafts)
+    opened = {name: as_draft(setup.target, draft) for name, draft in given.items()}
+    ways: Ways = {
+        (name, gamma): (draft, gamma)
+        for name, draft in opened.items()
+        for gamma in chosen or [max(draft.gamma, 1)]
     }
-    beginnings = split(target, prompts)
-    seed, threads = check_integer("seed", seed, 0, 2**64 - 1), check_threads(n_threads)
-    work = work_of(target, beginnings, -(-n_tokens // len(beginnings)), n_tokens)
-    ways = [(name, gamma) for name, draft in opened.items() for gamma in chosen or [max(draft.gamma, 1)]]
-    return compare_ways(
-        target, opened, ways, work, samplings=samplings, repeats=repeats, verify=verify, timing=timing,
-        seed=seed, n_threads=threads, target_name=target_name, prompts=beginnings[: len(work)],
-        progress=progress,
-        settings={
-            "n_tokens": n_tokens, "repeats": repeats if timing else 1, "verify": verify, "top_k": top_k,
-            "top_p": top_p, "min_p": min_p, "seed": seed, "n_threads": threads,
-        },
-    )  # fmt: skip
+    return compare_ways(setup, ways, n_tokens, temperatures=asked, repeats=repeats, timing=timing)
 
 
 def compare_ways(
-    target: Model,
-    opened: Mapping[str, Draft],
-    ways: Sequence[tuple[str, int]],
-    work: Sequence[tuple[Sequence[int], int]],
+    setup: Setup,
+    ways: Ways,
+    n_tokens: int,
     *,
-    samplings: Sequence[Sampling],
+    temperatures: Sequence[float],
     repeats: int,
-    verify: DecodingRule,
-    timing: bool,
-    seed: int,
-    n_threads: int,
-    target_name: str,
-    prompts: Sequence[Beginning],
-    progress: bool,
-    settings: dict[str, Any],
+    timing: bool = True,
     limit: TimeLimit = ENDLESS,
     at_least: float = 0.0,
 ) -> Comparison:
@@ -165,90 +136,42 @@ def compare_ways(
 
     Parameters
     ----------
-    target : Model
-    opened : dict of str to Draft
-        Drafts that fit the target, by name.
-    ways : sequence of (name, gamma)
-        What has its turn.
-    work : sequence of (prompt, new tokens)
-    samplings, repeats, verify, timing, seed, n_threads, target_name, progress
+    setup : Setup
+    ways : dict of (draft, gamma) by (name, gamma)
+    n_tokens, temperatures, repeats, timing
         As of `compare`.
-    prompts : sequence of Beginning
-        Those of the work.
-    settings : dict
-        What the comparison says of its settings.
-    limit, at_least
-        As of `run_in_turns`.
+    limit : TimeLimit, optional
+        As of `Experiment.run`.
+    at_least : float, optional
+        What has a lower speed-up after a turn has no further turn.
     """
-    repeats = repeats if timing else 1
-    n_steps = len(samplings) * repeats * (len(ways) + timing) * sum(n for _, n in work)
-    rows: list[ComparisonRow] = []
+    work = setup.work(setup.share(n_tokens), n_tokens)
+    rows: list[ExperimentRow] = []
     rates: dict[float, tuple[float, ...]] = {}
-    with counted(n_steps, "token", progress) as done:
-        for sampling in samplings:
-            options: dict[str, Any] = {**sampling_options(sampling), "verify": verify, "n_threads": n_threads}
-            plain = TimedRuns(target, None, **options)
-            runs = {
-                (name, gamma): TimedRuns(target, opened[name], gamma=gamma, **options) for name, gamma in ways
-            }
-            everything = [plain, *runs.values()] if timing else [*runs.values()]
-            run_in_turns(
-                everything, work, repeats=repeats, seed=seed, done=done, limit=limit,
-                at_least=at_least if timing else 0.0,
-            )  # fmt: skip
-            rows += [
-                _row(name, sampling, gamma, way, plain if timing else None)
-                for (name, gamma), way in runs.items()
-            ]
+    n_steps = len(temperatures) * repeats * (len(ways) + timing) * sum(n for _, n in work)
+    with counted(n_steps, "token", setup.options.progress) as done:
+        for temperature in temperatures:
+            options = setup.runs(temperature=temperature)
+            experiment, plain, running = decoding_experiment(setup.target, ways, work, options)
+            if not timing:
+                experiment = Experiment([*running.values()], work)
+
+            def goes_on(one: Configuration, plain: Configuration = plain) -> bool:
+                return not at_least or one is plain or one.over(plain).median >= at_least
+
+            experiment.run(repeats=repeats, seed=setup.seed, done=done, limit=limit, goes_on=goes_on)
+            for (name, _), way in running.items():
+                rows.append(way.row(name, plain if timing else None, by_prompt=True))
             if timing:
-                rates[sampling.temperature] = plain.tokens_per_s
+                rates[temperature] = plain.tokens_per_s
+    prompts = setup.prompts[: len(work)]
     return Comparison(
-        target=target_name,
+        target=setup.name,
         rows=tuple(rows),
         plain_tokens_per_s=rates,
         prompts=[beginning.given for beginning in prompts],
-        labels=tuple(_label(target, beginning) for beginning in prompts),
-        settings=settings,
-    )
-
-
-def _row(name: str, sampling: Sampling, gamma: int, way: TimedRuns, plain: TimedRuns | None) -> ComparisonRow:
-    found = figures_of(way, sampling)
-    prompts = []
-    for i in range(len(way.turns[0])):
-        one = way.of(i)
-        part = figures_of(one, sampling)
-        speedup = None if plain is None else one.over(plain.of(i))
-        prompts.append(PromptRow(i, part.n_tokens, part.tokens_per_call, part.alpha, speedup))
-    timed: dict[str, Any] = {}
-    if plain is not None:
-        costs = way.costs(plain)
-        timed = {
-            "c": None if math.isnan(costs.guess) else costs.guess,
-            "draft_ratio": costs.draft,
-            "verify_ratio": costs.verify,
-            "tokens_per_s": way.tokens_per_s,
-            "speedup": way.over(plain),
-        }
-    return ComparisonRow(
-        draft=name,
-        temperature=sampling.temperature,
-        gamma=gamma,
-        n_tokens=found.n_tokens,
-        n_calls=found.n_calls,
-        tokens_per_call=found.tokens_per_call,
-        tokens_low=found.tokens_low,
-        tokens_high=found.tokens_high,
-        alpha=found.alpha,
-        alpha_low=found.alpha_low,
-        alpha_high=found.alpha_high,
-        drafted_per_call=found.n_drafted / found.n_calls,
-        draft_acceptance_rate=found.n_accepted / found.n_drafted if found.n_drafted else None,
-        by_position=found.by_position,
-        prompts=tuple(prompts),
-        reason=found.reason,
-        named_share=way.named_share,
-        **timed,
+        labels=tuple(_label(setup.target, beginning) for beginning in prompts),
+        settings=setup.described(n_tokens=n_tokens, repeats=repeats),
     )
 
 
@@ -258,3 +181,161 @@ def _label(target: Model, beginning: Beginning) -> str:
         text = target.tokenizer.decode(beginning.ids)
     words = " ".join(map(str, beginning.given)) if text is None else " ".join(text.split())
     return printable(words if len(words) <= _LABEL else words[: _LABEL - 1] + "…")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Tabular):
+    """What `specdec.compare` found; ``print`` shows its tables, a notebook too.
+
+    Attributes
+    ----------
+    target : str
+        Its name.
+    rows : tuple of ExperimentRow
+        By temperature, then draft, then gamma.
+    plain_tokens_per_s : dict of float to tuple of float
+        By temperature: new tokens per second of plain decoding in each turn; empty without timing.
+    prompts : list of list of int
+        Token ids of the prompts; of an encoder-decoder those of the sources.
+    labels : tuple of str
+        How each prompt begins, as text; its token ids without a tokenizer.
+    settings : dict of str to object
+        What was asked for: n_tokens, repeats, seed, n_threads and other options of decoding.
+    """
+
+    target: str
+    rows: tuple[ExperimentRow, ...]
+    plain_tokens_per_s: dict[float, tuple[float, ...]]
+    prompts: list[list[int]]
+    labels: tuple[str, ...]
+    settings: dict[str, Any]
+
+    def __getitem__(self, draft: str) -> list[ExperimentRow]:
+        """The rows of a draft.
+
+        Raises
+        ------
+        KeyError
+        """
+        found = [row for row in self.rows if row.draft == draft]
+        if not found:
+            raise KeyError(draft)
+        return found
+
+    @property
+    def drafts(self) -> tuple[str, ...]:
+        """Their names, in the order in which they were given."""
+        return tuple(dict.fromkeys(row.draft for row in self.rows))
+
+    @property
+    def temperatures(self) -> tuple[float, ...]:
+        """In the order in which they were given."""
+        return tuple(dict.fromkeys(row.temperature for row in self.rows))
+
+    def best(self, temperature: float) -> ExperimentRow | None:
+        """The fastest row at a temperature whose speed-up is not invalid; None: plain decoding is."""
+        faster = [row for row in self.ranked(temperature) if row.timed.median > 1.0]
+        return faster[0] if faster else None
+
+    def ranked(self, temperature: float) -> list[ExperimentRow]:
+        """The rows at a temperature with a valid speed-up, that drafted something; the fastest first."""
+        rows = [row for row in self.rows if row.temperature == temperature and row.speedup is not None]
+        return sorted(
+            (row for row in rows if not row.invalid and not row.is_plain), key=lambda row: -row.timed.median
+        )
+
+    def tables(self) -> list[Table]:
+        """All drafts in one table; acceptance by position; by prompt; why figures are missing."""
+        positions = [(*_setting(row), row.by_position) for row in self.rows]
+        found = [self.summary(), *position_tables(_HEAD, positions)]
+        if len(self.prompts) > 1:
+            found.append(self._by_prompt())
+        return [*found, *reason_tables((row.draft, row.reason) for row in self.rows)]
+
+    def summary(self) -> Table:
+        """All drafts in one table, with plain decoding."""
+        timed = bool(self.plain_tokens_per_s)
+        head: tuple[str, ...] = (*_HEAD, "alpha", "95 %", "tokens/run", "95 %")
+        named = any(row.named_share is not None for row in self.rows)
+        if named:
+            head += ("named",)
+        if timed:
+            head += ("c", "t(round)/t(1)", "tokens/s", "speed-up", "min to max")
+        body: list[tuple[str, ...]] = []
+        for temperature in self.temperatures:
+            best = self.best(temperature)
+            if timed:
+                rate = f"{statistics.median(self.plain_tokens_per_s[temperature]):.1f}"
+                counts = ("plain decoding", f"{temperature:g}", "0  ", "–", "", "1.00", "")
+                body.append((*counts, *["–"] * named, "–", "1.00", rate, "1.00X", ""))
+            for row in self.rows:
+                if row.temperature == temperature:
+                    body.append(_cells(row, " ★" if row is best else "  ", named))
+        notes = "; ★ the fastest that beats plain decoding" if timed else ""
+        notes += "; named: share of a draft's law that the target can name" if named else ""
+        kept_longest = ("min to max", "tokens/s", "named", "c", "t(round)/t(1)")
+        optional = [head.index(name) for name in kept_longest if name in head]
+        optional += [i for i, name in enumerate(head) if name == "95 %"]
+        return Table(f"Drafts for {self.target}{notes}", head, body, tuple(optional))
+
+    def _by_prompt(self) -> Table:
+        numbers = tuple(str(i) for i in range(len(self.prompts)))
+        body = []
+        for row in self.rows:
+            cells = [f"{one.tokens_per_call:.2f}" for one in row.prompts]
+            speeds = [f" ({one.speedup.text()})" if one.speedup else "" for one in row.prompts]
+            cells = [cell + speed for cell, speed in zip(cells, speeds, strict=True)]
+            body.append((*_setting(row), *cells, *["–"] * (len(numbers) - len(cells))))
+        shown = "\n".join(f"{i}: {label}" for i, label in enumerate(self.labels))
+        timed = " (measured speed-up)" if self.plain_tokens_per_s else ""
+        return Table(f"Tokens per run{timed} by prompt\n{shown}", (*_HEAD, *numbers), body)
+
+    def to_pandas(self) -> Any:
+        """A `pandas.DataFrame` with its rows; NaN where there is no number.
+
+        Columns are the figures of `ExperimentRow` that are one number or text, and of the speed-up
+        ``speedup``, ``speedup_low``, ``speedup_high`` and ``speedup_invalid``.
+
+        Raises
+        ------
+        MissingPackageError
+            pandas is not installed.
+        """
+        skipped = ("by_position", "prompts", "tokens_per_s", "speedup")
+        names = [field.name for field in fields(ExperimentRow) if field.name not in skipped]
+        names += ["drafted_per_call", "draft_acceptance_rate"]
+        lines = []
+        for row in self.rows:
+            line = {
+                name: getattr(row, name) for name in (*names, "drafted_per_call", "draft_acceptance_rate")
+            }
+            line |= {name: math.nan for name, value in line.items() if value is None}
+            rates = row.tokens_per_s or (math.nan,)
+            lines.append(line | {"tokens_per_s": statistics.median(rates)} | row.timed.columns("speedup"))
+        return data_frame(lines)
+
+    def __repr__(self) -> str:
+        drafts = ", ".join(map(repr, self.drafts))
+        return f"<specdec.Comparison of {drafts} drafting for {self.target!r}: {len(self.rows)} rows>"
+
+
+_HEAD = ("draft", "temp", "gamma")
+
+
+def _cells(row: ExperimentRow, star: str, named: bool) -> tuple[str, ...]:
+    name, temperature, gamma = _setting(row)
+    counts = (
+        name, temperature, gamma + star, or_dash(row.alpha, ".3f"), interval(row.alpha_low, row.alpha_high),
+        or_dash(row.tokens_per_call, ".2f"), interval(row.tokens_low, row.tokens_high, ".2f"),
+        *[or_dash(row.named_share, ".3f")] * named,
+    )  # fmt: skip
+    if row.speedup is None:
+        return counts
+    return (
+        *counts, or_dash(row.c, ".3f"), or_dash(row.verify_ratio, ".2f"),
+        f"{statistics.median(row.tokens_per_s):.1f}", row.speed_cell, row.speedup.interval,
+    )  # fmt: skip
+
+
+def _setting(row: ExperimentRow) -> tuple[str, str, str]:
+    return row.draft, f"{row.temperature:g}", f"{row.gamma}"

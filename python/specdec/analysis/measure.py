@@ -6,7 +6,8 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,90 +17,111 @@ from specdec.analysis.acceptance import Acceptance, acceptance
 from specdec.analysis.arguments import (
     RUN_BY_THE_CORE,
     MeasurableDraftLike,
-    ProbabilityDraft,
+    Setup,
     check_gammas,
     check_say,
+    decoding_options,
     different_numbers,
-    has_law,
+    has_distribution,
+    measurable,
     name_of,
-    open_pair,
-    sampling_options,
-    split,
-    work_of,
+    named_one,
 )
-from specdec.analysis.measurement import Independence, Measurement, MeasurementRow
-from specdec.analysis.running import RunFigures, run_texts
-from specdec.analysis.speedup import NOT_RUN, NamedShares, RoundCosts, Speedup, speedups, timed_ways
+from specdec.analysis.experiment import (
+    Configuration,
+    Experiment,
+    ExperimentRow,
+    Speedup,
+    Work,
+    decoding_experiment,
+)
+from specdec.analysis.measurement import Independence, Measurement
 from specdec.analysis.statistics import acceptance_by_position, autocorrelation, ljung_box, mean_interval
 from specdec.analysis.timing import ForwardTimes, forward_times, sample_text, step_seconds
 from specdec.checks import check_flag, check_integer
-from specdec.decoding.beginning import Beginning
-from specdec.drafts.draft import Draft
-from specdec.models.model import Model, ModelLike, Prompt
+from specdec.decoding.options import DecodingOptions, SampleOptions
+from specdec.models.model import ModelLike, Prompt
 from specdec.progress import counted
-from specdec.threads import check_threads
+from specdec.settings_table import Unpack
 from specdec.time_limit import TimeLimit
 from specdec.verification.rules import check_lenience
-from specdec.verification.sampling import Sampling
 
-__all__ = ["independence", "measure"]
+__all__ = ["Timing", "independence", "measure"]
 
-_N_LAGS = 10
+_N_LAGS: Final = 10
 _COUNTING, _TIMING = 0.3, 0.5  # shares of the seconds; the rest is for times of forward passes
-_FEWEST = 16  # tokens of a text, however short the time is
-_NOT_TIMED = RoundCosts(math.nan, math.nan, math.nan)
-_NO_FORMULA = "the formulas are of guesses that are made alike at every position of a round"
+_FEWEST: Final = 16  # tokens of a text, however short the time is
+_NO_FORMULA: Final = "the formulas are of guesses that are made alike at every position of a round"
+_OWNS: Final = {
+    "gamma": "gammas", "temperature": "temperatures", "lenience": "leniences", "max_new_tokens": "n_tokens",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How much `measure` times.
+
+    Attributes
+    ----------
+    repeats : int, default 5
+        Timed runs for each gamma and temperature.
+    n_tokens : int, default 400
+        New tokens of a timed run at most; a run takes the prompts in order until it has as many.
+    leniences : bool, default False
+        Time the runs with lenience too, and not only those of the exact rule.
+    """
+
+    repeats: int = 5
+    n_tokens: int = 400
+    leniences: bool = False
+
+    def __post_init__(self) -> None:
+        check_integer("repeats", self.repeats, 1)
+        check_integer("n_tokens", self.n_tokens, 1)
+        check_flag("leniences", self.leniences)
 
 
 def measure(
-    target: ModelLike,
-    draft: MeasurableDraftLike,
+    target: ModelLike | dict[str, ModelLike],
+    draft: MeasurableDraftLike | dict[str, MeasurableDraftLike],
     prompts: Prompt | Sequence[Prompt],
     *,
     gammas: Sequence[int] = (1, 2, 3, 4, 5, 6, 7, 8),
     temperatures: Sequence[float] = (0.0, 1.0),
     leniences: Sequence[float] = (1.0, 0.5, 0.3, 0.1),
     n_tokens: int = 2000,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    seed: int = 0,
-    timing: bool = True,
-    n_timed_tokens: int = 400,
-    repeats: int = 5,
-    time_leniences: bool = False,
-    n_threads: int | None = None,
-    name: str | None = None,
-    target_name: str | None = None,
+    timing: bool | Timing = True,
     seconds: float | None = None,
-    progress: bool = False,
     say: Callable[[str], object] = lambda line: None,
+    options: DecodingOptions | None = None,
+    **changes: Unpack[SampleOptions],
 ) -> Measurement:
     """Measure how well a draft guesses a target, what both cost, and what speculation gains.
 
     The acceptance rate is that of Corollary 3.6 (arXiv 2211.17192), measured as in section 4.2: the target
     alone continues the prompts, and at each of its tokens the two distributions, after standardisation, are
-    held against each other. The speed-up is then predicted with the measured time of verification, beside the
-    ideal one of Theorem 3.8, and measured by decoding with and without the draft in turns. Measured ones have
-    the spread of their repetitions; one above the new tokens per run of the target is an error of measuring,
-    and is marked as such.
+    held against each other. The speed-up is then predicted with the measured time of verification, next to
+    the ideal one of Theorem 3.8, and measured by decoding with and without the draft in turns. A measured one
+    has the spread of its repetitions; one above the new tokens per run of the target is marked as an error of
+    measuring.
 
     That needs a draft with one distribution for the token after a text: a model, `Ngram`, `Unigram`,
     `Bigram`, `OnlineNgram`, `Recurrent`. All others (trees, copies, heads, EAGLE, layers of the target,
-    memories, ensembles, objects of your own) guess otherwise at every position of a round, and are measured
+    memories, ensembles, objects of your own) draft otherwise at every position of a round, and are measured
     by running them, for each row of the tables: tokens per run of the target, acceptance by position, and
-    times. What the formulas would say of them is None, with the reason (`MeasurementRow.reason`). A draft
-    that learns from texts begins every run of the prompts with what it knows now (`Draft.snapshot`), and is
-    left as it is; an `Online` learns nothing meanwhile. An object of your own is used as it is.
+    times. What the formulas say of them is None, with the reason (`ExperimentRow.reason`). A draft that
+    learns from texts begins every run of the prompts with what it knows now (`Draft.snapshot`), and is left
+    as it is; an `Online` learns nothing meanwhile. An object of your own is used as it is.
 
     Parameters
     ----------
     target : Model, path or hub name
+        Here and in all functions that compare drafts it may be a dict of one by the name that tables call it;
+        by default it is called after its folder.
     draft : Model, path, hub name, Draft, Drafter, or an object with ``probabilities(ids)``
-        Any draft that `specdec.generate` takes. An object with ``probabilities(ids)`` gives
-        [len(ids), n_vocab] float64, row i the distribution of the token after ids[: i + 1]; what that takes
-        in Python says nothing, so its cost c is taken to be 0 (section 3.6: negligible cost), and no run with
-        it is timed.
+        Any draft that `specdec.generate` takes, or a dict of one by its name. An object with
+        ``probabilities(ids)`` gives [len(ids), n_vocab] float64, row i the distribution of the token after
+        ids[: i + 1]; its cost c is taken to be 0 (section 3.6), and no run with it is timed.
     prompts : str, sequence of int, or a list of these
         The same prompt several times is continued differently at temperatures above 0. For an
         encoder-decoder they are sources.
@@ -114,32 +136,19 @@ def measure(
         Tokens the target generates at each temperature, in all: each prompt its share, as far as the context
         reaches and no end-of-text token comes. The paper takes 10000. With a draft that is measured by
         running: for each row.
-    top_k, top_p, min_p
-        Of target and draft, as in `Sampling`.
-    seed : int, default 0
-        Prompt i is continued with the key (seed, i).
-    timing : bool, default True
-        Measure times too. Without, a measurement has acceptance rates alone.
-    n_timed_tokens : int, default 400
-        New tokens of a timed run at most; a run takes the prompts in order until it has as many.
-    repeats : int, default 5
-        Timed runs for each gamma and temperature.
-    time_leniences : bool, default False
-        Time the runs with lenience too, and not only those of the exact rule.
-    n_threads : int, optional
-        None: :func:`specdec.threads.default_threads`.
-    name : str, optional
-        What the draft is called in the tables; None: the name of its folder or its kind.
-    target_name : str, optional
-        What the target is called; None: the name of its folder.
+    timing : bool or Timing, default True
+        Measure times too, and how. False: acceptance rates alone.
     seconds : float, optional
         How long the measuring may take; a text that has begun is finished. If all of it would take longer,
         by the time of a few tokens, fewer tokens are generated, and rows that are not reached are left out or
         have no times. None: no limit.
-    progress : bool, default False
-        Show a progress bar (needs tqdm).
     say : callable, optional
         Called with a line for each row as soon as it is measured.
+    options : DecodingOptions, optional
+        Of them `top_k`, `top_p` and `min_p`, of target and draft; `seed` (default 0; prompt i is continued
+        with the key (seed, i)), and `n_threads`.
+    **changes
+        Such options by name, which replace those of `options`.
 
     Returns
     -------
@@ -162,132 +171,244 @@ def measure(
     >>> found = specdec.measure(target, draft, ["It was a dark and stormy night", "Once upon a time"])
     >>> print(found)
     """
-    chosen_gammas = check_gammas(gammas)
-    asked = different_numbers("temperatures", temperatures)
-    samplings = [Sampling(temperature, top_k, top_p, min_p) for temperature in asked]
-    chosen_leniences = [
-        check_lenience("leniences", lenience, "has") for lenience in different_numbers("leniences", leniences)
-    ]
-    n_tokens, repeats = check_integer("n_tokens", n_tokens, 1), check_integer("repeats", repeats, 1)
-    n_timed_tokens = check_integer("n_timed_tokens", n_timed_tokens, 1)
-    target, opened = open_pair(target, draft)
-    beginnings = split(target, prompts)
-    seed = check_integer("seed", seed, 0, 2**64 - 1)
-    threads = check_threads(n_threads)
-    timing, time_leniences = check_flag("timing", timing), check_flag("time_leniences", time_leniences)
-    check_say(say)
-    limit = TimeLimit.of(seconds)
-    name, target_name = name_of(opened, name), name_of(target, target_name, "target_name")
-    share = -(-n_tokens // len(beginnings))
-    runs_draft = timing and isinstance(opened, RUN_BY_THE_CORE)
-    timed_leniences = [one for one in chosen_leniences if timing and (time_leniences or one == 1.0)]
-    n_runs = len(timed_leniences) * repeats * (len(chosen_gammas) + 1)
-    running = isinstance(opened, Draft) and not has_law(opened)
-    n_counted = len(chosen_leniences) * len(chosen_gammas) if running else 1
-    if seconds is not None:
-        step_s = step_seconds(target, beginnings, threads) * len(samplings)
-        counting_s, timing_s = _COUNTING * limit.left_s, _TIMING * limit.left_s
-        share = min(share, max(_FEWEST, int(counting_s / step_s / n_counted / len(beginnings))))
-        if n_runs:
-            n_timed_tokens = min(n_timed_tokens, max(_FEWEST, int(timing_s / step_s / n_runs)))
-    timed = work_of(target, beginnings, share, n_timed_tokens) if runs_draft else []
-    work = work_of(target, beginnings, share, len(beginnings) * share) if running else []
-    n_of_texts = sum(n for _, n in work) if running else len(beginnings) * share
-    n_steps = n_counted * n_of_texts + n_runs * sum(n for _, n in timed)
-    with counted(n_steps * len(samplings), "token", progress) as done:
-        options: dict[str, Any] = {
-            "samplings": samplings, "gammas": chosen_gammas, "leniences": chosen_leniences,
-            "timed_leniences": timed_leniences, "timing": timing, "repeats": repeats, "seed": seed,
-            "n_threads": threads, "done": done, "limit": limit, "say": say,
-        }  # fmt: skip
-        names = target_name, name
-        if has_law(opened):
-            return _by_distributions(target, opened, names, beginnings, share, timed, **options)
-        assert isinstance(opened, Draft)
-        return _by_running(target, opened, names, beginnings, work, timed, **options)
+    decoding = decoding_options(options, changes, _OWNS, in_distributions=True)
+    asked: dict[str, Any] = {
+        "gammas": check_gammas(gammas),
+        "samplings": [
+            decoding.replace(temperature=one) for one in different_numbers("temperatures", temperatures)
+        ],
+        "leniences": [
+            check_lenience("leniences", one, "has") for one in different_numbers("leniences", leniences)
+        ],
+        "timing": timing
+        if isinstance(timing, Timing)
+        else Timing()
+        if check_flag("timing", timing)
+        else None,
+        "limit": TimeLimit.of(seconds),
+        "say": check_say(say),
+    }
+    n_tokens = check_integer("n_tokens", n_tokens, 1)
+    setup = Setup.of(target, decoding, prompts)
+    name, given = named_one("draft", draft)
+    opened = measurable(setup.target, given)
+    measuring = _Measuring(setup, opened, name or name_of(opened), **asked)
+    n_steps = measuring.plan(n_tokens, has_limit=seconds is not None)
+    with counted(n_steps, "token", decoding.progress) as measuring.done:
+        return measuring.by_distributions() if has_distribution(opened) else measuring.by_running()
 
 
-def _by_distributions(
-    target: Model,
-    draft: Model | ProbabilityDraft,
-    names: tuple[str, str],
-    beginnings: Sequence[Beginning],
-    n_tokens: int,
-    timed: Sequence[tuple[Sequence[int], int]],
-    *,
-    samplings: Sequence[Sampling],
-    gammas: Sequence[int],
-    leniences: Sequence[float],
-    timed_leniences: Sequence[float],
-    timing: bool,
-    repeats: int,
-    seed: int,
-    n_threads: int,
-    done: Callable[[int], object],
-    limit: TimeLimit,
-    say: Callable[[str], object],
-) -> Measurement:
-    """Measure a draft with a distribution of its own: `n_tokens` of each prompt, times of `timed`."""
-    target_name, name = names
-    texts: dict[float, Acceptance] = {}
-    measured: dict[tuple[float, float, int], Speedup] = {}
-    runnable = draft if isinstance(draft, RUN_BY_THE_CORE) else None
-    times, stopped = None, ""
-    try:
-        for sampling in samplings:
-            texts[sampling.temperature] = found = acceptance(
-                target, draft, beginnings, sampling=sampling, n_tokens=n_tokens, seed=seed,
-                leniences=list(dict.fromkeys([1.0, *leniences])),  # the exact rule's betas are always kept
-                n_threads=n_threads, done=done,
-            )  # fmt: skip
-            say(_alpha_in_words(sampling.temperature, found.betas[1.0]))
-        if timing:
-            n_rows = max(gammas) + 1
-            text = sample_text(target, beginnings, texts[samplings[0].temperature].tokens, n_rows)
-            times = forward_times(target, runnable, text, max_rows=n_rows, n_threads=n_threads)
-        if timed:
-            assert runnable is not None
-            groups = list(itertools.product(samplings, timed_leniences))
-            for (sampling, lenience), part in limit.shares(groups):
-                ratios = speedups(
-                    target, runnable, timed, gammas=gammas, repeats=repeats, seed=seed, done=done,
-                    lenience=lenience, n_threads=n_threads, limit=part, **sampling_options(sampling),
+@dataclass
+class _Measuring:
+    """What a call of `measure` was asked for, and what it has found so far."""
+
+    setup: Setup
+    draft: Any
+    name: str
+    gammas: list[int]
+    samplings: list[DecodingOptions]
+    leniences: list[float]
+    timing: Timing | None
+    limit: TimeLimit
+    say: Callable[[str], object]
+    done: Callable[[int], object] = lambda n: None
+    share: int = 0
+    """New tokens of each prompt that are counted."""
+    timed: Work = ()
+    """What is timed."""
+    timed_leniences: list[float] = field(default_factory=list)
+
+    def plan(self, n_tokens: int, *, has_limit: bool) -> int:
+        """Decide how many tokens are counted and timed; return how many are decoded in all."""
+        setup, timing = self.setup, self.timing
+        running = not has_distribution(self.draft)
+        n_counted = len(self.leniences) * len(self.gammas) if running else 1
+        n_runs = n_timed = 0
+        if timing is not None:
+            self.timed_leniences = [one for one in self.leniences if timing.leniences or one == 1.0]
+            n_runs = len(self.timed_leniences) * timing.repeats * (len(self.gammas) + 1)
+            n_timed = timing.n_tokens
+        self.share = setup.share(n_tokens)
+        if has_limit:
+            step_s = step_seconds(setup.target, setup.prompts, setup.options.threads) * len(self.samplings)
+            counting_s, timing_s = _COUNTING * self.limit.left_s, _TIMING * self.limit.left_s
+            fitting = counting_s / step_s / n_counted / len(setup.prompts)
+            self.share = int(min(self.share, max(_FEWEST, fitting)))
+            if n_runs:
+                n_timed = int(min(n_timed, max(_FEWEST, timing_s / step_s / n_runs)))
+        if isinstance(self.draft, RUN_BY_THE_CORE):
+            self.timed = setup.work(self.share, n_timed)
+        n_of_texts = sum(n for _, n in self.work) if running else len(setup.prompts) * self.share
+        n_steps = n_counted * n_of_texts + n_runs * sum(n for _, n in self.timed)
+        return n_steps * len(self.samplings)
+
+    @property
+    def work(self) -> Work:
+        """What is counted where drafts are run."""
+        return self.setup.work(self.share, len(self.setup.prompts) * self.share)
+
+    def by_distributions(self) -> Measurement:
+        """Measure a draft with a distribution of its own."""
+        texts: dict[float, Acceptance] = {}
+        speedups: dict[tuple[float, float, int], Speedup] = {}
+        times, stopped = None, ""
+        try:
+            for options in self.samplings:
+                found = texts[options.temperature] = acceptance(
+                    self.setup, self.draft, options, n_tokens=self.share, done=self.done,
+                    leniences=list(dict.fromkeys([1.0, *self.leniences])),  # the exact rule's betas are kept
                 )  # fmt: skip
-                for gamma, ratio in ratios.items():
-                    measured[sampling.temperature, lenience, gamma] = ratio
-                    say(_speedup_in_words(sampling.temperature, lenience, gamma, ratio))
-            if len(measured) < len(groups) * len(gammas):
-                stopped = limit.reason
-    except KeyboardInterrupt:
-        if not texts:
-            raise
-        stopped = "interrupted"
+                self.say(_alpha_in_words(options.temperature, found.betas[1.0]))
+            times = self._times(texts[self.samplings[0].temperature].tokens)
+            groups = list(itertools.product(self.samplings, self.timed_leniences)) if self.timed else []
+            for (options, lenience), part in self.limit.shares(groups):
+                plain, ways = self._timed(options.temperature, lenience, part)
+                for gamma, way in ways.items():
+                    speedup = speedups[options.temperature, lenience, gamma] = way.over(plain)
+                    self.say(_speedup_in_words(options.temperature, lenience, gamma, speedup))
+            if len(speedups) < len(groups) * len(self.gammas):
+                stopped = self.limit.reason
+        except KeyboardInterrupt:
+            if not texts:
+                raise
+            stopped = "interrupted"
+        rows = [
+            self._row((t, lenience, gamma), found.betas[lenience], times, speedups.get((t, lenience, gamma)))
+            for t, found in texts.items()
+            for lenience, gamma in itertools.product(self.leniences, self.gammas)
+        ]
+        return self._measurement(rows, times, stopped, texts)
 
-    text_figures = {temperature: found.text for temperature, found in texts.items() if found.text is not None}
-    return Measurement(
-        target=target_name,
-        draft=name,
-        rows=tuple(
-            _row(name, temperature, lenience, gamma, found.betas[lenience], times, measured)
-            for temperature, found in texts.items()
-            for lenience in leniences
-            for gamma in gammas
-        ),
-        verify_ratio={} if times is None else times.verify_ratio,
-        target_s=math.nan if times is None else times.target_s[1],
-        draft_s=math.nan if times is None else times.draft_s,
-        independence={
-            temperature: independence(temperature, found.betas[1.0], max(gammas))
-            for temperature, found in texts.items()
-        },
-        betas={temperature: found.betas[1.0] for temperature, found in texts.items()},
-        tokens={temperature: found.tokens for temperature, found in texts.items()},
-        text=text_figures or None,
-        prompts=[beginning.given for beginning in beginnings],
-        seed=seed,
-        n_threads=n_threads,
-        stopped=stopped,
-    )
+    def by_running(self) -> Measurement:
+        """Measure a draft without a distribution of its own by running it."""
+        setup = self.setup
+        rows: list[ExperimentRow] = []
+        times, stopped = None, ""
+        try:
+            groups = list(itertools.product(self.samplings, self.leniences))
+            for (options, lenience), part in self.limit.shares(groups):
+                temperature = options.temperature
+                settings = setup.runs(temperature=temperature, lenience=lenience)
+                counting = {
+                    one: Configuration(setup.target, self.draft, one, **settings) for one in self.gammas
+                }
+                experiment = Experiment([*counting.values()], self.work)
+                experiment.run(repeats=1, seed=setup.seed, done=self.done)
+                plain, ways = None, counting
+                if lenience in self.timed_leniences:
+                    plain, ways = self._timed(temperature, lenience, part)
+                for gamma, way in counting.items():
+                    row = way.row(self.name)
+                    reason = "; ".join(filter(None, (row.reason, _NO_FORMULA)))
+                    timed = {} if plain is None else ways[gamma].timing(plain)
+                    rows.append(replace(row, reason=reason, **timed))
+                    said = _speedup_in_words(temperature, lenience, gamma, rows[-1].speedup)
+                    self.say(f"{said}, {row.tokens_per_call:.2f} tokens a run")
+                if times is None:
+                    times = self._times([result.tokens for result in counting[self.gammas[0]].results])
+            if len(rows) < len(groups) * len(self.gammas):
+                stopped = self.limit.reason
+        except KeyboardInterrupt:
+            if not rows:
+                raise
+            stopped = "interrupted"
+        return self._measurement(rows, times, stopped, {})
+
+    def _timed(
+        self, temperature: float, lenience: float, limit: TimeLimit
+    ) -> tuple[Configuration, dict[int, Configuration]]:
+        """Time plain decoding, and the draft by gamma."""
+        assert self.timing is not None
+        options = self.setup.runs(temperature=temperature, lenience=lenience)
+        drafts = {gamma: (self.draft, gamma) for gamma in self.gammas}
+        experiment, plain, ways = decoding_experiment(self.setup.target, drafts, self.timed, options)
+        experiment.run(repeats=self.timing.repeats, seed=self.setup.seed, done=self.done, limit=limit)
+        return plain, ways
+
+    def _times(self, tokens: Sequence[Sequence[int]]) -> ForwardTimes | None:
+        """Time forward passes on as many positions as rounds have; None if nothing is timed."""
+        if self.timing is None:
+            return None
+        n_rows = max(self.gammas) + 1
+        draft = (
+            self.draft if has_distribution(self.draft) and isinstance(self.draft, RUN_BY_THE_CORE) else None
+        )
+        text = sample_text(self.setup.target, self.setup.prompts, tokens, n_rows)
+        return forward_times(
+            self.setup.target, draft, text, max_rows=n_rows, n_threads=self.setup.options.threads
+        )
+
+    def _row(
+        self,
+        setting: tuple[float, float, int],
+        betas: Sequence[NDArray[np.float64]],
+        times: ForwardTimes | None,
+        speedup: Speedup | None,
+    ) -> ExperimentRow:
+        """Return the row of a draft with a distribution of its own."""
+        temperature, lenience, gamma = setting
+        n_positions = sum(map(len, betas))
+        alpha = math.fsum(float(text.sum()) for text in betas) / n_positions
+        low, high = mean_interval(betas)
+        timed: dict[str, Any] = {}
+        if times is not None:
+            c, ratio = times.cost, times.verify_ratio[gamma + 1]
+            timed = {
+                "c": c,
+                "verify_ratio": ratio,
+                "ideal_speedup": float(theory.expected_speedup(alpha, gamma, c)),
+                "predicted_speedup": float(theory.expected_speedup(alpha, gamma, c, max(ratio, 1.0))),
+            }
+        return ExperimentRow(
+            draft=self.name,
+            temperature=temperature,
+            gamma=gamma,
+            lenience=lenience,
+            n_tokens=n_positions,
+            alpha=alpha,
+            alpha_low=low,
+            alpha_high=high,
+            speedup=speedup,
+            tokens_per_call=math.nan if speedup is None else statistics.mean(speedup.tokens_per_run),
+            by_running=False,
+            **timed,
+        )
+
+    def _measurement(
+        self,
+        rows: Sequence[ExperimentRow],
+        times: ForwardTimes | None,
+        stopped: str,
+        texts: dict[float, Acceptance],
+    ) -> Measurement:
+        """Return the result; `texts` by temperature, of a draft with a distribution of its own."""
+        betas = {temperature: found.betas[1.0] for temperature, found in texts.items()}
+        pieces = {temperature: found.text for temperature, found in texts.items() if found.text is not None}
+        return Measurement(
+            target=self.setup.name,
+            draft=self.name,
+            rows=tuple(rows),
+            verify_ratio={} if times is None else times.verify_ratio,
+            target_s=math.nan if times is None else times.target_s[1],
+            draft_s=math.nan if times is None or not texts else times.draft_s,
+            independence={
+                temperature: independence(temperature, one, max(self.gammas))
+                for temperature, one in betas.items()
+            },
+            betas=betas,
+            tokens={temperature: found.tokens for temperature, found in texts.items()},
+            text=pieces or None,
+            prompts=[beginning.given for beginning in self.setup.prompts],
+            seed=self.setup.seed,
+            n_threads=self.setup.options.threads,
+            stopped=stopped,
+        )
+
+
+def _timing(timing: bool | Timing) -> Timing | None:
+    if isinstance(timing, Timing):
+        return timing
+    return Timing() if check_flag("timing", timing) else None
 
 
 def _alpha_in_words(temperature: float, betas: Sequence[NDArray[np.float64]]) -> str:
@@ -298,129 +419,12 @@ def _alpha_in_words(temperature: float, betas: Sequence[NDArray[np.float64]]) ->
     )
 
 
-def _speedup_in_words(temperature: float, lenience: float, gamma: int, ratio: Speedup) -> str:
+def _speedup_in_words(temperature: float, lenience: float, gamma: int, speedup: Speedup | None) -> str:
     lenient = "" if lenience == 1.0 else f", lenience {lenience:g}"
     setting = f"temperature {temperature:g}{lenient}, gamma {gamma}"
-    if ratio is NOT_RUN:
+    if speedup is None:
         return f"{setting}: not timed"
-    return f"{setting}: measured speed-up {ratio.text()} ({ratio.low:.2f} to {ratio.high:.2f})"
-
-
-def _by_running(
-    target: Model,
-    draft: Draft,
-    names: tuple[str, str],
-    beginnings: Sequence[Beginning],
-    work: Sequence[tuple[Sequence[int], int]],
-    timed: Sequence[tuple[Sequence[int], int]],
-    *,
-    samplings: Sequence[Sampling],
-    gammas: Sequence[int],
-    leniences: Sequence[float],
-    timed_leniences: Sequence[float],
-    timing: bool,
-    repeats: int,
-    seed: int,
-    n_threads: int,
-    done: Callable[[int], object],
-    limit: TimeLimit,
-    say: Callable[[str], object],
-) -> Measurement:
-    """Measure a draft without a distribution of its own by running it: counts of `work`, times of `timed`."""
-    target_name, name = names
-    rows: list[MeasurementRow] = []
-    common: dict[str, Any] = {"seed": seed, "n_threads": n_threads, "done": done}
-    times, stopped = None, ""
-    try:
-        groups = list(itertools.product(samplings, leniences))
-        for (sampling, lenience), part in limit.shares(groups):
-            options = common | sampling_options(sampling) | {"lenience": lenience}
-            shares = {gamma: NamedShares(target, draft) for gamma in gammas}
-            results = {}
-            for gamma in gammas:
-                with shares[gamma]:
-                    results[gamma] = run_texts(target, draft, work, gamma=gamma, **options)
-            counts = {gamma: RunFigures.of(found) for gamma, found in results.items()}
-            ratios: dict[int, Speedup] = {}
-            costs: dict[int, RoundCosts] = {}
-            if lenience in timed_leniences:
-                plain, ways = timed_ways(
-                    target, draft, timed, gammas=gammas, repeats=repeats, limit=part, **options
-                )
-                ratios = {gamma: way.over(plain) for gamma, way in ways.items()}
-                costs = {gamma: way.costs(plain) for gamma, way in ways.items()}
-            for gamma, found in counts.items():
-                ratio, cost = ratios.get(gamma, NOT_RUN), costs.get(gamma, _NOT_TIMED)
-                row = _run_row(
-                    name, sampling.temperature, lenience, gamma, found, ratio, cost, shares[gamma].mean
-                )
-                rows.append(row)
-                said = _speedup_in_words(sampling.temperature, lenience, gamma, ratio)
-                say(f"{said}, {row.tokens_per_call:.2f} tokens a run")
-            if times is None and timing:
-                max_rows = max(gammas) + 1
-                texts = [result.tokens for result in results[gammas[0]]]
-                text = sample_text(target, beginnings, texts, max_rows)
-                times = forward_times(target, None, text, max_rows=max_rows, n_threads=n_threads)
-        if len(rows) < len(groups) * len(gammas):
-            stopped = limit.reason
-    except KeyboardInterrupt:
-        if not rows:
-            raise
-        stopped = "interrupted"
-    return Measurement(
-        target=target_name,
-        draft=name,
-        rows=tuple(rows),
-        verify_ratio={} if times is None else times.verify_ratio,
-        target_s=math.nan if times is None else times.target_s[1],
-        draft_s=math.nan,
-        independence={},
-        betas={},
-        tokens={},
-        text=None,
-        prompts=[beginning.given for beginning in beginnings],
-        seed=seed,
-        n_threads=n_threads,
-        stopped=stopped,
-    )
-
-
-def _run_row(
-    draft: str,
-    temperature: float,
-    lenience: float,
-    gamma: int,
-    found: RunFigures,
-    ran: Speedup,
-    costs: RoundCosts,
-    named_share: float | None,
-) -> MeasurementRow:
-    return MeasurementRow(
-        draft=draft,
-        temperature=temperature,
-        lenience=lenience,
-        gamma=gamma,
-        n_tokens=found.n_tokens,
-        alpha=found.alpha,
-        alpha_low=found.alpha_low,
-        alpha_high=found.alpha_high,
-        c=costs.guess,
-        t_ratio=costs.verify,
-        ideal_speedup=None,
-        predicted_speedup=None,
-        measured=ran.median,
-        measured_low=ran.low,
-        measured_high=ran.high,
-        tokens_per_call=found.tokens_per_call,
-        invalid=ran.invalid,
-        by_running=True,
-        tokens_low=found.tokens_low,
-        tokens_high=found.tokens_high,
-        by_position=found.by_position,
-        reason="; ".join(filter(None, (found.reason, _NO_FORMULA))),
-        named_share=named_share,
-    )
+    return f"{setting}: measured speed-up {speedup.text()} ({speedup.interval})"
 
 
 def independence(temperature: float, betas: Sequence[NDArray[np.float64]], gamma: int) -> Independence:
@@ -436,40 +440,4 @@ def independence(temperature: float, betas: Sequence[NDArray[np.float64]], gamma
         statistic=statistic,
         p_value=p_value,
         by_position=tuple(acceptance_by_position(betas, gamma).tolist()),
-    )
-
-
-def _row(
-    draft: str,
-    temperature: float,
-    lenience: float,
-    gamma: int,
-    betas: Sequence[NDArray[np.float64]],
-    times: ForwardTimes | None,
-    measured: dict[tuple[float, float, int], Speedup],
-) -> MeasurementRow:
-    n_positions = sum(map(len, betas))
-    alpha = math.fsum(float(text.sum()) for text in betas) / n_positions
-    low, high = mean_interval(betas)
-    c = math.nan if times is None else times.cost
-    ratio = math.nan if times is None else times.verify_ratio[gamma + 1]
-    ran = measured.get((temperature, lenience, gamma), NOT_RUN)
-    return MeasurementRow(
-        draft=draft,
-        temperature=temperature,
-        lenience=lenience,
-        gamma=gamma,
-        n_tokens=n_positions,
-        alpha=alpha,
-        alpha_low=low,
-        alpha_high=high,
-        c=c,
-        t_ratio=ratio,
-        ideal_speedup=float(theory.expected_speedup(alpha, gamma, c)),
-        predicted_speedup=float(theory.expected_speedup(alpha, gamma, c, np.maximum(ratio, 1.0))),
-        measured=ran.median,
-        measured_low=ran.low,
-        measured_high=ran.high,
-        tokens_per_call=statistics.mean(ran.tokens_per_run),
-        invalid=ran.invalid,
     )

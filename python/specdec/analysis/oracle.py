@@ -5,27 +5,31 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from specdec import theory
-from specdec.analysis.arguments import has_law, name_of, open_pair, sampling_options, split
-from specdec.analysis.running import RunFigures
+from specdec.analysis.arguments import (
+    Setup,
+    decoding_options,
+    has_distribution,
+    measurable,
+    name_of,
+    named_one,
+)
+from specdec.analysis.experiment import counts_of
 from specdec.analysis.timing import ForwardTimes, forward_times, sample_text
 from specdec.checks import as_integer, check_integer, check_items
 from specdec.decoding.adaptive_gamma import AdaptiveGamma
 from specdec.decoding.generate import generate
+from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.decoding.result import Result
 from specdec.drafts.draft import MAX_GAMMA, Draft
 from specdec.drafts.model_draft import DraftLike, as_draft
-from specdec.errors import InputError, shown
-from specdec.models.loading import as_model
+from specdec.errors import InputError
 from specdec.models.model import ModelLike, Prompt
 from specdec.progress import counted
-from specdec.tables import OneTable, Table, marked
-from specdec.threads import check_threads
+from specdec.settings_table import Unpack
+from specdec.tables import OneTable, Table, marked, or_dash
 from specdec.trace import Round, invalid_speedup
-from specdec.verification.rules import DECODING_RULES, DecodingRule, check_rule
-from specdec.verification.sampling import Sampling
 
 __all__ = ["Oracle", "OracleRow", "oracle"]
 
@@ -131,8 +135,8 @@ class Oracle(OneTable):
                 f"{row.tokens_per_call:.2f}",
                 marked(f"{row.speedup:.2f}X", row.invalid),
                 "" if row.invalid or bound.invalid else f"{row.speedup / bound.speedup:.2f}",
-                "" if math.isnan(row.closed_tokens_per_call) else f"{row.closed_tokens_per_call:.2f}",
-                "" if math.isnan(row.closed_speedup) else f"{row.closed_speedup:.2f}X",
+                or_dash(row.closed_tokens_per_call, ".2f", none=""),
+                or_dash(row.closed_speedup, ".2f", "X", none=""),
             )
             for row in self.rows
         ]
@@ -154,23 +158,14 @@ class Oracle(OneTable):
 
 
 def oracle(
-    target: ModelLike,
-    draft: DraftLike,
+    target: ModelLike | dict[str, ModelLike],
+    draft: DraftLike | dict[str, DraftLike],
     prompts: Prompt | Sequence[Prompt],
     *,
     gammas: Sequence[int] = (1, 2, 3, 4, 5, 6, 8),
     max_gamma: int = 16,
-    max_new_tokens: int = 200,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    verify: DecodingRule = "rejection",
-    seed: int = 0,
-    n_threads: int | None = None,
-    name: str | None = None,
-    target_name: str | None = None,
-    progress: bool = False,
+    options: DecodingOptions | None = None,
+    **changes: Unpack[SampleOptions],
 ) -> Oracle:
     """Replay runs with a perfect gamma, to see how much is to be had by choosing it (section 3.5).
 
@@ -196,29 +191,19 @@ def oracle(
 
     Parameters
     ----------
-    target : Model, path or hub name
-    draft : Model, path, hub name, Draft or Drafter
+    target : Model, path, hub name, or a dict of one of these by its name
+    draft : Model, path, hub name, Draft or Drafter, or a dict of one of these by its name
     prompts : str, sequence of int, or a list of these
         Of an encoder-decoder the sources.
     gammas : sequence of int
         Fixed ones to compare with, 0 to `max_gamma`.
     max_gamma : int, default 16
-        Guesses in a row at most; runs of accepted guesses that are longer count as several.
-    max_new_tokens : int, default 200
-        For each prompt.
-    temperature, top_k, top_p, min_p
-        As in `Sampling`.
-    verify : {"rejection", "coupled", "classical"}
-        A rule that judges guess by guess.
-    seed : int, default 0
-    n_threads : int, optional
-        None: :func:`specdec.threads.default_threads`.
-    name : str, optional
-        What the draft is called; None: the name of its folder or its kind.
-    target_name : str, optional
-        What the target is called; None: the name of its folder.
-    progress : bool, default False
-        Show a progress bar (needs tqdm).
+        Drafted tokens in a row at most; runs of accepted ones that are longer count as several.
+    options : DecodingOptions, optional
+        Of the runs; `verify` is a rule that judges token by token, and end-of-text ids are passed by. The
+        default of `seed` is 0.
+    **changes
+        Such options by name, which replace those of `options`.
 
     Returns
     -------
@@ -236,74 +221,73 @@ def oracle(
     >>> target, draft = specdec.embedded_pair()
     >>> print(specdec.oracle(target, draft, "It was a dark and stormy night"))
     """
+    decoding = decoding_options(options, changes, {"gamma": "gammas"})
     max_gamma = check_integer("max_gamma", max_gamma, 1, MAX_GAMMA)
-    n_new = check_integer("max_new_tokens", max_new_tokens, 1)
     expected = f"integers from 0 to max_gamma, {max_gamma}"
-    found = [as_integer(gamma) for gamma in check_items("gammas", gammas, expected)]
-    chosen = [gamma for gamma in found if gamma is not None and 0 <= gamma <= max_gamma]
-    if len(chosen) < len(found) or not chosen:
-        raise InputError(f"gammas is {shown(gammas)}; expected {expected}")
-    sampling = Sampling(temperature, top_k, top_p, min_p)
-    check_rule("verify", verify, 1.0, DECODING_RULES)
-    if verify == "block":
-        raise InputError("verify is 'block', which judges chains as a whole; expected a rule for each guess")
-    target = as_model("target", target)
-    draft = as_draft(target, draft)
-    name, target_name = name_of(draft, name), name_of(target, target_name, "target_name")
-    # what guesses alike wherever a round begins is replayed
-    replay = has_law(open_pair(target, draft)[1])
-    beginnings = split(target, prompts)
-    seed, threads = check_integer("seed", seed, 0, 2**64 - 1), check_threads(n_threads)
-    options: dict[str, Any] = {
-        "max_new_tokens": n_new, "verify": verify, "n_threads": threads, "ignore_eos": True,
-        **sampling_options(sampling),
-    }  # fmt: skip
-    auto = AdaptiveGamma(max_gamma)
-    policies: list[int | AdaptiveGamma] = [max_gamma, auto, *([] if replay else chosen)]
-    n_runs = len(beginnings) * (_LEARNING + len(policies))
-    with counted(n_runs, "run", progress) as done:
+    asked = [as_integer(gamma) for gamma in check_items("gammas", gammas, expected)]
+    chosen = [gamma for gamma in asked if gamma is not None and 0 <= gamma <= max_gamma]
+    if len(chosen) < len(asked) or not chosen:
+        raise InputError.of("gammas", gammas, expected)
+    if decoding.verify == "block":
+        raise InputError.of("verify", "block", "a rule for each guess: this one judges chains as a whole")
+    setup = Setup.of(target, decoding, prompts)
+    name, given = named_one("draft", draft)
+    drafting = as_draft(setup.target, given)
+    # what drafts alike wherever a round begins is replayed
+    replays = has_distribution(measurable(setup.target, drafting))
+    policies: list[int | AdaptiveGamma] = [max_gamma, AdaptiveGamma(max_gamma), *([] if replays else chosen)]
+    results = _played(setup, drafting, policies)
+    longest, with_auto, *fixed = [[result.trace.rounds for result in texts] for texts in results]
+    # a draft that decides by itself how much to draft is not bound by max_gamma when gamma is "auto"
+    n_rows = max(max_gamma + 1, *(len(set(r.rows)) for rounds in with_auto for r in rounds))
+    times = forward_times(
+        setup.target,
+        drafting if replays else None,
+        sample_text(setup.target, setup.prompts, [result.tokens for result in results[0]], n_rows),
+        max_rows=n_rows,
+        n_threads=setup.options.threads,
+    )
+    counts = counts_of(results[0])
+    if not replays:
+        drafting_s = math.fsum(result.trace.draft_s for result in results[0])
+        times = replace(times, draft_s=drafting_s / max(1, counts["n_drafted"]))
+    alpha = counts.get("alpha")
+    return Oracle(
+        target=setup.name,
+        draft=name or name_of(drafting),
+        temperature=decoding.temperature,
+        n_tokens=sum(len(result.tokens) for result in results[0]),
+        max_gamma=max_gamma,
+        alpha=alpha,
+        c=times.cost,
+        target_s=times.target_s,
+        draft_s=times.draft_s,
+        rows=_rows(longest, with_auto, chosen, alpha, times, None if replays else fixed),
+    )
+
+
+def _played(setup: Setup, draft: Draft, policies: Sequence[int | AdaptiveGamma]) -> list[list[Result]]:
+    """Return the results of each policy in turns; the second one, `auto`, learns from runs before."""
+    settings = setup.runs(ignore_eos=True) | {"max_new_tokens": setup.options.max_new_tokens}
+    n_prompts = len(setup.prompts)
+    with counted(n_prompts * (_LEARNING + len(policies)), "run", setup.options.progress) as done:
 
         def run(drafting: Draft, policy: int | AdaptiveGamma, i: int) -> Result:
-            prompt, key = beginnings[i].given, [(seed, i)]
-            result: Result = generate(target, drafting, prompt, gamma=policy, seed=key, **options)
+            prompt, key = setup.prompts[i].given, [(setup.seed, i)]
+            result: Result = generate(setup.target, drafting, prompt, gamma=policy, seed=key, **settings)
             done(1)
             return result
 
         for _ in range(_LEARNING):
             drafting = draft.snapshot()
-            for i in range(len(beginnings)):
-                run(drafting, auto, i)
+            for i in range(n_prompts):
+                run(drafting, policies[1], i)
         snapshots = [draft.snapshot() for _ in policies]
-        results: list[list[Result]] = [[] for _ in policies]  # of each policy, in turns
-        for i in range(len(beginnings)):
+        results: list[list[Result]] = [[] for _ in policies]
+        for i in range(n_prompts):
             for policy, drafting, texts in zip(policies, snapshots, results, strict=True):
                 texts.append(run(drafting, policy, i))
-    longest, with_auto, *fixed = [[result.trace.rounds for result in texts] for texts in results]
-    # a draft that decides by itself how much to draft is not bound by max_gamma when gamma is "auto"
-    n_rows = max(max_gamma + 1, *(len(set(r.rows)) for rounds in with_auto for r in rounds))
-    times = forward_times(
-        target,
-        draft if replay else None,
-        sample_text(target, beginnings, [result.tokens for result in results[0]], n_rows),
-        max_rows=n_rows,
-        n_threads=threads,
-    )
-    counts = RunFigures.of(results[0])
-    if not replay:
-        drafting_s = math.fsum(result.trace.draft_s for result in results[0])
-        times = replace(times, draft_s=drafting_s / max(1, counts.n_drafted))
-    return Oracle(
-        target=target_name,
-        draft=name,
-        temperature=sampling.temperature,
-        n_tokens=sum(len(result.tokens) for result in results[0]),
-        max_gamma=max_gamma,
-        alpha=counts.alpha,
-        c=times.cost,
-        target_s=times.target_s,
-        draft_s=times.draft_s,
-        rows=_rows(longest, with_auto, chosen, counts.alpha, times, None if replay else fixed),
-    )
+    return results
 
 
 def _rows(

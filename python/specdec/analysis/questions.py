@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from specdec.checks import as_integer, check_items, check_path
+from specdec.checks import as_integer, check_integer, check_items, check_path
 from specdec.errors import InputError, MissingPackageError, kind_of, shown
 from specdec.fields import as_json, parse_json
 
@@ -73,7 +73,9 @@ QuestionsLike: TypeAlias = str | os.PathLike[str] | Iterable[Question | str]
 """A file of questions, or questions and prompts."""
 
 
-def read_questions(path: str | os.PathLike[str]) -> list[Question]:
+def read_questions(
+    path: str | os.PathLike[str], *, categories: Sequence[str] | None = None, limit: int | None = None
+) -> list[Question]:
     """Read the questions of a benchmark.
 
     A file whose name ends with ``.parquet`` is read with pyarrow; SPEED-Bench comes in such files, as its
@@ -91,6 +93,10 @@ def read_questions(path: str | os.PathLike[str]) -> list[Question]:
     Parameters
     ----------
     path : path-like
+    categories : sequence of str, optional
+        Read the questions of these alone.
+    limit : int, optional
+        Read the first so many questions of each category alone, at least 1.
 
     Returns
     -------
@@ -100,8 +106,8 @@ def read_questions(path: str | os.PathLike[str]) -> list[Question]:
     Raises
     ------
     InputError
-        The file cannot be read, is no JSONL or Parquet, has no question or two with one id, or a field is
-        something else. The message names the file, the line and the field.
+        The file cannot be read, is no JSONL or Parquet, has no question or two with one id or none of a
+        category, or a field is something else. The message names the file, the line and the field.
     MissingPackageError
         A Parquet file, and pyarrow is not installed: ``pip install pyarrow``.
 
@@ -126,7 +132,28 @@ def read_questions(path: str | os.PathLike[str]) -> list[Question]:
         questions.append(question)
     if not questions:
         raise InputError(f"{file}: has no question; expected at least one")
-    return questions
+    return _chosen(questions, categories, limit)
+
+
+def _chosen(questions: list[Question], categories: Sequence[str] | None, limit: int | None) -> list[Question]:
+    """The questions of some categories, the first ones of each."""
+    known = list(dict.fromkeys(question.category for question in questions))
+    wanted = known
+    if categories is not None:
+        wanted = check_items("categories", categories, "a sequence of texts")
+        for one in wanted:
+            if not isinstance(one, str) or one not in known:
+                raise InputError.of("categories", one, f"some of {', '.join(map(repr, known))}", verb="has")
+        if isinstance(categories, str) or not wanted:
+            raise InputError.of("categories", categories, "a sequence of at least one text")
+    most = len(questions) if limit is None else check_integer("limit", limit, 1)
+    counts = dict.fromkeys(known, 0)
+    kept = []
+    for question in questions:
+        counts[question.category] += 1
+        if question.category in wanted and counts[question.category] <= most:
+            kept.append(question)
+    return kept
 
 
 def questions_of(given: QuestionsLike) -> list[Question]:

@@ -4,63 +4,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from specdec import theory
 from specdec.analysis.acceptance import acceptance
 from specdec.analysis.arguments import (
     RUN_BY_THE_CORE,
     MeasurableDraftLike,
-    default_prompts,
+    Setup,
+    decoding_options,
     drafts_by_name,
-    has_law,
+    has_distribution,
+    measurable,
     name_of,
-    open_pair,
     opened,
-    sampling_options,
-    split,
-    work_of,
+    unique,
 )
-from specdec.analysis.running import EQUALS_PLAIN, NOTHING_DRAFTED, RunFigures, figures_of
-from specdec.analysis.speedup import RoundCosts, Speedup, TimedRuns, run_in_turns
+from specdec.analysis.experiment import ExperimentRow, decoding_experiment
 from specdec.analysis.statistics import mean_interval
 from specdec.analysis.timing import forward_times, sample_text
 from specdec.checks import check_integer
+from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.drafts import EarlyExit
 from specdec.drafts.draft import MAX_GAMMA, Draft
-from specdec.errors import InputError, kind_of, shown
-from specdec.models.loading import as_model
+from specdec.errors import InputError, kind_of
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.progress import counted
-from specdec.tables import OneTable, Table, marked, or_dash, plain
-from specdec.threads import check_threads
+from specdec.settings_table import Unpack
+from specdec.tables import OneTable, Table, marked, or_dash, plain, record
 from specdec.trace import invalid_ratio
-from specdec.verification.sampling import Sampling
 
-__all__ = ["TunedRuns", "Tuning", "tune"]
+__all__ = ["Tuning", "tune"]
 
-_REPEATS = 3  # turns, where drafts are run
-_LOOKED_AT = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # gammas, where drafts are run
-
-
-@dataclass(frozen=True)
-class TunedRuns:
-    """What runs with one gamma gave.
-
-    Attributes
-    ----------
-    counts : RunFigures
-        Tokens per run of the target, acceptance.
-    costs : RoundCosts
-        Times of rounds, in runs of the target for one token.
-    speedup : Speedup
-        Over plain decoding, measured in turns.
-    """
-
-    counts: RunFigures
-    costs: RoundCosts
-    speedup: Speedup
+_REPEATS: Final = 3  # turns, where drafts are run
+_LOOKED_AT: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # gammas, where drafts are run
+_OWNS: Final = {"gamma": "max_gamma", "max_new_tokens": "n_tokens", "lenience": "1.0, the exact rule"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -82,7 +61,7 @@ class Tuning(OneTable):
     verify_ratio : dict of int to float
         t(M) / t(1) of the target, by the number M of positions in a run. Of a draft that was measured by
         running: the mean time of the target's runs with gamma M - 1 over that of plain decoding.
-    ran : dict of int to TunedRuns
+    ran : dict of int to ExperimentRow
         By gamma, what runs gave; empty where acceptance and costs predict the speed-up.
     reason : str
         Why figures are None; empty if none is.
@@ -101,7 +80,7 @@ class Tuning(OneTable):
     alpha_high: float | None
     c: float
     verify_ratio: dict[int, float]
-    ran: dict[int, TunedRuns] = field(default_factory=dict)
+    ran: dict[int, ExperimentRow] = field(default_factory=dict)
     reason: str = ""
     choice: Any = None
     others: tuple[Tuning, ...] = ()
@@ -123,7 +102,7 @@ class Tuning(OneTable):
         so none is above `idealised`. Of a draft that was measured by running the median of the measured ones.
         """
         if self.ran:
-            return {0: 1.0} | {gamma: one.speedup.median for gamma, one in self.ran.items()}
+            return {0: 1.0} | {gamma: one.timed.median for gamma, one in self.ran.items()}
         return self._predicted(self.alpha)
 
     @property
@@ -134,7 +113,7 @@ class Tuning(OneTable):
         on a busy machine, t(gamma + 1) / t(1) is below 1, or a measured speed-up above the tokens per pass.
         """
         if self.ran:
-            reasons = {gamma: one.speedup.invalid for gamma, one in self.ran.items()}
+            reasons = {gamma: one.invalid for gamma, one in self.ran.items()}
         else:
             reasons = {m - 1: invalid_ratio(m - 1, ratio) for m, ratio in self.verify_ratio.items()}
         return {gamma: reason for gamma, reason in reasons.items() if reason}
@@ -147,7 +126,7 @@ class Tuning(OneTable):
         largest.
         """
         if self.ran:
-            spread = {gamma: (one.speedup.low, one.speedup.high) for gamma, one in self.ran.items()}
+            spread = {gamma: (one.timed.low, one.timed.high) for gamma, one in self.ran.items()}
             return {0: (1.0, 1.0)} | spread
         low, high = self._predicted(self.alpha_low), self._predicted(self.alpha_high)
         return {gamma: (low[gamma], high[gamma]) for gamma in low}
@@ -178,16 +157,10 @@ class Tuning(OneTable):
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain dicts, lists and numbers, ready for JSON; None where there is no number."""
-        left_out = ("verify_ratio", "ran", "choice", "others")  # in the rows, or no numbers
-        found: dict[str, Any] = {
-            one.name: plain(getattr(self, one.name)) for one in fields(self) if one.name not in left_out
-        }
-        return found | {
-            "gamma": self.gamma,
-            "idealised_gamma": self.idealised_gamma,
-            "rows": plain(self._rows()),
-            "others": [other.to_dict() for other in self.others],
-        }
+        left_out = ("verify_ratio", "ran", "choice")  # in the rows, or no numbers
+        found = {name: value for name, value in record(self).items() if name not in left_out}
+        chosen = {"gamma": self.gamma, "idealised_gamma": self.idealised_gamma}
+        return found | chosen | {"rows": plain(self._rows())}
 
     def _rows(self) -> list[dict[str, Any]]:
         invalid, intervals, ideal = self.invalid_predictions, self.speedup_intervals, self.idealised
@@ -202,9 +175,9 @@ class Tuning(OneTable):
                     "invalid": invalid.get(gamma, ""),
                     "speedup_interval": list(intervals[gamma]),
                     "idealised": ideal.get(gamma),
-                    "tokens_per_call": ran and ran.counts.tokens_per_call,
-                    "by_position": ran and list(ran.counts.by_position),
-                    "c": ran.costs.guess if ran else self.c,
+                    "tokens_per_call": ran and ran.tokens_per_call,
+                    "by_position": ran and list(ran.by_position),
+                    "c": ran.c if ran else self.c,
                 }
             )
         return rows
@@ -231,22 +204,20 @@ class Tuning(OneTable):
         return Table(title, head, rows)
 
     def _table_of_runs(self) -> Table:
-        rows = []
-        for one in (self, *self.others):
-            for gamma, ran in one.ran.items():
-                chosen = one is self and gamma == self.gamma
-                rows.append(
-                    (
-                        one.draft,
-                        f"{gamma}{' ★' if chosen else '  '}",
-                        or_dash(ran.counts.alpha, ".3f"),
-                        f"{ran.counts.tokens_per_call:.2f}",
-                        or_dash(ran.costs.guess, ".3f"),
-                        f"{ran.costs.verify:.2f}",
-                        EQUALS_PLAIN if ran.counts.reason == NOTHING_DRAFTED else ran.speedup.text(),
-                        f"{ran.speedup.low:.2f} to {ran.speedup.high:.2f}",
-                    )
-                )
+        rows = [
+            (
+                one.draft,
+                f"{gamma}{' ★' if one is self and gamma == self.gamma else '  '}",
+                or_dash(ran.alpha, ".3f"),
+                or_dash(ran.tokens_per_call, ".2f"),
+                or_dash(ran.c, ".3f"),
+                or_dash(ran.verify_ratio, ".2f"),
+                ran.speed_cell,
+                ran.timed.interval,
+            )
+            for one in (self, *self.others)
+            for gamma, ran in one.ran.items()
+        ]
         title = (
             f"Drafting for {self.target} at temperature {self.temperature:g}: "
             f"{f'{self.draft} with gamma {self.gamma}' if self.gamma else 'plain decoding'} is fastest"
@@ -264,11 +235,9 @@ class Tuning(OneTable):
         )
 
 
-def _no_choices(ran: Mapping[int, TunedRuns]) -> set[int]:
+def _no_choices(ran: Mapping[int, ExperimentRow]) -> set[int]:
     """The gammas whose measured speed-up is an error of measurement, or of runs that drafted nothing."""
-    return {
-        gamma for gamma, one in ran.items() if one.speedup.invalid or one.counts.reason == NOTHING_DRAFTED
-    }
+    return {gamma for gamma, one in ran.items() if one.invalid or one.is_plain}
 
 
 def best_gamma(speedups: Mapping[int, float], excluded: Collection[int]) -> int:
@@ -283,7 +252,7 @@ def _number(value: float | None) -> float:
 
 
 def tune(
-    target: ModelLike,
+    target: ModelLike | dict[str, ModelLike],
     draft: MeasurableDraftLike
     | type[EarlyExit]
     | Sequence[MeasurableDraftLike]
@@ -291,16 +260,9 @@ def tune(
     prompts: Prompt | Sequence[Prompt] | None = None,
     *,
     max_gamma: int = 8,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
     n_tokens: int = 400,
-    seed: int = 0,
-    n_threads: int | None = None,
-    name: str | None = None,
-    target_name: str | None = None,
-    progress: bool = False,
+    options: DecodingOptions | None = None,
+    **changes: Unpack[SampleOptions],
 ) -> Tuning:
     """Choose gamma, or a draft and its gamma, by measured acceptance, cost and time of verification.
 
@@ -313,7 +275,7 @@ def tune(
 
     Parameters
     ----------
-    target : Model, path or hub name
+    target : Model, path, hub name, or a dict of one of these by its name
     draft : as in `specdec.measure`, a list of these, a dict of these by name, or the class `EarlyExit`
         The class stands for exits at every layer of the target, or at six of a deep one: so a target that was
         trained to leave early is served at its best.
@@ -323,19 +285,13 @@ def tune(
     max_gamma : int, default 8
         The largest gamma looked at. Where drafts are run, the gamma that a draft asks for by itself, as the
         nodes of its tree, is looked at too.
-    temperature, top_k, top_p, min_p
-        As in `Sampling`.
     n_tokens : int, default 400
         Tokens the target generates, in all; where drafts are run, in each turn of each of their gammas.
-    seed : int, default 0
-    n_threads : int, optional
-        None: :func:`specdec.threads.default_threads`.
-    name : str, optional
-        What a single draft is called; None: the name of its folder or its kind.
-    target_name : str, optional
-        What the target is called; None: the name of its folder.
-    progress : bool, default False
-        Show a progress bar (needs tqdm).
+    options : DecodingOptions, optional
+        Of the runs; where acceptance and costs predict the speed-up, `temperature`, `top_k`, `top_p` and
+        `min_p`, `seed` (default 0) and `n_threads` alone.
+    **changes
+        Such options by name, which replace those of `options`.
 
     Returns
     -------
@@ -358,56 +314,23 @@ def tune(
     """
     max_gamma = check_integer("max_gamma", max_gamma, 1, MAX_GAMMA)
     n_tokens = check_integer("n_tokens", n_tokens, 1)
-    sampling = Sampling(temperature, top_k, top_p, min_p)
-    target = as_model("target", target)
-    target_name, given = name_of(target, target_name, "target_name"), _candidates(target, draft, name)
-    drafts = {called: open_pair(target, one)[1] for called, one in given.items()}
-    beginnings = split(target, default_prompts(target) if prompts is None else prompts)
-    seed, threads = check_integer("seed", seed, 0, 2**64 - 1), check_threads(n_threads)
-    share = -(-n_tokens // len(beginnings))
-    called, only = next(iter(drafts.items()))
-    if len(given) > 1 or not has_law(only):
-        for one, way in drafts.items():
-            if not isinstance(way, RUN_BY_THE_CORE):
-                raise InputError(f"draft {one!r} is {kind_of(way)}; expected drafts that generate takes")
-        ways = {one: way for one, way in drafts.items() if isinstance(way, RUN_BY_THE_CORE)}
-        work = work_of(target, beginnings, share, n_tokens)
-        found = _by_running(
-            target, target_name, ways, work, sampling=sampling, max_gamma=max_gamma, seed=seed,
-            n_threads=threads, progress=progress,
-        )  # fmt: skip
-        tunings = [replace(one, choice=given[one.draft]) for one in found]
-        return replace(tunings[0], others=tuple(tunings[1:]))
-    with counted(len(beginnings) * share, "token", progress) as done:
-        texts = acceptance(
-            target, only, beginnings, sampling=sampling, leniences=[1.0], n_tokens=share, seed=seed,
-            n_threads=threads, done=done,
-        )  # fmt: skip
-    times = forward_times(
-        target,
-        only if isinstance(only, RUN_BY_THE_CORE) else None,
-        sample_text(target, beginnings, texts.tokens, max_gamma + 1),
-        max_rows=max_gamma + 1,
-        n_threads=threads,
-    )
-    betas = texts.betas[1.0]
-    n_positions = sum(map(len, betas))
-    low, high = mean_interval(betas)
-    return Tuning(
-        target=target_name,
-        draft=called,
-        temperature=sampling.temperature,
-        n_tokens=n_positions,
-        alpha=math.fsum(float(text.sum()) for text in betas) / n_positions,
-        alpha_low=low,
-        alpha_high=high,
-        c=times.cost,
-        verify_ratio=times.verify_ratio,
-        choice=given[called],
-    )
+    decoding = decoding_options(options, changes, _OWNS)
+    setup = Setup.of(target, decoding, prompts)
+    given = _candidates(setup.target, draft)
+    drafts = {name: measurable(setup.target, one) for name, one in given.items()}
+    name, only = next(iter(drafts.items()))
+    if len(given) == 1 and has_distribution(only):
+        decoding_options(options, changes, _OWNS, in_distributions=True)
+        return replace(_by_distribution(setup, name, only, max_gamma, n_tokens), choice=given[name])
+    for name, one in drafts.items():
+        if not isinstance(one, RUN_BY_THE_CORE):
+            raise InputError(f"draft {name!r} is {kind_of(one)}; expected drafts that generate takes")
+    found = _by_running(setup, drafts, max_gamma, n_tokens)
+    tunings = [replace(one, choice=given[one.draft]) for one in found]
+    return replace(tunings[0], others=tuple(tunings[1:]))
 
 
-def _candidates(target: Model, draft: Any, name: str | None) -> dict[str, Any]:
+def _candidates(target: Model, draft: Any) -> dict[str, Any]:
     """The drafts by name, loaded where they are paths."""
     if isinstance(draft, Mapping):
         return drafts_by_name("draft", target, draft)
@@ -415,62 +338,68 @@ def _candidates(target: Model, draft: Any, name: str | None) -> dict[str, Any]:
     if draft is EarlyExit:
         several = list(EarlyExit.exits(target))
     if not several:
-        raise InputError(f"draft is {shown(draft)}; expected at least one")
+        raise InputError.of("draft", draft, "at least one")
     found = [opened(one, target) for one in several]
-    if len(found) == 1:
-        return {name_of(open_pair(target, found[0])[1], name): found[0]}
-    if name is not None:
-        raise InputError(f"name is {shown(name)} for {len(found)} drafts; expected a dict of drafts by name")
-    names = [name_of(open_pair(target, one)[1]) for one in found]
-    unique = [one if names.count(one) == 1 else f"{one} ({i})" for i, one in enumerate(names)]
-    return dict(zip(unique, found, strict=True))
+    return dict(zip(unique([name_of(measurable(target, one)) for one in found]), found, strict=True))
 
 
-def _by_running(
-    target: Model,
-    target_name: str,
-    drafts: Mapping[str, Model | Draft],
-    work: Sequence[tuple[Sequence[int], int]],
-    *,
-    sampling: Sampling,
-    max_gamma: int,
-    seed: int,
-    n_threads: int,
-    progress: bool,
-) -> list[Tuning]:
-    """Drafts with some gammas and plain decoding in turns; the best draft first."""
-    options = sampling_options(sampling) | {"n_threads": n_threads}
-    plain_runs = TimedRuns(target, None, **options)
+def _by_distribution(setup: Setup, name: str, draft: Any, max_gamma: int, n_tokens: int) -> Tuning:
+    """Predict the speed-up of each gamma by acceptance and costs."""
+    share = setup.share(n_tokens)
+    with counted(len(setup.prompts) * share, "token", setup.options.progress) as done:
+        texts = acceptance(setup, draft, setup.options, leniences=[1.0], n_tokens=share, done=done)
+    times = forward_times(
+        setup.target,
+        draft if isinstance(draft, RUN_BY_THE_CORE) else None,
+        sample_text(setup.target, setup.prompts, texts.tokens, max_gamma + 1),
+        max_rows=max_gamma + 1,
+        n_threads=setup.options.threads,
+    )
+    betas = texts.betas[1.0]
+    n_positions = sum(map(len, betas))
+    low, high = mean_interval(betas)
+    return Tuning(
+        target=setup.name,
+        draft=name,
+        temperature=setup.options.temperature,
+        n_tokens=n_positions,
+        alpha=math.fsum(float(text.sum()) for text in betas) / n_positions,
+        alpha_low=low,
+        alpha_high=high,
+        c=times.cost,
+        verify_ratio=times.verify_ratio,
+    )
+
+
+def _by_running(setup: Setup, drafts: Mapping[str, Any], max_gamma: int, n_tokens: int) -> list[Tuning]:
+    """Run drafts with some gammas and plain decoding in turns; the best draft comes first."""
+    work = setup.work(setup.share(n_tokens), n_tokens)
     ways = {
-        name: {gamma: TimedRuns(target, draft, gamma=gamma, **options) for gamma in _gammas(draft, max_gamma)}
-        for name, draft in drafts.items()
+        (name, gamma): (draft, gamma) for name, draft in drafts.items() for gamma in _gammas(draft, max_gamma)
     }
-    everything = [plain_runs, *(way for several in ways.values() for way in several.values())]
-    n_steps = _REPEATS * len(everything) * sum(n for _, n in work)
-    with counted(n_steps, "token", progress) as done:
-        run_in_turns(everything, work, repeats=_REPEATS, seed=seed, done=done)
+    experiment, plain_runs, running = decoding_experiment(setup.target, ways, work, setup.runs())
+    n_steps = _REPEATS * (1 + len(ways)) * sum(n for _, n in work)
+    with counted(n_steps, "token", setup.options.progress) as done:
+        experiment.run(repeats=_REPEATS, seed=setup.seed, done=done)
     found = []
-    for name, several in ways.items():
-        ran = {
-            gamma: TunedRuns(figures_of(way, sampling), way.costs(plain_runs), way.over(plain_runs))
-            for gamma, way in several.items()
-        }
-        best = best_gamma({gamma: one.speedup.median for gamma, one in ran.items()}, _no_choices(ran))
-        shown_runs = ran.get(best, ran[min(ran)])
-        counts = shown_runs.counts
+    for name in drafts:
+        ran = {gamma: way.row(name, plain_runs) for (one, gamma), way in running.items() if one == name}
+        best = best_gamma({gamma: one.timed.median for gamma, one in ran.items()}, _no_choices(ran))
+        row = ran.get(best, ran[min(ran)])
+        ratios = {gamma + 1: _number(one.verify_ratio) for gamma, one in ran.items()}
         found.append(
             Tuning(
-                target=target_name,
+                target=setup.name,
                 draft=name,
-                temperature=sampling.temperature,
-                n_tokens=counts.n_tokens,
-                alpha=counts.alpha,
-                alpha_low=counts.alpha_low,
-                alpha_high=counts.alpha_high,
-                c=shown_runs.costs.guess,
-                verify_ratio={1: 1.0} | {gamma + 1: one.costs.verify for gamma, one in ran.items()},
+                temperature=row.temperature,
+                n_tokens=row.n_tokens,
+                alpha=row.alpha,
+                alpha_low=row.alpha_low,
+                alpha_high=row.alpha_high,
+                c=_number(row.c),
+                verify_ratio={1: 1.0} | ratios,
                 ran=ran,
-                reason=counts.reason,
+                reason=row.reason,
             )
         )
     return sorted(found, key=lambda one: -one.speedups[one.gamma])

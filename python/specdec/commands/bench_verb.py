@@ -7,9 +7,10 @@ from typing import Any
 import click
 
 from specdec.analysis.bench import bench
+from specdec.analysis.questions import read_questions
 from specdec.commands.decoding_options import TRUNCATIONS, setting_option, setting_options
 from specdec.commands.given_models import open_named_or_pair
-from specdec.commands.measuring_options import chosen, json_option, name_options, print_tables
+from specdec.commands.measuring_options import chosen, json_option, name_options, named, print_tables
 from specdec.commands.model_options import model_options
 from specdec.commands.verb import verb
 
@@ -49,7 +50,12 @@ __all__ = ["command"]
 @setting_option("n_threads")
 @json_option
 def command(
-    questions: str, as_json: bool, categories: tuple[str, ...], stop: tuple[str, ...], **given: Any
+    questions: str,
+    as_json: bool,
+    categories: tuple[str, ...],
+    limit: int | None,
+    stop: tuple[str, ...],
+    **given: Any,
 ) -> None:
     """Answer the questions of a benchmark with and without a draft, and count by category.
 
@@ -59,6 +65,8 @@ def command(
     Spec-Bench's format.
     """
     target, draft = open_named_or_pair(given)
-    given |= {"categories": categories or None, "stop": list(stop) or None}
-    found = bench(target, draft, questions, **chosen(given))
+    target, draft = named(target, given["target_name"]), named(draft, given["name"])
+    given["stop"] = list(stop) or None
+    asked = read_questions(questions, categories=categories or None, limit=limit)
+    found = bench(target, draft, asked, **chosen(given))
     print_tables(found, as_json)

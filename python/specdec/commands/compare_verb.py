@@ -15,6 +15,7 @@ from specdec.commands.given_texts import given_prompts
 from specdec.commands.measuring_options import (
     chosen,
     json_option,
+    named,
     print_tables,
     prompts_option,
     target_name_option,
@@ -56,7 +57,8 @@ def command(drafts: tuple[str, ...], prompts: str | None, as_json: bool, **given
     target = open_target(given)
     texts = given_prompts((), prompts)
     opened = {name: open_draft(text, target, None, given) for name, text in drafts_by_name(drafts).items()}
-    found = compare(target, opened, default_prompts(target) if texts is None else texts, **chosen(given))
+    texts = default_prompts(target) if texts is None else texts
+    found = compare(named(target, given["target_name"]), opened, texts, **chosen(given))
     print_tables(found, as_json)
 
 

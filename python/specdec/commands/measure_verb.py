@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from specdec.analysis.arguments import default_prompts
-from specdec.analysis.measure import measure
+from specdec.analysis.measure import Timing, measure
 from specdec.commands.decoding_options import TRUNCATIONS, setting_options
 from specdec.commands.given_models import open_pair
 from specdec.commands.given_texts import given_prompts
@@ -16,6 +16,7 @@ from specdec.commands.measuring_options import (
     chosen,
     json_option,
     name_options,
+    named,
     print_found,
     prompt_options,
     seconds_option,
@@ -45,7 +46,9 @@ __all__ = ["command"]
 @seconds_option
 @setting_options(*TRUNCATIONS, "seed", "n_threads", seed="0")
 @json_option
-def command(prompt: tuple[str, ...], prompts: str | None, as_json: bool, **given: Any) -> int:
+def command(
+    prompt: tuple[str, ...], prompts: str | None, as_json: bool, repeats: int | None, **given: Any
+) -> int:
     """Measure how well a draft guesses a target, what both cost and what speculation gains.
 
     The target continues the prompts; without any it continues some beginnings of English sentences. It prints
@@ -54,6 +57,9 @@ def command(prompt: tuple[str, ...], prompts: str | None, as_json: bool, **given
     tables come at the end, after --seconds, or with Ctrl-C.
     """
     texts = given_prompts(prompt, prompts)
-    pair = open_pair(given)
-    texts = default_prompts(pair[0]) if texts is None else texts
+    target, draft = open_pair(given)
+    texts = default_prompts(target) if texts is None else texts
+    if repeats is not None and given["timing"] is not False:
+        given["timing"] = Timing(repeats=repeats)
+    pair = named(target, given["target_name"]), named(draft, given["name"])
     return print_found(measure(*pair, texts, **chosen(given) | LINES), as_json)

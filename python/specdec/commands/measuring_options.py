@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import click
 
-from specdec.analysis.draft_recommendation import DraftRecommendation
 from specdec.analysis.measurement import Measurement
+from specdec.analysis.recommend import DraftRecommendation
 from specdec.commands.verb import EXIT_INTERRUPTED, EXIT_OK, json_line, several
 from specdec.tables import Tabular
 
@@ -19,6 +19,7 @@ __all__ = [
     "chosen",
     "json_option",
     "name_options",
+    "named",
     "print_found",
     "print_tables",
     "prompt_options",
@@ -87,6 +88,11 @@ def print_found(found: Measurement | DraftRecommendation, as_json: bool) -> int:
 
 def chosen(given: dict[str, Any]) -> dict[str, Any]:
     """The options that were given, without those of models."""
-    models = ("target", "draft", "dtype", "draft_dtype", "src_lang", "tgt_lang")
+    models = ("target", "draft", "dtype", "draft_dtype", "src_lang", "tgt_lang", "name", "target_name")
     found = {name: value for name, value in given.items() if name not in models and value is not None}
     return found | {"progress": _shows_progress()}
+
+
+def named(model: Any, name: str | None) -> Any:
+    """Give a model its name for tables, if there is one."""
+    return model if name is None or model is None else {name: model}

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from specdec.analysis.recommend_draft import recommend_draft
+from specdec.analysis.recommend import recommend_draft
 from specdec.commands.compare_verb import drafts_by_name
 from specdec.commands.decoding_options import TRUNCATIONS, setting_option, setting_options
 from specdec.commands.given_models import open_draft, open_target
@@ -16,6 +16,7 @@ from specdec.commands.measuring_options import (
     LINES,
     chosen,
     json_option,
+    named,
     print_found,
     prompts_option,
     seconds_option,
@@ -67,5 +68,6 @@ def command(drafts: tuple[str, ...], prompts: str | None, as_json: bool, **given
         name: partial(open_draft, text, target, given["draft_dtype"], given)
         for name, text in drafts_by_name(drafts).items()
     }
+    target = named(target, given["target_name"])
     found = recommend_draft(target, openers or None, texts, **chosen(given) | LINES)
     return print_found(found, as_json)

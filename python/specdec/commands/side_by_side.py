@@ -14,8 +14,7 @@ from typing import Any
 
 from specdec import _core
 from specdec.analysis.arguments import short_name
-from specdec.analysis.running import EQUALS_PLAIN
-from specdec.analysis.speedup import Speedup, TimedRuns
+from specdec.analysis.experiment import EQUALS_PLAIN, Configuration, Speedup
 from specdec.commands.decoding_options import (
     PAIR_GAMMA,
     READABLE,
@@ -135,9 +134,9 @@ def _show(request: Request, colour: bool) -> Result:
 
 def _time(
     target: Model, draft: Model | Draft, prompt: str, gamma: int | str | None, options: dict[str, Any]
-) -> tuple[TimedRuns, TimedRuns]:
+) -> tuple[Configuration, Configuration]:
     """(plain, speculative) runs in pairs, one after the other, so that both see the same machine."""
-    ways = TimedRuns(target, None, **options), TimedRuns(target, draft, gamma=gamma, **options)
+    ways = Configuration(target, None, **options), Configuration(target, draft, gamma, **options)
     limit = TimeLimit(_LONGEST_S)
     with _status_line() as say:
         say("measuring: warming up")
@@ -147,7 +146,7 @@ def _time(
                 break
             say(f"measuring plain and speculative decoding in turns: pair {pair + 1} of {_N_PAIRS} or more")
             for way in ways if pair % 2 == 0 else reversed(ways):
-                way.run(pair, prompt)
+                way.decode(pair, prompt)
     return ways
 
 
@@ -163,7 +162,7 @@ def _status_line() -> Iterator[Callable[[str], None]]:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def _table(plain: TimedRuns, speculative: TimedRuns) -> str:
+def _table(plain: Configuration, speculative: Configuration) -> str:
     """The figures of the two runs side by side, then those of the pair."""
     both = [timed.results[-1].trace for timed in (plain, speculative)]
     speeds = [median(timed.tokens_per_s) for timed in (plain, speculative)]
@@ -178,20 +177,20 @@ def _table(plain: TimedRuns, speculative: TimedRuns) -> str:
     if not both[1].n_drafted:
         return "\n".join([*lines, "", f"{'measured speed-up':<18} {EQUALS_PLAIN}"])
     low, high = both[1].acceptance_interval()
-    costs = speculative.costs(plain)
-    ideal = both[1].tokens_per_call / (1.0 + costs.draft)
+    c, draft_ratio, verify_ratio = speculative.costs(plain)
+    ideal = both[1].tokens_per_call / (1.0 + draft_ratio)
     rate = f"{_number(both[1].acceptance_rate)} (95 %: {_number(low)} to {_number(high)}), per judged token"
     figures = [
         ("acceptance rate α", rate),
-        ("cost coefficient c", f"{_number(costs.guess)} (a draft step / a plain step)"),
-        ("verification", f"{_number(costs.verify, 2)} times as long as a plain step"),
+        ("cost coefficient c", f"{_number(math.nan if c is None else c)} (a draft step / a plain step)"),
+        ("verification", f"{_number(verify_ratio, 2)} times as long as a plain step"),
         ("Theorem 3.8", f"{_number(ideal, 2)} (the speed-up if it were only as long as a plain step)"),
         ("measured speed-up", _measured(plain, speculative, ideal)),
     ]
     return "\n".join([*lines, "", *(f"{name:<18} {value}" for name, value in figures)])
 
 
-def _measured(plain: TimedRuns, speculative: TimedRuns, ideal: float) -> str:
+def _measured(plain: Configuration, speculative: Configuration, ideal: float) -> str:
     """The speed-up and its spread, with a mark if it is above that of Theorem 3.8."""
     speedup = speculative.over(plain)
     value = f"{speedup.median:.2f}{' !' if speedup.median > ideal else ''}"

@@ -14,6 +14,7 @@ from specdec.commands.measuring_options import (
     chosen,
     json_option,
     name_options,
+    named,
     print_tables,
     prompt_options,
 )
@@ -48,7 +49,11 @@ def command(prompt: tuple[str, ...], prompts: str | None, as_json: bool, **given
     layer at which the target may leave early is tried, and the best is marked.
     """
     texts = given_prompts(prompt, prompts)
-    pair: tuple[Any, Any] = _target_and_exits(given) if given["draft"] == "exit" else open_pair(given)
+    is_exit = given["draft"] == "exit"
+    target, draft = _target_and_exits(given) if is_exit else open_pair(given)
+    if is_exit and given["name"] is not None:
+        raise InputError("--name is for one draft, and exits are several; expected none")
+    pair = named(target, given["target_name"]), named(draft, given["name"])
     print_tables(tune(*pair, texts, **chosen(given)), as_json)
 
 

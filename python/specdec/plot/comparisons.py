@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from specdec.analysis.comparison import Comparison, ComparisonRow, PromptRow
-from specdec.analysis.speedup import NOT_RUN, Speedup
+from specdec.analysis.compare import Comparison
+from specdec.analysis.experiment import ExperimentRow
 from specdec.errors import InputError, kind_of, shown
 from specdec.plot.style import GREY, Axes, axes, legend, legend_below, looks, mark, styled
 
@@ -52,7 +52,7 @@ def comparison(found: Comparison, *, temperature: float | None = None, ax: Axes 
     rows = _rows(found, temperature)
     ax = axes(ax, (7.0, 1.6 + 0.45 * len(rows)))
     for y, (row, look) in enumerate(zip(rows, looks(), strict=False)):
-        speedup = _speedup(row)
+        speedup = row.timed
         if speedup.invalid:
             ax.plot([speedup.median], [y], "x", color=GREY, markersize=9.0, label=_INVALID)
         else:
@@ -75,7 +75,7 @@ def comparison_by_position(
 ) -> Axes:
     """Share of rounds that accepted their first, second, ... guess, a line for each draft.
 
-    Of the rounds that drafted so far (`ComparisonRow.by_position`). Drafts that drafted nothing are left out.
+    Of the rounds that drafted so far (`ExperimentRow.by_position`). Drafts that drafted nothing are left out.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ def comparison_by_prompt(
             continue
         label = _name(row, rows)
         for place, one in zip(y, row.prompts, strict=True):
-            speedup = _speedup(one)
+            speedup = one.timed
             if speedup.invalid:
                 ax.plot([speedup.median], [place], "x", color=GREY, label=_INVALID)
             else:
@@ -251,10 +251,9 @@ def comparison_of_costs(
     ax = axes(ax, (7.0, 4.2))
     most = 1.0
     for row, look in zip(rows, looks(), strict=False):
-        costs = row.costs
-        if costs is None:  # not timed, unlike others
+        if row.draft_ratio is None or row.verify_ratio is None:  # not timed, unlike others
             continue
-        x = costs.draft + costs.verify
+        x = row.draft_ratio + row.verify_ratio
         c = "" if row.c is None else f", c = {row.c:.3f}"
         alpha = "" if row.alpha is None else f", α = {row.alpha:.2f}"
         mark(
@@ -280,7 +279,7 @@ def _checked(found: Comparison) -> Comparison:
     return found
 
 
-def _rows(found: Comparison, temperature: float | None, *, timed: bool = True) -> list[ComparisonRow]:
+def _rows(found: Comparison, temperature: float | None, *, timed: bool = True) -> list[ExperimentRow]:
     """The rows of one temperature."""
     wanted = _checked(found).temperatures[0] if temperature is None else temperature
     rows = [row for row in found.rows if row.temperature == wanted]
@@ -292,32 +291,28 @@ def _rows(found: Comparison, temperature: float | None, *, timed: bool = True) -
     return rows
 
 
-def _name(row: ComparisonRow, rows: Sequence[ComparisonRow]) -> str:
+def _name(row: ExperimentRow, rows: Sequence[ExperimentRow]) -> str:
     """The draft, with its gamma where there are several."""
     several = any(one.draft == row.draft and one.gamma != row.gamma for one in rows)
     return f"{row.draft}, γ = {row.gamma}" if several else row.draft
 
 
-def _speedup(row: ComparisonRow | PromptRow) -> Speedup:
-    return row.speedup or NOT_RUN
-
-
-def _speedup_values(row: ComparisonRow) -> tuple[float, float, float] | None:
+def _speedup_values(row: ExperimentRow) -> tuple[float, float, float] | None:
     speedup = row.speedup
     return None if speedup is None or speedup.invalid else (speedup.median, speedup.low, speedup.high)
 
 
-def _alpha_values(row: ComparisonRow) -> tuple[float, float, float] | None:
+def _alpha_values(row: ExperimentRow) -> tuple[float, float, float] | None:
     if row.alpha is None or row.alpha_low is None or row.alpha_high is None:
         return None
     return row.alpha, row.alpha_low, row.alpha_high
 
 
-def _token_values(row: ComparisonRow) -> tuple[float, float, float] | None:
+def _token_values(row: ExperimentRow) -> tuple[float, float, float] | None:
     return row.tokens_per_call, row.tokens_low, row.tokens_high
 
 
-_Values = Callable[[ComparisonRow], tuple[float, float, float] | None]
+_Values = Callable[[ExperimentRow], tuple[float, float, float] | None]
 _BY_TEMPERATURE: dict[str, tuple[str, _Values]] = {
     "tokens_per_call": ("tokens per run of the target", _token_values),
     "alpha": ("acceptance rate α", _alpha_values),

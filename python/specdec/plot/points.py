@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specdec.analysis.measurement import Measurement, MeasurementRow
+from specdec.analysis.experiment import ExperimentRow
+from specdec.analysis.measurement import Measurement
 from specdec.analysis.statistics import acceptance_by_position
 from specdec.errors import InputError
 from specdec.plot.runs import Run, full_rounds, gamma_of, half_width, timed_trace, trace_of
@@ -122,7 +123,7 @@ def _pairs_of_measurement(measurement: Measurement) -> list[Pair]:
     for temperature in measurement.betas:
         rows = [row for row in _exact_rows(measurement) if row.temperature == temperature]
         first = rows[0]
-        if math.isnan(first.c):
+        if first.c is None:
             raise InputError("the Measurement has no times (timing=False): its pair has no c to draw")
         pairs.append(
             Pair(
@@ -171,19 +172,19 @@ def _run_point(trace: Trace) -> Point:
     )
 
 
-def _measured_point(measurement: Measurement, row: MeasurementRow) -> Point:
+def _measured_point(measurement: Measurement, row: ExperimentRow) -> Point:
     chances = acceptance_by_position(measurement.betas[row.temperature], row.gamma)
     return Point(
         row.gamma,
         *row.rates,
         tokens=1.0 + float(np.cumprod(chances).sum()),
-        speedup=math.nan if row.invalid else row.measured,
-        verify_ratio=row.t_ratio,
+        speedup=math.nan if row.invalid else row.timed.median,
+        verify_ratio=math.nan if row.verify_ratio is None else row.verify_ratio,
         name=f"T = {row.temperature:g}",
     )
 
 
-def _exact_rows(measurement: Measurement) -> list[MeasurementRow]:
+def _exact_rows(measurement: Measurement) -> list[ExperimentRow]:
     check_law(measurement)
     rows = [row for row in measurement.rows if row.lenience == 1.0]
     if not rows:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from specdec._core import kernels
-from specdec.analysis.measure import measure
+from specdec.analysis.measure import Timing, measure
 from specdec.checks import check_choice, check_flag, check_integer, check_items
 from specdec.containers import prompts_of
 from specdec.errors import InputError, kind_of, shown
@@ -284,14 +284,17 @@ class Sweeping:
     def measured(self, target: Model, name: str, temperature: float) -> str:
         """The rows of one draft at one temperature, a line each."""
         draft: Any = opened_draft(self.drafts[name], target)
+        settings = dict(self.settings)
+        timing = Timing(settings.pop("repeats"), settings.pop("n_timed_tokens"))
         found = measure(
             target,
             draft,
             self.prompts,
             temperatures=[temperature],
             leniences=[1.0],
+            timing=settings.pop("timing") and timing,
             n_threads=self.n_threads,
-            **self.settings,
+            **settings,
         )
         return "".join(
             line(
@@ -304,6 +307,9 @@ class Sweeping:
                     "kernels": kernels(),
                     "n_threads": self.n_threads,
                     **{key: getattr(row, key) for key in _MEASURED},
+                    "measured": row.timed.median,
+                    "measured_low": row.timed.low,
+                    "measured_high": row.timed.high,
                 }
             )
             for row in found.rows
@@ -311,10 +317,10 @@ class Sweeping:
 
 
 _MEASURED = (
-    "gamma", "alpha", "alpha_low", "alpha_high", "c", "predicted_speedup", "measured", "measured_low",
-    "measured_high", "tokens_per_call", "invalid", "reason",
+    "gamma", "alpha", "alpha_low", "alpha_high", "c", "predicted_speedup", "tokens_per_call", "invalid",
+    "reason",
 )  # fmt: skip
-"""Fields of a row that are those of a `MeasurementRow`."""
+"""Fields of a row that are those of an `ExperimentRow`."""
 
 
 def _cells(run: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

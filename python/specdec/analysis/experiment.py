@@ -1,0 +1,549 @@
+"""Interleaved runs: configurations decode the same prompts in turns, so that all see the same machine."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.analysis.statistics import mean_interval
+from specdec.decoding.generate import generate
+from specdec.decoding.result import Result
+from specdec.drafts import Draft
+from specdec.models.model import Model, Prompt
+from specdec.tables import marked
+from specdec.time_limit import ENDLESS, TimeLimit
+from specdec.trace import Trace, invalid_ratio, invalid_speedup
+
+__all__ = [
+    "EQUALS_PLAIN",
+    "NOTHING_DRAFTED",
+    "NOT_RUN",
+    "Configuration",
+    "Experiment",
+    "ExperimentRow",
+    "Speedup",
+    "Work",
+    "counts_of",
+    "decoding_experiment",
+]
+
+Key = TypeVar("Key", bound=Hashable)
+Item = TypeVar("Item")
+AnyItem = TypeVar("AnyItem", contravariant=True)
+Work: TypeAlias = Sequence[tuple[Prompt, int]]
+"""Prompts, each with its number of new tokens."""
+
+TREES: Final = "it drafts trees, with several guesses for a position; alpha is that of one guess"
+NOTHING_DRAFTED: Final = "it has drafted nothing"
+EQUALS_PLAIN: Final = "= plain (drafted nothing)"
+"""The speed-up of such a draft in a table: plain decoding was timed twice."""
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """Time of plain over time of speculative decoding, for a new token, measured several times.
+
+    A forward pass of the target that verifies drafts takes at least as long as one that computes a token. So
+    a speed-up above the new tokens per pass is an error of measurement.
+
+    Attributes
+    ----------
+    ratios : tuple of float
+        The speed-up of each repetition; at least one.
+    tokens_per_run : tuple of float
+        New tokens per run of the target in the speculative decoding of each repetition.
+    """
+
+    ratios: tuple[float, ...]
+    tokens_per_run: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """Of the repetitions."""
+        return statistics.median(self.ratios)
+
+    @property
+    def low(self) -> float:
+        """The smallest speed-up of a repetition."""
+        return min(self.ratios)
+
+    @property
+    def high(self) -> float:
+        """The largest speed-up of a repetition."""
+        return max(self.ratios)
+
+    @property
+    def spread(self) -> float:
+        """Interquartile range of the speed-ups, as a share of the median; 0 of a single one."""
+        if len(self.ratios) < 2:
+            return 0.0
+        first, _, third = statistics.quantiles(self.ratios, n=4, method="inclusive")
+        return (third - first) / self.median
+
+    @property
+    def invalid(self) -> str:
+        """Why the median is an error of measuring; empty if it is not.
+
+        What counts is the median of the ratios of speed-up to tokens per run, each of one repetition. The
+        repetition in the middle, of two the one with the larger ratio, is named.
+        """
+        pairs = list(zip(self.ratios, self.tokens_per_run, strict=True))
+        shares = [ratio / bound for ratio, bound in pairs]
+        if not statistics.median(shares) > 1.0:  # NaN, of what was not measured, is not invalid
+            return ""
+        return invalid_speedup(*sorted(pairs, key=lambda pair: pair[0] / pair[1])[len(pairs) // 2])
+
+    @property
+    def interval(self) -> str:
+        """The smallest and the largest, for a table."""
+        return f"{self.low:.2f} to {self.high:.2f}"
+
+    def text(self, unit: str = "X") -> str:
+        """The median for a table, marked if it is an error of measurement."""
+        return marked(f"{self.median:.2f}{unit}", self.invalid)
+
+    def columns(self, name: str) -> dict[str, float | str]:
+        """Median, least and most as columns of a table of pandas, and why the median is invalid."""
+        return {
+            name: self.median,
+            f"{name}_low": self.low,
+            f"{name}_high": self.high,
+            f"{name}_invalid": self.invalid,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain lists and numbers."""
+        shares = {"ratios": list(self.ratios), "tokens_per_run": list(self.tokens_per_run)}
+        return {"median": self.median, "low": self.low, "high": self.high, "invalid": self.invalid, **shares}
+
+
+NOT_RUN: Final = Speedup((math.nan,), (math.nan,))
+"""The speed-up where nothing was timed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentRow:
+    """One configuration: a draft at a temperature with a gamma and a lenience, and what was found of it.
+
+    Attributes
+    ----------
+    draft : str
+        Its name.
+    temperature : float
+    gamma : int
+        Drafted tokens of a round at most.
+    lenience : float
+        l of appendix A.5; 1 is the exact rule.
+    n_tokens, n_calls, n_drafted, n_accepted : int
+        New tokens, runs of the target, drafted and accepted tokens that were counted: of all repetitions, in
+        greedy decoding of one, as the others give the same text. Where `by_running` is False, `n_tokens` are
+        the positions that alpha is the mean of, and the others 0.
+    tokens_per_call, tokens_low, tokens_high : float
+        New tokens per run of the target, and its 95 % confidence interval: of all tokens a share of n_calls /
+        n_tokens is the last of its round, and the interval is that of this share. Where `by_running` is False
+        the mean over the repetitions that were timed, without an interval. NaN where there is none.
+    alpha, alpha_low, alpha_high : float or None
+        Mean acceptance rate (Corollary 3.6; A.5 with lenience), and its 95 % confidence interval: at the
+        positions that were verified, or at every position where `by_running` is False. None where a position
+        had several drafts, as in trees, or nothing was drafted, see `reason`.
+    by_position : tuple of float
+        Of the rounds that drafted so far: share that accepted the first, second, ... draft of a path.
+    c : float or None
+        Cost coefficient (Definition 3.7): seconds of drafting for a drafted token over those of a plain run
+        of the target; 0 for a draft that the core does not run (section 3.6: negligible cost). None without
+        timing, and if nothing was drafted.
+    draft_ratio, verify_ratio : float or None
+        Seconds of a round spent drafting, and in the target, over those of a plain run of the target. Where
+        `by_running` is False, `verify_ratio` is t(gamma + 1) / t(1). None without timing.
+    tokens_per_s : tuple of float
+        New tokens per second in each repetition; empty where they were not timed.
+    speedup : Speedup or None
+        Time of plain decoding over that with the draft for a new token, measured in interleaved runs. None
+        where that was not done.
+    ideal_speedup : float or None
+        Speed-up by Theorem 3.8, which takes verification as long as one position. None where `by_running`.
+    predicted_speedup : float or None
+        The same with the measured `verify_ratio`, or 1 if that is less: what to choose gamma by. None where
+        `by_running`.
+    by_running : bool
+        Whether runs were counted. A draft with a distribution of its own is held against the target's at
+        every position of a text instead.
+    prompts : tuple of ExperimentRow
+        The same for each prompt, where there are several.
+    reason : str
+        Why figures are None; empty if none is.
+    named_share : float or None
+        Of a draft with another vocabulary than the target's, the mean share of its distribution that the
+        target can name, over its drafts by the intersection. None of other drafts, and of drafts as text.
+    """
+
+    draft: str
+    temperature: float
+    gamma: int
+    lenience: float = 1.0
+    n_tokens: int = 0
+    n_calls: int = 0
+    n_drafted: int = 0
+    n_accepted: int = 0
+    tokens_per_call: float = math.nan
+    tokens_low: float = math.nan
+    tokens_high: float = math.nan
+    alpha: float | None = None
+    alpha_low: float | None = None
+    alpha_high: float | None = None
+    by_position: tuple[float, ...] = ()
+    c: float | None = None
+    draft_ratio: float | None = None
+    verify_ratio: float | None = None
+    tokens_per_s: tuple[float, ...] = ()
+    speedup: Speedup | None = None
+    ideal_speedup: float | None = None
+    predicted_speedup: float | None = None
+    by_running: bool = True
+    prompts: tuple[ExperimentRow, ...] = ()
+    reason: str = ""
+    named_share: float | None = None
+
+    @property
+    def drafted_per_call(self) -> float:
+        """Drafted tokens per run of the target."""
+        return self.n_drafted / self.n_calls if self.n_calls else math.nan
+
+    @property
+    def draft_acceptance_rate(self) -> float | None:
+        """Accepted over drafted tokens, those after a rejected one included. None if nothing was drafted."""
+        return self.n_accepted / self.n_drafted if self.n_drafted else None
+
+    @property
+    def rates(self) -> tuple[float, float, float]:
+        """(alpha, low, high); NaN where there is none."""
+        rates = [math.nan if rate is None else rate for rate in (self.alpha, self.alpha_low, self.alpha_high)]
+        return rates[0], rates[1], rates[2]
+
+    @property
+    def timed(self) -> Speedup:
+        """`speedup`, one of NaN where there is none."""
+        return NOT_RUN if self.speedup is None else self.speedup
+
+    @property
+    def invalid(self) -> str:
+        """Why the speed-up is an error of measuring; empty if it is not, or there is none."""
+        return self.timed.invalid
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it ran and drafted nothing, so that what was timed is plain decoding."""
+        return self.by_running and not self.n_drafted
+
+    @property
+    def invalid_prediction(self) -> str:
+        """Why `predicted_speedup` comes from an error of measurement; empty if it does not.
+
+        `verify_ratio` is then below 1, though a forward pass on several positions takes at least as long as
+        on one. The prediction counts it as 1, so that it is never above `ideal_speedup`.
+        """
+        known = not self.by_running and self.verify_ratio is not None
+        return invalid_ratio(self.gamma, self.verify_ratio or math.nan) if known else ""
+
+    @property
+    def speed_cell(self) -> str:
+        """The measured speed-up for a table; a dash where there is none."""
+        if self.speedup is None:
+            return "–"
+        return EQUALS_PLAIN if self.is_plain else self.speedup.text()
+
+
+def counts_of(results: Sequence[Result]) -> dict[str, Any]:
+    """Count the rounds of some texts that were decoded alike: fields of an `ExperimentRow`."""
+    texts = [result.trace for result in results]
+    rounds = Trace([one for text in texts for one in text.rounds])
+    low, high = mean_interval([_ends(text) for text in texts])
+    found: dict[str, Any] = {
+        "n_tokens": rounds.n_tokens,
+        "n_calls": rounds.n_calls,
+        "n_drafted": rounds.n_drafted,
+        "n_accepted": rounds.n_accepted,
+        "tokens_per_call": rounds.tokens_per_call,
+        "tokens_low": 1.0 / high,
+        "tokens_high": 1.0 / low if low > 0.0 else math.inf,
+        "by_position": tuple(rounds.acceptance_by_position),
+    }
+    if any(one.depth != one.n_drafted for one in rounds.rounds):
+        return found | {"reason": TREES}
+    if not rounds.n_verified:
+        return found | {"reason": NOTHING_DRAFTED}
+    ends = mean_interval([np.array([b for r in text.rounds for b in r.betas]) for text in texts])
+    return found | {"alpha": rounds.acceptance_rate, "alpha_low": ends[0], "alpha_high": ends[1]}
+
+
+def _ends(text: Trace) -> NDArray[np.float64]:
+    """Of each new token of a text: 1 if it is the last of its round, else 0."""
+    ends = np.zeros(text.n_tokens)
+    ends[np.cumsum([one.kept for one in text.rounds if one.kept], dtype=np.int64) - 1] = 1.0
+    return ends
+
+
+class Runner(Protocol[AnyItem]):
+    """A configuration of an `Experiment`."""
+
+    def run(self, turn: int, index: int, item: AnyItem, seed: int) -> int:
+        """Do item `index` of the work in a repetition; return what a progress bar counts."""
+        ...
+
+
+class Experiment(Generic[Item]):
+    """Configurations that do the same work in turns, item by item.
+
+    Every other repetition goes through the configurations in reverse, so that none of them always comes after
+    the same one.
+
+    Parameters
+    ----------
+    configurations : sequence of Runner
+    work : sequence
+    """
+
+    def __init__(self, configurations: Sequence[Runner[Item]], work: Sequence[Item]) -> None:
+        self.configurations, self.work = configurations, work
+
+    def run(
+        self,
+        *,
+        repeats: int,
+        seed: int,
+        done: Callable[[int], object] = lambda n: None,
+        limit: TimeLimit = ENDLESS,
+        goes_on: Callable[[Any], bool] = lambda configuration: True,
+    ) -> None:
+        """Do the work `repeats` times.
+
+        Parameters
+        ----------
+        repeats : int
+        seed : int
+            Repetition k has seed + k.
+        done : callable, optional
+            Called with what every `Runner.run` returned.
+        limit : TimeLimit, optional
+            Once it is over no run begins, except the first of each configuration.
+        goes_on : callable, optional
+            Says after a repetition whether a configuration has another one.
+        """
+        going = list(self.configurations)
+        for turn in range(repeats):
+            for i, item in enumerate(self.work):
+                for one in going if turn % 2 == 0 else reversed(going):
+                    if limit.is_over and (turn or i):
+                        return
+                    done(one.run(turn, i, item, seed + turn))
+            going = [one for one in going if goes_on(one)]
+
+
+class Configuration:
+    """A draft, or none, with options of `generate`, and its runs: timed as a caller sees them.
+
+    Python is included, the prompts' prefill is not. Each repetition begins with a snapshot of the draft
+    (`Draft.snapshot`): a draft that learns from texts learns from those of its repetition alone.
+
+    Parameters
+    ----------
+    target : Model
+    draft : Model, Draft or None
+    gamma : optional
+        None: the draft's own.
+    **options
+        Of `specdec.generate`.
+
+    Attributes
+    ----------
+    turns : list of list of Result
+        What was generated in each repetition.
+    seconds : list of list of float
+        How long it took.
+    """
+
+    def __init__(self, target: Model, draft: Model | Draft | None, gamma: Any = None, **options: Any) -> None:
+        self.target, self.draft, self.gamma, self.options = target, draft, gamma, options
+        self._drafting: Model | Draft | None = None
+        self._named = np.zeros(2)
+        self.turns: list[list[Result]] = []
+        self.seconds: list[list[float]] = []
+
+    def run(self, turn: int, index: int, item: tuple[Prompt, int], seed: int) -> int:
+        """Continue prompt `index`, with the key (seed, index)."""
+        prompt, n = item
+        self.decode(turn, prompt, max_new_tokens=n, seed=[(seed, index)])
+        return n
+
+    def decode(self, turn: int, prompt: Prompt, **options: Any) -> None:
+        """Run once more in a repetition, the last one or the next."""
+        if turn == len(self.turns):
+            self.turns.append([])
+            self.seconds.append([])
+            self._drafting = self.draft.snapshot() if isinstance(self.draft, Draft) else self.draft
+        gamma = {} if self.draft is None or self.gamma is None else {"gamma": self.gamma}
+        before = self._shares()
+        seconds, result = _timed(self.target, self._drafting, prompt, self.options | gamma | options)
+        self._named += self._shares() - before
+        self.seconds[turn].append(seconds)
+        self.turns[turn].append(result)
+
+    def _shares(self) -> NDArray[np.float64]:
+        """(drafts so far of a draft with another vocabulary, shares of them that the target can name)."""
+        return np.array(self.draft.shares(self.target) if isinstance(self.draft, Draft) else (0, 0.0))
+
+    @property
+    def results(self) -> list[Result]:
+        """Of all repetitions."""
+        return [result for turn in self.turns for result in turn]
+
+    @property
+    def tokens_per_s(self) -> tuple[float, ...]:
+        """New tokens per second of each repetition."""
+        totals = [sum(len(result.tokens) for result in turn) for turn in self.turns]
+        return tuple(n / math.fsum(seconds) for n, seconds in zip(totals, self.seconds, strict=True))
+
+    def of(self, index: int) -> Configuration:
+        """The runs of one prompt alone: run `index` of every repetition that reached it."""
+        part = Configuration(self.target, self.draft, self.gamma, **self.options)
+        reached = [turn for turn, results in enumerate(self.turns) if len(results) > index]
+        part.turns = [[self.turns[turn][index]] for turn in reached]
+        part.seconds = [[self.seconds[turn][index]] for turn in reached]
+        return part
+
+    def over(self, plain: Configuration) -> Speedup:
+        """The speed-up over plain decoding, each repetition compared with the same one of plain decoding.
+
+        Only texts that both have decoded count, because measuring may have ended within a repetition.
+        """
+        shared = self._shared(plain)
+        return Speedup(
+            tuple(theirs.s_per_token / ours.s_per_token for ours, theirs in shared),
+            tuple(ours.n_tokens / ours.n_calls for ours, _ in shared),
+        )
+
+    def costs(self, plain: Configuration) -> tuple[float | None, float, float]:
+        """Return c, draft_ratio and verify_ratio of an `ExperimentRow`: medians of the repetitions.
+
+        So in each repetition the speed-up is tokens per round over draft + verify, and it exceeds the ideal
+        of Theorem 3.8, tokens per round over draft + 1, only if verify is below 1.
+        """
+        guess, draft, verify = [], [], []
+        for ours, theirs in self._shared(plain):
+            step_s = theirs.s_per_token
+            if ours.n_drafted:
+                guess.append(ours.draft_s / ours.n_drafted / step_s)
+            draft.append(ours.draft_s / ours.n_calls / step_s)
+            verify.append((ours.seconds - ours.draft_s) / ours.n_calls / step_s)
+        return (
+            statistics.median(guess) if guess else None,
+            statistics.median(draft),
+            statistics.median(verify),
+        )
+
+    def _shared(self, plain: Configuration) -> list[tuple[_Totals, _Totals]]:
+        """The totals of each repetition, over the texts that both have decoded."""
+        lengths = [min(map(len, both)) for both in zip(self.turns, plain.turns, strict=False)]
+        return [(self._totals(i, n), plain._totals(i, n)) for i, n in enumerate(lengths) if n]
+
+    def _totals(self, turn: int, n: int) -> _Totals:
+        traces = [result.trace for result in self.turns[turn][:n]]
+        return _Totals(
+            n_tokens=sum(len(result.tokens) for result in self.turns[turn][:n]),
+            n_calls=sum(trace.n_calls for trace in traces),
+            n_drafted=sum(trace.n_drafted for trace in traces),
+            seconds=math.fsum(self.seconds[turn][:n]),
+            draft_s=math.fsum(trace.draft_s for trace in traces),
+        )
+
+    def timing(self, plain: Configuration) -> dict[str, Any]:
+        """Return the fields of an `ExperimentRow` that are times."""
+        names = ("c", "draft_ratio", "verify_ratio")
+        costs = dict(zip(names, self.costs(plain), strict=True))
+        return {**costs, "tokens_per_s": self.tokens_per_s, "speedup": self.over(plain)}
+
+    def row(
+        self, draft: str, plain: Configuration | None = None, *, by_prompt: bool = False
+    ) -> ExperimentRow:
+        """Return what was found; with `by_prompt` of each prompt, too.
+
+        Parameters
+        ----------
+        draft : str
+            Its name.
+        plain : Configuration, optional
+            Plain decoding of the same experiment; None: without times.
+        by_prompt : bool, default False
+        """
+        temperature = float(self.options.get("temperature", 0.0))
+        fields = counts_of(self.results if temperature else self.turns[0])
+        if plain is not None:
+            fields |= self.timing(plain)
+        if by_prompt:
+            parts = [(self.of(i), plain and plain.of(i)) for i in range(len(self.turns[0]))]
+            fields["prompts"] = tuple(part.row(draft, theirs) for part, theirs in parts)
+        gamma = self.draft.gamma if self.gamma is None and isinstance(self.draft, Draft) else self.gamma
+        n_named, total = self._named
+        return ExperimentRow(
+            draft=draft,
+            temperature=temperature,
+            gamma=gamma,
+            lenience=self.options.get("lenience", 1.0),
+            named_share=float(total / n_named) if n_named else None,
+            **fields,
+        )
+
+
+def decoding_experiment(
+    target: Model,
+    drafts: Mapping[Key, tuple[Model | Draft, int | None]],
+    work: Work,
+    options: Mapping[str, Any],
+) -> tuple[Experiment[tuple[Prompt, int]], Configuration, dict[Key, Configuration]]:
+    """Make an experiment of plain decoding and of drafts, each with a gamma.
+
+    Parameters
+    ----------
+    target : Model
+    drafts : dict of (draft, gamma)
+    work : sequence of (prompt, new tokens)
+    options : dict
+        Of `specdec.generate`. Plain decoding has no lenience.
+
+    Returns
+    -------
+    experiment, plain, configurations
+    """
+    plain = Configuration(target, None, **{name: one for name, one in options.items() if name != "lenience"})
+    ways = {key: Configuration(target, draft, gamma, **options) for key, (draft, gamma) in drafts.items()}
+    return Experiment([plain, *ways.values()], work), plain, ways
+
+
+@dataclass(frozen=True)
+class _Totals:
+    """Counts and seconds of some texts."""
+
+    n_tokens: int
+    n_calls: int
+    n_drafted: int
+    seconds: float
+    draft_s: float
+
+    @property
+    def s_per_token(self) -> float:
+        return self.seconds / self.n_tokens
+
+
+def _timed(
+    target: Model, draft: Model | Draft | None, prompt: Prompt, options: dict[str, Any]
+) -> tuple[float, Result]:
+    begun = time.perf_counter()
+    result = generate(target, draft, prompt, **options)
+    return time.perf_counter() - begun - result.trace.prefill_s, result

@@ -1,0 +1,550 @@
+"""`recommend_draft`: which draft for a target, by which way, what it gives and what it takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from specdec import _core
+from specdec.analysis.arguments import (
+    Setup,
+    check_gammas,
+    check_names,
+    check_say,
+    decoding_options,
+    name_of,
+    short_names,
+    unique,
+)
+from specdec.analysis.compare import Comparison, compare_ways
+from specdec.analysis.experiment import EQUALS_PLAIN, ExperimentRow
+from specdec.analysis.known_models import KnownModel, known_models, vocabulary_of
+from specdec.checks import check_choice, check_integer, check_path
+from specdec.decoding.options import DecodingOptions, SampleOptions
+from specdec.drafts import Draft, Eagle, Ensemble, ModelDraft, Online, SuffixMemory, named
+from specdec.drafts.draft import check_source
+from specdec.drafts.model_draft import DraftLike, as_draft
+from specdec.drafts.opening import EXIT_NAME, load
+from specdec.drafts.python_draft import Drafter
+from specdec.drafts.translation import translation_of
+from specdec.errors import (
+    InputError,
+    SpecdecError,
+    UnsupportedModelError,
+    VocabularyMismatchError,
+    shown,
+)
+from specdec.models.model import Model, ModelLike, Prompt
+from specdec.models.model_config import ModelConfig
+from specdec.models.number_formats import DTYPES, Dtype
+from specdec.models.tokenizer import ByteTokenizer
+from specdec.settings_table import Unpack
+from specdec.tables import Table, Tabular
+from specdec.time_limit import TimeLimit
+
+__all__ = ["DraftFit", "DraftRecommendation", "cache_bytes_of", "recommend_draft", "weight_bytes_of"]
+
+WITHOUT_MODEL: Final = ("copy", "input", "suffix", "recycling", "online-ngram", "lookahead")
+"""Drafts that need nothing but the target, by name."""
+_GAMMAS: Final = (2, 4, 8)
+_HOPELESS: Final = 0.5  # speed-up in the first turn, below which there is no other
+_REFUSALS: Final = (VocabularyMismatchError, InputError, UnsupportedModelError)
+_OWNS: Final = {"gamma": "gammas", "max_new_tokens": "n_tokens"}
+_PANEL: Final = 32  # columns of values that lie together (csrc/model/cache/cache.h)
+Openable: TypeAlias = DraftLike | Callable[[], DraftLike]
+"""A draft, or a function that opens one."""
+
+
+@dataclass(frozen=True)
+class DraftFit:
+    """Whether a draft can draft for a target, and by which way.
+
+    Attributes
+    ----------
+    draft : str
+        Its name.
+    ways : dict of str to str
+        The name in the comparison of each way that was measured: "same vocabulary", "intersection", "text"
+        (`drafts.ModelDraft`), or "its own" of what is no model. Empty for a draft that was refused.
+    n_shared : int or None
+        Tokens that both vocabularies have; None where they are the same, or the draft is no model.
+    n_vocab : int or None
+        Tokens of the draft's vocabulary; None for what is no model.
+    weight_bytes : int
+        Memory of its weights.
+    cache_bytes : int
+        Memory of its keys and values for each token of a text.
+    refusal : str
+        Why it cannot draft for the target; empty if it can.
+    """
+
+    draft: str
+    ways: dict[str, str]
+    n_shared: int | None = None
+    n_vocab: int | None = None
+    weight_bytes: int = 0
+    cache_bytes: int = 0
+    refusal: str = ""
+
+    @property
+    def overlap(self) -> float | None:
+        """Share of the draft's tokens that the target has too; None where the vocabularies are the same."""
+        return None if self.n_shared is None or not self.n_vocab else self.n_shared / self.n_vocab
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DraftRecommendation(Tabular):
+    """What `specdec.recommend_draft` found; ``print`` shows its tables, a notebook too.
+
+    Attributes
+    ----------
+    target : str
+        Its name.
+    fits : tuple of DraftFit
+        One for each draft, in the order in which they were given.
+    comparison : Comparison
+        What those that fit gave, by running them in turns; `specdec.plot` draws it.
+    vocabulary : str
+        Which public models have the target's vocabulary; empty where that is not known.
+    known : tuple of KnownModel
+        Small ones of these, by name: none of them was downloaded or tried.
+    drafts : dict of str to Draft
+        The drafts that fit, by their names in the comparison.
+    stopped : str
+        Why the measuring ended early, and which drafts were not measured; empty if it did not.
+    """
+
+    target: str
+    fits: tuple[DraftFit, ...]
+    comparison: Comparison
+    vocabulary: str
+    known: tuple[KnownModel, ...]
+    drafts: dict[str, Any]
+    stopped: str = ""
+
+    @property
+    def temperature(self) -> float:
+        """At which the drafts were measured."""
+        return self.comparison.temperatures[0]
+
+    @property
+    def best(self) -> ExperimentRow | None:
+        """The fastest row whose speed-up is not invalid; None: plain decoding is."""
+        return self.comparison.best(self.temperature)
+
+    @property
+    def gamma(self) -> int:
+        """The gamma of `best`; 0: plain decoding."""
+        return 0 if self.best is None else self.best.gamma
+
+    @property
+    def choice(self) -> Any:
+        """The draft of `best`, as `specdec.generate` takes it; None: plain decoding."""
+        return None if self.best is None else self.drafts[self.best.draft]
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether `best` had several turns, each of them faster than plain decoding."""
+        speedup = None if self.best is None else self.best.timed
+        return speedup is not None and len(speedup.ratios) > 1 and speedup.low > 1.0
+
+    @property
+    def reason(self) -> str:
+        """Why that is the choice, in a sentence."""
+        ranked = self.comparison.ranked(self.temperature)
+        if self.best is None:
+            if not ranked:
+                if not all(row.is_plain for row in self.comparison.rows):
+                    return "no speed-up is valid: the machine was too busy to measure"
+                return "no draft found anything to draft on these prompts"
+            return f"no draft beats plain decoding; the fastest, {_figures(ranked[0])}"
+        others = [row for row in ranked if row.draft != self.best.draft]
+        found = _figures(self.best)
+        if not self.is_certain:
+            why = "it had a single turn" if self.best.timed.low > 1.0 else "some turns were slower"
+            found += f"; {why}: measure again with more repeats, and time"
+        if others:
+            found += f"; next is {_figures(others[0])}"
+        return found
+
+    def tables(self) -> list[Table]:
+        """What fits, by which way; what runs gave; known models; the choice.
+
+        More of the runs, by position and by prompt, is in ``comparison.tables()``.
+        """
+        found = [self._fits(), self.comparison.summary()]
+        if self.vocabulary:
+            found.append(self._known())
+        return [*found, self._choice()]
+
+    def _fits(self) -> Table:
+        head = ("draft", "fits by", "tokens in common", "weights", "cache of 1000 tokens")
+        body = [
+            (
+                fit.draft,
+                " and ".join(fit.ways) or "refused",
+                "–"
+                if fit.n_vocab is None
+                else f"{fit.n_vocab if fit.n_shared is None else fit.n_shared} of {fit.n_vocab}",
+                _size(fit.weight_bytes),
+                _size(1000 * fit.cache_bytes),
+            )
+            for fit in self.fits
+        ]
+        refused = "".join(f"\n{fit.draft}: {fit.refusal}" for fit in self.fits if fit.refusal)
+        return Table(f"Drafts for {self.target}: do they fit?{refused}", head, body)
+
+    def _known(self) -> Table:
+        title = (
+            f"Small public models with the vocabulary of {self.vocabulary} (names only: none of them was "
+            "downloaded or tried; specdec recommend TARGET NAME does both)"
+        )
+        rows = [(model.name, f"{model.n_parameters / 1e6:.0f} M") for model in self.known]
+        return Table(
+            title, ("model", "parameters"), rows or [("none that is half as large as the target", "")]
+        )
+
+    def _choice(self) -> Table:
+        name = "plain decoding" if self.best is None else self.best.draft
+        stopped = f"\nmeasuring ended early: {self.stopped}" if self.stopped else ""
+        return Table(f"Recommended: {self.reason}{stopped}", ("draft", "gamma"), [(name, str(self.gamma))])
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain dicts, lists and numbers, ready for JSON; None where there is no number."""
+        found = {name: value for name, value in super().to_dict().items() if name != "drafts"}
+        best = None if self.best is None else self.best.draft
+        choice = {"best": best, "gamma": self.gamma, "is_certain": self.is_certain, "reason": self.reason}
+        return found | choice
+
+    def to_pandas(self) -> Any:
+        """The rows of the comparison as a `pandas.DataFrame`, see `Comparison.to_pandas`.
+
+        Raises
+        ------
+        MissingPackageError
+            pandas is not installed.
+        """
+        return self.comparison.to_pandas()
+
+    def __repr__(self) -> str:
+        best = "plain decoding" if self.best is None else f"{self.best.draft} with gamma {self.gamma}"
+        return f"<specdec.DraftRecommendation of {len(self.fits)} drafts for {self.target!r}: {best}>"
+
+
+def _figures(row: ExperimentRow) -> str:
+    """A row in words."""
+    return (
+        f"{row.draft} with gamma {row.gamma}: {row.timed.median:.2f} times as fast as plain decoding "
+        f"({row.timed.interval}), {row.tokens_per_call:.2f} tokens a run"
+    )
+
+
+def _size(n_bytes: int) -> str:
+    """Bytes in words."""
+    if n_bytes < 1000:
+        return f"{n_bytes} B"
+    for unit in ("kB", "MB", "GB"):
+        n_bytes_in, n_bytes = n_bytes / 1000, n_bytes // 1000
+        if n_bytes_in < 999.5 or unit == "GB":
+            return f"{n_bytes_in:.3g} {unit}"
+    raise AssertionError(n_bytes)
+
+
+def recommend_draft(
+    target: ModelLike | dict[str, ModelLike],
+    drafts: DraftLike | Sequence[DraftLike] | Mapping[str, Openable] | None = None,
+    prompts: Prompt | Sequence[Prompt] | None = None,
+    *,
+    gammas: Sequence[int] | None = None,
+    n_tokens: int = 120,
+    repeats: int = 3,
+    draft_dtype: Dtype | None = None,
+    seconds: float | None = None,
+    say: Callable[[str], object] = lambda line: None,
+    options: DecodingOptions | None = None,
+    **changes: Unpack[SampleOptions],
+) -> DraftRecommendation:
+    """Say which drafts fit a target, by which way, what they give on some prompts, and which to take.
+
+    Drafts are measured one after the other, each with some gammas in turns with plain decoding, as in
+    `specdec.compare`. A gamma with which decoding is less than half as fast in the first turn has no other. A
+    model with another vocabulary is measured by each way that it can take, by the intersection of the
+    vocabularies and through text (`drafts.ModelDraft`). One that cannot draft is refused with the reason.
+
+    Without drafts those that need no model are measured: copies of the text, of the prompt, of earlier texts,
+    tokens after tokens, n-grams that are counted, lookahead, an exit of the target; and heads where the
+    target has some.
+
+    Parameters
+    ----------
+    target : Model, path, hub name, or a dict of one of these by its name
+    drafts : draft, list of drafts, or dict of drafts by name, optional
+        A draft is a Model, a Draft, an object with ``propose``, or a text: a name as `drafts.named` takes it,
+        a path or a hub name. In a dict also a function that opens one, so that a draft which does not fit is
+        refused next to the others, with the reason that the function raises.
+    prompts : str, sequence of int, or a list of these, optional
+        What is continued: give what resembles your use; for an encoder-decoder sources. None: some beginnings
+        of English sentences, for a target with a tokenizer.
+    gammas : sequence of int, optional
+        Drafted tokens of a round at most, each 1 to 1024; None: 2, 4, 8, and as many as a draft asks for.
+    n_tokens : int, default 120
+        New tokens of each draft in each turn, with each gamma: each prompt its share.
+    repeats : int, default 3
+        Turns, of which the median counts; the least and the most are shown.
+    draft_dtype : {None, "f32", "bf16", "int8", "int4"}
+        The number format of drafts that are given as texts; None: that of their files.
+    seconds : float, optional
+        How long the measuring may take, shared by the drafts; a text that has begun is finished. A draft
+        whose share is over has fewer turns, and drafts that are not reached are left out. None: no limit.
+    say : callable, optional
+        Called with a line for each row as soon as it is measured.
+    options : DecodingOptions, optional
+        Of the runs; the default of `seed` is 0.
+    **changes
+        Such options by name, which replace those of `options`.
+
+    Returns
+    -------
+    DraftRecommendation
+        ``print`` shows its tables; ``found.choice`` and ``found.gamma`` are what to take. Ctrl-C ends the
+        measuring early, and what was measured until then is returned (``found.stopped`` says so); before the
+        first draft is measured it raises KeyboardInterrupt.
+
+    Raises
+    ------
+    VocabularyMismatchError, InputError, UnsupportedModelError
+        None of the drafts can draft for the target: why, and what could. Or an argument is out of range.
+    CheckpointError, TokenizerError
+        If a path cannot be loaded.
+
+    Examples
+    --------
+    >>> target, draft = specdec.embedded_pair()
+    >>> found = specdec.recommend_draft(target, {"small": draft, "copies": "copy"}, ["Once upon a time"])
+    >>> print(found)
+    >>> out = specdec.generate(target, found.choice, "Once upon a time", gamma=found.gamma)
+    """
+    decoding = decoding_options(options, changes, _OWNS)
+    check_choice("draft_dtype", draft_dtype, DTYPES, optional=True)
+    chosen = None if gammas is None else check_gammas(gammas)
+    n_tokens, repeats = check_integer("n_tokens", n_tokens, 1), check_integer("repeats", repeats, 1)
+    limit = TimeLimit.of(seconds)
+    check_say(say)
+    setup = Setup.of(target, decoding, prompts)
+    fits, ways = _fitting(setup.target, drafts, draft_dtype)
+    found: list[Comparison] = []
+    try:
+        for (name, draft), share in limit.shares(list(ways.items())):
+            gammas_of = list(chosen) if chosen else sorted({*_GAMMAS, max(draft.gamma, 1)})
+            found.append(
+                compare_ways(
+                    setup, {(name, gamma): (draft, gamma) for gamma in gammas_of}, n_tokens,
+                    temperatures=[decoding.temperature], repeats=repeats, limit=share, at_least=_HOPELESS,
+                )
+            )  # fmt: skip
+            for row in found[-1].rows:
+                say(_in_words(row))
+        reason = limit.reason
+    except KeyboardInterrupt:
+        if not found:
+            raise
+        reason = "interrupted"
+    left = list(ways)[len(found) :]
+    known = vocabulary_of(setup.target)
+    return DraftRecommendation(
+        target=setup.name,
+        fits=fits,
+        comparison=_together(found),
+        vocabulary="" if known is None else known.name,
+        known=known_models(setup.target),
+        drafts=ways,
+        stopped=f"{reason}; not measured: {', '.join(left)}" if left else "",
+    )
+
+
+def _fitting(
+    target: Model, drafts: Any, dtype: Dtype | None
+) -> tuple[tuple[DraftFit, ...], dict[str, Draft]]:
+    """How each draft fits, and the ways of those that do, by name.
+
+    Raises
+    ------
+    VocabularyMismatchError, InputError, UnsupportedModelError
+        None of them does: why, and what could.
+    """
+    fits: list[DraftFit] = []
+    ways: dict[str, Draft] = {}
+    errors: list[SpecdecError] = []
+    for name, given in (_by_name(drafts) or without_model(target)).items():
+        try:
+            fit, of_draft = _fit(target, name, _opened(target, given, dtype))
+        except _REFUSALS as error:
+            errors.append(error)
+            fit, of_draft = DraftFit(name, {}, refusal=f"{error}"), {}
+        if taken := ways.keys() & of_draft.keys():
+            raise InputError(f"drafts has the names {shown(sorted(taken))} twice; expected different ones")
+        fits.append(fit)
+        ways |= of_draft
+    if not ways:
+        raise type(errors[0])(f"{'; '.join(map(str, errors))}; what could draft: {_what_could(target)}")
+    return tuple(fits), ways
+
+
+def _in_words(row: ExperimentRow) -> str:
+    """A row that is measured, as a line."""
+    if row.is_plain:
+        return f"{row.draft} with gamma {row.gamma}: {EQUALS_PLAIN}"
+    speed = f"{row.timed.text()} ({row.timed.interval}), {row.tokens_per_call:.2f} tokens a run"
+    return f"{row.draft} with gamma {row.gamma}: {speed}"
+
+
+def _together(found: Sequence[Comparison]) -> Comparison:
+    """Comparisons of one target on the same prompts as one."""
+    rates: dict[float, tuple[float, ...]] = {}
+    for one in found:
+        for temperature, several in one.plain_tokens_per_s.items():
+            rates[temperature] = rates.get(temperature, ()) + several
+    rows = tuple(row for one in found for row in one.rows)
+    return replace(found[0], rows=rows, plain_tokens_per_s=rates)
+
+
+def without_model(target: Model) -> dict[str, Openable]:
+    """What could draft for a target without another model, by name."""
+    found: dict[str, Openable] = {name: partial(named, name, target) for name in WITHOUT_MODEL}
+    n_layer = target.config.n_layer
+    if (target.path / EXIT_NAME).is_file():
+        found["exit"] = partial(load, target.path, target)
+    elif n_layer > 1:
+        found[f"exit:{n_layer // 2}"] = partial(named, f"exit:{n_layer // 2}", target)
+    for name in ("heads", "mtp"):  # where the target has some
+        try:
+            found[name] = named(name, target)
+        except SpecdecError:
+            continue
+    return found
+
+
+def _opened(target: Model, given: Any, dtype: Dtype | None) -> DraftLike:
+    """A draft that is given as a text, or by a function, is opened."""
+    if isinstance(given, str | os.PathLike):
+        return named(_text(given), target, dtype=dtype)
+    if callable(given) and not isinstance(given, Model | Draft | Drafter):
+        given = given()
+    draft: DraftLike = given
+    return draft
+
+
+def _text(given: str | os.PathLike[str]) -> str:
+    return given if isinstance(given, str) else str(check_path("drafts", given))
+
+
+def _by_name(given: Any) -> dict[str, Any]:
+    """The argument `drafts` by names."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        check_names("drafts", given, "drafts by their names")
+        return dict(given)
+    several = list(given) if isinstance(given, list | tuple) else [given]
+    names = [_text(one) if isinstance(one, str | os.PathLike) else name_of(one) for one in several]
+    return dict(zip(unique(short_names(names)), several, strict=True))
+
+
+def _fit(target: Model, name: str, given: DraftLike) -> tuple[DraftFit, dict[str, Draft]]:
+    """How a draft fits, and its ways by their names in the comparison.
+
+    Raises
+    ------
+    VocabularyMismatchError, InputError
+        It does not.
+    """
+    draft = as_draft(target, given)
+    check_source(draft.reads_source, target)
+    ways: dict[str, Draft] = {"its own": draft}
+    n_shared = n_vocab = None
+    if isinstance(draft, ModelDraft):
+        n_vocab = draft.model.config.n_vocab
+        ways = {"same vocabulary": draft}
+        if draft.translates(target):
+            n_shared = translation_of(target, draft.model).n_shared
+            ways = _translating(draft, n_shared)
+    names = {way: name if len(ways) == 1 else f"{name}, {way}" for way in ways}
+    fit = DraftFit(
+        name, names, n_shared=n_shared, n_vocab=n_vocab, weight_bytes=weight_bytes_of(draft),
+        cache_bytes=cache_bytes_of(draft),
+    )  # fmt: skip
+    return fit, {names[way]: one for way, one in ways.items()}
+
+
+def _translating(draft: ModelDraft, n_shared: int) -> dict[str, Draft]:
+    """The ways of a model with another vocabulary."""
+    if draft.vocabulary != "auto":
+        return {draft.vocabulary: draft}
+    if draft.tree is not None:
+        return {"intersection": draft}
+    ways: dict[str, Draft] = {}
+    if n_shared:
+        ways["intersection"] = ModelDraft(draft.model, gamma=draft.gamma, vocabulary="intersection")
+    ways["text"] = ModelDraft(draft.model, gamma=draft.gamma, vocabulary="text")
+    return ways
+
+
+def _what_could(target: Model) -> str:
+    """What a target can be drafted for by, in words."""
+    known = known_models(target)
+    models = f" (known by name: {', '.join(model.name for model in known)})" if known else ""
+    found = [f"a model with the target's vocabulary{models}"]
+    if isinstance(target.tokenizer, ByteTokenizer):
+        found.append("one with another vocabulary and a tokenizer whose tokens are known as bytes")
+    return f"{', '.join(found)}, or what needs no model: {', '.join(WITHOUT_MODEL)}"
+
+
+def weight_bytes_of(draft: Draft) -> int:
+    """Bytes of the packed weights of models and heads that draft, and of what a memory remembers.
+
+    0 for drafts that have none, as those that work with the target's own layers. Tables of n-grams and
+    documents are not counted.
+    """
+    if isinstance(draft, Ensemble):
+        return sum(map(weight_bytes_of, draft.drafts))
+    if isinstance(draft, ModelDraft):
+        return draft.model.n_bytes + (0 if draft.draft is None else weight_bytes_of(draft.draft))
+    if isinstance(draft, Online):
+        return weight_bytes_of(draft.draft)
+    if isinstance(draft, SuffixMemory):
+        return draft.n_bytes
+    core = getattr(draft, "core", None)
+    if isinstance(core, _core.Eagle):
+        return core.model.n_bytes
+    return core.n_bytes if isinstance(core, _core.Heads | _core.Recurrent) else 0
+
+
+def cache_bytes_of(draft: Draft) -> int:
+    """Bytes of keys and values that the draft's own models keep for each token of a text.
+
+    Layers with a window keep no more than that. 0 for drafts without a cache of their own.
+    """
+    if isinstance(draft, Ensemble):
+        return sum(map(cache_bytes_of, draft.drafts))
+    if isinstance(draft, ModelDraft):
+        own = _token_bytes(draft.model.config, draft.model.cache_dtype)
+        return own + (0 if draft.draft is None else cache_bytes_of(draft.draft))
+    if isinstance(draft, Online):
+        return cache_bytes_of(draft.draft)
+    if isinstance(draft, Eagle):
+        model = draft.core.model
+        return _token_bytes(ModelConfig.from_canonical(model.config), model.cache_dtype)
+    return 0
+
+
+def _token_bytes(config: ModelConfig, cache_dtype: str) -> int:
+    n_kv_heads = config.n_kv_heads or (config.n_kv_head,) * config.n_layer
+    d_heads = config.d_heads or (config.d_head,) * config.n_layer
+    numbers = sum(
+        heads * (width + -(-width // _PANEL) * _PANEL)
+        for heads, width in zip(n_kv_heads, d_heads, strict=True)
+    )
+    return numbers * (4 if cache_dtype == "f32" else 2)

@@ -1,0 +1,289 @@
+"""Which of its layers a model should skip to draft for itself: a search for measured speed."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from specdec.analysis.arguments import Setup, check_gammas, decoding_options
+from specdec.analysis.experiment import Work, decoding_experiment
+from specdec.analysis.skip_trials import Choice, SkipSearch, SkipTrial, rank
+from specdec.checks import check_integer, check_path
+from specdec.decoding.options import DecodingOptions, SampleOptions
+from specdec.drafts import SkipLayers
+from specdec.errors import InputError, MissingPackageError
+from specdec.models.model import Model, ModelLike, Prompt
+from specdec.progress import counted
+from specdec.settings_table import Unpack
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+__all__ = ["search_skips"]
+
+_FINALISTS, _REPEATS = 3, 5  # of the trials, the best so many are measured again, so often
+_OWNS: Final = {"gamma": "gammas", "lenience": "1.0", "verify": "'rejection'"}
+
+
+def search_skips(
+    target: ModelLike | dict[str, ModelLike],
+    prompts: Prompt | Sequence[Prompt] | None = None,
+    *,
+    n_trials: int = 60,
+    gammas: Sequence[int] = (1, 2, 4, 6),
+    path: str | os.PathLike[str] | None = None,
+    options: DecodingOptions | None = None,
+    **changes: Unpack[SampleOptions],
+) -> SkipSearch:
+    """Find the layers that a model should skip to draft for itself (arXiv 2309.08168).
+
+    Bayesian optimisation (Optuna's tree-structured Parzen estimator) over the sets of attentions and MLPs,
+    and over gamma, of the speed that `specdec.generate` has on your prompts, by the clock on the wall. Plain
+    decoding takes its turn in every trial and what counts is the ratio, so that the machine's own ups and
+    downs drop out. The search begins with choices that often do well, such as the layers in the middle; in
+    the end the best few are measured again.
+
+    Parameters
+    ----------
+    target : Model, path, hub name, or a dict of one of these by its name
+    prompts : str, sequence of int, or a list of these, optional
+        What is continued: give what resembles your use; for an encoder-decoder sources. None: some beginnings
+        of English sentences, for a target with a tokenizer.
+    n_trials : int, default 60
+        Choices that are tried, among them those of an earlier search in `path`.
+    gammas : sequence of int, default (1, 2, 4, 6)
+        Drafted tokens a round, each 1 to 1024; of several the search takes the best.
+    path : str or path, optional
+        A file that holds what was found so far after every trial. If it is there, the search of equal
+        settings in it goes on.
+    options : DecodingOptions, optional
+        Of the runs. By default `max_new_tokens` is 64: for each prompt, as far as the context reaches;
+        end-of-text ids are passed by. `seed` (default 0) is of the sampled texts and of the search: equal
+        seeds try the same choices as long as measured times put them in the same order.
+    **changes
+        Such options by name, which replace those of `options`.
+
+    Returns
+    -------
+    SkipSearch
+        ``search.draft`` is the draft, with its best gamma as its own; ``search.pays`` says whether it beats
+        plain decoding: a model that was not made for it may have no such draft. Ctrl-C ends the search early,
+        and what it found until then is returned; before the first trial is through it raises
+        KeyboardInterrupt.
+
+    Raises
+    ------
+    InputError
+        An argument is out of range, or the search in `path` had other settings.
+    MissingPackageError
+        Optuna is not installed: ``pip install optuna``.
+    CheckpointError, TokenizerError
+        As `specdec.generate`.
+
+    Examples
+    --------
+    >>> target, _ = specdec.embedded_pair()
+    >>> search = specdec.search_skips(target, n_trials=30, path="skips.json")  # doctest: +SKIP
+    >>> out = specdec.generate(target, search.draft, "It was a dark and stormy night")  # doctest: +SKIP
+    """
+    decoding = decoding_options(options, changes, _OWNS, max_new_tokens=64)
+    n_trials = check_integer("n_trials", n_trials, 1)
+    gammas = sorted(check_gammas(gammas))
+    file = None if path is None else check_path("path", path)
+    import_optuna()  # before a model is loaded
+    setup = Setup.of(target, decoding, prompts)
+    check_integer("seed", setup.seed, 0, 2**31 - 1)
+    search = _Search(setup, gammas, file)
+    try:
+        with counted(n_trials + _FINALISTS, "trial", decoding.progress) as done:
+            finals = search.run(n_trials, done)
+    except KeyboardInterrupt:
+        if not search.trials:
+            raise
+        return search.save()
+    return search.save(sorted(finals, key=rank, reverse=True))
+
+
+class _Search:
+    """A search: its settings, and its trials so far."""
+
+    def __init__(self, setup: Setup, gammas: Sequence[int], path: Path | None) -> None:
+        self._setup, self._gammas, self._path = setup, gammas, path
+        sampling = setup.options.sampling
+        prompts = [beginning.given for beginning in setup.prompts]
+        n = check_integer("max_new_tokens", setup.options.max_new_tokens, 1)
+        self._work: Work = [(prompt, n) for prompt in prompts]
+        self._options = setup.runs(ignore_eos=True)
+        self._n_layer: int = setup.target.config["n_layer"]
+        self._settings = {
+            "n_layer": self._n_layer, "prompts": prompts, "gammas": list(gammas),
+            "max_new_tokens": n, "seed": setup.seed,
+            **{name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "min_p")},
+        }  # fmt: skip
+        self.trials = _earlier(path, setup.name, self._settings)
+
+    def run(self, n_trials: int, done: Callable[..., object]) -> list[SkipTrial]:
+        """Try choices; return the best few, measured again."""
+        seed = self._setup.seed
+        done(min(len(self.trials), n_trials))
+        study = SkipStudy(self._n_layer, self._gammas, seed, self.trials)
+        while len(self.trials) < n_trials:
+            draft, asked = study.ask()
+            self.trials.append(self._measured(draft, 1, seed + len(self.trials)))
+            study.tell(asked, self.trials[-1].speedup)
+            self.save()
+            done(1, f"best {max(trial.speedup for trial in self.trials):.2f}X")
+        finals = []
+        for trial in _best(self.trials, _FINALISTS):
+            finals.append(self._measured(trial.draft, _REPEATS, seed + n_trials))
+            done(1)
+        return finals
+
+    def _measured(self, draft: SkipLayers, repeats: int, seed: int) -> SkipTrial:
+        return measured(self._setup.target, draft, self._work, repeats, seed, self._options)
+
+    def save(self, finals: Sequence[SkipTrial] = ()) -> SkipSearch:
+        """Return what was found so far, and write it if there is a file."""
+        found = SkipSearch(self._setup.name, self._settings, tuple(self.trials), tuple(finals))
+        if self._path is not None:
+            found.save(self._path)
+        return found
+
+
+def measured(
+    target: Model, draft: SkipLayers, work: Work, repeats: int, seed: int, options: Mapping[str, Any]
+) -> SkipTrial:
+    """Run plain decoding and the draft in turns, prompt by prompt."""
+    experiment, plain, ways = decoding_experiment(target, {"draft": (draft, None)}, work, options)
+    experiment.run(repeats=repeats, seed=seed)
+    drafted = ways["draft"]
+    speedup = drafted.over(plain)
+    median = speedup.ratios.index(statistics.median_low(speedup.ratios))
+    betas = [beta for result in drafted.results for one in result.trace.rounds for beta in one.betas]
+    return SkipTrial(
+        attn=draft.attn,
+        mlp=draft.mlp,
+        gamma=draft.gamma,
+        speedup=speedup.ratios[median],
+        tokens_per_s=drafted.tokens_per_s[median],
+        plain_tokens_per_s=plain.tokens_per_s[median],
+        acceptance_rate=min(1.0, statistics.fmean(betas)) if betas else math.nan,
+        tokens_per_call=speedup.tokens_per_run[median],
+        speedup_low=speedup.low,
+        speedup_high=speedup.high,
+    )
+
+
+def _earlier(path: Path | None, target: str, settings: Mapping[str, Any]) -> list[SkipTrial]:
+    """The trials in a file that is there, if they are of the same search."""
+    if path is None or not path.exists():
+        return []
+    earlier = SkipSearch.load(path)
+    if earlier.target != target:
+        raise InputError(f"{path}: target is {earlier.target!r}; expected {target!r} or no such file")
+    for name, wanted in settings.items():
+        if earlier.settings.get(name) != wanted:
+            raise InputError(f"{path}: its search had another {name}; expected the same, or no such file")
+    return list(earlier.trials)
+
+
+def _best(trials: Sequence[SkipTrial], n: int) -> list[SkipTrial]:
+    """The best n different choices; one that was tried more often by the median of its trials."""
+    values: dict[Any, list[SkipTrial]] = {}
+    for trial in trials:
+        values.setdefault(trial.choice, []).append(trial)
+    ranked = sorted(values.values(), key=lambda same: -statistics.median(t.speedup for t in same))
+    return [same[0] for same in ranked[:n]]
+
+
+def import_optuna() -> Any:
+    """The module optuna; MissingPackageError if it is not installed."""
+    try:
+        import optuna
+    except ImportError as error:
+        raise MissingPackageError(
+            "search_skips needs optuna, which is not installed: pip install optuna"
+        ) from error
+    return optuna
+
+
+class SkipStudy:
+    """Proposes choices, and is told how fast they are.
+
+    Parameters
+    ----------
+    n_layer : int
+    gammas : sequence of int
+    seed : int
+    trials : sequence of SkipTrial
+        What was tried before.
+    """
+
+    def __init__(self, n_layer: int, gammas: Sequence[int], seed: int, trials: Sequence[SkipTrial]) -> None:
+        optuna = self._optuna = import_optuna()
+        self._n_layer = n_layer
+        one_of = optuna.distributions.CategoricalDistribution
+        self._space: dict[str, BaseDistribution] = {
+            f"{part}.{i}": one_of([False, True]) for part in ("attn", "mlp") for i in range(n_layer)
+        }
+        self._space["gamma"] = one_of(list(gammas))
+        verbosity = optuna.logging.get_verbosity()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            # an earlier search's random numbers are not drawn again
+            sampler = optuna.samplers.TPESampler(seed=seed + len(trials), multivariate=True)
+        optuna.logging.set_verbosity(optuna.logging.WARNING)  # or it says that there is a study
+        try:
+            self._study = optuna.create_study(direction="maximize", sampler=sampler)
+        finally:
+            optuna.logging.set_verbosity(verbosity)
+        for trial in trials:
+            params = self._params(trial.choice)
+            self._study.add_trial(
+                optuna.trial.create_trial(params=params, distributions=self._space, value=trial.speedup)
+            )
+        known = {trial.choice for trial in trials}
+        for choice in promising(n_layer, sorted(gammas)[len(gammas) // 2]):
+            if choice not in known:
+                self._study.enqueue_trial(self._params(choice))
+
+    def _params(self, choice: Choice) -> dict[str, Any]:
+        attn, mlp, gamma = choice
+        skipped = {f"attn.{i}" for i in attn} | {f"mlp.{i}" for i in mlp}
+        return {name: name in skipped for name in self._space} | {"gamma": gamma}
+
+    def ask(self) -> tuple[SkipLayers, Any]:
+        """The next draft, and what `tell` is to be told of."""
+        while True:
+            trial = self._study.ask(self._space)
+            attn, mlp = (
+                [i for i in range(self._n_layer) if trial.params[f"{part}.{i}"]] for part in ("attn", "mlp")
+            )
+            if 0 < len(attn) + len(mlp) < 2 * self._n_layer:
+                draft = SkipLayers(attn, mlp)
+                draft.gamma = trial.params["gamma"]
+                return draft, trial
+            # to skip nothing or everything is no draft
+            self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
+
+    def tell(self, trial: Any, speedup: float) -> None:
+        """How fast it was."""
+        self._study.tell(trial, speedup)
+
+
+def promising(n_layer: int, gamma: int) -> list[Choice]:
+    """Where to begin: layers in the middle, whole or in part, every other one, and the last (early exits)."""
+    whole, quarter = tuple(range(n_layer)), n_layer // 4
+    middle = whole[max(1, quarter) : max(2, n_layer - quarter)] if n_layer > 1 else ()
+    others, half, last = whole[1:-1:2], whole[(n_layer + 1) // 2 :], whole[-1:]
+    pairs = [
+        (middle, middle), (middle, ()), ((), middle), (others, others), (others, ()), (half, half),
+        (last, last), (last, ()),
+    ]  # fmt: skip
+    drafts = [(*pair, gamma) for pair in pairs if 0 < sum(map(len, pair)) < 2 * n_layer]
+    return list(dict.fromkeys(drafts))
