@@ -15,6 +15,7 @@ from benchmarks.kernels import n_matrix_bytes
 from benchmarks.report import Report
 from benchmarks.texts import spread_prompts
 from benchmarks.turns import DTYPES, Options, core_model, median, ratios, take_turns
+from sessions import begin_session, rounds_of
 from specdec import _core
 
 WINDOW, N_WINDOWS = 256, 32
@@ -184,12 +185,8 @@ def _rounds(
     n_rounds = 9
 
     def begun() -> _core.Session:
-        session = _core.Session(
-            base, ("random", {}) if m > 1 else None, prompts, gamma=m - 1, settings=settings,
-            seeds=[(0, i) for i in range(len(models))], n_threads=args.threads,
-        )  # fmt: skip
-        session.prefill()
-        return session
+        draft = ("random", {}) if m > 1 else None
+        return begin_session(base, draft, prompts, gamma=m - 1, n_threads=args.threads, settings=settings)
 
     session = begun()
 
@@ -197,7 +194,7 @@ def _rounds(
         nonlocal session
         seconds: list[float] = []
         while len(seconds) < n_rounds:
-            records = session.round()
+            records = rounds_of(session)
             if len(records) < len(models) or any(record["n_rows"] != m for record in records):
                 session.close()  # the context is full
                 session = begun()

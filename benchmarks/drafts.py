@@ -21,6 +21,7 @@ from benchmarks.report import Report, Spread
 from benchmarks.shapes import NARROW
 from benchmarks.texts import KINDS, work
 from benchmarks.turns import Options, load_pair, median, ratios, take_turns
+from sessions import begin_session, rounds_of
 from specdec import _core
 from specdec import drafts as ways
 
@@ -332,13 +333,12 @@ def _sources() -> str:
 
 def _round_us(target: _core.Model, draft: Any, prompt: list[int], gamma: int) -> tuple[float, float]:
     """Microseconds of a round outside the target's forward pass, and of the proposal; medians."""
-    session = _core.Session(
-        target, draft, [prompt], gamma=gamma if draft else 0, max_new_tokens=60, sampling=GREEDY,
-        draft_sampling=GREEDY, seeds=[(0, 0)], n_threads=1,
+    session = begin_session(
+        target, draft, [prompt], gamma=gamma if draft else 0, n_threads=1, max_new_tokens=60,
+        sampling=GREEDY, draft_sampling=GREEDY,
     )  # fmt: skip
-    session.prefill()
     records = []
-    while batch := session.round():
+    while batch := rounds_of(session):
         records += batch
     session.close()
     outside = median(record["draft_s"] + record["other_s"] for record in records)
@@ -387,17 +387,16 @@ def _round_jobs(
 
     def job(name: str, parents: list[int]) -> Callable[[], float]:
         described = ("static_tree", {"model": draft.core, "parents": parents, "how": how})
-        session = _core.Session(
+        session = begin_session(
             target.core, draft.core if name == "chain" else described, [list(range(100, 180))], gamma=n_nodes,
-            max_new_tokens=args.rounds + n_nodes + 9, seeds=[(1, 0)], n_threads=args.threads,
+            n_threads=args.threads, seed=1, max_new_tokens=args.rounds + n_nodes + 9,
             sampling=settings | {"logit_bias": {token: 1000.0}},
             draft_sampling=settings | {"logit_bias": {token: float("-inf")}},
         )  # fmt: skip
-        session.prefill()
 
         def run() -> float:
-            (record,) = session.round()
-            if len(record["drafted"]) != n_nodes or record["accepted"]:
+            (record,) = rounds_of(session)
+            if len(record["drafted"]) != n_nodes or record["path"]:
                 raise RuntimeError("a round of another size, or an accepted draft")
             return record["verify_s"] + record["other_s"]
 

@@ -16,6 +16,7 @@ from benchmarks.decodings import Decodings, run_cells, traces
 from benchmarks.report import Report, Speedup, Spread
 from benchmarks.shapes import random_model
 from benchmarks.turns import PROMPTS, Options, median, progress
+from sessions import begin_session, rounds_of
 from specdec import _core
 from specdec.theory import expected_tokens
 
@@ -196,15 +197,14 @@ class Decoding:
     ) -> None:
         settings = {"temperature": 0.0, **(sampling or {})}
         options = {
-            "gamma": gamma, "max_new_tokens": of.n_tokens, "seeds": [(seed, 0)], "n_threads": of.n_threads,
+            "gamma": gamma, "max_new_tokens": of.n_tokens, "seed": seed, "n_threads": of.n_threads,
             "sampling": settings, "draft_sampling": settings,
         }  # fmt: skip
         draft = of.draft if gamma else None
         if alpha is None:
-            self._session = _core.Session(of.target, draft, [of.prompt], **options)
+            self._session = begin_session(of.target, draft, [of.prompt], **options)
         else:
             self._session = _fixed_acceptance(of, draft, alpha, options)
-        self._session.prefill()
         self._n_left = of.n_tokens
         self.tokens: list[int] = []
         self.rounds: list[dict[str, Any]] = []
@@ -213,15 +213,15 @@ class Decoding:
     def advance(self) -> int:
         """Do the rounds of one slice; return how many they were."""
         begun = time.perf_counter()
-        records = self._session.round(SLICE_S)
+        records = rounds_of(self._session, SLICE_S)
         for record in records:
             kept = min(self._n_left, len(record["tokens"]))
             self._n_left -= kept
             self.tokens += record["tokens"][:kept]
             self.rounds.append(
                 {
-                    "index": len(self.rounds), "path": record["accepted"], "kept": kept,
-                    **{key: record[key] for key in ("drafted", "parents", "tokens", "betas")},
+                    "index": len(self.rounds), "kept": kept,
+                    **{key: record[key] for key in ("drafted", "parents", "path", "tokens", "betas")},
                     **{key: record[key] for key in PARTS},
                 }
             )  # fmt: skip
@@ -256,21 +256,13 @@ def _fixed_acceptance(
     of: FixedAcceptance, draft: Any, alpha: float, options: dict[str, Any]
 ) -> _core.Session:
     """A session whose draft is right with probability alpha."""
-    named = ("fixed_acceptance", {"draft": draft, "alpha": alpha, "texts": [of.text]})
-    in_order = ("fixed_acceptance", draft, alpha, [of.text])
-    forms: list[tuple[Any, dict[str, Any]]] = [
-        (named, {}),
-        (in_order, {}),  # builds whose descriptions had arguments in order
-        (draft, {"dial": (alpha, [of.text])}),  # builds before the method had an argument of the session
-    ]
-    reason: Exception | None = None
-    for description, more in forms:
-        try:
-            return _core.Session(of.target, description, [of.prompt], **options, **more)
-        except (TypeError, ValueError) as error:
-            if isinstance(error, ValueError) and "no method" not in str(error):
-                raise
-            reason = error
+    described = ("fixed_acceptance", {"draft": draft, "alpha": alpha, "texts": [of.text]})
+    try:
+        return begin_session(of.target, described, [of.prompt], **options)
+    except ValueError as error:
+        if "no method" not in str(error):
+            raise
+        reason = error
     raise RuntimeError(
         "drafts of a given acceptance rate need a build of specdec with the test hooks: "
         "pip install . -C cmake.define.SPECDEC_TESTING=ON"

@@ -20,6 +20,7 @@ import specdec
 from allocations import fail_each_allocation, needs_hooks, nothing_leaks
 from drafters import DRAFTS, World
 from grids import in_few_items
+from sessions import Session
 from specdec import _core, reference
 from specdec.commands.program import program
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError
@@ -742,7 +743,7 @@ def test_the_core_refuses_what_does_not_fit(adapted: Adapted) -> None:
     sampling = {"temperature": 0.0}
     settings = _core.Settings(max_new_tokens=2, sampling=sampling, model=adapted.draft.core)
     with pytest.raises(ValueError, match="prompt 0: its model has other weights than the target"):
-        _core.Session(core, None, [IDS], seeds=[(0, 0)], gamma=0, n_threads=1, settings=settings)
+        Session(core, None, [IDS], seeds=[(0, 0)], gamma=0, n_threads=1, settings=settings)
     with pytest.raises(TypeError, match="model: expected a specdec._core.Model"):
         _core.Settings(max_new_tokens=2, sampling=sampling, model=3)
 

@@ -18,6 +18,7 @@ from descriptions import by_method
 from drafters import DRAFTS
 from drafters import World as Models
 from exact import Drafts, Tokens, cells, chain_law, first_tokens, question
+from sessions import Session
 from simulated_rounds import MAX_GAMMA, Play, World
 from specdec import _core, drafts
 from specdec.decoding.adaptive_gamma import AUTO_GAMMA, AdaptiveGamma, RunKind
@@ -267,7 +268,7 @@ def test_only_what_a_session_has_learnt_is_taken() -> None:
     how = {"temperature": 0.0}
     for wrong in ([0.0], np.zeros(900), 1.0, specdec.AdaptiveGamma()):
         with pytest.raises(TypeError, match="adaptive_gamma: expected an AdaptiveGamma, not"):
-            _core.Session(
+            Session(
                 target, by_method("random"), [[1]], gamma=3, max_new_tokens=3, sampling=how,
                 draft_sampling=how, seeds=[(1, 0)], n_threads=1,
                 adaptive_gamma=wrong,  # type: ignore[arg-type]
@@ -282,7 +283,7 @@ def test_a_copy_learns_by_itself() -> None:
     target = build(LLAMA, random_tensors(LLAMA))
     how = {"temperature": 0.0}
     for draft in (by_method("model", target), by_method("random"), by_method("context_copy", None, 1, 3)):
-        session = _core.Session(
+        session = Session(
             target, draft, [[1, 2, 3], [4]], gamma=70, max_new_tokens=40, sampling=how, draft_sampling=how,
             seeds=[(1, 0), (1, 1)], n_threads=1, adaptive_gamma=first,
         )  # fmt: skip
@@ -374,7 +375,7 @@ def test_no_guess_is_thrown_away_after_a_look_at_it(name: str, tmp_path: Path) -
         play.round()
     proposals: dict[Any, float] = {}
     for seed in range(1500):
-        session = _core.Session(
+        session = Session(
             target.core, as_draft(target, draft).describe(target), [[1, 2, 0, 1]], gamma=3, max_new_tokens=5,
             sampling={"temperature": 1.0}, draft_sampling={"temperature": 1.0}, seeds=[(seed, 0)],
             n_threads=1, adaptive_gamma=play.learnt.copy(),
@@ -614,7 +615,7 @@ def test_wrong_gammas_are_refused(models: Models) -> None:
 def test_a_session_refuses_gammas_of_another_number() -> None:
     target, draft = specdec.embedded_pair()
     greedy = {"temperature": 0.0}
-    session = _core.Session(
+    session = Session(
         target.core, by_method("model", draft.core), [[1, 2]], gamma=4, max_new_tokens=9, sampling=greedy,
         draft_sampling=greedy, seeds=[(0, 0)], n_threads=1,
     )  # fmt: skip

@@ -14,6 +14,7 @@ import pytest
 import specdec
 from allocations import needs_hooks, nothing_leaks
 from laws import stories260k
+from sessions import Session
 from specdec import _core
 from specdec.errors import InputError
 from toy_pair import N_CTX, WatchedSession, load_pair
@@ -159,13 +160,13 @@ def test_a_seed_gives_its_sequence_again_by_itself(pair: Pair) -> None:
 # -------------------------------------------------------------------------------------------------- sessions
 
 
-def new_session(target: Any, draft: Any, prompts: list[list[int]], **changes: Any) -> _core.Session:
+def new_session(target: Any, draft: Any, prompts: list[list[int]], **changes: Any) -> Session:
     options = {
         "gamma": 4, "max_new_tokens": 40, "sampling": {"temperature": 0.0},
         "draft_sampling": {"temperature": 0.0}, "n_threads": 1,
         "seeds": [(1, i) for i in range(len(prompts))],
     }  # fmt: skip
-    return _core.Session(target, draft, prompts, **(options | changes))
+    return Session(target, draft, prompts, **(options | changes))
 
 
 @pytest.fixture(scope="module")
@@ -397,7 +398,7 @@ def test_budgets_without_a_row_for_each_are_refused(pair: Pair, models: Any) -> 
         specdec.generate(*pair, PROMPTS, batch_size=4, node_budget=3)
     with pytest.raises(ValueError, match="node_budget is 1, expected at least a row for each of 2 sequences"):
         new_session(*models, [[1], [2]], node_budget=1)
-    with pytest.raises(ValueError, match="n_text is 257, expected 0 to 256"):
+    with pytest.raises(ValueError, match="n_text is 257, expected 1 to 256"):
         new_session(*models, [[1], [2]], n_text=257)
 
 
@@ -421,7 +422,7 @@ def test_a_prompt_that_is_too_long_is_refused_before_anything_runs(
     assert WatchedSession.made == made
 
 
-@pytest.mark.parametrize("failing", ["replace", "prefill", "round"])
+@pytest.mark.parametrize("failing", ["admit", "prefill_slice", "round"])
 def test_a_failure_half_way_closes_the_session(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
@@ -452,12 +453,12 @@ def test_ctrl_c_ends_a_batch_between_its_texts(pair: Pair, monkeypatch: pytest.M
     """The signal comes while the third prompt is put in its place."""
 
     class Interrupted(WatchedSession):
-        n_replaced = 0
+        n_admitted = 0
 
-        def replace(self, *arguments: Any, **named: Any) -> None:
-            self._session.replace(*arguments, **named)
-            self.n_replaced += 1
-            if self.n_replaced == 3:
+        def admit(self, *arguments: Any) -> None:
+            self._session.admit(*arguments)
+            self.n_admitted += 1
+            if self.n_admitted == 3:
                 signal.raise_signal(signal.SIGINT)
 
     if threading.current_thread() is not threading.main_thread():
@@ -490,7 +491,10 @@ def test_the_progress_bar_comes_to_its_end(
         def update(self, n: int) -> None:
             self.n += n
 
-        def close(self) -> None:
+        def __enter__(self) -> Bar:
+            return self
+
+        def __exit__(self, *exc_info: object) -> None:
             self.closed = True
 
     monkeypatch.setattr(generate_module, "progress_bar", Bar)

@@ -265,7 +265,9 @@ def stub() -> ast.Module:
 
 
 def is_typed_dict(node: ast.stmt) -> bool:
-    return isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "TypedDict" for base in node.bases)
+    """A dict or tuple with named fields, which the module makes and does not name."""
+    bases = node.bases if isinstance(node, ast.ClassDef) else []
+    return any(ast.unparse(base) in ("TypedDict", "NamedTuple") for base in bases)
 
 
 def defined_names(body: list[ast.stmt]) -> dict[str, ast.stmt]:

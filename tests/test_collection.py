@@ -160,12 +160,13 @@ class Node:
 
 
 def session_of(target: _core.Model, draft: Any, session: _core.Session | None = None, **options: Any) -> Any:
-    arguments: dict[str, Any] = {
-        "gamma": 4, "max_new_tokens": 8, "sampling": GREEDY, "draft_sampling": GREEDY, "seeds": [(1, 0)],
-        "n_threads": 1,
-    }  # fmt: skip
+    gamma = options.pop("gamma", 4)
+    settings = _core.Settings(**{"max_new_tokens": 8, "sampling": GREEDY} | options)
     session = _core.Session.__new__(_core.Session) if session is None else session
-    session.__init__(target, draft, [[1, 2, 3]], **arguments | options)  # type: ignore[misc]
+    session.__init__(  # type: ignore[misc]
+        target, draft, gamma=gamma, n_slots=1, n_text=20, n_threads=1, settings=settings
+    )
+    session.admit(0, [1, 2, 3], (1, 0), settings)
     return session
 
 
@@ -285,7 +286,7 @@ def test_a_session_that_could_not_be_made_refers_to_nothing(models: Any) -> None
 
     before = sys.getrefcount(transform)
     session = _core.Session.__new__(_core.Session)
-    for wrong in ({"gamma": -1}, {"seeds": []}, {"max_new_tokens": 0}, {"stop_ids": ["x"]}):
+    for wrong in ({"gamma": -1}, {"max_new_tokens": 0}, {"stop_ids": ["x"]}, {"n_top": 10**6}):
         with pytest.raises((ValueError, TypeError)):
             session_of(models[0], models[1], session, transform=transform, **wrong)
         assert sys.getrefcount(transform) == before
@@ -346,7 +347,7 @@ class Again:
 def test_an_init_within_an_init_is_refused(models: Any) -> None:
     session = _core.Session.__new__(_core.Session)
     index = Again(lambda: session_of(models[0], models[1], session))
-    session_of(models[0], models[1], session, stop_ids=[index])
+    session_of(models[0], models[1], session, gamma=index)
     assert "in use" in str(index.error)
     with pytest.raises(RuntimeError, match="twice"):
         session_of(models[0], models[1], session)

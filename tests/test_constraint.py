@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 import specdec
 from drafters import CHAINS, CHOSEN, DRAFTS, LATER, World, named
 from laws import FALSE_ALARM, count, p_value
-from specdec import _core, drafts, reference
+from sessions import Session
+from specdec import drafts, reference
 from specdec.errors import InputError
 from toy_pair import EOS, N_VOCAB, load_pair
 from worlds.constraints import Form, obeys
@@ -250,7 +251,7 @@ def test_logprobs_are_those_of_the_masked_law(world: World) -> None:
 @pytest.mark.parametrize("name", [name for name in CHAINS if name not in LATER])
 def test_guesses_are_drawn_from_masked_distributions(world: World, name: str) -> None:
     """What nodes were drawn from has no mass on tokens that may not come."""
-    session = _core.Session(
+    session = Session(
         world.target.core, DRAFTS[name](world).describe(world.target) if name != "model" and hasattr(
             DRAFTS[name](world), "describe") else drafts.ModelDraft(world.draft).describe(world.target),
         [PROMPT], gamma=4, max_new_tokens=20, seeds=[(1, 0)], n_threads=1,

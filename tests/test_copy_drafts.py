@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 import specdec
 from allocations import allowing, fail_each_allocation, needs_hooks
 from descriptions import by_method
+from sessions import Session
 from specdec import InputError, _core
 from specdec.drafts import ContextCopy, InputCopy
 from worlds.canonical import LLAMA, build, random_tensors, run_session
@@ -286,7 +287,7 @@ class PlainInputCopy:
         return (deletion + others)[: self.n_candidates]
 
 
-def forced(draft: object, prompt: list[int], output: list[int], gamma: int) -> list[_core.RoundRecord]:
+def forced(draft: object, prompt: list[int], output: list[int], gamma: int) -> list[dict[str, Any]]:
     """The rounds in which the target writes just this."""
     text = prompt + output
 
@@ -547,7 +548,7 @@ def test_the_nth_allocation_fails(describe: Callable[[], object]) -> None:
 @pytest.mark.parametrize("describe", DESCRIPTIONS)
 def test_rounds_allocate_nothing(describe: Callable[[], object]) -> None:
     """Nor does reading the prompt, once the session is made."""
-    session = _core.Session(
+    session = Session(
         TARGET, describe(), PROMPTS, gamma=6, max_new_tokens=60, sampling={"temperature": 0.0},
         draft_sampling={"temperature": 0.0}, seeds=[(1, 0), (1, 1)], n_threads=1,
     )  # fmt: skip
@@ -567,18 +568,18 @@ def test_a_place_that_is_refilled_begins_anew(describe: Callable[[], object]) ->
         "draft_sampling": {"temperature": 0.0}, "n_threads": 1,
     }  # fmt: skip
 
-    def guesses(session: _core.Session, sequence: int) -> list[tuple[list[int], list[int], list[int]]]:
+    def guesses(session: Session, sequence: int) -> list[tuple[list[int], list[int], list[int]]]:
         session.prefill()
         rounds = [record for batch in iter(session.round, []) for record in batch]
         found = [record for record in rounds if record["sequence"] == sequence]
         return [(record["drafted"], record["parents"], record["tokens"]) for record in found]
 
     prompt = [3, 1, 2, 1, 2]
-    session = _core.Session(TARGET, describe(), PROMPTS, seeds=[(1, 0), (1, 1)], n_text=100, **how)
+    session = Session(TARGET, describe(), PROMPTS, seeds=[(1, 0), (1, 1)], n_text=100, **how)
     session.prefill()
     session.round()
     session.finish(1)
     session.replace(1, prompt, (1, 0))
-    fresh = guesses(_core.Session(TARGET, describe(), [prompt], seeds=[(1, 0)], **how), 0)
+    fresh = guesses(Session(TARGET, describe(), [prompt], seeds=[(1, 0)], **how), 0)
     assert guesses(session, 1) == fresh
     assert any(drafted for drafted, *_ in fresh)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from descriptions import ARGUMENTS, by_method
+from sessions import Session
 from specdec import InputError, _core, drafts
 from worlds.canonical import HAS_HOOKS, LLAMA, build, perturbed, random_tensors, run_session
 
@@ -51,12 +52,12 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def session(draft: Any = None, *left_out: str, **changes: Any) -> _core.Session:
+def session(draft: Any = None, *left_out: str, **changes: Any) -> Session:
     given = {name: value for name, value in (SETTINGS | changes).items() if name not in left_out}
-    return _core.Session(TARGET, draft, [[1, 2, 3]], **given)
+    return Session(TARGET, draft, [[1, 2, 3]], **given)
 
 
-def tokens_of(made: _core.Session) -> list[int]:
+def tokens_of(made: Session) -> list[int]:
     made.prefill()
     return [token for records in iter(made.round, []) for record in records for token in record["tokens"]]
 

@@ -16,6 +16,7 @@ import pytest
 
 import specdec
 from allocations import allowing, fail_each_allocation, needs_hooks
+from sessions import Session
 from specdec import _core, drafts
 from specdec.drafts.learnt.target_identity import TargetIdentity
 from specdec.errors import (
@@ -122,9 +123,9 @@ def test_laws_of_trees_are_those_of_the_paper(target: specdec.Model, layout: str
 
 def session_of(
     target: specdec.Model, description: Any, prompts: list[list[int]], *, n_new: int, gamma: int = 3
-) -> _core.Session:
+) -> Session:
     sampling = specdec.Sampling(1.0).core()
-    session = _core.Session(
+    session = Session(
         target.core,
         description,
         [np.array(prompt, np.int32) for prompt in prompts],

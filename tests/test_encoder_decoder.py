@@ -10,6 +10,7 @@ import pytest
 
 from allocations import fail_each_allocation, needs_hooks, nothing_leaks
 from descriptions import by_method
+from sessions import Session
 from specdec import _core, reference
 from specdec.errors import NotFiniteError
 from worlds.canonical import (
@@ -50,7 +51,7 @@ def session_of(
     **options: Any,
 ) -> Any:
     sampling = {"temperature": temperature}
-    return _core.Session(
+    return Session(
         target, draft, prompts, sampling=sampling, draft_sampling=sampling, n_threads=1, sources=sources,
         seeds=[(0, i) for i in range(len(prompts))], keep_logits=True,
         **({"gamma": 3, "max_new_tokens": 8} | options),
@@ -255,7 +256,7 @@ def test_no_format_changes_that(dtype, cache_dtype):
 # ----------------------------------------------------------------------------------------- What texts share
 
 
-def finish(session: _core.Session) -> tuple[list[int], Any]:
+def finish(session: Session) -> tuple[list[int], Any]:
     """New tokens and logits of sequence 0."""
     tokens, logits = [], []
     while records := session.round():

@@ -18,6 +18,7 @@ import pytest
 import specdec
 from allocations import fail_each_allocation, needs_hooks
 from descriptions import by_method
+from sessions import Session
 from specdec import _core
 from specdec.drafts import (
     Bigram,
@@ -89,9 +90,9 @@ def one_round(
     gamma: int | None = None,
     max_new_tokens: int = 20,
     **sampling: Any,
-) -> _core.RoundRecord:
+) -> dict[str, Any]:
     settings = {"temperature": 1.0} | sampling
-    session = _core.Session(
+    session = Session(
         target, describe(best), [[1, 2]], gamma=best.gamma if gamma is None else gamma,
         max_new_tokens=max_new_tokens, sampling=settings, draft_sampling=settings, seeds=[(1, 0)],
         n_threads=1,
@@ -133,7 +134,7 @@ def test_drafts_draw_independently(target: _core.Model) -> None:
         Ensemble(Ensemble(table, table, adaptive=False), table, adaptive=False),
     ):
         settings = {"temperature": 1.0}
-        session = _core.Session(
+        session = Session(
             target, describe(best), [[1, 2]] * n, gamma=len(best.drafts) + (best.gamma > 8),
             max_new_tokens=3, sampling=settings, draft_sampling=settings, n_threads=1,
             seeds=[(1, i) for i in range(n)],

@@ -33,6 +33,7 @@ from drafters import (
 from exact import Tokens, cells, chain_law, first_tokens
 from grids import in_few_items
 from laws import embedded_llama2c, first_layers
+from sessions import Session
 from specdec import _core, reference
 from specdec.decoding.options import DecodingOptions
 from specdec.decoding.request import Request
@@ -271,7 +272,7 @@ GREEDY = specdec.Sampling(0.0)
 
 def open_session(
     world: World, draft: Any, n: int, gamma: int, *, n_new: int, prompt: list[int] = PROMPT, **options: Any
-) -> _core.Session:
+) -> Session:
     """`n` sequences of one prompt that differ in their seeds."""
     has_source = world.target.config.encoder is not None
     request = Request.prepare(
@@ -281,7 +282,7 @@ def open_session(
         ),
         decoder_prompt=prompt if has_source else None,
     )  # fmt: skip
-    session = _core.Session(
+    session = Session(
         world.target.core,
         request.draft.describe(world.target),
         request.prompts,
@@ -301,7 +302,7 @@ def open_session(
 
 
 @cache
-def first_rounds(world: World, name: str, greedy_draft: bool) -> list[_core.RoundRecord]:
+def first_rounds(world: World, name: str, greedy_draft: bool) -> list[dict[str, Any]]:
     """The first round of `N_RUNS` runs after `PROMPT`; of few where the seed changes nothing.
 
     It changes nothing with a greedy draft, and where all trees of some runs are one of probability 1.
@@ -316,7 +317,7 @@ def first_rounds(world: World, name: str, greedy_draft: bool) -> list[_core.Roun
     return first_rounds_of(world, name, N_RUNS, False)
 
 
-def first_rounds_of(world: World, name: str, n_runs: int, greedy_draft: bool) -> list[_core.RoundRecord]:
+def first_rounds_of(world: World, name: str, n_runs: int, greedy_draft: bool) -> list[dict[str, Any]]:
     gamma = 2 if name in CHAINS else 4
     later = name in LATER
     session = open_session(
@@ -332,12 +333,12 @@ def first_rounds_of(world: World, name: str, n_runs: int, greedy_draft: bool) ->
     return records
 
 
-def tree_of(record: _core.RoundRecord) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def tree_of(record: dict[str, Any]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Guesses and their parents."""
     return tuple(record["drafted"]), tuple(record["parents"])
 
 
-def is_certain(record: _core.RoundRecord) -> bool:
+def is_certain(record: dict[str, Any]) -> bool:
     return all(
         row[token] == 1.0 for row, token in zip(record["draft_probs"][1:], record["drafted"], strict=True)
     )

@@ -14,6 +14,7 @@ import pytest
 
 import specdec
 from allocations import fail_each_allocation, needs_hooks, nothing_leaks
+from sessions import Session
 from specdec import PromptCache, _core, drafts, reference
 from specdec.drafts.learnt.folder import LearntWeights
 from specdec.drafts.learnt.heads_draft import pack_heads
@@ -41,12 +42,12 @@ def open_session(
     n_new: int,
     gamma: int = 3,
     **options: Any,
-) -> _core.Session:
+) -> Session:
     """A session that samples at temperature 1, with the prompts read."""  # fmt: skip
     sampling = {"temperature": 1.0}
     options = {"n_threads": 1, "sampling": sampling, "draft_sampling": sampling, **options}
     seeds = [(3, i) for i in range(len(prompts))]
-    session = _core.Session(
+    session = Session(
         target.core, description, prompts, gamma=gamma, max_new_tokens=n_new, seeds=seeds, **options
     )
     session.prefill()
@@ -62,7 +63,7 @@ def drafted(
     gamma: int | None = None,
     source: Any = None,
     n_threads: int = 1,
-) -> list[_core.RoundRecord]:
+) -> list[dict[str, Any]]:
     """All records of a batch at temperature 1."""  # fmt: skip
     sources = None if source is None else [source] * len(prompts)
     session = with_drafts(

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from descriptions import by_method
+from sessions import Session
 from specdec import InputError, _core, drafts
 from worlds.canonical import LLAMA, build, fixed_acceptance, perturbed, random_tensors
 
@@ -56,14 +57,12 @@ def numbers(value: float = 1, n: int = N) -> list[Any]:
     return items
 
 
-def session(
-    target: _core.Model, draft: Any = None, prompts: Any = ([1, 2],), **options: Any
-) -> _core.Session:
+def session(target: _core.Model, draft: Any = None, prompts: Any = ([1, 2],), **options: Any) -> Session:
     arguments: dict[str, Any] = {
         "gamma": 4, "max_new_tokens": 8, "sampling": SETTINGS, "draft_sampling": SETTINGS,
         "seeds": [(1, i) for i in range(len(prompts))], "n_threads": 1, "n_text": 250,
     }  # fmt: skip
-    return _core.Session(target, draft, prompts, **arguments | options)
+    return Session(target, draft, prompts, **arguments | options)
 
 
 def rounds(target: _core.Model, answer: Any, budget: int = 4) -> list[Any]:
@@ -132,7 +131,7 @@ def drafts_that_go(target: _core.Model) -> object:
     return tokens(session(target, by_method("ensemble", False, [2, 2, 2], several)))
 
 
-def tokens(made: _core.Session) -> list[Any]:
+def tokens(made: Session) -> list[Any]:
     made.prefill()
     return [record["tokens"] for records in iter(made.round, []) for record in records]
 

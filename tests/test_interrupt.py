@@ -31,6 +31,7 @@ sys.path.insert(0, sys.argv[1])
 import numpy as np
 from worlds.canonical import LLAMA
 from descriptions import by_method
+from sessions import Session
 from specdec import _core
 
 def sizes(**changes):
@@ -46,10 +47,10 @@ def model(config, dtype="f32"):
 
 def session(target, draft, gamma):
     how = {"temperature": 0.0}
-    s = _core.Session(target, draft, [[1, 2, 3]], gamma=gamma, max_new_tokens=2000, sampling=how,
+    s = Session(target, draft, [[1, 2, 3]], gamma=gamma, max_new_tokens=2000, sampling=how,
                       draft_sampling=how, seeds=[(1, 0)], n_threads=1)
     s.prefill()
-    return s
+    return s.core
 
 def slow_draft():
     return model(sizes(n_layer=8, d_model=512, d_ff=1024, n_ctx=4096))

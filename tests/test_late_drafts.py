@@ -12,6 +12,7 @@ import pytest
 import specdec
 from allocations import allowing, fail_each_allocation, needs_hooks, nothing_leaks
 from drafters import DRAFTS, World
+from sessions import Session
 from specdec import _core
 from specdec.decoding.adaptive_gamma import AdaptiveGamma
 from specdec.drafts.model_draft import as_draft
@@ -111,9 +112,9 @@ def test_output_is_plain_output(models: World, name: str) -> None:
         assert one.tokens == wanted.tokens and np.array_equal(one.logits, wanted.logits)
 
 
-def session_of(models: World, prompt: list[int], n_new: int, learnt: Any = None) -> _core.Session:
+def session_of(models: World, prompt: list[int], n_new: int, learnt: Any = None) -> Session:
     how = {"temperature": 0.0}
-    return _core.Session(
+    return Session(
         models.target.core, as_draft(models.target, models.draft).describe(models.target), [prompt], gamma=4,
         max_new_tokens=n_new, sampling=how, draft_sampling=how, seeds=[(1, 0)], n_threads=1,
         adaptive_gamma=learnt,

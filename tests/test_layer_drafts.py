@@ -12,6 +12,7 @@ import pytest
 import specdec
 from allocations import needs_hooks
 from descriptions import by_method
+from sessions import Session
 from specdec import InputError, _core, reference
 from specdec.drafts import Bigram, EarlyExit, Ensemble, ModelDraft, SkipLayers, Unigram
 from worlds.canonical import (
@@ -61,10 +62,10 @@ def lively(config: dict[str, Any], seed: int = 1) -> Tensors:
     return tensors
 
 
-def rounds(target: _core.Model, draft: Any, gamma: int = 4, **options: Any) -> list[_core.RoundRecord]:
+def rounds(target: _core.Model, draft: Any, gamma: int = 4, **options: Any) -> list[dict[str, Any]]:
     """All rounds of the three prompts, sampled, with what was drawn from."""
     sampling = {"temperature": 1.0}
-    session = _core.Session(
+    session = Session(
         target, draft, PROMPTS, gamma=gamma, max_new_tokens=25, sampling=sampling, draft_sampling=sampling,
         seeds=[(4, i) for i in range(len(PROMPTS))], n_threads=options.pop("n_threads", 1),
         **options,
@@ -247,7 +248,7 @@ def test_no_layer_is_run_twice_for_a_token(name: str, gamma: int, n_threads: int
     draft = DESCRIPTIONS[name]
     blocks = [2 - skipped.bit_count() for skipped in draft[1]["skipped"]]
     n_shared = next(i for i, n in enumerate(blocks) if n < 2)
-    session = _core.Session(
+    session = Session(
         target, draft, PROMPTS, gamma=gamma, max_new_tokens=30, sampling={"temperature": 0.0},
         draft_sampling={"temperature": 0.0}, seeds=[(1, i) for i in range(3)], n_threads=n_threads,
     )  # fmt: skip

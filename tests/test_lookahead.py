@@ -12,6 +12,7 @@ import specdec
 from allocations import fail_each_allocation, needs_hooks
 from descriptions import by_method
 from exact import outcome_law
+from sessions import Session
 from specdec import _core, reference
 from specdec.drafts import Lookahead
 from specdec.errors import InputError
@@ -129,9 +130,9 @@ def test_every_round_is_what_the_algorithm_says(
 
 def session_records(
     target: _core.Model, draft: Lookahead, gamma: int, n_new: int, *, rule: str = "rejection", **sampling: Any
-) -> tuple[None, None, list[_core.RoundRecord]]:
+) -> tuple[None, None, list[dict[str, Any]]]:
     settings = {"temperature": 0.0} | sampling
-    session = _core.Session(
+    session = Session(
         target, draft.describe(None), PROMPTS, gamma=gamma, max_new_tokens=n_new, sampling=settings,  # type: ignore[arg-type]
         draft_sampling=settings, seeds=[(1, i) for i in range(len(PROMPTS))], n_threads=1, rule=rule,
     )  # fmt: skip

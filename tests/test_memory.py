@@ -9,6 +9,7 @@ import pytest
 
 from allocations import fail_each_allocation, needs_hooks
 from descriptions import by_method
+from sessions import Session
 from specdec import _core
 from worlds.canonical import LLAMA, build, fixed_acceptance, perturbed, random_tensors, run_session
 from worlds.learned import recurrent_network
@@ -66,7 +67,7 @@ def generate_with_fixed_acceptance():
 def generate_refilled():
     """Three prompts in two places; the third begins as the first."""
     target, draft = load(), build(LLAMA, perturbed(TENSORS))
-    session = _core.Session(
+    session = Session(
         target, draft, [[1, 2, 3], [4, 5]], gamma=4, max_new_tokens=10, sampling={"temperature": 0.0},
         draft_sampling={"temperature": 0.0}, seeds=[(1, 0), (1, 1)], n_threads=1, n_text=20, node_budget=7,
     )  # fmt: skip
@@ -83,9 +84,9 @@ def generate_with_a_cached_text():
     options = {
         "gamma": 0, "max_new_tokens": 4, "sampling": {"temperature": 0.0}, "seeds": [(1, 0)], "n_threads": 1,
     }  # fmt: skip
-    first = _core.Session(target, None, [[1, 2, 3]], **options)
+    first = Session(target, None, [[1, 2, 3]], **options)
     first.prefill()
-    second = _core.Session(target, None, [[1, 2, 3, 4, 5]], **options)
+    second = Session(target, None, [[1, 2, 3, 4, 5]], **options)
     second.begin_with(0, first.cached_text(0))
     second.prefill()
     return [record["tokens"] for records in iter(second.round, []) for record in records]
@@ -173,7 +174,7 @@ def session_bytes(target, draft, temperature, rule="rejection"):
     gc.collect()
     before = _core._alloc_bytes()
     how = {"temperature": temperature}
-    session = _core.Session(
+    session = Session(
         target, draft, [[1, 2, 3]] * N_SEQUENCES, gamma=GAMMA, max_new_tokens=20, sampling=how,
         draft_sampling=how, seeds=[(1, i) for i in range(N_SEQUENCES)], n_threads=1, rule=rule,
     )  # fmt: skip

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from allocations import needs_hooks
+from sessions import Session
 from specdec import _core, reference
 from worlds.canonical import FORMATS, MIXTURES, Tensors, build, perturbed, random_tensors, run_session
 
@@ -176,7 +177,7 @@ def test_a_round_counts_the_experts_that_it_reads() -> None:
 def test_a_round_allocates_nothing() -> None:
     config = MIXTURES["mixture-renormalised-shared-gate"]
     tensors = random_tensors(config)
-    session = _core.Session(
+    session = Session(
         build(config, tensors), build(config, perturbed(tensors)), PROMPTS, gamma=4, max_new_tokens=40,
         sampling={"temperature": 0.0}, draft_sampling={"temperature": 0.0},
         seeds=[(1, i) for i in range(3)], n_threads=2,
@@ -241,7 +242,7 @@ def test_numbers_that_overflow_in_an_expert_are_named() -> None:
     for name in tensors:
         if name.startswith("layers.1.experts.") and name.endswith("mlp_down.weight"):
             tensors[name] = np.full_like(tensors[name], 3e38)
-    session = _core.Session(
+    session = Session(
         build(config, tensors), None, [[1, 2, 3]], gamma=0, max_new_tokens=4, sampling={"temperature": 0.0},
         draft_sampling={"temperature": 0.0}, seeds=[(1, 0)], n_threads=1,
     )  # fmt: skip

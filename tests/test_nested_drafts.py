@@ -8,6 +8,7 @@ import pytest
 
 import specdec
 from drafters import DRAFTS, Repeats, World, named
+from sessions import Session
 from specdec import _core, drafts
 from specdec.decoding.options import DecodingOptions
 from specdec.decoding.request import Request
@@ -125,7 +126,7 @@ def test_each_model_reads_each_prompt_once(world: World) -> None:
     request = Request.prepare(
         world.target, draft, prompts, DecodingOptions(gamma=5, max_new_tokens=4, n_threads=1)
     )
-    session = _core.Session(
+    session = Session(
         world.target.core, draft.describe(world.target), request.prompts, gamma=5, max_new_tokens=4,
         sampling=request.sampling.core(), draft_sampling=request.draft_sampling.core(), seeds=request.seeds,
         n_threads=1,

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import specdec
 from descriptions import by_method
+from sessions import Session
 from specdec import InputError, _core
 from specdec.drafts import Bigram, Ngram, OnlineNgram, Unigram
 from specdec.errors import CheckpointError, CheckpointNotFoundError
@@ -375,7 +376,7 @@ def run(
 ) -> list[list[Any]]:
     """Of each prompt (text before the round, record) for all rounds."""
     sampling = {"temperature": temperature}
-    session = _core.Session(
+    session = Session(
         target, draft, prompts, gamma=4, max_new_tokens=n_new, sampling=sampling, draft_sampling=sampling,
         seeds=[(1, first + i) for i in range(len(prompts))], n_threads=1,
     )  # fmt: skip
@@ -526,7 +527,7 @@ def test_a_batch_slot_that_is_taken_again_has_forgotten(target: _core.Model) -> 
         "gamma": 4, "max_new_tokens": 20, "sampling": {"temperature": 1.0}, "n_threads": 1, "n_text": 60,
         "draft_sampling": {"temperature": 1.0},
     }  # fmt: skip
-    session = _core.Session(target, core, [LOOP[:30]], seeds=[(1, 7)], **how)
+    session = Session(target, core, [LOOP[:30]], seeds=[(1, 7)], **how)
     with_drafts(session).prefill()
     while session.round():
         pass
@@ -586,7 +587,7 @@ def test_random_is_accepted_as_often_as_the_paper_says(target: _core.Model) -> N
     from specdec import reference
 
     sampling = {"temperature": 1.0}
-    session = _core.Session(
+    session = Session(
         target, by_method("random"), PROMPTS, gamma=3, max_new_tokens=30, sampling=sampling,
         draft_sampling=sampling,
         seeds=[(1, i) for i in range(4)], n_threads=1, keep_logits=True,

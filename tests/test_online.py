@@ -18,6 +18,8 @@ import scipy
 
 import specdec
 from specdec import drafts
+from specdec.decoding.scheduler import Scheduler, decode
+from specdec.decoding.sequence import sequences_of
 from specdec.drafts.online.corrections import Corrections, passages
 from specdec.errors import CheckpointError, InputError, LearningError
 from toy_pair import blurred
@@ -79,11 +81,10 @@ def test_output_is_plain_output_whatever_is_learnt(
                 target, within, prompt,
                 specdec.decoding.options.DecodingOptions(**options | {"seed": [wanted.seed]}),
             )  # fmt: skip
-            run = specdec.decoding.run.Run(request, streaming=True)
-            for _ in run.rounds():
+            sequences = sequences_of(request)
+            for _ in decode(Scheduler.of(request, sequences), sequences, 0.0):
                 n_updates += online.learn()
-            run.close()
-            assert run.result(0).tokens == wanted.tokens
+            assert sequences[0].tokens == wanted.tokens
     assert n_updates > 20
     for got, wanted in zip(specdec.generate(target, online, PROMPTS, **options), plain, strict=True):
         assert got.tokens == wanted.tokens
@@ -98,13 +99,12 @@ def test_a_run_that_goes_on_takes_what_has_been_learnt(models: list[specdec.Mode
     request = specdec.decoding.request.Request.prepare(
         target, online, PROMPTS[0], specdec.decoding.options.DecodingOptions(max_new_tokens=60)
     )
-    run = specdec.decoding.run.Run(request, streaming=True)
+    sequences = sequences_of(request)
     rounds = []
-    for _, round_ in run.rounds():
+    for _, round_ in decode(Scheduler.of(request, sequences), sequences, 0.0):
         rounds.append(round_)
         if len(rounds) == 3:
             assert online.learn()
-    run.close()
     assert all(len(round_.path) == len(round_.drafted) for round_ in rounds[3:-1])
     assert specdec.generate(target, online, PROMPTS[1]).trace.acceptance_rate == 1.0
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import specdec
+from sessions import Session
 from specdec import NotFiniteError, _core, drafts
 from specdec.drafts.learnt.folder import LearntWeights
 from worlds.adapters import adapter_config, llama_adapter, llama_shapes, low_rank_tensors, write_adapter
@@ -328,7 +329,7 @@ def test_a_prompt_that_overflows_fails_alone(tmp_path: Path, prefill: str, dtype
 
 def test_a_failed_prompt_ends_the_call_of_the_core(spiked: specdec.Model) -> None:
     """As every end does, so that a caller learns of it in the first round."""
-    session = _core.Session(
+    session = Session(
         spiked.core, None, [[9, 10], [9, SPIKE, 10]], gamma=0, seeds=[(1, 0), (1, 1)], n_threads=1,
         max_new_tokens=20, sampling={"temperature": 0.0, "logit_bias": {SPIKE: -np.inf}},
     )  # fmt: skip

@@ -17,6 +17,7 @@ from allocations import needs_hooks
 from chat_templates import make_chat
 from drafters import DRAFTS, Repeats, World, named
 from laws import embedded_llama2c, first_layers
+from sessions import Session
 from specdec import PromptCache, _core, drafts
 from specdec.decoding.kept_texts import KeptTexts
 from specdec.errors import InputError
@@ -431,12 +432,12 @@ def test_threads_share_a_cache(target: specdec.Model, world: World, n_texts: int
 
 
 @pytest.fixture
-def open_session(target: specdec.Model) -> Iterator[Callable[..., _core.Session]]:
+def open_session(target: specdec.Model) -> Iterator[Callable[..., Session]]:
     sessions = []
 
-    def make(*prompts: list[int], model: specdec.Model = target) -> _core.Session:
+    def make(*prompts: list[int], model: specdec.Model = target) -> Session:
         sessions.append(
-            _core.Session(
+            Session(
                 model.core, None, prompts, gamma=0, max_new_tokens=4, sampling={"temperature": 0.0},
                 seeds=[(0, i) for i in range(len(prompts))], n_threads=1,
             )
@@ -449,7 +450,7 @@ def open_session(target: specdec.Model) -> Iterator[Callable[..., _core.Session]
 
 
 def test_cached_texts_of_the_core(
-    target: specdec.Model, world: World, open_session: Callable[..., _core.Session]
+    target: specdec.Model, world: World, open_session: Callable[..., Session]
 ) -> None:
     session = open_session([4, 5, 6])
     assert session.cached_text(0).tokens.size == 0  # nothing is read yet
@@ -490,7 +491,7 @@ def test_cached_texts_of_the_core(
 
 
 def test_a_text_that_ends_unread_is_not_kept(
-    target: specdec.Model, open_session: Callable[..., _core.Session]
+    target: specdec.Model, open_session: Callable[..., Session]
 ) -> None:
     """Its slot has the keys of the text before: they are not said to be its own."""
     session, cache = open_session([4, 5, 6]), PromptCache()
@@ -547,13 +548,13 @@ def test_every_switch_of_a_model(variant: str, cache_dtype: Any) -> None:
     model = build(config, random_tensors(config), cache_dtype=cache_dtype)
     ids = [(7 * i + i * i) % config["n_vocab"] for i in range(60)]
 
-    def session_of(prompt: list[int]) -> _core.Session:
-        return _core.Session(
+    def session_of(prompt: list[int]) -> Session:
+        return Session(
             model, None, [prompt], gamma=0, max_new_tokens=20, sampling={"temperature": 0.0}, seeds=[(0, 0)],
             n_threads=1, keep_logits=True,
         )  # fmt: skip
 
-    def texts(session: _core.Session) -> tuple[list[int], Any]:
+    def texts(session: Session) -> tuple[list[int], Any]:
         session.prefill()
         records = [record for records in iter(session.round, []) for record in records]
         return [token for record in records for token in record["tokens"]], np.concatenate(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from allocations import needs_hooks
+from sessions import Session
 from specdec import _core
 from worlds.canonical import (
     ENCODER_DECODERS,
@@ -93,7 +94,7 @@ def test_what_plain_decoding_computes(slices: Any) -> None:
     slices(64)
     target = build(CONFIG, random_tensors(CONFIG))
     work = []
-    session = _core.Session(
+    session = Session(
         target, None, [ids_of(60), [9]], max_new_tokens=3, seeds=[(0, 0), (0, 1)], n_threads=1, gamma=0,
         sampling={"temperature": 0.0}, draft_sampling={"temperature": 0.0},
     )  # fmt: skip

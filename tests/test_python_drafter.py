@@ -17,6 +17,7 @@ import scipy
 import specdec
 from allocations import fail_each_allocation, needs_hooks
 from exact import chain_law, drafts, first_tokens, outcome_law, without_replacement
+from sessions import Session
 from specdec import _core, reference
 from specdec.drafts import Drafter, Proposal, PythonDraft
 from specdec.errors import InputError
@@ -77,9 +78,9 @@ def open_session(
     max_new_tokens: int = 20,
     temperature: float = 0.0,
     **more: Any,
-) -> _core.Session:
+) -> Session:
     settings = {"temperature": temperature}
-    return _core.Session(
+    return Session(
         target, describe(drafter), prompts, gamma=gamma, max_new_tokens=max_new_tokens, sampling=settings,
         draft_sampling=settings, seeds=[(1, i) for i in range(len(prompts))], n_threads=1, **more,
     )  # fmt: skip
@@ -342,7 +343,7 @@ def test_a_description_is_checked(target: _core.Model) -> None:
     for at, value in ((1, 1), (2, None), (5, 1), (6, 1), (6, int)):
         wrong = (*good[:at], value, *good[at + 1 :])
         with pytest.raises(TypeError):
-            _core.Session(
+            Session(
                 target, wrong, [[1]], gamma=1, max_new_tokens=1, sampling={"temperature": 0.0},
                 draft_sampling={"temperature": 0.0}, seeds=[(1, 0)], n_threads=1,
             )  # fmt: skip

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import specdec
-from specdec import _core, drafts, time_limit
+from sessions import Session
+from specdec import drafts, time_limit
 from specdec.analysis import recommend as recommend_module
 from specdec.analysis.known_models import KNOWN, known_models, vocabulary_of
 from specdec.analysis.recommend import cache_bytes_of, weight_bytes_of
@@ -125,7 +126,7 @@ def test_memory_is_that_of_the_core(target: Any, other: Any) -> None:
     assert weight_bytes_of(draft) == other.core.n_bytes
 
     def kept(n: int) -> int:
-        session = _core.Session(
+        session = Session(
             other.core, None, [[3] * n], gamma=0, max_new_tokens=1, sampling={"temperature": 0.0},
             seeds=[(0, 0)], n_threads=1,
         )  # fmt: skip

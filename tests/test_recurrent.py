@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import specdec
+from sessions import Session
 from specdec import _core, drafts, reference
 from specdec.drafts.learnt.folder import LearntWeights
 from toy_pair import load_pair
@@ -232,7 +233,7 @@ def test_other_tokens_are_refused(target: specdec.Model) -> None:
     with pytest.raises(specdec.InputError, match=f"n_vocab {embedded.config.n_vocab}; expected {N_VOCAB}"):
         specdec.generate(embedded, draft, [1, 2, 3])
     with pytest.raises(ValueError, match="the draft has 61 tokens and the target 4096"):
-        _core.Session(
+        Session(
             embedded.core, ("model", {"model": draft.core}), [[1]], gamma=1, max_new_tokens=1,
             sampling={"temperature": 0.0}, draft_sampling={"temperature": 0.0}, seeds=[(0, 0)], n_threads=1,
         )  # fmt: skip

@@ -32,6 +32,7 @@ from laws import (
     p_value,
     trained,
 )
+from sessions import Session
 from specdec import Sampling, _core, reference
 from worlds.canonical import GPT, LLAMA, build, random_tensors
 
@@ -195,7 +196,7 @@ def test_three_tokens_of_a_tiny_vocabulary(
     models = small(LLAMA, seed=1), small(GPT, seed=2)
     samples, n_accepted = [], 0
     for batch in range(n_samples // BATCH):
-        session = _core.Session(
+        session = Session(
             *models,
             [prompt] * BATCH,
             gamma=gamma,

@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 import specdec
+from sessions import Session
 from specdec import InputError, Sampling, _core, reference
 from toy_pair import EOS, load_pair
 from worlds.folders import llama_config, tensors_for, write_hf
@@ -249,7 +250,7 @@ def test_a_transform_cannot_enter_its_own_session(pair: Any) -> None:
         session.round()
         return probs
 
-    session = _core.Session(
+    session = Session(
         pair[0].core, None, [PROMPT], gamma=0, max_new_tokens=3, sampling={"temperature": 1.0},
         seeds=[(1, 0)], n_threads=1, transform=enter,
     )  # fmt: skip

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import specdec
-from specdec.decoding.sequence_state import SequenceState
-from specdec.decoding.stopping import StopRules, StopScanner
+from specdec.decoding.stopping import NewText, StopRules, StopScanner
 from specdec.errors import InputError
 from specdec.models.tokenizer import StreamDecoder
 from toy_pair import EOS, N_CTX, ToyTokenizer, greedy_tokens, load_pair
@@ -124,32 +123,12 @@ def test_strings_need_a_tokenizer() -> None:
     assert parse(3, tokenizer=None).ids == {3}
 
 
-# --------------------------------------------------------------------------- a sequence, hand-made rounds
+# --------------------------------------------------------------------------- where a text ends
 
 
-def record(tokens: Sequence[int], *, rejected: Sequence[int] = ()) -> Any:
-    """A round of a chain that accepted all of `tokens` but the last, and then none of `rejected`."""
-    drafted = [*tokens[:-1], *rejected]
-    return {
-        "sequence": 0,
-        "drafted": drafted,
-        "parents": list(range(len(drafted))),
-        "accepted": list(range(1, len(tokens))),
-        "tokens": list(tokens),
-        "betas": [0.5] * min(len(tokens), len(drafted)),
-        "logits": np.tile(np.asarray(tokens, np.float32)[:, None], (1, 2)),
-        "draft_s": 0.0,
-        "verify_s": 0.0,
-        "other_s": 0.0,
-        "experts": 0.0,
-        "laws": None,
-        "complete": 0,
-    }
-
-
-def state(*stop: Any, limit: int = 100, reason: str = "length", text: bool = True) -> SequenceState:
+def state(*stop: Any, limit: int = 100, reason: str = "length", text: bool = True) -> NewText:
     decoder = StreamDecoder(TOKENIZER, continuing=True) if text else None
-    return SequenceState(decoder, parse(list(stop), tokenizer=TOKENIZER if text else None), limit, reason)
+    return NewText(decoder, parse(list(stop), tokenizer=TOKENIZER if text else None), limit, reason)
 
 
 def ids(*pieces: bytes) -> list[int]:
@@ -159,33 +138,29 @@ def ids(*pieces: bytes) -> list[int]:
 
 def test_stop_string_inside_a_block() -> None:
     sequence = state("aab")
-    taken = sequence.take(record(ids(b"b", b"aa", b"ba", b"c", b"d")))
-    assert (taken.kept, len(taken.tokens)) == (3, 5)
+    assert sequence.extend(ids(b"b", b"aa", b"ba", b"c", b"d")) == 3
     assert sequence.tokens == ids(b"b", b"aa", b"ba")
     assert (sequence.text, sequence.finish_reason, sequence.stop) == ("b", "stop", "aab")
-    assert [rows[:, 0].tolist() for rows in sequence.logits] == [sequence.tokens]
     with pytest.raises(ValueError, match="ended"):
-        sequence.take(record(ids(b"a")))
+        sequence.extend(ids(b"a"))
 
 
 def test_stop_string_over_two_rounds_streams_nothing_of_it() -> None:
     sequence = state("bab.")
-    sequence.take(record(ids(b"a", b"ab")))
+    sequence.extend(ids(b"a", b"ab"))
     assert sequence.take_text() == "aa"
-    sequence.take(record(ids(b"ab", b"cx")))
+    sequence.extend(ids(b"ab", b"cx"))
     assert sequence.take_text() == "babcx"  # it was not to be
-    sequence.take(record(ids(b"ba")))
+    sequence.extend(ids(b"ba"))
     assert sequence.take_text() == ""
-    taken = sequence.take(record(ids(b"b", b".\n", b"a")))
-    assert taken.kept == 2
+    assert sequence.extend(ids(b"b", b".\n", b"a")) == 2
     assert (sequence.take_text(), sequence.text, sequence.stop) == ("", "aababcx", "bab.")
 
 
 def test_stop_id_ends_tokens_with_it_and_text_before_it() -> None:
     (z,) = ids(b"cz")
     sequence = state(z)
-    taken = sequence.take(record([*ids(b"a", b"b"), z, *ids(b"a")]))
-    assert taken.kept == 3
+    assert sequence.extend([*ids(b"a", b"b"), z, *ids(b"a")]) == 3
     assert sequence.tokens[-1] == z
     assert (sequence.text, sequence.finish_reason, sequence.stop) == ("ab", "stop", z)
 
@@ -194,28 +169,28 @@ def test_stop_string_before_a_stop_id_and_the_other_way_round() -> None:
     tokens = ids(b"a", b"b", b"cz", b"aa")
     for stop, wanted in ((["ab", tokens[2]], ("ab", 2)), (["czaa", tokens[2]], (tokens[2], 3))):
         sequence = state(*stop)
-        assert sequence.take(record(tokens)).kept == wanted[1]
+        assert sequence.extend(tokens) == wanted[1]
         assert sequence.stop == wanted[0]
 
 
 def test_limit_inside_a_block() -> None:
     sequence = state(limit=3, reason="context")
-    assert sequence.take(record(ids(b"a", b"b", b"a", b"b"))).kept == 3
+    assert sequence.extend(ids(b"a", b"b", b"a", b"b")) == 3
     assert (sequence.text, sequence.finish_reason, sequence.stop) == ("aba", "context", None)
 
 
 def test_stop_met_by_the_last_token_is_a_stop() -> None:
     sequence = state("ba", limit=3)
-    sequence.take(record(ids(b"a", b"b", b"a")))
+    sequence.extend(ids(b"a", b"b", b"a"))
     assert (sequence.text, sequence.finish_reason, sequence.stop) == ("a", "stop", "ba")
 
 
 def test_a_character_split_over_tokens() -> None:
     euro = ids(b"\xe2", b"\x82", b"\xac")
     sequence = state("€")
-    assert sequence.take(record(ids(b"a") + euro[:2])).kept == 3
+    assert sequence.extend(ids(b"a") + euro[:2]) == 3
     assert sequence.take_text() == "a"
-    assert sequence.take(record([euro[2], *ids(b"a")])).kept == 1
+    assert sequence.extend([euro[2], *ids(b"a")]) == 1
     assert (sequence.text, sequence.stop) == ("a", "€")
 
 
@@ -223,16 +198,16 @@ def test_a_character_split_over_tokens() -> None:
 def test_an_incomplete_character_at_the_end(end: str) -> None:
     (a, lead) = ids(b"a", b"\xe2")
     sequence = state(EOS, limit=2 if end == "limit" else 100)
-    sequence.take(record([a, lead]))
+    sequence.extend([a, lead])
     if end == "id":
         assert sequence.take_text() == "a"
-        sequence.take(record([EOS]))
+        sequence.extend([EOS])
     assert sequence.text == "a\ufffd"
 
 
 def test_without_a_tokenizer_ids_still_stop() -> None:
     sequence = state(5, text=False)
-    assert sequence.take(record([3, 4, 5, 6])).kept == 3
+    assert sequence.extend([3, 4, 5, 6]) == 3
     assert (sequence.text, sequence.tokens, sequence.stop) == (None, [3, 4, 5], 5)
 
 
@@ -302,11 +277,11 @@ def test_stop_strings_see_special_tokens(data: st.DataObject) -> None:
     strings = data.draw(st.lists(parts | others, min_size=1, max_size=4, unique=True))
     cuts = data.draw(st.lists(st.integers(0, len(tokens)), max_size=5))
     rules = StopRules.parse(strings, n_vocab=61, tokenizer=NAMED, eos_ids=[EOS])
-    sequence, given_out = SequenceState(StreamDecoder(NAMED), rules, 100, "length"), ""
+    sequence, given_out = NewText(StreamDecoder(NAMED), rules, 100, "length"), ""
     ends = sorted({*cuts, len(tokens)})
     for begin, end in zip([0, *ends], ends, strict=False):
         if begin < end:
-            sequence.take(record(tokens[begin:end]))
+            sequence.extend(tokens[begin:end])
             given_out += sequence.take_text()
         if sequence.finish_reason is not None:
             break
@@ -324,8 +299,8 @@ def test_a_stop_string_that_names_a_token_is_its_id() -> None:
 def test_an_incomplete_character_before_a_special_token_stays() -> None:
     for stop in (30, "<|end|>"):
         rules = StopRules.parse(stop, n_vocab=61, tokenizer=NAMED)
-        sequence = SequenceState(StreamDecoder(NAMED), rules, 100, "length")
-        sequence.take(record([*ids(b"b", b"\xe2"), 30]))
+        sequence = NewText(StreamDecoder(NAMED), rules, 100, "length")
+        sequence.extend([*ids(b"b", b"\xe2"), 30])
         assert (sequence.text, sequence.stop) == ("b\ufffd", stop)
 
 

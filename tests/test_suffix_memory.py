@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import specdec
 from allocations import allowing, fail_each_allocation, needs_hooks, nothing_leaks
 from descriptions import by_method
+from sessions import Session
 from specdec import CheckpointError, InputError, VocabularyMismatchError, _core
 from specdec.drafts import Ensemble, ModelDraft, SuffixMemory
 from worlds.canonical import LLAMA, build, random_tensors, run_session
@@ -223,7 +224,7 @@ def how(
     return by_method("suffix_memory", tree, min_match, factor, min_probability, branches)
 
 
-def forced(draft: object, prompt: list[int], output: list[int], gamma: int) -> list[_core.RoundRecord]:
+def forced(draft: object, prompt: list[int], output: list[int], gamma: int) -> list[dict[str, Any]]:
     """The rounds in which the target writes just this."""
     text = prompt + output
 
@@ -272,7 +273,7 @@ def test_a_prompt_that_is_read_in_slices() -> None:
     target = build(config, random_tensors(config))
     prompt = np.random.default_rng(1).integers(0, 3, 8700).tolist()
     plain = PlainMemory(depth=30)
-    session = _core.Session(
+    session = Session(
         target, how(_core.SuffixTree(9, 30)), [prompt], gamma=9, max_new_tokens=20, n_threads=1,
         sampling={"temperature": 0.0}, draft_sampling={"temperature": 0.0}, seeds=[(0, 0)],
     )  # fmt: skip
@@ -591,7 +592,7 @@ def test_an_old_tree_lives_as_long_as_it_is_read() -> None:
     """A session goes on with the tree of its beginning, which is freed with it; a round does not allocate."""
     with nothing_leaks():
         tree = tree_of([((), [1, 2, 3, 4])])
-        session = _core.Session(
+        session = Session(
             TARGET, how(tree), [[1, 2]], gamma=4, max_new_tokens=20, sampling={"temperature": 0.0},
             draft_sampling={"temperature": 0.0}, seeds=[(0, 0)], n_threads=1,
         )  # fmt: skip

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import specdec
 from allocations import allowing, fail_each_allocation, needs_hooks
 from descriptions import by_method
+from sessions import Session
 from specdec import CheckpointError, InputError, VocabularyMismatchError, _core
 from specdec.drafts import Ensemble, ModelDraft, StaticTree, TokenRecycling
 from specdec.drafts.token_recycling import METADATA, RANK_CHANCES
@@ -88,7 +89,7 @@ def test_matrix_and_trees_are_those_of_the_method_in_plain_python(
     prompts = rng.integers(0, N_VOCAB, (2, 3)).tolist()
     n_new = 14
     sampling = {"temperature": float(sampled)}
-    session = _core.Session(
+    session = Session(
         TARGET, recycling(matrix, k, parents), prompts, gamma=gamma, max_new_tokens=n_new, sampling=sampling,
         draft_sampling=sampling, seeds=[(seed, 0), (seed, 1)], n_threads=1,
     )  # fmt: skip
@@ -257,7 +258,7 @@ def test_allocations() -> None:
     assert fail_each_allocation(lambda: _core.TokenMatrix(empty(3))) > 0
     draft = recycling(_core.TokenMatrix(np.zeros((N_VOCAB, 2), np.int32)), 2, [0, 0, 1])
     fail_each_allocation(lambda: run_session(TARGET, draft, [[1, 2]], max_new_tokens=3))
-    session = _core.Session(
+    session = Session(
         TARGET, draft, [[1, 2]], gamma=3, max_new_tokens=20, sampling={"temperature": 0.0},
         draft_sampling={"temperature": 0.0}, seeds=[(0, 0)], n_threads=1,
     )  # fmt: skip

@@ -23,6 +23,7 @@ from exact import Conditional, Proposal, Tokens, chain_law, independent, without
 from exact import drafts as listed
 from laws import FALSE_ALARM, p_value
 from proofs import prove
+from sessions import Session
 from specdec import InputError, _core, drafts, reference
 from specdec.drafts import Bigram, DynamicTree, ParallelChains, PythonDraft, StaticTree
 from specdec.verification.rules import DECODING_RULES
@@ -78,18 +79,18 @@ def rounds(
     n: int | None = 1,
     keep_drafts: bool = True,
     **options: Any,
-) -> list[_core.RoundRecord]:
+) -> list[dict[str, Any]]:
     """Records of the first n rounds of each prompt, or of all rounds."""
     temperature = options.pop("temperature", 1.0)
     how: dict[str, Any] = {
         "gamma": 8, "max_new_tokens": 20, "sampling": {"temperature": temperature}, "n_threads": 1,
         "draft_sampling": {"temperature": temperature}, "seeds": [(5, i) for i in range(len(prompts))],
     }  # fmt: skip
-    session = _core.Session(target, draft, prompts, **(how | options))
+    session = Session(target, draft, prompts, **(how | options))
     if keep_drafts:
         with_drafts(session)
     session.prefill()
-    found: list[_core.RoundRecord] = []
+    found: list[dict[str, Any]] = []
     for _ in itertools.count() if n is None else range(n):
         batch = session.round()
         found += batch
@@ -99,7 +100,7 @@ def rounds(
     return found
 
 
-def prefixes_of(record: _core.RoundRecord) -> list[Tokens]:
+def prefixes_of(record: dict[str, Any]) -> list[Tokens]:
     """The new tokens down to each node."""
     prefixes: list[Tokens] = [()]
     for token, parent in zip(record["drafted"], record["parents"], strict=True):
@@ -107,12 +108,12 @@ def prefixes_of(record: _core.RoundRecord) -> list[Tokens]:
     return prefixes
 
 
-def leaves(record: _core.RoundRecord) -> list[Tokens]:
+def leaves(record: dict[str, Any]) -> list[Tokens]:
     inner = set(record["parents"])
     return [prefix for node, prefix in enumerate(prefixes_of(record)) if node not in inner]
 
 
-def text_of(records: list[_core.RoundRecord], sequence: int) -> list[int]:
+def text_of(records: list[dict[str, Any]], sequence: int) -> list[int]:
     return [token for record in records if record["sequence"] == sequence for token in record["tokens"]]
 
 
@@ -131,7 +132,7 @@ CANDIDATES = [
 ]  # fmt: skip
 
 
-def assert_rows_are_sequences(target: _core.Model, prompt: list[int], record: _core.RoundRecord) -> None:
+def assert_rows_are_sequences(target: _core.Model, prompt: list[int], record: dict[str, Any]) -> None:
     """Each node has the logits of its tokens decoded alone, to the last bit."""
     for prefix, logits in zip(prefixes_of(record), record["node_logits"], strict=True):
         assert np.array_equal(logits, logits_after(target, [*prompt, *prefix]))

@@ -18,6 +18,7 @@ import specdec
 from allocations import needs_hooks
 from exact import chain_law, first_tokens, round_law
 from laws import FALSE_ALARM, conditional, count, law_of, p_value
+from sessions import Session
 from specdec import _core, drafts
 from specdec.drafts.translation import translation_of
 from specdec.errors import InputError, VocabularyMismatchError
@@ -291,7 +292,7 @@ def restricted(target: Any, draft: Any, text: list[int], guesses: list[int], tem
 def test_guesses_are_drawn_from_the_restricted_law(name: str, target: Any, models: Any) -> None:
     draft, prompt = models[name], target.tokenizer.encode("ab abc ca")
     before = translation_of(target, draft).shares
-    session = _core.Session(
+    session = Session(
         target.core, drafts.ModelDraft(draft, vocabulary="intersection").describe(target), [prompt],
         gamma=3, max_new_tokens=40, sampling={"temperature": 0.7}, draft_sampling={"temperature": 0.7},
         seeds=[(5, 0)], n_threads=1,
@@ -551,7 +552,7 @@ def test_a_prompt_cache_keeps_what_a_draft_has_read_beside_a_source(vocabulary: 
         assert [r.drafted for r in found.trace.rounds] == [r.drafted for r in alone.trace.rounds]
 
     def begun(source: str, text: Any = None) -> Any:
-        session = _core.Session(
+        session = Session(
             target.core, small.describe(target), [[4, 5, 3]], sources=[target.source_ids(source).tolist()],
             gamma=3, max_new_tokens=8, sampling={"temperature": 0.0}, seeds=[(0, 0)], n_threads=1,
         )  # fmt: skip

@@ -13,6 +13,7 @@ import pytest
 import specdec
 from allocations import fail_each_allocation, needs_hooks
 from descriptions import by_method
+from sessions import Session
 from specdec import _core, reference
 from specdec.errors import InputError
 from worlds.canonical import LLAMA, build, perturbed, random_tensors, with_drafts
@@ -51,10 +52,10 @@ def drafted(friend: _core.Model) -> dict[str, Any]:
 
 def opened(
     target: _core.Model, draft: Any, prompts: Any = PROMPTS, temperature: float = 0.0, **options: Any
-) -> _core.Session:
+) -> Session:
     settings = {"temperature": temperature}
     defaults: dict[str, Any] = {"gamma": 5, "max_new_tokens": 30, "n_threads": 1, "rule": "rejection"}
-    session = _core.Session(
+    session = Session(
         target,
         draft,
         prompts,
@@ -67,14 +68,14 @@ def opened(
     return session
 
 
-def all_rounds(session: _core.Session) -> list[_core.RoundRecord]:
+def all_rounds(session: Session) -> list[dict[str, Any]]:
     found = []
     while records := session.round():
         found += records
     return found
 
 
-def what(records: list[_core.RoundRecord]) -> list[Any]:
+def what(records: list[dict[str, Any]]) -> list[Any]:
     return [
         (record["sequence"], record["drafted"], record["parents"], record["accepted"], record["tokens"])
         for record in records
@@ -85,7 +86,7 @@ def what(records: list[_core.RoundRecord]) -> list[Any]:
 
 
 def expected(
-    records: list[_core.RoundRecord], prompts: list[list[int]], everywhere: bool = False
+    records: list[dict[str, Any]], prompts: list[list[int]], everywhere: bool = False
 ) -> list[tuple[int, list[int], int]]:
     """(sequence, the text before, guesses accepted) wherever the text left the guesses of its round.
 
@@ -208,7 +209,7 @@ def test_corrections_refuse_what_they_cannot_be(target: _core.Model, friend: _co
 # ------------------------------------------------------------------------------------------------ swaps
 
 
-def continued(records: list[_core.RoundRecord]) -> list[list[int]]:
+def continued(records: list[dict[str, Any]]) -> list[list[int]]:
     texts = [list(prompt) for prompt in PROMPTS]
     for record in records:
         texts[record["sequence"]] += record["tokens"]

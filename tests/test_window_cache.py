@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sessions import Session
 from specdec import _core, reference
 from worlds.canonical import HAS_HOOKS, LLAMA, NO_HOOKS, build, perturbed, random_tensors, run_session
 
@@ -105,7 +106,7 @@ def test_sessions_give_plain_texts_and_bits(model: _core.Model) -> None:
 @pytest.mark.parametrize("n_common", [0, 5, 100, 520, 600, 640])
 def test_a_cached_text_is_gone_on_with_where_its_windows_are_there(model: _core.Model, n_common: int) -> None:
     """A text of 640 tokens is left at various places; what is read again gives the same bits."""
-    first = _core.Session(model, None, [ids(640)], **settings())
+    first = Session(model, None, [ids(640)], **settings())
     first.prefill()
     cached = first.cached_text(0)
     second_text = [*ids(640)[:n_common], *ids(60, seed=9)]
@@ -124,7 +125,7 @@ def settings(**changes: Any) -> dict[str, Any]:
 
 
 def run(model: _core.Model, prompt: list[int], cached: Any) -> tuple[list[int], np.ndarray, int]:
-    session = _core.Session(model, None, [prompt], **settings())
+    session = Session(model, None, [prompt], **settings())
     n_known = 0 if cached is None else session.begin_with(0, cached)
     session.prefill()
     tokens, logits = [], []

@@ -255,10 +255,6 @@ PyMethodDef sd_functions[] = {
      "distribution(logits, *, temperature, top_k=0, top_p=1.0, min_p=0.0)\n--\n\nStandardised probabilities, "
      "float64 "
      "[n_vocab]."},
-    {"check_draft", WITH_KEYWORDS(sd_check_draft),
-     "check_draft($module, target, draft, /, *, rule, temperature, draft_sampling)\n--\n\nRaise what a "
-     "session of "
-     "this draft would raise before it begins."},
     {"verify", WITH_KEYWORDS(sd_verify_arrays),
      "verify(tokens, parents, target_probs, draft_probs, uniforms, *, rule='rejection', lenience=1.0, "
      "order=None, noise=None, points=None)\n--\n\nA rule of verification on a tree: (path, token, betas)."},

@@ -78,12 +78,16 @@ static int execute(PyObject* module) {
 static int traverse(PyObject* module, visitproc visit, void* arg) {
     sd_module_state* state = PyModule_GetState(module);
     for (int i = 0; i < N_TYPES; i++) Py_VISIT(*type_at(state, i));
+    Py_VISIT(state->slot_round_type);
+    Py_VISIT(state->round_class);
     return 0;
 }
 
 static int clear(PyObject* module) {
     sd_module_state* state = PyModule_GetState(module);
     for (int i = 0; i < N_TYPES; i++) Py_CLEAR(*type_at(state, i));
+    Py_CLEAR(state->slot_round_type);
+    Py_CLEAR(state->round_class);
     return 0;
 }
 

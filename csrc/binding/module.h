@@ -21,6 +21,8 @@ typedef struct sd_module_state {
     PyTypeObject *model_type, *ngram_type, *automaton_type, *suffix_tree_type, *token_matrix_type,
         *decoder_type, *corrections_type, *session_type, *beam_type, *adaptive_gamma_type, *cached_text_type,
         *recurrent_type, *look_ahead_type, *eagle_type, *heads_type, *translation_type, *settings_type;
+    PyTypeObject* slot_round_type;
+    PyObject* round_class; /* specdec.trace.Round; both NULL before the first session */
 } sd_module_state;
 
 typedef struct sd_model_object {

@@ -1,4 +1,4 @@
-/* The arguments of Session.__init__, as the core takes them. */
+/* The arguments of Session.__init__ and Session.admit, as the core takes them. */
 #ifndef SD_SESSION_ARGUMENTS_H
 #define SD_SESSION_ARGUMENTS_H
 
@@ -15,6 +15,7 @@ typedef struct sd_slot {
     sd_state_tree states;          /* owned; of a transform that has them, else empty */
     sd_constraint* constraint;     /* owned; NULL as long as no sequence of the slot has had one */
     sd_python_states constraining; /* of the constraint; owned */
+    int n_rounds;                  /* of the sequence so far */
 } sd_slot;
 
 /* What a session borrows as long as it lives. Its drafter borrows from `draft_arguments`, so the session is
@@ -27,10 +28,9 @@ typedef struct sd_session_borrowed {
     sd_drafter_context context;       /* what the drafter was made with; it borrows from here */
     sd_adaptive_gamma adaptive_gamma; /* of gamma="auto"; the session's own, it learns */
     int is_adaptive;
-    sd_settings_object* usual; /* strong reference: settings where none are named; NULL: there are none */
-    sd_slot* slots;            /* [n_slots] PyMem */
-    sd_gate gate;              /* of what follows the texts of the slots */
-    int n_nodes;               /* guesses of a round, at most */
+    sd_slot* slots; /* [n_slots] PyMem */
+    sd_gate gate;   /* of what follows the texts of the slots */
+    int n_nodes;    /* guesses of a round, at most */
     int n_slots;
 } sd_session_borrowed;
 
@@ -52,20 +52,17 @@ void sd_session_borrowed_free(sd_session_borrowed* borrowed);
 /* Visit the strong references (tp_traverse). */
 int sd_session_borrowed_traverse(const sd_session_borrowed* borrowed, visitproc visit, void* arg);
 
-/* What is borrowed only while a session is created. */
+/* The arguments of Session.__init__; all is borrowed but `own`. */
 typedef struct sd_session_arguments {
     sd_session_options options;
-    PyObject* draft;    /* description of the drafter, borrowed; NULL: plain decoding */
-    PyObject* own;      /* the keyword arguments, a dict that no caller has; strong reference */
-    sd_prompt* prompts; /* [n_prompts] owned */
-    int n_prompts;
+    PyObject* draft; /* description of the drafter; NULL: plain decoding */
+    PyObject* own;   /* the keyword arguments, a dict that no caller has; strong reference, the caller's */
     int keep_logits;
 } sd_session_arguments;
 
-/* Returns 0, or -1 with an exception; either way both outputs are to be freed. */
+/* Returns 0, or -1 with an exception. */
 int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_state* state,
                               sd_session_borrowed* borrowed, sd_session_arguments* arguments);
-void sd_session_arguments_free(sd_session_arguments* arguments);
 
 /* A prompt of ids, its seed, (seed, sequence), and the ids of its source; NULL or None: there is none. It has
  * no settings. Its arrays are the caller's, for sd_prompt_free. Returns 0, or -1 with an exception and
@@ -73,12 +70,8 @@ void sd_session_arguments_free(sd_session_arguments* arguments);
 int sd_prompt_from(PyObject* ids, PyObject* seed, PyObject* source, sd_prompt* prompt);
 void sd_prompt_free(const sd_prompt* prompt);
 
-/* The module's function `check_draft`: can a drafter of this description be made for a target, and can the
- * rule judge its trees? Returns None, or NULL with an exception. */
-PyObject* sd_check_draft(PyObject* module, PyObject* args, PyObject* kwargs);
-
-/* A session and its drafter; sets draft_arguments of `borrowed`, which must outlive the session. Returns 0,
- * or -1 with an exception. */
+/* A session and its drafter; sets the slots and draft_arguments of `borrowed`, which must outlive the
+ * session. Returns 0, or -1 with an exception. */
 int sd_session_make(const sd_session_arguments* arguments, const sd_module_state* state,
                     sd_session_borrowed* borrowed, sd_session** session);
 

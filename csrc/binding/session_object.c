@@ -1,9 +1,7 @@
 /* Session: the rounds of one batch. */
-#include <string.h>
-
 #include "exclusive.h"
 #include "session_arguments.h"
-#include "testing.h"
+#include "slot_round.h"
 #include "watched.h"
 
 typedef struct session_object {
@@ -24,14 +22,15 @@ static int init(PyObject* base, PyObject* args, PyObject* kwargs) {
     session_object* self = (session_object*)base;
     if (sd_exclusive_enter_init(&self->exclusive, self->borrowed.target != NULL, "Session") < 0) return -1;
     self->borrowed.saved_thread = &self->exclusive.saved_thread;
-    sd_session_arguments arguments;
+    sd_session_arguments arguments = {0};
     int result = -1;
-    const sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
-    if (sd_session_arguments_from(args, kwargs, state, &self->borrowed, &arguments) == 0) {
+    sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
+    if (sd_slot_round_begin(state) == 0 &&
+        sd_session_arguments_from(args, kwargs, state, &self->borrowed, &arguments) == 0) {
         result = sd_session_make(&arguments, state, &self->borrowed, &self->session);
         self->keep_logits = arguments.keep_logits;
     }
-    sd_session_arguments_free(&arguments);
+    Py_XDECREF(arguments.own);
     if (result < 0) sd_session_borrowed_free(&self->borrowed);
     leave(self);
     return result;
@@ -107,9 +106,8 @@ static PyObject* take_failure(const session_object* self, int sequence) {
     return exception;
 }
 
-/* Why the sequence has failed in the round, an exception, or None. */
+/* Why the sequence has failed in the round, an exception. */
 static PyObject* error_of(session_object* self, const sd_record* record) {
-    if (record->status == SD_OK) return Py_NewRef(Py_None);
     if (record->status != SD_ERR_CALLBACK) {
         sd_raise(sd_fail(record->status, "%s", record->message));
         return sd_take_exception();
@@ -121,95 +119,20 @@ static PyObject* error_of(session_object* self, const sd_record* record) {
     return sd_take_exception();
 }
 
-/* Which drafter of several each guess is of, where the sequence has a prediction; else None. */
-static PyObject* origins_of(const sd_record* record) {
-    if (record->settings->n_prediction == 0) return Py_NewRef(Py_None);
-    return sd_list_of_ints(record->origins + 1, record->tree.n_nodes - 1);
-}
-
-/* Tokens of the accepted path, then the target's own; none of a sequence that has failed. */
-static PyObject* new_tokens(const sd_record* record) {
-    const sd_verdict* v = &record->verdict;
-    if (record->status != SD_OK) return PyList_New(0);
-    PyObject* list = PyList_New(v->n_path + 1);
-    for (int i = 0; list != NULL && i <= v->n_path; i++) {
-        PyObject* item = PyLong_FromLong(i < v->n_path ? record->tree.tokens[v->path[i]] : v->token);
-        if (item == NULL)
-            Py_CLEAR(list);
-        else
-            PyList_SET_ITEM(list, i, item);
-    }
-    return list;
-}
-
-/* Logits that each new token was chosen from: after the root and after each accepted node. */
-static PyObject* new_logits(const session_object* self, const sd_record* record) {
-    if (!self->keep_logits || record->status != SD_OK) return Py_NewRef(Py_None);
-    size_t n_vocab = (size_t)self->borrowed.target->model->config.n_vocab;
-    ptrdiff_t stride;
-    const float* logits = sd_session_logits(self->session, &stride);
-    float* out;
-    const sd_verdict* v = &record->verdict;
-    PyObject* array = sd_new_array("float32", v->n_path + 1, (Py_ssize_t)n_vocab, (void**)&out);
-    for (int i = 0; array != NULL && i <= v->n_path; i++) {
-        ptrdiff_t row = record->logits_row + (i == 0 ? 0 : record->node_rows[v->path[i - 1]]);
-        memcpy(out + (size_t)i * n_vocab, logits + row * stride, n_vocab * sizeof *out);
-    }
-    return array;
-}
-
-/* A new NumPy array with a copy of values [n, n_cols] (n_cols < 0: [n]), of `size` bytes each. */
-static PyObject* copied(const char* dtype, const void* values, size_t size, Py_ssize_t n, Py_ssize_t n_cols) {
-    void* out;
-    PyObject* array = sd_new_array(dtype, n, n_cols, &out);
-    if (array != NULL) memcpy(out, values, size * (size_t)n * (size_t)(n_cols < 0 ? 1 : n_cols));
-    return array;
-}
-
-/* (ln p, top tokens, their ln p) of the new tokens; None unless asked for. */
-static PyObject* new_laws(const sd_record* record) {
-    const sd_logprobs_options* o = &record->settings->logprobs;
-    if (record->status != SD_OK || o->of == SD_LOGPROBS_NONE) return Py_NewRef(Py_None);
-    const sd_logprobs* logprobs = &record->logprobs;
-    int n = record->verdict.n_path + 1;
-    PyObject* log_probs = copied("float64", logprobs->log_probs, sizeof *logprobs->log_probs, n, -1);
-    PyObject* top = log_probs ? copied("int32", logprobs->top_tokens, sizeof(int32_t), n, o->n_top) : NULL;
-    PyObject* of_top = top ? copied("float64", logprobs->top_log_probs, sizeof(double), n, o->n_top) : NULL;
-    PyObject* tuple = of_top ? PyTuple_Pack(3, log_probs, top, of_top) : NULL;
-    Py_XDECREF(log_probs);
-    Py_XDECREF(top);
-    Py_XDECREF(of_top);
-    return tuple;
-}
-
-static PyObject* record_to_dict(session_object* self, const sd_record* record) {
-    const sd_verdict* v = &record->verdict;
-    int n_drafted = record->tree.n_nodes - 1;
-    enum { N_PARTS = 9 };
-    PyObject* parts[N_PARTS] = {NULL};
-    /* No part is made after one has failed: Python code must not run with an exception set. */
-    int complete = (parts[0] = sd_list_of_ints(record->tree.tokens + 1, n_drafted)) != NULL &&
-                   (parts[1] = sd_list_of_ints(record->tree.parents + 1, n_drafted)) != NULL &&
-                   (parts[2] = sd_list_of_ints(v->path, v->n_path)) != NULL &&
-                   (parts[3] = new_tokens(record)) != NULL &&
-                   (parts[4] = sd_list_of_floats(v->betas, v->n_betas)) != NULL &&
-                   (parts[5] = new_logits(self, record)) != NULL && (parts[6] = new_laws(record)) != NULL &&
-                   (parts[7] = origins_of(record)) != NULL && (parts[8] = error_of(self, record)) != NULL;
-    PyObject* dict =
-        complete ? Py_BuildValue("{sisisisOsOsOsOsOsOsOsOsOsdsdsdsd}", "sequence", record->sequence, "n_rows",
-                                 record->n_rows, "complete", record->complete, "drafted", parts[0], "parents",
-                                 parts[1], "accepted", parts[2], "tokens", parts[3], "betas", parts[4],
-                                 "logits", parts[5], "laws", parts[6], "origins", parts[7], "error", parts[8],
-                                 "experts", record->experts, "draft_s", record->draft_s, "verify_s",
-                                 record->verify_s, "other_s", record->other_s)
-                 : NULL;
-    for (int i = 0; i < N_PARTS; i++) Py_XDECREF(parts[i]);
-#ifdef SPECDEC_TESTING
-    int n_vocab = self->borrowed.target->model->config.n_vocab;
-    if (dict != NULL && self->keep_drafts && sd_add_drafts(dict, self->session, record, n_vocab) < 0)
-        Py_CLEAR(dict);
-#endif
-    return dict;
+/* A record as a SlotRound; a new reference, or NULL with an exception. */
+static PyObject* slot_round_of(session_object* self, const sd_module_state* state, const sd_record* record) {
+    PyObject* error = NULL;
+    if (record->status != SD_OK && (error = error_of(self, record)) == NULL) return NULL;
+    const sd_slot_round_source source = {.session = self->session,
+                                         .record = record,
+                                         .n_vocab = self->borrowed.target->model->config.n_vocab,
+                                         .index = self->borrowed.slots[record->sequence].n_rounds++,
+                                         .keep_logits = self->keep_logits,
+                                         .keep_drafts = self->keep_drafts,
+                                         .error = error};
+    PyObject* made = sd_slot_round_new(state, &source);
+    Py_XDECREF(error);
+    return made;
 }
 
 /* Of a sequence that takes no rounds in a call. */
@@ -256,9 +179,10 @@ static PyObject* round_(PyObject* base, PyObject* args, PyObject* kwargs) {
     }
     int n;
     const sd_record* records = sd_session_records(self->session, &n);
+    const sd_module_state* state = PyType_GetModuleState(Py_TYPE(base));
     PyObject* list = PyList_New(n);
     for (int i = 0; list != NULL && i < n; i++) {
-        PyObject* item = record_to_dict(self, &records[i]);
+        PyObject* item = slot_round_of(self, state, &records[i]);
         if (item == NULL)
             Py_CLEAR(list);
         else
@@ -279,10 +203,9 @@ static PyObject* finish(PyObject* base, PyObject* argument) {
     return status == SD_OK ? Py_NewRef(Py_None) : sd_raise(status);
 }
 
-/* The rest of `replace`, in an entered session. */
-static PyObject* replace_in(session_object* self, int sequence, sd_prompt* prompt, PyObject* argument) {
+/* The rest of `admit`, in an entered session. */
+static PyObject* admit_in(session_object* self, int sequence, sd_prompt* prompt, PyObject* argument) {
     sd_session_borrowed* b = &self->borrowed;
-    if (argument == Py_None) argument = b->usual ? (PyObject*)b->usual : Py_None;
     sd_settings_object* settings =
         sd_settings_from(PyType_GetModuleState(Py_TYPE((PyObject*)self)), argument);
     if (settings == NULL) return NULL;
@@ -292,7 +215,7 @@ static PyObject* replace_in(session_object* self, int sequence, sd_prompt* promp
     sd_slot with;
     if (sd_slot_with(b, slot, settings, &with) < 0) return NULL;
     prompt->settings = &with.settings;
-    sd_status status = sd_session_replace(self->session, sequence, prompt);
+    sd_status status = sd_session_admit(self->session, sequence, prompt);
     if (status == SD_OK) {
         sd_slot_set(slot, &with);
         return Py_NewRef(Py_None);
@@ -305,23 +228,30 @@ static PyObject* replace_in(session_object* self, int sequence, sd_prompt* promp
     return sd_raise(status);
 }
 
-static PyObject* replace(PyObject* base, PyObject* args, PyObject* kwargs) {
-    static char* names[] = {"", "", "", "source", "settings", NULL};
+static PyObject* admit(PyObject* base, PyObject* args) {
     session_object* self = (session_object*)base;
     int sequence;
-    PyObject *ids, *seed, *source = NULL, *argument = Py_None;
+    PyObject *ids, *seed, *settings, *source = NULL;
     sd_prompt prompt;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iOO|$OO", names, &sequence, &ids, &seed, &source,
-                                     &argument))
-        return NULL;
+    if (!PyArg_ParseTuple(args, "iOOO|O", &sequence, &ids, &seed, &settings, &source)) return NULL;
     if (sd_prompt_from(ids, seed, source, &prompt) < 0) return NULL;
     PyObject* result = NULL;
     if (enter(self) == 0) {
-        result = replace_in(self, sequence, &prompt, argument);
+        result = admit_in(self, sequence, &prompt, settings);
         leave(self);
     }
     sd_prompt_free(&prompt);
     return result;
+}
+
+/* Any thread may call it while another is in the core: what it reads never changes, but by `close`. */
+static PyObject* check(PyObject* base, PyObject* argument) {
+    const session_object* self = (session_object*)base;
+    const sd_settings_object* settings = sd_settings_from(PyType_GetModuleState(Py_TYPE(base)), argument);
+    if (settings == NULL) return NULL;
+    if (self->session == NULL) return Py_NewRef(Py_None); /* closed meanwhile */
+    sd_status status = sd_session_check_settings(self->session, &settings->settings);
+    return status == SD_OK ? Py_NewRef(Py_None) : sd_raise(status);
 }
 
 static PyObject* swap(PyObject* base, PyObject* args) {
@@ -451,9 +381,11 @@ static PyMethodDef methods[] = {
      "round($self, seconds=0.0, *, until_end=False, gammas=None)\n--\n\nRounds for every unfinished "
      "sequence: one, and more within `seconds`."},
     {"finish", finish, METH_O, "finish($self, sequence, /)\n--\n\nTake no more rounds for this sequence."},
-    {"replace", (PyCFunction)(void (*)(void))replace, METH_VARARGS | METH_KEYWORDS,
-     "replace($self, sequence, prompt, seed, /, *, source=None, settings=None)\n--\n\nGive a finished "
-     "sequence's batch slot, or an empty one, to another prompt."},
+    {"admit", admit, METH_VARARGS,
+     "admit($self, slot, prompt, seed, settings, source=None, /)\n--\n\nGive an empty slot, or that of a "
+     "finished sequence, to a prompt."},
+    {"check", check, METH_O,
+     "check($self, settings, /)\n--\n\nRaise what `admit` would raise for these settings; in any thread."},
     {"swap", swap, METH_VARARGS,
      "swap($self, corrections, draft, /)\n--\n\nLet another draft take the place of the one that is watched "
      "with `corrections`."},

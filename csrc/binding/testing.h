@@ -15,9 +15,9 @@ extern PyMethodDef sd_testing_functions[];
  * its acceptance rate, and a text for each sequence. Returns 0, or -1 with an exception. */
 int sd_make_fixed_acceptance(PyObject* arguments, const sd_drafter_context* context, sd_drafter** drafter);
 
-/* Add to a record's dict what its nodes were drawn from (draft_probs, draft_points) and what the target said
- * after each (node_logits). Returns 0, or -1 with an exception. */
-int sd_add_drafts(PyObject* dict, const sd_session* session, const sd_record* record, int n_vocab);
+/* A new dict: what the nodes of a record were drawn from (draft_probs, draft_points) and what the target said
+ * after each (node_logits). NULL with an exception. */
+PyObject* sd_drafts_of(const sd_session* session, const sd_record* record, int n_vocab);
 
 #endif
 

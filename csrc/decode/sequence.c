@@ -1,33 +1,23 @@
 #include "sequence.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "encoder.h"
 
-static sd_status check_source(const sd_prompt* prompt, int index, const sd_model* model) {
-    sd_status status = sd_encoder_check(model, prompt->source, prompt->n_source);
-    if (status == SD_OK) return SD_OK;
-    char message[SD_MESSAGE_SIZE];
-    snprintf(message, sizeof message, "%s", sd_message());
-    return sd_fail(status, "prompt %d: %s", index, message);
-}
-
-sd_status sd_prompt_check(const sd_prompt* prompt, int index, const sd_model* model) {
+sd_status sd_prompt_check(const sd_prompt* prompt, const sd_model* model) {
     int n_ctx = model->config.n_ctx, n_vocab = model->config.n_vocab;
     if (prompt->n < 1 || prompt->n >= n_ctx)
-        return sd_fail(SD_ERR_CONTEXT, "prompt %d has %d tokens, expected 1 to %d (the context is %d)", index,
+        return sd_fail(SD_ERR_CONTEXT, "the prompt has %d tokens, expected 1 to %d (the context is %d)",
                        prompt->n, n_ctx - 1, n_ctx);
     for (int i = 0; i < prompt->n; i++)
         if (prompt->tokens[i] < 0 || prompt->tokens[i] >= n_vocab)
-            return sd_fail(SD_ERR_VALUE, "prompt %d: token %d is %d, expected 0 to %d", index, i,
+            return sd_fail(SD_ERR_VALUE, "the prompt's token %d is %d, expected 0 to %d", i,
                            (int)prompt->tokens[i], n_vocab - 1);
     const sd_model* own = prompt->settings->model;
     if (own != NULL && sd_model_base(own) != sd_model_base(model))
         return sd_fail(SD_ERR_VALUE,
-                       "prompt %d: its model has other weights than the target, expected one adapted from it",
-                       index);
-    sd_status status = check_source(prompt, index, model);
+                       "the prompt's model has other weights than the target, expected one adapted from it");
+    sd_status status = sd_encoder_check(model, prompt->source, prompt->n_source);
     return status == SD_OK ? sd_settings_check(prompt->settings, n_vocab) : status;
 }
 

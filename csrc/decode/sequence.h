@@ -23,8 +23,8 @@ typedef struct sd_prompt {
     const sd_cache* cache;
 } sd_prompt;
 
-/* Is it one that a model can go on with, by its settings? `index` is its name in the message. */
-sd_status sd_prompt_check(const sd_prompt* prompt, int index, const sd_model* model);
+/* Is it one that a model can go on with, by its settings? */
+sd_status sd_prompt_check(const sd_prompt* prompt, const sd_model* model);
 
 typedef struct sd_sequence {
     int32_t* text;     /* prompt and new tokens; room for max_text; owned by the session's arena */

@@ -9,6 +9,8 @@
 /* Records that a call may return, where one round has fewer. */
 #define RECORDS 64
 
+#define MAX_SLOTS (1 << 20)
+
 static void lay_out_sequence(sd_session* s, int i, int dense) {
     sd_arena* arena = &s->arena;
     size_t nodes = (size_t)s->max_nodes, drawn = dense ? (size_t)s->options.gamma + 1 : 0;
@@ -70,24 +72,20 @@ static void lay_out(sd_session* s) {
     for (int i = 0; i < s->max_records; i++) lay_out_record(s, i);
 }
 
-/* Slots of a session. */
-static int count_slots(const sd_session_options* o, int n) { return o->n_slots > n ? o->n_slots : n; }
-
-sd_status sd_session_check(const sd_session_options* o, const sd_prompt* prompts, int n) {
+sd_status sd_session_check(const sd_session_options* o) {
     const sd_config* c = &o->target->config;
-    int n_slots = count_slots(o, n);
-    if (n_slots < 1) return sd_fail(SD_ERR_VALUE, "there are no prompts");
+    if (o->n_slots < 1 || o->n_slots > MAX_SLOTS)
+        return sd_fail(SD_ERR_VALUE, "n_slots is %d, expected 1 to %d", o->n_slots, MAX_SLOTS);
     sd_status status = sd_gamma_check(o->gamma);
     if (status != SD_OK) return status;
-    if (o->n_text < (n == 0) || o->n_text > c->n_ctx)
-        return sd_fail(SD_ERR_VALUE, "n_text is %d, expected %d to %d", o->n_text, n == 0, c->n_ctx);
+    if (o->n_text < 1 || o->n_text > c->n_ctx)
+        return sd_fail(SD_ERR_VALUE, "n_text is %d, expected 1 to %d", o->n_text, c->n_ctx);
     if (o->n_top < 0 || o->n_top > c->n_vocab)
         return sd_fail(SD_ERR_VALUE, "n_top is %d, expected 0 to %d", o->n_top, c->n_vocab);
-    if (o->node_budget != 0 && o->node_budget < n_slots)
+    if (o->node_budget != 0 && o->node_budget < o->n_slots)
         return sd_fail(SD_ERR_VALUE, "node_budget is %d, expected at least a row for each of %d sequences",
-                       o->node_budget, n_slots);
-    for (int i = 0; i < n && status == SD_OK; i++) status = sd_prompt_check(&prompts[i], i, o->target);
-    return status;
+                       o->node_budget, o->n_slots);
+    return o->settings ? sd_settings_check(o->settings, c->n_vocab) : SD_OK;
 }
 
 /* Tokens that the text of a prompt may have. */
@@ -100,42 +98,30 @@ static int couples(const sd_settings* settings) {
     return settings->verify.rule == SD_RULE_COUPLED && sd_settings_draws(settings);
 }
 
-sd_drafting sd_session_drafting(const sd_session_options* o, const sd_prompt* prompts, int n) {
-    sd_drafting drafting = {.n_vocab = o->target->config.n_vocab,
-                            .draws = o->mixed,
-                            .couples = o->mixed,
-                            .gamma = o->gamma,
-                            .max_forced = o->mixed ? FORCED_OF_MIXED : 0,
-                            .n_sequences = count_slots(o, n),
-                            .n_text = o->n_text,
-                            .n_threads = o->n_threads,
-                            .has_sources = o->target->encoder != NULL,
-                            .reading = sd_reading_of(&o->target->config)};
-    for (int i = 0; i < n; i++) {
-        int room = text_room(o, &prompts[i]);
-        if (room > drafting.n_text) drafting.n_text = room;
-        drafting.draws |= sd_settings_draws(prompts[i].settings);
-        drafting.couples |= couples(prompts[i].settings);
-        if (prompts[i].settings->verify.constraint != NULL) drafting.max_forced = SD_MAX_FORCED;
-    }
-    return drafting;
+sd_drafting sd_session_drafting(const sd_session_options* o) {
+    const sd_settings* all = o->settings;
+    int forced = all == NULL ? FORCED_OF_MIXED : o->constrained ? SD_MAX_FORCED : 0;
+    return (sd_drafting){.n_vocab = o->target->config.n_vocab,
+                         .draws = all == NULL || sd_settings_draws(all),
+                         .couples = all == NULL || couples(all),
+                         .gamma = o->gamma,
+                         .max_forced = forced,
+                         .n_sequences = o->n_slots,
+                         .n_text = o->n_text,
+                         .n_threads = o->n_threads,
+                         .has_sources = o->target->encoder != NULL,
+                         .reading = sd_reading_of(&o->target->config)};
 }
 
-/* Does a prompt fit a session, whose drafter may be NULL? */
-static sd_status check_fit(const sd_session* s, const sd_prompt* prompt) {
-    const sd_settings* settings = prompt->settings;
-    int n_text = text_room(&s->options, prompt);
-    if (n_text > s->shape.n_text)
-        return sd_fail(SD_ERR_CONTEXT, "the text may have %d tokens, expected at most n_text, %d", n_text,
-                       s->shape.n_text);
+sd_status sd_session_check_settings(const sd_session* s, const sd_settings* settings) {
     if (settings->logprobs.n_top > s->options.n_top)
         return sd_fail(SD_ERR_VALUE, "n_top is %d, expected at most the session's, %d",
                        settings->logprobs.n_top, s->options.n_top);
-    if (s->drafter == NULL || settings->gamma == 0) return SD_OK;
+    if (s->drafter == NULL || !sd_settings_drafted(settings)) return SD_OK;
     int draws = sd_settings_draws(settings);
     if (draws > s->shape.draws || couples(settings) > s->shape.couples)
         return sd_fail(SD_ERR_SETTING,
-                       "the settings %s, expected a session with mixed settings: no first sequence did",
+                       "the settings %s, expected a session made for any settings: its own do not",
                        draws > s->shape.draws ? "let the draft draw" : "couple draws");
     const sd_verifier_options* verify = &settings->verify;
     return sd_drafter_check_rule(s->drafter, sd_rule_at(verify->rule, verify->sampling->temperature), draws,
@@ -163,24 +149,8 @@ static void begin(sd_session* s, int i, const sd_prompt* prompt) {
                                   .n_source = q->n_source};
 }
 
-/* Tell gamma="auto" of the prompts in slots [first, end) that the drafter has not been told of. */
-static void count_missed(sd_session* s, int first, int end) {
-    int n_running = 0, n_missed = 0;
-    for (int i = 0; i < s->shape.n_sequences; i++)
-        n_running += s->sequences[i].n_text > 0 && !s->sequences[i].finished;
-    for (int i = first; i < end; i++) n_missed += s->sequences[i].draft_lazy ? s->sequences[i].n_text : 0;
-    if (n_missed > 0) sd_adaptive_gamma_misses(s->options.adaptive_gamma, (double)n_missed / n_running);
-}
-
 /* A slot that no prompt has: nothing is to be read, and no round is taken. */
-static void leave_empty(sd_session* s, int i) {
-    s->sequences[i].finished = s->sequences[i].draft_begun = s->sequences[i].ready = 1;
-}
-
-/* The model of a prompt's text. */
-static const sd_model* model_of(const sd_session* s, const sd_settings* settings) {
-    return settings->model ? settings->model : s->options.target;
-}
+static void leave_empty(sd_sequence* q) { q->finished = q->draft_begun = q->ready = 1; }
 
 /* The caches of the slots and the scratch of forwards, those of the drafter too, unless it rests: then these
  * are made when it is told of a text. */
@@ -200,28 +170,20 @@ static sd_status make_room(sd_session* s) {
     status = sd_workspace_create(&s->workspace, o->target, o->n_threads, rows > slice ? rows : slice,
                                  n_logits, s->shape.n_text + s->max_rows);
     s->workspace.name = "the target";
-    for (int i = 0; i < s->shape.n_sequences && status == SD_OK; i++) {
-        const sd_model* model = model_of(s, &s->sequences[i].settings);
-        sd_cache_belong(&s->caches[i], model);
-        status = sd_workspace_admit(&s->workspace, model);
-    }
     return status;
 }
 
-sd_status sd_session_create(const sd_session_options* options, const sd_prompt* prompts, int n,
-                            sd_drafter* drafter, sd_session** out) {
+sd_status sd_session_create(const sd_session_options* options, sd_drafter* drafter, sd_session** out) {
     sd_session* s = NULL;
-    sd_status status = sd_session_check(options, prompts, n);
+    sd_status status = sd_session_check(options);
     if (status == SD_OK && (s = sd_alloc(sizeof *s)) == NULL) status = SD_ERR_MEMORY;
     if (status != SD_OK) goto fail;
     s->drafter = drafter; /* from here on it is freed with the session */
     s->options = *options;
-    s->shape = sd_session_drafting(options, prompts, n);
-    for (int i = 0; i < n; i++)
-        if (prompts[i].settings->logprobs.n_top > s->options.n_top)
-            s->options.n_top = prompts[i].settings->logprobs.n_top;
-    for (int i = 0; i < n && status == SD_OK; i++) status = check_fit(s, &prompts[i]);
-    if (status != SD_OK) goto fail;
+    s->shape = sd_session_drafting(options);
+    if (options->settings) s->options.n_top = options->settings->logprobs.n_top;
+    if (options->settings && (status = sd_session_check_settings(s, options->settings)) != SD_OK) goto fail;
+    s->options.settings = NULL; /* it was borrowed */
     int n_slots = s->shape.n_sequences;
     status = sd_extra_begin(s);
     if (status != SD_OK) goto fail;
@@ -234,9 +196,7 @@ sd_status sd_session_create(const sd_session_options* options, const sd_prompt* 
     if (options->adaptive_gamma)
         sd_adaptive_gamma_start(options->adaptive_gamma, s->shape.reading, s->extra.n);
     if ((status = SD_ARENA_BUILD(&s->arena, lay_out(s))) != SD_OK) goto fail;
-    for (int i = 0; i < n; i++) begin(s, i, &prompts[i]);
-    count_missed(s, 0, n);
-    for (int i = n; i < s->shape.n_sequences; i++) leave_empty(s, i);
+    for (int i = 0; i < n_slots; i++) leave_empty(&s->sequences[i]);
     if ((status = make_room(s)) != SD_OK) goto fail;
     *out = s;
     return SD_OK;
@@ -307,16 +267,20 @@ sd_status sd_session_finish(sd_session* s, int sequence) {
     return status;
 }
 
-sd_status sd_session_replace(sd_session* s, int sequence, const sd_prompt* prompt) {
+sd_status sd_session_admit(sd_session* s, int sequence, const sd_prompt* prompt) {
     sd_status status = check_sequence(s, sequence);
     if (status != SD_OK) return status;
     if (!s->sequences[sequence].finished) return sd_fail(SD_ERR_STATE, "sequence %d has not ended", sequence);
-    if ((status = sd_prompt_check(prompt, 0, s->options.target)) != SD_OK) return status;
-    if ((status = check_fit(s, prompt)) != SD_OK) return status;
-    const sd_model* model = model_of(s, prompt->settings);
+    if ((status = sd_prompt_check(prompt, s->options.target)) != SD_OK) return status;
+    int n_text = text_room(&s->options, prompt);
+    if (n_text > s->shape.n_text)
+        return sd_fail(SD_ERR_CONTEXT, "the text may have %d tokens, expected at most n_text, %d", n_text,
+                       s->shape.n_text);
+    if ((status = sd_session_check_settings(s, prompt->settings)) != SD_OK) return status;
+    const sd_model* model = prompt->settings->model ? prompt->settings->model : s->options.target;
     if ((status = sd_workspace_admit(&s->workspace, model)) != SD_OK) return status;
     sd_cache_belong(&s->caches[sequence], model);
     begin(s, sequence, prompt);
-    count_missed(s, sequence, sequence + 1);
+    if (s->sequences[sequence].draft_lazy) s->n_missed += s->sequences[sequence].n_text;
     return SD_OK;
 }

@@ -15,17 +15,18 @@
 typedef struct sd_session_options {
     const sd_model* target; /* borrowed; must outlive the session */
     int gamma;              /* most guesses of any sequence in a round, ≥ 0 */
-    int n_slots;            /* slots, those of the first prompts among them; 0: one for each of these */
-    /* Room for texts, in tokens, where prompts of sd_session_replace need more than the first prompts; 0: the
-     * room that the first prompts need. */
+    int n_slots;            /* sequences decoded at once, ≥ 1 */
+    /* Tokens of the longest text, prompt and new, from 1 to the target's context. */
     int n_text;
     /* Most rows of the target in a round, of all sequences together; each sequence gets one for its root. 0:
      * no limit but gamma. */
     int node_budget;
-    /* Most probable tokens that a sequence may ask for, where later ones ask for more than the first. */
+    /* Settings whose needs every sequence's settings stay within; borrowed for the call. NULL: any settings
+     * fit, with n_top most probable tokens at most. */
+    const sd_settings* settings;
     int n_top;
-    /* 1: a later sequence may let the draft draw guesses, or couple draws, where none of the first does. */
-    int mixed;
+    /* With settings: the texts have constraints. */
+    int constrained;
     int n_threads;
     /* gamma="auto": chooses the guesses of each round, up to gamma, and learns. Borrowed; must outlive the
      * session. NULL: gamma guesses in each round. */
@@ -63,17 +64,16 @@ typedef struct sd_record {
 
 typedef struct sd_session sd_session;
 
-/* Check options and prompts. sd_session_create does this too; call it before when a drafter is made before
- * the session. */
-sd_status sd_session_check(const sd_session_options* options, const sd_prompt* prompts, int n);
+/* Check the options. sd_session_create does this too; call it before when a drafter is made before the
+ * session. */
+sd_status sd_session_check(const sd_session_options* options);
 
-/* What the drafter of a session for n prompts is told; they have been checked. */
-sd_drafting sd_session_drafting(const sd_session_options* options, const sd_prompt* prompts, int n);
+/* What the drafter of a session is told; the options have been checked. */
+sd_drafting sd_session_drafting(const sd_session_options* options);
 
-/* Create a session for n prompts, ≥ 0; what the prompts' settings point to must outlive their sequences. The
- * session owns `drafter` (NULL: plain decoding) from the call on, also when the call fails. */
-sd_status sd_session_create(const sd_session_options* options, const sd_prompt* prompts, int n,
-                            sd_drafter* drafter, sd_session** session);
+/* Create a session whose slots are empty. It owns `drafter` (NULL: plain decoding) from the call on, also
+ * when the call fails. */
+sd_status sd_session_create(const sd_session_options* options, sd_drafter* drafter, sd_session** session);
 void sd_session_free(sd_session* session);
 
 /* Read one slice of prompts, in the order in which they came, with the target or with what drafts; *done is
@@ -126,9 +126,13 @@ sd_status sd_session_tell(sd_session* session, sd_drafter* drafter);
 /* Take no more rounds for a sequence, and read no more of its prompt. */
 sd_status sd_session_finish(sd_session* session, int sequence);
 
-/* Give the batch slot of a finished sequence, or an empty one, to another prompt, whose text and settings
- * must fit. Nothing is allocated but room for an adapter that needs more than those before it. What the
- * settings of the sequence before point to is no longer needed. */
-sd_status sd_session_replace(sd_session* session, int sequence, const sd_prompt* prompt);
+/* Does the session have room for sequences with these settings, and can the rule judge what is drafted? Reads
+ * only what never changes. */
+sd_status sd_session_check_settings(const sd_session* session, const sd_settings* settings);
+
+/* Give an empty slot, or that of a finished sequence, to a prompt, whose text and settings must fit; what the
+ * settings point to must outlive the sequence. Nothing is allocated but room for an adapter that needs more
+ * than those before it. What the settings of the sequence before point to is no longer needed. */
+sd_status sd_session_admit(sd_session* session, int sequence, const sd_prompt* prompt);
 
 #endif

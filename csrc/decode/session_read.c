@@ -78,10 +78,21 @@ static sd_status read_drafts(sd_session* s, int* read) {
     return status;
 }
 
+/* Tell gamma="auto" of the new prompts that the drafter has not begun. */
+static void count_missed(sd_session* s) {
+    int n_running = 0;
+    if (s->n_missed == 0) return;
+    for (int i = 0; i < s->shape.n_sequences; i++)
+        n_running += s->sequences[i].n_text > 0 && !s->sequences[i].finished;
+    if (n_running > 0) sd_adaptive_gamma_misses(s->options.adaptive_gamma, (double)s->n_missed / n_running);
+    s->n_missed = 0;
+}
+
 sd_status sd_session_prefill(sd_session* s, int* done) {
     int read = 0, n_left = 0;
     *done = 0;
     if (s->failed) return sd_session_refuse(s);
+    count_missed(s);
     sd_status status = s->drafter ? read_drafts(s, &read) : SD_OK;
     if (status != SD_OK) return status;
     if (!read) {

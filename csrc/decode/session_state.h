@@ -64,6 +64,7 @@ struct sd_session {
     sd_cache* caches;       /* [n_sequences] of the target; each holds text[0 … n_text - 2] */
     sd_prefill* prefills;   /* [n_sequences] the prompts on their way into them */
     long n_begun;           /* prompts so far */
+    int n_missed;           /* tokens of new prompts that a paused drafter has not begun */
     double catch_up_s;      /* seconds of lazy draft prefill since the drafter drafted last */
     sd_round round;
     sd_extra_rows extra;

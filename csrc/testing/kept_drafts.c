@@ -36,16 +36,15 @@ static PyObject* node_logits(const sd_session* session, const sd_record* record,
     return array;
 }
 
-/* dict[key] = value, whose reference is taken. Returns 0, or -1 with an exception, also where value is
- * NULL. */
-static int put(PyObject* dict, const char* key, PyObject* value) {
-    int result = value ? PyDict_SetItemString(dict, key, value) : -1;
-    Py_XDECREF(value);
-    return result;
-}
-
-int sd_add_drafts(PyObject* dict, const sd_session* session, const sd_record* record, int n_vocab) {
-    if (put(dict, "draft_probs", draft_probs(record, n_vocab)) < 0) return -1;
-    if (put(dict, "draft_points", draft_points(record)) < 0) return -1;
-    return put(dict, "node_logits", node_logits(session, record, n_vocab));
+PyObject* sd_drafts_of(const sd_session* session, const sd_record* record, int n_vocab) {
+    PyObject* probs = draft_probs(record, n_vocab);
+    PyObject* points = probs ? draft_points(record) : NULL;
+    PyObject* logits = points ? node_logits(session, record, n_vocab) : NULL;
+    PyObject* dict = logits ? Py_BuildValue("{sOsOsO}", "draft_probs", probs, "draft_points", points,
+                                            "node_logits", logits)
+                            : NULL;
+    Py_XDECREF(probs);
+    Py_XDECREF(points);
+    Py_XDECREF(logits);
+    return dict;
 }

@@ -1,56 +1,40 @@
 """The C core as Python sees it. Everything public is re-exported, with its documentation, by `specdec`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec.models.number_formats import CacheDtype, Dtype, PrefillMethod
+from specdec.trace import Round
 from specdec.verification.rules import Rule
 
 _FileRows: TypeAlias = tuple[Any, int, int, int, NDArray[np.int64] | None]
 """(file, start, n_rows, row_bytes, order): rows of a matrix that are still in a file."""
 
-class RoundRecord(TypedDict):
-    """What one round did for one sequence.
+class SlotRound(NamedTuple):
+    """What a round did in one slot."""
 
-    Times are of the whole batch's round, in seconds: in the draft's forward passes, in the target's,
-    elsewhere.
-    """
-
-    sequence: int
-    """Index of the sequence in the batch."""
+    slot: int
+    round: Round
+    """Of a sequence that has failed: without tokens. `kept` is the number of tokens."""
+    error: BaseException | None
+    """Why the sequence has failed in the round."""
+    complete: bool
+    """Whether the text has ended because its constraint is complete."""
     n_rows: int
     """Rows that the target was run on: nodes with equal tokens from the root are one; look-ahead embeddings
-    behind them have rows of their own."""
-    drafted: list[int]
-    """Drafted token of tree nodes 1, 2, … (a chain: in order of position)."""
-    parents: list[int]
-    """Parent node of each drafted node; node 0 is the last committed token."""
-    accepted: list[int]
-    """Nodes (indices ≥ 1) of the accepted path, root excluded, in order."""
-    tokens: list[int]
-    """New tokens: those of the accepted path, then the one from the target."""
-    betas: list[float]
-    """The chance that a draft is accepted at each verified position; see `specdec.Round.betas`."""
+    have rows of their own."""
     logits: NDArray[np.float32] | None
-    """[len(tokens), n_vocab] target logits each new token was chosen from; None unless asked for."""
-    laws: tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.float64]] | None
+    """[n_tokens, n_vocab] target logits each new token was chosen from; None unless asked for."""
+    logprobs: tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.float64]] | None
     """Of each new token: ln p [n], the most probable tokens in its place [n, n_top] (-1 where no other has a
     probability), their ln p [n, n_top]; None unless asked for."""
-    complete: int
-    """1: the sequence has ended, as its constraint says that the text is complete."""
-    origins: list[int] | None
+    origins: tuple[int, ...] | None
     """Of each drafted node which draft of an ensemble it is of; None where the sequence has no prediction."""
-    error: BaseException | None
-    """Why the sequence has failed in this round and has ended, without new tokens: what its transform has
-    raised, or its settings or numbers. The other sequences go on."""
-    experts: float
-    """Experts that a layer with experts has read, on average, for the whole batch; 0 without such layers."""
-    draft_s: float
-    verify_s: float
-    other_s: float
+    drafts: dict[str, Any] | None
+    """In builds with test hooks, after `_keep_drafts`: what the nodes were drawn from."""
 
 class BeamRecord(TypedDict):
     """What one round of a beam search did.
@@ -485,7 +469,7 @@ class Settings:
         whether draft i of an ensemble may guess; None: all may. `prediction` is what drafts that copy
         predictions copy from.
 
-        `law` asks for the laws of new tokens (`RoundRecord.laws`): "model", of the target's logits, or
+        `law` asks for the laws of new tokens (`SlotRound.logprobs`): "model", of the target's logits, or
         "sampling", those that are sampled from; not given: for nothing. `n_top` is how many of the most
         probable tokens.
 
@@ -499,33 +483,22 @@ class Session:
         self,
         target: Model,
         draft: Model | Ngram | tuple[str, dict[str, Any]] | None,
-        prompts: Sequence[Sequence[int]],
         /,
         *,
         gamma: int,
-        seeds: Sequence[tuple[int, int]],
+        n_slots: int,
+        n_text: int,
         n_threads: int,
-        settings: Settings | Sequence[Settings] | None = None,
-        keep_logits: bool = False,
-        n_slots: int = 0,
-        n_text: int = 0,
+        settings: Settings | None = None,
         max_top: int = 0,
-        mixed: bool = False,
+        keep_logits: bool = False,
         node_budget: int = 0,
         adaptive_gamma: AdaptiveGamma | None = None,
-        sources: Sequence[Sequence[int] | None] | None = None,
-        **by_name: Any,
     ) -> None:
-        """Every sequence has `settings`, or each its own; None: those that are given by name, for all.
+        """Make empty slots for sequences of `n_text` tokens at most, prompt and new.
 
-        `sources`, one for each prompt, are what a target with an encoder reads beside the prompts; a draft
-        with an encoder reads them too.
-
-        `n_slots` is how many sequences there may be at once, where that is more than there are prompts: the
-        other slots are empty until `replace`. What these later sequences may need more than the first is said
-        now: `n_text`, tokens of the longest text; `max_top`, most probable tokens of `Settings.n_top`;
-        `mixed`, any settings, where otherwise guesses are drawn, or draws coupled, only if a first sequence
-        does that.
+        All sequences have settings like `settings`: none draws guesses, couples draws, has a constraint or
+        more top tokens unless these do. None: any settings, with `max_top` top tokens at most.
 
         `gamma` is how many guesses a sequence may have in a round. `node_budget` is how many rows the target
         is run on in a round at most, at least one for each slot; 0: as many as gamma asks for.
@@ -537,6 +510,21 @@ class Session:
         `adaptive_gamma` is new or an earlier session's: gamma, the most, is then chosen round by round
         (decode/drafter_policy.h). What it has learnt is copied.
         """
+    def admit(
+        self,
+        slot: int,
+        prompt: Sequence[int],
+        seed: tuple[int, int],
+        settings: Settings,
+        source: Sequence[int] | None = None,
+        /,
+    ) -> None:
+        """Give an empty slot, or that of a finished sequence, to a prompt, which must then be read.
+
+        `source` is what models with an encoder read beside it.
+        """
+    def check(self, settings: Settings, /) -> None:
+        """Raise what `admit` would raise for these settings; nothing once closed. Any thread may call it."""
     def prefill(self) -> float:
         """Run the prompts through target and draft; return seconds. Ctrl-C is noticed between slices.
 
@@ -550,7 +538,7 @@ class Session:
         """
     def round(
         self, seconds: float = 0.0, *, until_end: bool = False, gammas: Sequence[int] | None = None
-    ) -> list[RoundRecord]:
+    ) -> list[SlotRound]:
         """One round for every unfinished sequence whose prompt is in, without the GIL; [] if there is none.
 
         More rounds follow until `seconds` have passed, or some 64 records are there, or with `until_end` a
@@ -589,37 +577,8 @@ class Session:
         """A copy of what the session has learnt of its rounds; None if it was made without."""
     def finish(self, sequence: int) -> None:
         """Take no more rounds for this sequence, and read no more of its prompt."""
-    def replace(
-        self,
-        sequence: int,
-        prompt: Sequence[int],
-        seed: tuple[int, int],
-        /,
-        *,
-        source: Sequence[int] | None = None,
-        settings: Settings | None = None,
-    ) -> None:
-        """Give a finished sequence's batch slot, or an empty one, to another prompt with a (seed, sequence).
-
-        `settings` are its own; None: those that the session was given by name. The prompt must be read
-        before its first round.
-        """
     def close(self) -> None:
         """Free caches and scratch now; idempotent."""
-
-def check_draft(
-    target: Model,
-    draft: Model | Ngram | tuple[str, dict[str, Any]],
-    /,
-    *,
-    rule: Rule,
-    temperature: float,
-    draft_sampling: dict[str, Any],
-) -> None:
-    """Raise what `Session` would raise for a draft, before there is a prompt.
-
-    InputError where the rule cannot judge the draft's trees. `temperature` is the target's.
-    """
 
 class BeamSearch:
     """The rounds of a beam search, plain (no draft, or gamma 0) or by speculation (appendix A.4)."""

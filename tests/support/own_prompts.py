@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sessions import Session
 from specdec import _core
 from worlds.canonical import beams, run_session
 
@@ -23,7 +24,7 @@ def texts_of(run: Any) -> list[tuple[Ids, bytes]]:
     return [(text, rows.tobytes()) for text, rows in zip(tokens, logits, strict=True)]
 
 
-def read(session: _core.Session) -> tuple[Ids, bytes]:
+def read(session: Session) -> tuple[Ids, bytes]:
     session.prefill()
     tokens, logits = [], []
     while batch := session.round():
@@ -33,9 +34,9 @@ def read(session: _core.Session) -> tuple[Ids, bytes]:
     return tokens, np.concatenate(logits).tobytes()
 
 
-def session_of(target: _core.Model, prompt: Ids) -> _core.Session:
+def session_of(target: _core.Model, prompt: Ids) -> Session:
     sampling = {"temperature": 0.0}
-    return _core.Session(
+    return Session(
         target, None, [prompt], sampling=sampling, draft_sampling=sampling, gamma=3, max_new_tokens=20,
         n_threads=1, seeds=[(0, 0)], keep_logits=True,
     )  # fmt: skip

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from descriptions import by_method
+from sessions import Session
 from specdec import _core
 
 Tensors = dict[str, NDArray[np.float32]]
@@ -200,7 +201,7 @@ def fixed_acceptance(draft: Any, alpha: float, texts: list[list[int]]) -> tuple[
     return by_method("fixed_acceptance", draft, alpha, texts)
 
 
-def with_drafts(session: _core.Session) -> _core.Session:
+def with_drafts(session: Session) -> Session:
     """The session, whose records say `draft_probs`, `draft_points` and `node_logits` too."""
     if not HAS_HOOKS:
         pytest.skip(NO_HOOKS)
@@ -236,12 +237,12 @@ def run_session(
     sources: Sequence[Sequence[int] | None] | None = None,
     laws: dict[str, Any] | None = None,
     **sampling: Any,
-) -> tuple[list[list[int]], list[NDArray[np.float32]], list[_core.RoundRecord]]:
+) -> tuple[list[list[int]], list[NDArray[np.float32]], list[dict[str, Any]]]:
     """New tokens and their logits for each prompt, and all records. `sampling` is of both models.
 
     `laws`: the session's arguments "law" and "n_top".
     """
-    session = _core.Session(
+    session = Session(
         target, draft, prompts, gamma=gamma, max_new_tokens=max_new_tokens,
         sampling={"temperature": 0.0} | sampling,
         draft_sampling={"temperature": 0.0} | sampling if draft_sampling is None else draft_sampling,

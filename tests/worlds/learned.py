@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import specdec
+from sessions import Session
 from specdec import _core, drafts
 from specdec.drafts.learnt.folder import LearntWeights
 from worlds.canonical import with_drafts
@@ -183,7 +184,7 @@ def look_ahead_weights(target: specdec.Model, n_tokens: int = 3, seed: int = 0) 
 
 def open_session(
     target: specdec.Model, draft: Any, prompts: Sequence[Sequence[int]], **options: Any
-) -> _core.Session:
+) -> Session:
     """A session that samples at temperature 1 and records the draft's distributions, its prompts read.
 
     draft : a `Draft`, or its description.
@@ -195,6 +196,6 @@ def open_session(
         "n_threads": 1,
     }  # fmt: skip
     description = draft.describe(target) if own else draft
-    session = _core.Session(target.core, description, prompts, **(how | options))
+    session = Session(target.core, description, prompts, **(how | options))
     with_drafts(session).prefill()
     return session

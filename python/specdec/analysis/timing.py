@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 from specdec import _core
 from specdec.decoding.beginning import Beginning
 from specdec.decoding.generate import generate
-from specdec.decoding.run import SLICE_S
+from specdec.decoding.scheduler import SLICE_S
 from specdec.drafts import Draft, Unigram
 from specdec.drafts.model_draft import ModelDraft, as_draft
 from specdec.models.model import Model
+from specdec.trace import Round
 
 __all__ = ["ForwardTimes", "forward_times", "sample_text", "step_seconds", "take_turns"]
 
@@ -121,31 +122,32 @@ class _Rounds:
         models = [target, drafting.model] if isinstance(drafting, ModelDraft) else [target]
         n_ctx = min(model.config["n_ctx"] for model in models)
         self._gamma = gamma
+        self._settings = _core.Settings(max_new_tokens=_N_NEW, sampling={"temperature": 0.0})
+        self._prompt, self._source = text.ids[: max(1, n_ctx // 2)], text.source
+        self._arguments = target.core, drafting.describe(target) if gamma else None
         self._options: dict[str, Any] = {
-            "gamma": gamma, "max_new_tokens": _N_NEW, "sampling": {"temperature": 0.0},
-            "draft_sampling": {"temperature": 0.0}, "seeds": [(0, 0)], "n_threads": n_threads,
+            "gamma": gamma, "n_slots": 1, "n_threads": n_threads, "settings": self._settings,
+            "n_text": min(target.config.n_ctx, len(self._prompt) + _N_NEW),
         }  # fmt: skip
-        prompt = text.ids[: max(1, n_ctx // 2)]
-        self._arguments = (target.core, drafting.describe(target) if gamma else None, [prompt])
-        self._options["sources"] = [text.source]
         self._session: _core.Session | None = None
 
     def verify_s(self) -> float:
         """Median seconds of the target in the next rounds; NaN if the context has no room for one."""
-        return _median(record["verify_s"] for record in self._next())
+        return _median(round_.verify_s for round_ in self._next())
 
     def draft_s(self) -> float:
         """Median seconds of the draft in the next rounds, for a token."""
-        return _median(record["draft_s"] / self._gamma for record in self._next())
+        return _median(round_.draft_s / self._gamma for round_ in self._next())
 
-    def _next(self) -> list[_core.RoundRecord]:
+    def _next(self) -> list[Round]:
         for session in (self._session, None):
             if session is None:  # a new one; the old one's text has ended
                 session = self._session = _core.Session(*self._arguments, **self._options)
+                session.admit(0, self._prompt, (0, 0), self._settings, self._source)
                 session.prefill()
-            records = [record for record in session.round(SLICE_S) if len(record["drafted"]) == self._gamma]
-            if records:
-                return records
+            rounds = [done.round for done in session.round(SLICE_S) if done.round.n_drafted == self._gamma]
+            if rounds:
+                return rounds
         return []
 
 

@@ -29,7 +29,8 @@ from specdec.decoding.generate import generate, stream
 from specdec.decoding.options import DecodingOptions
 from specdec.decoding.request import Request
 from specdec.decoding.result import Result
-from specdec.decoding.run import Run
+from specdec.decoding.scheduler import Scheduler, decode
+from specdec.decoding.sequence import sequences_of
 from specdec.display.rounds import Figure, legend, line, paint, use_colour, visible
 from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import ModelDraft
@@ -123,13 +124,10 @@ def _show(request: Request, colour: bool) -> Result:
     figure = Figure(request.target.tokenizer, beginning.ids, beginning.source_text(request.target))
     print(legend(colour=colour))
     print(paint(figure.prompt, "prompt", colour), flush=True)
-    run = Run(request)
-    try:
-        for _, round_ in run.rounds():
-            print(line(round_, figure.pieces(round_), colour=colour), flush=True)
-    finally:
-        run.close()
-    return run.result(0)
+    sequences = sequences_of(request)
+    for _, round_ in decode(Scheduler.of(request, sequences), sequences):
+        print(line(round_, figure.pieces(round_), colour=colour), flush=True)
+    return sequences[0].result()
 
 
 def _time(

@@ -12,7 +12,7 @@ from specdec import _core
 from specdec.checks import check_flag, check_integer, check_number
 from specdec.decoding.beginning import Beginning, decoder_prompts_of
 from specdec.decoding.prompt_cache import PromptCache, check_prompt_cache
-from specdec.decoding.run import SLICE_S
+from specdec.decoding.scheduler import SLICE_S
 from specdec.decoding.stopping import FinishReason, StopRules
 from specdec.drafts import Draft
 from specdec.drafts.draft import MAX_GAMMA, check_source

@@ -5,8 +5,8 @@ from __future__ import annotations
 import atexit
 import itertools
 import threading
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from specdec.checks import check_flag, check_integer, check_timeout
@@ -14,7 +14,8 @@ from specdec.decoding.adaptive_gamma import AdaptiveGamma
 from specdec.decoding.chat import Chat
 from specdec.decoding.engine_drafts import EngineDrafts
 from specdec.decoding.engine_metrics import Counters, EngineMetrics
-from specdec.decoding.generation import Generation, Piece, PredictionUse, Speculative
+from specdec.decoding.form_turns import FormTurns
+from specdec.decoding.generation import Generation, Piece, PredictionUse, Sample, Speculative
 from specdec.decoding.options import (
     AdapterLike,
     Constraint,
@@ -34,7 +35,7 @@ from specdec.decoding.prompt_cache import check_prompt_cache
 from specdec.decoding.prompt_scorer import PromptScorer
 from specdec.decoding.request import Request
 from specdec.decoding.request_queue import RequestQueue
-from specdec.decoding.slots import Slots
+from specdec.decoding.scheduler import Scheduler
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.drafts.model_draft import DraftLike
 from specdec.drafts.texts import Text, check_text, ids_of
@@ -49,6 +50,8 @@ __all__ = ["Engine", "EngineMetrics", "Generation", "Piece", "Speculative"]
 
 LONGEST_TEXT: Final = 4096
 """Tokens that a text may have where the caller does not say, if the context is longer."""
+_SLICE_S: Final = 0.002
+"""Seconds of rounds in a step, while nobody waits for a slot: a model's own round is mostly longer."""
 
 
 class Engine:
@@ -153,22 +156,13 @@ class Engine:
         # A draft without a name cannot be chosen: then there are no names.
         self.drafts = dict(zip(self._drafts.names, self._drafts.drafts, strict=False))
         self._counters = Counters()
-        self._scorer = PromptScorer(self.target, self.n_threads)
+        self._scorer = PromptScorer()
         self._queue = RequestQueue(
             self._scorer, n_slots=self.n_slots, max_waiting=self.max_waiting, counters=self._counters
         )
-        self._slots = Slots(
-            self.target,
-            self._drafts,
-            self._queue,
-            self._counters,
-            n_slots=self.n_slots,
-            n_text=self.n_text,
-            max_top_logprobs=self.max_top_logprobs,
-            node_budget=self.node_budget,
-            n_threads=self.n_threads,
-            prompt_cache=prompt_cache,
-        )
+        self._turns = FormTurns(self.n_slots)
+        self._prompt_cache = prompt_cache
+        self._scheduler = self._new_scheduler()
         self._ids = itertools.count(1)
         self._thread = threading.Thread(target=self._run, name="specdec-engine", daemon=True)
         self._thread.start()
@@ -178,20 +172,117 @@ class Engine:
         state = "closed" if self.closed else f"{self.metrics().n_running} texts run"
         return f"<specdec.Engine of {self.target.path} with {self.draft!r}, {self.n_slots} slots: {state}>"
 
+    # ---------------------------------------------------------------------------------------- the thread
+
+    def _new_scheduler(self) -> Scheduler[Sample]:
+        return Scheduler(
+            self.target,
+            self._drafts.of_session,
+            self._drafts.description,
+            gamma=self._drafts.gamma,
+            n_slots=self.n_slots,
+            n_text=self.n_text,
+            n_threads=self.n_threads,
+            max_top=self.max_top_logprobs,
+            node_budget=self.node_budget,
+            adaptive=self._drafts.adaptive,
+            plan=self._turns.plan,
+            prompt_cache=self._prompt_cache,
+            in_slices=True,
+        )
+
     def _run(self) -> None:
-        """The engine's thread."""
         try:
             while self._queue.wait_for_work():
                 try:
-                    self._slots.step()
+                    self._step()
                 except BaseException as error:  # a draft of the caller's may raise what it likes
-                    self._slots.begin_again(error)
+                    self._begin_again(error)
         except BaseException as error:
             self._queue.close(hurries=True)
-            self._slots.fail_all(error)
+            self._fail([*self._scheduler.running, *self._queue.drop_all()], error)
         finally:
             self._scorer.stop()
-            self._slots.close()
+            self._scheduler.close(keep=not self._scheduler.running)
+
+    def _step(self) -> None:
+        """Cancel, admit, decode and publish: what is done between two looks at the requests."""
+        for sample in self._queue.drop_unwanted():
+            sample.finish_reason = "cancelled"
+            self._end(sample, had_slot=False)
+        for sample in filter(self._queue.is_unwanted, self._scheduler.running):
+            sample.finish_reason = "cancelled"
+            self._scheduler.finish(sample)
+            self._end(sample)
+        while self._scheduler.n_free and (sample := self._queue.take()) is not None:
+            self._admit(sample)
+        before, done = self._scheduler.prefill_s, []
+        for sample, round_ in self._scheduler.step(0.0 if self._queue.n_waiting else _SLICE_S):
+            done.append((sample, round_))
+            if sample.error is None:
+                self._counters.count_round(round_)
+            if sample.slot is None:
+                self._end(sample)
+        self._turns.end_round()
+        self._counters.prefill_s += self._scheduler.prefill_s - before
+        self._counters.count_times(done)
+        for sample in {sample: None for sample, _ in done if sample.slot is not None}:
+            self._publish(sample)
+
+    def _admit(self, sample: Sample) -> None:
+        generation, now = sample.generation, time.perf_counter()
+        try:
+            self._scheduler.admit(sample)
+        except Exception as error:
+            sample.fail(error)
+            if sample.slot is not None:
+                self._scheduler.finish(sample)
+            self._end(sample)
+            return
+        if generation.times.started is None:
+            generation.times.started = now
+            generation.n_cached_tokens = sample.n_cached
+            self._counters.count_start(now - generation.times.submitted)
+        self._counters.n_prompt_tokens += len(sample.prompt.ids)
+        self._counters.n_cached_tokens += sample.n_cached
+
+    def _publish(self, sample: Sample) -> None:
+        """Hand what is new of a text to its readers."""
+        times = sample.generation.times
+        first = times.first_token is None
+        sample.generation.publish(sample)
+        if first and times.first_token is not None:
+            self._counters.count_first_token(times.first_token - times.submitted)
+
+    def _end(self, sample: Sample, *, had_slot: bool = True) -> None:
+        """Tell the readers of a text that it has ended, and free its share of the slots."""
+        error = sample.error
+        try:
+            if error is None:
+                self._publish(sample)
+        except Exception as found:
+            error = found
+        if had_slot:
+            self._queue.give_back_slot(sample)
+        if error is not None:
+            self._queue.fail(sample.generation, error, sample)
+            return
+        finished, reason = self._counters.n_finished, str(sample.finish_reason)
+        finished[reason] = finished.get(reason, 0) + 1
+        sample.generation.end(sample)
+
+    def _begin_again(self, error: BaseException) -> None:
+        """The session has failed, and with it the texts in its slots; those that wait get another one."""
+        running, failed = self._scheduler.running, self._scheduler
+        failed.close(keep=False)
+        self._fail(running, error)
+        self._scheduler = self._new_scheduler()
+
+    def _fail(self, samples: list[Sample], error: BaseException) -> None:
+        for sample in samples:
+            self._queue.give_back_slot(sample)
+        for generation in {sample.generation.id: sample.generation for sample in samples}.values():
+            self._queue.fail(generation, error)
 
     # ----------------------------------------------------------------------------------------- requests
 
@@ -284,10 +375,18 @@ class Engine:
             check_integer("logprobs", options.logprobs, 0, self.max_top_logprobs)
         self._check_open(options.n)  # before the prompt is encoded
         chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)
-        request = Request.prepare(self.target, None, prompt, options, chat, decoder_prompt)
+        request = Request.prepare(
+            self.target,
+            None,
+            prompt,
+            options,
+            chat,
+            decoder_prompt,
+            n_slots=self.n_slots,
+            n_text=self.n_text,
+        )
         if request.is_batch:
             raise InputError("there are several prompts; expected one prompt, or one conversation")
-        request = replace(request, n_text=self.n_text)
         n_prompt = len(request.beginnings[0].ids)
         if n_prompt >= self.n_text:
             raise ContextLengthError(
@@ -296,6 +395,7 @@ class Engine:
             )
         copied = None if prediction is None else self._prediction_ids(prediction)
         core = self._drafts.settings_of(request, speculative, copied)
+        self._scheduler.check(core)
         use = None if copied is None else PredictionUse(len(copied))
         generation = Generation(next(self._ids), request, core, use, self._queue.wake)
         self._queue.put(generation)
@@ -330,7 +430,7 @@ class Engine:
         """What it holds now, and what it has done so far."""
         with self._queue.lock:
             n_taken = self._queue.n_taken
-            n_reading = min(self._slots.n_reading, n_taken)
+            n_reading = min(self._scheduler.n_reading, n_taken)
             return EngineMetrics(
                 n_slots=self.n_slots,
                 n_running=n_taken - n_reading,

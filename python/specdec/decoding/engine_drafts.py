@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from specdec import _core
 from specdec.checks import check_flag, check_integer
@@ -14,7 +13,7 @@ from specdec.decoding.request import Request, most_guesses
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft, check_source
 from specdec.drafts.draft_selection import EVERY_DRAFT, DraftSelection
 from specdec.drafts.model_draft import DraftLike, open_draft
-from specdec.drafts.predictions import PREDICTION_GAMMA, PredictionCopy
+from specdec.drafts.predictions import PREDICTION_GAMMA
 from specdec.errors import InputError, shown
 from specdec.models.model import Model
 from specdec.verification.rules import ONE_DRAFT_RULES
@@ -83,7 +82,6 @@ class EngineDrafts:
             policy = guesses[0][1]
             self._policy = policy if isinstance(policy, AdaptiveGamma) else None
             self.of_session, self.gamma = self.drafts[0], self._gammas[0]
-        self._judged: set[tuple[Any, ...]] = set()  # rules that can judge the trees, as far as was asked
         self._description = None if self.of_session is None else self.of_session.describe(target)
 
     @property
@@ -101,14 +99,10 @@ class EngineDrafts:
         """What estimates of gamma="auto" are of, where there are some."""
         return RunKind(self._target, self.drafts[0], 0.0, "rejection", self._n_threads)
 
-    def begin_adapting(self) -> _core.AdaptiveGamma | None:
-        """What gamma="auto" knows when a session begins; None where the session adapts nothing."""
-        return None if self._policy is None else self._policy.begin(self._kind)
-
-    def end_adapting(self, session: _core.Session) -> None:
-        """Keep what gamma="auto" has learnt in a session."""
-        if self._policy is not None and (learnt := session.adaptive_gamma) is not None:
-            self._policy.end(self._kind, learnt)
+    @property
+    def adaptive(self) -> tuple[AdaptiveGamma, RunKind] | None:
+        """What chooses gamma round by round, and what its estimates are of; None: a number."""
+        return None if self._policy is None else (self._policy, self._kind)
 
     def settings_of(
         self, request: Request, speculative: Speculative, prediction: list[int] | None
@@ -118,7 +112,7 @@ class EngineDrafts:
         Raises
         ------
         InputError
-            There is no draft of this name, or the rule cannot judge what would be drafted.
+            There is no draft of this name.
         CheckpointError
             Another program has changed the packed file of a draft.
         """
@@ -140,11 +134,8 @@ class EngineDrafts:
             gamma += self._prediction_gamma
         if speculative.gamma is not None:
             gamma = min(check_integer("speculative.gamma", speculative.gamma, 0, MAX_GAMMA), gamma)
-        if drafters and gamma:
-            self._check_rule(request, index, predicted)
         return request.settings(
             0,
-            max_new_tokens=request.limit(0)[0],
             gamma=min(gamma, MAX_GAMMA),
             drafters=drafters,
             prediction=prediction if predicted else None,
@@ -160,26 +151,6 @@ class EngineDrafts:
         if not check_flag("speculative.draft", draft):
             return True, None
         return False, 0 if self.drafts else None
-
-    def _check_rule(self, request: Request, index: int | None, predicted: bool) -> None:
-        """Refuse a rule that cannot judge what is drafted for a request."""
-        greedy = request.draft_sampling.greedy
-        key = (request.rule, request.sampling.greedy, greedy, index, predicted)
-        description: Description | None = self._description
-        if key in self._judged or description is None:
-            return
-        if not predicted and index is not None:
-            description = self.drafts[index].describe(self._target)
-        elif predicted and index is None:
-            description = PredictionCopy().describe(self._target)
-        _core.check_draft(
-            self._target.core,
-            description,
-            rule=request.rule,
-            temperature=request.sampling.temperature,
-            draft_sampling=request.draft_sampling.core(),
-        )
-        self._judged.add(key)
 
 
 def _opened(

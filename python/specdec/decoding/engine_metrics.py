@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from specdec.trace import Round
-
-if TYPE_CHECKING:
-    from specdec._core import RoundRecord
 
 __all__ = ["Counters", "EngineMetrics"]
 
@@ -106,14 +104,14 @@ class Counters(_Counts):
         for i in range(n_accepted):
             self.accepted_at[i] += 1
 
-    def count_times(self, records: list[RoundRecord]) -> None:
-        """The times of a call's rounds: each of a round's records has those of the whole batch."""
-        seen: set[int] = set()  # sequences of the round
-        for record in records:
-            if not seen or record["sequence"] in seen:
+    def count_times(self, rounds: Iterable[tuple[object, Round]]) -> None:
+        """The times of a step's rounds, by sequence: each of a round has those of the whole batch."""
+        seen: set[object] = set()  # sequences of the round
+        for sequence, round_ in rounds:
+            if not seen or sequence in seen:
                 seen.clear()
                 self.n_rounds += 1
-                self.draft_s += record["draft_s"]
-                self.verify_s += record["verify_s"]
-                self.other_s += record["other_s"]
-            seen.add(record["sequence"])
+                self.draft_s += round_.draft_s
+                self.verify_s += round_.verify_s
+                self.other_s += round_.other_s
+            seen.add(sequence)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
 from typing import Final
 
 from specdec.decoding.forms.guidance import Guidance
@@ -34,15 +33,16 @@ class FormTurns:
         self._n_slots = n_slots
         self._expensive: set[Generation] = set()
         self._spent: dict[Generation, float] = {}  # what the masks had taken before the round
+        self._n_texts: Counter[Generation] = Counter()  # that took part in it
         self._n_turns = 0
         self._next_s = 0.0  # when the next expensive mask may be computed, by time.perf_counter
 
-    def plan(self, running: Sequence[Sample]) -> list[int] | None:
+    def plan(self, running: list[Sample]) -> list[int] | None:
         """Return the most draft tokens of each slot in the next round; None: no limit.
 
         Parameters
         ----------
-        running : sequence of Sample
+        running : list of Sample
             Texts that may take part.
         """
         forms = {
@@ -50,6 +50,7 @@ class FormTurns:
             for sample in running
             if isinstance(form := sample.generation.request.constraint, Guidance)
         }
+        self._n_texts = Counter(sample.generation for sample in running)
         self._expensive &= forms.keys()
         self._spent = {one: seconds for one, seconds in forms.items() if one not in self._expensive}
         if not self._expensive:
@@ -68,24 +69,18 @@ class FormTurns:
             self._spent[chosen.generation] = forms[chosen.generation]
         return gammas
 
-    def end_round(self, running: Sequence[Sample]) -> None:
-        """Record how long the masks of the planned round took.
-
-        Parameters
-        ----------
-        running : sequence of Sample
-            Those that `plan` was given.
-        """
-        n_texts = Counter(sample.generation for sample in running)
+    def end_round(self) -> None:
+        """Record how long the masks of the round that was planned last took."""
         expensive_s = 0.0
         for generation, before in self._spent.items():
             form = generation.request.constraint
             assert isinstance(form, Guidance)
             seconds = form.mask_s - before
-            shares = 1 if generation in self._expensive else n_texts[generation]
+            shares = 1 if generation in self._expensive else self._n_texts[generation]
             if seconds > _CHEAP_S * shares:
                 self._expensive.add(generation)
                 expensive_s += seconds
             else:
                 self._expensive.discard(generation)
+        self._spent = {}
         self._next_s = max(self._next_s, time.perf_counter() + expensive_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, cast, overload
 
 from specdec.containers import Container
@@ -25,7 +26,9 @@ from specdec.decoding.options import (
 )
 from specdec.decoding.request import Request
 from specdec.decoding.result import Result
-from specdec.decoding.run import Run
+from specdec.decoding.scheduler import Scheduler, decode
+from specdec.decoding.sequence import Sequence as DecodedSequence
+from specdec.decoding.sequence import sequences_of
 from specdec.drafts.model_draft import DraftLike
 from specdec.errors import InputError, NotFiniteError, number_of
 from specdec.models.chat_template import Messages
@@ -327,21 +330,16 @@ def generate(
     options = DecodingOptions.of_call(locals())
     chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)
     request = Request.prepare(target, draft, prompt, options, chat, decoder_prompt)
-    bar = progress_bar(request.n_new_tokens, "token") if progress else None
-    run = Run(request)
-    try:
-        for index, round_ in run.rounds():
-            if bar is None:
+    sequences = sequences_of(request)
+    bar = progress_bar(request.n_new_tokens, "token") if progress else nullcontext()
+    with bar as shown:
+        for sequence, round_ in decode(Scheduler.of(request, sequences), sequences):
+            if shown is None:
                 continue
-            sequence = run.sequences[index]
             if sequence.finish_reason is not None:  # what it could still have had is not to come
-                bar.total -= request.limit(index)[0] - len(sequence.tokens)
-            bar.update(round_.kept)
-    finally:
-        run.close()
-        if bar is not None:
-            bar.close()
-    return request.arranged([run.result(i) for i in range(len(request.beginnings))])
+                shown.total -= request.limit(sequence.index)[0] - len(sequence.tokens)
+            shown.update(round_.kept)
+    return request.arranged([sequence.result() for sequence in sequences])
 
 
 @door
@@ -415,7 +413,7 @@ def stream(
         raise InputError(f"{name} is a list of {n}; stream takes one, generate several")
     if request.target.tokenizer is None:
         raise InputError("stream gives text, but the target has no tokenizer; generate gives token ids")
-    return Stream(Run(request, streaming=True))
+    return Stream(request)
 
 
 class Stream(Iterator[str]):
@@ -424,8 +422,10 @@ class Stream(Iterator[str]):
     It may be left before its end: `close`, or the end of a ``with`` block, frees the run's memory.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._pieces = _pieces(run)
+    def __init__(self, request: Request) -> None:
+        (self._sequence,) = sequences = sequences_of(request)
+        self._scheduler = Scheduler.of(request, sequences)
+        self._pieces = _pieces(self._scheduler, self._sequence)
         self._result: Result | None = None
         self._n_characters = 0
 
@@ -439,9 +439,9 @@ class Stream(Iterator[str]):
     def __next__(self) -> str:
         try:
             piece = next(self._pieces)
-        except StopIteration as end:
-            if end.value is not None:  # only the first time
-                self._result = end.value
+        except StopIteration:
+            if self._result is None and self._sequence.finish_reason is not None:
+                self._result = self._sequence.result()
             raise
         except NotFiniteError as error:
             self._result = cast("Result", error.result)
@@ -465,6 +465,7 @@ class Stream(Iterator[str]):
     def close(self) -> None:
         """End the run now and free its memory; idempotent."""
         self._pieces.close()
+        self._scheduler.close()
 
     def __enter__(self) -> Stream:
         return self
@@ -473,16 +474,12 @@ class Stream(Iterator[str]):
         self.close()
 
 
-def _pieces(run: Run) -> Generator[str, None, Result]:
-    (sequence,) = run.sequences
+def _pieces(scheduler: Scheduler[DecodedSequence], sequence: DecodedSequence) -> Generator[str, None, None]:
     try:
-        for _ in run.rounds():
+        for _ in decode(scheduler, [sequence], 0.0):
             if piece := sequence.take_text():
                 yield piece
     except NotFiniteError:
         if piece := sequence.take_text(final=True):
             yield piece
         raise
-    finally:
-        run.close()
-    return run.result(0)

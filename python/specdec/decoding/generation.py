@@ -6,17 +6,17 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from specdec import _core
 from specdec.checks import check_integer, check_timeout
-from specdec.decoding.beginning import Beginning
 from specdec.decoding.request import Request
 from specdec.decoding.result import Result
-from specdec.decoding.sequence_state import SequenceState
+from specdec.decoding.sequence import Sequence
 from specdec.decoding.stopping import FinishReason
 from specdec.errors import InputError, NotFiniteError
-from specdec.models.score import Score, TopLogProbs, top_pairs
+from specdec.models.score import TopLogProbs, top_pairs
+from specdec.trace import Round
 from specdec.verification.rules import DecodingRule
 
 __all__ = ["Generation", "GenerationTimes", "Piece", "PredictionUse", "Sample", "Speculative"]
@@ -108,32 +108,84 @@ class PredictionUse:
     n_accepted: int = 0
     n_rejected: int = 0
 
+    def count(self, round_: Round, origins: tuple[int, ...]) -> None:
+        """Add the guesses of a round, `origins` of which is 0 for those from the prediction."""
+        right, depths = [True], [0]
+        for token, parent, origin in zip(round_.drafted, round_.parents, origins, strict=True):
+            depth = depths[parent] + 1
+            depths.append(depth)
+            right.append(right[parent] and round_.tokens[depth - 1 : depth] == (token,))
+            if origin == 0:
+                self.n_accepted += right[-1]
+                self.n_rejected += not right[-1]
 
-@dataclass
-class Sample:
-    """One text of a request. The engine's thread alone writes it, but for `cancelled`."""
 
-    generation: Generation
-    index: int
-    seed: tuple[int, int]
-    state: SequenceState
-    cancelled: bool = False
-    ended: bool = False
-    slot: int | None = None
-    last_turn: int = 0  # number of its last turn in `FormTurns`
-    result: Result | None = None
-    n_told: int = 0  # tokens that are in `tokens` or in pieces before
-    n_laws_told: int = 0  # entries of the state's laws that are
-    texts: list[str] = field(default_factory=list)  # of the next piece
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    top_logprobs: TopLogProbs = field(default_factory=list)
-    said: bool = False  # its last piece has been given
+class Sample(Sequence):
+    """A sequence of a request of an engine. The engine's thread alone writes it, but for `cancelled`.
+
+    Attributes
+    ----------
+    generation : Generation
+    cancelled : bool
+        Whether nobody wants it any more.
+    ended : bool
+        Whether its readers know how it has ended.
+    last_turn : int
+        The number of its last turn in `FormTurns`.
+    """
+
+    def __init__(
+        self, request: Request, index: int, settings: _core.Settings, generation: Generation
+    ) -> None:
+        super().__init__(request, index, settings)
+        self.generation = generation
+        self.cancelled = self.ended = False
+        self.last_turn = 0
+        self.final: Result | None = None
+        self._n_published = 0  # tokens that are in pieces, or wait for one
+        self._n_laws = 0  # of `logprobs`
+        self._texts: list[str] = []  # of the next piece
+        self._tokens: list[int] = []
+        self._logprobs: list[float] = []
+        self._top_logprobs: TopLogProbs = []
+        self._gave_last = False
+
+    def take(self, done: _core.SlotRound) -> Round:
+        """See `Sequence.take`; counts what became of guesses that were copied from a prediction."""
+        if done.origins is not None and done.error is None and self.generation.prediction is not None:
+            self.generation.prediction.count(done.round, done.origins)
+        return super().take(done)
 
     @property
-    def beginning(self) -> Beginning:
-        """What its text begins with."""
-        return self.generation.request.beginnings[self.index]
+    def has_news(self) -> bool:
+        """Whether there is something for a piece."""
+        return bool(self._tokens or self._texts or (self.ended and not self._gave_last))
+
+    def gather(self, text: str) -> None:
+        """Put what is new into the next piece, with this text."""
+        if text:
+            self._texts.append(text)
+        self._tokens += self.tokens[self._n_published :]
+        self._n_published = len(self.tokens)
+        for log_probs, top, of_top in self.logprobs[self._n_laws :]:
+            self._logprobs += log_probs.tolist()
+            self._top_logprobs += top_pairs(top, of_top)
+        self._n_laws = len(self.logprobs)
+
+    def take_piece(self) -> Piece:
+        """What is new since the last piece."""
+        n_top, self._gave_last = self.request.options.logprobs, self.ended
+        piece = Piece(
+            self.index,
+            "".join(self._texts),
+            self._tokens,
+            None if n_top is None else self._logprobs,
+            self._top_logprobs if n_top else None,
+            self.finish_reason if self.ended else None,
+            self.stop if self.ended else None,
+        )
+        self._texts, self._tokens, self._logprobs, self._top_logprobs = [], [], [], []
+        return piece
 
 
 class Generation:
@@ -161,14 +213,8 @@ class Generation:
         Whether all samples have ended, or the request has failed.
     request : Request
         What was asked for, checked.
-    settings : object
-        The same, as the core takes it.
     samples : list of Sample
         The engine's thread writes them; readers take a `Piece` or a `Result`.
-    of_prompt : Score or None
-        What the target says of the prompt, if that was asked for, and has been computed.
-    read : object or None
-        The prompt as it was read for its score, with which the samples begin.
     """
 
     def __init__(
@@ -181,21 +227,10 @@ class Generation:
     ) -> None:
         self.id = id
         self.request = request
-        self.settings = settings
         self.prediction = prediction
         self.created = time.time()
         self.times = GenerationTimes(time.perf_counter())
-        self.samples = [
-            Sample(
-                self,
-                i,
-                request.seeds[i],
-                SequenceState(beginning.stream_decoder(request.target), request.stop, *request.limit(i)),
-            )
-            for i, beginning in enumerate(request.beginnings)
-        ]
-        self.of_prompt: Score | None = None
-        self.read: _core.CachedText | None = None
+        self.samples = [Sample(request, i, settings, self) for i in range(len(request.beginnings))]
         self.n_cached_tokens: int | None = None
         self._wake = wake
         self._changed = threading.Condition()
@@ -215,7 +250,7 @@ class Generation:
     @property
     def prompt_ids(self) -> list[int]:
         """The prompt as the models see it."""
-        return self.samples[0].beginning.ids
+        return self.samples[0].prompt.ids
 
     @property
     def done(self) -> bool:
@@ -307,7 +342,7 @@ class Generation:
     def _results(self) -> list[Result]:
         if self._error is not None:
             raise self._error
-        return [sample.result for sample in self.samples if sample.result is not None]
+        return [sample.final for sample in self.samples if sample.final is not None]
 
     def _begin_waiting(self) -> tuple[asyncio.AbstractEventLoop, asyncio.Event]:
         waiter = (asyncio.get_running_loop(), asyncio.Event())
@@ -324,73 +359,51 @@ class Generation:
                     return
             await waiter[1].wait()
 
-    def _is_new(self, sample: Sample) -> bool:
-        return bool(sample.tokens or sample.texts or (sample.ended and not sample.said))
-
     def _is_news(self) -> bool:
-        return self.done or any(self._is_new(sample) for sample in self.samples)
+        return self.done or any(sample.has_news for sample in self.samples)
 
     def _take(self) -> Piece | None:
         """What waits of the next sample that has something; with the lock."""
         for i in range(self.n):
             sample = self.samples[(self._turn + i) % self.n]
-            if self._is_new(sample):
+            if sample.has_news:
                 self._turn = sample.index + 1
-                return self._piece(sample)
+                return sample.take_piece()
         if self._error is not None:
             raise self._error
         return None
-
-    def _piece(self, sample: Sample) -> Piece:
-        n_top = self.request.options.logprobs
-        ended = sample.ended
-        piece = Piece(
-            sample.index,
-            "".join(sample.texts),
-            sample.tokens,
-            None if n_top is None else sample.logprobs,
-            sample.top_logprobs if n_top else None,
-            sample.state.finish_reason if ended else None,
-            sample.state.stop if ended else None,
-        )
-        sample.texts, sample.tokens, sample.logprobs, sample.top_logprobs = [], [], [], []
-        sample.said = ended
-        return piece
 
     # ----------------------------------------------------------------------------- the engine's thread
 
     def publish(self, sample: Sample) -> None:
         """Give what is new of a sample to the readers."""
-        state = sample.state
-        text = state.take_text()
+        text = sample.take_text()
         with self._changed:
-            if text:
-                sample.texts.append(text)
-            sample.tokens += state.tokens[sample.n_told :]
-            sample.n_told = len(state.tokens)
-            for log_probs, top, of_top in state.laws[sample.n_laws_told :]:
-                sample.logprobs += log_probs.tolist()
-                sample.top_logprobs += top_pairs(top, of_top)
-            sample.n_laws_told = len(state.laws)
-            if self.times.first_token is None and state.tokens:
+            sample.gather(text)
+            if self.times.first_token is None and sample.tokens:
                 self.times.first_token = time.perf_counter()
             self._notify()
 
-    def end(self, sample: Sample, n_sequences: int) -> None:
+    def end(self, sample: Sample) -> None:
         """A sample has ended: make its result."""
-        self.publish(sample)
-        result = self._result_of(sample, n_sequences)
+        result = sample.result()
         with self._changed:
-            sample.result, sample.ended = result, True
+            sample.final, sample.ended = result, True
             self._n_open -= 1
             if self._n_open == 0:
                 self.times.ended = time.perf_counter()
             self._notify()
 
-    def fail(self, error: BaseException, sample: Sample | None, n_sequences: int) -> bool:
-        """The request has failed; the samples that are open are cancelled. False: it had failed before."""
-        if isinstance(error, NotFiniteError) and sample is not None:
-            error.result = self._result_of(sample, n_sequences)
+    def fail(self, error: BaseException, sample: Sample | None = None) -> bool:
+        """The request has failed, by one of its samples or as a whole; samples that are open are cancelled.
+
+        Returns False where it had failed before.
+        """
+        if sample is not None:
+            sample.fail(error)
+            sample.ended = True
+            if isinstance(error, NotFiniteError):
+                error.result = sample.result()
         with self._changed:
             first = self._error is None
             if first:
@@ -400,16 +413,6 @@ class Generation:
                 one.cancelled = True
             self._notify()
         return first
-
-    def _result_of(self, sample: Sample, n_sequences: int) -> Result:
-        return sample.state.result(
-            self.request.target,
-            sample.beginning,
-            sample.seed,
-            n_sequences=n_sequences,
-            n_top=self.request.options.logprobs,
-            of_prompt=self.of_prompt,
-        )
 
     def _notify(self) -> None:
         self._changed.notify_all()

@@ -6,23 +6,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from specdec.decoding.generation import Generation
-from specdec.models.model import Model
-from specdec.models.score import score_and_keep, score_of_nothing
+from specdec.decoding.sequence import score_prompts
 
 __all__ = ["PromptScorer"]
 
 
 class PromptScorer:
-    """Scores prompts, one after the other; running texts go on meanwhile.
+    """Scores prompts, one after the other; running texts go on meanwhile."""
 
-    Parameters
-    ----------
-    target : Model
-    n_threads : int
-    """
-
-    def __init__(self, target: Model, n_threads: int) -> None:
-        self._target, self._n_threads = target, n_threads
+    def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
 
     def submit(
@@ -36,14 +28,14 @@ class PromptScorer:
         Parameters
         ----------
         generation : Generation
-            Gets the score as `of_prompt`, and what was read.
+            Its samples get the score, and what was read.
         is_wanted : function
             Is asked before the prompt is scored.
         done : function
             Is called when the request has its score, with None, or with an error.
         """
-        if len(generation.prompt_ids) < 2:
-            generation.of_prompt = score_of_nothing(_n_top(generation))
+        if len(generation.prompt_ids) < 2:  # nothing is computed
+            score_prompts(generation.samples)
             done(None)
             return
         if self._thread is None:
@@ -56,17 +48,10 @@ class PromptScorer:
         is_wanted: Callable[[], bool],
         done: Callable[[BaseException | None], None],
     ) -> None:
-        beginning = generation.samples[0].beginning
         error: BaseException | None = None
         try:
             if is_wanted():
-                generation.of_prompt, generation.read = score_and_keep(
-                    generation.request.model(0),
-                    beginning.ids,
-                    beginning.source_of(self._target),
-                    n_top=_n_top(generation),
-                    n_threads=self._n_threads,
-                )
+                score_prompts(generation.samples)
         except BaseException as found:
             error = found
         done(error)
@@ -75,8 +60,3 @@ class PromptScorer:
         """End the thread."""
         if self._thread is not None:
             self._thread.shutdown(wait=wait)
-
-
-def _n_top(generation: Generation) -> int:
-    """Most probable tokens that are wanted beside each token of a prompt."""
-    return generation.request.options.prompt_logprobs or 0

@@ -97,11 +97,15 @@ class Request:
         options: DecodingOptions,
         chat: Chat | None = None,
         decoder_prompt: Prompt | Sequence[Prompt] | Container | None = None,
+        *,
+        n_slots: int | None = None,
+        n_text: int | None = None,
     ) -> Request:
         """Check the options against prompts and models; load models given by path, and encode the prompts.
 
         The prompts are those of the `chat`, where there is one, else those in `prompt`: sources, if the
-        target is an encoder-decoder, whose texts go on with `decoder_prompt`.
+        target is an encoder-decoder, whose texts go on with `decoder_prompt`. An engine says how many
+        slots it has, and how long a text may be.
 
         Raises
         ------
@@ -115,7 +119,8 @@ class Request:
             (chat.conversations, chat.is_batch) if chat is not None else prompts_of("prompt", prompt)
         )
         n_texts = len(given) * options.n
-        n_slots = min(options.slots, n_texts)
+        if n_slots is None:
+            n_slots = min(options.slots, n_texts)
         node_budget = options.node_budget
         if node_budget is not None:
             node_budget = min(check_integer("node_budget", node_budget, n_slots), n_slots * (MAX_GAMMA + 1))
@@ -139,14 +144,6 @@ class Request:
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(options, name) is not None:
                 check_integer(name, getattr(options, name), 0, target.config["n_vocab"])
-        if description is not None:
-            _core.check_draft(
-                target.core,
-                description,
-                rule=rule,
-                temperature=sampling.temperature,
-                draft_sampling=draft_sampling.core(),
-            )
         tokenizer = target.tokenizer
         starts = decoder_prompts_of(target, decoder_prompt, len(given), is_batch)
         if chat is not None:
@@ -190,6 +187,7 @@ class Request:
             n_slots=n_slots,
             node_budget=node_budget,
             constraint=constraint_of(options, target, sorted(ends)),
+            n_text=n_text,
             models=None if models is None else [model for model in models for _ in range(options.n)],
         )
 
@@ -206,23 +204,17 @@ class Request:
             return self.options.max_new_tokens, "length"
         return room, "context"
 
-    def settings(self, index: int, *, max_new_tokens: int, **drafting: Any) -> _core.Settings:
-        """How a sequence is decoded, as the core takes it.
+    def settings(self, index: int, **drafting: Any) -> _core.Settings:
+        """How a sequence is decoded, as the core takes it; others of the same model may share the settings.
 
-        Parameters
-        ----------
-        index : int
-            The sequence; others of the same model may share the settings.
-        max_new_tokens : int
-        **drafting
-            What drafts for it: `gamma`, `drafters` and `prediction` of `_core.Settings`.
+        `drafting` is what drafts for it: `gamma`, `drafters` and `prediction` of `_core.Settings`.
         """
         options = self.options
         laws: dict[str, Any] = {}
         if options.logprobs is not None:
             laws = {"law": options.logprobs_of, "n_top": options.logprobs}
         return _core.Settings(
-            max_new_tokens=max_new_tokens,
+            max_new_tokens=max(self.limit(i)[0] for i in range(len(self.beginnings))),
             sampling=self.sampling.core(),
             draft_sampling=self.draft_sampling.core(),
             rule=self.rule,
@@ -241,6 +233,11 @@ class Request:
         if n == 1:
             return results if self.is_batch else results[0]
         return [results[i : i + n] for i in range(0, len(results), n)] if self.is_batch else results
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest text, prompt and new, if nothing stops it early."""
+        return max(len(prompt.ids) + self.limit(i)[0] for i, prompt in enumerate(self.beginnings))
 
     @property
     def prompts(self) -> list[list[int]]:

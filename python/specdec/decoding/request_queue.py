@@ -119,11 +119,8 @@ class RequestQueue:
 
     def fail(self, generation: Generation, error: BaseException, sample: Sample | None = None) -> None:
         """End a request by an error, of one of its samples or of all; the first one counts."""
-        if sample is not None:
-            sample.state.finish_reason = "error"
-            sample.ended = True
         with self.lock:  # the thread that scores prompts counts too
-            self._counters.n_failed += generation.fail(error, sample, self._n_slots)
+            self._counters.n_failed += generation.fail(error, sample)
 
     def wake(self) -> None:
         """Have the engine's thread look whether there is work."""

@@ -10,9 +10,9 @@ from typing import Literal, TypeAlias
 from specdec.checks import as_integer, check_items
 from specdec.containers import plain
 from specdec.errors import InputError, shown
-from specdec.models.tokenizer import MarkSpelling, Tokenizer, special_tokens_of
+from specdec.models.tokenizer import MarkSpelling, StreamDecoder, Tokenizer, special_tokens_of
 
-__all__ = ["FinishReason", "StopRules", "StopScanner", "overlap"]
+__all__ = ["FinishReason", "NewText", "StopRules", "StopScanner", "overlap"]
 
 FinishReason: TypeAlias = Literal["stop", "length", "context", "error", "cancelled"]
 """Why a text ended; see `specdec.Result`."""
@@ -192,6 +192,113 @@ class StopScanner:
         self._taken.append(piece)
         self._waiting = [rest]
         return piece
+
+
+class NewText:
+    """The new text of a sequence so far, and where it ends.
+
+    That is decided token by token, in the order of the tokens, and never by the rounds they came in; so
+    speculative and plain decoding end alike.
+
+    Parameters
+    ----------
+    decoder : StreamDecoder or None
+        Turns the tokens into text; None where there is no tokenizer.
+    stop : StopRules
+    limit : int
+        New tokens at most.
+    limit_reason : str
+        The finish reason when there are that many.
+
+    Attributes
+    ----------
+    tokens : list of int
+    finish_reason : str or None
+        None as long as the text goes on.
+    stop : str, int or None
+        The stop string or stop id that was met.
+    """
+
+    def __init__(
+        self, decoder: StreamDecoder | None, stop: StopRules, limit: int, limit_reason: FinishReason
+    ) -> None:
+        self.tokens: list[int] = []
+        self.finish_reason: FinishReason | None = None
+        self.stop: str | int | None = None
+        self._decoder = decoder
+        self._rules = stop
+        self._scanner = StopScanner(stop.strings, stop.spelling)
+        self._ended_by_id = False
+        self._n_read = 0  # tokens that have become text
+        self._whole = False  # and the end of the text has
+        self._limit = limit
+        self._limit_reason = limit_reason
+
+    def extend(self, tokens: Iterable[int], *, complete: bool = False) -> int:
+        """Add tokens up to where the text ends; return how many.
+
+        With `complete` the text ends after the last of them, as its constraint is complete.
+        """
+        if self.finish_reason is not None:
+            raise ValueError("the text has already ended")
+        n_before = len(self.tokens)
+        for token in tokens:
+            self._append(token)
+            if self.finish_reason is not None:
+                break
+        if complete and self.finish_reason is None:
+            self.finish_reason = "stop"
+            if self._scanner.strings:
+                self._read()
+        return len(self.tokens) - n_before
+
+    def _append(self, token: int) -> None:
+        self.tokens.append(token)
+        if token in self._rules.ids:
+            self.finish_reason, self.stop = "stop", self._rules.names.get(token, token)
+            self._ended_by_id = True
+        elif self._scanner.strings:
+            self._read()
+        if self.finish_reason is None and len(self.tokens) >= self._limit:
+            self.finish_reason = self._limit_reason
+        if self.finish_reason is not None and self._scanner.strings:
+            self._read()
+
+    def _read(self) -> None:
+        """Turn new tokens into text and look for stop strings; without such, when the text is wanted."""
+        if self._decoder is None or self._whole or self._scanner.match is not None:
+            return
+        end = len(self.tokens) - self._ended_by_id  # a stop id is no text
+        piece = self._decoded(self.tokens[self._n_read : end]) if end > self._n_read else ""
+        self._n_read = end
+        if self.finish_reason is not None:
+            # What is left of an incomplete character is text too, so it may complete a stop string.
+            piece += self._decoder.finish()
+            self._whole = True
+        if self._ended_by_id:
+            piece += self._rules.spelling.mark(self.tokens[-1])  # which may complete a longer stop string
+        if self._scanner.feed(piece) is not None:
+            self.finish_reason, self.stop = "stop", self._scanner.match
+
+    def _decoded(self, tokens: list[int]) -> str:
+        """The text that tokens complete, with the marks of special tokens where stop strings name some."""
+        assert self._decoder is not None
+        if not self._rules.spelling:
+            return self._decoder.feed(tokens)
+        return "".join(self._rules.spelling.mark(token) + self._decoder.feed([token]) for token in tokens)
+
+    def take_text(self, *, final: bool = False) -> str:
+        """Text that is new since the last call and cannot be taken back; `final`: no more text comes."""
+        self._read()
+        return self._scanner.take(final=final or self.finish_reason is not None)
+
+    @property
+    def text(self) -> str | None:
+        """The text so far, None without a tokenizer."""
+        if self._decoder is None:
+            return None
+        self._read()
+        return self._scanner.text
 
 
 class _Tail:

@@ -1,0 +1,186 @@
+#include "slot_round.h"
+
+#include <string.h>
+
+#include "convert.h"
+#include "testing.h"
+
+static PyStructSequence_Field fields[] = {
+    {"slot", "The slot of the sequence."},
+    {"round", "The Round; of a sequence that has failed, without tokens."},
+    {"error", "Why the sequence has failed in the round, an exception, or None."},
+    {"complete", "Whether the text has ended because its constraint is complete."},
+    {"n_rows", "Rows that the target was run on for the sequence."},
+    {"logits", "Those that each new token was chosen from, float32 [n_tokens, n_vocab], or None."},
+    {"logprobs", "(ln p, top tokens, their ln p) of the new tokens, or None."},
+    {"origins", "Of a sequence with a prediction: which drafter of several each guess is of, or None."},
+    {"drafts", "In builds for tests: what the nodes were drawn from, or None."},
+    {0},
+};
+enum { N_FIELDS = sizeof fields / sizeof *fields - 1 };
+
+static PyStructSequence_Desc description = {
+    .name = "specdec._core.SlotRound",
+    .doc = "What a round did in one slot.",
+    .fields = fields,
+    .n_in_sequence = N_FIELDS,
+};
+
+int sd_slot_round_begin(sd_module_state* state) {
+    if (state->slot_round_type == NULL) state->slot_round_type = PyStructSequence_NewType(&description);
+    if (state->slot_round_type == NULL) return -1;
+    if (state->round_class != NULL) return 0;
+    PyObject* module = PyImport_ImportModule("specdec.trace");
+    state->round_class = module ? PyObject_GetAttrString(module, "Round") : NULL;
+    Py_XDECREF(module);
+    return state->round_class ? 0 : -1;
+}
+
+static PyObject* ints(const int32_t* values, int n) {
+    PyObject* tuple = PyTuple_New(n);
+    for (int i = 0; tuple != NULL && i < n; i++) {
+        PyObject* item = PyLong_FromLong(values[i]);
+        if (item == NULL)
+            Py_CLEAR(tuple);
+        else
+            PyTuple_SET_ITEM(tuple, i, item);
+    }
+    return tuple;
+}
+
+static PyObject* floats(const double* values, int n) {
+    PyObject* tuple = PyTuple_New(n);
+    for (int i = 0; tuple != NULL && i < n; i++) {
+        PyObject* item = PyFloat_FromDouble(values[i]);
+        if (item == NULL)
+            Py_CLEAR(tuple);
+        else
+            PyTuple_SET_ITEM(tuple, i, item);
+    }
+    return tuple;
+}
+
+/* How many new tokens a round has: those of the accepted path, then the target's own. */
+static int count_new(const sd_record* record) {
+    return record->status == SD_OK ? record->verdict.n_path + 1 : 0;
+}
+
+static PyObject* new_tokens(const sd_record* record) {
+    const sd_verdict* v = &record->verdict;
+    int n = count_new(record);
+    PyObject* tuple = PyTuple_New(n);
+    for (int i = 0; tuple != NULL && i < n; i++) {
+        PyObject* item = PyLong_FromLong(i < v->n_path ? record->tree.tokens[v->path[i]] : v->token);
+        if (item == NULL)
+            Py_CLEAR(tuple);
+        else
+            PyTuple_SET_ITEM(tuple, i, item);
+    }
+    return tuple;
+}
+
+static PyObject* new_round(const sd_module_state* state, const sd_record* record, int index) {
+    const sd_verdict* v = &record->verdict;
+    int n_drafted = record->tree.n_nodes - 1;
+    PyObject* values[] = {
+        PyLong_FromLong(index),
+        ints(record->tree.tokens + 1, n_drafted),
+        ints(record->tree.parents + 1, n_drafted),
+        ints(v->path, v->n_path),
+        new_tokens(record),
+        PyLong_FromLong(count_new(record)),
+        floats(v->betas, v->n_betas),
+        PyFloat_FromDouble(record->draft_s),
+        PyFloat_FromDouble(record->verify_s),
+        PyFloat_FromDouble(record->other_s),
+        PyFloat_FromDouble(record->experts),
+    };
+    enum { N = sizeof values / sizeof *values };
+    int complete = 1;
+    for (int i = 0; i < N; i++) complete &= values[i] != NULL;
+    PyObject* round = complete ? PyObject_Vectorcall(state->round_class, values, N, NULL) : NULL;
+    for (int i = 0; i < N; i++) Py_XDECREF(values[i]);
+    return round;
+}
+
+/* Logits that each new token was chosen from: after the root and after each accepted node. */
+static PyObject* new_logits(const sd_slot_round_source* source) {
+    const sd_record* record = source->record;
+    int n = count_new(record);
+    if (!source->keep_logits || n == 0) return Py_NewRef(Py_None);
+    size_t n_vocab = (size_t)source->n_vocab;
+    ptrdiff_t stride;
+    const float* logits = sd_session_logits(source->session, &stride);
+    float* out;
+    PyObject* array = sd_new_array("float32", n, source->n_vocab, (void**)&out);
+    for (int i = 0; array != NULL && i < n; i++) {
+        int node = i == 0 ? 0 : record->node_rows[record->verdict.path[i - 1]];
+        memcpy(out + (size_t)i * n_vocab, logits + (record->logits_row + node) * stride,
+               n_vocab * sizeof *out);
+    }
+    return array;
+}
+
+/* A new NumPy array with a copy of values [n, n_cols] (n_cols < 0: [n]), of `size` bytes each. */
+static PyObject* copied(const char* dtype, const void* values, size_t size, Py_ssize_t n, Py_ssize_t n_cols) {
+    void* out;
+    PyObject* array = sd_new_array(dtype, n, n_cols, &out);
+    if (array != NULL) memcpy(out, values, size * (size_t)n * (size_t)(n_cols < 0 ? 1 : n_cols));
+    return array;
+}
+
+static PyObject* new_logprobs(const sd_record* record) {
+    const sd_logprobs_options* o = &record->settings->logprobs;
+    int n = count_new(record);
+    if (n == 0 || o->of == SD_LOGPROBS_NONE) return Py_NewRef(Py_None);
+    const sd_logprobs* found = &record->logprobs;
+    PyObject* log_probs = copied("float64", found->log_probs, sizeof *found->log_probs, n, -1);
+    PyObject* top = log_probs ? copied("int32", found->top_tokens, sizeof(int32_t), n, o->n_top) : NULL;
+    PyObject* of_top = top ? copied("float64", found->top_log_probs, sizeof(double), n, o->n_top) : NULL;
+    PyObject* tuple = of_top ? PyTuple_Pack(3, log_probs, top, of_top) : NULL;
+    Py_XDECREF(log_probs);
+    Py_XDECREF(top);
+    Py_XDECREF(of_top);
+    return tuple;
+}
+
+static PyObject* origins_of(const sd_record* record) {
+    if (record->settings->n_prediction == 0) return Py_NewRef(Py_None);
+    return ints(record->origins + 1, record->tree.n_nodes - 1);
+}
+
+static PyObject* drafts_of(const sd_slot_round_source* source) {
+#ifdef SPECDEC_TESTING
+    if (source->keep_drafts) return sd_drafts_of(source->session, source->record, source->n_vocab);
+#endif
+    (void)source;
+    return Py_NewRef(Py_None);
+}
+
+PyObject* sd_slot_round_new(const sd_module_state* state, const sd_slot_round_source* source) {
+    const sd_record* record = source->record;
+    PyObject* tuple = PyStructSequence_New(state->slot_round_type);
+    if (tuple == NULL) return NULL;
+    PyObject *round = NULL, *logits = NULL, *logprobs = NULL, *origins = NULL, *drafts = NULL;
+    PyObject *slot = PyLong_FromLong(record->sequence),
+             *n_rows = slot ? PyLong_FromLong(record->n_rows) : NULL;
+    /* No part is made after one has failed: Python code must not run with an exception set. */
+    int complete = n_rows != NULL && (round = new_round(state, record, source->index)) != NULL &&
+                   (logits = new_logits(source)) != NULL && (logprobs = new_logprobs(record)) != NULL &&
+                   (origins = origins_of(record)) != NULL && (drafts = drafts_of(source)) != NULL;
+    PyObject* parts[N_FIELDS] = {slot,
+                                 round,
+                                 Py_NewRef(source->error ? source->error : Py_None),
+                                 PyBool_FromLong(record->complete),
+                                 n_rows,
+                                 logits,
+                                 logprobs,
+                                 origins,
+                                 drafts};
+    for (int i = 0; i < N_FIELDS; i++) PyStructSequence_SetItem(tuple, i, parts[i]);
+    if (!complete)
+        Py_CLEAR(tuple);
+    else
+        PyObject_GC_Track(tuple); /* its error may lead back to it */
+    return tuple;
+}

@@ -1,0 +1,328 @@
+"""Decoding of many sequences at once: admit them to slots, step by step, and finish them."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from typing import Generic
+
+from specdec import _core
+from specdec.checks import check_integer
+from specdec.decoding.adaptive_gamma import AdaptiveGamma, RunKind
+from specdec.decoding.kept_texts import KeptTexts
+from specdec.decoding.prompt_cache import PromptCache
+from specdec.decoding.request import Request
+from specdec.decoding.sequence import AnySequence, Sequence, score_prompts
+from specdec.decoding.text_keys import text_key
+from specdec.drafts.draft import Description, Draft
+from specdec.errors import NotFiniteError
+from specdec.models.model import Model
+from specdec.trace import Round
+
+__all__ = ["SLICE_S", "Scheduler", "decode"]
+
+SLICE_S = 0.02
+"""Seconds of rounds between two looks at them. A model's weights push the interpreter out of the caches, so
+the first round looked at takes some 50 microseconds, and those after it a few."""
+Plan = Callable[[list[AnySequence]], list[int] | None]
+"""From the sequences of a round to the most guesses of each slot, a negative number where a sequence sits the
+round out; None: no limit."""
+
+
+class Scheduler(Generic[AnySequence]):
+    """Slots of one session, and the sequences in them. It has no thread: its caller's loop steps it.
+
+    Sequences join and leave between steps. Their prompts are read whole before the next round, or in slices
+    between the rounds of the others. What a sequence becomes depends on its own request alone.
+
+    Parameters
+    ----------
+    target : Model
+    draft : Draft or None
+        What drafts; None: plain decoding.
+    description : tuple of str and dict, or None
+        The draft as the core takes it (`Draft.describe`).
+    gamma : int
+        Guesses of a sequence in a round at most.
+    n_slots : int
+    n_text : int
+        Tokens of the longest text, prompt and new.
+    n_threads : int
+    settings : specdec._core.Settings, optional
+        Settings like those of all sequences. None: they may differ.
+    max_top : int, default 0
+        Without `settings`: the most log-probabilities that a sequence may ask for.
+    logits : bool, default False
+        Keep the logits of new tokens; each step is then one round.
+    node_budget : int or None
+    adaptive : tuple of (AdaptiveGamma, RunKind), optional
+        What chooses gamma round by round, and what its estimates are of.
+    plan : callable, optional
+        What limits the guesses of the next round.
+    prompt_cache : PromptCache, optional
+    in_slices : bool, default False
+        Read prompts in slices between rounds.
+
+    Attributes
+    ----------
+    n_slots : int
+    running : list of Sequence
+        Those that have slots, in the order of these.
+    prefill_s : float
+        Seconds of reading prompts so far.
+    """
+
+    def __init__(
+        self,
+        target: Model,
+        draft: Draft | None,
+        description: Description | None,
+        *,
+        gamma: int,
+        n_slots: int,
+        n_text: int,
+        n_threads: int,
+        settings: _core.Settings | None = None,
+        max_top: int = 0,
+        logits: bool = False,
+        node_budget: int | None = None,
+        adaptive: tuple[AdaptiveGamma, RunKind] | None = None,
+        plan: Plan[AnySequence] | None = None,
+        prompt_cache: PromptCache | None = None,
+        in_slices: bool = False,
+    ) -> None:
+        self.n_slots = n_slots
+        self.prefill_s = 0.0
+        self._draft, self._description, self._adaptive = draft, description, adaptive
+        self._plan, self._in_slices = plan, in_slices
+        self._cached = None if prompt_cache is None else KeptTexts(prompt_cache, target, draft)
+        self._slots: list[AnySequence | None] = [None] * n_slots
+        self._unread: set[int] = set()  # slots whose prompts are not in
+        self._closed = False
+        self._sound = True  # the core has done what it was asked for last
+        self._session = _core.Session(
+            target.core,
+            description,
+            gamma=gamma,
+            n_slots=n_slots,
+            n_text=n_text,
+            n_threads=n_threads,
+            settings=settings,
+            max_top=max_top,
+            keep_logits=logits,
+            node_budget=node_budget or 0,
+            adaptive_gamma=None if adaptive is None else adaptive[0].begin(adaptive[1]),
+        )
+
+    @classmethod
+    def of(cls, request: Request, sequences: list[Sequence]) -> Scheduler[Sequence]:
+        """Slots for the sequences of one request."""
+        options, policy = request.options, request.policy
+        is_adaptive = isinstance(policy, AdaptiveGamma)
+
+        def ask(running: list[Sequence]) -> list[int]:
+            """What the caller's policy says of the next round of each sequence."""
+            gammas = [0] * request.n_slots
+            for sequence in running:
+                wanted = policy(tuple(sequence.rounds))
+                gammas[sequence.slot] = check_integer("gamma(rounds)", wanted, 0, request.gamma)
+            return gammas
+
+        return Scheduler(
+            request.target,
+            request.draft,
+            request.description,
+            gamma=request.gamma,
+            n_slots=request.n_slots,
+            n_text=request.longest,
+            n_threads=request.n_threads,
+            settings=sequences[0].settings,
+            logits=options.logits,
+            node_budget=request.node_budget,
+            adaptive=(policy, request.kind) if isinstance(policy, AdaptiveGamma) else None,
+            plan=None if policy is None or is_adaptive else ask,
+            prompt_cache=options.prompt_cache,
+        )
+
+    @property
+    def running(self) -> list[AnySequence]:
+        """The sequences that have slots, in the order of these."""
+        return [sequence for sequence in self._slots if sequence is not None]
+
+    @property
+    def n_free(self) -> int:
+        """Empty slots."""
+        return self._slots.count(None)
+
+    @property
+    def n_reading(self) -> int:
+        """Sequences whose prompts are not in; any thread may ask."""
+        return len(self._unread)
+
+    def check(self, settings: _core.Settings) -> None:
+        """Refuse settings that no sequence can have here; any thread may ask.
+
+        Raises
+        ------
+        InputError
+            The rule cannot judge what would be drafted.
+        """
+        self._session.check(settings)
+
+    def admit(self, sequence: AnySequence) -> None:
+        """Give an empty slot to a sequence; what the prompt cache has of its prompt is not read again."""
+        slot = self._slots.index(None)
+        prompt, request = sequence.prompt, sequence.request
+        key = text_key(request.seeds[sequence.index], self._draft, request.rule)
+        self._session.admit(slot, prompt.ids, key, sequence.settings, prompt.source)
+        self._slots[slot], sequence.slot, sequence.n_sequences = sequence, slot, self.n_slots
+        self._unread.add(slot)
+        if self._cached is not None:
+            sequence.n_cached = self._cached.begin(self._session, slot, prompt, sequence.model)
+        if sequence.read is not None:
+            self._session.begin_with(slot, sequence.read)
+
+    def step(self, seconds: float = 0.0) -> Iterator[tuple[AnySequence, Round]]:
+        """Read prompts, then decode a round, or rounds until `seconds` have passed or a sequence ends.
+
+        Signals are handled between the core's calls and in them, at most every 50 ms, before every forward
+        and between the steps of each other loop that can run long.
+
+        Yields
+        ------
+        sequence : Sequence
+            One that has ended or failed has left its slot.
+        round : Round
+
+        Raises
+        ------
+        Exception
+            The session has failed, for instance by a draft of the caller's.
+        """
+        self._sound = False
+        self._update_draft()
+        yield from self._read()
+        running = [sequence for sequence in self.running if sequence.slot not in self._unread]
+        gammas = self._plan(running) if self._plan and running else None
+        # The core ends a text at its length and at stop ids; a stop string must be looked for each round.
+        if gammas or self._unread or any(sequence.request.stop.strings for sequence in running):
+            seconds = 0.0
+        rounds = self._session.round(seconds, until_end=True, gammas=gammas) if running else ()
+        self._sound = True
+        for done in rounds:
+            sequence = self._slots[done.slot]
+            if sequence is None:  # its text has ended in this call
+                continue
+            round_ = sequence.take(done)
+            if sequence.finish_reason is not None:
+                self.finish(sequence)
+            yield sequence, round_
+
+    def finish(self, sequence: AnySequence) -> None:
+        """Empty the slot of a sequence; unless it has failed, the draft and the cache get its text."""
+        slot = sequence.slot
+        assert slot is not None
+        if sequence.error is None:
+            self._remember(sequence)
+        self._session.finish(slot)
+        if sequence.error is None and self._cached is not None:
+            self._cached.keep(self._session, slot, sequence.model)
+        self._unread.discard(slot)
+        self._slots[slot] = sequence.slot = None
+
+    def close(self, *, keep: bool = True) -> None:
+        """Keep what was read and learned, also of texts that go on, and free the session; idempotent."""
+        running, self._slots = self.running if keep else [], [None] * self.n_slots
+        try:
+            for sequence in running:
+                self._remember(sequence)
+            for sequence in running if self._sound and self._cached is not None else ():
+                self._cached.keep(self._session, sequence.slot, sequence.model)
+            if self._adaptive is not None and (learned := self._session.adaptive_gamma) is not None:
+                policy, kind = self._adaptive
+                policy.end(kind, learned)
+                self._adaptive = None
+        finally:
+            if not self._closed:
+                self._closed = True
+                self._session.close()
+
+    def _remember(self, sequence: AnySequence) -> None:
+        if self._draft is not None and sequence.tokens:
+            self._draft.remember(sequence.prompt.ids, sequence.tokens)
+
+    def _update_draft(self) -> None:
+        """Let a draft that has learned take its own place; it has then to read the texts that are there."""
+        if self._draft is None or self._description is None:
+            return
+        description = self._draft.take_update(self._session, self._description)
+        if description is not self._description:
+            self._description = description
+            self._unread |= {slot for slot, sequence in enumerate(self._slots) if sequence is not None}
+
+    def _read(self) -> Iterator[tuple[AnySequence, Round]]:
+        """Read prompts that are not in; yield those that are left unread where that fails."""
+        while self._unread:
+            begun = time.perf_counter()
+            try:
+                unread = set(self._session.prefill_slice())
+            except Exception as error:  # of the prompts that are being read: the others go on
+                for sequence in self.running:
+                    if sequence.slot in self._unread:
+                        sequence.fail(error)
+                        self.finish(sequence)
+                        yield sequence, _NOTHING
+                return
+            seconds = time.perf_counter() - begun
+            self.prefill_s += seconds
+            for sequence in self.running:
+                if sequence.slot in self._unread:
+                    sequence.prefill_s += seconds
+            self._unread &= unread
+            if self._in_slices:
+                return
+
+
+_NOTHING = Round(0, (), (), (), (), 0, (), 0.0, 0.0, 0.0)
+"""The round of a sequence that fails before its first one."""
+
+
+def decode(
+    scheduler: Scheduler[Sequence], sequences: list[Sequence], seconds: float = SLICE_S
+) -> Generator[tuple[Sequence, Round], None, None]:
+    """Decode all sequences of one request, in order as slots become free, and close the scheduler.
+
+    Parameters
+    ----------
+    scheduler : Scheduler
+    sequences : list of Sequence
+    seconds : float
+        Of rounds between two looks at them; 0: yield every round when it is through.
+
+    Yields
+    ------
+    sequence : Sequence
+    round : Round
+
+    Raises
+    ------
+    NotFiniteError
+        Its attribute `result` is what there was before.
+    """
+    request, waiting = sequences[0].request, deque(sequences)
+    try:
+        if request.options.prompt_logprobs is not None:
+            score_prompts(sequences)
+        while waiting or scheduler.running:
+            while waiting and scheduler.n_free:
+                scheduler.admit(waiting.popleft())
+            for sequence, round_ in scheduler.step(seconds):
+                if sequence.error is not None:
+                    raise sequence.error
+                yield sequence, round_
+    except NotFiniteError as error:
+        error.result = request.arranged([sequence.result() for sequence in sequences])
+        raise
+    finally:
+        scheduler.close()

@@ -1,0 +1,99 @@
+"""Sessions of the core with their first prompts, for tests of what happens in single rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from specdec import _core
+
+__all__ = ["Session", "record_of"]
+
+_SESSION = (
+    "gamma", "n_slots", "n_text", "n_threads", "max_top", "keep_logits", "node_budget", "adaptive_gamma",
+)  # fmt: skip
+
+
+class Session:
+    """A `_core.Session` whose slots are given to prompts at once; its rounds come as dicts.
+
+    Parameters
+    ----------
+    target, draft
+        As of `_core.Session`.
+    prompts : sequence of sequence of int
+    seeds : sequence of (int, int)
+    settings : Settings or a sequence of them, optional
+        Those of all prompts, or of each. None: settings by name, among `how`, which later prompts have too.
+    sources : sequence, optional
+    mixed : bool, default False
+        Let later sequences have any settings.
+    **how
+        Arguments of `_core.Session` and of `_core.Settings`.
+    """
+
+    def __init__(
+        self,
+        target: Any,
+        draft: Any,
+        prompts: Sequence[Any],
+        *,
+        seeds: Sequence[tuple[int, int]],
+        settings: Any = None,
+        sources: Sequence[Any] | None = None,
+        mixed: bool = False,
+        **how: Any,
+    ) -> None:
+        own = {name: how.pop(name) for name in _SESSION if name in how}
+        if how:
+            assert settings is None
+            settings = _core.Settings(**how)
+        each = settings if isinstance(settings, list | tuple) else [settings] * len(prompts)
+        self.usual = None if settings is each else settings
+        n_ctx = target.config["n_ctx"]
+        n_new = how.get("max_new_tokens", n_ctx)
+        room = max([own.get("n_text", 0), *(min(n_ctx, len(prompt) + n_new) for prompt in prompts)])
+        own["n_slots"] = max(own.get("n_slots", 0), len(prompts))
+        self.core = _core.Session(
+            target, draft, **(own | {"n_text": room}), settings=None if mixed else self.usual
+        )
+        for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
+            self.core.admit(i, prompt, seed, each[i], None if sources is None else sources[i])
+
+    def replace(
+        self, slot: int, prompt: Any, seed: tuple[int, int], *, source: Any = None, settings: Any = None
+    ) -> None:
+        """Give a slot to another prompt, with its own settings or those of all."""
+        self.core.admit(slot, prompt, seed, self.usual if settings is None else settings, source)
+
+    def round(self, *args: Any, **options: Any) -> list[dict[str, Any]]:
+        """The rounds of `_core.Session.round`, as `record_of` has them."""
+        return [record_of(done) for done in self.core.round(*args, **options)]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.core, name)
+
+
+def record_of(done: _core.SlotRound) -> dict[str, Any]:
+    """A round in one slot as a dict, with lists in place of tuples."""
+    round_ = done.round
+    assert isinstance(done.round.tokens, tuple) and round_.kept == len(round_.tokens)
+    return {
+        "sequence": done.slot,
+        "drafted": list(round_.drafted),
+        "parents": list(round_.parents),
+        "accepted": list(round_.path),
+        "tokens": list(round_.tokens),
+        "betas": list(round_.betas),
+        "draft_s": round_.draft_s,
+        "verify_s": round_.verify_s,
+        "other_s": round_.other_s,
+        "experts": round_.experts,
+        "error": done.error,
+        "complete": done.complete,
+        "n_rows": done.n_rows,
+        "logits": done.logits,
+        "laws": done.logprobs,
+        "origins": None if done.origins is None else list(done.origins),
+        **(done.drafts or {}),
+    }
