@@ -267,7 +267,7 @@ class ChatTools(RequestFields):
 class ResponseTools(ChatTools):
     """The same of responses, where name and parameters are next to the type."""
 
-    tools: Annotated[list[_ResponseTool], FailFast(), at_most("n_tools")] = Field(default_factory=list)  # type: ignore[assignment]
+    tools: Annotated[list[_ResponseTool], FailFast(), at_most("n_tools")] = Field(default_factory=list)
     tool_choice: Annotated[_Word | Annotated[_ResponseChoice, Tag("<function>")], _of_choice] | None = None
 
 

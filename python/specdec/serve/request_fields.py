@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias, TypeVar
 
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, FailFast, Field, ValidationInfo
@@ -124,7 +124,8 @@ def parse(schema: type[Schema], body: Mapping[str, Any], service: Any) -> Schema
         For the first fault: the path of the field, such as ``messages[2].role``, its value, the expectation.
     """
     try:
-        return schema.model_validate(body, context=service)
+        found: Schema = schema.model_validate(body, context=service)
+        return found
     except pydantic.ValidationError as error:
         raise _refusal(error.errors(include_url=False)[0]) from None
 
@@ -268,7 +269,8 @@ def _texts(*types: str) -> Any:
 
 
 if TYPE_CHECKING:
-    Texts = ReasoningTexts = str
+    Texts: TypeAlias = str
+    ReasoningTexts: TypeAlias = str
 else:
     Texts = _texts("text", "input_text", "output_text")
     ReasoningTexts = _texts("reasoning_text")

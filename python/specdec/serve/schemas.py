@@ -231,7 +231,7 @@ class TextFields(SamplingFields):
     stream: bool = False
     stream_options: _StreamOptions | None = None
 
-    without_effect = (
+    without_effect: ClassVar[tuple[str, ...]] = (
         "user", "metadata", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options",
         "safety_identifier",
     )  # fmt: skip

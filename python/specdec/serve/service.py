@@ -128,16 +128,18 @@ class Service:
 
     Attributes
     ----------
+    name, names : str, list of str
+        The model's name, and what clients may ask for: all its names, and those of its adapters.
     stopping : bool
         Whether new requests are answered with status 503, since the server is about to stop.
     n_active : int
         Requests that are being answered.
-    draft_names : list of str
-        The drafts that requests may name; the first drafts for those that name none.
+    draft_name, draft_names : str or None, list of str
+        The draft of requests that name none, and the drafts that requests may name.
     marks : MarkSpelling
         How readers of replies get the special tokens that separate their parts.
-    longest_token : int
-        Bytes of text that a token stands for, at most.
+    longest_token, most_bytes : int
+        Bytes of text of a token, and of a prompt, at most: a longer one is not encoded.
     """
 
     def __init__(
@@ -155,26 +157,27 @@ class Service:
         if target.tokenizer is None:
             raise InputError(f"{target.path} cannot be served: {why_no_tokenizer(target.path)}")
         if not names:
-            raise InputError("names is empty; expected what the model is called")
+            raise InputError.of("names", names, "what the model is called")
         self.engine = engine
         self.target: Model = target
         self.tokenizer: Tokenizer = target.tokenizer
-        self.own_names = list(names)
         self.adapters = dict(adapters or {})
+        self.name, self.names = names[0], [*names, *self.adapters]
         if taken := self.adapters.keys() & set(names):
-            raise InputError(
-                f"adapters has {taken.pop()!r}, which the model is called; expected another name"
-            )
+            raise InputError.of("adapters", taken.pop(), "another name: the model is called so", verb="has")
         limits = limits or ServerLimits()
         self.limits = dataclasses.replace(limits, n_top=min(limits.n_top, target.config.n_vocab))
         self.sampling = dict(sampling or {})
         self.draft_names = list(engine.drafts) or ([] if draft_name is None else [draft_name])
+        self.draft_name = next(iter(self.draft_names), None)
         self.texts = TokenTexts(self.tokenizer)
         self.longest_token = max(self.texts.longest(target.config.n_vocab), _LONGEST_CHARACTER)
-        self.created = int(time.time())
-        self.stopping = False
-        self.n_active = 0
-        self.tool_format = tool_format_of(_template_text(target)) if tool_format is None else tool_format
+        self.most_bytes = engine.n_text * self.longest_token
+        self.created, self.stopping, self.n_active = int(time.time()), False, 0
+        if tool_format is None:
+            template = target.chat_template
+            tool_format = tool_format_of("\n".join(template.templates.values()) if template else "")
+        self.tool_format = tool_format
         special, marks = special_tokens_of(self.tokenizer), TOOL_FORMATS[self.tool_format].marks
         self.marks = MarkSpelling.of(special, marks, others=False)
         begin = TOOL_FORMATS[self.tool_format].begin
@@ -188,26 +191,6 @@ class Service:
         ids = ids[len(ids) - ids[::-1].index(self._begin_id) :]
         decoder = StreamDecoder(self.tokenizer, continuing=True)
         return "".join(self.marks.mark(token) + decoder.feed([token]) for token in ids) + decoder.finish()
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self.own_names[0]
-
-    @property
-    def draft_name(self) -> str | None:
-        """What drafts for requests that name no draft; None: nothing does."""
-        return next(iter(self.draft_names), None)
-
-    @property
-    def most_bytes(self) -> int:
-        """Bytes of a prompt at most: it is not encoded to find out that it is too long."""
-        return self.engine.n_text * self.longest_token
-
-    @property
-    def names(self) -> list[str]:
-        """What clients may ask for: the model's names, and those of its adapters."""
-        return [*self.own_names, *self.adapters]
 
     def submit(
         self,
@@ -261,9 +244,8 @@ class Service:
             code = "context_length_exceeded" if isinstance(error, ContextLengthError) else "invalid_value"
             return RequestError(message, param=param, code=code)
         if isinstance(error, NotFiniteError):
-            return RequestError(
-                "the model computed a number that is not finite", status=500, code="not_finite"
-            )
+            message = "the model computed a number that is not finite"
+            return RequestError(message, status=500, code="not_finite")
         if isinstance(error, CheckpointError):  # the message may name the file of a draft
             message = "a file of the server's models was changed while it was in use"
         return RequestError(message, status=500, code="server_error")
@@ -274,9 +256,3 @@ def _without_place(message: str, place: Path, name: str) -> str:
     if len(place.parts) < 2:
         return message
     return re.sub(rf"(?<!\w){re.escape(str(place))}(?!\w)", lambda found: name, message)
-
-
-def _template_text(target: Model) -> str:
-    """All chat templates of a model."""
-    template = target.chat_template
-    return "" if template is None else "\n".join(template.templates.values())

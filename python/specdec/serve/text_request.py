@@ -175,7 +175,8 @@ class TextRequest(ABC):
         }
 
     def _limit(self) -> int | None:
-        given = {name: n for name in self.limit_fields if (n := getattr(self.fields, name)) is not None}
+        asked: dict[str, int | None] = {name: getattr(self.fields, name) for name in self.limit_fields}
+        given = {name: n for name, n in asked.items() if n is not None}
         if len(set(given.values())) > 1:
             numbers = " and ".join(map(str, given.values()))
             raise refused(self.limit_fields[0], f"{' and '.join(given)} are {numbers}; expected one of them")
