@@ -119,8 +119,11 @@ def test_settings_of_each_request() -> None:
     outputs = ask(api, at_end, beyond)
     assert [output.stop_reason for output in outputs] == ["model_length", "model_length"]
     assert outputs[0].usage is not None and outputs[1].usage is None
-    with pytest.raises(InputError, match="frequency_penalty is 0.5"):
-        ask(api, PROMPT, frequency_penalty=0.5)
+    (output,) = ask(api, PROMPT, max_tokens=30, frequency_penalty=2.0)
+    wanted = specdec.generate(target, None, PROMPT, max_new_tokens=30, frequency_penalty=2.0)
+    assert output.completion == wanted.text != text
+    with pytest.raises(InputError, match="best_of is 3"):
+        ask(api, PROMPT, best_of=3)
 
 
 def test_log_probabilities() -> None:

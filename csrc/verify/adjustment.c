@@ -35,6 +35,47 @@ static void penalise_counted(const sd_sampling* s, const sd_history* h, int node
     for (int i = node; i > 0; i = h->tree->parents[i]) take_counted(s, h->tree->tokens[i], a);
 }
 
+/* How many new tokens there are at a node. */
+static int n_new(const sd_history* h, int node) {
+    int n = h->n_tokens - h->n_prompt;
+    for (; node > 0; node = h->tree->parents[node]) n++;
+    return n;
+}
+
+static void mask_ends(const sd_sampling* s, int n_vocab, float* logits) {
+    for (int i = 0; i < s->n_end_ids; i++)
+        if (s->end_ids[i] >= 0 && s->end_ids[i] < n_vocab) logits[s->end_ids[i]] = -INFINITY;
+}
+
+/* A place in a text: after the node, or, where that is 0, after n tokens of the text. */
+typedef struct place {
+    int node, n;
+} place;
+
+/* Go back over the token before a place. Returns it, or -1 at the beginning. */
+static int32_t step_back(const sd_history* h, place* at) {
+    if (at->node == 0) return at->n > 0 ? h->tokens[--at->n] : -1;
+    int32_t token = h->tree->tokens[at->node];
+    at->node = h->tree->parents[at->node];
+    return token;
+}
+
+/* Are there n equal tokens before both places? */
+static int are_alike(const sd_history* h, place a, place b, int n) {
+    for (int i = 0; i < n; i++) {
+        int32_t token = step_back(h, &a);
+        if (token < 0 || token != step_back(h, &b)) return 0;
+    }
+    return 1;
+}
+
+static void mask_repeated(const sd_history* h, int node, int n_gram, float* logits) {
+    const place end = {node, h->n_tokens};
+    place at = end;
+    for (int32_t next; (next = step_back(h, &at)) >= 0;)
+        if (are_alike(h, at, end, n_gram - 1)) logits[next] = -INFINITY;
+}
+
 const float* sd_logits_adjust(const sd_sampling* s, int n_vocab, const float* logits,
                               const sd_history* history, int node, const sd_adjustment* a) {
     float penalty = (float)s->repetition_penalty;
@@ -49,5 +90,7 @@ const float* sd_logits_adjust(const sd_sampling* s, int n_vocab, const float* lo
         float bias = biases->values[i], *logit = &a->logits[biases->tokens[i]];
         *logit = bias == -INFINITY ? bias : *logit + bias;
     }
+    if (s->min_tokens > 0 && n_new(history, node) < s->min_tokens) mask_ends(s, n_vocab, a->logits);
+    if (s->no_repeat_ngram_size > 0) mask_repeated(history, node, s->no_repeat_ngram_size, a->logits);
     return a->logits;
 }

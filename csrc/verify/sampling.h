@@ -43,6 +43,10 @@ typedef struct sd_sampling {
     double presence_penalty, frequency_penalty;
     /* Added to logits. */
     sd_biases logit_bias;
+    /* So many new tokens come before any that ends a text; 0: it may end at once. */
+    int min_tokens;
+    /* No sequence of so many tokens occurs twice in prompt and text; 0: any may. */
+    int no_repeat_ngram_size;
     /* [n_end_ids] the tokens that end a text, no setting of its own. Borrowed. */
     const int32_t* end_ids;
     int n_end_ids;
@@ -58,7 +62,9 @@ typedef struct sd_sampling {
     F(REAL, repetition_penalty, 1.0, 1) \
     F(REAL, presence_penalty, 0.0, 1)   \
     F(REAL, frequency_penalty, 0.0, 1)  \
-    F(BIASES, logit_bias, {0}, 1)
+    F(BIASES, logit_bias, {0}, 1)       \
+    F(INTEGER, min_tokens, 0, 1)        \
+    F(INTEGER, no_repeat_ngram_size, 0, 1)
 
 /* The C types of fields: double, int, sd_biases, sd_sequences. */
 typedef enum sd_sampling_type {

@@ -57,6 +57,8 @@ class Setting:
         One line for the command line and for the description of the server's field.
     flag : str
         The placeholder of the value in the command's help; empty where there is no such flag.
+    many : bool
+        Whether the value is a list: a flag that may be repeated.
     served : (float, float), optional
         The least and the largest value that a server takes from its clients; None: it has no such field.
     neutral : object
@@ -69,6 +71,7 @@ class Setting:
     kind: type | None = None
     help: str = ""
     flag: str = ""
+    many: bool = False
     served: tuple[float, float] | None = None
     neutral: Any = None
 

@@ -53,7 +53,7 @@ def setting_option(name: str, default: str = "", text: str = "") -> Callable[[Fu
         _option(name),
         name,
         type=_PARSERS.get(name, row.kind),
-        multiple=name == "stop",
+        multiple=row.many,
         metavar=row.flag,
         help=f"{text.rstrip('.')} (default: {default})." if default else text,
     )
@@ -88,9 +88,7 @@ def decoding_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
         raise InputError(f"{' and '.join(f'--{name}' for name in forms)} are given; expected one of them")
     for name in _FILES.keys() & found.keys():
         found[name] = read_text_file(Path(found[name]), _FILES[name], name=f"--{name}")
-    if "stop" in found:
-        found["stop"] = list(found["stop"])
-    return found
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 
 def words_of(given: Mapping[str, Any], others: Sequence[str], without: Sequence[str]) -> list[str]:

@@ -307,6 +307,8 @@ class Engine:
         logit_bias: Mapping[int, float] | None = None,
         presence_penalty: float | None = None,
         frequency_penalty: float | None = None,
+        min_tokens: int = 0,
+        no_repeat_ngram_size: int = 0,
         draft_sampling: Sampling | None = None,
         transform: Transform | None = None,
         schema: Schema | None = None,

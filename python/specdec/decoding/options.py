@@ -118,7 +118,9 @@ class DecodingOptions(Sampling):
         help="Below 1 is not exact.",
     )  # fmt: skip
     seed: Seed = other(None, kind=int, flag="S", help="Of the random numbers.")
-    stop: Stop = other(None, flag="TEXT", help="End before this text or special token; may be repeated.")
+    stop: Stop = other(
+        None, flag="TEXT", many=True, help="End before this text or special token; may be repeated."
+    )
     n_threads: int | None = integer(
         None, 1, MAX_THREADS, scope="engine", flag="N",
         help="Default: SPECDEC_NUM_THREADS, or the CPUs at hand.",
@@ -297,5 +299,7 @@ _ELSEWHERE: Final = {
     "num_threads": "n_threads",
     "lora_request": "adapter",
     "num_return_sequences": "n",
+    "min_new_tokens": "min_tokens",
+    "bad_words_ids": "bad_words",
 }
 """What settings are called in other libraries."""

@@ -139,8 +139,10 @@ class Request:
         check_source(draft is not None and draft.reads_source, target)
         sampling, rule = _target_sampling(options)
         draft_sampling = options.draft_sampling or options.sampling
-        for settings in (sampling, draft_sampling):
-            settings.check_vocabulary(target.config["n_vocab"])
+        sampling, draft_sampling = (
+            settings.for_vocabulary(target.config["n_vocab"], target.tokenizer)
+            for settings in (sampling, draft_sampling)
+        )
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(options, name) is not None:
                 check_integer(name, getattr(options, name), 0, target.config["n_vocab"])

@@ -20,8 +20,11 @@ def adjusted_logits(
     presence_penalty: float = 0.0,
     frequency_penalty: float = 0.0,
     n_prompt: int = 0,
+    min_tokens: int = 0,
+    end_ids: Iterable[int] = (),
+    no_repeat_ngram_size: int = 0,
 ) -> NDArray[np.float32]:
-    """Logits with penalties on tokens that have occurred, then a bias.
+    """Logits with penalties on tokens that have occurred, then a bias, then masks.
 
     The repetition penalty is that of Keskar et al. (CTRL, section 4.1), the others are OpenAI's.
 
@@ -39,6 +42,10 @@ def adjusted_logits(
         A token that occurs c > 0 times behind the first `n_prompt` of the tokens loses presence + c times
         frequency, which is rounded once.
     n_prompt : int
+    min_tokens, end_ids : int, iterable of int
+        Before there are `min_tokens` tokens after the prompt, none of `end_ids` may come.
+    no_repeat_ngram_size : int
+        Above 0, no sequence of so many tokens occurs a second time.
 
     Returns
     -------
@@ -55,6 +62,14 @@ def adjusted_logits(
             adjusted[token] = np.float32(penalised)
     for token, bias in (logit_bias or {}).items():
         adjusted[token] += np.float32(bias)
+    if len(tokens) - n_prompt < min_tokens:
+        adjusted[list(end_ids)] = -np.inf
+    if no_repeat_ngram_size:
+        before = tokens[len(tokens) - no_repeat_ngram_size + 1 :]
+        for i in range(len(tokens) - no_repeat_ngram_size + 1):
+            *start, last = tokens[i : i + no_repeat_ngram_size]
+            if start == before:
+                adjusted[last] = -np.inf
     return adjusted
 
 

@@ -11,12 +11,13 @@ import numpy as np
 
 from specdec.checks import as_integer, check_items, check_number
 from specdec.errors import InputError, shown
+from specdec.models.tokenizer import Tokenizer
 from specdec.settings_table import check_settings, integer, number, other, table_of
 
-__all__ = ["MAX_TOP_K", "Sampling", "SamplingOptions"]
+__all__ = ["Sampling", "SamplingOptions"]
 
-MAX_TOP_K = 2**31 - 1
-"""What fits the core's integers; more tokens than any vocabulary has."""
+_MAX_INT = 2**31 - 1
+"""What fits the core's integers."""
 
 _LEAST, _LARGEST = (float(bound) for bound in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 """Of the numbers of float32 that have full precision."""
@@ -79,6 +80,12 @@ class Sampling:
         often as the token has occurred in it (OpenAI's definition; there from -2 to 2). Below 0 such tokens
         become more probable. Along the guesses of a round each one counts those before it. None or 0 changes
         nothing.
+    min_tokens : int, default 0
+        Mask the tokens that end a text, those of the model and the `stop` ids, until there are so many new
+        tokens. A stop text, or a constraint that is complete, still ends it.
+    no_repeat_ngram_size : int, default 0
+        Mask the tokens that would complete a sequence of so many tokens which the prompt or the text so far
+        has already; 0 masks none.
 
     Raises
     ------
@@ -91,8 +98,8 @@ class Sampling:
         help="0 is greedy.", flag="T", served=(0.0, 1e6),
     )  # fmt: skip
     top_k: int | None = integer(
-        None, 1, MAX_TOP_K,
-        help="Sample from the K likeliest tokens only.", flag="K", served=(-1, MAX_TOP_K), neutral=0,
+        None, 1, _MAX_INT,
+        help="Sample from the K likeliest tokens only.", flag="K", served=(-1, _MAX_INT), neutral=0,
     )  # fmt: skip
     top_p: float | None = number(
         None, "a number in (0, 1]", lambda x: 0.0 < x <= 1.0,
@@ -119,6 +126,12 @@ class Sampling:
         None, _FLOAT32, _is_float32, help="The same for each time that a token has occurred there.",
         flag="F", served=(-2.0, 2.0), neutral=0.0,
     )  # fmt: skip
+    min_tokens: int = integer(
+        0, 0, _MAX_INT, help="New tokens before the text may end.", flag="N", served=(0, _MAX_INT)
+    )
+    no_repeat_ngram_size: int = integer(
+        0, 0, _MAX_INT, help="No N tokens in a row occur twice.", flag="N", served=(0, _MAX_INT)
+    )
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -133,14 +146,21 @@ class Sampling:
         values = ((name, getattr(self, name), row.neutral) for name, row in table_of(Sampling).items())
         return {name: neutral if value is None else value for name, value, neutral in values}
 
-    def check_vocabulary(self, n_vocab: int) -> None:
-        """Raise InputError if `logit_bias` names a token that such a vocabulary lacks, or forbids all."""
+    def for_vocabulary(self, n_vocab: int, tokenizer: Tokenizer | None) -> Sampling:
+        """The settings as they are for the models of a vocabulary: texts have become token ids.
+
+        Raises
+        ------
+        InputError
+            If `logit_bias` names a token that the vocabulary lacks, or forbids all.
+        """
         biases = self.logit_bias or {}
         for token in biases:
             if token >= n_vocab:
                 raise InputError.of("logit_bias", token, f"ids from 0 to {n_vocab - 1}", verb="has token")
         if sum(bias == -math.inf for bias in biases.values()) == n_vocab:
             raise InputError("logit_bias forbids every token; expected at least one that is allowed")
+        return self
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -154,3 +174,5 @@ class SamplingOptions(TypedDict, total=False):
     logit_bias: Mapping[int, float] | None
     presence_penalty: float | None
     frequency_penalty: float | None
+    min_tokens: int
+    no_repeat_ngram_size: int

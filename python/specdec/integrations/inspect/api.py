@@ -44,7 +44,9 @@ from specdec.integrations.tally import Tally
 from specdec.models.number_formats import CacheDtype, Dtype, PrefillMethod
 from specdec.models.score import TopLogProbs
 from specdec.models.tokenizer import ByteTokenizer
+from specdec.settings_table import table_of
 from specdec.verification.rules import DecodingRule
+from specdec.verification.sampling import Sampling
 
 __all__ = ["SpecdecAPI"]
 
@@ -53,7 +55,7 @@ _STOP_REASONS: Final[Mapping[str, StopReason]] = {
     "length": "max_tokens",
     "context": "model_length",
 }
-_UNSUPPORTED: Final = ("best_of", "frequency_penalty", "presence_penalty", "response_schema", "modalities")
+_UNSUPPORTED: Final = ("best_of", "response_schema", "modalities")
 """Fields of a configuration that would change a text and that specdec does not have."""
 
 
@@ -357,11 +359,10 @@ class SpecdecAPI(ModelAPI):
 def _settings(config: GenerateConfig, n_ctx: int) -> tuple[tuple[str, Any], ...]:
     """Arguments of `specdec.generate` as a configuration has them, in values that can be hashed."""
     limit = n_ctx if config.max_tokens is None else config.max_tokens
-    found: dict[str, Any] = {
+    given = {name: getattr(config, name, None) for name in table_of(Sampling)}
+    found: dict[str, Any] = {name: value for name, value in given.items() if value}  # 0 changes nothing
+    found |= {
         "max_new_tokens": limit,
-        "temperature": config.temperature or 0.0,
-        "top_k": config.top_k or None,
-        "top_p": config.top_p,
         "stop": tuple(config.stop_seqs or ()),
         "logit_bias": tuple(sorted((config.logit_bias or {}).items())),
         "logprobs": (config.top_logprobs or 0) if config.logprobs else None,

@@ -9,12 +9,12 @@ from typing import Any, Final
 from specdec.checks import check_integer
 from specdec.decoding.prompt_cache import PromptCache
 from specdec.errors import InputError, shown
+from specdec.settings_table import table_of
+from specdec.verification.sampling import Sampling
 
 __all__ = ["batch_size_of", "check_names", "format_of", "prompt_cache_of", "sampling_of"]
 
-_SAMPLING: Final = (
-    "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
-)  # fmt: skip
+_SAMPLING: Final = tuple(table_of(Sampling))
 _WITHOUT_EFFECT: Final[Mapping[str, tuple[Any, ...]]] = {
     "num_beams": (1,),
     "num_return_sequences": (1,),

@@ -1,0 +1,149 @@
+"""Settings that mask tokens by the text so far: exact for every rule, draft tree, batch and engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import specdec
+from laws import FALSE_ALARM, count, law_of, p_value
+from refusals import refuses
+from specdec import drafts, reference
+from toy_pair import blurred
+from worlds.folders import llama_config, tensors_for, write_hf
+
+PROMPT = [1, 3, 0, 4, 3, 1, 3]
+Settings = dict[str, Any]
+
+MASKS: dict[str, Settings] = {
+    "min_tokens": {"min_tokens": 2, "stop": [1, 4]},
+    "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
+}
+"""For each setting, values that matter after `PROMPT`."""
+DRAFTS: dict[str, Any] = {
+    "chain": None,
+    "samples": drafts.StaticTree((2, 2)),
+    "distinct": drafts.StaticTree((2, 1), "without replacement"),
+    "top-k": drafts.StaticTree((2, 2), "top-k"),
+    "dynamic": drafts.DynamicTree(5),
+}
+JUDGES = [
+    *(("chain", rule) for rule in ("rejection", "block", "coupled", "k-sequential", "classical")),
+    ("distinct", "rejection"),
+    *(
+        pytest.param(tree, rule, marks=pytest.mark.law)
+        for tree, rule in [
+            ("samples", "k-sequential"),
+            ("distinct", "coupled"),
+            ("samples", "rejection"),
+            ("top-k", "rejection"),
+            ("dynamic", "rejection"),
+            ("dynamic", "coupled"),
+        ]
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[specdec.Model, specdec.Model]:
+    """Five tokens, so that every text of some tokens can be listed."""
+    folder = tmp_path_factory.mktemp("pair")
+    config = llama_config(vocab_size=5, hidden_size=16, intermediate_size=24, max_position_embeddings=48)
+    tensors = {name: array * 1.5 for name, array in tensors_for(config, seed=3).items()}
+    target = write_hf(folder / "target", config, tensors)
+    draft = write_hf(folder / "draft", config, blurred(tensors, 0.3))
+    return specdec.load(target), specdec.load(draft)
+
+
+def drafting(pair: Any, name: str) -> Any:
+    return pair[1] if DRAFTS[name] is None else drafts.ModelDraft(pair[1], tree=DRAFTS[name])
+
+
+def row_after(model: specdec.Model, new: tuple[int, ...], mask: Settings) -> NDArray[np.float32]:
+    """The masked logits of the next token, by the reference."""
+    tokens = [*PROMPT, *new]
+    options = {name: value for name, value in mask.items() if name != "stop"}
+    return reference.adjusted_logits(
+        model.logits(tokens)[-1], tokens, n_prompt=len(PROMPT), end_ids=mask.get("stop", ()), **options
+    )
+
+
+def masked_law(model: specdec.Model, mask: Settings, length: int) -> dict[tuple[int, ...], float]:
+    """The probability of every text of this many new tokens; one that has ended goes on with token 0."""
+
+    def after(new: tuple[int, ...]) -> NDArray[np.float64]:
+        if set(new) & set(mask.get("stop", ())):
+            return np.eye(5)[0]
+        return reference.distribution(row_after(model, new, mask), 1.0)
+
+    return law_of(after, length)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(("draft", "rule"), JUDGES)
+def test_texts_have_exactly_the_masked_distribution(pair: Any, mask: str, draft: str, rule: str) -> None:
+    length, n = 3, 600
+    results = specdec.generate(
+        pair[0], drafting(pair, draft), PROMPT, n=n, batch_size=50, gamma=3, verify=rule, seed=5,  # type: ignore[call-overload]
+        temperature=1.0, max_new_tokens=length, ignore_eos=True, n_threads=1, **MASKS[mask],
+    )  # fmt: skip
+    texts = np.array([(result.tokens + [0] * length)[:length] for result in results])
+    law = masked_law(pair[0], MASKS[mask], length)
+    assert p_value(count(texts), law) > FALSE_ALARM / len(JUDGES)
+    plain = {name: value for name, value in MASKS[mask].items() if name == "stop"}
+    assert p_value(count(texts), masked_law(pair[0], plain, length)) < 1e-6, "the mask must matter"
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_greedy_texts_are_those_of_the_reference(pair: Any, mask: str) -> None:
+    """Alone, in a batch and in an engine, with every draft."""
+    how: Settings = {"max_new_tokens": 12, "ignore_eos": True, "n_threads": 1, **MASKS[mask]}
+    expected: list[int] = []
+    while len(expected) < 12 and not set(expected) & set(how.get("stop", ())):
+        expected.append(int(row_after(pair[0], tuple(expected), MASKS[mask]).argmax()))
+    assert (
+        specdec.generate(*pair, PROMPT, **how | {mask: None if mask == "bad_words" else 0}).tokens != expected
+    )
+    assert specdec.generate(pair[0], None, PROMPT, **how).tokens == expected
+    for name in DRAFTS:
+        out = specdec.generate(pair[0], drafting(pair, name), [PROMPT, [2, 2], PROMPT[:3]], gamma=5, **how)
+        assert out[0].tokens == expected and out[0].trace.n_drafted > 0
+    with specdec.Engine(*pair, gamma=4, n_slots=3, n_threads=1) as engine:
+        del how["n_threads"]
+        assert engine.submit(PROMPT, **how).result().tokens == expected
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_a_draft_with_the_same_mask_is_always_right(pair: Any, mask: str) -> None:
+    how: Settings = {"temperature": 1.0, "seed": 3, "max_new_tokens": 8, "gamma": 4, **MASKS[mask]}
+    how |= {"ignore_eos": True, "n_threads": 1}
+    out = specdec.generate(pair[0], pair[0], PROMPT, **how)
+    assert out.trace.acceptance_rate == pytest.approx(1.0, abs=1e-12)
+
+
+def test_min_tokens_counts_new_tokens(pair: Any) -> None:
+    """The ends of the model and of the caller wait; a stop text does not."""
+    ends = list(range(1, 5))
+    for n in (0, 1, 4):
+        for draft in (None, pair[1]):
+            out = specdec.generate(
+                pair[0],
+                draft,
+                PROMPT,
+                n=40,
+                temperature=1.0,
+                seed=1,
+                stop=ends,
+                min_tokens=n,
+                max_new_tokens=9,
+            )
+            assert min(len(result.tokens) for result in out) == n + 1  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("name", "value"), [("min_tokens", -1), ("min_tokens", 1.5), ("min_tokens", None)])
+def test_bad_values_are_named(name: str, value: Any) -> None:
+    with refuses(name, value):
+        specdec.Sampling(**{name: value})
