@@ -7,22 +7,15 @@ to the target that it was trained for, and the program `learnt` takes them. `Onl
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import specdec
-from benchmarks.builds import ROOT, Builds
+from benchmarks.builds import Builds
 from benchmarks.decodings import Cell, Decodings, Run, run_cells
 from benchmarks.report import Report, Spread
-from benchmarks.shapes import NARROW
 from benchmarks.texts import KINDS, work
-from benchmarks.turns import Options, load_pair, median, ratios, take_turns
-from sessions import begin_session, rounds_of
-from specdec import _core
+from benchmarks.turns import Options, ratios
 from specdec import drafts as ways
 
 TABLE_PROMPTS = (
@@ -239,167 +232,3 @@ def _figures(cell: Cell) -> list[Any]:
         cell.mean("acceptance_rate"), cell.mean("cost_coefficient"), cell.tokens_per_run, cell.speedup,
         cell.mean("predicted_speedup"), cell.mean("ideal_speedup"),
     ]  # fmt: skip
-
-
-# ---------------------------------------------------------------------------------------------- costs
-
-COPYING: dict[str, object] = {
-    "plain": None,
-    "ContextCopy": ("context_copy", {"documents": None, "min_match": 2, "n_candidates": 1}),
-    "ContextCopy, 4 candidates": ("context_copy", {"documents": None, "min_match": 2, "n_candidates": 4}),
-    "InputCopy": ("input_copy", {"source": None, "start": 0, "min_match": 3, "n_candidates": 1}),
-}
-GREEDY = {"temperature": 0.0}
-
-
-def costs_options(options: Options) -> None:
-    options.pair()
-    options.add("--text", type=Path, help="UTF-8, to copy; default: this repository's sources")
-    options.many("--lengths", int, [1_000, 10_000, 100_000], help="tokens of a context that is copied")
-    options.add("--gamma", type=int, default=8, help="of drafts that copy")
-    options.many("--nodes", int, [4, 8, 16, 32], help="of trees")
-    options.add("--cache", type=int, default=128, help="tokens in the KV cache of a forward")
-    options.add("--rounds", type=int, default=60, help="of a tree's round")
-    options.repeats(5)
-
-
-def costs(args: argparse.Namespace, report: Report) -> None:
-    """What drafting costs: a round with a draft that copies, by context; a tree's round over a chain's.
-
-    Copying: microseconds per token of building a suffix automaton, and what a round of a session spends
-    outside the target's forward pass, of it the proposal (a tiny target with a window of 8 tokens, so that
-    the context costs nothing else). The texts: --text, and one token again and again.
-
-    Trees: the target's forward of n + 1 rows, and a round but for the draft's forwards, of which a tree
-    needs fewer, each over that of a chain of n nodes. Nothing is accepted there, so that chain and trees
-    stand at the same position of the text, and every sibling is tried.
-    """
-    target, draft = load_pair(args.target, args.draft, args.dtype)
-    _copying_costs(target, args, report)
-    table = report.table(
-        {"what": "", "n": "d", "chain ms": ".3f", "binary tree / chain": ".3f", "four chains / chain": ".3f"},
-        "A round with n guesses: a tree over a chain",
-    )
-    for n in args.nodes:
-        jobs = {"the target's forward": _forward_jobs(target, n, args)}
-        for temperature in (0.0, 1.0):
-            name = f"a round without drafting, temperature {temperature:g}"
-            jobs[name] = _round_jobs(target, draft, n, temperature, args)
-        for what, job in jobs.items():
-            take_turns(job, 3)  # warm caches and threads
-            times = take_turns(job, args.rounds)
-            over = [ratios(times[name], times["chain"]) for name in ("binary", "fan")]
-            table.row(what, n, Spread.of(1e3 * t for t in times["chain"]), *over)
-
-
-def _copying_costs(target: specdec.Model, args: argparse.Namespace, report: Report) -> None:
-    assert target.tokenizer is not None
-    text = args.text.read_text(encoding="utf-8") if args.text else _sources()
-    natural = target.tokenizer.encode(text[: 8 * max(args.lengths)], add_bos=False)
-    names = {f"{name}: us a round{of}": ".1f" for name in COPYING for of in ("", ", proposal")}
-    columns = {"text": "", "tokens": "d", "us per token read": ".2f", "bytes per token": ".0f", **names}
-    table = report.table(columns, f"Copying, gamma {args.gamma}")
-    for name, ids in {"natural": natural, "one token": [7] * max(args.lengths)}.items():
-        for n in (n for n in args.lengths if n <= len(ids)):
-            array = np.array(ids[:n], np.int32)
-            seconds = []
-            for _ in range(args.repeats):
-                begun = time.perf_counter()
-                automaton = _core.Automaton(array)
-                seconds.append(1e6 * (time.perf_counter() - begun) / n)
-            tiny = _tiny_target(target.config["n_vocab"], n + 64)
-            rounds = [
-                us for method in COPYING.values() for us in _round_us(tiny, method, ids[:n], args.gamma)
-            ]
-            table.row(name, n, Spread.of(seconds), automaton.n_bytes / n, *rounds)
-
-
-def _tiny_target(n_vocab: int, n_ctx: int) -> _core.Model:
-    sizes = {"n_layer": 1, "n_head": 1, "n_kv_head": 1, "d_model": 16, "d_head": 16, "d_ff": 16}
-    frequencies = [10000.0 ** (-i / 8) for i in range(8)]
-    config = next(iter(NARROW.values())) | sizes
-    config |= {"inv_freq": frequencies, "tied": True, "sliding_window": 8, "n_vocab": n_vocab, "n_ctx": n_ctx}
-    rng = np.random.default_rng(0)
-    shapes = _core.tensor_shapes(config).items()
-    return _core.Model(config, ((n, rng.standard_normal(s).astype(np.float32), "f32") for n, s in shapes))
-
-
-def _sources() -> str:
-    """The text of this repository's sources and documents."""
-    files = [path for part in ("docs", "python", "csrc", "tests") for path in (ROOT / part).rglob("*")]
-    kinds = {".md", ".py", ".c", ".h"}
-    return "\n".join(path.read_text(encoding="utf-8") for path in sorted(files) if path.suffix in kinds)
-
-
-def _round_us(target: _core.Model, draft: Any, prompt: list[int], gamma: int) -> tuple[float, float]:
-    """Microseconds of a round outside the target's forward pass, and of the proposal; medians."""
-    session = begin_session(
-        target, draft, [prompt], gamma=gamma if draft else 0, n_threads=1, max_new_tokens=60,
-        sampling=GREEDY, draft_sampling=GREEDY,
-    )  # fmt: skip
-    records = []
-    while batch := rounds_of(session):
-        records += batch
-    session.close()
-    outside = median(record["draft_s"] + record["other_s"] for record in records)
-    return 1e6 * outside, 1e6 * median(record["draft_s"] for record in records)
-
-
-def _parents(n_nodes: int) -> dict[str, list[int]]:
-    """A chain, a tree in which every node has two children, four chains side by side."""
-    return {
-        "chain": list(range(n_nodes)),
-        "binary": [(node - 1) // 2 for node in range(1, n_nodes + 1)],
-        "fan": [max(0, node - 4) for node in range(1, n_nodes + 1)],
-    }
-
-
-def _forward_jobs(
-    model: specdec.Model, n_nodes: int, args: argparse.Namespace
-) -> dict[str, Callable[[], float]]:
-    """Seconds of a forward of a root with so many nodes."""
-    ids = np.random.default_rng(0).integers(0, model.config["n_vocab"], args.cache + n_nodes + 1).tolist()
-
-    def job(parents: list[int]) -> Callable[[], float]:
-        options = {"capacity": len(ids), "max_nodes": n_nodes + 1, "n_threads": args.threads}
-        decoder = _core.Decoder(model.core, **options)
-        decoder.prefill(ids[: args.cache])
-
-        def run() -> float:
-            begun = time.perf_counter()
-            decoder.forward(ids[args.cache :], [-1, *parents])
-            return time.perf_counter() - begun
-
-        return run
-
-    return {name: job(parents) for name, parents in _parents(n_nodes).items()}
-
-
-def _round_jobs(
-    target: specdec.Model, draft: specdec.Model, n_nodes: int, temperature: float, args: argparse.Namespace
-) -> dict[str, Callable[[], float]]:
-    """Seconds of a round, but for the draft's forwards.
-
-    The target is biased to one token and the draft away from it, so that nothing is accepted.
-    """
-    how, token = "without replacement" if temperature > 0 else "top-k", 300
-    settings = {"temperature": temperature}
-
-    def job(name: str, parents: list[int]) -> Callable[[], float]:
-        described = ("static_tree", {"model": draft.core, "parents": parents, "how": how})
-        session = begin_session(
-            target.core, draft.core if name == "chain" else described, [list(range(100, 180))], gamma=n_nodes,
-            n_threads=args.threads, seed=1, max_new_tokens=args.rounds + n_nodes + 9,
-            sampling=settings | {"logit_bias": {token: 1000.0}},
-            draft_sampling=settings | {"logit_bias": {token: float("-inf")}},
-        )  # fmt: skip
-
-        def run() -> float:
-            (record,) = rounds_of(session)
-            if len(record["drafted"]) != n_nodes or record["path"]:
-                raise RuntimeError("a round of another size, or an accepted draft")
-            return record["verify_s"] + record["other_s"]
-
-        return run
-
-    return {name: job(name, parents) for name, parents in _parents(n_nodes).items()}

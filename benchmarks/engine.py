@@ -14,9 +14,9 @@ import specdec
 from benchmarks.builds import Builds
 from benchmarks.decodings import Decodings, run_cells, traces
 from benchmarks.report import Report, Speedup, Spread
+from benchmarks.sessions import begin_session, rounds_of
 from benchmarks.shapes import random_model
 from benchmarks.turns import PROMPTS, Options, median, progress
-from sessions import begin_session, rounds_of
 from specdec import _core
 from specdec.theory import expected_tokens
 
@@ -380,92 +380,4 @@ WAYS = {
 }
 
 
-def sampling_options(options: Options) -> None:
-    _fixed_options(options)
-    options.add("--gamma", type=int, default=4)
-
-
-def sampling(args: argparse.Namespace, report: Report) -> None:
-    """What a round spends outside the forward passes of both models, by temperature, top-k and top-p."""
-    for pair, dtype in itertools.product(args.pairs, args.dtypes):
-        bench = FixedAcceptance(pair, dtype, args.cache, args.tokens, args.threads)
-        runs: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
-        for turn, way in itertools.product(range(args.repeats), WAYS):
-            runs[way].append(bench.sampled(args.gamma, turn, WAYS[way]))
-        table = report.table(
-            {
-                "sampling": "",
-                "tokens per run": ".2f",
-                "round ms": ".2f",
-                "machinery us": ".0f",
-                "share %": ".1f",
-            },
-            f"{pair}, {dtype}, gamma {args.gamma}",
-        )
-        for way, found in runs.items():
-            table.row(
-                way, statistics.mean(run["as_run"] for run in found),
-                Spread.of(1e3 * run["round_s"] for run in found),
-                Spread.of(1e6 * run["machinery_s"] for run in found),
-                median(100 * run["machinery_s"] / run["round_s"] for run in found),
-            )  # fmt: skip
-
-
 # ----------------------------------------------------------------------------------------------- beam
-
-
-def beam_options(options: Options) -> None:
-    options.many("--dtypes", str, ["bf16"], help="number formats of both models")
-    options.many("--width", int, [2, 4])
-    options.many("--draft-width", int, [1, 2, 4], help="multiples of the width")
-    options.many("--gamma", int, [1, 2, 4])
-    options.add("--tokens", type=int, default=60, help="new tokens of a search")
-    options.repeats(3)
-
-
-def beam(args: argparse.Namespace, report: Report) -> None:
-    """Beam search by speculation (appendix A.4) beside plain beam search.
-
-    The embedded pair continues five openings; both searches must find the same beams, tokens and scores.
-    For each width w, draft width u and gamma: levels are steps of the search per run of the target (1 in
-    plain search, at most gamma + 1), nodes the rows of such a run (at most w + u gamma), cost what a round
-    takes in steps of plain search. Time is that of the rounds, without the prompt.
-    """
-    for dtype in args.dtypes:
-        pair = specdec.embedded_pair(dtype, dtype)
-        keys = [(w, w * u, g) for w, u, g in itertools.product(args.width, args.draft_width, args.gamma)]
-        found: dict[tuple[int, int, int], list[tuple[Any, Any]]] = {key: [] for key in keys}
-        work = list(itertools.product(range(args.repeats), PROMPTS, keys))
-        for width in args.width:  # warm caches and threads
-            specdec.beam_search(*pair, PROMPTS[0], width=width, n_threads=args.threads)
-        for _, prompt, (width, draft_width, gamma) in progress(work, dtype):
-            options = {
-                "width": width, "max_new_tokens": args.tokens, "n_threads": args.threads, "ignore_eos": True,
-            }  # fmt: skip
-            plain = specdec.beam_search(pair[0], None, prompt, **options)
-            done = specdec.beam_search(*pair, prompt, draft_width=draft_width, gamma=gamma, **options)
-            if done.beams != plain.beams:
-                raise RuntimeError("speculative and plain beam search differ")
-            found[width, draft_width, gamma].append((plain.trace, done.trace))
-        table = report.table(
-            {
-                "w": "d", "u": "d", "gamma": "d", "levels": ".2f", "nodes": ".1f", "cost": ".2f",
-                "measured speed-up": ".2f", "draft %": ".0f", "verify %": ".0f", "other %": ".0f",
-                "plain step ms": ".2f",
-            },
-            dtype,
-        )  # fmt: skip
-        for key, searches in found.items():
-            traces_ = [done for _, done in searches]
-            calls, total = sum(t.n_target_calls for t in traces_), sum(t.rounds_s for t in traces_)
-            levels = sum(t.n_levels for t in traces_) / calls
-            speedup = Speedup.over(
-                [plain.rounds_s / done.rounds_s for plain, done in searches],
-                [done.n_levels / done.n_target_calls for _, done in searches],
-            )
-            shares = [100 * sum(getattr(t, part) for t in traces_) / total for part in PARTS]
-            table.row(
-                *key, levels, sum(t.n_nodes for t in traces_) / calls, levels / speedup.median, speedup,
-                *shares,
-                median(1e3 * plain.rounds_s / plain.n_levels for plain, _ in searches),
-            )  # fmt: skip

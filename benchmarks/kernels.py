@@ -4,37 +4,26 @@ from __future__ import annotations
 
 import argparse
 import math
-import multiprocessing
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-import specdec
 from benchmarks.builds import Builds
 from benchmarks.machine import DISTURBED, FILE_BYTES, NUMBER_BYTES, Machine, Sample, bracketed, states
 from benchmarks.report import Report, Spread
-from benchmarks.shapes import GGUF_TYPES, NARROW, SHAPES, random_model, write_checkpoint, write_gguf
+from benchmarks.shapes import NARROW
 from benchmarks.turns import (
     DTYPES,
-    PROMPTS,
     Options,
     core_model_and_formats,
-    load_pair,
     median,
     progress,
     ratios,
-    take_turns,
 )
 from specdec import _core
-from specdec.models.number_formats import Dtype
 
 SAMPLE_S = 0.005  # a sample is so many seconds of runs, so that it is not all starting up
 
@@ -361,206 +350,7 @@ def attention(args: argparse.Namespace, report: Report) -> None:
 # ----------------------------------------------------------------------------------------------- load
 
 
-def load_options(options: Options) -> None:
-    options.add("--shape", choices=SHAPES, default="L1B", help="of the checkpoint that is written")
-    options.add("--folder", type=Path, help="a checkpoint; default: a temporary one")
-    options.many("--dtypes", str, ["bf16", "f32", "int8", "int4"], choices=(*DTYPES, "none"))
-    options.many("--files", Path, [], metavar="FILE", help="GGUF and packed files, loaded as they are")
-    options.repeats(5)
-
-
-def load(args: argparse.Namespace, report: Report) -> None:
-    """How long a checkpoint takes to load, beside copying its bytes in memory; how much memory loading holds.
-
-    Loading and copying (one `np.copy` of the bytes of the mapped files, which the system's page cache holds
-    by then) take turns. The peak is that of anonymous memory, without mapped files, while a process of
-    its own loads the model, above what it held before; packed is what the model keeps. A packed file is
-    mapped, and its checksums are compared.
-    """
-    with tempfile.TemporaryDirectory() as temporary:
-        dtypes = [dtype for dtype in args.dtypes if dtype != "none"]
-        loads: dict[str, tuple[Path, Dtype | None]] = {}
-        if dtypes:
-            folder = args.folder or write_checkpoint(args.shape, temporary)
-            loads = {dtype: (folder, dtype) for dtype in dtypes}
-        loads |= {file.name: (file, None) for file in args.files}
-        jobs: dict[str, Callable[[], float]] = {}
-        for name, (path, dtype) in loads.items():
-            _copy(path)  # the files are in the page cache from here on
-            jobs[f"copy {name}"] = lambda path=path: _seconds(lambda: _copy(path))
-            jobs[name] = lambda path=path, dtype=dtype: _seconds(
-                lambda: specdec.load(path, dtype, n_threads=args.threads)
-            )
-        times = take_turns(jobs, args.repeats)
-        table = report.table(
-            {
-                "format or file": "", "GB read": ".2f", "load s": ".2f", "ms per GB": ".0f", "copy s": ".2f",
-                "load/copy": ".2f", "best/best": ".2f", "packed MB": ".0f", "peak MB": ".0f",
-                "peak/packed": ".2f",
-            }
-        )  # fmt: skip
-        for name, (path, dtype) in loads.items():
-            loading, copying = times[name], times[f"copy {name}"]
-            peak, packed = _peak_bytes(path, dtype, args.threads)
-            size = sum(file.stat().st_size for file in _weights(path)) / 1e9
-            table.row(
-                name, size, Spread.of(loading), 1e3 * median(loading) / size, Spread.of(copying),
-                ratios(loading, copying), min(loading) / min(copying), packed / 1e6, peak / 1e6,
-                peak / packed,
-            )  # fmt: skip
-
-
-def _weights(path: Path) -> list[Path]:
-    return sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
-
-
-def _copy(path: Path) -> list[NDArray[np.uint8]]:
-    return [np.copy(np.memmap(file, np.uint8, mode="r")) for file in _weights(path)]
-
-
-def _anonymous_bytes(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    raise OSError(f"process {pid} says nothing of its anonymous memory")
-
-
-def _load_when_told(pipe: Connection, path: Path, dtype: Dtype | None, n_threads: int) -> None:
-    pipe.send(None)
-    pipe.recv()
-    model = specdec.load(path, dtype, n_threads=n_threads)
-    pipe.send(model.core.n_bytes)
-    pipe.recv()
-
-
-def _peak_bytes(path: Path, dtype: Dtype | None, n_threads: int) -> tuple[int, int]:
-    """(most anonymous memory while loading, packed size), in a fresh process, looked at every millisecond."""
-    context = multiprocessing.get_context("spawn")
-    pipe, theirs = context.Pipe()
-    process = context.Process(target=_load_when_told, args=(theirs, path, dtype, n_threads))
-    process.start()
-    theirs.close()
-    pipe.recv()
-    assert process.pid is not None
-    before = most = _anonymous_bytes(process.pid)
-    pipe.send(None)
-    while not pipe.poll(0.001):
-        most = max(most, _anonymous_bytes(process.pid))
-    packed = pipe.recv()
-    most = max(most, _anonymous_bytes(process.pid))
-    pipe.send(None)
-    process.join()
-    return most - before, packed
-
-
 # -------------------------------------------------------------------------------------------- threads
 
 
-def threads_options(options: Options) -> None:
-    options.many("--busy", int, [0, 2], help="busy processes beside")
-    options.many("--counts", int, [1, 2, 4, 8], help="numbers of threads")
-    options.add("--seconds", type=float, default=2.0, help="length of one sample")
-    options.add("--shape", choices=SHAPES, default="L60M")
-    options.repeats(5)
-
-
-def threads(args: argparse.Namespace, report: Report) -> None:
-    """Decoding beside other busy processes: tokens/s by number of threads.
-
-    A busy process is a loop that never waits. Ratios are to the first number of threads in the same state.
-    The last table shows what is left behind by one run with 64 threads: two threads before and after it.
-    """
-    target, draft = load_pair(None, None, None)
-    shape = random_model(args.shape, "bf16")
-    runs: dict[str, Callable[[int], float]] = {
-        "embedded target, plain": lambda n: _generated(target, None, n, args.seconds),
-        "embedded pair, gamma 4": lambda n: _generated(target, draft, n, args.seconds),
-        f"{args.shape} bf16, plain": lambda n: _decoded(shape, n, args.seconds),
-    }
-    columns = {"model": "", "busy processes": "d", "threads": "d", "tokens/s": ".0f", "over the first": ".2f"}
-    table = report.table(columns)
-    for name, run in runs.items():
-        jobs = {
-            (busy, n): lambda run=run, busy=busy, n=n: _beside(busy, lambda: run(n))
-            for busy in args.busy
-            for n in args.counts
-        }
-        found = take_turns(jobs, args.repeats)
-        for (busy, n), values in found.items():
-            table.row(name, busy, n, Spread.of(values), ratios(values, found[busy, args.counts[0]]))
-    table = report.table({"model": "", "2 threads": ".0f", "after a run with 64": ".0f", "ratio": ".2f"})
-    for name, run in list(runs.items())[:2]:
-        before = median(run(2) for _ in range(args.repeats))
-        run(64)
-        after = median(run(2) for _ in range(args.repeats))
-        table.row(name, before, after, after / before)
-
-
-def _generated(target: specdec.Model, draft: specdec.Model | None, n_threads: int, seconds: float) -> float:
-    begun, n_tokens = time.perf_counter(), 0
-    while (elapsed := time.perf_counter() - begun) < seconds:
-        out = specdec.generate(
-            target, draft, PROMPTS[1], gamma=4, max_new_tokens=64, n_threads=n_threads, ignore_eos=True
-        )
-        n_tokens += len(out.tokens)
-    return n_tokens / elapsed
-
-
-def _decoded(model: _core.Model, n_threads: int, seconds: float) -> float:
-    begun, n_tokens = 0.0, 0
-    decoder = None
-    while decoder is None or (elapsed := time.perf_counter() - begun) < seconds:
-        if decoder is None or decoder.n_committed == 256:
-            decoder = _core.Decoder(model, capacity=256, n_threads=n_threads)
-            decoder.prefill([1] * 32)
-            begun = begun or time.perf_counter()
-        decoder.forward([1], [-1])
-        decoder.keep([0])
-        n_tokens += 1
-    return n_tokens / elapsed
-
-
-def _beside(n_busy: int, job: Callable[[], float]) -> float:
-    """What `job` returns while `n_busy` processes compute."""
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(n_busy)]
-    try:
-        time.sleep(0.2 if n_busy else 0)
-        return job()
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
-
-
 # -------------------------------------------------------------------------------------------- machine
-
-
-def machine_options(options: Options) -> None:
-    options.repeats(100)
-
-
-def machine(args: argparse.Namespace, report: Report) -> None:
-    """What the machine allows: reading memory, and multiply-adds in registers."""
-    probe = Machine(args.threads)
-    found = sorted(probe.bandwidth() / 1e9 for _ in range(args.repeats))
-    tenth = len(found) // 10
-    report.say(
-        f"\nReads {found[tenth]:.0f} to {found[-1 - tenth]:.0f} GB/s, first and ninth decile of {len(found)}."
-    )
-    table = report.table({"format": "", "Gop/s": ".0f", "instruction": ""})
-    for dtype in ("f32", "bf16", "int8"):
-        table.row(dtype, probe.peak(dtype) / 1e9, probe.instruction(dtype))
-    probe.close()
-
-
-def checkpoint_options(options: Options) -> None:
-    options.add("shape", choices=SHAPES)
-    options.add("path", type=Path, help="a folder; of a type of GGUF files a file that ends in .gguf")
-    options.add("--number", choices=("bf16", "f32", *GGUF_TYPES), default="bf16")
-    options.add("--alpha", type=float, default=1.0, help="see shapes.py")
-
-
-def checkpoint(args: argparse.Namespace, report: Report) -> None:
-    """Write a model of random weights as a Hugging Face folder or GGUF file, to try other programs with."""
-    write = write_gguf if args.number in GGUF_TYPES else write_checkpoint
-    write(args.shape, args.path, args.number, alpha=args.alpha)

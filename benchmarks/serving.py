@@ -13,7 +13,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,9 +21,8 @@ import numpy as np
 import specdec
 from benchmarks.peers.engine import GGUF_TYPES, Job
 from benchmarks.report import Report, Spread
-from benchmarks.shapes import SHAPES, random_model, successors
-from benchmarks.turns import DTYPES, Options, load_pair, ratios
-from specdec.decoding.engine import Engine
+from benchmarks.shapes import SHAPES, successors
+from benchmarks.turns import DTYPES, Options, ratios
 
 PROMPT = 64
 """Tokens of a prompt."""
@@ -281,85 +279,3 @@ def _checked_load(args: argparse.Namespace, target: Job, server: Served, n_clien
 
 # ── Program: predictions
 # ────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def predictions_options(options: Options) -> None:
-    options.pair()
-    options.many("--shapes", str, [], choices=SHAPES, metavar="SHAPE",
-                 help="targets of random weights, which write a known text, in place of a pair")  # fmt: skip
-    options.many(
-        "--edits", float, [0.0, 0.02, 0.1], help="shares of the tokens that the prediction has wrong"
-    )
-    options.add("--tokens", type=int, default=400, help="of the text")
-    options.add("--gamma", type=int, help="guesses a round; default: the engine's")
-    options.repeats(5)
-
-
-def predictions(args: argparse.Namespace, report: Report) -> None:
-    """A text that its client knows but for some edits: how much sooner it is written if it is sent along.
-
-    The text is what the target writes at temperature 0. The prediction is this text with a share of the
-    tokens replaced by others. One request at a time, by the engine of the server; both ways must write the
-    same text. Without a draft, and of a pair with its draft too.
-    """
-    columns = {"target": "", "draft": "", "edits": ".2f", "ms without": ".1f", "ms with": ".1f"}
-    table = report.table({**columns, "times sooner": ".2f", "accepted": "d", "rejected": "d"})
-    for name, target, draft in _targets(args):
-        for drafting in (None, draft) if draft is not None else (None,):
-            with Engine(target, drafting, n_slots=1, n_threads=args.threads) as engine:
-                called = "none" if drafting is None else Path(drafting.path).name
-                _predicted(args, table, engine, name, called)
-
-
-def _targets(args: argparse.Namespace) -> list[tuple[str, specdec.Model, specdec.Model | None]]:
-    if args.shapes:
-        return [
-            (f"{name}, {args.dtype or 'bf16'}", random_target(name, args.dtype or "bf16", args.threads), None)
-            for name in args.shapes
-        ]
-    target, draft = load_pair(args.target, args.draft, args.dtype)
-    return [(f"{target.path.name}, {target.dtype}", target, draft)]
-
-
-def random_target(name: str, dtype: str, n_threads: int) -> specdec.Model:
-    """A model of random weights whose text is a known cycle of tokens."""
-    core = random_model(name, dtype, n_threads=n_threads)
-    config = specdec.models.model.ModelConfig.from_canonical(SHAPES[name])
-    return specdec.Model(core, config, None, Path(name), "of random weights")
-
-
-def _predicted(args: argparse.Namespace, table: Any, engine: Engine, name: str, draft: str) -> None:
-    rng = np.random.default_rng(1)
-    n_vocab = engine.target.config.n_vocab
-    tokenizer = engine.target.tokenizer
-    prompt = (
-        rng.integers(0, n_vocab, 16).tolist() if tokenizer is None else tokenizer.encode("Once upon a time")
-    )
-    asked: dict[str, Any] = {"max_new_tokens": args.tokens, "temperature": 0.0, "ignore_eos": True}
-    if args.gamma is not None:
-        asked["speculative"] = specdec.Speculative(gamma=args.gamma)
-    text = engine.submit(prompt, **asked).result().tokens
-    for share in args.edits:
-        wrong = np.flatnonzero(rng.random(len(text)) < share)
-        prediction = list(text)
-        for place in wrong:
-            prediction[place] = int(rng.integers(0, n_vocab))
-        seconds: dict[bool, list[float]] = {False: [], True: []}
-        use = None
-        for turn in range(-1, args.repeats):
-            for predicted in (False, True):
-                more = {"prediction": prediction} if predicted else {}
-                begun = time.perf_counter()
-                generation = engine.submit(prompt, **asked, **more)
-                found = generation.result().tokens
-                taken = time.perf_counter() - begun
-                if found != text:
-                    raise RuntimeError(f"{name}: the text with prediction={predicted} is another one")
-                use = generation.prediction or use
-                if turn >= 0:
-                    seconds[predicted].append(taken)
-        assert use is not None
-        table.row(
-            name, draft, share, *(Spread.of(1e3 * one for one in seconds[way]) for way in (False, True)),
-            ratios(seconds[False], seconds[True]), use.n_accepted, use.n_rejected,
-        )  # fmt: skip

@@ -129,25 +129,13 @@ def model_type(name: str) -> str:
     return MODEL_TYPES.get(name, "llama" if SHAPES[name]["position"] == "rotary" else "gpt2")
 
 
-def _mixture(shape: dict[str, Any], n_experts: int, d_expert: int) -> dict[str, Any]:
-    """With experts in each layer, 8 for a token."""
-    return shape | {"n_experts": n_experts, "n_experts_per_token": 8, "d_expert": d_expert}
-
-
-#: Some layers of OLMoE and of Qwen3-30B-A3B, with the vocabulary of L60M, which drafts for them.
-MIXTURES: dict[str, dict[str, Any]] = {
-    "4-layers-of-OLMoE": _mixture(_llama(4, 16, 16, d_model=2048, d_ff=1024, n_vocab=32000), 64, 1024),
-    "2-layers-of-Qwen3-30B-A3B": _mixture(_llama(2, 32, 4, d_model=2048, d_ff=6144, n_vocab=32000), 128, 768)
-    | {"d_head": 128, "inv_freq": _frequencies(128), "qk_norm": "head", "router_renormalise": True},
-    "eight_of_experts": _mixture(DOUBTFUL["eight"], 16, 32),
-}
 #: Attention alone, with the heads of L1B and of paper97.
 NARROW: dict[str, dict[str, Any]] = {"32 heads on 4": _narrow(32, 4), "12 heads": _narrow(12, 12)}
 #: Types of GGUF files that models of random weights are written in: of all matrices, and mixtures.
 GGUF_TYPES = ("Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M")
 #: Those to time.
 TIMED = tuple(SHAPES)
-SHAPES |= DOUBTFUL | FAMILIES | MIXTURES | NARROW
+SHAPES |= DOUBTFUL | FAMILIES | NARROW
 
 
 def round_to_bf16(x: NDArray[np.float32]) -> NDArray[np.uint16]:
@@ -335,8 +323,6 @@ def write_checkpoint(
     alpha : float
         See :func:`random_model`.
     """
-    if name in MIXTURES:
-        raise SystemExit(f"{name} is a shape in memory only; expected none of {', '.join(MIXTURES)}")
     folder, config = Path(folder), SHAPES[name]
     said = {"version": 5, "shape": name, "number": number, "alpha": alpha, "config": config}
     stamp = folder / "shape.json"

@@ -58,13 +58,6 @@ def progress(items: Iterable[Item], what: str) -> Iterable[Item]:
     return tqdm(list(items), desc=what, disable=None, leave=False)
 
 
-def core_model(
-    name: str, dtype: str | None, cache_dtype: str | None = None, n_threads: int = 2
-) -> _core.Model:
-    """A shape of random weights, "target" or "draft" of the embedded pair, or a checkpoint's path."""
-    return core_model_and_formats(name, dtype, cache_dtype, n_threads)[0]
-
-
 def core_model_and_formats(
     name: str, dtype: str | None, cache_dtype: str | None = None, n_threads: int = 2
 ) -> tuple[_core.Model, Mapping[str, str]]:

@@ -14,21 +14,17 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import specdec
 from benchmarks import decodings, engine
 from benchmarks.__main__ import PROGRAMS, main, parser
 from benchmarks.builds import Builds
-from benchmarks.guided import least_s
 from benchmarks.kernels import n_matrix_bytes
 from benchmarks.machine import FILE_BYTES, WEIGHT_BYTES
 from benchmarks.peers.comparing import Column, Contest
 from benchmarks.peers.engine import CACHE, CELLS
 from benchmarks.peers.engine import Engine as PeerEngine
 from benchmarks.report import Report, Speedup, Spread
-from benchmarks.shapes import random_model, write_gguf
+from benchmarks.shapes import write_gguf
 from benchmarks.turns import core_model_and_formats
-from specdec import _core
-from worlds.adapters import llama_adapter
 
 ROOT = Path(__file__).parents[1]
 REQUIRED = {name: ["--work", "FOLDER"] for name in PROGRAMS if name.startswith("peers")}
@@ -44,8 +40,7 @@ def test_parser_of_each_program(name: str) -> None:
 
 def test_every_program_stands_in_the_readme() -> None:
     page = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
-    tools = {"machine", "checkpoint"}  # they measure nothing of specdec
-    assert {name for name in PROGRAMS if f"`{name}" not in page} == tools
+    assert {name for name in PROGRAMS if f"`{name}" not in page} == set()
 
 
 def test_result_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,20 +122,6 @@ class Order:
         return self.number
 
 
-def test_rounds_of_repeats_count_by_their_least_times() -> None:
-    def run(drafted: list[tuple[int, ...]], seconds: list[float]) -> Any:
-        rounds = [
-            SimpleNamespace(drafted=tokens, draft_s=0.25 * s, verify_s=0.5 * s, other_s=0.25 * s)
-            for tokens, s in zip(drafted, seconds, strict=True)
-        ]
-        return SimpleNamespace(rounds=rounds)
-
-    same = [(1, 2), (3,)]
-    plain, draft = [run(same, [3.0, 1.0]), run(same, [1.0, 4.0])], [run([()], [2.5])]
-    assert least_s(plain, draft) == (2.0, 2.5)
-    assert least_s(plain, [*draft, run([(1,)], [1.5])]) == (4.0, 1.5)  # rounds differ
-
-
 def test_builds_alternate() -> None:
     calls: list[int] = []
     builds = Builds(None, Order, number=0, calls=calls)
@@ -152,24 +133,9 @@ def test_builds_alternate() -> None:
 TOY = {
     "forward": "--models eight --dtypes f32 --rows 2 --cache 8",
     "fixed-acceptance": "--pairs eight+eight-draft --tokens 8 --gamma 2 --alpha 0.8 --cache 16",
-    "sampling": "--pairs eight+eight-draft --tokens 8 --gamma 2 --cache 16",
     "speed": "--tokens 4 --gamma 2 --temperature 0 1",
-    "learnt": "--tokens 4 --drafts random --gamma 2 --temperature 0",
     "drafts": "--tokens 4 --drafts random --kinds list --gamma 2 --temperature 1",
-    "memory": "--tokens 4 --drafts SuffixMemory --temperature 0",
-    "guided": "--tokens 8 --drafts model --forms regex --temperature 0",
-    "online": "--tokens 8 --drafts table --texts a=README.md b=CHANGELOG.md --requests 4 --parts 2 --every 2",
-    "online-serving": "--tokens 8 --drafts table --texts a=README.md --requests 4 --interval 0.01",
-    "draft-costs": "--lengths 50 --nodes 4 --cache 8 --rounds 2 --text README.md",
-    "beam": "--width 2 --draft-width 1 --gamma 1 --tokens 2",
-    "adapter-costs": "--models eight --dtypes f32 --ranks 2 --rows 1 3 --cache 8",
-    "prefill": "--layers eight --rows 3 --depth 1",
     "products": "--models eight --dtypes f32 bf16 int8 --rows 1 3",
-    "parts": "--models eight --dtypes int8 --rows 1 3 --cache 8",
-    "scores": "--models eight --dtypes f32 --context 20 --choices 3 --tokens 2",
-    "load": "--shape eight --dtypes f32",
-    "experts": "--shapes eight_of_experts --dtypes int8 --rows 1 3 --alphas 0.9 --gamma 2 "
-    "--draft eight-draft --tokens 8",
 }
 
 
@@ -186,36 +152,6 @@ def test_a_small_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with open(tmp_path / f"{name}-toy.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert rows and all(any(value for value in row.values()) for row in rows)
-
-
-def test_drafts_for_an_adapted_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    target, _ = specdec.embedded_pair()
-    config = {
-        "hidden_size": target.config.d_model, "intermediate_size": target.config.d_ff,
-        "num_hidden_layers": target.config.n_layer, "num_attention_heads": target.config.n_head,
-        "num_key_value_heads": target.config.n_kv_head,
-    }  # fmt: skip
-    folder = llama_adapter(tmp_path / "tiny", config, seed=1)
-    (folder / "held_out.txt").write_text("Once upon a time there was a ship. " * 20)
-    words = ["adapters", "--adapters", str(folder), "--tokens", "4", "--prompts", "2", "--threads", "1"]
-    words += ["--drafts", "context copy", "--temperature", "0"]
-    losses, acceptance = main(words).tables
-    ((name, n_tokens, base, changed),) = losses.rows
-    assert name == "tiny" and n_tokens > 100 and abs(changed - base) > 0.1
-    assert [row[:4] for row in acceptance.rows] == [
-        ("tiny", "context copy", 0.0, of) for of in ("base", "adapted")
-    ]
-
-
-@pytest.mark.slow
-def test_a_server_in_a_small_soak(tmp_path: Path) -> None:
-    """Requests of every kind: what is wrong with an answer would be raised."""
-    main("soak --requests 60 --clients 4 --samples 2 --threads 1 --save toy".split(), tmp_path)
-    with open(tmp_path / "soak-toy.csv", newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["requests"] for row in rows] == ["0", "30", "60"]
-    assert sum(int(rows[-1][name]) for name in ("200", "refused", "left")) == 60
 
 
 class Noting(PeerEngine):
@@ -295,42 +231,6 @@ def test_forwards_beside_transformers(tmp_path: Path, monkeypatch: pytest.Monkey
         assert 0.01 < row[-1] < 0.3  # quantised, and the same model
 
 
-@pytest.mark.slow
-@pytest.mark.oracle
-def test_encoder_decoders_beside_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both engines read the same model: equal texts and log-probabilities, and the text that is expected."""
-    monkeypatch.chdir(ROOT)
-    model, cells = "t5-2-layers", ["plain", "t(5)", "first 32", "encoder 32"]
-    words = [
-        "peers-encdec",
-        "--work",
-        str(tmp_path / "work"),
-        "--engines",
-        "transformers",
-        "--formats",
-        "f32",
-    ]
-    words += [
-        "--shapes",
-        model,
-        "--pairs",
-        f"{model}+{model}",
-        "--gamma",
-        "2",
-        "--tokens",
-        "6",
-        "--cells",
-        *cells,
-    ]
-    report = main([*words, "--repeats", "1", "--threads", "1"])
-    speeds, rates = report.tables
-    assert [row[0] for row in speeds.rows[:2]] == ["specdec", "transformers"]
-    for row in speeds.rows[:2]:
-        assert all(isinstance(cell, Spread) for cell in row[1:-2])
-        assert row[-2] < 1e-4 and row[-1] == "32 of 32"
-    assert all(isinstance(cell, Spread) for cell in rates.rows[0][1:3])
-
-
 def test_a_build_without_hooks_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the method `fixed_acceptance` nor its older form, an argument of the session."""
 
@@ -343,27 +243,6 @@ def test_a_build_without_hooks_is_told_so(monkeypatch: pytest.MonkeyPatch) -> No
     bench: Any = SimpleNamespace(target=None, text=[1, 2], prompt=[1])
     with pytest.raises(RuntimeError, match="SPECDEC_TESTING=ON"):
         engine._fixed_acceptance(bench, None, 0.5, {})
-
-
-def test_the_parts_of_a_forward_are_its_time() -> None:
-    """Activities that a forward has take time, others none; together they are the forward's time."""
-    if not hasattr(_core, "_profile_begin"):
-        pytest.skip("this build has no test hooks")
-    decoder = _core.Decoder(random_model("eight", "int8"), capacity=32, max_nodes=32, n_threads=1)
-    begun = time.perf_counter()
-    _core._profile_begin()  # type: ignore[attr-defined]
-    inside = time.perf_counter()
-    decoder.forward([1] * 32, list(range(-1, 31)))
-    inside = time.perf_counter() - inside
-    seconds = _core._profile_end()  # type: ignore[attr-defined]
-    passed = time.perf_counter() - begun
-    assert inside <= sum(seconds.values()) * 1.001 <= passed * 1.002
-    assert {name for name, value in seconds.items() if value == 0} == {"loops", "waiting"}
-
-    _core._profile_begin()  # type: ignore[attr-defined]
-    time.sleep(0.02)
-    seconds = _core._profile_end()  # type: ignore[attr-defined]
-    assert seconds["other"] >= 0.02 and sum(seconds.values()) == seconds["other"]
 
 
 def test_two_builds(tmp_path: Path) -> None:

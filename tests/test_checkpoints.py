@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import specdec
+from refusals import refuses_field
 from specdec import _core, progress
 from specdec.errors import (
     CheckpointError,
@@ -32,7 +33,6 @@ from specdec.models.checkpoints import hub, open_checkpoint
 from specdec.models.checkpoints.file_tensor import FileRows
 from specdec.models.checkpoints.safetensors_file import read_safetensors
 from specdec.models.loading import _checked, _counted
-from specdec.threads import default_threads
 from worlds.folders import (
     bf16_values,
     encode,
@@ -207,47 +207,6 @@ def test_bare_gpt2_names_and_old_buffers(tmp_path):
     one = canonical(write_hf(tmp_path / "full", config, stored))
     two = canonical(write_hf(tmp_path / "bare", config, bare))
     assert one.keys() == two.keys() and all(np.array_equal(one[name], two[name]) for name in one)
-
-
-def test_defaults_of_absent_fields(make_llama, make_mistral, make_gpt2):
-    absent = dict.fromkeys(
-        ["rms_norm_eps", "rope_theta", "hidden_act", "attention_bias", "mlp_bias", "tie_word_embeddings"], ...
-    )
-    config = open_checkpoint(make_llama(**absent)).config
-    assert (config["norm_eps"], config["activation"], config["tied"], config["qkv_bias"]) == (
-        1e-6,
-        "silu",
-        False,
-        False,
-    )
-    assert config["inv_freq"] == open_checkpoint(make_llama("same")).config["inv_freq"]
-    assert open_checkpoint(make_mistral("m1", sliding_window=...)).config["sliding_window"] == 4096
-    assert open_checkpoint(make_mistral("m2", sliding_window=None)).config["sliding_window"] == 0
-    assert open_checkpoint(make_mistral("m3")).config["sliding_window"] == 8
-    config = open_checkpoint(make_gpt2(activation_function=..., layer_norm_epsilon=...)).config
-    assert (config["activation"], config["norm_eps"], config["tied"]) == ("gelu_tanh", 1e-5, True)
-
-
-def test_absent_kv_heads_mean_multi_head_attention(tmp_path):
-    config = llama_config(num_key_value_heads=4)
-    tensors = llama_tensors(config)
-    for value in (None, ...):
-        changed = llama_config(num_key_value_heads=value)
-        folder = write_hf(tmp_path / str(value is None), changed, tensors)
-        assert open_checkpoint(folder).config["n_kv_head"] == 4
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("gelu", "gelu"),
-        ("gelu_new", "gelu_tanh"),
-        ("gelu_pytorch_tanh", "gelu_tanh"),
-        ("gelu_python", "gelu"),
-    ],
-)
-def test_gelu_names(make_gpt2, name, kind):
-    assert open_checkpoint(make_gpt2(activation_function=name)).config["activation"] == kind
 
 
 def test_rope_in_both_spellings(make_llama):
@@ -545,85 +504,83 @@ def test_hub_names(name, is_hub):
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "message"),
+    ("changes", "error", "field"),
     [
-        ({"architectures": ["BertModel"]}, UnsupportedModelError, r"is \[\"BertModel\"\]; expected one"),
-        ({"architectures": ["MambaForCausalLM"]}, UnsupportedModelError, "which has recurrent layers"),
-        ({"architectures": ["Qwen3NextForCausalLM"]}, UnsupportedModelError, "which has recurrent layers"),
-        ({"architectures": ["DbrxForCausalLM"]}, UnsupportedModelError, "which is a mixture of experts that"),
-        ({"architectures": ["PegasusModel"]}, UnsupportedModelError, "which has an encoder and another"),
-        ({"architectures": ["T5EncoderModel"]}, UnsupportedModelError, "which is a part of an"),
-        ({"architectures": ["T5GemmaModel"]}, UnsupportedModelError, "which has an encoder and another"),
-        ({"architectures": ["WhisperModel"]}, UnsupportedModelError, "which reads sound or images"),
-        ({"architectures": ["LlavaForConditionalGeneration"]}, UnsupportedModelError, "which has towers"),
-        ({"architectures": ["Gemma3nForCausalLM"]}, UnsupportedModelError, "which shares keys and values"),
-        ({"architectures": ["Gemma4ForCausalLM"]}, UnsupportedModelError, "which multiplies the stream"),
-        ({"architectures": ["LagunaForCausalLM"]}, UnsupportedModelError, "which has gates"),
-        ({"architectures": ..., "model_type": "bert"}, UnsupportedModelError, "'model_type' is \"bert\""),
+        ({"architectures": ["BertModel"]}, UnsupportedModelError, "architectures"),
+        ({"architectures": ["MambaForCausalLM"]}, UnsupportedModelError, "architectures"),
+        ({"architectures": ["Qwen3NextForCausalLM"]}, UnsupportedModelError, "architectures"),
+        ({"architectures": ["DbrxForCausalLM"]}, UnsupportedModelError, "architectures"),
+        ({"architectures": ["PegasusModel"]}, UnsupportedModelError, "architectures"),
+        ({"architectures": ["T5EncoderModel"]}, UnsupportedModelError, "architectures"),
+        ({"architectures": ["T5GemmaModel"]}, UnsupportedModelError, "architectures"),
+        ({"architectures": ["WhisperModel"]}, UnsupportedModelError, "architectures"),
+        ({"architectures": ["LlavaForConditionalGeneration"]}, UnsupportedModelError, "architectures"),
+        ({"architectures": ["Gemma3nForCausalLM"]}, UnsupportedModelError, "architectures"),
+        ({"architectures": ["Gemma4ForCausalLM"]}, UnsupportedModelError, "architectures"),
+        ({"architectures": ["LagunaForCausalLM"]}, UnsupportedModelError, "architectures"),
+        ({"architectures": ..., "model_type": "bert"}, UnsupportedModelError, "model_type"),
         ({"architectures": ..., "model_type": ["llama"]}, UnsupportedModelError, "model_type"),
-        ({"architectures": "LlamaForCausalLM"}, CheckpointError, "'architectures'.*list of names"),
-        ({"hidden_size": 0}, CheckpointError, "'hidden_size' is 0; expected a whole number from 1"),
-        ({"hidden_size": -32}, CheckpointError, "'hidden_size' is -32"),
-        ({"hidden_size": 32.0}, CheckpointError, "'hidden_size' is 32.0"),
-        ({"hidden_size": "32"}, CheckpointError, "'hidden_size' is \"32\""),
-        ({"hidden_size": True}, CheckpointError, "'hidden_size' is true"),
-        ({"hidden_size": 10**30}, CheckpointError, "'hidden_size' is 1000000"),
-        ({"hidden_size": 30}, CheckpointError, "'hidden_size'"),
-        ({"vocab_size": None}, CheckpointError, "'vocab_size' is null"),
-        ({"num_hidden_layers": 10**9}, CheckpointError, "'num_hidden_layers'"),
-        ({"head_dim": 10**9}, CheckpointError, "'head_dim'"),
-        ({"head_dim": 7}, CheckpointError, "'head_dim' is 7; expected an even number"),
-        ({"num_key_value_heads": 3}, CheckpointError, "'num_key_value_heads' is 3; expected a divisor"),
-        ({"rms_norm_eps": 0}, CheckpointError, "'rms_norm_eps' is 0; expected a finite number above 0"),
-        ({"rms_norm_eps": "small"}, CheckpointError, "'rms_norm_eps'"),
-        ({"rms_norm_eps": 10**400}, CheckpointError, "'rms_norm_eps'"),
-        ({"rope_theta": -1.0}, CheckpointError, "'rope_theta' is -1.0"),
-        ({"hidden_act": "mish"}, UnsupportedModelError, "'hidden_act' is \"mish\"; expected one of 'silu'"),
-        ({"hidden_act": 3}, CheckpointError, "'hidden_act' is 3"),
-        ({"tie_word_embeddings": 1}, CheckpointError, "'tie_word_embeddings' is 1; expected true or false"),
-        ({"attention_bias": "no"}, CheckpointError, "'attention_bias'"),
-        ({"quantization_config": {"bits": 4}}, UnsupportedModelError, "'quantization_config'"),
-        ({"partial_rotary_factor": 0.5}, UnsupportedModelError, "'partial_rotary_factor' is 0.5"),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, UnsupportedModelError, "'layer_types'"),
-        ({"rope_scaling": {"type": "axial", "factor": 2.0}}, UnsupportedModelError, "'rope_scaling.type'"),
-        ({"rope_scaling": {"rope_type": "dynamic"}}, CheckpointError, "'rope_scaling.factor' is missing"),
+        ({"architectures": "LlamaForCausalLM"}, CheckpointError, "architectures"),
+        ({"hidden_size": 0}, CheckpointError, "hidden_size"),
+        ({"hidden_size": -32}, CheckpointError, "hidden_size"),
+        ({"hidden_size": 32.0}, CheckpointError, "hidden_size"),
+        ({"hidden_size": "32"}, CheckpointError, "hidden_size"),
+        ({"hidden_size": True}, CheckpointError, "hidden_size"),
+        ({"hidden_size": 10**30}, CheckpointError, "hidden_size"),
+        ({"hidden_size": 30}, CheckpointError, "hidden_size"),
+        ({"vocab_size": None}, CheckpointError, "vocab_size"),
+        ({"num_hidden_layers": 10**9}, CheckpointError, "num_hidden_layers"),
+        ({"head_dim": 10**9}, CheckpointError, "head_dim"),
+        ({"head_dim": 7}, CheckpointError, "head_dim"),
+        ({"num_key_value_heads": 3}, CheckpointError, "num_key_value_heads"),
+        ({"rms_norm_eps": 0}, CheckpointError, "rms_norm_eps"),
+        ({"rms_norm_eps": "small"}, CheckpointError, "rms_norm_eps"),
+        ({"rms_norm_eps": 10**400}, CheckpointError, "rms_norm_eps"),
+        ({"rope_theta": -1.0}, CheckpointError, "rope_theta"),
+        ({"hidden_act": "mish"}, UnsupportedModelError, "hidden_act"),
+        ({"hidden_act": 3}, CheckpointError, "hidden_act"),
+        ({"tie_word_embeddings": 1}, CheckpointError, "tie_word_embeddings"),
+        ({"attention_bias": "no"}, CheckpointError, "attention_bias"),
+        ({"quantization_config": {"bits": 4}}, UnsupportedModelError, "quantization_config"),
+        ({"partial_rotary_factor": 0.5}, UnsupportedModelError, "partial_rotary_factor"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, UnsupportedModelError, "layer_types"),
+        ({"rope_scaling": {"type": "axial", "factor": 2.0}}, UnsupportedModelError, "rope_scaling.type"),
+        ({"rope_scaling": {"rope_type": "dynamic"}}, CheckpointError, "rope_scaling.factor"),
         (
             {"rope_scaling": {"rope_type": "longrope", "short_factor": [10**400] * 4}},
             CheckpointError,
-            "'rope_scaling.short_factor",
+            "rope_scaling.short_factor[0]",
         ),
         (
             {"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0]}},
             CheckpointError,
-            "'rope_scaling.short_factor'",
+            "rope_scaling.short_factor",
         ),
-        ({"rope_scaling": {"type": "linear"}}, CheckpointError, "'rope_scaling.factor' is missing"),
-        ({"rope_scaling": {"type": "linear", "factor": 0}}, CheckpointError, "'rope_scaling.factor' is 0"),
-        ({"rope_scaling": ["linear", 2]}, CheckpointError, "'rope_scaling'.*expected an object"),
+        ({"rope_scaling": {"type": "linear"}}, CheckpointError, "rope_scaling.factor"),
+        ({"rope_scaling": {"type": "linear", "factor": 0}}, CheckpointError, "rope_scaling.factor"),
+        ({"rope_scaling": ["linear", 2]}, CheckpointError, "rope_scaling"),
         (
             {"rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4}},
             CheckpointError,
-            "'rope_scaling.high_freq_factor'",
+            "rope_scaling.high_freq_factor",
         ),
         (
             {"rope_parameters": {"full_attention": {"rope_theta": 1e4}}},
             UnsupportedModelError,
-            "'rope_parameters.full_attention'",
+            "rope_parameters.full_attention",
         ),
         (
             {"rope_parameters": {"rope_type": "default"}, "rope_scaling": {"type": "linear", "factor": 2}},
             CheckpointError,
-            "'rope_scaling'",
+            "rope_scaling",
         ),
-        ({"eos_token_id": [1, "2"]}, CheckpointError, "'eos_token_id'"),
+        ({"eos_token_id": [1, "2"]}, CheckpointError, "eos_token_id"),
     ],
 )
-def test_bad_llama_config(make_llama, changes, error, message):
-    tensors = llama_tensors(llama_config())
-    folder = make_llama(tensors=tensors, **changes)
-    with pytest.raises(error, match=message) as caught:
+def test_bad_llama_config(make_llama, changes, error, field):
+    folder = make_llama(tensors=llama_tensors(llama_config()), **changes)
+    with refuses_field(folder / "config.json", field, error):
         specdec.load(folder)
-    assert "config.json" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -1121,18 +1078,6 @@ def test_model_attributes(make_llama):
         model.config["from_canonical"]
 
 
-def test_logits_and_score_agree(make_llama):
-    model = specdec.load(make_llama())
-    ids = [1, 5, 9, 60, 0, 33]
-    logits = model.logits(ids)
-    assert logits.shape == (6, 61) and logits.dtype == np.float32
-    score = model.score(np.array(ids, dtype=np.uint8))
-    assert score.shape == (5,) and score.dtype == np.float64
-    wide = logits.astype(np.float64)
-    expected = wide - np.log(np.exp(wide).sum(axis=1, keepdims=True))
-    np.testing.assert_allclose(score, expected[np.arange(5), ids[1:]], atol=1e-9)
-
-
 def test_a_tokenizer_that_is_there_under_another_name_is_mentioned(make_llama):
     folder = make_llama()
     (folder / "tok512.bin").write_bytes(b"")
@@ -1169,11 +1114,6 @@ def test_bad_ids(make_llama, ids, message):
         with pytest.raises(InputError, match=message.replace("at least 1", "at least 2")):
             model.score(ids)
     assert np.array_equal(model.logits([1, 2, 3]), before)
-
-
-def test_score_needs_two_tokens(make_llama):
-    with pytest.raises(InputError, match="there are 1 token ids; expected at least 2"):
-        specdec.load(make_llama()).score([1])
 
 
 def test_unknown_formats_are_refused(make_llama):
@@ -1226,12 +1166,6 @@ def test_formats_of_a_model(make_llama, stored, dtype, cache_dtype, expected):
     assert model.n_bytes == model.core.n_bytes > model.n_parameters / 2
 
 
-def test_fewer_bits_take_less_memory(make_llama):
-    folder = make_llama(hidden_size=256, intermediate_size=512, vocab_size=512, num_attention_heads=8)
-    sizes = [specdec.load(folder, dtype).n_bytes for dtype in ("f32", "bf16", "int8", "int4")]
-    assert sizes == sorted(sizes, reverse=True) and sizes[0] > 3 * sizes[3]
-
-
 def test_a_weight_too_large_for_a_format_is_named(make_llama):
     tensors = llama_tensors(llama_config())
     tensors["lm_head.weight"][5, 7] = 1e8
@@ -1275,17 +1209,6 @@ def test_bad_n_threads(make_llama, n_threads):
             call(n_threads=n_threads)
 
 
-def test_default_threads(monkeypatch):
-    monkeypatch.delenv("SPECDEC_NUM_THREADS", raising=False)
-    assert default_threads() >= 1
-    monkeypatch.setenv("SPECDEC_NUM_THREADS", " 3 ")
-    assert default_threads() == 3
-    for text in ("0", "-1", "two", "1.5", "٣"):
-        monkeypatch.setenv("SPECDEC_NUM_THREADS", text)
-        with pytest.raises(InputError, match="SPECDEC_NUM_THREADS"):
-            default_threads()
-
-
 def test_half_precision_model_equals_the_widened_one(tmp_path):
     config = llama_config()
     tensors = llama_tensors(config)
@@ -1299,16 +1222,3 @@ def test_half_precision_model_equals_the_widened_one(tmp_path):
             write_hf(tmp_path / f"{dtype}-wide", config, {n: a.astype(np.float32) for n, a in wide.items()})
         )
         assert np.array_equal(half.logits([1, 2, 3]), widened.logits([1, 2, 3]))
-
-
-def test_import_needs_numpy_alone():
-    """`import specdec` and the loaders leave the tokenizer libraries and huggingface_hub unloaded."""
-    import subprocess
-
-    code = (
-        "import sys, specdec, specdec.models.model; "
-        "print([m for m in ('tokenizers', 'sentencepiece', 'safetensors', 'huggingface_hub', 'jinja2', "
-        "'torch') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -49,8 +49,11 @@ def oracle() -> None:
     import transformers
 
 
-def build(config: Any, folder: Path, attention: str = "eager") -> Any:
-    """A random model, every parameter away from its initial value, saved by transformers."""
+def build(config: Any, folder: Path, attention: str = "eager", dtype: str = "float32", **options: Any) -> Any:
+    """A random model, every parameter away from its initial value, saved by transformers in ``dtype``.
+
+    What is returned computes in float32, from the values that the file holds.
+    """
     torch.manual_seed(7)
     kind = getattr(transformers, config.architectures[0]) if config.architectures else None
     maker = kind or transformers.AutoModelForCausalLM
@@ -66,7 +69,8 @@ def build(config: Any, folder: Path, attention: str = "eager") -> Any:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
             else:
                 parameter.copy_(torch.randn_like(parameter) * 0.3)
-    copy.deepcopy(network).save_pretrained(folder)
+            parameter.copy_(parameter.to(getattr(torch, dtype)))
+    copy.deepcopy(network).to(getattr(torch, dtype)).save_pretrained(folder, **options)
     return network
 
 
@@ -258,3 +262,67 @@ def test_a_lamda_like_decoder(tmp_path):
     weights = {name: array for name, array, _ in open_checkpoint(tmp_path / "lamda").tensors()}
     ids = rng.integers(0, 61, 90)
     assert_near(model.logits(ids), reference.logits(canonical, weights, ids.tolist()))
+
+
+# ------------------------------------------------------------------------------------- numbers and files
+
+
+IDS = np.random.default_rng(3).integers(3, 61, 40)
+
+
+def llama(folder: Path, name: str = "LlamaForCausalLM", **options: Any) -> np.ndarray:
+    """The logits of a saved model by transformers."""
+    return oracle_logits(build(CASES[name](), folder, **options), IDS)
+
+
+@pytest.mark.parametrize(("dtype", "file_dtype"), [("bfloat16", "BF16"), ("float16", "F16")])
+def test_half_precision_checkpoints(tmp_path, dtype, file_dtype):
+    """The file's values are used as they are: f32 from them equals transformers doing the same."""
+    expected = llama(tmp_path, "LlamaForCausalLM tied", dtype=dtype)
+    assert {t.kind for t in read_safetensors(tmp_path / "model.safetensors").values()} == {file_dtype}
+    assert_near(specdec.load(tmp_path, "f32").logits(IDS), expected)
+
+
+# Root mean square of the logits' errors over that of the logits about their mean, with some room: what
+# rounding activations to bf16, and blocks of weights and activations to 8 or 4 bits, makes of random layers.
+RELATIVE_ERROR = {"bf16": 0.03, "int8": 0.15, "int4": 0.8}
+
+
+@pytest.mark.parametrize("dtype", RELATIVE_ERROR)
+@pytest.mark.parametrize("name", ["LlamaForCausalLM tied", "MistralForCausalLM", "GPT2LMHeadModel"])
+def test_other_formats_are_near_transformers(tmp_path, name, dtype):
+    expected = llama(tmp_path, name, dtype="bfloat16")
+    model = specdec.load(tmp_path, dtype)
+    for found in (model.logits(IDS), step_by_step(model.core, IDS)):
+        error = np.sqrt(np.square(found - expected).mean()) / expected.std()
+        assert 0.05 * RELATIVE_ERROR[dtype] < error < RELATIVE_ERROR[dtype]
+
+
+def test_shards_written_by_transformers(tmp_path):
+    expected = llama(tmp_path, max_shard_size="50KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
+    assert_near(specdec.load(tmp_path).logits(IDS), expected)
+
+
+@pytest.mark.parametrize("name", ["LlamaForCausalLM tied", "GPT2LMHeadModel"])
+def test_a_tied_matrix_may_have_the_name_of_either_use(tmp_path, name):
+    """As some folders are saved; transformers reads them too."""
+    from safetensors.torch import load_file, save_file
+
+    expected = llama(tmp_path, name)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    embedding = next(name for name in tensors if name.endswith(("embed_tokens.weight", "wte.weight")))
+    assert "lm_head.weight" not in tensors
+    tensors["lm_head.weight"] = tensors.pop(embedding)
+    save_file(tensors, file, {"format": "pt"})
+    found = specdec.load(tmp_path).logits(IDS)
+    assert_near(found, expected)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    assert_near(found, oracle_logits(theirs, IDS))
+
+
+def test_score_equals_transformers(tmp_path):
+    log_probs = torch.from_numpy(llama(tmp_path, "GPT2LMHeadModel")).double().log_softmax(-1).numpy()
+    expected = log_probs[np.arange(len(IDS) - 1), IDS[1:]]
+    np.testing.assert_allclose(specdec.load(tmp_path).score(IDS), expected, rtol=0, atol=1e-4)

@@ -259,29 +259,3 @@ def test_translations_are_kept_in_the_order_of_their_sources(
     assert all(map(np.array_equal, greedy, again))
     sampled = training.translations.written(model, sources, tmp_path / "sampled", True)
     assert not all(map(np.array_equal, greedy, sampled))
-
-
-@pytest.mark.usefixtures("small_shapes")
-def test_the_benchmark_of_translators(training: Any, work: Path, tmp_path: Path) -> None:
-    """Its tables, of a pair that has learnt nothing: the texts are those of plain decoding all the same."""
-    import csv
-
-    sys.path.insert(0, str(TRAINING.parent))
-    from benchmarks.__main__ import main
-
-    folder = copy_of(work, tmp_path / "pair")
-    run(training.target.main, folder, "--pairs-per-step", "64")
-    run(training.draft.main, folder, "small", "--pairs-per-step", "64", "--sources", "100")
-    words = ["--sentences", "9", "--counted", "12", "--gamma", "2", "4", "--timed", "20", "--repeats", "1"]
-    main(["translation", "--work", str(folder), *words, "--threads", "1", "--save"], tmp_path / "results")
-    with open(tmp_path / "results" / "translation.csv", newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    quality = [row for row in rows if row["table"].startswith("Quality")]
-    of_target = [row for row in quality if row["text of"].startswith("target")]
-    assert len(of_target) == 1 + 3 * 2 and len(quality) == len(of_target) + 1
-    assert len({(row["chrF"], row["BLEU, characters"]) for row in of_target}) == 1
-    rates = {(row["draft"], row["temperature"]): row for row in rows if row["table"].startswith("Table 3")}
-    assert set(rates) == {(draft, t) for draft in ("small", "bigram", "unigram") for t in ("0.0", "1.0")}
-    assert all(0 <= float(row["alpha"]) <= 1 and float(row["c"]) > 0 for row in rates.values())
-    speedups = [row for row in rows if row["table"].startswith("Table 2")]
-    assert [row["gamma"] for row in speedups] == ["2", "4"] * 6

@@ -4,7 +4,7 @@
 
 PEFT's LoRA (pip install peft) beside all matrices of the layers learns the text but for its last tenth. The
 folder of work is then one that `specdec.Model.with_adapter` reads. Beside the adapter it holds that last
-tenth, `held_out.txt`, for `python -m benchmarks adapters`, and the loss curve.
+tenth, `held_out.txt`, and the loss curve.
 """
 
 from __future__ import annotations

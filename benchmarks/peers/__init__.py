@@ -20,7 +20,6 @@ from benchmarks.peers.comparing import (
     pairs,
     pairs_options,
 )
-from benchmarks.peers.encdec import translators, translators_options
 from benchmarks.peers.exact import exactness, exactness_options
 
 __all__ = [
@@ -32,6 +31,4 @@ __all__ = [
     "forwards_options",
     "pairs",
     "pairs_options",
-    "translators",
-    "translators_options",
 ]

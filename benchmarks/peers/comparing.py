@@ -23,10 +23,7 @@ from benchmarks.shapes import GGUF_TYPES, SHAPES, TIMED
 from benchmarks.turns import DTYPES, Options
 from specdec import _core
 
-PACKAGES = (
-    "llama_cpp_python", "openvino", "openvino_genai", "onnxruntime_genai", "transformers", "torch",
-    "ctranslate2",
-)  # fmt: skip
+PACKAGES = ("llama_cpp_python", "openvino", "openvino_genai", "transformers", "torch")
 BITS = {
     **{"f32": 32, "bf16": 16, "int8": 8.5, "int4": 4.5},
     **{"Q8_0": 8.5, "Q4_0": 4.5, "Q4_K": 4.5, "Q5_K": 5.5, "Q6_K": 6.6},

@@ -37,10 +37,9 @@ LARGE = ("L25M", "embedded")
 #: What a user has to install for an engine, to stand beside its name.
 PACKAGE = {
     "specdec": "specdec", "transformers": "transformers", "openvino": "openvino_genai",
-    "onnxruntime": "onnxruntime_genai", "llama-cpp-python": "llama_cpp_python",
-    "ctranslate2": "ctranslate2",
+    "llama-cpp-python": "llama_cpp_python",
 }  # fmt: skip
-NAMES = {"openvino": "OpenVINO GenAI", "onnxruntime": "ONNX Runtime GenAI", "ctranslate2": "CTranslate2"}
+NAMES = {"openvino": "OpenVINO GenAI"}
 
 
 @dataclass

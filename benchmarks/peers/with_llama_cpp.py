@@ -90,12 +90,6 @@ class LlamaCpp(Engine):
         self.length = min(self.length, n)
 
 
-class LlamaCppMapped(LlamaCpp):
-    """The same with the file mapped, which is its default."""
-
-    load_mode, weights = llama.LLAMA_LOAD_MODE_MMAP, "as in the file, mapped"
-
-
 class LlamaServer(Pair):
     """llama.cpp's own server, of the sources that llama-cpp-python is built from."""
 

@@ -11,7 +11,7 @@ import openvino_genai
 from numpy.typing import NDArray
 from openvino_genai.py_openvino_genai import GenerationHandle, GenerationStatus
 
-from benchmarks.peers.engine import Batch, Engine, Job, Pair, Unsupported, Writer
+from benchmarks.peers.engine import Batch, Engine, Job, Pair, Writer
 
 #: How much longer than asked the cache may be when decoding is timed: see `OpenVino.trim`.
 _DRIFT = 32
@@ -75,19 +75,6 @@ class OpenVino(Engine):
             self.forward([0])
 
 
-class OpenVinoF32(OpenVino):
-    """Weights of int8 and int4 with products in f32: quicker for few rows, slower for many where AMX is."""
-
-    settings = "the same with products in f32"
-    hint = "f32"
-
-    @classmethod
-    def prepare(cls, job: Job) -> None:
-        """Convert by way of torch."""
-        _check_quantised(job)
-        super().prepare(job)
-
-
 class OpenVinoGenAI(Pair):
     """OpenVINO GenAI's pipeline."""
 
@@ -119,18 +106,6 @@ class OpenVinoGenAI(Pair):
         metrics = result.perf_metrics
         milliseconds = metrics.get_generate_duration().mean - metrics.get_ttft().mean
         return list(result.tokens[0]), milliseconds / 1000
-
-
-class OpenVinoGenAIF32(OpenVinoGenAI):
-    """Weights of int8 and int4 with products in f32."""
-
-    hint = "f32"
-
-    @classmethod
-    def prepare(cls, target: Job, draft: Job | None) -> None:
-        """Convert both."""
-        _check_quantised(target)
-        super().prepare(target, draft)
 
 
 class OpenVinoBatch(Batch):
@@ -186,18 +161,6 @@ class OpenVinoBatch(Batch):
         return texts
 
 
-class OpenVinoF32Batch(OpenVinoBatch):
-    """Weights of int8 and int4 with products in f32."""
-
-    settings = "the same with products in f32"
-    hint = "f32"
-
-    @classmethod
-    def prepare(cls, target: Job, draft: Job | None) -> None:
-        """Convert both."""
-        OpenVinoGenAIF32.prepare(target, draft)
-
-
 class OpenVinoWriter(Writer):
     """OpenVINO GenAI's pipeline."""
 
@@ -225,11 +188,6 @@ class OpenVinoWriter(Writer):
         if self.draft:
             self.n_accepted += result.extended_perf_metrics.get_num_accepted_tokens()
         return tokens
-
-
-def _check_quantised(job: Job) -> None:
-    if job.format not in ("int8", "int4"):
-        raise Unsupported("differs in int8 and int4 alone")
 
 
 def properties(job: Job, hint: str) -> dict[str, object]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import specdec
-from benchmarks.encoder_decoders import CONFIGS
 from benchmarks.peers.engine import CELLS, ROOM, Batch, Engine, Job, Pair, Unsupported, Writer
-from benchmarks.peers.translator import SOURCE, TEXT, SourceJob, Translator
 from specdec import _core
 
 
@@ -49,24 +46,18 @@ class Specdec(Engine):
         self.decoder.cut(min(n, self.decoder.n_committed))
 
 
-class SpecdecBlas(Specdec):
-    """The same with the products of prompts by OpenBLAS."""
+class SpecdecTiles(Specdec):
+    """The same with the products of prompts in the order of tiles."""
 
-    reads_prompts, formats = "blas", ("f32",)
+    reads_prompts = "tiles"
     cells = tuple(cell for cell in CELLS if cell.startswith("prefill"))
 
     @classmethod
     def prepare(cls, job: Job) -> None:
-        """Not every format can."""
-        if job.format not in cls.formats:
-            raise Unsupported(f"prefill={cls.reads_prompts!r} is of {', '.join(cls.formats)} models")
+        """Refuse f32, which has no tiles."""
+        if job.format == "f32":
+            raise Unsupported("prefill='tiles' is of bf16, int8 and int4 models")
         super().prepare(job)
-
-
-class SpecdecTiles(SpecdecBlas):
-    """The same with the products of prompts in the order of tiles."""
-
-    reads_prompts, formats = "tiles", ("bf16", "int8", "int4")
 
 
 class SpecdecPair(Pair):
@@ -182,93 +173,6 @@ class SpecdecWriter(Writer):
     def logits(self, ids: list[int], n: int) -> NDArray[np.float32]:
         """[n, n_vocab] of the target, at the likeliest tokens."""
         return self._generate([ids], n, logits=True)[0].logits
-
-
-class SpecdecTranslator(Translator):
-    """`specdec.generate` and `Model.score`; positions and sources through the core's decoder."""
-
-    prefill = "rows"
-
-    def __init__(self, target: SourceJob, draft: SourceJob | None, gamma: int) -> None:
-        super().__init__(target, draft, gamma)
-        self.models = tuple(
-            specdec.load(
-                job.checkpoint, job.format, tokenizer=False, n_threads=job.n_threads, prefill=self.prefill
-            )
-            if job
-            else None
-            for job in (target, draft)
-        )
-        self.start = [CONFIGS[target.shape]["decoder_start_token_id"]]
-
-    @classmethod
-    def prepare(cls, target: SourceJob, draft: SourceJob | None) -> None:
-        """Write the checkpoints all others start from."""
-        for job in filter(None, (target, draft)):
-            job.checkpoint  # noqa: B018
-
-    def write(self, source: list[int], n: int) -> tuple[list[int], float]:
-        """All of the call but its prefill counts."""
-        options = {"gamma": self.gamma} if self.gamma else {}
-        begun = time.perf_counter()
-        result = specdec.generate(
-            *self.models,
-            source,
-            max_new_tokens=n,
-            n_threads=self.target.n_threads,
-            ignore_eos=True,
-            **options,
-        )
-        seconds = time.perf_counter() - begun - result.trace.prefill_s
-        return list(result.tokens), n / seconds
-
-    def _decoder(self, source: list[int]) -> _core.Decoder:
-        return _core.Decoder(
-            self.models[0].core, capacity=TEXT + 16, max_nodes=5, n_threads=self.target.n_threads,
-            source=source,
-        )  # fmt: skip
-
-    def first(self, source: list[int]) -> None:
-        """Making a decoder encodes its source."""
-        self._decoder(source).forward(self.start, [-1])
-
-    def encode(self, source: list[int]) -> None:
-        """Returns the output."""
-        self.models[0].core.encode(source, n_threads=self.target.n_threads)
-
-    def forward(self, n: int) -> Callable[[], None]:
-        """A chain, not committed."""
-        decoder = self._decoder(self.target.ids(SOURCE))
-        ids = self.target.ids(TEXT + n)
-        decoder.prefill(ids[:TEXT])
-
-        def once() -> None:
-            decoder.forward(ids[TEXT:], list(range(-1, n - 1)))
-
-        return once
-
-    def log_probabilities(self, source: list[int], text: list[int]) -> NDArray[np.float64]:
-        """A text with its start token."""
-        return self.models[0].score([*self.start, *text], source, n_threads=self.target.n_threads)
-
-
-class SpecdecBlasTranslator(SpecdecTranslator):
-    """The same with the products of sources by OpenBLAS."""
-
-    prefill, formats = "blas", ("f32",)
-
-    @classmethod
-    def prepare(cls, target: SourceJob, draft: SourceJob | None) -> None:
-        """Not every format can."""
-        if target.format not in cls.formats:
-            raise Unsupported(f"prefill={cls.prefill!r} is of {', '.join(cls.formats)} models")
-        super().prepare(target, draft)
-
-
-class SpecdecTilesTranslator(SpecdecBlasTranslator):
-    """The same with the products of sources in the order of tiles."""
-
-    prefill, formats = "tiles", ("bf16", "int8", "int4")
 
 
 def _load(job: Job, prefill: str = "rows") -> specdec.Model:

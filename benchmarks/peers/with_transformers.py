@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import time
 import warnings
-from collections.abc import Callable
 
 import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
 
-from benchmarks.encoder_decoders import CONFIGS
-from benchmarks.peers.engine import Batch, Engine, Job, Unsupported, Writer
-from benchmarks.peers.translator import SOURCE, TEXT, SourceJob, Translator
+from benchmarks.peers.engine import Engine, Job, Unsupported, Writer
 
 _INT8 = "int8: torch.ao.quantization.quantize_dynamic of all linear layers, by the engine"
 
@@ -62,20 +58,6 @@ class Transformers(Engine):
             self.cache.crop(-excess)
 
 
-class TransformersOneDnn(Transformers):
-    """int8 by another of torch's engines: quicker from many rows on where there is AMX, slower for few."""
-
-    settings = f"eager, sdpa attention, DynamicCache; {_INT8} onednn"
-    engine = "onednn"
-
-    @classmethod
-    def prepare(cls, job: Job) -> None:
-        """Other formats do not know the choice."""
-        if job.format != "int8":
-            raise Unsupported("differs in int8 alone")
-        super().prepare(job)
-
-
 class TransformersWriter(Writer):
     """`generate`, with an assistant model."""
 
@@ -122,157 +104,6 @@ class TransformersWriter(Writer):
         self.n_tokens += len(tokens)
         self.n_accepted += len(tokens) - (self.n_runs - begun)
         return tokens
-
-
-class TransformersOneDnnWriter(TransformersWriter):
-    """int8 by another of torch's engines."""
-
-    reader = TransformersOneDnn
-
-
-class TransformersBatch(Batch):
-    """`generate` with padding on the left: a batch ends with its last text, then comes the next."""
-
-    settings = f"batches padded on the left; a batch ends with its longest text; {_INT8} x86"
-    writer: type[TransformersWriter] = TransformersWriter
-
-    def __init__(self, target: Job, draft: Job | None, gamma: int, n_at_once: int) -> None:
-        super().__init__(target, draft, gamma, n_at_once)
-        if draft and n_at_once > 1:
-            raise Unsupported("assisted generation takes one prompt")
-        writer = self.writer(target, draft, gamma)
-        self.model, self.options = writer.model, writer.options
-
-    @classmethod
-    def prepare(cls, target: Job, draft: Job | None) -> None:
-        """Nothing to convert."""
-        cls.writer.prepare(target, draft)
-
-    def generate(self, prompts: list[list[int]], n: int) -> list[list[int]]:
-        """Prompts of like lengths together, which wastes least on padding."""
-        texts: dict[int, list[int]] = {}
-        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-        for first in range(0, len(order), self.n_at_once):
-            chosen = order[first : first + self.n_at_once]
-            longest = max(len(prompts[i]) for i in chosen)
-            ids = torch.zeros(len(chosen), longest, dtype=torch.long)
-            mask = torch.zeros_like(ids)
-            for row, i in enumerate(chosen):
-                ids[row, longest - len(prompts[i]) :] = torch.tensor(prompts[i])
-                mask[row, longest - len(prompts[i]) :] = 1
-            out = self.model.generate(
-                ids, attention_mask=mask, max_new_tokens=n, do_sample=False, pad_token_id=0, **self.options
-            )
-            texts |= {i: tokens for i, tokens in zip(chosen, out[:, longest:].tolist(), strict=True)}
-        return [texts[i] for i in range(len(prompts))]
-
-
-class TransformersOneDnnBatch(TransformersBatch):
-    """int8 by another of torch's engines."""
-
-    settings = f"batches padded on the left; a batch ends with its longest text; {_INT8} onednn"
-    writer = TransformersOneDnnWriter
-
-
-class TransformersTranslator(Translator):
-    """`generate`, with an assistant model; the encoder and the decoder as modules."""
-
-    settings = f"eager; {_INT8} x86; constant number of assistant tokens, no confidence threshold"
-    engine = "x86"
-
-    def __init__(self, target: SourceJob, draft: SourceJob | None, gamma: int) -> None:
-        super().__init__(target, draft, gamma)
-        torch.set_num_threads(target.n_threads)
-        torch.set_grad_enabled(False)
-        self.model = _translator(target, self.engine)
-        self.start = CONFIGS[target.shape]["decoder_start_token_id"]
-        self.options: dict[str, object] = {}
-        if draft:
-            assistant = _translator(draft, self.engine)
-            config = assistant.generation_config  # what is passed to generate is not used
-            config.num_assistant_tokens = gamma
-            config.num_assistant_tokens_schedule = "constant"
-            config.assistant_confidence_threshold = 0.0
-            self.options["assistant_model"] = assistant
-
-    @classmethod
-    def prepare(cls, target: SourceJob, draft: SourceJob | None) -> None:
-        """Nothing to convert."""
-
-    def write(self, source: list[int], n: int) -> tuple[list[int], float]:
-        """From the end of the first pass, which may give several tokens, to the last."""
-        there: list[tuple[float, int]] = []
-
-        def note(ids: torch.Tensor, scores: object, **_: object) -> torch.Tensor:
-            there.append((time.perf_counter(), ids.shape[1] - 1))
-            return torch.zeros(len(ids), dtype=torch.bool)
-
-        ids = torch.tensor([source])
-        out = self.model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=n, do_sample=False, num_beams=1,
-            stopping_criteria=[note], **self.options,
-        )  # fmt: skip
-        (begun, first), (ended, last) = there[0], there[-1]
-        return out[0, 1:].tolist(), (min(last, n) - first) / (ended - begun)
-
-    def first(self, source: list[int]) -> None:
-        """One forward of the whole model."""
-        self.model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([[self.start]]))
-
-    def encode(self, source: list[int]) -> None:
-        """The encoder as a module."""
-        self.model.get_encoder()(input_ids=torch.tensor([source]))
-
-    def forward(self, n: int) -> Callable[[], None]:
-        """Cropping the cache takes no time to speak of."""
-        encoded = self.model.get_encoder()(input_ids=torch.tensor([self.target.ids(SOURCE)]))
-        ids = self.target.ids(TEXT + n)
-        cache = transformers.EncoderDecoderCache(transformers.DynamicCache(), transformers.DynamicCache())
-
-        def run(tokens: list[int]) -> None:
-            self.model(
-                encoder_outputs=encoded, decoder_input_ids=torch.tensor([tokens]), past_key_values=cache,
-                use_cache=True,
-            )  # fmt: skip
-
-        run(ids[:TEXT])
-
-        def once() -> None:
-            if (excess := cache.get_seq_length() - TEXT) > 0:
-                cache.crop(-excess)
-            run(ids[TEXT:])
-
-        return once
-
-    def log_probabilities(self, source: list[int], text: list[int]) -> NDArray[np.float64]:
-        """One forward."""
-        read = torch.tensor([[self.start, *text[:-1]]])
-        logits = self.model(input_ids=torch.tensor([source]), decoder_input_ids=read).logits[0].double()
-        return torch.log_softmax(logits, -1)[range(len(text)), text].numpy()
-
-
-class TransformersOneDnnTranslator(TransformersTranslator):
-    """int8 by another of torch's engines."""
-
-    settings = f"eager; {_INT8} onednn; constant number of assistant tokens, no confidence threshold"
-    engine = "onednn"
-
-    @classmethod
-    def prepare(cls, target: SourceJob, draft: SourceJob | None) -> None:
-        """Other formats do not know the choice."""
-        if target.format != "int8":
-            raise Unsupported("differs in int8 alone")
-
-
-def _translator(job: SourceJob, engine: str) -> torch.nn.Module:
-    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(job.checkpoint, dtype=torch.float32).eval()
-    model.generation_config.eos_token_id = None  # no token ends a text
-    model.generation_config.forced_eos_token_id = None
-    if job.format == "int8":
-        model = _in_int8(model, engine)
-    elif job.format != "f32":
-        raise Unsupported(f"{job.format} is not compared")
-    return model
 
 
 def _in_int8(model: torch.nn.Module, engine: str) -> torch.nn.Module:

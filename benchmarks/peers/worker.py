@@ -18,8 +18,7 @@ from typing import Any
 
 from benchmarks.builds import Answer, serve
 from benchmarks.peers.engine import Engine, Job, SayingLogits, Unsupported, Writer
-from benchmarks.peers.engines import BATCHES, ENGINES, PAIRS, READ_GGUF, TRANSLATORS, WRITERS, engine_class
-from benchmarks.peers.translator import SourceJob
+from benchmarks.peers.engines import BATCHES, ENGINES, PAIRS, READ_GGUF, WRITERS, engine_class
 from benchmarks.shapes import GGUF_TYPES
 
 
@@ -43,17 +42,14 @@ def main() -> None:
 def _serve(name: str, engine: Any, request: Answer) -> tuple[Any, Answer]:
     """Do one request; return the engine there is afterwards, and the answer."""
     if request["do"] in ("prepare", "load"):
-        job_class = SourceJob if request.get("translates") else Job
         target, draft = (
-            job and job_class(**{**job, "work": Path(job["work"])})
+            job and Job(**{**job, "work": Path(job["work"])})
             for job in (request["target"], request.get("draft"))
         )
         if request["target"]["format"] in GGUF_TYPES and name not in READ_GGUF:
             raise Unsupported("is not asked to read GGUF files")
         settings: tuple[int, ...]
-        if request.get("translates"):
-            kind, jobs, settings = engine_class(TRANSLATORS, name), (target, draft), (request["gamma"],)
-        elif "n_at_once" in request:
+        if "n_at_once" in request:
             kind, jobs = engine_class(BATCHES, name), (target, draft)
             settings = request["gamma"], request["n_at_once"]
         elif "gamma" in request:

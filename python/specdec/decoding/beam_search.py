@@ -117,7 +117,7 @@ def beam_search(
 
     Where evaluating M nodes soon costs M times what one costs, as with a small model on a CPU, width +
     draft_width · gamma nodes a round are easily dearer than the steps they save; so the defaults are the
-    smallest that speculate (`python -m benchmarks beam`).
+    smallest that speculate.
 
     Examples
     --------

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from specdec.errors import UnsupportedModelError, UnusedFieldWarning, warn
+from specdec.errors import UnusedFieldWarning, warn
 from specdec.fields import Fields, as_json
 from specdec.models.families import encoder_decoder, gpt, llama, moe
 from specdec.models.families.absent_fields import ABSENT
@@ -121,18 +121,11 @@ def architecture_of(fields: Fields, file: Path) -> str:
                     warn(UnusedFieldWarning(file, ["model_type"], reason))
                 return name
         reason = _why_refused(named[0])
-        raise UnsupportedModelError(
-            f"{file}: field 'architectures' is {as_json(named)}"
-            + (f", which {reason}" if reason else "")
-            + f"; expected {supported}"
-        )
+        raise fields.unsupported("architectures", supported + (f"; {named[0]} {reason}" if reason else ""))
     model_type = fields.raw("model_type")
     if isinstance(model_type, str) and model_type in _MODEL_TYPES:
         return _MODEL_TYPES[model_type]
-    raise UnsupportedModelError(
-        f"{file}: names no architecture, and field 'model_type' is {as_json(model_type)}; "
-        f"expected 'architectures' with {supported}"
-    )
+    raise fields.unsupported("model_type", f"'architectures' with {supported}")
 
 
 def _why_refused(name: str) -> str:
