@@ -21,6 +21,7 @@ Settings = dict[str, Any]
 MASKS: dict[str, Settings] = {
     "min_tokens": {"min_tokens": 2, "stop": [1, 4]},
     "no_repeat_ngram_size": {"no_repeat_ngram_size": 2},
+    "bad_words": {"bad_words": [[2], [1, 3, 4], [4, 4], [3, 1]]},
 }
 """For each setting, values that matter after `PROMPT`."""
 DRAFTS: dict[str, Any] = {
@@ -143,7 +144,71 @@ def test_min_tokens_counts_new_tokens(pair: Any) -> None:
             assert min(len(result.tokens) for result in out) == n + 1  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(("name", "value"), [("min_tokens", -1), ("min_tokens", 1.5), ("min_tokens", None)])
-def test_bad_values_are_named(name: str, value: Any) -> None:
-    with refuses(name, value):
+def test_bad_words_by_their_texts() -> None:
+    """A text is masked with a space before it and without, and where it goes on from the prompt."""
+    target, draft = specdec.embedded_pair()
+    encode = target.tokenizer.encode  # type: ignore[union-attr]
+    how: Settings = {"n": 20, "temperature": 1.0, "seed": 1, "max_new_tokens": 40}
+    words = ["the", "a", " night", [target.eos_ids[0]]]
+    ids = [encode(space + word.strip(), add_bos=False) for word in words[:3] for space in ("", " ")]  # type: ignore[union-attr]
+    prompt = "It was a dark and stormy"
+    results: Any = specdec.generate(target, draft, prompt, bad_words=words, **how)
+    assert all(len(result.tokens) == 40 for result in results), "no text ends"
+    same: Any = specdec.generate(target, draft, prompt, bad_words=[*ids, words[3]], **how)
+    assert [result.tokens for result in same] == [result.tokens for result in results]
+    for result in results:
+        text = [*result.prompt_ids[-1:], *result.tokens]
+        assert not any(text[i : i + len(word)] == word for word in ids for i in range(len(text)))
+    plain: Any = specdec.generate(target, draft, prompt, **how)
+    assert any(" the" in result.text for result in plain)
+
+
+@pytest.mark.oracle
+def test_transformers_masks_the_same(pair: Any) -> None:
+    """Its logits processors, on texts longer than every bad word: it leaves longer words out."""
+    torch = pytest.importorskip("torch")
+    from transformers import generation
+
+    rng = np.random.default_rng(1)
+    words, ends, n_masked = [[2], [1, 3, 4], [4, 4], [0, 1, 0]], [1, 4], 0
+    for n in range(4, 40):
+        text = rng.integers(0, 5, n).tolist()
+        logits = rng.normal(size=5).astype(np.float32)
+        ids, scores = torch.tensor([text]), torch.tensor(logits[None])
+        processors = {
+            "min_tokens": generation.MinNewTokensLengthLogitsProcessor(4, 12, ends, "cpu"),
+            "no_repeat_ngram_size": generation.NoRepeatNGramLogitsProcessor(3),
+            "bad_words": generation.NoBadWordsLogitsProcessor(words, torch.tensor([3])),
+        }
+        values: Settings = {"min_tokens": 12, "no_repeat_ngram_size": 3, "bad_words": words}
+        for name, processor in processors.items():
+            ours = reference.adjusted_logits(logits, text, n_prompt=4, end_ids=ends, **{name: values[name]})
+            assert np.array_equal(ours, processor(ids, scores.clone())[0].numpy()), name
+            n_masked += int(np.isinf(ours).sum())
+    assert n_masked > 50
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "named"),
+    [
+        ("min_tokens", -1, "min_tokens"), ("min_tokens", None, "min_tokens"),
+        ("no_repeat_ngram_size", 1.5, "no_repeat_ngram_size"), ("bad_words", "the", "bad_words"),
+        ("bad_words", 3, "bad_words"), ("bad_words", ["a", ""], "bad_words[1]"),
+        ("bad_words", [[]], "bad_words[0]"), ("bad_words", [[1, -1]], "bad_words[0]"),
+        ("bad_words", [[True]], "bad_words[0]"),
+    ],
+)  # fmt: skip
+def test_bad_values_are_named(name: str, value: Any, named: str) -> None:
+    with refuses(named):
         specdec.Sampling(**{name: value})
+
+
+def test_words_that_the_target_cannot_have_are_refused(pair: Any) -> None:
+    for word, value in (([1, 5], 5), ("a", "a")):  # this target has five tokens and no tokenizer
+        with refuses("bad_words", value):
+            specdec.generate(*pair, PROMPT, bad_words=[word])
+
+
+def test_a_text_without_tokens_to_choose_from_is_an_error(pair: Any) -> None:
+    with pytest.raises(specdec.InputError, match="min_tokens and bad_words: no token is left"):
+        specdec.generate(*pair, PROMPT, stop=[0, 1], min_tokens=3, bad_words=[[2], [3], [4]])

@@ -76,6 +76,20 @@ static void mask_repeated(const sd_history* h, int node, int n_gram, float* logi
         if (are_alike(h, at, end, n_gram - 1)) logits[next] = -INFINITY;
 }
 
+/* Do prompt and text up to a place end with these tokens? */
+static int ends_with(const sd_history* h, place at, const int32_t* tokens, int n) {
+    while (n > 0 && step_back(h, &at) == tokens[n - 1]) n--;
+    return n == 0;
+}
+
+static void mask_words(const sd_history* h, int node, const sd_sequences* words, float* logits) {
+    for (int i = 0, begin = 0; i < words->n; begin = words->ends[i++]) {
+        int last = words->ends[i] - 1;
+        if (ends_with(h, (place){node, h->n_tokens}, words->tokens + begin, last - begin))
+            logits[words->tokens[last]] = -INFINITY;
+    }
+}
+
 const float* sd_logits_adjust(const sd_sampling* s, int n_vocab, const float* logits,
                               const sd_history* history, int node, const sd_adjustment* a) {
     float penalty = (float)s->repetition_penalty;
@@ -92,5 +106,6 @@ const float* sd_logits_adjust(const sd_sampling* s, int n_vocab, const float* lo
     }
     if (s->min_tokens > 0 && n_new(history, node) < s->min_tokens) mask_ends(s, n_vocab, a->logits);
     if (s->no_repeat_ngram_size > 0) mask_repeated(history, node, s->no_repeat_ngram_size, a->logits);
+    mask_words(history, node, &s->bad_words, a->logits);
     return a->logits;
 }

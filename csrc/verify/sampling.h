@@ -47,6 +47,8 @@ typedef struct sd_sampling {
     int min_tokens;
     /* No sequence of so many tokens occurs twice in prompt and text; 0: any may. */
     int no_repeat_ngram_size;
+    /* None of these occurs: its last token does not come after the others. */
+    sd_sequences bad_words;
     /* [n_end_ids] the tokens that end a text, no setting of its own. Borrowed. */
     const int32_t* end_ids;
     int n_end_ids;
@@ -54,17 +56,18 @@ typedef struct sd_sampling {
 
 /* The table of these fields: F(type, name, the value that changes nothing, whether it changes logits). The
  * binding, errors and checks go by it. */
-#define SD_SAMPLING_TABLE(F)            \
-    F(REAL, temperature, 0.0, 0)        \
-    F(INTEGER, top_k, 0, 0)             \
-    F(REAL, top_p, 1.0, 0)              \
-    F(REAL, min_p, 0.0, 0)              \
-    F(REAL, repetition_penalty, 1.0, 1) \
-    F(REAL, presence_penalty, 0.0, 1)   \
-    F(REAL, frequency_penalty, 0.0, 1)  \
-    F(BIASES, logit_bias, {0}, 1)       \
-    F(INTEGER, min_tokens, 0, 1)        \
-    F(INTEGER, no_repeat_ngram_size, 0, 1)
+#define SD_SAMPLING_TABLE(F)               \
+    F(REAL, temperature, 0.0, 0)           \
+    F(INTEGER, top_k, 0, 0)                \
+    F(REAL, top_p, 1.0, 0)                 \
+    F(REAL, min_p, 0.0, 0)                 \
+    F(REAL, repetition_penalty, 1.0, 1)    \
+    F(REAL, presence_penalty, 0.0, 1)      \
+    F(REAL, frequency_penalty, 0.0, 1)     \
+    F(BIASES, logit_bias, {0}, 1)          \
+    F(INTEGER, min_tokens, 0, 1)           \
+    F(INTEGER, no_repeat_ngram_size, 0, 1) \
+    F(SEQUENCES, bad_words, {0}, 1)
 
 /* The C types of fields: double, int, sd_biases, sd_sequences. */
 typedef enum sd_sampling_type {

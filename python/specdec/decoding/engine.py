@@ -309,6 +309,7 @@ class Engine:
         frequency_penalty: float | None = None,
         min_tokens: int = 0,
         no_repeat_ngram_size: int = 0,
+        bad_words: Sequence[str | Sequence[int]] | None = None,
         draft_sampling: Sampling | None = None,
         transform: Transform | None = None,
         schema: Schema | None = None,

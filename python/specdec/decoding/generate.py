@@ -129,6 +129,7 @@ def generate(
     frequency_penalty: float | None = None,
     min_tokens: int = 0,
     no_repeat_ngram_size: int = 0,
+    bad_words: Sequence[str | Sequence[int]] | None = None,
     draft_sampling: Sampling | None = None,
     transform: Transform | None = None,
     schema: Schema | None = None,
@@ -202,7 +203,7 @@ def generate(
     max_new_tokens : int or None, default 200
         New tokens at most, at least 1; None goes on until the context is full.
     temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias
-    min_tokens, no_repeat_ngram_size
+    min_tokens, no_repeat_ngram_size, bad_words
         Sampling settings, see `Sampling`. Temperature 0 is the argmax.
     draft_sampling : Sampling, optional
         The draft's own settings (section 6 of the paper); by default those of the target. They change how
@@ -368,6 +369,7 @@ def stream(
     frequency_penalty: float | None = None,
     min_tokens: int = 0,
     no_repeat_ngram_size: int = 0,
+    bad_words: Sequence[str | Sequence[int]] | None = None,
     draft_sampling: Sampling | None = None,
     transform: Transform | None = None,
     schema: Schema | None = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,6 +23,7 @@ def adjusted_logits(
     min_tokens: int = 0,
     end_ids: Iterable[int] = (),
     no_repeat_ngram_size: int = 0,
+    bad_words: Iterable[Sequence[int]] = (),
 ) -> NDArray[np.float32]:
     """Logits with penalties on tokens that have occurred, then a bias, then masks.
 
@@ -46,6 +47,8 @@ def adjusted_logits(
         Before there are `min_tokens` tokens after the prompt, none of `end_ids` may come.
     no_repeat_ngram_size : int
         Above 0, no sequence of so many tokens occurs a second time.
+    bad_words : iterable of sequence of int
+        Sequences of tokens that do not occur.
 
     Returns
     -------
@@ -70,6 +73,9 @@ def adjusted_logits(
             *start, last = tokens[i : i + no_repeat_ngram_size]
             if start == before:
                 adjusted[last] = -np.inf
+    for *start, last in bad_words:
+        if tokens[len(tokens) - len(start) :] == start:
+            adjusted[last] = -np.inf
     return adjusted
 
 

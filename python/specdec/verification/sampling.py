@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 import numpy as np
@@ -48,6 +48,39 @@ def _biases(name: str, given: Any) -> dict[int, float]:
     return biases
 
 
+def _words(name: str, given: Any) -> tuple[str | tuple[int, ...], ...]:
+    expected = "a list of texts, or of lists of token ids"
+    if isinstance(given, str):
+        raise InputError.of(name, given, expected)
+    return tuple(_word(f"{name}[{i}]", word) for i, word in enumerate(check_items(name, given, expected)))
+
+
+def _word(name: str, word: Any) -> str | tuple[int, ...]:
+    expected = "a text of at least one character, or a list of at least one token id"
+    if isinstance(word, str) and word:
+        return word
+    ids = [] if isinstance(word, str) else [as_integer(token) for token in check_items(name, word, expected)]
+    found = tuple(token for token in ids if token is not None and token >= 0)
+    if not found or len(found) < len(ids):
+        raise InputError.of(name, word, expected)
+    return found
+
+
+def _ids_of_word(
+    word: str | Sequence[int], n_vocab: int, tokenizer: Tokenizer | None
+) -> Iterable[tuple[int, ...]]:
+    """The sequences of tokens that a word stands for."""
+    if not isinstance(word, str):
+        if max(word) >= n_vocab:
+            raise InputError.of("bad_words", max(word), f"ids from 0 to {n_vocab - 1}", verb="has token")
+        return [tuple(word)]
+    if tokenizer is None:
+        expected = "token ids, as the target has no tokenizer"
+        raise InputError.of("bad_words", word, expected, verb="has")
+    bare = word.lstrip(" ")
+    return {tuple(tokenizer.encode(text, add_bos=False)) for text in (bare or word, f" {bare}")}
+
+
 @dataclass(frozen=True)
 class Sampling:
     """The adjusted distribution that tokens are drawn from (section 2.2 of the paper).
@@ -86,6 +119,9 @@ class Sampling:
     no_repeat_ngram_size : int, default 0
         Mask the tokens that would complete a sequence of so many tokens which the prompt or the text so far
         has already; 0 masks none.
+    bad_words : list of str or of sequences of int, optional
+        Texts, or sequences of token ids, that must not occur: where prompt and text end with all tokens of
+        one but the last, the last is masked. A text stands for its tokens with a space before it and without.
 
     Raises
     ------
@@ -132,6 +168,10 @@ class Sampling:
     no_repeat_ngram_size: int = integer(
         0, 0, _MAX_INT, help="No N tokens in a row occur twice.", flag="N", served=(0, _MAX_INT)
     )
+    bad_words: Sequence[str | Sequence[int]] | None = other(
+        None, _words, help="A text that must not occur; may be repeated.", flag="TEXT", many=True,
+        served=(0, _MAX_INT), neutral=[],
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -152,7 +192,7 @@ class Sampling:
         Raises
         ------
         InputError
-            If `logit_bias` names a token that the vocabulary lacks, or forbids all.
+            If `logit_bias` or `bad_words` names a token that the vocabulary lacks, or the biases forbid all.
         """
         biases = self.logit_bias or {}
         for token in biases:
@@ -160,7 +200,10 @@ class Sampling:
                 raise InputError.of("logit_bias", token, f"ids from 0 to {n_vocab - 1}", verb="has token")
         if sum(bias == -math.inf for bias in biases.values()) == n_vocab:
             raise InputError("logit_bias forbids every token; expected at least one that is allowed")
-        return self
+        if self.bad_words is None:
+            return self
+        words = (_ids_of_word(word, n_vocab, tokenizer) for word in self.bad_words)
+        return replace(self, bad_words=sorted({ids for found in words for ids in found if ids}))
 
 
 class SamplingOptions(TypedDict, total=False):
@@ -176,3 +219,4 @@ class SamplingOptions(TypedDict, total=False):
     frequency_penalty: float | None
     min_tokens: int
     no_repeat_ngram_size: int
+    bad_words: Sequence[str | Sequence[int]] | None
