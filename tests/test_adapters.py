@@ -22,10 +22,10 @@ from drafters import DRAFTS, World
 from grids import in_few_items
 from sessions import Session
 from specdec import _core, reference
+from specdec.checkpoints import open_checkpoint
 from specdec.commands.program import program
 from specdec.errors import CheckpointError, InputError, UnsupportedModelError
 from specdec.models.adapter import fit_adapter
-from specdec.models.checkpoints import open_checkpoint
 from specdec.models.checkpoints.peft_folder import open_peft_folder
 from specdec.models.conversion.importance import Importance
 from specdec.models.number_formats import widened

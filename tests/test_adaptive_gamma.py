@@ -20,8 +20,8 @@ from drafters import World as Models
 from exact import Drafts, Tokens, cells, chain_law, first_tokens, question
 from sessions import Session
 from simulated_rounds import MAX_GAMMA, Play, World
-from specdec import _core, drafts
-from specdec.decoding.adaptive_gamma import AUTO_GAMMA, AdaptiveGamma, RunKind
+from specdec import AdaptiveGamma, _core, drafts
+from specdec.decoding.adaptive_gamma import AUTO_GAMMA, RunKind
 from specdec.drafts.model_draft import as_draft
 from specdec.errors import InputError
 from toy_pair import blurred

@@ -21,6 +21,7 @@ import pytest
 import specdec
 from refusals import refuses_field
 from specdec import _core, progress
+from specdec.checkpoints import open_checkpoint
 from specdec.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -29,10 +30,10 @@ from specdec.errors import (
     TokenizerError,
     UnsupportedModelError,
 )
-from specdec.models.checkpoints import hub, open_checkpoint
+from specdec.models.checkpoints import hub
 from specdec.models.checkpoints.file_tensor import FileRows
 from specdec.models.checkpoints.safetensors_file import read_safetensors
-from specdec.models.loading import _checked, _counted
+from specdec.models.loading import _checked
 from worlds.folders import (
     bf16_values,
     encode,
@@ -145,7 +146,7 @@ def test_one_tensor_is_in_memory_at_a_time(make_llama, tmp_path):
     """From the loaders to the core, which is given the tensors one by one."""
     for path in (make_llama(), write_llama2c(tmp_path / "model.bin")):
         checkpoint, before = open_checkpoint(path), None
-        for tensor in _counted(_checked(checkpoint, None), None):
+        for tensor in _checked(checkpoint, None, None):
             assert before is None or before() is None
             array = None if isinstance(tensor[1], FileRows) else tensor[1]  # rows are not read by then
             before = None if array is None else weakref.ref(array if array.base is None else array.base)

@@ -19,9 +19,9 @@ import pytest
 
 import specdec
 from command_process import ENDLESS, command_process
-from specdec import Result
+from specdec import Result, Speedup
 from specdec.analysis import experiment
-from specdec.analysis.experiment import Configuration, Speedup
+from specdec.analysis.experiment import Configuration
 from specdec.commands import given_models, side_by_side
 from specdec.commands.option_names import OPTION_OF, by_option
 from specdec.commands.program import PROMPT_VERB, main, program

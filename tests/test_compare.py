@@ -15,24 +15,16 @@ import pytest
 import specdec
 from drafters import DRAFTS, REMEMBERING, World, named
 from refusals import refuses
-from specdec import drafts
+from specdec import ExperimentRow, Round, Speedup, Trace, drafts
 from specdec.analysis import experiment as experiment_module
 from specdec.analysis import measure as measure_module
 from specdec.analysis import oracle as oracle_module
 from specdec.analysis import tune as tune_module
 from specdec.analysis.arguments import short_name, short_names
-from specdec.analysis.experiment import (
-    NOTHING_DRAFTED,
-    Configuration,
-    Experiment,
-    ExperimentRow,
-    Speedup,
-    counts_of,
-)
+from specdec.analysis.experiment import NOTHING_DRAFTED, Configuration, Experiment, counts_of
 from specdec.analysis.timing import ForwardTimes
 from specdec.errors import InputError, MissingPackageError
 from specdec.time_limit import TimeLimit
-from specdec.trace import Round, Trace
 from toy_pair import N_VOCAB, load_pair
 
 PROMPTS = [[1, 5, 9, 30], [7, 8, 7, 8, 7]]

@@ -12,9 +12,8 @@ import specdec
 from specdec import drafts
 from specdec.containers import plain, prompts_of, text_of
 from specdec.errors import InputError, TokenizerError
-from specdec.models.tokenizer import resolve_tokenizer
-from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
 from specdec.models.tokenizer.resolve import SlowTokenizer
+from specdec.tokenizer import ByteTokenizer, resolve_tokenizer
 
 
 class Tensor:

@@ -18,9 +18,9 @@ from gguf import GGMLQuantizationType as Type
 
 import specdec
 from specdec import _core
+from specdec.checkpoints import open_checkpoint
 from specdec.commands.program import program
 from specdec.errors import CheckpointError, InputError, TokenizerError, UnsupportedModelError
-from specdec.models.checkpoints import open_checkpoint
 from specdec.models.checkpoints.gguf_file import read_gguf
 from specdec.models.checkpoints.gguf_writing import weighted_blocks
 from specdec.models.conversion.file_order import check_same

@@ -10,7 +10,7 @@ import pytest
 
 import specdec
 from specdec import drafts
-from specdec.drafts.naming import NAMES, named
+from specdec.drafts import NAMES, named
 from specdec.errors import CheckpointError, InputError
 from toy_pair import load_pair
 from worlds.eagles import eagle_folder, mimo_target

@@ -18,6 +18,7 @@ import specdec
 from allocations import allowing, fail_each_allocation, needs_hooks
 from sessions import Session
 from specdec import _core, drafts
+from specdec.checkpoints import open_checkpoint
 from specdec.drafts.learnt.target_identity import TargetIdentity
 from specdec.errors import (
     CheckpointError,
@@ -26,7 +27,6 @@ from specdec.errors import (
     UnsupportedModelError,
     VocabularyMismatchError,
 )
-from specdec.models.checkpoints import open_checkpoint
 from worlds.canonical import LLAMA, random_tensors, with_drafts
 from worlds.eagles import EagleFolder, PaperDraft, eagle1, eagle3, mimo
 from worlds.folders import llama_config, write_hf

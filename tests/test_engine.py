@@ -354,13 +354,13 @@ def test_scores_of_a_prompt_of_one_token(world: World, engine: Engine) -> None:
 
 
 def test_a_prompt_is_scored_while_one_sample_is_wanted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    go, score = threading.Event(), specdec.decoding.prompt_scorer.score_prompts
+    go, score = threading.Event(), specdec.decoding.request_queue.score_prompts
 
     def held_up(*args: Any, **how: Any) -> Any:
         go.wait(WAIT_S)
         return score(*args, **how)
 
-    monkeypatch.setattr(specdec.decoding.prompt_scorer, "score_prompts", held_up)
+    monkeypatch.setattr(specdec.decoding.request_queue, "score_prompts", held_up)
     with Engine(world.target, None, n_slots=2, n_text=100) as engine:
         how: dict[str, Any] = {"max_new_tokens": 2, "prompt_logprobs": 0}
         generations = [engine.submit([1, 2, 3], n=2, **how) for _ in range(2)]
@@ -383,8 +383,8 @@ def test_an_engine_that_breaks_tells_those_whose_prompts_are_scored(
         go.set()
         raise ZeroDivisionError("an engine")
 
-    go, score = threading.Event(), specdec.decoding.prompt_scorer.score_prompts
-    monkeypatch.setattr(specdec.decoding.prompt_scorer, "score_prompts", held_up)
+    go, score = threading.Event(), specdec.decoding.request_queue.score_prompts
+    monkeypatch.setattr(specdec.decoding.request_queue, "score_prompts", held_up)
     with Engine(world.target, None, n_slots=1, n_text=100) as engine:
         scored = [engine.submit([1, 2, 3], max_new_tokens=2, prompt_logprobs=0) for _ in range(2)]
         monkeypatch.setattr(engine, "_step", fail)

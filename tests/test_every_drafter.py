@@ -34,8 +34,7 @@ from exact import Tokens, cells, chain_law, first_tokens
 from grids import in_few_items
 from laws import embedded_llama2c, first_layers
 from sessions import Session
-from specdec import _core, reference
-from specdec.decoding.options import DecodingOptions
+from specdec import DecodingOptions, _core, reference
 from specdec.decoding.request import Request
 from toy_pair import blurred
 from weights import VerifyWeights

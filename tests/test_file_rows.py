@@ -12,7 +12,7 @@ import pytest
 import specdec
 from blocks import TYPES, f16_bytes, random_blocks
 from specdec import _core
-from specdec.models.checkpoints import open_checkpoint
+from specdec.checkpoints import open_checkpoint
 from specdec.models.checkpoints.file_tensor import FileRows
 from specdec.models.model_config import ModelConfig
 from worlds.canonical import LLAMA

@@ -17,8 +17,8 @@ from refusals import refuses_field
 from specdec.errors import TokenizerError
 from specdec.models.checkpoints.file_tensor import OpenedFile
 from specdec.models.checkpoints.gguf_file import GGUFFile
-from specdec.models.tokenizer import load_tokenizer
 from specdec.models.tokenizer.gguf_vocabulary import WORDS, read_vocabulary, word_steps
+from specdec.tokenizer import load_tokenizer
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 

@@ -20,15 +20,12 @@ import pytest
 import specdec
 from laws import FALSE_ALARM, count, law_of, p_value
 from specdec import drafts, reference
-from specdec.decoding.forms import schema_rewriting
-from specdec.decoding.forms.compiling_thread import _left, in_time
-from specdec.decoding.forms.form_text import json_text
-from specdec.decoding.forms.form_vocabulary import FormVocabulary
-from specdec.decoding.forms.guidance import Guidance, _matchers
-from specdec.decoding.forms.guidance_state import GuidanceState
-from specdec.decoding.forms.schema_rewriting import JSON_STYLE
+from specdec.decoding.guided import grammars as schema_rewriting
+from specdec.decoding.guided.grammars import JSON_STYLE, json_text
+from specdec.decoding.guided.guidance import Guidance, GuidanceState, _left, _matchers, in_time
+from specdec.decoding.guided.token_bytes import FormVocabulary
 from specdec.errors import FormError, InputError, MissingPackageError
-from specdec.models.tokenizer import ByteTokenizer, load_tokenizer
+from specdec.tokenizer import ByteTokenizer, load_tokenizer
 from toy_pair import ToyTokenizer, load_pair
 from worlds.encoder_decoders import EncoderDecoder
 from worlds.vocabularies import VOCABULARIES, model_with
@@ -293,7 +290,7 @@ def test_too_many_patterns_and_keys_are_refused(
         "type": "object", "properties": dict.fromkeys(names, True),
         "patternProperties": {f"^{one}$": True for one in names},
     }  # fmt: skip
-    monkeypatch.setattr(schema_rewriting, "_MOST_S", 0.02)
+    monkeypatch.setattr(schema_rewriting, "_REWRITE_S", 0.02)
     with pytest.raises(FormError, match="patternProperties takes longer"):
         specdec.generate(*pair, "It", schema=schema, max_new_tokens=1)
 
@@ -486,7 +483,7 @@ def test_grammars_that_force_bytes_without_end_are_refused(
 ) -> None:
     """The library would write them until there is no memory left, and let no other thread run."""
     target, _ = pair
-    monkeypatch.setattr("specdec.decoding.forms.guidance._library", lambda: Library)
+    monkeypatch.setattr("specdec.decoding.guided.guidance._library", lambda: Library)
     with pytest.raises(FormError, match="grammar: more than 4096 bytes must come"):
         Guidance.of("grammar", ENDLESS[name], target.tokenizer, 4096, (0,))
 
@@ -758,7 +755,7 @@ def test_rules_that_lead_to_each_other_take_no_stack_of_the_caller(
 
 
 def test_a_form_that_takes_long_to_compile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specdec.decoding.forms.compiling_thread._MOST_S", 0.05)
+    monkeypatch.setattr("specdec.decoding.guided.guidance._COMPILE_S", 0.05)
     go_on = threading.Event()
     for _ in range(2):
         with pytest.raises(FormError, match="regex: compiling takes longer than 0.05 s; expected a simpler"):

@@ -13,8 +13,7 @@ import specdec
 from allocations import allowing, fail_each_allocation, needs_hooks, nothing_leaks
 from drafters import DRAFTS, World
 from sessions import Session
-from specdec import _core
-from specdec.decoding.adaptive_gamma import AdaptiveGamma
+from specdec import AdaptiveGamma, _core
 from specdec.drafts.model_draft import as_draft
 
 REST = 12

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import specdec
-from specdec.decoding.engine import Engine
+from specdec import Engine
 from specdec.serve import Server, Service
 
 pytestmark = [

@@ -11,9 +11,9 @@ import pytest
 
 import specdec
 from specdec.decoding import form_turns
-from specdec.decoding.forms import mask_time
-from specdec.decoding.forms.guidance import Guidance
-from specdec.decoding.forms.mask_time import MaskJob, MaskMeter
+from specdec.decoding.guided import mask_time
+from specdec.decoding.guided.guidance import Guidance
+from specdec.decoding.guided.mask_time import MaskJob, MaskMeter
 from specdec.errors import FormError
 
 AMBIGUOUS = "start: e\ne: e e | e e e | N\nN: /[a-z ,.]/"

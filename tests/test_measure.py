@@ -15,14 +15,13 @@ import numpy as np
 import pytest
 
 import specdec
-from specdec import progress, reference, theory, time_limit
+from specdec import DecodingOptions, Speedup, progress, reference, theory, time_limit
 from specdec.analysis import experiment, timing
 from specdec.analysis import measure as measure_module
 from specdec.analysis import tune as tune_module
-from specdec.analysis.experiment import Configuration, Speedup, decoding_experiment
+from specdec.analysis.experiment import Configuration, decoding_experiment
 from specdec.analysis.timing import ForwardTimes
 from specdec.decoding.beginning import Beginning
-from specdec.decoding.options import DecodingOptions
 from specdec.drafts import Bigram, ContextCopy, ModelDraft, OnlineNgram, Unigram
 from specdec.errors import InputError, VocabularyMismatchError
 from specdec.tables import Table, interval, or_dash, tables_by_position

@@ -9,8 +9,7 @@ import pytest
 import specdec
 from drafters import DRAFTS, Repeats, World, named
 from sessions import Session
-from specdec import _core, drafts
-from specdec.decoding.options import DecodingOptions
+from specdec import DecodingOptions, _core, drafts
 from specdec.decoding.request import Request
 from toy_pair import load_pair
 

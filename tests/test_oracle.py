@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import specdec
-from specdec import theory
+from specdec import OracleRow, theory
 from specdec.analysis import oracle as oracle_module
-from specdec.analysis.oracle import OracleRow, fastest, outcomes, replayed
+from specdec.analysis.oracle import fastest, outcomes, replayed
 from specdec.analysis.timing import ForwardTimes
 from specdec.drafts import Bigram, ModelDraft, StaticTree, SuffixMemory
 from specdec.errors import InputError

@@ -31,7 +31,7 @@ from specdec.models import packed_file
 from specdec.models.checkpoints import gguf_file
 from specdec.models.model_texts import LaterTexts, ModelTexts
 from specdec.models.packed_file import PackedFile
-from specdec.models.tokenizer import resolve_tokenizer
+from specdec.tokenizer import resolve_tokenizer
 from worlds.folders import llama_config, llama_tensors, write_hf, write_llama2c, write_llama2c_tokenizer
 from worlds.gguf_files import CASES
 

@@ -13,7 +13,7 @@ import specdec
 from chat_templates import library_tokenizer
 from specdec import _core, drafts
 from specdec.errors import VocabularyMismatchError
-from specdec.models.tokenizer import check_same_vocabulary
+from specdec.tokenizer import check_same_vocabulary
 from worlds.folders import llama_config, tensors_for, write_hf
 
 N_TOKENS, N_CTX = 256 + 4, 64

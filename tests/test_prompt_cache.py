@@ -19,7 +19,7 @@ from drafters import DRAFTS, Repeats, World, named
 from laws import embedded_llama2c, first_layers
 from sessions import Session
 from specdec import PromptCache, _core, drafts
-from specdec.decoding.kept_texts import KeptTexts
+from specdec.decoding.prompt_cache import KeptTexts
 from specdec.errors import InputError
 from worlds.canonical import VARIANTS, build, random_tensors
 

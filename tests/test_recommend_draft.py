@@ -19,8 +19,7 @@ from specdec.analysis.known_models import KNOWN, known_models, vocabulary_of
 from specdec.analysis.recommend import cache_bytes_of, weight_bytes_of
 from specdec.drafts.translation import translation_of
 from specdec.errors import CheckpointNotFoundError, InputError, VocabularyMismatchError
-from specdec.models.tokenizer import ByteTokenizer, Strip
-from specdec.models.tokenizer.resolve import load_tokenizer
+from specdec.tokenizer import ByteTokenizer, Strip, load_tokenizer
 from worlds.vocabularies import DISJOINT, VOCABULARIES, model_with
 
 QUICK: dict[str, Any] = {"n_tokens": 12, "repeats": 1, "gammas": [2], "n_threads": 1}

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 import specdec
 from specdec.errors import InputError, TokenizerError, UnusedFieldWarning
-from specdec.models.tokenizer import load_tokenizer
-from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer
+from specdec.tokenizer import ByteTokenizer, load_tokenizer
 
 POOL = ["<|im_start|>", "<|im_end|>", "<tool>", "</tool>", "[X]", "<|end|>"]
 WORDS = ["user", " hi", "\n", "the assistant", " ", "é日", "hello", "x", "<", "|>"]

@@ -170,7 +170,7 @@ def test_it_comes_through(call: str, handled: None, tmp_path: Path, monkeypatch:
 def test_it_comes_through_in_masks(handled: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """In those behind guesses too, where the failure of a form is forgotten until the text comes there."""
     pytest.importorskip("llguidance")
-    from specdec.decoding.forms.guidance_state import GuidanceState
+    from specdec.decoding.guided.guidance import GuidanceState
 
     target, draft = specdec.embedded_pair()
     usual = GuidanceState.mask

@@ -13,7 +13,8 @@ import pytest
 
 import specdec
 from specdec.errors import InputError, TokenizerError, VocabularyMismatchError
-from specdec.models.tokenizer import check_same_vocabulary, load_tokenizer, resolve_tokenizer, source_side
+from specdec.models.tokenizer import source_side
+from specdec.tokenizer import check_same_vocabulary, load_tokenizer, resolve_tokenizer
 from worlds.families import CONFIGS, random_weights
 from worlds.folders import write_hf
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import specdec
 from specdec.decoding.stopping import NewText, StopRules, StopScanner
 from specdec.errors import InputError
-from specdec.models.tokenizer import StreamDecoder
+from specdec.tokenizer import StreamDecoder
 from toy_pair import EOS, N_CTX, ToyTokenizer, greedy_tokens, load_pair
 
 TOKENIZER = ToyTokenizer()

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specdec.errors import InputError, MissingPackageError, TokenizerError, VocabularyMismatchError
-from specdec.models.tokenizer import (
+from specdec.tokenizer import (
     StreamDecoder,
     Strip,
     Tokenizer,

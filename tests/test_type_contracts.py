@@ -12,7 +12,7 @@ import pytest
 
 import specdec
 from specdec import _core, drafts, reference
-from specdec.models.checkpoints import open_checkpoint
+from specdec.checkpoints import open_checkpoint
 from test_gguf_types import MIXTURES, write
 from worlds.canonical import LLAMA, build, random_tensors
 from worlds.canonical import MIXTURES as EXPERTS

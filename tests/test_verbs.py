@@ -27,7 +27,7 @@ from specdec.commands.chat_verb import Conversation
 from specdec.commands.program import main, program
 from specdec.commands.verb import VERBS, json_line
 from specdec.display.rounds import visible
-from specdec.drafts.naming import NAMES
+from specdec.drafts import NAMES
 from specdec.errors import InputError
 from toy_pair import load_pair, notice_interrupts
 

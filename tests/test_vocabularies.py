@@ -22,12 +22,11 @@ from sessions import Session
 from specdec import _core, drafts
 from specdec.drafts.translation import translation_of
 from specdec.errors import InputError, VocabularyMismatchError
-from specdec.models.tokenizer import ByteTokenizer, Strip
 from specdec.models.tokenizer.added_tokens import read_side_tokens
 from specdec.models.tokenizer.byte_tokenizer import encode_continuing
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
-from specdec.models.tokenizer.resolve import load_tokenizer
 from specdec.models.tokenizer.vocabulary import correspondence_of
+from specdec.tokenizer import ByteTokenizer, Strip, load_tokenizer
 from toy_pair import _PIECES
 from worlds.canonical import with_drafts
 from worlds.encoder_decoders import EncoderDecoder, model_of

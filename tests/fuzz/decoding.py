@@ -212,10 +212,7 @@ def _distance(rows: NDArray[np.float32], others: NDArray[np.float32]) -> float:
 
 
 def _compare_again(
-    case: dict[str, Any],
-    target: specdec.Model,
-    models: list[specdec.Model],
-    results: list[specdec.Result],
+    case: dict[str, Any], target: specdec.Model, models: list[specdec.Model], results: list[specdec.Result]
 ) -> None:
     """The same run again, or each prompt alone, where a seed fixes the output."""
     settings, draft = case["settings"], case["draft"]

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 import specdec
 from fuzz.running import Failure
-from specdec.decoding.engine import Engine
+from specdec import Engine
 from specdec.serve import Server, ServerLimits, Service
 from worlds.draws import Draws
 

@@ -14,7 +14,7 @@ import numpy as np
 
 import specdec
 from fuzz.running import Failure
-from specdec.models.model import Model
+from specdec import Model
 from worlds.described import RANKS, Description
 from worlds.draws import Draws
 from worlds.families import CONFIGS, random_weights

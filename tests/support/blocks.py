@@ -25,11 +25,7 @@ def f16_bytes(kind: str) -> NDArray[np.bool_]:
 
 
 def random_blocks(
-    rng: np.random.Generator,
-    kind: str,
-    n_out: int,
-    n_in: int,
-    scales: NDArray[np.float16] | None = None,
+    rng: np.random.Generator, kind: str, n_out: int, n_in: int, scales: NDArray[np.float16] | None = None
 ) -> NDArray[np.uint8]:
     """Rows [n_out, bytes] of random codes. `scales`: what numbers in f16 are drawn from, or a normal law."""
     size, n_bytes = TYPES[kind]

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 import specdec
-from specdec.decoding.engine import EngineMetrics, Piece
+from specdec import EngineMetrics, Piece, Trace
 from specdec.errors import BusyError, EngineClosedError
-from specdec.models.tokenizer import StreamDecoder
 from specdec.serve import Server, ServerLimits, Service
-from specdec.trace import Trace
+from specdec.tokenizer import StreamDecoder
 
 Script = Callable[[dict[str, Any]], list[Any]]
 

@@ -16,13 +16,7 @@ __all__ = ["write_scripted_model"]
 
 
 def write_scripted_model(
-    folder: Path,
-    prompt: str,
-    text: str,
-    specials: Sequence[str],
-    end: str,
-    n_ctx: int = 128,
-    **settings: Any,
+    folder: Path, prompt: str, text: str, specials: Sequence[str], end: str, n_ctx: int = 128, **settings: Any
 ) -> Path:
     """A GPT-2 over bytes that continues any prompt as long as `prompt` with `text`, then with `end` for ever.
 

@@ -11,7 +11,7 @@ import numpy as np
 
 import specdec
 from specdec import _core
-from specdec.models.tokenizer import ByteTokenizer, Strip
+from specdec.tokenizer import ByteTokenizer, Strip
 from worlds.folders import Tensors, llama_config, tensors_for, write_hf
 
 N_VOCAB, N_CTX = 61, 96

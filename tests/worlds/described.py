@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from specdec import _core
+from specdec import Model, _core
 from specdec.models.families.rotary import linear_scaled, llama3_scaled, rotary_frequencies
-from specdec.models.model import Model
 from specdec.models.model_config import ModelConfig
-from specdec.models.tokenizer import SourceTokenizer
+from specdec.tokenizer import SourceTokenizer
 from worlds.draws import Draws
 from worlds.vocabularies import LongestPieces
 

@@ -9,7 +9,7 @@ import numpy as np
 
 import specdec
 from specdec.models.model_config import ModelConfig
-from specdec.models.tokenizer import SourceTokenizer
+from specdec.tokenizer import SourceTokenizer
 from toy_pair import ToyTokenizer
 from worlds.canonical import Tensors, build, perturbed, random_tensors
 

@@ -104,167 +104,64 @@ CASES = {
     "llama": Case("llama", "LlamaForCausalLM", _PLAIN, change=turned),
     "llama tied": Case("llama", "LlamaForCausalLM", _PLAIN | {"tie_word_embeddings": True}, change=turned),
     "llama biases": Case("llama", "LlamaForCausalLM", _PLAIN | {"attention_bias": True}, change=turned),
-    "llama linear": Case(
-        "llama",
-        "LlamaForCausalLM",
-        _PLAIN | {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
-        {"rope.scaling.type": "linear", "rope.scaling.factor": 2.0},
-        turned,
-    ),
-    "llama yarn": Case(
-        "llama",
-        "LlamaForCausalLM",
-        _PLAIN
-        | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}},
-        {
-            "rope.scaling.type": "yarn",
-            "rope.scaling.factor": 4.0,
-            "rope.scaling.original_context_length": 8,
-        },
-        turned,
-    ),
-    "llama yarn factor": Case(
-        "llama",
-        "LlamaForCausalLM",
-        _PLAIN
-        | {
-            "rope_scaling": {
-                "rope_type": "yarn",
-                "factor": 4.0,
-                "original_max_position_embeddings": 8,
-                "attention_factor": 1.75,
-            }
-        },
-        {
-            "rope.scaling.type": "yarn",
-            "rope.scaling.factor": 4.0,
-            "rope.scaling.original_context_length": 8,
-            "rope.scaling.yarn_attn_factor": 1.75,
-        },
-        turned,
-    ),
-    "mixtral": Case(
-        "llama",
-        "MixtralForCausalLM",
-        _PLAIN,
-        {"expert_count": 3, "expert_used_count": 2, "rope.freq_base": 1e6},
-        turned,
-    ),
-    "smollm3": Case(
-        "smollm3", "SmolLM3ForCausalLM", {"no_rope_layers": ..., "rope_theta": 1e4}, change=turned
-    ),
-    "granite": Case(
-        "granite",
-        "GraniteForCausalLM",
-        {"attention_multiplier": 0.25},
-        {"attention.scale": 0.25, "embedding_scale": 3.0, "residual_scale": 0.5, "logit_scale": 2.0},
-        turned,
-    ),
+    "llama linear": Case("llama", "LlamaForCausalLM", _PLAIN | {"rope_scaling": {"rope_type": "linear",
+        "factor": 2.0}}, {"rope.scaling.type": "linear", "rope.scaling.factor": 2.0}, turned),
+    "llama yarn": Case("llama", "LlamaForCausalLM", _PLAIN | {"rope_scaling": {"rope_type": "yarn",
+        "factor": 4.0, "original_max_position_embeddings": 8}}, {"rope.scaling.type": "yarn",
+        "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 8}, turned),
+    "llama yarn factor": Case("llama", "LlamaForCausalLM", _PLAIN | {"rope_scaling": {"rope_type": "yarn",
+        "factor": 4.0, "original_max_position_embeddings": 8, "attention_factor": 1.75}},
+        {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 8,
+        "rope.scaling.yarn_attn_factor": 1.75}, turned),
+    "mixtral": Case("llama", "MixtralForCausalLM", _PLAIN, {"expert_count": 3, "expert_used_count": 2,
+        "rope.freq_base": 1e6}, turned),
+    "smollm3": Case("smollm3", "SmolLM3ForCausalLM", {"no_rope_layers": ..., "rope_theta": 1e4},
+        change=turned),
+    "granite": Case("granite", "GraniteForCausalLM", {"attention_multiplier": 0.25}, {"attention.scale":
+        0.25, "embedding_scale": 3.0, "residual_scale": 0.5, "logit_scale": 2.0}, turned),
     "qwen2": Case("qwen2", "Qwen2ForCausalLM", {"use_sliding_window": False}),
     "qwen3": Case("qwen3", "Qwen3ForCausalLM"),
-    "qwen2moe": Case(
-        "qwen2moe",
-        "Qwen2MoeForCausalLM",
-        {"mlp_only_layers": [], "norm_topk_prob": False},
-        _MOE | {"expert_feed_forward_length": 8, "expert_shared_feed_forward_length": 12},
-    ),
-    "qwen3moe": Case(
-        "qwen3moe",
-        "Qwen3MoeForCausalLM",
-        {"decoder_sparse_step": 1, "norm_topk_prob": True},
-        _MOE | {"expert_feed_forward_length": 8},
-    ),
+    "qwen2moe": Case("qwen2moe", "Qwen2MoeForCausalLM", {"mlp_only_layers": [], "norm_topk_prob": False},
+        _MOE | {"expert_feed_forward_length": 8, "expert_shared_feed_forward_length": 12}),
+    "qwen3moe": Case("qwen3moe", "Qwen3MoeForCausalLM", {"decoder_sparse_step": 1, "norm_topk_prob": True},
+        _MOE | {"expert_feed_forward_length": 8}),
     "olmoe": Case("olmoe", "OlmoeForCausalLM", {"clip_qkv": ...}, _MOE),
     "phi2": Case("phi2", "PhiForCausalLM", keys={"rope.dimension_count": 4}),
-    "phi3": Case(
-        "phi3",
-        "Phi3ForCausalLM",
-        _PLAIN | {"partial_rotary_factor": 1.0, "original_max_position_embeddings": ...},
-    ),
+    "phi3": Case("phi3", "Phi3ForCausalLM", _PLAIN | {"partial_rotary_factor": 1.0,
+        "original_max_position_embeddings": ...}),
     "gemma": Case("gemma", "GemmaForCausalLM", change=norms_plus_one),
-    "gemma2": Case(
-        "gemma2",
-        "Gemma2ForCausalLM",
-        {"query_pre_attn_scalar": 8},
-        {
-            "attention.sliding_window": 6,
-            "attn_logit_softcapping": 50.0,
-            "final_logit_softcapping": 30.0,
-        },
-        norms_plus_one,
-    ),
-    "gemma3": Case(
-        "gemma3",
-        "Gemma3ForCausalLM",
-        keys={
-            "attention.sliding_window": 6,
-            "attention.sliding_window_pattern": [True, False],
-            "rope.freq_base": 1e4,
-            "rope.freq_base_swa": 1e2,
-            "rope.scaling.type": "linear",
-            "rope.scaling.factor": 2.0,
-        },
-        change=norms_plus_one,
-    ),
+    "gemma2": Case("gemma2", "Gemma2ForCausalLM", {"query_pre_attn_scalar": 8}, {"attention.sliding_window":
+        6, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}, norms_plus_one),
+    "gemma3": Case("gemma3", "Gemma3ForCausalLM", keys={"attention.sliding_window": 6,
+        "attention.sliding_window_pattern": [True, False], "rope.freq_base": 1e4, "rope.freq_base_swa": 1e2,
+        "rope.scaling.type": "linear", "rope.scaling.factor": 2.0}, change=norms_plus_one),
     "olmo": Case("olmo", "OlmoForCausalLM", keys={"attention.clamp_kqv": 1.0}, change=turned),
     "olmo2": Case("olmo2", "Olmo2ForCausalLM"),
-    "olmo3": Case(
-        "olmo2",
-        "Olmo3ForCausalLM",
-        keys={
-            "attention.sliding_window": 6,
-            "attention.sliding_window_pattern": [True, False],
-            "rope.scaling.type": "yarn",
-            "rope.scaling.factor": 4.0,
-            "rope.scaling.original_context_length": 8,
-        },
-    ),
-    "stablelm": Case(
-        "stablelm",
-        "StableLmForCausalLM",
-        {"use_parallel_residual": False, "partial_rotary_factor": 0.5},
-        {"rope.dimension_count": 4},
-    ),
-    "stablelm parallel": Case(
-        "stablelm", "StableLmForCausalLM", {"partial_rotary_factor": 0.5}, {"rope.dimension_count": 4}
-    ),
+    "olmo3": Case("olmo2", "Olmo3ForCausalLM", keys={"attention.sliding_window": 6,
+        "attention.sliding_window_pattern": [True, False], "rope.scaling.type": "yarn",
+        "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 8}),
+    "stablelm": Case("stablelm", "StableLmForCausalLM", {"use_parallel_residual": False,
+        "partial_rotary_factor": 0.5}, {"rope.dimension_count": 4}),
+    "stablelm parallel": Case("stablelm", "StableLmForCausalLM", {"partial_rotary_factor": 0.5},
+        {"rope.dimension_count": 4}),
     "starcoder": Case("starcoder", "GPTBigCodeForCausalLM", keys={"attention.head_count_kv": 1}),
     "starcoder2": Case("starcoder2", "Starcoder2ForCausalLM", {"sliding_window": ...}),
-    "command-r": Case(
-        "command-r",
-        "CohereForCausalLM",
-        {"rope_theta": 1e4, "logit_scale": 0.25},
-        {"logit_scale": 0.25},
-    ),
-    "cohere2": Case(
-        "cohere2",
-        "Cohere2ForCausalLM",
-        {"layer_types": ..., "num_hidden_layers": 4, "logit_scale": 0.25},
-        {"logit_scale": 0.25, "attention.sliding_window": 6},
-    ),
+    "command-r": Case("command-r", "CohereForCausalLM", {"rope_theta": 1e4, "logit_scale": 0.25},
+        {"logit_scale": 0.25}),
+    "cohere2": Case("cohere2", "Cohere2ForCausalLM", {"layer_types": ..., "num_hidden_layers": 4,
+        "logit_scale": 0.25}, {"logit_scale": 0.25, "attention.sliding_window": 6}),
     "gpt2": Case("gpt2", "GPT2LMHeadModel", change=transposed),
-    "gptneox": Case(
-        "gptneox",
-        "GPTNeoXForCausalLM",
-        keys={"rope.dimension_count": 4, "use_parallel_residual": True},
-        change=heads_apart,
-    ),
+    "gptneox": Case("gptneox", "GPTNeoXForCausalLM", keys={"rope.dimension_count": 4,
+        "use_parallel_residual": True}, change=heads_apart),
     "bloom": Case("bloom", "BloomForCausalLM", change=heads_apart),
-    "mpt": Case("mpt", "MptForCausalLM", keys={"attention.max_alibi_bias": 8.0, "attention.clamp_kqv": 1.0}),
+    "mpt": Case("mpt", "MptForCausalLM", keys={"attention.max_alibi_bias": 8.0, "attention.clamp_kqv":
+        1.0}),
     "falcon": Case("falcon", "FalconForCausalLM", change=heads_apart),
-    "gpt-oss": Case(
-        "gpt-oss",
-        "GptOssForCausalLM",
-        {"rope_scaling": ..., "rope_parameters": {"rope_type": "default", "rope_theta": 150000.0}},
-        _MOE
-        | {
-            "expert_feed_forward_length": 24,
-            "attention.sliding_window": 6,
-            "rope.freq_base": 150000.0,
-        },
-    ),
+    "gpt-oss": Case("gpt-oss", "GptOssForCausalLM", {"rope_scaling": ..., "rope_parameters": {"rope_type":
+        "default", "rope_theta": 150000.0}}, _MOE | {"expert_feed_forward_length": 24,
+        "attention.sliding_window": 6, "rope.freq_base": 150000.0}),
     "t5": Case("t5", "T5ForConditionalGeneration", {"relative_attention_max_distance": 128}),
-}
+}  # fmt: skip
 """A name to a model; those of one architecture begin with its name."""
 
 _COMMON = {

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 import specdec
 from specdec import _core
-from specdec.drafts.draft import Description, Draft
+from specdec.drafts import Draft
+from specdec.drafts.draft import Description
 from specdec.drafts.trees import Tree, describe_shape
-from specdec.models.tokenizer import ByteTokenizer, Strip
+from specdec.tokenizer import ByteTokenizer, Strip
 from worlds.canonical import random_tensors
 from worlds.draws import Draws
 from worlds.encoder_decoders import SIZES, model_of

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.decoding.forms.guidance import Guidance
-from specdec.models.model import Model
+from specdec import Model
+from specdec.decoding.guided.guidance import Guidance
 from worlds.draws import Draws
 
 __all__ = ["allowed_after", "check_form", "draw_form"]

@@ -18,8 +18,7 @@ from specdec.commands.given_texts import given_text, lines_of
 from specdec.commands.model_options import model_options, source_option
 from specdec.commands.verb import json_line, verb
 from specdec.decoding.generate import generate, stream
-from specdec.decoding.result import Result
-from specdec.decoding.result_fields import result_fields
+from specdec.decoding.result import Result, result_fields
 from specdec.drafts.draft import Draft
 from specdec.errors import InputError
 from specdec.models.model import Model

@@ -8,8 +8,8 @@ from typing import Any, Protocol, TypeAlias, get_args, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.decoding.forms.form_text import FormKind, json_text
-from specdec.decoding.forms.guidance import Guidance
+from specdec.decoding.guided.grammars import FormKind, json_text
+from specdec.decoding.guided.guidance import Guidance
 from specdec.errors import FormError, InputError, kind_of
 from specdec.models.model import Model
 

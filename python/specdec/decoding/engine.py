@@ -32,7 +32,6 @@ from specdec.decoding.options import (
     door,
 )
 from specdec.decoding.prompt_cache import check_prompt_cache
-from specdec.decoding.prompt_scorer import PromptScorer
 from specdec.decoding.request import Request
 from specdec.decoding.request_queue import RequestQueue
 from specdec.decoding.scheduler import Scheduler
@@ -156,9 +155,8 @@ class Engine:
         # A draft without a name cannot be chosen: then there are no names.
         self.drafts = dict(zip(self._drafts.names, self._drafts.drafts, strict=False))
         self._counters = Counters()
-        self._scorer = PromptScorer()
         self._queue = RequestQueue(
-            self._scorer, n_slots=self.n_slots, max_waiting=self.max_waiting, counters=self._counters
+            n_slots=self.n_slots, max_waiting=self.max_waiting, counters=self._counters
         )
         self._turns = FormTurns(self.n_slots)
         self._prompt_cache = prompt_cache
@@ -202,7 +200,7 @@ class Engine:
             self._queue.close(hurries=True)
             self._fail([*self._scheduler.running, *self._queue.drop_all()], error)
         finally:
-            self._scorer.stop()
+            self._queue.stop_scoring()
             self._scheduler.close(keep=not self._scheduler.running)
 
     def _step(self) -> None:

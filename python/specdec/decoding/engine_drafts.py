@@ -25,33 +25,11 @@ _MOST_DRAFTS = 60
 
 
 class EngineDrafts:
-    """The drafts of an engine, beside which predictions are copied; each request uses one of them, or none.
+    """The drafts of an engine, with copies of predictions; each request uses one of them, or none.
 
-    Parameters
-    ----------
-    target : Model
-    draft : draft, or mapping of str to draft, or None
-        One without a name, or several by their names; requests that name none use the first.
-    options : DecodingOptions
-        Its gamma counts: a number, or an AdaptiveGamma.
-    predictions : bool
-        Whether requests may come with a prediction.
-    n_threads : int
-
-    Raises
-    ------
-    InputError, VocabularyMismatchError, CheckpointError, TokenizerError
-
-    Attributes
-    ----------
-    drafts : list of Draft
-        The first one drafts for requests that name none.
-    names : list of str
-        What they are called; empty for one without a name.
-    of_session : Draft or None
-        All that drafts in the session; None: nothing does.
-    gamma : int
-        Guesses of a text in a round at most.
+    `drafts`, the first of which drafts for requests that name none, have `names` where they are given by
+    name. `of_session` is all that drafts in the session, None where nothing does; it guesses up to `gamma`
+    tokens of a text in a round.
     """
 
     def __init__(
@@ -107,14 +85,9 @@ class EngineDrafts:
     def settings_of(
         self, request: Request, speculative: Speculative, prediction: list[int] | None
     ) -> _core.Settings:
-        """How the texts of a request are decoded.
+        """How the texts of a request are decoded; an InputError where no draft has the name that it chooses.
 
-        Raises
-        ------
-        InputError
-            There is no draft of this name.
-        CheckpointError
-            Another program has changed the packed file of a draft.
+        Raises a CheckpointError where another program has changed the packed file of a draft.
         """
         for draft in self.drafts:
             for model in draft.readers:

@@ -6,8 +6,8 @@ import time
 from collections import Counter
 from typing import Final
 
-from specdec.decoding.forms.guidance import Guidance
 from specdec.decoding.generation import Generation, Sample
+from specdec.decoding.guided.guidance import Guidance
 from specdec.drafts.draft import MAX_GAMMA
 
 __all__ = ["FormTurns"]
@@ -23,10 +23,6 @@ class FormTurns:
 
     Only one such text takes part in a round, without draft tokens, so that a round waits for about one of its
     masks. Such masks take at most half of the engine's time, as long as there are other texts.
-
-    Parameters
-    ----------
-    n_slots : int
     """
 
     def __init__(self, n_slots: int) -> None:
@@ -38,13 +34,7 @@ class FormTurns:
         self._next_s = 0.0  # when the next expensive mask may be computed, by time.perf_counter
 
     def plan(self, running: list[Sample]) -> list[int] | None:
-        """Return the most draft tokens of each slot in the next round; None: no limit.
-
-        Parameters
-        ----------
-        running : list of Sample
-            Texts that may take part.
-        """
+        """Return the most draft tokens of each slot in the next round of these texts; None: no limit."""
         forms = {
             sample.generation: form.mask_s
             for sample in running

@@ -76,33 +76,17 @@ class Piece:
 
 @dataclass
 class GenerationTimes:
-    """Moments of a request by `time.perf_counter`; None for what has not come.
-
-    Attributes
-    ----------
-    submitted : float
-    started : float or None
-        When the first of its samples was given a slot.
-    first_token, ended : float or None
-    """
+    """Moments of a request by `time.perf_counter`; None for what has not come."""
 
     submitted: float
-    started: float | None = None
+    started: float | None = None  # the first of its samples got a slot
     first_token: float | None = None
     ended: float | None = None
 
 
 @dataclass
 class PredictionUse:
-    """What became of a prediction.
-
-    Attributes
-    ----------
-    n_tokens : int
-        Of the prediction.
-    n_accepted, n_rejected : int
-        Guesses that were copied from it, in all samples.
-    """
+    """What became of a prediction: its tokens, and guesses copied from it, in all samples."""
 
     n_tokens: int
     n_accepted: int = 0
@@ -121,26 +105,16 @@ class PredictionUse:
 
 
 class Sample(Sequence):
-    """A sequence of a request of an engine. The engine's thread alone writes it, but for `cancelled`.
-
-    Attributes
-    ----------
-    generation : Generation
-    cancelled : bool
-        Whether nobody wants it any more.
-    ended : bool
-        Whether its readers know how it has ended.
-    last_turn : int
-        The number of its last turn in `FormTurns`.
-    """
+    """A sequence of a request of an engine. The engine's thread alone writes it, but for `cancelled`."""
 
     def __init__(
         self, request: Request, index: int, settings: _core.Settings, generation: Generation
     ) -> None:
         super().__init__(request, index, settings)
         self.generation = generation
-        self.cancelled = self.ended = False
-        self.last_turn = 0
+        self.cancelled = False  # nobody wants it any more
+        self.ended = False  # and its readers know how
+        self.last_turn = 0  # number of its last turn in `FormTurns`
         self.final: Result | None = None
         self._n_published = 0  # tokens that are in pieces, or wait for one
         self._n_laws = 0  # of `logprobs`

@@ -31,62 +31,26 @@ __all__ = ["Request", "most_guesses"]
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be run, checked before anything begins, so that it cannot fail on an argument half-way.
+    """What is to be decoded, checked before anything begins: no argument fails half-way."""
 
-    Attributes
-    ----------
-    options : DecodingOptions
-        The settings as the caller gave them.
-    target : Model
-    draft : Draft or None
-        None where nothing is to be drafted.
-    description : tuple of str and dict, or None
-        The draft as the core takes it.
-    beginnings : list of Beginning
-        What each text begins with. With several samples of a prompt it occurs as often.
-    is_batch : bool
-        Whether the caller gave a list of prompts and expects a list of results.
-    gamma : int
-        Drafted tokens a round at most; 0 without a draft.
-    policy : AdaptiveGamma, callable or None
-        What says how many they are in each round; None: `gamma`.
-    sampling, draft_sampling : Sampling
-        As the core samples: lenience for argmax asks for the target's distribution before the argmax.
-    rule : str
-        As the core names it: "greedy" for argmax with lenience.
-    seeds : list of (int, int)
-        Key (seed, sequence) of each prompt's random numbers.
-    stop : StopRules
-    n_slots : int
-        Prompts decoded at once.
-    node_budget : int or None
-    constraint : Constraint or None
-        The form that each text must have.
-    n_text : int or None
-        Tokens of a text at most, prompt and new, where that is less than the target's context.
-    models : list of Model, optional
-        Whose text each is: the target, or models with adapters beside its weights. None: all are the
-        target's.
-    """
-
-    options: DecodingOptions
+    options: DecodingOptions  # as the caller gave them
     target: Model
-    draft: Draft | None
-    description: Description | None
-    beginnings: list[Beginning]
-    is_batch: bool
-    gamma: int
-    policy: AdaptiveGamma | Policy | None
-    sampling: Sampling
+    draft: Draft | None  # None: nothing is to be drafted
+    description: Description | None  # of the draft, as the core takes it
+    beginnings: list[Beginning]  # of each text: with several samples of a prompt it occurs as often
+    is_batch: bool  # the caller gave a list of prompts and expects a list of results
+    gamma: int  # drafted tokens a round at most; 0 without a draft
+    policy: AdaptiveGamma | Policy | None  # chooses how many in each round; None: `gamma`
+    sampling: Sampling  # as the core samples, see `_target_sampling`
     draft_sampling: Sampling
-    rule: Rule
-    seeds: list[tuple[int, int]]
+    rule: Rule  # as the core names it: "greedy" for argmax with lenience
+    seeds: list[tuple[int, int]]  # key (seed, sequence) of each text's random numbers
     stop: StopRules
-    n_slots: int
+    n_slots: int  # texts decoded at once
     node_budget: int | None
     constraint: Constraint | None = None
-    n_text: int | None = None
-    models: list[Model] | None = None
+    n_text: int | None = None  # tokens of a text at most, where that is less than the target's context
+    models: list[Model] | None = None  # whose text each is, with adapters; None: the target's
 
     @classmethod
     def prepare(
@@ -105,12 +69,7 @@ class Request:
 
         The prompts are those of the `chat`, where there is one, else those in `prompt`: sources, if the
         target is an encoder-decoder, whose texts go on with `decoder_prompt`. An engine says how many
-        slots it has, and how long a text may be.
-
-        Raises
-        ------
-        InputError, VocabularyMismatchError, CheckpointError
-            As `specdec.generate` says.
+        slots it has, and how long a text may be. Raises as `specdec.generate`.
         """
         # What is cheap is checked before models are loaded.
         if chat is None:
@@ -264,12 +223,7 @@ class Request:
 
 
 def _check_given(prompt: object) -> None:
-    """Name two likely slips: a call without prompt, and messages given as the prompt.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse two likely mistakes: a call without prompt, and messages given as the prompt."""
     if prompt is None:
         raise InputError(
             "prompt is missing; expected a text, token ids, or a list of prompts (of an encoder-decoder its "

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter, deque
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 
 from specdec.decoding.engine_metrics import Counters
 from specdec.decoding.generation import Generation, Sample
-from specdec.decoding.prompt_scorer import PromptScorer
+from specdec.decoding.sequence import score_prompts
 from specdec.errors import BusyError, EngineClosedError, number_of
 
 __all__ = ["RequestQueue"]
@@ -21,29 +21,15 @@ class RequestQueue:
     A free slot goes to the request that holds the fewest slots, and among equals to the one that has waited
     longest since it arrived or got its last slot. So requests get their first slot in the order of arrival,
     and one with many samples gets exactly its share while others wait. A prompt whose log-probabilities are
-    wanted is scored before its texts wait.
+    wanted is scored, in a thread of its own, before its texts wait.
 
-    Parameters
-    ----------
-    scorer : PromptScorer
-    n_slots, max_waiting : int
-        Of the engine.
-    counters : Counters
-        Those of requests are written here, with the lock.
-
-    Attributes
-    ----------
-    lock : threading.Condition
-        Guards the queue and the counters of requests. Notified when the engine's thread may have work.
-    closing : bool
-        No more requests are taken.
-    hurries : bool
-        All texts that are there are to be cancelled.
+    The `lock` guards the queue and the `counters` of requests; it is notified when the engine's thread may
+    have work. `closing`: no more requests are taken; `hurries`: all texts that are there are to be cancelled.
     """
 
-    def __init__(self, scorer: PromptScorer, *, n_slots: int, max_waiting: int, counters: Counters) -> None:
-        self._scorer, self._n_slots, self._max_waiting = scorer, n_slots, max_waiting
-        self._counters = counters
+    def __init__(self, *, n_slots: int, max_waiting: int, counters: Counters) -> None:
+        self._n_slots, self._max_waiting, self._counters = n_slots, max_waiting, counters
+        self._scorer: ThreadPoolExecutor | None = None
         self.lock = threading.Condition()
         self.closing = self.hurries = False
         # Samples without a slot, by request; the request that has waited longest is first.
@@ -92,23 +78,27 @@ class RequestQueue:
         with self.lock:
             self.check_room(generation.n)
             self._counters.n_submitted += 1
-            if generation.request.options.prompt_logprobs is not None:
-                self._n_scored += generation.n
-                is_wanted = partial(self._is_any_wanted, generation)
-                self._scorer.submit(generation, is_wanted, partial(self._wait_scored, generation))
+            if generation.request.options.prompt_logprobs is None:
+                self._append(generation)
+                self.lock.notify_all()
                 return
-            self._append(generation)
-            self.lock.notify_all()
+            self._n_scored += generation.n
+            if self._scorer is None:
+                self._scorer = ThreadPoolExecutor(1, "specdec-scores")
+            self._scorer.submit(self._score, generation)
 
     def _append(self, generation: Generation) -> None:
         self._waiting[generation] = deque(generation.samples)
         self._n_waiting += generation.n
 
-    def _is_any_wanted(self, generation: Generation) -> bool:
-        return not all(map(self.is_unwanted, generation.samples))
-
-    def _wait_scored(self, generation: Generation, error: BaseException | None) -> None:
-        """Let the samples of a request wait whose prompt is scored, in the scorer's thread."""
+    def _score(self, generation: Generation) -> None:
+        """Score the prompt of a request, if any of its samples is wanted, and let them wait."""
+        error: BaseException | None = None
+        try:
+            if not all(map(self.is_unwanted, generation.samples)):
+                score_prompts(generation.samples)
+        except BaseException as found:
+            error = found
         with self.lock:
             self._n_scored -= generation.n
             if error is None:
@@ -116,6 +106,11 @@ class RequestQueue:
             else:
                 self.fail(generation, error)
             self.lock.notify_all()
+
+    def stop_scoring(self, *, wait: bool = False) -> None:
+        """End the thread that scores prompts."""
+        if self._scorer is not None:
+            self._scorer.shutdown(wait=wait)
 
     def fail(self, generation: Generation, error: BaseException, sample: Sample | None = None) -> None:
         """End a request by an error, of one of its samples or of all; the first one counts."""
@@ -194,7 +189,7 @@ class RequestQueue:
 
     def drop_all(self) -> list[Sample]:
         """Drop all texts, and return them; first those whose prompts are being scored are waited for."""
-        self._scorer.stop(wait=True)
+        self.stop_scoring(wait=True)
         with self.lock:
             gone = list(itertools.chain.from_iterable(self._waiting.values()))
             self._waiting.clear()

@@ -20,7 +20,7 @@ from specdec.models.score import TopLogProbs
 from specdec.models.tokenizer import Tokenizer
 from specdec.trace import Trace
 
-__all__ = ["Result"]
+__all__ = ["Result", "result_fields"]
 
 VERSION: Final = 1
 """Of what `Result.to_dict` gives."""
@@ -303,3 +303,26 @@ def _figure_texts(found: Fields, trace: Trace) -> FigureTexts:
         if not right or not all(isinstance(text, str) for text in texts):
             raise found.error(f"rounds[{i}]", f"a list of {n} texts, one for each token", texts)
     return FigureTexts(found.text("prompt"), tuple(tuple(texts) for texts in rounds))
+
+
+def result_fields(result: Result) -> dict[str, Any]:
+    """The fields that the command line and `specdec.ray` write of a result.
+
+    Log-probabilities are among them where they were asked for. `Result.to_dict` has everything instead.
+    """
+    trace = result.trace
+    found: dict[str, Any] = {
+        "text": result.text,
+        "tokens": result.tokens,
+        "finish_reason": result.finish_reason,
+        "stop": result.stop,
+        "seed": list(result.seed),
+        "n_prompt_tokens": len(result.prompt_ids),
+        "n_calls": trace.n_calls,
+        "n_drafted": trace.n_drafted,
+        "n_accepted": trace.n_accepted,
+    }
+    for name in ("logprobs", "top_logprobs", "prompt_logprobs", "prompt_top_logprobs"):
+        if (value := getattr(result, name)) is not None:
+            found[name] = value.tolist() if isinstance(value, np.ndarray) else value
+    return found

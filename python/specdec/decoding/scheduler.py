@@ -10,8 +10,7 @@ from typing import Generic
 from specdec import _core
 from specdec.checks import check_integer
 from specdec.decoding.adaptive_gamma import AdaptiveGamma, RunKind
-from specdec.decoding.kept_texts import KeptTexts
-from specdec.decoding.prompt_cache import PromptCache
+from specdec.decoding.prompt_cache import KeptTexts, PromptCache
 from specdec.decoding.request import Request
 from specdec.decoding.sequence import AnySequence, Sequence, score_prompts
 from specdec.decoding.text_keys import text_key
@@ -26,51 +25,29 @@ SLICE_S = 0.02
 """Seconds of rounds between two looks at them. A model's weights push the interpreter out of the caches, so
 the first round looked at takes some 50 microseconds, and those after it a few."""
 Plan = Callable[[list[AnySequence]], list[int] | None]
-"""From the sequences of a round to the most guesses of each slot, a negative number where a sequence sits the
-round out; None: no limit."""
+"""From the sequences of a round to the most guesses of each slot, negative where one sits it out, or None."""
 
 
 class Scheduler(Generic[AnySequence]):
     """Slots of one session, and the sequences in them. It has no thread: its caller's loop steps it.
 
-    Sequences join and leave between steps. Their prompts are read whole before the next round, or in slices
-    between the rounds of the others. What a sequence becomes depends on its own request alone.
+    Sequences join and leave between steps. What a sequence becomes depends on its own request alone.
 
     Parameters
     ----------
-    target : Model
-    draft : Draft or None
-        What drafts; None: plain decoding.
-    description : tuple of str and dict, or None
-        The draft as the core takes it (`Draft.describe`).
-    gamma : int
-        Guesses of a sequence in a round at most.
-    n_slots : int
-    n_text : int
-        Tokens of the longest text, prompt and new.
-    n_threads : int
-    settings : specdec._core.Settings, optional
-        Settings like those of all sequences. None: they may differ.
-    max_top : int, default 0
-        Without `settings`: the most log-probabilities that a sequence may ask for.
+    target, draft, description
+        What decodes and what drafts (None: nothing does), and the latter as `Draft.describe` has it.
+    gamma, n_slots, n_text, n_threads, settings, max_top, node_budget
+        As of `_core.Session`.
     logits : bool, default False
         Keep the logits of new tokens; each step is then one round.
-    node_budget : int or None
     adaptive : tuple of (AdaptiveGamma, RunKind), optional
         What chooses gamma round by round, and what its estimates are of.
     plan : callable, optional
-        What limits the guesses of the next round.
+        Returns the most guesses of each slot in the next round.
     prompt_cache : PromptCache, optional
     in_slices : bool, default False
-        Read prompts in slices between rounds.
-
-    Attributes
-    ----------
-    n_slots : int
-    running : list of Sequence
-        Those that have slots, in the order of these.
-    prefill_s : float
-        Seconds of reading prompts so far.
+        Read prompts in slices between the rounds of other sequences, not whole before the next round.
     """
 
     def __init__(
@@ -161,13 +138,7 @@ class Scheduler(Generic[AnySequence]):
         return len(self._unread)
 
     def check(self, settings: _core.Settings) -> None:
-        """Refuse settings that no sequence can have here; any thread may ask.
-
-        Raises
-        ------
-        InputError
-            The rule cannot judge what would be drafted.
-        """
+        """Refuse a rule that cannot judge what would be drafted, by an InputError; any thread may ask."""
         self._session.check(settings)
 
     def admit(self, sequence: AnySequence) -> None:
@@ -188,17 +159,8 @@ class Scheduler(Generic[AnySequence]):
 
         Signals are handled between the core's calls and in them, at most every 50 ms, before every forward
         and between the steps of each other loop that can run long.
-
-        Yields
-        ------
-        sequence : Sequence
-            One that has ended or failed has left its slot.
-        round : Round
-
-        Raises
-        ------
-        Exception
-            The session has failed, for instance by a draft of the caller's.
+        A sequence that has ended or failed has left its slot when it is yielded. An exception means that the
+        session has failed, for instance by a draft of the caller's.
         """
         self._sound = False
         self._update_draft()
@@ -293,22 +255,8 @@ def decode(
 ) -> Generator[tuple[Sequence, Round], None, None]:
     """Decode all sequences of one request, in order as slots become free, and close the scheduler.
 
-    Parameters
-    ----------
-    scheduler : Scheduler
-    sequences : list of Sequence
-    seconds : float
-        Of rounds between two looks at them; 0: yield every round when it is through.
-
-    Yields
-    ------
-    sequence : Sequence
-    round : Round
-
-    Raises
-    ------
-    NotFiniteError
-        Its attribute `result` is what there was before.
+    `seconds` pass at most between two looks at the rounds; 0: each is yielded when it is through. A
+    NotFiniteError has what there was before it in its attribute `result`.
     """
     request, waiting = sequences[0].request, deque(sequences)
     try:

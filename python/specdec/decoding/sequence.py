@@ -23,31 +23,7 @@ __all__ = ["AnySequence", "Sequence", "score_prompts", "sequences_of"]
 
 
 class Sequence(NewText):
-    """One text of a request, in a slot of a `Scheduler` or waiting for one.
-
-    Attributes
-    ----------
-    prompt : Beginning
-    model : Model
-        Whose text it is: the target, or a model with an adapter over its weights.
-    settings : specdec._core.Settings
-        How it is decoded.
-    slot : int or None
-        Where it is decoded now.
-    rounds : list of Round
-    prefill_s : float
-        Seconds of reading prompts, of those that were read together with this one.
-    n_cached : int
-        Tokens of the prompt that a prompt cache had.
-    n_sequences : int
-        Slots of the batch.
-    score : Score or None
-        The log-probabilities of the prompt, where they were asked for.
-    read : specdec._core.CachedText or None
-        The prompt as it was read for its score.
-    error : BaseException or None
-        Why it has failed.
-    """
+    """One text of a request, in a slot of a `Scheduler` or waiting for one."""
 
     def __init__(self, request: Request, index: int, settings: _core.Settings) -> None:
         self.request, self.index, self.settings = request, index, settings
@@ -56,11 +32,11 @@ class Sequence(NewText):
         super().__init__(self.prompt.stream_decoder(request.target), request.stop, *request.limit(index))
         self.slot: int | None = None
         self.rounds: list[Round] = []
-        self.prefill_s = 0.0
-        self.n_cached = 0
+        self.prefill_s = 0.0  # of the prompts that were read together with this one
+        self.n_cached = 0  # tokens of the prompt that a prompt cache had
         self.n_sequences = request.n_slots
-        self.score: Score | None = None
-        self.read: _core.CachedText | None = None
+        self.score: Score | None = None  # of the prompt, where that was asked for
+        self.read: _core.CachedText | None = None  # the prompt as it was read for its score
         self.error: BaseException | None = None
         self.logprobs: list[tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.float64]]] = []
         self._logits: list[NDArray[np.float32]] = []
@@ -129,13 +105,7 @@ def sequences_of(request: Request, **drafting: Any) -> list[Sequence]:
 
 
 def score_prompts(sequences: list[Any]) -> None:
-    """Compute the log-probabilities of the prompts of a request; what is read of a single one is kept.
-
-    Parameters
-    ----------
-    sequences : list of Sequence
-        All of one request.
-    """
+    """Score the prompts of all sequences of a request; what is read of a single one is kept."""
     request = sequences[0].request
     n_top, n, n_threads = request.options.prompt_logprobs or 0, request.options.n, request.n_threads
     begun = time.perf_counter()

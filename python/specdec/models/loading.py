@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from importlib.resources import as_file, files
 from typing import Any
@@ -207,7 +207,7 @@ def load(
     try:
         core = _core.Model(
             checkpoint.config,
-            _counted(_checked(checkpoint, stored), bar),
+            _checked(checkpoint, stored, bar),
             dtype=dtype,
             cache_dtype=cache_dtype,
             prefill=prefill,
@@ -266,9 +266,12 @@ def _embedded(name: str, dtype: Dtype | None) -> Model:
 
 
 def _checked(
-    checkpoint: Checkpoint, stored: StoredTensors | None
+    checkpoint: Checkpoint, stored: StoredTensors | None, bar: Any
 ) -> Iterator[CanonicalTensor | UnreadTensor]:
-    """The checkpoint's tensors, each compared with what the core says a model of this configuration needs."""
+    """The checkpoint's tensors, each compared with what the core says a model of this configuration needs.
+
+    A bar, if there is one, counts the bytes of those that are done with.
+    """
     shapes = _core.tensor_shapes(checkpoint.config)
     seen: set[str] = set()
     for name, array, form in checkpoint.unread_tensors(stored.blocks if stored else ()):
@@ -284,26 +287,17 @@ def _checked(
                 f"{list(shapes[name])}"
             )
         seen.add(name)
+        n_bytes = array.nbytes
         yield name, array, form  # type: ignore[misc]
         del array  # before the next is read
+        if bar is not None:
+            bar.update(n_bytes)
     missing = [name for name in shapes if name not in seen]
     if missing:
         raise CheckpointError(
             f"{checkpoint.path}: tensor '{missing[0]}' is missing; expected it with shape "
             f"{list(shapes[missing[0]])}"
         )
-
-
-def _counted(
-    tensors: Iterable[CanonicalTensor | UnreadTensor], bar: Any
-) -> Iterator[CanonicalTensor | UnreadTensor]:
-    """The tensors; a bar, if there is one, counts the bytes of those that are done with."""
-    for tensor in tensors:
-        n_bytes = tensor[1].nbytes
-        yield tensor
-        del tensor  # before the next is read
-        if bar is not None:
-            bar.update(n_bytes)
 
 
 def as_model(name: str, given: object) -> Model:

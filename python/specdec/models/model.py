@@ -27,7 +27,7 @@ from specdec.models.checkpoints.file_tensor import OpenedFile
 from specdec.models.model_config import ModelConfig
 from specdec.models.model_texts import LaterTexts, ModelTexts
 from specdec.models.number_formats import CacheDtype, MatrixDtype, PrefillMethod
-from specdec.models.origin import FilesReference, ModelOrigin, ModelReference, ReadFiles
+from specdec.models.origin import FilesReference, ModelOrigin, ReadFiles
 from specdec.models.quantization import QuantizationReport
 from specdec.models.score import Score, score
 from specdec.models.token_ids import checked_ids
@@ -777,7 +777,7 @@ _UNPICKLED: deque[Model] = deque(maxlen=2)
 _unpickling = threading.Lock()
 
 
-def _unpickled(reference: ModelReference) -> Model:
+def _unpickled(reference: ModelOrigin) -> Model:
     """The model that a pickle refers to: the one of this process, or loaded from its files."""
     with _unpickling:
         model = _OF_KEY.get(reference.key)

@@ -23,7 +23,7 @@ from specdec.checks import check_path
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, kind_of
 from specdec.models.checkpoints.hub import HubName, HubOptions, describing_files, fetch, parse_hub_name
 
-__all__ = ["FilesReference", "HubPlace", "ModelOrigin", "ModelReference", "ReadFiles"]
+__all__ = ["FilesReference", "HubPlace", "ModelOrigin", "ReadFiles"]
 
 _FRESH_NS: Final = 2_000_000_000
 """A file that was written less than so long ago may be written again without a later time (file systems count
@@ -229,37 +229,21 @@ def _package_name(folder: Path) -> str:
 
 
 @dataclass(frozen=True)
-class ModelReference:
-    """What a pickle holds of a model.
-
-    `key`: Of the model that was pickled: in its own process, and where it has been unpickled before, it is
-    found by this. `tokenizer_files`: Of a tokenizer that was given by its path. `adapter_files`: Of an
-    adapter that was merged. `arguments`: Of `specdec.load`. `languages`: ``src_lang`` and ``tgt_lang`` of
-    `Model.with_languages`. `load`: `specdec.load`.
-    """
-
-    key: str
-    files: FilesReference
-    tokenizer_files: FilesReference | None
-    adapter_files: FilesReference | None
-    arguments: Mapping[str, Any]
-    languages: tuple[str | None, str | None]
-    load: Callable[..., Any]
-
-
-@dataclass(frozen=True)
 class ModelOrigin:
-    """How a model was loaded.
+    """How a model was loaded; in a pickle, with references in place of the files.
 
-    `arguments`, `load`, `languages`: As of `ModelReference`. `key`: Of this model and no other.
+    `tokenizer_files`: Of a tokenizer that was given by its path. `arguments`: Of `specdec.load`, which `load`
+    is. `languages`: ``src_lang`` and ``tgt_lang`` of `Model.with_languages`. `adapter_files`: Of an adapter
+    that was merged. `key`: Of this model and no other: in its own process, and where it has been unpickled
+    before, a pickle finds it by this.
     """
 
-    files: ReadFiles
-    tokenizer_files: ReadFiles | None
+    files: Any
+    tokenizer_files: Any
     arguments: Mapping[str, Any]
     load: Callable[..., Any]
     languages: tuple[str | None, str | None] = (None, None)
-    adapter_files: ReadFiles | None = None
+    adapter_files: Any = None
     key: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def in_languages(self, src_lang: str | None, tgt_lang: str | None) -> ModelOrigin:
@@ -267,8 +251,8 @@ class ModelOrigin:
         languages = src_lang or self.languages[0], tgt_lang or self.languages[1]
         return replace(self, languages=languages, key=secrets.token_hex(16))
 
-    def reference(self) -> ModelReference:
-        """What a pickle holds."""
+    def reference(self) -> ModelOrigin:
+        """What a pickle holds; a tokenizer that is an object must be one that can be pickled."""
         tokenizer = self.arguments.get("tokenizer")
         try:
             pickle.dumps(tokenizer)
@@ -277,7 +261,6 @@ class ModelOrigin:
                 f"tokenizer is {kind_of(tokenizer)}, which cannot be pickled: {error}; expected one that "
                 "can, or the path of one when the model is loaded"
             ) from error
-        own = None if self.tokenizer_files is None else self.tokenizer_files.reference()
-        adapter = None if self.adapter_files is None else self.adapter_files.reference()
-        files, arguments = self.files.reference(), dict(self.arguments)
-        return ModelReference(self.key, files, own, adapter, arguments, self.languages, self.load)
+        names = ("tokenizer_files", "adapter_files", "files")
+        files = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: of and of.reference() for name, of in files.items()})

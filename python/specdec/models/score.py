@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, Protocol, TypeAlias, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,7 @@ from specdec import _core
 from specdec.checks import check_flag, check_integer, check_items
 from specdec.containers import plain, prompts_of, text_of
 from specdec.errors import InputError, number_of, shown
-from specdec.models.tokenizer import Tokenizer, why_no_tokenizer
+from specdec.models.tokenizer import why_no_tokenizer
 from specdec.progress import counted
 from specdec.threads import check_threads
 
@@ -95,26 +94,6 @@ class Score:
         return f"<specdec.Score of {number_of(self.n_tokens, 'token')}: ln p {self.total:.4g}{found}>"
 
 
-class ScoringModel(Protocol):
-    """What is asked of a `specdec.Model`."""
-
-    @property
-    def core(self) -> _core.Model: ...
-    @property
-    def config(self) -> Any: ...
-    @property
-    def tokenizer(self) -> Tokenizer | None: ...
-    @property
-    def bos_id(self) -> int | None: ...
-    @property
-    def eos_ids(self) -> tuple[int, ...]: ...
-    @property
-    def path(self) -> Path: ...
-    def check_ids(self, ids: Any, *, minimum: int = 1, maximum: int | None = None) -> NDArray[np.int32]: ...
-    def source_ids(self, source: Any) -> NDArray[np.int32]: ...
-    def source_of(self, source: Any) -> NDArray[np.int32] | None: ...
-
-
 @dataclass(frozen=True)
 class _Text:
     """Tokens [n_tokens], of which the first n_given, at least one, are not scored."""
@@ -163,7 +142,7 @@ def are_requests(given: Any) -> bool:
 
 
 def score(
-    model: ScoringModel, ids: Any, source: Any, sources: Any, *, n_threads: int | None, **options: Any
+    model: Any, ids: Any, source: Any, sources: Any, *, n_threads: int | None, **options: Any
 ) -> NDArray[np.float64] | list[Score]:
     """Return what `Model.score` does: of one text an array, of a list of requests a score each."""
     if are_requests(ids):
@@ -182,7 +161,7 @@ def score(
 
 
 def score_requests(
-    model: ScoringModel,
+    model: Any,
     requests: Any,
     sources: Any,
     *,
@@ -219,7 +198,7 @@ def score_requests(
     return [_joined(found[begin:end], n_top) for begin, end in pairwise([0, *ends])]
 
 
-def _text(model: ScoringModel, request: Any) -> _Text:
+def _text(model: Any, request: Any) -> _Text:
     """A request as tokens that the model has room for."""
     n_ctx = model.config.n_ctx
     if isinstance(request, tuple) and len(request) == 2:
@@ -237,7 +216,7 @@ def _text(model: ScoringModel, request: Any) -> _Text:
     return text
 
 
-def _pair(model: ScoringModel, context: Any, continuation: Any) -> _Text:
+def _pair(model: Any, context: Any, continuation: Any) -> _Text:
     """A context and its continuation.
 
     Where both are texts, the tokens are those of the joined text, and a token with characters of both belongs
@@ -267,7 +246,7 @@ def _n_common(one: NDArray[np.int32], two: NDArray[np.int32]) -> int:
     return int(differ[0]) if len(differ) else n
 
 
-def _checked_pair(model: ScoringModel, text: _Text) -> _Text:
+def _checked_pair(model: Any, text: _Text) -> _Text:
     if text.n_given == 0:
         raise InputError(
             f"the context has no tokens; expected at least one, as {model.path} says nothing of a first "
@@ -278,7 +257,7 @@ def _checked_pair(model: ScoringModel, text: _Text) -> _Text:
     return text
 
 
-def _pieces(model: ScoringModel, request: Any) -> list[_Text]:
+def _pieces(model: Any, request: Any) -> list[_Text]:
     """A text of any length in rolling windows."""
     if model.config.encoder is not None:
         raise InputError(f"rolling is True, but {model.path} has an encoder; expected a decoder-only model")
@@ -299,7 +278,7 @@ def _pieces(model: ScoringModel, request: Any) -> list[_Text]:
     ]
 
 
-def _sources(model: ScoringModel, sources: Any, n_requests: int) -> list[NDArray[np.int32]] | None:
+def _sources(model: Any, sources: Any, n_requests: int) -> list[NDArray[np.int32]] | None:
     """What the encoder reads beside each request; None for a model without one."""
     if sources is None:
         if model.config.encoder is not None:
@@ -328,7 +307,7 @@ def _sources(model: ScoringModel, sources: Any, n_requests: int) -> list[NDArray
 
 
 def _scored(
-    model: ScoringModel,
+    model: Any,
     texts: Sequence[_Text],
     sources: Sequence[NDArray[np.int32]] | None,
     *,
@@ -368,7 +347,7 @@ def top_pairs(tokens: NDArray[np.int32], log_probs: NDArray[np.float64]) -> TopL
 
 
 def score_ids(
-    model: ScoringModel,
+    model: Any,
     texts: Sequence[tuple[Sequence[int], int]],
     sources: Sequence[NDArray[np.int32]] | None,
     *,
@@ -381,7 +360,7 @@ def score_ids(
 
 
 def score_and_keep(
-    model: ScoringModel, ids: Sequence[int], source: Sequence[int] | None, *, n_top: int, n_threads: int
+    model: Any, ids: Sequence[int], source: Sequence[int] | None, *, n_top: int, n_threads: int
 ) -> tuple[Score, _core.CachedText]:
     """The score of a text, and its keys and values, but for the last token, to begin others with."""
     text = _Text(np.asarray(ids, np.int32), 1)

@@ -150,8 +150,8 @@ def _idle_helper() -> _Helper:
         helper.close()
 
 
-def _ask(action: str, *arguments: Any) -> tuple[bytes, str]:
-    """The kind and the text of a helper's reply to a request."""
+def _ask(source: str, action: str, *arguments: Any) -> str:
+    """The text of a helper's reply to a request about a template from `source`; else its error is raised."""
     helper = _idle_helper()
     try:
         kind, text = helper.ask((action, TIME_LIMIT_S, *arguments))
@@ -162,41 +162,16 @@ def _ask(action: str, *arguments: Any) -> tuple[bytes, str]:
         helper.close()
     else:
         _idle.put(helper)
-    return kind, text
-
-
-def render_template(text: str, values: dict[str, Any], needed: tuple[str, ...], source: str) -> str:
-    """Render a chat template.
-
-    `text`: The template. `values`: Its variables: plain data. `needed`: Those of the variables that must
-    occur in the template, since they would be ignored otherwise. `source`: Where the template comes from, for
-    messages.
-    """
-    kind, found = _ask("render", text, values, needed)
-    if kind != b"T":
-        raise _error(kind, found, source)
-    return found
-
-
-def names_in_template(text: str, source: str) -> frozenset[str]:
-    """All names in the code of a template, of variables and of their fields."""
-    kind, found = _ask("names", text)
-    if kind != b"T":
-        raise _error(kind, found, source)
-    return frozenset(found.split("\n"))
-
-
-def _error(kind: bytes, text: str, source: str) -> SpecdecError:
-    """The exception for a reply that is no result."""
+    if kind == b"T":
+        return text
     template = f"{source}: the chat template"
     if kind == b"N":
-        return MissingPackageError(f"{template} needs {text}: pip install jinja2")
+        raise MissingPackageError(f"{template} needs {text}: pip install jinja2")
     if kind == b"I":
-        return TokenizerError(f"{template} is not valid Jinja: {text}")
+        raise TokenizerError(f"{template} is not valid Jinja: {text}")
     if kind == b"U":
-        return InputError(
-            f"{text} is given, but {source} has no place for {text}; expected none, or another chat template"
-        )
+        expected = "none, or another chat template"
+        raise InputError(f"{text} is given, but {source} has no place for {text}; expected {expected}")
     messages = {
         b"R": f"refuses these messages: {text}",
         b"F": f"cannot render these messages: {text}",
@@ -204,4 +179,17 @@ def _error(kind: bytes, text: str, source: str) -> SpecdecError:
         b"M": f"needs more than {MEMORY_LIMIT >> 20} MiB of memory",
         b"E": text,
     }
-    return InputError(f"{template} {messages[kind]}")
+    raise InputError(f"{template} {messages[kind]}")
+
+
+def render_template(text: str, values: dict[str, Any], needed: tuple[str, ...], source: str) -> str:
+    """Render a chat template from `source` with variables that are plain data.
+
+    Those of them that are `needed` must occur in the template, since they would be ignored otherwise.
+    """
+    return _ask(source, "render", text, values, needed)
+
+
+def names_in_template(text: str, source: str) -> frozenset[str]:
+    """All names in the code of a template, of variables and of their fields."""
+    return frozenset(_ask(source, "names", text).split("\n"))

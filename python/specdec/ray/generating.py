@@ -13,8 +13,7 @@ from specdec.checks import check_flag, check_integer
 from specdec.decoding.adaptive_gamma import AdaptiveGamma
 from specdec.decoding.generate import generate as generate_here
 from specdec.decoding.options import DecodingOptions
-from specdec.decoding.result import Result
-from specdec.decoding.result_fields import result_fields
+from specdec.decoding.result import Result, result_fields
 from specdec.drafts.draft import Draft
 from specdec.errors import InputError, kind_of, shown
 from specdec.models.model import Model

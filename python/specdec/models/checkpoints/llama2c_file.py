@@ -10,16 +10,19 @@ permutation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specdec.errors import CheckpointError, TokenizerError, UnsupportedModelError
-from specdec.models.checkpoints.checkpoint import CanonicalTensor, Checkpoint
+from specdec.models.checkpoints.checkpoint import Checkpoint
 from specdec.models.checkpoints.file_tensor import OpenedFile
+from specdec.models.checkpoints.matching import matched_checkpoint
+from specdec.models.checkpoints.safetensors_file import StoredTensor
+from specdec.models.families.family import Family, interleaved, named
 from specdec.models.families.rotary import rotary_frequencies
 from specdec.models.tokenizer import Tokenizer, resolve_tokenizer
 
@@ -62,7 +65,7 @@ class _Header(NamedTuple):
             ("w1", (n, self.hidden_dim, self.dim)),
             ("w2", (n, self.dim, self.hidden_dim)),
             ("w3", (n, self.hidden_dim, self.dim)),
-            ("rms_final_weight", (self.dim,)),
+            ("rms_final_weight.weight", (self.dim,)),
             ("freq_cis_real", (self.seq_len, self.head_size // 2)),
             ("freq_cis_imag", (self.seq_len, self.head_size // 2)),
         ]
@@ -100,38 +103,21 @@ def open_file(path: Path, tokenizer: Any = None) -> Checkpoint:
         "mlp_bias": False,
         "sliding_window": 0,
     }
-    return Checkpoint(
-        path=path,
-        architecture=LLAMA2C,
-        config=config,
+    sources = list(_FAMILY.sources(config))
+    return matched_checkpoint(
+        path,
+        LLAMA2C,
+        config,
+        sources,
+        tensors,
         tokenizer=(
             own_tokenizer(path, header.vocab_size)
             if tokenizer is None
             else resolve_tokenizer(tokenizer, path.parent, **_ENDS)
         ),
-        dtype="f32",
-        n_bytes=sum(4 * _product(t.shape) for name, t in tensors.items() if not name.startswith("freq_cis")),
-        _tensors=lambda *_: _canonical(header, tensors),
+        decoder_start=(),
         weight_files=(path,),
     )
-
-
-class _Stored(NamedTuple):
-    """One tensor, still in the file."""
-
-    opened: OpenedFile
-    name: str
-    start: int  # byte
-    shape: tuple[int, ...]
-
-    def array(self) -> NDArray[np.float32]:
-        data = self.opened.read(self.start, 4 * _product(self.shape), f"tensor '{self.name}'")
-        return data.view("<f4").reshape(self.shape)
-
-    def part(self, i: int) -> _Stored:
-        """Part i along the first axis: a layer, a row."""
-        shape = self.shape[1:]
-        return _Stored(self.opened, self.name, self.start + 4 * i * _product(shape), shape)
 
 
 def _read_header(opened: OpenedFile) -> _Header:
@@ -159,79 +145,63 @@ def _read_header(opened: OpenedFile) -> _Header:
     return header
 
 
-def _split(opened: OpenedFile, header: _Header) -> dict[str, _Stored]:
-    """Where the tensors are in the file, which must be exactly as long as they are together."""
+def _split(opened: OpenedFile, header: _Header) -> dict[str, StoredTensor]:
+    """The tensors of the file, those of layers apart; it must be exactly as long as they are together."""
     layout = header.tensors()
-    sizes = [_product(shape) for _, shape in layout]
-    expected = 4 * (len(_FIELDS) + sum(sizes))  # Python's integers: no header can overflow it
+    sizes = [4 * math.prod(shape) for _, shape in layout]
+    expected = 4 * len(_FIELDS) + sum(sizes)  # Python's integers: no header can overflow it
     if opened.size != expected:
         raise CheckpointError(
             f"{opened.path}: has {opened.size} bytes; expected {expected} for a version 0 header of "
             + ", ".join(f"{name} {getattr(header, name)}" for name in _FIELDS)
             + ("" if header.tied else ", head not tied")
         )
-    tensors, at = {}, len(_FIELDS)
+    tensors, start = {}, 4 * len(_FIELDS)
     for (name, shape), size in zip(layout, sizes, strict=True):
-        tensors[name] = _Stored(opened, name, 4 * at, shape)
-        at += size
+        by_layer = name in _OF_LAYERS
+        n, inner = (header.n_layers, shape[1:]) if by_layer else (1, shape)
+        for i in range(n):
+            key = f"{name}.{i}.weight" if by_layer else name
+            tensors[key] = StoredTensor(opened, key, "F32", inner, start + i * (size // n), size // n)
+        start += size
     return tensors
 
 
-def _product(shape: tuple[int, ...]) -> int:
-    product = 1
-    for extent in shape:
-        product *= extent
-    return product
-
-
-def _check_rotation(path: Path, header: _Header, cosines: _Stored, sines: _Stored) -> None:
+def _check_rotation(path: Path, header: _Header, cosines: StoredTensor, sines: StoredTensor) -> None:
     """The header does not say the base of the rotation, but the table's row for position 1 does."""
     if header.seq_len < 2:
         return
     angles = np.asarray(rotary_frequencies(header.head_size, _THETA))
-    if not (
-        np.allclose(cosines.part(1).array(), np.cos(angles), atol=1e-4)
-        and np.allclose(sines.part(1).array(), np.sin(angles), atol=1e-4)
-    ):
+    tables = ((cosines, np.cos), (sines, np.sin))
+    if not all(np.allclose(table.array(1), of(angles), atol=1e-4) for table, of in tables):
         raise UnsupportedModelError(
             f"{path}: tables 'freq_cis_real' and 'freq_cis_imag' are not those of base {_THETA:g}; "
-            "expected it, "
-            f"the only base of llama2.c's version 0"
+            "expected it, the only base of llama2.c's version 0"
         )
 
 
-def _half_split(rows: NDArray[np.float32], head_size: int) -> NDArray[np.float32]:
-    """Rows [n_heads * head_size, dim] with a head's rows 2j, 2j + 1 moved to j, j + head_size/2; a copy."""
-    pairs = rows.reshape(-1, head_size // 2, 2, rows.shape[1])
-    return pairs.swapaxes(1, 2).reshape(rows.shape)
-
-
-def _canonical(header: _Header, tensors: dict[str, _Stored]) -> Iterator[CanonicalTensor]:
-    def rotated(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        return _half_split(rows, header.head_size)
-
-    def as_stored(array: NDArray[np.float32]) -> NDArray[np.float32]:
-        return array
-
-    kinds: list[tuple[str, str, Callable[[NDArray[np.float32]], NDArray[np.float32]]]] = [
-        ("attn_norm", "rms_att_weight", as_stored),
-        ("attn_q", "wq", rotated),
-        ("attn_k", "wk", rotated),
-        ("attn_v", "wv", as_stored),
-        ("attn_out", "wo", as_stored),
-        ("mlp_norm", "rms_ffn_weight", as_stored),
-        ("mlp_gate", "w1", as_stored),
-        ("mlp_up", "w3", as_stored),
-        ("mlp_down", "w2", as_stored),
-    ]
-    yield "token_embedding", tensors["token_embedding_table"].array(), "f32"
-    if not header.tied:
-        yield "head", tensors["wcls"].array(), "f32"
-    yield "output_norm.weight", tensors["rms_final_weight"].array(), "f32"
-    for i in range(header.n_layers):
-        for canonical, stored, view in kinds:
-            yield f"layers.{i}.{canonical}.weight", view(tensors[stored].part(i).array()), "f32"
-
+_OF_LAYERS: Final = (
+    "rms_att_weight", "wq", "wk", "wv", "wo", "rms_ffn_weight", "w1", "w2", "w3",
+)  # fmt: skip
+_FAMILY: Final = Family(
+    lambda reader: {},
+    {
+        "attn_q": interleaved("wq.{i}"),
+        "attn_k": interleaved("wk.{i}"),
+        **named(
+            token_embedding="token_embedding_table",
+            head="wcls",
+            output_norm="rms_final_weight",
+            attn_norm="rms_att_weight.{i}",
+            attn_v="wv.{i}",
+            attn_out="wo.{i}",
+            mlp_norm="rms_ffn_weight.{i}",
+            mlp_gate="w1.{i}",
+            mlp_up="w3.{i}",
+            mlp_down="w2.{i}",
+        ),
+    },
+)
 
 # Stories end with the next one's BOS in what llama2.c trains on, and its sampling loop stops there; so both
 # BOS and EOS end a text.

@@ -12,67 +12,44 @@ from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.errors import CheckpointError
+from specdec.models.checkpoints.file_tensor import FileTensor
 from specdec.models.number_formats import widened
 
 __all__ = ["ProjectedTable", "settle_projections"]
 
 
 @dataclass(frozen=True)
-class ProjectedTable:
+class ProjectedTable(FileTensor):
     """A table [n_vocab, width] times a projection: a tensor [n_vocab, d_model] in the place of the file's.
 
-    The product is that of the row kernels, so that its bits are the same on every machine.
-
-    `table`, `projection`: The projection is [d_model, width], or, ``transposed``, [width, d_model].
+    The product is that of the row kernels, so that its bits are the same on every machine. The projection is
+    [d_model, width], or, ``transposed``, [width, d_model].
     """
 
-    table: Any
-    projection: Any
+    table: FileTensor
+    projection: FileTensor
     transposed: bool = False
 
-    @property
-    def file(self) -> Path:
-        """The path of the table's file."""
-        path: Path = self.table.file
-        return path
+    @classmethod
+    def of(cls, table: FileTensor, projection: FileTensor, transposed: bool = False) -> ProjectedTable:
+        """Return the product, whose bytes are those of both."""
+        shape = table.shape[0], projection.shape[1 if transposed else 0]
+        n_bytes = table.n_bytes + projection.n_bytes
+        place = table.opened, table.name, "F32", shape, table.start, n_bytes
+        return cls(*place, table, projection, transposed)
 
     @property
     def files(self) -> set[Path]:
         """The paths of both."""
         return {self.file, self.projection.file}
 
-    @property
-    def name(self) -> str:
-        """That of the table."""
-        name: str = self.table.name
-        return name
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """[n_vocab, d_model]."""
-        return self.table.shape[0], self.projection.shape[1 if self.transposed else 0]
-
-    @property
-    def n_bytes(self) -> int:
-        """What is read."""
-        n_bytes: int = self.table.n_bytes + self.projection.n_bytes
-        return n_bytes
-
-    format = "f32"
-    """The number format of the product."""
-    kind = "F32"
-    is_coded = False
-
     def check(self, numbers: str = "") -> None:
         """Refuse factors in other formats than f32, f16 and bf16."""
         self.table.check(numbers)
         self.projection.check(numbers)
 
-    def file_rows(self, index: int | None = None) -> None:
-        """None: no file has the product."""
-
     def array(self, index: int | None = None, numbers: str = "") -> NDArray[np.float32]:
-        """The product."""
+        """Return the product."""
         projection = _f32(self.projection)
         if self.transposed:
             projection = np.ascontiguousarray(projection.T)
@@ -113,8 +90,8 @@ def settle_projections(
                 f"{tensor.file}: tensor '{tensor.name}' has shape {list(tensor.shape)}; "
                 f"expected {list(shape)}, with embeddings of {width} numbers"
             )
-    tensors[table] = ProjectedTable(held, into)
-    tensors[head] = ProjectedTable(outer, out, transposed=True)
+    tensors[table] = ProjectedTable.of(held, into)
+    tensors[head] = ProjectedTable.of(outer, out, transposed=True)
     return config
 
 

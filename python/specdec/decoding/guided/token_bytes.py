@@ -1,19 +1,21 @@
-"""The tokens of a model as ``llguidance`` asks for them: the bytes of each, and how bytes become tokens."""
+"""A model's tokens as ``llguidance`` asks for them: their bytes, and bytes that a grammar forces."""
 
 from __future__ import annotations
 
 import functools
+import json
+import re
 import threading
 import weakref
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Final
 
-from specdec.decoding.forms.first_bytes import FirstBytes
-from specdec.errors import InputError, kind_of, pass_signals_on
+from specdec.errors import FormError, InputError, kind_of, pass_signals_on
 from specdec.models.tokenizer import ByteTokenizer, Tokenizer
 from specdec.models.tokenizer.byte_tokenizer import encode_exactly
 
-__all__ = ["FormVocabulary", "checked", "library_tokenizer"]
+__all__ = ["FormVocabulary", "Watcher", "checked", "library_tokenizer", "unforced"]
 
 _PIECE: Final = 4096  # bytes of a forced text that are encoded at once
 _SHORT: Final = 128  # bytes of a forced text that is remembered in tokens
@@ -123,3 +125,105 @@ def library_tokenizer(
         with _lock:
             made = known.setdefault((n_tokens, own_ends), made)
     return *made, own_ends
+
+
+_NO_TEXT: Final = 0xFF
+"""The byte with which the library's name of a token begins that stands for no text."""
+
+
+class FirstBytes:
+    """The tokens of a vocabulary, [n_tokens] byte strings, by their first bytes."""
+
+    def __init__(self, tokens: list[bytes]) -> None:
+        self._tokens = tokens
+
+    @cached_property
+    def _starting(self) -> list[int]:
+        """By first byte, the tokens as the bits of a number; only grammars ask."""
+        bits = [bytearray((len(self._tokens) + 7) // 8) for _ in range(256)]
+        for token, text in enumerate(self._tokens):
+            bits[text[0]][token >> 3] |= 1 << (token & 7)
+        return [int.from_bytes(words, "little") for words in bits]
+
+    def shortest_forced(self, mask: bytes) -> int | None:
+        """The shortest token of a mask all of whose tokens begin with the same byte; None: they do not.
+
+        Longer ones may go on with what need not come.
+        """
+        left = int.from_bytes(mask, "little")
+        if left == 0:
+            return None
+        lowest = (left & -left).bit_length() - 1
+        first = self._tokens[lowest][0]
+        # What begins with _NO_TEXT is a token's name: of several of them none must come.
+        if first == _NO_TEXT or left & ~self._starting[first]:
+            return None
+        best = lowest
+        while left:
+            token = (left & -left).bit_length() - 1
+            left &= left - 1
+            if len(self._tokens[token]) < len(self._tokens[best]):
+                best = token
+        return best
+
+    def n_bytes(self, token: int) -> int:
+        """Bytes of a token."""
+        return len(self._tokens[token])
+
+
+# ------------------------------------------------------------------------------------------ endless bytes
+
+_LEAST_BOUND: Final = 1 << 12
+"""Bytes that any grammar may force in a row."""
+_OPTIONS: Final = re.compile(r"^[ \t]*%llguidance\s*", re.MULTILINE)
+"""Where a grammar in Lark's syntax says the library's options, as a JSON object."""
+
+
+def unforced(grammar: str) -> str | None:
+    """A grammar, in Lark's syntax, that forces no bytes; None: this one forces none."""
+    options: dict[str, Any] = {}
+    rest, at = "", 0
+    for found in _OPTIONS.finditer(grammar):
+        try:
+            given, end = json.JSONDecoder().raw_decode(grammar, found.end())
+            options |= given
+        except (ValueError, TypeError, RecursionError):  # the library says what is wrong with it
+            return grammar
+        rest, at = rest + grammar[at : found.start()], end
+    if options.get("no_forcing") is True:
+        return None
+    return f"%llguidance {json.dumps(options | {'no_forcing': True})}\n{rest}{grammar[at:]}"
+
+
+class Watcher:
+    """A grammar whose forced bytes are not written, so that a place where these never end can be found.
+
+    Only grammars have such places: a word of theirs is read as far as it goes, and what follows may begin
+    like the word.
+    """
+
+    def __init__(self, matcher: Any, first: FirstBytes, grammar: str) -> None:
+        self.matcher = matcher
+        self._first = first
+        # Bytes in a row: more than the grammar's words have, if they are not repeated.
+        self._bound = max(_LEAST_BOUND, 2 * len(grammar.encode("utf-8", "surrogatepass")))
+
+    def check(self, matcher: Any) -> None:
+        """Raise a `FormError` if more bytes than the bound are forced where the matcher is."""
+        if _forces_on(matcher, self._first, self._bound):
+            raise FormError(
+                f"grammar: more than {self._bound} bytes must come one after the other, and no text has so "
+                "many; expected words that end, where what follows may begin like them"
+            )
+
+
+def _forces_on(matcher: Any, first: FirstBytes, bound: int) -> bool:
+    """Whether more bytes than a bound must come where the matcher of an `unforced` grammar is."""
+    token = first.shortest_forced(matcher.compute_bitmask())
+    if token is None:
+        return False
+    ahead, n_bytes = matcher.deep_copy(), 0
+    while token is not None and n_bytes <= bound and ahead.consume_token(token):
+        n_bytes += first.n_bytes(token)
+        token = first.shortest_forced(ahead.compute_bitmask())
+    return n_bytes > bound

@@ -1,0 +1,308 @@
+"""Constraints as ``llguidance`` compiles them; JSON schemas checked, and rewritten where it misreads them."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+from specdec.errors import FormError, InputError, kind_of, shown
+from specdec.time_limit import TimeLimit
+
+__all__ = ["JSON_STYLE", "LIBRARY_LIMITS", "FormKind", "grammar_of", "json_text", "place_of_fault"]
+
+FormKind: TypeAlias = Literal["schema", "regex", "grammar"]
+
+_MOST_BYTES: Final = 1 << 17
+"""Of a form's text; larger ones are refused."""
+
+
+def json_text(schema: Any) -> str:
+    """A JSON schema as text: of a dict, a bool, a text, or a class with the method ``model_json_schema``.
+
+    Objects of a class have no keys but those that it names, unless it allows others by name. Raises
+    InputError for something else, FormError for a text that is no JSON.
+    """
+    if isinstance(schema, type) and callable(getattr(schema, "model_json_schema", None)):
+        schema = copy.deepcopy(schema.model_json_schema())  # type: ignore[attr-defined]
+        close_objects(schema)
+    if isinstance(schema, str):
+        _check_size("schema", schema)
+        try:
+            schema = json.loads(schema)
+        except (ValueError, RecursionError) as error:
+            raise FormError(f"schema is no JSON: {error}") from None
+    if not isinstance(schema, Mapping | bool):
+        raise InputError(
+            f"schema is {kind_of(schema)}; expected a dict, True, the text of a JSON schema, or a class with "
+            "the method model_json_schema"
+        )
+    if schema is False:
+        raise FormError("schema is False: no text has it")
+    if schema is True:
+        schema = {}
+    try:
+        return json.dumps(dict(schema))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise FormError(f"schema cannot be written as JSON: {error}") from None
+
+
+def _check_size(kind: str, text: str) -> None:
+    n_bytes = len(text.encode("utf-8", "surrogatepass"))
+    if n_bytes > _MOST_BYTES:
+        raise FormError(f"{kind} has {n_bytes} bytes; expected at most {_MOST_BYTES}")
+
+
+def grammar_of(library: Any, kind: FormKind, form: Any) -> str:
+    """The grammar that the library compiles; a FormError for what is too large or would never end."""
+    if kind == "schema":
+        text = json_text(form)
+        _check_size(kind, text)
+        check_joined(text)
+        check_separators(text)
+        schema = json.loads(text)
+        rewrite_schema(library, schema)
+        made: str = library.LLMatcher.grammar_from_json_schema(json.dumps(schema), defaults=JSON_STYLE)
+        return made
+    _check_size(kind, form)
+    if kind == "regex":
+        made = library.LLMatcher.grammar_from_regex(form)
+        return made
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    try:
+        lark = any_to_lark(form)
+    except Exception:
+        if "::=" not in form:
+            raise FormError(
+                "grammar has no rule that a text begins with; expected a line 'start: …' (Lark) or "
+                "'root ::= …' (GBNF)"
+            ) from None
+        raise
+    return library.LLMatcher.grammar_from_lark(lark)  # type: ignore[no-any-return]
+
+
+# ------------------------------------------------------------------------------------------- what may cost
+
+# Bounds in the library's units: building a grammar takes some seconds, the states of its lexer some hundred
+# megabytes. They say little about time, which mask_time.py bounds.
+LIBRARY_LIMITS: Final = {
+    "max_items_in_row": 2000,
+    "initial_lexer_fuel": 1_000_000,
+    "step_lexer_fuel": 200_000,
+    "step_max_items": 50_000,
+    "max_lexer_states": 50_000,
+    "max_grammar_size": 20_000,
+    "verbose_errors": False,
+}
+
+_MOST_JOINED: Final = 16  # patterns that a text has to match at once: time doubles with each
+
+# In a regular expression: white space any number of times.
+_SPACE: Final = re.compile(r"(\\[snrt]| |\[( |\\[snrt]|[\n\r\t])+\])([*+]|\{\d+,\})")
+
+
+def check_joined(schema: str) -> None:
+    """Refuse what the library would compile for ever: patterns joined by ``allOf``."""
+    patterns: set[str] = set()
+    n_entries = 0
+    for part in _objects(schema):
+        patterns |= {str(part[name]) for name in ("pattern", "format") if name in part}
+        n_entries += len(part["allOf"]) if isinstance(part.get("allOf"), list) else 0
+    n_joined = min(len(patterns), n_entries)
+    if n_joined > _MOST_JOINED:
+        raise FormError(f"schema: allOf may join {n_joined} patterns; expected at most {_MOST_JOINED}")
+
+
+def check_separators(schema: str) -> None:
+    """Refuse separators of JSON that may have no end: the library would write them for ever."""
+    for part in _objects(schema):
+        given = part.get("x-guidance")
+        for name in ("item_separator", "key_separator", "whitespace_pattern"):
+            pattern = given.get(name) if isinstance(given, dict) else None
+            if isinstance(pattern, str) and re.search(r"[*+]|\{\d*,\}", _SPACE.sub("", pattern)):
+                raise FormError(
+                    f"schema: x-guidance.{name} is {shown(pattern)}; expected nothing but white space "
+                    "any number of times"
+                )
+
+
+def _objects(schema: str) -> Iterator[dict[str, Any]]:
+    """All objects within a schema."""
+    left = [json.loads(schema)]
+    while left:
+        part = left.pop()
+        if isinstance(part, dict):
+            yield part
+            left += part.values()
+        elif isinstance(part, list):
+            left += part
+
+
+# ---------------------------------------------------------------------------------------------- rewriting
+
+JSON_STYLE: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""JSON as Python writes it: a space after "," and ":", and no other between tokens."""
+
+# Formats that describe what a value is for, not its characters, so any string has them. Those of numbers do
+# not restrict strings.
+_ANNOTATING_FORMATS: Final = (
+    "password", "binary", "path", "file-path", "directory-path", "zoneinfo",
+    "int32", "int64", "float", "double",
+)  # fmt: skip
+
+_REWRITE_S: Final = 2.0  # of processor time, for all patterns of a schema
+
+_OF_MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_OF_LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_ALONE: Final = (
+    "items", "additionalProperties", "additionalItems", "unevaluatedProperties", "unevaluatedItems",
+    "contains", "propertyNames", "not", "if", "then", "else", "contentSchema",
+)  # fmt: skip
+
+
+def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
+    """The schema and all schemas within it that are objects; values such as those of `const` are none."""
+    left = [schema]
+    while left:
+        part = left.pop()
+        if not isinstance(part, dict):
+            continue
+        yield part
+        for name in _OF_MAPS:
+            if isinstance(part.get(name), dict):
+                left += part[name].values()
+        for name in _OF_LISTS:
+            if isinstance(part.get(name), list):
+                left += part[name]
+        left += [part[name] for name in _ALONE if isinstance(part.get(name), dict)]
+
+
+def close_objects(schema: Any) -> None:
+    """Allow no further keys in the objects of a schema that has been made of a class.
+
+    By default pydantic ignores keys that a class does not name, and its schemas do not mention them. A model
+    would invent them without end. Objects that allow or forbid further keys stay as they are.
+    """
+    for part in _schemas(schema):
+        if "properties" in part and not part.keys() & {"additionalProperties", "unevaluatedProperties"}:
+            part["additionalProperties"] = False
+
+
+def rewrite_schema(library: Any, schema: Any) -> None:
+    """Rewrite in place what ``llguidance`` would refuse or misread, with the same meaning."""
+    limit = TimeLimit(_REWRITE_S, time.thread_time)
+    for part in _schemas(schema):
+        if part.get("format") in _ANNOTATING_FORMATS:
+            del part["format"]
+        properties, patterns = part.get("properties"), part.get("patternProperties")
+        if isinstance(properties, dict) and isinstance(patterns, dict):
+            _join_patterns(library, properties, patterns, limit)
+            if not patterns:
+                del part["patternProperties"]
+
+
+def _join_patterns(
+    library: Any, properties: dict[str, Any], patterns: dict[str, Any], limit: TimeLimit
+) -> None:
+    """Move patterns that match named keys only to these keys.
+
+    The library would offer another key of such a pattern, and then find none.
+    """
+    names = tuple(properties)
+    for pattern in filter(_may_be_finite, list(patterns)):
+        if limit.is_over:
+            raise FormError(
+                "schema: finding keys of properties that match patternProperties takes longer than "
+                f"{_REWRITE_S:g} s; expected fewer of both"
+            )
+        matched = _only_matches(library, pattern, names)
+        if matched is not None:
+            wanted = patterns.pop(pattern)
+            for name in matched:
+                properties[name] = {"allOf": [properties[name], wanted]}
+
+
+def _may_be_finite(pattern: str) -> bool:
+    """Whether a pattern may match a finite number of keys."""
+    plain = re.sub(r"\\.|\[(\\.|[^\]\\])*\]", "x", pattern, flags=re.DOTALL)
+    return plain.startswith("^") and plain.endswith("$") and not re.search(r"[*+]|\{\d*,\}", plain)
+
+
+@functools.lru_cache(maxsize=256)
+def _only_matches(library: Any, pattern: str, names: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The names that match a pattern; None if other keys match it too."""
+    of_pattern = {"patternProperties": {pattern: {"const": 1}}, "additionalProperties": {"const": 0}}
+    matcher = _matcher(library, {"type": "object", **of_pattern})
+    matched = tuple(name for name in names if _accepts(library, matcher, _text({name: 1})[:-1]))
+    all_matched = {
+        "type": "object",
+        "properties": {name: {"const": 0} for name in matched},
+        "required": list(matched),
+        "patternProperties": {pattern: {"const": 0}},
+        "additionalProperties": False,
+    }
+    matcher = _matcher(library, all_matched)
+    text = _text(dict.fromkeys(matched, 0))[:-1]
+    another = f'{text}{", " if matched else ""}"'
+    complete = _accepts(library, matcher, text) and not _accepts(library, matcher, another)
+    return matched if complete else None
+
+
+def _text(value: dict[str, int]) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _matcher(library: Any, schema: dict[str, Any]) -> Any:
+    """A matcher of JSON as Python writes it, where a text begins."""
+    grammar = library.LLMatcher.grammar_from_json_schema(json.dumps(schema), defaults=JSON_STYLE)
+    limits = library.LLParserLimits(**LIBRARY_LIMITS)
+    return library.LLMatcher(_byte_tokenizer(library), grammar, log_level=0, limits=limits)
+
+
+def _accepts(library: Any, matcher: Any, text: str) -> bool:
+    """Whether a text of the matcher's schema may begin so."""
+    return bool(matcher.deep_copy().consume_tokens(_byte_tokenizer(library).tokenize_str(text)))
+
+
+@functools.cache
+def _byte_tokenizer(library: Any) -> Any:
+    return library.LLTokenizer("byte")
+
+
+# --------------------------------------------------------------------------------------- where a fault is
+
+_FAULT_S: Final = 1.0  # seconds in which parts of a schema are tried
+_NO_SCHEMAS: Final = ("const", "default", "enum", "examples")
+_SHARED: Final = ("$defs", "definitions")
+
+
+def place_of_fault(schema: Any, error_of: Callable[[Any], str]) -> str:
+    """Find the JSON pointer of the innermost part with the error of the whole, as far as time allows.
+
+    `error_of` is the library's error of a schema, "" where it has none.
+    """
+    shared = {name: schema[name] for name in _SHARED if name in schema}
+    wanted, until = error_of(schema), time.monotonic() + _FAULT_S
+    place, left = "", _parts(schema)
+    while time.monotonic() < until and (tried := next(left, None)) is not None:
+        names, part = tried
+        if error_of(shared | part) == wanted:
+            place += "".join(f"/{name.replace('~', '~0').replace('/', '~1')}" for name in names)
+            left = _parts(part)
+    return place
+
+
+def _parts(schema: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    """What may be schemas right within a schema, by their names: values, and what lists and maps hold."""
+    for name, value in schema.items():
+        if name in _NO_SCHEMAS or not isinstance(value, dict | list):
+            continue
+        if isinstance(value, dict):
+            yield (name,), value
+        inner = value.items() if isinstance(value, dict) else enumerate(value)
+        yield from (((name, str(key)), part) for key, part in inner if isinstance(part, dict))

@@ -1,0 +1,182 @@
+"""The size and the seams of the code base: budgets that only a decision raises.
+
+A budget that a change exceeds is a question: can something go instead? One that is far from what it limits
+is lowered.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import specdec
+from test_codebase import C_FILES, PACKAGE, ROOT, code, modules, name
+
+SUFFIXES = (".py", ".pyi", ".c", ".h")
+
+LINES = {
+    "benchmarks": 10008,
+    "csrc": 37393,
+    "csrc/base": 1201,
+    "csrc/beam": 661,
+    "csrc/binding": 7880,
+    "csrc/blas": 320,
+    "csrc/decode": 3974,
+    "csrc/draft": 7546,
+    "csrc/kernels": 5274,
+    "csrc/model": 8796,
+    "csrc/testing": 741,
+    "csrc/verify": 1000,
+    "python/specdec": 64532,
+    "python/specdec/*": 4376,
+    "python/specdec/analysis": 6567,
+    "python/specdec/commands": 2478,
+    "python/specdec/decoding": 7040,
+    "python/specdec/display": 453,
+    "python/specdec/drafts": 7275,
+    "python/specdec/integrations": 1780,
+    "python/specdec/learning": 1516,
+    "python/specdec/models": 17299,
+    "python/specdec/plot": 2400,
+    "python/specdec/ray": 1611,
+    "python/specdec/reference": 2117,
+    "python/specdec/serve": 5166,
+    "python/specdec/training": 3596,
+    "python/specdec/verification": 858,
+    "tests": 64300,
+    "tests/fuzz": 3036,
+    "tests/support": 3016,
+    "tests/worlds": 3263,
+    "training": 1797,
+}
+"""Most lines of a folder and of all below it; of one that ends with "*", of the files that lie in it."""
+
+LONG_FUNCTIONS = {
+    # Python
+    "beam_search.beam_search", "recommend_draft.recommend_draft", "eagle_layouts._open_eagle3",
+    "oracle.oracle", "run._rounds", "request.prepare", "template_worker._environment", "loading.load",
+    "measurement.tables",
+    # C
+    "blocks_template.read_lanes", "config_dict.fields_from", "decoder_object.init", "model_object.init",
+    "tensors.shape_of", "weights.place_of",
+}  # fmt: skip
+"""Functions of more than `MAX_FUNCTION_LINES`, less docstring and signature."""
+MAX_FUNCTION_LINES = 60
+
+WIDE_FUNCTIONS = {
+    "api.__init__", "asynchronous.agenerate", "asynchronous.astream", "beam_search.beam_search",
+    "bench.bench", "compare.compare", "compare.compare_ways", "engine.submit", "generate.generate",
+    "generate.stream", "generating.generate", "harness_model.__init__", "layer_search.search_skips",
+    "loading.load", "measure._by_distributions", "measure._by_running", "measure.measure", "model.__init__",
+    "oracle.oracle", "recommend_draft.recommend_draft", "scoring.score", "sweeping.sweep",
+    "training_run.train_draft", "tune.tune",
+}  # fmt: skip
+"""Functions of more than `MAX_PARAMETERS`."""
+MAX_PARAMETERS = 12
+
+MAX_PUBLIC_NAMES = 240
+"""Names in `specdec.__all__` and in those of its public modules."""
+
+MAX_INTERNAL_TESTS = 139
+"""Test modules that import the core, or a module of the package that is not public."""
+
+
+def lines_of(room: str) -> int:
+    paths = ROOT.glob(room) if room.endswith("*") else (ROOT / room).rglob("*")
+    return sum(path.read_bytes().count(b"\n") for path in paths if path.suffix in SUFFIXES)
+
+
+def test_rooms_keep_their_budgets() -> None:
+    found = {room: lines_of(room) for room in LINES}
+    assert {room: n for room, n in found.items() if n > LINES[room]} == {}
+
+
+def test_every_room_has_a_budget() -> None:
+    roots = (PACKAGE, ROOT / "csrc")
+    folders = {path for root in roots for path in root.iterdir() if path.is_dir() and lines_of(name(path))}
+    assert {name(path) for path in folders} <= set(LINES)
+
+
+def python_functions() -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for path in modules().values():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield path, node
+
+
+def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    body = node.body[1:] if ast.get_docstring(node) else node.body
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+C_FUNCTION = re.compile(r"^\w[^\n;=]*?(\w+)\([^;{]*\)\s*\{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
+
+
+def c_functions(path: Path) -> Iterator[tuple[str, int]]:
+    """Names of the functions that a C file defines, and the lines of their bodies."""
+    for match in re.finditer(
+        r"^\w[^\n;=]*?(\w+)\([^;{]*\)\s*\{\n(.*?)^\}", code(path), re.MULTILINE | re.DOTALL
+    ):
+        yield match[1], match[2].count("\n")
+
+
+def test_functions_fit_a_screen() -> None:
+    lengths = {f"{path.stem}.{function}": n for path in C_FILES for function, n in c_functions(path)}
+    assert len(lengths) > 1500
+    lengths |= {f"{path.stem}.{node.name}": body_lines(node) for path, node in python_functions()}
+    long = {function for function, n in lengths.items() if n > MAX_FUNCTION_LINES}
+    assert long <= LONG_FUNCTIONS, long - LONG_FUNCTIONS
+
+
+def n_parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    return sum(argument.arg not in ("self", "cls") for argument in arguments)
+
+
+def test_functions_take_few_parameters() -> None:
+    found = {
+        f"{path.stem}.{node.name}" for path, node in python_functions() if n_parameters(node) > MAX_PARAMETERS
+    }
+    assert found <= WIDE_FUNCTIONS, found - WIDE_FUNCTIONS
+
+
+def test_there_are_few_public_names() -> None:
+    listed = [import_module(f"specdec.{entry}").__all__ for entry in specdec._MODULES]
+    assert sum(map(len, [specdec.__all__, *listed])) <= MAX_PUBLIC_NAMES
+
+
+# --------------------------------------------------------------------- tests through public interfaces
+
+
+PUBLIC = {"specdec", *(f"specdec.{entry}" for entry in specdec._MODULES)}
+INTERNAL = {f"specdec.{module}" for module in modules()} - PUBLIC | {"specdec._core"}
+
+
+def imports_internals(text: str) -> bool:
+    """Whether a module imports the core, or a module of the package that is not public."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return not INTERNAL.isdisjoint(found)
+
+
+def test_internal_imports_are_seen() -> None:
+    seen = {
+        "from specdec import _core": True, "import specdec.decoding.engine": True,
+        "def f():\n    from specdec.models.loading import load": True, "from specdec import models": True,
+        "import specdec\nfrom specdec import Engine, drafts": False,
+        "from specdec.drafts import Ngram\nfrom specdec.errors import InputError": False,
+    }  # fmt: skip
+    assert {text: imports_internals(text) for text in seen} == seen
+
+
+def test_most_tests_use_public_interfaces() -> None:
+    paths = sorted((ROOT / "tests").glob("test_*.py"))
+    internal = [path.name for path in paths if imports_internals(path.read_text(encoding="utf-8"))]
+    assert len(internal) <= MAX_INTERNAL_TESTS, internal
