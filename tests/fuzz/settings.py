@@ -47,6 +47,8 @@ TRANSFORMS: dict[str, Callable[[Probs, Sequence[int]], Probs]] = {
 }
 
 
+_BY_TEXT = ("presence_penalty", "frequency_penalty", "no_repeat_ngram_size", "bad_words")
+
 EXTREMES: dict[str, tuple[float, ...]] = {
     "temperature": (1e-300, 1e-38, 1e38, 1e300),
     "repetition_penalty": (1e-300, 1e-38, 1e-30, 1e30, 1e38, 1e300),
@@ -94,6 +96,11 @@ def draw_adjustment(draws: Draws, n_vocab: int) -> dict[str, Any]:
         found["logit_bias"] = {token: draws.one(-inf, -5.0, -1.0, 0.0, 2.0, 30.0) for token in biased}
         if len(found["logit_bias"]) == n_vocab:
             found["logit_bias"][0] = 1.0
+    if draws.chance(0.15):
+        found["no_repeat_ngram_size"] = draws.randint(2, 4)
+    if draws.chance(0.15):
+        lengths = [draws.randint(1, 3) for _ in range(draws.randint(1, 3))]
+        found["bad_words"] = [[draws.randrange(n_vocab) for _ in range(n)] for n in lengths]
     return found
 
 
@@ -198,9 +205,8 @@ def _adjusted(
         text,
         settings.get("repetition_penalty") or 1.0,
         settings.get("logit_bias"),
-        presence_penalty=settings.get("presence_penalty") or 0.0,
-        frequency_penalty=settings.get("frequency_penalty") or 0.0,
         n_prompt=n_prompt,
+        **{name: settings[name] for name in _BY_TEXT if name in settings},
     )
 
 
