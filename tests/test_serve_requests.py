@@ -300,14 +300,17 @@ def test_fields_reach_the_engine(url: str, engine: ScriptedEngine) -> None:
         "temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.1, "repetition_penalty": 1.5,
         "presence_penalty": 0.5, "frequency_penalty": -0.5, "logit_bias": {"5": -100, "7": 2.5},
         "stop": ["a", "b"], "stop_token_ids": [9], "max_tokens": 7, "ignore_eos": True,
-        "logprobs_of": "sampling", "user": "someone", "seed": 3,
+        "logprobs_of": "sampling", "user": "someone", "seed": 3, "min_tokens": 2,
+        "no_repeat_ngram_size": 3, "bad_words": ["a", [5, 6]],
         "speculative": {"draft": "small", "gamma": 2, "verify": "block"},
     }  # fmt: skip
     assert ask(url, TEXTS, body_of(TEXTS, **given))[0] == 200
     asked = engine.asked[-1]
     for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty",
-                 "frequency_penalty", "ignore_eos", "logprobs_of"):  # fmt: skip
+                 "frequency_penalty", "ignore_eos", "logprobs_of", "min_tokens",
+                 "no_repeat_ngram_size"):  # fmt: skip
         assert asked[name] == given[name]
+    assert len(asked["bad_words"]) == 2
     assert asked["logit_bias"] == {5: -100.0, 7: 2.5} and asked["stop"] == ["a", "b", 9]
     assert asked["max_new_tokens"] == 7 and asked["seed"] == [(3, 0)]
     assert asked["speculative"] == specdec.Speculative(draft=True, gamma=2, verify="block")
@@ -344,6 +347,9 @@ BAD: list[tuple[str, dict[str, Any], str | None, str]] = [
     (CHAT, {"logit_bias": {str(i): 1 for i in range(4)}}, "logit_bias", "at most 3"),
     (CHAT, {"logit_bias": {"x": 1}}, "logit_bias", "'x'"),
     (CHAT, {"logit_bias": {"5": 101}}, "logit_bias.5", "101"),
+    (CHAT, {"min_tokens": -1}, "min_tokens", "an integer from 0"),
+    (CHAT, {"bad_words": 3}, "bad_words", "bad_words is 3; expected"),
+    (CHAT, {"bad_words": [[]]}, "bad_words", "expected"),
     (CHAT, {"top_logprobs": 2}, "top_logprobs", "logprobs is not true"),
     (CHAT, {"logprobs": True, "top_logprobs": 6}, "top_logprobs", "from 0 to 5"),
     (CHAT, {"stream_options": {"include_usage": True}}, "stream_options", "stream is not true"),
@@ -910,6 +916,7 @@ def test_long_prompts_are_refused_before_they_are_encoded(
             (CHAT, {"messages": [*USER, {"role": "user", "content": long}]}, "messages"),
             (RESPONSES, {"input": long}, "input"),
             (TEXTS, {"prediction": {"type": "content", "content": long}}, "prediction"),
+            (TEXTS, {"bad_words": ["a", long]}, "bad_words"),
             (CHAT, {"tools": tools_of(description=long)}, "tools"),
             (CHAT, {"tools": tools_of(parameters={"properties": {long: {}}})}, "tools"),
             (CHAT, {"chat_template_kwargs": {"a": [long]}}, "chat_template_kwargs"),

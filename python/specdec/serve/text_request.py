@@ -68,7 +68,7 @@ def _n_bytes(value: Any) -> int:
         return len(value.encode("utf-8", "replace"))
     if isinstance(value, Mapping):
         return sum(_n_bytes(name) + _n_bytes(inner) for name, inner in value.items())
-    return sum(map(_n_bytes, value)) if isinstance(value, list) else len(str(value))
+    return sum(map(_n_bytes, value)) if isinstance(value, list | tuple) else len(str(value))
 
 
 class TextRequest(ABC):
@@ -161,7 +161,8 @@ class TextRequest(ABC):
         if sampling.get("top_k") in (-1, 0):  # no bound, as other servers write it
             sampling["top_k"] = None
         prediction = None if fields.prediction is None else fields.prediction.content or None
-        check_prompt_size({"prediction": prediction or ""}, self.service)
+        lists = {name: value for name, value in sampling.items() if isinstance(value, list | tuple)}
+        check_prompt_size({"prediction": prediction or "", **lists}, self.service)
         return {
             **sampling,
             "max_new_tokens": self._limit(),
