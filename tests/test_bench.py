@@ -6,11 +6,9 @@ import json
 import math
 import re
 import statistics
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -150,13 +148,6 @@ def test_a_text_that_ends_within_a_block_of_accepted_drafts(tmp_path: Path) -> N
     assert (row.n_tokens, row.mean_acceptance_length, row.tokens_per_call) == (n, n / n_rounds, n / n_rounds)
     assert row.draft_acceptance_rate == (4 * (n_rounds - 1) + min(4, n - 5 * (n_rounds - 1))) / (4 * n_rounds)
     assert row.alpha == 1.0 and row.n_equal == row.n_compared == 1
-
-
-def test_the_target_has_the_callers_name(pair: tuple[specdec.Model, specdec.Model]) -> None:
-    target, draft = {"theirs": pair[0]}, {"ours": pair[1]}
-    found = specdec.bench(target, draft, ["ab"], max_new_tokens=2, repeats=1, plain=False)
-    assert (found.target, found.draft, found.settings["target"]) == ("theirs", "ours", "theirs")
-    assert "ours drafting for theirs" in str(found)
 
 
 # ------------------------------------------------------------------------------------------------- figures
@@ -457,17 +448,6 @@ def test_answers_with_other_settings_or_questions_are_refused(
     assert fewer.answers[0] == found.answers[0][:1]
 
 
-def test_rows_as_a_data_frame(found: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines: list[Any] = []
-    pandas = SimpleNamespace(DataFrame=lambda rows, columns: lines.extend(rows))
-    monkeypatch.setitem(sys.modules, "pandas", pandas)
-    found.to_pandas()
-    assert [line["category"] for line in lines] == [row.category for row in found.rows]
-    line, row = lines[0], found.rows[0]
-    assert line["alpha"] == row.alpha and line["speedup_low"] == row.speedup.low
-    assert min(row.tokens_per_s) <= line["tokens_per_s"] <= max(row.tokens_per_s)
-
-
 DAMAGES = [
     (lambda line: "[]", r"line 2: values is \[\]; expected a dict"),
     (lambda line: "{", "line 2: is no JSON"),
@@ -572,10 +552,7 @@ def test_a_question_that_is_cut_in_one_run_alone_is_named(
     [
         ({"repeats": 0}, "repeats is 0; expected an integer, at least 1"),
         ({"too_long": "cut"}, "too_long is 'cut'; expected one of 'error', 'skip'"),
-        (
-            {"draft": {"plain": specdec.drafts.ContextCopy()}},
-            "draft has the name 'plain'; expected",
-        ),
+        ({"draft": {"plain": specdec.drafts.ContextCopy()}}, "draft has the name 'plain'; expected"),
         ({"chat": True}, "chat is True; expected False, or None: .* has no chat template"),
         ({"chat": {"a": 1}}, "has no chat template"),
         ({"logprobs": 2}, "logprobs is 2; expected none: it has no effect here"),

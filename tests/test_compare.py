@@ -418,17 +418,6 @@ def test_an_invalid_speed_up_has_its_reason_and_no_star(world: World) -> None:
     assert shown.to_dict()["rows"][1]["speedup"]["invalid"] == reason
 
 
-def test_a_mark_in_parentheses_has_its_footnote(world: World) -> None:
-    found = a_comparison(world)
-    good, wrong = Speedup((1.5,), (2.0,)), Speedup((2.9,), (1.7,))
-    rows = []
-    for row in found.rows:
-        first, *others = row.prompts
-        rows.append(replace(row, speedup=good, prompts=(replace(first, speedup=wrong), *others)))
-    shown = replace(found, rows=tuple(rows))
-    assert "(2.90X !)" in str(shown) and str(shown).endswith("tokens as to compute one")
-
-
 def test_prompts_that_were_not_reached_have_no_figures(world: World) -> None:
     """As in a comparison that a limit of time has ended."""
     found = a_comparison(world)

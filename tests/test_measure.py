@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 import specdec
-from specdec import DecodingOptions, Speedup, progress, reference, theory, time_limit
+from specdec import DecodingOptions, Speedup, reference, theory, time_limit
 from specdec.analysis import experiment, timing
 from specdec.analysis import measure as measure_module
 from specdec.analysis import tune as tune_module
 from specdec.analysis.experiment import Configuration, decoding_experiment
 from specdec.analysis.timing import ForwardTimes
 from specdec.decoding.beginning import Beginning
-from specdec.drafts import Bigram, ContextCopy, ModelDraft, OnlineNgram, Unigram
+from specdec.drafts import ContextCopy, ModelDraft, OnlineNgram, Unigram
 from specdec.errors import InputError, VocabularyMismatchError
 from specdec.tables import Table, interval, or_dash, tables_by_position
 from toy_pair import N_CTX, N_VOCAB, load_pair
@@ -126,18 +126,6 @@ def test_texts_are_the_targets_own(
             assert "".join(pieces) == out.text
 
 
-def test_equal_models_accept_everything(pair: tuple[specdec.Model, specdec.Model]) -> None:
-    found = specdec.measure(pair[0], pair[0], PROMPTS, n_tokens=40, timing=False)
-    assert all(row.alpha > 1.0 - 1e-5 for row in found.rows)
-
-
-def test_alpha_grows_with_lenience(measured: specdec.Measurement) -> None:
-    for temperature in (0.0, 1.3):
-        alphas = [row.alpha for row in measured.rows if row.temperature == temperature and row.gamma == 1]
-        assert alphas == sorted(alphas)
-        assert alphas[0] < alphas[-1]
-
-
 class Uneven:
     """A draft that is no model: after token y, half the mass on y + 1."""
 
@@ -165,17 +153,6 @@ def test_a_draft_may_be_any_object_with_probabilities(pair: tuple[specdec.Model,
         tokens = theory.expected_tokens(row.alpha, row.gamma)
         assert row.predicted_speedup == pytest.approx(tokens / row.verify_ratio)
         assert row.speedup is None
-
-
-def test_n_gram_drafts_are_measured(pair: tuple[specdec.Model, specdec.Model]) -> None:
-    tokens = specdec.measure(*pair, PROMPTS, n_tokens=300, timing=False, temperatures=[1], seed=9).tokens[1]
-    for draft in (Unigram(tokens, N_VOCAB), Bigram(tokens, N_VOCAB)):
-        found = specdec.measure(
-            pair[0], draft, PROMPTS, n_tokens=40, gammas=[2], leniences=[1.0], timing=specdec.Timing(1, 12)
-        )
-        assert found.draft_s > 0.0
-        assert all(row.speedup.median > 0.0 for row in found.rows)
-        assert all(0.0 <= row.alpha < 1.0 for row in found.rows)
 
 
 def test_a_table_that_learns_is_measured(pair: tuple[specdec.Model, specdec.Model]) -> None:
@@ -278,12 +255,18 @@ def test_a_rule_that_was_not_asked_for_is_not_timed(
         yield told.append
         counts.append([total, sum(told)])
 
-    monkeypatch.setattr(measure_module, "counted", counted)
+    for module in (measure_module, tune_module):
+        monkeypatch.setattr(module, "counted", counted)
     options = {"gammas": [2], "leniences": [0.5], "temperatures": [0.0], "n_tokens": 8}
     for draft in (pair[1], ContextCopy()):
         found = specdec.measure(pair[0], draft, [[1, 5, 9, 30], [1, 4]], **options)
         assert found.rows[0].speedup is None and found.verify_ratio
         assert counts[-1] == [8, 8]
+    timing = specdec.Timing(2, 12, leniences=True)
+    specdec.measure(*pair, PROMPTS, n_tokens=30, gammas=[1], timing=timing)
+    tuned = specdec.tune(*specdec.embedded_pair(), max_gamma=1, n_tokens=40)  # of prompts of our own
+    assert tuned.n_tokens == 40 and 0.3 < tuned.alpha <= 1.0
+    assert all(done == total > 30 for total, done in counts[-2:])
 
 
 def test_without_timing_there_are_acceptance_rates_alone(untimed: specdec.Measurement) -> None:
@@ -343,35 +326,6 @@ def test_speedup_is_the_median_ratio_of_times_a_token(monkeypatch: pytest.Monkey
         (r, g) for r in (7, 8, 9) for _ in range(2) for g in ((4, 1, 0) if r == 8 else (0, 1, 4))
     ]
     assert done == [10, 10, 10, 5, 5, 5] * 3
-
-
-def test_progress_reaches_its_end(
-    pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bars = []
-
-    class Bar:
-        def __init__(self, total: int, unit: str) -> None:
-            self.total, self.n, self.open = total, 0, True
-            bars.append(self)
-
-        def __enter__(self) -> Bar:
-            return self
-
-        def __exit__(self, *exc_info: object) -> None:
-            self.open = False
-
-        def update(self, n: int) -> None:
-            assert self.open
-            self.n += n
-
-    monkeypatch.setattr(progress, "progress_bar", Bar)
-    specdec.measure(
-        *pair, PROMPTS, n_tokens=30, gammas=[1], timing=specdec.Timing(2, 12, leniences=True), progress=True
-    )  # fmt: skip
-    specdec.tune(*pair, PROMPTS, n_tokens=30, max_gamma=1, progress=True)
-    assert len(bars) == 2
-    assert all(bar.n == bar.total > 30 and not bar.open for bar in bars)
 
 
 # ----------------------------------------------------------------------------------------- independence
@@ -478,8 +432,9 @@ def test_an_invalid_speed_up_has_its_reason_and_no_star(measured: specdec.Measur
     valid = replace(lenient, speedup=Speedup((2.1, 2.9, 3.0), (3.7,) * 3))
     fifth = replace(measured, rows=(honest, wrong, valid)).tables()[3]
     assert fifth.rows[0][-1].endswith("; measured 2.90X (2.10 to 3.00))")
-    alone = replace(measured, rows=(wrong,)).tables()[0]
-    assert alone.rows[0][2] == "1  "
+    slow = replace(honest, speedup=Speedup((0.9,), (2.0,)))  # plain decoding is faster
+    for row in (wrong, slow):
+        assert "★" not in replace(measured, rows=(row,)).tables()[0].rows[0][2]
 
 
 def test_a_prediction_from_a_time_below_t1_is_marked(measured: specdec.Measurement) -> None:
@@ -533,14 +488,6 @@ def test_ctrl_c_keeps_the_rows_that_were_measured(
     monkeypatch.setattr(measure_module, "acceptance", interrupt)
     with pytest.raises(KeyboardInterrupt):
         specdec.measure(*pair, PROMPTS, gammas=[1], n_tokens=20)
-
-
-def test_what_is_slower_than_plain_decoding_has_no_star(measured: specdec.Measurement) -> None:
-    rows = [replace(row, speedup=Speedup((0.5 + 0.1 * row.gamma,), (2.0,))) for row in measured.rows]
-    exact = tuple(row for row in rows if row.lenience == 1.0)
-    table = replace(measured, rows=exact).tables()[0]
-    assert "beats plain decoding" in table.title
-    assert not any("★" in cell for row in table.rows for cell in row)
 
 
 def test_html_is_escaped() -> None:
@@ -681,9 +628,3 @@ def test_tune_on_a_tiny_pair(pair: tuple[specdec.Model, specdec.Model]) -> None:
     assert specdec.tune(pair[0], Uneven(), PROMPTS, max_gamma=2, n_tokens=40).c == 0.0
     with pytest.raises(InputError, match="max_gamma"):
         specdec.tune(*pair, max_gamma=0)
-
-
-def test_tune_needs_no_prompts_for_the_embedded_pair() -> None:
-    found = specdec.tune(*specdec.embedded_pair(), max_gamma=2, n_tokens=40)
-    assert found.n_tokens == 40
-    assert 0.3 < found.alpha <= 1.0

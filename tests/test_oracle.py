@@ -14,7 +14,7 @@ from specdec import OracleRow, theory
 from specdec.analysis import oracle as oracle_module
 from specdec.analysis.oracle import fastest, outcomes, replayed
 from specdec.analysis.timing import ForwardTimes
-from specdec.drafts import Bigram, ModelDraft, StaticTree, SuffixMemory
+from specdec.drafts import ModelDraft, StaticTree, SuffixMemory
 from specdec.errors import InputError
 
 Pair = tuple[specdec.Model, specdec.Model]
@@ -212,30 +212,6 @@ def test_independent_guesses_give_the_papers_closed_forms() -> None:
     for row in rows[:2] + rows[3:]:
         # standard error of the mean of n lengths: sqrt(alpha) / (1 - alpha) / sqrt(n) = 0.02 at most
         assert row.tokens_per_call == pytest.approx(row.closed_tokens_per_call, abs=0.06)
-
-
-def test_the_oracle_gains_up_to_some_60_percent_over_the_best_gamma() -> None:
-    """Section 3.5: "up to ~60 %", here 58.2 % at most, for guesses that are independent."""
-    alphas = np.linspace(0.5, 0.995, 100)[:, None]
-    costs = np.array([0.001, 0.01, 0.05])[None, :]
-    best = theory.optimal_gamma(alphas, costs, max_gamma=4000)
-    gain = theory.oracle_speedup(alphas, costs) / theory.expected_speedup(alphas, best, costs)
-    assert 1.55 < gain.max() < 1.582
-
-
-def test_a_table_may_draft(pair: Pair) -> None:
-    target = pair[0]
-    ids = target.tokenizer.encode("It was the best of times, it was the worst of times. " * 20)
-    found = specdec.oracle(
-        target, Bigram(ids, 4096), "It was the", max_new_tokens=60, gammas=[1, 2], n_threads=1
-    )
-    assert [row.name for row in found.rows][:3] == ["gamma 1", "gamma 2", "auto"]
-    assert found.draft == "bigram"
-
-
-def test_a_drafting_model_has_the_name_of_its_folder(pair: Pair) -> None:
-    found = specdec.oracle(*pair, "It was the", max_new_tokens=8, gammas=[1], n_threads=1)
-    assert (found.target, found.draft) == (pair[0].path.name, pair[1].path.name)
 
 
 def test_bad_arguments_are_refused(pair: Pair) -> None:

@@ -11,21 +11,11 @@ __all__ = ["DraftCounts", "Step"]
 
 
 class Step(NamedTuple):
-    """One run of the target and what stands of it in the text.
+    """One run of the target and what of it is in the text.
 
-    Attributes
-    ----------
-    n_drafted : int
-        Drafted tokens, those behind the end of the text too.
-    depth : int
-        Length of the longest drafted path: `n_drafted` for a chain.
-    n_accepted : int
-        Accepted drafts that stand in the text; the end-of-text token, where it was drafted, is one.
-    n_emitted : int
-        New tokens of the text, the end-of-text token among them.
-    betas : tuple of float
-        The chance that a draft is accepted at each verified position, as `Round.betas`, as far as the text
-        goes.
+    Drafted tokens count as far as they reach, accepted ones (the end-of-text token, where it was drafted, is
+    one) and the new tokens `n_emitted` as far as the text goes, as do `betas`, the chances that a draft is
+    accepted at each verified position. `depth` is the length of the longest drafted path.
     """
 
     n_drafted: int
@@ -39,25 +29,10 @@ class Step(NamedTuple):
 class DraftCounts:
     """Counts over steps, under the names that vLLM gives them.
 
-    vLLM counts the steps that drafted something, and counts what was accepted behind an end of text too. Here
+    vLLM counts the steps that drafted something, and counts what was accepted after an end of text too. Here
     that is left out, so that the mean acceptance length is what its name says: new tokens a step.
-
-    Attributes
-    ----------
-    num_steps : int
-        Runs of the target.
-    num_spec_steps : int
-        Of them, those that verified a draft (``num_drafts`` of vLLM's counters).
-    num_draft_tokens : int
-        Drafted tokens.
-    num_accepted_draft_tokens : int
-        Of them, those that stand in the text.
-    num_emitted_tokens : int
-        New tokens of the text.
-    num_spec_emitted_tokens : int
-        Of them, those of steps that verified a draft.
-    accepted_per_position : tuple of int
-        Steps that accepted a first, second, … draft, as far as drafts reached.
+    ``num_spec_...`` are of steps that verified a draft; `accepted_per_position` counts steps that accepted a
+    first, second, … draft, as far as drafts reached.
     """
 
     num_steps: int
@@ -88,11 +63,7 @@ class DraftCounts:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """New tokens of a step that verified a draft, the target's own token included; NaN without any.
-
-        1 + accepted / steps, as vLLM has it, but for a step within which a text ended: that gives what stands
-        in the text.
-        """
+        """New tokens of a step that verified a draft, the target's own token included; NaN without any."""
         return _share(self.num_spec_emitted_tokens, self.num_spec_steps)
 
     @property

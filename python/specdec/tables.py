@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -20,6 +21,7 @@ __all__ = [
     "Table",
     "Tabular",
     "data_frame",
+    "figures_frame",
     "interval",
     "marked",
     "or_dash",
@@ -57,11 +59,7 @@ class Table:
     def text(self, width: int | None = None) -> str:
         """In columns of a fixed width.
 
-        Parameters
-        ----------
-        width : int, optional
-            Characters of a line: columns of `optional` are left out, the last first, until a line fits. None:
-            all columns.
+        Columns of `optional` are left out, the last first, until a line fits `width`; None: all columns.
         """
         columns = range(len(self.head)) if width is None else self._columns_within(width)
         rows = [[printable(row[i]) for i in columns] for row in (self.head, *self.rows)]
@@ -210,13 +208,7 @@ def record(value: Any) -> dict[str, Any]:
 
 
 def data_frame(rows: Sequence[dict[str, Any]], columns: Sequence[str] | None = None) -> Any:
-    """A `pandas.DataFrame` with a row for each dict; columns are those of the dicts, unless they are given.
-
-    Raises
-    ------
-    MissingPackageError
-        pandas is not installed.
-    """
+    """A `pandas.DataFrame` with a row for each dict, with these columns or those of the dicts."""
     try:
         import pandas
     except ImportError:
@@ -224,6 +216,26 @@ def data_frame(rows: Sequence[dict[str, Any]], columns: Sequence[str] | None = N
             "to_pandas needs the package pandas, which is not installed: pip install pandas"
         ) from None
     return pandas.DataFrame(rows, columns=columns)
+
+
+def figures_frame(rows: Sequence[Any], *properties: str) -> Any:
+    """A `pandas.DataFrame` with the figures of dataclasses, and these properties of them; NaN for None.
+
+    Of tokens per second it has the median, of a `Speedup` its columns; other tuples are left out.
+    """
+    lines = []
+    for row in rows:
+        line: dict[str, Any] = {}
+        for name in (*(field.name for field in fields(row)), *properties):
+            value = getattr(row, name)
+            if callable(columns := getattr(value, "columns", None)):
+                line |= columns(name)
+            elif name.endswith("tokens_per_s"):
+                line[name] = statistics.median(value or (math.nan,))
+            elif not isinstance(value, tuple):
+                line[name] = math.nan if value is None else value
+        lines.append(line)
+    return data_frame(lines)
 
 
 def _piped(cells: Sequence[str]) -> str:

@@ -1,12 +1,19 @@
 """What the papers' formulas predict, as functions of plain arrays.
 
-Sections, theorems and tables are those of Leviathan et al., arXiv 2211.17192. `alpha` is the mean acceptance
-rate (Corollary 3.6), `gamma` the number of drafted tokens a round, and `cost` the cost coefficient c
-(Definition 3.7): the time of one run of the draft over the time of one run of the target.
+Sections, theorems and tables are those of Leviathan et al., arXiv 2211.17192. Arguments are numbers or arrays
+that broadcast against each other; numbers give a float, arrays an ndarray of float64. A NaN among them gives
+NaN, save with gamma 0, where plain decoding needs neither alpha nor cost. These arguments occur in several
+functions; one that is out of its range raises `InputError`, as do shapes that do not fit:
 
-Arguments are numbers or arrays that broadcast against each other; numbers give a number, arrays an array of
-float64. A NaN among them gives NaN, save with gamma 0, where plain decoding needs neither alpha nor cost.
-Distributions lie along the last axis.
+target_probs, draft_probs : array_like, [..., n_vocab]
+    Distributions along the last axis, both after their own standardization, with sum 1 within 1e-6. Results
+    have the shape of the leading axes.
+alpha : array_like, in [0, 1]
+    The mean acceptance rate (Corollary 3.6).
+gamma : array_like, at least 0
+    Drafted tokens a round; a mean over rounds need not be an integer.
+cost : array_like, at least 0
+    The cost coefficient c (Definition 3.7): time of one run of the draft over that of one run of the target.
 """
 
 from __future__ import annotations
@@ -51,23 +58,8 @@ def acceptance_rate(
 ) -> float | Array:
     """Chance β that a token drawn from the draft is accepted, Theorem 3.5: Σ min(target, draft).
 
-    With a lenience l it is Σ min(target / l, draft) (appendix A.5).
-
-    Parameters
-    ----------
-    target_probs, draft_probs : array_like, [..., n_vocab]
-        Distributions, both after their own standardisation.
-    lenience : array_like, default 1.0
-        l in (0, 1], broadcast against the leading axes; 1 is the exact rule.
-
-    Returns
-    -------
-    float or ndarray of float64, [...]
-
-    Raises
-    ------
-    InputError
-        If shapes do not fit, a row is no distribution, or l is out of its range.
+    With a `lenience` l in (0, 1], broadcast against the leading axes, it is Σ min(target / l, draft)
+    (appendix A.5); 1 is the exact rule.
     """
     target, draft = _distributions(target_probs, draft_probs)
     leniences = _in_range("lenience", lenience, 0.0, 1.0, open_low=True)
@@ -81,28 +73,12 @@ def acceptance_rate(
 def greedy_acceptance_rate(
     target_probs: ArrayLike, draft_probs: ArrayLike, *, lenience: float = 1.0
 ) -> float | Array:
-    """Chance that a token drawn from the draft is accepted when the target decodes by argmax (appendix A.5).
+    """Chance that a draft's token is accepted when the target decodes by argmax (appendix A.5).
 
     Accepted are the target's argmax, the lowest id among equals, and with a lenience l < 1 every token x with
     target(x) ≥ l · max(target). (A.5 prints ≤, which cannot be meant: l = 1 must be the argmax alone.)
-
-    Parameters
-    ----------
-    target_probs : array_like, [..., n_vocab]
-        The target's distribution *before* the argmax, at temperature 1.
-    draft_probs : array_like, [..., n_vocab]
-        What drafts are drawn from: a point mass where the draft decodes by argmax too.
-    lenience : float, default 1.0
-        l in (0, 1].
-
-    Returns
-    -------
-    float or ndarray of float64, [...]
-
-    Raises
-    ------
-    InputError
-        As `acceptance_rate`.
+    `target_probs` are the target's distributions *before* the argmax, at temperature 1; `draft_probs` are
+    point masses where the draft decodes by argmax too. `lenience` is one number in (0, 1].
     """
     target, draft = _distributions(target_probs, draft_probs)
     leniences = _in_range("lenience", lenience, 0.0, 1.0, open_low=True)
@@ -120,19 +96,6 @@ def classical_acceptance_rate(target_probs: ArrayLike, draft_probs: ArrayLike) -
 
     M = max target(x) / draft(x); where the target has mass outside the draft's, M is infinite and the rate 0.
     Never more than `acceptance_rate`.
-
-    Parameters
-    ----------
-    target_probs, draft_probs : array_like, [..., n_vocab]
-
-    Returns
-    -------
-    float or ndarray of float64, [...]
-
-    Raises
-    ------
-    InputError
-        As `acceptance_rate`.
     """
     target, draft = _distributions(target_probs, draft_probs)
     ratio = np.divide(draft, target, out=np.full(target.shape, np.inf), where=target > 0.0)
@@ -145,19 +108,6 @@ def coupled_acceptance_rate(target_probs: ArrayLike, draft_probs: ArrayLike) -> 
     Token x wins both exponential races, -ln(1 - v) over the probability, with probability
     1 / Σ_y max(target(y) / target(x), draft(y) / draft(x)); the rate is the sum over x. With β of Theorem 3.5
     it lies between β / (2 - β) and β.
-
-    Parameters
-    ----------
-    target_probs, draft_probs : array_like, [..., n_vocab]
-
-    Returns
-    -------
-    float or ndarray of float64, [...]
-
-    Raises
-    ------
-    InputError
-        As `acceptance_rate`.
     """
     target, draft = _distributions(target_probs, draft_probs)
     both = (target > 0.0) & (draft > 0.0)
@@ -176,37 +126,14 @@ def coupled_acceptance_rate(target_probs: ArrayLike, draft_probs: ArrayLike) -> 
 def divergence(target_probs: ArrayLike, draft_probs: ArrayLike) -> float | Array:
     """D_LK of Definition 3.2: ``Σ |target − (target + draft) / 2|`` = 1 − Σ min(target, draft) (Lemma 3.3).
 
-    Parameters
-    ----------
-    target_probs, draft_probs : array_like, [..., n_vocab]
-
-    Returns
-    -------
-    float or ndarray of float64, [...]
-        In [0, 1]: 0 for equal distributions, 1 for those that share no token (Corollary 3.4).
-
-    Raises
-    ------
-    InputError
-        As `acceptance_rate`.
+    In [0, 1]: 0 for equal distributions, 1 for those that share no token (Corollary 3.4).
     """
     target, draft = _distributions(target_probs, draft_probs)
     return _plain(np.minimum(1.0, 0.5 * np.abs(target - draft).sum(axis=-1)))
 
 
 def mean_acceptance_rate(target_probs: ArrayLike, draft_probs: ArrayLike) -> float:
-    """α of Corollary 3.6, E(min(target, draft)): the mean of `acceptance_rate` over all rows.
-
-    Parameters
-    ----------
-    target_probs, draft_probs : array_like, [..., n_vocab]
-        At least one row.
-
-    Raises
-    ------
-    InputError
-        As `acceptance_rate`, and if there is no row.
-    """
+    """α of Corollary 3.6: the mean of `acceptance_rate` over all rows, of which there is at least one."""
     rates = np.asarray(acceptance_rate(target_probs, draft_probs))
     if not rates.size:
         raise InputError("target_probs has no row; expected at least one")
@@ -219,21 +146,7 @@ def mean_acceptance_rate(target_probs: ArrayLike, draft_probs: ArrayLike) -> flo
 def expected_tokens(alpha: ArrayLike, gamma: ArrayLike) -> float | Array:
     """Expected number of tokens one run of the target yields, equation (1): (1 − α^(γ+1)) / (1 − α).
 
-    Parameters
-    ----------
-    alpha : array_like
-        Mean acceptance rate, in [0, 1]; at 1 the result is the limit γ + 1.
-    gamma : array_like
-        Drafted tokens a round, at least 0; a mean over rounds need not be an integer.
-
-    Returns
-    -------
-    float or ndarray of float64
-
-    Raises
-    ------
-    InputError
-        If a quantity is out of its range.
+    At alpha 1 it is the limit γ + 1.
     """
     alphas, gammas = _together(
         alpha=_in_range("alpha", alpha, 0.0, 1.0), gamma=_in_range("gamma", gamma, 0.0)
@@ -261,10 +174,6 @@ def expected_tree_tokens(
     parents : sequence of int, [n_drafts]
         Parent node of each draft, as in `specdec.verify`: draft i is node i + 1, node 0 is the last known
         token, and parents come before their children.
-
-    Returns
-    -------
-    float or ndarray of float64, [...]
 
     Raises
     ------
@@ -305,27 +214,8 @@ def expected_speedup(
     """Expected improvement factor in wall time, Theorem 3.8: (1 − α^(γ+1)) / ((1 − α)(γc + 1)).
 
     The theorem assumes acceptances that are independent and alike, and a target that verifies γ + 1 positions
-    in the time of one. With a measured `verify_ratio` the second assumption goes: the 1 in γc + 1 becomes
-    t(γ + 1) / t(1).
-
-    Parameters
-    ----------
-    alpha, gamma : array_like
-        As in `expected_tokens`.
-    cost : array_like
-        The cost coefficient c, at least 0.
-    verify_ratio : array_like, default 1.0
-        t(γ + 1) / t(1), above 0: the target's time for γ + 1 positions over that for one. Where gamma is 0 it
-        is not looked at.
-
-    Returns
-    -------
-    float or ndarray of float64
-
-    Raises
-    ------
-    InputError
-        If a quantity is out of its range.
+    in the time of one. With a measured `verify_ratio`, t(γ + 1) / t(1) > 0, the second assumption goes: it
+    takes the place of the 1 in γc + 1. Where gamma is 0 it is not looked at.
     """
     alphas, gammas, costs, ratios = _together(
         alpha=_in_range("alpha", alpha, 0.0, 1.0),
@@ -345,22 +235,8 @@ def expected_operations(
     """Expected factor of increase in arithmetic operations, Theorem 3.11.
 
     (1 − α)(γĉ + γ + 1) / (1 − α^(γ+1)): operations of a round, over its tokens and those of plain decoding.
-
-    Parameters
-    ----------
-    alpha, gamma : array_like
-        As in `expected_tokens`.
-    operations_cost : array_like, default 0.0
-        ĉ of Definition 3.10, at least 0: operations per token of the draft over those of the target.
-
-    Returns
-    -------
-    float or ndarray of float64
-
-    Raises
-    ------
-    InputError
-        If a quantity is out of its range.
+    `operations_cost` is ĉ of Definition 3.10, at least 0: operations per token of the draft over the
+    target's.
     """
     alphas, gammas, costs = _together(
         alpha=_in_range("alpha", alpha, 0.0, 1.0),
@@ -384,11 +260,6 @@ def least_speedup(alpha: ArrayLike, cost: ArrayLike) -> float | Array:
     """Improvement factor that the best gamma reaches at least, Corollary 3.9: (1 + α) / (1 + c) where α > c.
 
     It is Theorem 3.8 at γ = 1. Where α ≤ c nothing is promised, and plain decoding's 1 is returned.
-
-    Raises
-    ------
-    InputError
-        If a quantity is out of its range.
     """
     alphas, costs = _alpha_and_cost(alpha, cost)
     return _plain(np.maximum(1.0, (1.0 + alphas) / (1.0 + costs)))
@@ -405,9 +276,9 @@ def optimal_gamma(
     Parameters
     ----------
     alpha, cost : array_like
-        As in `expected_speedup`. Where one is NaN, the result is 0.
+        Where one is NaN, the result is 0.
     verify_ratios : array_like, [..., n_rows], optional
-        A measured law: entry M - 1 is t(M) / t(1), the target's time for M positions over that for one. Then
+        Measured: entry M - 1 is t(M) / t(1), the target's time for M positions over that for one. Then
         gamma is at most n_rows - 1. By default verification takes as long as one position (Theorem 3.8).
     max_gamma : int, default 256
         The largest gamma looked at, at most 1,000,000. It is the answer where more is always better
@@ -417,11 +288,6 @@ def optimal_gamma(
     -------
     int or ndarray of int64
         From 0 (plain decoding is best) to max_gamma.
-
-    Raises
-    ------
-    InputError
-        If a quantity is out of its range.
     """
     alphas, costs = (array[..., None] for array in _alpha_and_cost(alpha, cost))
     max_gamma = check_integer("max_gamma", max_gamma, 0, _MAX_GAMMA)
@@ -448,25 +314,8 @@ def oracle_speedup(alpha: ArrayLike, cost: ArrayLike = 0.0) -> float | Array:
     """Improvement factor with an oracle that drafts exactly the tokens that will be accepted (section 3.5).
 
     Then E(tokens) = 1 / (1 − α), of which α / (1 − α) were drafted at cost c each, so the factor is
-    1 / (1 − α + αc). It exceeds that of the best fixed gamma by at most 58 %, whatever α and c (the paper
-    says ~60 %).
-
-    Parameters
-    ----------
-    alpha : array_like
-        Mean acceptance rate, in [0, 1].
-    cost : array_like, default 0.0
-        The cost coefficient c, at least 0.
-
-    Returns
-    -------
-    float or ndarray of float64
-        Infinite at α = 1, c = 0.
-
-    Raises
-    ------
-    InputError
-        If a quantity is out of its range.
+    1 / (1 − α + αc), infinite at α = 1, c = 0. It exceeds that of the best fixed gamma by at most 58 %,
+    whatever α and c (the paper says ~60 %).
     """
     alphas, costs = _alpha_and_cost(alpha, cost)
     with np.errstate(divide="ignore"):

@@ -225,6 +225,13 @@ _ROUND_COLUMNS: Final = (
 )  # fmt: skip
 _TOKEN_COLUMNS: Final = ("round", "position", "token", "origin", "beta")
 
+_FIGURES: Final = (
+    "n_sequences", "n_tokens", "n_calls", "n_drafted", "n_accepted", "n_verified", "acceptance_rate",
+    "acceptance_interval", "draft_acceptance_rate", "mean_acceptance_length", "acceptance_histogram",
+    "acceptance_by_position", "tokens_per_call", "experts_per_call", "run_s", "target_s", "cost_coefficient",
+    "expected_tokens_per_call", "predicted_speedup", "invalid_prediction", "ideal_speedup", "prefill_s",
+    "draft_s", "verify_s", "other_s", "rounds_s", "total_s", "tokens_per_s",
+)  # fmt: skip
 _FEWEST_PLAIN = 5  # rounds without drafts that a run's own t(1) is taken from
 
 
@@ -272,9 +279,9 @@ class Trace(RoundTimes):
 
     A figure that has nothing to be measured on (acceptance where nothing was drafted, a rate over no time) is
     NaN; nothing here raises. One call of the target is one round, so plain decoding has as many calls as
-    tokens. Tokens and accepted drafts (`n_tokens`, `n_accepted` and what follows from them) are those that
-    stand in the result. The chances of acceptance (`acceptance_rate`), `acceptance_histogram` and
-    `acceptance_by_position` are of every draft that was judged, also behind a stop in the last round.
+    tokens. Tokens and accepted drafts (`n_tokens`, `n_accepted` and what follows from them) are those in the
+    result. The chances of acceptance (`acceptance_rate`), `acceptance_histogram` and `acceptance_by_position`
+    are of every draft that was judged, also after a stop in the last round.
 
     Parameters
     ----------
@@ -287,8 +294,7 @@ class Trace(RoundTimes):
         Sequences decoded at once. All times of the trace are those of the whole batch's rounds: with more
         than one sequence, `tokens_per_s` is what this sequence got, not what the machine produced.
     target_s : float, optional
-        Seconds of a run of the target that computes one row, t(1), where the caller has measured it. None:
-        what the run itself has measured of it, see `target_s`.
+        t(1), seconds of a run of the target that computes one row, where the caller has measured it.
     """
 
     __slots__ = ("_target_s", "n_sequences", "prefill_s", "rounds")
@@ -319,25 +325,10 @@ class Trace(RoundTimes):
     def joined(cls, traces: Iterable[Trace]) -> Trace:
         """Several traces as one, their rounds one after the other: every figure is that of all of them.
 
-        Rounds keep their index. Rates and shares count each round once; seconds are summed. `n_sequences` is
-        the largest: of sequences of one batch, whose rounds have the times of the whole batch, the rates of
-        tokens are still those of one sequence.
-
-        Parameters
-        ----------
-        traces : iterable of Trace
-            At least one; those of results are ``(result.trace for result in results)``.
-
-        Returns
-        -------
-        Trace
-            Its t(1) is the mean, by rounds, of those that the traces were given, if all were; else what its
-            rounds have measured.
-
-        Raises
-        ------
-        InputError
-            There is no trace, or something else among them.
+        Rounds keep their index; seconds are summed, rates and shares count each round once. `n_sequences` is
+        the largest: of sequences of one batch the rates of tokens are still those of one sequence. t(1) is
+        the mean, by rounds, of those that the traces were given, if all were. InputError if there is no
+        trace, or something else.
 
         Examples
         --------
@@ -364,15 +355,8 @@ class Trace(RoundTimes):
     def against(self, plain: Trace) -> Trace:
         """The same trace with t(1) measured in a run of plain decoding, which `predicted_speedup` needs.
 
-        Parameters
-        ----------
-        plain : Trace
-            Of plain decoding with the same target, number of sequences and threads, on the same machine.
-
-        Raises
-        ------
-        InputError
-            If `plain` has no round, a round that drafted, or another number of sequences.
+        `plain` is of plain decoding with the same target, number of sequences and threads, on the same
+        machine; else InputError.
 
         Examples
         --------
@@ -389,10 +373,7 @@ class Trace(RoundTimes):
                 "as in this trace"
             )
         return Trace(
-            self.rounds,
-            prefill_s=self.prefill_s,
-            n_sequences=self.n_sequences,
-            target_s=plain.run_s,
+            self.rounds, prefill_s=self.prefill_s, n_sequences=self.n_sequences, target_s=plain.run_s
         )
 
     # -- counts and times ---------------------------------------------------------------------------------
@@ -406,8 +387,7 @@ class Trace(RoundTimes):
     def run_s(self) -> float:
         """Mean seconds of a run of the target. NaN if there was no round.
 
-        Of plain decoding the first round of a text is left out, if there are others: what it needs of the
-        prompt's last token is computed with the rest of the prompt.
+        Of plain decoding the first round is left out, if there are others: the prefill has done a part of it.
         """
         return _mean_run_s(self.rounds)
 
@@ -418,7 +398,7 @@ class Trace(RoundTimes):
 
     @property
     def n_accepted(self) -> int:
-        """Accepted drafts that stand in the result; what a last round accepted behind a stop does not."""
+        """Accepted drafts in the result; what a last round accepted after a stop does not count."""
         return self._counts().num_accepted_draft_tokens
 
     @property
@@ -445,9 +425,9 @@ class Trace(RoundTimes):
     def experts_per_call(self) -> float:
         """Experts that a layer reads in a run of the target, on average; NaN for a target without experts.
 
-        Tokens that are verified together go through different experts, so that a run on more rows reads more
-        weights: divided by that of plain decoding, ``n_experts_per_token``, it says how many times as many.
-        As in `run_s`, the first round of plain decoding is left out, if there are others.
+        Tokens that are verified together go through different experts: divided by that of plain decoding,
+        ``n_experts_per_token``, it says how many times as many weights are read. The rounds are those of
+        `run_s`.
         """
         whole = _whole_runs(self.rounds)
         mean = _ratio(math.fsum(r.experts for r in whole), len(whole))
@@ -457,13 +437,12 @@ class Trace(RoundTimes):
 
     @property
     def acceptance_rate(self) -> float:
-        """Alpha of Corollary 3.6: the mean of beta over all verified positions.
+        """Alpha of Corollary 3.6: the mean of beta over all verified positions; NaN if nothing was drafted.
 
         It is the probability that a draft is accepted at a position, that is any of the drafts where there
         are several. Chains give it from the two distributions themselves and not from the luck of the draws;
         under argmax sampling, for siblings in trees and under the coupled rule each beta is 0 or 1
-        (`Round.betas`). A run of block verification accepts more often than this says. NaN if nothing was
-        drafted.
+        (`Round.betas`). A run of block verification accepts more often than this says.
         """
         mean = _ratio(math.fsum(beta for r in self.rounds for beta in r.betas), self.n_verified)
         return 1.0 if mean > 1.0 else mean  # equal distributions may overlap by a rounding more than 1
@@ -471,19 +450,9 @@ class Trace(RoundTimes):
     def acceptance_interval(self, confidence: float = 0.95) -> tuple[float, float]:
         """Confidence interval (low, high) of `acceptance_rate`: Wilson's score interval.
 
-        Wilson's interval is that of a proportion, with variance α(1 − α) an observation. Each beta is in
-        [0, 1], so its variance is at most that, and the interval errs on the wide side; it takes the
-        positions as independent. (NaN, NaN) if nothing was drafted.
-
-        Parameters
-        ----------
-        confidence : float, default 0.95
-            Probability in (0, 1) that the interval should cover the true rate.
-
-        Raises
-        ------
-        ValueError
-            If `confidence` is not in (0, 1).
+        It is that of a proportion, with variance α(1 − α) an observation. The variance of a beta is at most
+        that, so the interval errs on the wide side; it takes the positions as independent. (NaN, NaN) if
+        nothing was drafted; ValueError if `confidence` is not in (0, 1).
         """
         if not 0.0 < confidence < 1.0:
             raise ValueError(f"confidence is {confidence!r}; expected a number in (0, 1)")
@@ -491,20 +460,18 @@ class Trace(RoundTimes):
 
     @property
     def draft_acceptance_rate(self) -> float:
-        """Accepted drafts over drafted tokens, as vLLM names it and `specdec.bench` counts it.
+        """Accepted drafts over drafted tokens, as vLLM names it; NaN if nothing was drafted.
 
-        Lower than `acceptance_rate`, for the drafts behind a rejected one are thrown away unseen. NaN if
-        nothing was drafted.
+        Lower than `acceptance_rate`, for the drafts after a rejected one are thrown away unseen.
         """
         return self._counts().draft_acceptance_rate
 
     @property
     def mean_acceptance_length(self) -> float:
-        """New tokens of a run of the target that verified a draft, as vLLM names it.
+        """New tokens of a run of the target that verified a draft, its own included, as vLLM names it.
 
-        The target's own token is included. Rounds that drafted nothing do not count, nor does what was
-        accepted behind the end of the text: so `specdec.bench` counts it. NaN if nothing was drafted, as in
-        plain decoding.
+        What was accepted after the end of the text does not count. NaN if nothing was drafted, as in plain
+        decoding.
         """
         return self._counts().mean_acceptance_length
 
@@ -516,8 +483,8 @@ class Trace(RoundTimes):
     def acceptance_histogram(self) -> list[int]:
         """How often a round accepted 0, 1, 2, … drafts, as vLLM counts it.
 
-        Entry i is the number of rounds in which i drafts were accepted; the list reaches to the longest
-        drafted path, so that it has gamma + 1 entries for chains of gamma. Empty if there was no round.
+        It reaches to the longest drafted path: gamma + 1 entries for chains of gamma. Empty if there was no
+        round.
         """
         if not self.rounds:
             return []
@@ -530,9 +497,8 @@ class Trace(RoundTimes):
     def acceptance_by_position(self) -> list[float]:
         """How often the first, second, … draft of a round was accepted.
 
-        Entry i is the share of rounds that accepted at least i + 1 drafts among those that drafted that
-        many in a row. An accepted draft needs all drafts before it accepted, so the entries tend to fall.
-        Empty if nothing was drafted.
+        Entry i is the share of rounds that accepted at least i + 1 drafts among those that drafted that many
+        in a row. Empty if nothing was drafted.
         """
         shares = []
         for depth in range(1, max((r.depth for r in self.rounds), default=0) + 1):
@@ -544,10 +510,7 @@ class Trace(RoundTimes):
 
     @property
     def tokens_per_call(self) -> float:
-        """New tokens in the result per run of the target: 1 in plain decoding.
-
-        Unlike `mean_acceptance_length` it counts rounds that drafted nothing. NaN if there was no round.
-        """
+        """New tokens in the result per run of the target, with those that drafted nothing."""
         return _ratio(self.n_tokens, self.n_calls)
 
     @property
@@ -555,8 +518,8 @@ class Trace(RoundTimes):
         """t(1): mean seconds of a run of the target that computes one row, as plain decoding does.
 
         As given to the trace or measured by `against`; else from the run's own rounds that drafted nothing,
-        if there are at least 5 of them, as in plain decoding and often with ``gamma="auto"``. NaN
-        where it is not known: a run that always drafts, or one of a batch, does not measure it.
+        if there are at least 5 of them. NaN where it is not known: a run that always drafts, or one of a
+        batch.
         """
         if self._target_s is not None:
             return self._target_s
@@ -567,11 +530,10 @@ class Trace(RoundTimes):
 
     @property
     def cost_coefficient(self) -> float:
-        """c of Definition 3.7 as measured: (draft_s / drafted tokens) / t(1).
+        """c of Definition 3.7 as measured: (draft_s / drafted tokens) / t(1); NaN if nothing was drafted.
 
-        Where t(1) is not known (`target_s`), the mean time of a run of the target in this run stands in for
-        it. Such a run computes a row for each draft as well, so that c comes out too small. NaN if nothing
-        was drafted.
+        Where t(1) is not known (`target_s`), the mean time of a run of the target in this run takes its
+        place. Such a run computes a row for each draft as well, so that c comes out too small.
         """
         target_s = _ratio(self.verify_s, self.n_calls) if math.isnan(self.target_s) else self.target_s
         return _ratio(_ratio(self.draft_s, self.n_drafted), target_s)
@@ -584,9 +546,8 @@ class Trace(RoundTimes):
     def expected_tokens_per_call(self) -> float:
         """Tokens per run of the target that equation (1) expects of the measured alpha.
 
-        (1 − α^(γ+1)) / (1 − α), averaged over the rounds with each round's own γ (the last round before a
-        length limit drafts fewer). Block verification gives at least as many. 1 if nothing was drafted; NaN
-        if there was no round, or one drafted a tree, of which equation (1) says nothing.
+        (1 − α^(γ+1)) / (1 − α), averaged over the rounds with each round's own γ. Block verification gives at
+        least as many. 1 if nothing was drafted; NaN if there was no round, or one drafted a tree.
         """
         if self._has_trees():
             return math.nan
@@ -599,10 +560,9 @@ class Trace(RoundTimes):
         """Speed-up over plain decoding that the measured alpha and the measured times predict.
 
         E(tokens) · t(1) / (γ t_draft + t(γ + 1)): `expected_tokens_per_call` times t(1) over the mean seconds
-        that a round spends in both models. NaN where t(1) is not known (`target_s`): one run with a fixed
-        gamma does not measure it, and `against` takes it from a plain one. NaN for trees, as
-        `expected_tokens_per_call`. 1 if nothing was drafted. It can be an error of measuring, see
-        `invalid_prediction`.
+        that a round spends in both models. NaN for trees, and where t(1) is not known: one run with a fixed
+        gamma does not measure it, and `against` takes it from a plain one. It can be an error of measuring,
+        see `invalid_prediction`.
         """
         if not self.n_drafted:
             return self.expected_tokens_per_call
@@ -613,8 +573,7 @@ class Trace(RoundTimes):
     def invalid_prediction(self) -> str:
         """Why `predicted_speedup` is an error of measuring; empty if it is not.
 
-        A round takes at least as long as t(1), so a prediction above `expected_tokens_per_call` comes from
-        wrong times, as on a busy machine.
+        A round takes at least as long as t(1), so it cannot be above `expected_tokens_per_call`.
         """
         return invalid_speedup(self.predicted_speedup, self.expected_tokens_per_call)
 
@@ -635,36 +594,8 @@ class Trace(RoundTimes):
 
     def figures(self) -> dict[str, Any]:
         """Every figure of the trace by name."""
-        return {
-            "n_sequences": self.n_sequences,
-            "n_tokens": self.n_tokens,
-            "n_calls": self.n_calls,
-            "n_drafted": self.n_drafted,
-            "n_accepted": self.n_accepted,
-            "n_verified": self.n_verified,
-            "acceptance_rate": self.acceptance_rate,
-            "acceptance_interval": list(self.acceptance_interval()),
-            "draft_acceptance_rate": self.draft_acceptance_rate,
-            "mean_acceptance_length": self.mean_acceptance_length,
-            "acceptance_histogram": self.acceptance_histogram,
-            "acceptance_by_position": self.acceptance_by_position,
-            "tokens_per_call": self.tokens_per_call,
-            "experts_per_call": self.experts_per_call,
-            "run_s": self.run_s,
-            "target_s": self.target_s,
-            "cost_coefficient": self.cost_coefficient,
-            "expected_tokens_per_call": self.expected_tokens_per_call,
-            "predicted_speedup": self.predicted_speedup,
-            "invalid_prediction": self.invalid_prediction,
-            "ideal_speedup": self.ideal_speedup,
-            "prefill_s": self.prefill_s,
-            "draft_s": self.draft_s,
-            "verify_s": self.verify_s,
-            "other_s": self.other_s,
-            "rounds_s": self.rounds_s,
-            "total_s": self.total_s,
-            "tokens_per_s": self.tokens_per_s,
-        }
+        found = {name: getattr(self, name) for name in _FIGURES}
+        return found | {"acceptance_interval": list(self.acceptance_interval())}
 
     def to_dict(self) -> dict[str, Any]:
         """Figures and rounds as plain dicts, lists and numbers, ready for JSON: None for NaN."""
@@ -676,15 +607,7 @@ class Trace(RoundTimes):
     def from_dict(cls, values: Mapping[str, Any]) -> Trace:
         """The trace that `to_dict` gave, also by way of JSON; every figure follows from its rounds and times.
 
-        Parameters
-        ----------
-        values : Mapping
-
-        Raises
-        ------
-        InputError
-            The dict is of another version, or damaged: a field is missing or wrong, or two do not fit
-            together.
+        InputError if the dict is of another version, a field is missing or wrong, or two do not fit together.
 
         Examples
         --------
@@ -705,27 +628,15 @@ class Trace(RoundTimes):
         return cls(rounds, prefill_s=prefill_s, n_sequences=n_sequences, target_s=target_s)
 
     def to_pandas(self, per: TraceRow = "round") -> DataFrame:
-        """The trace as a table of pandas.
+        """The trace as a `pandas.DataFrame`.
 
         Parameters
         ----------
         per : {"round", "token"}
             What a row is: a round, with the columns of `Round.to_dict`; or a token of the result, with
             ``round``, ``position`` (in the new text, from 0), ``token``, ``origin`` (`Round.origin`) and
-            ``beta``, of the draft that was judged at its position, NaN where none was.
-
-        Returns
-        -------
-        pandas.DataFrame
-            Its first column is ``run``: which of the runs of a `joined` trace, from 0. A run begins with a
-            round of index 0.
-
-        Raises
-        ------
-        InputError
-            `per` is another word.
-        MissingPackageError
-            pandas is not installed.
+            ``beta``, of the draft that was judged at its position, NaN where none was. The first column is
+            ``run``: which of the runs of a `joined` trace, from 0; a run begins with a round of index 0.
 
         Examples
         --------
@@ -843,11 +754,7 @@ def invalid_ratio(gamma: int, ratio: float) -> str:
 
 
 def invalid_speedup(speedup: float, tokens_per_run: float) -> str:
-    """Why a speed-up is an error of measuring; empty if it is not, and for NaN.
-
-    A run of the target that verifies drafts takes at least as long as one that computes a token. So no
-    speed-up is above the new tokens per run.
-    """
+    """Why a speed-up is an error of measuring: it is above the tokens per run; empty if not, and for NaN."""
     if not speedup > tokens_per_run * (1.0 + 1e-9):  # sums of equal times may differ by a rounding
         return ""
     digits = 2

@@ -26,16 +26,10 @@ _ROWS = 64  # positions whose distributions are in memory at a time
 
 @dataclass(frozen=True, eq=False)
 class Acceptance:
-    """Texts that a target generated, and how likely a draft's guesses in them would have been accepted.
+    """Texts that a target generated, and how likely a draft's tokens in them would have been accepted.
 
-    Attributes
-    ----------
-    tokens : list of list of int
-        For each prompt, what the target generated.
-    text : list of list of str, or None
-        The same as text, a piece for each token; None without a tokenizer.
-    betas : dict of float to list of ndarray of float64, [n_tokens]
-        By lenience, for each prompt: the chance that a guess at this position is accepted.
+    `text` has a piece for each of `tokens`, None without a tokenizer. `betas` has by lenience, for each
+    prompt, the chance that a draft at this position is accepted.
     """
 
     tokens: list[list[int]]
@@ -55,21 +49,8 @@ def acceptance(
     """Continue prompts with the target, and hold the draft's distribution against its own (section 4.2).
 
     At temperature 0 both decode by argmax, and a lenience below 1 judges by the target's whole distribution
-    at temperature 1 (appendix A.5).
-
-    Parameters
-    ----------
-    setup : Setup
-        Prompt i is continued with the key (seed, i).
-    draft : Model or ProbabilityDraft
-    options : DecodingOptions
-        Sampling of both.
-    leniences : sequence of float
-        In (0, 1].
-    n_tokens : int
-        New tokens a prompt, as far as the contexts reach.
-    done : callable
-        Called with `n_tokens` after every prompt.
+    at temperature 1 (appendix A.5). Prompt i has the key (seed, i) and `n_tokens`, as far as the contexts
+    reach.
     """
     target = setup.target
     text: list[list[str]] | None = None if target.tokenizer is None else []

@@ -29,25 +29,11 @@ _OURS: Final = "specdec"
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to one turn of a question.
+    """The answer to one turn of a question; `tokens` are the new ids, an end-of-text token included.
 
-    Attributes
-    ----------
-    text : str
-    tokens : tuple of int
-        The new token ids, an end-of-text token included.
-    n_prompt_tokens : int
-        Tokens of the prompt, earlier turns included; of an encoder-decoder those of the source.
-    finish_reason : str
-        As `Result.finish_reason`.
-    wall_s : float
-        Seconds of the whole call, by the clock on the wall.
-    prefill_s : float
-        Of them, those in which the models read the prompt.
-    rounds_s : float
-        Of them, those of the rounds.
-    steps : tuple of Step
-        One for each run of the target.
+    `n_prompt_tokens` counts earlier turns too; of an encoder-decoder it counts the source. `wall_s` are the
+    seconds of the whole call, of which the models read the prompt in `prefill_s` and decoded in `rounds_s`.
+    `steps` has one for each run of the target.
     """
 
     text: str
@@ -77,15 +63,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answers to a question, turn by turn.
-
-    Attributes
-    ----------
-    replies : tuple of Reply
-        At least one; fewer than the question has turns where `left_out` says why.
-    left_out : str
-        Why later turns were not asked; empty where all were.
-    """
+    """The answers to a question, turn by turn: fewer than it has turns where `left_out` says why."""
 
     replies: tuple[Reply, ...]
     left_out: str = ""
@@ -111,20 +89,8 @@ class AnswerFile:
 
     A line has the fields of Spec-Bench, whose own tools read it, and one more, "specdec", from which the
     answer is read again. A last line without an end, of a program that was killed while it wrote, does not
-    count and is overwritten.
-
-    Parameters
-    ----------
-    path : Path
-        Its folder is made where there is none.
-    model_id : str
-        What answers, for the lines.
-
-    Raises
-    ------
-    InputError
-        The file or its folder cannot be read or written, or holds something else than such answers. The
-        message names file, line and field.
+    count and is overwritten. What cannot be read, written or understood raises InputError, which names file,
+    line and field.
     """
 
     def __init__(self, path: Path, model_id: str) -> None:
@@ -142,13 +108,7 @@ class AnswerFile:
             self._answers[question_id] = digest, answer
 
     def find(self, question: Question) -> Answer | None:
-        """The answer to a question, None where there is none yet.
-
-        Raises
-        ------
-        InputError
-            There is one to another question of that id.
-        """
+        """The answer to a question, None where there is none yet; another question of its id is refused."""
         digest, answer = self._answers.get(question.id, ("", None))
         if answer is not None and digest != _digest(question):
             raise InputError(
@@ -158,13 +118,7 @@ class AnswerFile:
         return answer
 
     def add(self, question: Question, answer: Answer) -> None:
-        """Append an answer.
-
-        Raises
-        ------
-        InputError
-            The file cannot be written, or another program has changed it meanwhile.
-        """
+        """Append an answer; refused if another program has changed the file meanwhile."""
         line = json.dumps(_line(question, answer, self.model_id), ensure_ascii=False, allow_nan=False)
         data = line.encode("utf-8", "backslashreplace") + b"\n"
         try:
@@ -181,14 +135,7 @@ class AnswerFile:
 
 
 def check_settings(path: Path, settings: Mapping[str, Any]) -> None:
-    """Write down what answers are made with, or, where that is written already, see that it is the same.
-
-    Raises
-    ------
-    InputError
-        It is something else; the message names the first setting that differs. Or the file cannot be read or
-        written.
-    """
+    """Write down what answers are made with, or, where that is written already, see that it is the same."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
@@ -258,12 +205,7 @@ def _line(question: Question, answer: Answer, model_id: str) -> dict[str, Any]:
 
 
 def _read(place: str, line: bytes) -> tuple[int | str, str, Answer]:
-    """(id of the question, its digest, the answer) of a line.
-
-    Raises
-    ------
-    InputError
-    """
+    """(id of the question, its digest, the answer) of a line."""
     try:
         values = json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -94,23 +94,8 @@ def decoding_options(
 ) -> DecodingOptions:
     """Return the options of a view with the changes that its keyword arguments make.
 
-    Parameters
-    ----------
-    options : DecodingOptions or None
-        None: the defaults.
-    changes : dict
-        Options by name, which replace those of `options`.
-    owns : dict of str to str
-        Options that the view has parameters of its own for, and the names of these.
-    in_distributions : bool, default False
-        Whether the view holds distributions against each other, which most options have no effect on.
-    **defaults
-        Options where `options` is None.
-
-    Raises
-    ------
-    InputError
-        An option is not known, out of range, or none of the view's.
+    `owns` names the options that the view has parameters of its own for, and these; with `in_distributions`
+    the view takes those alone that distributions have. Options of others, and unknown ones, raise InputError.
     """
     if options is not None and not isinstance(options, DecodingOptions):
         raise InputError.of("options", options, "a specdec.DecodingOptions, or None", found=kind_of(options))
@@ -138,16 +123,7 @@ def in_json(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Setup:
-    """What all views begin with.
-
-    Attributes
-    ----------
-    target : Model
-    name : str
-        What it is called.
-    options : DecodingOptions
-    prompts : list of Beginning
-    """
+    """What all views begin with: the target and its name, the options, and the prompts."""
 
     target: Model
     name: str
@@ -156,12 +132,7 @@ class Setup:
 
     @classmethod
     def of(cls, target: Any, options: DecodingOptions, prompts: Prompt | Sequence[Prompt] | None) -> Setup:
-        """Load a target, and read the prompts.
-
-        Raises
-        ------
-        InputError, CheckpointError, TokenizerError
-        """
+        """Load a target, and read the prompts; None: some of ours."""
         name, model = named_one("target", target)
         opened_target = as_model("target", model)
         given, _ = prompts_of("prompts", default_prompts(opened_target) if prompts is None else prompts)
@@ -206,10 +177,6 @@ def measurable(target: Model, draft: MeasurableDraftLike) -> MeasurableDraft:
     """Open a draft of the target's vocabulary for measuring.
 
     A draft that learns from texts is a snapshot. What drafts chains by a model alone is the model.
-
-    Raises
-    ------
-    InputError, VocabularyMismatchError, CheckpointError, TokenizerError
     """
     found: object = opened(draft, target)
     if isinstance(found, drafts.Draft):
@@ -242,12 +209,7 @@ def has_distribution(draft: object) -> TypeGuard[Model | ProbabilityDraft]:
 
 
 def opened(draft: Any, target: Model) -> Any:
-    """Open a draft that is given as a path, or a text of `specdec.drafts.named`; return any other as it is.
-
-    Raises
-    ------
-    InputError, VocabularyMismatchError, CheckpointError, TokenizerError
-    """
+    """Open a draft that is given as a path or a name of `specdec.drafts.named`; return any other as it is."""
     if isinstance(draft, os.PathLike):
         return drafts.load(draft, target)
     return drafts.named(draft, target) if isinstance(draft, str) else draft
@@ -268,13 +230,7 @@ def name_of(model: object) -> str:
 
 
 def named_one(argument: str, given: Value | Mapping[str, Value]) -> tuple[str | None, Any]:
-    """(name, value) of an argument that may be a dict of one value by its name; None: it has no name.
-
-    Raises
-    ------
-    InputError
-        The dict has another number of values, or the name is no text.
-    """
+    """(name, value) of an argument that may be a dict of one value by its name; None: it has no name."""
     if not isinstance(given, Mapping):
         return None, given
     expected = "one, or a dict of one by its name"
@@ -285,24 +241,14 @@ def named_one(argument: str, given: Value | Mapping[str, Value]) -> tuple[str | 
 
 
 def check_names(argument: str, given: Mapping[Any, Any], expected: str) -> None:
-    """Refuse names that are no texts, or empty.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse names that are no texts, or empty."""
     for name in given:
         if not isinstance(name, str) or not name:
             raise InputError.of(argument, name, expected, verb="has the name")
 
 
 def drafts_by_name(argument: str, target: Model, given: Any) -> dict[str, Any]:
-    """Check an argument that is a dict of drafts by name, and open those that are given as texts.
-
-    Raises
-    ------
-    InputError, CheckpointError, TokenizerError
-    """
+    """Check an argument that is a dict of drafts by name, and open those that are given as texts."""
     expected = "a dict of drafts by their names"
     if not isinstance(given, Mapping) or not given:
         raise InputError.of(argument, given, expected)
@@ -337,12 +283,7 @@ def default_prompts(target: Model) -> list[str]:
 
 
 def check_say(say: Any) -> Callable[[str], object]:
-    """Refuse what cannot be called with a line.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse what cannot be called with a line."""
     if not callable(say):
         raise InputError.of("say", say, "a function that takes a line", found=kind_of(say))
     function: Callable[[str], object] = say
@@ -350,22 +291,12 @@ def check_say(say: Any) -> Callable[[str], object]:
 
 
 def check_gammas(gammas: Any) -> list[int]:
-    """Check drafted tokens of a round at most: each from 1 to 1024, none twice.
-
-    Raises
-    ------
-    InputError
-    """
+    """Check drafted tokens of a round at most: each from 1 to 1024, none twice."""
     return [check_integer("gammas", gamma, 1, MAX_GAMMA) for gamma in different_numbers("gammas", gammas)]
 
 
 def different_numbers(name: str, values: Any) -> list[Any]:
-    """Check a sequence of at least one number, none twice.
-
-    Raises
-    ------
-    InputError
-    """
+    """Check a sequence of at least one number, none twice."""
     found = check_items(name, values, "a sequence of numbers")
     try:
         n_different = len(set(found))

@@ -30,19 +30,7 @@ _N_NAMED: Final = 5
 
 
 class Asker:
-    """Asks a target questions, turn by turn.
-
-    Parameters
-    ----------
-    target : Model
-    chat, too_long
-        As of `specdec.bench`.
-
-    Raises
-    ------
-    InputError
-        The target has no tokenizer, or not the chat template that is asked for.
-    """
+    """Asks a target questions, turn by turn; `chat` and `too_long` as of `specdec.bench`."""
 
     def __init__(self, target: Model, chat: bool | Mapping[str, Any] | None, too_long: TooLong) -> None:
         self.target = target
@@ -61,13 +49,7 @@ class Asker:
         self.too_long = too_long
 
     def fitting(self, questions: Sequence[Question]) -> tuple[list[Question], list[tuple[int | str, str]]]:
-        """(questions whose first turn the context has room for, ids of the others and why).
-
-        Raises
-        ------
-        InputError
-            There are others, and they are not to be skipped; or there is none that fits.
-        """
+        """(questions whose first turn the context has room for, ids of the others and why)."""
         found, skipped = [], []
         for question in questions:
             try:
@@ -88,13 +70,7 @@ class Asker:
     def answer(
         self, question: Question, draft: Draft | None, seed: int, options: Mapping[str, Any]
     ) -> Answer:
-        """Ask all turns of a question.
-
-        Raises
-        ------
-        InputError
-            A later turn does not fit the context, and is not to be skipped.
-        """
+        """Ask all turns of a question; one that does not fit ends the answer, or raises InputError."""
         replies: list[Reply] = []
         for turn in range(len(question.turns)):
             if turn:
@@ -148,12 +124,7 @@ class Asker:
         return before + question.turns[turn]
 
     def _check(self, prompt: Any) -> None:
-        """See that the context has room for a prompt and an answer.
-
-        Raises
-        ------
-        InputError
-        """
+        """See that the context has room for a prompt and an answer."""
         if self.chat:
             chat = Chat.of_call(None, prompt, None, None, self.variables)
             assert chat is not None

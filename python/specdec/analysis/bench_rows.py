@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +14,7 @@ from specdec.analysis.experiment import NOT_RUN, Speedup
 from specdec.analysis.questions import Question
 from specdec.analysis.statistics import mean_interval
 from specdec.draft_counts import DraftCounts
-from specdec.tables import Table, Tabular, data_frame, interval, or_dash, tables_by_position
+from specdec.tables import Table, Tabular, figures_frame, interval, or_dash, tables_by_position
 
 __all__ = ["Bench", "BenchRow", "bench_rows"]
 
@@ -122,12 +121,7 @@ class Bench(Tabular):
     plain_answers: tuple[tuple[Answer, ...], ...]
 
     def __getitem__(self, category: str) -> BenchRow:
-        """The row of a category.
-
-        Raises
-        ------
-        KeyError
-        """
+        """The row of a category; KeyError if there is none."""
         for row in self.rows:
             if row.category == category:
                 return row
@@ -139,30 +133,11 @@ class Bench(Tabular):
         return {name: value for name, value in super().to_dict().items() if name not in left_out}
 
     def to_pandas(self) -> Any:
-        """A `pandas.DataFrame` with its rows.
+        """A `pandas.DataFrame` with the figures of `BenchRow`; rates by position are left out.
 
-        Columns are the fields of `BenchRow`, medians of the repetitions for ``tokens_per_s`` and
-        ``plain_tokens_per_s``; of each speed-up NAME ``NAME``, ``NAME_low``, ``NAME_high`` and
-        ``NAME_invalid``. Rates by position are left out.
-
-        Raises
-        ------
-        MissingPackageError
-            pandas is not installed.
+        Of a speed-up NAME it has ``NAME``, ``NAME_low``, ``NAME_high`` and ``NAME_invalid``.
         """
-        lines = []
-        for row in self.rows:
-            line: dict[str, Any] = {}
-            for field in fields(row):
-                value = getattr(row, field.name)
-                if isinstance(value, Speedup):
-                    line |= value.columns(field.name)
-                elif not isinstance(value, tuple):
-                    line[field.name] = value
-            line["tokens_per_s"] = statistics.median(row.tokens_per_s)
-            line["plain_tokens_per_s"] = statistics.median(row.plain_tokens_per_s)
-            lines.append(line)
-        return data_frame(lines)
+        return figures_frame(self.rows)
 
     def tables(self) -> list[Table]:
         """Speed; then acceptance, and acceptance by position, where there was a draft."""
@@ -233,15 +208,9 @@ def bench_rows(
     *,
     sampled: bool,
 ) -> tuple[BenchRow, ...]:
-    """Count answers by category.
+    """Count answers by category; `answers` and `plain` by repetition, then by question, or empty.
 
-    Parameters
-    ----------
-    questions : sequence of Question
-    answers, plain : sequence of sequence of Answer
-        By repetition, then by question; empty for what was not run.
-    sampled : bool
-        Whether repetitions are different samples, and not the same texts again.
+    `sampled`: repetitions are different samples, and not the same texts again.
     """
     groups: dict[str, list[int]] = {}
     for i, question in enumerate(questions):

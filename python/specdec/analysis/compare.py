@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from specdec.analysis.arguments import (
@@ -26,7 +25,7 @@ from specdec.errors import printable
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.progress import counted
 from specdec.settings_table import Unpack
-from specdec.tables import Table, Tabular, data_frame, interval, or_dash
+from specdec.tables import Table, Tabular, figures_frame, interval, or_dash
 from specdec.time_limit import ENDLESS, TimeLimit
 
 __all__ = ["Comparison", "Ways", "compare", "compare_ways"]
@@ -132,18 +131,9 @@ def compare_ways(
     limit: TimeLimit = ENDLESS,
     at_least: float = 0.0,
 ) -> Comparison:
-    """Run drafts with gammas of their own, and plain decoding, in turns.
+    """Run drafts with gammas of their own, and plain decoding, in turns; with arguments as of `compare`.
 
-    Parameters
-    ----------
-    setup : Setup
-    ways : dict of (draft, gamma) by (name, gamma)
-    n_tokens, temperatures, repeats, timing
-        As of `compare`.
-    limit : TimeLimit, optional
-        As of `Experiment.run`.
-    at_least : float, optional
-        What has a lower speed-up after a turn has no further turn.
+    What has a speed-up below `at_least` after a turn has no further turn.
     """
     work = setup.work(setup.share(n_tokens), n_tokens)
     rows: list[ExperimentRow] = []
@@ -211,12 +201,7 @@ class Comparison(Tabular):
     settings: dict[str, Any]
 
     def __getitem__(self, draft: str) -> list[ExperimentRow]:
-        """The rows of a draft.
-
-        Raises
-        ------
-        KeyError
-        """
+        """The rows of a draft; KeyError if there is none."""
         found = [row for row in self.rows if row.draft == draft]
         if not found:
             raise KeyError(draft)
@@ -291,28 +276,12 @@ class Comparison(Tabular):
         return Table(f"Tokens per run{timed} by prompt\n{shown}", (*_HEAD, *numbers), body)
 
     def to_pandas(self) -> Any:
-        """A `pandas.DataFrame` with its rows; NaN where there is no number.
+        """A `pandas.DataFrame` with the figures of its rows; NaN where there is no number.
 
-        Columns are the figures of `ExperimentRow` that are one number or text, and of the speed-up
-        ``speedup``, ``speedup_low``, ``speedup_high`` and ``speedup_invalid``.
-
-        Raises
-        ------
-        MissingPackageError
-            pandas is not installed.
+        Those of the speed-up are ``speedup``, ``speedup_low``, ``speedup_high`` and ``speedup_invalid``.
         """
-        skipped = ("by_position", "prompts", "tokens_per_s", "speedup")
-        names = [field.name for field in fields(ExperimentRow) if field.name not in skipped]
-        names += ["drafted_per_call", "draft_acceptance_rate"]
-        lines = []
-        for row in self.rows:
-            line = {
-                name: getattr(row, name) for name in (*names, "drafted_per_call", "draft_acceptance_rate")
-            }
-            line |= {name: math.nan for name, value in line.items() if value is None}
-            rates = row.tokens_per_s or (math.nan,)
-            lines.append(line | {"tokens_per_s": statistics.median(rates)} | row.timed.columns("speedup"))
-        return data_frame(lines)
+        rows = [replace(row, speedup=row.timed) for row in self.rows]
+        return figures_frame(rows, "drafted_per_call", "draft_acceptance_rate")
 
     def __repr__(self) -> str:
         drafts = ", ".join(map(repr, self.drafts))

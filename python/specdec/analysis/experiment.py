@@ -303,11 +303,6 @@ class Experiment(Generic[Item]):
 
     Every other repetition goes through the configurations in reverse, so that none of them always comes after
     the same one.
-
-    Parameters
-    ----------
-    configurations : sequence of Runner
-    work : sequence
     """
 
     def __init__(self, configurations: Sequence[Runner[Item]], work: Sequence[Item]) -> None:
@@ -322,19 +317,10 @@ class Experiment(Generic[Item]):
         limit: TimeLimit = ENDLESS,
         goes_on: Callable[[Any], bool] = lambda configuration: True,
     ) -> None:
-        """Do the work `repeats` times.
+        """Do the work `repeats` times, with seed + k in repetition k.
 
-        Parameters
-        ----------
-        repeats : int
-        seed : int
-            Repetition k has seed + k.
-        done : callable, optional
-            Called with what every `Runner.run` returned.
-        limit : TimeLimit, optional
-            Once it is over no run begins, except the first of each configuration.
-        goes_on : callable, optional
-            Says after a repetition whether a configuration has another one.
+        `done` is called with what each run returns. Once the limit is over no run begins, except the first of
+        each configuration. `goes_on` says after a repetition whether a configuration has another one.
         """
         going = list(self.configurations)
         for turn in range(repeats):
@@ -350,23 +336,8 @@ class Configuration:
     """A draft, or none, with options of `generate`, and its runs: timed as a caller sees them.
 
     Python is included, the prompts' prefill is not. Each repetition begins with a snapshot of the draft
-    (`Draft.snapshot`): a draft that learns from texts learns from those of its repetition alone.
-
-    Parameters
-    ----------
-    target : Model
-    draft : Model, Draft or None
-    gamma : optional
-        None: the draft's own.
-    **options
-        Of `specdec.generate`.
-
-    Attributes
-    ----------
-    turns : list of list of Result
-        What was generated in each repetition.
-    seconds : list of list of float
-        How long it took.
+    (`Draft.snapshot`): a draft that learns from texts learns from those of its repetition alone. `turns` has
+    the results of each repetition, `seconds` how long each took. `gamma` None is the draft's own.
     """
 
     def __init__(self, target: Model, draft: Model | Draft | None, gamma: Any = None, **options: Any) -> None:
@@ -432,8 +403,8 @@ class Configuration:
     def costs(self, plain: Configuration) -> tuple[float | None, float, float]:
         """Return c, draft_ratio and verify_ratio of an `ExperimentRow`: medians of the repetitions.
 
-        So in each repetition the speed-up is tokens per round over draft + verify, and it exceeds the ideal
-        of Theorem 3.8, tokens per round over draft + 1, only if verify is below 1.
+        In each repetition the speed-up is tokens per round over draft + verify, and it exceeds the ideal of
+        Theorem 3.8, tokens per round over draft + 1, only if verify is below 1.
         """
         guess, draft, verify = [], [], []
         for ours, theirs in self._shared(plain):
@@ -472,16 +443,7 @@ class Configuration:
     def row(
         self, draft: str, plain: Configuration | None = None, *, by_prompt: bool = False
     ) -> ExperimentRow:
-        """Return what was found; with `by_prompt` of each prompt, too.
-
-        Parameters
-        ----------
-        draft : str
-            Its name.
-        plain : Configuration, optional
-            Plain decoding of the same experiment; None: without times.
-        by_prompt : bool, default False
-        """
+        """Return what was found, with times against plain decoding; with `by_prompt` of each prompt, too."""
         temperature = float(self.options.get("temperature", 0.0))
         fields = counts_of(self.results if temperature else self.turns[0])
         if plain is not None:
@@ -507,19 +469,9 @@ def decoding_experiment(
     work: Work,
     options: Mapping[str, Any],
 ) -> tuple[Experiment[tuple[Prompt, int]], Configuration, dict[Key, Configuration]]:
-    """Make an experiment of plain decoding and of drafts, each with a gamma.
+    """Make an experiment of plain decoding and of (draft, gamma) by key: (experiment, plain, configurations).
 
-    Parameters
-    ----------
-    target : Model
-    drafts : dict of (draft, gamma)
-    work : sequence of (prompt, new tokens)
-    options : dict
-        Of `specdec.generate`. Plain decoding has no lenience.
-
-    Returns
-    -------
-    experiment, plain, configurations
+    Plain decoding has the same options, but no lenience.
     """
     plain = Configuration(target, None, **{name: one for name, one in options.items() if name != "lenience"})
     ways = {key: Configuration(target, draft, gamma, **options) for key, (draft, gamma) in drafts.items()}

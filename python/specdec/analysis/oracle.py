@@ -15,11 +15,10 @@ from specdec.analysis.arguments import (
     name_of,
     named_one,
 )
-from specdec.analysis.experiment import counts_of
+from specdec.analysis.experiment import Configuration, Experiment, counts_of
 from specdec.analysis.timing import ForwardTimes, forward_times, sample_text
 from specdec.checks import as_integer, check_integer, check_items
 from specdec.decoding.adaptive_gamma import AdaptiveGamma
-from specdec.decoding.generate import generate
 from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.decoding.result import Result
 from specdec.drafts.draft import MAX_GAMMA, Draft
@@ -38,21 +37,12 @@ _LEARNING = 2  # runs of `auto` before the one that counts
 
 @dataclass(frozen=True)
 class OracleRow:
-    """One way of choosing gamma.
+    """One way of choosing gamma: "gamma 3", "auto", "oracle", "oracle, not verified".
 
-    Attributes
-    ----------
-    name : str
-        "gamma 3", "auto", "oracle", "oracle, not verified".
-    tokens_per_call : float
-        New tokens per run of the target, replayed; of `auto` as it ran.
-    speedup : float
-        Over plain decoding, all by the same measured times: t(M) of the target's runs with their rows, the
-        draft's times its steps. It can be an error of measuring, see `invalid`.
-    closed_tokens_per_call, closed_speedup : float
-        What the paper's formulas make of the mean acceptance rate alpha and the cost coefficient c, guesses
-        being independent and verification of any number of them as fast as a step: equation (1) and Theorem
-        3.8 with a gamma; 1 / (1 - alpha) and `theory.oracle_speedup` with the oracle; NaN for `auto`.
+    `tokens_per_call` are new tokens per run of the target, replayed; of `auto` as it ran. `speedup` is over
+    plain decoding by the same measured times. `closed_...` are what the paper's formulas make of alpha and c:
+    equation (1) and Theorem 3.8 with a gamma; 1 / (1 - alpha) and `theory.oracle_speedup` with the oracle;
+    NaN for `auto`.
     """
 
     name: str
@@ -75,26 +65,10 @@ class OracleRow:
 class Oracle(OneTable):
     """How close `gamma="auto"` comes to what could be had at most; ``print`` shows it, a notebook too.
 
-    Attributes
-    ----------
-    target, draft : str
-        Names.
-    temperature : float
-    n_tokens : int
-        New tokens that were replayed.
-    max_gamma : int
-        Guesses in a row at most, those of the oracle too.
-    alpha : float or None
-        Mean acceptance rate at the verified positions (Corollary 3.6). None where a position had several
-        guesses, as in trees, or nothing was drafted.
-    c : float
-        Cost coefficient (Definition 3.7).
-    target_s : dict of int to float
-        Seconds of a run of the target, by its rows.
-    draft_s : float
-        Seconds of the draft for a guess.
-    rows : tuple of OracleRow
-        The gammas, `auto`, the oracle, the oracle that does not verify.
+    `n_tokens` were replayed, with at most `max_gamma` drafted tokens in a row. `alpha` is the mean acceptance
+    rate at the verified positions (Corollary 3.6), None of trees, and where nothing was drafted. `c` is the
+    cost coefficient (Definition 3.7), of the seconds `draft_s` of a drafted token and `target_s` of a run of
+    the target by its rows. `rows` are the gammas, `auto`, the oracle, the oracle that does not verify.
     """
 
     target: str
@@ -109,12 +83,7 @@ class Oracle(OneTable):
     rows: tuple[OracleRow, ...]
 
     def __getitem__(self, name: str) -> OracleRow:
-        """The row of a name.
-
-        Raises
-        ------
-        KeyError
-        """
+        """The row of a name; KeyError if there is none."""
         for row in self.rows:
             if row.name == name:
                 return row
@@ -169,25 +138,20 @@ def oracle(
 ) -> Oracle:
     """Replay runs with a perfect gamma, to see how much is to be had by choosing it (section 3.5).
 
-    Each prompt is decoded with `max_gamma` guesses a round. So every position of the text is tested once:
-    where a round accepts n guesses, an oracle would have drafted n. In sampling, acceptance is what the run's
-    own random numbers gave, not the mean beta: a round's length depends on all of its positions at once, and
-    whether one is accepted does not depend on gamma, so these are the draws that any gamma would have met in
-    such a text. Then the same positions are gone through with fixed gammas and with an oracle. It knows
-    what will be accepted, and chooses the gamma of each round so that the whole text takes least time: no
-    fixed gamma is faster. A second oracle need not have its guesses verified (footnote 4): they need no rows
-    of the target then, but as many runs, for there is still one for every token that is not a good guess.
-    (The keys and values of the guesses are taken to cost nothing, so this is a bound.) `auto` really runs,
-    after two runs to learn from. All are timed by the same law: t(M) and the draft's time for a guess,
-    measured. A speed-up above the tokens per run comes from wrong times, and is shown as invalid.
+    Each prompt is decoded with `max_gamma` drafted tokens a round, so every position of the text is tested
+    once: where a round accepts n of them, an oracle would have drafted n. (In sampling, acceptance is what
+    the run's own random numbers gave: whether a position is accepted does not depend on gamma.) Then the same
+    positions are gone through with fixed gammas and with an oracle, which chooses the gamma of each round so
+    that the whole text takes least time. A second oracle need not have its drafts verified (footnote 4): they
+    need no rows of the target then, but as many runs. `auto` really runs, after two runs to learn from. All
+    are timed by the same measured t(M) and time of a draft. A speed-up above the tokens per run comes from
+    wrong times, and is shown as invalid.
 
-    A guess of a model or a table is the same wherever its round began. That of any other draft (trees,
-    copies, heads, EAGLE, layers of the target, memories, ensembles, objects of your own) is not, so the fixed
-    gammas really run then, and the oracle is one of the longest run: it drafts of its rounds what was
-    accepted, and takes a guess that was right there to be right wherever a round begins. Another gamma may be
-    luckier. The formulas say nothing of such drafts. A draft that learns from texts begins every run of the
-    prompts with what it knows now (`Draft.snapshot`), and is left as it is; an `Online` learns nothing
-    meanwhile.
+    A draft of a model or a table is the same wherever its round began. That of any other (trees, copies,
+    heads, EAGLE, layers of the target, memories, ensembles, objects of your own) is not, so the fixed gammas
+    really run then, and the oracle is one of the longest run: it drafts of its rounds what was accepted. The
+    formulas say nothing of such drafts. A draft that learns from texts begins every run of the prompts with
+    what it knows now (`Draft.snapshot`), and is left as it is; an `Online` learns nothing meanwhile.
 
     Parameters
     ----------
@@ -204,10 +168,6 @@ def oracle(
         default of `seed` is 0.
     **changes
         Such options by name, which replace those of `options`.
-
-    Returns
-    -------
-    Oracle
 
     Raises
     ------
@@ -267,27 +227,20 @@ def oracle(
 
 
 def _played(setup: Setup, draft: Draft, policies: Sequence[int | AdaptiveGamma]) -> list[list[Result]]:
-    """Return the results of each policy in turns; the second one, `auto`, learns from runs before."""
-    settings = setup.runs(ignore_eos=True) | {"max_new_tokens": setup.options.max_new_tokens}
-    n_prompts = len(setup.prompts)
-    with counted(n_prompts * (_LEARNING + len(policies)), "run", setup.options.progress) as done:
+    """Run the policies in turns, and return the results of each; the second, `auto`, has learned before."""
+    n = check_integer("max_new_tokens", setup.options.max_new_tokens, 1)
+    work = [(beginning.given, n) for beginning in setup.prompts]
 
-        def run(drafting: Draft, policy: int | AdaptiveGamma, i: int) -> Result:
-            prompt, key = setup.prompts[i].given, [(setup.seed, i)]
-            result: Result = generate(setup.target, drafting, prompt, gamma=policy, seed=key, **settings)
-            done(1)
-            return result
+    def runs(*several: int | AdaptiveGamma) -> list[list[Result]]:
+        settings = setup.runs(ignore_eos=True)
+        ways = [Configuration(setup.target, draft, policy, **settings) for policy in several]
+        Experiment(ways, work).run(repeats=1, seed=setup.seed, done=lambda n: done(1))
+        return [way.results for way in ways]
 
+    with counted(len(work) * (_LEARNING + len(policies)), "run", setup.options.progress) as done:
         for _ in range(_LEARNING):
-            drafting = draft.snapshot()
-            for i in range(n_prompts):
-                run(drafting, policies[1], i)
-        snapshots = [draft.snapshot() for _ in policies]
-        results: list[list[Result]] = [[] for _ in policies]
-        for i in range(n_prompts):
-            for policy, drafting, texts in zip(policies, snapshots, results, strict=True):
-                texts.append(run(drafting, policy, i))
-    return results
+            runs(policies[1])
+        return runs(*policies)
 
 
 def _rows(

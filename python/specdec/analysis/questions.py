@@ -157,13 +157,7 @@ def _chosen(questions: list[Question], categories: Sequence[str] | None, limit: 
 
 
 def questions_of(given: QuestionsLike) -> list[Question]:
-    """The argument `questions` as questions with different ids: a file is read, a text is a question.
-
-    Raises
-    ------
-    InputError, MissingPackageError
-        As `read_questions`.
-    """
+    """The argument `questions` as questions with different ids: a file is read, a text is a question."""
     if isinstance(given, str | os.PathLike):
         return read_questions(given)
     questions: list[Question] = []
@@ -230,12 +224,7 @@ def _parquet_rows(file: Path) -> Iterator[tuple[int, str, Any]]:
 
 
 def _question(file: Path, number: int, place: str, value: Any) -> Question:
-    """The question of a line or row.
-
-    Raises
-    ------
-    InputError
-    """
+    """The question of a line or row."""
     if isinstance(value, str):
         value = {"prompt": value}
     if not isinstance(value, dict):

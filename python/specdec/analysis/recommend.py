@@ -30,13 +30,7 @@ from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.drafts.opening import EXIT_NAME, load
 from specdec.drafts.python_draft import Drafter
 from specdec.drafts.translation import translation_of
-from specdec.errors import (
-    InputError,
-    SpecdecError,
-    UnsupportedModelError,
-    VocabularyMismatchError,
-    shown,
-)
+from specdec.errors import InputError, SpecdecError, UnsupportedModelError, VocabularyMismatchError, shown
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.models.model_config import ModelConfig
 from specdec.models.number_formats import DTYPES, Dtype
@@ -60,34 +54,25 @@ Openable: TypeAlias = DraftLike | Callable[[], DraftLike]
 
 @dataclass(frozen=True)
 class DraftFit:
-    """Whether a draft can draft for a target, and by which way.
+    """Whether a draft can draft for a target; `refusal` says why not.
 
-    Attributes
-    ----------
-    draft : str
-        Its name.
-    ways : dict of str to str
-        The name in the comparison of each way that was measured: "same vocabulary", "intersection", "text"
-        (`drafts.ModelDraft`), or "its own" of what is no model. Empty for a draft that was refused.
-    n_shared : int or None
-        Tokens that both vocabularies have; None where they are the same, or the draft is no model.
-    n_vocab : int or None
-        Tokens of the draft's vocabulary; None for what is no model.
-    weight_bytes : int
-        Memory of its weights.
-    cache_bytes : int
-        Memory of its keys and values for each token of a text.
-    refusal : str
-        Why it cannot draft for the target; empty if it can.
+    `ways` has the name in the comparison of each way that was measured: "same vocabulary", "intersection",
+    "text" (`drafts.ModelDraft`), or "its own" of what is no model, of which `n_vocab` is None.
     """
 
     draft: str
     ways: dict[str, str]
-    n_shared: int | None = None
+    n_shared: int | None = None  # tokens of both vocabularies; None where they are the same
     n_vocab: int | None = None
     weight_bytes: int = 0
-    cache_bytes: int = 0
+    cache_bytes: int = 0  # of keys and values for each token of a text
     refusal: str = ""
+
+    @property
+    def in_common(self) -> str:
+        """Tokens in common of how many, for a table."""
+        n_shared = self.n_vocab if self.n_shared is None else self.n_shared
+        return "–" if self.n_vocab is None else f"{n_shared} of {self.n_vocab}"
 
     @property
     def overlap(self) -> float | None:
@@ -184,16 +169,11 @@ class DraftRecommendation(Tabular):
         head = ("draft", "fits by", "tokens in common", "weights", "cache of 1000 tokens")
         body = [
             (
-                fit.draft,
-                " and ".join(fit.ways) or "refused",
-                "–"
-                if fit.n_vocab is None
-                else f"{fit.n_vocab if fit.n_shared is None else fit.n_shared} of {fit.n_vocab}",
-                _size(fit.weight_bytes),
+                fit.draft, " and ".join(fit.ways) or "refused", fit.in_common, _size(fit.weight_bytes),
                 _size(1000 * fit.cache_bytes),
             )
             for fit in self.fits
-        ]
+        ]  # fmt: skip
         refused = "".join(f"\n{fit.draft}: {fit.refusal}" for fit in self.fits if fit.refusal)
         return Table(f"Drafts for {self.target}: do they fit?{refused}", head, body)
 
@@ -220,13 +200,7 @@ class DraftRecommendation(Tabular):
         return found | choice
 
     def to_pandas(self) -> Any:
-        """The rows of the comparison as a `pandas.DataFrame`, see `Comparison.to_pandas`.
-
-        Raises
-        ------
-        MissingPackageError
-            pandas is not installed.
-        """
+        """The rows of the comparison as a `pandas.DataFrame`, see `Comparison.to_pandas`."""
         return self.comparison.to_pandas()
 
     def __repr__(self) -> str:
@@ -368,13 +342,7 @@ def recommend_draft(
 def _fitting(
     target: Model, drafts: Any, dtype: Dtype | None
 ) -> tuple[tuple[DraftFit, ...], dict[str, Draft]]:
-    """How each draft fits, and the ways of those that do, by name.
-
-    Raises
-    ------
-    VocabularyMismatchError, InputError, UnsupportedModelError
-        None of them does: why, and what could.
-    """
+    """How each draft fits, and the ways of those that do, by name; refused if none does."""
     fits: list[DraftFit] = []
     ways: dict[str, Draft] = {}
     errors: list[SpecdecError] = []
@@ -454,13 +422,7 @@ def _by_name(given: Any) -> dict[str, Any]:
 
 
 def _fit(target: Model, name: str, given: DraftLike) -> tuple[DraftFit, dict[str, Draft]]:
-    """How a draft fits, and its ways by their names in the comparison.
-
-    Raises
-    ------
-    VocabularyMismatchError, InputError
-        It does not.
-    """
+    """How a draft fits, and its ways by their names in the comparison; refused if it does not."""
     draft = as_draft(target, given)
     check_source(draft.reads_source, target)
     ways: dict[str, Draft] = {"its own": draft}

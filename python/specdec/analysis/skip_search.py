@@ -213,16 +213,7 @@ def import_optuna() -> Any:
 
 
 class SkipStudy:
-    """Proposes choices, and is told how fast they are.
-
-    Parameters
-    ----------
-    n_layer : int
-    gammas : sequence of int
-    seed : int
-    trials : sequence of SkipTrial
-        What was tried before.
-    """
+    """Proposes choices, and is told how fast they are; `trials` were tried before."""
 
     def __init__(self, n_layer: int, gammas: Sequence[int], seed: int, trials: Sequence[SkipTrial]) -> None:
         optuna = self._optuna = import_optuna()

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeAlias
 
 from specdec.atomic_file import replacing
-from specdec.checks import check_integer, check_path
+from specdec.checks import check_path
 from specdec.drafts import SkipLayers
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError, printable
-from specdec.fields import as_json, without_nan
+from specdec.fields import Fields, without_nan
 from specdec.tables import OneTable, Table, marked
 from specdec.text_files import read_text_file
 from specdec.trace import invalid_speedup
@@ -27,7 +25,6 @@ Choice: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]
 
 _FORMAT = 1  # of the file
 _SHOWN = 10  # trials in a table
-_SPREAD = ("speedup_low", "speedup_high")  # files of earlier versions do not have them
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,7 @@ class SkipTrial:
     tokens_per_call : float
         New tokens per run of the whole target.
     speedup_low, speedup_high : float
-        The smallest and the largest speed-up of a repetition; NaN where a file does not have them.
+        The smallest and the largest speed-up of a repetition.
     """
 
     attn: tuple[int, ...]
@@ -142,47 +139,29 @@ class SkipSearch(OneTable):
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as JSON; what stood in the file before stays until all of it is written.
-
-        Raises
-        ------
-        InputError
-            `path` is none, or cannot be that of a file.
-        OSError
-            The file cannot be written.
-        """
-        text = json.dumps(self.to_dict(), indent=1)
+        """Write it as JSON; what was in the file before stays until all of it is written."""
         with replacing(check_path("path", path)) as file:
-            file.write(text.encode())
+            file.write(json.dumps(self.to_dict(), indent=1).encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> SkipSearch:
-        """Read what `save` wrote.
-
-        Raises
-        ------
-        InputError
-            The file holds something else, or cannot be read.
-        """
+        """Read what `save` wrote; InputError if the file holds something else, or cannot be read."""
         path = check_path("path", path)
-        text = read_text_file(path, "a saved specdec.SkipSearch")
         try:
-            values = json.loads(text)
-            if values["specdec_skip_search"] != _FORMAT:
-                raise ValueError(f"its format is {as_json(values['specdec_skip_search'])}")
-            target, settings = values["target"], dict(values["settings"])
-            if not isinstance(target, str):
-                raise ValueError(f"target is {as_json(target)}")
-            _number("temperature", settings["temperature"])
-            trials, finals = (
-                tuple(_trial(entry, settings) for entry in values[name]) for name in ("trials", "finals")
-            )
-            if not trials:
-                raise ValueError("there are no trials")
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise InputError(f"{path}: expected a saved specdec.SkipSearch ({reason})") from error
-        return cls(target, settings, trials, finals)
+            values = json.loads(read_text_file(path, "a saved specdec.SkipSearch"))
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{path}: expected a saved specdec.SkipSearch ({error})") from error
+        found = Fields(values, path, kind=InputError)
+        found.check_version("specdec_skip_search", _FORMAT)
+        target, settings = found.text("target"), found.inner("settings")
+        settings.amount("temperature")
+        trials, finals = (
+            tuple(_trial(entry, settings) for entry in found.inner_items(name))
+            for name in ("trials", "finals")
+        )
+        if not trials:
+            raise found.error("trials", "at least one")
+        return cls(target, settings.as_dict(), trials, finals)
 
     def table(self) -> Table:
         """The finals, then the best other trials."""
@@ -235,31 +214,18 @@ def rank(trial: SkipTrial) -> tuple[bool, float]:
     return not trial.invalid, trial.speedup
 
 
-def _number(name: str, value: Any) -> float:
-    """A number of a file: finite, at least 0."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max:
-        return float(value)
-    raise ValueError(f"{name} is {as_json(value)}")
-
-
-def _trial(entry: Mapping[str, Any], settings: Mapping[str, Any]) -> SkipTrial:
+def _trial(entry: Fields, settings: Fields) -> SkipTrial:
     """A trial of a file, one that a search of these settings can have made."""
-    draft = SkipLayers(entry["attn"], entry["mlp"])
-    n_layer = settings.get("n_layer")
+    draft = SkipLayers(entry.integers("attn"), entry.integers("mlp"))
+    n_layer = settings.integer("n_layer", default=None)
     if n_layer is not None:
-        draft.check(check_integer("n_layer", n_layer, 1))
-    gamma = check_integer("gamma", entry["gamma"], 1, MAX_GAMMA)
-    gammas = settings.get("gammas")
-    if gammas is not None and gamma not in gammas:
-        raise ValueError(f"gamma is {gamma}, none of the search's")
+        draft.check(n_layer)
+    gamma = entry.integer("gamma", maximum=MAX_GAMMA)
+    if settings.has("gammas") and gamma not in settings.integers("gammas"):
+        raise entry.error("gamma", "one of the search's gammas")
+    optional = ("acceptance_rate", "speedup_low", "speedup_high")
     numbers = {
-        field.name: math.nan
-        if field.name == "acceptance_rate" and entry[field.name] is None
-        else _number(field.name, entry[field.name])
+        field.name: entry.amount(field.name, math.nan) if field.name in optional else entry.amount(field.name)
         for field in fields(SkipTrial)[3:]
-        if field.name not in _SPREAD
     }
-    for name in _SPREAD:
-        if entry.get(name) is not None:
-            numbers[name] = _number(name, entry[name])
     return SkipTrial(draft.attn, draft.mlp, gamma, **numbers)

@@ -27,25 +27,14 @@ _FEWEST = 6  # blocks; with less there is no interval worth the name
 
 
 def mean_interval(series: Sequence[Array], confidence: float = 0.95) -> tuple[float, float]:
-    """Confidence interval of the mean of numbers in [0, 1] that depend on their neighbours.
+    """Confidence interval (low, high) of the mean of numbers in [0, 1] that depend on their neighbors.
 
-    The texts are cut into blocks, none of which holds more than a twentieth of all numbers and none of which
-    crosses from one text to the next; with 20 texts of equal length or more the blocks are the texts. The
-    spread of the blocks' sums, not that of single numbers, gives the variance of the mean, and that an
-    effective number of independent observations, for which the interval is Wilson's with Student's quantile.
-    So it stays in [0, 1], and does not shrink to a point where all numbers are 0 or all are 1.
-
-    Parameters
-    ----------
-    series : sequence of ndarray of float64, [n_positions] each
-        A text each, in order of position.
-    confidence : float, default 0.95
-        In (0, 1).
-
-    Returns
-    -------
-    low, high : float
-        (0, 1) with fewer than 6 numbers, which say nothing.
+    `series` has a text each, [n_positions] in order. The texts are cut into blocks, none of which holds more
+    than a twentieth of all numbers and none of which crosses from one text to the next; with 20 texts of
+    equal length or more the blocks are the texts. The spread of the blocks' sums, not that of single numbers,
+    gives the variance of the mean, and that an effective number of independent observations, for which the
+    interval is Wilson's with Student's quantile. So it stays in [0, 1], and does not shrink to a point where
+    all numbers are 0 or all are 1. With fewer than 6 numbers, which say nothing, it is (0, 1).
     """
     total = sum(len(text) for text in series)
     if total < _FEWEST:
@@ -88,19 +77,10 @@ def student_quantile(probability: float, n_free: int) -> float:
 
 
 def autocorrelation(series: Sequence[Array], n_lags: int) -> Array:
-    """Correlation of a number with the one 1, 2, ..., n_lags positions before it in the same text.
+    """Correlation of a number with the one 1, 2, ..., n_lags positions before it in the same text, [n_lags].
 
     Σ (x[t] − m)(x[t − lag] − m) / Σ (x[t] − m)², both sums over all texts, m the mean of all. NaN where all
     numbers are the same.
-
-    Parameters
-    ----------
-    series : sequence of ndarray of float64, [n_positions] each
-    n_lags : int
-
-    Returns
-    -------
-    ndarray of float64, [n_lags]
     """
     total = sum(len(text) for text in series)
     if not total:
@@ -119,22 +99,12 @@ def autocorrelation(series: Sequence[Array], n_lags: int) -> Array:
 
 
 def ljung_box(correlations: Array, n_positions: int) -> tuple[float, float]:
-    """Ljung and Box's test that a series is not correlated with itself (Biometrika 65, 1978).
+    """Ljung and Box's test that a series is not correlated with itself: (statistic, p value).
 
-    Parameters
-    ----------
-    correlations : ndarray of float64, [n_lags]
-        Of lag 1, 2, ..., as `autocorrelation` gives them.
-    n_positions : int
-        Length of the series, more than n_lags.
-
-    Returns
-    -------
-    statistic : float
-        n (n + 2) Σ r[lag]² / (n − lag).
-    p_value : float
-        Chance of a statistic at least as large without any correlation: the tail of the chi-square
-        distribution with n_lags degrees of freedom. NaN where a correlation is.
+    The statistic is n (n + 2) Σ r[lag]² / (n − lag) of the correlations r of lag 1, 2, ... and n positions,
+    more than there are lags (Biometrika 65, 1978); the p value is the tail of the chi-square distribution
+    with as many degrees of freedom as lags: the chance of a statistic at least as large without any
+    correlation.
     """
     lags = np.arange(1, len(correlations) + 1)
     if n_positions <= len(lags):
@@ -160,22 +130,12 @@ def chi_square_tail(x: float, n_free: int) -> float:
 
 
 def acceptance_by_position(betas: Sequence[Array], gamma: int) -> Array:
-    """Chance that the k-th draft of a round is accepted if those before it were, k = 1, ..., gamma.
+    """Chance that the k-th draft of a round is accepted if those before it were, k = 1, ..., gamma; [gamma].
 
     From the betas along texts of the target: E(β[t] ··· β[t + k − 1]) / E(β[t] ··· β[t + k − 2]), over all
-    positions t of a text. If betas were independent and alike, each would be alpha. At temperature 0 this is
-    exactly what rounds that began everywhere would do; otherwise nearly, for accepted tokens are not quite
-    distributed as the target's.
-
-    Parameters
-    ----------
-    betas : sequence of ndarray of float64, [n_positions] each
-    gamma : int
-
-    Returns
-    -------
-    ndarray of float64, [gamma]
-        NaN where no position was reached.
+    positions t of a text; NaN where no position was reached. If betas were independent and alike, each would
+    be alpha. At temperature 0 this is exactly what rounds that began everywhere would do; otherwise nearly,
+    for accepted tokens are not quite distributed as the target's.
     """
     rates = np.full(gamma, np.nan)
     reached = [np.ones(len(text)) for text in betas]  # by position: chance that k - 1 drafts are accepted

@@ -32,14 +32,9 @@ _N_NEW = 256  # tokens of a text whose rounds are timed; then it begins again
 
 @dataclass(frozen=True)
 class ForwardTimes:
-    """Median seconds of runs of target and draft, measured in turns.
+    """Median seconds of runs of the target, by their number of positions, and of the draft for a token.
 
-    Attributes
-    ----------
-    target_s : dict of int to float
-        Of the target, by the number M of positions in a run.
-    draft_s : float
-        Of the draft, for a token, in rounds of a few; 0 for a draft that the core does not run.
+    `draft_s` is measured in rounds of a few, and 0 for a draft that the core does not run.
     """
 
     target_s: dict[int, float]
@@ -76,31 +71,13 @@ def take_turns(jobs: Mapping[Key, Callable[[], float]]) -> dict[Key, float]:
 
 
 def forward_times(
-    target: Model,
-    draft: Model | Draft | None,
-    text: Beginning,
-    *,
-    max_rows: int,
-    n_threads: int,
+    target: Model, draft: Model | Draft | None, text: Beginning, *, max_rows: int, n_threads: int
 ) -> ForwardTimes:
     """Time runs of the target on M = 1, ..., max_rows positions, and the draft, in rounds that take turns.
 
     Rounds, because a run of a model by itself costs less, and more: in a round a model finds in the
-    processor's caches what the other has left of its weights, and no thread that has fallen asleep.
-
-    Parameters
-    ----------
-    target : Model
-    draft : Model, Draft or None
-        None counts as 0 seconds; the rounds are then drafted at random.
-    text : Beginning
-        A text, of which rounds continue the first part.
-    max_rows : int
-    n_threads : int
-
-    Returns
-    -------
-    ForwardTimes
+    processor's caches what the other has left of its weights, and no thread that has fallen asleep. They
+    continue the first part of `text`. Without a draft they are drafted at random.
     """
     drafting = Unigram([0], target.config["n_vocab"]) if draft is None else draft
     rounds = {m: _Rounds(target, drafting, text, m - 1, n_threads) for m in range(1, max_rows + 1)}

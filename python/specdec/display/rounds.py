@@ -91,71 +91,52 @@ class DecodedText(Protocol):
     @property
     def text(self) -> str | None:
         """The new text; None without a tokenizer."""
-        ...
 
     @property
     def tokens(self) -> list[int]:
         """The new token ids."""
-        ...
 
     @property
     def finish_reason(self) -> str:
         """Why the text ended."""
-        ...
 
     @property
     def stop(self) -> str | int | None:
         """The stop string or stop id that was met."""
-        ...
 
     @property
     def trace(self) -> Trace:
         """What every round did."""
-        ...
 
     @property
     def prompt_ids(self) -> list[int]:
         """The prompt as the models saw it."""
-        ...
 
     @property
     def source_ids(self) -> list[int] | None:
         """What the encoder of an encoder-decoder read."""
-        ...
 
     @property
     def source_text(self) -> str | None:
         """Its text; None without a tokenizer of sources."""
-        ...
 
     @property
     def tokenizer(self) -> Tokenizer | None:
         """The target's tokenizer."""
-        ...
 
     @property
     def figure_texts(self) -> FigureTexts | None:
         """What the figure shows in place of ids where there is no tokenizer."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class FigurePiece:
-    """A token as the figure shows it.
+    """A token as the figure shows it: its text, with control characters made visible, and its id.
 
-    Attributes
-    ----------
-    text : str
-        Its text; control characters made visible.
-    kind : str
-        "accepted", "rejected", "unseen" (a draft after a rejected one, which was not judged), "target" (a
-        correction, a bonus token, or a token of plain decoding) or "cut" (behind the end of the text).
-    token : int
-        Its id.
-    origin : str
-        As in `Round.origin`; "draft" for all drafts.
-    beta : float or None
-        Overlap of the two distributions where this draft was judged.
+    `kind` is "accepted", "rejected", "unseen" (a draft after a rejected one, which was not judged), "target"
+    (a correction, a bonus token, or a token of plain decoding) or "cut" (after the end of the text). `origin`
+    is as in `Round.origin`, "draft" for all drafts; `beta` is the overlap of the two distributions where it
+    was judged.
     """
 
     text: str
@@ -169,12 +150,8 @@ class FigurePiece:
 class FigureTexts:
     """What the figure shows, so that it can be drawn without the tokenizer.
 
-    Attributes
-    ----------
-    prompt : str
-        The end of the prompt, behind that of the source.
-    rounds : tuple of tuple of str
-        Of each round the texts of its pieces.
+    `prompt` is the end of the prompt, after that of the source; `rounds` has of each round the texts of its
+    pieces.
     """
 
     prompt: str
@@ -191,16 +168,8 @@ class FigureTexts:
 class Figure:
     """Turns rounds into pieces, in order, as they come.
 
-    Parameters
-    ----------
-    tokenizer : Tokenizer or None
-        None shows ids.
-    prompt_ids : sequence of int
-        What the first round continues.
-    source : str, optional
-        What the encoder of an encoder-decoder read.
-    texts : FigureTexts, optional
-        What is shown in place of ids without a tokenizer.
+    Without a tokenizer it shows `texts`, or ids. `prompt_ids` are what the first round continues, `source` is
+    what the encoder of an encoder-decoder read.
     """
 
     def __init__(
@@ -382,13 +351,8 @@ def legend(*, colour: bool) -> str:
 def terminal(result: DecodedText, *, colour: bool | None = None) -> str:
     """Figure 1 of a result as text.
 
-    Parameters
-    ----------
-    result : DecodedText
-        Such as a `specdec.Result`.
-    colour : bool, optional
-        ANSI colours, or marks: rejected drafts ~~struck~~, the target's own tokens [bracketed], what a stop
-        cut off {braced}. By default what `use_colour` says.
+    In ANSI colors, or with marks: rejected drafts ~~struck~~, the target's own tokens [bracketed], what a
+    stop cut off {braced}. By default what `use_colour` says.
     """
     colour = use_colour() if colour is None else colour
     figure = Figure.of(result)

@@ -6,13 +6,26 @@
 >>> runs = [specdec.generate(target, draft if gamma else None, prompt, gamma=gamma) for gamma in (7, 3, 0)]
 >>> specdec.plot.timeline(*runs)  # Figure 5 of arXiv 2211.17192: who computed when
 
-Each function takes what a run or a measurement gave back, draws into ``ax`` or a figure of its own, and
-returns the Axes. Colours are told apart by colour-blind readers and never stand alone: lines differ in
-style, points in shape, blocks in height. Settings of matplotlib are changed for these pictures alone.
-Legends are beside the axes, where they cover no data: give a figure of your own ``layout="constrained"``.
+Each function takes what a run or a measurement gave back and returns the Axes. Arguments of several
+functions:
 
-Pictures need matplotlib (``pip install matplotlib``). Figure 1, the rounds in colour,
-needs none of it: it is how a `specdec.Result` prints.
+*runs : Result, Trace, list of results and traces, or Measurement
+    A list counts as one run. Without runs, figures of the theory have their curves alone.
+measurement, found : Measurement, Comparison
+temperature : float, optional
+    One of those measured; None: the first.
+labels : sequence of str, optional
+    One for each run; by default its gamma, or its temperature.
+ax : Axes, optional
+    Where to draw; by default a new figure. Legends are next to the axes, where they cover no data: give a
+    figure of your own ``layout="constrained"``.
+
+An argument that cannot be drawn raises `InputError`: something else than the above, a run without rounds or
+drafts where these are drawn, one of a batch where times are, a tree where chains are. Pictures need
+matplotlib (``pip install matplotlib``; else `MissingPackageError`). Colors are told apart by color-blind
+readers and never stand alone: lines differ in style, points in shape, blocks in height. Settings of
+matplotlib are changed for these pictures alone. Figure 1, the rounds in color, needs none of it: it is how a
+`specdec.Result` prints.
 """
 
 from __future__ import annotations
@@ -26,12 +39,7 @@ from specdec.plot.comparisons import (
 )
 from specdec.plot.curves import expected_tokens, optimal_gamma, speed_and_operations
 from specdec.plot.heat import heat_map, heat_map_html
-from specdec.plot.rates import (
-    acceptance_by_position,
-    acceptance_rates,
-    autocorrelation,
-    beta_histogram,
-)
+from specdec.plot.rates import acceptance_by_position, acceptance_rates, autocorrelation, beta_histogram
 from specdec.plot.timeline import timeline
 
 __all__ = [

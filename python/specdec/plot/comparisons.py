@@ -28,26 +28,7 @@ def comparison(found: Comparison, *, temperature: float | None = None, ax: Axes 
     """Measured speed-up of every draft: the median of the turns, and the smallest and the largest.
 
     The dashed line is plain decoding. A speed-up above the tokens per run of the target is an error of
-    measuring, and drawn as a grey cross.
-
-    Parameters
-    ----------
-    found : Comparison
-    temperature : float, optional
-        One of those compared; None: the first.
-    ax : Axes, optional
-        Where to draw; by default a new figure.
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    InputError
-        If `found` is no Comparison, was made without timing, or has no such temperature.
-    MissingPackageError
-        If matplotlib is not installed.
+    measuring, and drawn as a gray cross.
     """
     rows = _rows(found, temperature)
     ax = axes(ax, (7.0, 1.6 + 0.45 * len(rows)))
@@ -73,28 +54,9 @@ def comparison(found: Comparison, *, temperature: float | None = None, ax: Axes 
 def comparison_by_position(
     found: Comparison, *, temperature: float | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Share of rounds that accepted their first, second, ... guess, a line for each draft.
+    """Share of rounds that accepted their first, second, ... draft, a line for each draft.
 
     Of the rounds that drafted so far (`ExperimentRow.by_position`). Drafts that drafted nothing are left out.
-
-    Parameters
-    ----------
-    found : Comparison
-    temperature : float, optional
-        One of those compared; None: the first.
-    ax : Axes, optional
-        Where to draw; by default a new figure.
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    InputError
-        If `found` is no Comparison or has no such temperature, or no draft drafted anything.
-    MissingPackageError
-        If matplotlib is not installed.
     """
     rows = [row for row in _rows(found, temperature, timed=False) if row.by_position]
     if not rows:
@@ -120,28 +82,9 @@ def comparison_by_position(
 def comparison_by_prompt(
     found: Comparison, *, temperature: float | None = None, speed: bool = False, ax: Axes | None = None
 ) -> Axes:
-    """New tokens per run of the target, or the measured speed-up, of every draft on every prompt.
+    """New tokens per run of the target of every draft on every prompt; with `speed` the measured speed-up.
 
-    Parameters
-    ----------
-    found : Comparison
-    temperature : float, optional
-        One of those compared; None: the first.
-    speed : bool, default False
-        Draw speed-ups, with the smallest and the largest; one that is an error of measuring is a grey cross.
-    ax : Axes, optional
-        Where to draw; by default a new figure.
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    InputError
-        If `found` is no Comparison or has no such temperature, or speeds are asked of one without timing.
-    MissingPackageError
-        If matplotlib is not installed.
+    A speed-up has its smallest and its largest; one that is an error of measuring is a gray cross.
     """
     rows = _rows(found, temperature, timed=speed)
     n_prompts = len(found.prompts)
@@ -176,24 +119,10 @@ def comparison_by_temperature(
 
     Parameters
     ----------
-    found : Comparison
     figure : {"tokens_per_call", "alpha", "speedup"}
         New tokens per run of the target or mean acceptance rate, with 95 % intervals; or the measured
         speed-up with the smallest and the largest. Rows without the figure are left out, as are speed-ups
         that are errors of measuring.
-    ax : Axes, optional
-        Where to draw; by default a new figure.
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    InputError
-        If `found` is no Comparison, `figure` is none of these, or no row has it.
-    MissingPackageError
-        If matplotlib is not installed.
     """
     if figure not in _BY_TEMPERATURE:
         raise InputError(f"figure is {shown(figure)}; expected one of {', '.join(_BY_TEMPERATURE)}")
@@ -223,29 +152,10 @@ def comparison_by_temperature(
 def comparison_of_costs(
     found: Comparison, *, temperature: float | None = None, ax: Axes | None = None
 ) -> Axes:
-    """What a draft costs, beside what it brings: seconds of a round over t(1), and its tokens.
+    """What a draft costs, next to what it brings: seconds of a round over t(1), and its tokens.
 
     A round costs its drafting and the run of the target with all its rows; both over the time of a plain run
     of the target. Below the dashed line a round brings fewer tokens than plain decoding makes meanwhile.
-
-    Parameters
-    ----------
-    found : Comparison
-    temperature : float, optional
-        One of those compared; None: the first.
-    ax : Axes, optional
-        Where to draw; by default a new figure.
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    InputError
-        If `found` is no Comparison, was made without timing, or has no such temperature.
-    MissingPackageError
-        If matplotlib is not installed.
     """
     rows = _rows(found, temperature)
     ax = axes(ax, (7.0, 4.2))

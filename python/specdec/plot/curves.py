@@ -39,32 +39,12 @@ _ALPHA_LABEL = "acceptance rate α"
 def expected_tokens(
     *runs: Run | Measurement, gammas: Sequence[int] | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Figure 2: expected tokens a run of the target over alpha, equation (1); runs as points beside it.
+    """Figure 2: expected tokens a run of the target over alpha, equation (1), with runs as points.
 
     A run's point is the mean over its rounds, at its alpha, with 95 % intervals of both. A measurement has a
     point for each temperature and gamma: what rounds give that begin at every position of its texts. Points
     lie above their curve where acceptances come in streaks and below it where they alternate: equation (1)
-    takes them as independent.
-
-    Parameters
-    ----------
-    *runs : Measurement, Result, Trace, or list of results and traces
-        Runs that drafted chains; a list counts as one run. None: curves alone.
-    gammas : sequence of int, optional
-        The curves; by default those of the runs, or 1, 3, 5, 7, 10 without runs.
-    ax : Axes, optional
-        Where to draw; by default a new figure.
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    InputError
-        If a run drafted nothing or drafted trees, or a gamma is no positive integer.
-    MissingPackageError
-        If matplotlib is not installed.
+    takes them as independent. `gammas` are the curves; by default those of the runs, or 1, 3, 5, 7, 10.
     """
     points = token_points(runs)
     curves = _curves(gammas, points)
@@ -95,31 +75,10 @@ def optimal_gamma(*runs: Run | Measurement, costs: Sequence[float] = _COSTS, ax:
     """Figure 3: the gamma of the largest expected speed-up over alpha, for several c (section 3.5).
 
     The curves are Theorem 3.8's, of the ideal speed-up: a target that verifies γ + 1 positions in the time of
-    one. With a measurement, or with runs of one pair of models and plain ones among them, it also has the
-    curve of that pair's own c, and two points at its alpha: among the gammas that were run, the one of the
-    largest speed-up predicted with the measured t(γ + 1) / t(1) (a ring), and the fastest (a star).
-
-    Parameters
-    ----------
-    *runs : Measurement, Result, Trace, or list of results and traces
-        One measurement with times; or runs of one pair and one setting, with different gammas and without a
-        draft, of which a list counts as one run. None: curves alone.
-    costs : sequence of float, default (0.01, 0.02, 0.05, 0.1)
-        Cost coefficients c (Definition 3.7), at least 0.
-    ax : Axes, optional
-        Where to draw; by default a new figure.
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    InputError
-        If a measurement has no times or is not alone, runs do not include a plain and a speculative one, one
-        is of a batch or drafted trees, or a cost is negative.
-    MissingPackageError
-        If matplotlib is not installed.
+    one; `costs` are their c (Definition 3.7). With one measurement with times, or with runs of one pair of
+    models and one setting, plain ones among them, it also has the curve of that pair's own c, and two points
+    at its alpha: among the gammas that were run, the one of the largest speed-up predicted with the measured
+    t(γ + 1) / t(1) (a ring), and the fastest (a star).
     """
     if not costs:
         raise InputError("costs is empty; expected at least one cost coefficient")
@@ -180,16 +139,13 @@ def speed_and_operations(
 ) -> tuple[Axes, Axes]:
     """Figure 4: speed-up (Theorem 3.8) and factor of operations (Theorem 3.11) over alpha; runs as points.
 
-    With a measurement, or with runs of one pair of models and plain ones among them, c is the pair's own.
-    Then each gamma has a second, thin curve, with the measured t(γ + 1) / t(1), which Theorem 3.8 takes
-    as 1. The points are the speed-ups that were measured, and the operations
-    of the rounds behind Figure 2's points.
+    With one measurement with times, or with runs of one pair of models and plain ones among them, c is the
+    pair's own. Then each gamma has a second, thin curve, with the measured t(γ + 1) / t(1), which Theorem 3.8
+    takes as 1. The points are the speed-ups that were measured, and the operations of the rounds of Figure
+    2's points.
 
     Parameters
     ----------
-    *runs : Measurement, Result, Trace, or list of results and traces
-        One measurement with times; or runs of one pair, with different gammas and without a draft, of which a
-        list counts as one run. None: curves alone.
     gammas : sequence of int, optional
         The curves; by default those of the runs, or 1, 3, 5, 7, 10 without runs.
     cost : float, optional
@@ -197,20 +153,7 @@ def speed_and_operations(
     operations_cost : float, default 0.0
         ĉ of Definition 3.10: operations per token of the draft over those of the target.
     axs : pair of Axes, optional
-        Where to draw speed-up and operations; by default a new figure.
-
-    Returns
-    -------
-    tuple of Axes
-        Of the speed-up and of the operations.
-
-    Raises
-    ------
-    InputError
-        If a measurement has no times or is not alone, runs do not include a plain and a speculative one, one
-        is of a batch or drafted trees, a gamma is no positive integer, or a cost is negative.
-    MissingPackageError
-        If matplotlib is not installed.
+        Where to draw speed-up and operations, which are returned; by default a new figure.
     """
     pairs = pairs_of(runs)
     points = [point for pair in pairs for point in pair.points]

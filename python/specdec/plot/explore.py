@@ -44,20 +44,7 @@ _WIDGET_MIME: Final = "application/vnd.jupyter.widget-view+json"
 
 @dataclass(frozen=True)
 class ExplorerSettings:
-    """What the controls of an `Explorer` say.
-
-    Attributes
-    ----------
-    draft : str
-        Name of the draft.
-    gamma : int
-        Drafted tokens a round at most; 0 is plain decoding.
-    temperature : float
-    verify : str
-        The rule of verification.
-    lenience : float
-        l of appendix A.5; 1 is the exact rule.
-    """
+    """What the controls of an `Explorer` say; `gamma` 0 is plain decoding, `lenience` 1 the exact rule."""
 
     draft: str
     gamma: int
@@ -70,18 +57,9 @@ class Explorer:
     """A run of one prompt, its figure, and the controls that change it; `specdec.explore` makes it.
 
     A notebook with a kernel shows controls over the live figure; where there is no kernel, as on a page that
-    a notebook was made into, the figure is still.
-
-    Attributes
-    ----------
-    settings : ExplorerSettings
-        What is shown.
-    result : Result
-        The run that is shown.
-    plain : Result
-        The same prompt decoded greedily without a draft, which measures a plain run of the target.
-    drafts : dict of str to Draft
-        What there is to choose from.
+    a notebook was made into, the figure is still. `settings` and `result` are what is shown, `drafts` what
+    there is to choose from, and `plain` is the same prompt decoded greedily without a draft, which measures
+    t(1).
     """
 
     def __init__(
@@ -116,22 +94,9 @@ class Explorer:
         self._widget: Any = None
 
     def set(self, **changes: Any) -> Explorer:
-        """Change settings, as the controls do, and decode again.
+        """Change fields of `settings`, as the controls do, and decode again; return this explorer.
 
-        Parameters
-        ----------
-        **changes
-            Fields of `ExplorerSettings`.
-
-        Returns
-        -------
-        Explorer
-            This one.
-
-        Raises
-        ------
-        InputError
-            A setting is out of its range, or they do not go together. Nothing is changed.
+        InputError if a setting is out of its range, or they do not go together: nothing is changed.
         """
         names = [field.name for field in fields(ExplorerSettings)]
         for name in changes:
@@ -182,12 +147,7 @@ class Explorer:
         return ", ".join(found)
 
     def figure(self) -> Figure:
-        """The picture of the run that is shown: its rounds, and how gamma changes the tokens per run.
-
-        Returns
-        -------
-        matplotlib.figure.Figure
-        """
+        """The picture of the run that is shown: its rounds, and how gamma changes the tokens per run."""
         return _draw(self)
 
     def png(self) -> bytes:
@@ -197,17 +157,7 @@ class Explorer:
         return file.getvalue()
 
     def widget(self) -> Any:
-        """The controls over the figure.
-
-        Returns
-        -------
-        ipywidgets.VBox
-
-        Raises
-        ------
-        MissingPackageError
-            ipywidgets is not installed.
-        """
+        """The controls over the figure, an ``ipywidgets.VBox``."""
         if self._widget is None:
             self._widget = _controls(self)
         return self._widget
@@ -251,25 +201,15 @@ def explore(
     prompt : str or sequence of int
     max_gamma : int, default 12
         Where the slider of gamma ends, 1 to 1024.
-    max_new_tokens : int, default 60
-        Of each run.
-    seed : int, default 0
-        Of each run.
-    n_threads : int, optional
-        None: :func:`specdec.threads.default_threads`.
+    max_new_tokens, seed, n_threads
+        Of each run, as of `specdec.generate`.
     **settings
         What is shown first: fields of `ExplorerSettings`, by default the first draft with its own gamma at
         temperature 0, verified exactly.
 
-    Returns
-    -------
-    Explorer
-
     Raises
     ------
-    InputError
-        An argument is out of its range, or the settings do not go together.
-    VocabularyMismatchError, CheckpointError, TokenizerError
+    InputError, VocabularyMismatchError, CheckpointError, TokenizerError
         As `specdec.generate`.
     MissingPackageError
         matplotlib is not installed; or, in a notebook's kernel, ipywidgets: ``pip install
@@ -370,12 +310,7 @@ def _by_gamma(ax: Axes, explorer: Explorer) -> None:
 
 
 def _widgets() -> Any:
-    """The module ipywidgets.
-
-    Raises
-    ------
-    MissingPackageError
-    """
+    """The module ipywidgets."""
     try:
         import ipywidgets
     except ImportError:

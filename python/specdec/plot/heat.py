@@ -57,7 +57,7 @@ def heat_map(
     columns: int = 84,
     ax: Axes | None = None,
 ) -> Axes:
-    """A text with each token coloured by beta at its position, dark where the draft fails.
+    """A text with each token colored by beta at its position, dark where the draft fails.
 
     beta is the probability that the draft's token is accepted there (Definition 3.1). In a run a correction
     has the beta of the draft it replaced; a bonus token has none, for nothing was drafted in its place, and
@@ -74,21 +74,7 @@ def heat_map(
     n_tokens : int, optional
         How many tokens are shown, from the first; by default all.
     columns : int, default 84
-        Characters in a line, at least 50.
-    ax : Axes, optional
-        Where to draw; the text takes the size that fits. By default a new figure.
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    InputError
-        If the run drafted nothing, the measurement has no such text, `n_tokens` is not positive, or `columns`
-        is below 50.
-    MissingPackageError
-        If matplotlib is not installed.
+        Characters in a line, at least 50; the text takes the size that fits.
     """
     from matplotlib.cm import ScalarMappable
     from matplotlib.patches import Rectangle
@@ -132,25 +118,7 @@ def heat_map_html(
     temperature: float | None = None,
     n_tokens: int | None = None,
 ) -> Html:
-    """`heat_map` as HTML, in the same colours, with a tooltip on each token.
-
-    Parameters
-    ----------
-    source, prompt, temperature, n_tokens
-        As of `heat_map`.
-
-    Returns
-    -------
-    Html
-        A str, which a notebook shows as a picture.
-
-    Raises
-    ------
-    InputError
-        If the run drafted nothing, the measurement has no such text, or `n_tokens` is not positive.
-    MissingPackageError
-        If matplotlib, whose colours these are, is not installed.
-    """
+    """`heat_map` as HTML, in the same colors, with a tooltip on each token: a str that a notebook shows."""
     escape = html_escapes.escape
     cells = cells_of(source, prompt, temperature, n_tokens)
     spans = []
@@ -180,14 +148,7 @@ def cells_of(
     temperature: float | None = None,
     n_tokens: int | None = None,
 ) -> list[Cell]:
-    """The tokens of a text, with beta at each one's position.
-
-    Raises
-    ------
-    InputError
-        If `source` is neither a Result nor a Measurement, drafted nothing, or has no such text, or `n_tokens`
-        is not positive.
-    """
+    """The tokens of a text, with beta at each one's position."""
     if n_tokens is not None:
         n_tokens = check_integer("n_tokens", n_tokens, 1)
     if isinstance(source, Measurement):

@@ -18,56 +18,28 @@ from specdec.trace import Trace
 
 
 class Point(NamedTuple):
-    """One gamma of one pair of models, as measured; NaN where it was not.
-
-    Attributes
-    ----------
-    gamma : int
-        Drafted tokens a round.
-    alpha, alpha_low, alpha_high : float
-        Acceptance rate (Corollary 3.6) and its interval.
-    tokens, tokens_half : float
-        Tokens a round, and half the width of their interval.
-    speedup : float
-        Tokens a second over those of plain decoding; NaN also where an error of measuring shows.
-    verify_ratio : float
-        t(gamma + 1) / t(1): a run of the target that verifies a round over a plain run.
-    name : str
-        The temperature, where it is known.
-    """
+    """One gamma of one pair of models, as measured; NaN where it was not."""
 
     gamma: int
     alpha: float
     alpha_low: float
     alpha_high: float
-    tokens: float = math.nan
-    tokens_half: float = math.nan
-    speedup: float = math.nan
-    verify_ratio: float = math.nan
-    name: str = ""
+    tokens: float = math.nan  # of a round
+    tokens_half: float = math.nan  # half the width of their interval
+    speedup: float = math.nan  # over plain decoding; NaN also where an error of measuring shows
+    verify_ratio: float = math.nan  # t(gamma + 1) / t(1)
+    name: str = ""  # the temperature, where it is known
 
 
 class Pair(NamedTuple):
-    """A pair of models in one setting.
-
-    Attributes
-    ----------
-    name : str
-        "this pair", or the temperature.
-    alpha, alpha_low, alpha_high : float
-        Acceptance rate over all gammas, and its interval.
-    cost : float
-        c of Definition 3.7: a run of the draft over a run of the target in plain decoding.
-    points : list of Point
-        One for each gamma.
-    """
+    """A pair of models in one setting: a temperature, or all that runs have."""
 
     name: str
     alpha: float
     alpha_low: float
     alpha_high: float
-    cost: float
-    points: list[Point]
+    cost: float  # c of Definition 3.7
+    points: list[Point]  # one for each gamma
 
 
 def token_points(runs: Sequence[Run | Measurement]) -> list[Point]:
@@ -75,11 +47,6 @@ def token_points(runs: Sequence[Run | Measurement]) -> list[Point]:
 
     Rounds that drafted fewer than the run's gamma, as before a limit of length, are left out. Those of a
     measurement are the rounds that begin at each position of its texts.
-
-    Raises
-    ------
-    InputError
-        If a run drafted nothing, drafted trees, or is no run, or a Measurement has no exact row.
     """
     points = []
     for run in runs:
@@ -94,17 +61,6 @@ def pairs_of(runs: Sequence[Run | Measurement]) -> list[Pair]:
     """What was measured of one pair of models: for each temperature of a measurement, or over all runs.
 
     Runs are compared with the plain ones among them.
-
-    Parameters
-    ----------
-    runs : sequence
-        One Measurement, or runs.
-
-    Raises
-    ------
-    InputError
-        If a Measurement is not alone, has no times or no exact row, there is no plain run, or none that
-        drafted, a run drafted trees, is one of a batch, or no run.
     """
     measurements = [run for run in runs if isinstance(run, Measurement)]
     if not measurements:
@@ -195,12 +151,7 @@ def _exact_rows(measurement: Measurement) -> list[ExperimentRow]:
 
 
 def check_law(measurement: Measurement) -> None:
-    """Refuse what was measured by running where a picture is of the draft's distribution.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse what was measured by running where a picture is of the draft's distribution."""
     if not measurement.betas:
         raise InputError(
             f"{measurement.draft} was measured by running: it has no distribution at every position to draw; "

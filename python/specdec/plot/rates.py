@@ -21,32 +21,13 @@ from specdec.trace import Trace, wilson_interval
 def acceptance_by_position(
     *runs: Run | Measurement, labels: Sequence[str] | None = None, ax: Axes | None = None
 ) -> Axes:
-    """Share of rounds that accepted their first, second, … draft, beside what independence would give.
+    """Share of rounds that accepted their first, second, … draft, next to what independence would give.
 
     A draft needs all those before it accepted. A run's points are `Trace.acceptance_by_position` with
     Wilson's 95 % intervals; those of a measurement are for rounds that begin at every position of its texts
     (`Independence.by_position`, multiplied up). Lines are α^i: what equation (1) takes for granted, that
-    every draft is accepted with probability α whatever came before.
-
-    Parameters
-    ----------
-    *runs : Measurement, Result, Trace, or list of results and traces
-        Runs that drafted, of which a list counts as one; a measurement counts as one for each temperature.
-    labels : sequence of str, optional
-        One for each of them; by default gamma or temperature.
-    ax : Axes, optional
-        Where to draw; by default a new figure.
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    InputError
-        If there is no run, a run drafted nothing, or there are not as many labels as runs.
-    MissingPackageError
-        If matplotlib is not installed.
+    every draft is accepted with probability α whatever came before. A measurement counts as a run for each
+    temperature.
     """
     series = _series_of(runs, labels)
     ax = axes(ax, (7.0, 4.2))
@@ -77,33 +58,11 @@ def acceptance_by_position(
 def beta_histogram(
     *runs: Run | Measurement, labels: Sequence[str] | None = None, bins: int = 20, ax: Axes | None = None
 ) -> Axes:
-    """How the acceptance rate beta (Definition 3.1) of single positions is distributed.
+    """How the acceptance rate beta (Definition 3.1) of single positions is distributed, in `bins` bars.
 
     beta = sum(min(target, draft)) (Theorem 3.5). If every position were as hard as any other, as equation (1)
-    has it, all would be in one bar. Vertical lines are the means: alpha (Corollary 3.6).
-
-    Parameters
-    ----------
-    *runs : Measurement, Result, Trace, or list of results and traces
-        Runs that drafted, of which a list counts as one; a measurement counts as one for each temperature.
-    labels : sequence of str, optional
-        One for each of them; by default gamma or temperature.
-    bins : int, default 20
-        Bars of equal width over [0, 1], at least 1.
-    ax : Axes, optional
-        Where to draw; by default a new figure.
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    InputError
-        If there is no run, a run drafted nothing, there are not as many labels as runs, or `bins` is no
-        positive integer.
-    MissingPackageError
-        If matplotlib is not installed.
+    has it, all would be in one bar. Vertical lines are the means: alpha (Corollary 3.6). A measurement counts
+    as a run for each temperature.
     """
     bins = check_integer("bins", bins, 1)
     series = _series_of(runs, labels)
@@ -140,23 +99,6 @@ def acceptance_rates(measurement: Measurement, *, ax: Axes | None = None) -> Axe
 
     The figures of Tables 3 and 5 of the paper. The sharper the distributions, the higher is alpha; a lenience
     l below 1 accepts more, and lets no token exceed its probability by more than 1 / l (appendix A.5).
-
-    Parameters
-    ----------
-    measurement : Measurement
-    ax : Axes, optional
-        Where to draw; by default a new figure.
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    InputError
-        If `measurement` is no Measurement.
-    MissingPackageError
-        If matplotlib is not installed.
     """
     _check_measurement(measurement)
     ax = axes(ax, (7.0, 4.2))
@@ -180,27 +122,10 @@ def acceptance_rates(measurement: Measurement, *, ax: Axes | None = None) -> Axe
 
 @styled
 def autocorrelation(measurement: Measurement, *, ax: Axes | None = None) -> Axes:
-    """Correlation of beta with itself some positions before, beside the band of no correlation.
+    """Correlation of beta with itself some positions before, next to the band of no correlation.
 
     Equation (1) and what follows from it take betas as independent. If they are, 95 % of the points lie
     between the dashed lines; `Independence` has the test.
-
-    Parameters
-    ----------
-    measurement : Measurement
-    ax : Axes, optional
-        Where to draw; by default a new figure.
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    InputError
-        If `measurement` is no Measurement.
-    MissingPackageError
-        If matplotlib is not installed.
     """
     _check_measurement(measurement)
     ax = axes(ax, (7.0, 4.2))

@@ -22,13 +22,7 @@ _Z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2.0)
 
 
 def trace_of(run: Run) -> Trace:
-    """The rounds of a run, or of all runs of a list, as one trace.
-
-    Raises
-    ------
-    InputError
-        If `run` is neither a Result, a Trace nor a list of these, or has no round.
-    """
+    """The rounds of a run, or of all runs of a list, as one trace."""
     if isinstance(run, Result):
         run = run.trace
     if isinstance(run, Trace):
@@ -45,13 +39,7 @@ def trace_of(run: Run) -> Trace:
 
 
 def drafted_trace(run: Run) -> Trace:
-    """The same of a run that must have drafted.
-
-    Raises
-    ------
-    InputError
-        As `trace_of`, and if nothing was drafted.
-    """
+    """The same of a run that must have drafted."""
     trace = trace_of(run)
     if not trace.n_drafted:
         raise InputError("a run drafted nothing (plain decoding): it has no acceptance rate to draw")
@@ -59,13 +47,7 @@ def drafted_trace(run: Run) -> Trace:
 
 
 def timed_trace(run: Run) -> Trace:
-    """The same of a run whose times are its own.
-
-    Raises
-    ------
-    InputError
-        As `trace_of`, and if the run was one of a batch, whose times are those of the whole batch.
-    """
+    """The same of a run whose times are its own, not those of a batch."""
     trace = trace_of(run)
     if trace.n_sequences > 1:
         raise InputError(
@@ -76,13 +58,7 @@ def timed_trace(run: Run) -> Trace:
 
 
 def gamma_of(trace: Trace) -> int:
-    """Drafts in a row that the run was asked for: those of its longest round; 0 in plain decoding.
-
-    Raises
-    ------
-    InputError
-        If a round drafted a tree: the paper's formulas are about chains.
-    """
+    """Drafts in a row that the run was asked for: those of its longest round, which must all be chains."""
     for round_ in trace.rounds:
         if round_.depth != round_.n_drafted:
             raise InputError(
@@ -121,13 +97,7 @@ def half_width(values: Sequence[float]) -> float:
 
 
 def labels_of(labels: Sequence[str] | None, defaults: Sequence[str]) -> list[str]:
-    """The caller's labels, one for each run, or the defaults.
-
-    Raises
-    ------
-    InputError
-        If there are not as many labels as runs.
-    """
+    """The caller's labels, one for each run, or the defaults."""
     if labels is None:
         return list(defaults)
     if isinstance(labels, str) or len(labels) != len(defaults):

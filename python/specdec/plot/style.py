@@ -74,13 +74,7 @@ def looks() -> Iterator[Look]:
 
 
 def pyplot() -> Any:
-    """The module matplotlib.pyplot.
-
-    Raises
-    ------
-    MissingPackageError
-        matplotlib is not installed.
-    """
+    """The module matplotlib.pyplot."""
     try:
         import matplotlib.pyplot
     except ImportError:
@@ -108,20 +102,7 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
 
 
 def axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
-    """`ax`, or the axes of a new figure.
-
-    Parameters
-    ----------
-    ax : Axes or None
-        The caller's.
-    size : (float, float)
-        Width and height of a new figure, in inches.
-
-    Raises
-    ------
-    InputError
-        If `ax` is neither Axes nor None.
-    """
+    """`ax`, or the axes of a new figure of this width and height in inches."""
     if ax is None:
         axes: Axes = pyplot().subplots(figsize=size, layout="constrained")[1]
         return axes
@@ -141,26 +122,7 @@ def mark(
     size: float | None = None,
     label: str | None = None,
 ) -> Any:
-    """Measured points with the bounds of their intervals.
-
-    Parameters
-    ----------
-    ax : Axes
-    x, y : array_like, [n]
-        The points.
-    look : Look
-    x_bounds, y_bounds : array_like, [2, n], optional
-        Lower and upper ends of the intervals.
-    size : float, optional
-        Of the markers, in points.
-    label : str, optional
-        Their entry in the legend.
-
-    Returns
-    -------
-    Line2D
-        The points, without their intervals.
-    """
+    """Draw measured points [n] with the bounds [2, n] of their intervals; return the points alone."""
     bounds = {
         name: None if ends is None else np.abs(np.asarray(ends, dtype=np.float64) - np.asarray(values))
         for name, ends, values in (("xerr", x_bounds, x), ("yerr", y_bounds, y))

@@ -51,31 +51,8 @@ def timeline(
     """Figure 5 of the paper from real runs: calls of draft and target on a time axis, a row a run.
 
     Durations are those of the trace: each round's `verify_s` and `other_s`, and its `draft_s` in as many
-    equal blocks as tokens were drafted.
-
-    Parameters
-    ----------
-    *runs : Result or Trace
-        For the paper's figure, the same prompt with two gammas and without a draft. A list counts as one run:
-        its parts follow each other.
-    labels : sequence of str, optional
-        One for each run; by default its gamma.
-    max_ms : float, optional
-        Where the time axis ends; by default with the longest run.
-    ax : Axes, optional
-        Where to draw; by default a new figure.
-
-    Returns
-    -------
-    Axes
-
-    Raises
-    ------
-    InputError
-        If there is no run, a run was one of a batch, `max_ms` is not positive, or there are not as many
-        labels as runs.
-    MissingPackageError
-        If matplotlib is not installed.
+    equal blocks as tokens were drafted. For the paper's figure give the same prompt with two gammas and
+    without a draft; parts of a list follow each other. The axis ends at `max_ms`, or with the longest run.
     """
     if not runs:
         raise InputError("there is no run to draw; give a Result or a Trace")
