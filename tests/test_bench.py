@@ -17,7 +17,6 @@ import pytest
 import specdec
 from chat_templates import make_chat
 from specdec import Bench, Question, Round, Trace
-from specdec.analysis import asker as asker_module
 from specdec.analysis import bench as bench_module
 from specdec.analysis.answers import Answer, AnswerFile
 from specdec.analysis.bench_rows import MT_BENCH_CATEGORIES
@@ -367,7 +366,7 @@ def test_an_interrupted_benchmark_goes_on(
     pair: tuple[specdec.Model, specdec.Model], found: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = 0
-    generate = asker_module.generate
+    generate = bench_module.generate
 
     def interrupted(*args: Any, **options: Any) -> Any:
         nonlocal calls
@@ -376,7 +375,7 @@ def test_an_interrupted_benchmark_goes_on(
             raise KeyboardInterrupt
         return generate(*args, **options)
 
-    monkeypatch.setattr(asker_module, "generate", interrupted)
+    monkeypatch.setattr(bench_module, "generate", interrupted)
     monkeypatch.setattr(bench_module, "_N_WARM_UPS", 0)
     stop_at = 8  # 8 turns a repetition in two ways: within the last question of the first
     options = {**OPTIONS, "answers": tmp_path}
@@ -412,7 +411,7 @@ def test_a_draft_that_learns_knows_the_answers_of_an_interrupted_repetition(
     monkeypatch.setattr(bench_module, "_N_WARM_UPS", 0)
     draft = getattr(specdec.drafts, kind)()
     whole = specdec.bench(pair[0], draft, questions, **options)
-    generate = asker_module.generate
+    generate = bench_module.generate
     for n_turns in (2, 5, 8):
         turns = iter(range(n_turns))
 
@@ -422,10 +421,10 @@ def test_a_draft_that_learns_knows_the_answers_of_an_interrupted_repetition(
             return generate(*args, **given)
 
         folder = tmp_path / str(n_turns)
-        monkeypatch.setattr(asker_module, "generate", interrupted)
+        monkeypatch.setattr(bench_module, "generate", interrupted)
         with pytest.raises(KeyboardInterrupt):
             specdec.bench(pair[0], draft, questions, answers=folder, **options)
-        monkeypatch.setattr(asker_module, "generate", generate)
+        monkeypatch.setattr(bench_module, "generate", generate)
         there = AnswerFile(folder / "run_1" / f"{kind.lower()}.jsonl", kind).find(questions[0])
         found = specdec.bench(pair[0], draft, questions, answers=folder, **options)
         assert found.answers[0][0] == there
@@ -534,14 +533,14 @@ def test_a_question_that_is_cut_in_one_run_alone_is_named(
     pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a later repetition of the draft, or of plain decoding."""
-    answer = asker_module.Asker.answer
+    answer = bench_module.Asker.answer
 
     def cut(self: Any, question: Question, draft: Any, seed: int, options: Any) -> Answer:
         found = answer(self, question, draft, seed, options)
         where = {1: (True, 1), 2: (False, 1), 3: (True, 0)}.get(question.id)
         return replace(found, left_out="no room") if where == (draft is not None, seed) else found
 
-    monkeypatch.setattr(asker_module.Asker, "answer", cut)
+    monkeypatch.setattr(bench_module.Asker, "answer", cut)
     questions = [Question(i, "c", ("ab",)) for i in range(5)]
     found = specdec.bench(*pair, questions, **{**OPTIONS, "repeats": 2, "seed": 0})
     assert found.skipped == ((1, "no room"), (2, "no room"), (3, "no room"))

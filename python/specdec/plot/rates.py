@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from specdec.analysis.measurement import Measurement
 from specdec.checks import check_integer
 from specdec.errors import InputError, kind_of
-from specdec.plot.points import check_law
-from specdec.plot.runs import Run, betas_of, drafted_trace, labels_of, name_of
+from specdec.plot.points import Run, betas_of, check_law, drafted_trace, labels_of, name_of
 from specdec.plot.style import BLACK, GREY, Axes, axes, legend, legend_below, looks, mark, styled
 from specdec.trace import Trace, wilson_interval
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specdec.errors import InputError, shown
-from specdec.plot.runs import Run, labels_of, name_of, timed_trace
+from specdec.plot.points import Run, labels_of, name_of, timed_trace
 from specdec.plot.style import BLUE, GREY, ORANGE, SKY, Axes, axes, legend_below, styled
 from specdec.trace import Trace
 
