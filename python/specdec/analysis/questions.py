@@ -51,20 +51,20 @@ class Question:
     def __post_init__(self) -> None:
         number = self.id if isinstance(self.id, str) and self.id else as_integer(self.id)
         if number is None:
-            raise InputError(f"id is {shown(self.id)}; expected an integer or a text")
+            raise InputError.of("id", self.id, "an integer or a text")
         if not isinstance(self.category, str) or not self.category:
-            raise InputError(f"category is {shown(self.category)}; expected a text")
+            raise InputError.of("category", self.category, "a text")
         expected = "a sequence of at least one text"
         if isinstance(self.turns, str):
-            raise InputError(f"turns is {shown(self.turns)}; expected {expected}")
+            raise InputError.of("turns", self.turns, expected)
         turns = tuple(check_items("turns", self.turns, expected))
         if not turns:
-            raise InputError(f"turns is {shown(self.turns)}; expected {expected}")
+            raise InputError.of("turns", self.turns, expected)
         for i, turn in enumerate(turns):
             if not isinstance(turn, str) or not turn:
-                raise InputError(f"turns[{i}] is {shown(turn)}; expected a text of at least one character")
+                raise InputError.of(f"turns[{i}]", turn, "a text of at least one character")
         if self.system is not None and not isinstance(self.system, str):
-            raise InputError(f"system is {shown(self.system)}; expected a text, or None")
+            raise InputError.of("system", self.system, "a text, or None")
         object.__setattr__(self, "id", number)
         object.__setattr__(self, "turns", turns)
 
@@ -168,7 +168,7 @@ def questions_of(given: QuestionsLike) -> list[Question]:
             except InputError as error:
                 raise InputError(f"questions[{i}]: {error}") from None
         if not isinstance(item, Question):
-            raise InputError(f"questions[{i}] is {kind_of(item)}; expected a specdec.Question, or a text")
+            raise InputError.of(f"questions[{i}]", item, "a specdec.Question, or a text", found=kind_of(item))
         questions.append(item)
     if not questions:
         raise InputError("questions is empty; expected at least one")

@@ -15,7 +15,7 @@ from specdec.analysis.experiment import ExperimentRow
 from specdec.analysis.measurement import Measurement
 from specdec.analysis.statistics import acceptance_by_position
 from specdec.decoding.result import Result
-from specdec.errors import InputError, kind_of, shown
+from specdec.errors import InputError, kind_of
 from specdec.trace import Trace
 
 Run: TypeAlias = Result | Trace | Sequence[Result | Trace]
@@ -105,7 +105,7 @@ def labels_of(labels: Sequence[str] | None, defaults: Sequence[str]) -> list[str
     if labels is None:
         return list(defaults)
     if isinstance(labels, str) or len(labels) != len(defaults):
-        raise InputError(f"labels is {shown(labels)}; expected one for each of the {len(defaults)} runs")
+        raise InputError.of("labels", labels, f"one for each of the {len(defaults)} runs")
     return list(labels)
 
 

@@ -153,7 +153,7 @@ def autocorrelation(measurement: Measurement, *, ax: Axes | None = None) -> Axes
 
 def _check_measurement(measurement: Measurement) -> None:
     if not isinstance(measurement, Measurement):
-        raise InputError(f"measurement is {kind_of(measurement)}; expected a Measurement")
+        raise InputError.of("measurement", measurement, "a Measurement", found=kind_of(measurement))
     check_law(measurement)
 
 
