@@ -14,8 +14,7 @@ import pytest
 import specdec
 from specdec.fields import Fields
 from specdec.models.checkpoints.hf_folder import described
-from specdec.models.families import FAMILIES, model_type_of
-from specdec.models.families.absent_fields import ABSENT
+from specdec.models.families import FAMILIES
 from worlds.families import SIZES
 
 pytestmark = pytest.mark.oracle
@@ -43,13 +42,14 @@ def meaning(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_every_class_has_its_sizes() -> None:
-    assert set(ABSENT) == set(FAMILIES) - NOT_OF_TRANSFORMERS
+    with_sizes = {name for name, family in FAMILIES.items() if family.absent}
+    assert with_sizes == set(FAMILIES) - NOT_OF_TRANSFORMERS
 
 
 @pytest.mark.parametrize("name", sorted(set(FAMILIES) - NOT_OF_TRANSFORMERS - OF_OTHERS))
 def test_an_absent_field_has_the_default_of_the_class(name: str) -> None:
     """Each field of the class left out: specdec reads what transformers makes of the rest."""
-    kind = transformers.CONFIG_MAPPING[model_type_of(name)]
+    kind = transformers.CONFIG_MAPPING[FAMILIES[name].model_type]
     whole = as_written(kind(), name)
     for absent in set(whole) - {"architectures", "model_type"}:
         rest = {field: value for field, value in whole.items() if field != absent}

@@ -18,7 +18,7 @@ from specdec.errors import CheckpointError, SpecdecError, UnsupportedModelError,
 from specdec.fields import Fields
 from specdec.models.checkpoints.generation_config import GENERATION_FIELDS
 from specdec.models.checkpoints.hf_folder import described
-from specdec.models.families import FAMILIES, model_type_of
+from specdec.models.families import FAMILIES
 from worlds.adapters import adapter_config
 from worlds.families import CONFIGS, random_weights
 from worlds.folders import write_hf
@@ -126,7 +126,7 @@ def test_class_defaults_load_without_a_warning(name: str) -> None:
     from transformers import CONFIG_MAPPING
 
     kinds = {"Mistral3ForConditionalGeneration": "mistral3", "Gemma3ForConditionalGeneration": "gemma3"}
-    config = CONFIG_MAPPING[kinds.get(name) or model_type_of(name)]()
+    config = CONFIG_MAPPING[kinds.get(name) or FAMILIES[name].model_type]()
     for use_diff in (False, True):
         fields = json.loads(config.to_json_string(use_diff=use_diff)) | {"architectures": [name]}
         described(Fields(fields, Path("config.json")))

@@ -61,9 +61,9 @@ def load(
     """Load a model.
 
     The first model that is loaded on a machine takes some 0.2 s more, in which the kernels find out which of
-    their ways to compute the same product are the quickest there. The result is kept in the user's cache
-    (``$XDG_CACHE_HOME/specdec/thresholds``, else ``~/.cache/specdec/thresholds``), or in the folder that the
-    environment variable ``SPECDEC_THRESHOLDS`` names; "off": nothing is measured. No result depends on it.
+    their ways to compute the same product are the quickest there; no result depends on it. The thresholds are
+    kept in ``$XDG_CACHE_HOME/specdec/thresholds``, else ``~/.cache/specdec/thresholds``, or in the folder
+    that the environment variable ``SPECDEC_THRESHOLDS`` names ("off": nothing is measured).
 
     Parameters
     ----------
@@ -74,55 +74,45 @@ def load(
         the Hugging Face Hub (by the package huggingface_hub): ``org/name``, or of GGUF files
         ``org/name:Q4_K_M`` and ``hf://org/name/file.gguf``.
     dtype : {None, "f32", "bf16", "int8", "int4"}
-        The number format of the matrices; norms and biases stay in f32. None: what the checkpoint holds,
-        which is bf16 if all its matrices are stored so, and f32 otherwise; of files with codes (Q4_K_M and
-        its kin in GGUF, folders in int8 or int4) each matrix in its own type, with the file's values. In bf16
-        activations are rounded to it where they meet a matrix. int8 and int4 have blocks of 32 weights with
-        one scale each and quantise activations to int8 by rows and blocks. :meth:`Model.quantization_report`
-        says what a format costs.
+        The number format of the matrices; norms and biases stay in f32. None: what the checkpoint holds: bf16
+        if all its matrices are stored so, f32 otherwise; of files with codes each matrix in its own type,
+        with the file's values. In bf16 activations are rounded to it where they meet a matrix. int8 and int4
+        have blocks of 32 weights with one scale each and quantize activations to int8 by rows and blocks.
+        :meth:`Model.quantization_report` says what a format costs.
     cache_dtype : {None, "f32", "bf16"}
         The number format of cached keys and values. None: f32 for a model in f32, else bf16.
     prefill : {"rows", "tiles", "blas"}
-        What multiplies the rows of prompts and of texts that are scored, or, in an encoder-decoder, of
-        sources. "rows": the row kernels, which compute everything else. "tiles": for models in any format
-        but f32, weights and activations in bf16 and sums in the order of a tile of Intel's AMX, which is
-        faster on processors that have it, in bf16 several times. A prompt has bits of its own, the same on
-        every processor; without AMX nothing is gained, and models in codes are slower.
-        "blas": OpenBLAS, for models in f32 without mixtures of experts. A prompt has bits of its own, which
-        differ between kinds of processors (docs/NUMERICS.md), and the matrices of a decoder-only model take
-        twice the memory; those of an encoder take no more.
+        What multiplies the rows of prompts, of texts that are scored, and of sources. "rows": the row
+        kernels, which compute everything else. "tiles": in formats other than f32, sums in the order of a
+        tile of Intel's AMX, which is faster on processors that have it; a prompt then has bits of its own,
+        the same on every processor. "blas": OpenBLAS, for models in f32 without mixtures of experts; a prompt
+        has bits that differ between kinds of processors (docs/NUMERICS.md), and matrices of a decoder-only
+        model take twice the memory.
     tokenizer : None, False, path-like or Tokenizer
-        None: the tokenizer of the folder, if there is one. False: none; ids in, ids out, and a text ends
-        at the ids of the configuration (:attr:`Model.eos_ids`). A path: the one at that path. An object of
-        ``transformers`` (as ``AutoTokenizer`` gives it) or ``tokenizers``: that one. An object with the
-        methods of :class:`specdec.tokenizer.Tokenizer`: itself.
+        None: the tokenizer of the folder, if there is one. False: none; ids in, ids out, and a text ends at
+        the ids of the configuration (:attr:`Model.eos_ids`). A path: the one at that path. An object of
+        ``transformers`` or ``tokenizers``, or one with the methods of :class:`specdec.tokenizer.Tokenizer`.
     n_ctx : int, optional
-        The longest text, in tokens. None: what the checkpoint says; of a model whose rotary positions depend
-        on the length of a text (LongRoPE, dynamic NTK) the context before scaling. Of such a model a longer
-        ``n_ctx`` takes the frequencies of a text of that length, for all texts. Of T5, whose relative
-        positions have no end, it is the longest source too; None: 2048.
+        The longest text, in tokens. None: what the checkpoint says, without scaling that depends on the
+        length of a text (LongRoPE, dynamic NTK); a longer ``n_ctx`` takes the frequencies of a text of that
+        length, for all texts. Of T5, whose relative positions have no end, it is the longest source too;
+        None: 2048.
     n_threads : int, optional
         Threads that pack the weights. None: :func:`specdec.threads.default_threads`.
     progress : bool, optional
         Show a progress bar (needs tqdm). None: for large checkpoints, in a terminal.
-    revision : str, optional
-        Of a hub name: a branch, a tag or a commit. None: the main branch.
-    cache_dir : path-like, optional
-        Where downloads from the hub are kept. None: where ``huggingface_hub`` keeps them (``HF_HOME``).
-    token : str or bool, optional
-        For repositories that need one. True, or None where there is one: that of ``hf auth login`` or
-        ``HF_TOKEN``. False: none.
+    revision, cache_dir, token : optional
+        Of a hub name: a branch, tag or commit; where downloads are kept (None: ``HF_HOME``); a token (True,
+        or None where there is one: that of ``hf auth login`` or ``HF_TOKEN``; False: none).
     cache : bool or path-like
-        Keep the packed model, and map it when it is loaded so again: as it lies in memory, it is there at
-        once. True: in the user's cache (``$XDG_CACHE_HOME/specdec/packed``, else
-        ``~/.cache/specdec/packed``); a path: in that folder. A file of a cache takes the memory of the model
-        on disk, and is written anew when the files that it was made of have changed. For models on disk with
-        their own tokenizer or none.
+        Keep the packed model, which takes the model's memory on disk, and map it when it is loaded so again,
+        at once. True: in ``$XDG_CACHE_HOME/specdec/packed``, else ``~/.cache/specdec/packed``; a path: in
+        that folder. Written again when its files have changed. For models on disk with their own tokenizer or
+        none.
     adapter : path-like, optional
-        The folder of a LoRA adapter of PEFT (``adapter_config.json``, ``adapter_model.safetensors``), which
-        is merged into the weights: W + scale · B A in f32, then rounded or quantised as ``dtype`` says. A
-        GGUF file is then loaded in ``dtype``, not in its own types. :meth:`Model.with_adapter` lays one
-        beside the weights instead, and several for one model (docs/ADAPTERS.md).
+        The folder of a LoRA adapter of PEFT, which is merged into the weights: W + scale · B A in f32, then
+        rounded or quantized as ``dtype`` says; a GGUF file is then loaded in ``dtype``, not in its own types.
+        :meth:`Model.with_adapter` keeps one next to the weights instead (docs/ADAPTERS.md).
 
     Warns
     -----

@@ -25,22 +25,10 @@ def encode(
     format: Formats = "exact",
     cache_format: str = "exact",
 ) -> Array:
-    """What the encoder of an encoder-decoder makes of a source: what its decoder attends to.
+    """The output of the encoder of an encoder-decoder, [n_source, d_model]: what its decoder attends to.
 
-    Parameters
-    ----------
-    config : mapping
-        The canonical configuration of the whole, with that of the encoder as ``config["encoder"]``.
-    tensors : mapping of str to ndarray
-        Of the whole; those of the encoder begin with "encoder.".
-    source : sequence of int, [n_source]
-    dtype, format, cache_format
-        As in `logits`.
-
-    Returns
-    -------
-    ndarray, [n_source, d_model]
-        Behind the encoder's last norm, where it has one.
+    Parameters as in `logits`: the configuration of the whole, with that of the encoder as
+    ``config["encoder"]``, and tensors of the whole, those of the encoder beginning with "encoder.".
     """
     encoder = config["encoder"]
     own = {name.removeprefix("encoder."): x for name, x in tensors.items() if name.startswith("encoder.")}
@@ -117,12 +105,10 @@ def tree_logits(
         The committed tokens; may be empty.
     tokens, parents : sequence of int, [n_nodes]
         A parent is an earlier node; -1, the parent of node 0, is the end of the prefix.
-    source
-        As in `logits`.
     skip_attn, skip_mlp : collection of int
         Layers whose attention, to the source too, or MLP the nodes pass by: the hidden state stays what it
         is. The prefix goes through all of them, and the nodes attend to its keys and values.
-    dtype, format, cache_format
+    source, dtype, format, cache_format
         As in `logits`.
 
     Returns
@@ -288,8 +274,7 @@ class _Forward:
         seen = self.visible & (self.distance < window) if window else self.visible
         sinks = self.tensor(f"{ours}.attn_sinks") if own["attn_sinks"] else None
         weights = _softmax(np.where(seen, scores, -np.inf), sinks)
-        mixed = np.einsum("hij,jhd->ihd", weights, v).reshape(self.n_rows, -1)
-        return self.linear(mixed, f"{ours}.attn_out")
+        return self.linear(self.mixed(weights, v), f"{ours}.attn_out")
 
     def cross_attention(self, h: Array, encoded: Array, i: int) -> Array:
         """To all rows of the source; their distance from a row of the text has no meaning."""
@@ -298,8 +283,11 @@ class _Forward:
         k, v = (self.linear(encoded, f"{ours}.cross_{part}").reshape(len(encoded), -1, size) for part in "kv")
         q, k, v = self.cached(q, k, v, i)
         weights = _softmax(np.einsum("ihd,jhd->hij", q, k) * self.score_scales[i])
-        mixed = np.einsum("hij,jhd->ihd", weights, v).reshape(self.n_rows, -1)
-        return self.linear(mixed, f"{ours}.cross_out")
+        return self.linear(self.mixed(weights, v), f"{ours}.cross_out")
+
+    def mixed(self, weights: Array, values: Array) -> Array:
+        mixed: Array = np.einsum("hij,jhd->ihd", weights, values)
+        return mixed.reshape(self.n_rows, -1)
 
     def cached(self, q: Array, k: Array, v: Array, i: int) -> tuple[Array, Array, Array]:
         """In the cache's number format; keys and values once for each head of queries."""
@@ -377,9 +365,9 @@ class _Forward:
         """Of the chosen experts of a row."""
         own = self.settings
         if own["router"] == "softmax":
-            weights = _softmax1(logits)[chosen]
+            weights = _softmax(logits)[chosen]
         elif own["router"] == "softmax_chosen":
-            weights = _softmax1(logits[chosen])
+            weights = _softmax(logits[chosen])
         else:
             weights = _sigmoid(logits[chosen])
         if own["router_renormalise"]:
@@ -417,60 +405,27 @@ class _Forward:
 
 
 _DEFAULTS: Final[Mapping[str, Any]] = {
-    "norm_place": "before",
-    "qk_norm": "none",
-    "v_norm": False,
-    "parallel": "no",
-    "head_bias": False,
-    "embedding_scale": 1.0,
-    "embedding_norm": False,
-    "residual_scale": 1.0,
-    "logit_scale": 1.0,
-    "logit_softcap": 0.0,
-    "attn_softcap": 0.0,
-    "attn_sinks": False,
-    "qkv_limit": 0.0,
-    "activation_limit": 0.0,
-    "query_growth": 0.0,
-    "query_span": 0,
-    "alibi": (),
-    "relative_buckets": (),
-    "relative_bias_by_layer": False,
-    "output_norm": True,
-    "more_inv_freq": (),
-    "rotary_factors": (),
-    "n_heads": (),
-    "n_kv_heads": (),
-    "d_heads": (),
-    "windows": (),
-    "rotations": (),
-    "score_scales": (),
-    "n_experts": 0,
-    "n_experts_per_token": 0,
-    "d_shared_expert": 0,
-    "shared_expert_gate": False,
-    "router": "softmax",
-    "router_bias": False,
-    "router_renormalise": False,
-    "routed_scale": 1.0,
-    "mixtures": (),
-}
+    "norm_place": "before", "qk_norm": "none", "v_norm": False, "parallel": "no", "head_bias": False,
+    "embedding_scale": 1.0, "embedding_norm": False, "residual_scale": 1.0, "logit_scale": 1.0,
+    "logit_softcap": 0.0, "attn_softcap": 0.0, "attn_sinks": False, "qkv_limit": 0.0, "activation_limit": 0.0,
+    "query_growth": 0.0, "query_span": 0, "alibi": (), "relative_buckets": (), "output_norm": True,
+    "relative_bias_by_layer": False, "more_inv_freq": (), "rotary_factors": (), "n_heads": (),
+    "n_kv_heads": (), "d_heads": (), "windows": (), "rotations": (), "score_scales": (), "mixtures": (),
+    "n_experts": 0, "n_experts_per_token": 0, "d_shared_expert": 0, "shared_expert_gate": False,
+    "router": "softmax", "router_bias": False, "router_renormalise": False, "routed_scale": 1.0,
+}  # fmt: skip
 """Switches that a plain decoder leaves out."""
 
 
 def _softmax(x: Array, sinks: Array | None = None) -> Array:
-    """Along the last axis of x [n_head, n_rows, n_rows]; a head's sink takes part and is left out."""
-    if sinks is None:
-        sinks = np.full(len(x), -np.inf, x.dtype)
-    largest = np.maximum(x.max(axis=-1, keepdims=True), sinks[:, None, None])
+    """Along the last axis of x; of x [n_head, n_rows, n_rows] a head's sink takes part and is left out."""
+    largest = x.max(axis=-1, keepdims=True)
+    sink: Array | float = 0.0
+    if sinks is not None:
+        largest = np.maximum(largest, sinks[:, None, None])
+        sink = np.exp(sinks[:, None, None] - largest)
     x = np.exp(x - largest)
-    total: Array = x.sum(axis=-1, keepdims=True) + np.exp(sinks[:, None, None] - largest)
-    return x / total
-
-
-def _softmax1(x: Array) -> Array:
-    x = np.exp(x - x.max())
-    total: float = x.sum()
+    total: Array = x.sum(axis=-1, keepdims=True) + sink
     return x / total
 
 
@@ -482,31 +437,15 @@ def _sigmoid(x: Array) -> Array:
     return 0.5 + 0.5 * np.tanh(x / 2)
 
 
-def _silu(x: Array) -> Array:
-    return x * _sigmoid(x)
-
-
-def _relu(x: Array) -> Array:
-    return np.maximum(x, 0)
-
-
-def _relu2(x: Array) -> Array:
-    return np.maximum(x, 0) ** 2
-
-
 def _gelu(x: Array) -> Array:
     erf: Array = np.vectorize(math.erf, otypes=[x.dtype])(x / math.sqrt(2))
     return x * (0.5 + 0.5 * erf)
 
 
-def _gelu_tanh(x: Array) -> Array:
-    return x * (0.5 + 0.5 * np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-
-
 _ACTIVATIONS: Final[Mapping[str, Callable[[Array], Array]]] = {
-    "silu": _silu,
+    "silu": lambda x: x * _sigmoid(x),
     "gelu": _gelu,
-    "gelu_tanh": _gelu_tanh,
-    "relu": _relu,
-    "relu2": _relu2,
+    "gelu_tanh": lambda x: x * (0.5 + 0.5 * np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "relu": lambda x: np.maximum(x, 0),
+    "relu2": lambda x: np.maximum(x, 0) ** 2,
 }

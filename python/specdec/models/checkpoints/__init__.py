@@ -31,33 +31,15 @@ def open_checkpoint(
 ) -> Checkpoint:
     """Open a checkpoint and check everything about it that does not need the weights themselves.
 
+    Parameters and errors are those of :func:`specdec.load`; a packed file is refused.
+
     Parameters
     ----------
     path : path-like
-        A Hugging Face folder (``config.json`` and ``*.safetensors``), a GGUF file (of one that was split any
-        part), a llama2.c ``.bin`` file (version 0), or the name of what is on the Hugging Face Hub (needs
-        ``huggingface_hub``): a repository ``org/name``, a GGUF file of one ``hf://org/name/file.gguf``, or
-        that of a type ``org/name:Q4_K_M``. What exists on disk is taken before a name on the hub.
-    tokenizer : None, False, path-like or Tokenizer
-        None: the tokenizer beside the weights, if there is one. False: none. A path: the tokenizer at that
-        location. An object: itself.
-    n_ctx : int, optional
-        The context, as :func:`specdec.load` has it.
-    revision, cache_dir, token
-        Of a name on the hub, as :func:`specdec.load` has them.
-
-    Raises
-    ------
-    InputError
-        A revision of what is on disk, a context that the model does not have, or arguments of other types.
-    CheckpointNotFoundError
-        There is nothing at ``path`` (also a FileNotFoundError).
-    UnsupportedModelError
-        An architecture or a setting that specdec does not have.
-    CheckpointError
-        A damaged or contradictory file.
-    TokenizerError
-        A damaged tokenizer, or one whose library is not installed; ``tokenizer=False`` does without.
+        A Hugging Face folder, a GGUF file (of one that was split any part), a llama2.c ``.bin`` file, or the
+        name of what is on the Hugging Face Hub. What exists on disk is taken before a name on the hub.
+    tokenizer, n_ctx, revision, cache_dir, token
+        As of :func:`specdec.load`.
     """
     from specdec.models.checkpoints.hub import HubOptions
 

@@ -28,7 +28,7 @@ from specdec.models.checkpoints.hub import describing_files
 from specdec.models.checkpoints.matching import is_matrix
 from specdec.models.checkpoints.safetensors_file import write_tensors
 from specdec.models.conversion.file_order import check_same, gathered, stored_shapes
-from specdec.models.families import FAMILIES, ConfigReader, Source, model_type_of
+from specdec.models.families import FAMILIES, ConfigReader, Source
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
 from specdec.threads import check_threads
@@ -307,7 +307,7 @@ def _fields_of_gguf(checkpoint: Checkpoint) -> dict[str, Any]:
     config = checkpoint.config
     fields: dict[str, Any] = {
         "architectures": [checkpoint.architecture],
-        "model_type": model_type_of(checkpoint.architecture),
+        "model_type": FAMILIES[checkpoint.architecture].model_type,
         **checkpoint.fields,
     }
     for name in ("attention_bias", "mlp_bias"):

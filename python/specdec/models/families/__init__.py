@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -10,65 +9,17 @@ from typing import Final
 from specdec.errors import UnusedFieldWarning, warn
 from specdec.fields import Fields, as_json
 from specdec.models.families import encoder_decoder, gpt, llama, moe
-from specdec.models.families.absent_fields import ABSENT
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import Family, Source
 
-__all__ = ["FAMILIES", "ConfigReader", "Family", "Source", "architecture_of", "model_type_of"]
+__all__ = ["FAMILIES", "ConfigReader", "Family", "Source", "architecture_of"]
 
-_READERS: Final[Mapping[str, Family]] = (
+FAMILIES: Final[Mapping[str, Family]] = (
     llama.FAMILIES | gpt.FAMILIES | moe.FAMILIES | encoder_decoder.FAMILIES
 )
-
-FAMILIES: Final[Mapping[str, Family]] = {
-    name: dataclasses.replace(family, absent=ABSENT.get(name, {})) for name, family in _READERS.items()
-}
 """Every architecture, by the name that ``architectures`` has for it."""
 
-_MODEL_TYPES: Final[Mapping[str, str]] = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "ministral": "MinistralForCausalLM",
-    "ministral3": "Ministral3ForCausalLM",
-    "smollm3": "SmolLM3ForCausalLM",
-    "granite": "GraniteForCausalLM",
-    "mimo": "MiMoForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "phi": "PhiForCausalLM",
-    "phi3": "Phi3ForCausalLM",
-    "gemma": "GemmaForCausalLM",
-    "gemma2": "Gemma2ForCausalLM",
-    "gemma3_text": "Gemma3ForCausalLM",
-    "olmo": "OlmoForCausalLM",
-    "olmo2": "Olmo2ForCausalLM",
-    "olmo3": "Olmo3ForCausalLM",
-    "stablelm": "StableLmForCausalLM",
-    "starcoder2": "Starcoder2ForCausalLM",
-    "cohere": "CohereForCausalLM",
-    "cohere2": "Cohere2ForCausalLM",
-    "mixtral": "MixtralForCausalLM",
-    "qwen2_moe": "Qwen2MoeForCausalLM",
-    "qwen3_moe": "Qwen3MoeForCausalLM",
-    "olmoe": "OlmoeForCausalLM",
-    "gpt_oss": "GptOssForCausalLM",
-    "gpt2": "GPT2LMHeadModel",
-    "gpt_bigcode": "GPTBigCodeForCausalLM",
-    "gpt_neo": "GPTNeoForCausalLM",
-    "opt": "OPTForCausalLM",
-    "gpt_neox": "GPTNeoXForCausalLM",
-    "gptj": "GPTJForCausalLM",
-    "bloom": "BloomForCausalLM",
-    "mpt": "MptForCausalLM",
-    "falcon": "FalconForCausalLM",
-    "t5": "T5ForConditionalGeneration",
-    "mt5": "MT5ForConditionalGeneration",
-    "umt5": "UMT5ForConditionalGeneration",
-    "bart": "BartForConditionalGeneration",
-    "mbart": "MBartForConditionalGeneration",
-    "marian": "MarianMTModel",
-    "m2m_100": "M2M100ForConditionalGeneration",
-}
+_MODEL_TYPES: Final = {family.model_type: name for name, family in FAMILIES.items() if family.model_type}
 
 # Names that files have for architectures of the table.
 _ALIASES: Final[Mapping[str, str]] = {
@@ -133,8 +84,3 @@ def _why_refused(name: str) -> str:
         if name.startswith(beginnings):
             return reason
     return ""
-
-
-def model_type_of(architecture: str) -> str:
-    """What ``model_type`` is in a config.json of an architecture of `FAMILIES`."""
-    return next(kind for kind, name in _MODEL_TYPES.items() if name == architecture)

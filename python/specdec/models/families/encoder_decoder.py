@@ -18,6 +18,8 @@ from specdec.models.families.family import (
     Family,
     Named,
     Shape,
+    absent_bart,
+    absent_t5,
     named,
     offset,
     row,
@@ -232,11 +234,13 @@ def _t5_settled(config: dict[str, Any], tensors: Any) -> dict[str, Any]:
 _T5_UNUSED = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.",)
 
 
-def _t5_family(read: Any, *harmless: str) -> Family:
+def _t5_family(read: Any, model_type: str, absent: dict[str, Any], *harmless: str) -> Family:
     # n_positions: relative positions have no end
     return Family(
         read,
         _t5_tensors,
+        model_type,
+        absent,
         prefix="",
         left_out=_T5_UNUSED,
         harmless=("n_positions", *harmless),
@@ -245,9 +249,11 @@ def _t5_family(read: Any, *harmless: str) -> Family:
 
 
 _T5 = {
-    "T5ForConditionalGeneration": _t5_family(_read_t5),
-    "MT5ForConditionalGeneration": _t5_family(_read_mt5),
-    "UMT5ForConditionalGeneration": _t5_family(_read_umt5, "scale_decoder_outputs"),
+    "T5ForConditionalGeneration": _t5_family(_read_t5, "t5", absent_t5(512, 2048, 6, 8, 32128)),
+    "MT5ForConditionalGeneration": _t5_family(_read_mt5, "mt5", absent_t5(512, 1024, 8, 6, 250112)),
+    "UMT5ForConditionalGeneration": _t5_family(
+        _read_umt5, "umt5", absent_t5(512, 1024, 8, 6, 250112), "scale_decoder_outputs"
+    ),
 }
 
 
@@ -436,15 +442,50 @@ _HARMLESS = (
 )  # fmt: skip
 
 
-def _bart_family(read: Any, tensors: Any, unused: tuple[str, ...]) -> Family:
-    return Family(read, tensors, renamed=_ITSELF, left_out=unused, harmless=_HARMLESS, settled=_settled)
+def _bart_family(
+    read: Any, tensors: Any, unused: tuple[str, ...], model_type: str, absent: dict[str, Any]
+) -> Family:
+    return Family(
+        read,
+        tensors,
+        model_type,
+        absent,
+        renamed=_ITSELF,
+        left_out=unused,
+        harmless=_HARMLESS,
+        settled=_settled,
+    )
 
 
 _BART = {
-    "BartForConditionalGeneration": _bart_family(_read_bart, _bart_tensors, _LEARNED_UNUSED),
-    "MBartForConditionalGeneration": _bart_family(_read_mbart, _bart_tensors, _LEARNED_UNUSED),
-    "MarianMTModel": _bart_family(_read_marian, _marian_tensors, _UNUSED),
-    "M2M100ForConditionalGeneration": _bart_family(_read_m2m, _m2m_tensors, _UNUSED),
+    "BartForConditionalGeneration": _bart_family(
+        _read_bart,
+        _bart_tensors,
+        _LEARNED_UNUSED,
+        "bart",
+        absent_bart(1024, 12, 16, 4096, 12, 16, 4096, 50265, 1024),
+    ),
+    "MBartForConditionalGeneration": _bart_family(
+        _read_mbart,
+        _bart_tensors,
+        _LEARNED_UNUSED,
+        "mbart",
+        absent_bart(1024, 12, 16, 4096, 12, 16, 4096, 50265, 1024),
+    ),
+    "MarianMTModel": _bart_family(
+        _read_marian,
+        _marian_tensors,
+        _UNUSED,
+        "marian",
+        absent_bart(1024, 12, 16, 4096, 12, 16, 4096, 58101, 1024),
+    ),
+    "M2M100ForConditionalGeneration": _bart_family(
+        _read_m2m,
+        _m2m_tensors,
+        _UNUSED,
+        "m2m_100",
+        absent_bart(1024, 12, 16, 4096, 12, 16, 4096, 128112, 1024),
+    ),
 }
 
 

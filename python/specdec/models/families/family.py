@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Container, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from specdec.models.families.config_reader import ConfigReader
 from specdec.models.number_formats import widened
 
 __all__ = [
-    "ENCODER", "SEEING", "Array", "Computed", "Config", "Either", "Family", "HeadNorms", "Named", "PlusOne",
-    "Shape", "Source", "fused_heads", "fused_row", "fused_rows", "halves", "interleaved",
-    "interleaved_norms", "named", "offset", "row", "rows_of_heads", "transposed",
+    "ENCODER", "SEEING", "YARN", "Array", "Computed", "Config", "Either", "Family", "HeadNorms", "Named",
+    "PlusOne", "Shape", "Source", "absent", "absent_bart", "absent_gpt", "absent_neo", "absent_t5",
+    "fused_heads", "fused_row", "fused_rows", "halves", "interleaved", "interleaved_norms", "named", "offset",
+    "row", "rows_of_heads", "transposed",
 ]  # fmt: skip
 
 ENCODER = "encoder."
@@ -316,13 +318,14 @@ class Family:
 
     read_config: Callable[[ConfigReader], dict[str, Any]]
     tensors: Mapping[str, Named | Either] | Callable[[Config], Mapping[str, Named]]
+    model_type: str = ""
+    absent: Mapping[str, Any] = field(default_factory=dict)
     prefix: str = "model."
     head: str = "lm_head"
     text_field: str = ""
     quantised: str = ""
     renamed: Mapping[str, str] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
-    absent: Mapping[str, Any] = field(default_factory=dict)
     harmless: tuple[str, ...] = ()
     settled: Callable[[dict[str, Any], MutableMapping[str, Any]], dict[str, Any]] | None = None
 
@@ -369,6 +372,30 @@ class Family:
                 return new + name[len(old) :]
         return name if name.startswith((self.prefix, self.head + ".")) else self.prefix + name
 
+
+# Absent fields of a config.json mean the sizes of the configuration classes of transformers; other defaults
+# are where fields are read. ``tests/test_absent_fields.py`` compares all of them with transformers.
+_DECODER = (
+    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size",
+    "max_position_embeddings",
+)  # fmt: skip
+_BART = (
+    "d_model", "encoder_layers", "encoder_attention_heads", "encoder_ffn_dim", "decoder_layers",
+    "decoder_attention_heads", "decoder_ffn_dim", "vocab_size", "max_position_embeddings",
+)  # fmt: skip
+_NEO = ("hidden_size", "num_layers", "num_heads", "vocab_size", "max_position_embeddings")
+
+
+def _sizes(names: tuple[str, ...], *values: int | None) -> dict[str, Any]:
+    return {name: value for name, value in zip(names, values, strict=True) if value is not None}
+
+
+absent = partial(_sizes, _DECODER)
+absent_bart = partial(_sizes, _BART)
+absent_gpt = partial(_sizes, ("n_embd", "n_layer", "n_head", "vocab_size", "n_positions"))
+absent_neo = partial(_sizes, _NEO)
+absent_t5 = partial(_sizes, ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size"))
+YARN: dict[str, Any] = {"rope_type": "yarn", "beta_fast": 32.0, "beta_slow": 1.0}
 
 # The decoder of a model that also sees; what is not its is left out.
 SEEING: dict[str, Any] = {

@@ -12,6 +12,9 @@ from specdec.fields import Fields
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import (
     Family,
+    absent,
+    absent_gpt,
+    absent_neo,
     fused_heads,
     fused_rows,
     interleaved,
@@ -475,45 +478,87 @@ _MPT_HARMLESS = (
     "verbose",
 )  # fmt: skip
 
+_BIGCODE_HARMLESS = (
+    "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32",
+    "num_key_value_heads",  # multi_query decides
+)  # fmt: skip
+_BLOOM_HARMLESS = (
+    "attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "offset_alibi",
+    "skip_bias_add", "skip_bias_add_qkv", "slow_but_exact",
+)  # fmt: skip
+
 FAMILIES = {
-    "GPT2LMHeadModel": Family(_read_gpt2, _GPT2_TENSORS, prefix="transformer.", harmless=("n_ctx",)),
+    "GPT2LMHeadModel": Family(
+        _read_gpt2,
+        _GPT2_TENSORS,
+        "gpt2",
+        absent_gpt(768, 12, 12, 50257, 1024),
+        prefix="transformer.",
+        harmless=("n_ctx",),
+    ),
     "GPTBigCodeForCausalLM": Family(
         _read_bigcode,
         _BIGCODE_TENSORS,
+        "gpt_bigcode",
+        absent_gpt(768, 12, 12, 50257, 1024),
         prefix="transformer.",
-        harmless=(
-            "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32",
-            "num_key_value_heads",  # multi_query decides
-        ),
+        harmless=_BIGCODE_HARMLESS,
     ),
     "GPTNeoForCausalLM": Family(
-        _read_neo, _NEO_TENSORS, prefix="transformer.", harmless=("attention_layers",)
+        _read_neo,
+        _NEO_TENSORS,
+        "gpt_neo",
+        absent_neo(2048, 24, 16, 50257, 2048),
+        prefix="transformer.",
+        harmless=("attention_layers",),
     ),
     "OPTForCausalLM": Family(
-        _read_opt, _OPT_TENSORS, renamed={"decoder.": "model.decoder."}, settled=_settled_opt
+        _read_opt,
+        _OPT_TENSORS,
+        "opt",
+        absent(768, None, 12, 12, 50272, 2048) | {"ffn_dim": 3072},
+        renamed={"decoder.": "model.decoder."},
+        settled=_settled_opt,
     ),
-    "GPTNeoXForCausalLM": Family(_read_neox, _NEOX_TENSORS, prefix="gpt_neox.", head="embed_out"),
+    "GPTNeoXForCausalLM": Family(
+        _read_neox,
+        _NEOX_TENSORS,
+        "gpt_neox",
+        absent(6144, 24576, 44, 64, 50432, 2048),
+        prefix="gpt_neox.",
+        head="embed_out",
+    ),
     "GPTJForCausalLM": Family(
         _read_gptj,
         _GPTJ_TENSORS,
+        "gptj",
+        absent_gpt(4096, 28, 16, 50400, 2048),
         prefix="transformer.",
         harmless=("n_ctx", "rotary", "scale_attn_weights"),
     ),
-    "PhiForCausalLM": Family(_read_phi, _PHI_TENSORS),
+    "PhiForCausalLM": Family(_read_phi, _PHI_TENSORS, "phi", absent(2048, 8192, 24, 32, 51200, 2048)),
     "BloomForCausalLM": Family(
         _read_bloom,
         _BLOOM_TENSORS,
+        "bloom",
+        {"hidden_size": 64, "n_layer": 2, "n_head": 8, "vocab_size": 250880},
         prefix="transformer.",
-        harmless=(
-            "attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion", "offset_alibi",
-            "skip_bias_add", "skip_bias_add_qkv", "slow_but_exact",
-        ),
+        harmless=_BLOOM_HARMLESS,
     ),
-    "MptForCausalLM": Family(_read_mpt, _MPT_TENSORS, prefix="transformer.", harmless=_MPT_HARMLESS),
+    "MptForCausalLM": Family(
+        _read_mpt,
+        _MPT_TENSORS,
+        "mpt",
+        {"d_model": 2048, "n_layers": 24, "n_heads": 16, "vocab_size": 50368},
+        prefix="transformer.",
+        harmless=_MPT_HARMLESS,
+    ),
     "FalconForCausalLM": Family(
         _read_falcon,
         _falcon_tensors,
+        "falcon",
+        absent(4544, None, 32, 71, 65024, 2048),
         prefix="transformer.",
         harmless=("apply_residual_connection_post_layernorm",),
     ),
-}  # fmt: skip
+}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from specdec.models.families.absent_fields import ABSENT
 from specdec.models.families.config_reader import ACTIVATIONS, ConfigReader, Rotation
 from specdec.models.families.family import (
     SEEING,
+    YARN,
     Family,
     HeadNorms,
     PlusOne,
+    absent,
     fused_rows,
     halves,
     interleaved,
@@ -183,7 +184,7 @@ def _read_mistral3(reader: ConfigReader) -> dict[str, Any]:
     readers = {"mistral": _read_mistral, "ministral3": _read_ministral3}
     kind = reader.fields.choice("model_type", {name: name for name in readers}, default="mistral")
     if kind == "ministral3":
-        reader = reader.with_absent(ABSENT["Ministral3ForCausalLM"])
+        reader = reader.with_absent(FAMILIES["Ministral3ForCausalLM"].absent)
     return readers[kind](reader)
 
 
@@ -439,44 +440,107 @@ def _read_starcoder2(reader: ConfigReader) -> dict[str, Any]:
     )
 
 
+_COHERE2_HARMLESS = (
+    "layer_switch", "order_of_interleaved_layers", "position_embedding_type", "rotary_pct",
+    "use_embedding_sharing", "use_gated_activation", "use_parallel_block", "use_parallel_embedding",
+)  # fmt: skip
+# The class ignores these.
+_STARCODER2_HARMLESS = (
+    "activation_function", "attention_softmax_in_fp32", "layer_norm_epsilon", "mlp_type", "norm_type",
+    "scale_attention_softmax_in_fp32", "scale_attn_weights",
+)  # fmt: skip
+
+_MINISTRAL3_ROPE = YARN | {
+    "rope_theta": 1_000_000.0, "factor": 16.0, "original_max_position_embeddings": 16384, "mscale": 1.0,
+    "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
+}  # fmt: skip
+
 FAMILIES = {
-    "LlamaForCausalLM": Family(_read_llama, LLAMA_TENSORS),
-    "MistralForCausalLM": Family(_read_mistral, LLAMA_TENSORS),
-    "MinistralForCausalLM": Family(_read_ministral, LLAMA_TENSORS),
-    "Ministral3ForCausalLM": Family(_read_ministral3, LLAMA_TENSORS),
-    "Mistral3ForConditionalGeneration": Family(_read_mistral3, LLAMA_TENSORS, **SEEING),
-    "SmolLM3ForCausalLM": Family(_read_smollm3, LLAMA_TENSORS),
-    "GraniteForCausalLM": Family(_read_granite, LLAMA_TENSORS),
-    "MiMoForCausalLM": Family(
-        _read_mimo, LLAMA_TENSORS, left_out=("model.mtp_layers.",), harmless=("num_nextn_predict_layers",)
+    "LlamaForCausalLM": Family(_read_llama, LLAMA_TENSORS, "llama", absent(4096, 11008, 32, 32, 32000, 2048)),
+    "MistralForCausalLM": Family(
+        _read_mistral, LLAMA_TENSORS, "mistral", absent(4096, 14336, 32, 32, 32000, 131072)
     ),
-    "Qwen2ForCausalLM": Family(_read_qwen2, LLAMA_TENSORS),
-    "Qwen3ForCausalLM": Family(_read_qwen3, LLAMA_TENSORS),
-    "Phi3ForCausalLM": Family(_read_phi3, _PHI3_TENSORS, harmless=("full_attn_mod", "interpolate_factor")),
-    "GemmaForCausalLM": Family(_read_gemma, _GEMMA_TENSORS),
-    "Gemma2ForCausalLM": Family(_read_gemma2, _GEMMA2_TENSORS, harmless=("hidden_act",)),
-    "Gemma3ForCausalLM": Family(_read_gemma3, _GEMMA2_TENSORS, harmless=("_sliding_window_pattern",)),
-    "Gemma3ForConditionalGeneration": Family(_read_gemma3, _GEMMA2_TENSORS, **SEEING),
-    "OlmoForCausalLM": Family(_read_olmo, LLAMA_TENSORS),
-    "Olmo2ForCausalLM": Family(_olmo2, _OLMO2_TENSORS),
-    "Olmo3ForCausalLM": Family(_read_olmo3, _OLMO2_TENSORS),
-    "CohereForCausalLM": Family(_read_cohere, _COHERE_TENSORS),
+    "MinistralForCausalLM": Family(
+        _read_ministral, LLAMA_TENSORS, "ministral", absent(4096, 14336, 32, 32, 32000, 131072)
+    ),
+    "Ministral3ForCausalLM": Family(
+        _read_ministral3,
+        LLAMA_TENSORS,
+        "ministral3",
+        absent(4096, 14336, 34, 32, 131072, 262144) | {"rope_parameters": _MINISTRAL3_ROPE},
+    ),
+    "Mistral3ForConditionalGeneration": Family(
+        _read_mistral3, LLAMA_TENSORS, "", absent(4096, 14336, 32, 32, 32000, 131072), **SEEING
+    ),
+    "SmolLM3ForCausalLM": Family(
+        _read_smollm3, LLAMA_TENSORS, "smollm3", absent(2048, 11008, 36, 16, 128256, 32768)
+    ),
+    "GraniteForCausalLM": Family(
+        _read_granite, LLAMA_TENSORS, "granite", absent(4096, 11008, 32, 32, 32000, 2048)
+    ),
+    "MiMoForCausalLM": Family(
+        _read_mimo,
+        LLAMA_TENSORS,
+        "mimo",
+        left_out=("model.mtp_layers.",),
+        harmless=("num_nextn_predict_layers",),
+    ),
+    "Qwen2ForCausalLM": Family(
+        _read_qwen2, LLAMA_TENSORS, "qwen2", absent(4096, 22016, 32, 32, 151936, 32768)
+    ),
+    "Qwen3ForCausalLM": Family(
+        _read_qwen3, LLAMA_TENSORS, "qwen3", absent(4096, 22016, 32, 32, 151936, 32768)
+    ),
+    "Phi3ForCausalLM": Family(
+        _read_phi3,
+        _PHI3_TENSORS,
+        "phi3",
+        absent(3072, 8192, 32, 32, 32064, 4096),
+        harmless=("full_attn_mod", "interpolate_factor"),
+    ),
+    "GemmaForCausalLM": Family(
+        _read_gemma, _GEMMA_TENSORS, "gemma", absent(3072, 24576, 28, 16, 256000, 8192)
+    ),
+    "Gemma2ForCausalLM": Family(
+        _read_gemma2,
+        _GEMMA2_TENSORS,
+        "gemma2",
+        absent(2304, 9216, 26, 8, 256000, 8192),
+        harmless=("hidden_act",),
+    ),
+    "Gemma3ForCausalLM": Family(
+        _read_gemma3,
+        _GEMMA2_TENSORS,
+        "gemma3_text",
+        absent(2304, 9216, 26, 8, 262208, 131072),
+        harmless=("_sliding_window_pattern",),
+    ),
+    "Gemma3ForConditionalGeneration": Family(
+        _read_gemma3, _GEMMA2_TENSORS, "", absent(2304, 9216, 26, 8, 262208, 131072), **SEEING
+    ),
+    "OlmoForCausalLM": Family(_read_olmo, LLAMA_TENSORS, "olmo", absent(4096, 11008, 32, 32, 50304, 2048)),
+    "Olmo2ForCausalLM": Family(_olmo2, _OLMO2_TENSORS, "olmo2", absent(4096, 11008, 32, 32, 50304, 2048)),
+    "Olmo3ForCausalLM": Family(
+        _read_olmo3, _OLMO2_TENSORS, "olmo3", absent(4096, 11008, 32, 32, 50304, 2048)
+    ),
+    "CohereForCausalLM": Family(
+        _read_cohere, _COHERE_TENSORS, "cohere", absent(8192, 22528, 40, 64, 256000, 8192)
+    ),
     "Cohere2ForCausalLM": Family(
         _read_cohere2,
         _COHERE_TENSORS,
-        harmless=(
-            "layer_switch", "order_of_interleaved_layers", "position_embedding_type", "rotary_pct",
-            "use_embedding_sharing", "use_gated_activation", "use_parallel_block", "use_parallel_embedding",
-        ),
+        "cohere2",
+        absent(8192, 22528, 40, 64, 256000, 8192),
+        harmless=_COHERE2_HARMLESS,
     ),
-    "StableLmForCausalLM": Family(_read_stablelm, _STABLELM_TENSORS),
+    "StableLmForCausalLM": Family(
+        _read_stablelm, _STABLELM_TENSORS, "stablelm", absent(2560, 6912, 32, 32, 50304, 4096)
+    ),
     "Starcoder2ForCausalLM": Family(
         _read_starcoder2,
         _STARCODER2_TENSORS,
-        harmless=(
-            "activation_function",  # and others that the class ignores
-            "attention_softmax_in_fp32", "layer_norm_epsilon", "mlp_type", "norm_type",
-            "scale_attention_softmax_in_fp32", "scale_attn_weights",
-        ),
+        "starcoder2",
+        absent(3072, 12288, 30, 24, 49152, 4096),
+        harmless=_STARCODER2_HARMLESS,
     ),
-}  # fmt: skip
+}

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.models.families.config_reader import ConfigReader
-from specdec.models.families.family import Array, Config, Either, Family, Named, Shape
+from specdec.models.families.family import YARN, Array, Config, Either, Family, Named, Shape, absent
 from specdec.models.families.llama import LLAMA_TENSORS, llama_like
 
 __all__ = ["FAMILIES", "Mxfp4", "Stacked", "mxfp4"]
@@ -283,14 +283,26 @@ def _read_gpt_oss(reader: ConfigReader) -> dict[str, Any]:
     )
 
 
+_GPT_OSS_ROPE = YARN | {
+    "rope_theta": 150_000.0, "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False,
+}  # fmt: skip
+
 FAMILIES = {
-    "MixtralForCausalLM": Family(_read_mixtral, _MIXTRAL_TENSORS),
-    "Qwen2MoeForCausalLM": Family(_read_qwen2, _QWEN_TENSORS),
-    "Qwen3MoeForCausalLM": Family(_read_qwen3, _QWEN_TENSORS),
-    "OlmoeForCausalLM": Family(_read_olmoe, _QWEN_TENSORS),
+    "MixtralForCausalLM": Family(
+        _read_mixtral, _MIXTRAL_TENSORS, "mixtral", absent(4096, 14336, 32, 32, 32000, 131072)
+    ),
+    "Qwen2MoeForCausalLM": Family(
+        _read_qwen2, _QWEN_TENSORS, "qwen2_moe", absent(2048, 5632, 24, 16, 151936, 32768)
+    ),
+    "Qwen3MoeForCausalLM": Family(
+        _read_qwen3, _QWEN_TENSORS, "qwen3_moe", absent(2048, 6144, 24, 32, 151936, 32768)
+    ),
+    "OlmoeForCausalLM": Family(_read_olmoe, _QWEN_TENSORS, "olmoe", absent(2048, 2048, 16, 16, 50304, 4096)),
     "GptOssForCausalLM": Family(
         _read_gpt_oss,
         _GPT_OSS_TENSORS,
+        "gpt_oss",
+        absent(2880, 2880, 36, 64, 201088, 131072) | {"rope_parameters": _GPT_OSS_ROPE},
         quantised="mxfp4",
         harmless=("experts_per_token", "initial_context_length"),
     ),
