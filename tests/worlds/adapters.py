@@ -21,22 +21,12 @@ LLAMA_MODULES = (
 
 def adapter_config(**changes: Any) -> dict[str, Any]:
     """An adapter_config.json. ``...`` leaves a field out."""
-    config = {
-        "peft_type": "LORA",
-        "r": 4,
-        "lora_alpha": 8,
-        "lora_dropout": 0.1,
-        "bias": "none",
-        "fan_in_fan_out": False,
-        "use_rslora": False,
-        "use_dora": False,
-        "init_lora_weights": True,
-        "rank_pattern": {},
-        "alpha_pattern": {},
-        "modules_to_save": None,
-        "target_modules": [],
+    config: dict[str, Any] = {
+        "peft_type": "LORA", "r": 4, "lora_alpha": 8, "lora_dropout": 0.1, "bias": "none",
+        "fan_in_fan_out": False, "use_rslora": False, "use_dora": False, "init_lora_weights": True,
+        "rank_pattern": {}, "alpha_pattern": {}, "modules_to_save": None, "target_modules": [],
         "task_type": "CAUSAL_LM",
-    }
+    }  # fmt: skip
     config.update(changes)
     return {name: value for name, value in config.items() if value is not ...}
 

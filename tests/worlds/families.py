@@ -71,190 +71,99 @@ CASES: dict[str, Callable[[], Any]] = {
     "LlamaForCausalLM one key/value head": _like("LlamaConfig", num_key_value_heads=1),
     "LlamaForCausalLM biases": _like("LlamaConfig", attention_bias=True, mlp_bias=True),
     "LlamaForCausalLM head_dim": _like("LlamaConfig", head_dim=10),
-    "LlamaForCausalLM theta": _like(
-        "LlamaConfig", rope_parameters={"rope_type": "default", "rope_theta": 500.0}
-    ),
+    "LlamaForCausalLM theta": _like("LlamaConfig", rope_parameters={"rope_type": "default", "rope_theta":
+        500.0}),
     "LlamaForCausalLM llama3": _like("LlamaConfig", rope_parameters=dict(LLAMA3)),
-    "LlamaForCausalLM linear": _like(
-        "LlamaConfig", rope_parameters={"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
-    ),
-    "LlamaForCausalLM dynamic": _like(
-        "LlamaConfig", rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
-    ),
+    "LlamaForCausalLM linear": _like("LlamaConfig", rope_parameters={"rope_type": "linear", "rope_theta":
+        10000.0, "factor": 4.0}),
+    "LlamaForCausalLM dynamic": _like("LlamaConfig", rope_parameters={"rope_type": "dynamic", "rope_theta":
+        10000.0, "factor": 2.0}),
     "LlamaForCausalLM yarn": _like("LlamaConfig", rope_parameters=dict(YARN)),
-    "LlamaForCausalLM proportional": _like(
-        "LlamaConfig",
-        rope_parameters={"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
-    ),
+    "LlamaForCausalLM proportional": _like("LlamaConfig", rope_parameters={"rope_type": "proportional",
+        "rope_theta": 1e4, "partial_rotary_factor": 0.5}),
     "MistralForCausalLM": _like("MistralConfig", sliding_window=7),
     "MistralForCausalLM whole": _like("MistralConfig", sliding_window=None, head_dim=12),
-    "MinistralForCausalLM": _like(
-        "MinistralConfig",
-        head_dim=8,
-        sliding_window=7,
-        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
-    ),
-    "Ministral3ForCausalLM": _like(
-        "Ministral3Config",
-        rope_parameters={
-            **YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3,
-            "beta_fast": 32.0, "beta_slow": 1.0,
-        },
-        head_dim=8,
-    ),
+    "MinistralForCausalLM": _like("MinistralConfig", head_dim=8, sliding_window=7,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
+    "Ministral3ForCausalLM": _like("Ministral3Config", rope_parameters={**YARN, "mscale": 1.0,
+        "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3, "beta_fast": 32.0, "beta_slow": 1.0},
+        head_dim=8),
     "Qwen2ForCausalLM": _like("Qwen2Config", tie_word_embeddings=True),
-    "Qwen2ForCausalLM windows": _like(
-        "Qwen2Config", use_sliding_window=True, sliding_window=9, max_window_layers=1
-    ),
+    "Qwen2ForCausalLM windows": _like("Qwen2Config", use_sliding_window=True, sliding_window=9,
+        max_window_layers=1),
     "Qwen3ForCausalLM": _like("Qwen3Config", head_dim=12),
     "SmolLM3ForCausalLM": _like("SmolLM3Config", no_rope_layers=[1, 0, 1]),
     "Phi3ForCausalLM": _like("Phi3Config", sliding_window=9),
-    "Phi3ForCausalLM longrope": _like(
-        "Phi3Config", rope_parameters=dict(LONGROPE), original_max_position_embeddings=24
-    ),
-    "Phi3ForCausalLM partial longrope": _like(
-        "Phi3Config",
-        num_attention_heads=4,
-        rope_parameters={
-            **LONGROPE, "partial_rotary_factor": 0.75,
-            "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5], "long_factor": [1.5, 2.0, 3.0, 4.0, 5.0, 6.0],
-        },
-        hidden_size=64,
-        original_max_position_embeddings=24,
-        tie_word_embeddings=True,
-    ),
+    "Phi3ForCausalLM longrope": _like("Phi3Config", rope_parameters=dict(LONGROPE),
+        original_max_position_embeddings=24),
+    "Phi3ForCausalLM partial longrope": _like("Phi3Config", num_attention_heads=4,
+        rope_parameters={**LONGROPE, "partial_rotary_factor": 0.75, "short_factor": [1.0, 1.1, 1.2, 1.3,
+        1.4, 1.5], "long_factor": [1.5, 2.0, 3.0, 4.0, 5.0, 6.0]}, hidden_size=64,
+        original_max_position_embeddings=24, tie_word_embeddings=True),
     "GemmaForCausalLM": _like("GemmaConfig", head_dim=16),
     "Gemma2ForCausalLM": _like("Gemma2Config", head_dim=16, sliding_window=9, query_pre_attn_scalar=24),
-    "Gemma3ForCausalLM": _like(
-        "Gemma3TextConfig",
-        head_dim=16,
-        sliding_window=9,
-        query_pre_attn_scalar=24,
+    "Gemma3ForCausalLM": _like("Gemma3TextConfig", head_dim=16, sliding_window=9, query_pre_attn_scalar=24,
         layer_types=["sliding_attention", "sliding_attention", "full_attention"],
-        rope_parameters={
-            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
-            "full_attention": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
-        },
-    ),
+        rope_parameters={"sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+        "full_attention": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}}),
     "OlmoForCausalLM": _like("OlmoConfig", clip_qkv=0.8),
     "Olmo2ForCausalLM": _like("Olmo2Config"),
-    "Olmo3ForCausalLM": _like(
-        "Olmo3Config",
-        sliding_window=9,
-        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
-        rope_parameters={
-            "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
-            "full_attention": dict(YARN),
-        },
-    ),
-    "GraniteForCausalLM": _like(
-        "GraniteConfig",
-        embedding_multiplier=12.0,
-        logits_scaling=4.0,
-        residual_multiplier=0.22,
-        attention_multiplier=0.2,
-        tie_word_embeddings=True,
-    ),
-    "StableLmForCausalLM": _like(
-        "StableLmConfig", use_qkv_bias=True, partial_rotary_factor=0.25, num_attention_heads=4,
-        hidden_size=64,
-    ),
-    "StableLmForCausalLM parallel": _like(
-        "StableLmConfig", use_parallel_residual=True, qk_layernorm=True, num_attention_heads=4,
-        hidden_size=64,
-    ),
+    "Olmo3ForCausalLM": _like("Olmo3Config", sliding_window=9, layer_types=["sliding_attention",
+        "full_attention", "sliding_attention"], rope_parameters={"sliding_attention": {"rope_type":
+        "default", "rope_theta": 10000.0}, "full_attention": dict(YARN)}),
+    "GraniteForCausalLM": _like("GraniteConfig", embedding_multiplier=12.0, logits_scaling=4.0,
+        residual_multiplier=0.22, attention_multiplier=0.2, tie_word_embeddings=True),
+    "StableLmForCausalLM": _like("StableLmConfig", use_qkv_bias=True, partial_rotary_factor=0.25,
+        num_attention_heads=4, hidden_size=64),
+    "StableLmForCausalLM parallel": _like("StableLmConfig", use_parallel_residual=True, qk_layernorm=True,
+        num_attention_heads=4, hidden_size=64),
     "PhiForCausalLM": _like("PhiConfig", partial_rotary_factor=0.5, num_key_value_heads=6),
     "Starcoder2ForCausalLM": _like("Starcoder2Config", sliding_window=9),
     "GPTNeoXForCausalLM": _of("GPTNeoXConfig", _MULTI_HEAD, rotary_pct=0.25),
-    "GPTNeoXForCausalLM sequential": _of(
-        "GPTNeoXConfig", _MULTI_HEAD, use_parallel_residual=False, rotary_pct=1.0
-    ),
+    "GPTNeoXForCausalLM sequential": _of("GPTNeoXConfig", _MULTI_HEAD, use_parallel_residual=False,
+        rotary_pct=1.0),
     "GPTJForCausalLM": _of("GPTJConfig", GPT_SIZES, rotary_dim=4),
-    "GPTNeoForCausalLM": _of(
-        "GPTNeoConfig",
-        {"vocab_size": 211, "hidden_size": 48, "num_layers": 3, "num_heads": 6, "intermediate_size": 80,
-         "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2},
-        attention_types=[[["global", "local"], 1], [["global"], 1]],
-        window_size=9,
-    ),
+    "GPTNeoForCausalLM": _of("GPTNeoConfig", {"vocab_size": 211, "hidden_size": 48, "num_layers": 3,
+        "num_heads": 6, "intermediate_size": 80, "max_position_embeddings": 64, "bos_token_id": 1,
+        "eos_token_id": 2}, attention_types=[[["global", "local"], 1], [["global"], 1]], window_size=9),
     "FalconForCausalLM": _of("FalconConfig", _OWN_WIDTH),
-    "FalconForCausalLM new": _of(
-        "FalconConfig", _OWN_WIDTH, new_decoder_architecture=True, num_kv_heads=2, bias=True
-    ),
-    "FalconForCausalLM alibi": _of(
-        "FalconConfig", _OWN_WIDTH, alibi=True, multi_query=False, parallel_attn=False, bias=True
-    ),
+    "FalconForCausalLM new": _of("FalconConfig", _OWN_WIDTH, new_decoder_architecture=True, num_kv_heads=2,
+        bias=True),
+    "FalconForCausalLM alibi": _of("FalconConfig", _OWN_WIDTH, alibi=True, multi_query=False,
+        parallel_attn=False, bias=True),
     "GPTBigCodeForCausalLM": _of("GPTBigCodeConfig", GPT_SIZES),
     "GPTBigCodeForCausalLM multi-head": _of("GPTBigCodeConfig", GPT_SIZES, multi_query=False),
     "OPTForCausalLM": _of("OPTConfig", _OWN_WIDTH, ffn_dim=80, word_embed_proj_dim=48, pad_token_id=0),
-    "OPTForCausalLM 350m": _of(
-        "OPTConfig", _OWN_WIDTH, ffn_dim=80, word_embed_proj_dim=20, pad_token_id=0,
-        do_layer_norm_before=False,
-    ),
-    "OPTForCausalLM projected, without a last norm": _of(
-        "OPTConfig", _OWN_WIDTH, ffn_dim=80, word_embed_proj_dim=60, pad_token_id=0,
-        _remove_final_layer_norm=True,
-    ),
-    "BloomForCausalLM": _of(
-        "BloomConfig",
-        {"vocab_size": 211, "hidden_size": 48, "n_layer": 3, "n_head": 6, "bos_token_id": 1,
-         "eos_token_id": 2},
-        seq_length=64,
-    ),
-    "MptForCausalLM": _of(
-        "MptConfig",
-        {"vocab_size": 211, "d_model": 48, "n_layers": 3, "n_heads": 6, "max_seq_len": 64,
-         "bos_token_id": 1, "eos_token_id": 2},
-        attn_config={"clip_qkv": 1.5, "alibi_bias_max": 8},
-    ),
+    "OPTForCausalLM 350m": _of("OPTConfig", _OWN_WIDTH, ffn_dim=80, word_embed_proj_dim=20, pad_token_id=0,
+        do_layer_norm_before=False),
+    "OPTForCausalLM projected, without a last norm": _of("OPTConfig", _OWN_WIDTH, ffn_dim=80,
+        word_embed_proj_dim=60, pad_token_id=0, _remove_final_layer_norm=True),
+    "BloomForCausalLM": _of("BloomConfig", {"vocab_size": 211, "hidden_size": 48, "n_layer": 3, "n_head": 6,
+        "bos_token_id": 1, "eos_token_id": 2}, seq_length=64),
+    "MptForCausalLM": _of("MptConfig", {"vocab_size": 211, "d_model": 48, "n_layers": 3, "n_heads": 6,
+        "max_seq_len": 64, "bos_token_id": 1, "eos_token_id": 2}, attn_config={"clip_qkv": 1.5,
+        "alibi_bias_max": 8}),
     "CohereForCausalLM": _like("CohereConfig", logit_scale=0.25),
     "CohereForCausalLM qk norm": _like("CohereConfig", logit_scale=0.25, use_qk_norm=True),
-    "Cohere2ForCausalLM": _like(
-        "Cohere2Config",
-        sliding_window=9,
-        logit_scale=0.25,
-        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
-    ),
+    "Cohere2ForCausalLM": _like("Cohere2Config", sliding_window=9, logit_scale=0.25,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
     "MixtralForCausalLM": _like("MixtralConfig", num_local_experts=5, sliding_window=9),
-    "Qwen2MoeForCausalLM": _like(
-        "Qwen2MoeConfig",
-        num_experts=6,
-        moe_intermediate_size=40,
-        shared_expert_intermediate_size=56,
-        num_experts_per_tok=3,
-        decoder_sparse_step=2,
-        use_sliding_window=True,
-        sliding_window=9,
-    ),
-    "Qwen3MoeForCausalLM": _like(
-        "Qwen3MoeConfig",
-        num_experts=8,
-        moe_intermediate_size=40,
-        num_experts_per_tok=3,
-        norm_topk_prob=True,
-        mlp_only_layers=[1],
-        head_dim=12,
-    ),
-    "Qwen3MoeForCausalLM all": _like(
-        "Qwen3MoeConfig", num_experts=4, moe_intermediate_size=40, num_experts_per_tok=4, attention_bias=True
-    ),
-    "OlmoeForCausalLM": _like(
-        "OlmoeConfig", num_experts=8, num_experts_per_tok=3, clip_qkv=0.8, num_key_value_heads=6
-    ),
-    "GptOssForCausalLM": _like(
-        "GptOssConfig",
-        num_local_experts=6,
-        num_experts_per_tok=3,
-        head_dim=8,
-        sliding_window=9,
-        swiglu_limit=1.0,
-        rope_parameters={**YARN, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
-    ),
+    "Qwen2MoeForCausalLM": _like("Qwen2MoeConfig", num_experts=6, moe_intermediate_size=40,
+        shared_expert_intermediate_size=56, num_experts_per_tok=3, decoder_sparse_step=2,
+        use_sliding_window=True, sliding_window=9),
+    "Qwen3MoeForCausalLM": _like("Qwen3MoeConfig", num_experts=8, moe_intermediate_size=40,
+        num_experts_per_tok=3, norm_topk_prob=True, mlp_only_layers=[1], head_dim=12),
+    "Qwen3MoeForCausalLM all": _like("Qwen3MoeConfig", num_experts=4, moe_intermediate_size=40,
+        num_experts_per_tok=4, attention_bias=True),
+    "OlmoeForCausalLM": _like("OlmoeConfig", num_experts=8, num_experts_per_tok=3, clip_qkv=0.8,
+        num_key_value_heads=6),
+    "GptOssForCausalLM": _like("GptOssConfig", num_local_experts=6, num_experts_per_tok=3, head_dim=8,
+        sliding_window=9, swiglu_limit=1.0, rope_parameters={**YARN, "beta_fast": 32.0, "beta_slow": 1.0,
+        "truncate": False}),
     "GPT2LMHeadModel": _of("GPT2Config", GPT_SIZES),
     "GPT2LMHeadModel gelu": _of("GPT2Config", GPT_SIZES, activation_function="gelu", n_inner=72),
-    "GPT2LMHeadModel untied": _of(
-        "GPT2Config", GPT_SIZES, tie_word_embeddings=False, layer_norm_epsilon=1e-3
-    ),
+    "GPT2LMHeadModel untied": _of("GPT2Config", GPT_SIZES, tie_word_embeddings=False,
+        layer_norm_epsilon=1e-3),
     "GPT2LMHeadModel inverse": _of("GPT2Config", GPT_SIZES, scale_attn_by_inverse_layer_idx=True),
 }  # fmt: skip
 
@@ -278,30 +187,25 @@ _DEEP = {"num_layers": 4, "num_decoder_layers": 1}
 # "begun": texts begin with a token that is forced.
 ENCODER_DECODERS: dict[str, Callable[[], Any]] = {
     "T5ForConditionalGeneration": _of("T5Config", _T5),
-    "T5ForConditionalGeneration own head": _of(
-        "T5Config", _T5, feed_forward_proj="gated-gelu", tie_word_embeddings=False
-    ),
-    "T5ForConditionalGeneration far": _of(
-        "T5Config", _T5, relative_attention_num_buckets=32, relative_attention_max_distance=128
-    ),
-    "T5ForConditionalGeneration bytes own head": _of(
-        "T5Config", _T5, vocab_size=384, feed_forward_proj="gated-gelu", tie_word_embeddings=False, **_DEEP
-    ),
+    "T5ForConditionalGeneration own head": _of("T5Config", _T5, feed_forward_proj="gated-gelu",
+        tie_word_embeddings=False),
+    "T5ForConditionalGeneration far": _of("T5Config", _T5, relative_attention_num_buckets=32,
+        relative_attention_max_distance=128),
+    "T5ForConditionalGeneration bytes own head": _of("T5Config", _T5, vocab_size=384,
+        feed_forward_proj="gated-gelu", tie_word_embeddings=False, **_DEEP),
     "MT5ForConditionalGeneration own head": _of("MT5Config", _T5),
     "UMT5ForConditionalGeneration": _of("UMT5Config", _T5),
     "UMT5ForConditionalGeneration own head": _of("UMT5Config", _T5, feed_forward_proj="gated-silu"),
     "BartForConditionalGeneration": _of("BartConfig", _BART),
-    "BartForConditionalGeneration scaled begun": _of(
-        "BartConfig", _BART, scale_embedding=True, activation_function="relu"
-    ),
+    "BartForConditionalGeneration scaled begun": _of("BartConfig", _BART, scale_embedding=True,
+        activation_function="relu"),
     "BartForConditionalGeneration own tables": _of("BartConfig", _BART, tie_word_embeddings=False),
     "MBartForConditionalGeneration": _of("MBartConfig", _BART, scale_embedding=True),
     "MarianMTModel": _of("MarianConfig", _MARIAN),
-    "MarianMTModel own vocabularies": _of(
-        "MarianConfig", _MARIAN, share_encoder_decoder_embeddings=False, decoder_vocab_size=173
-    ),
+    "MarianMTModel own vocabularies": _of("MarianConfig", _MARIAN, share_encoder_decoder_embeddings=False,
+        decoder_vocab_size=173),
     "M2M100ForConditionalGeneration begun": _of("M2M100Config", _BART),
-}
+}  # fmt: skip
 
 # ------------------------------------------------------------------------- config.json and weights
 
@@ -342,70 +246,51 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "LlamaForCausalLM": _HF | {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}},
     "MistralForCausalLM": _HF | {"sliding_window": 6},
     "MinistralForCausalLM": _HF | {"sliding_window": 6, "layer_types": _MIXED},
-    "Ministral3ForCausalLM": _HF | {"head_dim": 8, "rope_parameters": _YARN | {"llama_4_scaling_beta": 0.1}},
-    "Mistral3ForConditionalGeneration": {
-        "text_config": _HF | {"model_type": "ministral3", "head_dim": 8, "rope_parameters": _YARN}
-    },
+    "Ministral3ForCausalLM": _HF | {"head_dim": 8, "rope_parameters": _YARN | {"llama_4_scaling_beta":
+        0.1}},
+    "Mistral3ForConditionalGeneration": {"text_config": _HF | {"model_type": "ministral3", "head_dim": 8,
+        "rope_parameters": _YARN}},
     "SmolLM3ForCausalLM": _HF | {"no_rope_layers": [1, 0]},
-    "GraniteForCausalLM": _HF
-    | {
-        "embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier": 0.5,
-        "attention_multiplier": 0.3,
-    },
+    "GraniteForCausalLM": _HF | {"embedding_multiplier": 3.0, "logits_scaling": 2.0, "residual_multiplier":
+        0.5, "attention_multiplier": 0.3},
     "Qwen2ForCausalLM": _HF | {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
     "MiMoForCausalLM": _HF | {"head_dim": 12},
     "Qwen3ForCausalLM": _HF | {"head_dim": 12},
     "PhiForCausalLM": _HF | {"partial_rotary_factor": 0.5},
-    "Phi3ForCausalLM": _HF
-    | {"rope_scaling": _LONG, "partial_rotary_factor": 0.75, "original_max_position_embeddings": 16},
+    "Phi3ForCausalLM": _HF | {"rope_scaling": _LONG, "partial_rotary_factor": 0.75,
+        "original_max_position_embeddings": 16},
     "GemmaForCausalLM": _HF | {"head_dim": 8},
     "Gemma2ForCausalLM": _HF | {"head_dim": 8, "sliding_window": 6},
     "Gemma3ForCausalLM": _GEMMA3,
     "Gemma3ForConditionalGeneration": {"text_config": _GEMMA3},
     "OlmoForCausalLM": _HF | {"clip_qkv": 1.0},
     "Olmo2ForCausalLM": _HF,
-    "Olmo3ForCausalLM": _HF
-    | {
-        "sliding_window": 6, "layer_types": _MIXED,
-        "rope_parameters": {
-            "full_attention": _YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}
-        },
-    },
+    "Olmo3ForCausalLM": _HF | {"sliding_window": 6, "layer_types": _MIXED, "rope_parameters":
+        {"full_attention": _YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}},
     "StableLmForCausalLM": _HF | {"qk_layernorm": True, "use_parallel_residual": True},
     "Starcoder2ForCausalLM": _HF | {"sliding_window": 6},
     "CohereForCausalLM": _HF | {"use_qk_norm": True},
     "Cohere2ForCausalLM": _HF | {"sliding_window": 6, "layer_types": _MIXED},
     "GPT2LMHeadModel": _GPT,
     "GPTBigCodeForCausalLM": _GPT,
-    "GPTNeoForCausalLM": {
-        "vocab_size": 17, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "max_position_embeddings": 32,
-        "attention_types": [[["global", "local"], 1]], "window_size": 6,
-    },
+    "GPTNeoForCausalLM": {"vocab_size": 17, "hidden_size": 16, "num_layers": 2, "num_heads": 2,
+        "max_position_embeddings": 32, "attention_types": [[["global", "local"], 1]], "window_size": 6},
     "OPTForCausalLM": _TINY_OWN_WIDTH | {"ffn_dim": 24},
     "GPTNeoXForCausalLM": _TINY_MULTI_HEAD | {"rotary_pct": 0.5},
     "GPTJForCausalLM": _GPT | {"rotary_dim": 4},
     "BloomForCausalLM": {"vocab_size": 17, "hidden_size": 16, "n_layer": 2, "n_head": 2, "seq_length": 32},
-    "MptForCausalLM": {
-        "vocab_size": 17, "d_model": 16, "n_layers": 2, "n_heads": 2, "max_seq_len": 32,
-        "attn_config": {"clip_qkv": 1.0},
-    },
+    "MptForCausalLM": {"vocab_size": 17, "d_model": 16, "n_layers": 2, "n_heads": 2, "max_seq_len": 32,
+        "attn_config": {"clip_qkv": 1.0}},
     "FalconForCausalLM": _TINY_OWN_WIDTH | {"new_decoder_architecture": True, "num_kv_heads": 1},
     "MixtralForCausalLM": _HF | {"num_local_experts": 3, "sliding_window": 6},
-    "Qwen2MoeForCausalLM": _HF
-    | {
-        "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8,
-        "shared_expert_intermediate_size": 12, "mlp_only_layers": [1], "norm_topk_prob": True,
-    },
-    "Qwen3MoeForCausalLM": _HF
-    | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8, "decoder_sparse_step": 2},
+    "Qwen2MoeForCausalLM": _HF | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8,
+        "shared_expert_intermediate_size": 12, "mlp_only_layers": [1], "norm_topk_prob": True},
+    "Qwen3MoeForCausalLM": _HF | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8,
+        "decoder_sparse_step": 2},
     "OlmoeForCausalLM": _HF | {"num_experts": 4, "num_experts_per_tok": 2, "clip_qkv": 1.0},
-    "GptOssForCausalLM": _HF
-    | {
-        "num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 8, "sliding_window": 6,
-        "rope_scaling": _YARN,
-    },
-    "LamdaForCausalLM": _HF
-    | {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20},
+    "GptOssForCausalLM": _HF | {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 8,
+        "sliding_window": 6, "rope_scaling": _YARN},
+    "LamdaForCausalLM": _HF | {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 20},
     "T5ForConditionalGeneration": _TINY_T5 | {"num_decoder_layers": 1},
     "MT5ForConditionalGeneration": _TINY_T5 | {"tie_word_embeddings": False},
     "UMT5ForConditionalGeneration": _TINY_T5,

@@ -14,62 +14,37 @@ from numpy.typing import NDArray
 Tensors = dict[str, NDArray[np.float32]]
 
 
+def _changed(config: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with changes; ``...`` leaves a field out."""
+    return {name: value for name, value in {**config, **changes}.items() if value is not ...}
+
+
 def llama_config(**changes: Any) -> dict[str, Any]:
     """A config.json for LlamaForCausalLM, grouped-query attention. ``...`` leaves a field out."""
     config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": 61,
-        "hidden_size": 32,
-        "intermediate_size": 56,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 48,
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0,
-        "tie_word_embeddings": False,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "bos_token_id": 1,
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 61, "hidden_size": 32,
+        "intermediate_size": 56, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "max_position_embeddings": 48, "hidden_act": "silu", "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+        "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False, "bos_token_id": 1,
         "eos_token_id": None,  # texts of random weights do not end early
-    }
-    config.update(changes)
-    return {name: value for name, value in config.items() if value is not ...}
+    }  # fmt: skip
+    return _changed(config, changes)
 
 
 def mistral_config(**changes: Any) -> dict[str, Any]:
     """A config.json for MistralForCausalLM with a window of 8."""
-    return llama_config(
-        **{
-            "architectures": ["MistralForCausalLM"],
-            "model_type": "mistral",
-            "sliding_window": 8,
-            "attention_bias": ...,
-            "mlp_bias": ...,
-            **changes,
-        }
-    )
+    own = {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": 8}
+    return llama_config(**{**own, "attention_bias": ..., "mlp_bias": ..., **changes})
 
 
 def gpt2_config(**changes: Any) -> dict[str, Any]:
     """A config.json for GPT2LMHeadModel."""
     config = {
-        "architectures": ["GPT2LMHeadModel"],
-        "model_type": "gpt2",
-        "vocab_size": 61,
-        "n_positions": 48,
-        "n_embd": 32,
-        "n_layer": 2,
-        "n_head": 4,
-        "activation_function": "gelu_new",
-        "layer_norm_epsilon": 1e-5,
-        "bos_token_id": 0,
-        "eos_token_id": None,
-    }
-    config.update(changes)
-    return {name: value for name, value in config.items() if value is not ...}
+        "architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 61, "n_positions": 48,
+        "n_embd": 32, "n_layer": 2, "n_head": 4, "activation_function": "gelu_new",
+        "layer_norm_epsilon": 1e-5, "bos_token_id": 0, "eos_token_id": None,
+    }  # fmt: skip
+    return _changed(config, changes)
 
 
 def llama_tensors(config: Mapping[str, Any], seed: int = 0) -> Tensors:
@@ -82,17 +57,13 @@ def llama_tensors(config: Mapping[str, Any], seed: int = 0) -> Tensors:
         layer = f"model.layers.{i}."
         shapes[layer + "input_layernorm.weight"] = (d,)
         shapes[layer + "post_attention_layernorm.weight"] = (d,)
-        for name, n_out, n_in, bias in (
-            ("self_attn.q_proj", d_q, d, config.get("attention_bias")),
-            ("self_attn.k_proj", d_kv, d, config.get("attention_bias")),
-            ("self_attn.v_proj", d_kv, d, config.get("attention_bias")),
-            ("self_attn.o_proj", d, d_q, config.get("attention_bias")),
-            ("mlp.gate_proj", f, d, config.get("mlp_bias")),
-            ("mlp.up_proj", f, d, config.get("mlp_bias")),
-            ("mlp.down_proj", d, f, config.get("mlp_bias")),
-        ):
+        for name, n_out, n_in in (
+            ("self_attn.q_proj", d_q, d), ("self_attn.k_proj", d_kv, d), ("self_attn.v_proj", d_kv, d),
+            ("self_attn.o_proj", d, d_q), ("mlp.gate_proj", f, d), ("mlp.up_proj", f, d),
+            ("mlp.down_proj", d, f),
+        ):  # fmt: skip
             shapes[f"{layer}{name}.weight"] = (n_out, n_in)
-            if bias:
+            if config.get("mlp_bias" if name.startswith("mlp") else "attention_bias"):
                 shapes[f"{layer}{name}.bias"] = (n_out,)
     if not config.get("tie_word_embeddings"):
         shapes["lm_head.weight"] = (v, d)
@@ -104,21 +75,15 @@ def gpt2_tensors(config: Mapping[str, Any], seed: int = 0) -> Tensors:
     d, v = config["n_embd"], config["vocab_size"]
     f = config.get("n_inner") or 4 * d
     shapes: dict[str, tuple[int, ...]] = {
-        "transformer.wte.weight": (v, d),
-        "transformer.wpe.weight": (config["n_positions"], d),
-        "transformer.ln_f.weight": (d,),
-        "transformer.ln_f.bias": (d,),
-    }
+        "transformer.wte.weight": (v, d), "transformer.wpe.weight": (config["n_positions"], d),
+        "transformer.ln_f.weight": (d,), "transformer.ln_f.bias": (d,),
+    }  # fmt: skip
     for i in range(config["n_layer"]):
         layer = f"transformer.h.{i}."
         for norm in ("ln_1", "ln_2"):
             shapes[f"{layer}{norm}.weight"] = shapes[f"{layer}{norm}.bias"] = (d,)
-        for name, n_in, n_out in (
-            ("attn.c_attn", d, 3 * d),
-            ("attn.c_proj", d, d),
-            ("mlp.c_fc", d, f),
-            ("mlp.c_proj", f, d),
-        ):
+        matrices = ("attn.c_attn", d, 3 * d), ("attn.c_proj", d, d), ("mlp.c_fc", d, f), ("mlp.c_proj", f, d)
+        for name, n_in, n_out in matrices:
             shapes[f"{layer}{name}.weight"] = (n_in, n_out)
             shapes[f"{layer}{name}.bias"] = (n_out,)
     if config.get("tie_word_embeddings") is False:
@@ -228,20 +193,11 @@ def llama2c_tensors(header: tuple[int, ...] = LLAMA2C_HEADER, seed: int = 0) -> 
     dim, hidden, n, n_heads, n_kv, vocab, seq = header
     head = dim // n_heads
     shapes: dict[str, tuple[int, ...]] = {
-        "token_embedding_table": (abs(vocab), dim),
-        "rms_att_weight": (n, dim),
-        "wq": (n, dim, dim),
-        "wk": (n, n_kv * head, dim),
-        "wv": (n, n_kv * head, dim),
-        "wo": (n, dim, dim),
-        "rms_ffn_weight": (n, dim),
-        "w1": (n, hidden, dim),
-        "w2": (n, dim, hidden),
-        "w3": (n, hidden, dim),
-        "rms_final_weight": (dim,),
-        "freq_cis_real": (seq, head // 2),
-        "freq_cis_imag": (seq, head // 2),
-    }
+        "token_embedding_table": (abs(vocab), dim), "rms_att_weight": (n, dim), "wq": (n, dim, dim),
+        "wk": (n, n_kv * head, dim), "wv": (n, n_kv * head, dim), "wo": (n, dim, dim),
+        "rms_ffn_weight": (n, dim), "w1": (n, hidden, dim), "w2": (n, dim, hidden), "w3": (n, hidden, dim),
+        "rms_final_weight": (dim,), "freq_cis_real": (seq, head // 2), "freq_cis_imag": (seq, head // 2),
+    }  # fmt: skip
     if vocab < 0:
         shapes["wcls"] = (-vocab, dim)
     tensors = _random(shapes, seed)

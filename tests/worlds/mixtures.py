@@ -15,21 +15,12 @@ N_EXPERTS, D_EXPERT = 5, 24
 
 def qwen3_moe_config(**changes: Any) -> dict[str, Any]:
     """A config.json for Qwen3MoeForCausalLM."""
-    return llama_config(
-        **{
-            "architectures": ["Qwen3MoeForCausalLM"],
-            "model_type": "qwen3_moe",
-            "head_dim": 8,
-            "num_experts": N_EXPERTS,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": D_EXPERT,
-            "norm_topk_prob": True,
-            "decoder_sparse_step": 1,
-            "mlp_only_layers": [],
-            "mlp_bias": ...,
-            **changes,
-        }
-    )
+    own = {
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "head_dim": 8,
+        "num_experts": N_EXPERTS, "num_experts_per_tok": 2, "moe_intermediate_size": D_EXPERT,
+        "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [], "mlp_bias": ...,
+    }  # fmt: skip
+    return llama_config(**{**own, **changes})
 
 
 def qwen3_moe_tensors(config: Mapping[str, Any], seed: int = 0) -> Tensors:
@@ -67,27 +58,17 @@ def stacked(tensors: Tensors, n_layer: int, n_experts: int) -> Tensors:
 
 def gpt_oss_config(**changes: Any) -> dict[str, Any]:
     """A config.json for GptOssForCausalLM."""
-    return llama_config(
-        **{
-            "architectures": ["GptOssForCausalLM"],
-            "model_type": "gpt_oss",
-            "hidden_size": 64,
-            "intermediate_size": 32,
-            "head_dim": 16,
-            "num_local_experts": 4,
-            "num_experts_per_tok": 2,
-            "sliding_window": 8,
-            "swiglu_limit": 7.0,
-            "attention_bias": True,
-            "mlp_bias": ...,
-            "rope_theta": 150000.0,
-            "rope_scaling": {
-                "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 12, "beta_fast": 32.0,
-                "beta_slow": 1.0, "truncate": False,
-            },
-            **changes,
-        }
-    )  # fmt: skip
+    own = {
+        "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "hidden_size": 64,
+        "intermediate_size": 32, "head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2,
+        "sliding_window": 8, "swiglu_limit": 7.0, "attention_bias": True, "mlp_bias": ...,
+        "rope_theta": 150000.0,
+        "rope_scaling": {
+            "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 12, "beta_fast": 32.0,
+            "beta_slow": 1.0, "truncate": False,
+        },
+    }  # fmt: skip
+    return llama_config(**{**own, **changes})
 
 
 Arrays = dict[str, NDArray[Any]]
