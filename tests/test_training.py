@@ -404,7 +404,7 @@ def test_a_training_of_minutes_goes_on_with_its_plan(
 
 
 def test_a_number_format_is_for_a_target_that_is_not_loaded(target: specdec.Model, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="dtype is 'int8' with a target that is loaded"):
+    with pytest.raises(InputError, match="dtype is 'int8'"):
         train(target, tmp_path, dtype="int8")
     trained = train(target.path, tmp_path / "int8", dtype="int8", steps=1)
     stored = json.loads((tmp_path / "int8" / "training" / "settings.json").read_text())
@@ -520,7 +520,7 @@ def test_exits_are_found_in_other_families_or_refused(family: str, tmp_path: Pat
     network = transformers.AutoModelForCausalLM.from_config(configs[family]())
     network.save_pretrained(tmp_path)
     if family == "gemma2":
-        with pytest.raises(InputError, match="target is Gemma2ForCausalLM, whose logits are not its head"):
+        with pytest.raises(InputError, match="target is Gemma2ForCausalLM"):
             ExitNetwork(open_decoder(tmp_path))
         return
     ids = np.random.default_rng(1).integers(0, VOCABULARY, 9)
@@ -550,19 +550,19 @@ def test_an_exit_is_trained_and_the_target_says_how_far_it_moved(
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "argument"),
     [
-        ({"shape": {"layer": 2}}, "layer is 2; expected an integer from 0 to 1"),
-        ({"shape": {"curriculum": "none"}}, "curriculum is 'none'; expected one of 'rotational'"),
-        ({"shape": {"dropout": "2"}}, r"dropout is 2\.0; expected a number from 0 to 1"),
-        ({"data": "draft"}, "kind 'exit' takes data 'target' or 'text'"),
+        ({"shape": {"layer": 2}}, "layer"),
+        ({"shape": {"curriculum": "none"}}, "curriculum"),
+        ({"shape": {"dropout": "2"}}, "dropout"),
+        ({"data": "draft"}, "data"),
     ],
     ids=["layer", "curriculum", "dropout", "data"],
 )
 def test_bad_settings_of_an_exit_are_refused_by_name(
-    options: dict[str, Any], message: str, target: specdec.Model, tmp_path: Path
+    options: dict[str, Any], argument: str, target: specdec.Model, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match=message):
+    with refuses(argument):
         train(target, tmp_path, "exit", **options)
 
 
@@ -658,7 +658,7 @@ def test_a_training_takes_a_quantised_target(target: specdec.Model, tmp_path: Pa
 
 def test_other_arguments_are_refused_by_name(target: specdec.Model, tmp_path: Path) -> None:
     train(target, tmp_path, steps=2)
-    with pytest.raises(InputError, match="loss is 'jsd', but the training in .* began with 'fkl-tvd'"):
+    with refuses("loss", "jsd"):
         train(target, tmp_path, steps=2, loss="jsd")
     with pytest.raises(InputError, match="prompts: other prompts than those that the training in"):
         train(target, tmp_path, steps=2, prompts=[[3]])
@@ -672,33 +672,45 @@ def test_a_model_is_not_overwritten(target: specdec.Model) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "argument"),
     [
-        ({"kind": "none"}, "kind is 'none'; expected one of 'small'"),
-        ({"loss": "kl"}, "loss is 'kl'; expected one of 'fkl-tvd', 'fkl'"),
-        ({"data": "mine"}, "data is 'mine'; expected one of 'target'"),
-        ({"steps": 0}, "steps is 0; expected an integer, at least 1"),
-        ({"minutes": math.nan}, "minutes is nan; expected a finite number above 0"),
-        ({"length": 65}, "length is 65; expected at most 64, the target's context"),
-        ({"beta": 1}, "beta is 1; expected a number above 0 and below 1"),
-        ({"minutes": 1.0}, "minutes and steps are both given; expected one of them"),
-        ({"device": "foo"}, r"device is 'foo'; expected a device of torch on this machine, such as 'cpu' \("),
-        ({"device": "meta"}, "device is 'meta'; expected a device of torch"),
-        ({"prompts": []}, "prompts: has no prompt; expected at least one"),
-        ({"prompts": "/no/such/file"}, "prompts /no/such/file cannot be read: No such file or directory"),
-        ({"prompts": None}, "has no token that begins a text; expected a file of prompts"),
-        ({"shape": {"d_modell": 3}}, "--set has 'd_modell'; expected a setting of kind 'small': d_model"),
-        ({"shape": {"d_model": "wide"}}, "--set d_model=wide; expected a number, at least 0"),
-        ({"shape": {"d_model": 33}}, "expected heads of an even width"),
+        ({"kind": "none"}, "kind"),
+        ({"loss": "kl"}, "loss"),
+        ({"data": "mine"}, "data"),
+        ({"steps": 0}, "steps"),
+        ({"minutes": math.nan, "steps": None}, "minutes"),
+        ({"length": 65}, "length"),
+        ({"beta": 1}, "beta"),
+        ({"minutes": 1.0}, "steps"),
+        ({"device": "foo"}, "device"),
+        ({"device": "meta"}, "device"),
+        ({"shape": {"d_modell": 3}}, "--set"),
+        ({"shape": {"d_model": "wide"}}, "d_model"),
+        ({"shape": {"d_model": 33}}, "n_heads"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_bad_arguments_are_refused_by_name(
-    options: dict[str, Any], message: str, target: specdec.Model, tmp_path: Path
+    options: dict[str, Any], argument: str, target: specdec.Model, tmp_path: Path
 ) -> None:
-    with pytest.raises(InputError, match=message):
+    with refuses(argument):
         train(target, tmp_path, **options)
     assert not (tmp_path / "training" / "settings.json").exists()  # so that the right command begins there
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        ([], "prompts: has no prompt"),
+        ("/no/such/file", "prompts /no/such/file cannot be read"),
+        (None, "has no token that begins a text"),
+    ],
+)
+def test_prompts_that_cannot_be_read_are_refused(
+    prompts: Any, message: str, target: specdec.Model, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        train(target, tmp_path, prompts=prompts)
 
 
 @pytest.mark.parametrize("file", ["checkpoint.pt", "settings.json", "texts/00000.npz"])

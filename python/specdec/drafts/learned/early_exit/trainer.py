@@ -77,7 +77,7 @@ class ExitTrainer(DraftTrainer):
         for name in ("dropout", "scale"):
             check_number(name, getattr(shape, name), "a number from 0 to 1", lambda x: 0.0 <= x <= 1.0)
         if settings.data not in ("target", "text") or settings.after:
-            raise InputError("kind 'exit' takes data 'target' or 'text' and no drafts in after")
+            raise InputError.of("data", settings.data, "'target' or 'text', and no drafts in after")
         self._folder = hf_folder(target)
         self._layer = shape.layer or max(1, n_layer // 2)
 
