@@ -159,7 +159,7 @@ def test_settings_of_a_session_are_given_by_name() -> None:
 
 
 def test_the_core_says_which_rule_judges_which_draft() -> None:
-    """Of settings that a session is asked about: chains, trees of independent samples, other trees, trees not known yet."""
+    """`Session.check`: chains, trees of independent samples, other trees, trees not known yet."""
     kinds = {
         "chains": [by_method(name, *VALUES[name]) for name in ("model", "nested", "ngram", "random")],
         "samples": [by_method(name, *VALUES[name]) for name in ("parallel_chains", "static_tree")],
