@@ -148,7 +148,7 @@ def measure(
         Of them `top_k`, `top_p` and `min_p`, of target and draft; `seed` (default 0; prompt i is continued
         with the key (seed, i)), and `n_threads`.
     **changes
-        Such options by name, which replace those of `options`.
+        Options by name, which replace those of `options`, here and in all functions that compare drafts.
 
     Returns
     -------
