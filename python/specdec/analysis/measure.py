@@ -180,11 +180,7 @@ def measure(
         "leniences": [
             check_lenience("leniences", one, "has") for one in different_numbers("leniences", leniences)
         ],
-        "timing": timing
-        if isinstance(timing, Timing)
-        else Timing()
-        if check_flag("timing", timing)
-        else None,
+        "timing": _timing(timing),
         "limit": TimeLimit.of(seconds),
         "say": check_say(say),
     }
