@@ -69,7 +69,7 @@ def bench(
     reads each turn as a source of its own. Plain and speculative decoding answer each question in turns, so
     that both see the same machine.
 
-    A text that ends within a round counts up to its end: what was accepted behind an end-of-text token or a
+    A text that ends within a round counts up to its end: what was accepted after an end-of-text token or a
     stop is neither a new token nor an accepted draft (`BenchRow`).
 
     Parameters

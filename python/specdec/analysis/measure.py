@@ -99,7 +99,7 @@ def measure(
     """Measure how well a draft guesses a target, what both cost, and what speculation gains.
 
     The acceptance rate is that of Corollary 3.6 (arXiv 2211.17192), measured as in section 4.2: the target
-    alone continues the prompts, and at each of its tokens the two distributions, after standardisation, are
+    alone continues the prompts, and at each of its tokens the two distributions, after standardization, are
     held against each other. The speed-up is then predicted with the measured time of verification, next to
     the ideal one of Theorem 3.8, and measured by decoding with and without the draft in turns. A measured one
     has the spread of its repetitions; one above the new tokens per run of the target is marked as an error of

@@ -405,7 +405,7 @@ def import_optuna() -> Any:
 
 
 class SkipStudy:
-    """Proposes choices, and is told how fast they are; `trials` were tried before."""
+    """Proposes choices, and learns from how fast they are; `trials` were tried before."""
 
     def __init__(self, n_layer: int, gammas: Sequence[int], seed: int, trials: Sequence[SkipTrial]) -> None:
         optuna = self._optuna = import_optuna()
@@ -441,7 +441,7 @@ class SkipStudy:
         return {name: name in skipped for name in self._space} | {"gamma": gamma}
 
     def ask(self) -> tuple[SkipLayers, Any]:
-        """The next draft, and what `tell` is to be told of."""
+        """The next draft, and the trial that `tell` reports."""
         while True:
             trial = self._study.ask(self._space)
             attn, mlp = (

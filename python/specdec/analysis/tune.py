@@ -277,7 +277,7 @@ def tune(
     ----------
     target : Model, path, hub name, or a dict of one of these by its name
     draft : as in `specdec.measure`, a list of these, a dict of these by name, or the class `EarlyExit`
-        The class stands for exits at every layer of the target, or at six of a deep one: so a target that was
+        The class means exits at every layer of the target, or at six of a deep one: so a target that was
         trained to leave early is served at its best.
     prompts : str, sequence of int, or a list of these, optional
         What the target continues to measure the acceptance rate: give what resembles your use; for an
