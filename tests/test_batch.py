@@ -18,7 +18,7 @@ from sessions import Session
 from specdec import _core
 from specdec.errors import InputError
 from toy_pair import N_CTX, WatchedSession, load_pair
-from worlds.canonical import LLAMA, build, fixed_acceptance, perturbed, random_tensors
+from worlds.canonical import LLAMA, build, perturbed, random_tensors
 
 Pair = tuple[specdec.Model, specdec.Model]
 
@@ -88,16 +88,6 @@ def test_results_are_those_of_single_runs(pair: Pair, settings: str, drafting: b
     assert_same(results, expected)
 
 
-def test_several_rounds_in_one_call_give_the_same(pair: Pair) -> None:
-    """Without logits and stop strings the core makes many rounds a call, up to where a text ends."""
-    options: dict[str, Any] = {"gamma": 3, "max_new_tokens": 60, "temperature": 0.9}
-    expected = alone(*pair, PROMPTS, 8, **options)
-    for batch_size in (1, 2, 4, 20, None):
-        results = specdec.generate(*pair, PROMPTS, seed=8, batch_size=batch_size, **options)
-        assert [out.tokens for out in results] == [out.tokens for out in expected]
-        assert [out.trace.n_drafted for out in results] == [out.trace.n_drafted for out in expected]
-
-
 def stories(shared: Path) -> Pair:
     return specdec.load(stories260k(shared)), specdec.load(stories260k(shared), "int4")
 
@@ -146,15 +136,6 @@ def new_rows(target: _core.Model, draft: _core.Model, prompts: list[list[int]]) 
         for record in records:
             rows[record["sequence"]].append(record["logits"])
     return [np.concatenate(found) for found in rows]
-
-
-def test_a_seed_gives_its_sequence_again_by_itself(pair: Pair) -> None:
-    """With rejection sampling too, whose tokens depend on the guesses: these do not depend on the batch."""
-    options: dict[str, Any] = {"temperature": 1.0, "gamma": 4, "max_new_tokens": 30, "logits": True}
-    results = specdec.generate(*pair, PROMPTS, seed=21, batch_size=4, **options)
-    again = [specdec.generate(*pair, out.prompt_ids, seed=[out.seed], **options) for out in results]
-    assert_same(results, again)
-    assert results[0].prompt_ids == results[5].prompt_ids and results[0].tokens != results[5].tokens
 
 
 # -------------------------------------------------------------------------------------------------- sessions
@@ -226,16 +207,6 @@ def test_a_prompt_that_cannot_follow_is_refused_and_changes_nothing(
     with pytest.raises(error, match=message):
         session.replace(*arguments)
     assert [r["sequence"] for r in session.round()] == [1]
-
-
-def test_fixed_acceptance_knows_its_first_prompts_alone(models: Any) -> None:
-    target, draft = models
-    session = new_session(target, fixed_acceptance(draft, 0.5, [[1, 2, 3]]), [[1]])
-    session.prefill()
-    session.finish(0)
-    session.replace(0, [2], (0, 0))
-    with pytest.raises(ValueError, match="sequence 0 does not begin with its prompt"):
-        session.prefill()
 
 
 # ---------------------------------------------------------------------------------------- shared beginnings

@@ -238,32 +238,6 @@ def test_logits_are_those_each_token_was_chosen_from(pair: Pair) -> None:
 # ----------------------------------------------------------------------------------------------- batches
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
-@pytest.mark.parametrize("drafting", [True, False])
-def test_a_sequence_in_a_batch_is_what_it_is_alone(pair: Pair, temperature: float, drafting: bool) -> None:
-    """Prompts of other lengths, equal prompts, and one that a stop ends long before the others."""
-    target, draft = pair[0], pair[1] if drafting else None
-    prompts: list[Any] = [PROMPT, [7], "abcab", PROMPT, list(range(3, 61)), np.arange(20, 30)]
-    options: dict[str, Any] = {
-        "temperature": temperature, "gamma": 3, "max_new_tokens": 25, "logits": True, "stop": ["b", 40],
-    }  # fmt: skip
-    batch = specdec.generate(target, draft, prompts, seed=4, **options)
-    assert isinstance(batch, list)
-    assert [out.seed for out in batch] == [(4, i) for i in range(6)]
-    for prompt, out in zip(prompts, batch, strict=True):
-        alone = run(target, draft, prompt, seed=[out.seed], **options)
-        assert (alone.tokens, alone.text, alone.finish_reason) == (out.tokens, out.text, out.finish_reason)
-        assert np.array_equal(alone.logits, out.logits)
-        assert [r.drafted for r in alone.trace.rounds] == [r.drafted for r in out.trace.rounds]
-        assert [r.betas for r in alone.trace.rounds] == [r.betas for r in out.trace.rounds]
-        assert out.trace.n_sequences == 6
-    assert len({len(out.tokens) for out in batch}) > 1
-    if temperature:
-        assert batch[0].tokens != batch[3].tokens  # equal prompts are independent samples
-    else:
-        assert batch[0].tokens == batch[3].tokens
-
-
 def test_seeds_of_a_batch_can_be_given(pair: Pair) -> None:
     outs = specdec.generate(*pair, [PROMPT, PROMPT, PROMPT], seed=[8, (8, 0), (8, 1)], **SAMPLED)
     assert [out.seed for out in outs] == [(8, 0), (8, 0), (8, 1)]
@@ -514,25 +488,6 @@ def test_stream_left_early_frees_the_session(pair: Pair, monkeypatch: pytest.Mon
     next(stream)
     del stream
     assert (WatchedSession.made, WatchedSession.closed) == (made + 2, closed + 2)
-
-
-def test_a_failure_half_way_closes_the_session(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Failing(WatchedSession):
-        n_rounds = 0
-
-        def round(self, seconds: float, **options: Any) -> Any:
-            self.n_rounds += 1
-            if self.n_rounds == 3:
-                raise MemoryError
-            return self._session.round()  # a few rounds a call would leave no half way
-
-    monkeypatch.setattr(_core, "Session", Failing)
-    closed = WatchedSession.closed
-    with pytest.raises(MemoryError):
-        run(*pair, PROMPT, ignore_eos=True)
-    with pytest.raises(MemoryError):
-        list(specdec.stream(*pair, PROMPT, ignore_eos=True))
-    assert WatchedSession.closed == closed + 2
 
 
 def test_a_stream_says_how_far_it_is(pair: Pair) -> None:

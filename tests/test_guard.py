@@ -79,6 +79,14 @@ for make in [DRAFTS[name] for name in DRAFTS if (name in drafters.VARIANTS) != b
             target, make(world), [[1, 2, 3, 1, 2, 3, 1], [4] * 37], gamma="auto", max_new_tokens=60,
             temperature=temperature, seed=1, ignore_eos=True, n_threads=2,
         )
+# Beam searches, plain and by speculation.
+for config in VARIANTS.values() if by_default else ():
+    model, friend = build(config, random_tensors(config)), build(config, perturbed(random_tensors(config)))
+    for draft in (None, friend):
+        found = _core.BeamSearch(model, draft, [1, 2, 3], width=3, draft_width=7, gamma=4, max_new_tokens=40)
+        found.prefill()
+        while found.round():
+            pass
 print("done")
 """
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import specdec
-from scripted_engine import ScriptedEngine
+from http_talk import ask
+from scripted_engine import serving
 from specdec import Engine
 from specdec.serve import Server, Service
 
@@ -27,29 +28,32 @@ TOOL: Any = {
 CALL = 'I look. <tool_call>\n{"name": "weather", "arguments": {"place": "Köln"}}\n</tool_call>'
 
 
-@pytest.fixture(scope="module")
-def client(chatting_pair: tuple[specdec.Model, specdec.Model]) -> Iterator[Any]:
+def openai_client(server: Server, key: str = "none") -> Any:
     import openai
 
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0)
+
+
+@pytest.fixture(scope="module")
+def target(chatting_pair: tuple[specdec.Model, specdec.Model]) -> specdec.Model:
+    return chatting_pair[0]
+
+
+@pytest.fixture(scope="module")
+def client(chatting_pair: tuple[specdec.Model, specdec.Model]) -> Iterator[Any]:
     with Engine(*chatting_pair, n_slots=4, n_threads=1) as engine:
         service = Service(engine, ["mine"], draft_name="small")
         with (
             Server(service, port=0, api_key="secret") as server,
-            openai.OpenAI(base_url=f"{server.url}/v1", api_key="secret", max_retries=0) as client,
+            openai_client(server, "secret") as client,
         ):
             yield client
 
 
 @pytest.fixture(scope="module")
-def calling(chatting_pair: tuple[specdec.Model, specdec.Model]) -> Iterator[Any]:
+def calling(target: specdec.Model) -> Iterator[Any]:
     """A client of a model that always calls a tool."""
-    import openai
-
-    engine = ScriptedEngine(chatting_pair[0], lambda options: [CALL])
-    with (
-        Server(Service(engine, ["mine"]), port=0) as server,  # type: ignore[arg-type]
-        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
-    ):
+    with serving(target, CALL) as (_, server), openai_client(server) as client:
         yield client
 
 
@@ -58,9 +62,8 @@ def test_models(client: Any) -> None:
     assert client.models.retrieve("mine").owned_by == "specdec"
 
 
-def test_completions_equal_generate(client: Any, chatting_pair: tuple[specdec.Model, specdec.Model]) -> None:
-    target, _ = chatting_pair
-    for prompt in (PROMPT, target.tokenizer.encode(PROMPT)):  # type: ignore[union-attr]
+def test_completions_equal_generate(client: Any, target: specdec.Model) -> None:
+    for prompt in (PROMPT, target.tokenizer.encode(PROMPT)):
         wanted = specdec.generate(target, None, prompt, max_new_tokens=30, logprobs=2, stop=["xyz"])
         found = client.completions.create(
             model="mine", prompt=prompt, max_tokens=30, temperature=0, logprobs=2, stop="xyz", user="someone"
@@ -69,20 +72,17 @@ def test_completions_equal_generate(client: Any, chatting_pair: tuple[specdec.Mo
         assert choice.text == wanted.text and choice.finish_reason == "length"
         assert wanted.logprobs is not None and wanted.top_logprobs is not None
         assert np.array_equal(choice.logprobs.token_logprobs, wanted.logprobs)
-        assert [max(top.values()) for top in choice.logprobs.top_logprobs] == [
-            max(value for _, value in top) for top in wanted.top_logprobs
-        ]
+        best = [max(value for _, value in top) for top in wanted.top_logprobs]
+        assert [max(top.values()) for top in choice.logprobs.top_logprobs] == best
         assert found.usage.completion_tokens == 30
         assert found.usage.prompt_tokens == len(wanted.prompt_ids)
         assert found.model_extra["timings"]["predicted_n"] == 30
 
 
-def test_samples_are_those_of_generate(
-    client: Any, chatting_pair: tuple[specdec.Model, specdec.Model]
-) -> None:
+def test_samples_are_those_of_generate(client: Any, target: specdec.Model) -> None:
     asked: Any = {"temperature": 0.8, "top_p": 0.9, "seed": 5}
     wanted = specdec.generate(
-        chatting_pair[0], None, [PROMPT, "Once"], n=2, max_new_tokens=12, verify="coupled", **asked
+        target, None, [PROMPT, "Once"], n=2, max_new_tokens=12, verify="coupled", **asked
     )
     found = client.completions.create(
         model="mine", prompt=[PROMPT, "Once"], n=2, max_tokens=12,
@@ -101,8 +101,8 @@ def test_a_completion_stream(client: Any) -> None:
     assert chunks[-2].choices[0].finish_reason == "length"
 
 
-def test_chat(client: Any, chatting_pair: tuple[specdec.Model, specdec.Model]) -> None:
-    wanted = specdec.generate(chatting_pair[0], None, messages=MESSAGES, max_new_tokens=25, logprobs=3)
+def test_chat(client: Any, target: specdec.Model) -> None:
+    wanted = specdec.generate(target, None, messages=MESSAGES, max_new_tokens=25, logprobs=3)
     asked: Any = {"model": "mine", "messages": MESSAGES, "max_completion_tokens": 25, "temperature": 0}
     found = client.chat.completions.create(logprobs=True, top_logprobs=3, **asked)
     (choice,) = found.choices
@@ -115,7 +115,7 @@ def test_chat(client: Any, chatting_pair: tuple[specdec.Model, specdec.Model]) -
         assert [one.logprob for one in entry.top_logprobs] == [value for _, value in top]
     chunks = list(client.chat.completions.create(stream=True, **asked))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == wanted.text
-    ended = specdec.generate(chatting_pair[0], None, messages=MESSAGES, stop=["."])
+    ended = specdec.generate(target, None, messages=MESSAGES, stop=["."])
     with client.chat.completions.stream(**{**asked, "max_completion_tokens": 200}, stop=["."]) as stream:
         for _ in stream:  # the client's own accumulation
             pass
@@ -123,7 +123,7 @@ def test_chat(client: Any, chatting_pair: tuple[specdec.Model, specdec.Model]) -
     assert final.choices[0].message.content == ended.text
 
 
-def test_chat_with_an_event_loop(chatting_pair: tuple[specdec.Model, specdec.Model], client: Any) -> None:
+def test_chat_with_an_event_loop(target: specdec.Model, client: Any) -> None:
     import openai
 
     async def replies() -> list[str]:
@@ -133,11 +133,11 @@ def test_chat_with_an_event_loop(chatting_pair: tuple[specdec.Model, specdec.Mod
             return [one.choices[0].message.content for one in found]
 
     (one,) = set(asyncio.run(replies()))
-    assert one == specdec.generate(chatting_pair[0], None, messages=MESSAGES, max_new_tokens=15).text
+    assert one == specdec.generate(target, None, messages=MESSAGES, max_new_tokens=15).text
 
 
-def test_a_prediction(client: Any, chatting_pair: tuple[specdec.Model, specdec.Model]) -> None:
-    wanted = specdec.generate(chatting_pair[0], None, messages=MESSAGES, max_new_tokens=40)
+def test_a_prediction(client: Any, target: specdec.Model) -> None:
+    wanted = specdec.generate(target, None, messages=MESSAGES, max_new_tokens=40)
     found = client.chat.completions.create(
         model="mine", messages=MESSAGES, max_tokens=40, temperature=0,
         prediction={"type": "content", "content": wanted.text},
@@ -148,8 +148,8 @@ def test_a_prediction(client: Any, chatting_pair: tuple[specdec.Model, specdec.M
     assert details.rejected_prediction_tokens >= 0
 
 
-def test_responses(client: Any, chatting_pair: tuple[specdec.Model, specdec.Model]) -> None:
-    wanted = specdec.generate(chatting_pair[0], None, messages=MESSAGES, max_new_tokens=25)
+def test_responses(client: Any, target: specdec.Model) -> None:
+    wanted = specdec.generate(target, None, messages=MESSAGES, max_new_tokens=25)
     asked: Any = {"model": "mine", "input": PROMPT, "max_output_tokens": 25, "temperature": 0}
     found = client.responses.create(**asked)
     assert found.output_text == wanted.text and found.status == "incomplete"
@@ -182,11 +182,8 @@ def test_tools(calling: Any) -> None:
     flat: Any = [{"type": "function", **TOOL}]
     response = calling.responses.create(model="mine", input=PROMPT, tools=flat)
     assert [item.type for item in response.output] == ["message", "function_call"]
-    answer: Any = [
-        {"role": "user", "content": PROMPT},
-        *response.output,
-        {"type": "function_call_output", "call_id": response.output[1].call_id, "output": "rain"},
-    ]
+    output = {"type": "function_call_output", "call_id": response.output[1].call_id, "output": "rain"}
+    answer: Any = [*MESSAGES, *response.output, output]
     assert calling.responses.create(model="mine", input=answer, tools=flat).status == "completed"
     with calling.responses.stream(model="mine", input=PROMPT, tools=flat) as stream:
         for _ in stream:
@@ -194,46 +191,61 @@ def test_tools(calling: Any) -> None:
         assert stream.get_final_response().output[1].name == "weather"
 
 
-def test_reasoning(chatting_pair: tuple[specdec.Model, specdec.Model]) -> None:
-    """Channels of gpt-oss, as a model writes them whose tokenizer has no special tokens."""
-    import openai
+def test_answers_satisfy_the_schemas_of_the_client(client: Any, calling: Any) -> None:
+    """The client itself takes what comes; here its pydantic types check every field."""
+    from openai.types import Completion, chat, responses
+    from pydantic import TypeAdapter
 
+    chats: Any = {"messages": MESSAGES, "logprobs": True, "top_logprobs": 1, "max_tokens": 5}
+    texts: Any = {"input": PROMPT, "max_output_tokens": 5, "include": ["message.output_text.logprobs"]}
+    tools = [{"type": "function", **TOOL}]
+    bodies: tuple[tuple[Any, str, Any, Any, Any], ...] = (
+        (client, "completions", {"prompt": PROMPT, "logprobs": 1}, Completion, None),
+        (client, "chat/completions", chats, chat.ChatCompletion, chat.ChatCompletionChunk),
+        (calling, "chat/completions", chats, chat.ChatCompletion, chat.ChatCompletionChunk),
+        (client, "responses", texts, responses.Response, responses.ResponseStreamEvent),
+        (calling, "responses", {**texts, "tools": tools}, responses.Response, responses.ResponseStreamEvent),
+    )
+    headers = {"Authorization": "Bearer secret", "Content-Type": "application/json"}
+    for one, path, body, whole, event in bodies:
+        url = str(one.base_url).removesuffix("/v1/")
+        _, answer = ask(url, f"/v1/{path}", body, headers=headers)
+        TypeAdapter(whole).validate_python(answer)
+        if event is not None:
+            _, events = ask(url, f"/v1/{path}", {**body, "stream": True}, headers=headers)
+            for found in events:
+                if found != "[DONE]":
+                    TypeAdapter(event).validate_python(found)
+
+
+def test_reasoning(target: specdec.Model) -> None:
+    """Channels of gpt-oss, as a model writes them whose tokenizer has no special tokens."""
     template = (
         "{% for m in messages %}<|channel|>{{ m.thinking }}<|message|>{{ m.content }}{% endfor %}{{ tools }}"
     )
-    target = chatting_pair[0].with_chat_template(template)
     thought = "<|channel|>analysis<|message|>It is wet.<|end|>"
     reply = f"{thought}<|start|>assistant<|channel|>final<|message|>Rain.<|end|>"
-    engine = ScriptedEngine(target, lambda options: [reply])
     asked: Any = {"model": "mine", "messages": MESSAGES}
     with (
-        Server(Service(engine, ["mine"]), port=0) as server,  # type: ignore[arg-type]
-        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
+        serving(target.with_chat_template(template), reply) as (engine, server),
+        openai_client(server) as client,
     ):
         message = client.chat.completions.create(**asked).choices[0].message
         assert (message.content, message.model_extra["reasoning_content"]) == ("Rain.", "It is wet.")
         deltas = [chunk.choices[0].delta for chunk in client.chat.completions.create(stream=True, **asked)]
         assert "".join(delta.content or "" for delta in deltas) == "Rain."
-        assert (
-            "".join((delta.model_extra or {}).get("reasoning_content", "") for delta in deltas)
-            == "It is wet."
-        )
+        thoughts = [(delta.model_extra or {}).get("reasoning_content", "") for delta in deltas]
+        assert "".join(thoughts) == "It is wet."
         response = client.responses.create(model="mine", input=PROMPT)
-        assert response.output_text == "Rain." and [one.type for one in response.output] == [
-            "reasoning",
-            "message",
-        ]
+        assert response.output_text == "Rain."
+        assert [one.type for one in response.output] == ["reasoning", "message"]
         assert response.output[0].content[0].text == "It is wet."
         with client.responses.stream(model="mine", input=PROMPT) as stream:
             for _ in stream:
                 pass
             final = stream.get_final_response()
         assert [one.type for one in final.output] == ["reasoning", "message"]
-        again: Any = [
-            {"role": "user", "content": PROMPT},
-            *response.output,
-            {"role": "user", "content": "So?"},
-        ]
+        again: Any = [*MESSAGES, *response.output, {"role": "user", "content": "So?"}]
         assert client.responses.create(model="mine", input=again).status == "completed"
         sent = engine.asked[-1]["messages"]
         assert [one.get("reasoning_content") for one in sent] == [None, "It is wet.", None]

@@ -73,22 +73,6 @@ def test_coupled_output_is_plain_output(
         assert 0 < sum(accepted) < sum(drafted), "else the test shows less than it seems to"
 
 
-def test_a_coupled_sequence_in_a_batch_is_what_it_is_alone(
-    models: dict[str, _core.Model], plain: Outputs
-) -> None:
-    for i, prompt in enumerate(PROMPTS):
-        alone = run_session(
-            models["target"],
-            models["friend"],
-            [prompt],
-            gamma=3,
-            seeds=[(1, i)],
-            rule="coupled",
-            **SAMPLING,
-        )
-        assert_equal(alone, (plain[0][i : i + 1], plain[1][i : i + 1], []))
-
-
 def test_coupled_tokens_win_the_race_of_the_reference(models: dict[str, _core.Model], plain: Outputs) -> None:
     """The noise is keyed by seed, sequence, position and token, and by nothing else."""
     for i, prompt in enumerate(PROMPTS):

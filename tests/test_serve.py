@@ -16,7 +16,7 @@ import pytest
 
 import specdec
 from http_talk import ask, connected, send
-from scripted_engine import ScriptedEngine
+from scripted_engine import serving
 from scripted_models import write_scripted_model
 from specdec import Engine
 from specdec.serve import Server, Service
@@ -59,9 +59,8 @@ def request_of(number: int) -> dict[str, Any]:
 
 def alone(target: specdec.Model, body: dict[str, Any]) -> str | None:
     """The text of a request by plain decoding."""
-    options = {
-        name: body[name] for name in ("temperature", "seed", "stop", "repetition_penalty") if name in body
-    }
+    names = ("temperature", "seed", "stop", "repetition_penalty")
+    options = {name: body[name] for name in names if name in body}
     return specdec.generate(
         target, None, body["prompt"], max_new_tokens=body["max_tokens"], verify="coupled", **options
     ).text
@@ -110,14 +109,7 @@ def test_scores_of_prompts(url: str, chatting_pair: Pair) -> None:
     ids = target.tokenizer.encode(PROMPTS[0])
     (score,) = target.score([([ids[0]], ids[1:])])
     for n_new in (0, 3):
-        body = {
-            "model": "mine",
-            "prompt": ids,
-            "max_tokens": n_new,
-            "echo": True,
-            "logprobs": 1,
-            "temperature": 0,
-        }
+        body = {"prompt": ids, "max_tokens": n_new, "echo": True, "logprobs": 1, "temperature": 0}
         _, answer = ask(url, "/v1/completions", body)
         found = answer["choices"][0]["logprobs"]
         assert found["token_logprobs"][0] is None and found["top_logprobs"][0] is None
@@ -171,12 +163,12 @@ def test_requests_of_vllm_bench_serve(url: str) -> None:
         assert 0 < n_drafts <= 20
         n_accepted = more["vllm:spec_decode_num_accepted_tokens_total"]
         assert n_drafts + n_accepted >= 17  # rounds without a draft give a token each
-        per_place = [
-            value
-            for name, value in more.items()
-            if name.startswith("vllm:spec_decode_num_accepted_tokens_per_")
-        ]
-        assert sum(per_place) == n_accepted <= more["vllm:spec_decode_num_draft_tokens_total"]
+        per_position = "vllm:spec_decode_num_accepted_tokens_per_"
+        assert (
+            sum(n for name, n in more.items() if name.startswith(per_position))
+            == n_accepted
+            <= more["vllm:spec_decode_num_draft_tokens_total"]
+        )
 
 
 def test_responses_of_vllm_bench_serve(url: str) -> None:
@@ -193,13 +185,7 @@ def test_responses_of_vllm_bench_serve(url: str) -> None:
 
 
 def test_figures_of_an_answer(url: str, engine: Engine) -> None:
-    body = {
-        "model": "mine",
-        "prompt": PROMPTS[1],
-        "max_tokens": 30,
-        "temperature": 0,
-        "speculative": {"gamma": 3},
-    }
+    body = {"prompt": PROMPTS[1], "max_tokens": 30, "temperature": 0, "speculative": {"gamma": 3}}
     _, answer = ask(url, "/v1/completions", body)
     found, timings = answer["metrics"]["speculative_decoding"], answer["timings"]
     steps = found["num_spec_steps"]
@@ -232,16 +218,10 @@ SCHEMA: dict[str, Any] = {
 }
 
 
-def test_texts_with_a_form(url: str, engine: Engine, chatting_pair: Pair) -> None:
+def test_structured_outputs(url: str, engine: Engine, chatting_pair: Pair) -> None:
     """As `generate` writes them plainly; what cannot be read is refused."""
-    form = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
-    body = {
-        "model": "mine",
-        "prompt": PROMPTS[0],
-        "max_tokens": 40,
-        "temperature": 0,
-        "response_format": form,
-    }
+    asked = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
+    body = {"prompt": PROMPTS[0], "max_tokens": 40, "temperature": 0, "response_format": asked}
     _, answer = ask(url, "/v1/completions", body)
     choice = answer["choices"][0]
     wanted = specdec.generate(chatting_pair[0], None, PROMPTS[0], schema=SCHEMA, max_new_tokens=40)
@@ -253,27 +233,20 @@ def test_texts_with_a_form(url: str, engine: Engine, chatting_pair: Pair) -> Non
         ({"grammar": 'start: "x" | "y"'}, {"x", "y"}),
         ({"json": {"const": 7}}, {"7"}),
     ):
-        body = {"model": "mine", "prompt": "a", "structured_outputs": outputs}
+        body = {"prompt": "a", "structured_outputs": outputs}
         assert ask(url, "/v1/completions", body)[1]["choices"][0]["text"] in texts
     for outputs in ({"regex": "["}, {"grammar": "start: ("}, {"json": {"type": "nothing"}}, {"json": False}):
-        status, answer = ask(
-            url, "/v1/completions", {"model": "mine", "prompt": "a", "structured_outputs": outputs}
-        )
+        status, answer = ask(url, "/v1/completions", {"prompt": "a", "structured_outputs": outputs})
         assert status == 400 and answer["error"]["param"], outputs
 
 
 def test_calls_that_are_asked_for(chatting_pair: Pair) -> None:
     """The reply has the form of a call, whatever the model would have said."""
     template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ tools }}<tool_call>"
-    parameters = {
-        "type": "object",
-        "properties": {"place": {"enum": ["Köln", "Bonn"]}},
-        "required": ["place"],
-        "additionalProperties": False,
-    }
-    tools = [
-        {"type": "function", "function": {"name": name, "parameters": parameters}} for name in ("w", "v")
-    ]
+    parameters = {"type": "object", "properties": {"place": {"enum": ["Köln", "Bonn"]}},
+                  "required": ["place"], "additionalProperties": False}  # fmt: skip
+    functions = ({"name": name, "parameters": parameters} for name in ("w", "v"))
+    tools = [{"type": "function", "function": function} for function in functions]
     body = {"messages": [{"role": "user", "content": "Weather?"}], "tools": tools, "temperature": 0}
     named = {"type": "function", "function": {"name": "v"}}
     with (
@@ -305,10 +278,7 @@ CALL = (
     "<|channel|>analysis<|message|>I add.<|end|><|start|>assistant<|channel|>commentary to=functions.add "
     '<|constrain|>json<|message|>{"a":\n1}<|call|>'
 )
-ADD: dict[str, Any] = {
-    "name": "add",
-    "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
-}
+ADD = {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
 
 
 def parts_of(events: list[Any]) -> dict[str, Any]:
@@ -320,18 +290,24 @@ def parts_of(events: list[Any]) -> dict[str, Any]:
     return found
 
 
+def harmony_model(folder: Path, text: str) -> tuple[specdec.Model, str]:
+    """A model that replies with a text to "2+2?", and its prompt."""
+    prompt = "<|start|>user<|message|>2+2?<|end|><|start|>assistant"
+    end = "<|return|>" if text == ANSWER else "<|call|>"
+    write_scripted_model(folder, prompt, text, HARMONY, end, chat_template=HARMONY_TEMPLATE)
+    return specdec.load(folder, "f32"), prompt
+
+
 @pytest.mark.parametrize("text", [ANSWER, CALL])
 def test_channels_of_a_reply(text: str, tmp_path: Path) -> None:
     """Special tokens separate reasoning, text and calls: in chats and responses, whole and streamed."""
-    prompt = "<|start|>user<|message|>2+2?<|end|><|start|>assistant"
-    end = "<|return|>" if text == ANSWER else "<|call|>"
-    folder = write_scripted_model(tmp_path, prompt, text, HARMONY, end, chat_template=HARMONY_TEMPLATE)
+    target, prompt = harmony_model(tmp_path, text)
     asked: list[dict[str, Any]] = [{"role": "user", "content": "2+2?"}]
     tools = [{"type": "function", "function": ADD}]
     reasoning = "2 and 2." if text == ANSWER else "I add."
     content = "Four, not <|en." if text == ANSWER else None
     with (
-        Engine(specdec.load(folder, "f32"), None, n_threads=1) as engine,
+        Engine(target, None, n_threads=1) as engine,
         Server(Service(engine, ["mine"]), port=0) as server,
     ):
         body = {"messages": asked, "tools": tools, "temperature": 0}
@@ -349,9 +325,8 @@ def test_channels_of_a_reply(text: str, tmp_path: Path) -> None:
         else:
             assert reason == "stop" and "tool_calls" not in message
         # Without tools, and with a stop string that is a special token.
-        _, answer = ask(
-            server.url, "/v1/chat/completions", {"messages": asked, "stop": ["<|end|>"], "temperature": 0}
-        )
+        stopping = {"messages": asked, "stop": ["<|end|>"], "temperature": 0}
+        _, answer = ask(server.url, "/v1/chat/completions", stopping)
         choice = answer["choices"][0]
         assert choice["message"]["reasoning_content"] == reasoning and choice["message"]["content"] == ""
         assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", "<|end|>")
@@ -359,14 +334,9 @@ def test_channels_of_a_reply(text: str, tmp_path: Path) -> None:
         _, answer = ask(server.url, "/v1/completions", {"prompt": prompt, "max_tokens": 60, "temperature": 0})
         assert answer["choices"][0]["text"].startswith(f"analysis{reasoning}assistant")
         # A reply goes back with its reasoning.
-        _, count = ask(
-            server.url, "/tokenize", {"messages": [*asked, {**message, "content": content or ""}, *asked]}
-        )
-        _, plain = ask(
-            server.url,
-            "/tokenize",
-            {"messages": [*asked, {"role": "assistant", "content": content or ""}, *asked]},
-        )
+        sent_back = {"role": "assistant", "content": content or ""}
+        _, count = ask(server.url, "/tokenize", {"messages": [*asked, {**message, **sent_back}, *asked]})
+        _, plain = ask(server.url, "/tokenize", {"messages": [*asked, sent_back, *asked]})
         n_more = len("analysis" + reasoning + "assistant") + 4
         assert count["count"] == plain["count"] + n_more
 
@@ -374,9 +344,8 @@ def test_channels_of_a_reply(text: str, tmp_path: Path) -> None:
         _, answer = ask(server.url, "/v1/responses", body)
         first, second = answer["output"]
         assert answer["usage"]["output_tokens_details"]["reasoning_tokens"] == len(reasoning)
-        assert first["type"] == "reasoning" and first["content"] == [
-            {"type": "reasoning_text", "text": reasoning}
-        ]
+        assert first["type"] == "reasoning"
+        assert first["content"] == [{"type": "reasoning_text", "text": reasoning}]
         assert second["type"] == ("message" if text == ANSWER else "function_call")
         _, events = ask(server.url, "/v1/responses", {**body, "stream": True})
         deltas = [event["delta"] for event in events if event["type"] == "response.reasoning_text.delta"]
@@ -390,8 +359,8 @@ def test_channels_of_a_reply(text: str, tmp_path: Path) -> None:
         for output in (whole["output"], events[-1]["response"]["output"]):
             assert [item["type"] for item in output[:2]] == ["reasoning", "message"]
             assert [item["type"] for item in output[2:]] == ["function_call"] * (text == CALL)
-            told = "".join(one["token"] for one in output[1]["content"][0]["logprobs"])
-            assert told == text.removesuffix(end)
+            scored_text = "".join(one["token"] for one in output[1]["content"][0]["logprobs"])
+            assert scored_text == text[: text.rindex("<|")]
         if text == ANSWER:
             _, again = ask(server.url, "/v1/responses", {"input": [*asked, first, second, *asked]})
             assert again["usage"]["input_tokens"] == count["count"]
@@ -401,23 +370,17 @@ def test_channels_of_a_reply(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", [ANSWER, CALL])
 def test_scored_reasoning_comes_before_its_message(text: str, step: int, tmp_path: Path) -> None:
     """However a reply is cut into pieces; all of its tokens are scored in the message."""
-    prompt = "<|start|>user<|message|>2+2?<|end|><|start|>assistant"
-    end = "<|return|>" if text == ANSWER else "<|call|>"
-    folder = write_scripted_model(tmp_path, prompt, text, HARMONY, end, chat_template=HARMONY_TEMPLATE)
-    target, asked = specdec.load(folder, "f32"), [{"role": "user", "content": "2+2?"}]
+    target, asked = harmony_model(tmp_path, text)[0], [{"role": "user", "content": "2+2?"}]
     tokens = specdec.generate(target, None, messages=asked).tokens
-    engine = ScriptedEngine(target, lambda options: [tokens])
-    engine.step = step
     body = {
         "input": asked, "tools": [{"type": "function", **ADD}], "stream": True,
         "include": ["message.output_text.logprobs"],
     }  # fmt: skip
-    with Server(Service(engine, ["mine"]), port=0) as server:  # type: ignore[arg-type]
+    with serving(target, tokens) as (engine, server):
+        engine.step = step
         _, events = ask(server.url, "/v1/responses", body)
-    output = events[-1]["response"]["output"]
-    assert [item["type"] for item in output] == ["reasoning", "message", "function_call"][
-        : 2 + (text == CALL)
-    ]
+    output, kinds = events[-1]["response"]["output"], ["reasoning", "message", "function_call"]
+    assert [item["type"] for item in output] == kinds[: 2 + (text == CALL)]
     assert len(output[1]["content"][0]["logprobs"]) == len(tokens) - 1
 
 
@@ -441,13 +404,11 @@ def test_a_packed_file_that_is_cut_short_while_it_is_served(chatting_pair: Pair,
 def test_adapters_by_name(chatting_pair: Pair, tmp_path: Path) -> None:
     """A request names an adapter as its model; requests with different ones share the engine's rounds."""
     target, draft = chatting_pair
+    sizes = target.config
     config = {
-        "hidden_size": target.config.d_model,
-        "intermediate_size": target.config.d_ff,
-        "num_hidden_layers": target.config.n_layer,
-        "num_attention_heads": target.config.n_head,
-        "num_key_value_heads": target.config.n_kv_head,
-    }
+        "hidden_size": sizes.d_model, "intermediate_size": sizes.d_ff, "num_hidden_layers": sizes.n_layer,
+        "num_attention_heads": sizes.n_head, "num_key_value_heads": sizes.n_kv_head,
+    }  # fmt: skip
     adapters = {
         name: target.with_adapter(llama_adapter(tmp_path / name, config, seed, r=8))
         for seed, name in enumerate(("first", "second"))
@@ -477,5 +438,5 @@ def test_adapters_by_name(chatting_pair: Pair, tmp_path: Path) -> None:
         ("mine", None), ("first", "mine"), ("second", "mine"),
     ]  # fmt: skip
     assert status == 404 and "'first'" in unknown["error"]["message"]
-    with pytest.raises(specdec.errors.InputError, match="which the model is called"):
+    with pytest.raises(specdec.errors.InputError, match="adapters has"):
         Service(engine, ["mine"], adapters={"mine": adapters["first"]})

@@ -115,36 +115,6 @@ def test_a_draft_equal_to_its_target_is_always_right(models):
         np.testing.assert_allclose([b for r in records for b in r["betas"]], 1.0, atol=1e-12)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_a_sequence_in_a_batch_is_what_it_is_alone(formats, temperature):
-    target, friend, _, _ = formats
-    seeds = [(11, 0), (12, 5), (11, 1), (2**64 - 1, 2**32 - 1)]
-    how = {"temperature": temperature, "top_k": 20, "top_p": 0.95}
-    together, logits, _ = run_session(target, friend, PROMPTS, seeds=seeds, n_threads=2, **how)
-    for i, prompt in enumerate(PROMPTS):
-        alone, alone_logits, _ = run_session(target, friend, [prompt], seeds=[seeds[i]], **how)
-        assert alone[0] == together[i]
-        assert np.array_equal(alone_logits[0], logits[i])
-
-
-def test_seeds(models):
-    target, friend, _ = models
-    how = {"temperature": 1.0, "max_new_tokens": 30}
-    prompts = [[1, 2, 3]] * 3
-    first, _, _ = run_session(target, friend, prompts, seeds=[(1, 0), (1, 1), (2, 0)], **how)
-    again, _, _ = run_session(target, friend, prompts, seeds=[(1, 0), (1, 1), (2, 0)], **how)
-    assert first == again
-    assert first[0] != first[1] and first[0] != first[2]
-
-
-@pytest.mark.parametrize("draft", ["none", "friend"])
-def test_the_text_ends_with_the_context(models, draft):
-    target, friend, _ = models
-    prompt = [1] * 250
-    tokens, _, _ = run_session(target, friend if draft == "friend" else None, [prompt], max_new_tokens=40)
-    assert len(tokens[0]) == 6  # the context of 256 is full
-
-
 def test_a_draft_with_a_shorter_context_falls_silent(models):
     target = models[0]
     short = {**target.config, "n_ctx": 64}
@@ -156,20 +126,6 @@ def test_a_draft_with_a_shorter_context_falls_silent(models):
         assert tokens == plain and np.array_equal(logits[0], plain_logits[0])
         assert any(r["drafted"] for r in records) == (n_prompt <= 64)
         assert records[-1]["drafted"] == []
-
-
-def test_finished_sequences_take_no_rounds(models):
-    target, friend, _ = models
-    session = new_session(target, friend, PROMPTS)
-    session.prefill()
-    assert [r["sequence"] for r in session.round()] == [0, 1, 2, 3]
-    session.finish(1)
-    assert [r["sequence"] for r in session.round()] == [0, 2, 3]
-    for i in (0, 2, 3):
-        session.finish(i)
-    assert session.round() == []
-    with pytest.raises(ValueError, match="sequence is 4"):
-        session.finish(len(PROMPTS))
 
 
 def all_records(session, seconds=0.0):
@@ -206,22 +162,6 @@ def test_kept_logits_are_those_of_their_round(models):
             found += [record["logits"] for record in batch]
         rows.append(np.concatenate(found))
     assert np.array_equal(*rows)
-
-
-@pytest.mark.parametrize("seconds", [0.0, 60.0])
-def test_a_stop_id_ends_its_sequence(models, seconds):
-    target, friend, _ = models
-    plain, _, _ = run_session(target, None, PROMPTS, max_new_tokens=60)
-    stop_ids = [plain[1][30], plain[2][7]]
-    session = new_session(target, friend, PROMPTS, max_new_tokens=60, stop_ids=stop_ids)
-    records, _ = all_records(session, seconds)
-    for i, expected in enumerate(plain):
-        rounds = [r["tokens"] for r in records if r["sequence"] == i]
-        tokens = [token for new in rounds for token in new]
-        assert tokens == expected[: len(tokens)]
-        ends = [bool(set(new) & set(stop_ids)) for new in rounds]
-        assert not any(ends[:-1]) and (ends[-1] or len(tokens) == 60)
-        assert (len(tokens) < 60) == bool(set(expected) & set(stop_ids))
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 0.8, 1.0])

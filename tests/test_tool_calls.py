@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from typing import Any
 
 import pytest
@@ -29,156 +30,85 @@ ARGUMENTS = '{"place": "Köln", "days": 2}'
 OBJECT = f'{{"name": "weather", "arguments": {ARGUMENTS}}}'
 STOP_OBJECT = '{"name": "stop"}'
 
+
+def marked(text: str) -> str:
+    return f"<tool_call>{text}</tool_call>"
+
+
+def call(arguments: str) -> str:
+    return f'{{"name": "weather", "arguments": {arguments}}}'
+
+
+def to(name: str, content: str, end: str = "<|call|>") -> str:
+    """A message of harmony to a function."""
+    return f"<|channel|>commentary to={name}<|message|>{content}{end}"
+
+
+def weather(arguments: str) -> ToolCall:
+    return ToolCall("weather", arguments)
+
+
+PYTHON, BROKEN = to("python", "1 + 1"), to("functions.weather", "{broken")
+UNKNOWN, LISTED = marked('{"name": "unknown"}'), marked('{"name": "stop", "arguments": [1]}')
+OPEN = f'<tool_call>{{"name": "weather</tool_call>, {marked(OBJECT)} b</tool_call>'
 CASES: list[tuple[str, str, list[Said]]] = [
-    ("hermes", f"<tool_call>\n{OBJECT}\n</tool_call>", [KOELN]),
-    (
-        "hermes",
-        f'I look.\n<tool_call>\n{OBJECT}\n</tool_call>\n<tool_call>{{"name": "stop"}}</tool_call>\n',
-        ["I look.", KOELN, STOP],
-    ),
+    ("hermes", marked(f"\n{OBJECT}\n"), [KOELN]),
+    ("hermes", f"I look.\n{marked(OBJECT)}\n{marked(STOP_OBJECT)}\n", ["I look.", KOELN, STOP]),
     ("hermes", "1 < 2 <tool_ is no call ", ["1 < 2 <tool_ is no call "]),
     ("hermes", "<tool_call>{broken</tool_call> then", ["<tool_call>{broken</tool_call> then"]),
-    (
-        "hermes",
-        '<tool_call>{"name": "unknown", "arguments": {}}</tool_call>',
-        ['<tool_call>{"name": "unknown", "arguments": {}}</tool_call>'],
-    ),
-    ("hermes", f"<tool_call>{OBJECT}", [KOELN]),  # the text was cut behind the call
+    ("hermes", UNKNOWN, [UNKNOWN]),
+    ("hermes", f"<tool_call>{OBJECT}", [KOELN]),  # the text was cut after the call
     ("hermes", '<tool_call>{"name": "wea', ['<tool_call>{"name": "wea']),
-    ("hermes", f"a<tool_call>{OBJECT}</tool_call>\n b  c ", ["a", KOELN, "\n b  c"]),
-    ("hermes", f" \n<tool_call>{OBJECT}</tool_call>\n b", [KOELN, "b"]),
-    (
-        "hermes",
-        f"a\n<tool_call>{OBJECT}</tool_call>\n<tool_call>{OBJECT}</tool_call>\nb",
-        [
-            "a",
-            KOELN,
-            KOELN,
-            "\n\n\nb",
-        ],
-    ),
-    (
-        "hermes",
-        '<tool_call>{"name": "weather", "arguments": {"place": "a\n\tb"}}</tool_call>',
-        [
-            ToolCall("weather", '{"place": "a\\n\\tb"}'),
-        ],
-    ),
-    (
-        "hermes",
-        '<tool_call>{"name": "weather", "arguments": {"place": "</tool_call>\\"</tool_call>"}}</tool_call>.',
-        [
-            ToolCall("weather", '{"place": "</tool_call>\\"</tool_call>"}'),
-            ".",
-        ],
-    ),
-    (
-        "hermes",
-        f'<tool_call>{{"name": "weather</tool_call>, <tool_call>{OBJECT}</tool_call> b</tool_call>',
-        [
-            '<tool_call>{"name": "weather</tool_call>,',
-            KOELN,
-            "  b</tool_call>",
-        ],
-    ),
-    ("hermes", '<tool_call>{"name": "stop", "arguments": null}</tool_call>', [STOP]),
-    ("hermes", '<tool_call>{"name": "stop", "arguments": ""}</tool_call>', [STOP]),
-    ("hermes", '<tool_call>{"name": "stop", "arguments": "null"}</tool_call>', [STOP]),
-    (
-        "hermes",
-        '<tool_call>{"name": "stop", "arguments": [1]}</tool_call>',
-        [
-            '<tool_call>{"name": "stop", "arguments": [1]}</tool_call>',
-        ],
-    ),
-    (
-        "xml",
-        '<tool_call><function=weather><parameter=place>\n"</tool_call>\n</parameter></function></tool_call>',
-        [
-            ToolCall("weather", '{"place": "\\"</tool_call>"}'),
-        ],
-    ),
-    (
-        "mistral",
-        '[TOOL_CALLS]weather{"place": "[TOOL_CALLS]"}[TOOL_CALLS]stop{}',
-        [
-            ToolCall("weather", '{"place": "[TOOL_CALLS]"}'),
-            STOP,
-        ],
-    ),
-    ("llama", '{"name": "stop", "parameters": null}', [STOP]),
-    (
-        "json",
-        '{"name": "weather", "arguments": {"place": "a\nb"}}',
-        [ToolCall("weather", '{"place": "a\\nb"}')],
-    ),
-    (
-        "xml",
-        "<tool_call>\n<function=weather>\n<parameter=place>\nKöln\n</parameter>\n<parameter=days>\n2\n"
-        "</parameter>\n</function>\n</tool_call>",
-        [KOELN],
-    ),
-    ("xml", "<tool_call>\n<function=stop>\n</function>\n</tool_call>", [STOP]),
+    ("hermes", f"a{marked(OBJECT)}\n b  c ", ["a", KOELN, "\n b  c"]),
+    ("hermes", f" \n{marked(OBJECT)}\n b", [KOELN, "b"]),
+    ("hermes", f"a\n{marked(OBJECT)}\n{marked(OBJECT)}\nb", ["a", KOELN, KOELN, "\n\n\nb"]),
+    ("hermes", marked(call('{"place": "a\n\tb"}')), [weather('{"place": "a\\n\\tb"}')]),
+    ("hermes", marked(call('{"place": "</tool_call>\\"</tool_call>"}')) + ".",
+     [weather('{"place": "</tool_call>\\"</tool_call>"}'), "."]),
+    ("hermes", OPEN, ['<tool_call>{"name": "weather</tool_call>,', KOELN, "  b</tool_call>"]),
+    *[("hermes", marked(f'{{"name": "stop", "arguments": {one}}}'), [STOP])
+      for one in ("null", '""', '"null"')],
+    ("hermes", LISTED, [LISTED]),
+    ("xml", marked('<function=weather><parameter=place>\n"</tool_call>\n</parameter></function>'),
+     [weather('{"place": "\\"</tool_call>"}')]),
+    ("xml", marked("\n<function=weather>\n<parameter=place>\nKöln\n</parameter>\n<parameter=days>\n2\n"
+                   "</parameter>\n</function>\n"), [KOELN]),
+    ("xml", marked("\n<function=stop>\n</function>\n"), [STOP]),
+    ("mistral", '[TOOL_CALLS]weather{"place": "[TOOL_CALLS]"}[TOOL_CALLS]stop{}',
+     [weather('{"place": "[TOOL_CALLS]"}'), STOP]),
     ("mistral", f"[TOOL_CALLS] [{OBJECT}]", [KOELN]),
     ("mistral", f'[TOOL_CALLS][{OBJECT}, {{"name": "stop", "arguments": {{}}}}]', [KOELN, STOP]),
-    (
-        "mistral",
-        f"Well. [TOOL_CALLS]weather[ARGS]{ARGUMENTS}[TOOL_CALLS]stop[ARGS]{{}}",
-        ["Well.", KOELN, STOP],
-    ),
+    ("mistral", f"Well. [TOOL_CALLS]weather[ARGS]{ARGUMENTS}[TOOL_CALLS]stop[ARGS]{{}}",
+     ["Well.", KOELN, STOP]),
+    ("llama", '{"name": "stop", "parameters": null}', [STOP]),
     ("llama", f'{{"name": "weather", "parameters": {ARGUMENTS}}}', [KOELN]),
-    (
-        "llama",
-        f'<|python_tag|>{{"name": "weather", "parameters": {ARGUMENTS}}}; {{"name": "stop"}}',
-        [KOELN, STOP],
-    ),
+    ("llama", f'<|python_tag|>{{"name": "weather", "parameters": {ARGUMENTS}}}; {STOP_OBJECT}',
+     [KOELN, STOP]),
     ("llama", '{"a": 1} is JSON', ['{"a": 1} is JSON']),
     ("llama", " Hello ", [" Hello "]),
     ("granite", f"<|tool_call|>[{OBJECT}]<|/tool_call|>", [KOELN]),
     ("granite", f"<|tool_call|>[{OBJECT}]", [KOELN]),
+    ("json", call('{"place": "a\nb"}'), [weather('{"place": "a\\nb"}')]),
     ("json", f"[{OBJECT}]", [f"[{OBJECT}]"]),
     ("json", OBJECT, [KOELN]),
-    ("json", '{"name": "weather", "arguments": "{\\"place\\": \\"Köln\\", \\"days\\": 2}"}', [KOELN]),
-    (
-        "harmony",
-        "<|channel|>analysis<|message|>Hm.\n<|end|>"
-        "<|start|>assistant<|channel|>final<|message|> Four. <|return|>",
-        [Reasoning("Hm.\n"), " Four. "],
-    ),
-    (
-        "harmony",
-        "<|channel|>commentary<|message|>I look.<|end|>"
-        "<|start|>assistant<|channel|>commentary to=functions.weather "
-        f"<|constrain|>json<|message|>{ARGUMENTS}<|call|>",
-        ["I look.", KOELN],
-    ),
-    (
-        "harmony",
-        f" to=functions.weather<|channel|>commentary json<|message|>{ARGUMENTS}<|end|><|start|>assistant"
-        " to=functions.stop<|channel|>analysis<|message|><|call|>",
-        [KOELN, STOP],
-    ),
-    (
-        "harmony",
-        "<|channel|>commentary to=python<|message|>1 + 1<|call|>",  # a tool that was not offered
-        ["<|channel|>commentary to=python<|message|>1 + 1<|call|>"],
-    ),
-    (
-        "harmony",
-        "<|channel|>commentary to=functions.weather<|message|>{broken<|call|>",
-        ["<|channel|>commentary to=functions.weather<|message|>{broken<|call|>"],
-    ),
-    ("harmony", f"<|channel|>commentary to=functions.weather<|message|>{ARGUMENTS}", [KOELN]),
+    ("json", call(json.dumps(ARGUMENTS)), [KOELN]),
+    ("harmony", "<|channel|>analysis<|message|>Hm.\n<|end|>"
+                "<|start|>assistant<|channel|>final<|message|> Four. <|return|>",
+     [Reasoning("Hm.\n"), " Four. "]),
+    ("harmony", "<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>commentary "
+                f"to=functions.weather <|constrain|>json<|message|>{ARGUMENTS}<|call|>", ["I look.", KOELN]),
+    ("harmony", f" to=functions.weather<|channel|>commentary json<|message|>{ARGUMENTS}<|end|>"
+                "<|start|>assistant to=functions.stop<|channel|>analysis<|message|><|call|>", [KOELN, STOP]),
+    ("harmony", PYTHON, [PYTHON]),  # a tool that was not offered
+    ("harmony", BROKEN, [BROKEN]),
+    ("harmony", to("functions.weather", ARGUMENTS, ""), [KOELN]),
     ("harmony", '{"a": 1} has no channel', ['{"a": 1} has no channel']),
     ("harmony", " to", [" to"]),
     ("harmony", "<|channel|>analysis<|message|>I do not<|end|><|start|>assis", [Reasoning("I do not")]),
-    (
-        "harmony",  # a message whose beginning is missing, and two of one channel
-        "<|channel|>analysis<|message|>a<|end|><|channel|>analysis<|message|>b<|end|>"
-        "<|channel|>commentary<|message|>c<|end|><|channel|>final<|message|>d",
-        [Reasoning("a\nb"), "c\nd"],
-    ),
-]
+    ("harmony",  # a message whose beginning is missing, and two of one channel
+     "<|channel|>analysis<|message|>a<|end|><|channel|>analysis<|message|>b<|end|>"
+     "<|channel|>commentary<|message|>c<|end|><|channel|>final<|message|>d", [Reasoning("a\nb"), "c\nd"]),
+]  # fmt: skip
 
 
 def joined(said: list[Said]) -> list[Said]:
@@ -204,6 +134,7 @@ def read(name: str, pieces: list[str], tools: Tools = TOOLS) -> list[Said]:
 
 @pytest.mark.parametrize(("name", "text", "wanted"), CASES)
 def test_texts_are_taken_apart_however_they_come(name: str, text: str, wanted: list[Said]) -> None:
+    assert all(isinstance(json.loads(one.arguments), dict) for one in wanted if isinstance(one, ToolCall))
     assert read(name, [text]) == wanted
     assert read(name, list(text)) == wanted
     generator = random.Random(1)
@@ -216,16 +147,13 @@ def test_texts_are_taken_apart_however_they_come(name: str, text: str, wanted: l
 @pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
 def test_numbers_that_json_has_not_are_no_arguments(number: str) -> None:
     """Clients parse the arguments as JSON."""
-    inner = f'{{"name": "weather", "arguments": {{"days": {number}}}}}'
+    arguments, tags = f'{{"days": {number}}}', f"<parameter=days>{number}</parameter>"
     for name, text in (
-        ("hermes", f"<tool_call>{inner}</tool_call>"),
-        ("mistral", f"[TOOL_CALLS]{inner}"),
-        ("json", inner),
-        ("harmony", f'<|channel|>commentary to=functions.weather<|message|>{{"days": {number}}}<|call|>'),
-        (
-            "xml",
-            f"<tool_call><function=weather><parameter=days>{number}</parameter></function></tool_call>",
-        ),
+        ("hermes", marked(call(arguments))),
+        ("mistral", f"[TOOL_CALLS]{call(arguments)}"),
+        ("json", call(arguments)),
+        ("harmony", to("functions.weather", arguments)),
+        ("xml", marked(f"<function=weather>{tags}</function>")),
     ):
         assert read(name, [text]) == [text], name
 
@@ -240,7 +168,7 @@ def test_arguments_that_are_nested_as_deep_as_the_stack() -> None:
 
 def test_one_call_where_more_are_not_wanted() -> None:
     tools = Tools(TOOLS.functions, parallel=False)
-    text = f'<tool_call>{OBJECT}</tool_call><tool_call>{{"name": "stop"}}</tool_call>'
+    text = marked(OBJECT) + marked(STOP_OBJECT)
     assert read("hermes", list(text), tools) == [KOELN]
     assert read("mistral", [f"[TOOL_CALLS][{OBJECT}, {OBJECT}]"], tools) == [KOELN]
 
@@ -257,21 +185,25 @@ def test_calls_that_have_to_be() -> None:
     both = Tools(TOOLS.functions, "required")
     text = f'[{OBJECT}, {{"name": "stop", "arguments": {{}}}}]'
     assert read("hermes", list(text), both) == read("hermes", [text], both) == [KOELN, STOP]
+    long = json.dumps([{"name": "stop", "arguments": {"a": [{}] * 20_000}}])  # a brace closes at each item
+    begun = time.process_time()
+    assert len(read("hermes", [long[i : i + 8] for i in range(0, len(long), 8)], both)) == 1
+    assert time.process_time() - begun < 5.0  # parsed again at each brace it takes minutes
     for n in range(len(text)):  # cut off anywhere: the calls that are complete, and nothing else
         n_complete = (n >= len(OBJECT) + 1) + (n >= len(text) - 1)
         assert read("hermes", list(text[:n]), both) == [KOELN, STOP][:n_complete]
     assert read("hermes", [ARGUMENTS[:-1]], named) == []
 
 
-@pytest.mark.parametrize(
-    ("family", "name"),
-    [("qwen2.5", "hermes"), ("mistral", "mistral"), ("llama 3", "llama"), ("gemma", "json")],
-)
-def test_a_template_says_how_calls_are_written(family: str, name: str) -> None:
-    templates = TEMPLATES[family][0]
-    assert isinstance(templates, str)
-    assert tool_format_of(templates) == name
-    assert name in TOOL_FORMATS
+def test_a_template_says_how_calls_are_written() -> None:
+    for family, name in {
+        "qwen2.5": "hermes",
+        "mistral": "mistral",
+        "llama 3": "llama",
+        "gemma": "json",
+    }.items():
+        template = TEMPLATES[family][0]
+        assert isinstance(template, str) and tool_format_of(template) == name
 
 
 def test_the_first_end_mark_is_one_where_no_later_one_ends_a_call() -> None:
@@ -292,8 +224,7 @@ def test_channels_are_read_however_they_come(
 ) -> None:
     """Against a plain reading of whole messages, from prompts that have begun the first of them or not."""
     text = "".join(
-        "<|start|>assistant<|channel|>commentary to=functions.weather<|message|>"
-        f"{json.dumps({'place': words})}<|call|>"
+        f"<|start|>assistant{to('functions.weather', json.dumps({'place': words}))}"
         if kind == "call"
         else f"<|start|>assistant<|channel|>{kind}<|message|>{words}<|end|>"
         for kind, words in messages
@@ -392,10 +323,3 @@ def test_marks_that_are_special_tokens_are_no_text() -> None:
     )
     assert joined([*said, *reader.finish()]) == ["It ends with <|end|>."]
     assert reply_reader(None, "hermes") is None
-
-
-def test_arguments_are_json() -> None:
-    for _, _, wanted in CASES:
-        for one in wanted:
-            if isinstance(one, ToolCall):
-                assert isinstance(json.loads(one.arguments), dict)

@@ -34,6 +34,8 @@ CONVERSION_ERRORS = (TypeError, ValueError, ArithmeticError, RecursionError)
 
 def as_integer(value: Any) -> int | None:
     """The value of an integer, None for anything else; a truth value is none."""
+    if type(value) is int:  # asking the abstract class takes longer
+        return value
     if isinstance(value, bool) or not isinstance(value, Integral):
         return None
     try:
@@ -81,7 +83,7 @@ def check_number(
 ) -> float:
     """The argument `name` as a float, for which `fits` is true; a truth value is none."""
     number = None
-    if isinstance(value, Real) and not isinstance(value, bool):
+    if type(value) is float or (isinstance(value, Real) and not isinstance(value, bool)):
         try:
             number = float.__float__(value) if isinstance(value, float) else float(value)
         except CONVERSION_ERRORS as error:  # among others an integer that is too large

@@ -6,6 +6,8 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 import specdec
 from specdec import EngineMetrics, Piece, Trace
 from specdec.errors import BusyError, EngineClosedError
+from specdec.serve import Server, ServerLimits, Service
 from specdec.tokenizer import StreamDecoder
 
 Script = Callable[[dict[str, Any]], list[Any]]
@@ -176,20 +179,22 @@ class ScriptedEngine:
         )
 
     def metrics(self) -> EngineMetrics:
-        from dataclasses import fields
-
         empty: dict[str, Any] = {"n_finished": {"stop": 2}, "accepted_at": [3, 1]}
-        return EngineMetrics(
-            **{
-                field.name: empty.get(
-                    field.name, (0, 0.0) if field.name in ("first_token_s", "queue_s") else 7
-                )
-                for field in fields(EngineMetrics)
-            }
-        )
+        empty |= dict.fromkeys(("first_token_s", "queue_s"), (0, 0.0))
+        return EngineMetrics(**{field.name: empty.get(field.name, 7) for field in fields(EngineMetrics)})
 
     def close(self, drain: bool = True, timeout: float | None = None) -> None:
         self.closed = True
         if not drain:
             for generation in self.generations:
                 generation.cancel()
+
+
+@contextmanager
+def serving(
+    target: specdec.Model, text: Any = "", *, limits: ServerLimits | None = None, **options: Any
+) -> Iterator[tuple[ScriptedEngine, Server]]:
+    """A server whose engine writes one text; options as of `Server`."""
+    engine: Any = ScriptedEngine(target, lambda asked: [text])
+    with Server(Service(engine, ["mine"], limits=limits), port=0, **options) as server:
+        yield engine, server

@@ -18,12 +18,7 @@ AdapterLike: TypeAlias = Model | str | os.PathLike[str]
 
 
 def check_adapter(adapter: Any) -> None:
-    """Refuse what names no adapter, nor several.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse what names no adapter, nor several."""
     several = isinstance(adapter, list | tuple)
     for i, one in enumerate(adapter if several else [adapter]):
         if one is not None and not isinstance(one, Model | str | os.PathLike):
@@ -43,22 +38,8 @@ def adapted_models(
 ) -> list[Model] | None:
     """The model of each prompt's text; None: all are of the target. A folder is read once.
 
-    Parameters
-    ----------
-    target : Model
-    adapter : Model, path, sequence of these and None, or None
-        As of `specdec.generate`.
-    n_prompts : int
-    is_batch : bool
-        Whether the caller gave a list of prompts.
-    n_threads : int
-
-    Raises
-    ------
-    InputError
-        Another number of adapters than of prompts, or a model over other weights.
-    CheckpointError, UnsupportedModelError
-        As `specdec.Model.with_adapter`.
+    Raises InputError for another number of adapters than of prompts, or a model over other weights, and as
+    `specdec.Model.with_adapter`.
     """
     if adapter is None:
         return None

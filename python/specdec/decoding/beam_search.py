@@ -64,8 +64,8 @@ def beam_search(
         The model that guesses ahead, with the target's vocabulary. None: plain beam search.
     prompt : str or sequence of int
         One prompt; for an encoder-decoder one source.
-    decoder_prompt : str or sequence of int, optional
-        What the text of an encoder-decoder goes on with, as in `specdec.generate`.
+    decoder_prompt, n_threads, ignore_eos, progress, prompt_cache
+        As in `specdec.generate`.
     width : int, default 4
         Hypotheses kept after each step (w), 1 to 1024; 1 is greedy decoding.
     draft_width : int, optional
@@ -82,15 +82,6 @@ def beam_search(
         A hypothesis ends with one of these tokens, given by id or, if it is special, by name; it keeps its
         place among the `width` as long as its score does, and is not continued. `Model.eos_ids` are among
         them, except with `ignore_eos`.
-    n_threads : int, optional
-        Threads to compute with; the number does not change the output.
-    ignore_eos : bool, default False
-        Go on past the ids that end a text, `Model.eos_ids`.
-    progress : bool, default False
-        Show a progress bar (needs tqdm).
-    prompt_cache : PromptCache, optional
-        Begin the prompt with what earlier calls have read of it, in target and draft, and keep it for later
-        ones. It changes no beam by a bit.
 
     Returns
     -------
@@ -255,26 +246,12 @@ class Beam:
 
 @dataclass(frozen=True)
 class BeamRound:
-    """What one round did.
+    """What one round did, with the seconds of the draft's forward passes, the target's, and the rest."""
 
-    Attributes
-    ----------
-    n_levels : int
-        Steps of the search made: 1 in plain beam search, up to gamma + 1 by speculation.
-    n_nodes : int
-        Rows of the target's forward pass: the hypotheses and the drafted nodes.
-    n_drafted : int
-        Nodes that the draft chose.
-    n_draft_calls : int
-        Forward passes of the draft.
-    draft_s, verify_s, other_s : float
-        Seconds in the draft's forward passes, in the target's, elsewhere.
-    """
-
-    n_nodes: int
-    n_drafted: int
-    n_draft_calls: int
-    n_levels: int
+    n_nodes: int  # rows of the target's forward pass: the hypotheses and the drafted nodes
+    n_drafted: int  # nodes that the draft chose
+    n_draft_calls: int  # its forward passes
+    n_levels: int  # steps of the search: 1 in plain beam search, up to gamma + 1 by speculation
     draft_s: float
     verify_s: float
     other_s: float

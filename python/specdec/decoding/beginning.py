@@ -15,16 +15,14 @@ __all__ = ["Beginning", "decoder_prompts_of"]
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a text begins with.
+    """A prompt as the models see it.
 
     Attributes
     ----------
     ids : list of int
-        Token ids that the new text follows, at least one. In an encoder-decoder the ids that each text of the
-        model begins with come first.
+        Token ids that the new text follows, at least one; in an encoder-decoder `Model.decoder_start` first.
     text_ids : list of int
-        Of them those whose text the new text goes on with; none where the new text is a text by itself, as
-        the reply in a chat is.
+        Of them those whose text the new text continues; none where it is a text by itself, as a chat's reply.
     source : list of int or None
         What the encoder of an encoder-decoder reads.
     """
@@ -37,24 +35,10 @@ class Beginning:
     def of(
         cls, target: Model, prompt: Any, name: str, *, decoder_prompt: Any = None, own_text: bool = False
     ) -> Beginning:
-        """The beginning that a prompt makes, checked; a text is encoded.
+        """Check and encode a prompt, which messages call `name`; for an encoder-decoder the source.
 
-        Parameters
-        ----------
-        target : Model
-        prompt : str or sequence of int
-            What the new text goes on with; the source, if the target is an encoder-decoder.
-        name : str
-            What the prompt is called in messages.
-        decoder_prompt : str, sequence of int or None
-            What the new text of an encoder-decoder goes on with.
-        own_text : bool, default False
-            Whether the new text is a text by itself.
-
-        Raises
-        ------
-        InputError
-            For a prompt without ids, or one that leaves no room for another in the context.
+        `own_text`: the new text is a text by itself. Raises InputError for a prompt without ids, or one that
+        leaves no room for another in the context.
         """
         if target.config.encoder is not None:
             return cls._with_source(target, prompt, name, decoder_prompt)
@@ -129,13 +113,7 @@ def _ids_with_room(target: Model, prompt: Any, name: str) -> list[int]:
 
 
 def decoder_prompts_of(target: Model, decoder_prompt: Any, n_sources: int, is_batch: bool) -> list[Any]:
-    """What each text of an encoder-decoder goes on with: one for all, or one for each source.
-
-    Raises
-    ------
-    InputError
-        For a target without an encoder, and another number than that of the sources.
-    """
+    """What each text of an encoder-decoder continues: one prompt for all, or one for each source."""
     if decoder_prompt is None:
         return [None] * n_sources
     if target.config.encoder is None:

@@ -39,13 +39,7 @@ class Chat:
         documents: Sequence[Mapping[str, Any]] | None,
         chat_template_kwargs: Mapping[str, Any] | None,
     ) -> Chat | None:
-        """The chat in the arguments of a call; None where there is a prompt instead.
-
-        Raises
-        ------
-        InputError
-            For a prompt beside messages, and for what goes with messages alone.
-        """
+        """The chat in the arguments of a call; None where there is a prompt instead."""
         if messages is None:
             given = {"tools": tools, "documents": documents, "chat_template_kwargs": chat_template_kwargs}
             for name, value in given.items():
@@ -65,13 +59,7 @@ class Chat:
         return cls(*conversations_of(messages), {**variables, "tools": tools, "documents": documents})
 
     def prompts(self, target: Model) -> list[list[int]]:
-        """The token ids of each conversation for a target.
-
-        Raises
-        ------
-        InputError, TokenizerError, MissingPackageError
-            As `specdec.Model.chat_ids`.
-        """
+        """The token ids of each conversation for a target; raises as `specdec.Model.chat_ids`."""
         if target.config.encoder is not None:
             raise InputError(
                 f"messages are given, but {target.path} is an encoder-decoder; expected a source, as the "

@@ -112,12 +112,7 @@ FORMS = (*get_args(FormKind), "constraint")
 
 
 def check_form(options: FormGiven) -> None:
-    """Refuse two forms at once and arguments of another type.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse two forms at once and arguments of another type."""
     given = [name for name in FORMS if getattr(options, name) is not None]
     if len(given) > 1:
         raise InputError(f"{' and '.join(given)} are given; expected one form at most")
@@ -135,23 +130,10 @@ def check_form(options: FormGiven) -> None:
 
 
 def constraint_of(options: FormGiven, target: Model, end_ids: Sequence[int]) -> Constraint | None:
-    """The constraint that options ask for; None: there is none.
+    """The constraint that options ask for, on the tokens of a target, `end_ids` of which end a text; or None.
 
-    Parameters
-    ----------
-    options : FormGiven
-    target : Model
-    end_ids : sequence of int
-        The tokens that end a text of the target.
-
-    Raises
-    ------
-    FormError
-        For a form that cannot be read, is too large, or that no text satisfies.
-    InputError
-        For a target without a tokenizer whose tokens are byte strings.
-    MissingPackageError
-        ``llguidance`` is not installed.
+    Raises FormError for a form that cannot be read, is too large, or that no text satisfies, InputError for a
+    target whose tokens are not byte strings, MissingPackageError without ``llguidance``.
     """
     if options.constraint is not None:
         return options.constraint

@@ -24,12 +24,7 @@ _DEFAULT_BYTES = 1 << 30
 
 
 def check_prompt_cache(prompt_cache: object) -> None:
-    """Refuse what is neither a prompt cache nor None.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse what is neither a prompt cache nor None."""
     if prompt_cache is not None and not isinstance(prompt_cache, PromptCache):
         raise InputError(f"prompt_cache is {kind_of(prompt_cache)}; expected a specdec.PromptCache, or None")
 
@@ -174,21 +169,10 @@ class PromptCache:
         source: Sequence[int] | None = None,
         taps: Sequence[int] = (),
     ) -> None:
-        """Keep a text, unless one that is kept has it or there is no room for it.
+        """Keep a text of a model, unless one that is kept has it or there is no room for it.
 
-        Parameters
-        ----------
-        model : specdec._core.Model
-        tokens : sequence of int
-            What is known of the text.
-        n_bytes, n_low : int
-            What the copy takes, and the fewest tokens that another text must begin with to be copied from it.
-        copy : callable
-            Makes the copy that is kept.
-        source : sequence of int or None
-            What the model's encoder read, if it has one.
-        taps : sequence of int
-            The hidden states that the copy has of each token.
+        `tokens` is what is known of it, `copy` makes the copy that is kept, of `n_bytes`, from which others
+        begin with `n_low` tokens at least; `source` and `taps` are as in `find`.
         """
         known, read = np.asarray(tokens, np.int32), None if source is None else tuple(source)
         if not len(known):

@@ -29,7 +29,7 @@ from specdec.verification.sampling import Sampling
 __all__ = ["Request", "most_guesses"]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Request:
     """What is to be decoded, checked before anything begins: no argument fails half-way."""
 
@@ -74,12 +74,11 @@ class Request:
         # What is cheap is checked before models are loaded.
         if chat is None:
             _check_given(prompt)
-        given, is_batch = (
-            (chat.conversations, chat.is_batch) if chat is not None else prompts_of("prompt", prompt)
-        )
-        n_texts = len(given) * options.n
-        if n_slots is None:
-            n_slots = min(options.slots, n_texts)
+            given, is_batch = prompts_of("prompt", prompt)
+        else:
+            given, is_batch = chat.conversations, chat.is_batch
+        n_texts, n = len(given) * options.n, options.n
+        n_slots = min(options.slots, n_texts) if n_slots is None else n_slots
         node_budget = options.node_budget
         if node_budget is not None:
             node_budget = min(check_integer("node_budget", node_budget, n_slots), n_slots * (MAX_GAMMA + 1))
@@ -87,48 +86,23 @@ class Request:
 
         target = as_model("target", target)
         models = adapted_models(
-            target,
-            options.adapter,
-            len(given),
-            is_batch=is_batch,
-            n_threads=options.threads,
+            target, options.adapter, len(given), is_batch=is_batch, n_threads=options.threads
         )
         draft = None if draft is None else open_draft("draft", draft, optional=True, target=target)
         description = None if draft is None else draft.describe(target)  # refuses what does not fit
         check_source(draft is not None and draft.reads_source, target)
-        sampling, rule = _target_sampling(options)
-        draft_sampling = options.draft_sampling or options.sampling
-        sampling, draft_sampling = (
-            settings.for_vocabulary(target.config["n_vocab"], target.tokenizer)
-            for settings in (sampling, draft_sampling)
-        )
+        n_vocab, tokenizer = target.config.n_vocab, target.tokenizer
+        asked, rule = _target_sampling(options)
+        sampling = asked.for_vocabulary(n_vocab, tokenizer)
+        guessed = options.draft_sampling or options.sampling
         for name in ("logprobs", "prompt_logprobs"):
             if getattr(options, name) is not None:
-                check_integer(name, getattr(options, name), 0, target.config["n_vocab"])
-        tokenizer = target.tokenizer
-        starts = decoder_prompts_of(target, decoder_prompt, len(given), is_batch)
-        if chat is not None:
-            given = chat.prompts(target)
-        ends = () if options.ignore_eos else target.eos_ids
+                check_integer(name, getattr(options, name), 0, n_vocab)
+        ends: tuple[int, ...] = () if options.ignore_eos else target.eos_ids
         if chat is not None and not options.ignore_eos:
             ends = (*ends, *target.chat_end_ids)
-        stop = StopRules.parse(
-            options.stop,
-            n_vocab=target.config["n_vocab"],
-            tokenizer=tokenizer,
-            eos_ids=ends,
-        )
-        names = [f"prompt {i}" for i in range(len(given))] if is_batch else ["prompt"]
-        beginnings = [
-            Beginning.of(
-                target,
-                item,
-                name,
-                decoder_prompt=start,
-                own_text=chat is not None and chat.begins_reply(i),
-            )
-            for i, (item, name, start) in enumerate(zip(given, names, starts, strict=True))
-        ]
+        stop = StopRules.parse(options.stop, n_vocab=n_vocab, tokenizer=tokenizer, eos_ids=ends)
+        beginnings = _beginnings_of(target, given, is_batch, chat, decoder_prompt)
         gamma, policy = most_guesses(options, draft)
         drafting = draft is not None and gamma > 0
         return cls(
@@ -136,12 +110,12 @@ class Request:
             target=target,
             draft=draft if drafting else None,
             description=description if drafting else None,
-            beginnings=[beginning for beginning in beginnings for _ in range(options.n)],
+            beginnings=[beginning for beginning in beginnings for _ in range(n)],
             is_batch=is_batch,
             gamma=gamma if drafting else 0,
             policy=policy if drafting else None,
             sampling=sampling,
-            draft_sampling=draft_sampling,
+            draft_sampling=sampling if guessed is asked else guessed.for_vocabulary(n_vocab, tokenizer),
             rule=rule,
             seeds=seeds,
             stop=stop,
@@ -149,7 +123,7 @@ class Request:
             node_budget=node_budget,
             constraint=constraint_of(options, target, sorted(ends)),
             n_text=n_text,
-            models=None if models is None else [model for model in models for _ in range(options.n)],
+            models=None if models is None else [model for model in models for _ in range(n)],
         )
 
     def model(self, index: int) -> Model:
@@ -171,20 +145,19 @@ class Request:
         `drafting` is what drafts for it: `gamma`, `drafters` and `prediction` of `_core.Settings`.
         """
         options = self.options
-        laws: dict[str, Any] = {}
+        if self.draft_sampling is not self.sampling:
+            drafting["draft_sampling"] = self.draft_sampling.core()
         if options.logprobs is not None:
-            laws = {"law": options.logprobs_of, "n_top": options.logprobs}
+            drafting |= {"law": options.logprobs_of, "n_top": options.logprobs}
         return _core.Settings(
             max_new_tokens=max(self.limit(i)[0] for i in range(len(self.beginnings))),
             sampling=self.sampling.core(),
-            draft_sampling=self.draft_sampling.core(),
             rule=self.rule,
             lenience=options.lenience,
             transform=options.transform,
             constraint=self.constraint,
             stop_ids=sorted(self.stop.ids),
             model=self.model(index).core,
-            **laws,
             **drafting,
         )
 
@@ -220,6 +193,25 @@ class Request:
     def n_new_tokens(self) -> int:
         """New tokens of all sequences together, if nothing stops them early."""
         return sum(self.limit(i)[0] for i in range(len(self.beginnings)))
+
+
+def _beginnings_of(
+    target: Model, given: list[Any], is_batch: bool, chat: Chat | None, decoder_prompt: Any
+) -> list[Beginning]:
+    """The prompts as the models see them."""
+    starts = decoder_prompts_of(target, decoder_prompt, len(given), is_batch)
+    if chat is not None:
+        given = chat.prompts(target)
+    return [
+        Beginning.of(
+            target,
+            item,
+            f"prompt {i}" if is_batch else "prompt",
+            decoder_prompt=start,
+            own_text=chat is not None and chat.begins_reply(i),
+        )
+        for i, (item, start) in enumerate(zip(given, starts, strict=True))
+    ]
 
 
 def _check_given(prompt: object) -> None:

@@ -64,7 +64,9 @@ class Sequence(NewText):
         """The result of the text so far, with the reason "error" where it has not ended."""
         request, target, score = self.request, self.request.target, self.score
         n_top = request.options.logprobs
-        logits = [np.empty((0, target.config["n_vocab"]), np.float32), *self._logits]
+        logits = None
+        if request.options.logits:
+            logits = np.concatenate([np.empty((0, target.config.n_vocab), np.float32), *self._logits])
         return Result(
             text=self.text,
             tokens=self.tokens,
@@ -75,7 +77,7 @@ class Sequence(NewText):
             source_ids=self.prompt.source,
             source_text=self.prompt.source_text(target),
             seed=request.seeds[self.index],
-            logits=np.concatenate(logits) if request.options.logits else None,
+            logits=logits,
             logprobs=None
             if n_top is None
             else np.concatenate([np.empty(0), *(log_probs for log_probs, _, _ in self.logprobs)]),

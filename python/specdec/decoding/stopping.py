@@ -51,23 +51,9 @@ class StopRules:
         tokenizer: Tokenizer | None,
         eos_ids: Iterable[int] = (),
     ) -> StopRules:
-        """Check and sort what a caller passed as `stop`.
+        """Check and sort what a caller passed as `stop`, and `eos_ids`, those that end a text.
 
-        Parameters
-        ----------
-        stop : str, int, iterable of these, or None
-            Stop strings and stop ids in any mixture.
-        n_vocab : int
-            Ids must be below.
-        tokenizer : Tokenizer or None
-            Stop strings need one.
-        eos_ids : iterable of int
-            Further stop ids, those that end a text.
-
-        Raises
-        ------
-        InputError
-            If an entry is neither a non-empty string nor an id in range.
+        Raises InputError for an entry that is neither a non-empty string nor an id below `n_vocab`.
         """
         stop = plain(stop)
         if stop is None:
@@ -200,23 +186,8 @@ class NewText:
     That is decided token by token, in the order of the tokens, and never by the rounds they came in; so
     speculative and plain decoding end alike.
 
-    Parameters
-    ----------
-    decoder : StreamDecoder or None
-        Turns the tokens into text; None where there is no tokenizer.
-    stop : StopRules
-    limit : int
-        New tokens at most.
-    limit_reason : str
-        The finish reason when there are that many.
-
-    Attributes
-    ----------
-    tokens : list of int
-    finish_reason : str or None
-        None as long as the text goes on.
-    stop : str, int or None
-        The stop string or stop id that was met.
+    It ends by `stop`, or with `limit` tokens by `limit_reason`; without a `decoder` it has no text. As long
+    as it goes on its `finish_reason` is None; `stop` is the stop string or stop id that was met.
     """
 
     def __init__(

@@ -18,12 +18,7 @@ __all__ = ["seeds_of", "text_key"]
 
 
 def seeds_of(seed: Any, n_sequences: int) -> list[tuple[int, int]]:
-    """The keys (seed, sequence) of a call's texts, from what the caller gave.
-
-    Raises
-    ------
-    InputError
-    """
+    """The keys (seed, sequence) of a call's texts, from what the caller gave."""
     if seed is None:
         seed = secrets.randbits(63)
     if not isinstance(seed, list | tuple | np.ndarray):

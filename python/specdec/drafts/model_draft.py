@@ -228,6 +228,8 @@ def open_draft(name: str, given: object, *, optional: bool = False, target: Mode
     ------
     InputError, CheckpointError, TokenizerError
     """
+    if isinstance(given, Model):
+        return ModelDraft(given)
     if isinstance(given, Drafter):
         return PythonDraft(given)
     if isinstance(given, Draft):
@@ -243,7 +245,7 @@ def open_draft(name: str, given: object, *, optional: bool = False, target: Mode
             return Eagle(given, target)
         if (found := open_draft_file(folder) or open_learnt(folder)) is not None:
             return found
-    if isinstance(given, Model | str | os.PathLike):
+    if isinstance(given, str | os.PathLike):
         try:
             return ModelDraft(given)
         except CheckpointNotFoundError as error:

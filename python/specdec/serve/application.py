@@ -43,17 +43,7 @@ def application(
     api_key: str | None = None,
     hosts: Sequence[str] | None = None,
 ) -> Starlette:
-    """Make the server as an ASGI application.
-
-    Parameters
-    ----------
-    service : Service
-    metrics : ServerMetrics
-    api_key : str, optional
-        What clients must send as ``Authorization: Bearer …``; None: nothing.
-    hosts : sequence of str, optional
-        The names that requests may call this host by; None: any.
-    """
+    """Make the server as an ASGI application; for key and hosts see `AccessControl`."""
     endpoints = _Endpoints(service, metrics)
     routes = [
         Route("/v1/completions", endpoints.texts(CompletionRequest), methods=["POST"]),
@@ -81,15 +71,8 @@ class AccessControl:
     """ASGI middleware that checks the key, the host's name, and that the page of a browser is this host's.
 
     Browsers send what pages ask them to send, with the site of the page. A page whose name was made to lead
-    here still calls this host by the page's name.
-
-    Parameters
-    ----------
-    app : ASGI application
-    api_key : str or None
-        None: no key is wanted.
-    hosts : tuple of str or None
-        The names that requests may call this host by; None: any.
+    here still calls this host by the page's name. Without a key none is wanted, and without hosts, the names
+    that requests may call this host by, any will do.
     """
 
     def __init__(self, app: ASGIApp, api_key: str | None, hosts: tuple[str, ...] | None) -> None:
@@ -163,13 +146,7 @@ def _failed(request: Request, error: Exception) -> Response:
 
 
 async def _read_body(request: Request, limits: ServerLimits) -> bytes:
-    """Read the body of a request.
-
-    Raises
-    ------
-    RequestError
-        It is announced as something else than JSON (415), too large (413), or does not come in time (408).
-    """
+    """Read a body: of JSON (else status 415), not too large (413), that comes in time (408)."""
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise RequestError(
@@ -256,10 +233,6 @@ class _Endpoints:
         """Answer a request that wants its prompts scored and no text.
 
         One after the other: each takes a thread of those in which other requests are read, and all cores.
-
-        Raises
-        ------
-        BusyError
         """
         most = self._service.limits.n_waiting
         if self._n_scoring > most:

@@ -94,11 +94,8 @@ def _encode_in_chunks(value: Any) -> str:
 def read_object(body: bytes) -> dict[str, Any]:
     """Parse the body of a request as a JSON object.
 
-    Raises
-    ------
-    RequestError
-        It is no JSON, no object, nested too deep, or has too many values; a name occurs twice in an object,
-        so that one of its values would be ignored; or a number is not finite.
+    It is refused if it is nested too deep or has too many values, if a name occurs twice in an object, so
+    that one of its values would be ignored, or if a number is not finite.
     """
     n_values = sum(map(body.count, (b",", b"[", b"{")))
     if n_values > _MAX_VALUES:

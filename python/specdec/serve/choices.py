@@ -23,23 +23,12 @@ _REASONS: Final = {"stop": "stop", "length": "length", "context": "length"}
 
 @dataclass(frozen=True)
 class Delta:
-    """What is new of a text.
-
-    Attributes
-    ----------
-    said : list of str, Reasoning and ToolCall
-    scored : list of ScoredToken
-        Tokens of the text, where log-probabilities were asked for.
-    finish_reason : str or None
-        In the API's words, with the last of the text.
-    stop : str, int or None
-        The stop string or stop id that was asked for and met.
-    """
+    """What is new of a text."""
 
     said: list[Said] = field(default_factory=list)
-    scored: list[ScoredToken] = field(default_factory=list)
-    finish_reason: str | None = None
-    stop: str | int | None = None
+    scored: list[ScoredToken] = field(default_factory=list)  # where log-probabilities were asked for
+    finish_reason: str | None = None  # in the API's words, with the last of the text
+    stop: str | int | None = None  # the stop string or stop id that was asked for and met
 
     @property
     def text(self) -> str:
@@ -62,8 +51,6 @@ class Choice:
 
     Parameters
     ----------
-    service : Service
-    prompt_ids : sequence of int
     own_text : bool
         Whether it is a text by itself, as a reply is, and not the rest of the prompt.
     stops : sequence of str and int
@@ -71,16 +58,9 @@ class Choice:
     scored : bool
         Whether log-probabilities were asked for.
     reply : bool
-        Whether it is a reply in a conversation, which is read by the model's format.
-    tools : Tools or None
-        The tools whose calls a reply may have.
+        Whether it is a reply in a conversation, which is read by the model's format for calls of `tools`.
     begin : int
         Characters before the text, as offsets count them.
-
-    Attributes
-    ----------
-    n_calls : int
-        Calls so far.
     """
 
     def __init__(
@@ -121,13 +101,7 @@ class Choice:
         return 0 if self._reasoning is None else self._reasoning.n_tokens
 
     def feed(self, piece: Piece) -> Delta:
-        """Take a piece of the text.
-
-        Raises
-        ------
-        RequestError
-            The text was cancelled, and its client has not asked for that.
-        """
+        """Take a piece of the text; raise RequestError for one that was cancelled, or has failed."""
         if piece.finish_reason == "cancelled":
             raise RequestError("the server was stopped before the text had come to its end", status=503)
         final = piece.finish_reason is not None
@@ -185,17 +159,7 @@ def piece_of(index: int, result: Result) -> Piece:
 
 
 class Usage:
-    """The figures of a request whose texts have all ended.
-
-    Parameters
-    ----------
-    generations : sequence of Generation
-        One for each prompt.
-    results : sequence of list of Result
-        The samples of each.
-    n_reasoning : int
-        New tokens that are reasoning.
-    """
+    """The figures of a request whose texts have ended: of each prompt its generation, and its samples."""
 
     def __init__(
         self, generations: Sequence[Generation], results: Sequence[Sequence[Result]], n_reasoning: int = 0

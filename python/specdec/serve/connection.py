@@ -33,14 +33,6 @@ class Connection(HttpToolsProtocol):
     A connection is idle while no request of it is being answered; a request counts from the end of its
     headers on. It is closed when it has been idle for too long. Where there are too many connections the one
     that has been idle longest is closed for a new one, and where none is idle the new one is refused.
-
-    Parameters
-    ----------
-    limits : ServerLimits
-    metrics : ServerMetrics
-        Counts requests that no endpoint sees.
-    **of_uvicorn
-        What uvicorn makes connections with.
     """
 
     def __init__(self, limits: ServerLimits, metrics: ServerMetrics, **of_uvicorn: Any) -> None:

@@ -5,21 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, FailFast, Field, Tag
 
 from specdec.errors import shown
-from specdec.serve.request_fields import (
-    ReasoningTexts,
-    RequestFields,
-    Texts,
-    at_most,
-    by_field,
-    only,
-    refused,
-    wrong,
-)
+from specdec.serve import request_fields
+from specdec.serve.request_fields import Only, ReasoningTexts, RequestFields, Texts, at_most, refused, wrong
 from specdec.serve.tool_calls import Tools
 
 __all__ = ["ChatTools", "InputItem", "Message", "ResponseTools", "TemplateFields", "messages_of_input"]
@@ -67,7 +59,7 @@ class _Message(RequestFields):
     def for_template(self) -> dict[str, Any]:
         """The message as chat templates read it."""
         role = "system" if self.role == "developer" else self.role
-        return {"role": role, "content": self.content} | self._named("name")
+        return {"role": role, "content": self.content, **self._named("name")}
 
     def _named(self, *names: str) -> dict[str, Any]:
         return {name: value for name in names if (value := getattr(self, name)) is not None}
@@ -86,10 +78,10 @@ class _Reply(_Message):
     reasoning_content: str | None = None
     reasoning: str | None = None
     thinking: str | None = None
-    refusal: Annotated[Any, only(why=_NOT_SAID)] = None
-    audio: Annotated[Any, only(why=_NOT_SAID)] = None
-    function_call: Annotated[Any, only(why=_NOT_SAID)] = None
-    annotations: Annotated[Any, only([], why=_NOT_SAID)] = None
+    fixed: ClassVar = {
+        **dict.fromkeys(("refusal", "audio", "function_call"), Only((), _NOT_SAID)),
+        "annotations": Only(([],), _NOT_SAID),
+    }
 
     def for_template(self) -> dict[str, Any]:
         calls = {"tool_calls": [call.for_template() for call in self.tool_calls]} if self.tool_calls else {}
@@ -97,15 +89,14 @@ class _Reply(_Message):
         return super().for_template() | calls | reasoning
 
 
-_TAGS: Final = {
-    "system": "<message>", "developer": "<message>", "user": "<message>", "assistant": "<reply>",
-    "tool": "<tool>",
+_ROLES: Final = dict.fromkeys(("system", "developer", "user"), "<user>") | {
+    "assistant": "<assistant>", "tool": "<tool>",
 }  # fmt: skip
 Message = Annotated[
-    Annotated[_Message, Tag("<message>")]
-    | Annotated[_Reply, Tag("<reply>")]
+    Annotated[_Message, Tag("<user>")]
+    | Annotated[_Reply, Tag("<assistant>")]
     | Annotated[_ToolMessage, Tag("<tool>")],
-    by_field("role", _TAGS),
+    request_fields.by_field("role", _ROLES),
 ]
 """A message of `/v1/chat/completions`."""
 
@@ -114,11 +105,8 @@ Message = Annotated[
 
 
 class _Item(RequestFields):
-    """An item of `input`; its `id` and `status` have no effect."""
-
     type: Any = None
-    id: Any = None
-    status: Any = None
+    without_effect = ("id", "status")
 
 
 class _InputMessage(_Item):
@@ -136,22 +124,20 @@ class _FunctionOutput(_Item):
 
 
 class _ReasoningItem(_Item):
-    summary: Annotated[Any, only([], why="a response of this server has reasoning in its content")] = None
-    encrypted_content: Annotated[Any, only(why="nothing is encrypted here")] = None
     content: ReasoningTexts = ""
+    fixed: ClassVar = {
+        "summary": Only(([],), "a response of this server has reasoning in its content"),
+        "encrypted_content": Only((), "nothing is encrypted here"),
+    }
 
 
+_ITEMS: Final = {one: f"<{one}>" for one in ("message", "function_call", "function_call_output", "reasoning")}
 InputItem = Annotated[
     Annotated[_InputMessage, Tag("<message>")]
     | Annotated[_FunctionCall, Tag("<function_call>")]
     | Annotated[_FunctionOutput, Tag("<function_call_output>")]
     | Annotated[_ReasoningItem, Tag("<reasoning>")],
-    by_field(
-        "type",
-        {kind: f"<{kind}>" for kind in ("message", "function_call", "function_call_output", "reasoning")},
-        default="message",
-        code="unsupported_parameter",
-    ),
+    request_fields.by_field("type", _ITEMS, default="message", code="unsupported_parameter"),
 ]
 """An item of the input of `/v1/responses`."""
 
@@ -159,11 +145,11 @@ InputItem = Annotated[
 def messages_of_input(instructions: str | None, items: Sequence[Any]) -> list[dict[str, Any]]:
     """Return the input of a response as messages that chat templates read.
 
-    Reasoning, and the calls after it, are part of the assistant's message that follows.
+    Reasoning, and calls, are part of the assistant's message that they are next to.
     """
-    found: list[dict[str, Any]] = (
-        [] if instructions is None else [{"role": "system", "content": instructions}]
-    )
+    found: list[dict[str, Any]] = []
+    if instructions is not None:
+        found.append({"role": "system", "content": instructions})
     for item in items:
         last = found[-1] if found else {}
         if isinstance(item, _InputMessage):
@@ -203,6 +189,10 @@ def _name(value: str) -> str:
     return value
 
 
+class _TypedTool(RequestFields):
+    type: Annotated[Any, AfterValidator(_type)] = Field(description="'function'")
+
+
 class _OfferedFunction(RequestFields):
     name: Annotated[str, AfterValidator(_name)] = Field(description="a string")
     description: str | None = None
@@ -210,14 +200,9 @@ class _OfferedFunction(RequestFields):
     strict: bool = False
 
     def for_template(self) -> dict[str, Any]:
-        """The function as chat templates read it."""
         described = {} if self.description is None else {"description": self.description}
         strict = {"strict": True} if self.strict else {}
         return {"name": self.name, **described, "parameters": self.parameters, **strict}
-
-
-class _TypedTool(RequestFields):
-    type: Annotated[Any, AfterValidator(_type)] = Field(description="'function'")
 
 
 class _ChatTool(_TypedTool):
@@ -234,73 +219,56 @@ class _Named(RequestFields):
     name: str = Field(description="a string")
 
 
-class _TypedChoice(RequestFields):
+class _ChatChoice(RequestFields):
     type: Literal["function"] = Field(description="'function'")
-
-
-class _ChatChoice(_TypedChoice):
     function: _Named = Field(description="an object with a name")
 
 
-class _ResponseChoice(_Named, _TypedChoice):
+class _ResponseChoice(_Named):
+    type: Literal["function"] = Field(description="'function'")
+
     @property
     def function(self) -> _Named:
         return self
 
 
 _Word = Annotated[Literal["none", "auto", "required"], Tag("<word>")]
-_word_or_function: Final = Discriminator(lambda value: "<function>" if isinstance(value, dict) else "<word>")
-_few_tools: Final = at_most(lambda service: service.limits.n_tools)
+_of_choice: Final = Discriminator(lambda value: "<function>" if isinstance(value, dict) else "<word>")
 
 
-class _ToolFields(RequestFields):
-    """Tools, and which of them may be called."""
+class ChatTools(RequestFields):
+    """Tools, and which of them may be called; in chats name and parameters are within `function`."""
 
+    tools: Annotated[list[_ChatTool], FailFast(), at_most("n_tools")] = Field(default_factory=list)
+    tool_choice: Annotated[_Word | Annotated[_ChatChoice, Tag("<function>")], _of_choice] | None = None
     parallel_tool_calls: bool = True
 
     @property
     def offered(self) -> Tools | None:
-        """The tools that the model may call; None without tools.
-
-        Raises
-        ------
-        RequestError
-        """
-        tools, choice = self.tools, self.tool_choice
+        """The tools that the model may call, checked; None without tools."""
         functions: dict[str, dict[str, Any]] = {}
-        for tool in tools:
+        for tool in self.tools:
             function = tool.function.for_template()
             if functions.setdefault(function["name"], function) is not function:
-                message = f"tools has two functions {shown(function['name'])}; expected each name once"
+                message = f"tools has two functions {function['name']!r}; expected each name once"
                 raise refused("tools", message)
-        if isinstance(choice, str | None):
-            if functions:
-                return Tools(functions, choice or "auto", self.parallel_tool_calls)
-            if choice == "required":
+        choice: Any = self.tool_choice
+        if choice is None or isinstance(choice, str):
+            if not functions and choice == "required":
                 raise refused("tool_choice", "tool_choice is given without tools; expected tools")
-            return None
+            return Tools(functions, choice or "auto", self.parallel_tool_calls) if functions else None
         name = choice.function.name
         if name not in functions:
-            raise refused(
-                "tool_choice", f"tool_choice names the function {shown(name)}; expected one of tools"
-            )
+            message = f"tool_choice names the function {shown(name)}; expected one of tools"
+            raise refused("tool_choice", message)
         return Tools({name: functions[name]}, "named", self.parallel_tool_calls)
 
 
-class ChatTools(_ToolFields):
-    """Tools of chats: name and parameters are within `function`."""
+class ResponseTools(ChatTools):
+    """The same of responses, where name and parameters are next to the type."""
 
-    tools: Annotated[list[_ChatTool], FailFast(), _few_tools] = Field(default_factory=list)
-    tool_choice: Annotated[_Word | Annotated[_ChatChoice, Tag("<function>")], _word_or_function] | None = None
-
-
-class ResponseTools(_ToolFields):
-    """Tools of responses: name and parameters are next to the type."""
-
-    tools: Annotated[list[_ResponseTool], FailFast(), _few_tools] = Field(default_factory=list)
-    tool_choice: (
-        Annotated[_Word | Annotated[_ResponseChoice, Tag("<function>")], _word_or_function] | None
-    ) = None
+    tools: Annotated[list[_ResponseTool], FailFast(), at_most("n_tools")] = Field(default_factory=list)
+    tool_choice: Annotated[_Word | Annotated[_ResponseChoice, Tag("<function>")], _of_choice] | None = None
 
 
 class TemplateFields(RequestFields):
@@ -312,12 +280,7 @@ class TemplateFields(RequestFields):
 
     @property
     def variables(self) -> dict[str, Any]:
-        """The variables that the request sets.
-
-        Raises
-        ------
-        RequestError
-        """
+        """The variables that the request sets, checked."""
         found = dict(self.chat_template_kwargs)
         for name in ("add_generation_prompt", "continue_final_message"):
             if (value := getattr(self, name)) is not None:

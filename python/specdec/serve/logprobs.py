@@ -21,12 +21,7 @@ ln p is None for the first token of a prompt.
 
 
 class TokenTexts:
-    """The texts of tokens; a special token, which has no text, is called by its name.
-
-    Parameters
-    ----------
-    tokenizer : Tokenizer
-    """
+    """The texts of tokens; a special token, which has no text, is called by its name."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -64,14 +59,7 @@ class TokenLedger:
     """Tokens with their log-probabilities, each given out with the text that it belongs to.
 
     A stop string cuts the text, and an end token has no text: tokens after the end of the text are no part of
-    the answer.
-
-    Parameters
-    ----------
-    decoder : StreamDecoder
-        Of the text.
-    begin : int
-        Characters before the text.
+    the answer. `decoder` is the text's, and `begin` the number of characters before it.
     """
 
     def __init__(self, decoder: StreamDecoder, begin: int = 0) -> None:

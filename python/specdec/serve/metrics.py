@@ -54,11 +54,7 @@ _GAUGES: Final = {
 class ServerMetrics:
     """Counts of a server's answers, and the figures of its engine.
 
-    Parameters
-    ----------
-    service : Service
-    log : callable, optional
-        Is given a line for each answer: path, status, seconds; nothing of a text.
+    `log` is given a line for each answer: path, status, seconds; nothing of a text.
     """
 
     def __init__(self, service: Service, log: Callable[[str], None] | None = None) -> None:
@@ -66,15 +62,10 @@ class ServerMetrics:
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
-        self._answers = Counter(
-            "specdec:http_requests",
-            "Answers by path and status.",
-            ("path", "status"),
-            registry=self._registry,
-        )
-        self._gone = Counter(
-            "specdec:clients_gone", "Requests whose clients left or were too slow.", registry=self._registry
-        )
+        labels, all_of_it = ("path", "status"), {"registry": self._registry}
+        self._answers = Counter("specdec:http_requests", "Answers by path and status.", labels, **all_of_it)
+        meaning = "Requests whose clients left or were too slow."
+        self._gone = Counter("specdec:clients_gone", meaning, **all_of_it)
         self._first = self._histogram("vllm:time_to_first_token_seconds", "Until the first token.")
         self._queue = self._histogram("vllm:request_queue_time_seconds", "Until a slot was free.")
         self._whole = self._histogram("vllm:e2e_request_latency_seconds", "Until the text had ended.")
@@ -83,18 +74,9 @@ class ServerMetrics:
         return Histogram(name, f"Seconds of a request. {meaning}", buckets=_SECONDS, registry=self._registry)
 
     def count_answer(self, path: str, status: int, seconds: float | None = None, more: str = "") -> None:
-        """Count and log an answer.
+        """Count and log an answer; `more` is the end of its line.
 
-        Parameters
-        ----------
-        path : str
-            One of the server's, or "other".
-        status : int
-            499: the client had gone before there was an answer.
-        seconds : float, optional
-            From the request to the end of the answer.
-        more : str
-            The end of the line.
+        The path is one of the server's, or "other". Status 499: the client left before there was an answer.
         """
         self._answers.labels(path, str(status)).inc()
         if self._log is not None and (path not in _POLLED or status != 200):
@@ -125,24 +107,15 @@ class ServerMetrics:
                 figure = family(name, meaning, labels=labels)
                 figure.add_metric(values, getattr(metrics, field))
                 yield figure
-        for name, meaning, label, counts in (
-            (
-                "vllm:spec_decode_num_accepted_tokens_per_pos",
-                "Rounds in which the draft token at this position was accepted.",
-                "position",
-                enumerate(metrics.accepted_at),
-            ),
-            (
-                "vllm:request_success",
-                "Texts that have ended, by the reason.",
-                "finished_reason",
-                metrics.n_finished.items(),
-            ),
-        ):
-            counter = CounterMetricFamily(name, meaning, labels=(*labels, label))
-            for key, n in counts:
-                counter.add_metric((*values, str(key)), n)
-            yield counter
+        name, meaning = "vllm:spec_decode_num_accepted_tokens_per_pos", "Accepted draft tokens by position."
+        positions = CounterMetricFamily(name, meaning, labels=(*labels, "position"))
+        for position, n in enumerate(metrics.accepted_at):
+            positions.add_metric((*values, str(position)), n)
+        name, meaning = "vllm:request_success", "Texts that have ended, by the reason."
+        ended = CounterMetricFamily(name, meaning, labels=(*labels, "finished_reason"))
+        for reason, n in metrics.n_finished.items():
+            ended.add_metric((*values, reason), n)
+        yield from (positions, ended)
 
     def text(self) -> bytes:
         """Return all of it, as a scrape reads it."""
@@ -162,15 +135,7 @@ def add_to_log(scope: Scope, more: str) -> None:
 
 
 class CountedAnswers:
-    """ASGI middleware that counts the answers of an application.
-
-    Parameters
-    ----------
-    app : ASGI application
-    metrics : ServerMetrics
-    paths : iterable of str
-        Those that are counted by name, also where a request does not get so far; others are "other".
-    """
+    """ASGI middleware that counts answers by path: by `paths`, and all others as "other"."""
 
     def __init__(self, app: ASGIApp, metrics: ServerMetrics, paths: Iterable[str]) -> None:
         self._app, self._metrics, self._paths = app, metrics, frozenset(paths)

@@ -16,14 +16,7 @@ __all__ = ["BareCalls", "ForcedCalls", "MarkCutter", "MarkedCalls", "MarkedText"
 
 
 class MarkedText:
-    """Puts special tokens, as a `MarkSpelling` writes them, between the characters of a text.
-
-    Parameters
-    ----------
-    decoder : StreamDecoder
-        Of the text.
-    spelling : MarkSpelling
-    """
+    """Puts special tokens, as a `MarkSpelling` writes them, between the characters of a decoder's text."""
 
     def __init__(self, decoder: StreamDecoder, spelling: MarkSpelling) -> None:
         self._decoder, self._spelling = decoder, spelling
@@ -50,13 +43,7 @@ class MarkedText:
 
 
 class MarkCutter:
-    """Cuts a text that comes in pieces at marks; what may become a mark is held back.
-
-    Parameters
-    ----------
-    marks : iterable of str
-        At least one, none of them empty.
-    """
+    """Cuts a text that comes in pieces at marks, at least one; what may become a mark is held back."""
 
     def __init__(self, marks: Iterable[str]) -> None:
         self._marks = sorted(marks, key=len, reverse=True)
@@ -94,17 +81,12 @@ class ReplyReader(ABC):
     tools : Tools
     spelling : MarkSpelling, optional
         How special tokens are written in the text.
-
-    Attributes
-    ----------
-    reasons : bool
-        Whether the next text is reasoning.
     """
 
     def __init__(self, tools: Tools, spelling: MarkSpelling | None = None) -> None:
         self._tools = tools
         self._spelling = spelling or MarkSpelling()
-        self.reasons = False
+        self.reasons = False  # whether the next text is reasoning
         self._n_calls = 0
         self._space = ""  # at the end of the text so far; text if more text comes
         self._has_text = False
@@ -186,20 +168,8 @@ class MarkedCalls(ReplyReader):
     """Reads calls between two marks; without an end mark they extend to the next begin mark, or the end.
 
     A mark within a string of a call is part of the string. Where such a call never becomes complete, its
-    first end mark was one.
-
-    Parameters
-    ----------
-    tools, spelling
-        As of `ReplyReader`.
-    begin : str
-        The mark before calls.
-    end : str or None
-        The mark after calls.
-    read : callable
-        Parses the text between the marks.
-    tags : bool, default False
-        Whether a call may be written in the tags of a function and its parameters.
+    first end mark was one. `read` parses the text between the marks; with `tags`, a call may be written in
+    the tags of a function and its parameters.
     """
 
     def __init__(
@@ -273,15 +243,7 @@ class MarkedCalls(ReplyReader):
 
 
 class BareCalls(ReplyReader):
-    """Reads replies that are calls in JSON as a whole, or text.
-
-    Parameters
-    ----------
-    tools, spelling
-        As of `ReplyReader`.
-    mark : str
-        What some models write first.
-    """
+    """Reads replies that are calls in JSON as a whole, after a mark that some models write, or text."""
 
     def __init__(self, tools: Tools, mark: str = "", spelling: MarkSpelling | None = None) -> None:
         super().__init__(tools, spelling)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any, Final
 
 from specdec.decoding.engine import Generation, Piece
@@ -23,7 +24,7 @@ _ECHOED: Final = (
     "instructions", "max_output_tokens", "metadata", "temperature", "top_p", "user", "tool_choice",
     "safety_identifier", "prompt_cache_key", "top_logprobs",
 )  # fmt: skip
-_PARTS: Final = {
+_PARTS: Final[dict[str, dict[str, Any]]] = {
     "output_text": {"type": "output_text", "text": "", "annotations": [], "logprobs": []},
     "reasoning_text": {"type": "reasoning_text", "text": ""},
 }
@@ -147,15 +148,10 @@ class ResponseRequest(ConversationRequest):
         """Add text to the open item, or to a new one if that is of another type."""
         found: list[bytes] = []
         if self._open is None or self._open["type"] != kind:
-            found, part = (
-                self._end_item(),
-                {**_PARTS[part_kind], **({} if scored is None else {"logprobs": []})},
-            )
-            item: dict[str, Any]
+            found, part = self._end_item(), deepcopy(_PARTS[part_kind])
+            item: dict[str, Any] = {"id": new_id("rs_"), "type": kind, "summary": []}
             if kind == "message":
                 item = {"id": new_id("msg_"), "type": kind, "role": "assistant", "status": "in_progress"}
-            else:
-                item = {"id": new_id("rs_"), "type": kind, "summary": []}
             self._open = {**item, "content": [part]}
             self._output.append(self._open)
             found.append(self._item("added", {**item, "content": []}))

@@ -1,8 +1,8 @@
-"""Schemas of requests: the fields of each path, and what they ask of the engine."""
+"""Schemas of requests: the fields of each path."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, FailFast, Field, Tag, ValidationInfo, create_model, model_validator
 
@@ -10,22 +10,21 @@ from specdec.checks import as_integer
 from specdec.decoding.options import DecodingOptions, LogprobsOf
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import shown
+from specdec.serve import conversation
 from specdec.serve.bodies import json_bytes
-from specdec.serve.conversation import ChatTools, InputItem, Message, ResponseTools, TemplateFields
 from specdec.serve.request_fields import (
+    Only,
     RequestFields,
     Texts,
     at_most,
     by_field,
     check_token_ids,
-    of_service,
-    only,
     or_text,
     refused,
     within,
     wrong,
-)
-from specdec.serve.service import PLAIN_WORDS, Service
+)  # fmt: skip
+from specdec.serve.service import PLAIN_WORDS
 from specdec.settings_table import Setting, table_of
 from specdec.verification.rules import DecodingRule
 
@@ -33,22 +32,16 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = [
-    "ChatFields", "CompletionFields", "DetokenizeFields", "ResponseFields", "TextFields",
+    "ChatFields", "CompletionFields", "DetokenizeFields", "ResponseFields", "SamplingFields", "TextFields",
     "TokenizeChatFields", "TokenizeFields",
 ]  # fmt: skip
 
-LOGPROBS: Final = "message.output_text.logprobs"
+_LOGPROBS: Final = "message.output_text.logprobs"
 """What `include` of responses may hold."""
+_TEMPLATE: Final = "chat_template_kwargs has what the model's template knows"
 
-
-def _n_top(service: Service) -> int:
-    return min(service.limits.n_top, service.target.config.n_vocab)
-
-
-_NewTokens = Annotated[int, within(1, lambda service: service.limits.n_new_tokens)]
-_NTop = Annotated[int, within(0, _n_top)]
-_NoEffect = Any
-_NOT_STORED: Final = "nothing is stored; input takes the whole conversation"
+NewTokens = Annotated[int, within(1, "n_new_tokens")]
+NTop = Annotated[int, within(0, "n_top")]
 
 
 # ── Constraints
@@ -57,7 +50,7 @@ _NOT_STORED: Final = "nothing is stored; input takes the whole conversation"
 def _bounded(value: Any, info: ValidationInfo) -> Any:
     """Refuse a schema, regular expression or grammar of too many bytes."""
     n_bytes = len(value.encode("utf-8", "replace") if isinstance(value, str) else json_bytes(value))
-    if n_bytes > (most := of_service(info).limits.n_constraint_bytes):
+    if n_bytes > (most := info.context.limits.n_constraint_bytes):
         raise wrong(rest=f"has {n_bytes} bytes; expected at most {most}")
     return value
 
@@ -68,20 +61,15 @@ def _json_schema(value: Any, info: ValidationInfo) -> Any:
     return _bounded(value, info)
 
 
-def _choices(value: list[str], info: ValidationInfo) -> Any:
-    if not value:
-        raise wrong("a list of strings")
-    return _bounded(value, info)
+_JsonSchema = Annotated[Any, AfterValidator(_json_schema)]
+_Expression = Annotated[str, AfterValidator(_bounded)]
 
 
-_Schema = Annotated[Any, AfterValidator(_json_schema)]
-
-
-class _JsonSchema(RequestFields):
+class _NamedSchema(RequestFields):
     name: str = Field(description="a name for the schema")
     description: str | None = None
     strict: bool = False  # the schema is kept to in either case
-    schema_: _Schema = Field(alias="schema", description="a JSON schema")
+    schema_: _JsonSchema = Field(alias="schema", description="a JSON schema")
 
 
 class _Format(RequestFields):
@@ -94,14 +82,14 @@ class _Format(RequestFields):
 
 
 class _SchemaFormat(_Format):
-    json_schema: _JsonSchema = Field(description="an object")
+    json_schema: _NamedSchema = Field(description="an object")
 
     @property
     def constraint(self) -> dict[str, Any]:
         return {"schema": self.json_schema.schema_}
 
 
-class _FlatSchemaFormat(_JsonSchema, _Format):
+class _FlatFormat(_NamedSchema, _Format):
     @property
     def constraint(self) -> dict[str, Any]:
         return {"schema": self.schema_}
@@ -110,52 +98,43 @@ class _FlatSchemaFormat(_JsonSchema, _Format):
 _by_type: Final = by_field("type", {"text": "<plain>", "json_object": "<plain>", "json_schema": "<schema>"})
 _Plain = Annotated[_Format, Tag("<plain>")]
 _ResponseFormat = Annotated[_Plain | Annotated[_SchemaFormat, Tag("<schema>")], _by_type]
-_TextFormat = Annotated[_Plain | Annotated[_FlatSchemaFormat, Tag("<schema>")], _by_type]
+_TextFormat = Annotated[_Plain | Annotated[_FlatFormat, Tag("<schema>")], _by_type]
 
 
 class _StructuredOutputs(RequestFields):
     """vLLM's field: exactly one of four."""
 
-    json_: _Schema = Field(None, alias="json")
-    regex: Annotated[str, AfterValidator(_bounded)] | None = None
-    grammar: Annotated[str, AfterValidator(_bounded)] | None = None
-    choice: (
-        Annotated[list[str], at_most(lambda service: service.limits.n_texts), AfterValidator(_choices)] | None
-    ) = None
+    json_: _JsonSchema = Field(None, alias="json")
+    regex: _Expression | None = None
+    grammar: _Expression | None = None
+    choice: Annotated[list[str], at_most("n_texts"), AfterValidator(_bounded)] | None = Field(
+        None, min_length=1
+    )
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        asked = [
-            info.alias or name
-            for name, info in type(self).model_fields.items()
-            if name in self.model_fields_set
-        ]
-        if len(asked) != 1:
-            found = " and ".join(asked) or "none of them"
-            raise wrong(rest=f"has {found}; expected one of json, regex, grammar, choice")
+        if len(self.model_fields_set) != 1:
+            found = " and ".join(sorted(name.rstrip("_") for name in self.model_fields_set))
+            raise wrong(rest=f"has {found or 'none of them'}; expected one of json, regex, grammar, choice")
         return self
 
     @property
     def constraint(self) -> dict[str, Any]:
         if self.choice is not None:
             return {"regex": "|".join(map(_escaped, self.choice))}
-        return next(
-            {name: value}
-            for name, value in (("regex", self.regex), ("grammar", self.grammar), ("schema", self.json_))
-            if value is not None
-        )
+        (name,) = self.model_fields_set
+        return {"schema" if name == "json_" else name: getattr(self, name)}
 
 
 def _escaped(text: str) -> str:
     return "".join(f"\\{char}" if char in "\\.+*?()|[]{}^$#&-~/" else char for char in text)
 
 
-# ── RequestFields of all texts
+# ── Fields of all texts
 
 
 def _draft(wanted: Any, info: ValidationInfo) -> bool | str:
-    service = of_service(info)
-    names = service.draft_names
+    names = info.context.draft_names
     expected = ", ".join(["true"] * bool(names) + ["false", repr(PLAIN_WORDS[0])])
     expected += f" or {' or '.join(map(repr, names))}" if names else ""
     if not isinstance(wanted, bool) and wanted not in (*PLAIN_WORDS, *names):
@@ -163,7 +142,7 @@ def _draft(wanted: Any, info: ValidationInfo) -> bool | str:
     drafting = wanted not in (False, *PLAIN_WORDS)
     if drafting and not names:
         raise wrong(rest=f"is {shown(wanted)}, but this server has no draft; expected {expected}")
-    return wanted if isinstance(wanted, str) and wanted in service.engine.drafts else drafting
+    return wanted if isinstance(wanted, str) and wanted in info.context.engine.drafts else drafting
 
 
 class _SpeculativeFields(RequestFields):
@@ -179,8 +158,10 @@ class _Prediction(RequestFields):
 
 class _StreamOptions(RequestFields):
     include_usage: bool = False
-    include_obfuscation: Annotated[Any, only(False, why="chunks are not padded")] = None
-    continuous_usage_stats: Annotated[Any, only(False, why="the usage comes in the last chunk")] = None
+    fixed: ClassVar = {
+        "include_obfuscation": Only((False,), "chunks are not padded"),
+        "continuous_usage_stats": Only((False,), "the usage comes in the last chunk"),
+    }
 
 
 def _stop_string(value: Any) -> Any:
@@ -195,39 +176,32 @@ def _stop_id(value: Any) -> Any:
     return value
 
 
-_few_stops: Final = at_most(lambda service: service.limits.n_stops)
-
-
-def _table_value(row: Setting) -> AfterValidator:
-    """Check the value of a setting that is a list or a mapping from token ids."""
-
-    def check(value: Any, info: ValidationInfo) -> Any:
-        if isinstance(value, dict):
-            value = _by_token(value, row)
-        return row.check(str(info.field_name), value)
-
-    return AfterValidator(check)
-
-
-def _by_token(given: dict[str, Any], row: Setting) -> dict[int, float]:
-    found, (low, high) = {}, row.served or (0.0, 0.0)
-    for name, number in given.items():
-        if not (name.isascii() and name.isdecimal() and len(name) < 10):
-            raise wrong(rest=f"has {shown(name)}; expected token ids as strings")
-        if isinstance(number, bool) or not isinstance(number, int | float) or not low <= number <= high:
-            raise wrong(f"a number from {low:g} to {high:g}", at=(name,))
-        found[int(name)] = float(number)
-    return found
-
-
 def _field_of(row: Setting) -> Any:
     """The type of a setting's field, and its default: None, the server's default."""
-    low, high = row.served or (0, 0)
+    assert row.served is not None
+    low, high = row.served
+
+    def check(value: Any, info: ValidationInfo) -> Any:
+        """Of a list, or a mapping of token ids to numbers."""
+        if isinstance(value, dict):
+            value = {_token(name): _number(name, value[name]) for name in value}
+        return row.check(str(info.field_name), value)
+
+    def _number(name: str, value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise wrong(f"a number from {low:g} to {high:g}", at=(name,))
+        return float(value)
+
+    kind: Any = Annotated[Any, at_most("n_biases"), AfterValidator(check)]
     if row.kind in (int, float):
-        kind: Any = Annotated[row.kind, within(row.kind(low), row.kind(high))]
-    else:
-        kind = Annotated[Any, at_most(lambda service: service.limits.n_biases), _table_value(row)]
+        kind = Annotated[row.kind, within(row.kind(low), row.kind(high))]
     return kind | None, Field(None, description=row.help)
+
+
+def _token(name: str) -> int:
+    if not (name.isascii() and name.isdecimal() and len(name) < 10):
+        raise wrong(rest=f"has {shown(name)}; expected token ids as strings")
+    return int(name)
 
 
 SamplingFields: Any = create_model(
@@ -235,23 +209,21 @@ SamplingFields: Any = create_model(
     __base__=RequestFields,
     **{name: _field_of(row) for name, row in table_of(DecodingOptions).items() if row.served is not None},
 )
-"""A field for each row of the settings' table that a server takes."""
+"""A field for each row of the table of settings that a server takes."""
 
 
 class TextFields(SamplingFields):
-    """RequestFields of all requests for texts."""
+    """Fields of all requests for texts."""
 
     model: str | None = None
     seed: Annotated[int, within(-(2**63), 2**64 - 1)] | None = None
     stop: Annotated[
         list[Annotated[Any, AfterValidator(_stop_string)]],
-        FailFast(),
-        _few_stops,
-        or_text("a string, or a list of strings"),
-    ] = Field(default_factory=list)
-    stop_token_ids: Annotated[list[Annotated[Any, AfterValidator(_stop_id)]], FailFast(), _few_stops] = Field(
-        default_factory=list
-    )
+        FailFast(), at_most("n_stops"), or_text("a string, or a list of strings"),
+    ] = Field(default_factory=list)  # fmt: skip
+    stop_token_ids: Annotated[
+        list[Annotated[Any, AfterValidator(_stop_id)]], FailFast(), at_most("n_stops")
+    ] = Field(default_factory=list)  # fmt: skip
     ignore_eos: bool = False
     logprobs_of: LogprobsOf = "model"
     speculative: _SpeculativeFields | None = None
@@ -259,27 +231,29 @@ class TextFields(SamplingFields):
     stream: bool = False
     stream_options: _StreamOptions | None = None
 
-    user: _NoEffect = None
-    metadata: _NoEffect = None
-    prompt_cache_key: _NoEffect = None
-    prompt_cache_retention: _NoEffect = None
-    prompt_cache_options: _NoEffect = None
-    safety_identifier: _NoEffect = None
-    service_tier: Annotated[
-        Any, only("auto", "default", why="there is one way in which texts are served")
-    ] = None
-    store: Annotated[Any, only(False, why="nothing is stored")] = None
-    cache_prompt: Annotated[
-        Any, only(True, why="what was read of earlier texts is used, which changes no text")
-    ] = None
+    without_effect: ClassVar[tuple[str, ...]] = (
+        "user", "metadata", "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options",
+        "safety_identifier",
+    )  # fmt: skip
+    fixed: ClassVar = {
+        "service_tier": Only(("auto", "default"), "there is one way in which texts are served"),
+        "store": Only((False,), "nothing is stored"),
+        "cache_prompt": Only((True,), "what was read of earlier texts is used, which changes no text"),
+    }
 
     @property
     def constraint(self) -> tuple[str, dict[str, Any]]:
-        """The field that asks for a constraint, and the keyword argument of `Engine.submit`; both empty."""
-        return "", {}
+        """The field that asks for a constraint, and the keyword argument of `Engine.submit`; or none."""
+        asked = {name: one.constraint for name, one in self._formats().items() if one and one.constraint}
+        if len(asked) > 1:
+            raise refused(next(reversed(asked)), f"{' and '.join(asked)} are given; expected one of them")
+        return next(iter(asked.items()), ("", {}))
+
+    def _formats(self) -> dict[str, Any]:
+        raise NotImplementedError
 
     @model_validator(mode="after")
-    def _streams(self) -> Self:
+    def _agree(self) -> Self:
         if self.stream_options is not None and not self.stream:
             raise wrong(rest="is given, but stream is not true; expected both", at=("stream_options",))
         if self.prediction is not None and self.speculative is not None and not self.speculative.draft:
@@ -289,24 +263,14 @@ class TextFields(SamplingFields):
 
 
 class _SampleFields(TextFields):
-    """RequestFields of completions and chats."""
+    """Fields of completions and chats."""
 
-    n: Annotated[int, within(1, lambda service: service.limits.n_texts)] = 1
+    n: Annotated[int, within(1, "n_texts")] = 1
     response_format: _ResponseFormat | None = None
     structured_outputs: _StructuredOutputs | None = None
 
-    @property
-    def constraint(self) -> tuple[str, dict[str, Any]]:
-        asked = {
-            name: one.constraint
-            for name in ("response_format", "structured_outputs")
-            if (one := getattr(self, name)) is not None and one.constraint
-        }
-        if len(asked) > 1:
-            raise refused(
-                "structured_outputs", "response_format and structured_outputs are given; expected one of them"
-            )
-        return next(iter(asked.items()), ("", {}))
+    def _formats(self) -> dict[str, Any]:
+        return {"response_format": self.response_format, "structured_outputs": self.structured_outputs}
 
 
 # ── Paths
@@ -314,14 +278,13 @@ class _SampleFields(TextFields):
 
 def _prompts(value: Any, info: ValidationInfo) -> list[Any]:
     """A list of texts and lists of token ids."""
-    expected, most = "a string, token ids, or a list of these", of_service(info).limits.n_texts
     if isinstance(value, str):
         return [value]
     if not isinstance(value, list) or not value:
-        raise wrong(expected)
+        raise wrong("a string, token ids, or a list of these")
     if as_integer(value[0]) is not None:
         return [check_token_ids(value, info)]
-    if len(value) > most:
+    if len(value) > (most := info.context.limits.n_texts):
         raise wrong(rest=f"has {len(value)} items; expected at most {most}")
     for i, item in enumerate(value):
         if isinstance(item, list):
@@ -337,52 +300,50 @@ class CompletionFields(_SampleFields):
     prompt: Annotated[Any, AfterValidator(_prompts)] = Field(
         description="a string, token ids, or a list of these"
     )
-    max_tokens: Annotated[int, within(0, lambda service: service.limits.n_new_tokens)] | None = None
-    logprobs: _NTop | None = None
+    max_tokens: Annotated[int, within(0, "n_new_tokens")] | None = None
+    logprobs: NTop | None = None
     echo: bool = False
     best_of: Any = None
-    suffix: Annotated[Any, only("", why="the models served here continue texts; they fill no gaps")] = None
-    add_special_tokens: Annotated[Any, only(True, why="a prompt given as token ids has none added")] = None
+    fixed = TextFields.fixed | {
+        "suffix": Only(("",), "the models served here continue texts; they fill no gaps"),
+        "add_special_tokens": Only((True,), "a prompt given as token ids has none added"),
+    }
 
     @model_validator(mode="after")
-    def _alone(self) -> Self:
-        if self.best_of is not None and self.best_of != self.n:
-            message = f"is {shown(self.best_of)}, which this server does not support; expected {self.n}"
-            raise wrong(
-                rest=f"{message}: all texts are returned", at=("best_of",), code="unsupported_parameter"
-            )
+    def _fit(self) -> Self:
+        if self.best_of is not None:
+            Only((self.n,), "all texts are returned").check("best_of", self.best_of)
         if self.max_tokens == 0 and (self.stream or not self.echo):
             raise wrong("an integer from 1 on, or 0 with echo and without stream", at=("max_tokens",))
         if self.echo and self.logprobs is not None and self.stream:
-            raise wrong(
-                rest="is given with logprobs and stream; expected stream without one of the others",
-                at=("echo",),
-                code="unsupported_parameter",
-            )
+            rest = "is given with logprobs and stream; expected stream without one of the others"
+            raise wrong(rest=rest, at=("echo",), code="unsupported_parameter")
         return self
 
 
-class ChatFields(_SampleFields, ChatTools, TemplateFields):
+class ChatFields(_SampleFields, conversation.ChatTools, conversation.TemplateFields):
     """`/v1/chat/completions`."""
 
-    messages: Annotated[list[Message], FailFast()] = Field(description="a list of messages", min_length=1)
-    max_completion_tokens: _NewTokens | None = None
-    max_tokens: _NewTokens | None = None
-    logprobs: bool = False
-    top_logprobs: _NTop | None = None
-    modalities: Annotated[Any, only(["text"], why="a reply is text")] = None
-    audio: Annotated[Any, only(why="a reply is text")] = None
-    functions: Annotated[Any, only(why="they are tools now")] = None
-    function_call: Annotated[Any, only(why="it is tool_choice now")] = None
-    reasoning_effort: Annotated[Any, only(why="chat_template_kwargs has what the model's template knows")] = (
-        None
+    messages: Annotated[list[conversation.Message], FailFast()] = Field(
+        description="a list of messages", min_length=1
     )
-    verbosity: Annotated[Any, only(why="the model has no such setting")] = None
-    web_search_options: Annotated[Any, only(why="nothing is searched for")] = None
-    moderation: Annotated[Any, only(why="nothing is moderated")] = None
+    max_completion_tokens: NewTokens | None = None
+    max_tokens: NewTokens | None = None
+    logprobs: bool = False
+    top_logprobs: NTop | None = None
+    fixed = TextFields.fixed | {
+        "modalities": Only((["text"],), "a reply is text"),
+        "audio": Only((), "a reply is text"),
+        "functions": Only((), "they are tools now"),
+        "function_call": Only((), "it is tool_choice now"),
+        "reasoning_effort": Only((), _TEMPLATE),
+        "verbosity": Only((), "the model has no such setting"),
+        "web_search_options": Only((), "nothing is searched for"),
+        "moderation": Only((), "nothing is moderated"),
+    }
 
     @model_validator(mode="after")
-    def _scored(self) -> Self:
+    def _score(self) -> Self:
         if self.top_logprobs is not None and not self.logprobs:
             raise wrong(rest="is given, but logprobs is not true; expected both", at=("top_logprobs",))
         return self
@@ -390,48 +351,47 @@ class ChatFields(_SampleFields, ChatTools, TemplateFields):
 
 class _ResponseText(RequestFields):
     format: _TextFormat | None = None
-    verbosity: Annotated[Any, only(why="the model has no such setting")] = None
+    fixed: ClassVar = {"verbosity": Only((), "the model has no such setting")}
 
 
 def _included(name: Any) -> Any:
-    if name != LOGPROBS:
-        raise wrong(repr(LOGPROBS), code="unsupported_parameter")
+    if name != _LOGPROBS:
+        raise wrong(repr(_LOGPROBS), code="unsupported_parameter")
     return name
 
 
-class ResponseFields(TextFields, ResponseTools, TemplateFields):
+class ResponseFields(TextFields, conversation.ResponseTools, conversation.TemplateFields):
     """`/v1/responses`."""
 
     input: Annotated[
-        list[InputItem],
-        FailFast(),
+        list[conversation.InputItem], FailFast(),
         or_text("a string, or a list of items", lambda text: [{"role": "user", "content": text}]),
-    ] = Field(description="a string, or a list of items", min_length=1)
+    ] = Field(description="a string, or a list of items", min_length=1)  # fmt: skip
     instructions: str | None = None
-    max_output_tokens: _NewTokens | None = None
+    max_output_tokens: NewTokens | None = None
     include: Annotated[list[Annotated[Any, AfterValidator(_included)]], FailFast()] = Field(
         default_factory=list
     )
-    top_logprobs: _NTop | None = None
+    top_logprobs: NTop | None = None
     text: _ResponseText | None = None
-    previous_response_id: Annotated[Any, only(why=_NOT_STORED)] = None
-    conversation: Annotated[Any, only(why=_NOT_STORED)] = None
-    prompt: Annotated[Any, only(why=_NOT_STORED)] = None
-    background: Annotated[Any, only(False, why="a response is computed while its client waits")] = None
-    background_options: Annotated[Any, only(why="a response is computed while its client waits")] = None
-    truncation: Annotated[Any, only("disabled", why="input that is too long is refused")] = None
-    context_management: Annotated[Any, only(why="input that is too long is refused")] = None
-    reasoning: Annotated[Any, only(why="chat_template_kwargs has what the model's template knows")] = None
-    max_tool_calls: Annotated[Any, only(why="the server calls no tools itself")] = None
-    moderation: Annotated[Any, only(why="nothing is moderated")] = None
-    access_programs: Annotated[Any, only(why="there are none")] = None
-    image: Annotated[Any, only(why="a reply is text")] = None
+    fixed = TextFields.fixed | {
+        **dict.fromkeys(
+            ("previous_response_id", "conversation", "prompt"),
+            Only((), "nothing is stored; input takes the whole conversation"),
+        ),
+        "background": Only((False,), "a response is computed while its client waits"),
+        "background_options": Only((), "a response is computed while its client waits"),
+        "truncation": Only(("disabled",), "input that is too long is refused"),
+        "context_management": Only((), "input that is too long is refused"),
+        "reasoning": Only((), _TEMPLATE),
+        "max_tool_calls": Only((), "the server calls no tools itself"),
+        "moderation": Only((), "nothing is moderated"),
+        "access_programs": Only((), "there are none"),
+        "image": Only((), "a reply is text"),
+    }
 
-    @property
-    def constraint(self) -> tuple[str, dict[str, Any]]:
-        """See `TextFields.constraint`."""
-        found = {} if self.text is None or self.text.format is None else self.text.format.constraint
-        return ("text.format", found) if found else ("", {})
+    def _formats(self) -> dict[str, Any]:
+        return {"text.format": self.text and self.text.format}
 
 
 class TokenizeFields(RequestFields):
@@ -445,11 +405,11 @@ class TokenizeFields(RequestFields):
     add_special: bool = False
 
 
-class TokenizeChatFields(ChatTools, TemplateFields):
+class TokenizeChatFields(conversation.ChatTools, conversation.TemplateFields):
     """`/tokenize` of a conversation."""
 
     model: str | None = None
-    messages: Annotated[list[Message], FailFast()] = Field(description="a list of messages", min_length=1)
+    messages: Annotated[list[conversation.Message], FailFast()] = Field(min_length=1)
     return_token_strs: bool = False
 
 

@@ -29,7 +29,7 @@ _LOOK_S: Final = 0.02
 _START_S: Final = 30.0
 
 
-class Server:
+class Server(uvicorn.Server):
     """A service over HTTP.
 
     `run` serves in the calling thread until `stop` is called; in the main thread SIGINT and SIGTERM do
@@ -69,18 +69,21 @@ class Server:
         log: Callable[[str], None] | None = None,
     ) -> None:
         if api_key is not None and not (isinstance(api_key, str) and api_key.strip()):
-            raise InputError.of("api_key", api_key, "a text, or None", found="empty")
+            raise InputError.of("api_key", api_key, "a text, or None")
         if drain_s is not None:
             drain_s = check_number("drain_s", drain_s, "a number, at least 0", lambda x: 0.0 <= x < 1e9)
-        self._service = service
-        self._drain_s = drain_s
+        self._service, self._drain_s = service, drain_s
         self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._n_asked = 0  # times that it was told to stop
+        self._draining: asyncio.Future[None] | None = None
+        self._when_started: Callable[[str], None] | None = None
+        self._failure: BaseException | None = None
         metrics = ServerMetrics(service, log)
         key = None if api_key is None else api_key.strip()
-        app = application(service, metrics, api_key=key, hosts=_LOCAL if host in _LOCAL else None)
         connection: Any = partial(Connection, service.limits, metrics)
         config = uvicorn.Config(
-            app,
+            application(service, metrics, api_key=key, hosts=_LOCAL if host in _LOCAL else None),
             host=host,
             port=check_integer("port", port, 0, 65535),
             log_config=None,
@@ -94,21 +97,14 @@ class Server:
             timeout_keep_alive=math.ceil(service.limits.idle_s) + 1,  # connections see to that themselves
             timeout_graceful_shutdown=5,
         )
-        self._server = _Uvicorn(config, self)
-        self._failure: BaseException | None = None
+        super().__init__(config)
 
     @property
     def url(self) -> str:
-        """Where it listens, as "http://127.0.0.1:8000".
-
-        Raises
-        ------
-        RuntimeError
-            It does not listen.
-        """
-        if not self._server.started:
+        """Where it listens, as "http://127.0.0.1:8000"; RuntimeError if it does not."""
+        if not self.started:
             raise RuntimeError("the server has not started")
-        host, port = self._server.servers[0].sockets[0].getsockname()[:2]
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     def run(self, started: Callable[[str], None] | None = None) -> None:
@@ -124,22 +120,25 @@ class Server:
         OSError
             The port is taken, or not to be had.
         """
-        self._server.when_started = started
-        self._server.run()
-        if self._server.failure is not None:
-            raise self._server.failure
+        self._when_started = started
+        super().run()
+        if self._failure is not None:
+            raise self._failure
 
     def stop(self, *, now: bool = False) -> None:
-        """Tell the server to stop: when its texts have ended, or `now`. Idempotent; returns at once."""
-        self._server.ask_to_stop(now)
+        """Stop the server, from any thread: when its texts have ended, or `now`. Returns at once."""
+        self._n_asked += 2 if now else 1
+        if self._loop is not None:
+            with suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._begin_to_drain)
 
     def __enter__(self) -> Server:
         self._thread = threading.Thread(target=self._run, name="specdec-serve", daemon=True)
         self._thread.start()
         until = time.monotonic() + _START_S
-        while not self._server.started and self._thread.is_alive() and time.monotonic() < until:
+        while not self.started and self._thread.is_alive() and time.monotonic() < until:
             time.sleep(_LOOK_S / 10)
-        if not self._server.started:
+        if not self.started:
             self.stop(now=True)
             raise self._failure or RuntimeError("the server has not started")
         return self
@@ -155,62 +154,40 @@ class Server:
         if self._thread is not None:
             self._thread.join()
 
-    # ── As the server of uvicorn sees it
-
-    async def drain(self, hurried: Callable[[], bool]) -> None:
-        """Wait until no request is being answered, or there is no more time."""
-        service = self._service
-        service.stopping = True
-        until = None if self._drain_s is None else time.monotonic() + self._drain_s
-        while service.n_active and not hurried() and (until is None or time.monotonic() < until):
-            await asyncio.sleep(_LOOK_S)
-        if service.n_active:
-            await asyncio.to_thread(service.engine.close, drain=False)
-
-
-class _Uvicorn(uvicorn.Server):
-    """uvicorn's server, which stops when the texts have ended."""
-
-    def __init__(self, config: uvicorn.Config, owner: Server) -> None:
-        super().__init__(config)
-        self._owner = owner
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._n_asked = 0
-        self._draining: asyncio.Future[None] | None = None
-        self.when_started: Callable[[str], None] | None = None
-        self.failure: BaseException | None = None
+    # ── What uvicorn calls
 
     async def startup(self, sockets: Any = None) -> None:
+        """Start to listen."""
         self._loop = asyncio.get_running_loop()
         if self._n_asked:
-            self._drain()
+            self._begin_to_drain()
         try:
             await super().startup(sockets=sockets)
         except SystemExit:  # what uvicorn makes of a port that is taken, after a line in its log
             host, port = self.config.host, self.config.port
-            self.failure = OSError(f"cannot listen on {shown(host)}: port {port} is in use or not permitted")
+            self._failure = OSError(f"cannot listen on {shown(host)}: port {port} is in use or not permitted")
             self.should_exit = True
             return
-        if self.when_started is not None and not self.should_exit:
-            self.when_started(self._owner.url)
+        if self._when_started is not None and not self.should_exit:
+            self._when_started(self.url)
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """A signal, in the main thread: the first one is gentle, a second one is not."""
+        """Handle a signal, in the main thread: the first one is gentle, a second one is not."""
         if self._n_asked == 0:
             print("specdec serve: stopping when the texts have ended; again: now", file=sys.stderr)
-        self.ask_to_stop(self._n_asked > 0)
+        self.stop(now=self._n_asked > 0)
 
-    def ask_to_stop(self, now: bool) -> None:
-        """From any thread."""
-        self._n_asked += 2 if now else 1
-        if self._loop is not None:
-            with suppress(RuntimeError):  # it has ended
-                self._loop.call_soon_threadsafe(self._drain)
-
-    def _drain(self) -> None:
+    def _begin_to_drain(self) -> None:
         if self._draining is None:
-            self._draining = asyncio.ensure_future(self._drained())
+            self._draining = asyncio.ensure_future(self._drain())
 
-    async def _drained(self) -> None:
-        await self._owner.drain(lambda: self._n_asked > 1)
+    async def _drain(self) -> None:
+        """Wait until no request is being answered, or there is no more time; then stop."""
+        service = self._service
+        service.stopping = True
+        until = None if self._drain_s is None else time.monotonic() + self._drain_s
+        while service.n_active and self._n_asked < 2 and (until is None or time.monotonic() < until):
+            await asyncio.sleep(_LOOK_S)
+        if service.n_active:
+            await asyncio.to_thread(service.engine.close, drain=False)
         self.should_exit = True

@@ -61,59 +61,38 @@ _FIELDS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class ServerLimits:
-    """Bounds on what clients may ask for, so that no request takes memory or time without end.
-
-    Attributes
-    ----------
-    n_waiting : int
-        Texts that wait for a slot, and requests that wait for scores of prompts alone; one that would make
-        them more is answered with status 429.
-    n_body_bytes : int
-        Bytes of a request's body (413).
-    n_new_tokens : int or None
-        New tokens of a text: `max_tokens` above it is refused, and it is the bound where a request names
-        none. None: as many as the model's context holds.
-    n_texts : int
-        Texts of a request, its prompts times `n`.
-    n_stops : int
-        Stop strings and stop ids of a request.
-    n_biases : int
-        Tokens in `logit_bias`.
-    n_top : int
-        Most probable tokens at each position, for `logprobs` and `top_logprobs`.
-    n_constraint_bytes : int
-        Bytes of a schema (as JSON), a regular expression or a grammar.
-    n_tools : int
-        Tools of a request.
-    n_tokenize_bytes : int
-        Bytes of text that `/tokenize` encodes; a text as long as a prompt may be is encoded in any case.
-    body_s, write_s : float
-        Seconds until the body of a request must have come, and that a client may take for what has been
-        sent to it before its connection is closed.
-    n_connections : int
-        Connections at once. A new one takes the place of the one that has been idle longest; where none is
-        idle it is answered with status 503.
-    idle_s : float
-        Seconds that a connection may be idle, or take for the headers of a request, before it is closed.
-    event_s : float
-        Seconds between two events of a stream at least, 0 for none; what comes meanwhile is one event.
-    """
+    """Bounds on what clients may ask for, so that no request takes memory or time without end."""
 
     n_waiting: int = 256
+    """Texts that wait for a slot, and requests that wait for scores of prompts alone; else status 429."""
     n_body_bytes: int = 8 << 20
+    """Bytes of a request's body (413)."""
     n_new_tokens: int | None = None
+    """New tokens of a text, also where a request names no number; None: as many as the context holds."""
     n_texts: int = 128
+    """Texts of a request, its prompts times `n`."""
     n_stops: int = 64
+    """Stop strings of a request, and stop ids."""
     n_biases: int = 1024
+    """Tokens in `logit_bias`, and items of other settings that are lists."""
     n_top: int = 20
+    """Most probable tokens at each position, for `logprobs` and `top_logprobs`."""
     n_constraint_bytes: int = 64 << 10
+    """Bytes of a schema (as JSON), a regular expression or a grammar."""
     n_tools: int = 128
+    """Tools of a request."""
     n_tokenize_bytes: int = 1 << 20
+    """Bytes of text that `/tokenize` encodes; a text as long as a prompt may be is encoded in any case."""
     body_s: float = 30.0
+    """Seconds until the body of a request must have come."""
     write_s: float = 60.0
+    """Seconds that a client may take for what has been sent to it before its connection is closed."""
     n_connections: int = 1024
+    """Connections; a new one takes the place of the one that is idle longest, or is answered with 503."""
     idle_s: float = 60.0
+    """Seconds that a connection may be idle, or take for the headers of a request, before it is closed."""
     event_s: float = 0.01
+    """Seconds between two events of a stream at least, 0 for none; what comes meanwhile is one event."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -149,16 +128,18 @@ class Service:
 
     Attributes
     ----------
+    name, names : str, list of str
+        The model's name, and what clients may ask for: all its names, and those of its adapters.
     stopping : bool
         Whether new requests are answered with status 503, since the server is about to stop.
     n_active : int
         Requests that are being answered.
-    draft_names : list of str
-        The drafts that requests may name; the first drafts for those that name none.
+    draft_name, draft_names : str or None, list of str
+        The draft of requests that name none, and the drafts that requests may name.
     marks : MarkSpelling
         How readers of replies get the special tokens that separate their parts.
-    longest_token : int
-        Bytes of text that a token stands for, at most.
+    longest_token, most_bytes : int
+        Bytes of text of a token, and of a prompt, at most: a longer one is not encoded.
     """
 
     def __init__(
@@ -176,25 +157,27 @@ class Service:
         if target.tokenizer is None:
             raise InputError(f"{target.path} cannot be served: {why_no_tokenizer(target.path)}")
         if not names:
-            raise InputError("names is empty; expected what the model is called")
+            raise InputError.of("names", names, "what the model is called")
         self.engine = engine
         self.target: Model = target
         self.tokenizer: Tokenizer = target.tokenizer
-        self.own_names = list(names)
         self.adapters = dict(adapters or {})
+        self.name, self.names = names[0], [*names, *self.adapters]
         if taken := self.adapters.keys() & set(names):
-            raise InputError(
-                f"adapters has {taken.pop()!r}, which the model is called; expected another name"
-            )
-        self.limits = limits or ServerLimits()
+            raise InputError.of("adapters", taken.pop(), "another name: the model is called so", verb="has")
+        limits = limits or ServerLimits()
+        self.limits = dataclasses.replace(limits, n_top=min(limits.n_top, target.config.n_vocab))
         self.sampling = dict(sampling or {})
         self.draft_names = list(engine.drafts) or ([] if draft_name is None else [draft_name])
+        self.draft_name = next(iter(self.draft_names), None)
         self.texts = TokenTexts(self.tokenizer)
         self.longest_token = max(self.texts.longest(target.config.n_vocab), _LONGEST_CHARACTER)
-        self.created = int(time.time())
-        self.stopping = False
-        self.n_active = 0
-        self.tool_format = tool_format_of(_template_text(target)) if tool_format is None else tool_format
+        self.most_bytes = engine.n_text * self.longest_token
+        self.created, self.stopping, self.n_active = int(time.time()), False, 0
+        if tool_format is None:
+            template = target.chat_template
+            tool_format = tool_format_of("\n".join(template.templates.values()) if template else "")
+        self.tool_format = tool_format
         special, marks = special_tokens_of(self.tokenizer), TOOL_FORMATS[self.tool_format].marks
         self.marks = MarkSpelling.of(special, marks, others=False)
         begin = TOOL_FORMATS[self.tool_format].begin
@@ -209,26 +192,6 @@ class Service:
         decoder = StreamDecoder(self.tokenizer, continuing=True)
         return "".join(self.marks.mark(token) + decoder.feed([token]) for token in ids) + decoder.finish()
 
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self.own_names[0]
-
-    @property
-    def draft_name(self) -> str | None:
-        """What drafts for requests that name no draft; None: nothing does."""
-        return next(iter(self.draft_names), None)
-
-    @property
-    def most_bytes(self) -> int:
-        """Bytes of a prompt at most: it is not encoded to find out that it is too long."""
-        return self.engine.n_text * self.longest_token
-
-    @property
-    def names(self) -> list[str]:
-        """What clients may ask for: the model's names, and those of its adapters."""
-        return [*self.own_names, *self.adapters]
-
     def submit(
         self,
         submissions: Sequence[Mapping[str, Any]],
@@ -237,18 +200,8 @@ class Service:
     ) -> list[Generation]:
         """Hand the texts of a request to the engine: all of them, or none.
 
-        Parameters
-        ----------
-        submissions : sequence of mapping
-            Keyword arguments of `Engine.submit`.
-        adapter : Model, optional
-            The target with the adapter that the request names.
-        names : mapping, optional
-            As of :meth:`refusal`.
-
-        Raises
-        ------
-        RequestError
+        `submissions` are keyword arguments of `Engine.submit`, `adapter` the target with the adapter that the
+        request names, and `names` as of :meth:`refusal`.
         """
         found: list[Generation] = []
         try:
@@ -263,14 +216,10 @@ class Service:
         return found
 
     def refusal(self, error: SpecdecError, names: Mapping[str, str] | None = None) -> RequestError:
-        """What a client is told of an error: where the model lies on the server is no client's business.
+        """Make the answer to an error, without the model's path on the server.
 
-        Parameters
-        ----------
-        error : SpecdecError
-        names : mapping, optional
-            The fields of the request by the arguments of `Engine.submit` that they became, where the names
-            differ. An error that begins with no argument is about what is named "prompt" there.
+        `names` are the fields of the request by the arguments of `Engine.submit` that they became, where the
+        names differ. An error that begins with no argument is about what is named "prompt" there.
         """
         if isinstance(error, RequestError):
             return error
@@ -295,9 +244,8 @@ class Service:
             code = "context_length_exceeded" if isinstance(error, ContextLengthError) else "invalid_value"
             return RequestError(message, param=param, code=code)
         if isinstance(error, NotFiniteError):
-            return RequestError(
-                "the model computed a number that is not finite", status=500, code="not_finite"
-            )
+            message = "the model computed a number that is not finite"
+            return RequestError(message, status=500, code="not_finite")
         if isinstance(error, CheckpointError):  # the message may name the file of a draft
             message = "a file of the server's models was changed while it was in use"
         return RequestError(message, status=500, code="server_error")
@@ -308,9 +256,3 @@ def _without_place(message: str, place: Path, name: str) -> str:
     if len(place.parts) < 2:
         return message
     return re.sub(rf"(?<!\w){re.escape(str(place))}(?!\w)", lambda found: name, message)
-
-
-def _template_text(target: Model) -> str:
-    """All chat templates of a model."""
-    template = target.chat_template
-    return "" if template is None else "\n".join(template.templates.values())

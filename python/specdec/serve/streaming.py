@@ -41,12 +41,6 @@ class TextAnswer(Response):
     The connection is watched: when the client leaves, its texts are cancelled. So they are when what was sent
     to it is not read in time; until then they continue, and what is new waits in the engine, in one piece for
     each text.
-
-    Parameters
-    ----------
-    request : TextRequest
-    generations : sequence of Generation
-        Its texts.
     """
 
     def __init__(self, request: TextRequest, generations: Sequence[Generation]) -> None:

@@ -18,7 +18,6 @@ from specdec.serve.choices import Choice, Usage
 from specdec.serve.request_fields import parse, refused
 from specdec.serve.schemas import SamplingFields, TextFields
 from specdec.serve.service import Service
-from specdec.serve.tool_calls import Tools
 
 __all__ = ["ChoicesRequest", "TextRequest", "check_prompt_size", "new_id", "read_model"]
 
@@ -32,13 +31,7 @@ def new_id(prefix: str) -> str:
 
 
 def read_model(name: str | None, service: Service) -> str:
-    """Return the model that a request names, which must be served; without a name, the server's.
-
-    Raises
-    ------
-    RequestError
-        With status 404 for another one.
-    """
+    """Return the model that a request names; without a name, the server's. Another one is status 404."""
     if name is None:
         return service.name
     if name not in service.names:
@@ -49,20 +42,10 @@ def read_model(name: str | None, service: Service) -> str:
 
 
 def check_prompt_size(parts: Mapping[str, Any], service: Service, most: int | None = None) -> None:
-    """Refuse what is too long to be encoded.
+    """Refuse what is too long to be encoded, under the name of the largest field.
 
-    Parameters
-    ----------
-    parts : mapping of str to object
-        What the prompt is made of, by field: a text, a conversation, tools, variables of a template.
-    service : Service
-    most : int, optional
-        Bytes of all parts together; None: as many as a prompt may have.
-
-    Raises
-    ------
-    RequestError
-        The parts have more bytes; its `param` is the largest field.
+    `parts` are a text, a conversation, tools, and variables of a template, by field; together they may have
+    `most` bytes, by default as many as a prompt may have.
     """
     sizes = {field: _n_bytes(part) for field, part in parts.items()}
     n_bytes, reason = sum(sizes.values()), ""
@@ -85,43 +68,23 @@ def _n_bytes(value: Any) -> int:
         return len(value.encode("utf-8", "replace"))
     if isinstance(value, Mapping):
         return sum(_n_bytes(name) + _n_bytes(inner) for name, inner in value.items())
-    return sum(map(_n_bytes, value)) if isinstance(value, list) else len(str(value))
+    return sum(map(_n_bytes, value)) if isinstance(value, list | tuple) else len(str(value))
 
 
 class TextRequest(ABC):
     """A request for texts, and its answer.
 
-    First the request is checked, then its texts `start`. A stream is `begin`, `piece` for each piece
-    that comes, and `end` or `fail`; an answer without a stream is `whole`.
-
-    Parameters
-    ----------
-    body : mapping
-        What the client sent.
-    service : Service
-
-    Raises
-    ------
-    RequestError
-        A field is wrong, unknown or not supported.
+    The fields are checked, or RequestError raised. Then the texts `start`. A stream is `begin`, `piece` for
+    each piece that comes, and `end` or `fail`; an answer without a stream is `whole`.
 
     Attributes
     ----------
-    service : Service
-    body : mapping
-    fields : TextFields
     model : str
         The model's name in the answer: its first name, or that of the adapter which the request names.
-    adapter : Model or None
-        The target with that adapter.
     n_top : int or None
         Most probable tokens at each position; None: no log-probabilities are wanted.
     submissions : list of dict
         For each prompt the keyword arguments of `Engine.submit`.
-    id : str
-        Of the answer.
-    created : int
-        Seconds since 1970.
     constraint_field : str
         The field that asks for a constraint; empty where none does.
     generations : list of Generation
@@ -160,12 +123,7 @@ class TextRequest(ABC):
 
     @abstractmethod
     def read_prompts(self) -> list[dict[str, Any]]:
-        """Return `submissions`.
-
-        Raises
-        ------
-        RequestError
-        """
+        """Return `submissions`, or raise RequestError."""
 
     @abstractmethod
     def whole(self, results: Sequence[Sequence[Result]]) -> dict[str, Any]:
@@ -177,12 +135,7 @@ class TextRequest(ABC):
 
     @abstractmethod
     def piece(self, prompt: int, piece: Piece) -> list[bytes]:
-        """Return the events of a piece of a prompt's sample.
-
-        Raises
-        ------
-        RequestError
-        """
+        """Return the events of a piece of a prompt's sample, or raise RequestError."""
 
     @abstractmethod
     def end(self, results: Sequence[Sequence[Result]]) -> list[bytes]:
@@ -208,7 +161,8 @@ class TextRequest(ABC):
         if sampling.get("top_k") in (-1, 0):  # no bound, as other servers write it
             sampling["top_k"] = None
         prediction = None if fields.prediction is None else fields.prediction.content or None
-        check_prompt_size({"prediction": prediction or ""}, self.service)
+        lists = {name: value for name, value in sampling.items() if isinstance(value, list | tuple)}
+        check_prompt_size({"prediction": prediction or "", **lists}, self.service)
         return {
             **sampling,
             "max_new_tokens": self._limit(),
@@ -222,7 +176,8 @@ class TextRequest(ABC):
         }
 
     def _limit(self) -> int | None:
-        given = {name: n for name in self.limit_fields if (n := getattr(self.fields, name)) is not None}
+        asked: dict[str, int | None] = {name: getattr(self.fields, name) for name in self.limit_fields}
+        given = {name: n for name, n in asked.items() if n is not None}
         if len(set(given.values())) > 1:
             numbers = " and ".join(map(str, given.values()))
             raise refused(self.limit_fields[0], f"{' and '.join(given)} are {numbers}; expected one of them")
@@ -232,21 +187,10 @@ class TextRequest(ABC):
             (n for n in (self.default_limit, self.service.limits.n_new_tokens) if n is not None), default=None
         )
 
-    def choice(
-        self, generation: Generation, *, own_text: bool, reply: bool = False, tools: Tools | None = None,
-        begin: int = 0,
-    ) -> Choice:  # fmt: skip
-        """Make one of the texts of a generation; parameters as of `Choice`."""
-        return Choice(
-            self.service,
-            generation.prompt_ids,
-            own_text=own_text,
-            stops=self.options["stop"],
-            scored=self.n_top is not None,
-            reply=reply,
-            tools=tools,
-            begin=begin,
-        )
+    def choice(self, generation: Generation, **options: Any) -> Choice:
+        """Make one of the texts of a generation; options as of `Choice`."""
+        stops, scored = self.options["stop"], self.n_top is not None
+        return Choice(self.service, generation.prompt_ids, stops=stops, scored=scored, **options)
 
 
 class ChoicesRequest(TextRequest):

@@ -16,21 +16,11 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Tools:
-    """Functions that the model may call.
+    """Functions that the model may call."""
 
-    Attributes
-    ----------
-    functions : dict of str to dict
-        The request's description of each by name; its parameters are a JSON schema.
-    choice : str
-        "none", "auto", "required", or "named": the one function in `functions` has to be called.
-    parallel : bool
-        Whether a reply may hold several calls.
-    """
-
-    functions: dict[str, dict[str, Any]]
-    choice: str = "auto"
-    parallel: bool = True
+    functions: dict[str, dict[str, Any]]  # descriptions by name; parameters are a JSON schema
+    choice: str = "auto"  # or "none", "required", or "named": the one function has to be called
+    parallel: bool = True  # whether a reply may hold several calls
 
     @property
     def for_template(self) -> list[dict[str, Any]]:

@@ -5,21 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 from specdec.models.tokenizer import MarkSpelling
+from specdec.serve import tool_calls
 from specdec.serve.reply_readers import BareCalls, ForcedCalls, MarkCutter, MarkedCalls, ReplyReader
-from specdec.serve.tool_calls import (
-    ReadCalls,
-    Reasoning,
-    Said,
-    ToolCall,
-    Tools,
-    json_arguments,
-    json_calls,
-    mistral_calls,
-    xml_calls,
-)
+from specdec.serve.tool_calls import ReadCalls, Reasoning, Said, ToolCall, Tools, json_calls
 
 __all__ = ["TOOL_FORMATS", "HarmonyReader", "ToolFormat", "reply_reader", "tool_format_of"]
 
@@ -39,12 +30,7 @@ class HarmonyReader(ReplyReader):
     its marks included. A header that was cut off is left out. Messages of one kind are joined by line ends. A
     reply that begins with neither a mark nor a recipient is text, as with a structured output.
 
-    Parameters
-    ----------
-    tools, spelling
-        As of `ReplyReader`.
-    begun : str, optional
-        The part of the message before the reply, after ``<|start|>``, in the prompt; None: "assistant".
+    `begun` is what the prompt has of the message, after ``<|start|>``; None: "assistant".
     """
 
     def __init__(self, tools: Tools, spelling: MarkSpelling | None = None, begun: str | None = None) -> None:
@@ -131,14 +117,10 @@ class HarmonyReader(ReplyReader):
         self._arguments, self._recipient, self._kind, self._gap = [], "", "text", False
         if not recipient:
             return []
-        name, arguments = recipient.removeprefix("functions."), json_arguments(written)
+        name, arguments = recipient.removeprefix("functions."), tool_calls.json_arguments(written)
         if name in self._tools.functions and arguments is not None:
             return self._call([ToolCall(name, arguments)])
         return self._say(f"{self._raw_header}{written}{end}")
-
-
-MakeReader: TypeAlias = Callable[[Tools, MarkSpelling, str | None], ReplyReader]
-"""Makes a reader from tools, the spelling of special tokens, and the part of the reply in the prompt."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +134,7 @@ class ToolFormat:
     marks : tuple of str
         The marks between the parts of a reply; tokens of these names are read though they have no text.
     make : callable
-        Makes a reader of one reply.
+        Makes a reader from tools, the spelling of special tokens, and what the prompt has of the reply.
     begin : str
         The mark that begins a message. If there is one, every reply has to be read, and the reader needs what
         the prompt has after the last of them.
@@ -160,7 +142,7 @@ class ToolFormat:
 
     sign: str
     marks: tuple[str, ...]
-    make: MakeReader
+    make: Callable[[Tools, MarkSpelling, str | None], ReplyReader]
     begin: str = ""
 
 
@@ -180,8 +162,8 @@ def _bare(sign: str, mark: str) -> ToolFormat:
 
 TOOL_FORMATS: Final[dict[str, ToolFormat]] = {
     "harmony": ToolFormat("<|channel|>", _HARMONY_MARKS, HarmonyReader, "<|start|>"),
-    "mistral": _marked("[TOOL_CALLS]", "[TOOL_CALLS]", None, mistral_calls),
-    "xml": _marked("<function=", "<tool_call>", "</tool_call>", xml_calls, tags=True),
+    "mistral": _marked("[TOOL_CALLS]", "[TOOL_CALLS]", None, tool_calls.mistral_calls),
+    "xml": _marked("<function=", "<tool_call>", "</tool_call>", tool_calls.xml_calls, tags=True),
     "hermes": _marked("<tool_call>", "<tool_call>", "</tool_call>"),
     "granite": _marked("<|tool_call|>", "<|tool_call|>", "<|/tool_call|>"),
     "llama": _bare('"parameters":', "<|python_tag|>"),
@@ -200,21 +182,8 @@ def reply_reader(
 ) -> ReplyReader | None:
     """Make the reader of a reply, the one place where replies are cut at marks.
 
-    Parameters
-    ----------
-    tools : Tools or None
-        Those that the model may call.
-    name : str
-        A name of `TOOL_FORMATS`.
-    spelling : MarkSpelling, optional
-        How special tokens are written in the reply.
-    begun : str, optional
-        The part of the message before the reply, in the prompt; None: unknown.
-
-    Returns
-    -------
-    ReplyReader or None
-        None: the reply is text, whatever is in it.
+    `name` is one of `TOOL_FORMATS`, `spelling` how special tokens are written in the reply, and `begun` what
+    the prompt has of the message, if that is known. None is returned where a reply is text as it is.
     """
     one, spelling = TOOL_FORMATS[name], spelling or MarkSpelling()
     if tools is None or tools.choice == "none":

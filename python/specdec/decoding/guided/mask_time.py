@@ -32,18 +32,7 @@ _late: Final[set[MaskJob]] = set()
 
 
 class MaskJob:
-    """One mask that is computed in the calling thread, or in a worker that the caller may stop waiting for.
-
-    Parameters
-    ----------
-    compute : callable
-        Returns the mask.
-
-    Attributes
-    ----------
-    seconds : float
-        Processor time of a job that has ended.
-    """
+    """One mask, computed in the calling thread or in a worker that the caller may stop waiting for."""
 
     __slots__ = ("_compute", "_ended", "_results", "_worker", "begun", "seconds")
 
@@ -53,7 +42,7 @@ class MaskJob:
         self._worker: _Worker | None = None
         self._ended = threading.Lock()
         self.begun: float | None = None
-        self.seconds = 0.0
+        self.seconds = 0.0  # of processor time, of a job that has ended
 
     @property
     def is_new(self) -> bool:
@@ -75,10 +64,7 @@ class MaskJob:
     def run_in_thread(self, most: float) -> bool:
         """Compute the mask in a worker, and wait for at most `most` seconds of that thread's time.
 
-        Returns
-        -------
-        bool
-            Whether it has been computed. If not, the worker continues, and the caller may wait again.
+        Returns whether it has been computed. If not, the worker continues, and the caller may wait again.
         """
         if self._worker is None:
             self._ended.acquire()
@@ -130,15 +116,8 @@ class _Worker:
 class MaskMeter:
     """Computes the masks of one text within bounds on the time of each mask and of all.
 
-    Parameters
-    ----------
-    kind : str
-        Of the form, for messages.
-    in_thread : bool
-        Compute masks in threads, so that a caller never waits longer than the bound. Otherwise they are only
-        measured.
-    spend : callable
-        Called with the seconds of processor time of each mask that a caller has waited for.
+    `in_thread`: in threads, so that a caller never waits longer than the bound; otherwise they are only
+    measured. `spend` is called with the processor time of each mask that a caller has waited for.
     """
 
     __slots__ = ("_in_thread", "_kind", "_n_masks", "_seconds", "_spend")
@@ -149,13 +128,7 @@ class MaskMeter:
         self._seconds = 0.0
 
     def mask(self, job: MaskJob) -> Mask:
-        """The mask of a job of the text, one that is new or was late.
-
-        Raises
-        ------
-        FormError
-            It takes too long, or the masks of the text so far have.
-        """
+        """The mask of a job of the text, new or late; a FormError where that, or all so far, take long."""
         is_new, in_time = job.is_new, True
         if is_new:
             self._check()
