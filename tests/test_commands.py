@@ -23,9 +23,8 @@ from specdec import Result, Speedup
 from specdec.analysis import experiment
 from specdec.analysis.experiment import Configuration
 from specdec.commands import given_models, side_by_side
-from specdec.commands.option_names import OPTION_OF, by_option
 from specdec.commands.program import PROMPT_VERB, main, program
-from specdec.commands.verb import VERBS
+from specdec.commands.verb import OPTION_OF, VERBS, by_option
 from specdec.display.rounds import visible
 from specdec.errors import warn
 from toy_pair import load_pair, notice_interrupts

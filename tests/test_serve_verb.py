@@ -177,7 +177,7 @@ def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "specdec.serve.server")
     done = run()
     assert done.exit_code == 2 and "needs the package uvicorn" in done.stderr
-    assert serve_verb.command.help is not None
+    assert serve_verb.serve_verb.help is not None
 
 
 @pytest.mark.oracle

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -51,44 +51,41 @@ def forced(value: int, *names: str) -> dict[str, list[int]]:
 # ---------------------------------------------------------------------------------------------- bits
 
 
+def each(values: Iterable[int], *names: str) -> Iterator[str]:
+    """Set each value of each of the thresholds, the others being the table's own; of all, without names."""
+    for name in names or (None,):
+        for value in values:
+            _core.set_thresholds(forced(value, *([name] if name else [])))
+            yield f"{name} {value}"
+
+
 def rows_and_weights(n_rows: int, n_in: int = 163) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(n_rows)
     return rng.standard_normal((n_rows, n_in), np.float32), rng.standard_normal((40, n_in), np.float32)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("n_rows", [1, 7, 12, 65])
+@pytest.mark.parametrize("dtype", [*DTYPES, *DIRECT, "q4_1", "q2_k", "iq4_xs"])
+@pytest.mark.parametrize("n_rows", [1, 7, 12, 19, 65])
 def test_no_threshold_changes_a_bit_of_a_product(dtype, n_rows) -> None:
     """Each at its least, in between and where no number of rows reaches it; against the specification."""
-    x, weights = rows_and_weights(n_rows)
-    expected = reference.product(x, weights, dtype)
-    for name in NAMES:
-        for value in (1, 5, NEVER):
-            _core.set_thresholds(forced(value, name))
-            found = _core.product(x, weights, dtype)
-            assert np.array_equal(found, expected), f"{name} {value}"
-
-
-@pytest.mark.parametrize("kind", [*DIRECT, "q4_1", "q2_k", "iq4_xs"])
-@pytest.mark.parametrize("n_rows", [1, 7, 10, 19])
-def test_no_threshold_changes_a_bit_of_a_product_with_blocks(kind, n_rows) -> None:
-    rng = np.random.default_rng(n_rows)
-    x = rng.standard_normal((n_rows, 512), np.float32)
-    weights = random_blocks(rng, kind, 40, 512)
-    expected = _core.product(x, weights, kind)
-    for name in NAMES:
-        for value in (1, 5, NEVER):
-            _core.set_thresholds(forced(value, name))
-            assert np.array_equal(_core.product(x, weights, kind), expected), f"{name} {value}"
+    if dtype in DTYPES:
+        x, weights = rows_and_weights(n_rows)
+        expected = reference.product(x, weights, dtype)
+    else:
+        rng = np.random.default_rng(n_rows)
+        x, weights = rng.standard_normal((n_rows, 512), np.float32), random_blocks(rng, dtype, 40, 512)
+        expected = _core.product(x, weights, dtype)
+    for setting in each((1, 5, NEVER), *NAMES):
+        assert np.array_equal(_core.product(x, weights, dtype), expected), setting
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int4"])
 @pytest.mark.parametrize("n_blocks", [1, 2, 3, 16, 17, 18, 33])
 def test_tiles_of_codes_take_any_number_of_blocks(dtype, n_blocks) -> None:
     """A block of inputs is multiplied while others are stored and scaled; a part of a panel has 16."""
+    _core.set_thresholds(forced(1, "tiles_from"))
     for n_rows in (2, 12, 13, 17, 25):
         x, weights = rows_and_weights(n_rows, 32 * n_blocks - n_rows % 3)
-        _core.set_thresholds(forced(1, "tiles_from"))
         found = _core.product(x, weights, dtype)
         assert np.array_equal(found, reference.product(x, weights, dtype)), n_rows
 
@@ -99,9 +96,8 @@ def test_no_threshold_changes_a_bit_in_tiles(n_rows) -> None:
     x, weights = rows_and_weights(n_rows, 90)
     for dtype in ("bf16", "int8", "int4"):
         expected = reference.product(x, weights, dtype, "tiles")
-        for value in (1, 5, NEVER):
-            _core.set_thresholds(forced(value))
-            assert np.array_equal(_core.product(x, weights, dtype, engine="tiles"), expected), value
+        for setting in each((1, 5, NEVER)):
+            assert np.array_equal(_core.product(x, weights, dtype, engine="tiles"), expected), setting
 
 
 @pytest.mark.parametrize("n_rows", [1, 13, 30])
@@ -113,9 +109,8 @@ def test_no_threshold_changes_which_numbers_of_bf16_are_flushed(n_rows) -> None:
     weights *= np.exp2(rng.integers(-70, -62, weights.shape)).astype(np.float32)
     expected = reference.product(x, weights, "bf16")
     assert 0.2 < np.mean(expected == 0) < 0.8
-    for value in (1, NEVER):
-        _core.set_thresholds(forced(value, "floats_from"))
-        assert np.array_equal(_core.product(x, weights, "bf16"), expected), value
+    for setting in each((1, NEVER), "floats_from"):
+        assert np.array_equal(_core.product(x, weights, "bf16"), expected), setting
 
 
 @pytest.mark.slow
@@ -125,35 +120,21 @@ def test_no_value_of_a_threshold_changes_a_bit(dtype) -> None:
     for n_rows in (1, 2, 3, 5, 6, 7, 9, 10, 12, 13, 17, 25, 33, 64, 96):
         x, weights = rows_and_weights(n_rows, 1099 + n_rows % 2)
         expected = _core.product(x, weights, dtype)
-        for name in NAMES:
-            for value in (*range(1, 15), 16, 32, 64, NEVER):
-                _core.set_thresholds(forced(value, name))
-                found = _core.product(x, weights, dtype)
-                assert np.array_equal(found, expected), f"{n_rows} rows, {name} {value}"
+        for setting in each((*range(1, 15), 16, 32, 64, NEVER), *NAMES):
+            assert np.array_equal(_core.product(x, weights, dtype), expected), f"{n_rows} rows, {setting}"
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "int4"])
-def test_no_threshold_changes_a_bit_of_a_text(dtype) -> None:
-    """Prompts, decoding and verification."""
-    model = specdec.embedded_pair(dtype)[0]
-    found = []
-    for value in (None, 1, NEVER):
-        _core.set_thresholds(_core.own_thresholds() if value is None else forced(value))
-        found.append(model.logits(list(range(3, 40))))
-    assert all(np.array_equal(logits, found[0]) for logits in found)
-
-
-@pytest.mark.parametrize("prefill", ["rows", "tiles"])
-def test_no_threshold_changes_a_bit_where_heads_have_an_odd_size(prefill) -> None:
+@pytest.mark.parametrize(("dtype", "prefill"), [("bf16", "rows"), ("bf16", "tiles"), ("int4", "rows")])
+def test_no_threshold_changes_a_bit_of_a_text(dtype, prefill) -> None:
     """Scores are products of bf16 with an odd number of inputs; a prompt of several blocks of rows."""
     config = VARIANTS["gpt-gelu"]
     assert config["d_head"] % 2 == 1
-    model = build(config, random_tensors(config), dtype="bf16", cache_dtype="bf16", prefill=prefill)
-    found = []
-    for value in (None, 1, 5, NEVER):
-        _core.set_thresholds(_core.own_thresholds() if value is None else forced(value))
-        found.append(_core.Decoder(model, capacity=40).prefill(list(range(40)), logits=True))
-    assert all(np.array_equal(logits, found[0]) for logits in found)
+    model = build(config, random_tensors(config), dtype=dtype, cache_dtype="bf16", prefill=prefill)
+    _core.set_thresholds(_core.own_thresholds())
+    expected = _core.Decoder(model, capacity=40).prefill(list(range(40)), logits=True)
+    for setting in each((1, 5, NEVER)):
+        found = _core.Decoder(model, capacity=40).prefill(list(range(40)), logits=True)
+        assert np.array_equal(found, expected), setting
 
 
 # -------------------------------------------------------------------------------------- the core's own
@@ -368,10 +349,16 @@ def test_a_file_belongs_to_its_kernels(process, monkeypatch) -> None:
     assert process(9) == 0
 
 
-def test_a_folder_that_cannot_be_written_is_no_error(process, monkeypatch, tmp_path) -> None:
-    file = tmp_path / "a file"
-    file.write_text("")
-    monkeypatch.setenv("SPECDEC_THRESHOLDS", str(file / "below"))
+@pytest.mark.parametrize("reason", ["a file in place of the folder", "no home"])
+def test_nowhere_to_keep_the_file_is_no_error(process, monkeypatch, tmp_path, reason) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    (tmp_path / "a file").write_text("")
+    monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    folder = "" if reason == "no home" else str(tmp_path / "a file" / "below")
+    monkeypatch.setenv("SPECDEC_THRESHOLDS", folder)
     assert process(7) == 1
     assert process(8) == 1
     assert _core.thresholds() == forced(8)
@@ -397,16 +384,6 @@ def test_files_lie_in_the_users_cache(process, monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     process()
     assert the_file(tmp_path).parent == tmp_path / "cache" / "specdec" / "thresholds"
-
-
-def test_no_home_is_no_error(process, monkeypatch) -> None:
-    def no_home() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setenv("SPECDEC_THRESHOLDS", "")
-    monkeypatch.setenv("XDG_CACHE_HOME", "")
-    monkeypatch.setattr(Path, "home", no_home)
-    assert process() == 1
 
 
 def test_threads_that_load_at_once_measure_once(process, monkeypatch) -> None:

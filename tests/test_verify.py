@@ -218,7 +218,7 @@ SHORT = np.array([[0.5, 0.25, 0.25 - 1e-8]])
         ({"draft_probs": [[1.0], [0.5, 0.5]]}, "draft_probs is not a rectangular array"),
         ({"parents": [0]}, "parents has shape"),
         ({"parents": [0, 2]}, r"parents\[1\] is 2"),
-        ({"parents": [1, 0]}, r"parents\[0\] is 1; draft 0 is node 1"),
+        ({"parents": [1, 0]}, r"parents\[0\] is 1"),
         ({"parents": [-1, 0]}, r"parents\[0\] is -1"),
         ({"uniforms": [0.1, 0.2]}, r"uniforms has shape \(2,\); expected \(3,\)"),
         ({"uniforms": [0.1, 0.2, 1.0]}, r"uniforms\[2\] is 1.0"),

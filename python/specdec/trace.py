@@ -338,7 +338,7 @@ class Trace(RoundTimes):
         several = check_items("traces", traces, "a list of specdec.Trace")
         for i, trace in enumerate(several):
             if not isinstance(trace, Trace):
-                raise InputError(f"traces[{i}] is {kind_of(trace)}; expected a specdec.Trace")
+                raise InputError.of(f"traces[{i}]", trace, "a specdec.Trace", found=kind_of(trace))
         if not several:
             raise InputError("traces is empty; expected at least one specdec.Trace")
         n_calls = sum(trace.n_calls for trace in several)

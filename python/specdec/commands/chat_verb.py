@@ -9,8 +9,12 @@ from typing import Any
 import click
 
 from specdec.commands.decoding_options import decoding_arguments, decoding_options
-from specdec.commands.given_models import open_models, with_given_template
-from specdec.commands.model_options import model_options, template_option
+from specdec.commands.given_models import (
+    model_options,
+    open_models,
+    template_option,
+    with_given_template,
+)
 from specdec.commands.verb import verb
 from specdec.decoding.generate import stream
 from specdec.decoding.prompt_cache import PromptCache
@@ -19,7 +23,7 @@ from specdec.drafts.draft import Draft
 from specdec.errors import InputError, SpecdecError
 from specdec.models.model import Model
 
-__all__ = ["Conversation", "command"]
+__all__ = ["Conversation", "chat_verb"]
 
 _HELP = (
     "/new forgets the conversation, /figures shows those of the last reply, /quit ends; Ctrl-C ends a reply"
@@ -47,7 +51,7 @@ _HELP = (
 @click.option(
     "--cache-bytes", type=int, default=2**30, metavar="N", help="Memory for what was read.", show_default=True
 )
-def command(
+def chat_verb(
     chat_template: str | None, system: str | None, recommended: bool, cache_bytes: int, **given: Any
 ) -> None:
     """Talk with a model: each line is a message, and the reply is printed as it comes.

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 import click
 
-from specdec.commands.option_names import OPTION_OF
-from specdec.commands.verb import Function, gamma_value, several
+from specdec.commands.verb import OPTION_OF, Function, gamma_value, several
 from specdec.decoding.options import DecodingOptions
 from specdec.errors import InputError
 from specdec.settings_table import table_of

@@ -13,9 +13,8 @@ from specdec.commands.decoding_options import (
     decoding_options,
     setting_options,
 )
-from specdec.commands.given_models import EMBEDDED, open_models
+from specdec.commands.given_models import EMBEDDED, model_options, open_models, source_option
 from specdec.commands.given_texts import given_text, lines_of
-from specdec.commands.model_options import model_options, source_option
 from specdec.commands.verb import json_line, verb
 from specdec.decoding.generate import generate, stream
 from specdec.decoding.result import Result, result_fields
@@ -23,7 +22,7 @@ from specdec.drafts.draft import Draft
 from specdec.errors import InputError
 from specdec.models.model import Model
 
-__all__ = ["command", "sampling_defaults"]
+__all__ = ["generate_verb", "sampling_defaults"]
 
 
 @verb(
@@ -47,7 +46,7 @@ __all__ = ["command", "sampling_defaults"]
 @click.option("--json", "as_json", is_flag=True, help="An object a line: text, tokens, seed, figures.")
 @click.option("--lines", is_flag=True, help="Each line of the prompt is a prompt of its own (with --json).")
 @setting_options("n", "logprobs", "batch_size")
-def command(
+def generate_verb(
     prompt: tuple[str, ...],
     source: str | None,
     as_json: bool,

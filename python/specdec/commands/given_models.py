@@ -1,4 +1,4 @@
-"""The models that the options name: target and draft."""
+"""The options that name models and drafts, and what they name."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from specdec.commands.verb import several
 from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import ModelDraft
 from specdec.drafts.naming import named
@@ -15,18 +16,66 @@ from specdec.errors import InputError
 from specdec.models.chat_template import ChatTemplate
 from specdec.models.loading import embedded_pair, load
 from specdec.models.model import Model
+from specdec.models.number_formats import DTYPES
 from specdec.text_files import read_text_file
 
 __all__ = [
-    "EMBEDDED",
-    "is_pair_in_package",
-    "open_draft",
-    "open_models",
-    "open_named_or_pair",
-    "open_pair",
-    "open_target",
-    "with_given_template",
-]
+    "EMBEDDED", "drafts_options", "format_options", "is_pair_in_package", "model_options", "open_draft",
+    "open_models", "open_named_or_pair", "open_pair", "open_target", "source_option", "target_options",
+    "template_option", "with_given_template",
+]  # fmt: skip
+
+_FORMAT: Final[dict[str, Any]] = {"type": click.Choice(DTYPES), "metavar": "FORMAT"}
+
+_TARGET = click.option(
+    "--target",
+    metavar="MODEL",
+    help="Path or hub name of the model whose text this is (default: the one in the package).",
+)
+_DRAFT = click.option(
+    "--draft",
+    metavar="DRAFT",
+    help="What guesses ahead: path or hub name of a model or a learnt draft, or a name such as copy, "
+    "heads:DIR or ngram:FILE; specdec drafts lists them.",
+)
+_DRAFTS = click.option(
+    "--draft",
+    "drafts",
+    multiple=True,
+    metavar="DRAFT",
+    help="What guesses ahead, as of `specdec`; or NAME=DRAFT, once for each draft that requests choose from: "
+    "the first drafts for those that name none.",
+)
+_DTYPE = click.option("--dtype", **_FORMAT, help=f"{', '.join(DTYPES)} (default: what the checkpoint holds).")
+_DRAFT_DTYPE = click.option("--draft-dtype", **_FORMAT, help="The same for the draft.")
+_LANGUAGES = (
+    click.option("--src-lang", metavar="CODE", help="Language of the source, for models of several."),
+    click.option("--tgt-lang", metavar="CODE", help="Language of the text, for models of several."),
+)
+
+_ADAPTER = click.option(
+    "--adapter", metavar="FOLDER", help="A LoRA adapter of PEFT, merged into the target's weights."
+)
+
+target_options = several(_TARGET, _ADAPTER, _DTYPE, *_LANGUAGES)
+"""The options of a target alone."""
+format_options = several(_DTYPE, _DRAFT_DTYPE, *_LANGUAGES)
+"""The options of models that are named otherwise."""
+model_options = several(_TARGET, _ADAPTER, _DRAFT, _DTYPE, _DRAFT_DTYPE, *_LANGUAGES)
+"""The options of a target and one draft."""
+drafts_options = several(_TARGET, _DRAFTS, _DTYPE, _DRAFT_DTYPE, *_LANGUAGES)
+"""The options of a target and drafts to choose from."""
+template_option = click.option(
+    "--chat-template",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="Jinja file, for a model without a chat template, or in place of its own.",
+)
+"""A chat template."""
+source_option = click.option(
+    "--source", metavar="TEXT", help="What the encoder of an encoder-decoder reads; - is standard input."
+)
+"""The source of an encoder-decoder."""
 
 EMBEDDED: Final = "embedded"
 """The target in the package, by name."""

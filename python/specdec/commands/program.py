@@ -14,8 +14,7 @@ from typing import Any, Final
 import click
 from click.shell_completion import shell_complete
 
-from specdec.commands.option_names import by_option
-from specdec.commands.verb import CONTEXT, EXIT_INTERRUPTED, EXIT_OK, VERBS, examples
+from specdec.commands.verb import CONTEXT, EXIT_INTERRUPTED, EXIT_OK, VERBS, by_option, examples
 from specdec.errors import SpecdecError, printable
 
 __all__ = ["Program", "main", "program"]
@@ -24,6 +23,11 @@ PROMPT_VERB: Final = "prompt-alone"
 """The verb that is meant where none is named: `specdec "Once upon a time"`."""
 
 EXIT_ERROR, EXIT_NO_READER = 2, 141
+_MODULES: Final = {
+    **dict.fromkeys(("bench", "compare", "measure", "recommend", "tune"), "measuring_verbs"),
+    **dict.fromkeys(("convert", "drafts", "eval", "train"), "tool_verbs"),
+}
+"""Modules of verbs that share one."""
 _COMPLETION: Final = "_SPECDEC_COMPLETE"
 _SIMILAR: Final = 0.8
 """Similarity, from 0 to 1, from which on a word is taken for a misspelled verb."""
@@ -42,7 +46,8 @@ class Program(click.Group):
             return prompt_command()
         if cmd_name not in VERBS:
             return None
-        command: click.Command = import_module(f"specdec.commands.{cmd_name}_verb").command
+        module = import_module(f"specdec.commands.{_MODULES.get(cmd_name, f'{cmd_name}_verb')}")
+        command: click.Command = getattr(module, f"{cmd_name}_verb")
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -8,7 +8,7 @@ import click
 
 from specdec import _core
 from specdec.commands.decoding_options import PAIR_GAMMA, READABLE, decoding_options
-from specdec.commands.model_options import model_options, source_option
+from specdec.commands.given_models import model_options, source_option
 from specdec.commands.verb import CONTEXT
 
 __all__ = ["command"]

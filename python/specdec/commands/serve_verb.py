@@ -11,10 +11,16 @@ from typing import Any, Final
 
 import click
 
-from specdec.commands.decoding_options import threads_option
-from specdec.commands.given_models import EMBEDDED, open_draft, open_target, with_given_template
-from specdec.commands.model_options import drafts_options, template_option
-from specdec.commands.verb import gamma_value, verb
+from specdec.commands.decoding_options import setting_option, threads_option
+from specdec.commands.given_models import (
+    EMBEDDED,
+    drafts_options,
+    open_draft,
+    open_target,
+    template_option,
+    with_given_template,
+)
+from specdec.commands.verb import OPTION_OF, number, several, verb
 from specdec.decoding.engine import Engine
 from specdec.decoding.prompt_cache import PromptCache
 from specdec.drafts.draft import Draft
@@ -24,9 +30,29 @@ from specdec.serve.service import PLAIN_WORDS, ServerLimits, Service
 from specdec.serve.tool_formats import TOOL_FORMATS
 from specdec.text_files import read_text_file
 
-__all__ = ["command"]
+__all__ = ["serve_verb"]
 
 _KEY: Final = "SPECDEC_API_KEY"
+_LIMITS: Final = {
+    "n_waiting": "Texts that wait, then status 429.",
+    "n_body_bytes": "Of a request.",
+    "n_new_tokens": "New tokens of a text (default: what its room is).",
+    "n_texts": "Texts of a request.",
+    "n_constraint_bytes": "Of a schema, a regular expression or a grammar.",
+    "n_connections": "At once; a new one then takes the place of an idle one.",
+    "idle_s": "That a connection may be idle.",
+    "event_s": "Seconds between two events of a stream at least.",
+}
+"""Fields of `ServerLimits` that have an option."""
+
+
+def _limit(name: str, text: str) -> Any:
+    default = getattr(ServerLimits, name)
+    is_time = isinstance(default, float)
+    return number(
+        OPTION_OF[name], name, type=float if is_time else int, metavar="S" if is_time else "N",
+        default=default, show_default=default is not None, help=text,
+    )  # fmt: skip
 
 
 @verb(
@@ -38,7 +64,7 @@ _KEY: Final = "SPECDEC_API_KEY"
 )
 @drafts_options
 @click.option("--host", default="127.0.0.1", metavar="NAME", help="Where to listen.", show_default=True)
-@click.option("--port", type=int, default=8000, metavar="N", help="0: any free one.", show_default=True)
+@number("--port", default=8000, help="0: any free one.", show_default=True)
 @click.option(
     "--name",
     "names",
@@ -54,27 +80,10 @@ _KEY: Final = "SPECDEC_API_KEY"
     help="A LoRA adapter of PEFT beside the target, which clients choose as the model NAME; may be given "
     "more than once.",
 )
-@click.option(
-    "--gamma",
-    type=gamma_value,
-    metavar="N",
-    help="Drafted tokens a round at most, or 'auto': as many as pay (default: as the draft asks).",
-)
-@click.option("--slots", type=int, default=16, metavar="N", help="Texts decoded at once.", show_default=True)
-@click.option(
-    "--text-tokens",
-    type=int,
-    metavar="N",
-    help="Tokens of a text, prompt and all (default: the model's context, 4096 at most).",
-)
-@click.option(
-    "--cache-bytes",
-    type=int,
-    default=2**30,
-    metavar="N",
-    help="Memory for what was read, 0: none.",
-    show_default=True,
-)
+@setting_option("gamma", "as the draft asks", "Drafted tokens a round at most, or 'auto': as many as pay")
+@number("--slots", default=16, help="Texts decoded at once.", show_default=True)
+@number("--text-tokens", help="Tokens of a text, prompt and all (default: the context, 4096 at most).")
+@number("--cache-bytes", default=2**30, help="Memory for what was read, 0: none.", show_default=True)
 @click.option(
     "--recommended",
     is_flag=True,
@@ -94,63 +103,7 @@ _KEY: Final = "SPECDEC_API_KEY"
     metavar="FILE",
     help=f"Clients must send the key in it (default: that in the environment variable {_KEY}).",
 )
-@click.option(
-    "--max-waiting",
-    type=int,
-    default=ServerLimits.n_waiting,
-    metavar="N",
-    help="Texts that wait, then status 429.",
-    show_default=True,
-)
-@click.option(
-    "--max-body-bytes",
-    type=int,
-    default=ServerLimits.n_body_bytes,
-    metavar="N",
-    help="Of a request.",
-    show_default=True,
-)
-@click.option("--max-tokens", type=int, metavar="N", help="New tokens of a text (default: what its room is).")
-@click.option(
-    "--max-n",
-    type=int,
-    default=ServerLimits.n_texts,
-    metavar="N",
-    help="Texts of a request.",
-    show_default=True,
-)
-@click.option(
-    "--max-constraint-bytes",
-    type=int,
-    default=ServerLimits.n_constraint_bytes,
-    metavar="N",
-    help="Of a schema, a regular expression or a grammar.",
-    show_default=True,
-)
-@click.option(
-    "--max-connections",
-    type=int,
-    default=ServerLimits.n_connections,
-    metavar="N",
-    help="At once; a new one then takes the place of an idle one.",
-    show_default=True,
-)
-@click.option(
-    "--idle-seconds",
-    type=float,
-    default=ServerLimits.idle_s,
-    metavar="S",
-    help="That a connection may be idle.",
-    show_default=True,
-)
-@click.option(
-    "--stream-interval",
-    type=float,
-    default=ServerLimits.event_s,
-    metavar="S",
-    help="Seconds between two events of a stream at least.",
-    show_default=True,
-)
+@several(*(_limit(name, text) for name, text in _LIMITS.items()))
 @click.option(
     "--drain-seconds",
     type=float,
@@ -159,7 +112,7 @@ _KEY: Final = "SPECDEC_API_KEY"
 )
 @click.option("--log-requests", is_flag=True, help="A line for each request; nothing of its text.")
 @threads_option
-def command(names: tuple[str, ...], host: str, port: int, **given: Any) -> None:
+def serve_verb(names: tuple[str, ...], host: str, port: int, **given: Any) -> None:
     """Serve a model over HTTP to programs that speak the OpenAI API.
 
     /v1/chat/completions, /v1/completions, /v1/responses, /v1/models, /tokenize, /detokenize, /tokenizer_info,
@@ -178,7 +131,7 @@ def command(names: tuple[str, ...], host: str, port: int, **given: Any) -> None:
         gamma=given["gamma"],
         n_slots=given["slots"],
         n_text=given["text_tokens"],
-        max_waiting=given["max_waiting"],
+        max_waiting=given["n_waiting"],
         prompt_cache=cache,
         n_threads=given["n_threads"],
     )
@@ -241,21 +194,11 @@ def _service(
     drafts: Mapping[str, Model | Draft],
     given: dict[str, Any],
 ) -> Service:
-    limits = ServerLimits(
-        n_waiting=given["max_waiting"],
-        n_body_bytes=given["max_body_bytes"],
-        n_new_tokens=given["max_tokens"],
-        n_texts=given["max_n"],
-        n_constraint_bytes=given["max_constraint_bytes"],
-        n_connections=given["max_connections"],
-        idle_s=given["idle_seconds"],
-        event_s=given["stream_interval"],
-    )
     return Service(
         engine,
         names,
         adapters=adapters,
-        limits=limits,
+        limits=ServerLimits(**{name: given[name] for name in _LIMITS}),
         sampling=engine.target.default_sampling if given["recommended"] else None,
         draft_name=next(iter(drafts), None),
         tool_format=given["tool_format"],

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import click
@@ -15,12 +17,15 @@ __all__ = [
     "CONTEXT",
     "EXIT_INTERRUPTED",
     "EXIT_OK",
+    "OPTION_OF",
     "VERBS",
     "Function",
+    "by_option",
     "examples",
     "gamma_value",
     "integers",
     "json_line",
+    "number",
     "numbers",
     "several",
     "verb",
@@ -73,6 +78,10 @@ def several(*options: Callable[[Function], Function]) -> Callable[[Function], Fu
     return decorate
 
 
+number = partial(click.option, type=int, metavar="N")
+"""An option whose value is a whole number."""
+
+
 def gamma_value(text: str) -> int | str:
     """The value of --gamma: a whole number, or "auto"."""
     try:
@@ -100,3 +109,33 @@ def numbers(text: str) -> list[float]:
 def json_line(value: Any) -> str:
     """A value as one line of JSON, in ASCII; what is not finite becomes null, for JSON has no such number."""
     return json.dumps(without_nan(value), allow_nan=False)
+
+
+OPTION_OF: Final = {
+    "n": "--samples",
+    "n_threads": "--threads",
+    "n_slots": "--slots",
+    "n_text": "--text-tokens",
+    "max_bytes": "--cache-bytes",
+    "n_waiting": "--max-waiting",
+    "n_body_bytes": "--max-body-bytes",
+    "n_new_tokens": "--max-tokens",
+    "n_texts": "--max-n",
+    "n_constraint_bytes": "--max-constraint-bytes",
+    "n_connections": "--max-connections",
+    "idle_s": "--idle-seconds",
+    "event_s": "--stream-interval",
+    "drain_s": "--drain-seconds",
+    "schema": "--schema",
+    "regex": "--regex",
+    "grammar": "--grammar",
+}
+"""Options by the arguments that they become."""
+
+
+def by_option(message: str) -> str:
+    """An error about an argument, told of the option that gave it."""
+    found = re.match(r"(\w+)(?= is |: )", message)
+    if found is None or found[1] not in OPTION_OF:
+        return message
+    return OPTION_OF[found[1]] + message[found.end() :]

@@ -12,8 +12,7 @@ from specdec import theory
 from specdec.analysis.measurement import Measurement
 from specdec.checks import check_integer
 from specdec.errors import InputError
-from specdec.plot.points import Pair, Point, pairs_of, token_points
-from specdec.plot.runs import Run
+from specdec.plot.points import Pair, Point, Run, pairs_of, token_points
 from specdec.plot.style import (
     BLACK,
     GREY,

@@ -157,7 +157,7 @@ def cells_of(
     elif isinstance(source, Result):
         cells = _run_cells(source)
     else:
-        raise InputError(f"source is {kind_of(source)}; expected a Result or a Measurement")
+        raise InputError.of("source", source, "a Result or a Measurement", found=kind_of(source))
     if not cells:
         raise InputError("the text has no token: there is nothing to draw")
     return cells[:n_tokens]

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from specdec.checks import check_array, check_integer, check_real
 from specdec.errors import InputError, shown
-from specdec.verification.verify import SUM_TOLERANCE, Seed, _generator, verify
+from specdec.verification.verify import SUM_TOLERANCE, Seed, _generator, _of_shape, verify
 
 __all__ = ["Distribution", "Speculation", "SpeculationTimes", "speculate"]
 
@@ -151,10 +151,10 @@ def speculate(
     """
     for name, function in (("f", f), ("f_approx", f_approx), ("g", g)):
         if not callable(function):
-            raise InputError(f"{name} is {shown(function)}; expected a function of one argument")
+            raise InputError.of(name, function, "a function of one argument")
     n_guesses = check_integer("n_guesses", n_guesses, 1, MAX_GUESSES)
     if executor is not None and not hasattr(executor, "submit"):
-        raise InputError(f"executor is {shown(executor)}; expected a concurrent.futures.Executor or None")
+        raise InputError.of("executor", executor, "a concurrent.futures.Executor or None")
     rng = _generator(seed)
 
     begun = time.perf_counter()
@@ -232,13 +232,11 @@ class _Table:
     def __init__(self, values: ArrayLike, name: str) -> None:
         probs = check_real(name, values)
         if probs.ndim != 1 or len(probs) == 0:
-            raise InputError(
-                f"{name} has shape {probs.shape}; expected (n_outcomes,), or an object with rvs and pdf"
-            )
+            raise _of_shape(name, probs, "(n_outcomes,), or an object with rvs and pdf")
         if not np.all(np.isfinite(probs)) or np.any(probs < 0):
-            raise InputError(f"{name} has negative or non-finite entries; expected probabilities")
+            raise InputError.of(name, probs, "probabilities", "negative or non-finite entries", "has")
         if abs(probs.sum() - 1) > SUM_TOLERANCE:
-            raise InputError(f"{name} sums to {probs.sum():.12g}; expected 1 within {SUM_TOLERANCE}")
+            raise InputError.of(name, probs, f"1 within {SUM_TOLERANCE}", f"{probs.sum():.12g}", "sums to")
         self.probs: NDArray[np.float64] = probs
 
     @property

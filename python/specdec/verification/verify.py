@@ -8,7 +8,7 @@ serves whatever runs ahead on a cheap guess of an expensive distribution: stocha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -147,13 +147,11 @@ def verify(
     depths = np.zeros(n_drafts + 1, dtype=int)
     for i in range(n_drafts):
         if nodes[i] > i:
-            raise InputError(
-                f"parents[{i}] is {nodes[i]}; draft {i} is node {i + 1} and its parent must come before"
-            )
+            expected = f"an earlier node than {i + 1}, which draft {i} is"
+            raise InputError.of(f"parents[{i}]", int(nodes[i]), expected)
         if draft[i, drafts[i]] == 0:
-            raise InputError(
-                f"draft_probs[{i}, {drafts[i]}] is 0, but token {drafts[i]} was drawn from this row"
-            )
+            expected = f"more: token {drafts[i]} was drawn from this row"
+            raise InputError.of(f"draft_probs[{i}, {drafts[i]}]", 0, expected)
         depths[i + 1] = depths[nodes[i]] + 1
     _check_rule(rule, lenience, order, noise)
 
@@ -171,7 +169,7 @@ def verify(
     elif order is not None:
         keys = check_real("order", order)
         if keys.shape != (n_drafts,) or np.any(np.isnan(keys)):
-            raise InputError(f"order has shape {keys.shape}; expected ({n_drafts},), and no NaN")
+            raise _of_shape("order", keys, f"({n_drafts},), and no NaN")
 
     # The core's arrays have a row for the root as well, which was not drafted.
     path, token, betas = _core.verify(
@@ -191,9 +189,9 @@ def verify(
 def _check_rule(rule: Rule, lenience: float, order: object, noise: object) -> None:
     check_rule("rule", rule, lenience, RULES)
     if noise is not None and rule != "coupled":
-        raise InputError(f"noise is given; expected None with rule={shown(rule)}")
+        raise InputError.of("noise", noise, f"None with rule={shown(rule)}", found="given")
     if isinstance(order, str) and order != "random":
-        raise InputError(f"order is {shown(order)}; expected 'random', numbers, or None")
+        raise InputError.of("order", order, "'random', numbers, or None")
 
 
 def _uniforms(
@@ -204,11 +202,11 @@ def _uniforms(
         return generator.random(shape)
     numbers = check_real(name, given)
     if numbers.shape != shape:
-        raise InputError(f"{name} has shape {numbers.shape}; expected {shape}")
+        raise _of_shape(name, numbers, str(shape))
     outside = np.argwhere(~((numbers >= 0) & (numbers < 1)))
     if len(outside):
         where = ", ".join(map(str, outside[0]))
-        raise InputError(f"{name}[{where}] is {numbers[tuple(outside[0])]}; expected a number in [0, 1)")
+        raise InputError.of(f"{name}[{where}]", float(numbers[tuple(outside[0])]), "a number in [0, 1)")
     return numbers
 
 
@@ -253,13 +251,11 @@ def distribution(
     with np.errstate(over="ignore"):  # what becomes infinite is refused below
         rows = check_real("logits", logits).astype(np.float32)
     if rows.ndim not in (1, 2) or rows.shape[-1] == 0:
-        raise InputError(
-            f"logits has shape {rows.shape}; expected (n_vocab,) or (n_rows, n_vocab), n_vocab >= 1"
-        )
+        raise _of_shape("logits", rows, "(n_vocab,) or (n_rows, n_vocab), n_vocab >= 1")
     if np.any(np.isnan(rows)) or np.any(rows == np.inf):
-        raise InputError("logits has NaN or +inf (as float32)")
+        raise InputError.of("logits", rows, "numbers below infinity", "NaN or +inf (as float32)", "has")
     if np.any(np.all(rows == -np.inf, axis=-1)):
-        raise InputError("logits has a row without any finite entry")
+        raise InputError.of("logits", rows, "one at least", "a row without any finite entry", "has")
     probs = np.empty(rows.shape)
     for row in np.ndindex(rows.shape[:-1]):
         probs[row] = _core.distribution(rows[row], **options)
@@ -273,10 +269,8 @@ def _generator(seed: Seed) -> np.random.Generator:
         return np.random.default_rng(seed)
     number = as_integer(seed)
     if number is None or number < 0:
-        raise InputError(
-            f"seed is {shown(seed)}; expected an integer, 0 or more, or a Generator, BitGenerator or "
-            "SeedSequence of NumPy"
-        )
+        expected = "an integer, 0 or more, or a Generator, BitGenerator or SeedSequence of NumPy"
+        raise InputError.of("seed", seed, expected)
     return np.random.default_rng(number)
 
 
@@ -286,20 +280,23 @@ def _probabilities(values: ArrayLike, name: str, shape: tuple[int, int] | None =
     if shape is not None and shape[0] == 0 and rows.size == 0:
         return np.empty(shape)
     if shape is not None and rows.shape != shape:
-        raise InputError(f"{name} has shape {rows.shape}; expected {shape}, as target_probs has one row more")
+        raise _of_shape(name, rows, f"{shape}, as target_probs has one row more")
     if rows.ndim != 2 or 0 in rows.shape:
-        raise InputError(f"{name} has shape {rows.shape}; expected (n_rows, n_vocab), both at least 1")
+        raise _of_shape(name, rows, "(n_rows, n_vocab), both at least 1")
     for i, row in enumerate(rows):
         if not np.all(np.isfinite(row)):
-            raise InputError(f"{name}[{i}] has NaN or infinite entries; expected probabilities")
+            raise InputError.of(f"{name}[{i}]", row, "probabilities", "NaN or infinite entries", "has")
         if np.any(row < 0):
             token = int(np.argmin(row))
-            raise InputError(f"{name}[{i}, {token}] is {row[token]}; expected probabilities, 0 or more")
+            raise InputError.of(f"{name}[{i}, {token}]", float(row[token]), "probabilities, 0 or more")
         if abs(row.sum() - 1) > SUM_TOLERANCE:
-            raise InputError(
-                f"{name}[{i}] sums to {row.sum():.12g}; expected 1 within {SUM_TOLERANCE} (in float64)"
-            )
+            expected = f"1 within {SUM_TOLERANCE} (in float64)"
+            raise InputError.of(f"{name}[{i}]", row, expected, f"{row.sum():.12g}", "sums to")
     return rows
+
+
+def _of_shape(name: str, array: NDArray[Any], expected: str) -> InputError:
+    return InputError.of(name, array, expected, str(array.shape), "has shape")
 
 
 def _integers(values: object, name: str, length: int, low: int, stop: int, what: str) -> NDArray[np.int64]:
@@ -308,12 +305,10 @@ def _integers(values: object, name: str, length: int, low: int, stop: int, what:
     if array.size == 0:
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
-        raise InputError(f"{name} has dtype {array.dtype}; expected integers")
+        raise InputError.of(name, values, "integers", str(array.dtype), "has dtype")
     if array.shape != (length,):
-        raise InputError(
-            f"{name} has shape {array.shape}; expected ({length},), as target_probs has {length + 1} rows"
-        )
+        raise _of_shape(name, array, f"({length},), as target_probs has {length + 1} rows")
     bad = np.flatnonzero((array < low) | (array >= stop))
     if len(bad):
-        raise InputError(f"{name}[{bad[0]}] is {array[bad[0]]}; expected {what} ({low} to {stop - 1})")
+        raise InputError.of(f"{name}[{bad[0]}]", int(array[bad[0]]), f"{what} ({low} to {stop - 1})")
     return array.astype(np.int64)

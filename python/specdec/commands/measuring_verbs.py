@@ -1,0 +1,334 @@
+"""The verbs that measure: `measure`, `compare`, `tune`, `bench` and `recommend`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from importlib.util import find_spec
+from shutil import get_terminal_size
+from typing import Any, Final
+
+import click
+
+from specdec.analysis.arguments import default_prompts, short_names
+from specdec.analysis.bench import bench
+from specdec.analysis.compare import compare
+from specdec.analysis.measure import Timing, measure
+from specdec.analysis.questions import read_questions
+from specdec.analysis.recommend import recommend_draft
+from specdec.analysis.tune import tune
+from specdec.commands.decoding_options import TRUNCATIONS, setting_option, setting_options
+from specdec.commands.given_models import (
+    format_options,
+    model_options,
+    open_draft,
+    open_named_or_pair,
+    open_pair,
+    open_target,
+    target_options,
+)
+from specdec.commands.given_texts import given_prompts
+from specdec.commands.verb import (
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    integers,
+    json_line,
+    number,
+    numbers,
+    several,
+    verb,
+)
+from specdec.drafts.early_exit import EarlyExit
+from specdec.errors import InputError
+from specdec.tables import Tabular
+
+__all__ = ["bench_verb", "compare_verb", "measure_verb", "recommend_verb", "tune_verb"]
+
+_prompts = click.option(
+    "--prompts",
+    metavar="FILE",
+    help="A text file with a prompt a line, or the first turns of .jsonl; - is standard input.",
+)
+_prompt = several(click.argument("prompt", nargs=-1), _prompts)
+_target_name = click.option(
+    "--target-name", metavar="NAME", help="What the target is called in the tables (default: after its file)."
+)
+_names = several(
+    click.option("--name", metavar="NAME", help="The draft's name (default: after its file or class)."),
+    _target_name,
+)
+_seconds = number("--seconds", type=float, default=60.0, metavar="S", help="How long.", show_default=True)
+_timing = click.option("--timing/--no-timing", default=None, help="Measure times too (default: yes).")
+_drawn = setting_options(*TRUNCATIONS, "seed", "n_threads", seed="0")
+_judged = several(setting_option("verify", "rejection"), _drawn)
+_temperatures = click.option(
+    "--temperatures", type=numbers, metavar="T,T", help="Of target and drafts (default: 0,1)."
+)
+_json = click.option("--json", "as_json", is_flag=True, help="One object of JSON instead of tables.")
+
+
+def _gammas(*names: str, default: str) -> Any:
+    return click.option(
+        *names, type=integers, metavar="N,N", help=f"Drafted tokens a round (default: {default})."
+    )
+
+
+def _print_tables(found: Tabular, as_json: bool) -> None:
+    """Print what was measured, as tables that fit the terminal or as one object of JSON."""
+    if as_json:
+        print(json_line(found.to_dict()))
+    else:
+        print(found.plain_text(get_terminal_size().columns if sys.stdout.isatty() else None))
+
+
+_LINES: Final[dict[str, Any]] = {"progress": False, "say": partial(click.echo, err=True)}
+"""Arguments with which rows are printed as they are measured, in place of a progress bar."""
+
+
+def _print_found(found: Any, as_json: bool) -> int:
+    """Print what was measured, until Ctrl-C if it was pressed; return the exit status."""
+    _print_tables(found, as_json)
+    return EXIT_INTERRUPTED if found.stopped.startswith("interrupted") else EXIT_OK
+
+
+def _chosen(given: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given, without those of models; a progress bar for somebody who looks."""
+    models = ("target", "draft", "dtype", "draft_dtype", "src_lang", "tgt_lang", "name", "target_name")
+    found = {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in given.items()
+        if name not in models and value not in (None, ())
+    }
+    looks = sys.stderr is not None and sys.stderr.isatty() and find_spec("tqdm") is not None
+    return found | {"progress": looks}
+
+
+def _named(model: Any, name: str | None) -> Any:
+    """Give a model its name for tables, if there is one."""
+    return model if name is None or model is None else {name: model}
+
+
+@verb(
+    "measure",
+    "specdec measure                                              the pair in the package",
+    "specdec measure --target big --draft small --prompts mine.txt",
+    "specdec measure --draft ngram:novels.txt --gammas 1,2,4 --temperatures 0,0.7",
+    "specdec measure --no-timing --json > measured.json           acceptance alone",
+)
+@_prompt
+@model_options
+@_names
+@_gammas("--gammas", default="1 to 8")
+@_temperatures
+@click.option("--leniences", type=numbers, metavar="L,L", help="1 is exact (default: 1,0.5,0.3,0.1).")
+@number("--n-tokens", help="Tokens at each temperature (default: 2000).")
+@_timing
+@number("--repeats", help="Timed runs of each kind (default: 5).")
+@_seconds
+@_drawn
+@_json
+def measure_verb(
+    prompt: tuple[str, ...], prompts: str | None, as_json: bool, repeats: int | None, **given: Any
+) -> int:
+    """Measure how well a draft guesses a target, what both cost and what speculation gains.
+
+    The target continues the prompts; without any it continues some beginnings of English sentences. It prints
+    alpha with its interval, the cost coefficient c, the time of a run by its positions, and speed-ups,
+    predicted and measured, with their spread. Rows are shown on standard error as they are measured; the
+    tables come at the end, after --seconds, or with Ctrl-C.
+    """
+    texts = given_prompts(prompt, prompts)
+    target, draft = open_pair(given)
+    texts = default_prompts(target) if texts is None else texts
+    if repeats is not None and given["timing"] is not False:
+        given["timing"] = Timing(repeats=repeats)
+    pair = _named(target, given["target_name"]), _named(draft, given["name"])
+    return _print_found(measure(*pair, texts, **_chosen(given) | _LINES), as_json)
+
+
+@verb(
+    "compare",
+    "specdec compare embedded copy lookahead:2,2                  for the target in the package",
+    "specdec compare --target big small=path/to/small copies=copy --prompts mine.txt",
+    "specdec compare --target big both=ensemble:copy+path/to/small small=path/to/small --gammas 2,4",
+)
+@click.argument("drafts", metavar="[NAME=]DRAFT...", nargs=-1, required=True)
+@target_options
+@_target_name
+@_prompts
+@_temperatures
+@_gammas("--gammas", default="each draft's own")
+@number("--n-tokens", help="New tokens of each draft in each turn (default: 400).")
+@number("--repeats", help="Turns (default: 5).")
+@_timing
+@_judged
+@_json
+def compare_verb(drafts: tuple[str, ...], prompts: str | None, as_json: bool, **given: Any) -> None:
+    """Compare drafts of any kind for one target, by running them in turns on the same prompts.
+
+    A DRAFT is what --draft takes elsewhere: a name (specdec drafts lists them), a path or a hub name. In the
+    tables it is called NAME, or as it was given, a path by its last folder. One table has acceptance, tokens
+    per run of the target, costs and speed-ups with their spread; others have them by position and by prompt.
+    """
+    target = open_target(given)
+    texts = given_prompts((), prompts)
+    opened = {name: open_draft(text, target, None, given) for name, text in _drafts_by_name(drafts).items()}
+    texts = default_prompts(target) if texts is None else texts
+    found = compare(_named(target, given["target_name"]), opened, texts, **_chosen(given))
+    _print_tables(found, as_json)
+
+
+def _drafts_by_name(given: Sequence[str]) -> dict[str, str]:
+    """The drafts of a command line by their names in tables.
+
+    Raises
+    ------
+    UsageError
+        Two drafts have one name, or a name or a draft is empty.
+    """
+    found: dict[str, str] = {}
+    unnamed = [text for text in given if "=" not in text]
+    short = dict(zip(unnamed, short_names(unnamed), strict=True))
+    for text in given:
+        name, equals, draft = text.partition("=")
+        name, draft = (name, draft) if equals else (short[text], text)
+        if not name or not draft:
+            raise click.UsageError(f"{text!r} is no draft; expected NAME=DRAFT or DRAFT")
+        if name in found:
+            raise click.UsageError(
+                f"two drafts are called {name!r}; expected another name for each: NAME=DRAFT"
+            )
+        found[name] = draft
+    return found
+
+
+@verb(
+    "tune",
+    "specdec tune                                         the pair in the package",
+    "specdec tune --target big --draft small --prompts mine.txt --temperature 0.7",
+    "specdec tune --target my-exits --draft exit          which layer should draft, and how far",
+    "specdec tune --json | jq .gamma                      the number alone",
+)
+@_prompt
+@model_options
+@_names
+@number("--max-gamma", help="The largest gamma looked at (default: 8).")
+@number("--n-tokens", help="Tokens that the target generates (default: 400).")
+@setting_option("temperature", "0")
+@_drawn
+@_json
+def tune_verb(prompt: tuple[str, ...], prompts: str | None, as_json: bool, **given: Any) -> None:
+    """Choose gamma, the drafted tokens a round, by what is measured on this machine.
+
+    The acceptance rate, the cost of the draft and the time of verification say what each gamma gains; the
+    best one is marked. Prompts that resemble your use give the gamma of your use. With --draft exit every
+    layer at which the target may leave early is tried, and the best is marked.
+    """
+    texts = given_prompts(prompt, prompts)
+    target, draft = _target_and_exits(given) if given["draft"] == "exit" else open_pair(given)
+    pair = _named(target, given["target_name"]), _named(draft, given["name"])
+    _print_tables(tune(*pair, texts, **_chosen(given)), as_json)
+
+
+def _target_and_exits(given: dict[str, Any]) -> tuple[Any, Any]:
+    """The target, and all layers at which it may be left.
+
+    Raises
+    ------
+    InputError
+        There is a number format for the draft, which has no weights, or a name for one draft.
+    """
+    if given["draft_dtype"] is not None:
+        raise InputError(
+            f"--draft-dtype is {given['draft_dtype']}, but an exit has the weights of the target; "
+            "expected --dtype"
+        )
+    if given["name"] is not None:
+        raise InputError("--name is for one draft, and exits are several; expected none")
+    return open_target(given), EarlyExit
+
+
+@verb(
+    "bench",
+    "specdec bench question.jsonl                                  the pair in the package",
+    "specdec bench question.jsonl --target big --draft small --answers answers",
+    "specdec bench qualitative.parquet --draft copy --limit 5 --category coding",
+    "specdec bench prompts.jsonl --target big --gamma auto --draft small --json > bench.json",
+)
+@click.argument("questions", metavar="FILE")
+@model_options
+@_names
+@click.option("--category", "categories", multiple=True, metavar="NAME", help="This alone; repeatable.")
+@number("--limit", help="The first so many questions of each category.")
+@setting_option("gamma")
+@setting_option("max_new_tokens", "1024", "Of each turn")
+@setting_options("temperature", *TRUNCATIONS, "verify", "stop", temperature="0", verify="rejection")
+@click.option("--ignore-eos", is_flag=True, help="Go on behind an end of text: every answer has N tokens.")
+@setting_option("seed", "0", "Of the first repetition")
+@number("--repeats", help="How often all questions are answered (default: 3).")
+@click.option("--plain/--no-plain", default=None, help="Answer without the draft too (default: yes).")
+@click.option(
+    "--chat/--no-chat", default=None, help="Through the chat template (default: where there is one)."
+)
+@click.option(
+    "--too-long", type=click.Choice(("error", "skip")), help="Questions that do not fit (default: error)."
+)
+@click.option(
+    "--answers", metavar="DIR", help="Keep the answers, as Spec-Bench has them; an interrupted run goes on."
+)
+@setting_option("n_threads")
+@_json
+def bench_verb(
+    questions: str, as_json: bool, categories: tuple[str, ...], limit: int | None, **given: Any
+) -> None:
+    """Answer the questions of a benchmark with and without a draft, and count by category.
+
+    FILE is Spec-Bench's question.jsonl, a file of SPEED-Bench, or any JSONL of prompts: a text, or an object
+    with turns, prompt, messages or question, a line. It prints tokens per second, the speed-up with its
+    spread, alpha, and vLLM's mean_acceptance_length and draft_acceptance_rate. The answers in DIR are in
+    Spec-Bench's format.
+    """
+    target, draft = open_named_or_pair(given)
+    target, draft = _named(target, given["target_name"]), _named(draft, given["name"])
+    asked = read_questions(questions, categories=categories or None, limit=limit)
+    _print_tables(bench(target, draft, asked, **_chosen(given)), as_json)
+
+
+@verb(
+    "recommend",
+    "specdec recommend embedded                                  what needs no model",
+    "specdec recommend big path/to/small --prompts mine.txt",
+    "specdec recommend big Qwen/Qwen3-0.6B copies=copy --temperature 0.7",
+    "specdec recommend big path/to/small --json | jq .reason     the choice in a sentence",
+)
+@click.argument("target", metavar="TARGET")
+@click.argument("drafts", metavar="[[NAME=]DRAFT...]", nargs=-1)
+@format_options
+@_target_name
+@_prompts
+@_gammas("--gammas", "--gamma", default="2, 4, 8 and each draft's own")
+@setting_option("temperature", "0")
+@number("--n-tokens", "--max-new-tokens", help="New tokens of each draft in each turn (default: 120).")
+@number("--repeats", help="Turns (default: 3).")
+@_seconds
+@_judged
+@_json
+def recommend_verb(drafts: tuple[str, ...], prompts: str | None, as_json: bool, **given: Any) -> int:
+    """Say which drafts fit a target, by which way, what they give, what they take, and which to take.
+
+    TARGET is a path or a hub name, or embedded. A DRAFT is what --draft takes elsewhere; a model may have
+    another vocabulary than the target, and is then measured by each way that leads back. Without a DRAFT it
+    measures what needs no model, and lists small public models with the target's vocabulary, by name. Rows
+    are shown on standard error as they are measured; the tables come at the end, after --seconds, or with
+    Ctrl-C.
+    """
+    target = open_target(given)
+    texts = given_prompts((), prompts)
+    openers = {
+        name: partial(open_draft, text, target, given["draft_dtype"], given)
+        for name, text in _drafts_by_name(drafts).items()
+    }
+    target = _named(target, given["target_name"])
+    found = recommend_draft(target, openers or None, texts, **_chosen(given) | _LINES)
+    return _print_found(found, as_json)
