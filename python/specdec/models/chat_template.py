@@ -222,7 +222,6 @@ class ChatTemplate:
 
 
 def _texts(name: str, given: Any) -> dict[str, str]:
-    """The argument `name`, a mapping of names to texts."""
     expected = "a mapping of names to texts"
     if not isinstance(given, Mapping):
         raise InputError(f"{name} is {shown(given)}; expected {expected}")
@@ -357,7 +356,6 @@ def _plain(value: Any, depth: int = 0) -> Any:
 
 
 def _key(name: Any) -> Any:
-    """The name of a field, as JSON has it."""
     found = _plain(name)
     if isinstance(found, list | dict):
         raise InputError(f"a field of messages has the name {shown(name)}; expected a text")

@@ -137,7 +137,6 @@ def convert(
 
 
 def _check_out(place: Path, force: bool) -> None:
-    """Refuse an output of no known kind, and one that would be lost."""
     if place.suffix in (".gguf", ".specdec"):
         if place.is_dir():
             raise InputError(f"out {place} is a folder; expected the path of a {place.suffix} file")

@@ -238,7 +238,6 @@ class Model:
         return self._changed(texts=LaterTexts.of(texts), decoder_start=start, origin=origin)
 
     def _changed(self, **changes: Any) -> Model:
-        """Return the same model with other values of some attributes; it shares the weights."""
         made = object.__new__(Model)
         made.__dict__.update(self.__dict__)
         made.__dict__.pop("chat_end_ids", None)
@@ -838,7 +837,6 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _short(count: int, billion: str = "B") -> str:
-    """12,345,678 as "12.3M"."""
     for size, unit in ((10**9, billion), (10**6, "M"), (10**3, "k")):
         if count >= size:
             return f"{count / size:.3g}{unit}"
