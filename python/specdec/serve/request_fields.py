@@ -95,7 +95,8 @@ class RequestFields(pydantic.BaseModel):
     def _prepare(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        fields, unknown = _fields_of(cls), None
+        fields = _fields_of(cls)  # type: ignore[arg-type] # a class is hashable
+        unknown = None
         given: dict[str, Any] = {}
         for name, value in values.items():
             if name in fields:
