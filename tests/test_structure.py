@@ -41,7 +41,7 @@ LINES = {
     "python/specdec/learning": 1516,
     "python/specdec/models": 17299,
     "python/specdec/plot": 2400,
-    "python/specdec/ray": 1611,
+    "python/specdec/ray": 1600,
     "python/specdec/reference": 2117,
     "python/specdec/serve": 5166,
     "python/specdec/training": 3596,
