@@ -742,7 +742,7 @@ def test_the_core_refuses_what_does_not_fit(adapted: Adapted) -> None:
         core.adapted({name: 2.0}, given)
     sampling = {"temperature": 0.0}
     settings = _core.Settings(max_new_tokens=2, sampling=sampling, model=adapted.draft.core)
-    with pytest.raises(ValueError, match="prompt 0: its model has other weights than the target"):
+    with pytest.raises(ValueError, match="model has other weights than the target"):
         Session(core, None, [IDS], seeds=[(0, 0)], gamma=0, n_threads=1, settings=settings)
     with pytest.raises(TypeError, match="model: expected a specdec._core.Model"):
         _core.Settings(max_new_tokens=2, sampling=sampling, model=3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import struct
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -508,16 +507,6 @@ def test_a_llama2c_file(tmp_path: Path, vocabulary: int, n_kv: int) -> None:
         assert np.isfinite(
             specdec.load(specdec.convert(path, tmp_path / f"{kind}.gguf", kind)).logits(SOURCE)
         ).all()
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_llama2c_file_of_another_version(tmp_path: Path, version: int) -> None:
-    path = tmp_path / "model.bin"
-    path.write_bytes(struct.pack("<4si", b"24ka", version) + bytes(1000))
-    with pytest.raises(
-        UnsupportedModelError, match=f"llama2.c file of version {version}; expected version 0"
-    ):
-        specdec.convert(path, tmp_path / "model.gguf")
 
 
 @pytest.mark.parametrize("name", ["stories260K/stories260K.bin", "chars105/model5000.bin"])

@@ -114,16 +114,6 @@ def test_codes_beside_floats_in_a_fused_matrix_become_floats(tmp_path):
         np.testing.assert_array_equal(model.core.matrix(name), exact.core.matrix(name))
 
 
-def test_a_packed_file_keeps_the_types(tmp_path):
-    path = write(tmp_path / "model.gguf", MIXTURES[0])
-    model = specdec.load(path, tokenizer=False, cache=tmp_path / "cache")
-    again = specdec.load(path, tokenizer=False, cache=tmp_path / "cache")
-    plain = specdec.load(path, tokenizer=False)
-    assert again.dtype == "file" and again.formats == plain.formats and again.types == plain.types
-    for other in (model, again):
-        np.testing.assert_array_equal(other.logits(IDS), plain.logits(IDS))
-
-
 CHECK = """
 import sys, specdec
 print(specdec.load(sys.argv[1], tokenizer=False).logits(list(range(3, 23))).tobytes().hex())

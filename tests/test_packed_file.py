@@ -543,10 +543,3 @@ def test_no_room_for_the_files_of_a_tokenizer(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(Path, "write_bytes", full)
     with pytest.raises(CheckpointError, match="model.specdec: .*No space left"):
         _ = model.tokenizer
-
-
-@pytest.mark.parametrize("field", ["formats", "adapter", "files", "source", "decoder_start"])
-def test_a_header_without_a_field(tmp_path: Path, field: str) -> None:
-    path = specdec.convert(EMBEDDED, tmp_path / "model.specdec", "int8")
-    with pytest.raises(CheckpointError, match=f"model.specdec: .*'{field}'"):
-        specdec.load(with_header(path, lambda header: header.pop(field)))

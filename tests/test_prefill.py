@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,6 @@ from numpy.typing import NDArray
 
 import specdec
 from allocations import fail_each_allocation, needs_hooks, nothing_leaks
-from own_prompts import (
-    Ids,
-    check_batch_and_draft_with_sources,
-    check_batch_draft_and_threads,
-    check_beams,
-    check_cached_beginnings,
-    check_places,
-    ids_of,
-)
 from specdec import _core
 from specdec.errors import InputError, NotFiniteError
 from worlds.canonical import (
@@ -37,6 +27,13 @@ from worlds.canonical import (
     random_tensors,
 )
 from worlds.folders import llama_config, write_hf
+
+Ids = list[int]
+
+
+def ids_of(n: int, seed: int = 0) -> Ids:
+    return np.random.default_rng(seed).integers(0, 101, n).tolist()
+
 
 SLICE = 256
 """Tokens of a slice of a prompt."""
@@ -103,49 +100,6 @@ def test_scores_are_near_and_do_not_depend_on_threads() -> None:
     assert np.array_equal(found, _core.score(blas, ids, n_threads=3))
 
 
-WINDOWS = pytest.mark.parametrize(
-    "windows", [[0, 0, 0], pytest.param([9, 0, 300], marks=pytest.mark.slow)], ids=str
-)
-
-PROMPTS: list[Ids] = [
-    ids_of(2 * SLICE + 30),
-    ids_of(5, seed=1),
-    ids_of(2 * SLICE + 30)[: SLICE + 100] + ids_of(60, seed=2),  # begins like the first
-    ids_of(SLICE + 1, seed=3),  # all but its last token are a slice
-    ids_of(2 * SLICE + 30),
-    ids_of(2 * SLICE + 30)[:SLICE],
-]
-
-
-@WINDOWS
-def test_neither_batch_nor_draft_nor_threads_change_a_bit(windows: Sequence[int]) -> None:
-    target, draft = pair(WIDE | {"windows": windows})
-    check_batch_draft_and_threads(target, draft, PROMPTS)
-
-
-@WINDOWS
-def test_a_prompt_begins_with_whole_slices_of_a_cached_text(windows: Sequence[int]) -> None:
-    """Neither with a part of one, nor with tokens that were generated: their bits are others."""
-
-    def check(n_common: int, n_copied: int) -> None:
-        assert n_copied % SLICE == 0
-        if windows == [0, 0, 0]:
-            assert n_copied == min(n_common, len(PROMPTS[0]) - 1) // SLICE * SLICE
-
-    target, _ = pair(WIDE | {"windows": windows})
-    check_cached_beginnings(target, PROMPTS, check)
-
-
-def test_a_sequence_that_takes_the_place_of_another_has_its_own_bits() -> None:
-    target, _ = pair(WIDE)
-    check_places(target, PROMPTS, first=0)
-
-
-def test_beams_of_speculation_are_the_plain_ones() -> None:
-    target, draft = pair(WIDE)
-    check_beams(target, draft, PROMPTS[2])
-
-
 # -------------------------------------------------------------------------------------- sources
 
 
@@ -177,14 +131,6 @@ def test_a_source_of_several_slices() -> None:
     assert_near(found, expected)
     assert not np.array_equal(found, expected)
     assert np.array_equal(found, blas.encode(source, n_threads=2))
-
-
-@pytest.mark.parametrize("name", DENSE_ENCODERS)
-def test_neither_batch_nor_draft_change_a_bit_of_texts_with_sources(name: str) -> None:
-    config = DENSE_ENCODERS[name]
-    target, draft = pair(config)
-    sources = [random_source(config, n, seed=n) for n in (40, 3, 88, 40)]
-    check_batch_and_draft_with_sources(target, draft, sources)
 
 
 def test_what_it_takes_of_memory() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import specdec
+from refusals import refuses
 from specdec import Question
 from specdec.analysis.questions import questions_of
 from specdec.errors import InputError
@@ -144,19 +145,12 @@ def test_what_are_no_questions(value: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "fields, message",
-    [
-        ({"id": 1.5}, "id is 1.5"),
-        ({"category": ""}, "category is ''"),
-        ({"turns": "a"}, "turns is 'a'; expected a sequence of at least one text"),
-        ({"turns": ()}, r"turns is \(\)"),
-        ({"system": 3}, "system is 3"),
-    ],
+    "name, value", [("id", 1.5), ("category", ""), ("turns", "a"), ("turns", ()), ("system", 3)]
 )
-def test_a_question_checks_its_fields(fields: dict[str, Any], message: str) -> None:
+def test_a_question_checks_its_fields(name: str, value: Any) -> None:
     assert Question(1, "c", ["a"]).turns == ("a",)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=message):
-        Question(**{"id": 1, "category": "c", "turns": ("a",), **fields})
+    with refuses(name, value):
+        Question(**{"id": 1, "category": "c", "turns": ("a",), name: value})
 
 
 @pytest.mark.oracle

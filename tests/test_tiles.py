@@ -14,15 +14,6 @@ import pytest
 from numpy.typing import NDArray
 
 import specdec
-from own_prompts import (
-    Ids,
-    check_batch_and_draft_with_sources,
-    check_batch_draft_and_threads,
-    check_beams,
-    check_cached_beginnings,
-    check_places,
-    ids_of,
-)
 from specdec import _core, reference
 from specdec.errors import InputError
 from worlds.canonical import (
@@ -36,6 +27,13 @@ from worlds.canonical import (
     random_tensors,
 )
 from worlds.folders import llama_config, write_hf
+
+Ids = list[int]
+
+
+def ids_of(n: int, seed: int = 0) -> Ids:
+    return np.random.default_rng(seed).integers(0, 101, n).tolist()
+
 
 LONG = LLAMA | {"n_ctx": 400}
 IN_EACH_FORMAT = pytest.mark.parametrize("dtype", ["bf16", "int8", "int4"])
@@ -204,54 +202,6 @@ def test_scores_do_not_depend_on_the_texts_beside(dtype: str) -> None:
         np.testing.assert_allclose(scores, laws[np.arange(len(laws)), text[1:]], atol=1e-9)
 
 
-WINDOWS = pytest.mark.parametrize(
-    "windows", [[0, 0, 0], pytest.param([9, 0, 60], marks=pytest.mark.slow)], ids=str
-)
-
-PROMPTS: list[Ids] = [
-    ids_of(150),
-    ids_of(5, seed=1),
-    ids_of(150)[:100] + ids_of(60, seed=2),  # begins like the first
-    ids_of(65, seed=3),
-    ids_of(150),
-    ids_of(150)[:64],
-]
-
-
-@IN_EACH_FORMAT
-@WINDOWS
-def test_neither_batch_nor_draft_nor_threads_change_a_bit(windows: Sequence[int], dtype: str) -> None:
-    target, draft = pair(LONG | {"windows": windows}, dtype)
-    check_batch_draft_and_threads(target, draft, PROMPTS)
-
-
-@IN_EACH_FORMAT
-@WINDOWS
-def test_a_prompt_begins_with_what_a_cached_text_read_as_its_prompt(
-    windows: Sequence[int], dtype: str
-) -> None:
-    """Not with tokens that were generated: their bits are others."""
-
-    def check(n_common: int, n_copied: int) -> None:
-        if windows == [0, 0, 0]:
-            assert n_copied == min(n_common, len(PROMPTS[0]) - 1)
-
-    target, _ = pair(LONG | {"windows": windows}, dtype)
-    check_cached_beginnings(target, PROMPTS, check)
-
-
-@IN_EACH_FORMAT
-def test_a_sequence_that_takes_the_place_of_another_has_its_own_bits(dtype: str) -> None:
-    target, _ = pair(LONG, dtype)
-    check_places(target, PROMPTS, first=2)  # the longest
-
-
-@IN_EACH_FORMAT
-def test_beams_of_speculation_are_the_plain_ones(dtype: str) -> None:
-    target, draft = pair(LONG, dtype)
-    check_beams(target, draft, PROMPTS[2])
-
-
 # -------------------------------------------------------------------------------------- sources
 
 
@@ -287,14 +237,6 @@ def test_long_sources_are_near_those_of_the_row_kernels(name: str, n: int) -> No
     found = tiles.encode(source)
     assert_near(found, rows.encode(source), 0.05)
     assert np.array_equal(found, tiles.encode(source, n_threads=3))
-
-
-@IN_EACH_FORMAT
-def test_neither_batch_nor_draft_change_a_bit_of_texts_with_sources(dtype: str) -> None:
-    config = ENCODER_DECODERS["norms-of-the-stream"]
-    target, draft = pair(config, dtype)
-    sources = [random_source(config, n, seed=n) for n in (40, 3, 88, 40)]
-    check_batch_and_draft_with_sources(target, draft, sources)
 
 
 # -------------------------------------------------------------------------------------- the rest

@@ -36,8 +36,7 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec.analysis.oracle import Oracle, OracleRow, oracle
     from specdec.analysis.questions import Question, read_questions
     from specdec.analysis.recommend import DraftFit, DraftRecommendation, recommend_draft
-    from specdec.analysis.skip_search import search_skips
-    from specdec.analysis.skip_trials import SkipSearch, SkipTrial
+    from specdec.analysis.skip_search import SkipSearch, SkipTrial, search_skips
     from specdec.analysis.tune import Tuning, tune
     from specdec.decoding.adaptive_gamma import AdaptiveGamma
     from specdec.decoding.asynchronous import agenerate, astream
@@ -94,8 +93,7 @@ _NAMES = {
     "analysis.oracle": "Oracle OracleRow oracle",
     "analysis.questions": "Question read_questions",
     "analysis.recommend": "DraftFit DraftRecommendation recommend_draft",
-    "analysis.skip_search": "search_skips",
-    "analysis.skip_trials": "SkipSearch SkipTrial",
+    "analysis.skip_search": "SkipSearch SkipTrial search_skips",
     "analysis.tune": "Tuning tune",
     "decoding.adaptive_gamma": "AdaptiveGamma",
     "decoding.asynchronous": "agenerate astream",

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from specdec.checks import check_array, check_integer, check_real
-from specdec.errors import InputError, shown
+from specdec.errors import InputError
 
 __all__ = [
     "acceptance_rate",
@@ -353,7 +353,7 @@ def _in_range(
         bound = f"a number, {'above' if open_low else 'at least'} {low:g}"
         expected = bound if high == np.inf else f"a number in {'(' if open_low else '['}{low:g}, {high:g}]"
         found = float(array[np.unravel_index(wrong.argmax(), wrong.shape)])
-        raise InputError(f"{name} is {shown(found)}; expected {expected}")
+        raise InputError.of(name, found, expected)
     return array
 
 

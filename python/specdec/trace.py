@@ -338,7 +338,7 @@ class Trace(RoundTimes):
         several = check_items("traces", traces, "a list of specdec.Trace")
         for i, trace in enumerate(several):
             if not isinstance(trace, Trace):
-                raise InputError(f"traces[{i}] is {kind_of(trace)}; expected a specdec.Trace")
+                raise InputError.of(f"traces[{i}]", trace, "a specdec.Trace", found=kind_of(trace))
         if not several:
             raise InputError("traces is empty; expected at least one specdec.Trace")
         n_calls = sum(trace.n_calls for trace in several)
@@ -735,7 +735,7 @@ def _trace_of(
 
 
 def steps_of(trace: Trace) -> tuple[Step, ...]:
-    """The steps of a run. What a round gave behind the end of the text counts in none of them."""
+    """The steps of a run. What a round gave after the end of the text counts in none of them."""
     return tuple(
         Step(
             n_drafted=round_.n_drafted,

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from hashlib import blake2b
+from typing import Any, Final, Literal, TypeAlias
 
 from specdec import _core
-from specdec.analysis.answers import Answer, AnswerFile, check_settings
+from specdec.analysis.answers import Answer, AnswerFile, Reply, check_settings
 from specdec.analysis.arguments import decoding_options, in_json, name_of, named_one, run_options
-from specdec.analysis.asker import TOO_LONG, Asker, TooLong
 from specdec.analysis.bench_rows import Bench, bench_rows
 from specdec.analysis.experiment import Experiment
 from specdec.analysis.questions import Question, QuestionsLike, questions_of
 from specdec.checks import check_choice, check_flag, check_integer, check_path
 from specdec.decoding.adaptive_gamma import AdaptiveGamma
+from specdec.decoding.beginning import Beginning
+from specdec.decoding.chat import Chat
+from specdec.decoding.generate import generate
 from specdec.decoding.options import DecodingOptions, SampleOptions
+from specdec.decoding.result import Result
 from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import DraftLike, as_draft
-from specdec.errors import InputError, shown
+from specdec.errors import InputError, number_of, shown
 from specdec.models.loading import as_model
-from specdec.models.model import ModelLike
+from specdec.models.model import Model, ModelLike
 from specdec.progress import counted
 from specdec.settings_table import Unpack
 
@@ -34,6 +40,12 @@ _N_WARM_UPS: Final = 3
 """Runs that are thrown away: caches, threads, the processor's clock."""
 _WARM_UP_TOKENS: Final = 16
 """New tokens of each of these runs."""
+TooLong: TypeAlias = Literal["error", "skip"]
+"""What happens with questions that the context has no room for."""
+TOO_LONG: Final[tuple[TooLong, ...]] = ("error", "skip")
+
+_N_NAMED: Final = 5
+"""Questions that a message names at most."""
 
 
 def bench(
@@ -57,7 +69,7 @@ def bench(
     reads each turn as a source of its own. Plain and speculative decoding answer each question in turns, so
     that both see the same machine.
 
-    A text that ends within a round counts up to its end: what was accepted behind an end-of-text token or a
+    A text that ends within a round counts up to its end: what was accepted after an end-of-text token or a
     stop is neither a new token nor an accepted draft (`BenchRow`).
 
     Parameters
@@ -91,8 +103,6 @@ def bench(
         Of the answers. By default `max_new_tokens` is 1024, of each turn, and `seed` 0: repetition k uses
         seed + k, and each turn of a question a key of its own. Plain decoding has no `lenience`. With
         `ignore_eos` every answer has `max_new_tokens`, as benchmarks of throughput ask for.
-    **changes
-        Such options by name, which replace those of `options`.
 
     Returns
     -------
@@ -101,16 +111,10 @@ def bench(
 
     Raises
     ------
-    InputError
-        If an argument is out of range, a file of questions or answers is damaged (the message names file,
-        line and field), the answers in the folder were made with other settings, or a question does not fit
-        the context.
-    VocabularyMismatchError
-        If target and draft have different vocabularies.
-    CheckpointError, TokenizerError
-        If a path cannot be loaded.
-    MissingPackageError
-        If a file of questions or a progress bar needs a package that is not installed.
+    InputError, VocabularyMismatchError, CheckpointError, TokenizerError
+        As `specdec.measure`; or a file of questions or answers is damaged (the message names file, line and
+        field), the answers in the folder were made with other settings, or a question does not fit the
+        context.
 
     Examples
     --------
@@ -268,3 +272,111 @@ def _settings(target_name: str, way: _Way, options: DecodingOptions, seed: int) 
         "chat_template_kwargs": None if asker.variables is None else shown(asker.variables),
         "kernels": _core.kernels(),
     }
+
+
+class Asker:
+    """Asks a target questions, turn by turn; `chat` and `too_long` as of `specdec.bench`."""
+
+    def __init__(self, target: Model, chat: bool | Mapping[str, Any] | None, too_long: TooLong) -> None:
+        self.target = target
+        self.is_encoder_decoder = target.config.encoder is not None
+        self.variables: dict[str, Any] | None = None
+        if isinstance(chat, Mapping):
+            Chat.of_call(None, [{"role": "user"}], None, None, chat)  # refuses what are no variables
+            self.variables, chat = dict(chat), True
+        has_template = target.chat_template is not None and not self.is_encoder_decoder
+        self.chat = has_template if chat is None else check_flag("chat", chat)
+        if self.chat and not has_template:
+            why = "is an encoder-decoder" if self.is_encoder_decoder else "has no chat template"
+            raise InputError.of("chat", chat, f"False, or None: {target.path} {why}")
+        if target.tokenizer is None:
+            raise InputError(f"target {target.path} has no tokenizer; expected one, as questions are texts")
+        self.too_long = too_long
+
+    def fitting(self, questions: Sequence[Question]) -> tuple[list[Question], list[tuple[int | str, str]]]:
+        """(questions whose first turn the context has room for, ids of the others and why)."""
+        found, skipped = [], []
+        for question in questions:
+            try:
+                self._check(self._prompt(question, []))
+            except InputError as error:
+                skipped.append((question.id, str(error)))
+            else:
+                found.append(question)
+        if skipped and (self.too_long == "error" or not found):
+            named = "; ".join(f"{question_id!r}: {why}" for question_id, why in skipped[:_N_NAMED])
+            more = f"; and {len(skipped) - _N_NAMED} more" if len(skipped) > _N_NAMED else ""
+            expected = "questions that fit" if not found else "questions that fit, or too_long='skip'"
+            raise InputError(
+                f"{number_of(len(skipped), 'question')} cannot be asked: {named}{more}; expected {expected}"
+            )
+        return found, skipped
+
+    def answer(
+        self, question: Question, draft: Draft | None, seed: int, options: Mapping[str, Any]
+    ) -> Answer:
+        """Ask all turns of a question; one that does not fit ends the answer, or raises InputError."""
+        replies: list[Reply] = []
+        for turn in range(len(question.turns)):
+            if turn:
+                try:
+                    self._check(self._prompt(question, replies))
+                except InputError as error:
+                    why = f"turn {turn + 1}: {error}"
+                    if self.too_long == "skip":
+                        return Answer(tuple(replies), why)
+                    raise InputError(
+                        f"question {question.id!r}, {why}; expected turns that fit, or too_long='skip'"
+                    ) from None
+            begun = time.perf_counter()
+            result = self.run(question, replies, draft, seed, options)
+            replies.append(Reply.of(result, time.perf_counter() - begun))
+        return Answer(tuple(replies))
+
+    def run(
+        self,
+        question: Question,
+        replies: Sequence[Reply],
+        draft: Draft | None,
+        seed: int,
+        options: Mapping[str, Any],
+    ) -> Result:
+        """Decode the answer to the turn after those that have replies."""
+        key = [(seed, _sequence(question, len(replies)))]
+        prompt = self._prompt(question, replies)
+        result: Result
+        if self.chat:
+            result = generate(
+                self.target, draft, messages=prompt, chat_template_kwargs=self.variables, seed=key, **options
+            )
+        else:
+            result = generate(self.target, draft, prompt, seed=key, **options)
+        return result
+
+    def _prompt(self, question: Question, replies: Sequence[Reply]) -> Any:
+        """What the next turn is asked as: messages, or a text."""
+        turn = len(replies)
+        if self.chat:
+            messages = [] if question.system is None else [{"role": "system", "content": question.system}]
+            for said, reply in zip(question.turns, replies, strict=False):
+                messages += [{"role": "user", "content": said}, {"role": "assistant", "content": reply.text}]
+            return [*messages, {"role": "user", "content": question.turns[turn]}]
+        if self.is_encoder_decoder:
+            return question.turns[turn]
+        before = "".join(
+            f"{said}{reply.text}\n\n" for said, reply in zip(question.turns, replies, strict=False)
+        )
+        return before + question.turns[turn]
+
+    def _check(self, prompt: Any) -> None:
+        """See that the context has room for a prompt and an answer."""
+        if self.chat:
+            chat = Chat.of_call(None, prompt, None, None, self.variables)
+            assert chat is not None
+            (prompt,) = chat.prompts(self.target)
+        Beginning.of(self.target, prompt, "prompt")
+
+
+def _sequence(question: Question, turn: int) -> int:
+    """The number of a turn's random numbers: the same whichever other questions there are."""
+    return int.from_bytes(blake2b(json.dumps([question.id, turn]).encode(), digest_size=4).digest(), "little")

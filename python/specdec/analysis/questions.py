@@ -15,7 +15,7 @@ from specdec.fields import as_json, parse_json
 __all__ = ["Question", "QuestionsLike", "questions_of", "read_questions"]
 
 _TURNS: Final = ("turns", "prompt", "messages", "question", "text")
-"""Fields that what is asked may stand in; the first that a line has counts."""
+"""Fields that may hold what is asked; the first that a line has counts."""
 _IDS: Final = ("question_id", "id", "task_id", "prompt_id")
 """Fields that name a question; the first that a line has counts."""
 _PLACEHOLDER: Final = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
@@ -51,20 +51,20 @@ class Question:
     def __post_init__(self) -> None:
         number = self.id if isinstance(self.id, str) and self.id else as_integer(self.id)
         if number is None:
-            raise InputError(f"id is {shown(self.id)}; expected an integer or a text")
+            raise InputError.of("id", self.id, "an integer or a text")
         if not isinstance(self.category, str) or not self.category:
-            raise InputError(f"category is {shown(self.category)}; expected a text")
+            raise InputError.of("category", self.category, "a text")
         expected = "a sequence of at least one text"
         if isinstance(self.turns, str):
-            raise InputError(f"turns is {shown(self.turns)}; expected {expected}")
+            raise InputError.of("turns", self.turns, expected)
         turns = tuple(check_items("turns", self.turns, expected))
         if not turns:
-            raise InputError(f"turns is {shown(self.turns)}; expected {expected}")
+            raise InputError.of("turns", self.turns, expected)
         for i, turn in enumerate(turns):
             if not isinstance(turn, str) or not turn:
-                raise InputError(f"turns[{i}] is {shown(turn)}; expected a text of at least one character")
+                raise InputError.of(f"turns[{i}]", turn, "a text of at least one character")
         if self.system is not None and not isinstance(self.system, str):
-            raise InputError(f"system is {shown(self.system)}; expected a text, or None")
+            raise InputError.of("system", self.system, "a text, or None")
         object.__setattr__(self, "id", number)
         object.__setattr__(self, "turns", turns)
 
@@ -168,7 +168,7 @@ def questions_of(given: QuestionsLike) -> list[Question]:
             except InputError as error:
                 raise InputError(f"questions[{i}]: {error}") from None
         if not isinstance(item, Question):
-            raise InputError(f"questions[{i}] is {kind_of(item)}; expected a specdec.Question, or a text")
+            raise InputError.of(f"questions[{i}]", item, "a specdec.Question, or a text", found=kind_of(item))
         questions.append(item)
     if not questions:
         raise InputError("questions is empty; expected at least one")
@@ -225,35 +225,31 @@ def _parquet_rows(file: Path) -> Iterator[tuple[int, str, Any]]:
 
 def _question(file: Path, number: int, place: str, value: Any) -> Question:
     """The question of a line or row."""
-    if isinstance(value, str):
-        value = {"prompt": value}
-    if not isinstance(value, dict):
-        raise InputError(
-            f"{place}: is {as_json(value)}; expected a text, or an object with 'turns' or 'prompt'"
-        )
-    system = None
-    name = _first_of(value, _TURNS)
+    given = {"prompt": value} if isinstance(value, str) else value
+    if not isinstance(given, dict):
+        expected = "a text, or an object with 'turns' or 'prompt'"
+        raise InputError(f"{place}: is {as_json(value)}; expected {expected}")
+    name = _first_of(given, _TURNS)
     if name is None:
-        fields = ", ".join(map(repr, _TURNS))
-        raise InputError(f"{place}: has none of the fields {fields}; expected what is asked in one of them")
+        names = ", ".join(map(repr, _TURNS))
+        raise InputError(f"{place}: has none of the fields {names}; expected what is asked in one of them")
     if name == "messages":
-        turns, system = _turns_of_messages(place, value[name])
+        turns, system = _turns_of_messages(place, given[name])
     else:
-        turns = _texts(place, name, value[name])
+        turns, system = _texts(place, name, given[name]), None
     if not turns:
-        raise _error(place, name, value[name], "at least one text")
+        raise _error(place, name, given[name], "at least one text")
     for i, turn in enumerate(turns):
         if turn.startswith(_PLACEHOLDER):
-            raise _error(
-                place, f"{name}[{i}]", turn,
-                "the text itself, which the prepare_data.py of SPEED-Bench's authors fetches",
-            )  # fmt: skip
-    return Question(
-        id=_id(place, number, value),
-        category=_category(place, file, value),
-        turns=tuple(turns),
-        system=system,
-    )
+            expected = "the text itself, which the prepare_data.py of SPEED-Bench's authors fetches"
+            raise _error(place, f"{name}[{i}]", turn, expected)
+    named = _first_of(given, _IDS)
+    question_id = number if named is None else given[named]
+    if isinstance(question_id, bool) or not isinstance(question_id, int | str) or question_id == "":
+        raise _error(place, named or "id", question_id, "an integer or a text")
+    category = given.get("category")
+    category = file.stem if category is None else _text(place, "category", category)
+    return Question(question_id, category, tuple(turns), system)
 
 
 def _first_of(value: Mapping[str, Any], names: Iterable[str]) -> str | None:
@@ -265,9 +261,9 @@ def _texts(place: str, name: str, value: Any) -> list[str]:
     """A field that is a text, or a list of texts."""
     if isinstance(value, list):
         return [_text(place, f"{name}[{i}]", one) for i, one in enumerate(value)]
-    if isinstance(value, str):
-        return [_text(place, name, value)]
-    raise _error(place, name, value, "a text, or a list of texts")
+    if not isinstance(value, str):
+        raise _error(place, name, value, "a text, or a list of texts")
+    return [_text(place, name, value)]
 
 
 def _text(place: str, name: str, value: Any) -> str:
@@ -280,38 +276,17 @@ def _turns_of_messages(place: str, value: Any) -> tuple[list[str], str | None]:
     """(what the user says, what the system says first) of a conversation."""
     if not isinstance(value, list):
         raise _error(place, "messages", value, "a list of objects with 'role' and 'content'")
-    turns, system = [], None
+    said: dict[str, list[str]] = {"user": [], "system": []}
     for i, message in enumerate(value):
         if not isinstance(message, dict):
             raise _error(place, f"messages[{i}]", message, "an object with 'role' and 'content'")
         role = message.get("role")
-        if role not in ("user", "assistant") and not (role == "system" and i == 0):
-            raise _error(
-                place, f"messages[{i}].role", role, "'user' or 'assistant', or 'system' of the first message"
-            )
-        if role == "assistant":
-            continue
-        content = _text(place, f"messages[{i}].content", message.get("content"))
-        if role == "system":
-            system = content
-        else:
-            turns.append(content)
-    return turns, system
-
-
-def _id(place: str, number: int, value: Mapping[str, Any]) -> int | str:
-    name = _first_of(value, _IDS)
-    if name is None:
-        return number
-    found = value[name]
-    if isinstance(found, bool) or not isinstance(found, int | str) or found == "":
-        raise _error(place, name, found, "an integer or a text")
-    return found
-
-
-def _category(place: str, file: Path, value: Mapping[str, Any]) -> str:
-    found = value.get("category")
-    return file.stem if found is None else _text(place, "category", found)
+        if role in ("user", "system") and (role == "user" or i == 0):
+            said[role].append(_text(place, f"messages[{i}].content", message.get("content")))
+        elif role != "assistant":
+            expected = "'user' or 'assistant', or 'system' of the first message"
+            raise _error(place, f"messages[{i}].role", role, expected)
+    return said["user"], next(iter(said["system"]), None)
 
 
 def _error(place: str, name: str, value: Any, expected: str) -> InputError:

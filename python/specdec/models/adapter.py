@@ -129,7 +129,7 @@ def fit_adapter(
     low_rank: dict[str, LowRank] = {}
     whole: dict[str, Source] = {}
     used: set[str] = set()
-    for source in family.sources(config, {*modules, *folder.whole}):
+    for source in family.sources(config, lambda name: name in modules or name in folder.whole):
         names = [name for name in source.stored if name in modules or name in folder.whole]
         if not names:
             continue
@@ -150,7 +150,6 @@ def fit_adapter(
 
 
 def _checked(stored: StoredLowRank, source: Source) -> StoredLowRank:
-    """Matrices of low rank that fit a tensor."""
     entry = source.entry
     if len(source.shape) != 2 or entry.index is not None or not entry.is_view:
         raise UnsupportedModelError(
@@ -182,7 +181,6 @@ def _checked(stored: StoredLowRank, source: Source) -> StoredLowRank:
 
 
 def _checked_whole(folder: PeftFolder, source: Source, names: list[str]) -> Source:
-    """A tensor whose replacement fits."""
     missing = [name for name in source.stored if name not in names]
     if missing:
         raise CheckpointError(f"{folder.path}: replaces '{names[0]}' and not '{missing[0]}'; expected both")

@@ -238,7 +238,6 @@ class Model:
         return self._changed(texts=LaterTexts.of(texts), decoder_start=start, origin=origin)
 
     def _changed(self, **changes: Any) -> Model:
-        """Return the same model with other values of some attributes; it shares the weights."""
         made = object.__new__(Model)
         made.__dict__.update(self.__dict__)
         made.__dict__.pop("chat_end_ids", None)
@@ -702,10 +701,8 @@ class Model:
             At least two tokens; what exceeds the context, ``n_ctx``, is read in pieces of that length, each
             by itself. None: a page of an English novel for a model with a tokenizer, no text for one without
             or with an encoder.
-        source
-            As in :meth:`logits`, where there are ids.
-        n_threads : int, optional
-            None: :func:`specdec.threads.default_threads`.
+        source, n_threads
+            As in :meth:`logits`.
         progress : bool, optional
             Show progress bars; None: for large checkpoints, in a terminal.
 
@@ -717,8 +714,7 @@ class Model:
         Raises
         ------
         InputError
-            Fewer than two tokens, one out of range, or a text without tokenizer; or a model that was made in
-            memory.
+            As in :meth:`logits`, fewer than two tokens, or a model that was made in memory.
         CheckpointError
             The checkpoint is no longer there, or is another one than was loaded.
 
@@ -838,7 +834,6 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _short(count: int, billion: str = "B") -> str:
-    """12,345,678 as "12.3M"."""
     for size, unit in ((10**9, billion), (10**6, "M"), (10**3, "k")):
         if count >= size:
             return f"{count / size:.3g}{unit}"

@@ -121,7 +121,6 @@ def _found_beside(path: Path) -> set[Path]:
 
 
 def _adapter_records(folder: Path) -> Records:
-    """The files of an adapter, as `records_of` has those of a model."""
     return _stamped(folder, {folder / name for name in ADAPTER_FILES})
 
 
@@ -226,7 +225,6 @@ def _is_part(part: Any, *, named: bool) -> bool:
 
 
 def _is_path(text: Any) -> bool:
-    """Whether a value can be the path of a file on this system."""
     if not isinstance(text, str) or "\0" in text:
         return False
     try:
@@ -237,7 +235,6 @@ def _is_path(text: Any) -> bool:
 
 
 def _is_below(name: Any) -> bool:
-    """Whether a name is that of a file below a folder."""
     if not _is_path(name):
         return False
     path = Path(name)
@@ -245,12 +242,10 @@ def _is_below(name: Any) -> bool:
 
 
 def _is_file(name: Any) -> bool:
-    """Whether a name is that of a file which packed files hold."""
     return _is_below(name) and (name == _VOCABULARY or is_describing(name))
 
 
 def _is_record(record: Any) -> bool:
-    """Whether an entry of a header says of a file below a folder its name, size and time."""
     if not isinstance(record, list) or [type(item) for item in record] != [str, int, int]:
         return False
     return _is_below(record[0])

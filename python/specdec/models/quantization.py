@@ -188,7 +188,6 @@ def report(
 
 
 def _log_probs(model: Any, tokens: NDArray[np.int32], source: Any, n_threads: int) -> NDArray[np.float64]:
-    """ln p of a text in pieces of the context; the first token of each piece is given."""
     n_ctx = model.config.n_ctx
     pieces = [tokens[first : first + n_ctx] for first in range(0, len(tokens), n_ctx)]
     scores = [model.score(piece, source, n_threads=n_threads) for piece in pieces if len(piece) > 1]

@@ -199,7 +199,6 @@ def score_requests(
 
 
 def _text(model: Any, request: Any) -> _Text:
-    """A request as tokens that the model has room for."""
     n_ctx = model.config.n_ctx
     if isinstance(request, tuple) and len(request) == 2:
         sides = [text_of(side) for side in request]
@@ -258,7 +257,6 @@ def _checked_pair(model: Any, text: _Text) -> _Text:
 
 
 def _pieces(model: Any, request: Any) -> list[_Text]:
-    """A text of any length in rolling windows."""
     if model.config.encoder is not None:
         raise InputError(f"rolling is True, but {model.path} has an encoder; expected a decoder-only model")
     tokenizer = model.tokenizer
@@ -317,7 +315,6 @@ def _scored(
     done: Any = None,
     keep: bool = False,
 ) -> tuple[list[Score], _core.CachedText | None]:
-    """The score of each text, by the core, and the one text, if it is to be kept."""
     if not texts:
         return [], None
     log_probs, greedy, tokens, of_top, kept = _core.score_texts(
@@ -381,7 +378,6 @@ def _listed(texts: Sequence[NDArray[np.int32]]) -> tuple[NDArray[np.int32], NDAr
 
 
 def _joined(pieces: Sequence[Score], n_top: int) -> Score:
-    """The score of a request whose pieces these are."""
     if len(pieces) == 1:
         return pieces[0]
     if not pieces:

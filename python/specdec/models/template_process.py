@@ -65,7 +65,6 @@ class _Helper:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process runs."""
         return self._process.poll() is None
 
     def ask(self, request: tuple[Any, ...]) -> tuple[bytes, str]:
@@ -98,14 +97,12 @@ class _Helper:
         return b"".join(parts)
 
     def close(self) -> None:
-        """End the process. Idempotent."""
         _helpers.discard(self)
         self._process.kill()
         self.close_pipes()
         self._process.wait()
 
     def close_pipes(self) -> None:
-        """Close this process's ends of the pipes."""
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
@@ -139,7 +136,6 @@ os.register_at_fork(after_in_child=_forget_helpers)
 
 
 def _idle_helper() -> _Helper:
-    """An idle helper, or a new one where there is none."""
     while True:
         try:
             helper = _idle.get(timeout=_PATIENCE_S if _helpers else 0.0)

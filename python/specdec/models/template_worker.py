@@ -69,7 +69,6 @@ def _limit_memory(n_bytes: int) -> None:
 
 
 def _answer(action: str, arguments: list[Any]) -> tuple[bytes, bytes]:
-    """The kind and the text of a reply."""
     try:
         kind, text = b"T", (_render if action == "render" else _names)(*arguments)
     except _Reply as reply:

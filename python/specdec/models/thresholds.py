@@ -93,7 +93,6 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def _key() -> dict[str, str]:
-    """What thresholds are measured for."""
     return {
         "processor": _core.processor(),
         "kernels": _core.kernels(),
@@ -103,7 +102,6 @@ def _key() -> dict[str, str]:
 
 
 def _path(folder: str, key: Mapping[str, str]) -> Path | None:
-    """The file of a key; None where there is no folder for it."""
     if folder:
         place = Path(folder)
     elif os.path.isabs(cache := os.environ.get("XDG_CACHE_HOME", "")):

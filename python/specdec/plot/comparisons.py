@@ -9,7 +9,7 @@ import numpy as np
 
 from specdec.analysis.compare import Comparison
 from specdec.analysis.experiment import ExperimentRow
-from specdec.errors import InputError, kind_of, shown
+from specdec.errors import InputError, kind_of
 from specdec.plot.style import GREY, Axes, axes, legend, legend_below, looks, mark, styled
 
 __all__ = [
@@ -125,7 +125,7 @@ def comparison_by_temperature(
         that are errors of measuring.
     """
     if figure not in _BY_TEMPERATURE:
-        raise InputError(f"figure is {shown(figure)}; expected one of {', '.join(_BY_TEMPERATURE)}")
+        raise InputError.of("figure", figure, f"one of {', '.join(_BY_TEMPERATURE)}")
     label, of = _BY_TEMPERATURE[figure]
     series: dict[tuple[str, int], list[tuple[float, float, float, float]]] = {}
     names = {}
@@ -185,7 +185,7 @@ def comparison_of_costs(
 
 def _checked(found: Comparison) -> Comparison:
     if not isinstance(found, Comparison):
-        raise InputError(f"found is {kind_of(found)}; expected a Comparison")
+        raise InputError.of("found", found, "a Comparison", found=kind_of(found))
     return found
 
 
@@ -195,7 +195,7 @@ def _rows(found: Comparison, temperature: float | None, *, timed: bool = True) -
     rows = [row for row in found.rows if row.temperature == wanted]
     if not rows:
         known = ", ".join(f"{one:g}" for one in found.temperatures)
-        raise InputError(f"temperature is {shown(temperature)}; expected one of {known}")
+        raise InputError.of("temperature", temperature, f"one of {known}")
     if timed and not found.plain_tokens_per_s:
         raise InputError("the Comparison has no times (timing=False): there is no speed to draw")
     return rows
@@ -231,7 +231,7 @@ _BY_TEMPERATURE: dict[str, tuple[str, _Values]] = {
 
 
 def _legend_once(ax: Axes) -> None:
-    """A legend in which each label stands once."""
+    """A legend that has each label once."""
     handles, labels = ax.get_legend_handles_labels()
     once: dict[str, Any] = {}
     for handle, label in zip(handles, labels, strict=True):

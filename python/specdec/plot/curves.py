@@ -12,8 +12,7 @@ from specdec import theory
 from specdec.analysis.measurement import Measurement
 from specdec.checks import check_integer
 from specdec.errors import InputError
-from specdec.plot.points import Pair, Point, pairs_of, token_points
-from specdec.plot.runs import Run
+from specdec.plot.points import Pair, Point, Run, pairs_of, token_points
 from specdec.plot.style import (
     BLACK,
     GREY,
@@ -93,7 +92,7 @@ def optimal_gamma(*runs: Run | Measurement, costs: Sequence[float] = _COSTS, ax:
             linewidth=4.0, alpha=0.6, zorder=1, label=f"c = {cost:.3f}, measured",
         )  # fmt: skip
     top = 16.0
-    is_ring_named = is_star_named = False  # in the legend, where each stands once
+    is_ring_named = is_star_named = False  # in the legend, which has each once
     for pair in pairs:
         best = max(pair.points, key=lambda point: _predicted(pair, point)).gamma
         ax.plot(

@@ -105,7 +105,7 @@ class Explorer:
         settings = replace(self.settings, **changes)
         if not isinstance(settings.draft, str) or settings.draft not in self.drafts:
             known = ", ".join(map(repr, self.drafts))
-            raise InputError(f"draft is {shown(settings.draft)}; expected one of {known}")
+            raise InputError.of("draft", settings.draft, f"one of {known}")
         gamma = check_integer("gamma", settings.gamma, 0, self._max_gamma)
         checked = DecodingOptions(
             temperature=settings.temperature, verify=settings.verify, lenience=settings.lenience

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from specdec.analysis.measurement import Measurement
 from specdec.checks import check_integer
 from specdec.errors import InputError, kind_of
-from specdec.plot.points import check_law
-from specdec.plot.runs import Run, betas_of, drafted_trace, labels_of, name_of
+from specdec.plot.points import Run, betas_of, check_law, drafted_trace, labels_of, name_of
 from specdec.plot.style import BLACK, GREY, Axes, axes, legend, legend_below, looks, mark, styled
 from specdec.trace import Trace, wilson_interval
 
@@ -154,7 +153,7 @@ def autocorrelation(measurement: Measurement, *, ax: Axes | None = None) -> Axes
 
 def _check_measurement(measurement: Measurement) -> None:
     if not isinstance(measurement, Measurement):
-        raise InputError(f"measurement is {kind_of(measurement)}; expected a Measurement")
+        raise InputError.of("measurement", measurement, "a Measurement", found=kind_of(measurement))
     check_law(measurement)
 
 
@@ -213,7 +212,7 @@ def _measured_series(measurement: Measurement, temperature: float) -> _Series:
 
 
 def _beside(positions: NDArray[np.int64], i: int, n_series: int, step: float) -> NDArray[np.float64]:
-    """Where series `i` stands, a little beside the others, so that they do not cover one another."""
+    """Positions of series `i`, shifted a little, so that series do not cover one another."""
     return positions.astype(np.float64) + min(step, 0.8 / n_series) * (i - (n_series - 1) / 2.0)
 
 

@@ -107,7 +107,7 @@ def axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
         axes: Axes = pyplot().subplots(figsize=size, layout="constrained")[1]
         return axes
     if not isinstance(ax, Axes):
-        raise InputError(f"ax is {kind_of(ax)}; expected matplotlib Axes")
+        raise InputError.of("ax", ax, "matplotlib Axes", found=kind_of(ax))
     return ax
 
 

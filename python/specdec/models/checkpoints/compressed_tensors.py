@@ -177,7 +177,6 @@ class Codes(FileTensor):
         return self.codes.read()
 
     def _signed(self) -> NDArray[np.int8]:
-        """The codes, one after the other."""
         data = self._bytes()
         if self.codes.kind == "I8":
             return data.view(np.int8)
@@ -267,7 +266,6 @@ def _matrix(base: str, codes: StoredTensor, held: Mapping[str, StoredTensor]) ->
 def _packed_shape(
     base: str, codes: StoredTensor, held: Mapping[str, StoredTensor]
 ) -> tuple[tuple[int, int], int]:
-    """The shape of a packed matrix, and the bits of its codes."""
     what = f"{codes.file}: tensor '{codes.name}'"
     if codes.kind != "I32":
         raise UnsupportedModelError(f"{what} has dtype {codes.kind}; expected I32")

@@ -139,7 +139,6 @@ def read_generation_defaults(
 
 
 def _unapplied(given: Fields) -> list[str]:
-    """The fields that ask for what specdec does not have."""
     samples = given.raw("do_sample") is True
     neutral = {**_UNAPPLIED, **(_UNAPPLIED_SAMPLING if samples else {})}
     return [

@@ -214,7 +214,6 @@ class GGUFFile(Mapping[str, Any]):
         return n_tensors, n_values
 
     def _walk(self, cursor: _Cursor, key: str) -> _Value:
-        """Skip a value."""
         what = f"metadata field '{key}'"
         kind = cursor.integer(4)
         if kind in _NUMBERS:
@@ -320,7 +319,6 @@ class _Cursor:
             )
 
     def skip(self, n: int) -> int:
-        """Leave bytes out; returns where they begin."""
         self.check(n)
         start, self.at = self.at, self.at + n
         return start
@@ -349,7 +347,6 @@ class _Cursor:
                 n -= 1
 
     def bytes(self, n: int) -> bytes:
-        """The next bytes."""
         begin = self._begin(n)
         self.at += n
         return self._window[begin : begin + n]
@@ -365,11 +362,9 @@ class _Cursor:
         return begin
 
     def integer(self, n: int) -> int:
-        """The next n bytes as a whole number without sign."""
         return int(struct.unpack("<I" if n == 4 else "<Q", self.bytes(n))[0])
 
     def size(self, what: str) -> int:
-        """The length of a string, in bytes."""
         n = self.integer(8)
         if n > self._opened.size - self.at:
             raise CheckpointError(
@@ -379,7 +374,6 @@ class _Cursor:
         return n
 
     def name(self, what: str) -> str:
-        """A short string."""
         n = self.size(what)
         if n > _MAX_NAME:
             raise CheckpointError(f"{self._opened.path}: {what} has {n} bytes; expected at most {_MAX_NAME}")

@@ -91,7 +91,7 @@ def described(
     tensors = of_model(metadata)
     check_keys(metadata, config)
     try:
-        return name, family, config, list(family.sources(config, tensors))
+        return name, family, config, list(family.sources(config, tensors.__contains__))
     except ValueError as error:  # the core's checks name the field of the canonical configuration
         raise CheckpointError(f"{metadata.file}: {error}") from error
 
@@ -115,12 +115,10 @@ def of_model(metadata: Metadata) -> dict[str, Any]:
 
 
 def _as_matrix(tensor: Any) -> Any:
-    """A vector as a matrix of one row."""
     return replace(tensor, shape=(1, *tensor.shape)) if len(tensor.shape) == 1 else tensor
 
 
 def _n_vocab(metadata: Metadata) -> int:
-    """The rows of the table of tokens."""
     table = metadata.tensors.get("token_embd.weight")
     if table is None or len(table.shape) != 2:
         found = "is missing" if table is None else f"has shape {list(table.shape)}"
@@ -170,7 +168,6 @@ _KNOWN: Final = re.compile(
 
 
 def _warn_of_unknown(file: GGUFFile, prefix: str) -> None:
-    """Warn of unknown keys, apart from those of the model, which begin with ``prefix``."""
     unknown = [key for key in file if not key.startswith(prefix) and not _KNOWN.fullmatch(key)]
     if unknown:
         warn(UnusedFieldWarning(file.path, unknown, NOT_KNOWN))

@@ -62,7 +62,6 @@ def _inverse(x: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _best_scale(x: NDArray[np.float32], w: NDArray[np.float32], most: np.float32) -> NDArray[np.float32]:
-    """The scale of each block, of either sign."""
     extreme = np.take_along_axis(x, np.abs(x).argmax(axis=1)[:, None], axis=1)[:, 0]
     inverse = _inverse(extreme)
     scale, gain = np.zeros_like(extreme), np.zeros_like(extreme)
@@ -278,7 +277,6 @@ def _string(text: str) -> bytes:
 
 
 def _value(key: str, value: Any) -> bytes:
-    """Type and bytes of a value."""
     if isinstance(value, bool):
         return struct.pack("<I?", _BOOL, value)
     if isinstance(value, int):

@@ -71,10 +71,10 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
     if family.settled is not None:
         config = family.settled(config, tensors)
     try:
-        sources = list(family.sources(config, tensors))
+        sources = list(family.sources(config, tensors.__contains__))
         if has_own_head(family, config, sources, tensors):
             config, fields = config | {"tied": False}, fields.replaced(tie_word_embeddings=False)
-            sources = list(family.sources(config, tensors))
+            sources = list(family.sources(config, tensors.__contains__))
     except ValueError as error:  # the core's checks name the field of the canonical configuration
         raise CheckpointError(f"{file}: {error}") from error
     match_tensors(folder, family, config, sources, tensors, described_by="config.json")

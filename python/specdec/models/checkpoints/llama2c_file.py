@@ -52,7 +52,6 @@ class _Header(NamedTuple):
         return self.dim // self.n_heads
 
     def tensors(self) -> list[tuple[str, tuple[int, ...]]]:
-        """(name, shape) in the order of the file, named as in llama2.c."""
         n, d_kv = self.n_layers, self.n_kv_heads * self.head_size
         layout: list[tuple[str, tuple[int, ...]]] = [
             ("token_embedding_table", (self.vocab_size, self.dim)),

@@ -195,7 +195,6 @@ def has_own_head(
 
 
 def _table_and_head(family: Family, sources: list[Source]) -> tuple[str, str]:
-    """The names of the token embedding and the head in the files."""
     table = next(source.stored[0] for source in sources if source.canonical == "token_embedding")
     return table, family.head + ".weight"
 

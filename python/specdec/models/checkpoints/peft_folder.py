@@ -189,7 +189,6 @@ def _check_whole(fields: Fields, whole: Mapping[str, StoredTensor]) -> None:
 
 
 def _check_method(fields: Fields) -> None:
-    """Refuse what is no plain LoRA."""
     kind = fields.raw("peft_type")
     if kind != "LORA":
         raise fields.unsupported("peft_type", '"LORA"')

@@ -41,19 +41,8 @@ class _Planned:
     values: Array | None = None
 
     def numbers(self) -> Array:
-        """The numbers of a tensor that belongs to the configuration."""
         assert self.values is not None
         return self.values
-
-
-class _Fused:
-    """The names that a file may hold: queries, keys and values in one matrix, or apart."""
-
-    def __init__(self, fused: bool) -> None:
-        self._fused = fused
-
-    def __contains__(self, name: object) -> bool:
-        return self._fused == ("attn_qkv" in str(name))
 
 
 def write_as_gguf(
@@ -79,7 +68,8 @@ def write_as_gguf(
         key: float(np.float32(value)) if isinstance(value, float) else value for key, value in keys.items()
     }
     architecture = ARCHITECTURES[ggml]
-    sources = list(architecture.family(FAMILIES[name]).sources(config, _Fused(architecture.fused)))
+    family = architecture.family(FAMILIES[name])
+    sources = list(family.sources(config, lambda name: architecture.fused == ("attn_qkv" in name)))
     shapes = dict(stored_shapes(sources))
     _check_described(checkpoint, place, Metadata(ggml, _as_read(keys), _planned(shapes, extra), place))
     types = {
@@ -147,7 +137,6 @@ def _planned(shapes: Mapping[str, tuple[int, ...]], extra: Mapping[str, Array]) 
 
 
 def _check_described(checkpoint: Checkpoint, place: Path, metadata: Metadata) -> None:
-    """Refuse a model that would be another one when it is read from the file."""
     try:
         free = checkpoint.config.get("encoder") is not None  # positions without an end
         _, _, config, _ = described(metadata, checkpoint.config["n_ctx"] if free else None)
@@ -159,7 +148,6 @@ def _check_described(checkpoint: Checkpoint, place: Path, metadata: Metadata) ->
 
 
 def _vocabulary(checkpoint: Checkpoint, place: Path) -> dict[str, Any]:
-    """Tokenizer and chat templates."""
     template = checkpoint.chat_template
     if checkpoint.tokenizer is None:
         ends = end_values(checkpoint.bos_id, checkpoint.eos_ids, checkpoint.config["n_vocab"], place)

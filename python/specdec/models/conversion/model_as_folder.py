@@ -56,13 +56,6 @@ _LLAMA3: Final = ((8.0, 1.0, 4.0, 8192), (32.0, 1.0, 4.0, 8192))
 Array = NDArray[Any]
 
 
-class _Plain:
-    """The names that a folder may hold: none of codes."""
-
-    def __contains__(self, name: object) -> bool:
-        return not str(name).endswith(("_blocks", "_scales"))
-
-
 class _Planned:
     """A tensor that is to be written, as a family looks at those of a folder."""
 
@@ -125,7 +118,6 @@ class _Plan:
     shapes: dict[str, tuple[int, ...]]
 
     def described(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Numbers and shapes of the tensors, in the order of the file."""
         found: dict[str, tuple[str, tuple[int, ...]]] = {}
         for name, shape in self.shapes.items():
             bits = _bits_of(self.types[name])
@@ -166,7 +158,7 @@ def _plan_of(checkpoint: Checkpoint, place: Path, kind: str, config: Mapping[str
             f"{family.quantised}; expected another family, or one of {', '.join(_NUMBERS)}"
         )
     try:
-        sources = list(family.sources(config, _Plain()))
+        sources = list(family.sources(config, lambda name: not name.endswith(("_blocks", "_scales"))))
     except ValueError as error:  # the core's checks name the field of the canonical configuration
         raise UnsupportedModelError(f"{checkpoint.path}: {error}") from error
     if checkpoint.config["tied"] and not config["tied"]:
@@ -337,7 +329,6 @@ def _scalings() -> Iterator[dict[str, Any]]:
 
 
 def _made(checkpoint: Checkpoint, plan: _Plan, progress: bool | None, place: Path) -> Iterator[Array]:
-    """The tensors, in the order of the file."""
     threads = check_threads(None)
     for name, array in gathered(checkpoint, plan.sources, plan.types, progress, place):
         type, what = plan.types[name], f"{checkpoint.path}: tensor '{name}'"
@@ -360,7 +351,6 @@ def _quantised(array: Array, type: str, what: str, n_threads: int) -> Array:
 
 
 def _copy_described(checkpoint: Checkpoint, place: Path) -> None:
-    """The files that say how texts are encoded and sampled."""
     for file in describing_files(checkpoint.path):
         if file.is_file() and file.name not in _OWN:
             copy = place / file.relative_to(checkpoint.path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Container, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -97,7 +97,6 @@ def transposed(name: str) -> Named:
 
 
 def _widths(config: Config) -> list[int]:
-    """Rows of queries, keys and values."""
     kv: int = config["n_kv_head"] * config["d_head"]
     return [config["n_head"] * config["d_head"], kv, kv]
 
@@ -329,10 +328,10 @@ class Family:
     harmless: tuple[str, ...] = ()
     settled: Callable[[dict[str, Any], MutableMapping[str, Any]], dict[str, Any]] | None = None
 
-    def sources(self, config: Config, held: Container[str] = ()) -> Iterator[Source]:
+    def sources(self, config: Config, held: Callable[[str], bool] = lambda name: False) -> Iterator[Source]:
         """Where each tensor of the decoder comes from, in the order in which the core names them.
 
-        `config`: The canonical configuration. `held`: The names of the tensors that the file holds.
+        `config`: The canonical configuration. `held`: Whether the file holds a tensor of a name.
         """
         table = self.tensors(config) if callable(self.tensors) else self.tensors
         for canonical, shape in _core.tensor_shapes(config).items():
@@ -345,7 +344,7 @@ class Family:
                 one = entry.of_expert(expert) if expert else entry
                 stored = [name.replace("{i}", layer) for name in one.stored_names(suffix, of)]
                 found.append((one, stored))
-                if all(name in held for name in stored):
+                if all(map(held, stored)):
                     break
             else:
                 one, stored = found[0]

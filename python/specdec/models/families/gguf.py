@@ -119,7 +119,6 @@ def _t5_tensors(config: Config) -> dict[str, Named]:
 
 
 def _block(m: Metadata) -> dict[str, Any]:
-    """The fields that most architectures share."""
     n_head = m.integer("attention.head_count")
     fields = {
         "hidden_size": m.integer("embedding_length"),
@@ -343,7 +342,6 @@ def _neox(m: Metadata) -> dict[str, Any]:
 
 
 def _gpt_sizes(m: Metadata) -> dict[str, Any]:
-    """The fields that GPT-2 and BLOOM call alike."""
     return {
         "n_head": m.integer("attention.head_count"),
         "n_layer": m.integer("block_count"),

@@ -27,7 +27,6 @@ _ROUNDED: Final = 7  # digits of a base of rotary frequencies that is computed f
 
 
 def _sizes(config: Config, fields: Fields) -> Keys:
-    """What all architectures have."""
     eps = "attention.layer_norm_rms_epsilon" if config["norm"] == "rms" else "attention.layer_norm_epsilon"
     return {
         "vocab_size": config["n_vocab"],

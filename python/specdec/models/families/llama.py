@@ -160,7 +160,6 @@ def _read_mistral(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _read_ministral(reader: ConfigReader) -> dict[str, Any]:
-    """Windows by layer."""
     _without_biases(reader, "MinistralForCausalLM")
     sizes = reader.sizes(absent_kv_head=8)
     kinds = reader.layer_types(sizes["n_layer"], ["sliding_attention"] * sizes["n_layer"])
@@ -242,7 +241,6 @@ def _qwen_windows(reader: ConfigReader, n_layer: int) -> dict[str, Any]:
 
 
 def _read_qwen2(reader: ConfigReader) -> dict[str, Any]:
-    """Biases of queries, keys and values."""
     sizes = reader.sizes(absent_kv_head=32)
     return llama_like(reader, sizes=sizes, qkv_bias=True, **_qwen_windows(reader, sizes["n_layer"]))
 
@@ -254,7 +252,6 @@ def _read_mimo(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _read_qwen3(reader: ConfigReader) -> dict[str, Any]:
-    """Norms of queries and keys."""
     sizes = reader.sizes(absent_kv_head=32, default_d_head=128)
     windows = _qwen_windows(reader, sizes["n_layer"])
     return llama_like(reader, sizes=sizes, qk_norm="head", **reader.attention_bias(), **windows)

@@ -243,7 +243,6 @@ class SideTokens:
 
     @property
     def _defaults(self) -> Mapping[str, Any]:
-        """The tokens that the class names."""
         return _NAMED_BY_CLASS.get(self.tokenizer_class or "", {})
 
 

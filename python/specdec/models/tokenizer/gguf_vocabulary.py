@@ -163,7 +163,6 @@ class _Tokens:
     eos_ids: tuple[int, ...]
 
     def of_kind(self, *kinds: int) -> Iterator[tuple[int, str]]:
-        """(id, text) of the tokens of some kinds."""
         return ((i, self.texts[i]) for i in np.flatnonzero(np.isin(self.kinds, kinds)).tolist())
 
 

@@ -200,7 +200,6 @@ def _texts_and_kinds(tokenizer: HFTokenizer) -> tuple[list[str], list[int]]:
 
 
 def _pairs(model: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The merges, which files write as texts or as pairs."""
     return [tuple(merge.split(" ", 1) if isinstance(merge, str) else merge) for merge in model["merges"]]
 
 
@@ -306,7 +305,6 @@ def _of_sentencepiece(tokenizer: SentencePieceTokenizer) -> tuple[dict[str, Any]
 
 
 def _of_llama2c(tokenizer: Llama2cTokenizer, path: Path) -> tuple[dict[str, Any], _Lists]:
-    """The pieces of a SentencePiece model that encodes as llama2.c does."""
     n = tokenizer.n_vocab
     kinds = [NORMAL] * n
     kinds[:3] = [UNKNOWN, CONTROL, CONTROL]

@@ -280,7 +280,6 @@ class HFTokenizer(ByteTokenizer):
         of_bpe_files: bool = False,
         vocab: Mapping[str, int] | None = None,
     ) -> HFTokenizer:
-        """A tokenizer of the library with the tokens, ends and settings of the files next to it."""
         with library_errors(f"{source}: the tokens of {side.folder} cannot be added"):
             side.add_to(tokenizer, source, with_defaults=of_bpe_files)
             if of_bpe_files and side.tokenizer_class == "BartTokenizer":
@@ -314,7 +313,6 @@ class HFTokenizer(ByteTokenizer):
 
 
 def _between(tokenizer: Any, side: SideTokens, source: str) -> Any:
-    """A template that puts a text between BOS and EOS, as BART has it."""
     processors = import_tokenizers(source).processors
     first, last = side.name("bos_token"), side.name("eos_token")
     if first is None or last is None:

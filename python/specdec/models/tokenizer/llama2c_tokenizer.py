@@ -126,7 +126,6 @@ class Llama2cTokenizer(ByteTokenizer):
 
 
 def _read(path: Path) -> tuple[list[bytes], list[float]]:
-    """(tokens as written, scores)."""
     try:
         data = path.read_bytes()
     except OSError as error:

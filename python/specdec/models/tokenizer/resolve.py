@@ -291,7 +291,6 @@ def load_tokenizer(
 def _of_file(
     location: Path, bos_id: int | None, eos_ids: tuple[int, ...] | None, n_vocab: int | None
 ) -> Tokenizer:
-    """The tokenizer of one file, with the side files of its folder."""
     if not location.is_file():
         raise TokenizerError(f"{location}: no such file; expected a tokenizer")
     if location.suffix == ".bin":

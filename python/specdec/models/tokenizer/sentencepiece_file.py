@@ -446,7 +446,6 @@ def m2m_of(given: Any, source: str, **ends: Any) -> NumberedPieces:
 
 
 def _numbers(file: Path) -> dict[str, int]:
-    """A vocab.json: each piece with an id of its own."""
     values = read_json_object(file, TokenizerError)
     seen: set[int] = set()
     for piece, token_id in values.items():
