@@ -232,10 +232,10 @@ def test_forwards_beside_transformers(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_build_without_hooks_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def begin(target: Any, draft: Any, prompts: Any, **options: Any) -> None:
+    def session(target: Any, draft: Any, prompts: Any, **options: Any) -> None:
         raise ValueError(f"draft: there is no method '{draft[0]}'")
 
-    monkeypatch.setattr(engine, "begin_session", begin)
+    monkeypatch.setattr(engine, "begin_session", session)
     bench: Any = SimpleNamespace(target=None, text=[1, 2], prompt=[1])
     with pytest.raises(RuntimeError, match="SPECDEC_TESTING=ON"):
         engine._fixed_acceptance(bench, None, 0.5, {})
