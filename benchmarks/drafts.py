@@ -41,35 +41,21 @@ def _table(n: int) -> Make:
     return make
 
 
-_FORMER_NAMES = {
-    "DynamicTree": "Grown",
-    "Ensemble": "Best",
-    "ModelDraft": "Model",
-    "ParallelChains": "Chains",
-    "StaticTree": "Shape",
-}
-
-
-def _named(name: str) -> Any:
-    """A class of `specdec.drafts`; an older build that is timed beside this one has its former name."""
-    return getattr(ways, name) if hasattr(ways, name) else getattr(ways, _FORMER_NAMES[name])
-
-
 SHORT, CHAINS, COPIES, OWN = (1, 2, 4), (1, 2, 3, 4, 6, 8), (2, 4, 8, 12, 16, 24), (None,)
 """Gammas to try; None is the draft's own number of nodes, as of trees, whose size is part of the draft."""
 
 DRAFTS: dict[str, tuple[Make, Sequence[int | None]]] = {
     "model": (lambda target, draft: draft, CHAINS),
     "model, grown tree of 6": (
-        lambda target, draft: _named("ModelDraft")(draft, tree=_named("DynamicTree")(6)),
+        lambda target, draft: ways.ModelDraft(draft, tree=ways.DynamicTree(6)),
         OWN,
     ),
     "model, 2 chains of 3": (
-        lambda target, draft: _named("ModelDraft")(draft, tree=_named("ParallelChains")(2)),
+        lambda target, draft: ways.ModelDraft(draft, tree=ways.ParallelChains(2)),
         (6,),
     ),
     "model, drafted by a bigram": (
-        lambda target, draft: _named("ModelDraft")(draft, draft=_table(2)(target, draft)),
+        lambda target, draft: ways.ModelDraft(draft, draft=_table(2)(target, draft)),
         CHAINS,
     ),
     "random": (lambda target, draft: ways.Random(), SHORT),
@@ -84,26 +70,24 @@ DRAFTS: dict[str, tuple[Make, Sequence[int | None]]] = {
     "early exit 3": (lambda target, draft: ways.EarlyExit(3), SHORT),
     "skip layers": (lambda target, draft: ways.SkipLayers(attn=(3,), mlp=(2, 3)), SHORT),
     "lookahead": (lambda target, draft: ways.Lookahead(), OWN),
-    "best of copy and model": (lambda target, draft: _named("Ensemble")(ways.ContextCopy(), draft), OWN),
+    "best of copy and model": (lambda target, draft: ways.Ensemble(ways.ContextCopy(), draft), OWN),
 }
 
 
 def _trees(n: int, sampling: bool) -> dict[str, tuple[Make, int]]:
     """Ways to spend n guesses a round, and chains; with the gamma of each."""
-    shapes: dict[str, Any] = {f"ParallelChains({k})": _named("ParallelChains")(k) for k in (2, 4)}
+    shapes: dict[str, Any] = {f"ParallelChains({k})": ways.ParallelChains(k) for k in (2, 4)}
     if sampling:
         for how in ("sample", "without replacement"):
-            shapes[f"StaticTree.expected, {how}"] = _named("StaticTree").expected(n, how=how)
+            shapes[f"StaticTree.expected, {how}"] = ways.StaticTree.expected(n, how=how)
     else:
-        shapes["StaticTree.expected, top-k"] = _named("StaticTree").expected(n, (0.88, 0.06, 0.02), "top-k")
+        shapes["StaticTree.expected, top-k"] = ways.StaticTree.expected(n, (0.88, 0.06, 0.02), "top-k")
     for width, steps in ((2, n), (3, 8)):
-        shapes[f"DynamicTree(width={width}, steps={steps})"] = _named("DynamicTree")(
-            n, width=width, steps=steps
-        )
+        shapes[f"DynamicTree(width={width}, steps={steps})"] = ways.DynamicTree(n, width=width, steps=steps)
     chains: dict[str, tuple[Make, int]] = {
         f"chain of {k}": (lambda _, draft: draft, k) for k in (2, 3, 4, 6, n)
     }
-    made = lambda tree: lambda _, draft: _named("ModelDraft")(draft, tree=tree)  # noqa: E731
+    made = lambda tree: lambda _, draft: ways.ModelDraft(draft, tree=tree)  # noqa: E731
     return chains | {name: (made(tree), n) for name, tree in shapes.items()}
 
 

@@ -491,7 +491,7 @@ from specdec import errors
 from specdec.commands.program import main
 assert main(["train", "draft", "--kind", "small", "--out", "nowhere"]) == 2
 try:
-    import specdec.learning
+    import specdec.drafts.learned.networks
 except errors.MissingPackageError as error:
     print(error)
 """

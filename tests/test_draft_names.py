@@ -132,14 +132,14 @@ def test_arguments_reach_the_draft(target: specdec.Model, tmp_path: Path) -> Non
         ("", "draft is ''"),
         ("ngram", "expected ngram:FILE"),
         ("exit:", "expected exit:LAYER"),
-        ("exit:x", "expected LAYER, an integer"),
+        ("exit:x", "expected LAYER, one integer"),
         ("exit:1,2", "one integer"),
         ("random:3", "expected random, uniform tokens"),
-        ("lookahead:3", "lookahead:WINDOW,NGRAM"),
+        ("lookahead:3", "expected WINDOW,NGRAM"),
         ("skip:/", "attn and mlp are empty"),
         ("ngram:no-such-file", "no-such-file: no such file"),
         ("copy:no-such-file", "no-such-file: no such file"),
-        ("lokahead", "did you mean lookahead?"),
+        ("lokahead", "expected lookahead perhaps"),
         ("ensemble:copy+", "draft is ''"),
         ("exit:9", "layer is 9"),
         ("online:" * 3000 + "copy", "at most 8 drafts within each other"),
@@ -166,7 +166,7 @@ def test_what_is_no_name_is_a_path(target: specdec.Model, tmp_path: Path) -> Non
     assert isinstance(named(str(target.path), target), drafts.ModelDraft)
     with pytest.raises(CheckpointError):
         named(str(tmp_path / "nothing"), target)
-    with pytest.raises(InputError, match="which has no weights"):
+    with pytest.raises(InputError, match="has no weights"):
         named("copy", target, dtype="int8")
     with pytest.raises(InputError, match=r"expected the specdec.Model"):
         named("copy", None)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from allocations import allowing, fail_each_allocation, needs_hooks
 from sessions import Session
 from specdec import _core, drafts
 from specdec.checkpoints import open_checkpoint
-from specdec.drafts.learnt.target_identity import TargetIdentity
+from specdec.drafts.learned.target_identity import TargetIdentity
 from specdec.errors import (
     CheckpointError,
     CheckpointNotFoundError,

@@ -16,8 +16,8 @@ import specdec
 from allocations import fail_each_allocation, needs_hooks, nothing_leaks
 from sessions import Session
 from specdec import PromptCache, _core, drafts, reference
-from specdec.drafts.learnt.folder import LearntWeights
-from specdec.drafts.learnt.heads_draft import pack_heads
+from specdec.drafts.learned.folder import LearnedWeights
+from specdec.drafts.learned.heads.draft import pack_heads
 from toy_pair import load_pair
 from worlds.canonical import VARIANTS, random_tensors, with_drafts
 from worlds.encoder_decoders import EncoderDecoder, model_of
@@ -95,7 +95,7 @@ TREES: dict[str, Any] = {
 
 
 def check_laws(
-    target: specdec.Model, weights: LearntWeights, tree: Any, source: Any = None, **options: Any
+    target: specdec.Model, weights: LearnedWeights, tree: Any, source: Any = None, **options: Any
 ) -> int:
     """Each guess is drawn from the law that NumPy gives its place; returns how many there are."""
     prompts, n = [PROMPT, PROMPT[2:]], 0
@@ -180,7 +180,7 @@ def test_number_formats(target: specdec.Model, dtype: str) -> None:
         for name, tensor in weights._held.items()
     }
     fields = {"n_heads": 3, "n_blocks": 1}
-    rounded = LearntWeights.of("heads", target, fields, stored, taps=weights.taps)
+    rounded = LearnedWeights.of("heads", target, fields, stored, taps=weights.taps)
     packed = drafts.Heads(weights, dtype=dtype)
     assert packed.core.dtype == dtype
     for record in drafted(target, packed, [PROMPT], n_new=4)[:1]:
@@ -222,7 +222,7 @@ def test_trained_heads_are_right(target: specdec.Model) -> None:
         rows, wanted = states[: len(ids) - 2 - k], np.eye(61)[ids[2 + k :]]
         tensors[f"heads.{k}.output.weight"] = (np.linalg.pinv(rows, rcond=1e-6) @ wanted).T
     fields = {"n_heads": 3, "n_blocks": 0}
-    weights = LearntWeights.of("heads", target, fields, tensors, taps=[layer])
+    weights = LearnedWeights.of("heads", target, fields, tensors, taps=[layer])
     for tree in (None, drafts.StaticTree((2, 1, 1), "top-k")):
         found = specdec.generate(
             target, drafts.Heads(weights, tree=tree), PROMPT, max_new_tokens=24, ignore_eos=True
@@ -372,7 +372,7 @@ def test_numbers_that_overflow_are_no_guesses(target: specdec.Model, which: str)
     tensors = {name: tensor.array().copy() for name, tensor in weights._held.items()}
     tensors[f"heads.1.{which}.weight"][:] = 3e38
     fields = {"n_heads": 3, "n_blocks": 1}
-    bad = LearntWeights.of("heads", target, fields, tensors, taps=weights.taps)
+    bad = LearnedWeights.of("heads", target, fields, tensors, taps=weights.taps)
     message = r"the draft: the logits of head 2 are not finite after position 7"
     with pytest.raises(specdec.NotFiniteError, match=message):
         specdec.generate(target, drafts.Heads(bad), PROMPT, max_new_tokens=4)

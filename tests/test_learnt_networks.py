@@ -22,7 +22,7 @@ def _torch() -> None:
 def ends() -> Any:
     import torch
 
-    from specdec.learning.target_ends import TargetEnds
+    from specdec.drafts.learned.networks import TargetEnds
 
     return TargetEnds(torch.randn(V, D), torch.randn(V, D), torch.randn(V), 0.5, 4.0)
 
@@ -89,7 +89,7 @@ def feed_forward(weights: dict[str, np.ndarray], prefix: str, x: np.ndarray) -> 
 
 
 def layer_shape() -> Any:
-    from specdec.learning.llama_layer import LayerShape
+    from specdec.drafts.learned.eagle.network import LayerShape
 
     return LayerShape(D, N_HEAD, N_KV, D_HEAD, D_FF, rope_theta=500.0)
 
@@ -99,7 +99,7 @@ def layer_shape() -> Any:
 def test_heads_are_what_their_format_says(see_guesses: bool, shared_output: bool, all_tokens: bool) -> None:
     import torch
 
-    from specdec.learning.heads_network import HeadsNetwork, HeadsShape
+    from specdec.drafts.learned.heads.network import HeadsNetwork, HeadsShape
 
     own, some = ends(), torch.tensor([1, 5, 6, 17])
     shape = HeadsShape(D, V, 3, 2, see_guesses, shared_output, 0 if all_tokens else len(some))
@@ -127,7 +127,7 @@ def test_heads_are_what_their_format_says(see_guesses: bool, shared_output: bool
 def test_heads_begin_as_the_head_of_the_target() -> None:
     import torch
 
-    from specdec.learning.heads_network import HeadsNetwork, HeadsShape
+    from specdec.drafts.learned.heads.network import HeadsNetwork, HeadsShape
 
     own, hidden = ends(), torch.randn(5, D)
     heads = HeadsNetwork(HeadsShape(D, V, 2), own)
@@ -138,7 +138,7 @@ def test_eagle_1_drafts_as_row_by_row() -> None:
     """Each step's rows, against a chain that is drafted behind that row of the text."""
     import torch
 
-    from specdec.learning.eagle_network import Eagle1, EagleShape
+    from specdec.drafts.learned.eagle.network import Eagle1, EagleShape
 
     own = ends()
     network = Eagle1(EagleShape(layer_shape(), V, (7,)), own)
@@ -167,7 +167,7 @@ def test_eagle_3_drafts_as_row_by_row() -> None:
     """The training-time test of each step, against a chain that is drafted behind that row of the text."""
     import torch
 
-    from specdec.learning.eagle_network import Eagle3, EagleShape
+    from specdec.drafts.learned.eagle.network import Eagle3, EagleShape
 
     own, some = ends(), torch.tensor([0, 3, 4, 9, 30])
     network = Eagle3(EagleShape(layer_shape(), V, (1, 2, 4), len(some)), own, some)
@@ -200,7 +200,7 @@ def test_look_ahead_embeddings_are_rows_behind_a_point(family: str) -> None:
     import torch
     import transformers
 
-    from specdec.learning.look_ahead_network import LookAheadNetwork
+    from specdec.drafts.learned.look_ahead.network import LookAheadNetwork
 
     if family == "gpt2":
         config: Any = transformers.GPT2Config(vocab_size=V, n_embd=D, n_layer=2, n_head=2, n_positions=64)
@@ -234,7 +234,7 @@ def test_look_ahead_embeddings_are_rows_behind_a_point(family: str) -> None:
 def test_the_ends_of_the_target_move_with_a_network() -> None:
     import torch
 
-    from specdec.learning.heads_network import HeadsNetwork, HeadsShape
+    from specdec.drafts.learned.heads.network import HeadsNetwork, HeadsShape
 
     heads = HeadsNetwork(HeadsShape(D, V, 2, 1, True, False, 3), ends(), torch.tensor([1, 5, 6]))
     assert all("ends" not in name and "draft_ids" not in name for name in heads.state_dict())

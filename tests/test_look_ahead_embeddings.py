@@ -10,7 +10,7 @@ import pytest
 
 import specdec
 from specdec import _core, drafts, reference
-from specdec.drafts.learnt.folder import LearntWeights
+from specdec.drafts.learned.folder import LearnedWeights
 from toy_pair import load_pair
 from worlds.canonical import GPT, SWITCHES, random_tensors
 from worlds.encoder_decoders import model_of
@@ -217,7 +217,7 @@ def test_drafts_that_it_cannot_be_within_are_named(target: specdec.Model, tmp_pa
 def test_rows_that_overflow_are_named() -> None:
     target = model_of(GPT, random_tensors(GPT))
     large = np.full((1, target.config["d_model"]), 3e38, np.float32)
-    weights = LearntWeights.of("look_ahead_embeddings", target, {"n_tokens": 1}, {"embeddings": large})
+    weights = LearnedWeights.of("look_ahead_embeddings", target, {"n_tokens": 1}, {"embeddings": large})
     draft = drafts.LookAheadEmbeddings(weights)
     with pytest.raises(specdec.NotFiniteError, match="not finite"):
         specdec.generate(target, draft, [1, 2], max_new_tokens=8)
@@ -261,7 +261,7 @@ def test_a_folder_is_loaded(target: specdec.Model, tmp_path: Path, dtype: str) -
 def test_folders_that_do_not_fit_are_named(target: specdec.Model, fields: Any, message: str) -> None:
     tensors = {"embeddings": np.zeros((3, 32), np.float32)}
     with pytest.raises(specdec.CheckpointError, match=message):
-        drafts.LookAheadEmbeddings(LearntWeights.of("look_ahead_embeddings", target, fields, tensors))
+        drafts.LookAheadEmbeddings(LearnedWeights.of("look_ahead_embeddings", target, fields, tensors))
 
 
 def test_bad_input_is_named(target: specdec.Model) -> None:
@@ -275,7 +275,7 @@ def test_bad_input_is_named(target: specdec.Model) -> None:
         ({"embeddings": np.zeros((3, 32))}, [1, 2], "'n_draft_vocab' is 2; expected 61"),
         ({}, None, "tensor 'embeddings' is missing"),
     ):
-        given = LearntWeights.of("look_ahead_embeddings", target, {"n_tokens": 3}, tensors, tokens=tokens)
+        given = LearnedWeights.of("look_ahead_embeddings", target, {"n_tokens": 3}, tensors, tokens=tokens)
         with pytest.raises(specdec.CheckpointError, match=message):
             drafts.LookAheadEmbeddings(given)
     for options in ({"gamma": 0}, {"tree": 3}):

@@ -20,7 +20,7 @@ import specdec
 from specdec import drafts
 from specdec.decoding.scheduler import Scheduler, decode
 from specdec.decoding.sequence import sequences_of
-from specdec.drafts.online.corrections import Corrections, passages
+from specdec.drafts.learned.online.corrections import Corrections, passages
 from specdec.errors import CheckpointError, InputError, LearningError
 from toy_pair import blurred
 from waiting import wait_for
@@ -369,7 +369,7 @@ def test_what_is_saved_goes_on(models: list[specdec.Model], served: drafts.Onlin
 
 
 def changed(path: Path, metadata: Mapping[str, str] | None = None, **arrays: Any) -> Path:
-    from specdec.drafts.online.state_file import read_arrays
+    from specdec.drafts.learned.online.online_draft import read_arrays
     from specdec.models.checkpoints.safetensors_file import write_safetensors
 
     held, words = read_arrays(path)

@@ -14,7 +14,7 @@ import scipy
 
 import specdec
 from specdec import drafts
-from specdec.drafts.online.corrections import Corrections
+from specdec.drafts.learned.online.corrections import Corrections
 from specdec.errors import CheckpointError, InputError, LearningError
 from toy_pair import blurred
 from waiting import wait_for
@@ -163,7 +163,7 @@ def test_the_loss_is_that_of_the_laws(folders: tuple[Path, Path], target: specde
     """The law of the most probable tokens and the rest, against NumPy on the target's and draft's logits."""
     import torch
 
-    from specdec.learning.target_law import Objective
+    from specdec.drafts.learned.objective import Objective
 
     online = a_model(folders, target)
     learner = online.learner
@@ -184,18 +184,18 @@ def test_the_loss_is_that_of_the_laws(folders: tuple[Path, Path], target: specde
         rest=np.array([1 - law[top].sum()], np.float32),
         hidden=np.zeros((1, 0), np.float32),
     )
-    from specdec.drafts.online.corrections import passages
-    from specdec.drafts.online.gradient_learner import _law
+    from specdec.drafts.learned.online.corrections import passages
+    from specdec.drafts.learned.online.learner import target_of
 
     got = learner._logits(passages(one, 128))  # type: ignore[attr-defined]
     np.testing.assert_allclose(got.detach().numpy()[0], model.logits(text)[-1], atol=2e-4)
     padded = torch.nn.functional.pad(got, (0, 1), value=float("-inf"))
-    loss = Objective({"fkl": 1.0})(_law(one, np.array([0]), N_VOCAB), padded).item()
+    loss = Objective({"fkl": 1.0})(target_of(one, np.array([0]), N_VOCAB), padded).item()
     ours = model.logits(text)[-1].astype(np.float64)
     draft = np.exp(ours - np.logaddexp.reduce(ours))
     p, q = (np.append(each[top], 1 - each[top].sum()) for each in (law, draft))
     np.testing.assert_allclose(loss, (p * np.log(p / q)).sum(), rtol=1e-4)
-    fewer = _law(one, np.array([0]), 40)  # a draft of 40 tokens
+    fewer = target_of(one, np.array([0]), 40)  # a draft of 40 tokens
     assert fewer.tokens is not None and (fewer.tokens[0].numpy() == np.where(top < 40, top, 40)).all()
 
 

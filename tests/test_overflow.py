@@ -18,7 +18,7 @@ import pytest
 import specdec
 from sessions import Session
 from specdec import NotFiniteError, _core, drafts
-from specdec.drafts.learnt.folder import LearntWeights
+from specdec.drafts.learned.folder import LearnedWeights
 from worlds.adapters import adapter_config, llama_adapter, llama_shapes, low_rank_tensors, write_adapter
 from worlds.encoder_decoders import EncoderDecoder, model_of
 from worlds.folders import llama_config, tensors_for, write_hf
@@ -399,13 +399,13 @@ def test_a_learnt_draft_that_overflows_fails_its_request(sound: specdec.Model) -
     tensors["heads.1.output.weight"][:] = 3e38
     fields = {"n_heads": 3, "n_blocks": 1}
     broken: dict[str, Any] = {
-        "heads": drafts.Heads(LearntWeights.of("heads", sound, fields, tensors, taps=heads.taps))
+        "heads": drafts.Heads(LearnedWeights.of("heads", sound, fields, tensors, taps=heads.taps))
     }
     tensors = recurrent_tensors(61, 61, (5, 9, 1))
     tensors |= {"output.weight": np.full_like(tensors["output.weight"], 3e38)}
     tensors |= {"embedding.weight": np.full((61, 5), 9.0, np.float32)}
     shape = {"d_embed": 5, "d_hidden": 9, "n_layers": 1}
-    broken["recurrent"] = drafts.Recurrent(LearntWeights.of("recurrent", sound, shape, tensors))
+    broken["recurrent"] = drafts.Recurrent(LearnedWeights.of("recurrent", sound, shape, tensors))
     for name, draft in broken.items():
         engine = specdec.Engine(sound, {"copy": drafts.ContextCopy(min_match=1), name: draft}, n_threads=1)
         with engine:

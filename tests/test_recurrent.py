@@ -11,7 +11,7 @@ import pytest
 import specdec
 from sessions import Session
 from specdec import _core, drafts, reference
-from specdec.drafts.learnt.folder import LearntWeights
+from specdec.drafts.learned.folder import LearnedWeights
 from toy_pair import load_pair
 from worlds.learned import (
     open_session,
@@ -185,7 +185,7 @@ def test_a_folder_is_loaded(target: specdec.Model, tmp_path: Path) -> None:
     assert "parameters" in repr(loaded)
 
 
-def shapes_of(weights: LearntWeights) -> dict[str, tuple[int, ...]]:
+def shapes_of(weights: LearnedWeights) -> dict[str, tuple[int, ...]]:
     return {name: tensor.shape for name, tensor in weights._held.items()}
 
 
@@ -207,7 +207,7 @@ def test_fields_that_do_not_fit_are_named(
     tensors = recurrent_tensors(N_VOCAB, N_VOCAB, (5, 9, 1))
     given = {"d_embed": 5, "d_hidden": 9, "n_layers": 1} | fields
     with pytest.raises(specdec.CheckpointError, match=message):
-        drafts.Recurrent(LearntWeights.of("recurrent", target, given, tensors))
+        drafts.Recurrent(LearnedWeights.of("recurrent", target, given, tensors))
 
 
 def test_tensors_that_do_not_fit_are_named(target: specdec.Model) -> None:
@@ -222,9 +222,9 @@ def test_tensors_that_do_not_fit_are_named(target: specdec.Model) -> None:
         ),
     ):
         with pytest.raises(specdec.CheckpointError, match=f"the draft: {message}"):
-            drafts.Recurrent(LearntWeights.of("recurrent", target, fields, tensors | changes))
+            drafts.Recurrent(LearnedWeights.of("recurrent", target, fields, tensors | changes))
     with pytest.raises(specdec.CheckpointError, match='\'method\' is "some"; expected "recurrent"'):
-        drafts.Recurrent(LearntWeights.of("some", target, fields, tensors))
+        drafts.Recurrent(LearnedWeights.of("some", target, fields, tensors))
 
 
 def test_other_tokens_are_refused(target: specdec.Model) -> None:
@@ -244,7 +244,7 @@ def test_a_network_that_overflows_is_named(target: specdec.Model) -> None:
     fields = {"d_embed": 5, "d_hidden": 9, "n_layers": 1}
     for name in ("output.weight", "cells.0.weight_ih"):
         large = {name: np.full_like(tensors[name], 3e38), "embedding.weight": np.full((N_VOCAB, 5), 9.0)}
-        draft = drafts.Recurrent(LearntWeights.of("recurrent", target, fields, tensors | large))
+        draft = drafts.Recurrent(LearnedWeights.of("recurrent", target, fields, tensors | large))
         with pytest.raises(specdec.NotFiniteError, match="the draft: .* not finite"):
             specdec.generate(target, draft, [1, 2, 3])
 

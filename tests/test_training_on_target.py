@@ -36,13 +36,15 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> specdec.Model:
 
 
 def train(target: Any, out: Path, kind: str, shape: dict[str, Any], **options: Any) -> Any:
-    from specdec.training import train_draft
+    from specdec.training import TrainingOptions, train_draft
 
     given: dict[str, Any] = {
         "prompts": PROMPTS, "steps": 96, "length": 24, "batch": 4, "passes": 3, "weights": "f32",
-        "n_threads": 1, "shape": shape, "learning_rate": 0.02,
+        "threads": 1, "shape": shape, "learning_rate": 0.02,
     }  # fmt: skip
-    return train_draft(target, kind, out, **given | options)
+    given |= options
+    own = {name: given.pop(name) for name in ("prompts", "dtype", "say", "progress") if name in given}
+    return train_draft(target, kind, out, TrainingOptions(**given), **own)
 
 
 @pytest.mark.parametrize("name", list(KINDS))
@@ -58,7 +60,7 @@ def law_of_network(network: Any, kind: Any, text: list[int], n: int) -> np.ndarr
     """What torch says of the token behind a text, whose last `n` tokens are guesses behind a root."""
     import torch
 
-    from specdec.learning.draft_vocabulary import scattered
+    from specdec.drafts.learned.objective import scattered
 
     root = len(text) - n - 1
     states = kind.target.hidden_states(text[:root], kind.taps) if kind.taps else {}
@@ -92,13 +94,13 @@ def law_of_network(network: Any, kind: Any, text: list[int], n: int) -> np.ndarr
 )
 def test_a_folder_guesses_as_its_network_does(name: str, target: specdec.Model, tmp_path: Path) -> None:
     """By the betas of real runs, sums over the draft's law and the target's at every judged position."""
-    from specdec.training.registry import kind_of_name
     from specdec.training.settings import TrainingSettings
+    from specdec.training.trainer import trainer_type
 
     train(target, tmp_path, *KINDS[name], steps=24)
     shape = {key: str(value) for key, value in KINDS[name][1].items()}
     settings = TrainingSettings(kind=KINDS[name][0], begin=str(tmp_path), shape=shape)
-    kind = kind_of_name(settings.kind)(target, settings)
+    kind = trainer_type(settings.kind)(target, settings)
     network = kind.network()
     draft, n_judged = specdec.drafts.load(tmp_path, target), 0
     for seed in range(4):
@@ -123,15 +125,15 @@ def test_a_loss_is_the_mean_over_the_tokens_that_are_guessed(name: str, target: 
     """Each guess against the target's law of the very token that it is a guess of, one text at a time."""
     import torch
 
-    from specdec.learning.target_law import Objective
+    from specdec.drafts.learned.objective import Objective
     from specdec.training.batch import TargetStates
-    from specdec.training.registry import kind_of_name
     from specdec.training.settings import TrainingSettings
-    from specdec.training.written_texts import Texts
+    from specdec.training.trainer import trainer_type
+    from specdec.training.training_texts import Texts
 
     given = KINDS[name][1] | ({"n_points": 99} if name == "pass" else {})
     shape = {key: str(value) for key, value in given.items()}
-    kind = kind_of_name(KINDS[name][0])(target, TrainingSettings(kind=KINDS[name][0], length=12, shape=shape))
+    kind = trainer_type(KINDS[name][0])(target, TrainingSettings(kind=KINDS[name][0], length=12, shape=shape))
     kind.token_counts = lambda: np.arange(VOCABULARY)
     torch.manual_seed(3)
     network = kind.network()
@@ -166,7 +168,7 @@ def test_medusa_2_writes_another_target(target: specdec.Model, tmp_path: Path) -
     tuned = specdec.load(tmp_path / "target")
     assert not np.array_equal(tuned.logits([3, 21, 5]), target.logits([3, 21, 5]))
     draft = specdec.drafts.load(tmp_path, tuned)
-    options: dict[str, Any] = {"max_new_tokens": 24, "n_threads": 1}
+    options: dict[str, Any] = {"max_new_tokens": 24, "threads": 1}
     found = specdec.generate(tuned, draft, [3, 21], **options)
     assert found.tokens == specdec.generate(tuned, None, [3, 21], **options).tokens
 
@@ -235,7 +237,7 @@ def test_the_command_trains_drafts_for_the_embedded_target(
     assert gain is not None and float(gain[1]) > 0
     target, _ = specdec.embedded_pair()
     draft = specdec.drafts.load(tmp_path, target)
-    options: dict[str, Any] = {"max_new_tokens": 24, "n_threads": 1}
+    options: dict[str, Any] = {"max_new_tokens": 24, "threads": 1}
     found = specdec.generate(target, draft, "It was", **options)
     assert found.tokens == specdec.generate(target, None, "It was", **options).tokens
 
@@ -244,13 +246,12 @@ def test_what_a_draft_never_guesses_is_no_part_of_its_loss() -> None:
     """Gradients are those of the whole law, whether it is kept whole or by its most probable tokens."""
     import torch
 
-    from specdec.learning.draft_vocabulary import reachable, scattered
-    from specdec.learning.target_law import Objective, TargetLaw
+    from specdec.drafts.learned.objective import Objective, TargetDistribution, reachable, scattered
 
     torch.manual_seed(0)
     some, logits = torch.tensor([0, 2, 3, 7]), torch.randn(3, 4, requires_grad=True)
     for top in (None, 5):
-        law = TargetLaw.of_logits(torch.randn(3, 9), top)
+        law = TargetDistribution.of_logits(torch.randn(3, 9), top)
         for name in ("fkl", "tvd"):
             gradients = []
             for each in (law, reachable(law, some, 9)):

@@ -25,9 +25,9 @@ from tqdm import tqdm
 import loop
 import specdec
 from specdec import _core
-from specdec.drafts.learnt.folder import LearntWeights
-from specdec.learning.heads_network import HeadsNetwork, HeadsShape
-from specdec.learning.target_ends import TargetEnds
+from specdec.drafts.learned.folder import LearnedWeights
+from specdec.drafts.learned.heads.network import HeadsNetwork, HeadsShape
+from specdec.drafts.learned.networks import TargetEnds
 from train_draft import RAMP, VARIATION_SCALE
 
 SEED = 0
@@ -168,7 +168,7 @@ def main() -> None:
     tensors = {name: tensor.float().numpy() for name, tensor in heads.state_dict().items()}
     layer = target.config.n_layer + 1
     tokens = frequent(texts["novels"], texts["samples"], n_vocab=shape.n_vocab)[: args.tokens]
-    weights = LearntWeights.of(
+    weights = LearnedWeights.of(
         "heads", target, shape.fields(), tensors, taps=[layer],
         tokens=None if len(tokens) == shape.n_vocab else np.sort(tokens),
     )  # fmt: skip

@@ -428,7 +428,7 @@ class Corrections:
     def take(self) -> dict[str, NDArray[Any]]:
         """The corrections since the last call, the oldest first; none of them stays.
 
-        Arrays by name: the fields of `specdec.drafts.online.corrections.Corrections`.
+        Arrays by name: the fields of `specdec.drafts.learned.online.corrections.Corrections`.
         """
     @property
     def n(self) -> int:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 import specdec
 from sessions import Session
 from specdec import _core, drafts
-from specdec.drafts.learnt.folder import LearntWeights
+from specdec.drafts.learned.folder import LearnedWeights
 from worlds.canonical import with_drafts
 
 Array = NDArray[np.float64]
@@ -27,7 +27,7 @@ def random_heads(
     shared_output: bool = False,
     tokens: Sequence[int] | None = None,
     seed: int = 0,
-) -> LearntWeights:
+) -> LearnedWeights:
     """Heads near the target's own: each guesses about what the target has guessed last.
 
     Drafts of a target that repeats itself are right now and then.
@@ -57,11 +57,11 @@ def random_heads(
         "n_heads": n_heads, "n_blocks": n_blocks, "see_guesses": see_guesses, "shared_output": shared_output
     }  # fmt: skip
     taps = [config.n_layer + 1]
-    return LearntWeights.of("heads", target, fields, tensors, taps=taps, tokens=tokens)
+    return LearnedWeights.of("heads", target, fields, tensors, taps=taps, tokens=tokens)
 
 
 def heads_logits(
-    weights: LearntWeights, target: specdec.Model, text: Sequence[int], guesses: Sequence[int] = (),
+    weights: LearnedWeights, target: specdec.Model, text: Sequence[int], guesses: Sequence[int] = (),
     source: Sequence[int] | None = None,
 ) -> Array:  # fmt: skip
     """The logits [n_vocab] of the token behind some guesses behind a text, by the head of that place.
@@ -121,7 +121,7 @@ def recurrent_weights(
     shape: Sequence[int] = (5, 9, 1),
     tokens: Sequence[int] | None = None,
     seed: int = 0,
-) -> LearntWeights:
+) -> LearnedWeights:
     """A recurrent draft for a target that guesses the frequent tokens of a text more often than others."""
     n_vocab = target.config["n_vocab"]
     tensors = recurrent_tensors(n_vocab, n_vocab if tokens is None else len(tokens), shape, seed)
@@ -129,7 +129,7 @@ def recurrent_weights(
     frequencies = np.log(counts if tokens is None else counts[list(tokens)])
     tensors["output.bias"] += frequencies - frequencies.mean()
     fields = dict(zip(("d_embed", "d_hidden", "n_layers"), shape, strict=True))
-    return LearntWeights.of("recurrent", target, fields, tensors, tokens=tokens)
+    return LearnedWeights.of("recurrent", target, fields, tensors, tokens=tokens)
 
 
 def recurrent_logits(tensors: Arrays, ids: Sequence[int], n_layers: int) -> NDArray[np.float64]:
@@ -170,13 +170,13 @@ def recurrent_network(
 # ----------------------------------------------------------------------- look-ahead embeddings
 
 
-def look_ahead_weights(target: specdec.Model, n_tokens: int = 3, seed: int = 0) -> LearntWeights:
+def look_ahead_weights(target: specdec.Model, n_tokens: int = 3, seed: int = 0) -> LearnedWeights:
     """Look-ahead embeddings for a target, as large as what its layers begin with."""
     rng = np.random.default_rng(seed)
     d_model = target.config["d_model"]
     embeddings = rng.normal(0.0, 0.5, (n_tokens, d_model)).astype(np.float32)
     fields = {"n_tokens": n_tokens}
-    return LearntWeights.of("look_ahead_embeddings", target, fields, {"embeddings": embeddings})
+    return LearnedWeights.of("look_ahead_embeddings", target, fields, {"embeddings": embeddings})
 
 
 # ---------------------------------------------------------------------------------- sessions

@@ -11,7 +11,7 @@ import click
 from specdec.commands.verb import several
 from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import ModelDraft
-from specdec.drafts.naming import named
+from specdec.drafts.opening import named
 from specdec.errors import InputError
 from specdec.models.chat_template import ChatTemplate
 from specdec.models.loading import embedded_pair, load

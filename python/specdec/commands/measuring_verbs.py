@@ -39,7 +39,7 @@ from specdec.commands.verb import (
     several,
     verb,
 )
-from specdec.drafts.early_exit import EarlyExit
+from specdec.drafts.learned.early_exit.draft import EarlyExit
 from specdec.errors import InputError
 from specdec.tables import Tabular
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from specdec.commands.verb import CONTEXT, examples, gamma_value, verb
-from specdec.drafts.naming import NAMES
+from specdec.drafts.opening import NAMES
 from specdec.errors import SpecdecError
 from specdec.models.number_formats import DTYPES
 

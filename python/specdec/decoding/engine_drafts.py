@@ -10,10 +10,10 @@ from specdec.decoding.adaptive_gamma import AdaptiveGamma, RunKind
 from specdec.decoding.generation import Speculative
 from specdec.decoding.options import DecodingOptions
 from specdec.decoding.request import Request, most_guesses
+from specdec.drafts.copies import PREDICTION_GAMMA
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft, check_source
-from specdec.drafts.draft_selection import EVERY_DRAFT, DraftSelection
+from specdec.drafts.ensemble import EVERY_DRAFT, DraftSelection
 from specdec.drafts.model_draft import DraftLike, open_draft
-from specdec.drafts.predictions import PREDICTION_GAMMA
 from specdec.errors import InputError, shown
 from specdec.models.model import Model
 from specdec.verification.rules import ONE_DRAFT_RULES

@@ -1,4 +1,4 @@
-"""What every draft of this package is: a method, described to the core once the target is known."""
+"""The base of all drafts: a method, described to the core once the target is known."""
 
 from __future__ import annotations
 
@@ -7,26 +7,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from specdec import _core
-from specdec.errors import InputError, VocabularyMismatchError
+from specdec.errors import InputError, VocabularyMismatchError, kind_of
 from specdec.models.model import Model
 
-__all__ = ["MAX_GAMMA", "Description", "Draft", "check_n_vocab", "check_source", "made_again"]
-
 MAX_GAMMA = _core.MAX_GAMMA
-"""Guesses of a round at most."""
+"""Draft tokens of a round at most."""
 
 Description: TypeAlias = tuple[str, dict[str, object]]
-"""What `_core.Session` takes as its draft: a method's name and its arguments by name, which may be
+"""A draft as `_core.Session` takes it: the name of a method and its arguments by name, which may be
 descriptions."""
 
 
 class Draft(ABC):
-    """A way to guess ahead that `specdec.generate` takes as its draft.
+    """A way to draft that `specdec.generate` takes as its draft.
 
     Attributes
     ----------
     gamma : int
-        Guesses a round when the caller does not say.
+        Draft tokens a round when the caller does not say.
     adaptive : bool
         Whether it decides by itself how much to draft; gamma="auto" then leaves that to it.
     in_target_cache : bool
@@ -40,16 +38,21 @@ class Draft(ABC):
 
     @abstractmethod
     def describe(self, target: Model) -> Description:
-        """The method and its arguments, as the core takes them, for a target.
+        """Return the method and its arguments, as the core takes them, for a target.
 
         Raises
         ------
         VocabularyMismatchError, InputError
-            If the draft cannot guess for this target.
+            If it cannot draft for this target.
         """
 
+    @property
+    def parts(self) -> Sequence[Draft]:
+        """Drafts within this one, which read and remember texts with it."""
+        return ()
+
     def take_update(self, session: _core.Session, description: Description) -> Description:
-        """Between two rounds of a session: let it go on with what the draft has learnt meanwhile.
+        """Let a session continue, between two rounds, with what the draft has learned meanwhile.
 
         Parameters
         ----------
@@ -68,40 +71,45 @@ class Draft(ABC):
     @property
     def reads_source(self) -> bool:
         """Whether a model that drafts has an encoder, which reads the source of an encoder-decoder."""
-        return False
+        return any(part.reads_source for part in self.parts)
 
     @property
     def readers(self) -> Sequence[Model]:
         """The models that read the texts into caches of their own, which a prompt cache keeps."""
-        return ()
+        return [model for part in self.parts for model in part.readers]
 
     def as_read(self, reader: Model, target: Model, ids: Sequence[int]) -> Sequence[int]:
-        """A text of the target as one of the readers reads it: in its own ids, where it has others."""
+        """Return a text of the target as one of the readers reads it: in its own ids, where it has others."""
+        for part in self.parts:
+            if any(model is reader for model in part.readers):
+                return part.as_read(reader, target, ids)
         return ids
 
     def shares(self, target: Model) -> tuple[int, float]:
-        """Guesses so far for which a draft of another vocabulary had a law, and their added shares.
+        """Count draft tokens of drafts with another vocabulary, and sum their shares.
 
-        A share is the mass of the tokens that the target has too, see `ModelDraft.named_share`. (0, 0.0) of
+        A share is the mass of the tokens that the target has too, see `ModelDraft.named_share`. (0, 0.0) for
         drafts with the target's vocabulary.
         """
-        return 0, 0.0
+        counts = [part.shares(target) for part in self.parts]
+        return sum(n for n, _ in counts), sum(total for _, total in counts)
 
     def text_key(self) -> tuple[int, ...]:
-        """A key for a text that begins, never given before by what this draft remembers of earlier texts.
+        """Return a key for a text that begins, never given before by what this draft remembers.
 
-        Empty where nothing outlives a text. A text's random numbers are made of its seed and this key:
-        guesses that were learnt from earlier texts must not know the numbers that will judge them, which they
-        would if a seed were used twice.
+        Empty where nothing outlives a text. A text's random numbers are made of its seed and this key: draft
+        tokens that were learned from earlier texts must not depend on the numbers that will judge them, which
+        they would if a seed were used twice.
         """
-        return ()
+        return tuple(number for part in self.parts for number in part.text_key())
 
     def remember(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
-        """A text has ended, with these new tokens; where nothing outlives a text nothing happens."""
-        return
+        """Take note that a text has ended, with these new tokens."""
+        for part in self.parts:
+            part.remember(prompt, tokens)
 
     def snapshot(self) -> Draft:
-        """A draft that knows what this one knows now; what either learns later the other does not learn.
+        """Return a draft that knows what this one knows now, and learns separately from it.
 
         Itself where nothing outlives a text. Runs that are compared with each other begin with a snapshot
         each, so that none knows the texts of another.
@@ -110,26 +118,42 @@ class Draft(ABC):
 
     @property
     def identity(self) -> object:
-        """What stands for this draft in what is learnt of it: itself, or the object that it only wraps.
+        """The key of what is learned about this draft: itself, or the object that it only wraps.
 
-        A caller's model or object is wrapped anew in each call of `specdec.generate`. For a snapshot it is
+        A caller's model or object is wrapped again in each call of `specdec.generate`. For a snapshot it is
         that of the draft that it was made of.
         """
         return self if self._snapshot_of is None else self._snapshot_of.identity
 
 
+class Random(Draft):
+    """Tokens drawn uniformly from the target's vocabulary, whatever the sampling settings.
+
+    The floor of all drafts (arXiv 2211.17192, section 3.6): a draft token is accepted with probability
+    Σ min(p(x), 1 / n_vocab), which at temperature 0 is 1 / n_vocab.
+    """
+
+    def describe(self, target: Model) -> Description:
+        return "random", {}
+
+    def __repr__(self) -> str:
+        return "<specdec.drafts.Random>"
+
+
 def made_again(kind: Callable[..., Draft], given: tuple[Any, ...], options: Mapping[str, Any]) -> Draft:
-    """The draft of a pickle: what its class makes of arguments."""
+    """Make the draft of a pickle from the arguments of its class."""
     return kind(*given, **options)
 
 
-def check_source(reads_source: bool, target: Model) -> None:
-    """Refuse a draft that reads a source where the target has none.
+def check_model(name: str, target: object) -> Model:
+    """Return the argument `name`, a model."""
+    if isinstance(target, Model):
+        return target
+    raise InputError.of(name, target, "the specdec.Model that the draft is for", kind_of(target))
 
-    Raises
-    ------
-    InputError
-    """
+
+def check_source(reads_source: bool, target: Model) -> None:
+    """Refuse a draft that reads a source where the target has none."""
     if reads_source and target.config.encoder is None:
         raise InputError(
             f"the draft has an encoder and target {target.path} has none; expected a draft without an encoder"
@@ -137,12 +161,7 @@ def check_source(reads_source: bool, target: Model) -> None:
 
 
 def check_n_vocab(n_vocab: int, target: Model) -> None:
-    """Refuse a draft of another number of tokens than the target's.
-
-    Raises
-    ------
-    VocabularyMismatchError
-    """
+    """Refuse a draft of another number of tokens than the target's."""
     expected = target.config["n_vocab"]
     if n_vocab != expected:
         raise VocabularyMismatchError(f"draft has {n_vocab} tokens; expected the target's {expected}")

@@ -3,39 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Final, cast
 
 from specdec import _core
 from specdec.checks import check_flag
+from specdec.drafts.copies import PREDICTION_GAMMA, PredictionCopy
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft
 from specdec.drafts.model_draft import DraftLike, open_draft
 from specdec.errors import InputError
 from specdec.models.model import Model
 
-__all__ = ["Ensemble"]
+EVERY_DRAFT: Final = 2**64 - 1
+"""`_core.Settings.drafters` of a text that all drafts of a session draft for."""
 
 
 class Ensemble(Draft):
-    """Several drafts at once: their guesses become one tree, and those that do not pay are left out.
+    """Several drafts at once: their draft tokens become one tree, and those that do not pay are left out.
 
     In every round the drafts are asked in the order in which they are given, so name cheap ones first. Each
-    one's guesses are appended to the tree, which the target reads at once; equal beginnings are read once
+    one's tokens are appended to the tree, which the target reads at once; equal beginnings are read once
     (SpecInfer's merged trees, arXiv 2305.09781).
 
-    A guess is made only if the tokens that it is expected to add to those of the drafts before are worth the
-    time that it takes to draft and the row of the target that it fills: as many as the run makes meanwhile.
-    It is the policy of ``gamma="auto"`` (`specdec.AdaptiveGamma`), for each draft by itself. What a draft
-    adds is learnt from the rounds, by how many tokens the drafts before it expect to have accepted. So a
-    model is not asked where a copied passage goes on, and fills in where nothing is found; and where no
-    draft pays, none is asked. One that does not pay is tried again, less and less often; one that pays is
+    A token is drafted only if the tokens that it is expected to add to those of the drafts before are worth
+    the time that it takes to draft and the row of the target that it fills: as many as the run makes
+    meanwhile. It is the policy of ``gamma="auto"`` (`specdec.AdaptiveGamma`), for each draft by itself. What
+    a draft adds is learned from the rounds, by how many tokens the drafts before it expect to have accepted.
+    So a model is not asked where a copied passage continues, and fills in where nothing is found; and where
+    no draft pays, none is asked. One that does not pay is tried again, less and less often; one that pays is
     left out for a round or two now and then, to see what rounds take without it.
 
     Parameters
     ----------
     *drafts : Model, path, hub name, Draft or Drafter
-        At least one; each is asked for at most as many guesses as it drafts by default.
+        At least one; each is asked for at most as many tokens as it drafts by default.
     adaptive : bool, default True
-        Leave out drafts and guesses that do not pay; gamma="auto" then leaves all choices to this. The
+        Leave out drafts and tokens that do not pay; gamma="auto" then leaves all choices to this. The
         decisions depend on measured times: with ``verify="rejection"`` and a temperature above 0 a seed then
         does not fix the output (its distribution it does; greedy and coupled output are fixed in any case).
         False: all are asked in every round, the budget is split evenly, and runs can be repeated.
@@ -46,8 +48,8 @@ class Ensemble(Draft):
         A model that was given is a `ModelDraft` of it.
     adaptive : bool
     gamma : int
-        The sum of the drafts' own, at most 1024: guesses of a round. With fewer, a draft that brings more
-        gets more of them.
+        The sum of the drafts' own, at most 1024: draft tokens of a round. With fewer, a draft that brings
+        more gets more of them.
 
     Raises
     ------
@@ -56,8 +58,8 @@ class Ensemble(Draft):
 
     Notes
     -----
-    Exact with every rule that takes trees: whether a draft is asked, and for how many guesses, depends on
-    earlier rounds, on the clock and on guesses that stay in the tree. Each draft has random numbers of its
+    Exact with every rule that takes trees: whether a draft is asked, and for how many tokens, depends on
+    earlier rounds, on the clock and on tokens that stay in the tree. Each draft has random numbers of its
     own.
     """
 
@@ -70,16 +72,18 @@ class Ensemble(Draft):
         self.gamma = min(sum(self._gammas), MAX_GAMMA)
 
     @property
+    def parts(self) -> Sequence[Draft]:
+        return self.drafts
+
+    @property
     def _gammas(self) -> list[int]:
         return [max(draft.gamma, 1) for draft in self.drafts]
 
     def describe(self, target: Model) -> Description:
-        """See `Draft.describe`."""
         drafts = [draft.describe(target) for draft in self.drafts]
         return "ensemble", {"adaptive": self.adaptive, "gammas": self._gammas, "drafts": drafts}
 
     def take_update(self, session: _core.Session, description: Description) -> Description:
-        """See `Draft.take_update`."""
         method, arguments = description
         held = cast("list[Description]", arguments["drafts"])
         latest = [draft.take_update(session, one) for draft, one in zip(self.drafts, held, strict=True)]
@@ -87,32 +91,7 @@ class Ensemble(Draft):
             return description
         return method, {**arguments, "drafts": latest}
 
-    @property
-    def reads_source(self) -> bool:
-        """See `Draft.reads_source`."""
-        return any(draft.reads_source for draft in self.drafts)
-
-    @property
-    def readers(self) -> Sequence[Model]:
-        """See `Draft.readers`."""
-        return [model for draft in self.drafts for model in draft.readers]
-
-    def as_read(self, reader: Model, target: Model, ids: Sequence[int]) -> Sequence[int]:
-        """See `Draft.as_read`."""
-        own = next(draft for draft in self.drafts if any(model is reader for model in draft.readers))
-        return own.as_read(reader, target, ids)
-
-    def shares(self, target: Model) -> tuple[int, float]:
-        """See `Draft.shares`."""
-        counts = [draft.shares(target) for draft in self.drafts]
-        return sum(n for n, _ in counts), sum(total for _, total in counts)
-
-    def text_key(self) -> tuple[int, ...]:
-        """See `Draft.text_key`."""
-        return tuple(number for draft in self.drafts for number in draft.text_key())
-
     def snapshot(self) -> Ensemble:
-        """See `Draft.snapshot`."""
         drafts = [draft.snapshot() for draft in self.drafts]
         if all(new is old for new, old in zip(drafts, self.drafts, strict=True)):
             return self
@@ -120,11 +99,37 @@ class Ensemble(Draft):
         copy._snapshot_of = self
         return copy
 
-    def remember(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
-        """See `Draft.remember`."""
-        for draft in self.drafts:
-            draft.remember(prompt, tokens)
-
     def __repr__(self) -> str:
         given = ", ".join(map(repr, self.drafts))
         return f"Ensemble({given}{'' if self.adaptive else ', adaptive=False'})"
+
+
+class DraftSelection(Ensemble):
+    """Drafts side by side; `_core.Settings.drafters` of each text names those that draft for it.
+
+    `gammas` are the draft tokens of each in a round at most. With `predictions` the first of the drafts side
+    by side copies from predictions.
+    """
+
+    def __init__(
+        self, drafts: Sequence[Draft], gammas: Sequence[int], *, predictions: bool, adaptive: bool
+    ) -> None:
+        copies = [PredictionCopy()] if predictions else []
+        self._own_gammas = [PREDICTION_GAMMA] * len(copies) + [max(gamma, 1) for gamma in gammas]
+        self._n_copies = len(copies)
+        super().__init__(*copies, *drafts, adaptive=adaptive)
+
+    @property
+    def _gammas(self) -> list[int]:
+        return self._own_gammas
+
+    def bits(self, index: int | None, *, predicted: bool) -> int:
+        """Return those that draft for a text: that with this index, if any, and copies of its prediction."""
+        found = 1 if predicted and self._n_copies else 0
+        return found if index is None else found | 1 << (self._n_copies + index)
+
+    @property
+    def most(self) -> int:
+        """Draft tokens of a text in a round at most."""
+        of_drafts = self._own_gammas[self._n_copies :]
+        return min(max(of_drafts, default=0) + sum(self._own_gammas[: self._n_copies]), MAX_GAMMA)

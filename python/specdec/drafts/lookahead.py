@@ -7,8 +7,6 @@ from specdec.drafts.draft import MAX_GAMMA, Description, Draft
 from specdec.errors import InputError
 from specdec.models.model import Model
 
-__all__ = ["Lookahead"]
-
 
 class Lookahead(Draft):
     """Lookahead decoding (Fu et al. 2024, arXiv 2402.02057): no draft, the target's own parallel guesses.
@@ -55,17 +53,13 @@ class Lookahead(Draft):
     def __init__(self, window: int = 2, ngram: int = 2, *, candidates: int | None = None) -> None:
         self.window = check_integer("window", window, 1, MAX_GAMMA)
         self.ngram = check_integer("ngram", ngram, 2, MAX_GAMMA)
-        self.candidates = (
-            self.window if candidates is None else check_integer("candidates", candidates, 0, MAX_GAMMA)
-        )
+        candidates = self.window if candidates is None else candidates
+        self.candidates = check_integer("candidates", candidates, 0, MAX_GAMMA)
         self.gamma = (self.window + self.candidates) * (self.ngram - 1)
         if self.gamma > MAX_GAMMA:
-            raise InputError(
-                f"(window + candidates) (ngram - 1) is {self.gamma}; expected at most {MAX_GAMMA} guesses"
-            )
+            raise InputError.of("(window + candidates) (ngram - 1)", self.gamma, f"at most {MAX_GAMMA}")
 
     def describe(self, target: Model) -> Description:
-        """See `Draft.describe`."""
         return "lookahead", {"window": self.window, "ngram": self.ngram, "candidates": self.candidates}
 
     def __repr__(self) -> str:

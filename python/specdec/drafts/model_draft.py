@@ -3,24 +3,69 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Literal, TypeAlias, get_args
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, Literal, TypeAlias, get_args
 
 from specdec.checks import check_choice, check_path
 from specdec.drafts.draft import Description, Draft
-from specdec.drafts.draft_file import open_draft_file
-from specdec.drafts.learnt.eagle_draft import Eagle
-from specdec.drafts.learnt.eagle_layouts import is_published
-from specdec.drafts.learnt.methods import open_learnt
+from specdec.drafts.learned.eagle.draft import Eagle
+from specdec.drafts.learned.eagle.layouts import is_published
+from specdec.drafts.learned.methods import open_learned
+from specdec.drafts.ngram import Ngram
+from specdec.drafts.ngram_counts import METADATA as OF_NGRAM
 from specdec.drafts.python_draft import Drafter, PythonDraft
+from specdec.drafts.suffix_memory import SuffixMemory
+from specdec.drafts.token_recycling import TokenRecycling
 from specdec.drafts.translation import same_vocabulary, translation_of
 from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
-from specdec.errors import CheckpointNotFoundError, InputError, VocabularyMismatchError, kind_of, shown, warn
+from specdec.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    InputError,
+    VocabularyMismatchError,
+    kind_of,
+    warn,
+)
+from specdec.models.checkpoints.safetensors_file import read_safetensors_with_metadata
 from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike
 from specdec.models.tokenizer import check_same_vocabulary
 
-__all__ = ["DraftLike", "ModelDraft", "Vocabulary", "as_draft", "open_draft"]
+ONLINE_FORMAT: Final = "specdec online draft"
+"""What a file of `Online` says of itself."""
+
+_OPENERS: Final[dict[str, Callable[[Path], Draft]]] = {
+    SuffixMemory.metadata["format"]: SuffixMemory.load,
+    TokenRecycling.metadata["format"]: TokenRecycling.load,
+    OF_NGRAM["format"]: Ngram.load,
+}
+
+
+def open_draft_file(path: Path) -> Draft | None:
+    """Open the draft of a file that its `save` wrote; None for a folder, a model's file, or nothing."""
+    form = _format_of(path)
+    if form == ONLINE_FORMAT:
+        raise InputError(
+            f"{path} is what a specdec.drafts.Online has learned; expected specdec.drafts.Online.load(path, "
+            "draft), with the draft that it began with"
+        )
+    return _OPENERS[form](path) if form in _OPENERS else None
+
+
+def _format_of(path: Path) -> str:
+    """Return the format that a safetensors file names; empty for any other file, and where there is none."""
+    try:
+        if not path.is_file():
+            return ""
+        with path.open("rb") as file:
+            begins = file.read(9)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if path.suffix != ".safetensors" and begins[8:] != b"{":
+        return ""
+    return read_safetensors_with_metadata(path)[1].get("format", "")
+
 
 Vocabulary: TypeAlias = Literal["auto", "same", "text", "intersection"]
 """How a draft may understand a target of another vocabulary."""
@@ -34,8 +79,8 @@ class ModelDraft(Draft):
 
     ``ModelDraft(small)`` as a draft is what ``small`` itself is: a chain of gamma tokens. For an
     encoder-decoder the smaller model may be an encoder-decoder too, whose own encoder reads the source, or a
-    model without an encoder, which guesses from the decoder's text alone. For a source that the smaller
-    model's encoder has no room for nothing is drafted.
+    model without an encoder, which drafts from the decoder's text alone. Nothing is drafted for a source
+    that is too long for the smaller model's encoder.
 
     Parameters
     ----------
@@ -45,21 +90,21 @@ class ModelDraft(Draft):
         Several candidates for each token, as a tree that the target verifies in one run. None: a chain.
     draft : Draft, Model, path, hub name or Drafter, optional
         A draft for the draft (section 6 of the paper), which may have one too: the model's chain is decoded
-        speculatively. Its guesses have the distribution that they have without, and under greedy decoding
-        and the coupled rule they are the same tokens; they only take less time, if the inner draft is good.
+        speculatively. Its tokens have the same distribution as without, and under greedy decoding and the
+        coupled rule they are the same tokens; they only take less time, if the inner draft is good.
     gamma : int, optional
-        Guesses a round when the caller of `specdec.generate` does not say: by default 4, or the nodes of the
-        tree.
+        Draft tokens a round when the caller of `specdec.generate` does not say: by default 4, or the nodes of
+        the tree.
     vocabulary : {"auto", "same", "text", "intersection"}, default "auto"
         What to do where the target has another vocabulary than the model. The model then reads the text in
-        its own tokens, cut by its own tokenizer. "intersection": it guesses tokens whose strings both have,
-        by its law restricted to them and renormalised (token-level intersection of Timor et al. 2025,
-        arXiv 2502.05202, Algorithm 4); that works with every rule and tree. "text": it writes on in its own
-        tokens, the most probable ones, and what it has written is guessed in the target's, as the target's
-        tokenizer cuts it (string-level exact match, Algorithm 2); every guess is a point mass, in a chain.
-        "same": such a target is refused. "auto": both ways in turn, and then, round by round, the one by
-        which more guesses were accepted; with a tree "intersection". Vocabularies that are the same are not
-        translated.
+        its own tokens, cut by its own tokenizer. "intersection": it drafts tokens whose strings both have,
+        by its distribution restricted to them and renormalized (token-level intersection of Timor et al.
+        2025, arXiv 2502.05202, Algorithm 4); that works with every rule and tree. "text": it writes in its
+        own tokens, the most probable ones, and its text is drafted in the target's tokens, as the target's
+        tokenizer cuts it (string-level exact match, Algorithm 2); every draft token is a point mass, in a
+        chain. "same": such a target is refused. "auto": both methods in turn, and then, round by round, the
+        one of which more tokens were accepted; with a tree "intersection". Vocabularies that are the same
+        are not translated.
 
     Attributes
     ----------
@@ -100,13 +145,10 @@ class ModelDraft(Draft):
         self.tree = tree
         self.draft = None if draft is None else as_draft(self.model, draft, optional=True)
         if self.draft is not None and self.draft.in_target_cache:
-            raise InputError(
-                f"draft is {shown(self.draft)}; expected one that does not work in its target's cache"
-            )
+            raise InputError.of("draft", self.draft, "one that does not work in its target's cache")
         self.gamma = gamma_of(gamma, tree, self.gamma)
 
     def describe(self, target: Model) -> Description:
-        """See `Draft.describe`."""
         if not self.translates(target):
             self._warn_if_larger(target)
             if self.draft is not None:
@@ -123,11 +165,10 @@ class ModelDraft(Draft):
             )
         if self.vocabulary == "text":
             if self.tree is not None:
-                raise InputError(
-                    f"tree is {shown(self.tree)} and vocabulary is 'text', for target {target.path} with "
-                    f"another one; expected tree=None, as text is written in a chain, or "
-                    f"vocabulary='intersection', which takes trees"
-                )
+                raise InputError.of(
+                    "tree", self.tree, "None, as vocabulary='text' writes a chain, or "
+                    "vocabulary='intersection', which takes trees",
+                )  # fmt: skip
             return "text", {"translation": translation, "measured": False}
         if self.vocabulary == "auto" and self.tree is None:
             return "text", {"translation": translation, "measured": True}
@@ -162,41 +203,30 @@ class ModelDraft(Draft):
         return total / n if n else float("nan")
 
     def shares(self, target: Model) -> tuple[int, float]:
-        """See `Draft.shares`."""
         return translation_of(target, self.model).shares if self.translates(target) else (0, 0.0)
 
     @property
     def reads_source(self) -> bool:
-        """See `Draft.reads_source`."""
-        inner = self.draft is not None and self.draft.reads_source
-        return inner or self.model.config.encoder is not None
+        return super().reads_source or self.model.config.encoder is not None
+
+    @property
+    def parts(self) -> Sequence[Draft]:
+        return () if self.draft is None else (self.draft,)
 
     @property
     def readers(self) -> Sequence[Model]:
-        """See `Draft.readers`."""
         return [self.model]
 
     def as_read(self, reader: Model, target: Model, ids: Sequence[int]) -> Sequence[int]:
-        """See `Draft.as_read`."""
         return translation_of(target, self.model).read([ids]) if self.translates(target) else ids
 
-    def text_key(self) -> tuple[int, ...]:
-        """See `Draft.text_key`."""
-        return () if self.draft is None else self.draft.text_key()
-
     def snapshot(self) -> ModelDraft:
-        """See `Draft.snapshot`."""
         inner = None if self.draft is None else self.draft.snapshot()
         if inner is self.draft:
             return self
         copy = ModelDraft(self.model, draft=inner, gamma=self.gamma, vocabulary=self.vocabulary)
         copy._snapshot_of = self
         return copy
-
-    def remember(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
-        """See `Draft.remember`."""
-        if self.draft is not None:
-            self.draft.remember(prompt, tokens)
 
     def _warn_if_larger(self, target: Model) -> None:
         if self.model.n_parameters > target.n_parameters:
@@ -208,7 +238,6 @@ class ModelDraft(Draft):
 
     @property
     def identity(self) -> object:
-        """See `Draft.identity`."""
         plain = self.tree is None and self.draft is None and self.vocabulary == "auto"
         return self.model if plain else super().identity
 
@@ -220,13 +249,9 @@ class ModelDraft(Draft):
 
 
 def open_draft(name: str, given: object, *, optional: bool = False, target: Model | None = None) -> Draft:
-    """The argument `name` as a draft: a path or hub name is opened, a model wrapped.
+    """Return the argument `name` as a draft: a path or hub name is opened, a model wrapped.
 
-    ``target``: what it is for, where that is known; a draft on hidden states is opened for its target.
-
-    Raises
-    ------
-    InputError, CheckpointError, TokenizerError
+    ``target``: the model that it is for, where that is known; a draft on hidden states is opened for it.
     """
     if isinstance(given, Model):
         return ModelDraft(given)
@@ -243,7 +268,7 @@ def open_draft(name: str, given: object, *, optional: bool = False, target: Mode
                     f"specdec.drafts.Eagle(path, target)"
                 )
             return Eagle(given, target)
-        if (found := open_draft_file(folder) or open_learnt(folder)) is not None:
+        if (found := open_draft_file(folder) or open_learned(folder)) is not None:
             return found
     if isinstance(given, str | os.PathLike):
         try:
@@ -265,12 +290,7 @@ def open_draft(name: str, given: object, *, optional: bool = False, target: Mode
 
 
 def as_draft(target: Model, given: object, *, optional: bool = False) -> Draft:
-    """The argument `draft` as a draft that fits the target.
-
-    Raises
-    ------
-    InputError, VocabularyMismatchError, CheckpointError, TokenizerError
-    """
+    """Return the argument `draft` as a draft that fits the target."""
     draft = open_draft("draft", given, optional=optional, target=target)
     draft.describe(target)  # refuses what does not fit
     return draft

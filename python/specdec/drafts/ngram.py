@@ -1,9 +1,8 @@
-"""N-gram drafts: how often tokens follow one another in a text."""
+"""N-gram drafts: how often tokens follow one another in a text, or in the text being written."""
 
 from __future__ import annotations
 
 import os
-import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -14,19 +13,16 @@ from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.checks import check_choice, check_flag, check_integer, check_items, check_path
-from specdec.drafts.draft import Description, Draft, check_n_vocab
-from specdec.drafts.ids import Ids, check_ids, check_n, check_n_ids, check_texts
-from specdec.drafts.ngram_counts import NgramCounts
-from specdec.drafts.ngram_file import read_ngrams, write_ngrams
-from specdec.errors import CheckpointError, InputError, shown
-from specdec.models.model import Model, Prompt
+from specdec.drafts.draft import Description, Draft, check_model, check_n_vocab
+from specdec.drafts.ngram_counts import NgramCounts, read_ngrams, write_ngrams
+from specdec.drafts.texts import Ids, check_ids, check_n, check_n_ids, check_texts
+from specdec.errors import CheckpointError, InputError
+from specdec.models.model import Model
 from specdec.models.origin import FilesReference, ReadFiles
 from specdec.models.tokenizer import Tokenizer
 from specdec.models.tokenizer.resolve import adapted
 from specdec.progress import counted
 from specdec.text_files import read_text_file
-
-__all__ = ["Bigram", "Ngram", "Smoothing", "Unigram", "check_smoothing"]
 
 Text: TypeAlias = str | os.PathLike[str]
 Table = TypeVar("Table", bound="Ngram")
@@ -34,7 +30,6 @@ Table = TypeVar("Table", bound="Ngram")
 Smoothing: TypeAlias = Literal["interpolated", "backoff"]
 """How the counts of longer and shorter contexts are joined."""
 SMOOTHINGS: tuple[Smoothing, ...] = get_args(Smoothing)
-NOTHING: Mapping[tuple[int, ...], Counter[int]] = {}
 
 
 @runtime_checkable
@@ -131,11 +126,11 @@ class Ngram(Draft):
 
     @classmethod
     def _n_of_class(cls, n: int | None) -> int:
-        """The default for None, else `n`, which is refused where the tables of this class have another."""
+        """Return the default for None, else `n`, which is refused where this class has another."""
         if n is None:
             return 3 if cls._only_n is None else cls._only_n
         if cls._only_n is not None and check_n(n) != cls._only_n:
-            raise InputError(f"n is {n}; expected {cls._only_n}, as of every {cls.__name__}")
+            raise InputError.of("n", n, f"{cls._only_n}, as of every {cls.__name__}")
         return n
 
     @classmethod
@@ -175,9 +170,9 @@ class Ngram(Draft):
             tokenizer.tokenizer if isinstance(tokenizer, Model) else adapted(tokenizer) or tokenizer
         )
         if encoder is None:
-            raise InputError("tokenizer is a model without a tokenizer; expected one, to encode texts with")
+            raise InputError.of("tokenizer", None, "one, to encode texts with", "a model without a tokenizer")
         if not (hasattr(encoder, "encode") and hasattr(encoder, "n_vocab")):
-            raise InputError(f"tokenizer is {shown(tokenizer)}; expected a specdec.Model or its tokenizer")
+            raise InputError.of("tokenizer", tokenizer, "a specdec.Model or its tokenizer")
         n_vocab = tokenizer.config["n_vocab"] if isinstance(tokenizer, Model) else encoder.n_vocab
         if isinstance(texts, str | os.PathLike):
             texts = [texts]
@@ -187,8 +182,7 @@ class Ngram(Draft):
             for text in several:
                 ids.append(encoder.encode(_read(text)))
                 done(1)
-        counts = Ngram(ids, n_vocab, n, smoothing=smoothing, min_count=min_count).counts
-        return cls.of(counts, smoothing)
+        return cls.of(Ngram(ids, n_vocab, n, smoothing=smoothing, min_count=min_count).counts, smoothing)
 
     @classmethod
     def from_results(
@@ -200,7 +194,7 @@ class Ngram(Draft):
         smoothing: Smoothing = "interpolated",
         min_count: int = 1,
     ) -> Table:
-        """Count what a target has written: then the table guesses like the target, not like some corpus.
+        """Count what a target has written: then the table drafts like the target, not like some corpus.
 
         Parameters
         ----------
@@ -220,52 +214,14 @@ class Ngram(Draft):
         >>> results = specdec.generate(target, None, prompts, max_new_tokens=300)
         >>> table = drafts.Ngram.from_results(results, target, n=4)
         """
-        n = cls._n_of_class(n)
-        if not isinstance(target, Model):
-            raise InputError(f"target is {shown(target)}; expected a specdec.Model")
+        n, n_vocab = cls._n_of_class(n), check_model("target", target).config["n_vocab"]
         several = [results] if isinstance(results, Written) else results
         texts = []
         for i, result in enumerate(check_items("results", several, "a specdec.Result, or a list of these")):
             if not isinstance(result, Written):
-                raise InputError(f"results[{i}] is {shown(result)}; expected a specdec.Result")
+                raise InputError.of(f"results[{i}]", result, "a specdec.Result")
             texts.append([*result.prompt_ids, *result.tokens])
-        n_vocab = target.config["n_vocab"]
-        counts = Ngram(texts, n_vocab, n, smoothing=smoothing, min_count=min_count).counts
-        return cls.of(counts, smoothing)
-
-    @classmethod
-    def from_target(
-        cls: type[Table],
-        target: Model,
-        prompts: Sequence[Prompt],
-        n: int | None = None,
-        *,
-        smoothing: Smoothing = "interpolated",
-        min_count: int = 1,
-        draft: Any = None,
-        **options: Any,
-    ) -> Table:
-        """Deprecated, removed in 0.3: `specdec.generate`, then `Ngram.from_results`.
-
-        Parameters
-        ----------
-        target, prompts, draft, **options
-            As of `specdec.generate`.
-        n, smoothing, min_count
-            As of `from_text`.
-        """
-        # The one import that goes up; it leaves with this method.
-        from specdec.decoding.generate import generate
-
-        warnings.warn(
-            "Ngram.from_target will be removed in 0.3; use Ngram.from_results(specdec.generate(...), target)",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        check_smoothing(smoothing)
-        n = check_n(cls._n_of_class(n))
-        results = generate(target, draft, check_items("prompts", prompts, "a list of prompts"), **options)
-        return cls.from_results(results, target, n, smoothing=smoothing, min_count=min_count)
+        return cls.of(Ngram(texts, n_vocab, n, smoothing=smoothing, min_count=min_count).counts, smoothing)
 
     @classmethod
     def load(cls: type[Table], path: str | os.PathLike[str], *, mmap: bool = False) -> Table:
@@ -318,7 +274,7 @@ class Ngram(Draft):
         write_ngrams(check_path("path", path), self.counts, self.smoothing)
 
     def update(self, ids: Ids | Sequence[Ids]) -> None:
-        """Add the counts of more text; runs that have begun go on with what was there.
+        """Add the counts of more text; runs that have begun continue with the old ones.
 
         All n-grams of it are added, whatever `min_count` was.
 
@@ -345,13 +301,11 @@ class Ngram(Draft):
     @property
     def n_ngrams(self) -> tuple[int, ...]:
         """How many different n-grams of 1, 2, … n tokens were seen."""
-        return (
-            int(np.count_nonzero(self.counts.unigrams)),
-            *(len(level.tokens) for level in self.counts.levels),
-        )
+        n_unigrams = int(np.count_nonzero(self.counts.unigrams))
+        return (n_unigrams, *(len(level.tokens) for level in self.counts.levels))
 
     def probabilities(self, ids: Ids) -> NDArray[np.float64]:
-        """The distribution of the next token after each of some tokens.
+        """Return the distribution of the next token after each of some tokens.
 
         Parameters
         ----------
@@ -368,13 +322,12 @@ class Ngram(Draft):
             If a token is not in 0 to n_vocab - 1.
         """
         tokens = check_ids(ids, self.n_vocab).tolist()
-        rows = np.empty((len(tokens), self.n_vocab))
-        for i, row in enumerate(rows):
-            row[:] = row_after(self, tokens[: i + 1])
-        return rows
+        return np.array([row_after(self, tokens[: i + 1]) for i in range(len(tokens))]).reshape(
+            len(tokens), self.n_vocab
+        )
 
     def after(self, context: Sequence[int]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """What followed a context of 0 to n - 1 tokens, ascending, and how often: [n_different] each."""
+        """Return what followed a context of 0 to n - 1 tokens, ascending, and how often, [n_different]."""
         if not context:
             tokens = np.flatnonzero(self.counts.unigrams).astype(np.int32)
             return tokens, self.counts.unigrams[tokens]
@@ -389,7 +342,6 @@ class Ngram(Draft):
         return level.tokens[found], level.counts[found]
 
     def describe(self, target: Model) -> Description:
-        """See `Draft.describe`."""
         check_n_vocab(self.n_vocab, target)
         return "ngram", {"table": self.core}
 
@@ -447,9 +399,9 @@ class Bigram(Ngram):
 
 
 def row_after(
-    table: Ngram, context: Sequence[int], seen: Mapping[tuple[int, ...], Counter[int]] = NOTHING
+    table: Ngram, context: Sequence[int], seen: Mapping[tuple[int, ...], Counter[int]] | None = None
 ) -> NDArray[np.float64]:
-    """The distribution of the token after a text, or after its last n - 1 tokens, [n_vocab].
+    """Return the distribution [n_vocab] of the token after a text, or after its last n - 1 tokens.
 
     `seen` is counted on top of the table: how often which token followed a context of 0 to n - 1 tokens.
     """
@@ -459,7 +411,7 @@ def row_after(
     for k in range(min(table.n - 1, len(context)) + 1):
         shorter = context[len(context) - k :]
         tokens, counts = table.after(shorter)
-        if more := seen.get(tuple(shorter)):
+        if seen and (more := seen.get(tuple(shorter))):
             both = np.zeros(table.n_vocab, np.int64)
             both[tokens] = counts
             both[list(more)] += list(more.values())
@@ -484,7 +436,7 @@ def _mapped_again(kind: type[Ngram], reference: FilesReference) -> Ngram:
 
 
 def check_smoothing(smoothing: Any) -> Smoothing:
-    """One of the names of smoothing."""
+    """Return the argument `smoothing`."""
     return check_choice("smoothing", smoothing, SMOOTHINGS)
 
 
@@ -492,3 +444,81 @@ def _read(text: Text) -> str:
     if isinstance(text, str):
         return text
     return read_text_file(check_path("texts", text), "a text", name="texts")
+
+
+class OnlineNgram(Draft):
+    """An n-gram draft that counts each text, prompt included, as it grows.
+
+    After every round its distributions are those of `Ngram` of the table that it began with and of the
+    text so far: ``Ngram([*texts, text_so_far], n_vocab, n)``. Draft tokens are not counted, only what became
+    text. Every sequence of a batch has counts of its own, so its output is that of its single run, and they
+    end with it. Room for the longest text is taken when a run begins (4 bytes a token, and 8 for each
+    token of the vocabulary), so that a round never allocates.
+
+    Parameters
+    ----------
+    start : int or Ngram, default 3
+        The table to begin with; or n, 1 to 8, to begin with nothing.
+    smoothing : {"interpolated", "backoff"}
+        Of `Ngram`; with a table it is the table's.
+
+    Raises
+    ------
+    InputError
+        If n or the name is not one of these.
+    """
+
+    def __init__(self, start: int | Ngram = 3, *, smoothing: Smoothing | None = None) -> None:
+        self.table = start if isinstance(start, Ngram) else None
+        if isinstance(start, Ngram):
+            if smoothing is not None and check_smoothing(smoothing) != start.smoothing:
+                raise InputError.of("smoothing", smoothing, f"the table's, {start.smoothing!r}")
+            self.n, self.smoothing = start.n, start.smoothing
+        else:
+            self.n = check_n(start)
+            self.smoothing = check_smoothing("interpolated" if smoothing is None else smoothing)
+
+    def _table(self, n_vocab: int) -> Ngram:
+        if self.table is not None:
+            return self.table
+        return Ngram.of(NgramCounts.count([np.zeros(0, np.int64)], n_vocab, self.n), self.smoothing)
+
+    def describe(self, target: Model) -> Description:
+        _, table = self._table(target.config["n_vocab"]).describe(target)
+        return "online_ngram", table
+
+    def probabilities(self, ids: Ids, n_vocab: int | None = None) -> NDArray[np.float64]:
+        """Return the distribution of the next token after each of some tokens, a text from its beginning.
+
+        Parameters
+        ----------
+        ids : sequence of int, [n_tokens]
+        n_vocab : int, optional
+            Number of different token ids; needed without a table.
+
+        Returns
+        -------
+        ndarray of float64, [n_tokens, n_vocab]
+            Row i is the distribution of the token after ids[: i + 1], which have been counted.
+
+        Raises
+        ------
+        InputError
+            If a token is not in 0 to n_vocab - 1, or n_vocab is missing.
+        """
+        if self.table is not None:
+            n_vocab = self.table.n_vocab
+        if n_vocab is None:
+            raise InputError.of("n_vocab", None, "the number of token ids, as there is no table")
+        table = self._table(check_n_ids(n_vocab))
+        tokens = check_ids(ids, table.n_vocab).tolist()
+        rows = np.empty((len(tokens), table.n_vocab))
+        seen: dict[tuple[int, ...], Counter[int]] = {}  # what followed each context in the text so far
+        for i, row in enumerate(rows):
+            for k in range(min(self.n - 1, i) + 1):
+                seen.setdefault(tuple(tokens[i - k : i]), Counter())[tokens[i]] += 1
+            row[:] = row_after(table, tokens[: i + 1], seen)
+        return rows
+
+    def __repr__(self) -> str:
+        return f"<specdec.drafts.OnlineNgram of {self.n}-grams, from {self.table or 'nothing'}>"

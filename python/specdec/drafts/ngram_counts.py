@@ -1,18 +1,26 @@
-"""How often each n-gram occurs in some texts, as the core holds it (``draft/tables/ngram_table.h``)."""
+"""How often each n-gram occurs in some texts, in memory (``draft/tables/ngram_table.h``) and in a file.
+
+Tensors ``unigrams`` (I32, [n_vocab]) and for k = 2 … n ``starts.k`` (I64), ``tokens.k`` and ``counts.k``
+(I32), as in `NgramCounts`; metadata ``format``, ``version`` and ``smoothing``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec.drafts.memory_draft import IntegerFile
 from specdec.errors import InputError
+from specdec.models.checkpoints.safetensors_file import write_safetensors
 
-__all__ = ["NgramCounts", "NgramLevel"]
-
-_MOST = 2**31 - 1  # counts and numbers of n-grams fit 32 bits
+METADATA: Final = {"format": "specdec n-gram counts", "version": "1"}
+_MOST: Final = 2**31 - 1  # counts and numbers of n-grams fit 32 bits
+_PARTS: Final = ("starts", "tokens", "counts")  # 64 bits first: so each array is aligned in the file
 
 
 @dataclass(frozen=True)
@@ -67,7 +75,7 @@ class NgramCounts:
         return NgramCounts(_narrow(np.bincount(ids, minlength=n_vocab)), tuple(levels))
 
     def plus(self, other: NgramCounts) -> NgramCounts:
-        """The sum of two counts of the same vocabulary and length."""
+        """Return the sum of two counts of the same vocabulary and length."""
         n_vocab = n_shorter = len(self.unigrams)
         mine = theirs = np.arange(n_vocab)  # the number that an n-gram of either has in the sum
         levels = []
@@ -88,7 +96,7 @@ def _level(
     n_vocab: int,
     min_count: int = 1,
 ) -> tuple[NgramLevel, NDArray[np.int64]]:
-    """The level of n-grams with keys (number of the shorter n-gram · n_vocab + last token) and counts.
+    """Make the level of n-grams with keys (number of the shorter n-gram · n_vocab + last token) and counts.
 
     A key that is there several times has all its counts, without counts one for each time. Also the number of
     each key in the level, -1 if it has less than `min_count`.
@@ -105,7 +113,27 @@ def _level(
 
 
 def _narrow(counts: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Counts in 32 bits; InputError if one does not fit."""
+    """Return counts in 32 bits; InputError if one does not fit."""
     if counts.max(initial=0) > _MOST:
         raise InputError(f"an n-gram occurs {counts.max()} times in ids; expected at most {_MOST}")
     return counts.astype(np.int32)
+
+
+def write_ngrams(path: Path, counts: NgramCounts, smoothing: str) -> None:
+    """Write counts to a file, whole or not at all."""
+    levels = list(enumerate(counts.levels, 2))
+    arrays = {f"{part}.{k}": getattr(level, part) for part in _PARTS for k, level in levels}
+    arrays["unigrams"] = counts.unigrams
+    write_safetensors(path, arrays, METADATA | {"smoothing": smoothing})
+
+
+def read_ngrams(path: Path, mmap: bool) -> tuple[NgramCounts, str]:
+    """Read counts, in memory or as views of the file, and the smoothing; the core checks the arrays."""
+    file = IntegerFile(path, METADATA)
+    n = sum(name.startswith("tokens.") for name in file.tensors) + 1
+    levels = tuple(
+        NgramLevel(*(file.take(f"{part}.{k}", mmap=mmap) for part in _PARTS)) for k in range(2, n + 1)
+    )
+    counts = NgramCounts(file.take("unigrams", mmap=mmap), levels)
+    file.check_end(f"a table of {n}-grams")
+    return counts, file.metadata.get("smoothing", "")

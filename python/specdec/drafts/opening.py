@@ -1,37 +1,44 @@
-"""`load`: a draft for a target from the path of whatever drafts."""
+"""Drafts for a target by path (`load`) and by name (`named`)."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.resources import as_file, files
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
 from specdec.checks import check_choice, check_integer, check_path
-from specdec.drafts.draft import MAX_GAMMA, Draft
-from specdec.drafts.draft_file import open_draft_file
-from specdec.drafts.early_exit import EarlyExit
-from specdec.drafts.learnt.eagle_draft import Eagle, local_folder
-from specdec.drafts.learnt.eagle_layouts import is_published
-from specdec.drafts.learnt.heads_draft import Heads
-from specdec.drafts.learnt.methods import open_learnt
-from specdec.drafts.learnt.target_identity import configuration_digest
-from specdec.drafts.model_draft import ModelDraft
+from specdec.drafts.copies import ContextCopy, InputCopy
+from specdec.drafts.draft import MAX_GAMMA, Draft, Random, check_model
+from specdec.drafts.ensemble import Ensemble
+from specdec.drafts.learned.eagle.draft import MTP, Eagle, local_folder
+from specdec.drafts.learned.eagle.layouts import is_published
+from specdec.drafts.learned.early_exit.draft import EXIT_NAME, EarlyExit, open_exit
+from specdec.drafts.learned.heads.draft import Heads
+from specdec.drafts.learned.look_ahead.draft import LookAheadEmbeddings
+from specdec.drafts.learned.methods import open_learned
+from specdec.drafts.learned.online.online_draft import Online
+from specdec.drafts.learned.recurrent.draft import Recurrent
+from specdec.drafts.lookahead import Lookahead
+from specdec.drafts.model_draft import ModelDraft, open_draft_file
+from specdec.drafts.ngram import Bigram, Ngram, OnlineNgram, Unigram
+from specdec.drafts.skip_layers import SkipLayers
+from specdec.drafts.suffix_memory import SuffixMemory
+from specdec.drafts.token_recycling import TokenRecycling
 from specdec.drafts.trees import Tree, check_tree
-from specdec.errors import CheckpointError, InputError, kind_of, shown
-from specdec.fields import Fields, read_json_object
-from specdec.models.checkpoints import open_checkpoint
+from specdec.errors import CheckpointError, InputError
 from specdec.models.loading import embedded_pair
 from specdec.models.loading import load as load_model
 from specdec.models.model import Model
-from specdec.models.model_config import ModelConfig
 from specdec.models.number_formats import DTYPES, Dtype
-from specdec.text_files import reading
+from specdec.text_files import read_text_file, reading
 
-__all__ = ["EXIT_NAME", "load"]
-
-EXIT_NAME: Final = "specdec_exit.json"
 EMBEDDED_HEADS: Final = "embedded-heads"
+_MAX_DEPTH: Final = 8
 
 
 def load(
@@ -42,12 +49,12 @@ def load(
     tree: Tree | None = None,
     gamma: int | None = None,
 ) -> Draft:
-    """A draft for a target, from the folder of a learnt draft or of a model, or from a memory's file.
+    """Open a draft for a target: the folder of a learned draft or of a model, or the file of a memory.
 
     Parameters
     ----------
     path : path-like
-        - The folder of a learnt draft (a ``config.json`` with ``specdec_draft``): that draft, such as
+        - The folder of a learned draft (a ``config.json`` with ``specdec_draft``): that draft, such as
           `Heads`.
         - ``"embedded-heads"``: the heads of the target that comes with the package.
         - The folder of a published draft of EAGLE: `Eagle`.
@@ -57,14 +64,15 @@ def load(
           its class; `dtype`, `tree` and `gamma` must be None.
         - Any other folder, file or hub name that `specdec.load` takes: `ModelDraft` of that model.
     target : Model
-        What it shall draft for. None, for ``"embedded-heads"`` only: the target of `specdec.embedded_pair`.
+        The model that the draft is for. None, for ``"embedded-heads"`` only: the target of
+        `specdec.embedded_pair`.
     dtype : {None, "f32", "bf16", "int8", "int4"}
         The number format of the draft's matrices; None: that of its file.
     tree : ParallelChains, StaticTree or DynamicTree, optional
-        What it proposes; None: a chain.
+        The shape of its proposals; None: a chain.
     gamma : int, optional
-        Guesses a round when the caller of `specdec.generate` does not say; None: as many as the draft's class
-        has by default.
+        Draft tokens a round when the caller of `specdec.generate` does not say; None: as many as the draft's
+        class has by default.
 
     Raises
     ------
@@ -74,7 +82,7 @@ def load(
     VocabularyMismatchError
         The tokens of a model are not the target's.
     CheckpointError, TokenizerError
-        What lies there is damaged, missing or not supported.
+        The files are damaged, missing or not supported.
 
     Examples
     --------
@@ -85,19 +93,18 @@ def load(
     embedded = isinstance(path, str) and path == EMBEDDED_HEADS and not Path(path).exists()
     if embedded and target is None:
         target, _ = embedded_pair()
-    if not isinstance(target, Model):
-        raise InputError(f"target is {kind_of(target)}; expected the specdec.Model that the draft is for")
+    target = check_model("target", target)
     dtype = check_choice("dtype", dtype, DTYPES, optional=True)
     tree = check_tree(tree)
     gamma = None if gamma is None else check_integer("gamma", gamma, 1, MAX_GAMMA)
+    draft: Draft
     if embedded:
         with as_file(files("specdec") / "embedded" / "heads") as place:
-            heads = Heads(place, dtype=dtype, tree=tree, gamma=gamma)
-        heads.describe(target)
-        return heads
-    folder = check_path("path", path, CheckpointError)
-    with reading(folder, CheckpointError):
-        draft = _open(path, folder, target, dtype, tree, gamma)
+            draft = Heads(place, dtype=dtype, tree=tree, gamma=gamma)
+    else:
+        folder = check_path("path", path, CheckpointError)
+        with reading(folder, CheckpointError):
+            draft = _open(path, folder, target, dtype, tree, gamma)
     draft.describe(target)  # refuses what does not fit
     return draft
 
@@ -106,42 +113,237 @@ def _open(
     path: str | os.PathLike[str], folder: Path, target: Model, dtype: Dtype | None, tree: Tree | None,
     gamma: int | None,
 ) -> Draft:  # fmt: skip
-    """The draft of a file or folder, whichever kind it is."""
-    draft: Draft | None
     if (folder / EXIT_NAME).is_file():
-        draft = _open_exit(folder, target, tree, gamma)
-    elif (draft := open_draft_file(folder)) is not None:
-        _check_no_settings(folder, draft, dtype=dtype, tree=tree, gamma=gamma)
-    elif is_published(folder := local_folder(path)):
-        draft = Eagle(folder, target, dtype=dtype, tree=tree, gamma=gamma)
-    else:
-        draft = open_learnt(folder, dtype=dtype, tree=tree, gamma=gamma)
-    if draft is None:
-        draft = ModelDraft(load_model(path, dtype), tree=tree, gamma=gamma)
+        return open_exit(folder, target, tree, gamma)
+    if (stored := open_draft_file(folder)) is not None:
+        name = type(stored).__name__
+        for argument, value in {"dtype": dtype, "tree": tree, "gamma": gamma}.items():
+            if value is not None:
+                expected = f"None, as {folder} holds a {name}, or specdec.drafts.{name}.load(path, ...)"
+                raise InputError.of(argument, value, expected)
+        return stored
+    folder = local_folder(path)
+    if is_published(folder):
+        return Eagle(folder, target, dtype=dtype, tree=tree, gamma=gamma)
+    if (learned := open_learned(folder, dtype=dtype, tree=tree, gamma=gamma)) is not None:
+        return learned
+    return ModelDraft(load_model(path, dtype), tree=tree, gamma=gamma)
+
+
+@dataclass(frozen=True)
+class DraftName:
+    """A word that names a draft.
+
+    Attributes
+    ----------
+    draft : type
+        The class.
+    argument : str
+        What follows the word after a colon: "" nothing, "FILE" is required, "[FILE]" is optional.
+    meaning : str
+        What it is, in one line.
+    make : callable
+        The draft of (argument or "", target, number format or None).
+    takes_dtype : bool
+        Whether it has weights, which are in a number format, or drafts within it may have.
+    """
+
+    draft: type[Draft]
+    argument: str
+    meaning: str
+    make: Callable[[str, Model, Dtype | None], Draft]
+    takes_dtype: bool = False
+
+    def usage(self, word: str) -> str:
+        """Return how it is written: "heads[:DIR]"."""
+        if not self.argument:
+            return word
+        optional = self.argument.startswith("[")
+        return f"{word}[:{self.argument[1:]}" if optional else f"{word}:{self.argument}"
+
+
+def named(text: str, target: Model, *, dtype: Dtype | None = None) -> Draft:
+    """Make a draft by its name, with its argument after a colon.
+
+    Parameters
+    ----------
+    text : str
+        - One of `specdec.drafts.NAMES`: ``"copy"``, ``"ngram:novels.txt"``, ``"heads:path/to/heads"``,
+          ``"exit:4"``, ``"skip:1,3/2"``, ``"lookahead:4,3"``.
+        - ``"ensemble:copy+model:path/to/small"``: several, each by its name.
+        - ``"online:heads:path"``: one that learns while it serves.
+        - Anything else is a path or a hub name, as in `specdec.drafts.load`.
+    target : Model
+        The model that it drafts for.
+    dtype : {None, "f32", "bf16", "int8", "int4"}
+        The number format of the draft's matrices; None: that of its file.
+
+    Raises
+    ------
+    InputError
+        The name lacks its argument or has one too many, or is that of a draft and of a file; a number format
+        is given for a draft without weights; the draft is for another target.
+    VocabularyMismatchError, CheckpointError, TokenizerError
+        As `specdec.drafts.load`.
+
+    Examples
+    --------
+    >>> target, _ = specdec.embedded_pair()
+    >>> draft = specdec.drafts.named("ensemble:copy+embedded", target)
+    >>> out = specdec.generate(target, draft, "Once upon a time")
+    """
+    if not isinstance(text, str) or not text:
+        raise InputError.of("draft", text, "a name such as 'copy', a path or a hub name")
+    check_model("target", target)
+    dtype = check_choice("dtype", dtype, DTYPES, optional=True)
+    nested = takewhile(lambda word: word in ("ensemble", "online"), text.split(":"))
+    if sum(1 for _ in nested) > _MAX_DEPTH:
+        raise InputError.of("draft", text, f"at most {_MAX_DEPTH} drafts within each other")
+    word, colon, argument = text.partition(":")
+    name = NAMES.get(word)
+    if name is None:
+        _refuse_misspelled(text, word)
+        return load(text, target, dtype=dtype)
+    if not colon and check_path("draft", text).exists():
+        expected = f"'./{text}' for the file, or '{text}:' for the draft"
+        raise InputError.of("draft", text, expected, f"{text!r}, the name of a draft and of a file here")
+    missing = not argument and name.argument[:1] not in ("", "[")
+    if missing or (argument and not name.argument):
+        raise InputError.of("draft", text, f"{name.usage(word)}, {name.meaning}")
+    if dtype is not None and not name.takes_dtype:
+        raise InputError.of("dtype", dtype, f"None: the draft {text!r} has no weights")
+    draft = name.make(argument, target, dtype)
+    draft.describe(target)  # refuses what does not fit
     return draft
 
 
-def _check_no_settings(file: Path, draft: Draft, **settings: object) -> None:
-    for name, value in settings.items():
-        if value is not None:
-            raise InputError(
-                f"{name} is {shown(value)}, and {file} holds a {type(draft).__name__}; expected None, or "
-                f"specdec.drafts.{type(draft).__name__}.load(path, ...) with the settings of the class"
-            )
+def _refuse_misspelled(text: str, word: str) -> None:
+    """Refuse what is nearly a name, and no file; a hub name without an owner is let through."""
+    nearest = get_close_matches(word, NAMES, 1, 0.75)
+    if nearest and "/" not in text and not check_path("draft", text).exists():
+        raise InputError.of(
+            "draft", text, f"{nearest[0]} perhaps: one of {', '.join(NAMES)}; anything else is a path or a "
+            "hub name",
+        )  # fmt: skip
 
 
-def _open_exit(folder: Path, target: Model, tree: Tree | None, gamma: int | None) -> EarlyExit:
-    file = folder / EXIT_NAME
-    fields = Fields(read_json_object(file), file)
-    ours = ModelConfig.from_canonical(open_checkpoint(folder, tokenizer=False).config)
-    layer = fields.integer("layer", maximum=ours.n_layer - 1)
-    stored = fields.integer("gamma", maximum=MAX_GAMMA, default=None)
-    beside = target.path.exists() and target.path.samefile(folder)
-    if not beside or configuration_digest(ours) != configuration_digest(target.config):
-        raise InputError(
-            f"{file} is an exit of the model beside it; given is the target {target.path}; expected "
-            f"specdec.load({str(folder)!r})"
-        )
-    if tree is not None:
-        raise InputError(f"tree is given, and {file} is an early exit, which drafts chains; expected None")
-    return EarlyExit(layer, gamma=stored if gamma is None else gamma)
+def _read(argument: str) -> str:
+    return read_text_file(check_path("draft", argument), "a text", name="draft")
+
+
+def _table(kind: type[Ngram], argument: str, target: Model) -> Ngram:
+    """Open the table of a file that `Ngram.save` wrote, or count that of a text."""
+    path = check_path("draft", argument)
+    return kind.load(path) if path.suffix == ".safetensors" else kind.from_text(path, target)
+
+
+def _integers(argument: str, expected: str, n: int | None = None) -> list[int]:
+    """Return the integers of an argument, `n` of them."""
+    try:
+        found = [int(part) for part in argument.split(",") if part]
+    except ValueError:
+        found, n = [], -1
+    if n is not None and len(found) != n:
+        raise InputError.of("draft", argument, expected)
+    return found
+
+
+def _skip(argument: str) -> SkipLayers:
+    attn, slash, mlp = argument.partition("/")
+    expected = "ATTN/MLP, layers such as 1,3/2, or LAYERS of which both are skipped"
+    layers = _integers(attn, expected)
+    return SkipLayers(layers, _integers(mlp, expected) if slash else layers)
+
+
+def _part(text: str, target: Model, dtype: Dtype | None) -> Draft:
+    """Make a draft within another one; the number format is for those that have weights."""
+    name = NAMES.get(text.partition(":")[0])
+    return named(text, target, dtype=dtype if name is None or name.takes_dtype else None)
+
+
+NAMES: Final[dict[str, DraftName]] = {
+    "embedded": DraftName(
+        ModelDraft, "", "the small model in the package",
+        lambda _, target, dtype: ModelDraft(embedded_pair(None, dtype)[1]), True,
+    ),
+    "model": DraftName(
+        ModelDraft, "MODEL", "a smaller model: path or hub name",
+        lambda path, target, dtype: ModelDraft(load_model(path, dtype)), True,
+    ),
+    "unigram": DraftName(
+        Unigram, "FILE", "how frequent tokens are in a text",
+        lambda file, target, dtype: _table(Unigram, file, target),
+    ),
+    "bigram": DraftName(
+        Bigram, "FILE", "what follows a token in a text",
+        lambda file, target, dtype: _table(Bigram, file, target),
+    ),
+    "ngram": DraftName(
+        Ngram, "FILE", "what follows two tokens in a text, or a saved table (.safetensors)",
+        lambda file, target, dtype: _table(Ngram, file, target),
+    ),
+    "online-ngram": DraftName(
+        OnlineNgram, "[FILE]", "the same, counted while the text grows",
+        lambda file, target, dtype: OnlineNgram(_table(Ngram, file, target)) if file else OnlineNgram(),
+    ),
+    "copy": DraftName(
+        ContextCopy, "[FILE]", "what followed the same tokens earlier in the text, or in a document",
+        lambda file, target, dtype: ContextCopy([_read(file)] if file else None),
+    ),
+    "input": DraftName(
+        InputCopy, "[FILE]", "the prompt or the source, for outputs that are the input with edits",
+        lambda file, target, dtype: InputCopy(_read(file) if file else None),
+    ),
+    "suffix": DraftName(
+        SuffixMemory, "[FILE]", "past outputs of this run, or those of a saved memory",
+        lambda file, target, dtype: SuffixMemory.load(file) if file else SuffixMemory(),
+    ),
+    "recycling": DraftName(
+        TokenRecycling, "[FILE]", "what the target predicted after each token",
+        lambda file, target, dtype: TokenRecycling.load(file) if file else TokenRecycling(),
+    ),
+    "lookahead": DraftName(
+        Lookahead, "[WINDOW,NGRAM]", "the target's own predictions ahead of the text",
+        lambda numbers, target, dtype: Lookahead(
+            *(_integers(numbers, "WINDOW,NGRAM, two integers", 2) if numbers else ())
+        ),
+    ),
+    "exit": DraftName(
+        EarlyExit, "LAYER", "the target's first layers",
+        lambda layer, target, dtype: EarlyExit(*_integers(layer, "LAYER, one integer", 1)),
+    ),
+    "skip": DraftName(
+        SkipLayers, "ATTN/MLP", "the target without these layers", lambda layers, target, dtype: _skip(layers)
+    ),
+    "heads": DraftName(
+        Heads, "[DIR]", "heads trained for the target; those in the package",
+        lambda folder, target, dtype: (
+            Heads(folder, dtype=dtype) if folder else load(EMBEDDED_HEADS, target, dtype=dtype)
+        ), True,
+    ),
+    "eagle": DraftName(
+        Eagle, "MODEL", "a published EAGLE draft for the target",
+        lambda path, target, dtype: Eagle(path, target, dtype=dtype), True,
+    ),
+    "mtp": DraftName(
+        MTP, "", "the head that the target brings", lambda _, target, dtype: MTP(target, dtype=dtype), True
+    ),
+    "recurrent": DraftName(
+        Recurrent, "DIR", "a trained recurrent network",
+        lambda folder, target, dtype: Recurrent(folder, dtype=dtype), True,
+    ),
+    "pass": DraftName(
+        LookAheadEmbeddings, "DIR", "trained vectors after the text",
+        lambda folder, target, dtype: LookAheadEmbeddings(folder),
+    ),
+    "random": DraftName(Random, "", "uniform tokens: the floor", lambda _, target, dtype: Random()),
+    "online": DraftName(
+        Online, "DRAFT", "a draft that learns while it serves",
+        lambda text, target, dtype: Online(_part(text, target, dtype)), True,
+    ),
+    "ensemble": DraftName(
+        Ensemble, "DRAFT+DRAFT", "several drafts at once",
+        lambda text, target, dtype: Ensemble(*(_part(part, target, dtype) for part in text.split("+"))), True,
+    ),
+}  # fmt: skip
+"""The words that name drafts."""

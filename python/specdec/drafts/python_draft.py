@@ -16,12 +16,10 @@ from specdec.drafts.draft import MAX_GAMMA, Description, Draft
 from specdec.errors import InputError, shown
 from specdec.models.model import Model
 
-__all__ = ["Drafter", "Proposal", "PythonDraft"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
-    """Guesses as a tree, and what each was drawn from.
+    """Draft tokens as a tree, and what each was drawn from.
 
     Node 0 is the last token of the text, and entry i of every field is about node i + 1, as in `Round`.
     Everything is checked when it is used; what cannot be used is an `InputError` of the round.
@@ -172,7 +170,6 @@ class PythonDraft(Draft):
         self.drafter = drafter
 
     def describe(self, target: Model) -> Description:
-        """See `Draft.describe`."""
         drafter: Any = self.drafter
         return "python", {
             "name": type(drafter).__name__,
@@ -187,7 +184,6 @@ class PythonDraft(Draft):
 
     @property
     def identity(self) -> object:
-        """See `Draft.identity`."""
         try:
             weakref.ref(self.drafter)
         except TypeError:  # the object has __slots__

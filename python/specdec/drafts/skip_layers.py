@@ -7,10 +7,8 @@ from typing import Any
 
 from specdec.checks import as_integer, check_items
 from specdec.drafts.draft import Description, Draft
-from specdec.errors import InputError, number_of, shown
+from specdec.errors import InputError, number_of
 from specdec.models.model import Model
-
-__all__ = ["SkipLayers"]
 
 _ATTN, _MLP = 1, 2  # as the core has them (forward.h)
 
@@ -19,7 +17,7 @@ class SkipLayers(Draft):
     """The target itself, without some of its attentions and MLPs: Draft & Verify (arXiv 2309.08168).
 
     The layers that draft are the target's own, so nothing is trained or stored, and they draft with what the
-    target knows of the text. What a guess went through before the first layer that is skipped is not
+    target knows of the text. What a draft token went through before the first layer that is skipped is not
     computed again when it is verified. Which layers to skip depends on the model: see
     `specdec.search_skips`.
 
@@ -57,29 +55,16 @@ class SkipLayers(Draft):
             raise InputError("attn and mlp are empty; expected at least one layer to skip")
 
     def describe(self, target: Model) -> Description:
-        """See `Draft.describe`.
-
-        Raises
-        ------
-        InputError
-            If the target has no such layer, or nothing is left of its layers.
-        """
         n_layer = target.config["n_layer"]
         self.check(n_layer)
         skipped = bytes(_ATTN * (i in self.attn) + _MLP * (i in self.mlp) for i in range(n_layer))
         return "skip_layers", {"skipped": skipped}
 
     def check(self, n_layer: int) -> None:
-        """Refuse a draft that is none of a model of so many layers.
-
-        Raises
-        ------
-        InputError
-            As `describe`.
-        """
+        """Refuse a draft of other layers than a model of so many has."""
         for name, layers in (("attn", self.attn), ("mlp", self.mlp)):
             if layers and layers[-1] >= n_layer:
-                raise InputError(f"{name} has layer {shown(layers[-1])}; expected 0 to {n_layer - 1}")
+                raise InputError.of(name, layers[-1], f"0 to {n_layer - 1}", verb="has layer")
         if len(self.attn) == len(self.mlp) == n_layer:
             raise InputError(
                 f"attn and mlp skip all {number_of(n_layer, 'layer')}; expected something to be left"
@@ -100,6 +85,6 @@ def _layers(name: str, given: Any) -> tuple[int, ...]:
     for entry in check_items(name, given, "layers, such as [2, 3]"):
         layer = as_integer(entry)
         if layer is None or layer < 0:
-            raise InputError(f"{name} has {shown(entry)}; expected integers, at least 0")
+            raise InputError.of(name, entry, "integers, at least 0", verb="has")
         layers.add(layer)
     return tuple(sorted(layers))

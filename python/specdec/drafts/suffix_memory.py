@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
-from specdec.checks import check_flag, check_integer, check_number, check_path
-from specdec.drafts.draft import MAX_GAMMA, Description, Draft, check_n_vocab, made_again
-from specdec.drafts.ids import MAX_VOCABULARY, Ids, check_ids
-from specdec.drafts.integer_file import IntegerFile
-from specdec.errors import CheckpointError, InputError, VocabularyMismatchError
-from specdec.models.checkpoints.safetensors_file import write_safetensors
+from specdec.checks import check_flag, check_integer, check_number
+from specdec.drafts.draft import MAX_GAMMA, Description, check_n_vocab
+from specdec.drafts.memory_draft import MemoryDraft
+from specdec.drafts.texts import MAX_VOCABULARY, Ids, check_ids
+from specdec.errors import CheckpointError, VocabularyMismatchError
 from specdec.models.model import Model
-from specdec.models.origin import FilesReference, ReadFiles
-
-__all__ = ["SuffixMemory"]
 
 MAX_TOKENS: Final = 2**28
 MAX_DEPTH: Final = 1024
-METADATA: Final = {"format": "specdec suffix memory", "version": "1"}
 _ARRAYS: Final = ("tokens", "lengths", "n_before")
 _SETTINGS: Final = ("max_tokens", "max_depth", "factor", "min_probability", "min_match", "branches", "gamma")
 
 
-class SuffixMemory(Draft):
+class SuffixMemory(MemoryDraft):
     """A draft that remembers outputs: what followed the text's longest suffix in them, by frequency.
 
     Suffix decoding (Oliaro et al. 2024, arXiv 2411.04975), without training and without a model. For requests
@@ -115,27 +109,14 @@ class SuffixMemory(Draft):
         self.min_match = check_integer("min_match", min_match, 1, MAX_DEPTH)
         self.branches = check_flag("branches", branches)
         self.gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
-        self.n_vocab: int | None = None
+        super().__init__()
         self._tree = _core.SuffixTree(self.max_tokens, self.max_depth)
-        self._lock = threading.Lock()  # of who adds, or begins a text
-        self._n_begun = 0
-        self._has_begun = False
-        self._origin = 0  # what stands for all texts that were added by hand
-        self._file: ReadFiles | None = None  # loaded from or saved to last
+        self._origin = 0  # a digest of all texts that were added by hand
 
-    def __reduce__(self) -> tuple[Callable[..., Draft], tuple[Any, ...]]:
-        if self._file is not None:
-            return _loaded_again, (self._file.reference(), self._settings)
-        if self._has_begun or self.n_texts:
-            raise InputError(
-                f"{self!r} cannot be pickled, as it lives in this process; expected one that was saved to a "
-                "file or loaded from one, which a pickle names"
-            )
-        return made_again, (type(self), (), self._settings)
+    metadata: ClassVar = {"format": "specdec suffix memory", "version": "1"}
 
     @property
     def _settings(self) -> dict[str, Any]:
-        """The arguments that it was made with."""
         return {name: getattr(self, name) for name in _SETTINGS}
 
     @property
@@ -190,29 +171,19 @@ class SuffixMemory(Draft):
                 self._tree.add(text, [len(text)], [len(before)])
 
     def remember(self, prompt: Sequence[int], tokens: Sequence[int]) -> None:
-        """See `Draft.remember`."""
         self._add(np.array(prompt[-self.max_depth :], np.int64), np.array(tokens, np.int64))
 
     def text_key(self) -> tuple[int, ...]:
-        """See `Draft.text_key`."""
-        self._has_begun = True
-        return self._next_text(), self._origin
-
-    def _next_text(self) -> int:
-        with self._lock:
-            self._n_begun += 1
-            return self._n_begun
+        return *super().text_key(), self._origin
 
     def snapshot(self) -> SuffixMemory:
-        """See `Draft.snapshot`."""
         copy = SuffixMemory(**self._settings)
         copy._tree.add(*self._tree.texts())
-        copy._n_begun, copy._has_begun = self._n_begun, self._has_begun  # read after what is known
-        copy.n_vocab, copy._origin, copy._snapshot_of = self.n_vocab, self._origin, self
+        copy._as_snapshot_of(self)
+        copy._origin = self._origin
         return copy
 
     def describe(self, target: Model) -> Description:
-        """See `Draft.describe`."""
         n_vocab = target.config["n_vocab"] if self.n_vocab is None else self.n_vocab
         check_n_vocab(n_vocab, target)
         if self._tree.max_token >= n_vocab:
@@ -220,35 +191,18 @@ class SuffixMemory(Draft):
                 f"the memory has the token {self._tree.max_token}; expected the target's, 0 to {n_vocab - 1}"
             )
         self.n_vocab = n_vocab
-        return "suffix_memory", {
-            "memory": self._tree,
-            "min_match": self.min_match,
-            "factor": self.factor,
-            "min_probability": self.min_probability,
-            "branches": self.branches,
-        }
+        names = ("min_match", "factor", "min_probability", "branches")
+        return "suffix_memory", {"memory": self._tree, **{name: getattr(self, name) for name in names}}
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the memory to a file (safetensors), for `load`. A file that is there is replaced.
+    def _knows_something(self) -> bool:
+        return self.n_texts > 0
 
-        Raises
-        ------
-        InputError
-            `path` is none, or cannot be that of a file.
-        OSError
-            The file cannot be written.
-        """
-        file = check_path("path", path)
+    def _stored(self) -> tuple[dict[str, int], dict[str, NDArray[Any]]]:
         numbers = {
-            "n_vocab": self.n_vocab or 0,
-            "max_tokens": self.max_tokens,
-            "max_depth": self.max_depth,
-            "n_begun": self._next_text(),
-            "origin": self._origin,
-        }
-        arrays = dict(zip(_ARRAYS, self._tree.texts(), strict=True))
-        write_safetensors(file, arrays, METADATA | {name: str(number) for name, number in numbers.items()})
-        self._file = ReadFiles(file, [file])
+            "n_vocab": self.n_vocab or 0, "max_tokens": self.max_tokens, "max_depth": self.max_depth,
+            "n_begun": self._next_text(), "origin": self._origin,
+        }  # fmt: skip
+        return numbers, dict(zip(_ARRAYS, self._tree.texts(), strict=True))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], **settings: Any) -> SuffixMemory:
@@ -269,9 +223,7 @@ class SuffixMemory(Draft):
         InputError
             A setting is out of its range.
         """
-        location = check_path("path", path, CheckpointError)
-        files = ReadFiles(location, [location])
-        file = IntegerFile(location, METADATA)
+        file, files = cls._opened(path)
         n_vocab = file.number("n_vocab", 0, MAX_VOCABULARY)
         sizes = {
             "max_tokens": file.number("max_tokens", 1, MAX_TOKENS),
@@ -285,20 +237,15 @@ class SuffixMemory(Draft):
         try:
             memory._tree.add(tokens, lengths, n_before)
         except ValueError as error:
-            raise CheckpointError(f"{location}: {error}") from error
+            raise CheckpointError(f"{file.path}: {error}") from error
         if n_vocab and memory._tree.max_token >= n_vocab:
             raise CheckpointError(
-                f"{location}: tensor 'tokens' has the token {memory._tree.max_token}; "
+                f"{file.path}: tensor 'tokens' has the token {memory._tree.max_token}; "
                 f"expected 0 to {n_vocab - 1}"
             )
         memory.n_vocab = n_vocab or None
-        memory._n_begun, memory._origin = n_begun, origin
-        memory._file = files
+        memory._n_begun, memory._origin, memory._file = n_begun, origin, files
         return memory
 
     def __repr__(self) -> str:
         return f"<specdec.drafts.SuffixMemory of {self.n_texts} outputs, {self.n_tokens} tokens>"
-
-
-def _loaded_again(reference: FilesReference, settings: Mapping[str, Any]) -> SuffixMemory:
-    return SuffixMemory.load(reference.found(), **settings)

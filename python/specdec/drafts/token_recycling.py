@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
-from specdec.checks import check_integer, check_path
-from specdec.drafts.draft import Description, Draft, check_n_vocab, made_again
-from specdec.drafts.ids import MAX_VOCABULARY
-from specdec.drafts.integer_file import IntegerFile
+from specdec.checks import check_integer
+from specdec.drafts.draft import Description, check_n_vocab
+from specdec.drafts.memory_draft import MemoryDraft
+from specdec.drafts.texts import MAX_VOCABULARY
 from specdec.drafts.trees import StaticTree
 from specdec.errors import CheckpointError, InputError, kind_of
-from specdec.models.checkpoints.safetensors_file import write_safetensors
 from specdec.models.model import Model
-from specdec.models.origin import FilesReference, ReadFiles
-
-__all__ = ["TokenRecycling"]
 
 MAX_K: Final = 64
-METADATA: Final = {"format": "specdec token recycling", "version": "1"}
 N_NODES: Final = 8
 RANK_CHANCES: Final = (0.45, 0.12, 0.06, 0.04, 0.03, 0.02, 0.015, 0.012)
 """How often the token of each rank comes, roughly: between text that repeats itself and sampled text."""
 
 
-class TokenRecycling(Draft):
+class TokenRecycling(MemoryDraft):
     """A draft that recycles what the target said: the most probable tokens after each token, last time.
 
     Token recycling (Luo et al. 2024, arXiv 2408.08696), without training and without a model. A matrix has k
@@ -73,31 +66,30 @@ class TokenRecycling(Draft):
     all that the object was used for before; and what is said there of pickles.
     """
 
+    metadata: ClassVar = {"format": "specdec token recycling", "version": "1"}
+
     def __init__(self, k: int = 8, *, tree: StaticTree | None = None) -> None:
+        super().__init__()
         self.k = check_integer("k", k, 1, MAX_K)
         if tree is not None and not isinstance(tree, StaticTree):
-            raise InputError(f"tree is {kind_of(tree)}; expected StaticTree or None")
+            raise InputError.of("tree", tree, "StaticTree or None", kind_of(tree))
         self.tree = StaticTree.expected(N_NODES, RANK_CHANCES[: self.k]) if tree is None else tree
         widest = int(np.bincount(self.tree.parents).max())
         if widest > self.k:
-            raise InputError(f"tree has a node with {widest} children; expected at most k, {self.k}")
+            raise InputError.of("tree", tree, f"at most k, {self.k}", f"a node with {widest} children", "has")
         self.gamma = self.tree.gamma
-        self.n_vocab: int | None = None
         self._matrix: _core.TokenMatrix | None = None
-        self._lock = threading.Lock()  # of who makes the matrix, or begins a text
-        self._n_begun = 0
-        self._has_begun = False
-        self._file: ReadFiles | None = None  # loaded from or saved to last
 
-    def __reduce__(self) -> tuple[Callable[..., Draft], tuple[Any, ...]]:
-        if self._file is not None:
-            return _loaded_again, (self._file.reference(), self.tree)
-        if self._has_begun or (self._matrix is not None and (self._matrix.rows() >= 0).any()):
-            raise InputError(
-                f"{self!r} cannot be pickled, as it lives in this process; expected one that was saved to a "
-                "file or loaded from one, which a pickle names"
-            )
-        return made_again, (type(self), (self.k,), {"tree": self.tree})
+    @property
+    def _settings(self) -> dict[str, Any]:
+        return {"k": self.k, "tree": self.tree}
+
+    @property
+    def _settings_of_load(self) -> dict[str, Any]:
+        return {"tree": self.tree}
+
+    def _knows_something(self) -> bool:
+        return self._matrix is not None and bool((self._matrix.rows() >= 0).any())
 
     def rows(self) -> NDArray[np.int32]:
         """A copy of the matrix, [n_vocab, k]: the best first, -1 where nothing is known yet.
@@ -111,54 +103,25 @@ class TokenRecycling(Draft):
             raise InputError("the draft has had no target yet; expected one that was used")
         return self._matrix.rows()
 
-    def text_key(self) -> tuple[int, ...]:
-        """See `Draft.text_key`."""
-        self._has_begun = True
-        return (self._next_text(),)
-
-    def _next_text(self) -> int:
-        with self._lock:
-            self._n_begun += 1
-            return self._n_begun
-
     def snapshot(self) -> TokenRecycling:
-        """See `Draft.snapshot`."""
         copy = TokenRecycling(self.k, tree=self.tree)
         if self._matrix is not None:
             copy._matrix = _core.TokenMatrix(self._matrix.rows())
-        copy.n_vocab, copy._snapshot_of = self.n_vocab, self
-        copy._n_begun, copy._has_begun = self._n_begun, self._has_begun  # read after what is known
+        copy._as_snapshot_of(self)
         return copy
 
     def describe(self, target: Model) -> Description:
-        """See `Draft.describe`."""
         with self._lock:
             if self._matrix is None or self.n_vocab is None:
                 self.n_vocab = target.config["n_vocab"]
                 self._matrix = _core.TokenMatrix(np.full((self.n_vocab, self.k), -1, np.int32))
         check_n_vocab(self.n_vocab, target)
         chances = [*RANK_CHANCES, *[RANK_CHANCES[-1]] * MAX_K][: self.k]
-        return "token_recycling", {
-            "matrix": self._matrix,
-            "parents": list(self.tree.parents),
-            "chances": chances,
-        }
+        parents = list(self.tree.parents)
+        return "token_recycling", {"matrix": self._matrix, "parents": parents, "chances": chances}
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the matrix to a file (safetensors), for `load`. A file that is there is replaced.
-
-        Raises
-        ------
-        InputError
-            `path` is none, or cannot be that of a file, or the draft has had no target yet.
-        OSError
-            The file cannot be written.
-        """
-        file = check_path("path", path)
-        numbers = {"k": self.k, "n_begun": self._next_text()}
-        metadata = METADATA | {name: str(number) for name, number in numbers.items()}
-        write_safetensors(file, {"rows": self.rows().reshape(-1)}, metadata)
-        self._file = ReadFiles(file, [file])
+    def _stored(self) -> tuple[dict[str, int], dict[str, NDArray[Any]]]:
+        return {"k": self.k, "n_begun": self._next_text()}, {"rows": self.rows().reshape(-1)}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, tree: StaticTree | None = None) -> TokenRecycling:
@@ -179,32 +142,24 @@ class TokenRecycling(Draft):
         InputError
             `tree` is none, or does not fit the matrix.
         """
-        location = check_path("path", path, CheckpointError)
-        files = ReadFiles(location, [location])
-        file = IntegerFile(location, METADATA)
+        file, files = cls._opened(path)
         k = file.number("k", 1, MAX_K)
         n_begun = file.number("n_begun", 0, 2**62)
         rows = file.take_ids("rows")
         file.check_end("a matrix of tokens")
         if not 0 < len(rows) <= MAX_VOCABULARY * k or len(rows) % k:
             raise CheckpointError(
-                f"{location}: tensor 'rows' has {len(rows)} entries; expected {k} for each of "
+                f"{file.path}: tensor 'rows' has {len(rows)} entries; expected {k} for each of "
                 f"1 to {MAX_VOCABULARY} tokens"
             )
         draft = cls(k, tree=tree)
         try:
             draft._matrix = _core.TokenMatrix(rows.reshape(-1, k))
         except ValueError as error:
-            raise CheckpointError(f"{location}: {error}") from error
-        draft.n_vocab = len(rows) // k
-        draft._n_begun = n_begun
-        draft._file = files
+            raise CheckpointError(f"{file.path}: {error}") from error
+        draft.n_vocab, draft._n_begun, draft._file = len(rows) // k, n_begun, files
         return draft
 
     def __repr__(self) -> str:
         known = "" if self._matrix is None else f" of {self.n_vocab} tokens"
         return f"<specdec.drafts.TokenRecycling{known}, k {self.k}, tree of {self.gamma} nodes>"
-
-
-def _loaded_again(reference: FilesReference, tree: StaticTree) -> TokenRecycling:
-    return TokenRecycling.load(reference.found(), tree=tree)

@@ -15,18 +15,13 @@ from specdec.models.tokenizer import ByteTokenizer, Strip, check_same_vocabulary
 from specdec.models.tokenizer.byte_tokenizer import encode_continuing
 from specdec.models.tokenizer.vocabulary import correspondence_of, token_strings
 
-__all__ = ["same_vocabulary", "translation_of"]
-
 _KNOWN: WeakKeyDictionary[Model, WeakKeyDictionary[Model, _core.Translation]] = WeakKeyDictionary()
 
 
 def same_vocabulary(target: Model, draft: Model) -> bool:
-    """Whether two models mean the same by the same ids, or one of them has no tokenizer that says so.
+    """Return whether two models have the same tokens, or one of them has no tokenizer that tells.
 
-    Raises
-    ------
-    VocabularyMismatchError
-        If they do not, and the bytes of one's tokens are not known, so that nothing can be translated.
+    Other tokens whose bytes are not known are refused, as they cannot be translated.
     """
     try:
         check_same_vocabulary(target, draft)
@@ -46,10 +41,7 @@ def same_vocabulary(target: Model, draft: Model) -> bool:
 
 
 def translation_of(target: Model, draft: Model) -> _core.Translation:
-    """The translation between a target and a draft with another vocabulary; made once for each pair.
-
-    Both have tokenizers of the type `ByteTokenizer`.
-    """
+    """Return the translation of a target and a draft of another vocabulary, made once for each pair."""
     known = _KNOWN.setdefault(target, WeakKeyDictionary())
     if (found := known.get(draft)) is None:
         found = known.setdefault(draft, _translation(target, draft))

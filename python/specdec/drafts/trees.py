@@ -11,8 +11,6 @@ from specdec.checks import as_integer, check_choice, check_integer, check_items,
 from specdec.drafts.draft import MAX_GAMMA, Description
 from specdec.errors import InputError, kind_of, shown
 
-__all__ = ["DynamicTree", "ParallelChains", "StaticTree", "Tree", "check_tree", "describe_shape", "gamma_of"]
-
 ChildChoice: TypeAlias = Literal["sample", "without replacement", "top-k"]
 """How the children of a node are chosen."""
 CHOICES: tuple[ChildChoice, ...] = get_args(ChildChoice)

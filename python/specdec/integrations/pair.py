@@ -9,7 +9,7 @@ from typing import Any, Final
 from specdec.decoding.options import Gamma
 from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import DraftLike
-from specdec.drafts.naming import named
+from specdec.drafts.opening import named
 from specdec.errors import InputError, shown
 from specdec.models.loading import embedded_pair, load
 from specdec.models.model import Model

@@ -1,28 +1,126 @@
-"""A step's batch: texts, and what the target says of them and keeps after each of their tokens."""
+"""The batch of a step: texts, distributions and hidden states of the target, what earlier drafts leave."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec import _core
+from specdec import _core, drafts
+from specdec.drafts.draft import Draft
+from specdec.drafts.learned.objective import TargetDistribution
 from specdec.errors import InputError
-from specdec.learning.target_law import TargetLaw
+from specdec.fields import read_json_object
+from specdec.models.loading import load
 from specdec.models.model import Model
-from specdec.training.cover import Cover
-from specdec.training.written_texts import Texts
+from specdec.models.tokenizer import check_same_vocabulary
+from specdec.training.training_texts import Texts
 
-__all__ = ["Batch", "TargetStates"]
+Array: TypeAlias = NDArray[np.float64]
+Logits: TypeAlias = NDArray[np.float32]
 
+_LEAST = 1e-9
+"""A residual of less mass is rounding."""
 _WHOLE = 8192
-"""Up to so many tokens a law is kept whole."""
+"""Up to so many tokens a distribution is kept whole."""
 _TOP = 256
 """Of larger vocabularies, so many of the most probable tokens."""
+
+
+class EarlierDrafts:
+    """What earlier drafts leave to a new one that drafts next to them.
+
+    Draft tokens for one position are judged in turn: where that of the first draft, drawn from its
+    distribution Q, is rejected, the next one is judged by the residual of the target's distribution,
+    max(0, P - Q) normalized, and so on (SpecInfer, arXiv 2305.09781). So a new draft is trained on the
+    residual that the earlier ones leave, each position weighted by the chance that it comes to it.
+
+    Parameters
+    ----------
+    target : Model
+    folders : sequence of path
+        Small models and recurrent drafts, whose distribution depends on the text alone, in the order in which
+        they are asked.
+    temperature : float
+        Of distributions.
+    n_threads : int
+
+    Attributes
+    ----------
+    drafts : list of Model or Draft
+        As `specdec.generate` takes them.
+    """
+
+    def __init__(
+        self, target: Model, folders: Sequence[str], *, temperature: float = 1.0, n_threads: int = 1
+    ) -> None:
+        self._temperature = temperature
+        found = [_opened(target, Path(folder), n_threads) for folder in folders]
+        self.drafts = [draft for draft, _ in found]
+        self._logits = [logits for _, logits in found]
+
+    def residual(self, ids: NDArray[np.int32], probs: Array, temperature: float) -> tuple[Array, Array]:
+        """Return what is left of the target's distributions `probs` [n, n_vocab] after each of `ids` [n].
+
+        Also the chance [n] that no token of the drafts is accepted. `temperature` is that of the drafts.
+        """
+        share = np.ones(len(ids))
+        for logits in self._logits:
+            left = np.maximum(probs - softmax(logits(ids), temperature), 0.0)
+            mass = left.sum(-1)
+            share *= np.where(mass > _LEAST, mass, 0.0)
+            probs = np.where(mass[:, None] > _LEAST, left / np.maximum(mass, _LEAST)[:, None], probs)
+        return probs, share
+
+    def hits(self, ids: NDArray[np.int32], tokens: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Return where the most probable token of one of the drafts is that of `tokens` [n]."""
+        found = np.zeros(len(ids), bool)
+        for logits in self._logits:
+            found |= logits(ids).argmax(-1) == tokens
+        return found
+
+    def __call__(self, ids: NDArray[np.int32], logits: Logits) -> tuple[Logits, Logits]:
+        """Turn the target's logits after each token into the residual's, and weights of positions."""
+        probs, share = self.residual(ids, softmax(logits, self._temperature), self._temperature)
+        with np.errstate(divide="ignore"):
+            left = (np.log(probs) * self._temperature).astype(np.float32)
+        return left, share.astype(np.float32)
+
+
+def softmax(logits: Logits, temperature: float = 1.0) -> Array:
+    """Softmax of logits [n, n_vocab] in double."""
+    scaled = logits.astype(np.float64) / temperature
+    weights = np.exp(scaled - scaled.max(-1, keepdims=True))
+    found: Array = weights / weights.sum(-1, keepdims=True)
+    return found
+
+
+def _opened(
+    target: Model, folder: Path, n_threads: int
+) -> tuple[Model | Draft, Callable[[NDArray[np.int32]], Logits]]:
+    """Open a draft, and what gives its logits after each token of a text."""
+    config = folder / "config.json"
+    method = read_json_object(config).get("method") if config.is_file() else None
+    if method is None:
+        model = load(folder)
+        check_same_vocabulary(target, model)
+        if model.config.n_vocab != target.config.n_vocab:
+            raise InputError(
+                f"after {folder} has {model.config.n_vocab} ids; expected {target.config.n_vocab}"
+            )
+        return model, lambda ids: model.logits(ids, n_threads=n_threads)
+    draft = drafts.load(folder, target) if method == "recurrent" else None
+    if not isinstance(draft, drafts.Recurrent):
+        expected = "a small model or a recurrent draft, whose distribution depends on the text alone"
+        raise InputError.of("after", str(folder), expected, f"{folder}, a draft by {method!r}")
+    core = draft.core
+    return draft, lambda ids: core.logits(ids)
 
 
 @dataclass(frozen=True)
@@ -32,10 +130,10 @@ class Batch:
     Attributes
     ----------
     ids : Tensor of int64, [n, time]
-        Texts; 0 behind their ends.
+        Texts; 0 after their ends.
     weights : Tensor of float32, [n, time]
-        Of positions: 0 where the law after a token is not learnt, which is so in prompts and behind ends.
-    law : TargetLaw, [n, time]
+        Of positions: 0 where the distribution after a token is not learned: in prompts and after ends.
+    target : TargetDistribution, [n, time]
         Of the token after each one.
     hidden : mapping of int to Tensor, [n, time, d_model] each
         The target's hidden states after each token, by layer, as `Model.hidden_states` has them.
@@ -45,23 +143,23 @@ class Batch:
 
     ids: Tensor
     weights: Tensor
-    law: TargetLaw
+    target: TargetDistribution
     hidden: Mapping[int, Tensor] = field(default_factory=dict)
     step: int = 0
 
     def mean(self, losses: Tensor, offset: int = 0) -> Tensor:
-        """The weighted mean of losses [n, at most time - offset]; ``[:, t]`` is after token t + offset."""
+        """Return the weighted mean of losses [n, at most time - offset]; ``[:, t]`` is after t + offset."""
         weights = self.weights[:, offset : offset + losses.shape[1]]
         return (losses * weights).sum() / weights.sum().clamp(min=1e-9)
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same on a device."""
-        return Batch(
-            self.ids.to(device),
-            self.weights.to(device),
-            self.law.to(device),
-            {layer: states.to(device) for layer, states in self.hidden.items()},
-            self.step,
+        """Return the same on a device."""
+        return replace(
+            self,
+            ids=self.ids.to(device),
+            weights=self.weights.to(device),
+            target=self.target.to(device),
+            hidden={layer: states.to(device) for layer, states in self.hidden.items()},
         )
 
 
@@ -74,12 +172,12 @@ class TargetStates:
     taps : sequence of int
         The hidden states of the batches, by layer.
     top : int
-        Tokens that laws are kept of; 0: all of a small vocabulary, 256 of a large one.
+        Tokens that distributions are kept of; 0: all of a small vocabulary, 256 of a large one.
     temperature : float
-        Of the laws.
+        Of the distributions.
     n_threads : int
-    cover : Cover, optional
-        Earlier drafts, which leave a part of the law to learn, and of the weights.
+    earlier : EarlierDrafts, optional
+        Earlier drafts, which leave a part of the distribution to learn, and of the weights.
     """
 
     def __init__(
@@ -90,20 +188,20 @@ class TargetStates:
         top: int = 0,
         temperature: float = 1.0,
         n_threads: int = 1,
-        cover: Cover | None = None,
+        earlier: EarlierDrafts | None = None,
     ) -> None:
         if target.config.encoder is not None:
             raise InputError(f"target {target.path} has an encoder; expected a decoder-only model")
         self._target, self._taps, self._n_threads = target, sorted(set(taps)), n_threads
-        self._temperature, self._cover = temperature, cover
+        self._temperature, self._earlier = temperature, earlier
         n_vocab = target.config.n_vocab
         self._top = top or (n_vocab if n_vocab <= _WHOLE else _TOP)
 
     def of(self, texts: Texts) -> Batch:
-        """The batch of some texts."""
+        """Make the batch of some texts."""
         n, time = texts.ids.shape
         weights = torch.zeros(n, time)
-        laws: list[TargetLaw] = []
+        found: list[TargetDistribution] = []
         d_model = self._target.config.d_model
         hidden = {layer: torch.zeros(n, time, d_model) for layer in self._taps}
         for i in range(n):
@@ -111,17 +209,17 @@ class TargetStates:
             ids = texts.ids[i, :end]
             logits, states = self.logits(ids)
             weights[i, max(begin, 1) - 1 : end - 1] = 1.0
-            if self._cover is not None:
-                logits, shares = self._cover(ids, logits)
+            if self._earlier is not None:
+                logits, shares = self._earlier(ids, logits)
                 weights[i, :end] *= torch.from_numpy(shares)
-            laws.append(TargetLaw.of_logits(torch.from_numpy(logits), self._top, self._temperature))
-            for layer, found in states.items():
-                hidden[layer][i, :end] = torch.from_numpy(found)
+            found.append(TargetDistribution.of_logits(torch.from_numpy(logits), self._top, self._temperature))
+            for layer, state in states.items():
+                hidden[layer][i, :end] = torch.from_numpy(state)
         ids_of_batch = torch.from_numpy(texts.ids.astype(np.int64))
-        return Batch(ids_of_batch, weights, _padded(laws, time), hidden)
+        return Batch(ids_of_batch, weights, _padded(found, time), hidden)
 
     def logits(self, ids: NDArray[np.int32]) -> tuple[NDArray[np.float32], dict[int, NDArray[np.float32]]]:
-        """The target's logits after each token of a text, and its hidden states."""
+        """Return the target's logits after each token of a text, and its hidden states."""
         decoder = _core.Decoder(
             self._target.core, capacity=len(ids), n_threads=self._n_threads, taps=self._taps or None
         )
@@ -130,12 +228,12 @@ class TargetStates:
         return logits, {layer: decoder.tapped(layer) for layer in self._taps}
 
 
-def _padded(laws: Sequence[TargetLaw], time: int) -> TargetLaw:
-    """The laws of texts as one; behind a text's end stands the law of its last position, with weight 0."""
-    where = [torch.arange(time).clamp(max=len(law.log_probs) - 1) for law in laws]
-    tokens = [law.tokens[index] for law, index in zip(laws, where, strict=True) if law.tokens is not None]
-    return TargetLaw(
-        torch.stack([law.log_probs[index] for law, index in zip(laws, where, strict=True)]),
+def _padded(found: Sequence[TargetDistribution], time: int) -> TargetDistribution:
+    """Stack those of texts; after a text's end the last one is repeated, with weight 0."""
+    where = [torch.arange(time).clamp(max=len(one.log_probs) - 1) for one in found]
+    tokens = [one.tokens[index] for one, index in zip(found, where, strict=True) if one.tokens is not None]
+    return TargetDistribution(
+        torch.stack([one.log_probs[index] for one, index in zip(found, where, strict=True)]),
         torch.stack(tokens) if tokens else None,
-        laws[0].temperature,
+        found[0].temperature,
     )

@@ -1,4 +1,4 @@
-"""What a draft is worth on texts that it was not trained on: alpha, and tokens a call of real runs."""
+"""How good a draft is on texts that it was not trained on: alpha, and tokens a call of real runs."""
 
 from __future__ import annotations
 
@@ -15,17 +15,13 @@ from specdec.analysis.statistics import mean_interval
 from specdec.decoding.generate import generate
 from specdec.drafts.draft import Draft
 from specdec.models.model import Model
-from specdec.training.batch import TargetStates
-from specdec.training.cover import Cover, law_of
-from specdec.training.kind import Kind
-from specdec.training.prompts import Prompts
+from specdec.training.batch import EarlierDrafts, TargetStates, softmax
 from specdec.training.settings import TrainingSettings
-from specdec.training.written_texts import HELD_OUT_KEY, OPENING, Texts, continued
-
-__all__ = ["TEMPERATURES_SHOWN", "HeldOut", "alpha_of", "gain"]
+from specdec.training.trainer import DraftTrainer
+from specdec.training.training_texts import HELD_OUT_KEY, OPENING, Prompts, Texts, continued
 
 TEMPERATURES_SHOWN = (0.0, 1.0)
-"""At which a draft is looked at: greedy decoding, and the target's own law."""
+"""At which a draft is measured: greedy decoding, and the target's own distribution."""
 
 Array = NDArray[np.float64]
 
@@ -62,27 +58,27 @@ class HeldOut:
         return cls(chosen, texts)
 
     def some(self, n_texts: int) -> HeldOut:
-        """The first `n_texts` of them at each temperature."""
+        """Return the first `n_texts` of them at each temperature."""
         rows = slice(0, n_texts)
         return HeldOut(self.prompts[rows], {t: texts.of(rows) for t, texts in self.texts.items()})
 
     def betas(
-        self, target: Model, kind: Kind, network: Any, cover: Cover | None = None
+        self, target: Model, trainer: DraftTrainer, network: Any, earlier: EarlierDrafts | None = None
     ) -> dict[float, list[Array]]:
-        """The chance that the draft's first guess is accepted, by temperature, at every position of a text.
+        """Return the chance that the first draft token is accepted, by temperature, at every position.
 
         At temperature 0 it is 1 where the argmaxes are equal, else 0. With earlier drafts it is the chance
-        that one of all first guesses is accepted.
+        that one of all first draft tokens is accepted.
         """
-        n_vocab = target.config.n_vocab  # laws whole, as alpha needs them
-        states = TargetStates(target, taps=kind.taps, top=n_vocab, n_threads=kind.settings.threads)
+        n_vocab = target.config.n_vocab  # distributions are whole, as alpha needs them
+        states = TargetStates(target, taps=trainer.taps, top=n_vocab, n_threads=trainer.settings.threads)
         found: dict[float, list[Array]] = {}
         training = network.training
         network.eval()
         with torch.no_grad():
             for temperature, texts in self.texts.items():
                 found[temperature] = [
-                    _betas(states, kind, network, texts.of([i]), temperature, cover)
+                    _betas(states, trainer, network, texts.of([i]), temperature, earlier)
                     for i in range(len(texts))
                 ]
         network.train(training)
@@ -91,10 +87,10 @@ class HeldOut:
     def tokens_per_call(
         self, target: Model, draft: Model | Draft, gamma: int, n_threads: int
     ) -> dict[float, float]:
-        """New tokens a run of the target, of real runs from the same prompts, by temperature."""
+        """Measure new tokens a run of the target, in real runs from the same prompts, by temperature."""
         found = {}
         for temperature in TEMPERATURES_SHOWN:
-            # Equal prompts differ by what the target wrote of them at temperature 1.
+            # Equal prompts differ by the target's continuations at temperature 1.
             begun = [
                 self.texts[1.0].ids[i, : max(int(self.texts[1.0].ends[i]) // 4, len(prompt))].tolist()
                 for i, prompt in enumerate(self.prompts)
@@ -112,41 +108,46 @@ class HeldOut:
 
 
 def _betas(
-    states: TargetStates, kind: Kind, network: Any, text: Texts, temperature: float, cover: Cover | None
+    states: TargetStates,
+    trainer: DraftTrainer,
+    network: Any,
+    text: Texts,
+    temperature: float,
+    earlier: EarlierDrafts | None,
 ) -> Array:
     first, last = max(int(text.begins[0]), 1) - 1, int(text.ends[0]) - 1
     if last <= first:
         return np.zeros(0)
     batch = states.of(text)
-    on_device = batch.to(kind.settings.device)
-    own = kind.target_logits(network, on_device)
-    target = (batch.law.log_probs if own is None else own)[0, first:last].float().cpu().numpy()
-    draft = kind.first_guess(network, on_device)[0, first:last].float().cpu().numpy()
+    on_device = batch.to(trainer.settings.device)
+    own = trainer.target_logits(network, on_device)
+    target = (batch.target.log_probs if own is None else own)[0, first:last].float().cpu().numpy()
+    draft = trainer.first_guess(network, on_device)[0, first:last].float().cpu().numpy()
     if temperature == 0.0:
         tokens = target.argmax(-1)
         equal = tokens == draft.argmax(-1)
-        if cover is not None:
-            equal |= cover.hits(text.ids[0, :last], np.concatenate((np.zeros(first, np.intp), tokens)))[
+        if earlier is not None:
+            equal |= earlier.hits(text.ids[0, :last], np.concatenate((np.zeros(first, np.intp), tokens)))[
                 first:
             ]
         return np.asarray(equal, np.float64)
-    probs, share = law_of(target), np.ones(1)
-    if cover is not None:
-        behind = np.concatenate((np.zeros((first, probs.shape[-1])), probs))
-        left, all_shares = cover.residual(text.ids[0, :last], behind, 1.0)
+    probs, share = softmax(target), np.ones(1)
+    if earlier is not None:
+        padded = np.concatenate((np.zeros((first, probs.shape[-1])), probs))
+        left, all_shares = earlier.residual(text.ids[0, :last], padded, 1.0)
         probs, share = left[first:], all_shares[first:]
-    accepted = np.asarray(theory.acceptance_rate(probs, law_of(draft)), np.float64).reshape(-1)
+    accepted = np.asarray(theory.acceptance_rate(probs, softmax(draft)), np.float64).reshape(-1)
     return 1.0 - share * (1.0 - accepted)
 
 
 def alpha_of(betas: Sequence[Array]) -> tuple[float, float, float]:
-    """Mean acceptance rate (Corollary 3.6 of arXiv 2211.17192), and its 95 % confidence interval."""
+    """Return the mean acceptance rate (Corollary 3.6 of arXiv 2211.17192) and its 95 % interval."""
     low, high = mean_interval(betas)
     return _mean(betas), low, high
 
 
 def gain(before: Sequence[Array], after: Sequence[Array]) -> tuple[float, float, float]:
-    """What alpha rose by on the same positions, and its 95 % confidence interval.
+    """Return the rise of alpha on the same positions, and its 95 % confidence interval.
 
     A draft that is no better than before has an interval above 0 in one training of forty.
     """

@@ -1,4 +1,4 @@
-"""The steps of a training: optimisers, schedule, checkpoints, the loss curve, and how long it will take."""
+"""The steps of a training: optimizers, schedule, checkpoints, the loss curve."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ import torch
 from torch import nn
 
 from specdec.atomic_file import replacing
+from specdec.drafts.learned.objective import Objective
 from specdec.errors import CheckpointError
-from specdec.learning.target_law import Objective
+from specdec.plot.style import looks, pyplot, styled
 from specdec.training.batch import Batch
-from specdec.training.kind import Kind
 from specdec.training.settings import Loss
-
-__all__ = ["LossCurve", "Optimisers", "Progress", "objective_at", "seed_step", "train_step"]
+from specdec.training.trainer import DraftTrainer
 
 DECAY_SHARE = 0.4
 """The learning rate is held, then falls to 0 over this last share of the steps."""
@@ -35,7 +34,7 @@ RAMP = (0.4, 0.6)
 
 
 def objective_at(loss: Loss, beta: float, progress: float) -> Objective:
-    """The loss of a step, `progress` from 0 to 1 being the share of the steps that are done."""
+    """Return the loss of a step; `progress`, from 0 to 1, is the share of the steps that are done."""
     if loss != "fkl-tvd":
         return Objective.of_shares({loss: 1.0}, beta)
     late = min(1.0, max(0.0, (progress - RAMP[0]) / (RAMP[1] - RAMP[0])))
@@ -43,21 +42,21 @@ def objective_at(loss: Loss, beta: float, progress: float) -> Objective:
 
 
 def learning_rate_factor(step: int, n_steps: int) -> float:
-    """What the learning rate is multiplied by: warm-up, then held, then down to 0."""
+    """Return the factor of the learning rate: warm-up, then held, then down to 0."""
     warm = min(1.0, (step + 1) / min(WARM_UP, max(1, n_steps // 20)))
     return warm * min(1.0, (n_steps - step) / (DECAY_SHARE * n_steps))
 
 
-class Optimisers:
+class Optimizers:
     """Muon (Jordan et al. 2024) for matrices, AdamW for tables, heads, norms and biases."""
 
-    def __init__(self, network: nn.Module, kind: Kind, learning_rate: float) -> None:
+    def __init__(self, network: nn.Module, trainer: DraftTrainer, learning_rate: float) -> None:
         named = [(name, weight) for name, weight in network.named_parameters() if weight.requires_grad]
         matrices: dict[float, list[Any]] = {}
         others: dict[float, list[Any]] = {}
         for name, weight in named:
-            of_muon = weight.dim() == 2 and not kind.is_table(name)
-            (matrices if of_muon else others).setdefault(kind.rate(name), []).append(weight)
+            of_muon = weight.dim() == 2 and not trainer.is_table(name)
+            (matrices if of_muon else others).setdefault(trainer.rate(name), []).append(weight)
         self._all: dict[str, Any] = {}
         if matrices:
             self._all["muon"] = torch.optim.Muon(
@@ -73,66 +72,69 @@ class Optimisers:
     def step(self, factor: float) -> None:
         """Clip the gradients and change the weights."""
         nn.utils.clip_grad_norm_(self._weights, LARGEST_GRADIENT)
-        for optimiser in self._all.values():
-            for group in optimiser.param_groups:
+        for optimizer in self._all.values():
+            for group in optimizer.param_groups:
                 group["lr"] = self._learning_rate * factor * group["rate"]
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint."""
-        return {name: optimiser.state_dict() for name, optimiser in self._all.items()}
+        return {name: optimizer.state_dict() for name, optimizer in self._all.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """From a checkpoint: what was learnt of the gradients; how steps are made is not read from files."""
-        for name, optimiser in self._all.items():
+        """Take the moments of a checkpoint; options of the optimizers are not read from files."""
+        for name, optimizer in self._all.items():
             options = [
                 {key: value for key, value in group.items() if key != "params"}
-                for group in optimiser.param_groups
+                for group in optimizer.param_groups
             ]
-            optimiser.load_state_dict(state[name])
-            for group, ours in zip(optimiser.param_groups, options, strict=True):
+            optimizer.load_state_dict(state[name])
+            for group, ours in zip(optimizer.param_groups, options, strict=True):
                 group.update(ours)
-            for weight, kept in optimiser.state.items():
+            for weight, kept in optimizer.state.items():
                 for tensor in kept.values():
                     if not isinstance(tensor, torch.Tensor) or tensor.shape not in (weight.shape, ()):
-                        raise ValueError(f"its optimiser {name} holds what does not fit a weight")
+                        raise ValueError(f"its optimizer {name} holds what does not fit a weight")
 
 
 def _groups(by_rate: dict[float, list[Any]]) -> list[dict[str, Any]]:
-    """Parameters with the factors of their learning rates, as optimisers of torch take them."""
     return [{"params": weights, "rate": rate} for rate, weights in by_rate.items()]
 
 
 def seed_step(seed: int, step: int) -> None:
-    """Seed torch's random numbers for a step: a training that goes on draws what an unbroken one does."""
+    """Seed torch's random numbers for a step, so that a resumed training draws what an unbroken one does."""
     torch.manual_seed(int(np.random.SeedSequence((seed, step)).generate_state(1)[0]))
 
 
 def train_step(
-    kind: Kind, network: nn.Module, optimisers: Optimisers, batch: Batch, step: int, n_steps: int
+    trainer: DraftTrainer, network: nn.Module, optimizers: Optimizers, batch: Batch, step: int, n_steps: int
 ) -> float:
-    """One step; gives its loss."""
-    settings = kind.settings
+    """Take a step; return its loss."""
+    settings = trainer.settings
     seed_step(settings.seed, step)
     progress = step / n_steps
     objective = objective_at(settings.loss, settings.beta, progress)
     batch = replace(batch.to(settings.device), step=step)
-    loss = kind.loss(network, batch, objective, progress)
+    loss = trainer.loss(network, batch, objective, progress)
     loss.backward()
-    optimisers.step(learning_rate_factor(step, n_steps))
+    optimizers.step(learning_rate_factor(step, n_steps))
     return float(loss.detach())
 
 
 def seconds_of_step(
-    kind: Kind, network: nn.Module, make: Callable[[], Batch], clock: Callable[[], float], long_s: float
+    trainer: DraftTrainer,
+    network: nn.Module,
+    make: Callable[[], Batch],
+    clock: Callable[[], float],
+    long_s: float,
 ) -> float:
-    """Seconds of a step of a copy of the network: the second of two, or the first if it took `long_s`."""
+    """Time a step of a copy of the network: the second of two, or the first if it took `long_s`."""
     copied = copy.deepcopy(network)
-    optimisers, seconds = Optimisers(copied, kind, kind.settings.learning_rate), 0.0
+    optimizers, seconds = Optimizers(copied, trainer, trainer.settings.learning_rate), 0.0
     for step in range(2):
         begun = clock()
-        train_step(kind, copied, optimisers, make(), step, 2)
+        train_step(trainer, copied, optimizers, make(), step, 2)
         seconds = clock() - begun
         if seconds >= long_s:
             break
@@ -140,17 +142,10 @@ def seconds_of_step(
 
 
 class Progress:
-    """The checkpoint of a training: weights, optimisers, steps done. It is written beside and then renamed.
+    """The checkpoint of a training, replaced as a whole: weights, optimizers, steps done."""
 
-    Parameters
-    ----------
-    path : Path
-    network : Module
-    optimisers : Optimisers
-    """
-
-    def __init__(self, path: Path, network: nn.Module, optimisers: Optimisers) -> None:
-        self._path, self._network, self._optimisers = path, network, optimisers
+    def __init__(self, path: Path, network: nn.Module, optimizers: Optimizers) -> None:
+        self._path, self._network, self._optimizers = path, network, optimizers
         self.step = 0
         self.saved_step = 0
         self.n_steps = 0
@@ -160,25 +155,15 @@ class Progress:
     def save(self) -> None:
         """Write it; an interruption leaves the one before."""
         state = {
-            "network": self._network.state_dict(),
-            "optimisers": self._optimisers.state_dict(),
-            "step": self.step,
-            "n_steps": self.n_steps,
-            "seconds": self.seconds,
-            "recent": self.recent,
-        }
+            "network": self._network.state_dict(), "optimisers": self._optimizers.state_dict(),
+            "step": self.step, "n_steps": self.n_steps, "seconds": self.seconds, "recent": self.recent,
+        }  # fmt: skip
         with replacing(self._path) as file:
             torch.save(state, file)
         self.saved_step = self.step
 
     def load(self, steps: int | None) -> bool:
-        """Go on from the file, if there is one; `steps`: how many there must be in all, if that is known.
-
-        Raises
-        ------
-        CheckpointError
-            It is damaged, or of another network.
-        """
+        """Continue from the file, if there is one; `steps`: how many there must be in all, if known."""
         if not self._path.exists():
             return False
         try:
@@ -194,12 +179,12 @@ class Progress:
             if not 0.0 <= float(seconds) < math.inf:
                 raise ValueError(f"its seconds are {seconds}")
             self._network.load_state_dict(state["network"])
-            self._optimisers.load_state_dict(state["optimisers"])
+            self._optimizers.load_state_dict(state["optimisers"])
             self.recent = [float(loss) for loss in state["recent"]]
         except _DAMAGED as error:
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             raise CheckpointError(
-                f"{self._path}: expected the checkpoint of this training ({reason}); remove it to begin anew"
+                f"{self._path}: expected the checkpoint of this training ({reason}); remove it to begin again"
             ) from error
         self.step, self.n_steps, self.seconds = step, n_steps, float(seconds)
         self.saved_step = step
@@ -216,7 +201,7 @@ _DAMAGED = (
 class LossCurve:
     """The loss curve as text: a line of tab-separated values now and then.
 
-    A training that goes on repeats the steps behind its checkpoint, so their older lines are dropped.
+    A training that continues repeats the steps after its checkpoint, so their older lines are dropped.
     """
 
     HEAD = ("step", "tokens", "loss", "alpha_greedy", "alpha", "seconds")
@@ -228,13 +213,13 @@ class LossCurve:
             file.write(("\t".join(self.HEAD) + "\n" + "".join(map(_line, kept))).encode())
 
     def add(self, values: Sequence[float]) -> None:
-        """One more line."""
+        """Add a line."""
         with self._path.open("a", encoding="utf-8") as file:
             file.write(_line(values))
 
     @classmethod
     def read(cls, path: Path) -> list[tuple[float, ...]]:
-        """The lines of a curve; what is no line is passed over."""
+        """Read the lines of a curve; what is no line is passed over."""
         rows = []
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[1:]:
             try:
@@ -250,3 +235,25 @@ def _line(values: Sequence[float]) -> str:
     return (
         "\t".join(f"{value:.0f}" if float(value).is_integer() else f"{value:.4f}" for value in values) + "\n"
     )
+
+
+@styled
+def draw_losses(curve: Path, picture: Path) -> None:
+    """Draw the loss and alpha over the steps, as a PNG file (needs matplotlib)."""
+    rows = LossCurve.read(curve)
+    steps = [row[0] for row in rows]
+    figure, (above, below) = pyplot().subplots(2, 1, figsize=(7.0, 5.5), layout="constrained", sharex=True)
+    styles = looks()
+    look = next(styles)
+    above.plot(steps, [row[2] for row in rows], color=look.colour, linestyle=look.dashes)
+    above.set_ylabel("loss")
+    for column, label in ((3, "greedy"), (4, "temperature 1")):
+        look = next(styles)
+        below.plot(
+            steps, [row[column] for row in rows], color=look.colour, linestyle=look.dashes, label=label
+        )
+    below.set_ylabel("alpha, some held-out texts")
+    below.set_xlabel("step")
+    below.legend()
+    figure.savefig(picture, dpi=120)
+    pyplot().close(figure)

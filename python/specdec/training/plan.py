@@ -11,10 +11,7 @@ from specdec.atomic_file import replacing
 from specdec.errors import CheckpointError
 from specdec.models.model import Model
 from specdec.time_limit import TimeLimit
-from specdec.training.prompts import Prompts
-from specdec.training.written_texts import STEPS_OF_GROUP, continued
-
-__all__ = ["TrainingPlan", "WritingSpeed", "affordable_length"]
+from specdec.training.training_texts import STEPS_OF_GROUP, Prompts, continued
 
 MOST_HELD_OUT: Final = 16
 """Held-out texts at each temperature, if there is time."""
@@ -30,15 +27,7 @@ _OF_HELD_OUT: Final = 6  # times a token of a held-out text is computed: written
 
 @dataclass(frozen=True)
 class WritingSpeed:
-    """Seconds that the target takes for a token.
-
-    Attributes
-    ----------
-    batch_s : float
-        In a batch of texts; a token that is read takes about as long.
-    single_s : float
-        In a text alone.
-    """
+    """Seconds that the target takes for a token, in a batch of texts and in a text alone."""
 
     batch_s: float
     single_s: float
@@ -60,20 +49,20 @@ class WritingSpeed:
         return cls(*seconds)
 
     def held_out_s(self, n_texts: int, length: int) -> float:
-        """Seconds to write held-out texts at two temperatures, and to measure two drafts on them."""
+        """Estimate the seconds to write held-out texts at two temperatures, and to measure two drafts."""
         return n_texts * length * (_OF_HELD_OUT * self.batch_s + 2 * self.single_s)
 
     def measuring_s(self, n_texts: int, length: int) -> float:
-        """The part of `held_out_s` that comes after the training."""
+        """Estimate the part of `held_out_s` that comes after the training."""
         return self.held_out_s(n_texts, length) - 2 * n_texts * length * self.batch_s
 
     def reading_s(self, n_texts: int, length: int) -> float:
-        """Seconds to look at texts of two temperatures once."""
+        """Estimate the seconds to look at texts of two temperatures once."""
         return 2 * n_texts * length * self.batch_s
 
 
 def affordable_length(speed: WritingSpeed, batch: int, seconds: float, n_ctx: int) -> int:
-    """The longest of `LENGTHS` with which some steps fit into the seconds; the shortest if none does."""
+    """Return the longest of `LENGTHS` with which some steps fit into the seconds; else the shortest."""
     lengths = sorted({min(length, n_ctx) for length in LENGTHS}, reverse=True)
     for length in lengths:
         steps_s = length * batch * (1 + _STEPS) * speed.batch_s
@@ -100,12 +89,12 @@ class TrainingPlan:
 
     @classmethod
     def whole(cls, batch: int) -> TrainingPlan:
-        """Without a limit of time."""
+        """Return that without a limit of time."""
         return cls(MOST_HELD_OUT, STEPS_OF_GROUP * batch)
 
     @classmethod
     def within(cls, seconds: float, speed: WritingSpeed, *, length: int, batch: int) -> TrainingPlan:
-        """The plan that fits into a number of seconds: at least two held-out texts, and those of a step."""
+        """Return that which fits into the seconds: at least two held-out texts, and those of a step."""
         most = cls.whole(batch)
         seconds /= _CAUTION
         n_held_out = int(_MEASURING * seconds / speed.held_out_s(1, length))
@@ -121,13 +110,7 @@ class TrainingPlan:
 
     @classmethod
     def load(cls, path: Path, batch: int) -> TrainingPlan:
-        """Read what `save` wrote.
-
-        Raises
-        ------
-        CheckpointError
-            The file holds something else.
-        """
+        """Read what `save` wrote."""
         most = cls.whole(batch)
         try:
             found = cls(**json.loads(path.read_text(encoding="utf-8")))

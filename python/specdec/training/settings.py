@@ -1,4 +1,4 @@
-"""What a training is asked for, checked; a training that goes on is held against what it began with."""
+"""What a training is asked for: a table of options, from which the command line is made too."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from specdec.atomic_file import replacing
 from specdec.checks import check_choice, check_integer, check_number
 from specdec.divergences import DIVERGENCES, DivergenceName
-from specdec.errors import CheckpointError, InputError, shown
-
-__all__ = ["DATA", "LOSSES", "TrainingSettings"]
+from specdec.errors import CheckpointError, InputError
 
 Loss: TypeAlias = Literal["fkl-tvd"] | DivergenceName
 Data: TypeAlias = Literal["target", "draft", "mixture", "text"]
@@ -21,125 +19,131 @@ Data: TypeAlias = Literal["target", "draft", "mixture", "text"]
 LOSSES: tuple[Loss, ...] = ("fkl-tvd", *DIVERGENCES)
 DATA: tuple[Data, ...] = ("target", "draft", "mixture", "text")
 _FREE = ("minutes", "threads")
-"""What may change when a training goes on."""
+"""What may change when a training continues."""
+_POSITIVE = "a finite number above 0"
+
+
+def option(default: Any, help: str, **more: Any) -> Any:
+    """Make a row of the table: `low` an integer's least value, `choices` words, `metavar` for the usage."""
+    return field(default=default, metadata={"help": help, **more})
 
 
 @dataclass(frozen=True)
-class TrainingSettings:
-    """All that decides what a training does, but for the target and the prompts themselves.
+class TrainingOptions:
+    """Options of `specdec.training.train_draft`.
 
     Attributes
     ----------
-    kind : str
-        Name of the kind of draft.
-    loss : str
-        "fkl", "rkl", "jsd", "tvd": a divergence of DistillSpec; "fkl-tvd": forward KL at first, the total
-        variation distance, which is the chance of a rejection, in the end.
+    loss : {"fkl-tvd", "fkl", "rkl", "jsd", "tvd"}
+        Forward or reverse Kullback-Leibler divergence, Jensen-Shannon divergence, total variation distance,
+        which is the chance of a rejection; or the first and then the last.
     beta : float
-        Of "jsd".
+        Of the Jensen-Shannon divergence.
     temperature : float
-        Of the laws that are compared.
-    data : str
-        Who writes the texts: the target, the draft as it is by then, half of them each, or nobody: "text"
-        takes the file of prompts itself, cut into pieces.
+        Of the distributions that are compared.
+    data : {"target", "draft", "mixture", "text"}
+        What writes the texts: the target; the draft as it is by then, or both in turn (DistillSpec's
+        on-policy data); or nothing: pieces of the file of prompts.
     seed : int
     minutes : float or None
-        What the training may take; the number of steps follows from it.
+        Limit of all of it, from loading the target to measuring the draft; None: 10. The trainer measures how
+        fast the target writes and how long a step takes, and reports how many texts and steps that allows: at
+        least two held-out texts, the texts of a step, and one step, however long they take.
     steps : int or None
-        Steps, in place of minutes.
-    length : int
-        Tokens of a text.
+        Steps in place of minutes: then a seed fixes the weights to the bit, on one machine and number of
+        threads.
+    length : int or None
+        Tokens of a text; None: 256, or the context if that is shorter; less if the minutes are too few.
     batch : int
         Texts a step.
     passes : int
-        How often a text is trained on. Texts of the draft: once.
-    learning_rate : float
-        Largest of the schedule.
+        How often a text is trained on; those of the draft once.
+    learning_rate : float or None
+        None: that of the method.
     top : int
-        Tokens of a law that are kept one by one; the others are one event. 0: all.
-    weights : str
-        Number format of the draft's file, "bf16" or "f32".
-    begin : str or None
-        Folder of the weights to begin with.
-    after : tuple of str
-        Folders of the drafts whose guesses this one shall complete.
-    threads : int
-    device : str
-        Of torch.
-    shape : mapping of str to str
-        The kind's own settings, by name.
-    target, prompts : str
-        What identifies the target and the prompts.
+        Tokens of a distribution that are learned one by one, the others as one; 0: all, of more than 8192
+        tokens 256.
+    weights : {"bf16", "f32"}
+        Number format of the draft's file.
+    begin : path-like or None
+        Folder of a draft to begin with, in place of random weights.
+    after : sequence of path-like
+        Folders of drafts that the new one shall complete: it learns what the target's distribution leaves
+        after their draft tokens.
+    threads : int or None
+        None: :func:`specdec.threads.default_threads`.
+    device : str or None
+        Of torch. None: "cuda" where there is one, else "cpu".
+    shape : mapping
+        Settings of the method, such as ``{"d_model": 96}``.
     """
 
-    kind: str
-    loss: Loss = "fkl-tvd"
-    beta: float = 0.5
-    temperature: float = 1.0
-    data: Data = "target"
-    seed: int = 0
-    minutes: float | None = None
-    steps: int | None = None
-    length: int = 256
-    batch: int = 16
-    passes: int = 4
-    learning_rate: float = 4e-3
-    top: int = 0
-    weights: str = "bf16"
-    begin: str | None = None
-    after: tuple[str, ...] = ()
-    threads: int = 1
-    device: str = "cpu"
-    shape: Mapping[str, str] = field(default_factory=dict)
-    target: str = ""
-    prompts: str = ""
+    loss: Loss = option("fkl-tvd", "(default: fkl-tvd)", choices=LOSSES)
+    beta: float = option(0.5, "of jsd (default: 0.5)", metavar="B")
+    temperature: float = option(1.0, "of the compared distributions (default: 1)", metavar="T")
+    data: Data = option("target", "what writes the texts (default: target)", choices=DATA)
+    seed: int = option(0, "(default: 0)", low=0, metavar="S")
+    minutes: float | None = option(None, "limit of all of it (default: 10)", type=float, metavar="M")
+    steps: int | None = option(
+        None, "steps in place of minutes: a seed then fixes the weights", low=1, metavar="N"
+    )
+    length: int | None = option(None, "tokens of a text (default: 256)", low=8, metavar="N")
+    batch: int = option(16, "texts a step (default: 16)", low=1, metavar="N")
+    passes: int = option(4, "how often a text is used (default: 4)", low=1, metavar="N")
+    learning_rate: float | None = option(None, "(default: the kind's)", type=float, metavar="R")
+    top: int = option(0, "tokens of a distribution that are learned one by one", low=0, metavar="K")
+    weights: str = option("bf16", "of the file (default: bf16)", choices=("bf16", "f32"))
+    begin: Any = option(None, "folder of a draft to begin with", type=str, metavar="DIR")
+    after: Any = option((), "drafts that the new one shall complete", metavar="DIR", several=True)
+    threads: int | None = option(
+        None, "(default: SPECDEC_NUM_THREADS, or the CPUs at hand)", low=1, metavar="N"
+    )
+    device: str | None = option(
+        None, "of torch (default: cuda where there is one, else cpu)", type=str, metavar="NAME"
+    )
+    shape: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_choice("loss", self.loss, LOSSES)
-        check_choice("data", self.data, DATA)
-        check_choice("weights", self.weights, ("bf16", "f32"))
-        for name, low in (
-            ("seed", 0),
-            ("length", 8),
-            ("batch", 1),
-            ("passes", 1),
-            ("top", 0),
-            ("threads", 1),
-        ):
-            check_integer(name, getattr(self, name), low)
-        if self.steps is not None:
-            check_integer("steps", self.steps, 1)
-        positive = "a finite number above 0"
+        for row in fields(self):
+            value = getattr(self, row.name)
+            if "choices" in row.metadata:
+                check_choice(row.name, value, row.metadata["choices"])
+            elif "low" in row.metadata and value is not None:
+                check_integer(row.name, value, row.metadata["low"])
         for name in ("temperature", "learning_rate", "minutes"):
             if getattr(self, name) is not None:
-                check_number(name, getattr(self, name), positive, lambda x: 0.0 < x < 1e9)
+                check_number(name, getattr(self, name), _POSITIVE, lambda x: 0.0 < x < 1e9)
         if self.minutes is not None and self.steps is not None:
-            raise InputError("minutes and steps are both given; expected one of them")
+            raise InputError.of("steps", self.steps, "None with minutes: one of the two")
         check_number("beta", self.beta, "a number above 0 and below 1", lambda x: 0.0 < x < 1.0)
         if self.data in ("draft", "mixture") and self.passes != 1:
             object.__setattr__(self, "passes", 1)
 
+
+@dataclass(frozen=True)
+class TrainingSettings(TrainingOptions):
+    """All that decides what a training does, settled; `kind` is the method's name.
+
+    `target` and `prompts` identify the target and the prompts.
+    """
+
+    length: int = 256
+    learning_rate: float = 4e-3
+    threads: int = 1
+    device: str = "cpu"
+    kind: str = ""
+    target: str = ""
+    prompts: str = ""
+
     def save(self, path: Path) -> None:
         """Write them as JSON."""
         with replacing(path) as file:
-            file.write(json.dumps(asdict(self), indent=1).encode())
+            file.write(json.dumps({"kind": self.kind, **asdict(self)}, indent=1).encode())
 
     def check_same(self, path: Path, prompts: str) -> None:
-        """Refuse to go on with a training that began with other settings.
+        """Refuse to continue a training that began with other settings, which are in the file `path`.
 
-        Parameters
-        ----------
-        path : Path
-            File of the settings that it began with.
-        prompts : str
-            What the prompts are called in a message.
-
-        Raises
-        ------
-        InputError
-            Says which setting it is.
-        CheckpointError
-            The file is damaged.
+        `prompts` is the name of the prompts in a message.
         """
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
@@ -148,15 +152,15 @@ class TrainingSettings:
         except (OSError, ValueError, RecursionError) as error:
             raise CheckpointError(f"{path}: expected the settings of a training ({error})") from error
         ours = json.loads(json.dumps(asdict(self)))
-        for each in fields(self):
-            name = each.name
+        folder = path.parent.parent
+        for name in ours:
             if name not in _FREE and stored.get(name) != ours[name]:
                 if name == "prompts":
                     raise InputError(
-                        f"{prompts}: other prompts than those that the training in {path.parent.parent} "
+                        f"{prompts}: other prompts than those that the training in {folder} "
                         "began with; expected the same content, or another folder"
                     )
-                raise InputError(
-                    f"{name} is {shown(ours[name])}, but the training in {path.parent.parent} began with "
-                    f"{shown(stored.get(name))}; expected the same command, or another folder"
+                expected = (
+                    f"{stored.get(name)!r}, with which the training in {folder} began, or another folder"
                 )
+                raise InputError.of(name, ours[name], expected)

@@ -6,8 +6,8 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,30 +16,31 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from specdec.atomic_file import replacing
-from specdec.checks import check_integer, check_number, check_path
+from specdec.checks import check_path
 from specdec.drafts import Draft, Ensemble
-from specdec.errors import CheckpointError, InputError, number_of, shown
+from specdec.errors import InputError, kind_of, number_of
 from specdec.models.loading import as_model, embedded_pair, load
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.models.number_formats import Dtype
 from specdec.progress import progress_bar
-from specdec.tables import OneTable, Table
 from specdec.threads import check_threads
 from specdec.time_limit import TimeLimit
-from specdec.training.batch import Batch, TargetStates
-from specdec.training.cover import Cover
+from specdec.training.batch import Batch, EarlierDrafts, TargetStates
 from specdec.training.held_out import TEMPERATURES_SHOWN, HeldOut, alpha_of, gain
-from specdec.training.kind import Kind
-from specdec.training.loop import LossCurve, Optimisers, Progress, seconds_of_step, seed_step, train_step
-from specdec.training.loss_figure import draw_losses
+from specdec.training.loop import (
+    LossCurve,
+    Optimizers,
+    Progress,
+    draw_losses,
+    seconds_of_step,
+    seed_step,
+    train_step,
+)
 from specdec.training.plan import LENGTHS, TrainingPlan, WritingSpeed, affordable_length
-from specdec.training.prompts import Prompts
-from specdec.training.registry import kind_of_name
-from specdec.training.settings import Data, Loss, TrainingSettings
-from specdec.training.written_texts import STEPS_OF_GROUP, TextGroups, TextWriter, continued
-
-__all__ = ["DraftFigures", "TrainedDraft", "check_device", "train_draft"]
+from specdec.training.settings import TrainingOptions, TrainingSettings
+from specdec.training.trained_draft import DraftFigures, TrainedDraft
+from specdec.training.trainer import DraftTrainer, trainer_type
+from specdec.training.training_texts import STEPS_OF_GROUP, Prompts, TextGroups, TextWriter, continued
 
 _MINUTES = 10.0
 _LOOKS = 20  # at some of the held-out texts, in a training
@@ -49,214 +50,39 @@ _CHECKPOINT_S = 60.0
 _FEW_STEPS = 100  # with fewer a draft has hardly learned
 
 
-@dataclass(frozen=True)
-class DraftFigures:
-    """What a draft is worth on held-out texts, by temperature: 0 and 1.
-
-    Attributes
-    ----------
-    alpha : dict of float to (float, float, float)
-        Mean acceptance rate of the first guess after a token, and its 95 % confidence interval.
-    tokens_per_call : dict of float to float
-        New tokens a run of the target, of real runs.
-    """
-
-    alpha: Mapping[float, tuple[float, float, float]]
-    tokens_per_call: Mapping[float, float]
-
-
-@dataclass(frozen=True, repr=False)
-class TrainedDraft(OneTable):
-    """A draft that was trained, and what the training did for it; ``print`` shows it, a notebook too.
-
-    Attributes
-    ----------
-    folder : str
-        Of the draft.
-    kind, target : str
-    n_parameters : int
-        That were trained.
-    n_steps, n_tokens : int
-        Steps; tokens that were trained on, each pass counted.
-    minutes : float
-        Of training, texts included.
-    losses : str
-        File of the loss curve, tab-separated.
-    before, after : DraftFigures
-        Before the first step and behind the last.
-    gains : dict of float to (float, float, float)
-        What alpha rose by on the same positions, with its 95 % confidence interval.
-    words : tuple of str
-        What is to be known of this kind of draft.
-    """
-
-    folder: str
-    kind: str
-    target: str
-    n_parameters: int
-    n_steps: int
-    n_tokens: int
-    minutes: float
-    losses: str
-    before: DraftFigures
-    after: DraftFigures
-    gains: Mapping[float, tuple[float, float, float]]
-    words: tuple[str, ...] = ()
-
-    def table(self) -> Table:
-        """Alpha and tokens a call, before and after."""
-        rows = []
-        for temperature in TEMPERATURES_SHOWN:
-            for name, figures in (("before", self.before), ("after", self.after)):
-                alpha, low, high = figures.alpha[temperature]
-                rose = ""
-                if name == "after":
-                    rose = "{:+.3f} ({:+.3f} to {:+.3f})".format(*self.gains[temperature])
-                calls = figures.tokens_per_call[temperature]
-                rows.append(
-                    (
-                        f"{name}, T = {temperature:g}",
-                        f"{alpha:.3f}",
-                        f"{low:.3f} to {high:.3f}",
-                        rose,
-                        f"{calls:.2f}",
-                    )
-                )
-        title = (
-            f"{self.kind} draft for {self.target}: {self.n_parameters:,} parameters, "
-            f"{number_of(self.n_steps, 'step')}, {self.n_tokens:,} tokens, {self.minutes:.1f} minutes\n"
-            f"draft: {self.folder}\nlosses: {self.losses}"
-        )
-        title += "".join(f"\n{words}" for words in self.words)
-        return Table(title, ("held-out texts", "alpha", "95 %", "gain (95 %)", "tokens/call"), rows)
-
-    def save(self, path: Path) -> None:
-        """Write it as JSON."""
-        with replacing(path) as file:
-            file.write(json.dumps(self.to_dict(), indent=1).encode())
-
-    @classmethod
-    def load(cls, path: Path) -> TrainedDraft:
-        """Read what `save` wrote.
-
-        Raises
-        ------
-        CheckpointError
-            The file holds something else.
-        """
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-            before, after = (
-                DraftFigures(_by_temperature(part["alpha"]), _by_temperature(part["tokens_per_call"]))
-                for part in (values.pop("before"), values.pop("after"))
-            )
-            gains, words = _by_temperature(values.pop("gains")), tuple(values.pop("words"))
-            found = cls(before=before, after=after, gains=gains, words=words, **values)
-            found.table()  # so that what cannot be shown is refused here
-            return found
-        except _DAMAGED as error:
-            raise CheckpointError(f"{path}: expected the summary of a training ({error})") from error
-
-
-_DAMAGED = (
-    OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, RecursionError
-)  # fmt: skip
-"""What a file that is no summary raises."""
-
-
-def _by_temperature(values: Mapping[str, Any]) -> dict[float, Any]:
-    return {float(name): tuple(one) if isinstance(one, list) else one for name, one in values.items()}
-
-
 def train_draft(
     target: ModelLike | None,
     kind: str,
     out: str | os.PathLike[str],
+    options: TrainingOptions | None = None,
     *,
     prompts: str | os.PathLike[str] | Sequence[Prompt] | None = None,
-    loss: Loss = "fkl-tvd",
-    beta: float = 0.5,
-    temperature: float = 1.0,
-    data: Data = "target",
-    minutes: float | None = None,
-    steps: int | None = None,
-    seed: int = 0,
-    begin: str | os.PathLike[str] | None = None,
-    after: Sequence[str | os.PathLike[str]] = (),
-    length: int | None = None,
-    batch: int = 16,
-    passes: int = 4,
-    learning_rate: float | None = None,
-    top: int = 0,
-    weights: str = "bf16",
     dtype: Dtype | None = None,
-    device: str | None = None,
-    shape: Mapping[str, object] | None = None,
-    n_threads: int | None = None,
     progress: bool = False,
     say: Callable[[str], object] = lambda text: None,
 ) -> TrainedDraft:
-    """Train a draft for a target, or, called again with the same arguments, go on where it was interrupted.
+    """Train a draft for a target; called again with the same arguments, continue an interrupted training.
 
     Parameters
     ----------
     target : Model, path or hub name, or None
         None: the one in the package.
     kind : str
-        "small", "recurrent", "exit" and others: docs/TRAINING.md.
+        The method: "small", "recurrent", "exit" and others, see docs/TRAINING.md.
     out : path-like
         The draft's folder. Its folder ``training`` keeps texts, checkpoint, loss curve and summary.
+    options : TrainingOptions, optional
+        Loss, texts, minutes or steps, and others.
     prompts : path-like, or sequence of prompts, optional
         What texts begin with: a file with a prompt a line, or prompts. A tenth is held out, where there are
         20 or more. None: the token that begins a text.
-    loss : {"fkl-tvd", "fkl", "rkl", "jsd", "tvd"}
-        Forward or reverse Kullback-Leibler divergence, Jensen-Shannon divergence, total variation distance;
-        or the first and then the last.
-    beta : float, default 0.5
-        Of the Jensen-Shannon divergence.
-    temperature : float, default 1.0
-        Of the laws that are compared.
-    data : {"target", "draft", "mixture", "text"}
-        Who writes the texts: the target; the draft as it is by then, or both in turn (DistillSpec's on-policy
-        data); or nobody: pieces of the file of prompts.
-    minutes : float, optional
-        What all of it may take, from loading the target to measuring the draft. The trainer measures how fast
-        the target writes and how long a step takes, and says how many texts and steps that allows: at least
-        two held-out texts, the texts of a step, and one step, however long they take. None: 10.
-    steps : int, optional
-        Steps in place of minutes, whatever they take: then a seed fixes the weights to the bit, on one
-        machine and number of threads.
-    seed : int, default 0
-    begin : path-like, optional
-        Folder of a draft to begin with, in place of random weights.
-    after : sequence of path-like
-        Folders of drafts that the new one shall complete: it learns what the target's law leaves after their
-        guesses.
-    length : int, optional
-        Tokens of a text; None: 256, or the context if that is shorter; less if the minutes are too few.
-    batch : int, default 16
-        Texts a step.
-    passes : int, default 4
-        How often a text is trained on; those of the draft once.
-    learning_rate : float, optional
-        None: that of the kind.
-    top : int, default 0
-        Tokens of a law that are learnt one by one, the others as one; 0: all, of more than 8192 tokens 256.
-    weights : {"bf16", "f32"}
-        Number format of the draft's file.
     dtype : {None, "f32", "bf16", "int8", "int4"}
         Number format of a target that is given by path or name; None: that of its files.
-    device : str, optional
-        Of torch. None: "cuda" where there is one, else "cpu".
-    shape : mapping, optional
-        Settings of the kind, such as ``{"d_model": 96}``.
-    n_threads : int, optional
-        None: :func:`specdec.threads.default_threads`.
     progress : bool, default False
         Show a progress bar (needs tqdm).
     say : callable, optional
-        Told, in words, what the trainer finds before it begins, what it measures, and, at an interruption,
-        what is kept.
+        Takes progress messages: what the trainer finds before it begins, what it measures, and, at an
+        interruption, what is kept.
 
     Returns
     -------
@@ -269,71 +95,52 @@ def train_draft(
     CheckpointError
         A damaged file.
     MissingPackageError
-        torch, or what a kind needs besides, is not installed: ``pip install torch transformers``.
+        torch, or what a method needs besides, is not installed: ``pip install torch transformers``.
 
     Examples
     --------
-    >>> trained = specdec.training.train_draft(None, "small", "my-draft", minutes=5)
-    >>> print(trained)
+    >>> options = specdec.training.TrainingOptions(minutes=5)
+    >>> print(specdec.training.train_draft(None, "small", "my-draft", options))
     """
-    limit = TimeLimit(math.inf if steps is not None else 60.0 * _checked_minutes(minutes))
-    device = check_device(device)
+    asked = TrainingOptions() if options is None else options
+    if not isinstance(asked, TrainingOptions):
+        raise InputError.of("options", asked, "TrainingOptions or None", kind_of(asked))
+    minutes = _MINUTES if asked.minutes is None else asked.minutes
+    limit = TimeLimit(math.inf if asked.steps is not None else 60.0 * minutes)
+    device = check_device(asked.device)
     if isinstance(target, Model) and dtype is not None:
-        raise InputError(f"dtype is {shown(dtype)} with a target that is loaded; expected None, or a path")
+        raise InputError.of("dtype", dtype, "None with a target that is loaded, or its path")
     if target is None:
         model = embedded_pair(dtype)[0]
     elif isinstance(target, str | os.PathLike):
         model = load(target, dtype)
     else:
         model = as_model("target", target)
-    kind_type, folder = kind_of_name(kind), check_path("out", out)
-    speed = None
+    trainer, folder, threads = trainer_type(kind), check_path("out", out), check_threads(asked.threads)
+    speed, n_ctx = None, model.config.n_ctx
+    length = asked.length or _stored_length(folder / "training")
     if length is None:
-        length = _stored_length(folder / "training")
-    if length is None:
-        length = min(LENGTHS[0], model.config.n_ctx)
-        if steps is None:
-            check_integer("batch", batch, 1)
+        length = min(LENGTHS[0], n_ctx)
+        if asked.steps is None:
             say("Measuring how fast the target writes.")
             beginnings = Prompts.read(model, prompts, max(1, length // 2))
             speed = WritingSpeed.measured(
-                model, beginnings, batch=batch, n_threads=check_threads(n_threads), limit=limit
+                model, beginnings, batch=asked.batch, n_threads=threads, limit=limit
             )
-            length = affordable_length(speed, batch, limit.left_s, model.config.n_ctx)
-    if length > model.config.n_ctx:
-        raise InputError(f"length is {length}; expected at most {model.config.n_ctx}, the target's context")
+            length = affordable_length(speed, asked.batch, limit.left_s, n_ctx)
+    if length > n_ctx:
+        raise InputError.of("length", length, f"at most {n_ctx}, the target's context")
     found = Prompts.read(model, prompts, max(1, length // 2))
-    settings = TrainingSettings(
-        kind=kind,
-        loss=loss,
-        beta=beta,
-        temperature=temperature,
-        data=data,
-        seed=seed,
-        minutes=minutes,
-        steps=steps,
-        length=length,
-        batch=batch,
-        passes=passes,
-        learning_rate=kind_type.learning_rate if learning_rate is None else learning_rate,
-        top=top,
-        weights=weights,
-        begin=None if begin is None else str(check_path("begin", begin)),
-        after=tuple(str(check_path("after", one)) for one in after),
-        threads=check_threads(n_threads),
-        device=device,
-        shape={name: str(value) for name, value in (shape or {}).items()},
-        target=f"{model.path} in {model.dtype}",
-        prompts=found.digest,
-    )
-    training = _Training(kind_type(model, settings), found, folder, progress, say, limit, speed)
-    return training.run()
-
-
-def _checked_minutes(minutes: float | None) -> float:
-    if minutes is None:
-        return _MINUTES
-    return check_number("minutes", minutes, "a finite number above 0", lambda x: 0.0 < x < 1e9)
+    settled = {
+        "kind": kind, "length": length, "threads": threads, "device": device,
+        "learning_rate": asked.learning_rate or trainer.learning_rate,
+        "begin": None if asked.begin is None else str(check_path("begin", asked.begin)),
+        "after": tuple(str(check_path("after", one)) for one in asked.after),
+        "shape": {name: str(value) for name, value in asked.shape.items()},
+        "target": f"{model.path} in {model.dtype}", "prompts": found.digest,
+    }  # fmt: skip
+    settings = TrainingSettings(**(vars(asked) | settled))
+    return _Training(trainer(model, settings), found, folder, progress, say, limit, speed).run()
 
 
 def _stored_length(work: Path) -> int | None:
@@ -358,9 +165,8 @@ def check_device(device: str | None) -> str:
         torch.ones(1, device=device).sum().item()
     except (RuntimeError, TypeError, AssertionError, ImportError, AttributeError) as error:
         reason = " ".join(str(error).split())[:120]
-        raise InputError(
-            f"device is {shown(device)}; expected a device of torch on this machine, such as 'cpu' ({reason})"
-        ) from error
+        expected = f"a device of torch on this machine, such as 'cpu' ({reason})"
+        raise InputError.of("device", device, expected) from error
     return str(device)
 
 
@@ -369,7 +175,7 @@ class _Training:
 
     def __init__(
         self,
-        kind: Kind,
+        trainer: DraftTrainer,
         prompts: Prompts,
         folder: Path,
         progress: bool,
@@ -377,25 +183,17 @@ class _Training:
         limit: TimeLimit,
         speed: WritingSpeed | None,
     ) -> None:
-        self._limit, self._speed = limit, speed
-        self._plan = TrainingPlan.whole(kind.settings.batch)
-        self._kind, self._prompts, self._folder, self._say, self._shown = kind, prompts, folder, say, progress
-        self._settings, self._target = kind.settings, kind.target
+        self._limit, self._speed, self._trainer, self._prompts = limit, speed, trainer, prompts
+        self._folder, self._say, self._shown = folder, say, progress
+        self._settings, self._target = trainer.settings, trainer.target
+        settings = trainer.settings
+        self._plan = TrainingPlan.whole(settings.batch)
         self._work = folder / "training"
-        settings = kind.settings
-        kind.token_counts, kind.say = self._token_counts, say
-        self._cover: Cover | None = None
-        if settings.after:
-            self._cover = Cover(
-                kind.target, settings.after, temperature=settings.temperature, n_threads=settings.threads
-            )
+        trainer.token_counts, trainer.say = self._token_counts, say
+        both = {"temperature": settings.temperature, "n_threads": settings.threads}
+        self._earlier = EarlierDrafts(self._target, settings.after, **both) if settings.after else None
         self._states = TargetStates(
-            kind.target,
-            taps=kind.taps,
-            top=settings.top,
-            temperature=settings.temperature,
-            n_threads=settings.threads,
-            cover=self._cover,
+            self._target, taps=trainer.taps, top=settings.top, earlier=self._earlier, **both
         )
 
     def run(self) -> TrainedDraft:
@@ -437,13 +235,13 @@ class _Training:
         self._plan = self._texts_planned()
         self._say("Making the network that is trained.")
         network = self._fresh()
-        optimisers = Optimisers(network, self._kind, self._settings.learning_rate)
-        state = Progress(self._work / "checkpoint.pt", network, optimisers)
+        optimizers = Optimizers(network, self._trainer, self._settings.learning_rate)
+        state = Progress(self._work / "checkpoint.pt", network, optimizers)
         going_on = state.load(self._settings.steps)
         if going_on:
             self._say(f"Goes on at step {state.step} of {state.n_steps}.")
         try:
-            return self._finished(network, optimisers, state, going_on)
+            return self._finished(network, optimizers, state, going_on)
         except KeyboardInterrupt:
             kept = "the same command begins anew"
             if state.n_steps:
@@ -455,7 +253,7 @@ class _Training:
             raise
 
     def _finished(
-        self, network: Any, optimisers: Optimisers, state: Progress, going_on: bool
+        self, network: Any, optimizers: Optimizers, state: Progress, going_on: bool
     ) -> TrainedDraft:
         """The steps that are left, the draft's folder, its figures."""
         n_held_out = self._plan.n_held_out
@@ -466,15 +264,15 @@ class _Training:
             self._settings.save(self._work / "settings.json")  # not before what could be refused
             state.n_steps = self._planned(network)
             state.save()
-        self._train(network, optimisers, state, held_out)
-        self._kind.export(network, self._folder)
-        self._kind.finish(self._folder, held_out.texts[1.0])
+        self._train(network, optimizers, state, held_out)
+        self._trainer.export(network, self._folder)
+        self._trainer.finish(self._folder, held_out.texts[1.0])
         return self._measured(network, state, held_out)
 
     def _fresh(self) -> Any:
         """The network before the first step."""
         seed_step(self._settings.seed, 0)
-        return self._kind.network().to(self._settings.device).train()
+        return self._trainer.network().to(self._settings.device).train()
 
     def _token_counts(self) -> NDArray[np.int64]:
         """How often each token occurs in the first texts and in the file of prompts."""
@@ -491,7 +289,7 @@ class _Training:
             data = self._settings.data
             found: list[TextWriter] = [by_target] if data in ("target", "mixture") else []
             if data in ("draft", "mixture"):
-                found.append(self._kind.writer(network, self._work))
+                found.append(self._trainer.writer(network, self._work))
             return found
 
         n_vocab = self._target.config.n_vocab
@@ -547,7 +345,7 @@ class _Training:
         texts_s = (self._limit.spent_s - begun) / STEPS_OF_GROUP
         self._say("Measuring how long a step takes.")
         step_s = seconds_of_step(
-            self._kind, network, lambda: self._states.of(groups.batch(0)), lambda: self._limit.spent_s,
+            self._trainer, network, lambda: self._states.of(groups.batch(0)), lambda: self._limit.spent_s,
             long_s=0.05 * self._steps_s,
         )  # fmt: skip
         is_whole = self._plan.n_texts == TrainingPlan.whole(settings.batch).n_texts
@@ -569,7 +367,7 @@ class _Training:
         )
         return n_steps
 
-    def _train(self, network: Any, optimisers: Optimisers, state: Progress, held_out: HeldOut) -> None:
+    def _train(self, network: Any, optimizers: Optimizers, state: Progress, held_out: HeldOut) -> None:
         n_steps = state.n_steps
         groups = self._groups(network, n_steps)
         curve = LossCurve(self._work / "losses.tsv", state.step)
@@ -589,7 +387,7 @@ class _Training:
                 if state.step % STEPS_OF_GROUP == 0 and not groups.is_written(state.step):
                     state.save()  # so that the draft that writes texts is the one that goes on from here
                 batch: Batch = self._states.of(groups.batch(state.step))
-                loss = train_step(self._kind, network, optimisers, batch, state.step, n_steps)
+                loss = train_step(self._trainer, network, optimizers, batch, state.step, n_steps)
                 state.recent.append(loss)
                 state.step += 1
                 taken_s = self._limit.spent_s - begun
@@ -611,7 +409,7 @@ class _Training:
 
     def _look(self, network: Any, state: Progress, held_out: HeldOut, curve: LossCurve) -> None:
         """One more line of the curve."""
-        betas = held_out.some(_TEXTS_OF_LOOK).betas(self._target, self._kind, network, self._cover)
+        betas = held_out.some(_TEXTS_OF_LOOK).betas(self._target, self._trainer, network, self._earlier)
         loss = sum(state.recent) / len(state.recent) if state.recent else float("nan")
         state.recent.clear()
         tokens = state.step * self._settings.batch * self._settings.length
@@ -620,23 +418,26 @@ class _Training:
 
     def _side_by_side(self, draft: Model | Draft) -> tuple[Model | Draft, int]:
         """(what drafts, guesses a round): the draft, or the earlier ones and the draft, in every round."""
-        gamma = self._kind.gamma
-        if self._cover is None:
+        gamma = self._trainer.gamma
+        if self._earlier is None:
             return draft, gamma
-        return Ensemble(*self._cover.drafts, draft, adaptive=False), gamma * (1 + len(self._cover.drafts))
+        return Ensemble(*self._earlier.drafts, draft, adaptive=False), gamma * (1 + len(self._earlier.drafts))
 
     def _measured(self, network: Any, state: Progress, held_out: HeldOut) -> TrainedDraft:
         """The summary: the draft of random weights, or that it began with, beside what it has become."""
-        settings, kind = self._settings, self._kind
+        settings, trainer = self._settings, self._trainer
         self._say("Measuring the draft after training, and as it was before.")
         if self._measuring_s > self._limit.left_s:
             share = self._limit.left_s / self._measuring_s
             held_out = held_out.some(max(1, int(share * self._plan.n_held_out)))
         first = self._fresh()
-        betas = [held_out.betas(self._target, kind, one, self._cover) for one in (first, network)]
+        betas = [held_out.betas(self._target, trainer, one, self._earlier) for one in (first, network)]
         with tempfile.TemporaryDirectory(dir=self._work) as written:
-            kind.export(first, Path(written))
-            pairs: list[tuple[Model, Model | Draft]] = [kind.open(Path(written)), kind.open(self._folder)]
+            trainer.export(first, Path(written))
+            pairs: list[tuple[Model, Model | Draft]] = [
+                trainer.open(Path(written)),
+                trainer.open(self._folder),
+            ]
             figures = [
                 DraftFigures(
                     {temperature: alpha_of(found[temperature]) for temperature in TEMPERATURES_SHOWN},
@@ -646,7 +447,7 @@ class _Training:
             ]
         return TrainedDraft(
             folder=str(self._folder),
-            kind=kind.name,
+            kind=trainer.name,
             target=self._target.path.name,
             n_parameters=sum(weight.numel() for weight in network.parameters() if weight.requires_grad),
             n_steps=state.n_steps,
@@ -660,9 +461,9 @@ class _Training:
         )
 
     def _words(self) -> tuple[str, ...]:
-        found = list(self._kind.words)
-        if self._cover is not None:
-            n_earlier = number_of(len(self._cover.drafts), "earlier draft")
+        found = list(self._trainer.words)
+        if self._earlier is not None:
+            n_earlier = number_of(len(self._earlier.drafts), "earlier draft")
             found.append(f"figures are of {n_earlier} and this one, side by side; before: this one untrained")
         picture = self._work / "losses.png"
         if find_spec("matplotlib") is not None:

@@ -1,0 +1,189 @@
+"""Drafts that copy: from the text itself, from the input, from a prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from specdec import _core
+from specdec.checks import check_integer, check_items
+from specdec.containers import plain
+from specdec.drafts.draft import MAX_GAMMA, Description, Draft
+from specdec.drafts.texts import Text, check_text, ids_of
+from specdec.errors import InputError, kind_of
+from specdec.models.model import Model
+
+MAX_CANDIDATES: Final = 16
+"""Continuations that are drafted in one round; the core's SD_MAX_COPIES."""
+MAX_MATCH: Final = 32
+"""Tokens of a match that are compared; the core's MAX_MATCH."""
+MAX_START: Final = 2**31 - 1
+PREDICTION_GAMMA: Final = 15
+"""Draft tokens of a round that are copied from a prediction."""
+
+
+class ContextCopy(Draft):
+    """A draft that copies: what followed the longest suffix of the text that occurs in it before.
+
+    No model drafts, so a draft token costs nothing, and where the text does not repeat itself there is none.
+    For texts that do: quoting, summaries, code, tables, answers from documents. The longest suffix is found
+    by a suffix automaton (Blumer et al. 1985), kept up to date in O(1) a token, as in SAM Decoding (Hu et al.
+    2024, arXiv 2411.10666); the method is the copying of the paper's section 5 without its restriction to
+    the input. A copy that reaches the end of the text continues with what it copied, so it follows a period
+    of any length.
+
+    Parameters
+    ----------
+    documents : list of str or of sequences of int, optional
+        Other texts to copy from: where their match is longer than the one in the text itself. Texts are
+        encoded with the target's tokenizer, without BOS. The automaton is made once and is used by all
+        runs; it takes some 100 to 170 bytes a token.
+    min_match : int, optional
+        The shortest match, in tokens, that is copied from, at least 1.
+    n_candidates : int, optional
+        1: a chain. More, up to 16: a tree with other continuations too; first the match in the text and that
+        in the documents, then what else followed these matches and their suffixes. The tokens of a round go
+        where they are likeliest to be accepted.
+    gamma : int, optional
+        Draft tokens of a round when the caller does not say.
+
+    Attributes
+    ----------
+    min_match, n_candidates, gamma : int
+
+    Raises
+    ------
+    InputError
+        If a parameter is out of its range, or documents is not a list of texts.
+    """
+
+    def __init__(
+        self,
+        documents: Sequence[Text] | None = None,
+        *,
+        min_match: int = 2,
+        n_candidates: int = 1,
+        gamma: int = 8,
+    ) -> None:
+        self.min_match = check_integer("min_match", min_match, 1, MAX_GAMMA)
+        self.n_candidates = check_integer("n_candidates", n_candidates, 1, MAX_CANDIDATES)
+        self.gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
+        documents = plain(documents)
+        if isinstance(documents, np.ndarray) and documents.ndim == 2:
+            documents = list(documents)
+        expected = "a list of texts, or None"
+        if documents is not None and not isinstance(documents, list | tuple):
+            raise InputError.of("documents", documents, expected, kind_of(documents))
+        texts = [] if documents is None else check_items("documents", documents, expected)
+        self._documents = [check_text(f"documents[{i}]", item) for i, item in enumerate(texts)]
+        self._automaton: _core.Automaton | None = None
+        self._made_for: tuple[object, int] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_automaton": None, "_made_for": None}  # made again for a target
+
+    def describe(self, target: Model) -> Description:
+        wanted = target.tokenizer, target.config["n_vocab"]
+        if self._documents and self._made_for != wanted:  # texts may be other tokens for another target
+            pieces = [np.full(1, -1, np.int32)]
+            for i, document in enumerate(self._documents):
+                pieces += [ids_of(f"documents[{i}]", document, target), pieces[0]]
+            self._automaton = _core.Automaton(np.concatenate(pieces))
+            self._made_for = wanted
+        return "context_copy", {
+            "documents": self._automaton,
+            "min_match": self.min_match,
+            "n_candidates": self.n_candidates,
+        }
+
+    def __repr__(self) -> str:
+        documents = f" and {len(self._documents)} documents" if self._documents else ""
+        return (
+            f"<specdec.drafts.ContextCopy from the text{documents}, min_match {self.min_match}, "
+            f"n_candidates {self.n_candidates}>"
+        )
+
+
+class InputCopy(Draft):
+    """A draft that goes through the input: for correcting, rewriting or translating code line by line.
+
+    The aggressive decoding of Sun et al. 2021 (arXiv 2106.04970, Figure 1; section 5 of arXiv 2211.17192),
+    with the target's own rule of verification, so for sampling too. The draft tokens are the rest of the
+    input. Where the target rejects one, the draft looks for the end of the output in the input: the longest
+    suffix, of equally long ones the nearest match ahead. Sun et al. decode token by token until there is one.
+    Here, as long as it is shorter than `min_match`, the likeliest edits are drafted: tokens left out (the
+    last token occurs a little further on), replaced, or inserted; after eight tokens without a counterpart
+    nothing.
+
+    Parameters
+    ----------
+    source : str or sequence of int, optional
+        The input; a text is encoded with the target's tokenizer, without BOS. None: of each sequence its
+        prompt, or the source where the target is an encoder-decoder.
+    start : int, optional
+        Index of the token in the source with which the output is expected to begin: after an instruction,
+        for example. If it begins elsewhere, the draft finds the match by itself.
+    min_match : int, optional
+        How many tokens must match, 1 to 32, for a match in the source to be believed.
+    n_candidates : int, optional
+        Hypotheses about an edit that are drafted, up to 3: 1 is a chain, more make a tree.
+    gamma : int, optional
+        Draft tokens of a round when the caller does not say.
+
+    Attributes
+    ----------
+    start, min_match, n_candidates, gamma : int
+
+    Raises
+    ------
+    InputError
+        If a parameter is out of its range, or source is neither text nor token ids.
+    """
+
+    def __init__(
+        self,
+        source: Text | None = None,
+        *,
+        start: int = 0,
+        min_match: int = 3,
+        n_candidates: int = 1,
+        gamma: int = 8,
+    ) -> None:
+        self.start = check_integer("start", start, 0, MAX_START)
+        self.min_match = check_integer("min_match", min_match, 1, MAX_MATCH)
+        self.n_candidates = check_integer("n_candidates", n_candidates, 1, 3)
+        self.gamma = check_integer("gamma", gamma, 0, MAX_GAMMA)
+        self._source = None if source is None else check_text("source", source)
+
+    def describe(self, target: Model) -> Description:
+        encoder, n_vocab = target.config.encoder, target.config.n_vocab
+        if self._source is None and encoder is not None and encoder.n_vocab != n_vocab:
+            raise InputError.of(
+                "source", None, f"one in the decoder's vocabulary of {n_vocab} tokens, as the encoder of "
+                f"{target.path} has {encoder.n_vocab} of its own",
+            )  # fmt: skip
+        source = None if self._source is None else ids_of("source", self._source, target)
+        return "input_copy", {"source": source, **self._settings}
+
+    @property
+    def _settings(self) -> dict[str, object]:
+        return {"start": self.start, "min_match": self.min_match, "n_candidates": self.n_candidates}
+
+    def __repr__(self) -> str:
+        source = "the input" if self._source is None else "a given source"
+        return (
+            f"<specdec.drafts.InputCopy from {source}, start {self.start}, min_match {self.min_match}, "
+            f"n_candidates {self.n_candidates}>"
+        )
+
+
+class PredictionCopy(InputCopy):
+    """Copies from the prediction of each text (`_core.Settings.prediction`); nothing where there is none."""
+
+    def __init__(self) -> None:
+        super().__init__(min_match=2, gamma=PREDICTION_GAMMA)
+
+    def describe(self, target: Model) -> Description:
+        return "input_copy", {"source": None, "predictions": True, **self._settings}

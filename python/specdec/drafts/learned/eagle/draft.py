@@ -1,0 +1,223 @@
+"""EAGLE and native heads for multi-token prediction: a layer that drafts from the target's hidden states."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from specdec import _core
+from specdec.checks import check_choice, check_path
+from specdec.drafts.draft import Description, Draft, check_model
+from specdec.drafts.learned.eagle.layouts import open_published
+from specdec.drafts.learned.eagle.published import PublishedDraft, open_native_head
+from specdec.drafts.learned.target_identity import TargetIdentity
+from specdec.drafts.trees import Tree, check_tree, describe_shape, gamma_of
+from specdec.errors import CheckpointError, SpecdecError
+from specdec.models.model import Model
+from specdec.models.number_formats import DTYPES, Dtype
+from specdec.models.origin import FilesReference, HubPlace, ReadFiles
+from specdec.models.tokenizer import check_same_vocabulary
+from specdec.threads import check_threads
+
+
+class Eagle(Draft):
+    """EAGLE-1, EAGLE-2 or EAGLE-3: a layer that continues from the target's hidden states.
+
+    The draft reads each token next to hidden states of the target after the token before: one of them in
+    EAGLE-1 (arXiv 2401.15077), those after three layers in EAGLE-3 (arXiv 2503.01840). Draft tokens after the
+    first read its own output in place of what the target has not computed. EAGLE-2 (arXiv 2406.16858) is a
+    tree that grows where EAGLE is confident: ``tree=DynamicTree(n)`` on either.
+
+    Parameters
+    ----------
+    path : path-like
+        A folder or hub name with a published draft: SpecForge's ``LlamaForCausalLMEagle3``,
+        ``Eagle3LlamaForCausalLM`` of AngelSlim and vLLM, EAGLE-3 of ``speculators``, or the original layout
+        of EAGLE-1; weights in safetensors.
+    target : Model
+        The model that it was trained for, in any number format. What the draft shares with it, embeddings or
+        head, is in memory once.
+    tree : ParallelChains, StaticTree or DynamicTree, optional
+        Several candidates for each token, as a tree that the target verifies in one run. None: a chain.
+    gamma : int, optional
+        Draft tokens a round when the caller of `specdec.generate` does not say: by default 4, or the nodes of
+        the tree.
+    dtype : {None, "f32", "bf16", "int8", "int4"}
+        The number format of the draft's own matrices; None: that of its file.
+    taps : sequence of int, optional
+        Hidden states of the target that make a feature, by how many layers come before them, in this order.
+        None: those that the files name. Layers in ``eagle_config`` of ``LlamaForCausalLMEagle3`` are named by
+        their outputs, as SGLang reads them; elsewhere as vLLM does. Where nothing is named: 2, the middle and
+        the third last (EAGLE-3), or what the target's head reads (EAGLE-1).
+    n_threads : int, optional
+        Threads that pack the weights. None: :func:`specdec.threads.default_threads`.
+
+    Attributes
+    ----------
+    path : Path
+    target : Model
+    kind : str
+        "EAGLE-1" or "EAGLE-3".
+    taps : tuple of int
+    tree : ParallelChains, StaticTree, DynamicTree or None
+    gamma : int
+    core : specdec._core.Eagle
+        The packed weights.
+
+    Raises
+    ------
+    CheckpointError
+        Its files are damaged, missing or not supported.
+    InputError
+        It was trained for another target, or an argument is none of the above.
+    VocabularyMismatchError
+        Its tokens are not the target's.
+
+    Examples
+    --------
+    >>> target = specdec.load("Qwen/Qwen3-1.7B", "int8")
+    >>> draft = specdec.drafts.Eagle("AngelSlim/Qwen3-1.7B_eagle3", target)
+    >>> out = specdec.generate(target, draft, "Once upon a time")
+    >>> draft = specdec.drafts.Eagle(draft.path, target, tree=specdec.drafts.DynamicTree(24))
+    """
+
+    in_target_cache = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        target: Model,
+        *,
+        tree: Tree | None = None,
+        gamma: int | None = None,
+        dtype: Dtype | None = None,
+        taps: Sequence[int] | None = None,
+        n_threads: int | None = None,
+    ) -> None:
+        check_model("target", target)
+        published = open_published(local_folder(path), target, taps)
+        self._take(published, target, dtype, tree, gamma, n_threads, HubPlace.of(path))
+
+    def _take(
+        self,
+        published: PublishedDraft,
+        target: Model,
+        dtype: Dtype | None,
+        tree: Tree | None,
+        gamma: int | None,
+        n_threads: int | None,
+        hub: HubPlace | None = None,
+    ) -> None:
+        dtype = check_choice("dtype", dtype, DTYPES, optional=True) or published.dtype
+        self.tree = check_tree(tree)
+        self.gamma = gamma_of(gamma, self.tree, self.gamma)
+        self.path = published.path
+        self.target = target
+        self.kind = published.kind
+        self.taps = published.layers
+        self._files = ReadFiles(published.path, published.files, hub=hub)
+        self.core = _packed(published, target, dtype, check_threads(n_threads))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = {"tree": self.tree, "gamma": self.gamma, "dtype": self.dtype}
+        return _made_again, (type(self), self._files.reference(), self.target, self.taps, options)
+
+    @property
+    def dtype(self) -> Dtype:
+        """Number format of the draft's own matrices; those of the target keep theirs."""
+        dtype = self.core.model.dtype
+        assert dtype != "file"  # a draft is packed in one format
+        return dtype
+
+    def describe(self, target: Model) -> Description:
+        if target is not self.target:
+            TargetIdentity.of(self.target).check(target, str(self.path))
+            check_same_vocabulary(target, self.target)
+        return describe_shape(self.tree, self.core)
+
+    def __repr__(self) -> str:
+        more = "" if self.tree is None else f", tree={self.tree!r}"
+        return f"<specdec.drafts.{type(self).__name__} {str(self.path)!r}: {self.kind}, {self.dtype}{more}>"
+
+
+class MTP(Eagle):
+    """The head for multi-token prediction that a target brings (arXiv 2404.19737, 2412.19437).
+
+    It reads each token next to what the target's head reads after the token before, and predicts the next one
+    by the target's own head; further draft tokens read its own output. Supported are those of MiMo: the head
+    is in the target's folder.
+
+    Parameters
+    ----------
+    target : Model
+        A model whose folder has such a head. Embeddings and head are shared with it.
+    tree, gamma, dtype, n_threads
+        As in `Eagle`, whose attributes it has.
+
+    Raises
+    ------
+    CheckpointError
+        The target has no such head, or its files are damaged.
+    InputError
+        An argument is none of the above.
+
+    Examples
+    --------
+    >>> target = specdec.load("XiaomiMiMo/MiMo-7B-RL", "int4")
+    >>> out = specdec.generate(target, specdec.drafts.MTP(target, gamma=2), "Once upon a time")
+    """
+
+    def __init__(
+        self,
+        target: Model,
+        *,
+        tree: Tree | None = None,
+        gamma: int | None = None,
+        dtype: Dtype | None = None,
+        n_threads: int | None = None,
+    ) -> None:
+        check_model("target", target)
+        self._take(open_native_head(target), target, dtype, tree, gamma, n_threads)
+
+
+def _made_again(
+    kind: Any, reference: FilesReference, target: Model, taps: Sequence[int], options: Mapping[str, Any]
+) -> Eagle:
+    folder = reference.found()
+    return kind(target, **options) if issubclass(kind, MTP) else kind(folder, target, taps=taps, **options)
+
+
+def local_folder(path: str | os.PathLike[str]) -> Path:
+    """Return the folder of a path, or of a hub name, which is downloaded if needed."""
+    from specdec.models.checkpoints import hub  # needs no library before it downloads
+
+    location = check_path("path", path, CheckpointError)
+    name = os.fspath(path)
+    if not location.exists() and isinstance(name, str) and hub.is_repository_name(name):
+        return hub.download(name)
+    return location
+
+
+def _packed(published: PublishedDraft, target: Model, dtype: Dtype, n_threads: int) -> _core.Eagle:
+    try:
+        model = _core.Model(
+            published.config,
+            published.tensors(),
+            dtype=dtype,
+            cache_dtype="f32" if dtype == "f32" else "bf16",
+            n_threads=n_threads,
+            target=target.core,
+        )
+        return _core.Eagle(
+            model,
+            layers=published.layers,
+            tokens=published.tokens,
+            normed_feedback=published.normed_feedback,
+        )
+    except SpecdecError:
+        raise
+    except ValueError as error:
+        # The core's own checks, such as that of finite weights, name the tensor but not the file.
+        raise CheckpointError(f"{published.path}: {error}") from error

@@ -1,0 +1,437 @@
+"""Folders of learned drafts: ``config.json`` and ``model.safetensors``, read, checked and written.
+
+``config.json`` is an object with the fields
+
+- ``specdec_draft``: 1, the version of the format;
+- ``method``: which draft it is, such as "heads";
+- ``target``: what it was trained for, as `TargetIdentity` has it;
+- ``taps``: the hidden states of the target that it reads, by how many layers come before them;
+- ``n_draft_vocab``: how many of the target's tokens it may draft;
+- ``weights``: a word that ``model.safetensors`` has in its metadata too, so that halves of different drafts
+  are not taken for one; a folder without it is read unchecked;
+
+and those of its method. ``model.safetensors`` holds the tensors of the method in f32, f16 or bf16. Where the
+draft drafts fewer tokens than the target has, there is ``d2t``, int64 [n_draft_vocab]: token i of the draft
+is token ``i + d2t[i]`` of the target, as EAGLE-3's checkpoints have it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec import _core
+from specdec.atomic_file import replacing
+from specdec.checks import check_choice, check_path
+from specdec.drafts.learned.target_identity import TargetIdentity
+from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, SpecdecError, kind_of, shown
+from specdec.fields import Fields, as_json, read_json_object
+from specdec.models.checkpoints.checkpoint import CanonicalTensor
+from specdec.models.checkpoints.safetensors_file import (
+    StoredTensor,
+    read_safetensors_with_metadata,
+    write_safetensors,
+)
+from specdec.models.model import Model
+from specdec.models.number_formats import Dtype, rounded_to_bf16, widened
+from specdec.models.origin import FilesReference, ReadFiles
+from specdec.threads import check_threads
+
+CONFIG_NAME: Final = "config.json"
+WEIGHTS_NAME: Final = "model.safetensors"
+VERSION: Final = 1
+MAX_TAPS: Final = _core.MAX_TAPS
+_WRITTEN: Final = ("bf16", "f16", "f32")
+
+Core = TypeVar("Core")
+
+
+@dataclass(frozen=True)
+class HeldTensor:
+    """A tensor in memory, with the interface of one in a file.
+
+    Attributes
+    ----------
+    values : ndarray
+        float32, float16, uint16 with the bits of bf16, or integers.
+    format : str
+        "f32", "f16" or "bf16"; of integers "".
+    """
+
+    values: NDArray[Any]
+    format: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its extents."""
+        return self.values.shape
+
+    def array(self) -> NDArray[np.generic]:
+        """Return the numbers."""
+        return self.values
+
+    def integers(self) -> NDArray[np.integer[Any]]:
+        """Return the numbers of a tensor of integers."""
+        return self.values
+
+
+Held: TypeAlias = HeldTensor | StoredTensor
+
+
+def _held(tensors: Mapping[str, NDArray[Any]]) -> dict[str, Held]:
+    return {
+        name: HeldTensor(np.ascontiguousarray(array, np.float32), "f32") for name, array in tensors.items()
+    }
+
+
+@dataclass(frozen=True)
+class LearnedWeights:
+    """A learned draft as its folder has it, checked as far as all methods are alike.
+
+    Attributes
+    ----------
+    where : str
+        The folder, or "the draft" for one in memory: for messages.
+    method : str
+    target : TargetIdentity
+    fields : Fields
+        Those of ``config.json``.
+    taps : tuple of int
+        The target's hidden states that it reads, ascending.
+    tokens : ndarray of int32, shape (n_draft_vocab,), or None
+        The target's token of each of the draft's; None: they are the same.
+    """
+
+    where: str
+    method: str
+    target: TargetIdentity
+    fields: Fields
+    taps: tuple[int, ...]
+    tokens: NDArray[np.int32] | None
+    _held: Mapping[str, Held]
+    _files: ReadFiles | None = None
+
+    def __reduce__(self) -> tuple[Callable[..., LearnedWeights], tuple[Any, ...]]:
+        """A pickle names the folder; of weights in memory it holds them."""
+        if self._files is not None:
+            return _read_again, (self._files.reference(),)
+        state = (self.where, self.method, self.target, self.fields, self.taps, self.tokens, self._held)
+        return LearnedWeights, state
+
+    @classmethod
+    def of(
+        cls,
+        method: str,
+        target: Model,
+        fields: Mapping[str, Any],
+        tensors: Mapping[str, NDArray[Any]],
+        *,
+        taps: Sequence[int] = (),
+        tokens: NDArray[Any] | Sequence[int] | None = None,
+    ) -> LearnedWeights:
+        """Make weights in memory, as training leaves them.
+
+        Parameters
+        ----------
+        method : str
+        target : Model
+            What they were trained for.
+        fields : Mapping
+            The method's own fields of ``config.json``.
+        tensors : Mapping of str to ndarray
+            The method's tensors, of real numbers, which are held as float32.
+        taps : sequence of int
+        tokens : sequence of int, optional
+            The tokens that may be drafted; None: all.
+
+        Raises
+        ------
+        CheckpointError
+            As `read`.
+        """
+        identity, held = TargetIdentity.of(target), _held(tensors)
+        n_draft = identity.n_vocab
+        if tokens is not None:
+            listed = np.asarray(tokens, np.int64)
+            n_draft = len(listed)
+            held["d2t"] = HeldTensor(listed - np.arange(n_draft), "")
+        config = {
+            "specdec_draft": VERSION, "method": method, "target": identity.as_dict(),
+            "taps": [int(tap) for tap in taps], "n_draft_vocab": n_draft, **fields,
+        }  # fmt: skip
+        return cls._checked("the draft", Fields(config, Path("the draft")), held)
+
+    @classmethod
+    def given(cls, weights: object, what: str) -> LearnedWeights:
+        """Return the argument `weights` of a draft: such weights, or the path of a folder of `what`."""
+        if isinstance(weights, LearnedWeights):
+            return weights
+        if not isinstance(weights, str | os.PathLike):
+            raise InputError.of("weights", weights, f"the folder of {what}", kind_of(weights))
+        return cls.read(check_path("weights", weights, CheckpointError))
+
+    @classmethod
+    def of_method(cls, path: Path, method: str, target: Model) -> LearnedWeights:
+        """Open the folder of a draft of a method, which must have been trained for this target."""
+        weights = cls.read(path)
+        weights.check_method(method)
+        weights.check_target(target)
+        return weights
+
+    @classmethod
+    def read(cls, path: Path) -> LearnedWeights:
+        """Open a folder; the tensors stay in their file.
+
+        Raises
+        ------
+        CheckpointNotFoundError
+            One of the two files is not there.
+        UnsupportedModelError
+            It is of a later version of the format.
+        CheckpointError
+            A file is damaged, or its parts do not fit together.
+        """
+        config, file = path / CONFIG_NAME, path / WEIGHTS_NAME
+        files = ReadFiles(path, [config, file])
+        values = read_json_object(config)
+        if not file.is_file():
+            raise CheckpointNotFoundError(f"{file}: no such file; expected the weights of the draft")
+        tensors, metadata = read_safetensors_with_metadata(file)
+        named = values.get("weights")
+        if named is not None and metadata.get("weights") != named:
+            raise CheckpointError.of(
+                file, "weights", metadata.get("weights"),
+                f"{as_json(named)}, as in {CONFIG_NAME}: the two files are of different drafts",
+            )  # fmt: skip
+        return cls._checked(str(path), Fields(values, config), tensors, files)
+
+    @classmethod
+    def _checked(
+        cls, where: str, fields: Fields, held: Mapping[str, Held], files: ReadFiles | None = None
+    ) -> LearnedWeights:
+        version = fields.integer("specdec_draft")
+        if version != VERSION:
+            raise fields.unsupported("specdec_draft", f"{VERSION}, the version that this specdec reads")
+        method = fields.raw("method")
+        if not isinstance(method, str):
+            raise fields.error("method", "a text")
+        target = TargetIdentity.read(fields)
+        taps = _taps(fields, target.n_layer)
+        n_draft = fields.integer("n_draft_vocab", maximum=target.n_vocab)
+        d2t = held.get("d2t")
+        if d2t is not None and n_draft == target.n_vocab:
+            raise CheckpointError(
+                f"{where}: tensor 'd2t' is there; expected none, as the draft drafts all {n_draft} tokens"
+            )
+        tokens = target_tokens(where, d2t, n_draft, target.n_vocab)
+        rest = {name: tensor for name, tensor in held.items() if name != "d2t"}
+        return cls(where, method, target, fields, taps, tokens, rest, files)
+
+    @property
+    def n_draft_vocab(self) -> int:
+        """How many of the target's tokens may be drafted."""
+        return self.target.n_vocab if self.tokens is None else len(self.tokens)
+
+    @property
+    def dtype(self) -> Dtype:
+        """The default number format of a draft of them: bf16 where all matrices are, else f32."""
+        matrices = [tensor for tensor in self._held.values() if len(tensor.shape) == 2]
+        return "bf16" if matrices and all(tensor.format == "bf16" for tensor in matrices) else "f32"
+
+    def check_method(self, method: str) -> None:
+        """Refuse the weights of another method."""
+        if self.method != method:
+            raise self.fields.error("method", as_json(method))
+
+    def check_taps(self, *taps: int) -> None:
+        """Refuse weights that read other hidden states than these."""
+        if self.taps != taps:
+            raise self.fields.error("taps", as_json(list(taps)))
+
+    def check_target(self, target: Model) -> None:
+        """Refuse another target than that which they were trained for."""
+        self.target.check(target, self.where)
+
+    def tensors(self, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[CanonicalTensor]:
+        """Return each tensor once, as the core takes them: of these names and shapes, read in turn.
+
+        Raises
+        ------
+        UnsupportedModelError
+            One has another number format.
+        CheckpointError
+            One is missing, has another shape, or is none of these.
+        """
+        for name, shape in shapes.items():
+            expected = f"expected it with shape {list(shape)}"
+            if name not in self._held:
+                raise CheckpointError(f"{self.where}: tensor '{name}' is missing; {expected}")
+            found = self._held[name].shape
+            if found != shape:
+                raise CheckpointError(f"{self.where}: tensor '{name}' has shape {list(found)}; {expected}")
+        if unknown := sorted(self._held.keys() - shapes.keys()):
+            raise CheckpointError(
+                f"{self.where}: tensor '{unknown[0]}' is not part of this draft; expected none such"
+            )
+        held = {name: self._held[name] for name in shapes}
+        return ((name, tensor.array(), tensor.format) for name, tensor in held.items())
+
+    def packed(
+        self,
+        core: Callable[..., Core],
+        config: Mapping[str, int],
+        shapes: Mapping[str, tuple[int, ...]],
+        *,
+        dtype: Dtype | None,
+        n_threads: int | None,
+    ) -> Core:
+        """Pack the weights for the core, in their own number format by default.
+
+        `core` is a type of the core, such as `specdec._core.Heads`, `config` what it is made with, `shapes`
+        those of all tensors, by name. Raises as `tensors`, and where the core refuses the numbers.
+        """
+        tensors = self.tensors(shapes)
+        with self.naming():
+            return core(
+                config,
+                tensors,
+                tokens=self.tokens,
+                dtype=dtype or self.dtype,
+                n_threads=check_threads(n_threads),
+            )
+
+    def numbers(self) -> dict[str, NDArray[np.float32]]:
+        """Return each tensor in f32, by name."""
+        return {
+            name: _rounded(name, tensor.array(), tensor.format, "f32") for name, tensor in self._held.items()
+        }
+
+    def with_numbers(self, tensors: Mapping[str, NDArray[Any]]) -> LearnedWeights:
+        """Return the same draft with other numbers, in memory: of the same names and shapes, held as f32."""
+        return replace(self, _held=_held(tensors), _files=None)
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Name the folder where the core refuses a tensor, such as for a weight that is not finite."""
+        try:
+            yield
+        except SpecdecError:
+            raise
+        except ValueError as error:
+            raise CheckpointError(f"{self.where}: {error}") from error
+
+    def save(self, path: Any, dtype: str = "bf16") -> Path:
+        """Write them to a folder, which is made if needed.
+
+        Each file is replaced as a whole, and the two files of a folder share a word: a crash between them
+        leaves a folder that `read` refuses.
+
+        Parameters
+        ----------
+        path : path-like
+        dtype : {"bf16", "f16", "f32"}
+            The number format of the tensors; those that are in memory in f32 are rounded to it.
+
+        Raises
+        ------
+        InputError
+            `path` is no path, or a file, or a number is too large for the format.
+        OSError
+            It cannot be written.
+        """
+        folder = check_path("path", path)
+        check_choice("dtype", dtype, _WRITTEN)
+        if folder.exists() and not folder.is_dir():
+            raise InputError.of("path", str(folder), "a folder, not a file")
+        folder.mkdir(parents=True, exist_ok=True)
+        word = secrets.token_hex(8)
+        written = {
+            name: _rounded(name, tensor.array(), tensor.format, dtype) for name, tensor in self._held.items()
+        }
+        if self.tokens is not None:
+            written["d2t"] = self.tokens.astype(np.int64) - np.arange(len(self.tokens))
+        write_safetensors(folder / WEIGHTS_NAME, written, {"format": "pt", "weights": word})
+        fields = self.fields.replaced(weights=word, n_draft_vocab=self.n_draft_vocab)
+        text = json.dumps(fields.as_dict(), indent=2) + "\n"
+        with replacing(folder / CONFIG_NAME) as file:
+            file.write(text.encode())
+        return folder
+
+
+def _read_again(reference: FilesReference) -> LearnedWeights:
+    return LearnedWeights.read(reference.found())
+
+
+def _taps(fields: Fields, n_layer: int) -> tuple[int, ...]:
+    taps = fields.raw("taps")
+    expectation = f"at most {MAX_TAPS} different whole numbers from 0 to {n_layer + 1}, ascending"
+    if not isinstance(taps, list) or len(taps) > MAX_TAPS:
+        raise fields.error("taps", expectation)
+    for i, tap in enumerate(taps):
+        whole = isinstance(tap, int) and not isinstance(tap, bool)
+        if not whole or not (taps[i - 1] + 1 if i else 0) <= tap <= n_layer + 1:
+            raise fields.error("taps", expectation)
+    return tuple(taps)
+
+
+def _rounded(name: str, array: NDArray[Any], form: str, dtype: str) -> NDArray[Any]:
+    """Convert a tensor of the number format `form` to the format `dtype`."""
+    if form == dtype == "bf16":
+        return array
+    values = widened(array, form)
+    rounded: NDArray[Any]
+    if dtype == "bf16":
+        rounded = rounded_to_bf16(values)
+        finite = (rounded & 0x7F80) != 0x7F80
+    else:
+        with np.errstate(over="ignore"):
+            rounded = values.astype(np.float16 if dtype == "f16" else np.float32)
+        finite = np.isfinite(rounded)
+    if not finite.all():
+        at = [int(i) for i in np.argwhere(~finite)[0]]
+        raise InputError.of(
+            f"tensor {shown(name)}: element {at}", float(values[tuple(at)]), f"a finite number in {dtype}"
+        )
+    return rounded
+
+
+def target_tokens(where: str, d2t: Held | None, n_draft: int, n_vocab: int) -> NDArray[np.int32] | None:
+    """Return the target's token of each of the draft's: i + d2t[i] for token i, all different.
+
+    None without `d2t`, int64 [n_draft], where the draft has all of the target's tokens. `where` is the folder
+    or file in messages.
+    """
+    name = f"{where}: tensor 'd2t'"
+    if d2t is None:
+        if n_draft == n_vocab:
+            return None
+        raise CheckpointError(f"{name} is missing; expected it with shape [{n_draft}], for {n_vocab} tokens")
+    if d2t.shape != (n_draft,):
+        raise CheckpointError(f"{name} has shape {list(d2t.shape)}; expected [{n_draft}]")
+    shifts = d2t.integers().astype(np.int64)
+    outside = np.flatnonzero((shifts < -n_vocab) | (shifts > n_vocab))  # before a sum that could overflow
+    tokens = np.arange(n_draft) + np.clip(shifts, -n_vocab, n_vocab)
+    outside = np.union1d(outside, np.flatnonzero((tokens < 0) | (tokens >= n_vocab)))
+    if len(outside):
+        i = int(outside[0])
+        raise CheckpointError(
+            f"{name}: element [{i}] is {int(shifts[i])}; expected {-i} to {n_vocab - 1 - i}, as {i} + it is "
+            f"a token of the target"
+        )
+    found, first, counts = np.unique(tokens, return_index=True, return_counts=True)
+    if len(found) < n_draft:
+        twice = int(np.argmax(counts > 1))
+        raise CheckpointError(
+            f"{name} gives the target's token {int(found[twice])} {int(counts[twice])} times, first for "
+            f"{int(first[twice])}; expected each once"
+        )
+    return tokens.astype(np.int32)

@@ -1,0 +1,157 @@
+"""Heads in PyTorch: tokens after a root, predicted from one hidden state of the target.
+
+Medusa's heads (Cai et al. 2024), those of blockwise parallel decoding, which share the target's output
+(Stern et al. 2018), and Hydra's, which see the root and the draft tokens before (Ankner et al. 2024). The
+root is the last token of the text; ``hidden`` is what the target's head reads after the token before it.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from specdec.drafts.learned.folder import LearnedWeights
+from specdec.drafts.learned.networks import OnTarget, TargetEnds
+from specdec.errors import InputError
+
+
+@dataclass(frozen=True)
+class HeadsShape:
+    """Dimensions and switches of heads.
+
+    Attributes
+    ----------
+    d_model, n_vocab : int
+        Of the target.
+    n_heads : int
+        Tokens that are predicted after the root.
+    n_blocks : int
+        Residual blocks of a head.
+    see_guesses : bool
+        A head reads the embeddings of the root and of the draft tokens before its own too.
+    shared_output : bool
+        The target's head makes the logits, by its rows of the tokens that can be drafted; else each head has
+        a matrix of its own.
+    n_draft_vocab : int
+        Tokens that can be drafted; 0: all.
+    """
+
+    d_model: int
+    n_vocab: int
+    n_heads: int = 4
+    n_blocks: int = 1
+    see_guesses: bool = False
+    shared_output: bool = True
+    n_draft_vocab: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.n_draft_vocab:
+            object.__setattr__(self, "n_draft_vocab", self.n_vocab)
+
+    @classmethod
+    def read(cls, weights: LearnedWeights) -> HeadsShape:
+        """Read it from the folder of a draft."""
+        fields, target = weights.fields, weights.target
+        return cls(
+            target.d_model, target.n_vocab,
+            fields.integer("n_heads"), fields.integer("n_blocks", minimum=0),
+            fields.boolean("see_guesses", default=False), fields.boolean("shared_output", default=False),
+            weights.n_draft_vocab,
+        )  # fmt: skip
+
+    def fields(self) -> dict[str, Any]:
+        """Return the method's own fields of the draft's ``config.json``."""
+        return {
+            "n_heads": self.n_heads, "n_blocks": self.n_blocks, "see_guesses": self.see_guesses,
+            "shared_output": self.shared_output, "activation": "silu",
+        }  # fmt: skip
+
+
+class _Head(nn.Module):
+    """One head without the target's part; the names of its parameters are those of the draft's folder."""
+
+    def __init__(self, shape: HeadsShape, n_seen: int):
+        super().__init__()
+        d = shape.d_model
+        if n_seen:
+            self.input = nn.Linear((1 + n_seen) * d, d, bias=False)
+            nn.init.normal_(self.input.weight, std=0.02)
+            with torch.no_grad():
+                self.input.weight[:, :d] = torch.eye(d)  # the head begins near the hidden state itself
+        self.blocks = nn.ModuleList(nn.Linear(d, d) for _ in range(shape.n_blocks))
+        for block in self.blocks:
+            nn.init.zeros_(block.weight)
+            nn.init.zeros_(block.bias)
+        if not shape.shared_output:
+            self.output = nn.Linear(d, shape.n_draft_vocab, bias=False)
+
+
+class HeadsNetwork(OnTarget):
+    """Heads on a target, which begin as the target's own head: a block adds nothing at first.
+
+    The state dict has the tensors of the draft's folder; `ends` is frozen and not part of it. `draft_ids`
+    [n_draft_vocab] are ascending token ids, for a reduced vocabulary.
+    """
+
+    def __init__(self, shape: HeadsShape, ends: TargetEnds, draft_ids: Tensor | None = None):
+        super().__init__(ends, draft_ids)
+        self.shape = shape
+        self.heads = nn.ModuleList(
+            _Head(shape, k if shape.see_guesses else 0) for k in range(1, shape.n_heads + 1)
+        )
+        if not shape.shared_output:
+            rows = ends.head if draft_ids is None else ends.head[draft_ids]
+            with torch.no_grad():
+                for head in self.heads:
+                    head.output.weight.copy_(rows)
+
+    def forward(self, hidden: Tensor, seen: Tensor | None = None, k: int = 1) -> Tensor:
+        """Logits [..., n_draft_vocab] of the `k`-th token after the root, k from 1.
+
+        Parameters
+        ----------
+        hidden : Tensor
+            [..., d_model] what the target's head reads after the token before the root.
+        seen : Tensor, optional
+            [..., k] ids of the root and of the k - 1 tokens after it, for ``see_guesses``.
+        """
+        head, x = self.heads[k - 1], hidden
+        if self.shape.see_guesses:
+            if seen is None:
+                raise InputError.of("seen", seen, "ids, as these heads see the tokens drafted before")
+            x = head.input(torch.cat((hidden, self.ends.embed(seen).flatten(-2)), dim=-1))
+        for block in head.blocks:
+            x = x + F.silu(block(x))
+        return self.ends.logits(x, self.draft_ids) if self.shape.shared_output else head.output(x)
+
+
+class JointHeads(nn.Module):
+    """A target, a decoder of transformers, and heads on it, which all learn (Medusa-2, section 2.2.2)."""
+
+    def __init__(self, target: Any, shape: HeadsShape, scale: float = 1.0, softcap: float = 0.0):
+        super().__init__()
+        self.target = target
+        output = target.get_output_embeddings()
+        table = target.get_input_embeddings().weight
+        ends = TargetEnds(table, output.weight, getattr(output, "bias", None), scale, softcap)
+        self.heads = HeadsNetwork(shape, ends)
+
+    def read(self, ids: Tensor, learn: bool = True) -> tuple[Tensor, Tensor]:
+        """Run the target on texts [batch, time], with gradients of it if `learn`.
+
+        Returns [batch, time, d_model], what its head reads, and [batch, time, n_vocab], its logits.
+        """
+        seen: list[Tensor] = []
+        head = self.target.get_output_embeddings()
+        hook = head.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        try:
+            with nullcontext() if learn else torch.no_grad():
+                logits = self.target(input_ids=ids, use_cache=False).logits
+        finally:
+            hook.remove()
+        return seen[-1], logits

@@ -1,0 +1,1 @@
+"""Look-ahead embeddings (PaSS): its draft, network and trainer."""

@@ -1,0 +1,225 @@
+"""What networks of drafts in PyTorch share: the target's tensors, decoders of transformers, folders.
+
+Importing this module needs torch, ``pip install torch transformers``. Decoding never does.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from specdec.atomic_file import replacing
+from specdec.drafts.learned.folder import LearnedWeights
+from specdec.errors import CheckpointError, InputError, MissingPackageError
+from specdec.models.checkpoints import CanonicalTensor, open_checkpoint
+from specdec.models.checkpoints.safetensors_file import write_safetensors
+from specdec.models.number_formats import widened
+
+if TYPE_CHECKING:
+    from specdec.models.model import Model
+
+try:
+    import torch as torch
+    import torch.nn.functional as F  # noqa: N812
+    from torch import Tensor, nn
+except ImportError:
+    raise MissingPackageError("training needs torch, which is not installed: pip install torch") from None
+
+_TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "tokenizer.model", "spiece.model", "vocab.json", "merges.txt", "chat_template.jinja",
+)  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------- transformers
+
+
+def transformers() -> Any:
+    """Import transformers."""
+    try:
+        import transformers
+    except ImportError:
+        raise MissingPackageError(
+            "this training needs transformers, which is not installed: pip install transformers"
+        ) from None
+    return transformers
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Keep transformers from drawing progress bars of its own."""
+    settings = transformers().utils.logging
+    shown = settings.is_progress_bar_enabled()
+    settings.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            settings.enable_progress_bar()
+
+
+def open_decoder(folder: Path) -> Any:
+    """Open the decoder of a Hugging Face folder in f32, to be trained."""
+    library = transformers()
+    try:
+        with silent():
+            network = library.AutoModelForCausalLM.from_pretrained(
+                folder, dtype=torch.float32, local_files_only=True
+            )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        message = " ".join(str(error).split())
+        raise CheckpointError(f"{folder}: transformers cannot read it: {message}") from error
+    return network.train()
+
+
+def hf_folder(target: Model) -> Path:
+    """Return the Hugging Face folder of a target, which transformers reads too.
+
+    The embedded target is stored as one. A target from another kind of file is refused.
+    """
+    if not (target.path / "config.json").is_file():
+        raise InputError(
+            f"target {target.path} is no Hugging Face folder; expected one, since this training goes "
+            "through the target, which transformers reads"
+        )
+    return target.path
+
+
+def end_ids(target: Model) -> tuple[int | None, Any]:
+    """Return (id that begins a text, id or ids that end it) by the target's config.json; None without one."""
+    path = target.path / "config.json"
+    if not path.is_file():
+        return None, None
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config = config.get("text_config") or config
+    return config.get("bos_token_id"), config.get("eos_token_id")
+
+
+# ------------------------------------------------------------------------------------- the target's ends
+
+
+class TargetEnds:
+    """A target's token table and head, frozen; no module, so that no state dict has them.
+
+    Attributes
+    ----------
+    table, head : Tensor
+        [n_vocab, d_model] the token embedding and the matrix of the logits; one tensor where they are tied.
+    """
+
+    def __init__(
+        self, table: Tensor, head: Tensor | None = None, bias: Tensor | None = None, scale: float = 1.0,
+        softcap: float = 0.0,
+    ):  # fmt: skip
+        self.table = table
+        self.head = table if head is None else head
+        self.bias, self.scale, self.softcap = bias, scale, softcap
+
+    @classmethod
+    def of(cls, target: Model) -> TargetEnds:
+        """Read them from the target's checkpoint, which has them as they were before any quantization."""
+        wanted = {"token_embedding", "head", "head_bias"}
+        tensors = open_checkpoint(target.path, tokenizer=False).tensors()
+        found = {tensor[0]: as_torch(tensor) for tensor in tensors if tensor[0] in wanted}
+        scale, softcap = float(target.config.logit_scale), float(target.config.logit_softcap)
+        return cls(found["token_embedding"], found.get("head"), found.get("head_bias"), scale, softcap)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """Return rows of the token table [..., d_model], as they are stored."""
+        return F.embedding(ids, self.table)
+
+    def logits(self, x: Tensor, ids: Tensor | None = None) -> Tensor:
+        """Logits [..., n_vocab] of the target's normed last hidden state [..., d_model].
+
+        With `ids` [n], the logits [..., n] of these tokens alone.
+        """
+        head = self.head if ids is None else self.head[ids]
+        bias = self.bias if self.bias is None or ids is None else self.bias[ids]
+        y = F.linear(x, head.to(x.dtype), None if bias is None else bias.to(x.dtype))
+        if self.scale != 1.0:
+            y = y * self.scale
+        return self.softcap * torch.tanh(y / self.softcap) if self.softcap else y
+
+
+class OnTarget(nn.Module):
+    """A network that reads the ends of a target: they move with it but are not part of its state dict.
+
+    `draft_ids` [n_draft_vocab] are ascending token ids, for a reduced vocabulary.
+    """
+
+    def __init__(self, ends: TargetEnds, draft_ids: Tensor | None = None):
+        super().__init__()
+        self.ends, self.draft_ids = ends, draft_ids
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Move the target's tensors too; its parameters, where it learns as well, are moved with itself."""
+        tied = self.ends.head is self.ends.table
+        for name in ("table", "bias") if tied else ("table", "head", "bias"):
+            tensor = getattr(self.ends, name)
+            if tensor is not None and not isinstance(tensor, nn.Parameter):
+                setattr(self.ends, name, fn(tensor))
+        if tied:
+            self.ends.head = self.ends.table
+        if self.draft_ids is not None:
+            self.draft_ids = fn(self.draft_ids)
+        return super()._apply(fn, recurse)
+
+
+# ------------------------------------------------------------------------------------- files
+
+
+def as_torch(tensor: CanonicalTensor) -> Tensor:
+    """Return a tensor of a checkpoint in f32."""
+    _, array, form = tensor
+    return torch.from_numpy(np.array(widened(array, form)))
+
+
+def learned_tensors(stored: LearnedWeights, own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of a draft's folder in f32, with the names and shapes of a network's `own`."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
+    return {tensor[0]: as_torch(tensor) for tensor in stored.tensors(shapes)}
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write an object as JSON, whole or not at all."""
+    with replacing(path) as file:
+        file.write((json.dumps(value, indent=2) + "\n").encode())
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], weights: str) -> None:
+    """Write a safetensors file, real numbers in the format `weights`, "bf16" or "f32"."""
+    stored = {name: tensor.contiguous() for name, tensor in _stored(tensors, weights).items()}
+    arrays = {
+        name: (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+        for name, tensor in stored.items()
+    }
+    write_safetensors(path, arrays, {"format": "pt"})
+
+
+def _stored(tensors: Mapping[str, Tensor], weights: str) -> dict[str, Tensor]:
+    dtype = {"bf16": torch.bfloat16, "f32": torch.float32}[weights]
+    return {
+        name: tensor.detach().to("cpu", dtype) if tensor.is_floating_point() else tensor.detach().cpu()
+        for name, tensor in tensors.items()
+    }
+
+
+def write_decoder(network: Any, target: Model, folder: Path, weights: str) -> None:
+    """Write a decoder of transformers as a Hugging Face folder, with the target's tokenizer."""
+    tensors = _stored(network.state_dict(), weights)
+    folder.mkdir(parents=True, exist_ok=True)
+    with silent(), tempfile.TemporaryDirectory(dir=folder) as written:
+        network.save_pretrained(written, state_dict=tensors)
+        for path in sorted(Path(written).iterdir()):
+            path.replace(folder / path.name)
+    for name in _TOKENIZER_FILES:
+        if (target.path / name).is_file():
+            with (target.path / name).open("rb") as source, replacing(folder / name) as file:
+                shutil.copyfileobj(source, file)

@@ -1,0 +1,225 @@
+"""Online learners: what makes better drafts from corrections."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.checks import check_choice, check_integer, check_number
+from specdec.divergences import DIVERGENCES, DivergenceName
+from specdec.drafts.draft import Draft
+from specdec.drafts.learned.online.corrections import Corrections
+from specdec.errors import shown
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+GoesOn = Callable[[], bool]
+"""Whether to continue; False: the learner shall return soon."""
+
+
+class Learner(ABC):
+    """Makes a draft that has learned from corrections, again and again.
+
+    Attributes
+    ----------
+    name : str
+        Of the method, in files.
+    n_before, n_top, n_hidden : int
+        What it needs of each correction: tokens of the text, tokens of the target's distribution, and floats
+        of hidden states; 0: none.
+    everywhere : bool
+        Whether it also wants the positions at which the draft was right.
+    """
+
+    name: str
+    n_before: int = 64
+    n_top: int = 32
+    n_hidden: int = 0
+    everywhere: bool = False
+
+    @abstractmethod
+    def learn(self, corrections: Corrections, n_new: int, goes_on: GoesOn) -> Draft:
+        """Return the draft, of the same class, with what can be learned from the corrections.
+
+        Parameters
+        ----------
+        corrections : Corrections
+            The last ones, at least one.
+        n_new : int
+            How many of these, the last of them, have come since the last call.
+        goes_on : callable
+            Asked now and then.
+        """
+
+    def begin_thread(self) -> None:
+        """Called in the thread that learns, each time before `learn`."""
+        return
+
+    def state(self) -> Mapping[str, NDArray[Any]]:
+        """Return what `restore` needs next to the corrections, as arrays of float32 or int32."""
+        return {}
+
+    def restore(self, state: Mapping[str, NDArray[Any]], corrections: Corrections) -> Draft:
+        """Continue from a state that `state` gave, and the corrections of that time; returns the draft.
+
+        Raises
+        ------
+        ValueError
+            The state is another draft's.
+        """
+        for name in state:
+            raise ValueError(f"tensor '{name}' is none of a draft of this kind")
+        return self.learn(corrections, 0, lambda: True)
+
+    @staticmethod
+    def expect(state: Mapping[str, NDArray[Any]], name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+        """Return an array of a state, float32 of that shape; a ValueError if it is not."""
+        if name not in state:
+            raise ValueError(f"tensor '{name}' is missing")
+        if state[name].shape != shape or state[name].dtype != np.float32:
+            found = f"{state[name].dtype}, {list(state[name].shape)}"
+            raise ValueError(f"tensor '{name}' is of {found}; expected float32, {list(shape)}")
+        return state[name]
+
+
+class GradientLearner(Learner):
+    """What learners by gradient steps have in common: AdamW, the loss, and what is saved.
+
+    `network` is a ``torch.nn.Module`` in f32 with logits for `n_vocab` ids; the other parameters are those of
+    `NetworkLearner`.
+    """
+
+    usual_rate: float = 2e-4
+    """The default learning rate for networks of up to ten million parameters."""
+
+    def __init__(
+        self,
+        network: Any,
+        n_vocab: int,
+        *,
+        loss: DivergenceName,
+        learning_rate: float | None,
+        passes: float,
+        batch: int,
+        n_top: int,
+        seed: int,
+    ) -> None:
+        self.loss = check_choice("loss", loss, DIVERGENCES)
+        positive = "a finite number above 0"
+        if learning_rate is not None:
+            check_number("learning_rate", learning_rate, positive, lambda x: 0.0 < x < math.inf)
+        self.passes = check_number("passes", passes, positive, lambda x: 0.0 < x < 1e6)
+        self.batch = check_integer("batch", batch, 1, 1 << 24)
+        self.n_top = check_integer("n_top", n_top, 1, 1 << 16)
+        self._rng = np.random.default_rng(check_integer("seed", seed, 0, 2**63 - 1))
+        self._network, self._n_vocab = network.eval(), n_vocab  # no dropout
+        size = sum(parameter.numel() for parameter in network.parameters())
+        self.learning_rate = learning_rate or self.usual_rate / max(1.0, size / 1e7) ** 0.5
+        self._optimizer = self._new_optimizer()
+
+    def _new_optimizer(self) -> Any:
+        import torch
+
+        parameters = self._network.parameters()
+        return torch.optim.AdamW(parameters, lr=self.learning_rate, betas=(0.9, 0.99), weight_decay=0.0)
+
+    def begin_thread(self) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+
+    @abstractmethod
+    def _train(self, corrections: Corrections, n_new: int, goes_on: GoesOn) -> None:
+        """Take steps."""
+
+    @abstractmethod
+    def _exported(self) -> Draft:
+        """Return the draft with the weights as they are."""
+
+    def learn(self, corrections: Corrections, n_new: int, goes_on: GoesOn) -> Draft:
+        self._train(corrections, n_new, goes_on)
+        return self._exported()
+
+    def _step(self, corrections: Corrections, rows: NDArray[np.int64], logits: Tensor) -> None:
+        """Take a step on some corrections, for which the network gives `logits` [n, n_vocab]."""
+        import torch
+
+        from specdec.drafts.learned.objective import Objective
+
+        # Ids that a small vocabulary lacks are one token that the draft never drafts.
+        logits = torch.nn.functional.pad(logits.float(), (0, 1), value=-math.inf)
+        objective = Objective.of_shares({self.loss: 1.0})
+        loss = objective(target_of(corrections, rows, self._n_vocab), logits).mean()
+        if not torch.isfinite(loss):
+            raise FloatingPointError(f"the loss is {loss.item()}; a lower learning_rate may help")
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self._network.parameters(), 1.0)
+        self._optimizer.step()
+
+    def state(self) -> Mapping[str, NDArray[Any]]:
+        """Return parameters, and the moments of those that have been trained."""
+        found: dict[str, NDArray[Any]] = {}
+        for name, parameter in self._network.named_parameters():
+            found[f"parameter.{name}"] = parameter.detach().numpy().copy()
+            if moments := self._optimizer.state.get(parameter):
+                found[f"first.{name}"] = moments["exp_avg"].numpy().copy()
+                found[f"second.{name}"] = moments["exp_avg_sq"].numpy().copy()
+                found[f"steps.{name}"] = np.array([int(moments["step"])], np.int32)
+        return found
+
+    def restore(self, state: Mapping[str, NDArray[Any]], corrections: Corrections) -> Draft:
+        import torch
+
+        parameters = dict(self._network.named_parameters())
+        parts = ("first", "second", "steps")
+        known = {f"{part}.{name}" for name in parameters for part in ("parameter", *parts)}
+        for name in sorted(state):
+            if name not in known:
+                raise ValueError(f"tensor '{name}' is none of this model")
+            if not np.isfinite(state[name]).all():
+                raise ValueError(f"tensor '{name}' has a number that is not finite")
+            if name.startswith("second.") and state[name].min(initial=0.0) < 0.0:
+                raise ValueError(f"tensor '{name}' has a number below 0; expected means of squares")
+        arrays = {
+            name: self.expect(state, f"parameter.{name}", tuple(parameter.shape))
+            for name, parameter in parameters.items()
+        }
+        moments: dict[str, dict[str, Tensor]] = {}
+        for name, parameter in parameters.items():
+            if not any(f"{part}.{name}" in state for part in parts):
+                continue
+            steps = state.get(f"steps.{name}", np.zeros(0))
+            if steps.shape != (1,) or not 0 < steps[0] < 1 << 24:
+                raise ValueError(f"tensor 'steps.{name}' is {shown(steps)}; expected one number above 0")
+            both = [self.expect(state, f"{part}.{name}", tuple(parameter.shape)) for part in parts[:2]]
+            moments[name] = {
+                "step": torch.tensor(float(steps[0])),
+                "exp_avg": torch.from_numpy(both[0].copy()),
+                "exp_avg_sq": torch.from_numpy(both[1].copy()),
+            }
+        with torch.no_grad():
+            for name, array in arrays.items():
+                parameters[name].copy_(torch.from_numpy(array))
+        self._optimizer = self._new_optimizer()
+        for name, found in moments.items():
+            self._optimizer.state[parameters[name]] = found
+        return self._exported()
+
+
+def target_of(corrections: Corrections, rows: NDArray[np.int64], n_vocab: int) -> Any:
+    """Return the target's distribution at some corrections; id `n_vocab` is any that a draft lacks."""
+    import torch
+
+    from specdec.drafts.learned.objective import TargetDistribution
+
+    top = corrections.top[rows].astype(np.int64)
+    tokens = np.where((top < 0) | (top >= n_vocab), n_vocab, top)
+    log_probs, rest = corrections.log_probs[rows], corrections.rest[rows]
+    return TargetDistribution.of_top(*(torch.from_numpy(array) for array in (tokens, log_probs, rest)))

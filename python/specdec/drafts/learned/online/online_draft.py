@@ -1,0 +1,465 @@
+"""A draft that learns while it serves."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec import _core
+from specdec.checks import check_integer, check_number, check_path
+from specdec.drafts.draft import Description, Draft
+from specdec.drafts.learned.online.corrections import Corrections
+from specdec.drafts.learned.online.learner import Learner
+from specdec.drafts.learned.online.table_learner import TableLearner
+from specdec.drafts.learned.recurrent.draft import Recurrent
+from specdec.drafts.model_draft import ONLINE_FORMAT, DraftLike, ModelDraft, open_draft
+from specdec.drafts.ngram import Ngram, OnlineNgram
+from specdec.errors import CheckpointError, InputError, LearningError, VocabularyMismatchError, shown
+from specdec.models.checkpoints.safetensors_file import read_safetensors_with_metadata, write_safetensors
+from specdec.models.model import Model
+from specdec.models.origin import FilesReference, ReadFiles
+
+
+class LearningThread:
+    """Calls a method every so often, until it is stopped, its object is gone, or it returns False.
+
+    The object is not kept alive; `interval_s` is between the end of a call and the next. The thread ends
+    before the interpreter does. A forked child has no such thread.
+    """
+
+    def __init__(self, step: Callable[[], bool], interval_s: float, name: str) -> None:
+        self._stopping = threading.Event()
+        # A daemon, since the interpreter waits for other threads before it calls what ends this one.
+        self._thread = threading.Thread(
+            target=_run, args=(weakref.WeakMethod(step), interval_s, self._stopping), name=name, daemon=True
+        )
+        self._end = weakref.finalize(getattr(step, "__self__"), _end, self._stopping, self._thread)  # noqa: B009
+        self._thread.start()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it runs and was not asked to stop."""
+        return not self._stopping.is_set() and self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Let it end, and wait for that; idempotent."""
+        _end(self._stopping, self._thread)
+        self._end.detach()
+
+
+def _run(step: weakref.WeakMethod[Callable[[], bool]], interval_s: float, stopping: threading.Event) -> None:
+    _lower_priority()
+    while not stopping.wait(interval_s):
+        method = step()
+        if method is None or not method():
+            return
+        del method  # while it waits the object may go
+
+
+def _end(stopping: threading.Event, thread: threading.Thread) -> None:
+    stopping.set()
+    if thread is not threading.current_thread():  # which may be the last that knew the object
+        thread.join()
+
+
+def _lower_priority() -> None:
+    """Give way to all others, where a thread has a priority of its own."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+
+
+def read_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """Return the arrays of a file, of float32 and integers, and its metadata."""
+    tensors, metadata = read_safetensors_with_metadata(path)
+    arrays = {
+        name: tensor.integers() if tensor.kind.startswith("I") else tensor.array()
+        for name, tensor in tensors.items()
+    }
+    return arrays, metadata
+
+
+METADATA = {"format": ONLINE_FORMAT, "version": "1"}
+
+_COUNTS = {"n_seen": "n_seen", "n_updates": "n_updates", "n_begun": "_n_begun"}
+"""Numbers that a file has as text, and their attributes."""
+
+_ALIVE: weakref.WeakSet[Online] = weakref.WeakSet()
+
+
+class Online(Draft):
+    """A draft that learns from its own mistakes while it serves (OSD, arXiv 2310.07177).
+
+    Where the target rejects its draft tokens, the text before and the target's distribution there are kept,
+    in a buffer of the last ones. A thread of low priority learns from them every so often, and the better
+    draft takes the place of the old one between two rounds, also in the middle of a text. So the draft
+    follows texts that change their kind.
+
+    The output is exact whatever is learned, and greedy and ``verify="coupled"`` output is the same to the
+    bit. With the other rules and a temperature above 0 a seed does not fix the output, since draft tokens
+    depend on when something has been learned; its distribution it does. Random numbers are made of the seed
+    and of how many texts the object has begun, so that what was learned from a text is not judged by the
+    numbers that made it. With ``interval=None`` and calls of `learn` between them runs can be repeated in
+    the same order, by a new object.
+
+    One object serves any number of calls and threads, which learn together. What it reads is not kept in a
+    `PromptCache`, as its weights change. In a forked process it drafts with what it has learned by then and
+    learns nothing more by itself.
+
+    Parameters
+    ----------
+    draft : Model, path, hub name, ModelDraft, Recurrent, Heads, Ngram or OnlineNgram
+        The first draft: a model from a Hugging Face folder or a recurrent network (learning needs
+        ``pip install torch transformers``), heads, or a table, or an `OnlineNgram` that has one.
+    learner : Learner, optional
+        What learns, with settings of its own: by default a `NetworkLearner` or a `TableLearner` of the draft.
+        Heads need a `HeadsLearner`, which knows the target.
+    interval : float or None, default 10.0
+        Seconds between two times of learning. None: there is no thread, and `learn` must be called.
+    n_positions : int, default 4096
+        Corrections that are kept.
+
+    Attributes
+    ----------
+    learner : Learner
+    interval : float or None
+    n_positions : int
+    n_seen : int
+        Corrections that the learner has been given.
+    n_updates : int
+        Times that it has learned.
+
+    Raises
+    ------
+    InputError
+        If the draft is of a kind that does not learn, or an argument is out of its range.
+    CheckpointError, MissingPackageError
+        If the draft cannot be loaded, or learning needs a package that is not installed.
+
+    Notes
+    -----
+    An exception in the learner ends the learning; every later call that drafts with the object raises a
+    `LearningError` with it as its cause. `draft` is then still the last that was learned.
+
+    A pickle names the file that the object was loaded from or saved to last. Another process begins with what
+    that holds, and learns by itself. Without a file, or with a `learner` that was given, there is none.
+
+    Examples
+    --------
+    >>> with drafts.Online(small) as draft:
+    ...     for prompt in prompts:
+    ...         specdec.generate(target, draft, prompt)
+    ...     draft.save("learned.safetensors")
+    """
+
+    def __init__(
+        self,
+        draft: DraftLike,
+        *,
+        learner: Learner | None = None,
+        interval: float | None = 10.0,
+        n_positions: int = 4096,
+    ) -> None:
+        begun = open_draft("draft", draft)
+        if learner is not None and not isinstance(learner, Learner):
+            raise InputError.of("learner", learner, "a specdec.drafts.Learner or None")
+        if interval is not None:
+            expected = "a finite number above 0, or None"
+            interval = check_number("interval", interval, expected, lambda x: 0.0 < x < 1e9)
+        self.n_positions = check_integer("n_positions", n_positions, 1, 1 << 20)
+        self.interval = interval
+        self.learner = _learner_of(begun) if learner is None else learner
+        self.gamma, self.adaptive, self.in_target_cache = begun.gamma, begun.adaptive, begun.in_target_cache
+        self.n_seen = self.n_updates = self._n_begun = 0
+        self._begun = begun if learner is None else None  # what the default learner is made of
+        self._file: ReadFiles | None = None  # loaded from or saved to last
+        self._draft = begun
+        self._target: Model | None = None
+        self._described: Description | None = None  # the draft for that target
+        self._error: BaseException | None = None
+        self._closed = False
+        self._thread: LearningThread | None = None
+        made_for = self.learner
+        self._corrections = Corrections.none(made_for.n_before, made_for.n_top, made_for.n_hidden)
+        self._begin_apart()
+        _ALIVE.add(self)
+
+    def __reduce__(self) -> tuple[Callable[..., Online], tuple[Any, ...]]:
+        if self._file is None or self._begun is None:
+            why = "lives in this process" if self._file is None else "was given its learner"
+            raise InputError(
+                f"{self!r} cannot be pickled, as it {why}; expected one with the usual learner that was "
+                "saved to a file or loaded from one, which pickles name, or its `draft`, which learns no more"
+            )
+        settings = {"interval": self.interval, "n_positions": self.n_positions}
+        return _loaded_again, (self._file.reference(), self._begun, settings)
+
+    def _begin_apart(self) -> None:
+        """Make locks and the buffer of sessions, which a forked child needs again."""
+        self._learning = threading.Lock()  # one learns at a time
+        self._changing = threading.Lock()  # of the attributes that are read together
+        learner = self.learner
+        self._ring = _core.Corrections(
+            self.n_positions,
+            learner.n_before,
+            learner.n_top,
+            learner.n_hidden,
+            everywhere=learner.everywhere,
+        )
+        self._first_text = self._corrections.n_texts  # of those that are stored from now on
+
+    def _after_fork(self) -> None:
+        self._begin_apart()
+        self._thread, self._closed = None, True
+
+    def describe(self, target: Model) -> Description:
+        """Describe the draft with a recorder of corrections; the first call begins the learning thread."""
+        if self._error is not None:
+            failure = f"{type(self._error).__name__}: {self._error}"
+            raise LearningError(f"{shown(self._draft)} has failed to learn: {failure}") from self._error
+        with self._changing:
+            if self._target is None or self._target.core is not target.core:
+                if isinstance(self._draft, ModelDraft) and self._draft.translates(target):
+                    raise VocabularyMismatchError(
+                        f"draft {self._draft.model.path} has another vocabulary than target {target.path}; "
+                        f"expected the target's, in whose ids a draft learns"
+                    )
+                self._described = self._draft.describe(target)
+                self._target = target
+            if self._thread is None and self.interval is not None and not self._closed:
+                self._thread = LearningThread(self._step, self.interval, "specdec-learner")
+            return "watched", {"draft": self._described, "corrections": self._ring}
+
+    def take_update(self, session: _core.Session, description: Description) -> Description:
+        method, held = description
+        latest = self._described
+        if latest is None or held["draft"] is latest:
+            return description
+        session.swap(held["corrections"], latest)  # type: ignore[arg-type]
+        return method, {**held, "draft": latest}
+
+    @property
+    def reads_source(self) -> bool:
+        return self._draft.reads_source
+
+    def text_key(self) -> tuple[int, ...]:
+        with self._changing:
+            self._n_begun += 1
+            return (self._n_begun,)
+
+    def snapshot(self) -> Draft:
+        """Return `draft`, which learns nothing more."""
+        return self._draft.snapshot()
+
+    @property
+    def draft(self) -> Draft:
+        """The draft with what has been learned so far, which learns nothing more."""
+        return self._draft
+
+    def learn(self) -> bool:
+        """Learn now, in this thread, from the corrections so far; running texts use it from their next round.
+
+        Returns
+        -------
+        bool
+            Whether anything had come since the last time.
+        """
+        with self._learning:
+            new = Corrections(**self._ring.take()).numbered_from(self._first_text)
+            if len(new) == 0:
+                return False
+            self.n_seen += len(new)
+            self._corrections = self._corrections.followed_by(new, self.n_positions)
+            learned = self.learner.learn(
+                self._corrections, min(len(new), len(self._corrections)), lambda: self._goes_on
+            )
+            self._offer(learned)
+            self.n_updates += 1
+            return True
+
+    def _offer(self, learned: Draft) -> None:
+        with self._changing:
+            if self._target is not None:
+                self._described = learned.describe(self._target)
+            self._draft = learned
+
+    @property
+    def _goes_on(self) -> bool:
+        thread = self._thread
+        return thread is None or thread.goes_on
+
+    def _step(self) -> bool:
+        """Learn, in the thread; returns whether to continue."""
+        try:
+            self.learner.begin_thread()
+            self.learn()
+        except BaseException as error:
+            self._error = error
+            return False
+        return True
+
+    @property
+    def is_learning(self) -> bool:
+        """Whether there is a thread that learns; there is none before the first run."""
+        return self._thread is not None and self._thread.goes_on
+
+    def close(self) -> None:
+        """End the thread that learns and wait for it; idempotent. The object goes on drafting."""
+        self._closed = True
+        if self._thread is not None:
+            self._thread.stop()
+
+    def __enter__(self) -> Online:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, place: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write what has been learned to a file (safetensors): weights, optimizer, corrections.
+
+        A file that is there is replaced. Waits until the learner is between two times of learning.
+
+        Raises
+        ------
+        InputError
+            `path` is none, or cannot be that of a file.
+        OSError
+            The file cannot be written.
+        """
+        file = check_path("path", path)
+        with self._learning:
+            arrays = {f"corrections.{name}": array for name, array in self._corrections.arrays.items()}
+            arrays |= {f"state.{name}": array for name, array in self.learner.state().items()}
+            counts = {name: str(getattr(self, attribute)) for name, attribute in _COUNTS.items()}
+            write_safetensors(file, arrays, METADATA | {"learner": self.learner.name} | counts)
+            self._file = ReadFiles(file, [file])
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        draft: DraftLike,
+        *,
+        learner: Learner | None = None,
+        interval: float | None = 10.0,
+        n_positions: int = 4096,
+    ) -> Online:
+        """Continue where an object that was saved has been.
+
+        Parameters
+        ----------
+        path : path
+            The file that `save` wrote.
+        draft : as of the class
+            The first draft of that object.
+        learner, interval, n_positions
+            As of the class.
+
+        Raises
+        ------
+        CheckpointError
+            The file is damaged, or another draft's.
+        InputError
+            As of the class.
+        """
+        online = cls(draft, learner=learner, interval=interval, n_positions=n_positions)
+        online._restore(check_path("path", path, CheckpointError))
+        return online
+
+    def _restore(self, file: Path) -> None:
+        self._file = ReadFiles(file, [file])
+        arrays, metadata = read_arrays(file)
+        for name, expected in (METADATA | {"learner": self.learner.name}).items():
+            if metadata.get(name) != expected:
+                raise CheckpointError(
+                    f"{file}: metadata field '{name}' is {metadata.get(name)!r}; expected {expected!r}"
+                )
+        try:
+            names = list(self._corrections.arrays)
+            kept = Corrections(**{name: arrays.pop(f"corrections.{name}") for name in names})
+            _check_alike(kept, self._corrections)
+            self._corrections = self._corrections.followed_by(kept, self.n_positions)
+            self._first_text = self._corrections.n_texts
+            state = {name.removeprefix("state."): array for name, array in arrays.items()}
+            if len(self._corrections) or state:
+                self._offer(self.learner.restore(state, self._corrections))
+            for name, attribute in _COUNTS.items():
+                setattr(self, attribute, _count(name, metadata[name]))
+        except KeyError as error:
+            raise CheckpointError(f"{file}: {error} is missing; expected it, as `save` writes it") from error
+        except ValueError as error:
+            raise CheckpointError(f"{file}: {error}") from error
+
+    def __repr__(self) -> str:
+        return f"<specdec.drafts.Online {self._draft!r}, {self.n_updates} updates>"
+
+
+def _loaded_again(reference: FilesReference, begun: Draft, settings: Mapping[str, Any]) -> Online:
+    return Online.load(reference.found(), begun, **settings)
+
+
+def _learner_of(draft: Draft) -> Learner:
+    """Return the default learner of a draft."""
+    if isinstance(draft, Ngram) or (isinstance(draft, OnlineNgram) and draft.table is not None):
+        return TableLearner(draft)
+    if (isinstance(draft, ModelDraft) and draft.draft is None) or isinstance(draft, Recurrent):
+        from specdec.drafts.learned.online.network_learner import NetworkLearner
+
+        return NetworkLearner(draft)
+    expected = (
+        "one that can learn: a model without a draft of its own, a Recurrent, a table of n-grams, or an "
+        "OnlineNgram with a table; Heads with learner=HeadsLearner(...)"
+    )
+    raise InputError.of("draft", draft, expected)
+
+
+def _count(name: str, text: str) -> int:
+    if not text.isdecimal() or not 0 <= int(text) < 1 << 62:
+        raise ValueError(f"metadata field '{name}' is {shown(text)}; expected a whole number")
+    return int(text)
+
+
+def _check_alike(kept: Corrections, ours: Corrections) -> None:
+    """Refuse corrections of another shape, or with impossible numbers."""
+    n = len(kept) if kept.depth.ndim else 0
+    for name, array in kept.arrays.items():
+        expected = ours.arrays[name]
+        if array.dtype != expected.dtype or array.shape != (n, *expected.shape[1:]):
+            found, wanted = f"{array.dtype}, {list(array.shape)}", [n, *expected.shape[1:]]
+            raise ValueError(
+                f"tensor 'corrections.{name}' is of {found}; expected {expected.dtype}, {wanted}"
+            )
+    for name, least in {"before": -1, "top": -1, "depth": 0, "position": 1, "text": 0}.items():
+        if kept.arrays[name].min(initial=least) < least:
+            found = kept.arrays[name].min()
+            raise ValueError(f"tensor 'corrections.{name}' has {found}; expected {least} or more")
+    n_before = kept.before.shape[1]
+    in_text = np.arange(n_before) >= n_before - kept.position[:, None].astype(np.int64)
+    if not np.array_equal(kept.before >= 0, in_text):
+        raise ValueError("tensor 'corrections.before' does not end with the tokens of each 'position'")
+    for name, low, high in (("log_probs", -math.inf, 0.001), ("rest", 0.0, 1.0)):
+        array = kept.arrays[name]
+        if not np.all((array >= low) & (array <= high)):
+            raise ValueError(f"tensor 'corrections.{name}' has numbers outside of {low} to {high}")
+
+
+def _forget_threads() -> None:
+    """In a forked child there is one thread only, and others may have held locks."""
+    for online in list(_ALIVE):
+        online._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)

@@ -1,0 +1,1 @@
+"""A recurrent network: its draft, network and trainer."""

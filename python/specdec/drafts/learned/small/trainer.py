@@ -1,0 +1,125 @@
+"""The trainer of a small decoder, of random weights or from a model that there is."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from specdec.drafts.draft import Draft
+from specdec.drafts.learned.networks import end_ids, open_decoder, transformers, write_decoder
+from specdec.drafts.learned.objective import Objective
+from specdec.errors import InputError
+from specdec.models.loading import load
+from specdec.models.model import Model
+from specdec.models.tokenizer import check_same_vocabulary
+from specdec.training.batch import Batch
+from specdec.training.trainer import DraftTrainer
+from specdec.training.training_texts import TextWriter, continued
+
+
+@dataclass(frozen=True)
+class SmallShape:
+    """Dimensions of a small decoder; 0 means what fits the others.
+
+    Attributes
+    ----------
+    d_model, n_layers : int
+        Width and layers.
+    n_heads, n_kv_heads : int
+        Heads, 0: of 32 dimensions; heads with keys and values of their own, 0: half as many.
+    d_ff : int
+        Width of the feed-forward block, 0: three times `d_model`.
+    """
+
+    d_model: int = 128
+    n_layers: int = 2
+    n_heads: int = 0
+    n_kv_heads: int = 0
+    d_ff: int = 0
+
+    def settled(self) -> SmallShape:
+        """Return the shape with no 0 left; heads that do not divide the width are refused."""
+        n_heads = self.n_heads or max(1, self.d_model // 32)
+        n_kv_heads = self.n_kv_heads or (n_heads // 2 if n_heads % 2 == 0 else n_heads)
+        if self.d_model % (2 * n_heads) or n_heads % n_kv_heads:
+            expected = f"heads of an even width in d_model, {self.d_model}, and n_kv_heads that divide them"
+            raise InputError.of("n_heads", (n_heads, n_kv_heads), expected)
+        return SmallShape(self.d_model, self.n_layers, n_heads, n_kv_heads, self.d_ff or 3 * self.d_model)
+
+
+class SmallTrainer(DraftTrainer):
+    """A decoder of the Llama layout, or whatever model ``begin`` is, in an ordinary Hugging Face folder."""
+
+    name = "small"
+    shape_type = SmallShape
+    learning_rate = 6e-3
+
+    def network(self) -> Any:
+        if self.settings.begin is None:
+            return small_decoder(self.target, self.shape)
+        begin, n_vocab = load(self.settings.begin), self.target.config.n_vocab
+        check_same_vocabulary(self.target, begin)
+        config = begin.config
+        if config.n_vocab != n_vocab:
+            raise InputError(f"begin {begin.path} has {config.n_vocab} ids; expected the target's {n_vocab}")
+        self.check_begun(
+            {
+                "d_model": config.d_model, "n_layers": config.n_layer, "n_heads": config.n_head,
+                "n_kv_heads": config.n_kv_head, "d_ff": config.d_ff,
+            }
+        )  # fmt: skip
+        return open_decoder(begin.path)
+
+    def loss(self, network: Any, batch: Batch, objective: Objective, progress: float) -> Tensor:
+        return batch.mean(objective(batch.target, self.first_guess(network, batch)))
+
+    def first_guess(self, network: Any, batch: Batch) -> Tensor:
+        logits: Tensor = network(input_ids=batch.ids, use_cache=False).logits
+        return logits
+
+    def export(self, network: Any, folder: Path) -> None:
+        write_decoder(network, self.target, folder, self.settings.weights)
+
+    def open(self, folder: Path) -> tuple[Model, Model | Draft]:
+        return self.target, load(folder)
+
+    def writer(self, network: Any, folder: Path) -> TextWriter:
+        with tempfile.TemporaryDirectory(dir=folder) as written:
+            self.export(network, Path(written))
+            draft = load(written)
+        return partial(continued, draft, self.settings.threads)
+
+
+def small_decoder(target: Model, shape: SmallShape) -> Any:
+    """Make a decoder of random weights, transformers' ``LlamaForCausalLM``, whose head is its token table.
+
+    Matrices that add to the residual stream begin at 0, so that the logits are those of its embedding.
+    """
+    library, shape = transformers(), shape.settled()
+    bos_id, eos_ids = end_ids(target)
+    config = library.LlamaConfig(
+        vocab_size=target.config.n_vocab,
+        hidden_size=shape.d_model,
+        intermediate_size=shape.d_ff,
+        num_hidden_layers=shape.n_layers,
+        num_attention_heads=shape.n_heads,
+        num_key_value_heads=shape.n_kv_heads,
+        max_position_embeddings=target.config.n_ctx,
+        rms_norm_eps=1e-5,
+        tie_word_embeddings=True,
+        bos_token_id=bos_id,
+        eos_token_id=eos_ids,
+        pad_token_id=None,
+    )
+    network = library.LlamaForCausalLM(config)
+    for name, weight in network.named_parameters():
+        if weight.dim() == 2:
+            nn.init.normal_(weight, std=0.02 if "embed" in name else shape.d_model**-0.5 / 2)
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            nn.init.zeros_(weight)
+    return network.train()

@@ -1,0 +1,361 @@
+"""Prompts, and the texts that target or draft write from them, a file for each group of steps."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+import os
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+from zipfile import BadZipFile, ZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.atomic_file import replacing
+from specdec.checks import check_path
+from specdec.decoding.generate import generate
+from specdec.errors import CheckpointError, InputError, shown
+from specdec.models.model import Model, Prompt
+from specdec.training.settings import TrainingSettings
+
+_HELD_OUT = 10  # each tenth prompt is held out
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Token ids that texts begin with, some of them held out.
+
+    Attributes
+    ----------
+    train, held_out : tuple of tuple of int
+        Each prompt has at least one token.
+    text : tuple of int
+        All of the file as one text.
+    digest : str
+        What identifies them.
+    name : str
+        What they are called in a message: their file, or "prompts".
+    """
+
+    train: tuple[tuple[int, ...], ...]
+    held_out: tuple[tuple[int, ...], ...]
+    text: tuple[int, ...] = ()
+    digest: str = ""
+    name: str = "prompts"
+
+    @classmethod
+    def read(
+        cls, target: Model, given: str | os.PathLike[str] | Sequence[Prompt] | None, longest: int
+    ) -> Prompts:
+        """Read prompts as ids of the target, cut to their first `longest` tokens.
+
+        `given` is a text file with a prompt a line; a ``.jsonl`` file with a text, ``{"prompt": text}`` or
+        ``{"messages": [...]}`` a line; prompts; or None, the token that begins a text.
+        """
+        whole: list[int] = []
+        name = "prompts"
+        if given is None:
+            found = [_beginning(target)]
+        elif isinstance(given, str | os.PathLike):
+            path = check_path("prompts", given)
+            name = f"prompts {path}"
+            lines = _lines(path)
+            found = [_ids_of_line(target, line, path, number) for number, line in lines]
+            whole = [token for prompt in found for token in prompt]
+        else:
+            found = [target.check_ids(prompt, maximum=2**31 - 1).tolist() for prompt in given]
+        if not found:
+            raise InputError(f"{name}: has no prompt; expected at least one")
+        cut = [tuple(int(token) for token in prompt[:longest]) for prompt in found]
+        digest = hashlib.blake2b(repr((cut, whole)).encode(), digest_size=16).hexdigest()
+        if len(cut) < 2 * _HELD_OUT:  # the same prompts then, continued differently
+            return cls(tuple(cut), tuple(cut), tuple(whole), digest, name)
+        return cls(
+            tuple(prompt for i, prompt in enumerate(cut) if i % _HELD_OUT),
+            tuple(cut[::_HELD_OUT]),
+            tuple(whole),
+            digest,
+            name,
+        )
+
+
+def _beginning(target: Model) -> list[int]:
+    ids = [] if target.tokenizer is None else target.tokenizer.encode("")
+    if not ids:
+        raise InputError(
+            f"prompts is None, and {target.path} has no token that begins a text; expected a file of prompts"
+        )
+    return ids
+
+
+def _lines(path: Path) -> list[tuple[int, str]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            f"prompts {path} cannot be read: {error.strerror}; expected a text file of prompts"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: is not UTF-8 ({error}); expected a text file of prompts") from error
+    return [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+
+
+def _ids_of_line(target: Model, line: str, path: Path, number: int) -> list[int]:
+    if path.suffix != ".jsonl":
+        ids: list[int] = target.check_ids(line, maximum=2**31 - 1).tolist()
+        return ids
+    try:
+        value: Any = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}, line {number}: is no JSON ({error})") from error
+    if isinstance(value, dict) and isinstance(value.get("messages"), list):
+        return target.chat_ids(value["messages"])
+    text = value.get("prompt") if isinstance(value, dict) else value
+    if not isinstance(text, str) or not text:
+        raise InputError(
+            f"{path}, line {number}: is {shown(value)}; expected a text, "
+            '{"prompt": text} or {"messages": [...]}'
+        )
+    ids = target.check_ids(text, maximum=2**31 - 1).tolist()
+    return ids
+
+
+STEPS_OF_GROUP = 16
+"""Steps whose texts are written at once: a draft that writes is the one at the first of them."""
+TEMPERATURES = (1.0, 0.6, 1.0, 0.0)
+"""Of the texts of a group, in turn: a draft is used at any, and a greedy text teaches least."""
+HELD_OUT_KEY = 1 << 31
+"""The first seed of texts that are held out."""
+OPENING = 16
+"""Tokens drawn at temperature 1 before a text continues at a lower one, so that texts differ."""
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """Token ids of some texts.
+
+    Attributes
+    ----------
+    ids : ndarray of int32, [n, length]
+        0 after the end of a text.
+    begins : ndarray of int32, [n]
+        Tokens that are given and not learned.
+    ends : ndarray of int32, [n]
+        Tokens of the text.
+    """
+
+    ids: NDArray[np.int32]
+    begins: NDArray[np.int32]
+    ends: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def of(self, rows: Any) -> Texts:
+        """Return some of them."""
+        return Texts(self.ids[rows], self.begins[rows], self.ends[rows])
+
+    @classmethod
+    def of_lists(cls, texts: Sequence[Sequence[int]], begins: Sequence[int], length: int) -> Texts:
+        """Make them of lists of ids, each of at most `length`."""
+        ids = np.zeros((len(texts), length), np.int32)
+        for row, text in zip(ids, texts, strict=True):
+            row[: len(text)] = text
+        ends = np.array([len(text) for text in texts], np.int32)
+        return cls(ids, np.array(begins, np.int32), ends)
+
+
+class TextWriter(Protocol):
+    """Continues prompts: up to `length` tokens in all, with keys of random numbers."""
+
+    def __call__(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        length: int,
+        temperature: float,
+        seed: Sequence[tuple[int, int]],
+    ) -> list[list[int]]:
+        """Return the texts, prompts included."""
+        ...
+
+
+def continued(
+    model: Model, n_threads: int, prompts: Sequence[Sequence[int]], **options: Any
+) -> list[list[int]]:
+    """Continue prompts by a model, as `TextWriter`, to `length` or to the model's end of text."""
+    length, seeds = options["length"], list(options["seed"])
+    temperature = options["temperature"]
+    texts = [list(prompt) for prompt in prompts]
+    opened = [False] * len(texts)
+    if temperature < 1.0:
+        results = _generate(model, texts, OPENING, 1.0, seeds, n_threads)
+        for i, (text, result) in enumerate(zip(texts, results, strict=True)):
+            text += result.tokens[: max(0, length - len(text))]
+            opened[i] = result.finish_reason != "length"
+    going = [i for i, text in enumerate(texts) if not opened[i] and len(text) < length]
+    room: dict[int, list[int]] = {}  # texts of one length are generated together
+    for i in going:
+        room.setdefault(length - len(texts[i]), []).append(i)
+    for n_new, members in room.items():
+        results = _generate(
+            model, [texts[i] for i in members], n_new, temperature, [seeds[i] for i in members], n_threads
+        )
+        for i, result in zip(members, results, strict=True):
+            texts[i] += result.tokens
+    return texts
+
+
+def _generate(
+    model: Model, prompts: list[list[int]], n_new: int, temperature: float, seeds: list[Any], n_threads: int
+) -> list[Any]:
+    found = generate(
+        model, None, prompts, max_new_tokens=n_new, temperature=temperature, seed=seeds,
+        batch_size=min(len(prompts), 32), n_threads=n_threads,
+    )  # fmt: skip
+    return found if isinstance(found, list) else [found]
+
+
+class TextGroups:
+    """The texts of each group of steps, written when they are first needed and kept as files of `folder`.
+
+    A group depends on its number, the seed and the writers alone, so a resumed training sees the texts of an
+    unbroken one. A group has `n_texts`, those of its steps; if there are fewer, all steps take these in turn.
+    `writers` gives the writers of a group's texts in turn, asked when a group is written.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        prompts: Prompts,
+        settings: TrainingSettings,
+        n_steps: int,
+        n_texts: int,
+        n_vocab: int,
+        writers: Callable[[], Sequence[TextWriter]],
+    ) -> None:
+        self._n_vocab = n_vocab
+        self._folder, self._prompts, self._settings, self._writers = folder, prompts, settings, writers
+        self._n_texts = n_texts
+        whole = n_texts == STEPS_OF_GROUP * settings.batch
+        self.n_groups = max(1, -(-n_steps // (STEPS_OF_GROUP * settings.passes))) if whole else 1
+        self._read: tuple[int, Texts] | None = None
+
+    def batch(self, step: int) -> Texts:
+        """Return the texts of a step."""
+        of_pass = self.n_groups * STEPS_OF_GROUP
+        group, part = divmod(step % of_pass, STEPS_OF_GROUP)
+        texts = self._group(group)
+        order = np.random.default_rng((self._settings.seed, step // of_pass, group)).permutation(len(texts))
+        first, batch = part * self._settings.batch, self._settings.batch
+        return texts.of(order.take(range(first, first + batch), mode="wrap"))
+
+    def first(self) -> Texts:
+        """Return all texts of the first group."""
+        return self._group(0)
+
+    def is_written(self, step: int) -> bool:
+        """Return whether the texts of a step have been written."""
+        return self._path(step % (self.n_groups * STEPS_OF_GROUP) // STEPS_OF_GROUP).exists()
+
+    def _path(self, group: int) -> Path:
+        return self._folder / f"{group:05}.npz"
+
+    def _group(self, group: int) -> Texts:
+        if self._read is None or self._read[0] != group:
+            path = self._path(group)
+            if not path.exists():
+                texts = self._write(group)
+                with replacing(path) as file:
+                    np.savez(file, ids=texts.ids, begins=texts.begins, ends=texts.ends)
+            self._read = group, _read_texts(path, self._n_texts, self._settings.length, self._n_vocab)
+        return self._read[1]
+
+    def _write(self, group: int) -> Texts:
+        settings = self._settings
+        n, seed, length = self._n_texts, settings.seed, settings.length
+        rng = np.random.default_rng((seed, group))
+        if settings.data == "text":
+            return self._cut(rng, n)
+        chosen = rng.integers(0, len(self._prompts.train), n)
+        prompts = [list(self._prompts.train[i]) for i in chosen]
+        texts: list[list[int]] = [[] for _ in range(n)]
+        writers = self._writers()
+        ways = len(TEMPERATURES) * len(writers)
+        for way in range(ways):
+            members = range(way, n, ways)
+            if not members:
+                continue
+            written = writers[way % len(writers)](
+                [prompts[i] for i in members],
+                length=length,
+                temperature=TEMPERATURES[way // len(writers)],
+                seed=[(seed, group * n + i) for i in members],
+            )
+            for i, text in zip(members, written, strict=True):
+                texts[i] = text
+        return Texts.of_lists(texts, [len(prompt) for prompt in prompts], length)
+
+    def _cut(self, rng: np.random.Generator, n: int) -> Texts:
+        """Cut pieces of the file's own text."""
+        whole, length = np.array(self._prompts.text, np.int32), self._settings.length
+        if len(whole) < 2 * length:
+            raise InputError(
+                f"data is 'text', but the prompts have {len(whole)} tokens; expected at least {2 * length}"
+            )
+        starts = rng.integers(0, len(whole) - length, n)
+        ids = np.stack([whole[start : start + length] for start in starts])
+        return Texts(ids, np.ones(n, np.int32), np.full(n, length, np.int32))
+
+
+def _read_texts(path: Path, n: int, length: int, n_vocab: int) -> Texts:
+    try:
+        with ZipFile(path) as stored:
+            texts = Texts(
+                _read_member(stored, "ids", (n, length)),
+                _read_member(stored, "begins", (n,)),
+                _read_member(stored, "ends", (n,)),
+            )
+    except _DAMAGED as error:
+        raise CheckpointError(f"{path}: expected the texts of a training ({error}); remove it") from error
+    begins, ends, ids = texts.begins, texts.ends, texts.ids
+    for name, array, sound, expected in (
+        ("ids", ids, (ids >= 0) & (ids < n_vocab), f"0 to {n_vocab - 1}"),
+        ("ends", ends, (ends >= 1) & (ends <= length), f"1 to {length}"),
+        ("begins", begins, (begins >= 0) & (begins <= ends), "0 to the text's end"),
+    ):
+        if not sound.all():
+            at = tuple(int(i) for i in np.argwhere(~sound)[0])
+            raise CheckpointError(
+                f"{path}: {name}{list(at)} is {array[at]}; expected {expected}; remove the file"
+            )
+    return texts
+
+
+def _read_member(stored: ZipFile, name: str, shape: tuple[int, ...]) -> NDArray[np.int32]:
+    """Read an array of int32; nothing is allocated for another shape that a damaged file claims."""
+    with stored.open(f"{name}.npy") as file:
+        version = np.lib.format.read_magic(file)
+        if version != (1, 0):
+            raise ValueError(f"{name} has version {version} of the format, expected (1, 0)")
+        found, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
+        if found != shape or by_columns or dtype != np.int32:
+            raise ValueError(f"{name} has shape {found} and dtype {dtype}, expected {shape} and int32")
+        n_bytes = 4 * int(np.prod(shape))
+        data = file.read(n_bytes + 1)
+        if len(data) != n_bytes:
+            raise ValueError(f"{name} has {len(data)} bytes, expected {n_bytes}")
+    return np.frombuffer(data, np.int32).reshape(shape)
+
+
+_DAMAGED = (
+    OSError, ValueError, KeyError, TypeError, SyntaxError, EOFError, RuntimeError, OverflowError, BadZipFile,
+    zlib.error, struct.error, lzma.LZMAError,
+)  # fmt: skip
+"""What a file that is no archive of arrays raises; an encrypted member is a RuntimeError."""
