@@ -735,7 +735,7 @@ def _trace_of(
 
 
 def steps_of(trace: Trace) -> tuple[Step, ...]:
-    """The steps of a run. What a round gave behind the end of the text counts in none of them."""
+    """The steps of a run. What a round gave after the end of the text counts in none of them."""
     return tuple(
         Step(
             n_drafted=round_.n_drafted,

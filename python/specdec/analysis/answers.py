@@ -158,7 +158,7 @@ def check_settings(path: Path, settings: Mapping[str, Any]) -> None:
 
 
 def _digest(question: Question) -> str:
-    """What tells a question from another one of its id."""
+    """A digest that differs for another question of the same id."""
     said = json.dumps([question.category, question.system, *question.turns])
     return blake2b(said.encode(), digest_size=8).hexdigest()
 

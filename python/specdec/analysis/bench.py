@@ -69,7 +69,7 @@ def bench(
     reads each turn as a source of its own. Plain and speculative decoding answer each question in turns, so
     that both see the same machine.
 
-    A text that ends within a round counts up to its end: what was accepted behind an end-of-text token or a
+    A text that ends within a round counts up to its end: what was accepted after an end-of-text token or a
     stop is neither a new token nor an accepted draft (`BenchRow`).
 
     Parameters
@@ -103,8 +103,6 @@ def bench(
         Of the answers. By default `max_new_tokens` is 1024, of each turn, and `seed` 0: repetition k uses
         seed + k, and each turn of a question a key of its own. Plain decoding has no `lenience`. With
         `ignore_eos` every answer has `max_new_tokens`, as benchmarks of throughput ask for.
-    **changes
-        Such options by name, which replace those of `options`.
 
     Returns
     -------
@@ -113,16 +111,10 @@ def bench(
 
     Raises
     ------
-    InputError
-        If an argument is out of range, a file of questions or answers is damaged (the message names file,
-        line and field), the answers in the folder were made with other settings, or a question does not fit
-        the context.
-    VocabularyMismatchError
-        If target and draft have different vocabularies.
-    CheckpointError, TokenizerError
-        If a path cannot be loaded.
-    MissingPackageError
-        If a file of questions or a progress bar needs a package that is not installed.
+    InputError, VocabularyMismatchError, CheckpointError, TokenizerError
+        As `specdec.measure`; or a file of questions or answers is damaged (the message names file, line and
+        field), the answers in the folder were made with other settings, or a question does not fit the
+        context.
 
     Examples
     --------

@@ -41,33 +41,23 @@ class BenchRow:
         New tokens of a repetition, the mean of all of them, rounded.
     alpha, alpha_low, alpha_high : float
         Mean acceptance rate (Corollary 3.6) at the verified positions, and its 95 % confidence interval; of
-        trees the share of positions at which one of several guesses was accepted (`Round.betas`). NaN where
-        nothing was drafted.
-    mean_acceptance_length : float
-        New tokens of a run of the target that verified a draft, its own token included, as vLLM names it. A
-        draft that was accepted behind the end of a text does not count.
-    draft_acceptance_rate : float
-        Accepted over drafted tokens, as vLLM names it.
-    per_position_acceptance_rate : tuple of float
-        Share of the runs with a draft that accepted its first, second, … token.
+        trees the share of positions at which one of several drafts was accepted (`Round.betas`).
+    mean_acceptance_length, draft_acceptance_rate, per_position_acceptance_rate
+        As vLLM names them: new tokens of a run of the target that verified a draft, its own token included;
+        accepted over drafted tokens; share of these runs that accepted their first, second, … token. What was
+        accepted after the end of a text does not count.
     tokens_per_call : float
         New tokens per run of the target, those without a draft included: the mean of Spec-Bench's
         ``accept_lengths``.
     tokens_per_s, plain_tokens_per_s : tuple of float
         New tokens over seconds of the whole calls, the reading of the prompts included, of each repetition.
-        NaN for what was not run.
-    speedup : Speedup
-        tokens_per_s over plain_tokens_per_s.
-    decode_speedup : Speedup
-        The same of the rounds alone, without the reading of the prompts.
-    question_speedup : Speedup
-        As Spec-Bench counts it: the mean over questions of their tokens per second, over that of plain
-        decoding. A question counts the same however long its answer is.
-    n_equal : int
-        Turns of all repetitions whose new tokens are those of plain decoding; at temperature 0 with the exact
-        rule all are.
-    n_compared : int
-        Turns of all repetitions that both ways answered.
+    speedup, decode_speedup, question_speedup : Speedup
+        tokens_per_s over plain_tokens_per_s; the same of the rounds alone, without the reading of the
+        prompts; and as Spec-Bench counts it: the mean over questions of their tokens per second, over that of
+        plain decoding, so that a question counts the same however long its answer is.
+    n_equal, n_compared : int
+        Turns of all repetitions whose new tokens are those of plain decoding (at temperature 0 with the exact
+        rule all are), and those that both ways answered.
     """
 
     category: str
@@ -94,21 +84,11 @@ class BenchRow:
 class Bench(Tabular):
     """What `specdec.bench` found; ``print`` shows its tables, a notebook too.
 
-    Attributes
-    ----------
-    target, draft : str
-        Names; "plain" where there is no draft.
-    settings : dict
-        What the answers were made with.
-    rows : tuple of BenchRow
-        A category each, in the order of the questions; then MT-Bench and all together, where that is more
-        than one category.
-    questions : tuple of Question
-        That were answered.
-    skipped : tuple of (int or str, str)
-        Ids of questions that were not asked, or not to their last turn, and why.
-    answers, plain_answers : tuple of tuple of Answer
-        By repetition, then by question. The one or the other is empty where it was not run.
+    `draft` is "plain" where there is none. `settings` are what the answers were made with. `rows` have a
+    category each, in the order of the questions; then MT-Bench and all together, where that is more than one
+    category. `skipped` has the ids of questions that were not asked, or not to their last turn, and why.
+    `answers` and `plain_answers` are by repetition, then by question; the one or the other is empty where it
+    was not run.
     """
 
     target: str

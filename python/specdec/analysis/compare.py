@@ -77,8 +77,6 @@ def compare(
     options : DecodingOptions, optional
         Of the runs; not every rule (`verify`) takes trees. Prompt i of turn k has the key (seed + k, i); the
         default of `seed` is 0.
-    **changes
-        Such options by name, which replace those of `options`.
 
     Returns
     -------
@@ -87,12 +85,8 @@ def compare(
 
     Raises
     ------
-    InputError
-        If an argument is out of range, a draft is none, or the rule does not take what it drafts.
-    VocabularyMismatchError
-        If target and a draft have different vocabularies.
-    CheckpointError, TokenizerError
-        If a path cannot be loaded.
+    InputError, VocabularyMismatchError, CheckpointError, TokenizerError
+        As `specdec.measure`; or the rule does not take what a draft drafts.
 
     Examples
     --------

@@ -99,7 +99,7 @@ def measure(
     """Measure how well a draft guesses a target, what both cost, and what speculation gains.
 
     The acceptance rate is that of Corollary 3.6 (arXiv 2211.17192), measured as in section 4.2: the target
-    alone continues the prompts, and at each of its tokens the two distributions, after standardisation, are
+    alone continues the prompts, and at each of its tokens the two distributions, after standardization, are
     held against each other. The speed-up is then predicted with the measured time of verification, next to
     the ideal one of Theorem 3.8, and measured by decoding with and without the draft in turns. A measured one
     has the spread of its repetitions; one above the new tokens per run of the target is marked as an error of
@@ -148,7 +148,7 @@ def measure(
         Of them `top_k`, `top_p` and `min_p`, of target and draft; `seed` (default 0; prompt i is continued
         with the key (seed, i)), and `n_threads`.
     **changes
-        Such options by name, which replace those of `options`.
+        Options by name, which replace those of `options`, here and in all functions that compare drafts.
 
     Returns
     -------
@@ -180,11 +180,7 @@ def measure(
         "leniences": [
             check_lenience("leniences", one, "has") for one in different_numbers("leniences", leniences)
         ],
-        "timing": timing
-        if isinstance(timing, Timing)
-        else Timing()
-        if check_flag("timing", timing)
-        else None,
+        "timing": _timing(timing),
         "limit": TimeLimit.of(seconds),
         "say": check_say(say),
     }

@@ -166,8 +166,6 @@ def oracle(
     options : DecodingOptions, optional
         Of the runs; `verify` is a rule that judges token by token, and end-of-text ids are passed by. The
         default of `seed` is 0.
-    **changes
-        Such options by name, which replace those of `options`.
 
     Raises
     ------

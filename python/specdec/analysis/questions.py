@@ -15,7 +15,7 @@ from specdec.fields import as_json, parse_json
 __all__ = ["Question", "QuestionsLike", "questions_of", "read_questions"]
 
 _TURNS: Final = ("turns", "prompt", "messages", "question", "text")
-"""Fields that what is asked may stand in; the first that a line has counts."""
+"""Fields that may hold what is asked; the first that a line has counts."""
 _IDS: Final = ("question_id", "id", "task_id", "prompt_id")
 """Fields that name a question; the first that a line has counts."""
 _PLACEHOLDER: Final = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"

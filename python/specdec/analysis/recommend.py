@@ -277,8 +277,6 @@ def recommend_draft(
         Called with a line for each row as soon as it is measured.
     options : DecodingOptions, optional
         Of the runs; the default of `seed` is 0.
-    **changes
-        Such options by name, which replace those of `options`.
 
     Returns
     -------
@@ -289,10 +287,8 @@ def recommend_draft(
 
     Raises
     ------
-    VocabularyMismatchError, InputError, UnsupportedModelError
-        None of the drafts can draft for the target: why, and what could. Or an argument is out of range.
-    CheckpointError, TokenizerError
-        If a path cannot be loaded.
+    InputError, VocabularyMismatchError, CheckpointError, TokenizerError
+        As `specdec.measure`, and where none of the drafts can draft for the target: why, and what could.
 
     Examples
     --------

@@ -46,23 +46,9 @@ _SHOWN = 10  # trials in a table
 class SkipTrial:
     """What one choice of layers and gamma gave; of several repetitions, the one with the median speed-up.
 
-    Attributes
-    ----------
-    attn, mlp : tuple of int
-        Layers whose attention or MLP is skipped.
-    gamma : int
-        Guesses a round.
-    speedup : float
-        Seconds a new token of plain decoding over those with this draft, measured in turns; prefill
-        excluded. `tokens_per_s` over `plain_tokens_per_s`.
-    tokens_per_s, plain_tokens_per_s : float
-        New tokens per second, with the draft and without.
-    acceptance_rate : float
-        Alpha of Corollary 3.6, of all repetitions; NaN if nothing was drafted.
-    tokens_per_call : float
-        New tokens per run of the whole target.
-    speedup_low, speedup_high : float
-        The smallest and the largest speed-up of a repetition.
+    Of the layers `attn` and `mlp` attention or MLP are skipped. `speedup`, from `speedup_low` to
+    `speedup_high` in the repetitions, is `tokens_per_s` over `plain_tokens_per_s`, measured in turns without
+    prefill. `acceptance_rate` is alpha of Corollary 3.6, of all repetitions, NaN if nothing was drafted.
     """
 
     attn: tuple[int, ...]
@@ -107,17 +93,9 @@ class SkipTrial:
 class SkipSearch(OneTable):
     """What a search found; ``print`` shows it, a notebook too.
 
-    Attributes
-    ----------
-    target : str
-        Name.
-    settings : dict
-        What was asked for: layers of the target, prompts, gammas, sampling, seed.
-    trials : tuple of SkipTrial
-        In order.
-    finals : tuple of SkipTrial
-        The best trials, measured again and more often, best first: the best of many noisy numbers looks
-        better than it is. Empty for a search that was interrupted.
+    `settings` are what was asked for: layers of the target, prompts, gammas, sampling, seed. `trials` are in
+    order; `finals` are the best trials, measured again and more often, best first (the best of many noisy
+    numbers looks better than it is), empty for a search that was interrupted.
     """
 
     target: str
@@ -281,8 +259,6 @@ def search_skips(
         Of the runs. By default `max_new_tokens` is 64: for each prompt, as far as the context reaches;
         end-of-text ids are passed by. `seed` (default 0) is of the sampled texts and of the search: equal
         seeds try the same choices as long as measured times put them in the same order.
-    **changes
-        Such options by name, which replace those of `options`.
 
     Returns
     -------
@@ -429,7 +405,7 @@ def import_optuna() -> Any:
 
 
 class SkipStudy:
-    """Proposes choices, and is told how fast they are; `trials` were tried before."""
+    """Proposes choices, and learns from how fast they are; `trials` were tried before."""
 
     def __init__(self, n_layer: int, gammas: Sequence[int], seed: int, trials: Sequence[SkipTrial]) -> None:
         optuna = self._optuna = import_optuna()
@@ -465,7 +441,7 @@ class SkipStudy:
         return {name: name in skipped for name in self._space} | {"gamma": gamma}
 
     def ask(self) -> tuple[SkipLayers, Any]:
-        """The next draft, and what `tell` is to be told of."""
+        """The next draft, and the trial that `tell` reports."""
         while True:
             trial = self._study.ask(self._space)
             attn, mlp = (

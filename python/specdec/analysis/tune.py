@@ -52,15 +52,15 @@ class Tuning(OneTable):
         Names.
     temperature : float
     n_tokens : int
-        Positions that alpha is the mean of; of a draft that was measured by running the tokens of its runs.
+        Positions that alpha is the mean of; of a draft that was run, the tokens of its runs.
     alpha, alpha_low, alpha_high : float or None
-        Mean acceptance rate (Corollary 3.6) and its 95 % confidence interval; of a draft that was measured by
-        running, at the positions that were verified with the chosen gamma. None for trees, see `reason`.
+        Mean acceptance rate (Corollary 3.6) and its 95 % confidence interval; of a draft that was run, at the
+        positions that were verified with the chosen gamma. None for trees, see `reason`.
     c : float
         Cost coefficient (Definition 3.7); 0 for a draft that is no model.
     verify_ratio : dict of int to float
-        t(M) / t(1) of the target, by the number M of positions in a run. Of a draft that was measured by
-        running: the mean time of the target's runs with gamma M - 1 over that of plain decoding.
+        t(M) / t(1) of the target, by the number M of positions in a run; of a draft that was run, the mean
+        time of the target's runs with gamma M - 1 over that of plain decoding.
     ran : dict of int to ExperimentRow
         By gamma, what runs gave; empty where acceptance and costs predict the speed-up.
     reason : str
@@ -277,7 +277,7 @@ def tune(
     ----------
     target : Model, path, hub name, or a dict of one of these by its name
     draft : as in `specdec.measure`, a list of these, a dict of these by name, or the class `EarlyExit`
-        The class stands for exits at every layer of the target, or at six of a deep one: so a target that was
+        The class means exits at every layer of the target, or at six of a deep one: so a target that was
         trained to leave early is served at its best.
     prompts : str, sequence of int, or a list of these, optional
         What the target continues to measure the acceptance rate: give what resembles your use; for an
@@ -290,8 +290,6 @@ def tune(
     options : DecodingOptions, optional
         Of the runs; where acceptance and costs predict the speed-up, `temperature`, `top_k`, `top_p` and
         `min_p`, `seed` (default 0) and `n_threads` alone.
-    **changes
-        Such options by name, which replace those of `options`.
 
     Returns
     -------

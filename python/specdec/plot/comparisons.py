@@ -231,7 +231,7 @@ _BY_TEMPERATURE: dict[str, tuple[str, _Values]] = {
 
 
 def _legend_once(ax: Axes) -> None:
-    """A legend in which each label stands once."""
+    """A legend that has each label once."""
     handles, labels = ax.get_legend_handles_labels()
     once: dict[str, Any] = {}
     for handle, label in zip(handles, labels, strict=True):

@@ -92,7 +92,7 @@ def optimal_gamma(*runs: Run | Measurement, costs: Sequence[float] = _COSTS, ax:
             linewidth=4.0, alpha=0.6, zorder=1, label=f"c = {cost:.3f}, measured",
         )  # fmt: skip
     top = 16.0
-    is_ring_named = is_star_named = False  # in the legend, where each stands once
+    is_ring_named = is_star_named = False  # in the legend, which has each once
     for pair in pairs:
         best = max(pair.points, key=lambda point: _predicted(pair, point)).gamma
         ax.plot(

@@ -1,4 +1,4 @@
-"""Where in a text the draft fails: its tokens, coloured by beta."""
+"""Where in a text the draft fails: its tokens, colored by beta."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _TITLE = "Where the draft fails: dark tokens"
 _MEANING = "β: chance that the draft is accepted"
 _UNJUDGED = "bonus token: not judged"
-_PART = "·"  # stands for a token that is only a part of a character
+_PART = "·"  # shown for a token that is only a part of a character
 _FONT = "DejaVu Sans Mono"  # comes with matplotlib
 _FONT_SIZE = 10.0  # points, in a figure of our own
 _ADVANCE = 0.602  # width of its characters, in ems

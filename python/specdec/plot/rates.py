@@ -212,7 +212,7 @@ def _measured_series(measurement: Measurement, temperature: float) -> _Series:
 
 
 def _beside(positions: NDArray[np.int64], i: int, n_series: int, step: float) -> NDArray[np.float64]:
-    """Where series `i` stands, a little beside the others, so that they do not cover one another."""
+    """Positions of series `i`, shifted a little, so that series do not cover one another."""
     return positions.astype(np.float64) + min(step, 0.8 / n_series) * (i - (n_series - 1) / 2.0)
 
 
