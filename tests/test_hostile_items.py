@@ -82,17 +82,6 @@ def rounds(target: _core.Model, answer: Any, budget: int = 4) -> list[Any]:
 # ---------------------------------------------------------------------------------- ids of every call
 
 
-def prompts_that_empty_their_batch(target: _core.Model) -> object:
-    batch: list[Any] = []
-    batch += [[Number(1, batch), 2] for _ in range(N)]
-    return session(target, None, batch, seeds=[(1, i) for i in range(N)]).prefill()
-
-
-def prompts_that_empty_the_seeds(target: _core.Model) -> object:
-    seeds: list[Any] = [(1, i) for i in range(N)]
-    return session(target, None, [[Number(1, seeds)] for _ in range(N)], seeds=seeds).prefill()
-
-
 def gammas(target: _core.Model) -> object:
     made = session(target, by_method("random"), [[1]] * 9)
     made.prefill()
@@ -140,8 +129,6 @@ IDS: dict[str, Callable[[_core.Model], object]] = {
     "arguments of a draft": arguments_that_go,
     "drafts of an ensemble": drafts_that_go,
     "prompt": lambda target: session(target, None, [numbers(1, 9)]).prefill(),
-    "batch": prompts_that_empty_their_batch,
-    "seeds emptied by a prompt": prompts_that_empty_the_seeds,
     "stop ids": lambda target: session(target, stop_ids=numbers()),
     "gammas": gammas,
     "replace": replaced,

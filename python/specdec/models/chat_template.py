@@ -113,36 +113,12 @@ class ChatTemplate:
     def reads(self, name: str, chat_template: str | None = None, *, tools: bool = False) -> bool:
         """Whether a template names a variable: without that, what is given as the variable changes nothing.
 
-        Parameters
-        ----------
-        name : str
-            Of the variable, as "tools".
-        chat_template, tools
-            As in :meth:`text`.
-
-        Raises
-        ------
-        InputError
-            As :meth:`text`, or reading the template takes more time or memory than it may.
-        TokenizerError
-            The template is not valid Jinja.
-        MissingPackageError
-            Jinja is not installed: ``pip install jinja2``.
+        The template is chosen as by :meth:`text`; errors are those of :meth:`render`.
         """
         return name in names_in_template(self.text(chat_template, tools=tools), self.source)
 
     def check(self) -> None:
-        """Refuse templates that cannot be read, before a conversation needs them.
-
-        Raises
-        ------
-        InputError
-            Reading one takes more time or memory than it may.
-        TokenizerError
-            One is not valid Jinja.
-        MissingPackageError
-            Jinja is not installed: ``pip install jinja2``.
-        """
+        """Refuse templates that cannot be read, before a conversation needs them, as :meth:`render` does."""
         for text in self.templates.values():
             names_in_template(text, self.source)
 

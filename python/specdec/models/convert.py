@@ -53,21 +53,20 @@ def convert(
         it is in memory. A path without a suffix: a Hugging Face folder, new or empty. Other suffixes of
         files, such as ``.bin``, are refused, unless there is a folder of that name.
     type : str, optional
-        Of a GGUF file: F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K or Q6_K, which all matrices have, or a mixture:
-        Q4_K_S, Q4_K_M, Q5_K_S or Q5_K_M, whose matrices have the types that llama.cpp chooses. None: F16, or
-        BF16 of a model in bf16. Norms, biases and routers stay in F32; a matrix whose rows are no multiple of
-        a type's block has the next type with smaller blocks. Of a folder: F32, F16 or BF16; None: what the
-        source holds, F32 where it holds codes. INT8 or INT4: a folder that is loaded as the model is in this
-        ``dtype``, to the bit, in the layout of the library compressed-tensors, which other programs read
-        (groups of 32 weights with a scale in f16). Codes that the source has in these formats stay as they
-        are. Of a packed file: the ``dtype`` of :func:`specdec.load`. In capital letters or small ones.
+        In capital letters or small ones. Of a GGUF file: F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K or Q6_K,
+        which all matrices have, or a mixture: Q4_K_S, Q4_K_M, Q5_K_S or Q5_K_M, whose matrices have the types
+        that llama.cpp chooses. None: F16, or BF16 of a model in bf16. Norms, biases and routers stay in F32;
+        rows that are no multiple of a type's block get the next type with smaller blocks. Of a folder: F32,
+        F16 or BF16 (None: what the source holds, F32 where it holds codes), or INT8 or INT4: a folder in the
+        layout of compressed-tensors that is loaded as the model is in this ``dtype``, to the bit; codes that
+        the source has in these formats stay as they are. Of a packed file: the ``dtype`` of
+        :func:`specdec.load`.
     tokenizer : None, False, path-like or Tokenizer
         As of :func:`specdec.load`. False: a file without vocabulary.
     importance : path-like, optional
-        Of a GGUF file with Q4_0, Q4_K, Q5_K or Q6_K: how much the errors of each input of a matrix count, by
-        the mean squares of the input on a text. A text in UTF-8: the model reads it, whole, in the format
-        that :func:`specdec.load` gives it; some 50,000 tokens of the kind that the model is used for are
-        enough. Or a GGUF file of llama.cpp's ``llama-imatrix``.
+        Of a GGUF file with Q4_0, Q4_K, Q5_K or Q6_K: how much the errors of each input of a matrix count. A
+        text in UTF-8, some 50,000 tokens of the kind that the model is used for, which it reads to measure
+        the mean squares of its inputs; or a GGUF file of llama.cpp's ``llama-imatrix``.
     adapter : path-like, optional
         The folder of a LoRA adapter, which is merged into what is written, as :func:`specdec.load` merges it.
         The sums of a checkpoint in bf16 are written in BF16, unless another type is given.

@@ -701,10 +701,8 @@ class Model:
             At least two tokens; what exceeds the context, ``n_ctx``, is read in pieces of that length, each
             by itself. None: a page of an English novel for a model with a tokenizer, no text for one without
             or with an encoder.
-        source
-            As in :meth:`logits`, where there are ids.
-        n_threads : int, optional
-            None: :func:`specdec.threads.default_threads`.
+        source, n_threads
+            As in :meth:`logits`.
         progress : bool, optional
             Show progress bars; None: for large checkpoints, in a terminal.
 
@@ -716,8 +714,7 @@ class Model:
         Raises
         ------
         InputError
-            Fewer than two tokens, one out of range, or a text without tokenizer; or a model that was made in
-            memory.
+            As in :meth:`logits`, fewer than two tokens, or a model that was made in memory.
         CheckpointError
             The checkpoint is no longer there, or is another one than was loaded.
 
