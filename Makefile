@@ -40,7 +40,7 @@ test:
 test-all:
 	$(PYTHON) -m pytest -m "" $(PYTEST_ARGS)
 
-# $(call sanitized,NAME,OPTION): a second environment, build/NAME/env, over the packages of the first, with a
+# $(call sanitized,NAME,OPTION[,BUILD TYPE]): a second environment, build/NAME/env, over the packages of the first, with a
 # build of its own, so that the sanitized build replaces nothing.
 define sanitized
 	$(PYTHON) -m venv --without-pip build/$(1)/env
@@ -48,7 +48,7 @@ define sanitized
 	    > "$$(build/$(1)/env/bin/python -c "import sysconfig; print(sysconfig.get_path('platlib'))")/outer.pth"
 	$(PYTHON) -m pip install --quiet $(BUILD_TOOLS)
 	$(PYTHON) -m pip --python build/$(1)/env/bin/python install --no-deps --no-build-isolation --force-reinstall . \
-	    --config-settings=build-dir=build/$(1)/cmake --config-settings=cmake.build-type=Debug \
+	    --config-settings=build-dir=build/$(1)/cmake --config-settings=cmake.build-type=$(or $(3),Debug) \
 	    --config-settings=cmake.define.$(2)=ON --config-settings=cmake.define.SPECDEC_TESTING=ON
 endef
 
@@ -72,7 +72,7 @@ tsan:
 
 # Files in the order of what they lack, and a total, in build/coverage; the totals are printed.
 coverage:
-	$(call sanitized,coverage,SPECDEC_COVERAGE)
+	$(call sanitized,coverage,SPECDEC_COVERAGE,Release)
 	find build/coverage/cmake -name '*.gcda' -delete
 	COVERAGE_FILE=build/coverage/python.data build/coverage/env/bin/python -m pytest --cov=specdec --cov-report= \
 	    $(COVERAGE_TESTS) $(PYTEST_ARGS)

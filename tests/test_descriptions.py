@@ -143,7 +143,7 @@ def test_descriptions_that_are_none(description: Any, error: type[Exception], me
 
 
 def test_settings_of_a_session_are_given_by_name() -> None:
-    for name in ("gamma", "max_new_tokens", "sampling", "seeds", "n_threads"):
+    for name in ("gamma", "max_new_tokens", "sampling", "n_threads"):
         with pytest.raises(TypeError, match=f"^(Session|Settings): {name} is missing$"):
             session(None, name)
     with pytest.raises(TypeError, match="Settings has no argument 'gama'"):
@@ -159,7 +159,7 @@ def test_settings_of_a_session_are_given_by_name() -> None:
 
 
 def test_the_core_says_which_rule_judges_which_draft() -> None:
-    """Before there is a prompt: chains, trees of independent samples, other trees, trees not known yet."""
+    """`Session.check`: chains, trees of independent samples, other trees, trees not known yet."""
     kinds = {
         "chains": [by_method(name, *VALUES[name]) for name in ("model", "nested", "ngram", "random")],
         "samples": [by_method(name, *VALUES[name]) for name in ("parallel_chains", "static_tree")],
@@ -170,9 +170,13 @@ def test_the_core_says_which_rule_judges_which_draft() -> None:
     refused = {"block": {"samples", "trees"}, "k-sequential": {"trees"}}
 
     def refuses(description: Any, rule: Any, temperature: float, draft_temperature: float) -> bool:
-        how = {"temperature": draft_temperature}
+        settings = _core.Settings(
+            max_new_tokens=1, rule=rule, sampling={"temperature": temperature},
+            draft_sampling={"temperature": draft_temperature},
+        )  # fmt: skip
+        made = _core.Session(TARGET, description, gamma=1, n_slots=1, n_text=2, n_threads=1)
         try:
-            _core.check_draft(TARGET, description, rule=rule, temperature=temperature, draft_sampling=how)
+            made.check(settings)
         except InputError as error:
             assert f"verify is '{rule}', which judges" in str(error)
             return True

@@ -427,6 +427,9 @@ def test_predictions_are_copied_and_counted(world: World) -> None:
         assert (unused.prediction.n_accepted, unused.prediction.n_rejected) == (0, 0)
         text = engine.submit(world.ids[:10], max_new_tokens=60, prediction=plain.text)
         assert text.result(WAIT_S) == plain and text.prediction.n_accepted > 0
+        used, metrics = (right.prediction, wrong.prediction, text.prediction), engine.metrics()
+        assert metrics.n_prediction_accepted == sum(one.n_accepted for one in used)
+        assert metrics.n_prediction_rejected == sum(one.n_rejected for one in used)
 
 
 @pytest.mark.parametrize("rule", ["block", "k-sequential"])

@@ -44,6 +44,7 @@ from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.models.score import Score
 from specdec.threads import check_threads
+from specdec.trace import Round
 
 __all__ = ["Engine", "EngineMetrics", "Generation", "Piece", "Speculative"]
 
@@ -212,13 +213,15 @@ class Engine:
             sample.finish_reason = "cancelled"
             self._scheduler.finish(sample)
             self._end(sample)
-        while self._scheduler.n_free and (sample := self._queue.take()) is not None:
-            self._admit(sample)
-        before, done = self._scheduler.prefill_s, []
+        while self._scheduler.n_free and (taken := self._queue.take()) is not None:
+            self._admit(taken)
+        before = self._scheduler.prefill_s
+        done: list[tuple[Sample, Round]] = []
         for sample, round_ in self._scheduler.step(0.0 if self._queue.n_waiting else _SLICE_S):
-            done.append((sample, round_))
-            if sample.error is None:
-                self._counters.count_round(round_)
+            if round_ is not None:
+                done.append((sample, round_))
+                if sample.error is None:
+                    self._counters.count_round(round_, sample.copied)
             if sample.slot is None:
                 self._end(sample)
         self._turns.end_round()
@@ -278,7 +281,8 @@ class Engine:
 
     def _fail(self, samples: list[Sample], error: BaseException) -> None:
         for sample in samples:
-            self._queue.give_back_slot(sample)
+            if sample.slot is not None:
+                self._queue.give_back_slot(sample)
         for generation in {sample.generation.id: sample.generation for sample in samples}.values():
             self._queue.fail(generation, error)
 

@@ -90,9 +90,11 @@ class Counters(_Counts):
         n, sum_s = self.queue_s
         self.queue_s = (n + 1, sum_s + seconds)
 
-    def count_round(self, round_: Round) -> None:
-        """A round of one text."""
+    def count_round(self, round_: Round, copied: tuple[int, int]) -> None:
+        """A round of one text, and what became of guesses that were copied from a prediction."""
         self.n_new_tokens += round_.kept
+        self.n_prediction_accepted += copied[0]
+        self.n_prediction_rejected += copied[1]
         if not round_.drafted:
             return
         n_accepted = len(round_.path)

@@ -92,16 +92,19 @@ class PredictionUse:
     n_accepted: int = 0
     n_rejected: int = 0
 
-    def count(self, round_: Round, origins: tuple[int, ...]) -> None:
-        """Add the guesses of a round, `origins` of which is 0 for those from the prediction."""
-        right, depths = [True], [0]
+    def count(self, round_: Round, origins: tuple[int, ...]) -> tuple[int, int]:
+        """Add the guesses of a round, with an origin of 0 those from the prediction: (accepted, rejected)."""
+        right, depths, n_accepted, n_rejected = [True], [0], 0, 0
         for token, parent, origin in zip(round_.drafted, round_.parents, origins, strict=True):
             depth = depths[parent] + 1
             depths.append(depth)
             right.append(right[parent] and round_.tokens[depth - 1 : depth] == (token,))
             if origin == 0:
-                self.n_accepted += right[-1]
-                self.n_rejected += not right[-1]
+                n_accepted += right[-1]
+                n_rejected += not right[-1]
+        self.n_accepted += n_accepted
+        self.n_rejected += n_rejected
+        return n_accepted, n_rejected
 
 
 class Sample(Sequence):
@@ -114,6 +117,7 @@ class Sample(Sequence):
         self.generation = generation
         self.cancelled = False  # nobody wants it any more
         self.ended = False  # and its readers know how
+        self.copied = (0, 0)  # guesses from a prediction in its last round: accepted, rejected
         self.last_turn = 0  # number of its last turn in `FormTurns`
         self.final: Result | None = None
         self._n_published = 0  # tokens that are in pieces, or wait for one
@@ -126,8 +130,10 @@ class Sample(Sequence):
 
     def take(self, done: _core.SlotRound) -> Round:
         """See `Sequence.take`; counts what became of guesses that were copied from a prediction."""
-        if done.origins is not None and done.error is None and self.generation.prediction is not None:
-            self.generation.prediction.count(done.round, done.origins)
+        prediction = self.generation.prediction
+        self.copied = (0, 0)
+        if done.origins is not None and done.error is None and prediction is not None:
+            self.copied = prediction.count(done.round, done.origins)
         return super().take(done)
 
     @property

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from typing import Generic
+from functools import partial
+from typing import Any, Generic
 
 from specdec import _core
 from specdec.checks import check_integer
@@ -97,15 +98,6 @@ class Scheduler(Generic[AnySequence]):
         """Slots for the sequences of one request."""
         options, policy = request.options, request.policy
         is_adaptive = isinstance(policy, AdaptiveGamma)
-
-        def ask(running: list[Sequence]) -> list[int]:
-            """What the caller's policy says of the next round of each sequence."""
-            gammas = [0] * request.n_slots
-            for sequence in running:
-                wanted = policy(tuple(sequence.rounds))
-                gammas[sequence.slot] = check_integer("gamma(rounds)", wanted, 0, request.gamma)
-            return gammas
-
         return Scheduler(
             request.target,
             request.draft,
@@ -118,7 +110,7 @@ class Scheduler(Generic[AnySequence]):
             logits=options.logits,
             node_budget=request.node_budget,
             adaptive=(policy, request.kind) if isinstance(policy, AdaptiveGamma) else None,
-            plan=None if policy is None or is_adaptive else ask,
+            plan=None if policy is None or is_adaptive else partial(_asked, request),
             prompt_cache=options.prompt_cache,
         )
 
@@ -154,13 +146,13 @@ class Scheduler(Generic[AnySequence]):
         if sequence.read is not None:
             self._session.begin_with(slot, sequence.read)
 
-    def step(self, seconds: float = 0.0) -> Iterator[tuple[AnySequence, Round]]:
+    def step(self, seconds: float = 0.0) -> Iterator[tuple[AnySequence, Round | None]]:
         """Read prompts, then decode a round, or rounds until `seconds` have passed or a sequence ends.
 
         Signals are handled between the core's calls and in them, at most every 50 ms, before every forward
-        and between the steps of each other loop that can run long.
-        A sequence that has ended or failed has left its slot when it is yielded. An exception means that the
-        session has failed, for instance by a draft of the caller's.
+        and between the steps of each other loop that can run long. A sequence that has ended or failed has
+        left its slot when it is yielded; one whose prompt could not be read has no round. An exception means
+        that the session has failed, as by a draft of the caller's.
         """
         self._sound = False
         self._update_draft()
@@ -195,12 +187,14 @@ class Scheduler(Generic[AnySequence]):
 
     def close(self, *, keep: bool = True) -> None:
         """Keep what was read and learned, also of texts that go on, and free the session; idempotent."""
-        running, self._slots = self.running if keep else [], [None] * self.n_slots
+        occupied = [(slot, one) for slot, one in enumerate(self._slots) if keep and one is not None]
+        self._slots = [None] * self.n_slots
         try:
-            for sequence in running:
+            for _, sequence in occupied:
                 self._remember(sequence)
-            for sequence in running if self._sound and self._cached is not None else ():
-                self._cached.keep(self._session, sequence.slot, sequence.model)
+            if self._sound and self._cached is not None:
+                for slot, sequence in occupied:
+                    self._cached.keep(self._session, slot, sequence.model)
             if self._adaptive is not None and (learned := self._session.adaptive_gamma) is not None:
                 policy, kind = self._adaptive
                 policy.end(kind, learned)
@@ -223,7 +217,7 @@ class Scheduler(Generic[AnySequence]):
             self._description = description
             self._unread |= {slot for slot, sequence in enumerate(self._slots) if sequence is not None}
 
-    def _read(self) -> Iterator[tuple[AnySequence, Round]]:
+    def _read(self) -> Iterator[tuple[AnySequence, None]]:
         """Read prompts that are not in; yield those that are left unread where that fails."""
         while self._unread:
             begun = time.perf_counter()
@@ -234,7 +228,7 @@ class Scheduler(Generic[AnySequence]):
                     if sequence.slot in self._unread:
                         sequence.fail(error)
                         self.finish(sequence)
-                        yield sequence, _NOTHING
+                        yield sequence, None
                 return
             seconds = time.perf_counter() - begun
             self.prefill_s += seconds
@@ -246,8 +240,15 @@ class Scheduler(Generic[AnySequence]):
                 return
 
 
-_NOTHING = Round(0, (), (), (), (), 0, (), 0.0, 0.0, 0.0)
-"""The round of a sequence that fails before its first one."""
+def _asked(request: Request, running: list[Sequence]) -> list[int]:
+    """What a caller's gamma says of the next round of each sequence, by slot."""
+    policy: Any = request.policy
+    gammas = [0] * request.n_slots
+    for sequence in running:
+        assert sequence.slot is not None
+        wanted = policy(tuple(sequence.rounds))
+        gammas[sequence.slot] = check_integer("gamma(rounds)", wanted, 0, request.gamma)
+    return gammas
 
 
 def decode(
@@ -268,6 +269,7 @@ def decode(
             for sequence, round_ in scheduler.step(seconds):
                 if sequence.error is not None:
                     raise sequence.error
+                assert round_ is not None
                 yield sequence, round_
     except NotFiniteError as error:
         error.result = request.arranged([sequence.result() for sequence in sequences])

@@ -76,7 +76,7 @@ class Choice:
         begin: int = 0,
     ) -> None:
         ids, tokenizer = list(prompt_ids), service.tokenizer
-        continuing = not own_text and bool(tokenizer.decode(ids))
+        continuing = not own_text and bool(tokenizer.decode(ids[-16:]) or tokenizer.decode(ids))
 
         def decoder() -> StreamDecoder:
             return StreamDecoder(tokenizer, continuing=continuing)

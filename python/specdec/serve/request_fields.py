@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeAlias, TypeVar
 
 import pydantic
@@ -94,22 +95,37 @@ class RequestFields(pydantic.BaseModel):
     def _prepare(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        fields = {info.alias or name: info for name, info in cls.model_fields.items()}
-        given = {name: values[name] for name in fields if values.get(name) is not None}
-        for name, info in fields.items():
-            if info.is_required() and name not in given:
-                given[name] = _Missing(info.description or "a value")
-        for name, rule in cls.fixed.items():
-            if values.get(name) is not None:
-                rule.check(name, values[name])
-        known = {*fields, *cls.fixed, *cls.without_effect}
-        unknown = next((name for name in values if name not in known), None)
+        fields = _fields_of(cls)  # type: ignore[arg-type] # a class is hashable
+        unknown = None
+        given: dict[str, Any] = {}
+        for name, value in values.items():
+            if name in fields:
+                if value is not None:
+                    given[name] = value
+            elif name in cls.fixed:
+                if value is not None:
+                    cls.fixed[name].check(name, value)
+            elif unknown is None and name not in cls.without_effect:
+                unknown = name
+        for name, expected in fields.items():
+            if expected is not None and name not in given:
+                given[name] = _Missing(expected)
         if unknown is not None:  # the first is enough: a request may have many
+            known = {*fields, *cls.fixed, *cls.without_effect}
             nearest = get_close_matches(unknown[:_LONGEST_NAME], known, 1)
             meant = _ELSEWHERE.get(unknown) or next(iter(nearest), None)
             name = unknown.encode("utf-8", "backslashreplace").decode()
             given[name] = _Unknown(f"; did you mean {meant}?" if meant in known else "")
         return given
+
+
+@cache
+def _fields_of(schema: type[RequestFields]) -> dict[str, str | None]:
+    """The names of a schema's fields, those of required ones with what is expected there."""
+    return {
+        info.alias or name: (info.description or "a value") if info.is_required() else None
+        for name, info in schema.model_fields.items()
+    }
 
 
 Schema = TypeVar("Schema", bound=RequestFields)

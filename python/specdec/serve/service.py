@@ -10,19 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from specdec import errors
 from specdec.checks import check_integer, check_number
 from specdec.decoding.engine import Engine, Generation
 from specdec.decoding.options import DecodingOptions
-from specdec.errors import (
-    BusyError,
-    CheckpointError,
-    ContextLengthError,
-    EngineClosedError,
-    InputError,
-    MissingPackageError,
-    NotFiniteError,
-    SpecdecError,
-)
+from specdec.errors import InputError, SpecdecError
 from specdec.models.model import Model
 from specdec.models.tokenizer import (
     MarkSpelling,
@@ -227,11 +219,11 @@ class Service:
         for adapted in self.adapters.values():
             if adapted.adapter is not None:
                 message = _without_place(message, adapted.adapter, "the adapter")
-        if isinstance(error, BusyError):
+        if isinstance(error, errors.BusyError):
             return RequestError(message, status=429, code="too_many_requests", headers=_RETRY)
-        if isinstance(error, EngineClosedError):
+        if isinstance(error, errors.EngineClosedError):
             return RequestError(message, status=503, code="server_stopping", headers=_RETRY)
-        if isinstance(error, MissingPackageError):  # some are InputErrors too
+        if isinstance(error, errors.MissingPackageError):  # some are InputErrors too
             return RequestError(message, status=501, code="unsupported_parameter")
         if isinstance(error, InputError):
             named = {**_FIELDS, **(names or {})}
@@ -241,12 +233,14 @@ class Service:
                 message = param + message[word.end() :]
             else:
                 param = named.get("prompt", "prompt")
-            code = "context_length_exceeded" if isinstance(error, ContextLengthError) else "invalid_value"
+            code = (
+                "context_length_exceeded" if isinstance(error, errors.ContextLengthError) else "invalid_value"
+            )
             return RequestError(message, param=param, code=code)
-        if isinstance(error, NotFiniteError):
+        if isinstance(error, errors.NotFiniteError):
             message = "the model computed a number that is not finite"
             return RequestError(message, status=500, code="not_finite")
-        if isinstance(error, CheckpointError):  # the message may name the file of a draft
+        if isinstance(error, errors.CheckpointError):  # the message may name the file of a draft
             message = "a file of the server's models was changed while it was in use"
         return RequestError(message, status=500, code="server_error")
 
