@@ -232,14 +232,10 @@ def test_forwards_beside_transformers(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_build_without_hooks_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the method `fixed_acceptance` nor its older form, an argument of the session."""
-
     def session(target: Any, draft: Any, prompts: Any, **options: Any) -> None:
-        if isinstance(draft, tuple):
-            raise ValueError(f"draft: there is no method '{draft[0]}'")
-        raise TypeError(f"Session() got an unexpected keyword argument {next(iter(options))!r}")
+        raise ValueError(f"draft: there is no method '{draft[0]}'")
 
-    monkeypatch.setattr(engine, "_core", SimpleNamespace(Session=session))
+    monkeypatch.setattr(engine, "begin_session", session)
     bench: Any = SimpleNamespace(target=None, text=[1, 2], prompt=[1])
     with pytest.raises(RuntimeError, match="SPECDEC_TESTING=ON"):
         engine._fixed_acceptance(bench, None, 0.5, {})

@@ -453,7 +453,7 @@ def test_what_is_measured(texts: EncoderDecoder) -> None:
     source = ToyTokenizer().encode("a bb", add_bos=False)
     found = specdec.measure(
         texts.target, texts.draft, [source, "ab"], gammas=[2], temperatures=[1.0], leniences=[1.0],
-        n_tokens=40, timing=specdec.Timing(1, 10),
+        n_tokens=40, timing=specdec.Timing(repeats=1, n_tokens=10),
     )  # fmt: skip
     assert found.prompts[0] == source
     tokens, betas = found.tokens[1.0][0], found.betas[1.0][0]
