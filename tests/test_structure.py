@@ -41,7 +41,7 @@ LINES = {
     "python/specdec/learning": 1600,
     "python/specdec/models": 16400,
     "python/specdec/plot": 2000,
-    "python/specdec/ray": 1700,
+    "python/specdec/ray": 1600,
     "python/specdec/reference": 2100,
     "python/specdec/serve": 4500,
     "python/specdec/training": 3600,
