@@ -323,6 +323,7 @@ def test_one_warning_tells_of_ids_that_both_files_have(make_gpt2):
         ({}, {}),
         ({"temperature": 0.6, "top_p": 0.9, "top_k": 50}, {}),  # greedy, as in transformers
         ({"do_sample": False, "temperature": 0.6, "repetition_penalty": 1.1}, {"repetition_penalty": 1.1}),
+        ({"no_repeat_ngram_size": 3}, {"no_repeat_ngram_size": 3}),  # greedy decoding heeds it, too
         ({"do_sample": True}, {"temperature": 1.0}),
         (
             {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0},

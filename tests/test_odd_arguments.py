@@ -658,48 +658,14 @@ def test_every_parameter_takes_or_refuses_every_value(
 def test_every_public_function_is_in_the_table() -> None:
     """But what is made by others alone, and what needs Optuna or matplotlib."""
     made_by_others = {
-        "Beam",
-        "BeamResult",
-        "BeamTrace",
-        "Bench",
-        "BenchRow",
-        "Comparison",
-        "Constraint",  # what callers write
-        "ConstraintState",
-        "EngineMetrics",
-        "Explorer",
-        "ExplorerSettings",
-        "DraftFit",
-        "ExperimentRow",
-        "Generation",
-        "KnownModel",
-        "Measurement",
-        "Model",
-        "Oracle",
-        "OracleRow",
-        "DraftRecommendation",
-        "Piece",
-        "QuantizationReport",
-        "Result",
-        "Round",
-        "Sampling",  # whose fields `DecodingOptions` has
-        "Score",
-        "SkipSearch",
-        "SkipTrial",
-        "Speculation",
-        "Speculative",
-        "Speedup",
-        "StatefulTransform",
-        "Stream",
-        "Trace",
-        "TransformState",
-        "Tuning",
-        "UnusedFieldWarning",
-        "__version__",
-        "available_kernels",
-        "explore",
+        "Beam", "BeamResult", "BeamTrace", "Bench", "BenchRow", "Comparison", "Constraint",
+        "ConstraintState", "EngineMetrics", "Explorer", "ExplorerSettings", "DraftFit", "ExperimentRow",
+        "Generation", "KnownModel", "Measurement", "Model", "Oracle", "OracleRow", "DraftRecommendation",
+        "Piece", "QuantizationReport", "Result", "Round", "Sampling", "Score", "SkipSearch", "SkipTrial",
+        "Speculation", "Speculative", "Speedup", "StatefulTransform", "Stream", "Trace",
+        "TransformState", "Tuning", "UnusedFieldWarning", "__version__", "available_kernels", "explore",
         "search_skips",
-    }
+    }  # fmt: skip
     rest = {entry for entry in specdec.__all__ if not entry.endswith("Error")} - (set(CASES) - {"Model"})
     assert rest == made_by_others, "public names and the entries of CASES and made_by_others differ"
     missing = (

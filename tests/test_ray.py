@@ -20,11 +20,11 @@ import numpy as np
 import pytest
 
 import specdec
+from specdec.analysis.measure import Timing
 from specdec.ray.blocks import write_block
-from specdec.ray.cluster import Places, places_on
-from specdec.ray.dataset import records_of
 from specdec.ray.generating import GenerationWork
-from specdec.ray.output_folder import OutputFolder
+from specdec.ray.jobs import Places, places_on
+from specdec.ray.records import OutputFolder, records_of
 from specdec.ray.scoring import Scoring
 from specdec.ray.sent_pair import described
 from worlds.encoder_decoders import EncoderDecoder
@@ -429,8 +429,7 @@ def test_a_sweep_goes_on(cluster: Any, tmp_path: Path) -> None:
         "temperatures": (0.0, 1.0),
         "formats": ("bf16", "int8"),
         "n_tokens": 8,
-        "n_timed_tokens": 4,
-        "repeats": 1,
+        "timing": Timing(1, 4),
         "seed": 2,
     }
     drafts = {"embedded": DRAFT, "unigram": unigram}

@@ -40,7 +40,7 @@ LINES = {
     "python/specdec/integrations": 1800,
     "python/specdec/models": 16300,
     "python/specdec/plot": 2000,
-    "python/specdec/ray": 1700,
+    "python/specdec/ray": 1600,
     "python/specdec/reference": 2100,
     "python/specdec/serve": 4500,
     "python/specdec/training": 2300,

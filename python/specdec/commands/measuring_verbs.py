@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
 from shutil import get_terminal_size
@@ -32,6 +32,7 @@ from specdec.commands.given_texts import given_prompts
 from specdec.commands.verb import (
     EXIT_INTERRUPTED,
     EXIT_OK,
+    Function,
     integers,
     json_line,
     number,
@@ -68,7 +69,7 @@ _temperatures = click.option(
 _json = click.option("--json", "as_json", is_flag=True, help="One object of JSON instead of tables.")
 
 
-def _gammas(*names: str, default: str) -> Any:
+def _gammas(*names: str, default: str) -> Callable[[Function], Function]:
     return click.option(
         *names, type=integers, metavar="N,N", help=f"Drafted tokens a round (default: {default})."
     )

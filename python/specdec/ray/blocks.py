@@ -11,11 +11,8 @@ from typing import Any, Literal, TypeAlias
 from specdec.checks import check_choice, check_integer
 from specdec.errors import InputError, SpecdecError
 from specdec.progress import counted
-from specdec.ray.cluster import connected, machines_of, places_on
-from specdec.ray.dataset import digest, line, records_of
-from specdec.ray.jobs import Work, do_jobs
-from specdec.ray.output_folder import OutputFolder
-from specdec.ray.records import Records, block_names
+from specdec.ray.jobs import Work, connected, do_jobs, machines_of, places_on
+from specdec.ray.records import OutputFolder, Records, block_names, digest, line, records_of
 
 __all__ = ["OnError", "Spread", "check_on_error", "in_blocks", "write_block"]
 

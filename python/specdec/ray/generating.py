@@ -18,16 +18,15 @@ from specdec.drafts.draft import Draft
 from specdec.errors import InputError, kind_of, shown
 from specdec.models.model import Model
 from specdec.ray.blocks import OnError, Spread, check_on_error, in_blocks, write_block
-from specdec.ray.dataset import field_of, json_value
 from specdec.ray.jobs import pickled
-from specdec.ray.records import Records
+from specdec.ray.records import Records, field_of, json_value
 from specdec.ray.sent_pair import DraftGiven, TargetGiven, described, opened_draft, opened_target
 
 __all__ = ["generate"]
 
 _LARGEST_SEED = 2**64 - 1
-_NO_RESULT = ("n_threads", "progress", "batch_size")
-"""Options that no result depends on."""
+_NOT_TAKEN = {"seed", "n_threads", "logits", "prompt_cache", "node_budget", "progress", "n"}
+"""Settings that are arguments of their own here, or that a run over records has not."""
 
 
 def generate(
@@ -46,7 +45,8 @@ def generate(
     n_threads: int | None = None,
     retries: int = 3,
     progress: bool = False,
-    **options: Any,
+    options: DecodingOptions | None = None,
+    **changes: Any,
 ) -> Records:
     """Continue each record of a dataset, by actors on the machines of a Ray cluster.
 
@@ -95,10 +95,13 @@ def generate(
         How often a block is begun again.
     progress : bool, default False
         Show a progress bar (needs tqdm).
-    **options
-        Those of `specdec.generate`. With ``gamma="auto"``, and with drafts that remember earlier texts or
-        decide by measured times how much to guess, the text of a seed depends on where its record was
-        decoded, unless decoding is greedy or ``verify="coupled"``; without either these are refused.
+    options : DecodingOptions, optional
+        The settings of single texts, `gamma` and `batch_size`.
+    **changes
+        Such settings by name, in place of those of `options`. With ``gamma="auto"``, and with drafts that
+        remember earlier texts or decide by measured times how much to guess, the text of a seed depends on
+        where its record was decoded, unless decoding is greedy or ``verify="coupled"``; without either these
+        are refused.
 
     Returns
     -------
@@ -122,16 +125,16 @@ def generate(
     >>> records = specdec.ray.generate("path/to/target", "path/to/draft", prompts, "out", seed=1)
     >>> [record["text"] for record in records]
     """
-    for name in ("logits", "prompt_cache", "node_budget", "n"):
-        if name in options:
-            raise InputError(f"{name} is given; expected settings of single texts, gamma and batch_size")
-    settings = DecodingOptions.of_arguments(options)
+    settings = (DecodingOptions() if options is None else options).replace(**changes)
+    given = settings.arguments()
+    for name in _NOT_TAKEN & given.keys():
+        raise InputError(f"{name} is given; expected settings of single texts, gamma and batch_size")
     chat, on_error = check_flag("chat", chat), check_on_error(on_error)
     if seed is not None:
         seed = check_integer("seed", seed, 0, _LARGEST_SEED)
     if not isinstance(column, str):
         raise InputError(f"column is {shown(column)}; expected the name of a field")
-    if isinstance(options.get("gamma"), AdaptiveGamma):
+    if isinstance(settings.gamma, AdaptiveGamma):
         raise InputError(
             "gamma is an AdaptiveGamma, which learns in one process; expected an integer, "
             "'auto', or a function"
@@ -144,7 +147,7 @@ def generate(
             "verify='coupled'"
         )
     start = None if decoder_prompt is None else json_value("decoder_prompt", decoder_prompt)
-    kept = {name: value for name, value in options.items() if name not in _NO_RESULT}
+    kept = {name: value for name, value in given.items() if name != "batch_size"}
     asked = {
         "target": described(target),
         "draft": described(draft),
@@ -156,10 +159,10 @@ def generate(
     }
 
     def work(ray: Any, threads: int, run: dict[str, Any]) -> GenerationWork:
-        for name, value in (("target", target), ("draft", draft), ("options", options)):
+        for name, value in (("target", target), ("draft", draft), ("options", given)):
             pickled(ray, name, value)
         return GenerationWork(
-            target, draft, dict(options), run["seed"], column, chat, start, on_error, threads, by_seed
+            target, draft, given, run["seed"], column, chat, start, on_error, threads, by_seed
         )
 
     spread = Spread(block_size, n_actors, n_threads, retries, progress)

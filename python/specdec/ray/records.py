@@ -1,19 +1,212 @@
-"""`Records`: what a run has made, in the order of its data."""
+"""`Records` of a run: what its dataset holds, its output folder, and what it has made."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
 
-from specdec.atomic_file import replacing
-from specdec.checks import check_path
-from specdec.errors import InputError, number_of, shown
-from specdec.ray.output_folder import OutputFolder
+import numpy as np
 
-__all__ = ["Records", "block_names"]
+from specdec.atomic_file import replacing
+from specdec.checks import check_items, check_path
+from specdec.containers import plain
+from specdec.errors import InputError, kind_of, number_of, shown
+from specdec.fields import without_nan
+
+__all__ = [
+    "OutputFolder", "Records", "block_names", "digest", "field_of", "json_value", "line", "records_of",
+]  # fmt: skip
+
+
+def records_of(ray: Any, data: Any) -> list[Any]:
+    """The records of a dataset, in order, as JSON values.
+
+    Raises
+    ------
+    InputError
+        It is no dataset, or holds something that JSON has not.
+    """
+    expected = "a list of prompts or of dicts, a ray.data.Dataset, or a table"
+    if isinstance(data, ray.data.Dataset):
+        options = data.context.execution_options
+        before, options.preserve_order = options.preserve_order, True
+        try:
+            items = list(data.iter_rows())
+        finally:
+            options.preserve_order = before
+    elif hasattr(data, "iterrows"):  # a DataFrame of pandas, which iterates over the names of its columns
+        items = data.to_dict("records")
+    elif isinstance(data, str | bytes | bytearray | Mapping):
+        raise InputError(f"data is {kind_of(data)}; expected {expected}")
+    else:
+        items = check_items("data", data, expected)
+    if not items:
+        raise InputError(f"data has no records; expected {expected}")
+    return [json_value(f"record {i}", item) for i, item in enumerate(items)]
+
+
+def field_of(index: int, record: Any, column: str) -> Any:
+    """A field of a record; a record that is no dict is its own.
+
+    Raises
+    ------
+    InputError
+        A dict without it.
+    """
+    if not isinstance(record, dict):
+        return record
+    if column not in record:
+        raise InputError(
+            f"record {index} has the fields {shown(list(record))}; expected {column!r} among them"
+        )
+    return record[column]
+
+
+def line(record: Mapping[str, Any]) -> str:
+    """A record as a line of a file; a number that is not finite is null, as JSON has none."""
+    return json.dumps(without_nan(dict(record)), allow_nan=False) + "\n"
+
+
+def digest(records: list[Any]) -> str:
+    """What tells one list of records from another."""
+    text = json.dumps(records, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def json_value(name: str, value: Any) -> Any:
+    """A value as JSON has it.
+
+    Raises
+    ------
+    InputError
+    """
+    value = plain(value)
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, list | tuple):
+        return [json_value(f"{name}[{i}]", item) for i, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        return {str(key): json_value(f"{name}[{key!r}]", item) for key, item in value.items()}
+    raise InputError(f"{name} is {shown(value)}; expected text, finite numbers, or lists and dicts of these")
+
+
+_FORMAT = 1
+_RUN = "run.json"
+
+
+class OutputFolder:
+    """A folder in which a run can be interrupted at any moment and go on later.
+
+    ``run.json`` says what was asked for. The output of each job is a file of its name, which is there as a
+    whole or not at all.
+
+    Attributes
+    ----------
+    path : Path
+    run : dict
+        What was asked for.
+    """
+
+    def __init__(self, path: Path, run: dict[str, Any]) -> None:
+        self.path = path
+        self.run = run
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *kinds: str) -> OutputFolder:
+        """The folder of a run that has begun.
+
+        Raises
+        ------
+        InputError
+            It holds no run of these kinds.
+        """
+        folder = cls._found(check_path("folder", path))
+        if folder is None or folder.run["kind"] not in kinds:
+            held = "no run" if folder is None else f"a run of {folder.run['kind']!r}"
+            raise InputError(f"folder {shown(str(path))} holds {held}; expected one of {', '.join(kinds)}")
+        return folder
+
+    @classmethod
+    def begin(
+        cls, path: str | os.PathLike[str], kind: str, asked: Mapping[str, Any], chosen: Mapping[str, Any]
+    ) -> OutputFolder:
+        """The folder of a run that begins, or goes on if it has begun.
+
+        Parameters
+        ----------
+        path : path-like
+            A new or empty folder, or that of the same run.
+        kind : str
+        asked : mapping
+            What the results depend on. JSON, None for what is left open.
+        chosen : mapping
+            For fields that are None: what a new run takes. A run that goes on keeps what it took.
+
+        Raises
+        ------
+        InputError
+            The folder holds something else, or a run that was asked for something else.
+        """
+        location = check_path("output", path)
+        folder = cls._found(location)
+        asked = json.loads(json.dumps({"specdec_ray_run": _FORMAT, "kind": kind, **asked}))
+        if folder is not None:
+            for field in dict.fromkeys([*asked, *folder.run]):
+                ours, held = asked.get(field), folder.run.get(field)
+                if ours != held and not (field in chosen and ours is None):
+                    raise InputError(
+                        f"output {shown(str(path))} holds a run with {field} {shown(held)}, and this one has "
+                        f"{shown(ours)}; expected the same run, or another folder"
+                    )
+            return folder
+        run = {**asked, **{field: value for field, value in chosen.items() if asked[field] is None}}
+        location.mkdir(parents=True, exist_ok=True)
+        if any(location.iterdir()):
+            raise InputError(
+                f"output {shown(str(path))} holds files, but no {_RUN}; expected an empty folder, or "
+                "that of a run"
+            )
+        with replacing(location / _RUN) as file:
+            file.write(json.dumps(run, indent=1).encode())
+        return cls(location, run)
+
+    @classmethod
+    def _found(cls, path: Path) -> OutputFolder | None:
+        try:
+            text = (path / _RUN).read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        try:
+            run = dict(json.loads(text))
+            if run["specdec_ray_run"] != _FORMAT or not isinstance(run["kind"], str):
+                raise ValueError(f"format {run['specdec_ray_run']!r}")
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise InputError(
+                f"{path / _RUN}: expected the file of a run of specdec.ray ({type(error).__name__}: {error})"
+            ) from error
+        return cls(path, run)
+
+    def file(self, job: str) -> Path:
+        """Where the output of a job lies."""
+        return self.path / job
+
+    def has(self, job: str) -> bool:
+        """Whether a job is done."""
+        return self.file(job).exists()
+
+    def store(self, job: str, output: str) -> None:
+        """Keep the output of a job."""
+        with replacing(self.file(job)) as file:
+            file.write(output.encode())
 
 
 def block_names(n_records: int, block_size: int) -> list[str]:

@@ -12,9 +12,8 @@ from specdec.checks import check_flag, check_integer
 from specdec.errors import InputError, shown
 from specdec.models.model import Model
 from specdec.ray.blocks import OnError, Spread, check_on_error, in_blocks, write_block
-from specdec.ray.dataset import field_of
 from specdec.ray.jobs import pickled
-from specdec.ray.records import Records
+from specdec.ray.records import Records, field_of
 from specdec.ray.sent_pair import TargetGiven, described, opened_target
 
 __all__ = ["score"]

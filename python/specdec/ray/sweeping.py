@@ -13,15 +13,14 @@ from specdec._core import kernels
 from specdec.analysis.measure import Timing, measure
 from specdec.checks import check_choice, check_flag, check_integer, check_items
 from specdec.containers import prompts_of
+from specdec.decoding.options import DecodingOptions
 from specdec.errors import InputError, kind_of, shown
 from specdec.models.loading import load
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.models.number_formats import DTYPES, Dtype
 from specdec.progress import counted
-from specdec.ray.cluster import connected, machines_of, places_on
-from specdec.ray.dataset import line
-from specdec.ray.jobs import do_jobs, pickled
-from specdec.ray.output_folder import OutputFolder
+from specdec.ray.jobs import connected, do_jobs, machines_of, pickled, places_on
+from specdec.ray.records import OutputFolder, line
 from specdec.ray.sent_pair import DraftGiven, described, is_function, opened_draft, opened_target
 from specdec.tables import OneTable, Table, interval, or_dash
 
@@ -147,17 +146,13 @@ def sweep(
     temperatures: Sequence[float] = (0.0, 1.0),
     formats: Sequence[Dtype | None] = (None,),
     n_tokens: int = 2000,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    seed: int = 0,
-    timing: bool = True,
-    n_timed_tokens: int = 400,
-    repeats: int = 5,
+    timing: bool | Timing = True,
     n_actors: int | None = None,
     n_threads: int | None = None,
     retries: int = 3,
     progress: bool = False,
+    options: DecodingOptions | None = None,
+    **changes: Any,
 ) -> Sweep:
     """Measure drafts at gammas, temperatures and number formats, on the machines of a Ray cluster.
 
@@ -179,7 +174,7 @@ def sweep(
     gammas, temperatures : sequence
     formats : sequence of {None, "f32", "bf16", "int8", "int4"}
         Number formats of the target; None: that of the target as it is given.
-    n_tokens, top_k, top_p, min_p, seed, timing, n_timed_tokens, repeats
+    n_tokens, timing, options, **changes
         As in `specdec.measure`.
     n_actors : int, optional
         Machines that measure at once; None: all but those with no more than half of the CPUs of the largest.
@@ -207,16 +202,11 @@ def sweep(
     if not isinstance(drafts, Mapping) or not drafts or not all(isinstance(name, str) for name in drafts):
         raise InputError(f"drafts is {kind_of(drafts)}; expected a dict of drafts by name, not empty")
     given, _ = prompts_of("prompts", prompts)
+    options = (DecodingOptions() if options is None else options).replace(**changes)
     settings = {
         "gammas": check_items("gammas", gammas, "integers"),
         "n_tokens": check_integer("n_tokens", n_tokens, 1),
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "seed": check_integer("seed", seed, 0, 2**64 - 1),
-        "timing": check_flag("timing", timing),
-        "n_timed_tokens": check_integer("n_timed_tokens", n_timed_tokens, 1),
-        "repeats": check_integer("repeats", repeats, 1),
+        "timing": timing if isinstance(timing, Timing) else check_flag("timing", timing),
     }
     asked = {
         "target": described(target),
@@ -226,7 +216,7 @@ def sweep(
         "formats": [
             check_choice("formats", entry, DTYPES, optional=True) for entry in _once("formats", formats)
         ],
-        "settings": settings,
+        "settings": described(settings | options.arguments()),
     }
     retries = check_integer("retries", retries, 0)
     ray = connected()
@@ -244,6 +234,7 @@ def sweep(
         if waiting:
             for name, value in (("target", target), *drafts.items()):
                 pickled(ray, name, value)
+            settings["options"] = options
             work = Sweeping(target, dict(drafts), asked["prompts"], settings, places.n_threads)
             do_jobs(ray, work, waiting, places, noun="measurement", retries=retries, finished=finished)
     return Sweep.load(folder.path)
@@ -284,17 +275,14 @@ class Sweeping:
     def measured(self, target: Model, name: str, temperature: float) -> str:
         """The rows of one draft at one temperature, a line each."""
         draft: Any = opened_draft(self.drafts[name], target)
-        settings = dict(self.settings)
-        timing = Timing(settings.pop("repeats"), settings.pop("n_timed_tokens"))
         found = measure(
             target,
             draft,
             self.prompts,
             temperatures=[temperature],
             leniences=[1.0],
-            timing=settings.pop("timing") and timing,
             n_threads=self.n_threads,
-            **settings,
+            **self.settings,
         )
         return "".join(
             line(

@@ -24,9 +24,10 @@ _SAMPLING: Final[Mapping[str, tuple[bool, str, Callable[[float], bool], float | 
     "top_p": (False, "a number in (0, 1]", lambda x: 0.0 < x <= 1.0, 1.0),
     "min_p": (False, "a number in [0, 1]", lambda x: 0.0 <= x <= 1.0, 0.0),
     "repetition_penalty": (False, "a number from 1e-30 to 1e30", lambda x: 1e-30 <= x <= 1e30, 1.0),
+    "no_repeat_ngram_size": (True, "a whole number, 0 for none", lambda x: 0 <= x <= MAX_INT, 0),
 }
 _LARGEST: Final = 3.4e38  # a bias, as float32 has numbers
-_ALWAYS: Final = ("repetition_penalty",)  # also where nothing is sampled
+_ALWAYS: Final = ("repetition_penalty", "no_repeat_ngram_size")  # also where nothing is sampled
 
 # Fields that change the texts of transformers and have no counterpart here: the values that change nothing.
 _UNAPPLIED: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -43,7 +44,6 @@ _UNAPPLIED: Final[Mapping[str, tuple[Any, ...]]] = {
     "max_time": (),
     "min_length": (0,),
     "min_new_tokens": (0,),
-    "no_repeat_ngram_size": (0,),
     "num_beam_groups": (1,),
     "num_beams": (1,),
     "penalty_alpha": (0,),
