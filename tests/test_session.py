@@ -223,23 +223,6 @@ def new_session(target, draft, prompts, **changes):
     return Session(target, draft, prompts, **(options | changes))
 
 
-def sampling(which="sampling", **settings):
-    return {which: {"temperature": 0.0} | settings}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [({"gamma": -1}, "gamma is -1"), ({"max_new_tokens": 0}, "max_new_tokens is 0"),
-     (sampling(temperature=-0.1), "temperature"), (sampling(temperature=float("inf")), "temperature"),
-     ({"rule": "fair"}, "the rule is 'fair'"), ({"lenience": 0.0}, "lenience is 0"),
-     ({"rule": "block", "lenience": 0.5}, "'block' is never lenient"),
-     ({"n_threads": 0}, "n_threads is 0"), ({"n_threads": 1000}, "n_threads")],
-)  # fmt: skip
-def test_bad_options_are_refused(models, changes, message):
-    with pytest.raises(ValueError, match=message):
-        new_session(models[0], models[1], [[1, 2]], **changes)
-
-
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [

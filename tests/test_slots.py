@@ -367,6 +367,7 @@ REFUSED = [
     ({"rule": "fair"}, "the rule is 'fair'"),
     ({"lenience": 0.0}, "lenience is 0"),
     ({"rule": "block", "sampling": DRAWN}, "block"),
+    ({"sampling": {"temperature": -0.1}}, "temperature"),
 ]
 
 
@@ -384,15 +385,9 @@ def test_a_prompt_that_does_not_fit_is_refused(models: Any, how: dict[str, Any],
 
 def test_a_session_that_is_not_mixed_says_so(models: Any) -> None:
     session = Session(
-        models[0],
-        models[1],
-        [[1, 2]],
-        seeds=[(1, 0)],
-        gamma=2,
-        n_threads=1,
-        max_new_tokens=2,
+        models[0], models[1], [[1, 2]], seeds=[(1, 0)], gamma=2, n_threads=1, max_new_tokens=2,
         sampling=GREEDY,
-    )
+    )  # fmt: skip
     session.prefill()
     all_rounds(session)
     for how, what in (

@@ -160,16 +160,16 @@ static int forgive(sd_constraint* c, sd_status status) {
     return status == SD_ERR_SETTING;
 }
 
-static int find_mask(sd_constraint* c, const int32_t* text, int n_text, const sd_tree* tree, int node,
-                     int is_guess, sd_mask* mask) {
+int sd_constraint_mask(sd_constraint* c, const int32_t* text, int n_text, const sd_tree* tree, int node,
+                       int is_draft, sd_mask* mask) {
     *mask = (sd_mask){NULL, c->n_vocab};
     if (c->status != SD_OK) return 1;
     int state = sd_state_tree_find(&c->states, text, n_text, tree, node), allowed;
     if (state < 0) return 0;
-    for (int i = state; i >= 0 && !is_guess; i = c->states.nodes[i].parent) ask_again(c, i);
+    for (int i = state; i >= 0 && !is_draft; i = c->states.nodes[i].parent) ask_again(c, i);
     sd_status status = check(c, state, &allowed);
     if (status == SD_OK && allowed) status = know(c, state);
-    if (status != SD_OK && is_guess && forgive(c, status)) return 0;
+    if (status != SD_OK && is_draft && forgive(c, status)) return 0;
     if (note(c, status) != SD_OK) return 1;
     int tag = c->states.nodes[state].tag;
     if (!allowed || tag < 0) return 0;
@@ -177,22 +177,12 @@ static int find_mask(sd_constraint* c, const int32_t* text, int n_text, const sd
     return 1;
 }
 
-int sd_constraint_mask(sd_constraint* c, const int32_t* text, int n_text, const sd_tree* tree, int node,
-                       sd_mask* mask) {
-    return find_mask(c, text, n_text, tree, node, 0, mask);
-}
-
-int sd_constraint_guess_mask(sd_constraint* c, const int32_t* text, int n_text, const sd_tree* tree, int node,
-                             sd_mask* mask) {
-    return find_mask(c, text, n_text, tree, node, 1, mask);
-}
-
 int sd_constraint_forced(sd_constraint* c, int32_t* text, int n_text, int n) {
     const sd_state_source* source = &c->source.states;
     sd_mask mask;
     int n_forced = 0;
     source->enter(source->context);
-    while (n_forced < n && sd_constraint_guess_mask(c, text, n_text + n_forced, NULL, 0, &mask) &&
+    while (n_forced < n && sd_constraint_mask(c, text, n_text + n_forced, NULL, 0, 1, &mask) &&
            mask.n_allowed == 1)
         text[n_text + n_forced++] = sd_mask_first(&mask, c->n_vocab);
     source->leave(source->context);

@@ -1,7 +1,7 @@
-/* The form that a text must have: which tokens may come next, along the text and the guesses behind it.
+/* The constraint of a text: which tokens may come next, along the text and the draft tokens after it.
  *
  * The target's distribution is masked and renormalised token by token, and so are those of drafts: a mask is
- * computed once for all who ask, behind whichever nodes they ask for. */
+ * computed once for all who ask, after whichever nodes they ask for. */
 #ifndef SD_CONSTRAINT_H
 #define SD_CONSTRAINT_H
 
@@ -35,7 +35,6 @@ typedef struct sd_constraint_source {
     sd_status (*mask)(void* context, int state, uint32_t* words, int* complete);
 } sd_constraint_source;
 
-/* The constraint of one sequence. */
 typedef struct sd_constraint {
     sd_constraint_source source;
     int n_vocab;
@@ -62,16 +61,12 @@ void sd_constraint_restart(sd_constraint* constraint);
  * the text is complete. SD_ERR_SETTING if no token may follow a text that is not. */
 sd_status sd_constraint_follow(sd_constraint* constraint, const int32_t* tokens, int n);
 
-/* What may follow a node of a tree that the text takes, as sd_state_tree_find has it. After a failure, which
- * `status` of the constraint keeps, every token may. Returns 0 where nobody needs to know: behind a token
- * that may not come, or where the text is complete. */
+/* Find what may follow a node of a tree, as sd_state_tree_find has it. Returns 0 where nobody needs to know:
+ * after a token that may not come, or where the text is complete. After a failure, which `status` of the
+ * constraint keeps, every token may follow. is_draft: the text may never take the node, so that a failure
+ * counts only if the text comes there; then 0 is returned, and nothing is drafted after it. */
 int sd_constraint_mask(sd_constraint* constraint, const int32_t* text, int n_text, const sd_tree* tree,
-                       int node, sd_mask* mask);
-
-/* The same behind a guess. Returns 0, too, where this cannot be said: nothing is guessed behind it, and the
- * failure counts if the text comes there. */
-int sd_constraint_guess_mask(sd_constraint* constraint, const int32_t* text, int n_text, const sd_tree* tree,
-                             int node, sd_mask* mask);
+                       int node, int is_draft, sd_mask* mask);
 
 /* SD_OK, or the failure with its message. */
 sd_status sd_constraint_check(const sd_constraint* constraint);

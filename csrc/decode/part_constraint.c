@@ -80,7 +80,8 @@ void sd_constraint_after_verify(const sd_verification* verification, sd_record* 
     sd_constraint* constraint = verification->options->constraint;
     for (int i = 0; constraint != NULL && i < v->n_path && !record->complete; i++) {
         sd_mask mask;
-        if (sd_constraint_mask(constraint, verification->text, verification->n_text, tree, v->path[i], &mask))
+        if (sd_constraint_mask(constraint, verification->text, verification->n_text, tree, v->path[i], 0,
+                               &mask))
             continue;
         record->complete = 1;
         v->token = tree->tokens[v->path[i]];

@@ -14,7 +14,7 @@ int sd_proposal_has_room(const sd_proposal* p, int node) {
 
 /* 0: nobody needs to know. */
 static int find_mask(const sd_proposal* p, int node, sd_mask* mask) {
-    return sd_constraint_guess_mask(p->constraint, p->text, p->n_text, &p->tree, node, mask);
+    return sd_constraint_mask(p->constraint, p->text, p->n_text, &p->tree, node, 1, mask);
 }
 
 int sd_proposal_goes_on(const sd_proposal* p, int node) {

@@ -89,7 +89,7 @@ static sd_status fail_in_settings(const sd_sampling* s, int is_masked, int n_voc
 static sd_status find_mask(const sd_verification* of, int node, sd_mask* mask) {
     sd_constraint* constraint = of->options->constraint;
     if (constraint == NULL) return SD_OK;
-    sd_constraint_mask(constraint, of->text, of->n_text, of->tree, node, mask);
+    sd_constraint_mask(constraint, of->text, of->n_text, of->tree, node, 0, mask);
     return sd_constraint_check(constraint);
 }
 
