@@ -454,7 +454,7 @@ def test_drafts_may_be_names_and_are_called_by_their_last_folder(world: World) -
         repeats=1,
     )  # fmt: skip
     assert found.drafts == ("one", "two")
-    with pytest.raises(specdec.InputError, match="did you mean copy"):
+    with pytest.raises(specdec.InputError, match="copy perhaps"):
         specdec.compare(world.target, {"one": "cpoy"}, PROMPTS)
     assert specdec.tune(world.target, "copy", PROMPTS, max_gamma=1, n_tokens=6).draft == "contextcopy"
     for given, wanted in {

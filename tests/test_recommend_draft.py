@@ -94,7 +94,7 @@ def test_drafts_of_which_none_fits_are_refused_with_what_could(target: Any, othe
         specdec.recommend_draft(target, {"a": "exit:9", "b": drafts.EarlyExit(8)}, "ab", **QUICK)
     with pytest.raises(CheckpointNotFoundError):
         specdec.recommend_draft(target, "no/such/model", "ab", **QUICK)
-    with pytest.raises(InputError, match="did you mean copy"):
+    with pytest.raises(InputError, match="copy perhaps"):
         specdec.recommend_draft(target, "coppy", "ab", **QUICK)
     with pytest.raises(InputError, match="'o, text'.* twice"):
         specdec.recommend_draft(target, {"o": other, "o, text": "copy"}, "ab", **QUICK)

@@ -360,7 +360,8 @@ def test_summary_and_repr_show_the_figures() -> None:
 def test_sampling_as_the_core_takes_it() -> None:
     nothing = {
         "temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0,
-        "presence_penalty": 0.0, "frequency_penalty": 0.0, "logit_bias": {},
+        "presence_penalty": 0.0, "frequency_penalty": 0.0, "logit_bias": {}, "min_tokens": 0,
+        "no_repeat_ngram_size": 0, "bad_words": [],
     }  # fmt: skip
     assert Sampling().core() == nothing
     assert Sampling(0.5, 40, 0.9).core() == nothing | {"temperature": 0.5, "top_k": 40, "top_p": 0.9}
