@@ -172,12 +172,9 @@ class DecodingOptions(Sampling):
 
     def arguments(self) -> dict[str, Any]:
         """Return the settings that are not the defaults, as keyword arguments of `specdec.generate`."""
-        found = {}
-        for name, row in table_of(DecodingOptions).items():
-            value = getattr(self, name)
-            if type(value) is not type(row.default) or value != row.default:
-                found[name] = value
-        return found
+        rows = table_of(DecodingOptions).items()
+        values = ((name, getattr(self, name), row.default) for name, row in rows)
+        return {name: x for name, x, default in values if type(x) is not type(default) or x != default}
 
     @cached_property
     def sampling(self) -> Sampling:
