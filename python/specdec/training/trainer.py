@@ -145,7 +145,7 @@ def trainer_type(kind: str) -> type[DraftTrainer]:
     return found
 
 
-def shape_of(shape_type: type, given: Mapping[str, str], kind: str) -> Any:
+def shape_of(shape_type: type, given: Mapping[str, object], kind: str) -> Any:
     """Make a dataclass of numbers and flags from texts by name."""
     known = {each.name: each.default for each in fields(shape_type)}
     for name in given:

@@ -190,7 +190,7 @@ class _Training:
         self._plan = TrainingPlan.whole(settings.batch)
         self._work = folder / "training"
         trainer.token_counts, trainer.say = self._token_counts, say
-        both = {"temperature": settings.temperature, "n_threads": settings.threads}
+        both: dict[str, Any] = {"temperature": settings.temperature, "n_threads": settings.threads}
         self._earlier = EarlierDrafts(self._target, settings.after, **both) if settings.after else None
         self._states = TargetStates(
             self._target, taps=trainer.taps, top=settings.top, earlier=self._earlier, **both

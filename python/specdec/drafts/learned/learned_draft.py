@@ -46,7 +46,9 @@ class LearnedDraft(Draft):
         """Make the draft of a folder that was read."""
         if dtype is not None and not cls.has_matrices:
             raise InputError.of("dtype", dtype, f"None: {cls.holds} have no matrices")
-        return cls(weights, tree=tree, gamma=gamma, **({} if dtype is None else {"dtype": dtype}))
+        if dtype is None:  # not every constructor has it
+            return cls(weights, tree=tree, gamma=gamma)
+        return cls(weights, tree=tree, gamma=gamma, dtype=dtype)
 
     @abstractmethod
     def _pack(self, dtype: Dtype | None, n_threads: int | None) -> None:

@@ -101,12 +101,12 @@ class TargetIdentity:
         fields = holder.object("target")
         if fields is None:
             raise holder.error("target", "an object")
-        sizes = [fields.integer(name) for name in ("d_model", "n_layer", "n_vocab")]
+        d_model, n_layer, n_vocab = (fields.integer(name) for name in ("d_model", "n_layer", "n_vocab"))
         texts = {name: fields.raw(name) for name in ("name", "fingerprint", "vocabulary")}
         for name, value in texts.items():
             if not isinstance(value, str) and (name != "vocabulary" or value is not None):
                 raise fields.error(name, "a text")
-        return cls(texts["name"], *sizes, texts["fingerprint"], texts["vocabulary"])
+        return cls(texts["name"], d_model, n_layer, n_vocab, texts["fingerprint"], texts["vocabulary"])
 
     def as_dict(self) -> dict[str, Any]:
         """Return the object ``target`` of a file."""

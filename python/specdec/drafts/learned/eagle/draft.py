@@ -186,7 +186,10 @@ def _made_again(
     kind: Any, reference: FilesReference, target: Model, taps: Sequence[int], options: Mapping[str, Any]
 ) -> Eagle:
     folder = reference.found()
-    return kind(target, **options) if issubclass(kind, MTP) else kind(folder, target, taps=taps, **options)
+    made: Eagle = (
+        kind(target, **options) if issubclass(kind, MTP) else kind(folder, target, taps=taps, **options)
+    )
+    return made
 
 
 def local_folder(path: str | os.PathLike[str]) -> Path:

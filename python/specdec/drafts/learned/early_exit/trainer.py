@@ -129,7 +129,7 @@ class ExitTrainer(DraftTrainer):
             (ran.speedup.median, one.choice.layer, gamma)
             for one in (found, *found.others)
             for gamma, ran in one.ran.items()
-            if not ran.speedup.invalid
+            if ran.speedup is not None and not ran.speedup.invalid
         ]
         fastest, self._layer, self.gamma = max(timed, default=(0.0, self._layer, self.gamma))
         write_json(folder / EXIT_NAME, {"layer": self._layer, "gamma": self.gamma})
