@@ -12,8 +12,6 @@ from typing import BinaryIO
 
 from specdec.errors import InputError, shown
 
-__all__ = ["replacing", "replacing_folder"]
-
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:

@@ -20,11 +20,6 @@ from numpy.typing import NDArray
 
 from specdec.errors import InputError, SpecdecError, pass_signals_on, shown
 
-__all__ = [
-    "CONVERSION_ERRORS", "as_integer", "as_iterator", "check_array", "check_choice", "check_flag",
-    "check_integer", "check_items", "check_number", "check_path", "check_real", "check_timeout",
-]  # fmt: skip
-
 Choice = TypeVar("Choice", bound=str)
 """A word of a Literal type."""
 

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from specdec.checks import CONVERSION_ERRORS, check_items
 from specdec.errors import InputError, kind_of, shown
 
-__all__ = ["Container", "SupportsArray", "plain", "prompts_of", "text_of"]
-
 
 class SupportsArray(Protocol):
     """A tensor, or a column of a table."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias, get_args
 
-__all__ = ["DIVERGENCES", "DivergenceName"]
-
 DivergenceName: TypeAlias = Literal["fkl", "rkl", "jsd", "tvd"]
 
 DIVERGENCES: tuple[DivergenceName, ...] = get_args(DivergenceName)

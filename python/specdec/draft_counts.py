@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["DraftCounts", "Step"]
-
 
 class Step(NamedTuple):
     """One run of the target and what of it is in the text.

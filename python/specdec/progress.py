@@ -11,8 +11,6 @@ from typing import Any
 from specdec.checks import check_flag
 from specdec.errors import MissingProgressError
 
-__all__ = ["counted", "progress_bar", "reading_bar"]
-
 _LARGE = 200_000_000  # bytes; less is there before a bar is read
 
 

@@ -16,20 +16,6 @@ import numpy as np
 from specdec.errors import MissingPackageError, printable
 from specdec.fields import without_nan
 
-__all__ = [
-    "OneTable",
-    "Table",
-    "Tabular",
-    "data_frame",
-    "figures_frame",
-    "interval",
-    "marked",
-    "or_dash",
-    "plain",
-    "record",
-    "tables_by_position",
-]
-
 _MARK: Final = " !"
 _FOOTNOTE: Final = (
     "! an error of measurement, as on a busy machine: the target takes at least as long to verify several "

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from specdec.errors import InputError, SpecdecError
 
-__all__ = ["read_text_file", "reading"]
-
 
 @contextmanager
 def reading(path: Path, error: type[SpecdecError]) -> Iterator[None]:

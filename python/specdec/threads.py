@@ -9,8 +9,6 @@ from pathlib import Path
 from specdec.checks import check_integer
 from specdec.errors import InputError, pass_signals_on, shown
 
-__all__ = ["MAX_THREADS", "check_threads", "default_threads", "load_average"]
-
 _VARIABLE = "SPECDEC_NUM_THREADS"
 MAX_THREADS = 64  # SD_MAX_THREADS of the core's pool
 

@@ -9,8 +9,6 @@ from typing import Final, TypeVar
 
 from specdec.checks import check_number
 
-__all__ = ["ENDLESS", "TimeLimit"]
-
 Item = TypeVar("Item")
 
 

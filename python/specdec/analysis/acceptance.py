@@ -17,8 +17,6 @@ from specdec.errors import InputError
 from specdec.models.model import Model
 from specdec.verification.verify import distribution
 
-__all__ = ["Acceptance", "acceptance"]
-
 Array = NDArray[np.float64]
 
 _ROWS = 64  # positions whose distributions are in memory at a time

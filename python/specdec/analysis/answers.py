@@ -19,8 +19,6 @@ from specdec.errors import InputError
 from specdec.fields import MAX_TIME, Fields, as_json
 from specdec.trace import steps_of
 
-__all__ = ["Answer", "AnswerFile", "Reply", "check_settings"]
-
 _MOST: Final = 2**31 - 1
 """Tokens of a prompt."""
 _OURS: Final = "specdec"

@@ -23,31 +23,6 @@ from specdec.errors import InputError, kind_of, shown
 from specdec.models.loading import as_model
 from specdec.models.model import Model, Prompt
 
-__all__ = [
-    "RUN_BY_THE_CORE",
-    "MeasurableDraft",
-    "MeasurableDraftLike",
-    "ProbabilityDraft",
-    "Setup",
-    "check_gammas",
-    "check_names",
-    "check_say",
-    "decoding_options",
-    "default_prompts",
-    "different_numbers",
-    "drafts_by_name",
-    "has_distribution",
-    "in_json",
-    "measurable",
-    "name_of",
-    "named_one",
-    "opened",
-    "run_options",
-    "short_name",
-    "short_names",
-    "unique",
-]
-
 _PROMPTS: Final = (
     "It was a dark and stormy night, and",
     "She looked out of the window, and",

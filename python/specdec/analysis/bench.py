@@ -32,8 +32,6 @@ from specdec.models.model import Model, ModelLike
 from specdec.progress import counted
 from specdec.settings_table import Unpack
 
-__all__ = ["bench"]
-
 PLAIN: Final = "plain"
 """What decoding without a draft is called."""
 _N_WARM_UPS: Final = 3

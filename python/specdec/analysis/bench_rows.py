@@ -16,8 +16,6 @@ from specdec.analysis.statistics import mean_interval
 from specdec.draft_counts import DraftCounts
 from specdec.tables import Table, Tabular, figures_frame, interval, or_dash, tables_by_position
 
-__all__ = ["Bench", "BenchRow", "bench_rows"]
-
 OVERALL: Final = "overall"
 MT_BENCH: Final = "mt_bench"
 MT_BENCH_CATEGORIES: Final = (

@@ -28,8 +28,6 @@ from specdec.settings_table import Unpack
 from specdec.tables import Table, Tabular, figures_frame, interval, or_dash
 from specdec.time_limit import ENDLESS, TimeLimit
 
-__all__ = ["Comparison", "Ways", "compare", "compare_ways"]
-
 _LABEL: Final = 40  # characters of a prompt that are shown
 _OWNS: Final = {"gamma": "gammas", "temperature": "temperatures", "max_new_tokens": "n_tokens"}
 Ways: TypeAlias = Mapping[tuple[str, int], tuple[Draft, int]]

@@ -21,19 +21,6 @@ from specdec.tables import marked
 from specdec.time_limit import ENDLESS, TimeLimit
 from specdec.trace import Trace, invalid_ratio, invalid_speedup
 
-__all__ = [
-    "EQUALS_PLAIN",
-    "NOTHING_DRAFTED",
-    "NOT_RUN",
-    "Configuration",
-    "Experiment",
-    "ExperimentRow",
-    "Speedup",
-    "Work",
-    "counts_of",
-    "decoding_experiment",
-]
-
 Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
 AnyItem = TypeVar("AnyItem", contravariant=True)

@@ -18,8 +18,6 @@ from pathlib import Path
 from specdec.models.model import Model
 from specdec.models.tokenizer import ByteTokenizer
 
-__all__ = ["KnownModel", "KnownVocabulary", "known_models", "known_vocabularies", "vocabulary_of"]
-
 
 @dataclass(frozen=True)
 class KnownModel:

@@ -46,8 +46,6 @@ from specdec.settings_table import Unpack
 from specdec.time_limit import TimeLimit
 from specdec.verification.rules import check_lenience
 
-__all__ = ["Timing", "independence", "measure"]
-
 _N_LAGS: Final = 10
 _COUNTING, _TIMING = 0.3, 0.5  # shares of the seconds; the rest is for times of forward passes
 _FEWEST: Final = 16  # tokens of a text, however short the time is

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from specdec.analysis.experiment import EQUALS_PLAIN, ExperimentRow
 from specdec.tables import Table, Tabular, interval, marked, or_dash, tables_by_position
 
-__all__ = ["Independence", "Measurement", "position_tables", "reason_tables", "tables"]
-
 Array = NDArray[np.float64]
 
 

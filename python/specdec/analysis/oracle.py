@@ -30,8 +30,6 @@ from specdec.settings_table import Unpack
 from specdec.tables import OneTable, Table, marked, or_dash
 from specdec.trace import Round, invalid_speedup
 
-__all__ = ["Oracle", "OracleRow", "oracle"]
-
 _LEARNING = 2  # runs of `auto` before the one that counts
 
 

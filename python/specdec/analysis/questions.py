@@ -12,8 +12,6 @@ from specdec.checks import as_integer, check_integer, check_items, check_path
 from specdec.errors import InputError, MissingPackageError, kind_of, shown
 from specdec.fields import as_json, parse_json
 
-__all__ = ["Question", "QuestionsLike", "questions_of", "read_questions"]
-
 _TURNS: Final = ("turns", "prompt", "messages", "question", "text")
 """Fields that may hold what is asked; the first that a line has counts."""
 _IDS: Final = ("question_id", "id", "task_id", "prompt_id")

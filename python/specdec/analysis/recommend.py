@@ -40,8 +40,6 @@ from specdec.settings_table import Unpack
 from specdec.tables import Table, Tabular
 from specdec.time_limit import TimeLimit
 
-__all__ = ["DraftFit", "DraftRecommendation", "cache_bytes_of", "recommend_draft", "weight_bytes_of"]
-
 WITHOUT_MODEL: Final = ("copy", "input", "suffix", "recycling", "online-ngram", "lookahead")
 """Drafts that need nothing but the target, by name."""
 _GAMMAS: Final = (2, 4, 8)

@@ -31,7 +31,6 @@ from specdec.trace import invalid_speedup
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-__all__ = ["SkipSearch", "SkipTrial", "search_skips"]
 
 _FINALISTS, _REPEATS = 3, 5  # of the trials, the best so many are measured again, so often
 _OWNS: Final = {"gamma": "gammas", "lenience": "1.0", "verify": "'rejection'"}

@@ -9,15 +9,6 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "acceptance_by_position",
-    "autocorrelation",
-    "chi_square_tail",
-    "ljung_box",
-    "mean_interval",
-    "student_quantile",
-]
-
 Array = NDArray[np.float64]
 
 N_BLOCKS = 20

@@ -18,8 +18,6 @@ from specdec.drafts.model_draft import ModelDraft, as_draft
 from specdec.models.model import Model
 from specdec.trace import Round
 
-__all__ = ["ForwardTimes", "forward_times", "sample_text", "step_seconds", "take_turns"]
-
 Key = TypeVar("Key", bound=Hashable)
 
 _WARM_UP = 3  # turns that are thrown away: caches, threads, the processor's clock

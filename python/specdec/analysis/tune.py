@@ -35,8 +35,6 @@ from specdec.settings_table import Unpack
 from specdec.tables import OneTable, Table, marked, or_dash, plain, record
 from specdec.trace import invalid_ratio
 
-__all__ = ["Tuning", "tune"]
-
 _REPEATS: Final = 3  # turns, where drafts are run
 _LOOKED_AT: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # gammas, where drafts are run
 _OWNS: Final = {"gamma": "max_gamma", "max_new_tokens": "n_tokens", "lenience": "1.0, the exact rule"}

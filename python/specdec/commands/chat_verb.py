@@ -23,8 +23,6 @@ from specdec.drafts.draft import Draft
 from specdec.errors import InputError, SpecdecError
 from specdec.models.model import Model
 
-__all__ = ["Conversation", "chat_verb"]
-
 _HELP = (
     "/new forgets the conversation, /figures shows those of the last reply, /quit ends; Ctrl-C ends a reply"
 )

@@ -16,11 +16,6 @@ from specdec.text_files import read_text_file
 from specdec.verification.rules import DECODING_RULES
 from specdec.verification.sampling import Sampling
 
-__all__ = [
-    "PAIR_GAMMA", "READABLE", "SAMPLING", "TRUNCATIONS", "decoding_arguments", "decoding_options",
-    "setting_option", "setting_options", "threads_option", "words_of",
-]  # fmt: skip
-
 READABLE: Final = {"temperature": 0.6, "repetition_penalty": 1.2}
 """With these the text of the target in the package reads best."""
 PAIR_GAMMA: Final = 2

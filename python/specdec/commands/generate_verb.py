@@ -22,8 +22,6 @@ from specdec.drafts.draft import Draft
 from specdec.errors import InputError
 from specdec.models.model import Model
 
-__all__ = ["generate_verb", "sampling_defaults"]
-
 
 @verb(
     "generate",

@@ -19,12 +19,6 @@ from specdec.models.model import Model
 from specdec.models.number_formats import DTYPES
 from specdec.text_files import read_text_file
 
-__all__ = [
-    "EMBEDDED", "drafts_options", "format_options", "is_pair_in_package", "model_options", "open_draft",
-    "open_models", "open_named_or_pair", "open_pair", "open_target", "source_option", "target_options",
-    "template_option", "with_given_template",
-]  # fmt: skip
-
 _FORMAT: Final[dict[str, Any]] = {"type": click.Choice(DTYPES), "metavar": "FORMAT"}
 
 _TARGET = click.option(

@@ -16,8 +16,6 @@ from specdec.errors import InputError
 from specdec.models.model import Model
 from specdec.text_files import read_text_file
 
-__all__ = ["given_prompts", "given_text", "is_piped", "lines_of"]
-
 
 def given_text(target: Model, words: tuple[str, ...], source: str | None) -> tuple[str | None, str | None]:
     """(prompt and decoder_prompt as `specdec.generate` takes them); the prompt may be None.

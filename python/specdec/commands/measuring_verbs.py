@@ -44,8 +44,6 @@ from specdec.drafts.learned.early_exit.draft import EarlyExit
 from specdec.errors import InputError
 from specdec.tables import Tabular
 
-__all__ = ["bench_verb", "compare_verb", "measure_verb", "recommend_verb", "tune_verb"]
-
 _prompts = click.option(
     "--prompts",
     metavar="FILE",

@@ -17,8 +17,6 @@ from click.shell_completion import shell_complete
 from specdec.commands.verb import CONTEXT, EXIT_INTERRUPTED, EXIT_OK, VERBS, by_option, examples
 from specdec.errors import SpecdecError, printable
 
-__all__ = ["Program", "main", "program"]
-
 PROMPT_VERB: Final = "prompt-alone"
 """The verb that is meant where none is named: `specdec "Once upon a time"`."""
 

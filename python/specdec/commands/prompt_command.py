@@ -11,8 +11,6 @@ from specdec.commands.decoding_options import PAIR_GAMMA, READABLE, decoding_opt
 from specdec.commands.given_models import model_options, source_option
 from specdec.commands.verb import CONTEXT
 
-__all__ = ["command"]
-
 
 def _show_help(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     """The help of the whole program, of which this is the command without a verb."""

@@ -30,8 +30,6 @@ from specdec.serve.service import PLAIN_WORDS, ServerLimits, Service
 from specdec.serve.tool_formats import TOOL_FORMATS
 from specdec.text_files import read_text_file
 
-__all__ = ["serve_verb"]
-
 _KEY: Final = "SPECDEC_API_KEY"
 _LIMITS: Final = {
     "n_waiting": "Texts that wait, then status 429.",

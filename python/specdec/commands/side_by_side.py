@@ -39,8 +39,6 @@ from specdec.models.model import Model
 from specdec.threads import load_average
 from specdec.time_limit import TimeLimit
 
-__all__ = ["run_side_by_side"]
-
 _PROMPT = "It was a dark and stormy night, and"
 _N_PAIRS, _MOST_PAIRS = 5, 15  # of a plain and a speculative run
 _ENOUGH_S = 4.0  # seconds after which there are no more than the fewest pairs

@@ -13,8 +13,6 @@ from specdec.drafts.opening import NAMES
 from specdec.errors import SpecdecError
 from specdec.models.number_formats import DTYPES
 
-__all__ = ["convert_verb", "drafts_verb", "eval_verb", "train_verb"]
-
 
 @verb(
     "convert",

@@ -13,24 +13,6 @@ import click
 from specdec.errors import shown
 from specdec.fields import without_nan
 
-__all__ = [
-    "CONTEXT",
-    "EXIT_INTERRUPTED",
-    "EXIT_OK",
-    "OPTION_OF",
-    "VERBS",
-    "Function",
-    "by_option",
-    "examples",
-    "gamma_value",
-    "integers",
-    "json_line",
-    "number",
-    "numbers",
-    "several",
-    "verb",
-]
-
 CONTEXT: Final = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 """Settings of every command."""
 

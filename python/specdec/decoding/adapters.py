@@ -11,8 +11,6 @@ from specdec.checks import check_path
 from specdec.errors import InputError, kind_of, number_of
 from specdec.models.model import Model
 
-__all__ = ["AdapterLike", "adapted_models", "check_adapter"]
-
 AdapterLike: TypeAlias = Model | str | os.PathLike[str]
 """A model of `specdec.Model.with_adapter`, or the folder of an adapter."""
 

@@ -15,8 +15,6 @@ from specdec.errors import InputError
 from specdec.tables import Table
 from specdec.verification.rules import Rule
 
-__all__ = ["AUTO_GAMMA", "SHARED", "AdaptiveGamma", "RunKind"]
-
 AUTO_GAMMA = 16
 """Guesses a round at most, where neither the caller nor the draft says."""
 

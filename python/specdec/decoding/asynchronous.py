@@ -38,8 +38,6 @@ from specdec.models.loading import as_model
 from specdec.models.model import ModelLike, Prompt
 from specdec.settings_table import table_of
 
-__all__ = ["agenerate", "astream"]
-
 _Made = TypeVar("_Made")
 
 _OF_TEXTS = table_of(DecodingOptions, "submit")

@@ -25,8 +25,6 @@ from specdec.progress import progress_bar
 from specdec.threads import check_threads
 from specdec.trace import RoundTimes
 
-__all__ = ["Beam", "BeamResult", "BeamRound", "BeamTrace", "beam_search"]
-
 _MAX_WIDTH = 1024
 
 

@@ -10,8 +10,6 @@ from specdec.errors import ContextLengthError, InputError, number_of
 from specdec.models.model import Model
 from specdec.models.tokenizer import ByteTokenizer, StreamDecoder
 
-__all__ = ["Beginning", "decoder_prompts_of"]
-
 
 @dataclass(frozen=True)
 class Beginning:

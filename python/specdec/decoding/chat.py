@@ -10,8 +10,6 @@ from specdec.errors import InputError, shown
 from specdec.models.chat_template import Messages, begins_reply, conversations_of
 from specdec.models.model import Model
 
-__all__ = ["Chat"]
-
 
 @dataclass(frozen=True)
 class Chat:

@@ -13,16 +13,6 @@ from specdec.decoding.guided.guidance import Guidance
 from specdec.errors import FormError, InputError, kind_of
 from specdec.models.model import Model
 
-__all__ = [
-    "Constraint",
-    "ConstraintState",
-    "FormGiven",
-    "Schema",
-    "StatefulTransform",
-    "TransformState",
-    "constraint_of",
-]
-
 Schema: TypeAlias = Mapping[str, Any] | bool | str | type[Any]
 """A JSON schema: a dict, True (any JSON), its text, or a class with the method model_json_schema."""
 

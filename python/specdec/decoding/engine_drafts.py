@@ -18,8 +18,6 @@ from specdec.errors import InputError, shown
 from specdec.models.model import Model
 from specdec.verification.rules import ONE_DRAFT_RULES
 
-__all__ = ["EngineDrafts"]
-
 _MOST_DRAFTS = 60
 """That requests may choose from: each has a bit of 64, and predictions too."""
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from specdec.trace import Round
 
-__all__ = ["Counters", "EngineMetrics"]
-
 
 @dataclass(kw_only=True)
 class _Counts:

@@ -10,8 +10,6 @@ from specdec.decoding.generation import Generation, Sample
 from specdec.decoding.guided.guidance import Guidance
 from specdec.drafts.draft import MAX_GAMMA
 
-__all__ = ["FormTurns"]
-
 _CHEAP_S: Final = 0.005
 """Seconds that the masks of a text may take in a round without its form being expensive."""
 _SITS_OUT: Final = -1

@@ -36,8 +36,6 @@ from specdec.models.model import ModelLike, Prompt
 from specdec.progress import progress_bar
 from specdec.settings_table import Unpack
 
-__all__ = ["Stream", "generate", "stream"]
-
 
 @overload
 def generate(  # type: ignore[overload-overlap]  # a str is a sequence of str too

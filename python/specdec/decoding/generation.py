@@ -19,8 +19,6 @@ from specdec.models.score import TopLogProbs, top_pairs
 from specdec.trace import Round
 from specdec.verification.rules import DecodingRule
 
-__all__ = ["Generation", "GenerationTimes", "Piece", "PredictionUse", "Sample", "Speculative"]
-
 
 @dataclass(frozen=True)
 class Speculative:

@@ -18,8 +18,6 @@ from specdec.drafts.draft import Draft
 from specdec.errors import InputError, kind_of
 from specdec.models.model import Model
 
-__all__ = ["KeptTexts", "PromptCache", "check_prompt_cache"]
-
 _DEFAULT_BYTES = 1 << 30
 
 

@@ -26,8 +26,6 @@ from specdec.models.model import Model, ModelLike, Prompt
 from specdec.verification.rules import Rule
 from specdec.verification.sampling import Sampling
 
-__all__ = ["Request", "most_guesses"]
-
 
 @dataclass(eq=False)
 class Request:

@@ -12,8 +12,6 @@ from specdec.decoding.generation import Generation, Sample
 from specdec.decoding.sequence import score_prompts
 from specdec.errors import BusyError, EngineClosedError, number_of
 
-__all__ = ["RequestQueue"]
-
 
 class RequestQueue:
     """Texts that wait for a slot.

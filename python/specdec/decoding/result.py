@@ -20,8 +20,6 @@ from specdec.models.score import TopLogProbs
 from specdec.models.tokenizer import Tokenizer
 from specdec.trace import Trace
 
-__all__ = ["Result", "result_fields"]
-
 VERSION: Final = 1
 """Of what `Result.to_dict` gives."""
 

@@ -20,8 +20,6 @@ from specdec.errors import NotFiniteError
 from specdec.models.model import Model
 from specdec.trace import Round
 
-__all__ = ["SLICE_S", "Scheduler", "decode"]
-
 SLICE_S = 0.02
 """Seconds of rounds between two looks at them. A model's weights push the interpreter out of the caches, so
 the first round looked at takes some 50 microseconds, and those after it a few."""

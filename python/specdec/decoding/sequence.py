@@ -19,9 +19,6 @@ from specdec.trace import Round, Trace
 __all__ = ["AnySequence", "Sequence", "score_prompts", "sequences_of"]
 
 
-__all__ = ["AnySequence", "Sequence", "score_prompts", "sequences_of"]
-
-
 class Sequence(NewText):
     """One text of a request, in a slot of a `Scheduler` or waiting for one."""
 

@@ -12,8 +12,6 @@ from specdec.containers import plain
 from specdec.errors import InputError, shown
 from specdec.models.tokenizer import MarkSpelling, StreamDecoder, Tokenizer, special_tokens_of
 
-__all__ = ["FinishReason", "NewText", "StopRules", "StopScanner", "overlap"]
-
 FinishReason: TypeAlias = Literal["stop", "length", "context", "error", "cancelled"]
 """Why a text ended; see `specdec.Result`."""
 

@@ -14,8 +14,6 @@ from specdec.drafts.draft import Draft
 from specdec.errors import InputError, number_of, shown
 from specdec.verification.rules import Rule
 
-__all__ = ["seeds_of", "text_key"]
-
 
 def seeds_of(seed: Any, n_sequences: int) -> list[tuple[int, int]]:
     """The keys (seed, sequence) of a call's texts, from what the caller gave."""

@@ -20,21 +20,6 @@ from typing import Protocol, TextIO
 from specdec.models.tokenizer import ByteTokenizer, StreamDecoder, Tokenizer
 from specdec.trace import Round, Trace
 
-__all__ = [
-    "DecodedText",
-    "Figure",
-    "FigurePiece",
-    "FigureTexts",
-    "html",
-    "legend",
-    "line",
-    "paint",
-    "source_of",
-    "terminal",
-    "use_colour",
-    "visible",
-]  # fmt: skip
-
 _ANSI = {
     "accepted": "\x1b[32m",
     "rejected": "\x1b[31;9m",

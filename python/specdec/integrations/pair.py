@@ -17,8 +17,6 @@ from specdec.models.number_formats import CacheDtype, Dtype, PrefillMethod
 from specdec.models.tokenizer import Tokenizer
 from specdec.verification.rules import DecodingRule
 
-__all__ = ["EvaluatedPair"]
-
 EMBEDDED: Final = "embedded"
 NO_DRAFT: Final = "none"
 

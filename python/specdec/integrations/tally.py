@@ -8,8 +8,6 @@ from typing import Any
 
 from specdec.decoding.result import Result
 
-__all__ = ["Tally"]
-
 
 @dataclass
 class Tally:

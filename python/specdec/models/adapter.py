@@ -21,8 +21,6 @@ from specdec.models.checkpoints.peft_folder import PeftFolder, StoredLowRank, op
 from specdec.models.families import FAMILIES, Source
 from specdec.models.number_formats import widened
 
-__all__ = ["FittedAdapter", "LowRank", "beside", "fit_adapter", "merged"]
-
 _BESIDE: Final = re.compile(r"layers\.\d+\.(attn_[qkv]|attn_out|mlp_gate|mlp_up|mlp_down)\.weight|head")
 """Canonical names of the matrices beside which others can be laid."""
 

@@ -20,11 +20,6 @@ from specdec.models.template_process import names_in_template, render_template
 from specdec.models.tokenizer.added_tokens import SPECIAL_NAMES, read_settings, read_side_tokens
 from specdec.text_files import read_text_file
 
-__all__ = [
-    "ChatTemplate", "Messages", "begins_reply", "conversations_of", "read_chat_template",
-    "resolve_chat_template",
-]  # fmt: skip
-
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 """A conversation: messages with "role" and "content"."""
 

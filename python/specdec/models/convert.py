@@ -25,8 +25,6 @@ from specdec.models.loading import load
 from specdec.models.packed_file import is_packed, write_packed
 from specdec.threads import check_threads
 
-__all__ = ["convert"]
-
 # Suffixes that name a file format: "d4.bin", but not "Llama-3.2-1B" or "model-v1.5".
 _FILE_SUFFIX: Final = re.compile(r"\.[A-Za-z]\w*")
 

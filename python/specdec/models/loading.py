@@ -39,8 +39,6 @@ from specdec.models.tokenizer import Tokenizer, warn_of_ids_beyond
 from specdec.progress import reading_bar
 from specdec.threads import check_threads
 
-__all__ = ["as_model", "embedded_pair", "load"]
-
 
 def load(
     path: str | os.PathLike[str],

@@ -34,8 +34,6 @@ from specdec.models.token_ids import checked_ids
 from specdec.models.tokenizer import ByteTokenizer, SourceTokenizer, Tokenizer, why_no_tokenizer
 from specdec.threads import check_threads
 
-__all__ = ["Model", "ModelLike", "Prompt"]
-
 Prompt: TypeAlias = str | Sequence[int] | NDArray[np.integer[Any]]
 """A text, or token ids."""
 

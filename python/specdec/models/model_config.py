@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ModelConfig"]
-
 
 @dataclass(frozen=True)
 class ModelConfig(Mapping[str, Any]):

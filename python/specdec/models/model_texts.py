@@ -10,8 +10,6 @@ from typing import NamedTuple
 from specdec.models.chat_template import ChatTemplate
 from specdec.models.tokenizer import SourceTokenizer, Tokenizer
 
-__all__ = ["LaterTexts", "ModelTexts"]
-
 
 class ModelTexts(NamedTuple):
     """Tokenizers and chat templates of a model.

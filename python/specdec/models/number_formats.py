@@ -7,11 +7,6 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "CACHE_DTYPES", "DTYPES", "PREFILL_METHODS", "CacheDtype", "Dtype", "MatrixDtype", "PrefillMethod",
-    "one_dtype", "rounded_to_bf16", "widened",
-]  # fmt: skip
-
 Dtype: TypeAlias = Literal["f32", "bf16", "int8", "int4"]
 """A number format of the matrices of a model."""
 MatrixDtype: TypeAlias = Dtype | Literal["file"]

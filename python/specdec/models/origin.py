@@ -23,8 +23,6 @@ from specdec.checks import check_path
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, kind_of
 from specdec.models.checkpoints.hub import HubName, HubOptions, describing_files, fetch, parse_hub_name
 
-__all__ = ["FilesReference", "HubPlace", "ModelOrigin", "ReadFiles"]
-
 _FRESH_NS: Final = 2_000_000_000
 """A file that was written less than so long ago may be written again without a later time (file systems count
 time in steps): its time says nothing."""

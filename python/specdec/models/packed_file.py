@@ -39,8 +39,6 @@ from specdec.models.number_formats import CacheDtype, PrefillMethod, one_dtype
 from specdec.models.tokenizer import Tokenizer, resolve_tokenizer, source_side
 from specdec.models.tokenizer.gguf_vocabulary import read_vocabulary
 
-__all__ = ["PackedFile", "cache_name", "is_packed", "records_of", "write_packed"]
-
 MAGIC: Final = b"SPECDEC\x01"
 _HEAD: Final = struct.Struct("<8sQQ")  # magic number, bytes of the header, its checksum
 _PAGE: Final = max(4096, mmap.ALLOCATIONGRANULARITY)

@@ -15,8 +15,6 @@ from specdec.models.model_config import ModelConfig
 from specdec.models.origin import ModelOrigin, ReadFiles
 from specdec.models.tokenizer import warn_of_ids_beyond
 
-__all__ = ["cached_model", "packed_model"]
-
 
 def packed_model(
     path: Path, arguments: Mapping[str, Any], load: Callable[..., Model], n_threads: int

@@ -20,8 +20,6 @@ from specdec.progress import reading_bar
 from specdec.tables import OneTable, Table
 from specdec.threads import check_threads
 
-__all__ = ["TEXT", "MatrixError", "QuantizationReport", "compare", "report"]
-
 _BLOCK = 32  # weights that share a scale of 16 bits in int8 and int4
 _CODE_BITS = {"f32": 32, "bf16": 16, "int8": 8, "int4": 4}
 _BITS = {

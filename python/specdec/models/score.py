@@ -19,11 +19,6 @@ from specdec.models.tokenizer import why_no_tokenizer
 from specdec.progress import counted
 from specdec.threads import check_threads
 
-__all__ = [
-    "Score", "TopLogProbs", "are_requests", "rolling_windows", "score", "score_and_keep", "score_ids",
-    "score_of_nothing", "score_requests", "top_pairs",
-]  # fmt: skip
-
 TopLogProbs: TypeAlias = list[list[tuple[int, float]]]
 """For each token of a text the most probable tokens in its place: pairs (id, ln p), the best first."""
 

@@ -24,8 +24,6 @@ from typing import Any, Final
 
 from specdec.errors import InputError, MissingPackageError, SpecdecError, TokenizerError
 
-__all__ = ["close_helpers", "names_in_template", "render_template"]
-
 TIME_LIMIT_S = 10.0
 """Seconds that a template may take to be read and rendered."""
 MEMORY_LIMIT = 1 << 30

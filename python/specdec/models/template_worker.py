@@ -21,8 +21,6 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 
-__all__ = ["main"]
-
 _MAX_BYTES: Final = 64 << 20
 """Bytes of a rendered text."""
 _MAX_MESSAGE: Final = 2000

@@ -20,8 +20,6 @@ from specdec.atomic_file import replacing
 from specdec.errors import pass_signals_on
 from specdec.models.number_formats import DTYPES
 
-__all__ = ["FORMATS", "Thresholds", "best_start", "best_value", "measured", "settle"]
-
 Thresholds: TypeAlias = dict[str, list[int]]
 """By name, numbers of rows for each number format, in the order of `FORMATS` (csrc/kernels/thresholds.h)."""
 

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from specdec.checks import CONVERSION_ERRORS, as_iterator
 from specdec.errors import ContextLengthError, InputError, kind_of, shown
 
-__all__ = ["checked_ids"]
-
 
 def checked_ids(
     ids: Any, found: str, minimum: int, maximum: int | None, config: Mapping[str, Any], path: Path

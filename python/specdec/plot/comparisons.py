@@ -12,14 +12,6 @@ from specdec.analysis.experiment import ExperimentRow
 from specdec.errors import InputError, kind_of
 from specdec.plot.style import GREY, Axes, axes, legend, legend_below, looks, mark, styled
 
-__all__ = [
-    "comparison",
-    "comparison_by_position",
-    "comparison_by_prompt",
-    "comparison_by_temperature",
-    "comparison_of_costs",
-]
-
 _INVALID = "invalid: above the tokens per run"
 
 

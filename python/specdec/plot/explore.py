@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 else:
     Figure = Any
 
-__all__ = ["Explorer", "ExplorerSettings", "explore"]
 
 _SIZE: Final = (10.0, 3.6)  # inches
 _KEPT: Final = 64

@@ -14,8 +14,6 @@ from specdec.progress import counted
 from specdec.ray.jobs import Work, connected, do_jobs, machines_of, places_on
 from specdec.ray.records import OutputFolder, Records, block_names, digest, line, records_of
 
-__all__ = ["OnError", "Spread", "check_on_error", "in_blocks", "write_block"]
-
 OnError: TypeAlias = Literal["raise", "keep"]
 _ON_ERROR: tuple[OnError, ...] = ("raise", "keep")
 

@@ -22,8 +22,6 @@ from specdec.ray.jobs import pickled
 from specdec.ray.records import Records, field_of, json_value
 from specdec.ray.sent_pair import DraftGiven, TargetGiven, described, opened_draft, opened_target
 
-__all__ = ["generate"]
-
 _LARGEST_SEED = 2**64 - 1
 _NOT_TAKEN = {"seed", "n_threads", "logits", "prompt_cache", "node_budget", "progress", "n"}
 """Settings that are arguments of their own here, or that a run over records has not."""

@@ -20,8 +20,6 @@ from specdec.errors import (
 )
 from specdec.threads import MAX_THREADS
 
-__all__ = ["Places", "Work", "connected", "do_jobs", "machines_of", "pickled", "places_on"]
-
 
 @dataclass(frozen=True)
 class Places:

@@ -18,10 +18,6 @@ from specdec.containers import plain
 from specdec.errors import InputError, kind_of, number_of, shown
 from specdec.fields import without_nan
 
-__all__ = [
-    "OutputFolder", "Records", "block_names", "digest", "field_of", "json_value", "line", "records_of",
-]  # fmt: skip
-
 
 def records_of(ray: Any, data: Any) -> list[Any]:
     """The records of a dataset, in order, as JSON values.

@@ -16,8 +16,6 @@ from specdec.ray.jobs import pickled
 from specdec.ray.records import Records, field_of
 from specdec.ray.sent_pair import TargetGiven, described, opened_target
 
-__all__ = ["score"]
-
 
 def score(
     target: TargetGiven,

@@ -11,8 +11,6 @@ from specdec.drafts.model_draft import DraftLike, open_draft
 from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike
 
-__all__ = ["DraftGiven", "TargetGiven", "described", "is_function", "opened_draft", "opened_target"]
-
 TargetGiven: TypeAlias = ModelLike | Callable[[], Model]
 """A model, its path or name, or a function that loads it."""
 DraftGiven: TypeAlias = DraftLike | Callable[[Model], DraftLike] | None

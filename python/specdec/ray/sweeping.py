@@ -24,8 +24,6 @@ from specdec.ray.records import OutputFolder, line
 from specdec.ray.sent_pair import DraftGiven, described, is_function, opened_draft, opened_target
 from specdec.tables import OneTable, Table, interval, or_dash
 
-__all__ = ["Sweep", "SweepRow", "sweep"]
-
 
 @dataclass(frozen=True)
 class SweepRow:

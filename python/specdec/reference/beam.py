@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = ["beam_search"]
-
 
 def beam_search(
     logits_of: Callable[[list[int]], ArrayLike],

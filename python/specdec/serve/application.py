@@ -27,8 +27,6 @@ from specdec.serve.streaming import TextAnswer, error_response
 from specdec.serve.text_request import TextRequest
 from specdec.serve.tokenize import detokenized, tokenized, tokenizer_info
 
-__all__ = ["application"]
-
 Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 
 _CLOSE: Final = {"Connection": "close"}

@@ -9,8 +9,6 @@ from typing import Any, Final
 
 from specdec.errors import SpecdecError, printable, shown
 
-__all__ = ["RequestError", "event", "json_bytes", "read_object"]
-
 _TYPES: Final = {
     401: "authentication_error",
     403: "permission_error",

@@ -18,8 +18,6 @@ from specdec.serve.schemas import ChatFields
 from specdec.serve.text_request import ChoicesRequest, TextRequest, check_prompt_size, new_id
 from specdec.serve.tool_calls import ToolCall, Tools
 
-__all__ = ["ChatRequest", "ConversationRequest"]
-
 
 class ConversationRequest(TextRequest):
     """A request for replies.

@@ -16,8 +16,6 @@ from specdec.serve.service import Service
 from specdec.serve.tool_calls import Reasoning, Said, ToolCall, Tools
 from specdec.serve.tool_formats import TOOL_FORMATS, reply_reader
 
-__all__ = ["Choice", "Delta", "Usage", "piece_of"]
-
 _REASONS: Final = {"stop": "stop", "length": "length", "context": "length"}
 
 

@@ -16,8 +16,6 @@ from specdec.serve.schemas import CompletionFields
 from specdec.serve.service import Service
 from specdec.serve.text_request import ChoicesRequest, check_prompt_size
 
-__all__ = ["CompletionRequest"]
-
 
 class CompletionRequest(ChoicesRequest):
     """A request for completions, as `TextRequest`."""

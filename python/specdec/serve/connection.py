@@ -12,8 +12,6 @@ from specdec.serve.bodies import RequestError, json_bytes
 from specdec.serve.metrics import ServerMetrics
 from specdec.serve.service import ServerLimits
 
-__all__ = ["Connection"]
-
 _MAX_HEAD_BYTES: Final = 64 << 10
 """Bytes of request lines, headers, trailers, chunk extensions, and requests that wait for an earlier one."""
 _MAX_HEADERS: Final = 256

@@ -14,8 +14,6 @@ from specdec.serve import request_fields
 from specdec.serve.request_fields import Only, ReasoningTexts, RequestFields, Texts, at_most, refused, wrong
 from specdec.serve.tool_calls import Tools
 
-__all__ = ["ChatTools", "InputItem", "Message", "ResponseTools", "TemplateFields", "messages_of_input"]
-
 _NOT_SAID: Final = "a reply of this server has text and tool calls"
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 

@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from specdec.models.tokenizer import ByteTokenizer, StreamDecoder, Tokenizer
 
-__all__ = ["ScoredToken", "TokenLedger", "TokenTexts", "chat_logprobs", "legacy_logprobs"]
-
 _LEAST: Final = -9999.0
 """Stands for ln 0: JSON has no infinity."""
 

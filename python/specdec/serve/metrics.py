@@ -15,8 +15,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from specdec.decoding.engine import EngineMetrics, Generation
 from specdec.serve.service import Service
 
-__all__ = ["CountedAnswers", "ServerMetrics", "add_to_log", "print_fault"]
-
 _MORE: Final = "specdec.more"
 _POLLED: Final = ("/health", "/metrics")
 """Paths that are asked again and again: an answer of status 200 is not logged."""

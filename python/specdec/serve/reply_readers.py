@@ -12,8 +12,6 @@ from specdec.decoding.stopping import overlap
 from specdec.models.tokenizer import MarkSpelling, StreamDecoder
 from specdec.serve.tool_calls import ReadCalls, Said, ToolCall, Tools, json_call, json_calls, loads
 
-__all__ = ["BareCalls", "ForcedCalls", "MarkCutter", "MarkedCalls", "MarkedText", "ReplyReader"]
-
 
 class MarkedText:
     """Puts special tokens, as a `MarkSpelling` writes them, between the characters of a decoder's text."""

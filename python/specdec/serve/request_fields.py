@@ -16,11 +16,6 @@ from specdec.checks import as_integer
 from specdec.errors import InputError, kind_of, shown
 from specdec.serve.bodies import RequestError
 
-__all__ = [
-    "Only", "ReasoningTexts", "RequestFields", "Texts", "at_most", "by_field", "check_token_ids", "or_text",
-    "parse", "refused", "within", "wrong",
-]  # fmt: skip
-
 _LONGEST_NAME: Final = 64
 _ELSEWHERE: Final = {
     "guided_json": "structured_outputs", "guided_regex": "structured_outputs",

@@ -17,8 +17,6 @@ from specdec.serve.schemas import ResponseFields
 from specdec.serve.text_request import new_id
 from specdec.serve.tool_calls import Reasoning, Said, ToolCall
 
-__all__ = ["ResponseRequest"]
-
 _STATUS: Final = {"length": "incomplete"}
 _ECHOED: Final = (
     "instructions", "max_output_tokens", "metadata", "temperature", "top_p", "user", "tool_choice",

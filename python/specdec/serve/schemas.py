@@ -31,10 +31,6 @@ from specdec.verification.rules import DecodingRule
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = [
-    "ChatFields", "CompletionFields", "DetokenizeFields", "ResponseFields", "SamplingFields", "TextFields",
-    "TokenizeChatFields", "TokenizeFields",
-]  # fmt: skip
 
 _LOGPROBS: Final = "message.output_text.logprobs"
 """What `include` of responses may hold."""

@@ -21,8 +21,6 @@ from specdec.serve.connection import Connection
 from specdec.serve.metrics import ServerMetrics
 from specdec.serve.service import Service
 
-__all__ = ["Server"]
-
 _LOCAL: Final = ("127.0.0.1", "localhost", "::1", "[::1]")
 """Names by which a host calls itself."""
 _LOOK_S: Final = 0.02

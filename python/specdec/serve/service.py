@@ -27,8 +27,6 @@ from specdec.serve.bodies import RequestError
 from specdec.serve.logprobs import TokenTexts
 from specdec.serve.tool_formats import TOOL_FORMATS, tool_format_of
 
-__all__ = ["PLAIN_WORDS", "ServerLimits", "Service"]
-
 PLAIN_WORDS: Final = ("none", "plain")
 """Words by which a request asks for no draft."""
 

@@ -17,8 +17,6 @@ from specdec.serve.bodies import RequestError, json_bytes
 from specdec.serve.metrics import print_fault
 from specdec.serve.text_request import TextRequest
 
-__all__ = ["TextAnswer", "error_response"]
-
 _STREAM_HEADERS: Final = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),

@@ -19,8 +19,6 @@ from specdec.serve.request_fields import parse, refused
 from specdec.serve.schemas import SamplingFields, TextFields
 from specdec.serve.service import Service
 
-__all__ = ["ChoicesRequest", "TextRequest", "check_prompt_size", "new_id", "read_model"]
-
 _FINGERPRINT: Final = f"specdec-{_core.__version__}-{_core.kernels()}"
 """What makes the texts: with another one equal seeds may give other texts."""
 

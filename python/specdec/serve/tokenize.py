@@ -12,8 +12,6 @@ from specdec.serve.schemas import DetokenizeFields, TokenizeChatFields, Tokenize
 from specdec.serve.service import Service
 from specdec.serve.text_request import check_prompt_size, read_model
 
-__all__ = ["detokenized", "tokenized", "tokenizer_info"]
-
 
 def tokenized(body: Mapping[str, Any], service: Service) -> dict[str, Any]:
     """Return the token ids of a prompt, or of a conversation.

@@ -8,11 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-__all__ = [
-    "ReadCalls", "Reasoning", "Said", "ToolCall", "Tools", "json_arguments", "json_call", "json_calls",
-    "loads", "mistral_calls", "xml_calls",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Tools:

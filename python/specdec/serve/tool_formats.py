@@ -12,8 +12,6 @@ from specdec.serve import tool_calls
 from specdec.serve.reply_readers import BareCalls, ForcedCalls, MarkCutter, MarkedCalls, ReplyReader
 from specdec.serve.tool_calls import ReadCalls, Reasoning, Said, ToolCall, Tools, json_calls
 
-__all__ = ["TOOL_FORMATS", "HarmonyReader", "ToolFormat", "reply_reader", "tool_format_of"]
-
 _HARMONY_MARKS: Final = (
     "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>",
 )  # fmt: skip

@@ -8,16 +8,6 @@ from typing import Any, Literal, TypeAlias, get_args
 from specdec.checks import Choice, check_choice, check_number
 from specdec.errors import InputError, shown
 
-__all__ = [
-    "DECODING_RULES",
-    "ONE_DRAFT_RULES",
-    "RULES",
-    "DecodingRule",
-    "Rule",
-    "check_lenience",
-    "check_rule",
-]
-
 DecodingRule: TypeAlias = Literal["rejection", "block", "coupled", "k-sequential", "classical"]
 """A rule that `specdec.generate` takes; at temperature 0 all of them are greedy."""
 Rule: TypeAlias = Literal["rejection", "block", "coupled", "k-sequential", "classical", "greedy"]

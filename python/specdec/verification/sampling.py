@@ -14,8 +14,6 @@ from specdec.errors import InputError, shown
 from specdec.models.tokenizer import Tokenizer
 from specdec.settings_table import check_settings, integer, number, other, table_of
 
-__all__ = ["Sampling", "SamplingOptions"]
-
 _MAX_INT = 2**31 - 1
 """What fits the core's integers."""
 

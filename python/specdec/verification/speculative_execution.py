@@ -20,8 +20,6 @@ from specdec.checks import check_array, check_integer, check_real
 from specdec.errors import InputError, shown
 from specdec.verification.verify import SUM_TOLERANCE, Seed, _generator, _of_shape, verify
 
-__all__ = ["Distribution", "Speculation", "SpeculationTimes", "speculate"]
-
 RESIDUAL_DRAWS = 1_000_000
 """Draws from f's distribution after which the search for one in the residual is given up. It takes one in
 1 / (1 - beta), and is needed with probability 1 - beta."""

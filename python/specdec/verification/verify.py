@@ -19,8 +19,6 @@ from specdec.errors import InputError, shown
 from specdec.verification.rules import RULES, Rule, check_rule
 from specdec.verification.sampling import Sampling
 
-__all__ = ["SUM_TOLERANCE", "Verification", "distribution", "verify"]
-
 SUM_TOLERANCE = 1e-9
 """How far the sum of a distribution may be from 1."""
 

@@ -13,8 +13,6 @@ from typing import Any, Final, Literal, TypeAlias
 from specdec.errors import FormError, InputError, kind_of, shown
 from specdec.time_limit import TimeLimit
 
-__all__ = ["JSON_STYLE", "LIBRARY_LIMITS", "FormKind", "grammar_of", "json_text", "place_of_fault"]
-
 FormKind: TypeAlias = Literal["schema", "regex", "grammar"]
 
 _MOST_BYTES: Final = 1 << 17

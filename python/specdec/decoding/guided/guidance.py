@@ -21,8 +21,6 @@ from specdec.decoding.guided.token_bytes import Watcher, checked, library_tokeni
 from specdec.errors import FormError, InputError, MissingFormError, shown
 from specdec.models.tokenizer import ByteTokenizer, Tokenizer
 
-__all__ = ["Guidance", "GuidanceState"]
-
 T = TypeVar("T")
 
 _MOST_FORMS: Final = 64  # that stay compiled

@@ -11,8 +11,6 @@ from typing import Final, TypeAlias
 
 from specdec.errors import FormError
 
-__all__ = ["MaskJob", "MaskMeter"]
-
 Mask: TypeAlias = bytes | None
 
 _MOST_MASK_S: Final = 0.05  # of one mask

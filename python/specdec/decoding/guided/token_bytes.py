@@ -15,8 +15,6 @@ from specdec.errors import FormError, InputError, kind_of, pass_signals_on
 from specdec.models.tokenizer import ByteTokenizer, Tokenizer
 from specdec.models.tokenizer.byte_tokenizer import encode_exactly
 
-__all__ = ["FormVocabulary", "Watcher", "checked", "library_tokenizer", "unforced"]
-
 _PIECE: Final = 4096  # bytes of a forced text that are encoded at once
 _SHORT: Final = 128  # bytes of a forced text that is remembered in tokens
 _MOST_TEXTS: Final = 2048  # that are remembered so

@@ -48,8 +48,6 @@ from specdec.settings_table import table_of
 from specdec.verification.rules import DecodingRule
 from specdec.verification.sampling import Sampling
 
-__all__ = ["SpecdecAPI"]
-
 _STOP_REASONS: Final[Mapping[str, StopReason]] = {
     "stop": "stop",
     "length": "max_tokens",

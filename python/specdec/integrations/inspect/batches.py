@@ -12,8 +12,6 @@ import anyio
 from anyio.from_thread import run_sync
 from anyio.lowlevel import EventLoopToken, current_token
 
-__all__ = ["Batches"]
-
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 

@@ -27,8 +27,6 @@ from specdec.serve.tool_calls import Reasoning, Tools, loads
 from specdec.serve.tool_calls import ToolCall as WrittenCall
 from specdec.serve.tool_formats import TOOL_FORMATS, reply_reader, tool_format_of
 
-__all__ = ["ReplyFormat", "plain_text", "reply_of", "template_messages", "template_tools"]
-
 _THINK: Final = "<think>"
 _THINK_END: Final = "</think>"
 _CALL: Final = re.compile(

@@ -12,8 +12,6 @@ from specdec.errors import InputError, shown
 from specdec.settings_table import table_of
 from specdec.verification.sampling import Sampling
 
-__all__ = ["batch_size_of", "check_names", "format_of", "prompt_cache_of", "sampling_of"]
-
 _SAMPLING: Final = tuple(table_of(Sampling))
 _WITHOUT_EFFECT: Final[Mapping[str, tuple[Any, ...]]] = {
     "num_beams": (1,),

@@ -10,8 +10,6 @@ from lm_eval.__main__ import cli_evaluate
 from specdec.errors import SpecdecError
 from specdec.integrations.lm_eval import harness_model as _registered  # noqa: F401
 
-__all__ = ["main"]
-
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the harness's command line.

@@ -43,8 +43,6 @@ from specdec.models.model import Model
 from specdec.models.number_formats import CacheDtype, Dtype, PrefillMethod
 from specdec.verification.rules import DecodingRule
 
-__all__ = ["SpecdecLM"]
-
 ScoringRequest: TypeAlias = tuple[Any, list[int], list[int]]
 """The texts of a request, or None; ids of its context; ids of its continuation."""
 

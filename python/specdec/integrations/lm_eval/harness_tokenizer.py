@@ -9,8 +9,6 @@ from specdec.errors import InputError
 from specdec.models.model import Model
 from specdec.models.tokenizer import ByteTokenizer, Tokenizer, special_tokens_of
 
-__all__ = ["HarnessTokenizer"]
-
 
 class HarnessTokenizer:
     """What the harness reads of a tokenizer: names and ids of special tokens, chat templates, ids and texts.

@@ -15,8 +15,6 @@ from specdec.models.checkpoints.file_tensor import FileRows
 from specdec.models.number_formats import Dtype
 from specdec.models.tokenizer import SourceTokenizer, Tokenizer
 
-__all__ = ["CanonicalTensor", "Checkpoint", "StoredTensors", "UnreadTensor"]
-
 CanonicalTensor: TypeAlias = tuple[str, NDArray[np.generic], str]
 """(canonical name, array of any strides, format): format is "f32", "f16" or "bf16" (bf16 as uint16 bits).
 

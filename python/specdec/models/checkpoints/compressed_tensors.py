@@ -25,11 +25,6 @@ from specdec.models.checkpoints.file_tensor import PLAIN, FileTensor
 from specdec.models.checkpoints.safetensors_file import StoredTensor
 from specdec.models.number_formats import widened
 
-__all__ = [
-    "KINDS", "METHOD", "Codes", "check_quantisation", "packed", "packed_shapes", "quantisation_config",
-    "with_codes",
-]  # fmt: skip
-
 METHOD: Final = "compressed-tensors"
 """The ``quant_method`` of a config.json."""
 

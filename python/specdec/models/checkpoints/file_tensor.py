@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from specdec.errors import CheckpointError, CheckpointNotFoundError
 
-__all__ = ["PLAIN", "FileRows", "FileTensor", "OpenedFile"]
-
 _LFS: Final = b"version https://git-lfs"  # how the text that Git LFS leaves in place of a file begins
 _PIECE: Final = 1 << 26  # bytes of one system call, so that Ctrl-C is heard in between
 

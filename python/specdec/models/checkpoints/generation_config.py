@@ -11,10 +11,6 @@ from typing import Any, Final
 from specdec.errors import UnusedFieldWarning, warn
 from specdec.fields import MAX_INT, Fields, as_json, read_json_object
 
-__all__ = [
-    "GENERATION_FIELDS", "NOT_APPLIED", "GenerationDefaults", "read_generation_defaults", "sampling_of",
-]  # fmt: skip
-
 FILE: Final = "generation_config.json"
 
 # name: (whether it is an integer, what is expected, whether a value fits, the value that changes nothing)

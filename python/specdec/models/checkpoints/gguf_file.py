@@ -25,8 +25,6 @@ from specdec.fields import as_json
 from specdec.models.checkpoints.file_tensor import PLAIN, FileRows, FileTensor, OpenedFile
 from specdec.models.number_formats import widened
 
-__all__ = ["MAGIC", "GGUFFile", "StoredBlocks", "is_gguf", "read_gguf", "type_sizes"]
-
 MAGIC: Final = b"GGUF"
 _VERSIONS: Final = (2, 3)
 _ALIGNMENT: Final = 32  # bytes, where general.alignment does not say

@@ -23,8 +23,6 @@ from specdec.models.families.gguf_metadata import HARMLESS, Metadata, check_keys
 from specdec.models.tokenizer import resolve_tokenizer
 from specdec.models.tokenizer.gguf_vocabulary import Vocabulary, read_end_ids, read_vocabulary
 
-__all__ = ["ROW", "chat_template_of", "described", "of_model", "open_gguf", "sampling_values"]
-
 # A decoder's biases by distance of the encoder's output, which nothing reads.
 _UNUSED: Final = "cross_attn_rel_b.weight"
 # A matrix of one row, which some files hold as a vector.

@@ -17,10 +17,6 @@ from specdec.errors import CheckpointError, InputError
 from specdec.models.checkpoints.gguf_file import MAGIC, type_sizes
 from specdec.models.number_formats import rounded_to_bf16
 
-__all__ = [
-    "FILE_TYPES", "WEIGHED", "WEIGHTED", "NewTensor", "encoded", "type_of", "weighted_blocks", "write_gguf",
-]  # fmt: skip
-
 WEIGHTED: Final = ("Q4_0", "Q5_0")
 _BLOCK: Final = 32
 _TOGETHER: Final = 1 << 14  # blocks that are looked at together

@@ -28,8 +28,6 @@ from specdec.models.checkpoints.safetensors_file import open_weights
 from specdec.models.families import FAMILIES, ConfigReader, Family, architecture_of
 from specdec.models.tokenizer import resolve_tokenizer
 
-__all__ = ["described", "open_folder"]
-
 # Fields that no architecture computes with: names, versions, training, labels, the library's own switches.
 _HARMLESS: Final = GENERATION_FIELDS | {
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_flash_attn_2_enabled",

@@ -14,19 +14,6 @@ from typing import Any, Final
 from specdec.checks import check_path
 from specdec.errors import CheckpointError, InputError, MissingHubError, kind_of, shown
 
-__all__ = [
-    "DESCRIBING",
-    "TEMPLATES",
-    "HubName",
-    "HubOptions",
-    "describing_files",
-    "download",
-    "fetch",
-    "is_describing",
-    "is_repository_name",
-    "parse_hub_name",
-]  # fmt: skip
-
 DESCRIBING: Final = (
     "added_tokens.json",
     "chat_template.jinja",

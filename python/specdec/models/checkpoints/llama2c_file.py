@@ -26,8 +26,6 @@ from specdec.models.families.family import Family, interleaved, named
 from specdec.models.families.rotary import rotary_frequencies
 from specdec.models.tokenizer import Tokenizer, resolve_tokenizer
 
-__all__ = ["LLAMA2C", "open_file", "own_tokenizer"]
-
 LLAMA2C: Final = "llama2.c version 0"
 """What a checkpoint calls the architecture."""
 

@@ -20,11 +20,6 @@ from specdec.models.families import Family, Source
 from specdec.models.number_formats import Dtype
 from specdec.models.tokenizer import Tokenizer, source_side
 
-__all__ = [
-    "canonical_tensors", "has_own_head", "is_matrix", "match_tensors", "matched_checkpoint", "own_dtype",
-    "stored_tensors",
-]  # fmt: skip
-
 _FORMATS: Final[Mapping[str, str]] = {
     "F32": "f32",
     "F16": "f32",

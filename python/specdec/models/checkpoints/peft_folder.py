@@ -20,8 +20,6 @@ from specdec.fields import Fields, read_json_object
 from specdec.models.checkpoints.safetensors_file import StoredTensor, read_safetensors
 from specdec.text_files import reading
 
-__all__ = ["ADAPTER_FILES", "PeftFolder", "StoredLowRank", "open_peft_folder"]
-
 CONFIG: Final = "adapter_config.json"
 WEIGHTS: Final = "adapter_model.safetensors"
 ADAPTER_FILES: Final = (CONFIG, WEIGHTS)

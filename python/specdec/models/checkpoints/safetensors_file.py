@@ -22,11 +22,6 @@ from specdec.errors import CheckpointError, CheckpointNotFoundError, Unsupported
 from specdec.fields import as_json, read_json_object
 from specdec.models.checkpoints.file_tensor import PLAIN, FileRows, FileTensor, OpenedFile
 
-__all__ = [
-    "StoredTensor", "open_weights", "read_safetensors", "read_safetensors_with_metadata", "write_safetensors",
-    "write_tensors",
-]  # fmt: skip
-
 INDEX_NAME: Final = "model.safetensors.index.json"
 SINGLE_NAME: Final = "model.safetensors"
 

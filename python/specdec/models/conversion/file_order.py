@@ -18,8 +18,6 @@ from specdec.models.model_config import ModelConfig
 from specdec.models.number_formats import widened
 from specdec.progress import reading_bar
 
-__all__ = ["check_same", "gathered", "stored_shapes"]
-
 _CLOSE: Final = 1e-5  # relative: numbers of metadata are f32
 
 

@@ -25,8 +25,6 @@ from specdec.models.families.gguf_metadata import Metadata
 from specdec.models.tokenizer.gguf_vocabulary_writing import end_values, vocabulary_values
 from specdec.threads import check_threads
 
-__all__ = ["write_as_gguf"]
-
 _TEMPLATE: Final = "tokenizer.chat_template"
 _QUANTIZATION_VERSION: Final = 2  # of ggml's blocks
 

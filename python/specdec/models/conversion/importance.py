@@ -24,8 +24,6 @@ from specdec.models.families import Source
 from specdec.models.model import Model
 from specdec.progress import reading_bar
 
-__all__ = ["Importance", "measured_importance", "read_importance", "read_text"]
-
 _SUMS: Final = ".in_sum2"
 _CHUNK: Final = 512  # tokens that are read together, as llama-imatrix does it
 _NO_LIMIT: Final = 2**31 - 1

@@ -33,8 +33,6 @@ from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
 from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
 from specdec.threads import check_threads
 
-__all__ = ["FOLDER_TYPES", "write_as_folder"]
-
 _NUMBERS: Final[Mapping[str, str]] = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 """Types of numbers one by one, and what the files of a folder call them."""
 _BITS: Final[Mapping[str, int]] = {"INT8": 8, "INT4": 4}

@@ -20,8 +20,6 @@ from specdec.models.families.rotary import (
     yarn_scaled,
 )
 
-__all__ = ["ACTIVATIONS", "ConfigReader", "Rotation"]
-
 # Bounds that keep a lying config.json from costing memory before the weights' shapes expose it.
 _MAX_LAYERS: Final = 10_000
 _MAX_D_HEAD: Final = 65_536

@@ -27,8 +27,6 @@ from specdec.models.families.family import (
 from specdec.models.families.gpt import gpt_like
 from specdec.models.families.llama import LLAMA_TENSORS
 
-__all__ = ["FAMILIES", "bucket_starts", "of_encoder", "relative_buckets", "settle_tables", "with_encoder"]
-
 
 def of_encoder(table: Mapping[str, Named]) -> dict[str, Named]:
     """Entries of an encoder's tensors: those of a table, under the names of an encoder."""

@@ -16,13 +16,6 @@ from specdec.fields import Fields
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.number_formats import widened
 
-__all__ = [
-    "ENCODER", "SEEING", "YARN", "Array", "Computed", "Config", "Either", "Family", "HeadNorms", "Named",
-    "PlusOne", "Shape", "Source", "absent", "absent_bart", "absent_gpt", "absent_neo", "absent_t5",
-    "fused_heads", "fused_row", "fused_rows", "halves", "interleaved", "interleaved_norms", "named", "offset",
-    "row", "rows_of_heads", "transposed",
-]  # fmt: skip
-
 ENCODER = "encoder."
 """What the canonical names of an encoder's tensors begin with."""
 

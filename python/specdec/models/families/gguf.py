@@ -32,9 +32,6 @@ from specdec.models.families.family import (
 from specdec.models.families.gguf_metadata import Metadata
 from specdec.models.families.moe import Stacked
 
-__all__ = ["ARCHITECTURES", "Architecture", "Experts", "architecture_of", "settled"]
-
-
 # -------------------------------------------------------------------------------------------- tensors
 
 

@@ -16,8 +16,6 @@ import numpy as np
 from specdec.models.families.family import Array, Config
 from specdec.models.families.rotary import rotary_frequencies, yarn_attention_factor
 
-__all__ = ["WRITTEN", "Keys", "metadata_of"]
-
 Keys = dict[str, Any]
 """Metadata, less the name of the architecture in front."""
 Fields = Mapping[str, Any]

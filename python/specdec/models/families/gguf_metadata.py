@@ -13,9 +13,6 @@ from specdec.errors import CheckpointError
 from specdec.fields import MetadataFields
 from specdec.models.families.family import Array, Config
 
-__all__ = ["HARMLESS", "Metadata", "Stored", "check_keys"]
-
-
 # A longer array is no value by layer, and as a list it would take many times the memory of the file.
 _MOST_LAYERS: Final = 10_000
 

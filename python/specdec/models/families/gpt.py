@@ -27,8 +27,6 @@ from specdec.models.families.projected import settle_projections
 from specdec.models.families.rotary import rotary_frequencies
 from specdec.models.number_formats import rounded_to_bf16, widened
 
-__all__ = ["FAMILIES", "gpt_like"]
-
 _H = "transformer.h.{i}"
 
 _GPT_TENSORS = named(

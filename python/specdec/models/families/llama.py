@@ -20,8 +20,6 @@ from specdec.models.families.family import (
     named,
 )
 
-__all__ = ["FAMILIES", "LLAMA_TENSORS", "llama_like", "rotary"]
-
 _LAYER = "model.layers.{i}"
 
 LLAMA_TENSORS = named(

@@ -13,8 +13,6 @@ from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import YARN, Array, Config, Either, Family, Named, Shape, absent
 from specdec.models.families.llama import LLAMA_TENSORS, llama_like
 
-__all__ = ["FAMILIES", "Mxfp4", "Stacked", "mxfp4"]
-
 
 @dataclass(frozen=True)
 class Stacked(Named):

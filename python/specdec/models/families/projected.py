@@ -15,8 +15,6 @@ from specdec.errors import CheckpointError
 from specdec.models.checkpoints.file_tensor import FileTensor
 from specdec.models.number_formats import widened
 
-__all__ = ["ProjectedTable", "settle_projections"]
-
 
 @dataclass(frozen=True)
 class ProjectedTable(FileTensor):

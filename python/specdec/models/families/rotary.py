@@ -6,11 +6,6 @@ import math
 
 import numpy as np
 
-__all__ = [
-    "dynamic_scaled", "factor_scaled", "linear_scaled", "llama3_scaled", "proportional_frequencies",
-    "rotary_frequencies", "yarn_attention_factor", "yarn_scaled",
-]  # fmt: skip
-
 
 def rotary_frequencies(d_head: int, theta: float) -> list[float]:
     """theta^(-2i / d_head) for i in 0 … d_head/2 - 1, in radians per position.

@@ -23,11 +23,6 @@ from specdec.errors import (
 )
 from specdec.fields import as_json, read_json_object
 
-__all__ = [
-    "SPECIAL_NAMES", "AddedTokenFinder", "SideTokens", "content_of", "import_tokenizers", "library_errors",
-    "pieces_tokenizer", "read_settings", "read_side_tokens",
-]  # fmt: skip
-
 
 @contextmanager
 def library_errors(what: str) -> Iterator[None]:

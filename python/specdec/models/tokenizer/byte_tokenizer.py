@@ -12,11 +12,6 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from specdec.errors import InputError, TokenizerError, kind_of
 
-__all__ = [
-    "ByteStream", "ByteTokenizer", "StreamDecoder", "Strip", "Tokenizer", "Utf8Tokenizer",
-    "encode_continuing", "encode_exactly",
-]  # fmt: skip
-
 
 @runtime_checkable
 class Tokenizer(Protocol):

@@ -24,11 +24,6 @@ from specdec.models.tokenizer.sentencepiece_file import (
     parse_sentencepiece,
 )
 
-__all__ = [
-    "BYTE", "CONTROL", "ENDS", "NORMAL", "PREFIX", "SPECIAL_TOKENS", "UNKNOWN", "UNUSED", "USER_DEFINED",
-    "WHOLE_WORDS", "WORDS", "Vocabulary", "read_end_ids", "read_vocabulary", "word_steps",
-]  # fmt: skip
-
 PREFIX: Final = "tokenizer.ggml."
 _MAX_TOKENS: Final = 1 << 22
 

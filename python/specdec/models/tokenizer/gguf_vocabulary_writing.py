@@ -36,8 +36,6 @@ from specdec.models.tokenizer.llama2c_tokenizer import Llama2cTokenizer
 from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer, read_fields
 from specdec.models.tokenizer.vocabulary import special_tokens_of
 
-__all__ = ["end_values", "vocabulary_values"]
-
 _BYTE_TOKEN: Final = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 # Names of word rules that are written, the first that fits: those that stand for a rule alone.

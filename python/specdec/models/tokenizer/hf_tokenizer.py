@@ -19,8 +19,6 @@ from specdec.fields import as_json
 from specdec.models.tokenizer.added_tokens import SideTokens, import_tokenizers, library_errors
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer, Strip
 
-__all__ = ["HFTokenizer", "check_tokenizer_json"]
-
 # What one character may become. NFKC makes 18 of one, bytes in place of characters 4, a template adds a few.
 _MOST: Final = 1024
 

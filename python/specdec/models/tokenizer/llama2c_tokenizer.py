@@ -16,8 +16,6 @@ from typing import Final
 from specdec.errors import TokenizerError
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer, Strip
 
-__all__ = ["Llama2cTokenizer"]
-
 _UNK, _BOS, _EOS, _FIRST_BYTE = 0, 1, 2, 3
 _UNK_TEXT: Final = " \u2047 "  # as SentencePiece writes it
 

@@ -23,11 +23,6 @@ from specdec.models.tokenizer.sentencepiece_file import (
     open_marian,
 )
 
-__all__ = [
-    "SlowTokenizer", "SourceTokenizer", "adapted", "languages_of", "load_tokenizer", "resolve_tokenizer",
-    "source_side", "why_no_tokenizer",
-]  # fmt: skip
-
 
 def adapted(
     given: Any, *, bos_id: int | None = None, eos_ids: tuple[int, ...] | None = None

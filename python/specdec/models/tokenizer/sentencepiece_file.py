@@ -19,12 +19,6 @@ from specdec.models.tokenizer.added_tokens import (
 )
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer, Strip
 
-__all__ = [
-    "META", "NumberedPieces", "SentencePieceTokenizer", "bytes_field", "float_field", "integer_field",
-    "m2m_of", "marian_of", "open_m2m", "open_marian", "open_sentencepiece", "parse_sentencepiece",
-    "read_fields",
-]  # fmt: skip
-
 _VARINT, _BYTES, _FOUR_BYTES = 0, 2, 5  # wire types; a value of another one has 8 bytes
 _BITS: Final = 3  # of a wire type
 

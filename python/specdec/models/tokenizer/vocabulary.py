@@ -14,11 +14,6 @@ from numpy.typing import NDArray
 from specdec.errors import InputError, VocabularyMismatchError, warn
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer, Tokenizer
 
-__all__ = [
-    "Correspondence", "MarkSpelling", "check_same_vocabulary", "correspondence_of", "special_tokens_of",
-    "token_strings", "warn_of_ids_beyond",
-]  # fmt: skip
-
 # Decoded text has no lone surrogates, so they can mark special tokens.
 _FIRST: Final = 0xD800
 _OTHER: Final = 0xDFFF
