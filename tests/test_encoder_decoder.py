@@ -415,10 +415,8 @@ def test_sources_that_a_model_cannot_read_are_named(models):
             model.encode(ids)
     with pytest.raises(ValueError, match="the model has no encoder"):
         plain.encode([1])
-    with pytest.raises(ValueError, match="prompt 1: the model has an encoder, expected a source"):
+    with pytest.raises(ValueError, match="the model has an encoder, expected a source"):
         session_of(model, [[1], [2]], [[1], None])
-    with pytest.raises(ValueError, match="1 sources, expected one for each of 2 prompts"):
-        session_of(model, [[1], [2]], [[1]])
     with pytest.raises(ValueError, match="the draft has an encoder, expected a target that has one too"):
         session_of(plain, [[1]], None, model)
     with pytest.raises(ValueError, match="the draft has an encoder, expected a target that has one too"):

@@ -14,7 +14,7 @@ import pytest
 import specdec
 from allocations import needs_hooks
 from specdec import PromptCache, _core, drafts, reference
-from specdec.decoding import run as run_module
+from specdec.decoding import scheduler as scheduler_module
 from specdec.errors import InputError
 from toy_pair import N_VOCAB, load_pair
 from worlds.encoder_decoders import EncoderDecoder
@@ -152,7 +152,7 @@ def test_what_scores_of_prompts_take_is_part_of_the_prefill(
         return score_texts(*arguments, **options)
 
     monkeypatch.setattr(_core, "score_texts", slow)
-    monkeypatch.setattr(run_module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(scheduler_module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     found = specdec.generate(*pair, prompts, prompt_logprobs=0, batch_size=2, max_new_tokens=4)
     assert all(100.0 < result.trace.prefill_s < 101.0 for result in found)
     found = specdec.generate(*pair, prompts, batch_size=2, max_new_tokens=4)

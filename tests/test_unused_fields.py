@@ -161,7 +161,7 @@ ASKING = {
     "encoder_no_repeat_ngram_size": 2, "encoder_repetition_penalty": 1.5,
     "exponential_decay_length_penalty": [5, 1.1], "force_words_ids": [[3]], "forced_eos_token_id": 2,
     "guidance_scale": 1.5, "max_time": 2.0, "min_length": 3, "min_new_tokens": 3,
-    "no_repeat_ngram_size": 2, "num_beam_groups": 2, "num_beams": 4, "penalty_alpha": 0.6,
+    "num_beam_groups": 2, "num_beams": 4, "penalty_alpha": 0.6,
     "stop_strings": ["end"], "token_healing": True, "watermarking_config": {"bias": 2.5},
     "sequence_bias": [[[3, 4], -1.0]], "bad_words_ids": [[3, 4]],
 }  # fmt: skip

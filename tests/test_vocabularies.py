@@ -611,7 +611,7 @@ def test_what_cannot_be_translated_is_refused(target: Any, models: Any) -> None:
     with pytest.raises(VocabularyMismatchError, match="expected one without, or a model with the target's"):
         specdec.generate(target, drafts.ModelDraft(models["bytes"], draft=models["bytes"]), [3])
     tree = drafts.ParallelChains(2)
-    with pytest.raises(InputError, match="in a chain, or vocabulary='intersection', which takes trees"):
+    with refuses("tree", tree):
         specdec.generate(target, drafts.ModelDraft(models["bytes"], tree=tree, vocabulary="text"), [3])
     with pytest.raises(InputError, match="vocabulary is 'other'"):
         drafts.ModelDraft(models["bytes"], vocabulary="other")  # type: ignore[arg-type]

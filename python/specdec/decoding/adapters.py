@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from specdec.checks import check_path
+from specdec.checks import check_items, check_path
 from specdec.errors import InputError, kind_of, number_of
 from specdec.models.model import Model
 
@@ -17,13 +17,13 @@ AdapterLike: TypeAlias = Model | str | os.PathLike[str]
 
 def check_adapter(adapter: Any) -> None:
     """Refuse what names no adapter, nor several."""
+    expected = "a model of Model.with_adapter, the folder of an adapter, or None"
     several = isinstance(adapter, list | tuple)
-    for i, one in enumerate(adapter if several else [adapter]):
+    for i, one in enumerate(
+        check_items("adapter", adapter, f"{expected}, or a list of these") if several else [adapter]
+    ):
         if one is not None and not isinstance(one, Model | str | os.PathLike):
-            raise InputError(
-                f"{f'adapter[{i}]' if several else 'adapter'} is {kind_of(one)}; expected a model of "
-                "Model.with_adapter, the folder of an adapter, or None"
-            )
+            raise InputError.of(f"adapter[{i}]" if several else "adapter", one, expected, kind_of(one))
 
 
 def adapted_models(

@@ -172,11 +172,10 @@ class Scheduler(Generic[AnySequence]):
             yield sequence, round_
 
     def finish(self, sequence: AnySequence) -> None:
-        """Empty the slot of a sequence; unless it has failed, the draft and the cache get its text."""
+        """Empty the slot of a sequence; the draft gets its text, and the cache unless it has failed."""
         slot = sequence.slot
         assert slot is not None
-        if sequence.error is None:
-            self._remember(sequence)
+        self._remember(sequence)
         self._session.finish(slot)
         if sequence.error is None and self._cached is not None:
             self._cached.keep(self._session, slot, sequence.model)
