@@ -63,6 +63,8 @@ class Setting:
         The least and the largest value that a server takes from its clients; None: it has no such field.
     neutral : object
         The value that the core gets for None.
+    truncates : bool
+        Whether the setting drops tokens by their probability, which changes nothing of the argmax.
     """
 
     default: Any
@@ -74,6 +76,7 @@ class Setting:
     many: bool = False
     served: tuple[float, float] | None = None
     neutral: Any = None
+    truncates: bool = False
 
     def row(self) -> Any:
         """The dataclass field of this row."""

@@ -15,6 +15,7 @@ from specdec.decoding.generate import generate
 from specdec.decoding.options import DecodingOptions
 from specdec.errors import InputError
 from specdec.models.model import Model
+from specdec.verification.sampling import TRUNCATIONS
 from specdec.verification.verify import distribution
 
 Array = NDArray[np.float64]
@@ -122,7 +123,7 @@ def _betas(
     options: DecodingOptions,
     leniences: Sequence[float],
 ) -> dict[float, Array]:
-    ours = {name: getattr(options, name) for name in ("temperature", "top_k", "top_p", "min_p")}
+    ours = {name: getattr(options, name) for name in ("temperature", *TRUNCATIONS)}
     rate: Callable[..., float | Array] = theory.acceptance_rate
     targets = ours
     if options.sampling.greedy:  # judged by what the argmax is taken of, as `generate` does

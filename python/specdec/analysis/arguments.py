@@ -22,6 +22,7 @@ from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import InputError, kind_of, shown
 from specdec.models.loading import as_model
 from specdec.models.model import Model, Prompt
+from specdec.verification.sampling import TRUNCATIONS
 
 _PROMPTS: Final = (
     "It was a dark and stormy night, and",
@@ -29,9 +30,7 @@ _PROMPTS: Final = (
     '"My dear sir," said the old gentleman,',
     "The captain of the ship",
 )
-_IN_DISTRIBUTIONS: Final = frozenset(
-    {"temperature", "top_k", "top_p", "min_p", "seed", "n_threads", "progress"}
-)
+_IN_DISTRIBUTIONS: Final = frozenset({"temperature", *TRUNCATIONS, "seed", "n_threads", "progress"})
 """Options of decoding that measuring a draft by its distribution takes."""
 _NOT_IN_RUNS: Final = frozenset(
     {"n", "batch_size", "node_budget", "logits", "logprobs", "logprobs_of", "prompt_logprobs", "prompt_cache"}
@@ -139,7 +138,7 @@ class Setup:
 
     def described(self, **settings: Any) -> dict[str, Any]:
         """Settings of a comparison in the types of JSON: those given, and the options."""
-        options = {name: getattr(self.options, name) for name in ("verify", "top_k", "top_p", "min_p")}
+        options = {name: getattr(self.options, name) for name in ("verify", *TRUNCATIONS)}
         options |= self.runs(temperature=0.0)
         del options["temperature"]
         return settings | {name: in_json(value) for name, value in options.items()} | {"seed": self.seed}

@@ -31,6 +31,7 @@ from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike
 from specdec.progress import counted
 from specdec.settings_table import Unpack
+from specdec.verification.sampling import TRUNCATIONS
 
 PLAIN: Final = "plain"
 """What decoding without a draft is called."""
@@ -253,7 +254,7 @@ def _settings(target_name: str, way: _Way, options: DecodingOptions, seed: int) 
         gamma = 0 if way.draft is None else way.draft.gamma
     elif not isinstance(gamma, int | str):
         gamma = type(gamma).__name__
-    always = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "verify", "lenience", "stop",
+    always = ("max_new_tokens", "temperature", *TRUNCATIONS, "verify", "lenience", "stop",
               "ignore_eos", "n_threads")  # fmt: skip
     others = [name for name in run_options(options) if name not in always]
     return {

@@ -27,6 +27,7 @@ from specdec.settings_table import Unpack
 from specdec.tables import OneTable, Table, marked
 from specdec.text_files import read_text_file
 from specdec.trace import invalid_speedup
+from specdec.verification.sampling import TRUNCATIONS
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -314,7 +315,7 @@ class _Search:
         self._settings = {
             "n_layer": self._n_layer, "prompts": prompts, "gammas": list(gammas),
             "max_new_tokens": n, "seed": setup.seed,
-            **{name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "min_p")},
+            **{name: getattr(sampling, name) for name in ("temperature", *TRUNCATIONS)},
         }  # fmt: skip
         self.trials = _earlier(path, setup.name, self._settings)
 

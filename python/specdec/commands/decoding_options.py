@@ -28,8 +28,6 @@ requests may ask for.
 _TABLE: Final = {name: row for name, row in table_of(DecodingOptions).items() if row.flag}
 SAMPLING: Final = tuple(name for name in _TABLE if name in table_of(Sampling))
 """Sampling settings that have an option."""
-TRUNCATIONS: Final = ("top_k", "top_p", "min_p")
-"""Those of the distributions that are measured and compared."""
 _OF_RESULTS: Final = ("n", "batch_size", "logprobs")
 _PARSERS: Final[Mapping[str, Any]] = {"gamma": gamma_value, "verify": click.Choice(DECODING_RULES)}
 _FILES: Final = {"schema": "a JSON schema", "grammar": "a grammar"}

@@ -18,7 +18,7 @@ from specdec.analysis.measure import Timing, measure
 from specdec.analysis.questions import read_questions
 from specdec.analysis.recommend import recommend_draft
 from specdec.analysis.tune import tune
-from specdec.commands.decoding_options import TRUNCATIONS, setting_option, setting_options
+from specdec.commands.decoding_options import setting_option, setting_options
 from specdec.commands.given_models import (
     format_options,
     model_options,
@@ -43,6 +43,7 @@ from specdec.commands.verb import (
 from specdec.drafts.learned.early_exit.draft import EarlyExit
 from specdec.errors import InputError
 from specdec.tables import Tabular
+from specdec.verification.sampling import TRUNCATIONS
 
 _prompts = click.option(
     "--prompts",

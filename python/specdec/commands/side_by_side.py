@@ -18,7 +18,6 @@ from specdec.analysis.experiment import EQUALS_PLAIN, Configuration, Speedup
 from specdec.commands.decoding_options import (
     PAIR_GAMMA,
     READABLE,
-    TRUNCATIONS,
     decoding_arguments,
     words_of,
 )
@@ -38,6 +37,7 @@ from specdec.errors import number_of
 from specdec.models.model import Model
 from specdec.threads import load_average
 from specdec.time_limit import TimeLimit
+from specdec.verification.sampling import TRUNCATIONS
 
 _PROMPT = "It was a dark and stormy night, and"
 _N_PAIRS, _MOST_PAIRS = 5, 15  # of a plain and a speculative run

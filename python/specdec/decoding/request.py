@@ -24,7 +24,7 @@ from specdec.errors import InputError
 from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.verification.rules import Rule
-from specdec.verification.sampling import Sampling
+from specdec.verification.sampling import TRUNCATIONS, Sampling
 
 
 @dataclass(eq=False)
@@ -252,4 +252,5 @@ def _target_sampling(options: DecodingOptions) -> tuple[Sampling, Rule]:
     if options.lenience == 1.0 or not sampling.greedy:
         return sampling, options.verify
     # Lenience for argmax looks at the distribution before the argmax (appendix A.5).
-    return replace(sampling, temperature=1.0, top_k=None, top_p=None, min_p=None), "greedy"
+    whole: dict[str, Any] = dict.fromkeys(TRUNCATIONS)
+    return replace(sampling, temperature=1.0, **whole), "greedy"

@@ -134,16 +134,17 @@ class Sampling:
     top_k: int | None = integer(
         None, 1, _MAX_INT,
         help="Sample from the K likeliest tokens only.", flag="K", served=(-1, _MAX_INT), neutral=0,
+        truncates=True,
     )  # fmt: skip
     top_p: float | None = number(
         None, "a number in (0, 1]", lambda x: 0.0 < x <= 1.0,
         help="Sample from the likeliest tokens that hold mass P only.", flag="P", served=(1e-9, 1.0),
-        neutral=1.0,
+        neutral=1.0, truncates=True,
     )  # fmt: skip
     min_p: float | None = number(
         None, "a number in [0, 1]", lambda x: 0.0 <= x <= 1.0,
         help="Sample from tokens at least P times as likely as the likeliest.", flag="P", served=(0.0, 1.0),
-        neutral=0.0,
+        neutral=0.0, truncates=True,
     )  # fmt: skip
     repetition_penalty: float | None = number(
         None, "a finite number above 0 (1.2e-38 to 3.4e38, as float32 has)",
@@ -218,3 +219,7 @@ class SamplingOptions(TypedDict, total=False):
     min_tokens: int
     no_repeat_ngram_size: int
     bad_words: Sequence[str | Sequence[int]] | None
+
+
+TRUNCATIONS = tuple(name for name, row in table_of(Sampling).items() if row.truncates)
+"""The settings that drop tokens by their probability."""

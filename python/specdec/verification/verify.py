@@ -17,7 +17,7 @@ from specdec import _core
 from specdec.checks import as_integer, check_array, check_real
 from specdec.errors import InputError, shown
 from specdec.verification.rules import RULES, Rule, check_rule
-from specdec.verification.sampling import Sampling
+from specdec.verification.sampling import TRUNCATIONS, Sampling
 
 SUM_TOLERANCE = 1e-9
 """How far the sum of a distribution may be from 1."""
@@ -245,7 +245,7 @@ def distribution(
         If a setting is out of range, or a row has NaN, +inf or no finite entry.
     """
     settings = Sampling(temperature, top_k, top_p, min_p).core()
-    options = {name: settings[name] for name in ("temperature", "top_k", "top_p", "min_p")}
+    options = {name: settings[name] for name in ("temperature", *TRUNCATIONS)}
     with np.errstate(over="ignore"):  # what becomes infinite is refused below
         rows = check_real("logits", logits).astype(np.float32)
     if rows.ndim not in (1, 2) or rows.shape[-1] == 0:
