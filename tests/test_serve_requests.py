@@ -350,6 +350,8 @@ BAD: list[tuple[str, dict[str, Any], str | None, str]] = [
     (CHAT, {"min_tokens": -1}, "min_tokens", "an integer from 0"),
     (CHAT, {"bad_words": 3}, "bad_words", "bad_words is 3; expected"),
     (CHAT, {"bad_words": [[]]}, "bad_words", "expected"),
+    (CHAT, {"bad_words": {"a": 1}}, "bad_words", "expected a list of texts"),
+    (CHAT, {"logit_bias": [5]}, "logit_bias", "expected a mapping"),
     (CHAT, {"top_logprobs": 2}, "top_logprobs", "logprobs is not true"),
     (CHAT, {"logprobs": True, "top_logprobs": 6}, "top_logprobs", "from 0 to 5"),
     (CHAT, {"stream_options": {"include_usage": True}}, "stream_options", "stream is not true"),

@@ -48,7 +48,7 @@ def _biases(name: str, given: Any) -> dict[int, float]:
 
 def _words(name: str, given: Any) -> tuple[str | tuple[int, ...], ...]:
     expected = "a list of texts, or of lists of token ids"
-    if isinstance(given, str):
+    if isinstance(given, str | Mapping):
         raise InputError.of(name, given, expected)
     return tuple(_word(f"{name}[{i}]", word) for i, word in enumerate(check_items(name, given, expected)))
 
