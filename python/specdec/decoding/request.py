@@ -172,11 +172,6 @@ class Request:
         return max(len(prompt.ids) + self.limit(i)[0] for i, prompt in enumerate(self.beginnings))
 
     @property
-    def prompts(self) -> list[list[int]]:
-        """Token ids that each new text follows."""
-        return [beginning.ids for beginning in self.beginnings]
-
-    @property
     def kind(self) -> RunKind:
         """What estimates of acceptance and times depend on; of a run that drafts."""
         assert self.draft is not None
