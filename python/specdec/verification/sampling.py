@@ -197,7 +197,9 @@ class Sampling:
             if token >= n_vocab:
                 raise InputError.of("logit_bias", token, f"ids from 0 to {n_vocab - 1}", verb="has token")
         if sum(bias == -math.inf for bias in biases.values()) == n_vocab:
-            raise InputError("logit_bias forbids every token; expected at least one that is allowed")
+            raise InputError.about(
+                "logit_bias", "logit_bias forbids every token; expected at least one that is allowed"
+            )
         if self.bad_words is None:
             return self
         words = (_ids_of_word(word, n_vocab, tokenizer) for word in self.bad_words)
