@@ -544,7 +544,7 @@ FIELDS: list[tuple[str, dict[str, Any], SpecdecError, str, str]] = [
     (CHAT, {"tools": TOOLS, "tool_choice": "required"}, InputError("schema: wrong"), "tools", ": wrong"),
     (TEXTS, {}, InputError.of("speculative.gamma", 5, "3"), "speculative", ".gamma is 5; expected 3"),
     (TEXTS, {}, InputError.of("logit_bias[5]", 101, "100"), "logit_bias", "[5] is 101; expected 100"),
-    (CHAT, {}, InputError.about("logit_bias", "the biases forbid all"), "logit_bias", "the biases forbid all"),
+    (CHAT, {}, InputError.about("logit_bias", "the biases forbid it"), "logit_bias", "the biases forbid it"),
     (TEXTS, {}, InputError("top_k is 5"), "top_k", " is 5"),
     (CHAT, {}, InputError("the chat template: refuses"), "messages", "the chat template: refuses"),
     (TEXTS, {}, InputError("text has a lone surrogate"), "prompt", "text has a lone surrogate"),
