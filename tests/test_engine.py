@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import random
 import threading
@@ -331,6 +332,18 @@ def test_a_draft_that_fails_to_remember(world: World, kind: type[BaseException],
                 generation.results(WAIT_S)
 
 
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit])
+def test_a_draft_that_fails_when_a_text_joins(world: World, kind: type[BaseException]) -> None:
+    class Fails(specdec.drafts.OnlineNgram):
+        def text_key(self, *_: Any) -> int:
+            raise kind("no key")
+
+    with Engine(world.target, Fails(3), n_slots=1, n_text=100) as engine:
+        for _ in range(2):
+            with pytest.raises(kind, match="no key"):
+                engine.submit([1, 2, 3], max_new_tokens=5, seed=3, temperature=1.0).results(WAIT_S)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_forked_process_has_no_engine(world: World, engine: Engine) -> None:
     child = os.fork()
@@ -343,6 +356,10 @@ def test_a_forked_process_has_no_engine(world: World, engine: Engine) -> None:
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_frameworks_see_what_is_asynchronous() -> None:
+    assert inspect.iscoroutinefunction(specdec.agenerate) and inspect.isasyncgenfunction(specdec.astream)
 
 
 def test_scores_of_a_prompt_of_one_token(world: World, engine: Engine) -> None:

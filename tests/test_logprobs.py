@@ -14,7 +14,7 @@ import pytest
 import specdec
 from allocations import needs_hooks
 from specdec import PromptCache, _core, drafts, reference
-from specdec.decoding import scheduler as scheduler_module
+from specdec.decoding import sequence as sequence_module
 from specdec.errors import InputError
 from toy_pair import N_VOCAB, load_pair
 from worlds.encoder_decoders import EncoderDecoder
@@ -152,7 +152,7 @@ def test_what_scores_of_prompts_take_is_part_of_the_prefill(
         return score_texts(*arguments, **options)
 
     monkeypatch.setattr(_core, "score_texts", slow)
-    monkeypatch.setattr(scheduler_module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(sequence_module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     found = specdec.generate(*pair, prompts, prompt_logprobs=0, batch_size=2, max_new_tokens=4)
     assert all(100.0 < result.trace.prefill_s < 101.0 for result in found)
     found = specdec.generate(*pair, prompts, batch_size=2, max_new_tokens=4)
@@ -256,7 +256,7 @@ def test_dicts_and_pickles_keep_them(pair: Pair) -> None:
         assert np.array_equal(again.prompt_logprobs, out.prompt_logprobs)  # type: ignore[arg-type]
         assert again.prompt_top_logprobs == out.prompt_top_logprobs
     damage: list[tuple[str, Any, str]] = [
-        ("logprobs", [], "logprobs is .*; expected a list of 24 numbers"),
+        ("logprobs", [], "logprobs is .*; expected a list of 24 items"),
         ("logprobs", [None] * 24, r"logprobs\[0\] is None"),
         ("top_logprobs", [1] * 24, "top_logprobs is .*; expected a list of 24 lists"),
         ("prompt_top_logprobs", [[1]] * 5, "prompt_top_logprobs is .*; expected pairs"),

@@ -16,6 +16,7 @@ import pytest
 import scipy
 
 import specdec
+from refusals import refuses
 from specdec import PromptCache, drafts, reference
 from specdec.commands import given_models
 from specdec.commands.program import main

@@ -18,6 +18,7 @@ import specdec
 from allocations import needs_hooks
 from exact import chain_law, first_tokens, round_law
 from laws import FALSE_ALARM, conditional, count, law_of, p_value
+from refusals import refuses
 from sessions import Session
 from specdec import _core, drafts
 from specdec.drafts.translation import translation_of

@@ -15,15 +15,15 @@ AdapterLike: TypeAlias = Model | str | os.PathLike[str]
 """A model of `specdec.Model.with_adapter`, or the folder of an adapter."""
 
 
-def check_adapter(adapter: Any) -> None:
-    """Refuse what names no adapter, nor several."""
+def check_adapter(name: str, adapter: Any) -> Any:
+    """Return one adapter as it is, several as a list of their own; refuse what is neither."""
     expected = "a model of Model.with_adapter, the folder of an adapter, or None"
     several = isinstance(adapter, list | tuple)
-    for i, one in enumerate(
-        check_items("adapter", adapter, f"{expected}, or a list of these") if several else [adapter]
-    ):
+    given = check_items(name, adapter, f"{expected}, or a list of these") if several else [adapter]
+    for i, one in enumerate(given):
         if one is not None and not isinstance(one, Model | str | os.PathLike):
-            raise InputError.of(f"adapter[{i}]" if several else "adapter", one, expected, kind_of(one))
+            raise InputError.of(f"{name}[{i}]" if several else name, one, expected, kind_of(one))
+    return given if several else adapter
 
 
 def adapted_models(
@@ -41,8 +41,8 @@ def adapted_models(
     """
     if adapter is None:
         return None
-    several = isinstance(adapter, list | tuple)
-    given: list[Any] = list(adapter) if several else [adapter] * n_prompts  # type: ignore[arg-type]
+    several = isinstance(adapter, list)
+    given: list[Any] = adapter if isinstance(adapter, list) else [adapter] * n_prompts
     if several and (not is_batch or len(given) != n_prompts):
         raise InputError(
             f"adapter is a list of {len(given)} for {number_of(n_prompts, 'prompt')}; expected one "

@@ -26,7 +26,6 @@ from specdec.decoding.options import (
     Seed,
     Stop,
     Transform,
-    door,
 )
 from specdec.decoding.result import Result
 from specdec.decoding.text_keys import seeds_of
@@ -151,7 +150,6 @@ def _give_back(key: tuple[Any, ...]) -> None:
     engine.close()
 
 
-@door
 async def agenerate(
     target: ModelLike | None = None,
     draft: DraftLike | None = None,
@@ -258,7 +256,6 @@ async def agenerate(
     return found if is_batch else found[0]
 
 
-@door
 async def astream(
     target: ModelLike | None = None,
     draft: DraftLike | None = None,

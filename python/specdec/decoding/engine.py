@@ -234,7 +234,7 @@ class Engine:
         generation, now = sample.generation, time.perf_counter()
         try:
             self._scheduler.admit(sample)
-        except Exception as error:
+        except BaseException as error:  # a draft of the caller's may raise what it likes
             sample.fail(error)
             if sample.slot is not None:
                 self._scheduler.finish(sample)
@@ -257,26 +257,25 @@ class Engine:
 
     def _end(self, sample: Sample, *, had_slot: bool = True) -> None:
         """Tell the readers of a text that it has ended, and free its share of the slots."""
-        error = sample.error
+        if had_slot:
+            self._queue.give_back_slot(sample)
+        error: BaseException | None = sample.error
         try:
             if error is None:
                 self._publish(sample)
-        except Exception as found:
+                finished, reason = self._counters.n_finished, str(sample.finish_reason)
+                finished[reason] = finished.get(reason, 0) + 1
+                sample.generation.end(sample)
+        except BaseException as found:
             error = found
-        if had_slot:
-            self._queue.give_back_slot(sample)
         if error is not None:
             self._queue.fail(sample.generation, error, sample)
-            return
-        finished, reason = self._counters.n_finished, str(sample.finish_reason)
-        finished[reason] = finished.get(reason, 0) + 1
-        sample.generation.end(sample)
 
     def _begin_again(self, error: BaseException) -> None:
         """The session has failed, and with it the texts in its slots; those that wait get another one."""
         running, failed = self._scheduler.running, self._scheduler
-        failed.close(keep=False)
         self._fail(running, error)
+        failed.close(keep=False)
         self._scheduler = self._new_scheduler()
 
     def _fail(self, samples: list[Sample], error: BaseException) -> None:

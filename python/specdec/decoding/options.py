@@ -133,7 +133,7 @@ class DecodingOptions(Sampling):
     prompt_logprobs: int | None = integer(None, 0)
     ignore_eos: bool = flag()
     prompt_cache: PromptCache | None = other(None, scope="engine")
-    adapter: AdapterLike | Sequence[AdapterLike | None] | None = other(None)
+    adapter: AdapterLike | Sequence[AdapterLike | None] | None = other(None, check_adapter)
     n: int = integer(
         1, 1, _MOST_SAMPLES, scope="samples", flag="N",
         help="So many of each prompt, read once (with --json).",
@@ -148,7 +148,6 @@ class DecodingOptions(Sampling):
         super().__post_init__()
         check_form(self)
         check_prompt_cache(self.prompt_cache)
-        check_adapter(self.adapter)
         check_rule("verify", self.verify, self.lenience, DECODING_RULES)
         if self.logprobs is not None and self.logprobs_of == "sampling" and self.lenience < 1:
             raise InputError(

@@ -80,10 +80,10 @@ class RequestQueue:
                 self._append(generation)
                 self.lock.notify_all()
                 return
-            self._n_scored += generation.n
             if self._scorer is None:
                 self._scorer = ThreadPoolExecutor(1, "specdec-scores")
-            self._scorer.submit(self._score, generation)
+            self._scorer.submit(self._score, generation)  # it waits for the lock
+            self._n_scored += generation.n
 
     def _append(self, generation: Generation) -> None:
         self._waiting[generation] = deque(generation.samples)

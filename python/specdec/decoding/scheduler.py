@@ -192,7 +192,7 @@ class Scheduler(Generic[AnySequence]):
             if self._sound and self._cached is not None:
                 for slot, sequence in occupied:
                     self._cached.keep(self._session, slot, sequence.model)
-            if self._adaptive is not None and (learned := self._session.adaptive_gamma) is not None:
+            if keep and self._adaptive is not None and (learned := self._session.adaptive_gamma) is not None:
                 policy, kind = self._adaptive
                 policy.end(kind, learned)
                 self._adaptive = None
