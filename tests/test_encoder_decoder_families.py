@@ -216,13 +216,9 @@ def test_texts_of_a_least_length_equal_transformers(case: Case, tmp_path: Path) 
         found = specdec.generate(model, None, source, max_new_tokens=9, **model.default_sampling)
         with torch.no_grad():
             expected = case.network.generate(
-                torch.tensor([source]),
-                max_new_tokens=8 + len(model.decoder_start),
-                min_new_tokens=least,
-                eos_token_id=end,
-                forced_eos_token_id=None,
-                do_sample=False,
-            )
+                torch.tensor([source]), max_new_tokens=8 + len(model.decoder_start), min_new_tokens=least,
+                eos_token_id=end, forced_eos_token_id=None, do_sample=False,
+            )  # fmt: skip
         assert [*model.decoder_start, *found.tokens] == expected[0].tolist()
 
 

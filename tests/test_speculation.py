@@ -165,14 +165,12 @@ def test_law_of_counts() -> None:
 
 @pytest.mark.law
 def test_law_of_vectors() -> None:
-    p, q = (
-        scipy.stats.multivariate_normal([0, 0], [[1, 0.5], [0.5, 1]]),
-        scipy.stats.multivariate_normal([0, 0.2]),
-    )
+    covariance = np.array([[1, 0.5], [0.5, 1]])
+    p, q = scipy.stats.multivariate_normal([0, 0], covariance), scipy.stats.multivariate_normal([0, 0.2])
     rng = np.random.default_rng(7)
     ys = np.array([run(p, q, n_guesses=2, seed=rng).y for _ in range(1500)])
     for direction in ([1, 0], [0, 1], [1, 1], [1, -1]):
-        scale = np.sqrt(np.array(direction) @ np.array([[1, 0.5], [0.5, 1]]) @ direction)
+        scale = np.sqrt(direction @ covariance @ direction)
         assert scipy.stats.kstest(ys @ direction / scale, scipy.stats.norm.cdf).pvalue > P_VALUE
 
 
@@ -303,16 +301,10 @@ def test_wrong_guesses_have_ended_when_it_returns() -> None:
 def test_times_are_those_of_the_parts() -> None:
     """Each part takes a time of its own, and g only once f has said that its guess was wrong."""
 
-    def after(seconds: float, value: Any) -> Any:
-        time.sleep(seconds)
-        return value
+    def after(seconds: float, *probs: float) -> Any:
+        return lambda x: time.sleep(seconds) or probs
 
-    out = specdec.speculate(
-        lambda x: after(0.06, [0.0, 1.0]),
-        lambda x: after(0.02, [1.0, 0.0]),
-        lambda y: after(0.04 if y == 1 else 0.0, y),
-        None,
-    )
+    out = specdec.speculate(after(0.06, 0, 1), after(0.02, 1, 0), lambda y: time.sleep(0.04 * y), None)
     f_s, f_approx_s, g_s, total_s = out.times
     assert f_s >= 0.06 and f_approx_s >= 0.02 and g_s >= 0.04
     assert total_s >= max(f_s, f_approx_s) + g_s
