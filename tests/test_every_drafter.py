@@ -284,7 +284,7 @@ def open_session(
     session = Session(
         world.target.core,
         request.draft.describe(world.target),
-        request.prompts,
+        [one.ids for one in request.beginnings],
         sources=[beginning.source for beginning in request.beginnings],
         gamma=request.gamma,
         max_new_tokens=n_new,

@@ -108,6 +108,37 @@ def test_greedy_texts_are_those_of_the_reference(pair: Any, mask: str) -> None:
         assert engine.submit(PROMPT, **how).result().tokens == expected
 
 
+PERIODIC = [
+    [2] * 40, [0, 1] * 20, [0, 1, 0] * 13, [3] * 20 + [1] + [3] * 19, [3] * 12 + [1] + [3] * 13,
+    ([0, 1, 0, 0, 1] * 4 + [2]) * 2, [4, *[1, 2] * 10, 4, *[1, 2] * 9], [1, 0, 0] * 9 + [1, 0, 1, 0, 0],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("n_gram", [1, 2, 3, 5, 7, 19, 38, 39, 40, 41, 2**31 - 1])
+def test_repeated_tokens_of_periodic_texts_are_those_of_the_reference(pair: Any, n_gram: int) -> None:
+    """Of every beginning of these texts, and on the way to the nodes of a draft tree."""
+    n_masked = 0
+    for text in PERIODIC:
+        for prompt in (
+            text[:n] for n in {1, 2, n_gram, n_gram + 1, len(text) - 1, len(text)} if n <= len(text)
+        ):
+            expected: list[int] = []
+            while len(expected) < 3:
+                tokens = [*prompt, *expected]
+                plain = pair[0].logits(tokens)[-1]
+                row = reference.adjusted_logits(plain, tokens, n_prompt=0, no_repeat_ngram_size=n_gram)
+                if np.isinf(row).all():
+                    break
+                expected.append(int(row.argmax()))
+                n_masked += int(np.isinf(row).any())
+            if expected:
+                how: Settings = {"max_new_tokens": len(expected), "no_repeat_ngram_size": n_gram}
+                how |= {"ignore_eos": True, "n_threads": 1}
+                for draft in (None, drafting(pair, "top-k")):
+                    assert specdec.generate(pair[0], draft, prompt, gamma=3, **how).tokens == expected
+    assert n_masked > 0 or n_gram > 40
+
+
 @pytest.mark.parametrize("mask", MASKS)
 def test_a_draft_with_the_same_mask_is_always_right(pair: Any, mask: str) -> None:
     how: Settings = {"temperature": 1.0, "seed": 3, "max_new_tokens": 8, "gamma": 4, **MASKS[mask]}
@@ -174,7 +205,8 @@ def test_transformers_masks_the_same(pair: Any) -> None:
     [
         ("min_tokens", -1, "min_tokens"), ("min_tokens", None, "min_tokens"),
         ("no_repeat_ngram_size", 1.5, "no_repeat_ngram_size"), ("bad_words", "the", "bad_words"),
-        ("bad_words", 3, "bad_words"), ("bad_words", ["a", ""], "bad_words[1]"),
+        ("bad_words", 3, "bad_words"), ("bad_words", {"a": 1}, "bad_words"),
+        ("bad_words", ["a", ""], "bad_words[1]"),
         ("bad_words", [[]], "bad_words[0]"), ("bad_words", [[1, -1]], "bad_words[0]"),
         ("bad_words", [[True]], "bad_words[0]"),
     ],

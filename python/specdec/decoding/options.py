@@ -150,9 +150,10 @@ class DecodingOptions(Sampling):
         check_prompt_cache(self.prompt_cache)
         check_rule("verify", self.verify, self.lenience, DECODING_RULES)
         if self.logprobs is not None and self.logprobs_of == "sampling" and self.lenience < 1:
-            raise InputError(
+            raise InputError.about(
+                "logprobs_of",
                 f"logprobs_of is 'sampling' with a lenience of {shown(self.lenience)}; expected 'model': the "
-                "output is then not drawn from the distribution of the settings"
+                "output is then not drawn from the distribution of the settings",
             )
         _ = self.threads  # checks the environment variable
 

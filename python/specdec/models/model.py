@@ -404,11 +404,13 @@ class Model:
         """
         tokenizer, template, _ = self._texts.get()
         if tokenizer is None:
-            raise InputError(f"messages were given, but {why_no_tokenizer(self._path)}")
+            raise InputError.about("messages", f"messages were given, but {why_no_tokenizer(self._path)}")
         if template is None and variables.get("chat_template") is not None:
             template = ChatTemplate({}, source=str(self._path))
         if template is None:
-            raise InputError(f"messages were given, but {self._path} has no chat template; expected a prompt")
+            raise InputError.about(
+                "messages", f"messages were given, but {self._path} has no chat template; expected a prompt"
+            )
         text = template.render(messages, **variables)
         if isinstance(tokenizer, ByteTokenizer) and not tokenizer.reads_special_tokens:
             for token in tokenizer.special_tokens():

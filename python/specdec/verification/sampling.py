@@ -48,7 +48,7 @@ def _biases(name: str, given: Any) -> dict[int, float]:
 
 def _words(name: str, given: Any) -> tuple[str | tuple[int, ...], ...]:
     expected = "a list of texts, or of lists of token ids"
-    if isinstance(given, str):
+    if isinstance(given, str | Mapping):
         raise InputError.of(name, given, expected)
     return tuple(_word(f"{name}[{i}]", word) for i, word in enumerate(check_items(name, given, expected)))
 
@@ -197,7 +197,9 @@ class Sampling:
             if token >= n_vocab:
                 raise InputError.of("logit_bias", token, f"ids from 0 to {n_vocab - 1}", verb="has token")
         if sum(bias == -math.inf for bias in biases.values()) == n_vocab:
-            raise InputError("logit_bias forbids every token; expected at least one that is allowed")
+            raise InputError.about(
+                "logit_bias", "logit_bias forbids every token; expected at least one that is allowed"
+            )
         if self.bad_words is None:
             return self
         words = (_ids_of_word(word, n_vocab, tokenizer) for word in self.bad_words)
