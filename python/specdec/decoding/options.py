@@ -27,8 +27,8 @@ from specdec.verification.sampling import Sampling, SamplingOptions
 
 __all__ = [
     "MAX_GAMMA", "AdapterLike", "BatchOptions", "Constraint", "DecodingOptions", "DecodingRule", "Gamma",
-    "LogprobsOf", "Policy", "PromptCache", "SampleOptions", "Sampling", "Schema", "Seed", "Stop", "Transform",
-    "door",
+    "LogprobsOf", "Policy", "PromptCache", "SampleOptions", "Sampling", "Schema", "Seed", "Stop",
+    "TextOptions", "Transform", "door",
 ]  # fmt: skip
 
 Policy: TypeAlias = Callable[[Sequence[Round]], int]
@@ -219,8 +219,8 @@ class DecodingOptions(Sampling):
         return cls(**{name: given[name] for name in table_of(cls) if name in given})
 
 
-class BatchOptions(SamplingOptions, total=False):
-    """The settings of `specdec.generate` for one sample of each prompt, for type checkers."""
+class TextOptions(SamplingOptions, total=False):
+    """The settings of single texts, `gamma` and `batch_size`, for type checkers: those of `specdec.ray`."""
 
     gamma: Gamma
     max_new_tokens: int | None
@@ -232,17 +232,22 @@ class BatchOptions(SamplingOptions, total=False):
     constraint: Constraint | None
     verify: DecodingRule
     lenience: float
-    seed: Seed
     stop: Stop
-    n_threads: int | None
-    logits: bool
     logprobs: int | None
     logprobs_of: LogprobsOf
     prompt_logprobs: int | None
     ignore_eos: bool
-    prompt_cache: PromptCache | None
     adapter: AdapterLike | Sequence[AdapterLike | None] | None
     batch_size: int | None
+
+
+class BatchOptions(TextOptions, total=False):
+    """The settings of `specdec.generate` for one sample of each prompt, for type checkers."""
+
+    seed: Seed
+    n_threads: int | None
+    logits: bool
+    prompt_cache: PromptCache | None
     node_budget: int | None
     progress: bool
 

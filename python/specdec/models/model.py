@@ -365,9 +365,11 @@ class Model:
         """The sampling settings that the model's authors name in generation_config.json or a GGUF file.
 
         Keyword arguments of `specdec.generate` and `specdec.Sampling`, as temperature and top_p; a setting
-        that the file does not name is not among them. Tokens that it forbids or biases are a ``logit_bias``.
-        Where the file asks for greedy decoding, only that and a repetition penalty are given. Settings that
-        specdec does not have are warned of when the model is loaded. The others apply only if you pass them.
+        that the file does not name is not among them. Tokens that it forbids or biases are a ``logit_bias``,
+        longer sequences that it forbids ``bad_words``, and ``min_new_tokens`` is ``min_tokens``. Where the
+        file asks for greedy decoding, only these, a repetition penalty and ``no_repeat_ngram_size`` are
+        given. Settings that specdec does not have are warned of when the model is loaded. The others apply
+        only if you pass them.
 
         Examples
         --------

@@ -84,11 +84,11 @@ class Sampling:
     """The adjusted distribution that tokens are drawn from (section 2.2 of the paper).
 
     In this order: logits of tokens that have occurred are penalised (`repetition_penalty`, then presence and
-    frequency), `logit_bias` is added, the logits are divided by the temperature and turned into
-    probabilities; then only the `top_k` likeliest tokens are kept, then the smallest set of the likeliest
-    ones that holds at least `top_p` of what is left, then those that are at least `min_p` times as likely as
-    the likeliest; then the rest is normalised. Exactness holds for any settings, and for other ones of the
-    draft's.
+    frequency), `logit_bias` is added, tokens that `min_tokens`, `no_repeat_ngram_size` or `bad_words` rule
+    out here are masked, and the logits are divided by the temperature and turned into probabilities; then
+    only the `top_k` likeliest tokens are kept, then the smallest set of the likeliest ones that holds at
+    least `top_p` of what is left, then those that are at least `min_p` times as likely as the likeliest; then
+    the rest is normalised. Exactness holds for any settings, and for other ones of the draft's.
 
     Parameters
     ----------
