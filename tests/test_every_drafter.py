@@ -19,17 +19,7 @@ import pytest
 import scipy
 
 import specdec
-from drafters import (
-    CHAINS,
-    CHOSEN,
-    DRAFTS,
-    DRAWN_ANYHOW,
-    LATER,
-    REMEMBERING,
-    VARIANTS,
-    World,
-    named,
-)
+from drafters import CHAINS, CHOSEN, DRAFTS, DRAWN_ANYHOW, LATER, REMEMBERING, VARIANTS, World, named
 from exact import Tokens, cells, chain_law, first_tokens
 from grids import in_few_items
 from laws import embedded_llama2c, first_layers

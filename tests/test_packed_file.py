@@ -20,13 +20,7 @@ import pytest
 
 import specdec
 from specdec import _core
-from specdec.errors import (
-    CheckpointError,
-    CheckpointNotFoundError,
-    InputError,
-    SpecdecError,
-    TokenizerError,
-)
+from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, SpecdecError, TokenizerError
 from specdec.models import packed_file
 from specdec.models.checkpoints import gguf_file
 from specdec.models.model_texts import LaterTexts, ModelTexts
