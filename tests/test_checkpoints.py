@@ -324,6 +324,7 @@ def test_one_warning_tells_of_ids_that_both_files_have(make_gpt2):
         ({"temperature": 0.6, "top_p": 0.9, "top_k": 50}, {}),  # greedy, as in transformers
         ({"do_sample": False, "temperature": 0.6, "repetition_penalty": 1.1}, {"repetition_penalty": 1.1}),
         ({"no_repeat_ngram_size": 3}, {"no_repeat_ngram_size": 3}),  # greedy decoding heeds it, too
+        ({"min_new_tokens": 3, "bad_words_ids": [[5, 6]]}, {"min_tokens": 3, "bad_words": [[5, 6]]}),
         ({"do_sample": True}, {"temperature": 1.0}),
         (
             {"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0},
@@ -353,6 +354,7 @@ def test_default_sampling(make_llama, said, found):
     [
         ("temperature", 0), ("temperature", "warm"), ("temperature", 10**400), ("top_k", 2.5), ("top_k", -1),
         ("top_p", 0.0), ("top_p", True), ("min_p", 1.5), ("repetition_penalty", -1), ("top_p", []),
+        ("min_new_tokens", -1), ("min_new_tokens", 1.5),
     ],
 )  # fmt: skip
 def test_default_sampling_out_of_range_is_left_out(make_llama, name, value):

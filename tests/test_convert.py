@@ -566,6 +566,16 @@ def test_default_settings_of_texts_survive(make_llama: Any, tmp_path: Path, fiel
         assert specdec.load(place).default_sampling == expected
 
 
+@pytest.mark.parametrize("tokenizer", [None, False])
+def test_default_settings_of_a_config_survive(make_llama: Any, tmp_path: Path, tokenizer: Any) -> None:
+    """Those of a folder without a generation_config.json."""
+    fields = {"suppress_tokens": [3], "bad_words_ids": [[4, 5], [6]], "min_new_tokens": 2}
+    folder = make_llama(**fields)
+    made = specdec.convert(folder, tmp_path / "made", "int8", tokenizer=tokenizer)
+    expected = {"logit_bias": {3: -np.inf, 6: -np.inf}, "bad_words": [[4, 5]], "min_tokens": 2}
+    assert specdec.load(made).default_sampling == specdec.load(folder).default_sampling == expected
+
+
 def test_a_packed_file_is_not_packed_again(make_llama: Any, tmp_path: Path) -> None:
     """Its vocabulary would be lost."""
     packed = specdec.convert(make_llama(), tmp_path / "model.specdec")

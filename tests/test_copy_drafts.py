@@ -495,10 +495,7 @@ def test_texts_are_encoded_with_the_tokenizer_of_the_target(tmp_path: Path) -> N
     config = llama_config(vocab_size=50)
     other = specdec.load(write_hf(tmp_path / "other", config, tensors_for(config)), tokenizer=None)
     for draft, message in [
-        (
-            ContextCopy([text]),
-            r"documents\[0\] is a text; expected token ids",
-        ),
+        (ContextCopy([text]), r"documents\[0\] is a text; expected token ids"),
         (ContextCopy([[1], [49, 50]]), r"documents\[1\]\[1\] is 50; expected 0 to 49"),
         (InputCopy(text), "source is a text; expected token ids"),
         (InputCopy([-1]), r"source\[0\] is -1; expected 0 to 49"),

@@ -6,6 +6,8 @@ The oracle runs in float32 with its "eager" attention, one text without padding 
 from __future__ import annotations
 
 import copy
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +201,25 @@ def test_greedy_texts_equal_transformers(case: Case) -> None:
         expected = oracle_texts(case, source, 24).sequences[0].tolist()
         assert [*case.model.decoder_start, *result.tokens] == expected
         assert other.tokens == result.tokens
+
+
+def test_texts_of_a_least_length_equal_transformers(case: Case, tmp_path: Path) -> None:
+    """Of the files: a token that they force is one of the new tokens."""
+    source = case.source(21).tolist()
+    end = specdec.generate(case.model, None, source, max_new_tokens=1, ignore_eos=True).tokens[0]
+    folder = shutil.copytree(case.folder, tmp_path / "folder")
+    file = folder / "generation_config.json"
+    said = json.loads(file.read_text()) | {"eos_token_id": end}
+    for least in (1, 2, 5):
+        file.write_text(json.dumps(said | {"min_new_tokens": least}))
+        model = specdec.load(folder)
+        found = specdec.generate(model, None, source, max_new_tokens=9, **model.default_sampling)
+        with torch.no_grad():
+            expected = case.network.generate(
+                torch.tensor([source]), max_new_tokens=8 + len(model.decoder_start), min_new_tokens=least,
+                eos_token_id=end, forced_eos_token_id=None, do_sample=False,
+            )  # fmt: skip
+        assert [*model.decoder_start, *found.tokens] == expected[0].tolist()
 
 
 def test_beams_equal_transformers(case: Case) -> None:

@@ -19,17 +19,7 @@ import pytest
 import scipy
 
 import specdec
-from drafters import (
-    CHAINS,
-    CHOSEN,
-    DRAFTS,
-    DRAWN_ANYHOW,
-    LATER,
-    REMEMBERING,
-    VARIANTS,
-    World,
-    named,
-)
+from drafters import CHAINS, CHOSEN, DRAFTS, DRAWN_ANYHOW, LATER, REMEMBERING, VARIANTS, World, named
 from exact import Tokens, cells, chain_law, first_tokens
 from grids import in_few_items
 from laws import embedded_llama2c, first_layers
@@ -284,7 +274,7 @@ def open_session(
     session = Session(
         world.target.core,
         request.draft.describe(world.target),
-        request.prompts,
+        [one.ids for one in request.beginnings],
         sources=[beginning.source for beginning in request.beginnings],
         gamma=request.gamma,
         max_new_tokens=n_new,

@@ -14,7 +14,7 @@ import pytest
 import specdec
 from specdec import reference
 from specdec.checkpoints import open_checkpoint
-from specdec.errors import CheckpointError, InputError, UnsupportedModelError, UnusedFieldWarning
+from specdec.errors import CheckpointError, InputError, UnsupportedModelError
 from specdec.fields import Fields
 from specdec.models.families import FAMILIES, ConfigReader
 from worlds.families import CONFIGS, random_weights
@@ -402,15 +402,12 @@ def test_what_a_decoder_begins_with(tmp_path: Path) -> None:
     """generation_config.json before config.json; what a file forbids is offered, not applied."""
     folder = write(tmp_path, "M2M100ForConditionalGeneration")
     assert specdec.load(folder).decoder_start == (2, 3)
-    (folder / "generation_config.json").write_text(
-        json.dumps(
-            {"decoder_start_token_id": 4, "forced_bos_token_id": 5, "bad_words_ids": [[1], [2, 3], [99]]}
-        )
-    )
-    with pytest.warns(UnusedFieldWarning, match="'bad_words_ids'"):
+    said = {"decoder_start_token_id": 4, "forced_bos_token_id": 5, "bad_words_ids": [[1], [2, 3], [99]]}
+    for least, found in ((3, {"min_tokens": 2}), (1, {})):  # the forced token is a new one in these files
+        (folder / "generation_config.json").write_text(json.dumps(said | {"min_new_tokens": least}))
         model = specdec.load(folder)
-    assert model.decoder_start == (4, 5)
-    assert model.default_sampling == {"logit_bias": {1: -np.inf}}
+        assert model.decoder_start == (4, 5)
+        assert model.default_sampling == {"logit_bias": {1: -np.inf}, "bad_words": [[2, 3]], **found}
     with pytest.raises(InputError, match="has no tokenizer of sources"):
         model.with_languages(src_lang="en")
 

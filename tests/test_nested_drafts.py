@@ -125,8 +125,9 @@ def test_each_model_reads_each_prompt_once(world: World) -> None:
     request = Request.prepare(
         world.target, draft, prompts, DecodingOptions(gamma=5, max_new_tokens=4, n_threads=1)
     )
+    prompts = [one.ids for one in request.beginnings]
     session = Session(
-        world.target.core, draft.describe(world.target), request.prompts, gamma=5, max_new_tokens=4,
+        world.target.core, draft.describe(world.target), prompts, gamma=5, max_new_tokens=4,
         sampling=request.sampling.core(), draft_sampling=request.draft_sampling.core(), seeds=request.seeds,
         n_threads=1,
     )  # fmt: skip

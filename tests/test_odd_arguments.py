@@ -425,14 +425,7 @@ CASES: dict[str, Callable[[World], Case]] = {
     ),
     "recommend_draft": lambda w: (
         specdec.recommend_draft,
-        {
-            "target": w.target,
-            "drafts": {"a": w.draft},
-            **TEXTS,
-            "n_tokens": 2,
-            "repeats": 1,
-            "gammas": [1],
-        },
+        {"target": w.target, "drafts": {"a": w.draft}, **TEXTS, "n_tokens": 2, "repeats": 1, "gammas": [1]},
     ),
     "compare": lambda w: (
         specdec.compare,
@@ -710,11 +703,7 @@ def test_errors_of_the_caller_s_own_come_through(pair: Any) -> None:
 
 @pytest.mark.parametrize(
     ("value", "expected"),
-    [
-        ("a  b\tc", "'a  b\\tc'"),
-        (np.array([[1, 2], [3, 4]]), "array([[1, 2], [3, 4]])"),
-        ("x" * 300, "..."),
-    ],
+    [("a  b\tc", "'a  b\\tc'"), (np.array([[1, 2], [3, 4]]), "array([[1, 2], [3, 4]])"), ("x" * 300, "...")],
 )
 def test_a_value_in_a_message(value: Any, expected: str) -> None:
     """As Python writes it, on one line."""

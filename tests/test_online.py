@@ -105,6 +105,8 @@ def test_a_run_that_goes_on_takes_what_has_been_learnt(models: list[specdec.Mode
         rounds.append(round_)
         if len(rounds) == 3:
             assert online.learn()
+            prefill_s = sequences[0].prefill_s
+    assert sequences[0].prefill_s == prefill_s > 0.0  # the new draft reads the text in time of no prompt
     assert all(len(round_.path) == len(round_.drafted) for round_ in rounds[3:-1])
     assert specdec.generate(target, online, PROMPTS[1]).trace.acceptance_rate == 1.0
 

@@ -20,13 +20,7 @@ import pytest
 
 import specdec
 from specdec import _core
-from specdec.errors import (
-    CheckpointError,
-    CheckpointNotFoundError,
-    InputError,
-    SpecdecError,
-    TokenizerError,
-)
+from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError, SpecdecError, TokenizerError
 from specdec.models import packed_file
 from specdec.models.checkpoints import gguf_file
 from specdec.models.model_texts import LaterTexts, ModelTexts
@@ -126,6 +120,7 @@ def test_chat_templates_and_sampling(tmp_path: Path) -> None:
     shutil.copytree(EMBEDDED, folder)
     (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
     said = {"do_sample": True, "temperature": 0.5, "suppress_tokens": [3], "sequence_bias": [[[4], -1.5]]}
+    said |= {"bad_words_ids": [[5, 6]], "min_new_tokens": 2}
     (folder / "generation_config.json").write_text(json.dumps(said))
     packed = specdec.load(specdec.convert(folder, tmp_path / "model.specdec"))
     assert packed.default_sampling["logit_bias"] == {3: -np.inf, 4: -1.5}

@@ -350,6 +350,8 @@ BAD: list[tuple[str, dict[str, Any], str | None, str]] = [
     (CHAT, {"min_tokens": -1}, "min_tokens", "an integer from 0"),
     (CHAT, {"bad_words": 3}, "bad_words", "bad_words is 3; expected"),
     (CHAT, {"bad_words": [[]]}, "bad_words", "expected"),
+    (CHAT, {"bad_words": {"a": 1}}, "bad_words", "expected a list of texts"),
+    (CHAT, {"logit_bias": [5]}, "logit_bias", "expected a mapping"),
     (CHAT, {"top_logprobs": 2}, "top_logprobs", "logprobs is not true"),
     (CHAT, {"logprobs": True, "top_logprobs": 6}, "top_logprobs", "from 0 to 5"),
     (CHAT, {"stream_options": {"include_usage": True}}, "stream_options", "stream is not true"),
@@ -540,7 +542,9 @@ FIELDS: list[tuple[str, dict[str, Any], SpecdecError, str, str]] = [
     (TEXTS, {"structured_outputs": {"regex": "a"}}, InputError("regex: wrong"),
      "structured_outputs", ": wrong"),
     (CHAT, {"tools": TOOLS, "tool_choice": "required"}, InputError("schema: wrong"), "tools", ": wrong"),
-    (TEXTS, {}, InputError("gamma is 5"), "speculative.gamma", " is 5"),
+    (TEXTS, {}, InputError.of("speculative.gamma", 5, "3"), "speculative", ".gamma is 5; expected 3"),
+    (TEXTS, {}, InputError.of("logit_bias[5]", 101, "100"), "logit_bias", "[5] is 101; expected 100"),
+    (CHAT, {}, InputError.about("logit_bias", "the biases forbid it"), "logit_bias", "the biases forbid it"),
     (TEXTS, {}, InputError("top_k is 5"), "top_k", " is 5"),
     (CHAT, {}, InputError("the chat template: refuses"), "messages", "the chat template: refuses"),
     (TEXTS, {}, InputError("text has a lone surrogate"), "prompt", "text has a lone surrogate"),
@@ -901,7 +905,7 @@ def test_long_prompts_are_refused_before_they_are_encoded(
 ) -> None:
     """By a bound that no text of fewer tokens passes: the longest token, over and over, is taken."""
     engine = ScriptedEngine(target, lambda options: [REPLY])
-    service = Service(engine, ["mine"])
+    service = Service(engine, ["mine"], sampling={"bad_words": [[1] * 100_000]})  # no part of a request
     tokenizer = target.tokenizer
     assert tokenizer is not None
     token = max(range(tokenizer.n_vocab), key=lambda one: len(service.texts.utf8(one)))

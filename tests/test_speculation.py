@@ -163,6 +163,32 @@ def test_law_of_counts() -> None:
     assert scipy.stats.chisquare([counts[y] for y in range(10)], expected).pvalue > P_VALUE
 
 
+@pytest.mark.law
+def test_law_of_vectors() -> None:
+    covariance = np.array([[1, 0.5], [0.5, 1]])
+    p, q = scipy.stats.multivariate_normal([0, 0], covariance), scipy.stats.multivariate_normal([0, 0.2])
+    rng = np.random.default_rng(7)
+    ys = np.array([run(p, q, n_guesses=2, seed=rng).y for _ in range(1500)])
+    for direction in ([1, 0], [0, 1], [1, 1], [1, -1]):
+        scale = np.sqrt(direction @ covariance @ direction)
+        assert scipy.stats.kstest(ys @ direction / scale, scipy.stats.norm.cdf).pvalue > P_VALUE
+
+
+@pytest.mark.law
+def test_a_residual_without_the_density_test_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests of densities can fail: after a rejection, draws from p itself are not exact."""
+
+    def settle(self: Any, q: Any, guesses: Any, rng: np.random.Generator) -> tuple[Any, int | None]:
+        if rng.random() * q.density(guesses[0]) < self.density(guesses[0]):
+            return guesses[0], 0
+        return self._distribution.rvs(random_state=rng), None
+
+    monkeypatch.setattr(speculative_execution._Density, "settle", settle)
+    p, q = scipy.stats.norm(0.3, 1.0), scipy.stats.norm(1.5, 1.0)
+    rng = np.random.default_rng(5)
+    assert scipy.stats.kstest([run(p, q, seed=rng).y for _ in range(1500)], p.cdf).pvalue < P_VALUE
+
+
 @pytest.mark.parametrize("pair", [lambda: PAIRS["random"], CONTINUOUS["narrow"]], ids=["table", "densities"])
 def test_same_seed_same_result_whatever_runs_first(pair: Callable[[], tuple[Any, Any]]) -> None:
     p, q = pair()
@@ -270,6 +296,18 @@ def test_wrong_guesses_have_ended_when_it_returns() -> None:
 
     out = specdec.speculate(f, lambda x: [1.0, 0.0, 0.0], g, None)
     assert (out.y, out.n_g_calls, running) == (2, 2, [])
+
+
+def test_times_are_those_of_the_parts() -> None:
+    """Each part takes a time of its own, and g only once f has said that its guess was wrong."""
+
+    def after(seconds: float, *probs: float) -> Any:
+        return lambda x: time.sleep(seconds) or probs
+
+    out = specdec.speculate(after(0.06, 0, 1), after(0.02, 1, 0), lambda y: time.sleep(0.04 * y), None)
+    f_s, f_approx_s, g_s, total_s = out.times
+    assert f_s >= 0.06 and f_approx_s >= 0.02 and g_s >= 0.04
+    assert total_s >= max(f_s, f_approx_s) + g_s
 
 
 def slow_f(x: float) -> list[float]:

@@ -112,9 +112,7 @@ C_FUNCTION = re.compile(r"^\w[^\n;=]*?(\w+)\([^;{]*\)\s*\{\n(.*?)^\}", re.MULTIL
 
 def c_functions(path: Path) -> Iterator[tuple[str, int]]:
     """Names of the functions that a C file defines, and the lines of their bodies."""
-    for match in re.finditer(
-        r"^\w[^\n;=]*?(\w+)\([^;{]*\)\s*\{\n(.*?)^\}", code(path), re.MULTILINE | re.DOTALL
-    ):
+    for match in C_FUNCTION.finditer(code(path)):
         yield match[1], match[2].count("\n")
 
 

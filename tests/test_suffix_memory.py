@@ -215,11 +215,7 @@ def test_what_is_no_suffix_tree() -> None:
 
 
 def how(
-    tree: Any,
-    min_match: int = 1,
-    factor: float = 1.0,
-    min_probability: float = 0.1,
-    branches: bool = True,
+    tree: Any, min_match: int = 1, factor: float = 1.0, min_probability: float = 0.1, branches: bool = True
 ) -> tuple[str, dict[str, Any]]:
     return by_method("suffix_memory", tree, min_match, factor, min_probability, branches)
 

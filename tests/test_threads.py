@@ -210,11 +210,7 @@ def write_groups(root: Path, files: dict[str, str], membership: str) -> tuple[Pa
             2.5,
         ),
         # The folder has its controllers in another order; a link has the name of one.
-        (
-            {"cpu/x/cpu.cfs_quota_us": "350000", "cpu/x/cpu.cfs_period_us": "100000"},
-            "4:cpuacct,cpu:/x",
-            3.5,
-        ),
+        ({"cpu/x/cpu.cfs_quota_us": "350000", "cpu/x/cpu.cfs_period_us": "100000"}, "4:cpuacct,cpu:/x", 3.5),
         ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, "4:cpu:/", float("inf")),
         ({"cpu.max": "nonsense"}, "0::/", float("inf")),
         ({"cpu.max": "5 0"}, "0::/", float("inf")),

@@ -40,6 +40,11 @@ specdec.generate(target, draft, "Once", verify="nonsense")  # expected: error
 specdec.generate(target, draft, "Once", gamma="fast")  # expected: error
 specdec.stream(target, draft, "Once", batch_size=2)  # expected: error
 specdec.verify([0], [[0.5, 0.5]], [], rule="nonsense")  # expected: error
+specdec.ray.generate("target", "draft", ["Once"], "out", seed=1, gamma=4, min_tokens=2)
+specdec.ray.generate("target", "draft", ["Once"], "out", gama=4)  # expected: error
+specdec.ray.generate("target", "draft", ["Once"], "out", n=2)  # expected: error
+specdec.ray.sweep("target", {"small": "draft"}, ["Once"], "out", seed=1, top_k=4)
+specdec.ray.sweep("target", {"small": "draft"}, ["Once"], "out", top_k="all")  # expected: error
 specdec.load("model", "int3")  # expected: error
 specdec.load("model", cache_dtype="int8")  # expected: error
 specdec.drafts.StaticTree([2, 1], how="nonsense")  # expected: error

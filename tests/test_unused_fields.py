@@ -160,10 +160,10 @@ ASKING = {
     "begin_suppress_tokens": [3], "constraints": [1], "diversity_penalty": 0.5, "dola_layers": "low",
     "encoder_no_repeat_ngram_size": 2, "encoder_repetition_penalty": 1.5,
     "exponential_decay_length_penalty": [5, 1.1], "force_words_ids": [[3]], "forced_eos_token_id": 2,
-    "guidance_scale": 1.5, "max_time": 2.0, "min_length": 3, "min_new_tokens": 3,
+    "guidance_scale": 1.5, "max_time": 2.0, "min_length": 3,
     "num_beam_groups": 2, "num_beams": 4, "penalty_alpha": 0.6,
     "stop_strings": ["end"], "token_healing": True, "watermarking_config": {"bias": 2.5},
-    "sequence_bias": [[[3, 4], -1.0]], "bad_words_ids": [[3, 4]],
+    "sequence_bias": [[[3, 4], -1.0]], "bad_words_ids": [[3, "4"]],
 }  # fmt: skip
 ASKING_SAMPLING = {"epsilon_cutoff": 1e-4, "eta_cutoff": 1e-4, "top_h": 0.4, "typical_p": 0.9}
 
@@ -231,16 +231,18 @@ SUPPRESSING: list[dict[str, Any]] = [
     {"sequence_bias": [[[7], -50.0], [[12], 1.5], [[7], 2.0]]},
     {"bad_words_ids": [[13], [2], [7]]},
     {"suppress_tokens": [5], "sequence_bias": [[[5], 9.0], [[6], 3.0]], "bad_words_ids": [[11]]},
+    {"bad_words_ids": [[13, 13], [10, 4], [5, 5, 5], [2]]},
+    {"eos_token_id": 7, "min_new_tokens": 6},
 ]
 
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("values", SUPPRESSING)
-def test_tokens_that_are_held_back_are_those_of_transformers(tmp_path: Path, values: dict[str, Any]) -> None:
+def test_what_files_forbid_is_what_transformers_forbids(tmp_path: Path, values: dict[str, Any]) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    folder = generation(tmp_path, eos_token_id=2, pad_token_id=0, **values)
+    folder = generation(tmp_path, **{"eos_token_id": 2, "pad_token_id": 0} | values)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # 99 is no token
         model = specdec.load(folder)

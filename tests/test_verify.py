@@ -134,18 +134,8 @@ def test_public_verify_on_a_tree() -> None:
     Of two drafts beta is the outcome.
     """
     draft = DRAFT[[0, 0]]
-    assert verify([1, 0], TARGET, draft, parents=[0, 0], uniforms=[0.5, 0.99, 0.1]) == (
-        [2],
-        0,
-        [1.0],
-        [0, 0],
-    )
-    assert verify([1, 0], TARGET, draft, parents=[0, 0], uniforms=[0.4, 0.99, 0.3]) == (
-        [1],
-        1,
-        [1.0],
-        [1, 1],
-    )
+    assert verify([1, 0], TARGET, draft, parents=[0, 0], uniforms=[0.5, 0.99, 0.1]) == ([2], 0, [1.0], [0, 0])
+    assert verify([1, 0], TARGET, draft, parents=[0, 0], uniforms=[0.4, 0.99, 0.3]) == ([1], 1, [1.0], [1, 1])
     tokens, parents, target_probs, draft_probs = random_tree(np.random.default_rng(0))
     uniforms = np.random.default_rng(1).random(len(tokens) + 1)
     got = verify(tokens[1:], target_probs, draft_probs[1:], parents=parents[1:], uniforms=uniforms[1:])

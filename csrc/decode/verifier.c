@@ -15,7 +15,7 @@ void sd_verifier_take(sd_verifier* v, sd_arena* arena, int max_nodes, int n_text
     v->scratch = sd_arena_take(arena, 2 * n_vocab, sizeof *v->scratch);
     v->residual = sd_arena_take(arena, 2 * n_vocab, sizeof *v->residual);
     v->noise = sd_arena_take(arena, n_vocab, sizeof *v->noise);
-    v->adjustment = sd_adjustment_take(arena, v->n_vocab);
+    v->adjustment = sd_adjustment_take(arena, v->n_vocab, n_text + max_nodes);
     v->target.weights = sd_arena_take(arena, n_vocab, sizeof *v->target.weights);
 }
 

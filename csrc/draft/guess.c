@@ -6,10 +6,11 @@
 
 sd_guesser sd_guesser_take(sd_arena* arena, const sd_drafting* drafting) {
     size_t n_vocab = (size_t)drafting->n_vocab;
+    int n_text = drafting->n_text + drafting->gamma + drafting->max_forced + 1;
     return (sd_guesser){
         .n_vocab = drafting->n_vocab,
         .scratch = sd_arena_take(arena, 2 * n_vocab, sizeof(double)),
-        .adjustment = sd_adjustment_take(arena, drafting->n_vocab),
+        .adjustment = sd_adjustment_take(arena, drafting->n_vocab, n_text),
     };
 }
 

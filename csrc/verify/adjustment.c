@@ -3,9 +3,11 @@
 #include <math.h>
 #include <string.h>
 
-sd_adjustment sd_adjustment_take(sd_arena* arena, int n_vocab) {
+sd_adjustment sd_adjustment_take(sd_arena* arena, int n_vocab, int n_text) {
     return (sd_adjustment){.logits = sd_arena_take(arena, (size_t)n_vocab, sizeof(float)),
-                           .counts = sd_arena_take(arena, (size_t)n_vocab, sizeof(int32_t))};
+                           .counts = sd_arena_take(arena, (size_t)n_vocab, sizeof(int32_t)),
+                           .reversed = sd_arena_take(arena, (size_t)n_text, sizeof(int32_t)),
+                           .borders = sd_arena_take(arena, (size_t)n_text, sizeof(int32_t))};
 }
 
 /* From `logits`, not in place: so a second time changes nothing. */
@@ -60,20 +62,24 @@ static int32_t step_back(const sd_history* h, place* at) {
     return token;
 }
 
-/* Are there n equal tokens before both places? */
-static int are_alike(const sd_history* h, place a, place b, int n) {
-    for (int i = 0; i < n; i++) {
-        int32_t token = step_back(h, &a);
-        if (token < 0 || token != step_back(h, &b)) return 0;
+/* Mask each token that follows an earlier occurrence of the last n_gram - 1 tokens. Knuth, Morris and Pratt
+ * find the occurrences in the reversed text, which begins with the pattern: one pass, whatever n_gram is. */
+static void mask_repeated(const sd_history* h, int node, int n_gram, const sd_adjustment* a) {
+    int32_t *reversed = a->reversed, *borders = a->borders;
+    place at = {node, h->n_tokens};
+    int n = 0, n_pattern = n_gram - 1, n_equal = 0;
+    for (int32_t token; (token = step_back(h, &at)) >= 0;) reversed[n++] = token;
+    if (n_pattern == 0)
+        for (int i = 0; i < n; i++) a->logits[reversed[i]] = -INFINITY;
+    if (n_pattern == 0 || n_pattern >= n) return;
+    borders[0] = 0;
+    for (int i = 1; i < n; i++) {
+        while (n_equal > 0 && (n_equal == n_pattern || reversed[i] != reversed[n_equal]))
+            n_equal = borders[n_equal - 1];
+        n_equal += reversed[i] == reversed[n_equal];
+        borders[i] = n_equal;
+        if (n_equal == n_pattern) a->logits[reversed[i - n_pattern]] = -INFINITY;
     }
-    return 1;
-}
-
-static void mask_repeated(const sd_history* h, int node, int n_gram, float* logits) {
-    const place end = {node, h->n_tokens};
-    place at = end;
-    for (int32_t next; (next = step_back(h, &at)) >= 0;)
-        if (are_alike(h, at, end, n_gram - 1)) logits[next] = -INFINITY;
 }
 
 /* Do prompt and text up to a place end with these tokens? */
@@ -105,7 +111,7 @@ const float* sd_logits_adjust(const sd_sampling* s, int n_vocab, const float* lo
         *logit = bias == -INFINITY ? bias : *logit + bias;
     }
     if (s->min_tokens > 0 && n_new(history, node) < s->min_tokens) mask_ends(s, n_vocab, a->logits);
-    if (s->no_repeat_ngram_size > 0) mask_repeated(history, node, s->no_repeat_ngram_size, a->logits);
+    if (s->no_repeat_ngram_size > 0) mask_repeated(history, node, s->no_repeat_ngram_size, a);
     mask_words(history, node, &s->bad_words, a->logits);
     return a->logits;
 }

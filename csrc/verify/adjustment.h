@@ -17,12 +17,15 @@ typedef struct sd_history {
 
 /* Where adjusted logits are made; arrays belong to the arena that they were taken from. */
 typedef struct sd_adjustment {
-    float* logits;   /* [n_vocab] */
-    int32_t* counts; /* [n_vocab] how often tokens have occurred; all 0 between calls */
+    float* logits;     /* [n_vocab] */
+    int32_t* counts;   /* [n_vocab] how often tokens have occurred; all 0 between calls */
+    int32_t* reversed; /* [n_text] scratch: text and way to the node, the last token first */
+    int32_t* borders;  /* [n_text] scratch: longest borders of what `reversed` begins with */
 } sd_adjustment;
 
-/* Take the arrays from the arena (which may be counting). */
-sd_adjustment sd_adjustment_take(sd_arena* arena, int n_vocab);
+/* Take the arrays from the arena (which may be counting). `n_text`: tokens of a text with the way to a node,
+ * at most. */
+sd_adjustment sd_adjustment_take(sd_arena* arena, int n_vocab, int n_text);
 
 /* Logits [n_vocab] of the token after `node`: the same pointer if there is nothing to do, else
  * adjustment->logits. By the repetition penalty a token of the text, or of the way to the node, counts once,

@@ -281,6 +281,13 @@ class InputError(SpecdecError, ValueError):
         error.argument, error.value, error.expected = argument, value, expected
         return error
 
+    @classmethod
+    def about(cls: type[_Input], argument: str, message: str) -> _Input:
+        """Make an error about an argument, or several, whose message says more than a value."""
+        error = cls(message)
+        error.argument = argument
+        return error
+
 
 class ContextLengthError(InputError):
     """A prompt is longer than the texts that an engine has room for."""

@@ -48,14 +48,15 @@ class Beginning:
         try:
             read: list[int] = target.source_ids(source).tolist()
         except InputError as error:
-            raise InputError(f"{name}: {error}") from None
+            raise InputError.about(name, f"{name}: {error}") from None
         text_ids: list[int] = []
         if decoder_prompt is not None:
             text_ids = _ids_with_room(target, decoder_prompt, f"decoder_prompt of {name}")
         elif not target.decoder_start:
-            raise InputError(
+            raise InputError.about(
+                name,
                 f"{name}: {target.path} names no ids that its texts begin with; expected a decoder_prompt, "
-                "or a target language by Model.with_languages"
+                "or a target language by Model.with_languages",
             )
         return cls([*target.decoder_start, *text_ids], text_ids, read)
 
@@ -106,7 +107,7 @@ def _ids_with_room(target: Model, prompt: Any, name: str) -> list[int]:
                 f"there are {n} token ids; expected fewer, as the context of {n_ctx} is then full"
             )
     except InputError as error:
-        raise type(error)(f"{name}: {error}") from None
+        raise type(error).about(name, f"{name}: {error}") from None
     return ids
 
 
@@ -115,16 +116,18 @@ def decoder_prompts_of(target: Model, decoder_prompt: Any, n_sources: int, is_ba
     if decoder_prompt is None:
         return [None] * n_sources
     if target.config.encoder is None:
-        raise InputError(
+        raise InputError.about(
+            "decoder_prompt",
             f"decoder_prompt is given, but {target.path} has no encoder; expected None: a text goes on "
-            "with its prompt"
+            "with its prompt",
         )
     given, several = prompts_of("decoder_prompt", decoder_prompt)
     if not several:
         return given * n_sources
     if not is_batch or len(given) != n_sources:
-        raise InputError(
+        raise InputError.about(
+            "decoder_prompt",
             f"decoder_prompt is a list of {len(given)} for {number_of(n_sources, 'source')}; expected one, "
-            "or one for each source of a list"
+            "or one for each source of a list",
         )
     return given

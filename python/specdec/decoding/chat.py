@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from specdec.errors import InputError, shown
+from specdec.errors import InputError
 from specdec.models.chat_template import Messages, begins_reply, conversations_of
 from specdec.models.model import Model
 
@@ -42,26 +42,27 @@ class Chat:
             given = {"tools": tools, "documents": documents, "chat_template_kwargs": chat_template_kwargs}
             for name, value in given.items():
                 if value is not None:
-                    raise InputError(f"{name} is given without messages; expected messages, or None")
+                    raise InputError.about(
+                        name, f"{name} is given without messages; expected messages, or None"
+                    )
             return None
         if prompt is not None:
-            raise InputError("prompt and messages are both given; expected one of them")
+            raise InputError.about("prompt", "prompt and messages are both given; expected one of them")
         if not isinstance(chat_template_kwargs, Mapping | None):
-            raise InputError(
-                f"chat_template_kwargs is {shown(chat_template_kwargs)}; expected a mapping of names"
-            )
+            raise InputError.of("chat_template_kwargs", chat_template_kwargs, "a mapping of names")
         variables = dict(chat_template_kwargs or {})
         for name in variables:
             if not isinstance(name, str) or name in ("self", "messages", "tools", "documents"):
-                raise InputError(f"chat_template_kwargs has the key {shown(name)}; expected other names")
+                raise InputError.of("chat_template_kwargs", name, "other names", verb="has the key")
         return cls(*conversations_of(messages), {**variables, "tools": tools, "documents": documents})
 
     def prompts(self, target: Model) -> list[list[int]]:
         """The token ids of each conversation for a target; raises as `specdec.Model.chat_ids`."""
         if target.config.encoder is not None:
-            raise InputError(
+            raise InputError.about(
+                "messages",
                 f"messages are given, but {target.path} is an encoder-decoder; expected a source, as the "
-                "third argument"
+                "third argument",
             )
         prompts = []
         for i, messages in enumerate(self.conversations):
@@ -70,7 +71,7 @@ class Chat:
             except InputError as error:
                 if not self.is_batch:
                     raise
-                raise InputError(f"conversation {i}: {error}") from None
+                raise InputError.about(error.argument or "messages", f"conversation {i}: {error}") from None
         return prompts
 
     def begins_reply(self, index: int) -> bool:

@@ -105,18 +105,16 @@ def check_form(options: FormGiven) -> None:
     """Refuse two forms at once and arguments of another type."""
     given = [name for name in FORMS if getattr(options, name) is not None]
     if len(given) > 1:
-        raise InputError(f"{' and '.join(given)} are given; expected one form at most")
+        raise InputError.about(given[0], f"{' and '.join(given)} are given; expected one form at most")
     for name in ("regex", "grammar"):
         text = getattr(options, name)
         if text is not None and not isinstance(text, str):
-            raise InputError(f"{name} is {kind_of(text)}; expected a str, or None")
+            raise InputError.of(name, text, "a str, or None", kind_of(text))
     if options.schema is not None:
         json_text(options.schema)
     if options.constraint is not None and not callable(getattr(options.constraint, "start", None)):
-        raise InputError(
-            f"constraint is {kind_of(options.constraint)}; expected an object with the method "
-            "start(tokens), or None"
-        )
+        expected = "an object with the method start(tokens), or None"
+        raise InputError.of("constraint", options.constraint, expected, kind_of(options.constraint))
 
 
 def constraint_of(options: FormGiven, target: Model, end_ids: Sequence[int]) -> Constraint | None:
@@ -133,9 +131,10 @@ def constraint_of(options: FormGiven, target: Model, end_ids: Sequence[int]) -> 
             continue
         guidance = Guidance.of(name, form, target.tokenizer, target.config.n_vocab, end_ids)
         if guidance.start(()).mask() is None:
-            raise FormError(
+            raise FormError.about(
+                name,
                 f"{name}: no text but the empty one has this form, and the target has no token that ends a "
-                "text; expected a form with a text of some tokens"
+                "text; expected a form with a text of some tokens",
             )
         return guidance
     return None

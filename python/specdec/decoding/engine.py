@@ -370,9 +370,8 @@ class Engine:
         options = DecodingOptions.of_call(locals())
         speculative = Speculative() if speculative is None else speculative
         if not isinstance(speculative, Speculative):
-            raise InputError(
-                f"speculative is {kind_of(speculative)}; expected a specdec.Speculative, or None"
-            )
+            expected = "a specdec.Speculative, or None"
+            raise InputError.of("speculative", speculative, expected, kind_of(speculative))
         if speculative.verify is not None:
             options = options.replace(verify=speculative.verify)
         if options.logprobs is not None:
@@ -390,13 +389,13 @@ class Engine:
             n_text=self.n_text,
         )
         if request.is_batch:
-            raise InputError("there are several prompts; expected one prompt, or one conversation")
+            raise InputError.about(
+                "prompt", "there are several prompts; expected one prompt, or one conversation"
+            )
         n_prompt = len(request.beginnings[0].ids)
         if n_prompt >= self.n_text:
-            raise ContextLengthError(
-                f"prompt has {number_of(n_prompt, 'token')}; expected fewer than {self.n_text}, the longest "
-                "text of the engine"
-            )
+            expected = f"fewer than {self.n_text}, the longest text of the engine"
+            raise ContextLengthError.of("prompt", prompt, expected, number_of(n_prompt, "token"), "has")
         copied = None if prediction is None else self._prediction_ids(prediction)
         core = self._drafts.settings_of(request, speculative, copied)
         self._scheduler.check(core)
@@ -411,7 +410,9 @@ class Engine:
 
     def _prediction_ids(self, prediction: Text) -> list[int]:
         if not self._drafts.takes_predictions:
-            raise InputError("prediction is given to an Engine without predictions; expected None")
+            raise InputError.about(
+                "prediction", "prediction is given to an Engine without predictions; expected None"
+            )
         ids: list[int] = ids_of("prediction", check_text("prediction", prediction), self.target).tolist()
         return ids
 

@@ -117,7 +117,7 @@ class EngineDrafts:
         if isinstance(draft, str):
             if draft not in self.names:
                 expected = " or ".join(map(repr, self.names)) or "True or False: the draft has no name"
-                raise InputError(f"speculative.draft is {shown(draft)}; expected {expected}")
+                raise InputError.of("speculative.draft", draft, expected)
             return False, self.names.index(draft)
         if not check_flag("speculative.draft", draft):
             return True, None

@@ -27,8 +27,8 @@ from specdec.verification.sampling import Sampling, SamplingOptions
 
 __all__ = [
     "MAX_GAMMA", "AdapterLike", "BatchOptions", "Constraint", "DecodingOptions", "DecodingRule", "Gamma",
-    "LogprobsOf", "Policy", "PromptCache", "SampleOptions", "Sampling", "Schema", "Seed", "Stop", "Transform",
-    "door",
+    "LogprobsOf", "Policy", "PromptCache", "SampleOptions", "Sampling", "Schema", "Seed", "Stop",
+    "TextOptions", "Transform", "door",
 ]  # fmt: skip
 
 Policy: TypeAlias = Callable[[Sequence[Round]], int]
@@ -150,9 +150,10 @@ class DecodingOptions(Sampling):
         check_prompt_cache(self.prompt_cache)
         check_rule("verify", self.verify, self.lenience, DECODING_RULES)
         if self.logprobs is not None and self.logprobs_of == "sampling" and self.lenience < 1:
-            raise InputError(
+            raise InputError.about(
+                "logprobs_of",
                 f"logprobs_of is 'sampling' with a lenience of {shown(self.lenience)}; expected 'model': the "
-                "output is then not drawn from the distribution of the settings"
+                "output is then not drawn from the distribution of the settings",
             )
         _ = self.threads  # checks the environment variable
 
@@ -218,8 +219,8 @@ class DecodingOptions(Sampling):
         return cls(**{name: given[name] for name in table_of(cls) if name in given})
 
 
-class BatchOptions(SamplingOptions, total=False):
-    """The settings of `specdec.generate` for one sample of each prompt, for type checkers."""
+class TextOptions(SamplingOptions, total=False):
+    """The settings of single texts, `gamma` and `batch_size`, for type checkers: those of `specdec.ray`."""
 
     gamma: Gamma
     max_new_tokens: int | None
@@ -231,17 +232,22 @@ class BatchOptions(SamplingOptions, total=False):
     constraint: Constraint | None
     verify: DecodingRule
     lenience: float
-    seed: Seed
     stop: Stop
-    n_threads: int | None
-    logits: bool
     logprobs: int | None
     logprobs_of: LogprobsOf
     prompt_logprobs: int | None
     ignore_eos: bool
-    prompt_cache: PromptCache | None
     adapter: AdapterLike | Sequence[AdapterLike | None] | None
     batch_size: int | None
+
+
+class BatchOptions(TextOptions, total=False):
+    """The settings of `specdec.generate` for one sample of each prompt, for type checkers."""
+
+    seed: Seed
+    n_threads: int | None
+    logits: bool
+    prompt_cache: PromptCache | None
     node_budget: int | None
     progress: bool
 

@@ -225,12 +225,12 @@ class KeptTexts:
             return ids
         return self._draft.as_read(model, self._target, ids)
 
-    def begin(self, session: _core.Session, slot: int, beginning: Beginning, own: Model | None = None) -> int:
+    def begin(self, session: _core.Session, slot: int, beginning: Beginning, own: Model) -> int:
         """Begin the prompt in a slot with what is kept of it; return how many tokens its own model then has.
 
-        `own` is the model whose text it is; None: the target.
+        `own` is the model whose text it is: the target, or the target with an adapter.
         """
-        n_own, own = 0, own or self._target
+        n_own = 0
         for model in self._readers(own):
             taps = session.taps(slot, model.core)
             text = self._cache.find(
@@ -241,9 +241,9 @@ class KeptTexts:
                 n_own = n_cached
         return n_own
 
-    def keep(self, session: _core.Session, slot: int, own: Model | None = None) -> None:
+    def keep(self, session: _core.Session, slot: int, own: Model) -> None:
         """Keep what each model has read of the text in a slot; else as `begin`."""
-        for model in self._readers(own or self._target):
+        for model in self._readers(own):
             tokens, source, n_bytes, n_low = session.cached_size(slot, model.core)
             copy, taps = partial(session.cached_text, slot, model.core), session.taps(slot, model.core)
             self._cache.keep(model.core, tokens, n_bytes, n_low, copy, source=source, taps=taps)

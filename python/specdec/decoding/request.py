@@ -172,11 +172,6 @@ class Request:
         return max(len(prompt.ids) + self.limit(i)[0] for i, prompt in enumerate(self.beginnings))
 
     @property
-    def prompts(self) -> list[list[int]]:
-        """Token ids that each new text follows."""
-        return [beginning.ids for beginning in self.beginnings]
-
-    @property
     def kind(self) -> RunKind:
         """What estimates of acceptance and times depend on; of a run that drafts."""
         assert self.draft is not None
@@ -215,16 +210,18 @@ def _beginnings_of(
 def _check_given(prompt: object) -> None:
     """Refuse two likely mistakes: a call without prompt, and messages given as the prompt."""
     if prompt is None:
-        raise InputError(
+        raise InputError.about(
+            "prompt",
             "prompt is missing; expected a text, token ids, or a list of prompts (of an encoder-decoder its "
-            "source) as the third argument: the second argument is the draft, None for plain decoding"
+            "source) as the third argument: the second argument is the draft, None for plain decoding",
         )
     first: Any = prompt
     for _ in range(3):  # a conversation, or several
         if isinstance(first, dict) and "role" in first:
-            raise InputError(
+            raise InputError.about(
+                "prompt",
                 "prompt is a message with 'role'; expected a text or token ids; a conversation goes into "
-                "messages=, as a list of messages"
+                "messages=, as a list of messages",
             )
         if type(first) not in (list, tuple) or not first:
             return

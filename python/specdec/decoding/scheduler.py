@@ -230,7 +230,7 @@ class Scheduler(Generic[AnySequence]):
             seconds = time.perf_counter() - begun
             self.prefill_s += seconds
             for sequence in self.running:
-                if sequence.slot in self._unread:
+                if sequence.slot in self._unread and not sequence.rounds:  # else it is read again
                     sequence.prefill_s += seconds
             self._unread &= unread
             if self._in_slices:

@@ -61,25 +61,29 @@ class StopRules:
         else:
             expected = "a string, a token id, or a list of these"
             if isinstance(stop, bytes | bytearray):
-                raise InputError(f"stop is {shown(stop)}; expected {expected}")
+                raise InputError.of("stop", stop, expected)
             entries = check_items("stop", stop, expected)
         strings: list[str] = []
         ids = set(eos_ids)
         for entry in entries:
             if isinstance(entry, str):
                 if not entry:
-                    raise InputError("stop holds an empty string; expected strings of at least one character")
+                    raise InputError.of(
+                        "stop", entry, "strings of at least one character", "an empty string", "holds"
+                    )
                 if tokenizer is None:
-                    raise InputError(
-                        f"stop string {shown(entry)}: the target has no tokenizer; expected token ids"
+                    raise InputError.about(
+                        "stop", f"stop string {shown(entry)}: the target has no tokenizer; expected token ids"
                     )
                 strings.append(entry)
             elif (token := as_integer(entry)) is not None:
                 if not 0 <= token < n_vocab:
-                    raise InputError(f"stop id {shown(token)} is out of range; expected 0 to {n_vocab - 1}")
+                    raise InputError.about(
+                        "stop", f"stop id {shown(token)} is out of range; expected 0 to {n_vocab - 1}"
+                    )
                 ids.add(token)
             else:
-                raise InputError(f"stop holds {shown(entry)}; expected strings and token ids")
+                raise InputError.of("stop", entry, "strings and token ids", verb="holds")
         if tokenizer is None or not strings:
             return cls((), frozenset(ids))
         special = special_tokens_of(tokenizer)

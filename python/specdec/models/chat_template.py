@@ -86,14 +86,15 @@ class ChatTemplate:
         """
         if chat_template is not None:
             if not isinstance(chat_template, str):
-                raise InputError(f"chat_template is {shown(chat_template)}; expected a name, or a template")
+                raise InputError.of("chat_template", chat_template, "a name, or a template")
             if chat_template in self.templates:
                 return self.templates[chat_template]
             if not any(mark in chat_template for mark in ("{{", "{%")):
                 names = ", ".join(map(repr, sorted(self.templates)))
-                raise InputError(
+                raise InputError.about(
+                    "chat_template",
                     f"chat_template is {shown(chat_template)}; expected a template, which has {{{{ or {{%, "
-                    f"or a name that {self.source} has" + (f": {names}" if names else "")
+                    f"or a name that {self.source} has" + (f": {names}" if names else ""),
                 )
             return chat_template
         if check_flag("tools", tools) and _TOOL_USE in self.templates:
@@ -214,13 +215,13 @@ def conversations_of(messages: Any) -> tuple[list[Any], bool]:
     """(the conversations in an argument `messages`, whether they came as several)."""
     expected = "a list of messages, or a list of these"
     if not isinstance(messages, list | tuple):
-        raise InputError(f"messages is {kind_of(messages)}; expected {expected}")
+        raise InputError.of("messages", messages, expected, kind_of(messages))
     items = check_items("messages", messages, expected)
     if not items:
-        raise InputError(f"messages is an empty list; expected {expected}")
+        raise InputError.of("messages", messages, expected, "an empty list")
     n_conversations = sum(isinstance(item, list | tuple) for item in items)
     if n_conversations not in (0, len(items)):
-        raise InputError(f"messages mixes messages with lists of them; expected {expected}")
+        raise InputError.about("messages", f"messages mixes messages with lists of them; expected {expected}")
     return (items, True) if n_conversations else ([items], False)
 
 
@@ -229,14 +230,13 @@ def _checked(messages: Any) -> list[dict[str, Any]]:
     expected = "a list of at least one message"
     items = check_items("messages", messages, expected) if isinstance(messages, list | tuple) else []
     if not items:
-        raise InputError(f"messages is {shown(messages)}; expected {expected}")
+        raise InputError.of("messages", messages, expected)
     found = []
     for i, message in enumerate(items):
         values = _plain(message)
         if not isinstance(values, dict):
-            raise InputError(
-                f"messages[{i}] is {kind_of(message)}; expected a dict with 'role' and 'content'"
-            )
+            expected = "a dict with 'role' and 'content'"
+            raise InputError.of(f"messages[{i}]", message, expected, kind_of(message))
         found.append({name: value for name, value in values.items() if value is not None})
     return found
 
@@ -259,7 +259,10 @@ def _endings(
     if carry_on is not None:
         carry_on = check_flag("continue_final_message", carry_on)
     if add and carry_on:
-        raise InputError("add_generation_prompt and continue_final_message are both True; expected one")
+        raise InputError.about(
+            "add_generation_prompt",
+            "add_generation_prompt and continue_final_message are both True; expected one",
+        )
     if add is None:
         add = not (last_is_reply or carry_on)
     if carry_on is None:
@@ -277,7 +280,9 @@ def _mark(message: dict[str, Any]) -> None:
         if isinstance(block, dict) and isinstance(block.get("text"), str):
             block["text"] += _MARK
             return
-    raise InputError("the last message is to be continued, but has no text; expected its content")
+    raise InputError.about(
+        "messages", "the last message is to be continued, but has no text; expected its content"
+    )
 
 
 def _cut(text: str, source: str) -> str:
@@ -297,7 +302,7 @@ def _schemas(name: str, given: Any) -> list[Any] | None:
     found = []
     for i, item in enumerate(check_items(name, given, "a list of dicts")):
         if not isinstance(item, Mapping):
-            raise InputError(f"{name}[{i}] is {kind_of(item)}; expected a dict")
+            raise InputError.of(f"{name}[{i}]", item, "a dict", kind_of(item))
         found.append(_plain(item))
     return found
 
@@ -305,7 +310,9 @@ def _schemas(name: str, given: Any) -> list[Any] | None:
 def _plain(value: Any, depth: int = 0) -> Any:
     """A value as JSON's types; of an object that has none, its type's name. A template sees nothing else."""
     if depth > _MAX_DEPTH:
-        raise InputError(f"messages, tools or documents are nested more than {_MAX_DEPTH} deep")
+        raise InputError.about(
+            "messages", f"messages, tools or documents are nested more than {_MAX_DEPTH} deep"
+        )
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, np.generic):
@@ -329,7 +336,7 @@ def _plain(value: Any, depth: int = 0) -> Any:
 def _key(name: Any) -> Any:
     found = _plain(name)
     if isinstance(found, list | dict):
-        raise InputError(f"a field of messages has the name {shown(name)}; expected a text")
+        raise InputError.about("messages", f"a field of messages has the name {shown(name)}; expected a text")
     return found
 
 

@@ -365,9 +365,11 @@ class Model:
         """The sampling settings that the model's authors name in generation_config.json or a GGUF file.
 
         Keyword arguments of `specdec.generate` and `specdec.Sampling`, as temperature and top_p; a setting
-        that the file does not name is not among them. Tokens that it forbids or biases are a ``logit_bias``.
-        Where the file asks for greedy decoding, only that and a repetition penalty are given. Settings that
-        specdec does not have are warned of when the model is loaded. The others apply only if you pass them.
+        that the file does not name is not among them. Tokens that it forbids or biases are a ``logit_bias``,
+        longer sequences that it forbids ``bad_words``, and ``min_new_tokens`` is ``min_tokens``. Where the
+        file asks for greedy decoding, only these, a repetition penalty and ``no_repeat_ngram_size`` are
+        given. Settings that specdec does not have are warned of when the model is loaded. The others apply
+        only if you pass them.
 
         Examples
         --------
@@ -402,11 +404,13 @@ class Model:
         """
         tokenizer, template, _ = self._texts.get()
         if tokenizer is None:
-            raise InputError(f"messages were given, but {why_no_tokenizer(self._path)}")
+            raise InputError.about("messages", f"messages were given, but {why_no_tokenizer(self._path)}")
         if template is None and variables.get("chat_template") is not None:
             template = ChatTemplate({}, source=str(self._path))
         if template is None:
-            raise InputError(f"messages were given, but {self._path} has no chat template; expected a prompt")
+            raise InputError.about(
+                "messages", f"messages were given, but {self._path} has no chat template; expected a prompt"
+            )
         text = template.render(messages, **variables)
         if isinstance(tokenizer, ByteTokenizer) and not tokenizer.reads_special_tokens:
             for token in tokenizer.special_tokens():

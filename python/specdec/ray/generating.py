@@ -12,7 +12,7 @@ from typing import Any
 from specdec.checks import check_flag, check_integer
 from specdec.decoding.adaptive_gamma import AdaptiveGamma
 from specdec.decoding.generate import generate as generate_here
-from specdec.decoding.options import DecodingOptions
+from specdec.decoding.options import DecodingOptions, TextOptions
 from specdec.decoding.result import Result, result_fields
 from specdec.drafts.draft import Draft
 from specdec.errors import InputError, kind_of, shown
@@ -21,10 +21,9 @@ from specdec.ray.blocks import OnError, Spread, check_on_error, in_blocks, write
 from specdec.ray.jobs import pickled
 from specdec.ray.records import Records, field_of, json_value
 from specdec.ray.sent_pair import DraftGiven, TargetGiven, described, opened_draft, opened_target
+from specdec.settings_table import Unpack
 
 _LARGEST_SEED = 2**64 - 1
-_NOT_TAKEN = {"seed", "n_threads", "logits", "prompt_cache", "node_budget", "progress", "n"}
-"""Settings that are arguments of their own here, or that a run over records has not."""
 
 
 def generate(
@@ -44,7 +43,7 @@ def generate(
     retries: int = 3,
     progress: bool = False,
     options: DecodingOptions | None = None,
-    **changes: Any,
+    **changes: Unpack[TextOptions],
 ) -> Records:
     """Continue each record of a dataset, by actors on the machines of a Ray cluster.
 
@@ -125,7 +124,7 @@ def generate(
     """
     settings = (DecodingOptions() if options is None else options).replace(**changes)
     given = settings.arguments()
-    for name in _NOT_TAKEN & given.keys():
+    for name in sorted(given.keys() - TextOptions.__optional_keys__):
         raise InputError(f"{name} is given; expected settings of single texts, gamma and batch_size")
     chat, on_error = check_flag("chat", chat), check_on_error(on_error)
     if seed is not None:

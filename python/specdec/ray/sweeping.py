@@ -13,7 +13,7 @@ from specdec._core import kernels
 from specdec.analysis.measure import Timing, measure
 from specdec.checks import check_choice, check_flag, check_integer, check_items
 from specdec.containers import prompts_of
-from specdec.decoding.options import DecodingOptions
+from specdec.decoding.options import DecodingOptions, TextOptions
 from specdec.errors import InputError, kind_of, shown
 from specdec.models.loading import load
 from specdec.models.model import Model, ModelLike, Prompt
@@ -22,6 +22,7 @@ from specdec.progress import counted
 from specdec.ray.jobs import connected, do_jobs, machines_of, pickled, places_on
 from specdec.ray.records import OutputFolder, line
 from specdec.ray.sent_pair import DraftGiven, described, is_function, opened_draft, opened_target
+from specdec.settings_table import Unpack
 from specdec.tables import OneTable, Table, interval, or_dash
 
 
@@ -134,6 +135,12 @@ class Sweep(OneTable):
         return f"<specdec.ray.Sweep of {len(self.rows)} combinations>"
 
 
+class SweepOptions(TextOptions, total=False):
+    """The settings of `sweep`, for type checkers."""
+
+    seed: int | None
+
+
 def sweep(
     target: ModelLike | Callable[[], Model],
     drafts: Mapping[str, DraftGiven],
@@ -150,7 +157,7 @@ def sweep(
     retries: int = 3,
     progress: bool = False,
     options: DecodingOptions | None = None,
-    **changes: Any,
+    **changes: Unpack[SweepOptions],
 ) -> Sweep:
     """Measure drafts at gammas, temperatures and number formats, on the machines of a Ray cluster.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import AfterValidator, FailFast, Field, Tag, ValidationInfo, create_model, model_validator
@@ -179,7 +180,7 @@ def _field_of(row: Setting) -> Any:
 
     def check(value: Any, info: ValidationInfo) -> Any:
         """Of a list, or a mapping of token ids to numbers."""
-        if isinstance(value, dict):
+        if isinstance(row.neutral, Mapping) and isinstance(value, dict):
             value = {_token(name): _number(name, value[name]) for name in value}
         return row.check(str(info.field_name), value)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,6 @@ from typing import Any, Final
 from specdec import errors
 from specdec.checks import check_integer, check_number
 from specdec.decoding.engine import Engine, Generation
-from specdec.decoding.options import DecodingOptions
 from specdec.errors import InputError, SpecdecError
 from specdec.models.model import Model
 from specdec.models.tokenizer import (
@@ -34,16 +34,11 @@ _RETRY: Final = {"Retry-After": "1"}
 _LONGEST_CHARACTER: Final = 4
 """Bytes of what may become the one token for unknown text."""
 _ARGUMENTS: Final = frozenset(
-    {
-        *(field.name for field in dataclasses.fields(DecodingOptions)),
-        "prompt", "messages", "tools", "chat_template_kwargs", "prediction", "speculative",
-        "add_generation_prompt", "continue_final_message",
-    }
-)  # fmt: skip
-"""What errors of the engine may begin with: the argument that they are about."""
+    {*inspect.signature(Engine.submit).parameters, "add_generation_prompt", "continue_final_message"}
+)
+"""Arguments of the engine, and of chat templates, that are fields of requests."""
 _FIELDS: Final = {
     "max_new_tokens": "max_tokens",
-    "gamma": "speculative.gamma",
     "verify": "speculative.verify",
 }
 """The fields of requests by the arguments of the engine, where the names differ."""
@@ -209,7 +204,7 @@ class Service:
         """Make the answer to an error, without the model's path on the server.
 
         `names` are the fields of the request by the arguments of `Engine.submit` that they became, where the
-        names differ. An error that begins with no argument is about what is named "prompt" there.
+        names differ. An error about no argument of a request is about what is named "prompt" there.
         """
         if isinstance(error, RequestError):
             return error
@@ -224,13 +219,11 @@ class Service:
         if isinstance(error, errors.MissingPackageError):  # some are InputErrors too
             return RequestError(message, status=501, code="unsupported_parameter")
         if isinstance(error, InputError):
-            named = {**_FIELDS, **(names or {})}
-            word = re.match(r"\w+", message)
-            if word is not None and word[0] in _ARGUMENTS:
-                param = named.get(word[0], word[0])
-                message = param + message[word.end() :]
-            else:
-                param = named.get("prompt", "prompt")
+            # An argument may be named with a place in it. The core's errors name theirs in the message alone.
+            word = re.match(r"\w+", error.argument or message)
+            name = word[0] if word is not None and word[0] in _ARGUMENTS else "prompt"
+            param = {**_FIELDS, **(names or {})}.get(name, name)
+            message = re.sub(rf"^{name}\b", lambda found: param, message)
             code = (
                 "context_length_exceeded" if isinstance(error, errors.ContextLengthError) else "invalid_value"
             )

@@ -159,7 +159,7 @@ class TextRequest(ABC):
         if sampling.get("top_k") in (-1, 0):  # no bound, as other servers write it
             sampling["top_k"] = None
         prediction = None if fields.prediction is None else fields.prediction.content or None
-        lists = {name: value for name, value in sampling.items() if isinstance(value, list | tuple)}
+        lists = {name: value for name, value in given.items() if isinstance(value, list | tuple)}
         check_prompt_size({"prediction": prediction or "", **lists}, self.service)
         return {
             **sampling,

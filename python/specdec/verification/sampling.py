@@ -48,7 +48,7 @@ def _biases(name: str, given: Any) -> dict[int, float]:
 
 def _words(name: str, given: Any) -> tuple[str | tuple[int, ...], ...]:
     expected = "a list of texts, or of lists of token ids"
-    if isinstance(given, str):
+    if isinstance(given, str | Mapping):
         raise InputError.of(name, given, expected)
     return tuple(_word(f"{name}[{i}]", word) for i, word in enumerate(check_items(name, given, expected)))
 
@@ -84,11 +84,11 @@ class Sampling:
     """The adjusted distribution that tokens are drawn from (section 2.2 of the paper).
 
     In this order: logits of tokens that have occurred are penalised (`repetition_penalty`, then presence and
-    frequency), `logit_bias` is added, the logits are divided by the temperature and turned into
-    probabilities; then only the `top_k` likeliest tokens are kept, then the smallest set of the likeliest
-    ones that holds at least `top_p` of what is left, then those that are at least `min_p` times as likely as
-    the likeliest; then the rest is normalised. Exactness holds for any settings, and for other ones of the
-    draft's.
+    frequency), `logit_bias` is added, tokens that `min_tokens`, `no_repeat_ngram_size` or `bad_words` rule
+    out here are masked, and the logits are divided by the temperature and turned into probabilities; then
+    only the `top_k` likeliest tokens are kept, then the smallest set of the likeliest ones that holds at
+    least `top_p` of what is left, then those that are at least `min_p` times as likely as the likeliest; then
+    the rest is normalised. Exactness holds for any settings, and for other ones of the draft's.
 
     Parameters
     ----------
@@ -198,7 +198,9 @@ class Sampling:
             if token >= n_vocab:
                 raise InputError.of("logit_bias", token, f"ids from 0 to {n_vocab - 1}", verb="has token")
         if sum(bias == -math.inf for bias in biases.values()) == n_vocab:
-            raise InputError("logit_bias forbids every token; expected at least one that is allowed")
+            raise InputError.about(
+                "logit_bias", "logit_bias forbids every token; expected at least one that is allowed"
+            )
         if self.bad_words is None:
             return self
         words = (_ids_of_word(word, n_vocab, tokenizer) for word in self.bad_words)

@@ -33,26 +33,24 @@ def json_text(schema: Any) -> str:
         try:
             schema = json.loads(schema)
         except (ValueError, RecursionError) as error:
-            raise FormError(f"schema is no JSON: {error}") from None
+            raise FormError.about("schema", f"schema is no JSON: {error}") from None
     if not isinstance(schema, Mapping | bool):
-        raise InputError(
-            f"schema is {kind_of(schema)}; expected a dict, True, the text of a JSON schema, or a class with "
-            "the method model_json_schema"
-        )
+        expected = "a dict, True, the text of a JSON schema, or a class with the method model_json_schema"
+        raise InputError.of("schema", schema, expected, kind_of(schema))
     if schema is False:
-        raise FormError("schema is False: no text has it")
+        raise FormError.about("schema", "schema is False: no text has it")
     if schema is True:
         schema = {}
     try:
         return json.dumps(dict(schema))
     except (TypeError, ValueError, RecursionError) as error:
-        raise FormError(f"schema cannot be written as JSON: {error}") from None
+        raise FormError.about("schema", f"schema cannot be written as JSON: {error}") from None
 
 
 def _check_size(kind: str, text: str) -> None:
     n_bytes = len(text.encode("utf-8", "surrogatepass"))
     if n_bytes > _MOST_BYTES:
-        raise FormError(f"{kind} has {n_bytes} bytes; expected at most {_MOST_BYTES}")
+        raise FormError.about(kind, f"{kind} has {n_bytes} bytes; expected at most {_MOST_BYTES}")
 
 
 def grammar_of(library: Any, kind: FormKind, form: Any) -> str:
@@ -76,9 +74,10 @@ def grammar_of(library: Any, kind: FormKind, form: Any) -> str:
         lark = any_to_lark(form)
     except Exception:
         if "::=" not in form:
-            raise FormError(
+            raise FormError.about(
+                "grammar",
                 "grammar has no rule that a text begins with; expected a line 'start: …' (Lark) or "
-                "'root ::= …' (GBNF)"
+                "'root ::= …' (GBNF)",
             ) from None
         raise
     return library.LLMatcher.grammar_from_lark(lark)  # type: ignore[no-any-return]
@@ -113,7 +112,9 @@ def check_joined(schema: str) -> None:
         n_entries += len(part["allOf"]) if isinstance(part.get("allOf"), list) else 0
     n_joined = min(len(patterns), n_entries)
     if n_joined > _MOST_JOINED:
-        raise FormError(f"schema: allOf may join {n_joined} patterns; expected at most {_MOST_JOINED}")
+        raise FormError.about(
+            "schema", f"schema: allOf may join {n_joined} patterns; expected at most {_MOST_JOINED}"
+        )
 
 
 def check_separators(schema: str) -> None:
@@ -123,9 +124,10 @@ def check_separators(schema: str) -> None:
         for name in ("item_separator", "key_separator", "whitespace_pattern"):
             pattern = given.get(name) if isinstance(given, dict) else None
             if isinstance(pattern, str) and re.search(r"[*+]|\{\d*,\}", _SPACE.sub("", pattern)):
-                raise FormError(
+                raise FormError.about(
+                    "schema",
                     f"schema: x-guidance.{name} is {shown(pattern)}; expected nothing but white space "
-                    "any number of times"
+                    "any number of times",
                 )
 
 
@@ -214,9 +216,10 @@ def _join_patterns(
     names = tuple(properties)
     for pattern in filter(_may_be_finite, list(patterns)):
         if limit.is_over:
-            raise FormError(
+            raise FormError.about(
+                "schema",
                 "schema: finding keys of properties that match patternProperties takes longer than "
-                f"{_REWRITE_S:g} s; expected fewer of both"
+                f"{_REWRITE_S:g} s; expected fewer of both",
             )
         matched = _only_matches(library, pattern, names)
         if matched is not None:

@@ -79,7 +79,7 @@ class Guidance:
         except InputError:  # a FormError is one
             raise
         except Exception as error:  # what the library raises has no common type
-            raise FormError(f"{kind} cannot be read: {error}") from None
+            raise FormError.about(kind, f"{kind} cannot be read: {error}") from None
         key = (id(made), grammar)
         has_patterns = kind == "schema" and '"patternProperties"' in grammar
         common: dict[str, Any] = {
@@ -360,9 +360,10 @@ def in_time(kind: str, compile_form: Callable[[], T]) -> T:
     with _threads_lock:
         _left[:] = [one for one in _left if one.is_alive()]
         if len(_left) >= _MOST_LEFT:
-            raise FormError(
+            raise FormError.about(
+                kind,
                 f"{kind}: {len(_left)} forms that took longer than {_COMPILE_S:g} s are still being "
-                "compiled; expected none"
+                "compiled; expected none",
             )
         usual = threading.stack_size(_STACK)
         try:
@@ -373,7 +374,9 @@ def in_time(kind: str, compile_form: Callable[[], T]) -> T:
     if not results:
         with _threads_lock:
             _left.append(thread)
-        raise FormError(f"{kind}: compiling takes longer than {_COMPILE_S:g} s; expected a simpler form")
+        raise FormError.about(
+            kind, f"{kind}: compiling takes longer than {_COMPILE_S:g} s; expected a simpler form"
+        )
     (result,) = results
     if isinstance(result, BaseException):
         raise result

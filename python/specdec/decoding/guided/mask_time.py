@@ -139,23 +139,26 @@ class MaskMeter:
         self._seconds += seconds
         self._spend(seconds)
         if not in_time:
-            raise FormError(
+            raise FormError.about(
+                self._kind,
                 f"{self._kind}: finding the tokens that may come next takes longer than {_MOST_MASK_S:g} s; "
-                "expected a form that is less ambiguous"
+                "expected a form that is less ambiguous",
             )
         return job.result()
 
     def _check(self) -> None:
         if self._seconds > _ANY_TEXT_S + _EACH_MASK_S * self._n_masks:
-            raise FormError(
+            raise FormError.about(
+                self._kind,
                 f"{self._kind}: finding the tokens that may come next has taken {self._seconds:.2f} s in "
-                f"{self._n_masks} positions of the text; expected at most {_EACH_MASK_S:g} s each on average"
+                f"{self._n_masks} positions of the text; expected at most {_EACH_MASK_S:g} s each on average",
             )
         is_cheap = self._seconds <= _CHEAP_S + _EACH_CHEAP_S * self._n_masks
         if self._in_thread and not is_cheap and len(_late) >= _MOST_LATE:
-            raise FormError(
+            raise FormError.about(
+                self._kind,
                 f"{self._kind}: the tokens that may come next are still being found for {len(_late)} texts "
-                f"that were given up after {_MOST_MASK_S:g} s each; expected none"
+                f"that were given up after {_MOST_MASK_S:g} s each; expected none",
             )
 
 

@@ -95,9 +95,10 @@ def checked(tokenizer: Tokenizer | None, kind: str) -> ByteTokenizer:
     if isinstance(tokenizer, ByteTokenizer):
         return tokenizer
     what = "no tokenizer" if tokenizer is None else f"the tokenizer {kind_of(tokenizer)}"
-    raise InputError(
+    raise InputError.about(
+        kind,
         f"{kind} is given, but the target has {what}; expected one whose tokens are byte strings, as those "
-        "of specdec.tokenizer"
+        "of specdec.tokenizer",
     )
 
 
@@ -209,9 +210,10 @@ class Watcher:
     def check(self, matcher: Any) -> None:
         """Raise a `FormError` if more bytes than the bound are forced where the matcher is."""
         if _forces_on(matcher, self._first, self._bound):
-            raise FormError(
+            raise FormError.about(
+                "grammar",
                 f"grammar: more than {self._bound} bytes must come one after the other, and no text has so "
-                "many; expected words that end, where what follows may begin like them"
+                "many; expected words that end, where what follows may begin like them",
             )
 
 

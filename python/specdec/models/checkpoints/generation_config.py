@@ -21,11 +21,15 @@ _SAMPLING: Final[Mapping[str, tuple[bool, str, Callable[[float], bool], float | 
     "min_p": (False, "a number in [0, 1]", lambda x: 0.0 <= x <= 1.0, 0.0),
     "repetition_penalty": (False, "a number from 1e-30 to 1e30", lambda x: 1e-30 <= x <= 1e30, 1.0),
     "no_repeat_ngram_size": (True, "a whole number, 0 for none", lambda x: 0 <= x <= MAX_INT, 0),
+    "min_new_tokens": (True, "a whole number, 0 for none", lambda x: 0 <= x <= MAX_INT, 0),
 }
 _LARGEST: Final = 3.4e38  # a bias, as float32 has numbers
-_ALWAYS: Final = ("repetition_penalty", "no_repeat_ngram_size")  # also where nothing is sampled
+# Also where nothing is sampled.
+_ALWAYS: Final = ("repetition_penalty", "no_repeat_ngram_size", "min_new_tokens")
+_NAMES: Final = {"min_new_tokens": "min_tokens"}  # of `specdec.Sampling`, where they are others
 
-# Fields that change the texts of transformers and have no counterpart here: the values that change nothing.
+# Fields that change the texts of transformers and have no counterpart here (`min_length` counts the prompt):
+# the values that change nothing.
 _UNAPPLIED: Final[Mapping[str, tuple[Any, ...]]] = {
     "begin_suppress_tokens": ([],),
     "constraints": ([],),
@@ -39,7 +43,6 @@ _UNAPPLIED: Final[Mapping[str, tuple[Any, ...]]] = {
     "guidance_scale": (1,),
     "max_time": (),
     "min_length": (0,),
-    "min_new_tokens": (0,),
     "num_beam_groups": (1,),
     "num_beams": (1,),
     "penalty_alpha": (0,),
@@ -120,8 +123,8 @@ def read_generation_defaults(
         return GenerationDefaults(bos[0] if bos else None, eos, {}, (*start, *forced) if start else ())
     of_texts = given if has_file else config
     unapplied: list[str] = []
-    sampling = sampling_of(of_texts)
-    sampling |= _biases(of_texts, n_vocab, eos or (), sampling, outside, unapplied)
+    sampling = sampling_of(of_texts, len(forced) if has_encoder and start else 0)
+    sampling |= _by_token(of_texts, n_vocab, eos or (), sampling, outside, unapplied)
     if outside:
         fields = ", ".join(dict.fromkeys(outside))  # both files often say the same
         warn(f"{folder}: {fields}; expected ids from 0 to {n_vocab - 1}, and others are left out")
@@ -144,7 +147,7 @@ def _unapplied(given: Fields) -> list[str]:
     ]
 
 
-def _biases(
+def _by_token(
     given: Fields,
     n_vocab: int,
     eos_ids: tuple[int, ...],
@@ -152,29 +155,30 @@ def _biases(
     outside: list[str],
     unapplied: list[str],
 ) -> dict[str, Any]:
-    """Return ``logit_bias`` with the tokens that are forbidden or biased in every context.
+    """Return ``logit_bias``, with single tokens that are forbidden or biased, and ``bad_words``, with others.
 
-    ``bad_words_ids`` and ``sequence_bias`` of more than one token, which depend on the text, are named in
-    ``unapplied``; so are biases with a repetition penalty, which transformers applies in the other order.
+    A ``sequence_bias`` of more than one token is named in ``unapplied``; so are biases with a repetition
+    penalty, which transformers applies in the other order, and what is no list of tokens.
     """
-    biases: dict[int, float] = {}
-    entries, others = _single_tokens(given.raw("sequence_bias"), n_vocab, with_bias=True)
-    if entries and "repetition_penalty" in sampling:
-        entries, others = {}, True
-    biases.update(entries)
-    if others:
+    biased, others = _words(given.raw("sequence_bias"), n_vocab, with_bias=True)
+    biases = {word[0]: bias for word, bias in biased.items() if len(word) == 1}
+    if biases and "repetition_penalty" in sampling:
+        biases, others = {}, True
+    if others or any(len(word) > 1 for word in biased):
         unapplied.append("sequence_bias")
-    words, others = _single_tokens(given.raw("bad_words_ids"), n_vocab)
+    words, others = _words(given.raw("bad_words_ids"), n_vocab)
     if others:
         unapplied.append("bad_words_ids")
-    forbidden = [word for word in words if word not in eos_ids]  # as in transformers: ends of text stay
+    # As in transformers: ends of text stay.
+    forbidden = [word[0] for word in words if len(word) == 1 and word[0] not in eos_ids]
     forbidden += given.token_ids("suppress_tokens", n_vocab, outside)
     biases.update(dict.fromkeys(forbidden, -math.inf))
-    return {"logit_bias": biases} if biases else {}
+    longer = [list(word) for word in words if len(word) > 1]
+    return {**({"logit_bias": biases} if biases else {}), **({"bad_words": longer} if longer else {})}
 
 
-def _single_tokens(given: Any, n_vocab: int, with_bias: bool = False) -> tuple[dict[int, float], bool]:
-    """The entries of ``bad_words_ids``, or of ``sequence_bias``, that are one token, and if there are others.
+def _words(given: Any, n_vocab: int, with_bias: bool = False) -> tuple[dict[tuple[int, ...], float], bool]:
+    """The tokens and biases of ``bad_words_ids`` or ``sequence_bias``, and whether there are other entries.
 
     An entry whose tokens the vocabulary does not have is left out: no text has it.
     """
@@ -182,7 +186,7 @@ def _single_tokens(given: Any, n_vocab: int, with_bias: bool = False) -> tuple[d
         return {}, False
     if not isinstance(given, list):
         return {}, True
-    found: dict[int, float] = {}
+    found: dict[tuple[int, ...], float] = {}
     others = False
     for entry in given:
         word, bias = entry if with_bias and isinstance(entry, list) and len(entry) == 2 else (entry, 0.0)
@@ -190,9 +194,7 @@ def _single_tokens(given: Any, n_vocab: int, with_bias: bool = False) -> tuple[d
         if not _are_ids(word) or not is_number or not -_LARGEST <= bias <= _LARGEST:
             others = True
         elif all(token < n_vocab for token in word):
-            others |= len(word) > 1
-            if len(word) == 1:
-                found[word[0]] = float(bias)
+            found[tuple(word)] = float(bias)
     return found, others
 
 
@@ -201,8 +203,11 @@ def _are_ids(word: Any) -> bool:
     return isinstance(word, list) and bool(word) and all(type(token) is int and token >= 0 for token in word)
 
 
-def sampling_of(given: Fields) -> dict[str, Any]:
-    """The sampling settings of a file; without ``do_sample``, only those of greedy decoding."""
+def sampling_of(given: Fields, n_forced: int = 0) -> dict[str, Any]:
+    """The sampling settings of a file; without ``do_sample``, only those of greedy decoding.
+
+    `n_forced`: First tokens that ``min_new_tokens`` counts and ``min_tokens`` does not.
+    """
     samples = given.raw("do_sample")
     if not isinstance(samples, bool | None):
         warn(f"{given.file}: field 'do_sample' is {as_json(samples)}; expected true or false; it is left out")
@@ -219,5 +224,6 @@ def sampling_of(given: Fields) -> dict[str, Any]:
         ):
             warn(f"{given.file}: field '{name}' is {as_json(value)}; expected {expected}; it is left out")
         elif value != neutral:
-            found[name] = value if integer else float(value)
-    return found
+            found[_NAMES.get(name, name)] = value if integer else float(value)
+    n_least = found.pop("min_tokens", 0) - n_forced
+    return found | ({"min_tokens": n_least} if n_least > 0 else {})

@@ -374,8 +374,9 @@ def _settings_of_texts(checkpoint: Checkpoint) -> dict[str, Any]:
 
 def _write_tokenizer(checkpoint: Checkpoint, place: Path) -> None:
     tokenizer, template = checkpoint.tokenizer, checkpoint.chat_template
-    if checkpoint.path.is_dir() and (defaults := checkpoint.path / _OF_TEXTS).is_file():
-        shutil.copyfile(defaults, place / _OF_TEXTS)
+    if checkpoint.path.is_dir():  # without such a file config.json has the settings
+        if (defaults := checkpoint.path / _OF_TEXTS).is_file():
+            shutil.copyfile(defaults, place / _OF_TEXTS)
     elif checkpoint.default_sampling:
         _write_json(place / _OF_TEXTS, _settings_of_texts(checkpoint))
     settings: dict[str, Any] = {} if template is None else dict(template.tokens)
