@@ -252,7 +252,7 @@ def test_what_was_learnt_is_named_after_what_it_was(
     for _ in range(2):
         serve(target, online, 0)
         assert online.learn()
-    assert f"{folders[1]} (learnt online)" in repr(online.draft) and repr(online.draft) in repr(online)
+    assert f"{folders[1]} (learned online)" in repr(online.draft) and repr(online.draft) in repr(online)
     assert tempfile.gettempdir() not in repr(online).replace(str(folders[1]), "")
 
 

@@ -201,7 +201,13 @@ def check_agreement(family: str, drawn: tuple[dict[str, Any], list[dict[str, Any
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_folders_are_read_as_by_transformers(family: str) -> None:
-    @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(
+        max_examples=300,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+        database=None,
+    )
     @given(drawn=folders(family))
     def check(drawn: tuple[dict[str, Any], list[dict[str, Any]], list[str]]) -> None:
         check_agreement(family, drawn)

@@ -303,11 +303,11 @@ class WorkClock:
 
     def __init__(self, patch: pytest.MonkeyPatch, token_s: float, step_s: float) -> None:
         from specdec import time_limit
-        from specdec.training import batch, held_out, loop, written_texts
+        from specdec.training import batch, held_out, loop, training_texts
 
         self.now, self.step_s = 0.0, step_s
         patch.setattr(time_limit, "time", SimpleNamespace(monotonic=lambda: self.now))
-        generate, of, step = written_texts.generate, batch.TargetStates.of, loop.train_step
+        generate, of, step = training_texts.generate, batch.TargetStates.of, loop.train_step
 
         def generated(*given: Any, **options: Any) -> Any:
             found = generate(*given, **options)
@@ -323,7 +323,7 @@ class WorkClock:
             self.now += self.step_s
             return step(*given)
 
-        patch.setattr(written_texts, "generate", generated)
+        patch.setattr(training_texts, "generate", generated)
         patch.setattr(held_out, "generate", generated)
         patch.setattr(batch.TargetStates, "of", states)
         for module in (loop, importlib.import_module("specdec.training.training_run")):
@@ -614,7 +614,7 @@ def test_the_command_on_the_embedded_target(tmp_path: Path, capsys: pytest.Captu
     ]
     assert main(command) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("Loading torch and what trains this kind of draft;")
+    assert shown.startswith("Loading torch and the trainer of this kind of draft;")
     assert shown.splitlines()[1] == "Making the network that is trained."
     assert "2 steps take about" in shown and "after, T = 1" in shown and "tokens/call" in shown
     assert (tmp_path / "training" / "losses.tsv").read_text().startswith("step\ttokens\tloss\t")
@@ -650,7 +650,7 @@ def test_a_training_takes_a_quantised_target(target: specdec.Model, tmp_path: Pa
     states = TargetStates(quantised, taps=[0, 2, 3]).of(Texts.of_lists([ids, ids[:7]], [2, 1], 20))
     np.testing.assert_array_equal(states.hidden[2][0, :16], quantised.hidden_states(ids, [2])[2])
     np.testing.assert_allclose(
-        states.law.log_probs[1, :7], torch.from_numpy(quantised.logits(ids[:7])).log_softmax(-1), atol=1e-6
+        states.target.log_probs[1, :7], torch.from_numpy(quantised.logits(ids[:7])).log_softmax(-1), atol=1e-6
     )
     assert states.weights.tolist() == [[0.0] + [1.0] * 14 + [0.0] * 5, [1.0] * 6 + [0.0] * 14]
     train(quantised, tmp_path, steps=2)

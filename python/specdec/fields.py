@@ -80,6 +80,12 @@ def is_positive(value: Any) -> bool:
     return is_number and 0 < value <= sys.float_info.max
 
 
+def is_finite(value: Any) -> bool:
+    """Whether a value is a finite number in double precision."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= sys.float_info.max
+
+
 def is_amount(value: Any) -> bool:
     """Whether a value is a finite number, at least 0."""
     return is_positive(value) or (isinstance(value, int | float) and value is not False and value == 0)

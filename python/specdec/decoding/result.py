@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, fields, replace
@@ -15,7 +14,7 @@ from specdec.checks import as_integer, check_choice, check_flag
 from specdec.decoding.stopping import FinishReason
 from specdec.display.rounds import FigureTexts, html, terminal
 from specdec.errors import InputError
-from specdec.fields import Fields, without_nan
+from specdec.fields import Fields, is_finite, without_nan
 from specdec.models.score import TopLogProbs
 from specdec.models.tokenizer import Tokenizer
 from specdec.trace import Trace
@@ -267,7 +266,7 @@ def _log_probs(found: Fields, field: str, n: int) -> NDArray[np.float64] | None:
     """ln p of n tokens, from the dict of a result."""
     if found.given(field) is None:
         return None
-    numbers = found.numbers(field, n, "a finite number", math.isfinite)
+    numbers = found.numbers(field, n, "a finite number", is_finite)
     return np.array(numbers, np.float64)
 
 
@@ -284,7 +283,7 @@ def _top_log_probs(found: Fields, field: str, n: int) -> TopLogProbs | None:
             raise found.error(field, "pairs of a token id and ln p")
         ids, log_probs = [token for token, _ in row], [log_prob for _, log_prob in row]
         pairs = Fields({field: ids, "ln p": log_probs}, "", kind=InputError)
-        numbers = pairs.numbers("ln p", None, f"a finite number in {field}", math.isfinite)
+        numbers = pairs.numbers("ln p", None, f"a finite number in {field}", is_finite)
         top.append(list(zip(pairs.integers(field), numbers, strict=True)))
     return top
 
