@@ -259,6 +259,7 @@ def read_side_tokens(folder: Path, n_vocab: int | None = None) -> SideTokens:
     if not fields.get(_EXTRA) and "additional_special_tokens" in fields:  # the former name
         fields[_EXTRA] = fields.pop("additional_special_tokens")
     named: dict[str, _Token | None] = _other_names(fields, files)
+    late = False  # whether the other special tokens are named too late to set flags of added_tokens.json
     if isinstance(fields.get(_EXTRA), dict):
         named |= {key: _token(value, str(config), _EXTRA) for key, value in fields.pop(_EXTRA).items()}
     if not lists_all:
@@ -266,9 +267,10 @@ def read_side_tokens(folder: Path, n_vocab: int | None = None) -> SideTokens:
         # Their order is that of the map, their values are those of the settings.
         named = _other_names(mapped, dict.fromkeys(mapped, str(folder / _MAP))) | named
         for key, value in mapped.items():
-            key = _EXTRA if key == "additional_special_tokens" else key
+            former, key = key, _EXTRA if key == "additional_special_tokens" else key
             if key in SPECIAL_NAMES or not fields.get(key):
                 fields[key], files[key] = value, str(folder / _MAP)
+                late = late or former != key
     extra_file, extra = files.get(_EXTRA, str(config)), fields.get(_EXTRA) or []
     for key in SPECIAL_NAMES:
         if key in fields:
@@ -284,7 +286,7 @@ def read_side_tokens(folder: Path, n_vocab: int | None = None) -> SideTokens:
     added = (
         _added_tokens_decoder(fields["added_tokens_decoder"], str(config))
         if lists_all
-        else _added_tokens(folder / _ADDED, named, extras)
+        else _added_tokens(folder / _ADDED, named, () if late else extras)
     )
     by_content = {token.content: token for token in added.values()}
     model = read_settings(folder / "config.json")
