@@ -144,5 +144,5 @@ def check_settings(given: Any) -> None:
     """
     for name, row in table_of(type(given)).items():
         value = getattr(given, name)
-        if value is not None or row.default is not None:
+        if value is not row.default:
             object.__setattr__(given, name, row.check(name, value))
