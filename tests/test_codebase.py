@@ -617,7 +617,11 @@ def test_every_draft_is_public_and_in_every_list() -> None:
     count as `Ngram`."""
     for module in modules():
         if module.startswith("drafts."):
-            importlib.import_module(f"specdec.{module}")
+            try:
+                importlib.import_module(f"specdec.{module}")
+            except ModuleNotFoundError as error:
+                if error.name != "torch":  # which networks and trainers need, and no draft
+                    raise
     classes = [entry for entry in methods_of(specdec.drafts.Draft) if entry.__module__.startswith("specdec.")]
     found = sorted({entry.__name__ for entry in classes} - {"PythonDraft"})
     assert "Lookahead" in found
