@@ -9,16 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import (
-    drafts,
-    engine,
-    harness,
-    kernels,
-    paper,
-    peers,
-    products,
-    serving,
-)
+from benchmarks import drafts, engine, harness, kernels, paper, peers, products, serving
 from benchmarks.report import Report, machine_name, result_folder
 from benchmarks.turns import Options
 
