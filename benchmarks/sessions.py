@@ -7,13 +7,11 @@ from typing import Any
 
 from specdec import _core
 
-__all__ = ["begin_session", "rounds_of"]
-
 
 def begin_session(
     target: _core.Model, draft: Any, prompts: Sequence[list[int]], *, gamma: int, n_threads: int,
     settings: Sequence[_core.Settings] | None = None, seed: int = 0, **by_name: Any,
-) -> _core.Session:  # fmt: skip
+) -> Any:  # fmt: skip
     """A session that has read its prompts; `by_name` are arguments of `_core.Settings` for all of them."""
     n_new = by_name.get("max_new_tokens", target.config["n_ctx"])
     seeds = [(seed, i) for i in range(len(prompts))]
@@ -28,8 +26,7 @@ def begin_session(
     else:
         session = make(target, draft, prompts, settings=each, seeds=seeds, **options)
     session.prefill()
-    found: _core.Session = session
-    return found
+    return session
 
 
 def rounds_of(session: _core.Session, seconds: float = 0.0) -> list[dict[str, Any]]:

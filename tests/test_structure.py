@@ -18,7 +18,7 @@ from test_codebase import C_FILES, PACKAGE, ROOT, code, modules, name
 SUFFIXES = (".py", ".pyi", ".c", ".h")
 
 LINES = {
-    "benchmarks": 6100,
+    "benchmarks": 6000,
     "csrc": 37400,
     "csrc/base": 1300,
     "csrc/beam": 700,

@@ -36,13 +36,8 @@ WRITERS = {
 }
 #: Those that are asked to read GGUF files.
 READ_GGUF = (
-    "specdec",
-    "specdec, auto",
-    "specdec, plain",
-    "llama.cpp",
-    "llama.cpp server",
-    "llama-cpp-python",
-)
+    "specdec", "specdec, auto", "specdec, plain", "llama.cpp", "llama.cpp server", "llama-cpp-python",
+)  # fmt: skip
 
 
 def engine_class(kinds: dict[str, str], name: str) -> type:
