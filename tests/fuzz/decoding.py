@@ -11,7 +11,7 @@ import specdec
 from fuzz.drafts import descriptions, is_adaptive, is_stateful, make_draft, may_branch
 from fuzz.objects import ProposerError
 from fuzz.running import Failure
-from fuzz.settings import distribution_after, is_extreme, keywords, plain_keywords
+from fuzz.settings import distribution_after, is_extreme, keywords, may_forbid_all, plain_keywords
 from fuzz.traces import check_result
 from specdec.errors import InputError
 from worlds.described import END_IDS, adapted_target, models_of_texts, source_vocab
@@ -128,7 +128,7 @@ def may_be_refused(case: dict[str, Any]) -> bool:
         return True
     if any(one.get("habit") in ("long", "raise") for one in found):
         return True
-    if is_extreme(settings):
+    if may_forbid_all(settings):
         return True
     if ("constraint" in settings or "form" in settings) and (
         "logit_bias" in settings or "transform" in settings

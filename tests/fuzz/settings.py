@@ -18,7 +18,7 @@ from worlds.written_constraints import allowed_after
 
 __all__ = [
     "EXTREMES", "TRANSFORMS", "distribution_after", "draw_sampling", "draw_settings", "hangs_on_rounding",
-    "is_extreme", "keywords", "plain_keywords",
+    "is_extreme", "keywords", "may_forbid_all", "plain_keywords",
 ]  # fmt: skip
 
 RULES = ("rejection", "block", "coupled", "k-sequential", "classical")
@@ -161,6 +161,11 @@ def _prompt_cache(max_bytes: int) -> specdec.PromptCache:
 def is_extreme(settings: dict[str, Any]) -> bool:
     """Whether a value is one of `EXTREMES`."""
     return any(settings.get(name) in values for name, values in EXTREMES.items())
+
+
+def may_forbid_all(settings: dict[str, Any]) -> bool:
+    """Whether settings may leave no token to choose from."""
+    return is_extreme(settings) or "no_repeat_ngram_size" in settings or "bad_words" in settings
 
 
 def keywords(settings: dict[str, Any]) -> dict[str, Any]:
