@@ -74,21 +74,20 @@ def read_json_object(path: Path, kind: type[SpecdecError] = CheckpointError) -> 
     return values
 
 
-def is_positive(value: Any) -> bool:
-    """Whether a value is a finite number above 0 in double precision."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and 0 < value <= sys.float_info.max
-
-
 def is_finite(value: Any) -> bool:
     """Whether a value is a finite number in double precision."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and abs(value) <= sys.float_info.max
 
 
+def is_positive(value: Any) -> bool:
+    """Whether a value is a finite number above 0."""
+    return is_finite(value) and value > 0
+
+
 def is_amount(value: Any) -> bool:
     """Whether a value is a finite number, at least 0."""
-    return is_positive(value) or (isinstance(value, int | float) and value is not False and value == 0)
+    return is_finite(value) and value >= 0
 
 
 class Fields:

@@ -41,9 +41,8 @@ def adapted_models(
     """
     if adapter is None:
         return None
-    several = isinstance(adapter, list)
-    given: list[Any] = adapter if isinstance(adapter, list) else [adapter] * n_prompts
-    if several and (not is_batch or len(given) != n_prompts):
+    given: Sequence[Any] = adapter if isinstance(adapter, list) else [adapter] * n_prompts
+    if given is adapter and (not is_batch or len(given) != n_prompts):
         raise InputError(
             f"adapter is a list of {len(given)} for {number_of(n_prompts, 'prompt')}; expected one "
             "adapter, or one for each prompt of a list"

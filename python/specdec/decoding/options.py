@@ -262,15 +262,12 @@ def door(function: Function) -> Function:
     """Let a function that takes settings refuse unknown ones by the name that was likely meant."""
     known = inspect.signature(function).parameters
 
-    def check(given: Mapping[str, Any]) -> None:
-        for name in given:
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for name in kwargs:
             if name not in known:
                 hint = _meant(name, known)
                 raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}")
-
-    @wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        check(kwargs)
         return function(*args, **kwargs)
 
     return cast("Function", call)
