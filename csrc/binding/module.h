@@ -84,7 +84,7 @@ typedef struct sd_cached_text_object {
 
 typedef struct sd_look_ahead_object {
     PyObject_HEAD float* memory; /* owned (PyMem_Free); NULL until __init__ has succeeded */
-    sd_extra_queries extra;            /* it borrows from `memory` */
+    sd_extra_queries extra;      /* it borrows from `memory` */
 } sd_look_ahead_object;
 
 typedef struct sd_settings_object {
