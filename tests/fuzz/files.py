@@ -19,7 +19,7 @@ import numpy as np
 import specdec
 from specdec import drafts
 from specdec.analysis.answers import Answer, AnswerFile, Reply
-from specdec.analysis.bench_rows import bench_rows
+from specdec.analysis.bench import bench_rows
 from specdec.draft_counts import Step
 from worlds import adapters, folders, learned
 from worlds.described import make_model
