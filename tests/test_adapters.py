@@ -577,7 +577,7 @@ def test_modules_and_folders_that_are_not_there(adapted: Adapted, tmp_path: Path
     with pytest.raises(FileNotFoundError, match="no such folder; expected the folder of an adapter"):
         specdec.load(adapted.path, adapter=tmp_path / "none")
     (tmp_path / "other" / "adapter_model.safetensors").rename(tmp_path / "other" / "adapter_model.bin")
-    with pytest.raises(FileNotFoundError, match="has no adapter_model.safetensors; it has"):
+    with pytest.raises(FileNotFoundError, match="has no adapter_model.safetensors, but"):
         adapted.target.with_adapter(other)
     (tmp_path / "other" / "adapter_config.json").unlink()
     with pytest.raises(FileNotFoundError, match="adapter_config.json"):

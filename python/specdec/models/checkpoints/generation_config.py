@@ -108,9 +108,11 @@ def read_generation_defaults(
         if outside:
             fields = ", ".join(dict.fromkeys(outside))  # both files often say the same
             warn(f"{folder}: {fields}; expected ids from 0 to {n_vocab - 1}, and others are left out")
-        neutral = _UNAPPLIED | (_UNAPPLIED_SAMPLING if of_texts.raw("do_sample") is True else {})
+        neutral = dict(_UNAPPLIED)
+        if of_texts.raw("do_sample") is True:
+            neutral |= _UNAPPLIED_SAMPLING
         if not has_encoder:
-            neutral = neutral | {"forced_bos_token_id": ()}  # after a prompt of one token
+            neutral["forced_bos_token_id"] = ()  # after a prompt of one token
         unapplied += [name for name in neutral if of_texts.raw(name) not in (None, *neutral[name])]
         if unapplied:
             warn(UnusedFieldWarning(of_texts.file, unapplied, NOT_APPLIED))

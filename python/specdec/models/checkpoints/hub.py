@@ -139,7 +139,7 @@ def fetch(name: HubName, options: HubOptions | None = None) -> Path:
     if not (name.file or name.tag):
         return download(name.repository, options)
     library = _import_library(name.repository)
-    where = {"revision": options.revision, "token": options.token}
+    where: dict[str, Any] = {"revision": options.revision, "token": options.token}
     with _hub_errors(name.repository, options):
         there = library.HfApi().list_repo_files(name.repository, **where)
         wanted = _of_tag(name, there) if name.tag else _with_parts(name.file, there)

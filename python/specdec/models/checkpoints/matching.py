@@ -143,9 +143,9 @@ def match_tensors(
     if unknown:
         first = ", ".join(f"'{tensors[name].name}'" for name in unknown[:5])
         more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
-        found = f"holds tensors that its {described_by} leaves without use: {first}{more}"
-        expected = f"only those of {number_of(config['n_layer'], 'layer')}"
-        raise UnsupportedModelError(f"{place}: {found}; expected {expected}")
+        what = f"holds tensors that its {described_by} leaves without use: {first}{more}"
+        only = f"only those of {number_of(config['n_layer'], 'layer')}"
+        raise UnsupportedModelError(f"{place}: {what}; expected {only}")
 
 
 def has_own_head(

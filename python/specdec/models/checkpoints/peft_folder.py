@@ -110,7 +110,8 @@ def _open(path: Path) -> PeftFolder:
         held = ", ".join(sorted(entry.name for entry in path.iterdir())[:5])
         raise CheckpointNotFoundError(f"{path}: has no {WEIGHTS}, but {held}; expected {expected}")
     is_dora = fields.boolean("use_dora", default=False)
-    low_rank, whole = {}, {}
+    whole: dict[str, StoredTensor] = {}
+    low_rank = {}
     parts = _tensors(weights, is_dora, whole)
     has_biases = fields.raw("bias") != "none"
     for name, tensor in whole.items():

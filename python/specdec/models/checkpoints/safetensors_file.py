@@ -13,7 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,7 +149,7 @@ def _parse_header(path: Path, text: bytes) -> dict[str, Any]:
     return header
 
 
-def _are_sizes(value: Any) -> bool:
+def _are_sizes(value: Any) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(one) is int and 0 <= one <= _MAX_INT for one in value)
 
 
@@ -175,7 +175,7 @@ def _check_layout(opened: OpenedFile, header: dict[str, Any], first: int) -> dic
 
         if not isinstance(entry, dict):
             raise refused("the header entry", entry, "an object of dtype, shape and data_offsets")
-        dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
+        dtype, shape, offsets = map(entry.get, ("dtype", "shape", "data_offsets"))
         if not isinstance(dtype, str) or dtype not in _BITS:
             raise refused("dtype", dtype, f"one of {', '.join(_BITS)}")
         if not _are_sizes(shape):
