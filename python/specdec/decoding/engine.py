@@ -376,14 +376,7 @@ class Engine:
         self._check_open(options.n)  # before the prompt is encoded
         chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)
         request = Request.prepare(
-            self.target,
-            None,
-            prompt,
-            options,
-            chat,
-            decoder_prompt,
-            n_slots=self.n_slots,
-            n_text=self.n_text,
+            self.target, None, prompt, options, chat, decoder_prompt, n_slots=self.n_slots, n_text=self.n_text
         )
         if request.is_batch:
             raise InputError.about(

@@ -87,10 +87,7 @@ class EngineDrafts:
         if speculative.gamma is not None:
             gamma = min(check_integer("speculative.gamma", speculative.gamma, 0, MAX_GAMMA), gamma)
         return request.settings(
-            0,
-            gamma=min(gamma, MAX_GAMMA),
-            drafters=drafters,
-            prediction=prediction if predicted else None,
+            0, gamma=min(gamma, MAX_GAMMA), drafters=drafters, prediction=prediction if predicted else None
         )
 
     def _chosen(self, draft: bool | str) -> tuple[bool, int | None]:

@@ -10,6 +10,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from specdec.decoding.guided.constraint_vocabulary import (
+    LibraryTokenizer,
+    Watcher,
+    checked,
+    library_tokenizer,
+    unforced,
+)
 from specdec.decoding.guided.grammars import (
     LIBRARY_LIMITS,
     ConstraintKind,
@@ -18,7 +25,6 @@ from specdec.decoding.guided.grammars import (
     place_of_fault,
 )
 from specdec.decoding.guided.mask_time import MaskJob, MaskMeter
-from specdec.decoding.guided.vocabulary import LibraryTokenizer, Watcher, checked, library_tokenizer, unforced
 from specdec.errors import ConstraintError, InputError, MissingConstraintError, shown
 from specdec.models.tokenizer import ByteTokenizer, Tokenizer
 
@@ -46,7 +52,7 @@ class Guidance:
     """
 
     raises: Final = ConstraintError
-    """What its states raise. After a draft token the core forgets this alone, no signal handler's exception."""
+    """What its states raise. After a draft token the core forgets this alone, not a signal handler's."""
 
     def __init__(self, compiled: _Compiled, tokenizer: ByteTokenizer) -> None:
         self._compiled = compiled

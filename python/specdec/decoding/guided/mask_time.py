@@ -125,7 +125,7 @@ class MaskMeter:
         self._seconds = 0.0
 
     def mask(self, job: MaskJob) -> Mask:
-        """The mask of a job of the text, new or late; a ConstraintError where it, or all so far, take long."""
+        """The mask of a job, new or late; a ConstraintError where it, or all so far, takes too long."""
         is_new, in_time = job.is_new, True
         if is_new:
             self._check()
