@@ -8,17 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from specdec.errors import InputError, UnusedFieldWarning, warn
-from specdec.fields import Fields, as_json, read_json_object
-from specdec.settings_table import table_of
-from specdec.verification.sampling import Sampling
+from specdec.errors import UnusedFieldWarning, warn
+from specdec.fields import MAX_INT, Fields, as_json, is_finite, read_json_object
 
 FILE: Final = "generation_config.json"
 
-# Those that `specdec.Sampling` has too, and the values that change nothing.
-_SAMPLING: Final[Mapping[str, float | None]] = {
-    "temperature": None, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0,
-    "no_repeat_ngram_size": 0, "min_new_tokens": 0,
+# Those that `specdec.Sampling` has too: the largest value (an int: values are whole), the neutral one.
+_SAMPLING: Final[Mapping[str, tuple[float, float | None]]] = {
+    "temperature": (1e30, None), "top_k": (MAX_INT, 0), "top_p": (1.0, 1.0), "min_p": (1.0, 0.0),
+    "repetition_penalty": (1e30, 1.0), "no_repeat_ngram_size": (MAX_INT, 0), "min_new_tokens": (MAX_INT, 0),
 }  # fmt: skip
 # Also where nothing is sampled.
 _ALWAYS: Final = ("repetition_penalty", "no_repeat_ngram_size", "min_new_tokens")
@@ -173,7 +171,7 @@ def sampling_of(given: Fields, n_forced: int = 0) -> dict[str, Any]:
     `n_forced`: First tokens that ``min_new_tokens`` counts and ``min_tokens`` does not.
     """
 
-    def leave_out(name: str, value: Any, expected: str | None) -> None:
+    def leave_out(name: str, value: Any, expected: str) -> None:
         warn(f"{given.file}: field '{name}' is {as_json(value)}; expected {expected}; it is left out")
 
     samples = given.raw("do_sample")
@@ -181,20 +179,16 @@ def sampling_of(given: Fields, n_forced: int = 0) -> dict[str, Any]:
         leave_out("do_sample", samples, "true or false")
     samples = samples is True
     found: dict[str, Any] = {"temperature": 1.0} if samples else {}
-    for name, neutral in _SAMPLING.items():
-        value, ours = given.raw(name), _NAMES.get(name, name)
+    for name, (most, neutral) in _SAMPLING.items():
+        value = given.raw(name)
         if value is None or not (samples or name in _ALWAYS):
             continue
-        if type(value) in (int, float) and value == neutral:
-            continue
-        try:
-            checked = table_of(Sampling)[ours].check(name, value)
-        except InputError as error:
-            leave_out(name, value, error.expected)
-            continue
-        if name == "temperature" and checked == 0.0:
-            leave_out(name, value, "a number above 0")
-        else:
-            found[ours] = checked
+        whole = isinstance(most, int)
+        least = 1 if whole else 1e-30
+        is_number = is_finite(value) and (isinstance(value, int) or not whole)
+        if is_number and least <= value <= most and value != neutral:
+            found[_NAMES.get(name, name)] = value if whole else float(value)
+        elif not is_number or value != neutral:
+            leave_out(name, value, f"a {'whole ' if whole else ''}number from {least} to {most}")
     n_least = found.pop("min_tokens", 0) - n_forced
     return found | ({"min_tokens": n_least} if n_least > 0 else {})
