@@ -137,7 +137,9 @@ def test_every_draft_is_tuned(world: World, name: str, monkeypatch: pytest.Monke
         assert found.gamma == (0 if nothing else 2) and found.speedups[2] == 1.1
         assert ("= plain (drafted nothing)" in str(found)) == nothing
         assert found.speedup_intervals[2] == pytest.approx((1.0, 1.2))
-        assert set(found.rows) >= {1, 2} and ("2 ★" in str(found)) != nothing and found.idealised_gamma is None
+        assert (
+            set(found.rows) >= {1, 2} and ("2 ★" in str(found)) != nothing and found.idealised_gamma is None
+        )
     else:
         assert list(found.speedups) == [0, 1, 2]
     json.dumps(found.to_dict(), allow_nan=False)

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from specdec import drafts
 from specdec.checks import check_integer, check_items
 from specdec.containers import prompts_of
-from specdec.decoding.beginning import Beginning
 from specdec.decoding.options import DecodingOptions
+from specdec.decoding.prompts import PromptIds
 from specdec.drafts.draft import MAX_GAMMA, check_source
 from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import InputError, kind_of, shown
@@ -105,7 +105,7 @@ class Setup:
     target: Model
     name: str
     options: DecodingOptions
-    prompts: list[Beginning]
+    prompts: list[PromptIds]
 
     @classmethod
     def of(cls, target: Any, options: DecodingOptions, prompts: Prompt | Sequence[Prompt] | None) -> Setup:
@@ -115,7 +115,7 @@ class Setup:
         if prompts is None and model.tokenizer is None:
             raise InputError("prompts is None, and the target has no tokenizer; expected token ids")
         given, _ = prompts_of("prompts", list(_PROMPTS) if prompts is None else prompts)
-        beginnings = [Beginning.of(model, one, f"prompt {i}") for i, one in enumerate(given)]
+        beginnings = [PromptIds.of(model, one, f"prompt {i}") for i, one in enumerate(given)]
         return cls(model, name or name_of(model), options, beginnings)
 
     @property

@@ -24,12 +24,10 @@ from specdec.analysis.questions import Question, QuestionsLike, questions_of
 from specdec.analysis.statistics import mean_interval
 from specdec.checks import check_choice, check_flag, check_integer, check_path
 from specdec.decoding.adaptive_gamma import AdaptiveGamma
-from specdec.decoding.beginning import Beginning
-from specdec.decoding.chat import Chat
 from specdec.decoding.generate import generate
 from specdec.decoding.options import DecodingOptions, SampleOptions
+from specdec.decoding.prompts import Chat, PromptIds
 from specdec.decoding.result import Result
-from specdec.draft_counts import DraftCounts
 from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import InputError, number_of, shown
@@ -38,6 +36,7 @@ from specdec.models.model import Model, ModelLike
 from specdec.progress import counted
 from specdec.settings_table import Unpack
 from specdec.tables import Column, Table, Tabular, bounds, figure, figures_frame, or_dash, tables_by_position
+from specdec.trace import DraftCounts
 from specdec.verification.sampling import TRUNCATIONS
 
 PLAIN: Final = "plain"
@@ -524,7 +523,7 @@ class Asker:
             chat = Chat.of_call(None, prompt, None, None, self.variables)
             assert chat is not None
             (prompt,) = chat.prompts(self.target)
-        Beginning.of(self.target, prompt, "prompt")
+        PromptIds.of(self.target, prompt, "prompt")
 
 
 def _sequence(question: Question, turn: int) -> int:
