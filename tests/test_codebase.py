@@ -346,7 +346,7 @@ LAYERS = [
     ["checks"],
     ["fields"],
     [
-        "atomic_file", "containers", "divergences", "draft_counts", "progress", "settings_table", "tables",
+        "atomic_file", "containers", "divergences", "progress", "settings_table", "tables",
         "text_files", "theory", "threads", "time_limit",
     ],
     ["trace"],

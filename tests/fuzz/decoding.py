@@ -22,7 +22,7 @@ from worlds.described import (
     models_of_texts,
     source_vocab,
 )
-from worlds.written_constraints import check_form
+from worlds.written_constraints import check_constraints
 
 
 def check_decoding(case: dict[str, Any]) -> str:
@@ -45,7 +45,7 @@ def check_decoding(case: dict[str, Any]) -> str:
     for result in results:
         check_result(result, settings, target.config["n_ctx"])
         if "form" in settings and result.finish_reason == "stop" and result.stop in (None, *END_IDS):
-            check_form(settings["form"], result.text)
+            check_constraints(settings["form"], result.text)
     _check_log_probs(models, results)
     if is_fixed(settings):
         for i, result in enumerate(results):

@@ -95,7 +95,8 @@ def open_scoring(
     target: TargetGiven, fields: Mapping[str, str | None], options: Mapping[str, Any], on_error: OnError
 ) -> Callable[[str], str]:
     """Load the model in an actor: return what scores a block, by arguments of `Model.score`."""
-    model, column, context, source = opened_target(target), *map(fields.get, ("column", "context", "source"))
+    model, column = opened_target(target), str(fields["column"])
+    context, source = fields.get("context"), fields.get("source")
 
     def request(index: int, record: Any) -> Any:
         """A record as `Model.score` takes it: a text, or a pair."""

@@ -9,9 +9,9 @@ import threading
 import weakref
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from specdec.errors import FormError, InputError, kind_of, pass_signals_on
+from specdec.errors import ConstraintError, InputError, kind_of, pass_signals_on
 from specdec.models.tokenizer import ByteTokenizer, Tokenizer
 from specdec.models.tokenizer.byte_tokenizer import encode_exactly
 
@@ -23,7 +23,7 @@ _lock: Final = threading.Lock()
 _tokenizers: Final[weakref.WeakKeyDictionary[Any, dict[Any, Any]]] = weakref.WeakKeyDictionary()
 
 
-class FormVocabulary:
+class ConstraintVocabulary:
     """A tokenizer as the library asks for it: the bytes of each token, and how forced bytes are written.
 
     Special tokens are names behind the byte 0xFF, which no text has; the library never takes them for text. A
@@ -53,7 +53,7 @@ class FormVocabulary:
     def __call__(self, text: str | bytes) -> list[int]:
         """Tokens of a text, whose bytes joined are the text's: as the tokenizer writes it, if that is so."""
         data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-        if len(data) <= _SHORT:  # forms force the same texts again and again
+        if len(data) <= _SHORT:  # constraints force the same texts again and again
             return list(self._remembered(data))
         ids: list[int] = []
         for at in range(0, len(data), _PIECE):
@@ -94,36 +94,54 @@ def checked(tokenizer: Tokenizer | None, kind: str) -> ByteTokenizer:
     """A tokenizer whose tokens are byte strings; any other raises an `InputError`."""
     if isinstance(tokenizer, ByteTokenizer):
         return tokenizer
+    expected = "one whose tokens are byte strings, as those of specdec.tokenizer"
     what = "no tokenizer" if tokenizer is None else f"the tokenizer {kind_of(tokenizer)}"
-    raise InputError.about(
-        kind,
-        f"{kind} is given, but the target has {what}; expected one whose tokens are byte strings, as those "
-        "of specdec.tokenizer",
-    )
+    raise InputError.of(kind, tokenizer, expected, f"given, but the target has {what}")
+
+
+class LibraryTokenizer:
+    """A tokenizer as the library has it, its `tokens`, and the `end_ids` that end a text in it.
+
+    Without a token that ends a text the library gets one after the vocabulary, which no model has.
+    """
+
+    def __init__(
+        self, library: Any, tokenizer: ByteTokenizer, n_vocab: int, ends: tuple[int, ...], for_json: bool
+    ) -> None:
+        self.end_ids = ends or (n_vocab,)
+        self.n_bytes_of_mask = (n_vocab + 31) // 32 * 4
+        self._without = None if ends else n_vocab
+        vocabulary = ConstraintVocabulary(tokenizer, n_vocab if ends else n_vocab + 1, self.end_ids)
+        self.tokens = FirstBytes(vocabulary.tokens)
+        self.tokenizer = library.LLTokenizer(
+            library.TokenizerWrapper(vocabulary),
+            n_vocab=len(vocabulary.tokens),
+            eos_token=list(self.end_ids),
+            slices=library.LLTokenizer.json_slices() if for_json else None,
+        )
+
+    def words_of(self, mask: bytes) -> bytes:
+        """A mask of the library without the end of text that no model has."""
+        if self._without is None:
+            return mask[: self.n_bytes_of_mask]
+        words = bytearray(mask)
+        words[self._without >> 3] &= ~(1 << (self._without & 7)) & 0xFF
+        return bytes(words[: self.n_bytes_of_mask])
 
 
 def library_tokenizer(
     library: Any, tokenizer: ByteTokenizer, n_vocab: int, end_ids: tuple[int, ...], kind: str
-) -> tuple[Any, FirstBytes, tuple[int, ...]]:
-    """(the library's tokenizer, its tokens, the ids that end a text in it): made once for each tokenizer."""
+) -> LibraryTokenizer:
+    """The library's tokenizer, made once for each tokenizer."""
     ends = tuple(sorted(token for token in set(end_ids) if token < n_vocab))
-    # Without a token that ends a text the library gets one behind the vocabulary, which no model has.
-    n_tokens, own_ends = (n_vocab, ends) if ends else (n_vocab + 1, (n_vocab,))
     with _lock:
         known = _tokenizers.setdefault(tokenizer, {})
-        made = known.get((n_tokens, own_ends))
+        made = known.get((n_vocab, ends))
     if made is None:
-        vocabulary = FormVocabulary(tokenizer, n_tokens, own_ends)
-        its_own = library.LLTokenizer(
-            library.TokenizerWrapper(vocabulary),
-            n_vocab=n_tokens,
-            eos_token=list(own_ends),
-            slices=library.LLTokenizer.json_slices() if kind == "schema" else None,
-        )
-        made = (its_own, FirstBytes(vocabulary.tokens))
+        made = LibraryTokenizer(library, tokenizer, n_vocab, ends, kind == "schema")
         with _lock:
-            made = known.setdefault((n_tokens, own_ends), made)
-    return *made, own_ends
+            made = known.setdefault((n_vocab, ends), made)
+    return cast("LibraryTokenizer", made)
 
 
 _NO_TEXT: Final = 0xFF
@@ -208,22 +226,15 @@ class Watcher:
         self._bound = max(_LEAST_BOUND, 2 * len(grammar.encode("utf-8", "surrogatepass")))
 
     def check(self, matcher: Any) -> None:
-        """Raise a `FormError` if more bytes than the bound are forced where the matcher is."""
-        if _forces_on(matcher, self._first, self._bound):
-            raise FormError.about(
-                "grammar",
-                f"grammar: more than {self._bound} bytes must come one after the other, and no text has so "
-                "many; expected words that end, where what follows may begin like them",
-            )
-
-
-def _forces_on(matcher: Any, first: FirstBytes, bound: int) -> bool:
-    """Whether more bytes than a bound must come where the matcher of an `unforced` grammar is."""
-    token = first.shortest_forced(matcher.compute_bitmask())
-    if token is None:
-        return False
-    ahead, n_bytes = matcher.deep_copy(), 0
-    while token is not None and n_bytes <= bound and ahead.consume_token(token):
-        n_bytes += first.n_bytes(token)
-        token = first.shortest_forced(ahead.compute_bitmask())
-    return n_bytes > bound
+        """Raise a `ConstraintError` if more bytes than the bound are forced where the matcher is."""
+        token = self._first.shortest_forced(matcher.compute_bitmask())
+        if token is None:
+            return
+        ahead, n_bytes = matcher.deep_copy(), 0
+        while token is not None and n_bytes <= self._bound and ahead.consume_token(token):
+            n_bytes += self._first.n_bytes(token)
+            token = self._first.shortest_forced(ahead.compute_bitmask())
+        if n_bytes > self._bound:
+            expected = "words that end, where what follows may begin like them"
+            found = f"more than {self._bound} bytes in a row, and no text has so many"
+            raise ConstraintError.of("grammar", None, expected, found, "forces")

@@ -16,7 +16,7 @@ _SITS_OUT: Final = -1
 """In place of the number of draft tokens, for a text that takes no part in a round."""
 
 
-class FormTurns:
+class ConstraintTurns:
     """Keeps texts whose forms are expensive from delaying the others.
 
     Only one such text takes part in a round, without draft tokens, so that a round waits for about one of its
