@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import specdec
+from specdec.models.model import ModelTexts
 from specdec.models.model_config import ModelConfig
 from specdec.tokenizer import SourceTokenizer
 from toy_pair import ToyTokenizer
@@ -75,8 +76,8 @@ def model_of(
             ends = tokenizer.eos_ids if end_of_source is None else end_of_source
             source = SourceTokenizer(tokenizer, (), ends, {})
     return specdec.Model(
-        build(config, tensors, **formats), ModelConfig.from_canonical(config), tokenizer, Path("random"),
-        architecture, source_tokenizer=source, decoder_start=start,
+        build(config, tensors, **formats), ModelConfig.from_canonical(config),
+        ModelTexts(tokenizer, source_tokenizer=source), Path("random"), architecture, decoder_start=start,
     )  # fmt: skip
 
 
