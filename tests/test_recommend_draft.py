@@ -79,7 +79,7 @@ def test_ways_that_are_asked_for_are_the_only_ones(target: Any, other: Any) -> N
     assert found.drafts["tree"].tree is tree
     for model in (ours, given["disjoint"]):
         model.tokenizer.special_tokens = dict
-        model.tokenizer._eos_ids = ()
+        model.tokenizer.eos_ids = ()
     found = specdec.recommend_draft(ours, [given["disjoint"]], [[3, 4]], **QUICK)
     assert list(found.fits[0].ways) == ["text"] and found.fits[0].n_shared == 0
 
