@@ -549,10 +549,11 @@ def bench_rows(
         groups[MT_BENCH] = [i for i, one in enumerate(questions) if one.category in MT_BENCH_CATEGORIES]
     if n_categories > 1:
         groups[OVERALL] = list(range(len(questions)))
-    return tuple(
-        _row(name, *([[run[i] for i in ids] for run in runs] for runs in (answers, plain)), sampled)
-        for name, ids in groups.items()
-    )
+
+    def of(ids: list[int], runs: Sequence[Sequence[Answer]]) -> list[list[Answer]]:
+        return [[run[i] for i in ids] for run in runs]
+
+    return tuple(_row(name, of(ids, answers), of(ids, plain), sampled) for name, ids in groups.items())
 
 
 def _row(category: str, answers: list[list[Answer]], plain: list[list[Answer]], sampled: bool) -> BenchRow:

@@ -276,11 +276,7 @@ def measure(
         "leniences": [
             check_lenience("leniences", one, "has") for one in different_numbers("leniences", leniences)
         ],
-        "timing": timing
-        if isinstance(timing, Timing)
-        else Timing()
-        if check_flag("timing", timing)
-        else None,
+        "timing": timed,
         "limit": TimeLimit.of(seconds),
         "say": check_say(say),
     }
@@ -410,9 +406,7 @@ class _Measuring:
             _, counting = self._run(options, lenience, self.work, repeats=1, timing=False)
             plain, ways = None, counting
             if lenience in self.timed_leniences:
-                plain, ways = self._run(
-                    options, lenience, self.timed, repeats=self.timing.repeats, limit=part
-                )
+                plain, ways = self._run_timed(options, lenience, part)
             for gamma, way in counting.items():
                 row = way.row(self.name)
                 reason = "; ".join(filter(None, (row.reason, _NO_FORMULA)))
