@@ -488,7 +488,7 @@ class Model:
             A number that is not finite; the message names the layer and the position.
         """
         decoder, tokens = self._decoder(ids, source, n_threads)
-        logits = decoder.prefill(tokens, logits=True, finite=True)
+        logits: NDArray[np.float32] | None = decoder.prefill(tokens, logits=True, finite=True)
         assert logits is not None
         return logits
 

@@ -306,7 +306,7 @@ class PackedFile:
     def _read_header(self, text: bytes) -> dict[str, Any]:
         """The header, every field of which has its type; what the configuration says is for the core."""
         try:
-            header = json.loads(text)
+            header: dict[str, Any] = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise self.error(f"has a header that is not valid JSON: {error}") from error
         fields = Fields(header, self.path, "header.")

@@ -396,6 +396,7 @@ absent_bart = partial(_sizes, _BART)
 absent_gpt = partial(_sizes, ("n_embd", "n_layer", "n_head", "vocab_size", "n_positions"))
 absent_neo = partial(_sizes, _NEO)
 absent_t5 = partial(_sizes, ("d_model", "d_ff", "num_layers", "num_heads", "vocab_size"))
+NO_BIASES: dict[str, Any] = {"qkv_bias": False, "out_bias": False, "mlp_bias": False}
 YARN: dict[str, Any] = {"rope_type": "yarn", "beta_fast": 32.0, "beta_slow": 1.0}
 
 # The decoder of a model that also sees; what is not its is left out.

@@ -108,7 +108,7 @@ _EPSILON: Final = "attention.layer_norm_epsilon"
 _WINDOW: Final = "attention.sliding_window"
 _ORIGINAL: Final = "rope.scaling.original_context_length"
 
-Rows = Mapping[str, str | Callable[[Metadata], Any]]
+Rows = dict[str, str | Callable[[Metadata], Any]]
 """Field of a config.json to its key, or to what gives it. Sizes and epsilons must be there."""
 
 
@@ -300,7 +300,7 @@ Keys = dict[str, Any]
 """Metadata, less the name of the architecture in front."""
 Fields = Mapping[str, Any]
 """The fields of a config.json that describe the decoder; none where there is no such file."""
-WrittenRows = Mapping[str, str | Callable[[Config, Fields], Any]]
+WrittenRows = dict[str, str | Callable[[Config, Fields], Any]]
 """Key to the canonical field, which is written unless it is 0, or to what gives the value; None: no key."""
 
 _ROUNDED: Final = 7  # digits of a base of rotary frequencies that is computed from them
@@ -546,7 +546,7 @@ _EXPERTS: WrittenRows = _MIXED | {
 _CAPPED: WrittenRows = _WINDOWED | {
     "attn_logit_softcapping": "attn_softcap", "final_logit_softcapping": "logit_softcap"
 }  # fmt: skip
-_GEMMA3_KEYS = _CAPPED | {
+_GEMMA3_KEYS: WrittenRows = _CAPPED | {
     "attention.sliding_window_pattern": _gemma3_pattern, "rope.freq_base_swa": _local_base
 }  # fmt: skip
 _GRANITE_KEYS: WrittenRows = {

@@ -12,6 +12,7 @@ import numpy as np
 from specdec.fields import Fields
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.families.family import (
+    NO_BIASES,
     Family,
     absent,
     absent_gpt,
@@ -344,7 +345,8 @@ def _read_mpt(reader: ConfigReader) -> dict[str, Any]:
         sizes,
         n_ctx=reader.context("max_seq_len", default=2048),
         activation="gelu",
-        **dict.fromkeys(("norm_bias", "qkv_bias", "out_bias", "mlp_bias"), False),
+        **NO_BIASES,
+        norm_bias=False,
         alibi=_mpt_slopes(sizes["n_head"], inner.integer("alibi_bias_max", default=8)),
         qkv_limit=attention.optional_number("clip_qkv"),
         **scales,

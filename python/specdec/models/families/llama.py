@@ -9,6 +9,7 @@ from typing import Any
 
 from specdec.models.families.config_reader import ACTIVATIONS, ConfigReader, Rotation
 from specdec.models.families.family import (
+    NO_BIASES,
     SEEING,
     YARN,
     Family,
@@ -98,7 +99,7 @@ def llama_like(
         "norm_eps": fields.number(eps_field, default=norm_eps) if eps_field else norm_eps,
         "gated": True,
         "tied": fields.boolean("tie_word_embeddings", default=tied),
-        **dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), False),
+        **NO_BIASES,
         "sliding_window": 0,
         **switches,
     }
@@ -236,7 +237,13 @@ def _mimo(reader: ConfigReader) -> dict[str, Any]:
 
 def _olmo(reader: ConfigReader) -> dict[str, Any]:
     """LayerNorm without weights."""
-    plain = {"norm": "layer", "eps_field": None, "norm_eps": 1e-5, "norm_weight": False, "norm_bias": False}
+    plain: dict[str, Any] = {
+        "norm": "layer",
+        "eps_field": None,
+        "norm_eps": 1e-5,
+        "norm_weight": False,
+        "norm_bias": False,
+    }
     return llama_like(reader, bias=False, qkv_limit=reader.optional_number("clip_qkv"), **plain)
 
 
@@ -319,7 +326,12 @@ def _gemma3(reader: ConfigReader) -> dict[str, Any]:
 def _cohere_like(reader: ConfigReader, **switches: Any) -> dict[str, Any]:
     """Parallel halves, LayerNorm without biases, interleaved rotary positions."""
     scale = reader.fields.number("logit_scale", default=0.0625)
-    norms = {"norm": "layer", "eps_field": "layer_norm_eps", "norm_eps": 1e-5, "norm_bias": False}
+    norms: dict[str, Any] = {
+        "norm": "layer",
+        "eps_field": "layer_norm_eps",
+        "norm_eps": 1e-5,
+        "norm_bias": False,
+    }
     return llama_like(
         reader, tied=True, bias=False, parallel="one_norm", logit_scale=scale, **norms, **switches
     )

@@ -152,7 +152,8 @@ def _gpt_oss(name: str, part: int | None) -> Either:
     return Either((numbers, Mxfp4(stored, part=part, take_turns=True)))
 
 
-_GPT_OSS = LLAMA | {
+_GPT_OSS: dict[str, Named | Either] = {
+    **LLAMA,
     **named("model.layers.{i}", attn_sinks=".self_attn.sinks", router=".mlp.router"),
     "experts.mlp_gate": _gpt_oss("gate_up_proj", 0),
     "experts.mlp_up": _gpt_oss("gate_up_proj", 1),
