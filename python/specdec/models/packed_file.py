@@ -320,6 +320,10 @@ class PackedFile:
             fields.integer(name, minimum=0, maximum=None)
         for name in ("n_vocab", "n_ctx"):
             fields.inner("config").integer(name)
+        try:
+            self.config = ModelConfig.from_canonical(header["config"])
+        except (TypeError, ValueError, AttributeError) as error:
+            raise fields.error("config", "a configuration of this version") from error
         fields.inner("formats")
         biases = fields.inner("default_sampling")
         if biases.has(_BIASES) and any(
@@ -473,7 +477,7 @@ def packed_model(
     again["cache_dtype"] = core.cache_dtype
     return Model(
         core,
-        ModelConfig.from_canonical(config),
+        file.config,
         texts,
         path,
         header["architecture"],
