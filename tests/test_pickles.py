@@ -28,8 +28,9 @@ from specdec.models import model as model_module
 from specdec.models.checkpoints import hub
 from specdec.models.origin import HubPlace, ReadFiles
 from toy_pair import N_VOCAB, ToyTokenizer, load_pair
+from worlds.adapters import llama_adapter
 from worlds.eagles import eagle_folder, mimo_target
-from worlds.folders import write_llama2c, write_llama2c_tokenizer
+from worlds.folders import llama_config, write_llama2c, write_llama2c_tokenizer
 from worlds.learned import look_ahead_weights, random_heads, recurrent_weights
 
 Factory = Callable[..., Path]
@@ -83,11 +84,15 @@ def test_two_loads_of_a_file_stay_two(make_llama: Factory) -> None:
     assert again(one) is one and again(two) is two
 
 
-def test_another_process_loads_the_same_files_in_the_same_formats(make_llama: Factory) -> None:
-    path = make_llama()
+def test_another_process_loads_the_same_files_in_the_same_formats(
+    make_llama: Factory, tmp_path: Path
+) -> None:
+    path, adapter = make_llama(), llama_adapter(tmp_path / "adapter", llama_config(), 1)
     models = [
         specdec.load(path, "int4", cache_dtype="f32", tokenizer=False, n_ctx=40),
         specdec.load(os.path.relpath(path), prefill="blas"),
+        specdec.load(path, adapter=adapter),
+        specdec.load(path).with_adapter(adapter),
         *specdec.embedded_pair("int8"),
     ]
     said = (

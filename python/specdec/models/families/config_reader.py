@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from specdec.errors import InputError, shown
+from specdec.errors import InputError
 from specdec.fields import MAX_INT, REQUIRED, Fields
 from specdec.models.families.rotary import (
     dynamic_scaled,
@@ -138,18 +138,14 @@ class ConfigReader:
         """The context of a model with learned positions, which cannot be cut."""
         n_max: int = self.fields.integer(name)
         if self._n_ctx is not None and self._n_ctx != n_max:
-            raise InputError(
-                f"n_ctx is {shown(self._n_ctx)}; expected None or {n_max}: the positions are learned"
-            )
+            raise InputError.of("n_ctx", self._n_ctx, f"None or {n_max}: the positions are learned")
         return n_max
 
     def _chosen_context(self, default: int, limit: int) -> int:
         if self._n_ctx is None:
             return default
         if not 1 <= self._n_ctx <= limit:
-            raise InputError(
-                f"n_ctx is {shown(self._n_ctx)}; expected 1 to {limit}, the longest that the model has"
-            )
+            raise InputError.of("n_ctx", self._n_ctx, f"1 to {limit}, the longest that the model has")
         return self._n_ctx
 
     def activation(self, name: str, default: str) -> str:

@@ -46,6 +46,9 @@ class ProjectedTable(FileTensor):
         self.table.check(numbers)
         self.projection.check(numbers)
 
+    def file_rows(self, index: int | None = None) -> None:
+        """None: the file has other numbers; see `FileTensor`."""
+
     def array(self, index: int | None = None, numbers: str = "") -> NDArray[np.float32]:
         """Return the product."""
         projection = _f32(self.projection)
