@@ -18,7 +18,7 @@ import pytest
 
 import specdec
 from allocations import fail_each_allocation, needs_hooks, nothing_leaks
-from command_line import command
+from command_line import run
 from drafters import DRAFTS, World
 from grids import in_few_items
 from specdec import reference
@@ -632,7 +632,7 @@ def test_lengths_of_rows_and_biases_are_merged(tmp_path: Path) -> None:
 def test_adapters_are_merged_into_what_is_converted(adapted: Adapted, tmp_path: Path) -> None:
     folder = with_head(tmp_path / "adapter", 3, r=40, use_rslora=True)
     made = tmp_path / "made"
-    found = command("convert", adapted.path, made, "--adapter", folder)
+    found = run("convert", adapted.path, made, "--adapter", folder)
     assert found.exit_code == 0 and "MB" in found.output
     merged = specdec.load(adapted.path, adapter=folder)
     assert np.array_equal(specdec.load(made).logits(IDS), merged.logits(IDS))
@@ -740,11 +740,11 @@ def test_on_the_command_line(adapted: Adapted, tmp_path: Path) -> None:
     folder = llama_adapter(tmp_path / "adapter", config, 1)
     arguments = [*"--temperature 0 --repetition-penalty 1 --max-new-tokens 12".split(), "Once upon a time"]
     found = [
-        command("generate", *own, *arguments).stdout
+        run("generate", *own, *arguments).stdout
         for own in (["--adapter", folder], ["--adapter", folder, "--draft", "embedded"], [])
     ]
     merged = specdec.load(target.path, adapter=folder)
     assert found[0] == found[1] != found[2]
     assert specdec.generate(merged, None, "Once upon a time", max_new_tokens=12).text.strip() in found[0]
-    refused = command("generate", "--adapter", tmp_path, *arguments)
+    refused = run("generate", "--adapter", tmp_path, *arguments)
     assert refused.exit_code != 0 and "has no adapter_config.json; expected the folder of" in refused.output
