@@ -21,7 +21,7 @@ import pytest
 
 import specdec
 from refusals import refuses, refuses_field
-from specdec import _core, progress
+from specdec import progress
 from specdec.checkpoints import open_checkpoint
 from specdec.errors import (
     CheckpointError,
@@ -34,7 +34,6 @@ from specdec.errors import (
 from specdec.models.checkpoints import hub
 from specdec.models.checkpoints.safetensors_file import read_safetensors
 from worlds.folders import (
-    bf16_values,
     gpt2_config,
     gpt2_tensors,
     llama2c_tensors,
@@ -112,15 +111,6 @@ def test_one_tensor_is_in_memory_at_a_time(make_llama, tmp_path):
             del array
 
 
-@pytest.mark.parametrize("dtype", ["F16", "BF16"])
-def test_half_precision_values(make_llama, dtype):
-    stored = llama_tensors(llama_config())["model.layers.0.mlp.up_proj.weight"]
-    ours = canonical(make_llama(dtype=dtype))["layers.0.mlp_up.weight"]
-    kept = bf16_values(stored) if dtype == "BF16" else stored.astype(np.float16).astype(np.float32)
-    assert np.array_equal(ours, kept)
-    assert not np.array_equal(ours, stored)
-
-
 @pytest.mark.parametrize("dtype", ["F32", "BF16"])
 def test_shards_equal_one_file(make_llama, dtype):
     whole, parts = (canonical(make_llama(f"{n}", dtype=dtype, n_shards=n)) for n in (1, 3))
@@ -152,59 +142,6 @@ def test_bare_gpt2_names_and_old_buffers(tmp_path):
     one = canonical(write_hf(tmp_path / "full", config, stored))
     two = canonical(write_hf(tmp_path / "bare", config, bare))
     assert one.keys() == two.keys() and all(np.array_equal(one[name], two[name]) for name in one)
-
-
-def test_rope_in_both_spellings(make_llama):
-    def read(name, **rope):
-        return open_checkpoint(make_llama(name, **rope)).config["inv_freq"]
-
-    old = read("old", rope_theta=5e5)
-    new = read("new", rope_theta=..., rope_parameters={"rope_type": "default", "rope_theta": 5e5})
-    assert old == new and old[1] == pytest.approx(5e5**-0.25)
-    linear = read("linear", rope_theta=5e5, rope_scaling={"type": "linear", "factor": 4.0})
-    np.testing.assert_allclose(linear, np.asarray(old) / 4, rtol=1e-6)
-
-
-def test_llama3_rope_by_its_definition(make_llama):
-    rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 64}  # fmt: skip
-    plain = np.asarray(open_checkpoint(make_llama("plain")).config["inv_freq"])
-    found = open_checkpoint(make_llama("llama3", rope_scaling=rope)).config["inv_freq"]
-    expected = []
-    for frequency in plain:
-        wavelength = 2 * np.pi / frequency
-        if wavelength < 64 / 4.0:
-            expected.append(frequency)
-        elif wavelength > 64 / 1.0:
-            expected.append(frequency / 8)
-        else:
-            smooth = (64 / wavelength - 1.0) / (4.0 - 1.0)
-            expected.append((1 - smooth) * frequency / 8 + smooth * frequency)
-    assert len({round(f / p, 6) for f, p in zip(expected, plain, strict=True)}) > 2  # all three branches
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-
-
-def test_llama2c_layout(tmp_path):
-    stored = llama2c_tensors()
-    ours = canonical(write_llama2c(tmp_path / "m.bin"))
-    config = open_checkpoint(tmp_path / "m.bin").config
-    assert {n: a.shape for n, a in ours.items()} == _core.tensor_shapes(config)
-    assert config["tied"] and config["norm_eps"] == 1e-5 and config["n_vocab"] == 19
-    assert np.array_equal(ours["layers.1.mlp_gate.weight"], stored["w1"][1])
-    assert np.array_equal(ours["layers.1.mlp_down.weight"], stored["w2"][1])
-    assert np.array_equal(ours["layers.1.mlp_up.weight"], stored["w3"][1])
-    # Row 2j + p of a head moves to p * d_head/2 + j.
-    wq, moved = stored["wq"][0].reshape(4, 6, 24), ours["layers.0.attn_q.weight"].reshape(4, 6, 24)
-    for j in range(3):
-        for p in range(2):
-            assert np.array_equal(moved[:, 3 * p + j], wq[:, 2 * j + p])
-    assert np.array_equal(ours["layers.0.attn_v.weight"], stored["wv"][0])
-
-
-def test_llama2c_untied_head(tmp_path):
-    header = (24, 40, 2, 4, 2, -19, 16)
-    ours = canonical(write_llama2c(tmp_path / "m.bin", header))
-    assert np.array_equal(ours["head"], llama2c_tensors(header)["wcls"])
 
 
 def test_end_ids(make_llama):
@@ -318,14 +255,14 @@ def test_nothing_there(name):
 
 def test_wrong_kind_of_path(tmp_path, make_llama):
     folder = make_llama()
-    for path in (folder / "config.json", folder / "model.safetensors"):
-        with pytest.raises(CheckpointError, match="give the folder"):
-            open_checkpoint(path)
     (tmp_path / "notes.txt").write_text("hello")
-    with pytest.raises(CheckpointError, match=r"expected a Hugging Face folder, a GGUF file or a llama2\.c"):
-        open_checkpoint(tmp_path / "notes.txt")
-    with pytest.raises(CheckpointNotFoundError, match=r"config\.json"):
-        open_checkpoint(tmp_path)
+    for path, message in (
+        (folder / "config.json", "give the folder"), (folder / "model.safetensors", "give the folder"),
+        (tmp_path / "notes.txt", r"expected a Hugging Face folder, a GGUF file or a llama2\.c"),
+        (tmp_path, r"config\.json"),
+    ):  # fmt: skip
+        with pytest.raises(CheckpointError, match=message):
+            open_checkpoint(path)
 
 
 def test_hub_name_is_downloaded(monkeypatch, make_llama, tmp_path):
@@ -409,7 +346,8 @@ def test_hub_failures(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["name", "a/b/c", "../x", "/x"])
-def test_names_that_are_none_of_the_hub(name, monkeypatch):
+def test_names_that_are_none_of_the_hub(name, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(CheckpointNotFoundError):
         open_checkpoint(name)
@@ -990,44 +928,32 @@ def test_bad_arguments(make_llama, name, value):
             specdec.load(folder).logits([1], n_threads=value)
 
 
-def test_a_checkpoint_says_what_it_holds(tmp_path):
-    """bf16 only if every matrix is stored in it; norms may be wider."""
-    config = llama_config()
-    tensors = llama_tensors(config)
-    matrices = {name: "BF16" for name, array in tensors.items() if array.ndim == 2}
-    cases = {"F32": "f32", "F16": "f32", "BF16": "bf16", "matrices": "bf16", "but one": "f32"}
-    for case, expected in cases.items():
-        dtype = {"matrices": matrices, "but one": {**matrices, "lm_head.weight": "F32"}}.get(case, case)
-        checkpoint = open_checkpoint(write_hf(tmp_path / case, config, tensors, dtype=dtype))
-        assert checkpoint.dtype == expected
-        assert checkpoint.n_bytes == sum(array.nbytes for _, array, _ in checkpoint.tensors())
-    for other in (
-        write_hf(tmp_path / "gpt2", gpt2_config(), dtype="BF16"), write_llama2c(tmp_path / "model.bin")
-    ):  # fmt: skip
-        checkpoint = open_checkpoint(other)
-        assert checkpoint.dtype == ("f32" if other.suffix else "bf16")
-        assert checkpoint.n_bytes == sum(array.nbytes for _, array, _ in checkpoint.tensors())
+def mixed(name: str) -> dict[str, str]:
+    """Matrices in bf16, but one."""
+    matrices = (of for of, array in llama_tensors(llama_config()).items() if array.ndim == 2)
+    return dict.fromkeys(matrices, "BF16") | ({name: "F32"} if name else {})
 
 
 @pytest.mark.parametrize(
     ("stored", "dtype", "cache_dtype", "expected"),
     [
-        ("F32", None, None, ("f32", "f32")),
-        ("F16", None, None, ("f32", "f32")),
-        ("BF16", None, None, ("bf16", "bf16")),
-        ("BF16", "f32", None, ("f32", "f32")),
-        ("BF16", None, "f32", ("bf16", "f32")),
-        ("F32", "bf16", None, ("bf16", "bf16")),
-        ("F32", "int8", None, ("int8", "bf16")),
-        ("F16", "int4", "f32", ("int4", "f32")),
-        ("F32", "f32", "bf16", ("f32", "bf16")),
+        ("F32", None, None, ("f32", "f32")), ("F16", None, None, ("f32", "f32")),
+        ("BF16", None, None, ("bf16", "bf16")), ("BF16", "f32", None, ("f32", "f32")),
+        ("BF16", None, "f32", ("bf16", "f32")), ("F32", "bf16", None, ("bf16", "bf16")),
+        ("F32", "int8", None, ("int8", "bf16")), ("F16", "int4", "f32", ("int4", "f32")),
+        ("F32", "f32", "bf16", ("f32", "bf16")), (mixed(""), None, None, ("bf16", "bf16")),
+        (mixed("lm_head.weight"), None, None, ("f32", "f32")),
     ],
-)
+    ids=range(11),
+)  # fmt: skip
 def test_formats_of_a_model(make_llama, stored, dtype, cache_dtype, expected):
-    model = specdec.load(make_llama(dtype=stored), dtype, cache_dtype=cache_dtype)
+    """By default bf16 only if every matrix is stored in it; norms may be wider."""
+    folder = make_llama(dtype=stored)
+    model, checkpoint = specdec.load(folder, dtype, cache_dtype=cache_dtype), open_checkpoint(folder)
     assert (model.dtype, model.cache_dtype) == expected
     assert f" in {model.dtype} (" in repr(model)
     assert model.n_bytes == model.core.n_bytes > model.n_parameters / 2
+    assert checkpoint.n_bytes == sum(array.nbytes for _, array, _ in checkpoint.tensors())
 
 
 def test_a_weight_too_large_for_a_format_is_named(make_llama):

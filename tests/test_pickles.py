@@ -12,6 +12,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -54,17 +55,12 @@ def forgotten(*models: specdec.Model) -> bytes:
 def elsewhere(value: Any, expression: str) -> Any:
     """What another process says of a pickled value, by an expression in `value`."""
     program = (
-        "import pickle, sys\n"
+        "import os, pickle, sys\n"
         "value = pickle.load(sys.stdin.buffer)\n"
         f"sys.stdout.buffer.write(pickle.dumps({expression}))\n"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", program],
-        input=pickle.dumps(value),
-        check=True,
-        capture_output=True,
-        timeout=120,
-    )
+    options: dict[str, Any] = {"check": True, "capture_output": True, "timeout": 120}
+    run = subprocess.run([sys.executable, "-c", program], input=pickle.dumps(value), **options)
     return pickle.loads(run.stdout)
 
 
@@ -96,17 +92,10 @@ def test_another_process_loads_the_same_files_in_the_same_formats(
         *specdec.embedded_pair("int8"),
     ]
     said = (
-        "[(m.dtype, m.cache_dtype, m.prefill, m.config.n_ctx, m.tokenizer is None, str(m.path), "
+        "[(m.dtype, m.cache_dtype, m.prefill, m.config.n_ctx, m.tokenizer is None, os.path.abspath(m.path), "
         "m.logits([1, 2, 3]).tobytes()) for m in value]"
     )
-    expected = [
-        (
-            m.dtype, m.cache_dtype, m.prefill, m.config.n_ctx, m.tokenizer is None,
-            str(Path(os.path.abspath(m.path))), m.logits([1, 2, 3]).tobytes(),
-        )
-        for m in models
-    ]  # fmt: skip
-    assert elsewhere(models, said) == expected
+    assert elsewhere(models, said) == eval(said, {"os": os, "value": models})
 
 
 def test_a_process_loads_a_model_once_and_keeps_the_last_two(make_llama: Factory) -> None:
@@ -184,16 +173,16 @@ def test_a_file_of_another_time_and_the_same_bytes_is_taken(make_llama: Factory)
 def test_the_time_of_a_file_counts_unless_it_was_just_written(tmp_path: Path) -> None:
     """File systems count time in steps: a file may be written twice in one."""
     file, now = tmp_path / "file", time.time_ns()
-    for written_at, is_refused in ((now + 60 * 10**9, True), (now - 60 * 10**9, False)):
+    for written_at, expects in (
+        (now + 60 * 10**9, pytest.raises(CheckpointError, match="file: has the digest")),
+        (now - 60 * 10**9, nullcontext()),
+    ):
         file.write_bytes(b"abc")
         os.utime(file, ns=(written_at, written_at))
         reference = ReadFiles(file, [file]).reference()
         file.write_bytes(b"abd")
         os.utime(file, ns=(written_at, written_at))
-        if is_refused:
-            with pytest.raises(CheckpointError, match="file: has the digest"):
-                reference.found()
-        else:
+        with expects:
             assert reference.found() == file
 
 
@@ -384,16 +373,10 @@ def test_spawned_workers_decode_alike(tmp_path: Path) -> None:
     target, draft = load_pair(tmp_path / "pair")
     prompts = [[1, 2, 3], [4, 5], [6]]
     table = drafts.Ngram([*range(20)] * 5, target.config.n_vocab, 3)
-    tried: list[Any] = [
-        None,
-        draft,
-        drafts.Ensemble(table, draft, adaptive=False),
-        drafts.ContextCopy(min_match=1),
-    ]
-    expected = [spawned.tokens_of(target, one, prompts, OPTIONS) for one in tried]
+    ensemble, copying = drafts.Ensemble(table, draft, adaptive=False), drafts.ContextCopy(min_match=1)
+    tried = [(target, one, prompts, OPTIONS) for one in (None, draft, ensemble, copying)]
+    expected = [spawned.tokens_of(*one) for one in tried]
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        found = pool.starmap(
-            spawned.tokens_of, [(target, one, prompts, OPTIONS) for one in tried], chunksize=1
-        )
+        found = pool.starmap(spawned.tokens_of, tried, chunksize=1)
         assert pool.apply(spawned.is_shared, (target, target))
     assert found == expected

@@ -15,7 +15,6 @@ from specdec.models.families.family import (
     ENCODER,
     NO_BIASES,
     Array,
-    Computed,
     Config,
     Family,
     Named,
@@ -275,11 +274,11 @@ def _bart_tensors(config: Config) -> dict[str, Named]:
 
 
 def _marian_tensors(config: Config) -> dict[str, Named]:
-    return _bart_like_tensors(config, lambda side: Computed(make=_marian_positions))
+    return _bart_like_tensors(config, lambda side: Named("", keeps_rows=False, make=_marian_positions))
 
 
 def _m2m_tensors(config: Config) -> dict[str, Named]:
-    return _bart_like_tensors(config, lambda side: Computed(make=_m2m_positions))
+    return _bart_like_tensors(config, lambda side: Named("", keeps_rows=False, make=_m2m_positions))
 
 
 def _marian_positions(shape: Shape) -> Array:

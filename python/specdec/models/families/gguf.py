@@ -34,18 +34,10 @@ from specdec.models.families.family import (
     rows_of_heads,
 )
 from specdec.models.families.gguf_metadata import Metadata
-from specdec.models.families.moe import Stacked
+from specdec.models.families.moe import stacked
 from specdec.models.families.rotary import rotary_frequencies, yarn_attention_factor
 
 # -------------------------------------------------------------------------------------------- tensors
-
-
-class Experts(Stacked):
-    """One expert of a tensor that holds those of a layer, under names with suffixes."""
-
-    def stored_names(self, suffix: str, config: Config) -> list[str]:
-        """The file's name; see `Named`."""
-        return [self.name + suffix]
 
 
 _BLOCK = "blk.{i}"
@@ -64,7 +56,7 @@ _TENSORS: Final[dict[str, Named | Either]] = {
         f"attn_{role}": Either((Named(f"{_BLOCK}.attn_{role}"), fused_row(f"{_BLOCK}.attn_qkv", part)))
         for part, role in enumerate("qkv")
     },
-    **{f"experts.mlp_{part}": Experts(f"{_BLOCK}.ffn_{part}_exps") for part in _PARTS},
+    **{f"experts.mlp_{part}": stacked(f"{_BLOCK}.ffn_{part}_exps", suffixes={}) for part in _PARTS},
     **{f"shared_expert.mlp_{part}": Named(f"{_BLOCK}.ffn_{part}_shexp") for part in _PARTS},
 }  # fmt: skip
 # Queries and keys in the order in which neighbouring dimensions turn.

@@ -13,14 +13,14 @@ from specdec.models.families.family import (
     SEEING,
     YARN,
     Family,
-    HeadNorms,
-    PlusOne,
     absent,
     fused_rows,
     halves,
+    head_norms,
     interleaved,
     interleaved_norms,
     named,
+    plus_one,
 )
 
 _LAYER = "model.layers.{i}"
@@ -38,11 +38,11 @@ _OLMO2 = LLAMA | named(
 )
 _PHI3 = LLAMA | fused_rows(f"{_LAYER}.self_attn.qkv_proj") | halves(f"{_LAYER}.mlp.gate_up_proj")
 _GEMMA = LLAMA | named(
-    _LAYER, PlusOne, output_norm="model.norm",
+    _LAYER, plus_one, output_norm="model.norm",
     attn_norm=".input_layernorm", mlp_norm=".post_attention_layernorm",
 )  # fmt: skip
 _GEMMA2 = _GEMMA | named(
-    _LAYER, PlusOne, attn_post_norm=".post_attention_layernorm", mlp_norm=".pre_feedforward_layernorm",
+    _LAYER, plus_one, attn_post_norm=".post_attention_layernorm", mlp_norm=".pre_feedforward_layernorm",
     mlp_post_norm=".post_feedforward_layernorm", attn_q_norm=".self_attn.q_norm",
     attn_k_norm=".self_attn.k_norm",
 )  # fmt: skip
@@ -51,8 +51,8 @@ _COHERE = LLAMA | {
     **named(_LAYER, interleaved_norms, attn_q_norm=".self_attn.q_norm", attn_k_norm=".self_attn.k_norm"),
 }
 _STABLELM = LLAMA | {
-    "attn_q_norm": HeadNorms(f"{_LAYER}.self_attn.q_layernorm.norms", heads="n_head"),
-    "attn_k_norm": HeadNorms(f"{_LAYER}.self_attn.k_layernorm.norms", heads="n_kv_head"),
+    "attn_q_norm": head_norms(f"{_LAYER}.self_attn.q_layernorm.norms", "n_head"),
+    "attn_k_norm": head_norms(f"{_LAYER}.self_attn.k_layernorm.norms", "n_kv_head"),
 }
 _STARCODER2 = LLAMA | named(_LAYER, mlp_up=".mlp.c_fc", mlp_down=".mlp.c_proj")
 
