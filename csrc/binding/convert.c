@@ -62,6 +62,24 @@ PyObject* sd_raise(sd_status status) {
     return NULL;
 }
 
+int sd_no_memory(void) {
+    PyErr_NoMemory();
+    return -1;
+}
+
+int sd_passed(sd_status status) {
+    if (status != SD_OK) sd_raise(status);
+    return status == SD_OK ? 0 : -1;
+}
+
+PyObject* sd_given(PyObject* object, sd_status status) {
+    if (status == SD_OK) return object;
+    Py_XDECREF(object);
+    return sd_raise(status);
+}
+
+PyObject* sd_none_if(sd_status status) { return sd_given(Py_NewRef(Py_None), status); }
+
 PyObject* sd_items_from(PyObject* object, const char* expected) {
     PyObject* items = PySequence_Tuple(object);
     if (items == NULL && PyErr_ExceptionMatches(PyExc_TypeError)) PyErr_SetString(PyExc_TypeError, expected);
@@ -147,10 +165,18 @@ PyObject* sd_new_array(const char* dtype, Py_ssize_t n_rows, Py_ssize_t n_cols, 
     return array;
 }
 
-PyObject* sd_list_of_ints(const int32_t* values, int n) {
+PyObject* sd_array_of(const char* dtype, const void* values, size_t size, Py_ssize_t n_rows,
+                      Py_ssize_t n_cols) {
+    void* out;
+    PyObject* array = sd_new_array(dtype, n_rows, n_cols, &out);
+    if (array != NULL) memcpy(out, values, size * (size_t)n_rows * (size_t)(n_cols < 0 ? 1 : n_cols));
+    return array;
+}
+
+PyObject* sd_list_of(int n, PyObject* (*make)(const void* context, int i), const void* context) {
     PyObject* list = PyList_New(n);
     for (int i = 0; list != NULL && i < n; i++) {
-        PyObject* item = PyLong_FromLong(values[i]);
+        PyObject* item = make(context, i);
         if (item == NULL)
             Py_CLEAR(list);
         else
@@ -159,16 +185,22 @@ PyObject* sd_list_of_ints(const int32_t* values, int n) {
     return list;
 }
 
-PyObject* sd_list_of_floats(const double* values, int n) {
-    PyObject* list = PyList_New(n);
-    for (int i = 0; list != NULL && i < n; i++) {
-        PyObject* item = PyFloat_FromDouble(values[i]);
-        if (item == NULL)
-            Py_CLEAR(list);
-        else
-            PyList_SET_ITEM(list, i, item);
-    }
-    return list;
+static PyObject* int_at(const void* values, int i) { return PyLong_FromLong(((const int32_t*)values)[i]); }
+static PyObject* float_at(const void* values, int i) {
+    return PyFloat_FromDouble(((const double*)values)[i]);
+}
+
+PyObject* sd_list_of_ints(const int32_t* values, int n) { return sd_list_of(n, int_at, values); }
+PyObject* sd_list_of_floats(const double* values, int n) { return sd_list_of(n, float_at, values); }
+PyObject* sd_tuple_of_ints(const int32_t* values, int n) { return sd_tuple_from(sd_list_of_ints(values, n)); }
+PyObject* sd_tuple_of_floats(const double* values, int n) {
+    return sd_tuple_from(sd_list_of_floats(values, n));
+}
+
+PyObject* sd_tuple_from(PyObject* list) {
+    PyObject* tuple = list ? PyList_AsTuple(list) : NULL;
+    Py_XDECREF(list);
+    return tuple;
 }
 
 PyObject* sd_reals_from(PyObject* object) {

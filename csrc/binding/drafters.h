@@ -12,7 +12,6 @@
 /* What a drafter is made with, beside its description. */
 typedef struct sd_drafter_context {
     sd_drafting drafting;
-    const sd_module_state* state;
     /* The model that the drafter drafts for; of an inner drafter, the outer draft. */
     const sd_model* target;
     /* For drafters that call Python (gil.h); borrowed as long as the session lives. */
@@ -26,6 +25,28 @@ typedef struct sd_drafter_context {
     /* How many drafters the one that is made is nested in. */
     int depth;
 } sd_drafter_context;
+
+/* The arguments of all methods, F(type, name); drafters.c says which of them a method takes. */
+#define SD_DRAFT_ARGUMENTS(F)                                                                                \
+    F(FLAG, adaptive)                                                                                        \
+    F(REAL, alpha)                                                                                           \
+    F(OBJECT, begin)                                                                                         \
+    F(FLAG, branches) F(INTEGER, candidates) F(OBJECT, chances) F(OBJECT, commit) F(OBJECT, corrections)     \
+        F(OBJECT, documents) F(OBJECT, draft) F(OBJECT, drafts) F(REAL, factor) F(INTEGER, gamma)            \
+            F(OBJECT, gammas) F(OBJECT, generator) F(WORD, how) F(OBJECT, matrix) F(FLAG, measured)          \
+                F(OBJECT, memory) F(INTEGER, min_match) F(REAL, min_probability) F(OBJECT, model)            \
+                    F(INTEGER, n_candidates) F(INTEGER, n_chains) F(OBJECT, name) F(INTEGER, ngram)          \
+                        F(OBJECT, parents) F(OBJECT, proposal_type) F(OBJECT, propose) F(FLAG, reads_source) \
+                            F(REAL, sharpness) F(OBJECT, skipped) F(OBJECT, source) F(INTEGER, start)        \
+                                F(INTEGER, steps) F(OBJECT, table) F(OBJECT, texts) F(OBJECT, translation)   \
+                                    F(FLAG, trees) F(INTEGER, width) F(INTEGER, window)
+
+/* Those that a description has, all borrowed from `dict`, which no caller has. */
+#define SD_DRAFT_ARGUMENT(type, name) SD_C_##type name;
+typedef struct sd_draft_arguments {
+    PyObject* dict;
+    SD_DRAFT_ARGUMENTS(SD_DRAFT_ARGUMENT)
+} sd_draft_arguments;
 
 /* Create the drafter of a description: a tuple of a method's name and a dict of its arguments, which may be
  * descriptions themselves; or a Model or an Ngram, short for the method with no other argument. The caller

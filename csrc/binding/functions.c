@@ -14,7 +14,6 @@
 #include "session_arguments.h"
 
 static PyObject* tensor_shapes(PyObject* module, PyObject* argument) {
-    (void)module;
     sd_config config = {0};
     PyObject *dict = PyDict_New(), *shapes = NULL;
     if (dict == NULL || PyDict_Update(dict, argument) < 0 || sd_config_from(dict, &config) < 0) goto end;
@@ -39,7 +38,6 @@ end:
 }
 
 static PyObject* distribution(PyObject* module, PyObject* args, PyObject* kwargs) {
-    (void)module;
     static char* names[] = {"logits", "temperature", "top_k", "top_p", "min_p", NULL};
     PyObject* argument;
     sd_sampling sampling = sd_sampling_neutral;
@@ -84,7 +82,6 @@ end:
 }
 
 static PyObject* uniform(PyObject* module, PyObject* args) {
-    (void)module;
     unsigned long long seed;
     unsigned int sequence, position, purpose, index;
     if (!PyArg_ParseTuple(args, "KIIII", &seed, &sequence, &position, &purpose, &index)) return NULL;
@@ -92,7 +89,6 @@ static PyObject* uniform(PyObject* module, PyObject* args) {
 }
 
 static PyObject* noise(PyObject* module, PyObject* args) {
-    (void)module;
     unsigned long long seed;
     unsigned int sequence, position;
     int n_vocab;
@@ -108,12 +104,10 @@ static PyObject* noise(PyObject* module, PyObject* args) {
 }
 
 static PyObject* kernels(PyObject* module, PyObject* ignored) {
-    (void)module, (void)ignored;
     return PyUnicode_FromString(sd_kernels_get()->name);
 }
 
 static PyObject* available_kernels(PyObject* module, PyObject* ignored) {
-    (void)module, (void)ignored;
     const sd_kernels* tables[8];
     int n = sd_kernels_available(tables, 8);
     PyObject* list = PyList_New(0);
@@ -126,18 +120,15 @@ static PyObject* available_kernels(PyObject* module, PyObject* ignored) {
 }
 
 static PyObject* kernels_digest(PyObject* module, PyObject* ignored) {
-    (void)module, (void)ignored;
     return PyUnicode_FromString(sd_kernels_digest());
 }
 
 static PyObject* openblas(PyObject* module, PyObject* ignored) {
-    (void)module, (void)ignored;
     sd_status status = sd_library_load();
     return status == SD_OK ? PyUnicode_FromString(sd_library_description()) : sd_raise(status);
 }
 
 static PyObject* quantise(PyObject* module, PyObject* args, PyObject* kwargs) {
-    (void)module;
     static char* names[] = {"rows", "type", "importance", "n_threads", NULL};
     PyObject *given, *weights = Py_None, *blocks = NULL;
     const char* name;
@@ -195,7 +186,6 @@ static sd_status checksums_of(const Py_buffer* data, size_t stretch, int n_threa
 }
 
 static PyObject* checksum(PyObject* module, PyObject* args, PyObject* kwargs) {
-    (void)module;
     static char* names[] = {"data", "n_threads", NULL};
     Py_buffer data;
     int n_threads = 1;
@@ -207,7 +197,6 @@ static PyObject* checksum(PyObject* module, PyObject* args, PyObject* kwargs) {
 }
 
 static PyObject* checksums(PyObject* module, PyObject* args, PyObject* kwargs) {
-    (void)module;
     static char* names[] = {"data", "stretch", "n_threads", NULL};
     Py_buffer data;
     Py_ssize_t stretch;

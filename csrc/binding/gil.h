@@ -15,4 +15,17 @@ void sd_gil_release(PyThreadState** saved_thread);
 /* Take the lock again; *saved_thread is NULL as long as the thread has it. */
 void sd_gil_take(PyThreadState** saved_thread);
 
+/* Run a statement without the lock: one that may call Python, by `saved`, and one that may not. */
+#define SD_WITHOUT_GIL_AS(saved, statement) \
+    do {                                    \
+        sd_gil_release(saved);              \
+        statement;                          \
+        sd_gil_take(saved);                 \
+    } while (0)
+#define SD_WITHOUT_GIL(statement)                    \
+    do {                                             \
+        PyThreadState* saved_thread;                 \
+        SD_WITHOUT_GIL_AS(&saved_thread, statement); \
+    } while (0)
+
 #endif

@@ -15,6 +15,7 @@
  *
  * What the methods raise is the exception of the round; InputError if what they return cannot be used.
  * Returns 0, or -1 with an exception. */
-int sd_make_python_drafter(PyObject* arguments, const sd_drafter_context* context, sd_drafter** drafter);
+int sd_make_python_drafter(const sd_draft_arguments* arguments, const sd_drafter_context* context,
+                           sd_drafter** drafter);
 
 #endif

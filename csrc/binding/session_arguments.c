@@ -48,11 +48,7 @@ int sd_slot_with(sd_session_borrowed* borrowed, sd_slot* slot, sd_settings_objec
                       .settings = object->settings,
                       .transform = {.function = object->transform, .saved_thread = borrowed->saved_thread}};
     sd_verifier_options* verify = &with->settings.verify;
-    sd_status status = make_room(borrowed, slot, with);
-    if (status != SD_OK) {
-        sd_raise(status);
-        return -1;
-    }
+    if (sd_passed(make_room(borrowed, slot, with)) < 0) return -1;
     if (object->transform != NULL) verify->transform = sd_transform_of(&slot->transform, object->has_states);
     if (object->has_states) verify->transform.states = &slot->states;
     if (object->constraint != NULL) verify->constraint = slot->constraint;
@@ -93,31 +89,31 @@ PyObject* sd_slot_take_exception(sd_slot* slot) {
     return NULL;
 }
 
-int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_state* state,
-                              sd_session_borrowed* borrowed, sd_session_arguments* a) {
+int sd_session_arguments_from(PyObject* args, PyObject* kwargs, sd_session_borrowed* borrowed,
+                              sd_session_arguments* a) {
     PyObject *target_argument, *settings = Py_None, *adaptive = Py_None;
     *a = (sd_session_arguments){0};
     sd_session_options* o = &a->options;
     const sd_field fields[] = {
-        {"gamma", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &o->gamma},
-        {"n_slots", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &o->n_slots},
-        {"n_text", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &o->n_text},
-        {"n_threads", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &o->n_threads},
-        {"settings", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &settings},
-        {"max_top", SD_FIELD_INTEGER, SD_FIELD_OPTIONAL, &o->n_top},
-        {"keep_logits", SD_FIELD_FLAG, SD_FIELD_OPTIONAL, &a->keep_logits},
-        {"node_budget", SD_FIELD_INTEGER, SD_FIELD_OPTIONAL, &o->node_budget},
-        {"adaptive_gamma", SD_FIELD_OBJECT, SD_FIELD_OPTIONAL, &adaptive},
+        SD_INTEGER("gamma", &o->gamma),
+        SD_INTEGER("n_slots", &o->n_slots),
+        SD_INTEGER("n_text", &o->n_text),
+        SD_INTEGER("n_threads", &o->n_threads),
+        SD_OPTIONAL(OBJECT, "settings", &settings),
+        SD_OPTIONAL(INTEGER, "max_top", &o->n_top),
+        SD_OPTIONAL(FLAG, "keep_logits", &a->keep_logits),
+        SD_OPTIONAL(INTEGER, "node_budget", &o->node_budget),
+        SD_OPTIONAL(OBJECT, "adaptive_gamma", &adaptive),
     };
     if (!PyArg_ParseTuple(args, "OO:Session", &target_argument, &a->draft)) return -1;
     if ((a->own = kwargs ? PyDict_Copy(kwargs) : PyDict_New()) == NULL) return -1;
     if (SD_FIELDS_FROM(a->own, "Session", fields) < 0) return -1;
-    sd_model_object* target = sd_model_from(state, target_argument, "target");
+    sd_model_object* target = sd_model_from(target_argument, "target");
     if (target == NULL) return -1;
     o->target = target->model;
     if (a->draft == Py_None) a->draft = NULL;
     if (settings != Py_None) {
-        const sd_settings_object* all = sd_settings_from(state, settings);
+        const sd_settings_object* all = sd_settings_from(settings, "settings");
         if (all == NULL) return -1;
         o->settings = &all->settings;
         o->constrained = all->constraint != NULL;
@@ -127,7 +123,9 @@ int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_
     borrowed->n_nodes = o->gamma > 0 && o->gamma <= SD_MAX_GAMMA ? o->gamma : 0; /* the core refuses others */
     borrowed->is_adaptive = adaptive != Py_None;
     if (borrowed->is_adaptive) {
-        if (sd_adaptive_gamma_from(state, adaptive, &borrowed->adaptive_gamma) < 0) return -1;
+        const sd_adaptive_gamma_object* learned = sd_adaptive_gamma_from(adaptive, "adaptive_gamma");
+        if (learned == NULL) return -1;
+        borrowed->adaptive_gamma = learned->learned;
         o->adaptive_gamma = &borrowed->adaptive_gamma;
     }
     return 0;
@@ -164,24 +162,18 @@ int sd_session_borrowed_traverse(const sd_session_borrowed* borrowed, visitproc 
     return 0;
 }
 
-int sd_session_make(const sd_session_arguments* a, const sd_module_state* state,
-                    sd_session_borrowed* borrowed, sd_session** session) {
+int sd_session_make(const sd_session_arguments* a, sd_session_borrowed* borrowed, sd_session** session) {
     const sd_session_options* o = &a->options;
     sd_drafter* drafter = NULL;
-    sd_status status = sd_session_check(o);
-    if (status != SD_OK) goto fail;
+    if (sd_passed(sd_session_check(o)) < 0) return -1;
     borrowed->slots = PyMem_Calloc((size_t)o->n_slots, sizeof *borrowed->slots);
-    if (borrowed->slots == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
+    if (borrowed->slots == NULL) return sd_no_memory();
     borrowed->n_slots = o->n_slots;
     if (a->draft != NULL) {
         if ((borrowed->draft_arguments = PyList_New(0)) == NULL) return -1;
         if ((borrowed->failures = PyDict_New()) == NULL) return -1;
         borrowed->context = (sd_drafter_context){
             .drafting = sd_session_drafting(o),
-            .state = state,
             .target = o->target,
             .saved_thread = borrowed->saved_thread,
             .arguments = borrowed->draft_arguments,
@@ -189,8 +181,5 @@ int sd_session_make(const sd_session_arguments* a, const sd_module_state* state,
         };
         if (sd_drafter_from(a->draft, &borrowed->context, &drafter) < 0) return -1;
     }
-    if ((status = sd_session_create(o, drafter, session)) == SD_OK) return 0;
-fail:
-    sd_raise(status);
-    return -1;
+    return sd_passed(sd_session_create(o, drafter, session));
 }

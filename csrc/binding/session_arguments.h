@@ -61,8 +61,8 @@ typedef struct sd_session_arguments {
 } sd_session_arguments;
 
 /* Returns 0, or -1 with an exception. */
-int sd_session_arguments_from(PyObject* args, PyObject* kwargs, const sd_module_state* state,
-                              sd_session_borrowed* borrowed, sd_session_arguments* arguments);
+int sd_session_arguments_from(PyObject* args, PyObject* kwargs, sd_session_borrowed* borrowed,
+                              sd_session_arguments* arguments);
 
 /* A prompt of ids, its seed, (seed, sequence), and the ids of its source; NULL or None: there is none. It has
  * no settings. Its arrays are the caller's, for sd_prompt_free. Returns 0, or -1 with an exception and
@@ -72,7 +72,7 @@ void sd_prompt_free(const sd_prompt* prompt);
 
 /* A session and its drafter; sets the slots and draft_arguments of `borrowed`, which must outlive the
  * session. Returns 0, or -1 with an exception. */
-int sd_session_make(const sd_session_arguments* arguments, const sd_module_state* state,
-                    sd_session_borrowed* borrowed, sd_session** session);
+int sd_session_make(const sd_session_arguments* arguments, sd_session_borrowed* borrowed,
+                    sd_session** session);
 
 #endif

@@ -145,7 +145,6 @@ static int check_rule(const call* c, const char* name, double lenience, sd_rule*
 }
 
 PyObject* sd_verify_arrays(PyObject* module, PyObject* args, PyObject* kwargs) {
-    (void)module;
     static char* names[] = {"tokens",   "parents", "target_probs", "draft_probs", "uniforms", "rule",
                             "lenience", "order",   "noise",        "points",      NULL};
     PyObject *tokens, *parents, *target, *draft, *uniforms, *order = Py_None, *noise = Py_None,
