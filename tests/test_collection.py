@@ -16,6 +16,7 @@ import pytest
 
 import specdec
 from descriptions import ARGUMENTS, by_method
+from sessions import read_prompts
 from specdec import _core, drafts
 from worlds.canonical import LLAMA, build, perturbed, random_tensors, run_session
 
@@ -255,7 +256,7 @@ def test_what_a_session_refers_to_is_what_it_was_given(models: Any) -> None:
     given = (models[0], models[1], transform, propose, description)
     before = counts(given)
     session = session_of(models[0], description, transform=transform)
-    session.prefill()
+    read_prompts(session)
     session.round()
     held = [after - n for after, n in zip(counts(given), before, strict=True)]
     assert held == [1, 1, 1, 2, 0]  # of the description the session keeps the arguments

@@ -41,13 +41,13 @@ static PyObject* view(PyObject* self, PyObject* ignored) {
 }
 
 static PyMethodDef methods[] = {
-    {"copy", copy, METH_NOARGS, "copy($self, /)\n--\n\nAnother one that has learned the same."},
-    {"view", view, METH_NOARGS, "view($self, /)\n--\n\nWhat was learned, in units."},
+    {"copy", copy, METH_NOARGS, "copy($self, /)\n--\n\n"},
+    {"view", view, METH_NOARGS, "view($self, /)\n--\n\n"},
     {0},
 };
 
 const sd_kind sd_adaptive_gamma_kind = {
-    .doc = "AdaptiveGamma()\n--\n\nWhat gamma='auto' has learned; nothing at first.",
+    .doc = "AdaptiveGamma()\n--\n\n",
     .size = sizeof(sd_adaptive_gamma_object),
     .make = make,
     .methods = methods,

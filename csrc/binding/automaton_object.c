@@ -64,10 +64,8 @@ static PyObject* repeated(PyObject* self, PyObject* ignored) {
 }
 
 static PyMethodDef methods[] = {
-    {"find", find, METH_O,
-     "find($self, ids, /)\n--\n\nThe longest suffix of ids in the text: (length, index of its last token)."},
-    {"repeated", repeated, METH_NOARGS,
-     "repeated($self, /)\n--\n\nThe longest suffix of the text that occurs earlier in it, as `find`."},
+    {"find", find, METH_O, "find($self, ids, /)\n--\n\n"},
+    {"repeated", repeated, METH_NOARGS, "repeated($self, /)\n--\n\n"},
     {0},
 };
 
@@ -80,7 +78,7 @@ static PyMemberDef members[] = {
 };
 
 const sd_kind sd_automaton_kind = {
-    .doc = "Automaton(ids)\n--\n\nThe suffix automaton of a text, immutable.",
+    .doc = "Automaton(ids)\n--\n\n",
     .size = sizeof(sd_automaton_object),
     .make = make,
     .release = release,

@@ -1,7 +1,6 @@
 /* BeamSearch: the rounds of a beam search. */
 #include "beam_search.h"
 #include "clock.h"
-#include "exclusive.h"
 #include "module.h"
 
 struct sd_beam_object {
@@ -56,11 +55,14 @@ static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
 
 static void release(PyObject* self) { sd_beam_search_free(((beam_object*)self)->search); }
 
-static sd_status read_slice(void* search, int* done) { return sd_beam_search_prefill(search, done); }
-
-static PyObject* prefill(PyObject* base, PyObject* ignored) {
+static PyObject* prefill_slice(PyObject* base, PyObject* ignored) {
     beam_object* self = (beam_object*)base;
-    return sd_exclusive_prefill(&self->exclusive, "search", read_slice, self->search);
+    int done = 0;
+    if (enter(self) < 0) return NULL;
+    sd_status status;
+    SD_WITHOUT_GIL(status = sd_beam_search_prefill(self->search, &done));
+    leave(self);
+    return status == SD_OK ? PyBool_FromLong(!done) : sd_raise(status);
 }
 
 static PyObject* record_at(const void* records, int i) {
@@ -183,19 +185,13 @@ static PyGetSetDef getters[] = {
 };
 
 static PyMethodDef methods[] = {
-    {"prefill", prefill, METH_NOARGS, "prefill($self, /)\n--\n\nRead the prompt; return seconds."},
-    {"round", SD_KEYWORDS(round_),
-     "round($self, seconds=0.0)\n--\n\nA round, and more within `seconds`: their records; [] at the end."},
-    {"beams", beams, METH_NOARGS, "beams($self, /)\n--\n\nThe hypotheses so far, best first."},
-    {"begin_with", begin_with, METH_O,
-     "begin_with($self, text, /)\n--\n\nBegin the prompt with what a CachedText has of it; return how many "
-     "tokens are there."},
-    {"cached_text", cached_text, METH_O,
-     "cached_text($self, model, /)\n--\n\nThe keys and values of the prompt, and of what all hypotheses "
-     "have in common, as a CachedText."},
-    {"cached_size", cached_size, METH_O,
-     "cached_size($self, model, /)\n--\n\nTokens of this CachedText, the memory that it takes, its n_low."},
-    {"close", close_, METH_NOARGS, "close($self, /)\n--\n\nFree caches and scratch; idempotent."},
+    {"prefill_slice", prefill_slice, METH_NOARGS, "prefill_slice($self, /)\n--\n\n"},
+    {"round", SD_KEYWORDS(round_), "round($self, seconds=0.0)\n--\n\n"},
+    {"beams", beams, METH_NOARGS, "beams($self, /)\n--\n\n"},
+    {"begin_with", begin_with, METH_O, "begin_with($self, text, /)\n--\n\n"},
+    {"cached_text", cached_text, METH_O, "cached_text($self, model, /)\n--\n\n"},
+    {"cached_size", cached_size, METH_O, "cached_size($self, model, /)\n--\n\n"},
+    {"close", close_, METH_NOARGS, "close($self, /)\n--\n\n"},
     {0},
 };
 

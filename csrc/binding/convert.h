@@ -86,4 +86,10 @@ int sd_view(PyObject* object, const char* name, char format, int n_dims, Py_buff
 int sd_sampling_from(PyObject* mapping, const char* name, sd_sampling* sampling);
 void sd_sampling_free(sd_sampling* sampling);
 
+/* A config dict that no caller has (the caller's own copy) → sd_config, whose arrays the caller frees by
+ * sd_config_free. What may be absent has the value of a plain decoder. Returns 0, or -1 with an exception and
+ * nothing owned. */
+int sd_config_from(PyObject* dict, sd_config* config);
+void sd_config_free(sd_config* config);
+
 #endif

@@ -82,9 +82,7 @@ static PyObject* get_n(PyObject* self, void* ignored) {
 }
 
 static PyMethodDef methods[] = {
-    {"take", take, METH_NOARGS,
-     "take($self, /)\n--\n\nThe corrections since the last call, the oldest first, as arrays; none of them "
-     "stays."},
+    {"take", take, METH_NOARGS, "take($self, /)\n--\n\n"},
     {0},
 };
 
@@ -94,9 +92,7 @@ static PyGetSetDef properties[] = {
 };
 
 const sd_kind sd_corrections_kind = {
-    .doc =
-        "Corrections(n, n_before, n_top, n_hidden=0, everywhere=False)\n--\n\nWhere the target refused a "
-        "draft's guesses.",
+    .doc = "Corrections(n, n_before, n_top, n_hidden=0, everywhere=False)\n--\n\n",
     .size = sizeof(sd_corrections_object),
     .make = make,
     .release = release,

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "encoder.h"
-#include "exclusive.h"
 #include "forward.h"
 #include "module.h"
 
@@ -281,21 +280,12 @@ static PyObject* input_sums(PyObject* object, PyObject* argument) {
 
 static PyMethodDef methods[] = {
     {"prefill", SD_KEYWORDS(prefill),
-     "prefill($self, /, ids, *, logits=False, last=False, finite=False)\n--\n\nAppend a prompt; with logits, "
-     "return [n, n_vocab]; with last, those of the last token alone, [n_vocab]."},
-    {"forward", forward, METH_VARARGS,
-     "forward($self, tokens, parents, /)\n--\n\nLogits [n_nodes, n_vocab] of a tree behind the "
-     "text."},
-    {"tapped", tapped, METH_O,
-     "tapped($self, layer, /)\n--\n\n"
-     "A hidden state of `taps` [n, d_model], of the committed tokens and of the nodes of the last forward."},
-    {"input_sums", input_sums, METH_O,
-     "input_sums($self, name, /)\n--\n\n"
-     "Sums of squares [n_in] of what a matrix was multiplied with, and over how many rows."},
-    {"keep", keep, METH_O,
-     "keep($self, path, /)\n--\n\nCommit these nodes of the last forward, drop the others."},
-    {"cut", cut, METH_O,
-     "cut($self, n, /)\n--\n\nKeep the first n tokens; none where a window has moved on past them."},
+     "prefill($self, /, ids, *, logits=False, last=False, finite=False)\n--\n\n"},
+    {"forward", forward, METH_VARARGS, "forward($self, tokens, parents, /)\n--\n\n"},
+    {"tapped", tapped, METH_O, "tapped($self, layer, /)\n--\n\n"},
+    {"input_sums", input_sums, METH_O, "input_sums($self, name, /)\n--\n\n"},
+    {"keep", keep, METH_O, "keep($self, path, /)\n--\n\n"},
+    {"cut", cut, METH_O, "cut($self, n, /)\n--\n\n"},
     {0},
 };
 
@@ -310,9 +300,7 @@ static PyMemberDef members[] = {
 const sd_kind sd_decoder_kind = {
     .doc =
         "Decoder(model, *, capacity, max_nodes=1, n_threads=1, n_vocab=0, source=None, taps=None, "
-        "input_sums=False)\n--\n\nOne sequence's KV cache over a model. taps: the hidden states that it "
-        "keeps, by how many layers are behind them; n_layer + 1: what the head reads. input_sums: keep sums "
-        "of squares of what matrices are multiplied with.",
+        "input_sums=False)\n--\n\n",
     .size = sizeof(decoder_object),
     .make = make,
     .release = release,

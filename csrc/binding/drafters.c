@@ -13,7 +13,6 @@
 #include "model_predictor.h"
 #include "nested_drafter.h"
 #include "ngram_drafter.h"
-#include "python_drafter.h"
 #include "random_drafter.h"
 #include "recurrent_predictor.h"
 #include "recycling_drafter.h"
@@ -21,7 +20,10 @@
 #include "testing.h"
 #include "text_drafter.h"
 #include "tree_drafter.h"
-#include "watched.h"
+
+/* The maker of a method. Returns 0, or -1 with an exception. */
+#define MAKER(name) \
+    static int name(const sd_draft_arguments* a, const sd_drafter_context* c, sd_drafter** drafter)
 
 /* A token of a text that is copied must be one of the target's. Returns 0, or -1 with an exception. */
 static int check_tokens(int32_t token, const sd_drafter_context* c) {
@@ -100,14 +102,9 @@ static int make_tree(const sd_draft_arguments* a, const sd_drafter_context* c, c
     return sd_passed(sd_tree_drafter_create(&c->drafting, source.maker, shape, drafter));
 }
 
-static int make_model(const sd_draft_arguments* a, const sd_drafter_context* c, sd_drafter** drafter) {
-    return make_tree(a, c, &(sd_shape_options){.n_chains = 1}, drafter);
-}
+MAKER(make_model) { return make_tree(a, c, &(sd_shape_options){.n_chains = 1}, drafter); }
 
-static int make_parallel_chains(const sd_draft_arguments* a, const sd_drafter_context* c,
-                                sd_drafter** drafter) {
-    return make_tree(a, c, &(sd_shape_options){.n_chains = a->n_chains}, drafter);
-}
+MAKER(make_parallel_chains) { return make_tree(a, c, &(sd_shape_options){.n_chains = a->n_chains}, drafter); }
 
 /* The way of choosing children that has this name. Returns 0, or -1 with an exception. */
 static int choosing_from(const char* name, sd_choosing* how) {
@@ -118,7 +115,7 @@ static int choosing_from(const char* name, sd_choosing* how) {
 }
 
 /* parents: ids [n_nodes] */
-static int make_static_tree(const sd_draft_arguments* a, const sd_drafter_context* c, sd_drafter** drafter) {
+MAKER(make_static_tree) {
     int32_t* nodes;
     sd_shape_options shape = {0};
     if (choosing_from(a->how, &shape.how) < 0) return -1;
@@ -129,7 +126,7 @@ static int make_static_tree(const sd_draft_arguments* a, const sd_drafter_contex
     return result;
 }
 
-static int make_dynamic_tree(const sd_draft_arguments* a, const sd_drafter_context* c, sd_drafter** drafter) {
+MAKER(make_dynamic_tree) {
     const sd_dynamic_tree_options tree = {.width = a->width, .steps = a->steps, .sharpness = a->sharpness};
     predictor_source source;
     if (source_from(a->model, c, &source) < 0) return -1;
@@ -137,7 +134,7 @@ static int make_dynamic_tree(const sd_draft_arguments* a, const sd_drafter_conte
 }
 
 /* measured: also by tokens that both vocabularies have, where that brings more */
-static int make_text(const sd_draft_arguments* a, const sd_drafter_context* c, sd_drafter** drafter) {
+MAKER(make_text) {
     sd_model_predictor_options options;
     if (translated_from(a->translation, c, &options) < 0) return -1;
     options.writes = 1;
@@ -147,7 +144,7 @@ static int make_text(const sd_draft_arguments* a, const sd_drafter_context* c, s
 }
 
 /* draft, gamma: the description of the drafter that drafts for the model, and its guesses a round */
-static int make_nested(const sd_draft_arguments* a, const sd_drafter_context* c, sd_drafter** drafter) {
+MAKER(make_nested) {
     sd_nested_options nested = {.inner_gamma = a->gamma};
     sd_model_predictor_options options;
     if (model_options_from(a->model, &options) < 0 || sd_passed(sd_gamma_check(a->gamma)) < 0) return -1;
@@ -159,7 +156,7 @@ static int make_nested(const sd_draft_arguments* a, const sd_drafter_context* c,
 }
 
 /* skipped: bytes [n_layer], what is skipped of each layer (forward.h) */
-static int make_skip_layers(const sd_draft_arguments* a, const sd_drafter_context* c, sd_drafter** drafter) {
+MAKER(make_skip_layers) {
     if (!PyBytes_Check(a->skipped)) {
         PyErr_SetString(PyExc_TypeError, "skip_layers: expected bytes");
         return -1;
@@ -192,26 +189,20 @@ static int make_table(const sd_draft_arguments* a, const sd_drafter_context* c, 
     return sd_passed(sd_ngram_drafter_create(&c->drafting, &options, drafter));
 }
 
-static int make_ngram(const sd_draft_arguments* a, const sd_drafter_context* c, sd_drafter** drafter) {
-    return make_table(a, c, 0, drafter);
-}
+MAKER(make_ngram) { return make_table(a, c, 0, drafter); }
 
-static int make_online_ngram(const sd_draft_arguments* a, const sd_drafter_context* c, sd_drafter** drafter) {
-    return make_table(a, c, 1, drafter);
-}
+MAKER(make_online_ngram) { return make_table(a, c, 1, drafter); }
 
-static int make_random(const sd_draft_arguments* a, const sd_drafter_context* c, sd_drafter** drafter) {
-    return sd_passed(sd_random_drafter_create(&c->drafting, drafter));
-}
+MAKER(make_random) { return sd_passed(sd_random_drafter_create(&c->drafting, drafter)); }
 
-static int make_lookahead(const sd_draft_arguments* a, const sd_drafter_context* c, sd_drafter** drafter) {
+MAKER(make_lookahead) {
     const sd_lookahead_options options = {
         .window = a->window, .ngram = a->ngram, .candidates = a->candidates};
     return sd_passed(sd_lookahead_drafter_create(&c->drafting, &options, drafter));
 }
 
 /* documents: an Automaton or None */
-static int make_context_copy(const sd_draft_arguments* a, const sd_drafter_context* c, sd_drafter** drafter) {
+MAKER(make_context_copy) {
     sd_copy_options options = {.min_match = a->min_match, .n_candidates = a->n_candidates};
     if (a->documents != Py_None) {
         const sd_automaton_object* documents = sd_automaton_from(a->documents, "draft");
@@ -222,8 +213,7 @@ static int make_context_copy(const sd_draft_arguments* a, const sd_drafter_conte
 }
 
 /* memory: a SuffixTree */
-static int make_suffix_memory(const sd_draft_arguments* a, const sd_drafter_context* c,
-                              sd_drafter** drafter) {
+MAKER(make_suffix_memory) {
     sd_suffix_tree_object* memory = sd_suffix_tree_from(a->memory, "draft");
     if (memory == NULL) return -1;
     const sd_suffix_drafter_options options = {.memory = &memory->memory,
@@ -235,8 +225,7 @@ static int make_suffix_memory(const sd_draft_arguments* a, const sd_drafter_cont
 }
 
 /* matrix: a TokenMatrix, parents: ids [n_nodes], chances: numbers [k] */
-static int make_token_recycling(const sd_draft_arguments* a, const sd_drafter_context* c,
-                                sd_drafter** drafter) {
+MAKER(make_token_recycling) {
     int32_t* nodes = NULL;
     double* numbers = NULL;
     int n_chances, result = -1;
@@ -258,7 +247,7 @@ static int make_token_recycling(const sd_draft_arguments* a, const sd_drafter_co
 }
 
 /* source: ids or None */
-static int make_input_copy(const sd_draft_arguments* a, const sd_drafter_context* c, sd_drafter** drafter) {
+MAKER(make_input_copy) {
     int32_t* source;
     sd_input_options options = {
         .start = a->start, .min_match = a->min_match, .n_candidates = a->n_candidates};
@@ -284,7 +273,7 @@ static int make_several(PyObject* descriptions, const sd_drafter_context* c, sd_
 }
 
 /* gammas, drafts: the most guesses and the description of each drafter, in their order */
-static int make_ensemble(const sd_draft_arguments* a, const sd_drafter_context* c, sd_drafter** drafter) {
+MAKER(make_ensemble) {
     sd_ensemble_options options = {.adaptive = a->adaptive};
     PyObject* descriptions = sd_items_from(a->drafts, "drafts: expected a sequence of descriptions");
     if (descriptions == NULL) return -1;

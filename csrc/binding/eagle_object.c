@@ -71,9 +71,7 @@ static void release(PyObject* self) { PyMem_Free(((sd_eagle_object*)self)->token
 static PyMemberDef members[] = {SD_MEMBER("model", T_OBJECT, sd_eagle_object, model, "Its weights."), {0}};
 
 const sd_kind sd_eagle_kind = {
-    .doc =
-        "Eagle(model, *, layers, tokens=None, normed_feedback=False)\n--\n\n"
-        "A small model that drafts from the target's hidden states.",
+    .doc = "Eagle(model, *, layers, tokens=None, normed_feedback=False)\n--\n\n",
     .size = sizeof(sd_eagle_object),
     .make = make,
     .release = release,

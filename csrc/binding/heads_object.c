@@ -40,9 +40,7 @@ static void release(PyObject* self) { sd_heads_free(((sd_heads_object*)self)->he
 static PyMemberDef members[] = {SD_FIGURES(sd_heads_object), {0}};
 
 const sd_kind sd_heads_kind = {
-    .doc =
-        "Heads(config, tensors, *, tokens=None, dtype='f32', n_threads=1)\n--\n\n"
-        "Heads on a target's hidden states: immutable, packed weights.",
+    .doc = "Heads(config, tensors, *, tokens=None, dtype='f32', n_threads=1)\n--\n\n",
     .size = sizeof(sd_heads_object),
     .make = make,
     .release = release,

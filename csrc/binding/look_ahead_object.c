@@ -43,9 +43,7 @@ static PyMemberDef members[] = {
 };
 
 const sd_kind sd_look_ahead_kind = {
-    .doc =
-        "LookAheadEmbeddings(embeddings)\n--\n\n"
-        "Vectors behind a text, float32 [n_tokens, d_model], after which its target guesses ahead.",
+    .doc = "LookAheadEmbeddings(embeddings)\n--\n\n",
     .size = sizeof(sd_look_ahead_object),
     .make = make,
     .release = release,

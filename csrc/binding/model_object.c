@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "adapter.h"
-#include "config_dict.h"
 #include "encoder.h"
 #include "interrupt.h"
 #include "library.h"
@@ -51,7 +50,8 @@ static int blocks_from(PyObject* given, int n, Py_buffer views[2], sd_memory_blo
     if (items == NULL) return -1;
     int result = 0;
     if (PyTuple_GET_SIZE(items) != n)
-        result = sd_refuse("packed has %zd blocks, expected %d", PyTuple_GET_SIZE(items), n);
+        result = sd_passed(
+            sd_fail(SD_ERR_SHAPE, "packed has %zd blocks, expected %d", PyTuple_GET_SIZE(items), n));
     for (int i = 0; i < n && result == 0; i++) {
         result = PyObject_GetBuffer(PyTuple_GET_ITEM(items, i), &views[i], PyBUF_WRITABLE);
         blocks[i] = (sd_memory_block){views[i].buf, (size_t)views[i].len};
@@ -308,21 +308,12 @@ static PyObject* adapted(PyObject* base, PyObject* args, PyObject* kwargs) {
 }
 
 static PyMethodDef methods[] = {
-    {"adapted", SD_KEYWORDS(adapted),
-     "adapted($self, ranks, tensors, *, n_threads=1)\n--\n\nA model over these weights with low-rank "
-     "matrices "
-     "beside them: ranks {name: rank}; tensors 'NAME.down' [rank, inputs] and 'NAME.up' [outputs, rank]."},
-    {"block_sizes", block_sizes, METH_NOARGS,
-     "block_sizes($self, /)\n--\n\nBytes of the memory of the model, and of that of its encoder."},
-    {"block", block, METH_VARARGS,
-     "block($self, i, first, n, /)\n--\n\nn bytes of a block of its memory from `first` on."},
-    {"encode", SD_KEYWORDS(encode),
-     "encode($self, ids, *, n_threads=1)\n--\n\nThe encoder's output for a source, float32 [n, d_model]."},
-    {"matrix", matrix, METH_O,
-     "matrix($self, name, /)\n--\n\nA packed matrix as it is computed with, float32 [n_rows, n_cols]."},
-    {"token_table", token_table, METH_NOARGS,
-     "token_table($self, /)\n--\n\nThe embeddings of all tokens as they are stored, float32 [n_vocab, "
-     "d_model]."},
+    {"adapted", SD_KEYWORDS(adapted), "adapted($self, ranks, tensors, *, n_threads=1)\n--\n\n"},
+    {"block_sizes", block_sizes, METH_NOARGS, "block_sizes($self, /)\n--\n\n"},
+    {"block", block, METH_VARARGS, "block($self, i, first, n, /)\n--\n\n"},
+    {"encode", SD_KEYWORDS(encode), "encode($self, ids, *, n_threads=1)\n--\n\n"},
+    {"matrix", matrix, METH_O, "matrix($self, name, /)\n--\n\n"},
+    {"token_table", token_table, METH_NOARGS, "token_table($self, /)\n--\n\n"},
     {0},
 };
 
@@ -340,8 +331,8 @@ static PyMemberDef members[] = {SD_FIGURES(sd_model_object), {0}};
 
 const sd_kind sd_model_kind = {
     .doc =
-        "Model(config, tensors, *, dtype='f32', cache_dtype='f32', prefill='rows', n_threads=1, "
-        "target=None, packed=None, formats=None)\n--\n\nImmutable, packed weights.",
+        "Model(config, tensors, *, dtype='f32', cache_dtype='f32', prefill='rows', n_threads=1, target=None, "
+        "packed=None, formats=None)\n--\n\n",
     .size = sizeof(sd_model_object),
     .make = make,
     .release = release,

@@ -8,7 +8,6 @@
 #include "convert.h"
 #include "corrections.h"
 #include "eagle_predictor.h"
-#include "exclusive.h"
 #include "heads.h"
 #include "ngram_table.h"
 #include "recurrent.h"

@@ -47,7 +47,7 @@ static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
 }
 
 const sd_kind sd_ngram_kind = {
-    .doc = "Ngram(unigrams, levels, back_off=False)\n--\n\nCounts of n-grams.",
+    .doc = "Ngram(unigrams, levels, back_off=False)\n--\n\n",
     .size = sizeof(sd_ngram_object),
     .make = make,
     .views = offsetof(sd_ngram_object, views),

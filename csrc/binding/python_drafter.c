@@ -1,8 +1,8 @@
-#include "python_drafter.h"
-
+/* A Python object drafts: specdec.drafts.Drafter. */
 #include <math.h>
 #include <string.h>
 
+#include "drafters.h"
 #include "kernels.h"
 
 /* A row of probabilities may miss 1 by rounding, also by that of a softmax in float32. */

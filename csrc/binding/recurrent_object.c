@@ -72,17 +72,14 @@ static PyObject* logits(PyObject* self, PyObject* argument) {
 }
 
 static PyMethodDef methods[] = {
-    {"logits", logits, METH_O,
-     "logits($self, ids, /)\n--\n\nWhat follows each token of a text, float32 [len(ids), n_vocab]."},
+    {"logits", logits, METH_O, "logits($self, ids, /)\n--\n\n"},
     {0},
 };
 
 static PyMemberDef members[] = {SD_FIGURES(sd_recurrent_object), {0}};
 
 const sd_kind sd_recurrent_kind = {
-    .doc =
-        "Recurrent(config, tensors, *, tokens=None, dtype='f32', n_threads=1)\n--\n\n"
-        "The weights of a recurrent draft, immutable.",
+    .doc = "Recurrent(config, tensors, *, tokens=None, dtype='f32', n_threads=1)\n--\n\n",
     .size = sizeof(sd_recurrent_object),
     .make = make,
     .release = release,

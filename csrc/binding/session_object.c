@@ -1,8 +1,6 @@
 /* Session: the rounds of one batch. */
-#include "exclusive.h"
 #include "session_arguments.h"
 #include "slot_round.h"
-#include "watched.h"
 
 struct sd_session_object {
     sd_object base;
@@ -22,16 +20,9 @@ static void leave(session_object* self) { sd_exclusive_leave(&self->exclusive); 
 
 static int make(PyObject* object, PyObject* args, PyObject* kwargs) {
     session_object* self = (session_object*)object;
-    sd_session_arguments arguments = {0};
-    int result = -1;
     self->borrowed.saved_thread = &self->exclusive.saved_thread;
-    if (sd_slot_round_begin(PyType_GetModuleState(Py_TYPE(object))) == 0 &&
-        sd_session_arguments_from(args, kwargs, &self->borrowed, &arguments) == 0) {
-        result = sd_session_make(&arguments, &self->borrowed, &self->session);
-        self->keep_logits = arguments.keep_logits;
-    }
-    Py_XDECREF(arguments.own);
-    return result;
+    if (sd_slot_round_begin(PyType_GetModuleState(Py_TYPE(object))) < 0) return -1;
+    return sd_session_from_arguments(args, kwargs, &self->borrowed, &self->session, &self->keep_logits);
 }
 
 /* May be called while a thread is in the core: what it reads changes with the GIL only. */
@@ -45,16 +36,6 @@ static void release(PyObject* object) {
     sd_session_free(self->session); /* first: it borrows from `borrowed` */
     self->session = NULL;
     sd_session_borrowed_free(&self->borrowed);
-}
-
-static sd_status read_slice(void* session, int* done) {
-    sd_status status = sd_session_prefill(session, done);
-    return status == SD_OK ? sd_session_check_read(session) : status;
-}
-
-static PyObject* prefill(PyObject* base, PyObject* ignored) {
-    session_object* self = (session_object*)base;
-    return sd_exclusive_prefill(&self->exclusive, "session", read_slice, self->session);
 }
 
 /* The slots whose prompts are not in yet. */
@@ -337,34 +318,17 @@ static PyGetSetDef properties[] = {
 };
 
 static PyMethodDef methods[] = {
-    {"prefill", prefill, METH_NOARGS, "prefill($self, /)\n--\n\nRead the prompts; return seconds."},
-    {"prefill_slice", prefill_slice, METH_NOARGS,
-     "prefill_slice($self, /)\n--\n\nRead one slice of the prompts; return the slots whose prompts "
-     "are not in yet."},
-    {"round", SD_KEYWORDS(round_),
-     "round($self, seconds=0.0, *, until_end=False, gammas=None)\n--\n\nRounds for every unfinished "
-     "sequence: one, and more within `seconds`."},
-    {"finish", finish, METH_O, "finish($self, sequence, /)\n--\n\nTake no more rounds for this sequence."},
-    {"admit", admit, METH_VARARGS,
-     "admit($self, slot, prompt, seed, settings, source=None, /)\n--\n\nGive an empty slot, or that of a "
-     "finished sequence, to a prompt."},
-    {"check", check, METH_O,
-     "check($self, settings, /)\n--\n\nRaise what `admit` would raise for these settings; in any thread."},
-    {"swap", swap, METH_VARARGS,
-     "swap($self, corrections, draft, /)\n--\n\nLet another draft take the place of the one that is watched "
-     "with `corrections`."},
-    {"begin_with", begin_with, METH_VARARGS,
-     "begin_with($self, sequence, text, /)\n--\n\nBegin a prompt that is not read yet with what a CachedText "
-     "has of it; return how many of its tokens are there then."},
-    {"cached_text", cached_text, METH_VARARGS,
-     "cached_text($self, sequence, model=None, /)\n--\n\nThe keys and values of a sequence's text so far, "
-     "as a CachedText."},
-    {"taps", taps, METH_VARARGS,
-     "taps($self, sequence, model=None, /)\n--\n\nThe hidden states that a sequence's text is kept with."},
-    {"cached_size", cached_size, METH_VARARGS,
-     "cached_size($self, sequence, model=None, /)\n--\n\nTokens and source of this CachedText, the "
-     "memory that it takes, and its n_low."},
-    {"close", close_, METH_NOARGS, "close($self, /)\n--\n\nFree caches and scratch; idempotent."},
+    {"prefill_slice", prefill_slice, METH_NOARGS, "prefill_slice($self, /)\n--\n\n"},
+    {"round", SD_KEYWORDS(round_), "round($self, seconds=0.0, *, until_end=False, gammas=None)\n--\n\n"},
+    {"finish", finish, METH_O, "finish($self, sequence, /)\n--\n\n"},
+    {"admit", admit, METH_VARARGS, "admit($self, slot, prompt, seed, settings, source=None, /)\n--\n\n"},
+    {"check", check, METH_O, "check($self, settings, /)\n--\n\n"},
+    {"swap", swap, METH_VARARGS, "swap($self, corrections, draft, /)\n--\n\n"},
+    {"begin_with", begin_with, METH_VARARGS, "begin_with($self, sequence, text, /)\n--\n\n"},
+    {"cached_text", cached_text, METH_VARARGS, "cached_text($self, sequence, model=None, /)\n--\n\n"},
+    {"taps", taps, METH_VARARGS, "taps($self, sequence, model=None, /)\n--\n\n"},
+    {"cached_size", cached_size, METH_VARARGS, "cached_size($self, sequence, model=None, /)\n--\n\n"},
+    {"close", close_, METH_NOARGS, "close($self, /)\n--\n\n"},
 #ifdef SPECDEC_TESTING
     {"_keep_drafts", keep_drafts, METH_NOARGS, "Records say from now on what their nodes were drawn from."},
 #endif

@@ -114,12 +114,9 @@ static PyObject* get_number(PyObject* self, void* which) {
 }
 
 static PyMethodDef methods[] = {
-    {"add", add, METH_VARARGS,
-     "add($self, tokens, lengths, n_before, /)\n--\n\nAdd texts, one behind the other in tokens."},
-    {"find", find, METH_O,
-     "find($self, ids, /)\n--\n\nThe longest suffix of ids that an output's token follows: (length, how "
-     "often)."},
-    {"texts", texts, METH_NOARGS, "texts($self, /)\n--\n\nThe texts, the oldest first, as `add` takes them."},
+    {"add", add, METH_VARARGS, "add($self, tokens, lengths, n_before, /)\n--\n\n"},
+    {"find", find, METH_O, "find($self, ids, /)\n--\n\n"},
+    {"texts", texts, METH_NOARGS, "texts($self, /)\n--\n\n"},
     {0},
 };
 
@@ -132,7 +129,7 @@ static PyGetSetDef properties[] = {
 };
 
 const sd_kind sd_suffix_tree_kind = {
-    .doc = "SuffixTree(max_tokens, depth)\n--\n\nA suffix tree of past outputs that can be added to.",
+    .doc = "SuffixTree(max_tokens, depth)\n--\n\n",
     .size = sizeof(sd_suffix_tree_object),
     .make = make,
     .release = release,

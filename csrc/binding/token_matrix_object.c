@@ -43,12 +43,12 @@ static PyObject* rows(PyObject* self, PyObject* ignored) {
 }
 
 static PyMethodDef methods[] = {
-    {"rows", rows, METH_NOARGS, "rows($self, /)\n--\n\nA copy of the matrix, [n_vocab, k]."},
+    {"rows", rows, METH_NOARGS, "rows($self, /)\n--\n\n"},
     {0},
 };
 
 const sd_kind sd_token_matrix_kind = {
-    .doc = "TokenMatrix(rows)\n--\n\nThe most promising next tokens of every token.",
+    .doc = "TokenMatrix(rows)\n--\n\n",
     .size = sizeof(sd_token_matrix_object),
     .make = make,
     .release = release,

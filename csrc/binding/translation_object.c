@@ -228,9 +228,7 @@ static PyObject* read_ids(PyObject* object, PyObject* argument) {
 }
 
 static PyMethodDef methods[] = {
-    {"read", read_ids, METH_O,
-     "read($self, texts, /)\n--\n\nThe draft's ids of the last of texts in the target's, read one after "
-     "the other."},
+    {"read", read_ids, METH_O, "read($self, texts, /)\n--\n\n"},
     {0},
 };
 
@@ -263,8 +261,7 @@ static PyMemberDef members[] = {
 const sd_kind sd_translation_kind = {
     .doc =
         "Translation(model, target_strings, draft_strings, arrays, target_strips, draft_strips, for_draft, "
-        "for_target, source)\n--\n\n"
-        "A model of another vocabulary than its target's, and how the two understand each other.",
+        "for_target, source)\n--\n\n",
     .size = sizeof(sd_translation_object),
     .make = make,
     .references = {offsetof(sd_translation_object, model), offsetof(sd_translation_object, strings),

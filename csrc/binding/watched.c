@@ -1,6 +1,7 @@
-#include "watched.h"
-
+/* Drafts that are watched: made from their description, and given another draft within between rounds. */
 #include "watched_drafter.h"
+
+#include "drafters.h"
 
 /* Where the dict of a watched drafter's arguments keeps those of the drafters within: they go with the
  * draft. */
