@@ -2,23 +2,14 @@
 
 #include <string.h>
 
-#include "copy_drafter.h"
-#include "dynamic_tree_drafter.h"
-#include "eagle_predictor.h"
+#include "copy_drafters.h"
 #include "ensemble_drafter.h"
-#include "heads_predictor.h"
-#include "input_drafter.h"
-#include "look_ahead_predictor.h"
-#include "lookahead_drafter.h"
-#include "model_predictor.h"
-#include "nested_drafter.h"
-#include "ngram_drafter.h"
-#include "random_drafter.h"
-#include "recurrent_predictor.h"
-#include "recycling_drafter.h"
-#include "suffix_drafter.h"
+#include "heads.h"
+#include "model_drafters.h"
+#include "predictors.h"
+#include "recurrent.h"
+#include "tables.h"
 #include "testing.h"
-#include "text_drafter.h"
 #include "tree_drafter.h"
 
 /* The maker of a method. Returns 0, or -1 with an exception. */

@@ -2,11 +2,11 @@
 #include <string.h>
 
 #include "adapter.h"
-#include "encoder.h"
+#include "forward.h"
 #include "interrupt.h"
 #include "library.h"
+#include "memory.h"
 #include "module.h"
-#include "spares.h"
 #include "tensor_arguments.h"
 
 static sd_status set_tensor(void* model, const char* name, const sd_source* source, int n_rows, int n_cols,

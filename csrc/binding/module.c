@@ -7,8 +7,6 @@
 #include "heads.h"
 #include "kernels.h"
 #include "recurrent.h"
-#include "spares.h"
-#include "taps.h"
 #include "testing.h"
 #include "tree.h"
 

@@ -6,15 +6,14 @@
 #include "automaton.h"
 #include "cache.h"
 #include "convert.h"
-#include "corrections.h"
-#include "eagle_predictor.h"
 #include "heads.h"
-#include "ngram_table.h"
+#include "predictors.h"
 #include "recurrent.h"
 #include "settings.h"
 #include "suffix_tree.h"
-#include "token_matrix.h"
+#include "tables.h"
 #include "translation.h"
+#include "watched_drafter.h"
 #include "weights.h"
 
 /* The table of types, F(name, Name): specdec._core.Name has the struct sd_name_object and an sd_name_kind. */

@@ -6,7 +6,6 @@
 #include "forward.h"
 #include "kernels.h"
 #include "memory.h"
-#include "spares.h"
 
 /* Hooks that say a number, and those that are told one from `low` to `high`. */
 #define COUNTER(name, value)                                     \

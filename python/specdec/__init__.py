@@ -26,13 +26,11 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec import theory as theory
     from specdec import tokenizer as tokenizer
     from specdec import training as training
-    from specdec.analysis.bench import bench
-    from specdec.analysis.bench_rows import Bench, BenchRow
+    from specdec.analysis.bench import Bench, BenchRow, bench
     from specdec.analysis.compare import Comparison, compare
     from specdec.analysis.experiment import ExperimentRow, Speedup
     from specdec.analysis.known_models import KnownModel
-    from specdec.analysis.measure import Timing, measure
-    from specdec.analysis.measurement import Measurement
+    from specdec.analysis.measure import Measurement, Timing, measure
     from specdec.analysis.oracle import Oracle, OracleRow, oracle
     from specdec.analysis.questions import Question, read_questions
     from specdec.analysis.recommend import DraftFit, DraftRecommendation, recommend_draft
@@ -53,9 +51,9 @@ if TYPE_CHECKING:  # every public name, for type checkers
         BusyError,
         CheckpointError,
         CheckpointNotFoundError,
+        ConstraintError,
         ContextLengthError,
         EngineClosedError,
-        FormError,
         InputError,
         LearningError,
         MissingLibraryError,
@@ -83,13 +81,11 @@ if TYPE_CHECKING:  # every public name, for type checkers
 _MODULES = ("checkpoints", "drafts", "errors", "plot", "ray", "reference", "theory", "tokenizer", "training")
 # The public names of each module.
 _NAMES = {
-    "analysis.bench": "bench",
-    "analysis.bench_rows": "Bench BenchRow",
+    "analysis.bench": "Bench BenchRow bench",
     "analysis.compare": "Comparison compare",
     "analysis.experiment": "ExperimentRow Speedup",
     "analysis.known_models": "KnownModel",
-    "analysis.measure": "Timing measure",
-    "analysis.measurement": "Measurement",
+    "analysis.measure": "Measurement Timing measure",
     "analysis.oracle": "Oracle OracleRow oracle",
     "analysis.questions": "Question read_questions",
     "analysis.recommend": "DraftFit DraftRecommendation recommend_draft",
@@ -107,9 +103,10 @@ _NAMES = {
     "decoding.prompt_cache": "PromptCache",
     "decoding.result": "Result",
     "errors": (
-        "BusyError CheckpointError CheckpointNotFoundError ContextLengthError EngineClosedError FormError "
-        "InputError LearningError MissingLibraryError MissingPackageError NotFiniteError SpecdecError "
-        "TokenizerError UnsupportedModelError UnusedFieldWarning VocabularyMismatchError WorkerError"
+        "BusyError CheckpointError CheckpointNotFoundError ConstraintError ContextLengthError "
+        "EngineClosedError InputError LearningError MissingLibraryError MissingPackageError NotFiniteError "
+        "SpecdecError TokenizerError UnsupportedModelError UnusedFieldWarning VocabularyMismatchError "
+        "WorkerError"
     ),
     "models.chat_template": "ChatTemplate",
     "models.convert": "convert",
@@ -127,18 +124,18 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names.spl
 
 __all__ = [
     "AdaptiveGamma", "Beam", "BeamResult", "BeamTrace", "Bench", "BenchRow", "BusyError", "ChatTemplate",
-    "CheckpointError", "CheckpointNotFoundError", "Comparison", "Constraint", "ConstraintState",
-    "ContextLengthError", "DecodingOptions", "DraftFit", "DraftRecommendation", "Engine",
-    "EngineClosedError", "EngineMetrics", "ExperimentRow", "Explorer", "ExplorerSettings", "FormError",
-    "Generation", "InputError", "KnownModel", "LearningError", "Measurement", "MissingLibraryError",
-    "MissingPackageError", "Model", "NotFiniteError", "Oracle", "OracleRow", "Piece", "PromptCache",
-    "QuantizationReport", "Question", "Result", "Round", "Sampling", "Score", "SkipSearch", "SkipTrial",
-    "SpecdecError", "Speculation", "Speculative", "Speedup", "StatefulTransform", "Stream", "Timing",
-    "TokenizerError", "Trace", "TransformState", "Tuning", "UnsupportedModelError", "UnusedFieldWarning",
+    "CheckpointError", "CheckpointNotFoundError", "Comparison", "Constraint", "ConstraintError",
+    "ConstraintState", "ContextLengthError", "DecodingOptions", "DraftFit", "DraftRecommendation", "Engine",
+    "EngineClosedError", "EngineMetrics", "ExperimentRow", "Explorer", "ExplorerSettings", "Generation",
+    "InputError", "KnownModel", "LearningError", "Measurement", "MissingLibraryError", "MissingPackageError",
+    "Model", "NotFiniteError", "Oracle", "OracleRow", "Piece", "PromptCache", "QuantizationReport",
+    "Question", "Result", "Round", "Sampling", "Score", "SkipSearch", "SkipTrial", "SpecdecError",
+    "Speculation", "Speculative", "Speedup", "StatefulTransform", "Stream", "Timing", "TokenizerError",
+    "Trace", "TransformState", "Tuning", "UnsupportedModelError", "UnusedFieldWarning",
     "VocabularyMismatchError", "WorkerError", "__version__", "agenerate", "astream", "available_kernels",
     "beam_search", "bench", "compare", "convert", "distribution", "embedded_pair", "explore", "generate",
-    "kernels", "load", "measure", "oracle", "read_questions", "recommend_draft", "search_skips",
-    "speculate", "stream", "tune", "verify",
+    "kernels", "load", "measure", "oracle", "read_questions", "recommend_draft", "search_skips", "speculate",
+    "stream", "tune", "verify",
 ]  # fmt: skip
 
 

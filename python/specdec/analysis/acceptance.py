@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -10,9 +11,12 @@ from numpy.typing import NDArray
 
 from specdec import _core, drafts, theory
 from specdec.analysis.arguments import ProbabilityDraft, Setup
-from specdec.decoding.beginning import Beginning
+from specdec.analysis.experiment import ExperimentRow
+from specdec.analysis.statistics import mean_interval
+from specdec.analysis.timing import ForwardTimes
 from specdec.decoding.generate import generate
 from specdec.decoding.options import DecodingOptions
+from specdec.decoding.prompts import PromptIds
 from specdec.errors import InputError
 from specdec.models.model import Model
 from specdec.verification.sampling import TRUNCATIONS
@@ -74,7 +78,7 @@ def acceptance(
     return found
 
 
-def _room(target: Model, draft: Model | ProbabilityDraft, beginning: Beginning, index: int) -> int:
+def _room(target: Model, draft: Model | ProbabilityDraft, beginning: PromptIds, index: int) -> int:
     """New tokens that the contexts have room for; the last one needs none in the draft's."""
     room = beginning.room(target)
     if isinstance(draft, Model):
@@ -91,7 +95,7 @@ def _room(target: Model, draft: Model | ProbabilityDraft, beginning: Beginning, 
 
 
 def _draft_logits(
-    setup: Setup, draft: Model | ProbabilityDraft, beginning: Beginning, tokens: Sequence[int]
+    setup: Setup, draft: Model | ProbabilityDraft, beginning: PromptIds, tokens: Sequence[int]
 ) -> NDArray[np.float32]:
     """The draft's logits at every position that the target generated, [n_tokens, n_vocab]."""
     ids, first, n_vocab = [*beginning.ids, *tokens[:-1]], len(beginning.ids) - 1, setup.target.config.n_vocab
@@ -136,3 +140,32 @@ def _betas(
         for lenience, found in betas.items():
             found[rows] = rate(target_probs, draft_probs, lenience=lenience)
     return betas
+
+
+def mean_of(betas: Sequence[Array]) -> float:
+    """Mean acceptance rate of texts; NaN without any position."""
+    n_positions = sum(map(len, betas))
+    return math.fsum(float(text.sum()) for text in betas) / n_positions if n_positions else math.nan
+
+
+def predicted_row(
+    draft: str,
+    betas: Sequence[Array],
+    times: ForwardTimes | None,
+    temperature: float,
+    gamma: int,
+    lenience: float = 1.0,
+) -> ExperimentRow:
+    """What betas and times of forward passes say of a draft with a distribution of its own."""
+    alpha, (low, high) = mean_of(betas), mean_interval(betas)
+    timed: dict[str, float] = {}
+    if times is not None:
+        c, ratio = times.cost, times.verify_ratio[gamma + 1]
+        ideal, predicted = (
+            float(theory.expected_speedup(alpha, gamma, c, verify)) for verify in (1.0, max(ratio, 1.0))
+        )
+        timed = {"c": c, "verify_ratio": ratio, "ideal_speedup": ideal, "predicted_speedup": predicted}
+    return ExperimentRow(
+        draft=draft, temperature=temperature, gamma=gamma, lenience=lenience, n_tokens=sum(map(len, betas)),
+        alpha=alpha, alpha_low=low, alpha_high=high, by_running=False, **timed,
+    )  # fmt: skip

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from specdec import _core
-from specdec.decoding.beginning import Beginning
+from specdec.analysis.arguments import RUN_BY_THE_CORE, Setup, has_distribution
 from specdec.decoding.generate import generate
+from specdec.decoding.prompts import PromptIds
 from specdec.decoding.scheduler import SLICE_S
 from specdec.drafts import Draft, Unigram
 from specdec.drafts.model_draft import ModelDraft, as_draft
@@ -49,7 +50,7 @@ class ForwardTimes:
         return {m: seconds / self.target_s[1] for m, seconds in self.target_s.items()}
 
 
-def take_turns(jobs: Mapping[Key, Callable[[], float]]) -> dict[Key, float]:
+def medians_of(jobs: Mapping[Key, Callable[[], float]]) -> dict[Key, float]:
     """Median of what each job returns, one after the other, again and again.
 
     The speed of a shared machine changes within seconds; jobs that take turns see the same changes.
@@ -68,21 +69,22 @@ def take_turns(jobs: Mapping[Key, Callable[[], float]]) -> dict[Key, float]:
     return {key: statistics.median(found) for key, found in values.items()}
 
 
-def forward_times(
-    target: Model, draft: Model | Draft | None, text: Beginning, *, max_rows: int, n_threads: int
-) -> ForwardTimes:
+def forward_times(setup: Setup, draft: Any, text: PromptIds, max_rows: int) -> ForwardTimes:
     """Time runs of the target on M = 1, ..., max_rows positions, and the draft, in rounds that take turns.
 
     Rounds, because a run of a model by itself costs less, and more: in a round a model finds in the
     processor's caches what the other has left of its weights, and no thread that has fallen asleep. They
-    continue the first part of `text`. Without a draft they are drafted at random.
+    continue the first part of `text`. A draft that the core does not run, or that drafts otherwise at every
+    position of a round, is not timed: the rounds are drafted at random.
     """
-    drafting = Unigram([0], target.config["n_vocab"]) if draft is None else draft
+    target, n_threads = setup.target, setup.options.threads
+    timed = isinstance(draft, RUN_BY_THE_CORE) and has_distribution(draft)
+    drafting = draft if timed else Unigram([0], target.config["n_vocab"])
     rounds = {m: _Rounds(target, drafting, text, m - 1, n_threads) for m in range(1, max_rows + 1)}
     jobs: dict[int, Callable[[], float]] = {m: one.verify_s for m, one in rounds.items()}
-    if draft is not None:
+    if timed:
         jobs[0] = rounds[min(_DRAFTED + 1, max_rows)].draft_s
-    times = take_turns(jobs)
+    times = medians_of(jobs)
     draft_s = times.pop(0, 0.0)
     return ForwardTimes(times, draft_s)
 
@@ -91,7 +93,7 @@ class _Rounds:
     """Greedy rounds with so many drafts, some milliseconds of them at a time."""
 
     def __init__(
-        self, target: Model, draft: Model | Draft, text: Beginning, gamma: int, n_threads: int
+        self, target: Model, draft: Model | Draft, text: PromptIds, gamma: int, n_threads: int
     ) -> None:
         drafting = as_draft(target, draft)
         models = [target, drafting.model] if isinstance(drafting, ModelDraft) else [target]
@@ -136,7 +138,7 @@ def _median(values: Iterable[float]) -> float:
     return statistics.median(found) if found else math.nan
 
 
-def step_seconds(target: Model, beginnings: Sequence[Beginning], n_threads: int) -> float:
+def step_seconds(target: Model, beginnings: Sequence[PromptIds], n_threads: int) -> float:
     """Seconds of plain decoding for a token, by a few tokens of the first prompt: an estimate for plans."""
     n = max(1, min(_PROBED, beginnings[0].room(target)))
     trace = generate(target, None, beginnings[0].given, max_new_tokens=n, n_threads=n_threads).trace
@@ -144,8 +146,8 @@ def step_seconds(target: Model, beginnings: Sequence[Beginning], n_threads: int)
 
 
 def sample_text(
-    target: Model, beginnings: Sequence[Beginning], tokens: Sequence[Sequence[int]], n_rows: int
-) -> Beginning:
+    target: Model, beginnings: Sequence[PromptIds], tokens: Sequence[Sequence[int]], n_rows: int
+) -> PromptIds:
     """A text for timing: as long as a prompt and half its continuation on average, and `n_rows` more.
 
     Its source, if the prompts are sources, is the one of median length.
@@ -156,4 +158,4 @@ def sample_text(
     length = min(typical, target.config.n_ctx - n_rows) + n_rows
     ids = (whole * math.ceil(length / len(whole)))[:length]
     sources = sorted((one.source for one in beginnings if one.source is not None), key=len)
-    return Beginning(ids, ids, sources[len(sources) // 2] if sources else None)
+    return PromptIds(ids, ids, sources[len(sources) // 2] if sources else None)
