@@ -138,7 +138,7 @@ MAKER(make_text) {
 MAKER(make_nested) {
     sd_nested_options nested = {.inner_gamma = a->gamma};
     sd_model_predictor_options options;
-    if (model_options_from(a->model, &options) < 0 || sd_passed(sd_gamma_check(a->gamma)) < 0) return -1;
+    if (model_options_from(a->model, &options) < 0) return -1;
     sd_drafter_context inner = *c;
     inner.target = options.model;
     inner.drafting = sd_nested_inner(&c->drafting, options.model, a->gamma);
@@ -365,6 +365,7 @@ int sd_drafter_from(PyObject* description, const sd_drafter_context* outer, sd_d
     const char* name;
     if (within.depth++ == SD_MAX_DRAFTS_WITHIN)
         return sd_refuse("draft: expected at most %d drafts within one another", SD_MAX_DRAFTS_WITHIN);
+    if (sd_passed(sd_gamma_check(within.drafting.gamma)) < 0) return -1;
     sd_draft_arguments arguments = {.dict = dict_of(description, &name)};
     if (arguments.dict == NULL) return -1;
     int result = PyList_Append(within.arguments, arguments.dict);

@@ -321,7 +321,6 @@ int sd_make_python_drafter(const sd_draft_arguments* a, const sd_drafter_context
         PyErr_SetString(PyExc_TypeError, "python: expected a name, a function and a type");
         return -1;
     }
-    if (sd_passed(sd_gamma_check(context->drafting.gamma)) < 0) return -1;
     python_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return sd_passed(SD_ERR_MEMORY);
     d->base = (sd_drafter){.tree_kind = a->trees ? SD_TREE_ANY : SD_TREE_UNKNOWN,
