@@ -17,7 +17,6 @@ from allocations import fail_each_allocation, needs_hooks, nothing_leaks
 from sessions import Session
 from specdec import PromptCache, _core, drafts, reference
 from specdec.drafts.learned.folder import LearnedWeights
-from specdec.drafts.learned.heads.draft import pack_heads
 from toy_pair import load_pair
 from worlds.canonical import VARIANTS, random_tensors, with_drafts
 from worlds.encoder_decoders import EncoderDecoder, model_of
@@ -264,7 +263,7 @@ def test_texts_that_were_read_without_hidden_states_are_read_again(target: specd
 @needs_hooks
 def test_heads_live_as_long_as_a_session(target: specdec.Model) -> None:
     with nothing_leaks():
-        core = pack_heads(random_heads(target))
+        core = drafts.Heads(random_heads(target)).core
         session = open_session(target, ("model", {"model": core}), [PROMPT], n_new=20)
         del core
         gc.collect()
@@ -441,7 +440,7 @@ def test_an_object_is_made_once(target: specdec.Model) -> None:
 @pytest.mark.usefixtures("quick_gc")
 def test_memory_that_is_not_granted(target: specdec.Model) -> None:
     weights = random_heads(target, see_guesses=True, tokens=[3, 4])
-    assert fail_each_allocation(lambda: pack_heads(weights, n_threads=1)) >= 2
+    assert fail_each_allocation(lambda: drafts.Heads(weights, n_threads=1)) >= 2
     heads = drafts.Heads(weights)
 
     def run() -> None:
