@@ -39,7 +39,6 @@ BELOW: dict[str, list[str]] = {
     "draft/model": ["draft"],
     "draft/tables": ["draft"],
     "draft/copy": ["draft"],
-    "draft/lookahead": ["draft"],
     "draft/learned": ["draft"],
     "draft/several": ["draft"],
 }
@@ -346,7 +345,7 @@ LAYERS = [
     ["checks"],
     ["fields"],
     [
-        "atomic_file", "containers", "divergences", "draft_counts", "progress", "settings_table", "tables",
+        "atomic_file", "containers", "divergences", "progress", "settings_table", "tables",
         "text_files", "theory", "threads", "time_limit",
     ],
     ["trace"],

@@ -274,8 +274,8 @@ def open_session(
     session = Session(
         world.target.core,
         request.draft.describe(world.target),
-        [one.ids for one in request.beginnings],
-        sources=[beginning.source for beginning in request.beginnings],
+        [one.ids for one in request.prompts],
+        sources=[beginning.source for beginning in request.prompts],
         gamma=request.gamma,
         max_new_tokens=n_new,
         sampling=request.sampling.core(),

@@ -21,10 +21,10 @@ import specdec
 from laws import FALSE_ALARM, count, law_of, p_value
 from specdec import drafts, reference
 from specdec.decoding.guided import grammars as schema_rewriting
+from specdec.decoding.guided.constraint_vocabulary import ConstraintVocabulary
 from specdec.decoding.guided.grammars import JSON_STYLE, json_text
-from specdec.decoding.guided.guidance import Guidance, GuidanceState, _left, _matchers, in_time
-from specdec.decoding.guided.token_bytes import FormVocabulary
-from specdec.errors import FormError, InputError, MissingPackageError
+from specdec.decoding.guided.guidance import Guidance, GuidanceState, _known, _left, in_time
+from specdec.errors import ConstraintError, InputError, MissingPackageError
 from specdec.tokenizer import ByteTokenizer, load_tokenizer
 from toy_pair import ToyTokenizer, load_pair
 from worlds.encoder_decoders import EncoderDecoder
@@ -51,7 +51,7 @@ GBNF = """
 root ::= "yes, " ("it is" | "it was") " " word "."
 word ::= [a-z] [a-z]? [a-z]?
 """
-FORMS: dict[str, tuple[dict[str, Any], str]] = {
+TEXTS_OF: dict[str, tuple[dict[str, Any], str]] = {
     "schema": ({"schema": PERSON}, ""),
     "regex": ({"regex": REGEX}, REGEX),
     "grammar": ({"grammar": LARK}, r"[1-9]\d{0,2}([+-][1-9]\d{0,2}){1,4} = [1-9]\d{0,2}"),
@@ -77,7 +77,7 @@ def check(name: str, text: str) -> None:
         jsonschema.validate(json.loads(text), PERSON)
         assert json.dumps(json.loads(text), ensure_ascii=False) == text  # as Python writes it
     else:
-        assert re.fullmatch(FORMS[name][1], text), text
+        assert re.fullmatch(TEXTS_OF[name][1], text), text
 
 
 def allowed_by(mask: bytes | None) -> list[int]:
@@ -90,14 +90,14 @@ SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    "name", ["schema", *(pytest.param(name, marks=SLOW) for name in FORMS if name != "schema")]
+    "name", ["schema", *(pytest.param(name, marks=SLOW) for name in TEXTS_OF if name != "schema")]
 )
 def test_texts_have_their_form_and_are_those_of_plain_decoding(
     name: str, pair: tuple[specdec.Model, specdec.Model]
 ) -> None:
     """Greedy and coupled, over kinds of drafts; every draft is tested on automata written by hand."""
     target, draft = pair
-    form, _ = FORMS[name]
+    form, _ = TEXTS_OF[name]
     for options in ({}, {"temperature": 1.0, "verify": "coupled", "seed": 3}):
         plain = specdec.generate(target, None, "It was", max_new_tokens=150, **form, **options)
         check(name, plain.text)
@@ -115,7 +115,7 @@ def test_texts_have_their_form_and_are_those_of_plain_decoding(
 )
 def test_samples_have_their_form(rule: Any, pair: tuple[specdec.Model, specdec.Model]) -> None:
     target, draft = pair
-    for name, (form, _) in FORMS.items():
+    for name, (form, _) in TEXTS_OF.items():
         results = specdec.generate(
             target, draft, "It was", n=3, seed=1, temperature=1.2, verify=rule, max_new_tokens=150, **form
         )
@@ -141,7 +141,7 @@ def test_without_an_end_of_text_a_form_ends_itself(pair: tuple[specdec.Model, sp
         out = specdec.generate(target, one, "It was", regex="[ab]{3,7}", ignore_eos=True)
         assert re.fullmatch("[ab]{7}", out.text)
         assert (out.finish_reason, out.stop) == ("stop", None)
-    with pytest.raises(FormError, match="regex: no text but the empty one"):
+    with pytest.raises(ConstraintError, match="regex: no text but the empty one"):
         specdec.generate(target, None, "It was", regex="", ignore_eos=True)
     assert specdec.generate(target, None, "It was", regex="").text == ""
 
@@ -235,7 +235,7 @@ def test_formats_that_annotate_take_any_string(pair: tuple[specdec.Model, specde
     assert state.mask() is not None  # an end of text may come
     data = {"const": {"format": "password"}}  # no format, but data
     assert specdec.generate(*pair, "It", schema=data).text == '{"format": "password"}'
-    with pytest.raises(FormError, match=r"at /properties/a: Unknown format: iri.*lenient"):
+    with pytest.raises(ConstraintError, match=r"at /properties/a: Unknown format: iri.*lenient"):
         specdec.generate(*pair, "It", schema={"properties": {"a": {"format": "iri"}}, "type": "object"})
 
 
@@ -291,7 +291,7 @@ def test_too_many_patterns_and_keys_are_refused(
         "patternProperties": {f"^{one}$": True for one in names},
     }  # fmt: skip
     monkeypatch.setattr(schema_rewriting, "_REWRITE_S", 0.02)
-    with pytest.raises(FormError, match="patternProperties takes longer"):
+    with pytest.raises(ConstraintError, match="schema takes longer"):
         specdec.generate(*pair, "It", schema=schema, max_new_tokens=1)
 
 
@@ -299,17 +299,17 @@ def test_a_pattern_in_another_part_is_named(pair: tuple[specdec.Model, specdec.M
     named = {"properties": {"a": {"const": 1}}, "required": ["a"]}
     patterned = {"patternProperties": {"^a$": True}, "additionalProperties": False}
     schema = {"type": "object", "allOf": [named, patterned]}
-    with pytest.raises(FormError, match="patternProperties"):
+    with pytest.raises(ConstraintError, match="patternProperties"):
         for seed in range(20):
             specdec.generate(*pair, "It", schema=schema, temperature=1.5, seed=seed, max_new_tokens=60)
 
 
 def test_requests_of_an_engine_have_forms_of_their_own(pair: tuple[specdec.Model, specdec.Model]) -> None:
     target, draft = pair
-    forms = [form for form, _ in FORMS.values()] + [{}]
+    forms = [form for form, _ in TEXTS_OF.values()] + [{}]
     with specdec.Engine(target, draft, n_slots=3, n_text=300) as engine:
         requests = [engine.submit("It was", max_new_tokens=120, **form) for form in forms]
-        with pytest.raises(FormError):
+        with pytest.raises(ConstraintError):
             engine.submit("It was", regex="(a")
         results = [request.result(timeout=60) for request in requests]
     for form, got in zip(forms, results, strict=True):
@@ -358,7 +358,7 @@ def test_beam_search_takes_no_form(pair: tuple[specdec.Model, specdec.Model]) ->
 def test_a_form_is_compiled_once(pair: tuple[specdec.Model, specdec.Model]) -> None:
     target, _ = pair
     made = [Guidance.of("regex", "a+b", target.tokenizer, target.config.n_vocab, (0,)) for _ in range(2)]
-    assert made[0]._form.matcher is made[1]._form.matcher
+    assert made[0]._compiled is made[1]._compiled
 
 
 def test_states_are_functions_of_their_tokens(pair: tuple[specdec.Model, specdec.Model]) -> None:
@@ -387,7 +387,7 @@ def test_a_tokenizer_is_not_kept() -> None:
     """What was made of a tokenizer goes with it, when the forms on it are forgotten."""
     tokenizer = ToyTokenizer()
     assert Guidance.of("regex", "(ab)+z", tokenizer, 61, (2,)).start(()).mask()
-    _matchers.clear()
+    _known.clear()
     gone = weakref.ref(tokenizer)
     del tokenizer
     gc.collect()
@@ -484,7 +484,7 @@ def test_grammars_that_force_bytes_without_end_are_refused(
     """The library would write them until there is no memory left, and let no other thread run."""
     target, _ = pair
     monkeypatch.setattr("specdec.decoding.guided.guidance._library", lambda: Library)
-    with pytest.raises(FormError, match="grammar: more than 4096 bytes must come"):
+    with pytest.raises(ConstraintError, match="grammar forces more than 4096 bytes"):
         Guidance.of("grammar", ENDLESS[name], target.tokenizer, 4096, (0,))
 
 
@@ -500,7 +500,9 @@ class Library:
 def test_separators_without_end_are_refused(name: str, pair: tuple[specdec.Model, specdec.Model]) -> None:
     target, _ = pair
     items = {"type": "array", "items": {"const": 1}, "minItems": 2, "maxItems": 2}
-    with pytest.raises(FormError, match=rf"schema: x-guidance\.{name} is '1\+'; expected nothing but white"):
+    with pytest.raises(
+        ConstraintError, match=rf"schema has x-guidance\.{name} '1\+'; expected nothing but white"
+    ):
         specdec.generate(target, None, "It was", schema={**items, "x-guidance": {name: "1+"}})
     spaced = {**items, "x-guidance": {"item_separator": r",[ \n]*"}}
     out = specdec.generate(target, None, "It was", schema=spaced, max_new_tokens=30)
@@ -538,7 +540,7 @@ def test_a_text_ends_by_an_error_where_its_grammar_forces_bytes_without_end(
         state._own_reader()._matcher = Impatient(state._own_reader()._matcher)
     with pytest.raises(AssertionError, match="it would write for ever"):
         states["x"].mask()  # is asked what must come
-    with pytest.raises(FormError, match="grammar: more than 4096 bytes must come"):
+    with pytest.raises(ConstraintError, match="grammar forces more than 4096 bytes"):
         states["y"].mask()
 
 
@@ -608,7 +610,7 @@ TEXTS = ['{"name": "', "January", "naïve café", "日本", "\n\n", " two  space
 
 def check_tokenizer(tokenizer: ByteTokenizer, n_vocab: int) -> None:
     """Forced texts are written in tokens whose bytes are theirs; random walks keep the form."""
-    vocabulary = FormVocabulary(tokenizer, n_vocab, tokenizer.eos_ids or (n_vocab - 1,))
+    vocabulary = ConstraintVocabulary(tokenizer, n_vocab, tokenizer.eos_ids or (n_vocab - 1,))
     for text in TEXTS:
         ids = vocabulary(text)
         assert b"".join(tokenizer.text_bytes(token) for token in ids) == text.encode()
@@ -703,7 +705,7 @@ BAD: dict[str, tuple[str, Any, str]] = {
     "patterns of which all hold": (
         "schema",
         {"allOf": [{"type": "string", "pattern": f"a.*{letter}"} for letter in "abcdefghijklmnopqrs"]},
-        "schema: allOf may join 19 patterns; expected at most 16",
+        "schema may join 19 patterns by allOf; expected at most 16",
     ),
     "GBNF with a fault": ("grammar", 'root ::= "a" foo(', "grammar"),
 }
@@ -738,7 +740,7 @@ def test_a_fault_of_a_schema_has_a_place(
     place: str, schema: dict[str, Any], pair: tuple[specdec.Model, specdec.Model]
 ) -> None:
     where = f"schema, at {place}" if place else "schema"
-    with pytest.raises(FormError, match=f"^{re.escape(where)}: Invalid type: wibble$"):
+    with pytest.raises(ConstraintError, match=f"^{re.escape(where)}: Invalid type: wibble$"):
         specdec.generate(pair[0], None, "It was", schema=schema)
 
 
@@ -758,9 +760,9 @@ def test_a_form_that_takes_long_to_compile_is_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr("specdec.decoding.guided.guidance._COMPILE_S", 0.05)
     go_on = threading.Event()
     for _ in range(2):
-        with pytest.raises(FormError, match="regex: compiling takes longer than 0.05 s; expected a simpler"):
+        with pytest.raises(ConstraintError, match="regex takes longer than 0.05 s to compile"):
             in_time("regex", go_on.wait)
-    with pytest.raises(FormError, match="regex: 2 forms that took longer than 0.05 s are still being"):
+    with pytest.raises(ConstraintError, match="regex is refused while 2 that took longer"):
         in_time("regex", int)
     go_on.set()
     for thread in _left:
@@ -779,7 +781,7 @@ def test_the_library_is_named_where_it_is_missing(
 
 
 def test_special_tokens_are_never_text(pair: tuple[specdec.Model, specdec.Model]) -> None:
-    vocabulary = FormVocabulary(ToyTokenizer(), 70, (2,))
+    vocabulary = ConstraintVocabulary(ToyTokenizer(), 70, (2,))
     assert all(vocabulary.tokens[token].startswith(b"\xff") for token in (0, 1, 2, 61, 69))
     assert vocabulary.special_token_ids == [0, 1, 2, *range(61, 70)]
     assert JSON_STYLE["item_separator"] == ", "

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import specdec
-from specdec.decoding import form_turns
+from specdec.decoding import constraint_turns
 from specdec.decoding.guided import mask_time
 from specdec.decoding.guided.guidance import Guidance
 from specdec.decoding.guided.mask_time import MaskJob, MaskMeter
-from specdec.errors import FormError
+from specdec.errors import ConstraintError
 
 AMBIGUOUS = "start: e\ne: e e | e e e | N\nN: /[a-z ,.]/"
 """As many readings of a text as there are trees over its letters."""
@@ -52,7 +52,7 @@ def test_a_mask_that_takes_too_long_is_left_and_may_be_waited_for_again() -> Non
     computing = Computing()
     job, own = MaskJob(computing), meter()
     for _ in range(2):
-        with pytest.raises(FormError, match="takes longer"):
+        with pytest.raises(ConstraintError, match="takes longer"):
             own.mask(job)
     computing.released.set()
     deadline = time.perf_counter() + WAIT_S
@@ -60,7 +60,7 @@ def test_a_mask_that_takes_too_long_is_left_and_may_be_waited_for_again() -> Non
         try:
             assert own.mask(job) == b"mask"
             break
-        except FormError:
+        except ConstraintError:
             assert time.perf_counter() < deadline
     assert len(computing.threads) == 1 and computing.threads[0] != threading.get_ident()
 
@@ -97,7 +97,7 @@ def test_the_masks_of_a_text_have_a_bound_together(in_thread: bool, monkeypatch:
     monkeypatch.setattr(mask_time, "_EACH_MASK_S", 0.0)
     own, other = meter(in_thread), meter(in_thread)
     assert own.mask(MaskJob(lambda: b"mask")) == b"mask"
-    with pytest.raises(FormError, match="has taken"):
+    with pytest.raises(ConstraintError, match="has taken"):
         own.mask(MaskJob(lambda: b"mask"))
     assert other.mask(MaskJob(lambda: b"mask")) == b"mask"
 
@@ -106,7 +106,7 @@ def test_few_late_masks_are_computed_at_once(monkeypatch: pytest.MonkeyPatch) ->
     """Texts whose masks are cheap do not wait for them."""
     many = [Computing() for _ in range(mask_time._MOST_LATE)]
     for computing in many:
-        with pytest.raises(FormError, match="takes longer"):
+        with pytest.raises(ConstraintError, match="takes longer"):
             meter().mask(MaskJob(computing))
     assert meter().mask(MaskJob(lambda: b"mask")) == b"mask"
     monkeypatch.setattr(mask_time, "_CHEAP_S", 0.0)
@@ -114,7 +114,7 @@ def test_few_late_masks_are_computed_at_once(monkeypatch: pytest.MonkeyPatch) ->
     for _ in range(20):  # a long text
         assert own.mask(MaskJob(lambda: b"mask")) == b"mask"
     monkeypatch.setattr(mask_time, "_EACH_CHEAP_S", 0.0)
-    with pytest.raises(FormError, match="are still being found"):
+    with pytest.raises(ConstraintError, match="are still being found"):
         own.mask(MaskJob(lambda: b"mask"))
     for computing in many:
         computing.released.set()
@@ -141,7 +141,7 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
 @pytest.mark.parametrize("drafted", [False, True])
 def test_an_ambiguous_grammar_ends_its_text(pair: tuple[specdec.Model, specdec.Model], drafted: bool) -> None:
     """And with an error, not after minutes; the letters before it are those of the form."""
-    with pytest.raises(FormError, match="longer than|has taken"):
+    with pytest.raises(ConstraintError, match="longer than|has taken"):
         specdec.generate(
             pair[0], pair[1] if drafted else None, "It was", grammar=AMBIGUOUS, max_new_tokens=400,
             temperature=1.0, seed=1, ignore_eos=True,
@@ -165,7 +165,7 @@ def test_an_ambiguous_grammar_ends_nobody_else(pair: tuple[specdec.Model, specde
             plain = specdec.generate(target, None, "It was", **how, **form)
             assert request.result(WAIT_S).tokens == plain.tokens
         for request in bad:
-            with pytest.raises(FormError, match="longer than|has taken|still being found"):
+            with pytest.raises(ConstraintError, match="longer than|has taken|still being found"):
                 request.result(WAIT_S)
         assert engine.submit("It was", **how).result(WAIT_S).finish_reason == "length"
 
@@ -178,7 +178,7 @@ def test_texts_that_take_turns_are_what_they_are_alone(
     how: dict[str, Any], pair: tuple[specdec.Model, specdec.Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every grammar counts as expensive: one text with one takes part in a round, without guesses."""
-    monkeypatch.setattr(form_turns, "_CHEAP_S", -1.0)
+    monkeypatch.setattr(constraint_turns, "_CHEAP_S", -1.0)
     target, draft = pair
     requests: list[dict[str, Any]] = [
         {"grammar": CHEAP},
@@ -188,9 +188,9 @@ def test_texts_that_take_turns_are_what_they_are_alone(
         {"schema": True},
     ]
     n_expensive: list[int] = []
-    usual = form_turns.FormTurns.plan
+    usual = constraint_turns.ConstraintTurns.plan
 
-    def plan(self: form_turns.FormTurns, running: Any) -> list[int] | None:
+    def plan(self: constraint_turns.ConstraintTurns, running: Any) -> list[int] | None:
         gammas = usual(self, running)
         if gammas is not None:
             with_form = [one for one in running if one.generation.request.constraint is not None]
@@ -199,7 +199,7 @@ def test_texts_that_take_turns_are_what_they_are_alone(
             assert all(gammas[one.slot] <= 0 for one in known)
         return gammas
 
-    monkeypatch.setattr(form_turns.FormTurns, "plan", plan)
+    monkeypatch.setattr(constraint_turns.ConstraintTurns, "plan", plan)
     options: dict[str, Any] = {"max_new_tokens": 30, **how}
     with specdec.Engine(target, draft, n_slots=6, n_text=100) as engine:
         begun = [engine.submit("It was", **options, **request) for request in requests]

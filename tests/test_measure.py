@@ -22,7 +22,7 @@ from specdec.analysis import measure as measure_module
 from specdec.analysis import tune as tune_module
 from specdec.analysis.experiment import Configuration, decoding_experiment
 from specdec.analysis.timing import ForwardTimes
-from specdec.decoding.beginning import Beginning
+from specdec.decoding.prompts import PromptIds
 from specdec.drafts import ContextCopy, ModelDraft, OnlineNgram, Unigram
 from specdec.errors import InputError, VocabularyMismatchError
 from specdec.tables import Table, interval, or_dash, tables_by_position
@@ -201,7 +201,7 @@ def test_the_text_that_is_timed_fits_the_drafts_context(
     config = llama_config(vocab_size=N_VOCAB, max_position_embeddings=32)
     short = specdec.load(write_hf(tmp_path / "short", config, tensors_for(config, seed=4)))
     for draft in (short, ModelDraft(short)):
-        assert timing._Rounds(pair[0], draft, Beginning([1] * N_CTX, []), 2, 1).draft_s() > 0.0
+        assert timing._Rounds(pair[0], draft, PromptIds([1] * N_CTX, []), 2, 1).draft_s() > 0.0
 
 
 # ---------------------------------------------------------------------------------------- times and rows

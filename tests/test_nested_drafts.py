@@ -125,7 +125,7 @@ def test_each_model_reads_each_prompt_once(world: World) -> None:
     request = Request.prepare(
         world.target, draft, prompts, DecodingOptions(gamma=5, max_new_tokens=4, n_threads=1)
     )
-    prompts = [one.ids for one in request.beginnings]
+    prompts = [one.ids for one in request.prompts]
     session = Session(
         world.target.core, draft.describe(world.target), prompts, gamma=5, max_new_tokens=4,
         sampling=request.sampling.core(), draft_sampling=request.draft_sampling.core(), seeds=request.seeds,

@@ -19,7 +19,7 @@ from drafters import DRAFTS, Repeats, World, named
 from laws import embedded_llama2c, first_layers
 from sessions import Session
 from specdec import PromptCache, _core, drafts
-from specdec.decoding.prompt_cache import KeptTexts
+from specdec.decoding.prompt_cache import PrefixCacheAdapter
 from specdec.errors import InputError
 from worlds.canonical import VARIANTS, build, random_tensors
 
@@ -500,7 +500,7 @@ def test_a_text_that_ends_unread_is_not_kept(
         pass
     session.replace(0, [7, 8, 9], (1, 0))
     session.finish(0)
-    KeptTexts(cache, target, None).keep(session, 0, target)
+    PrefixCacheAdapter(cache, target, None).keep(session, 0, target)
     assert cache.find(target.core, [7, 8, 9]) is None
     found = cache.find(target.core, [4, 5, 6])
     assert found is not None and found.tokens[:3].tolist() == [4, 5, 6]

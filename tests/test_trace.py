@@ -14,9 +14,8 @@ import scipy
 
 from specdec import Result, Round, Sampling, Trace, theory
 from specdec.display.rounds import Figure
-from specdec.draft_counts import DraftCounts
 from specdec.errors import InputError
-from specdec.trace import steps_of
+from specdec.trace import DraftCounts, steps_of
 
 # ----------------------------------------------------------------------------------------- rounds
 
@@ -80,8 +79,6 @@ def test_nodes_with_the_same_tokens_from_the_root_are_one_row() -> None:
         betas=(1.0, 0.5), draft_s=0.0, verify_s=0.0, other_s=0.0,
     )  # fmt: skip
     assert tree.rows == (0, 1, 2, 1, 4, 2)
-    with pytest.warns(DeprecationWarning, match="places is now rows"):
-        assert tree.places == tree.rows
     assert tree.origin == ("draft", "correction")
     only = dataclasses.replace(tree, drafted=(5, 5, 7), parents=(0, 0, 2))
     assert only.rows == (0, 1, 1, 3)

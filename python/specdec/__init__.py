@@ -53,9 +53,9 @@ if TYPE_CHECKING:  # every public name, for type checkers
         BusyError,
         CheckpointError,
         CheckpointNotFoundError,
+        ConstraintError,
         ContextLengthError,
         EngineClosedError,
-        FormError,
         InputError,
         LearningError,
         MissingLibraryError,
@@ -107,9 +107,10 @@ _NAMES = {
     "decoding.prompt_cache": "PromptCache",
     "decoding.result": "Result",
     "errors": (
-        "BusyError CheckpointError CheckpointNotFoundError ContextLengthError EngineClosedError FormError "
-        "InputError LearningError MissingLibraryError MissingPackageError NotFiniteError SpecdecError "
-        "TokenizerError UnsupportedModelError UnusedFieldWarning VocabularyMismatchError WorkerError"
+        "BusyError CheckpointError CheckpointNotFoundError ConstraintError ContextLengthError "
+        "EngineClosedError InputError LearningError MissingLibraryError MissingPackageError NotFiniteError "
+        "SpecdecError TokenizerError UnsupportedModelError UnusedFieldWarning VocabularyMismatchError "
+        "WorkerError"
     ),
     "models.chat_template": "ChatTemplate",
     "models.convert": "convert",
@@ -127,18 +128,18 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names.spl
 
 __all__ = [
     "AdaptiveGamma", "Beam", "BeamResult", "BeamTrace", "Bench", "BenchRow", "BusyError", "ChatTemplate",
-    "CheckpointError", "CheckpointNotFoundError", "Comparison", "Constraint", "ConstraintState",
-    "ContextLengthError", "DecodingOptions", "DraftFit", "DraftRecommendation", "Engine",
-    "EngineClosedError", "EngineMetrics", "ExperimentRow", "Explorer", "ExplorerSettings", "FormError",
-    "Generation", "InputError", "KnownModel", "LearningError", "Measurement", "MissingLibraryError",
-    "MissingPackageError", "Model", "NotFiniteError", "Oracle", "OracleRow", "Piece", "PromptCache",
-    "QuantizationReport", "Question", "Result", "Round", "Sampling", "Score", "SkipSearch", "SkipTrial",
-    "SpecdecError", "Speculation", "Speculative", "Speedup", "StatefulTransform", "Stream", "Timing",
-    "TokenizerError", "Trace", "TransformState", "Tuning", "UnsupportedModelError", "UnusedFieldWarning",
+    "CheckpointError", "CheckpointNotFoundError", "Comparison", "Constraint", "ConstraintError",
+    "ConstraintState", "ContextLengthError", "DecodingOptions", "DraftFit", "DraftRecommendation", "Engine",
+    "EngineClosedError", "EngineMetrics", "ExperimentRow", "Explorer", "ExplorerSettings", "Generation",
+    "InputError", "KnownModel", "LearningError", "Measurement", "MissingLibraryError", "MissingPackageError",
+    "Model", "NotFiniteError", "Oracle", "OracleRow", "Piece", "PromptCache", "QuantizationReport",
+    "Question", "Result", "Round", "Sampling", "Score", "SkipSearch", "SkipTrial", "SpecdecError",
+    "Speculation", "Speculative", "Speedup", "StatefulTransform", "Stream", "Timing", "TokenizerError",
+    "Trace", "TransformState", "Tuning", "UnsupportedModelError", "UnusedFieldWarning",
     "VocabularyMismatchError", "WorkerError", "__version__", "agenerate", "astream", "available_kernels",
     "beam_search", "bench", "compare", "convert", "distribution", "embedded_pair", "explore", "generate",
-    "kernels", "load", "measure", "oracle", "read_questions", "recommend_draft", "search_skips",
-    "speculate", "stream", "tune", "verify",
+    "kernels", "load", "measure", "oracle", "read_questions", "recommend_draft", "search_skips", "speculate",
+    "stream", "tune", "verify",
 ]  # fmt: skip
 
 

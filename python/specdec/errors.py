@@ -15,12 +15,12 @@ from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, Final, TypeVar
 
 __all__ = [
-    "BusyError", "CheckpointError", "CheckpointNotFoundError", "ContextLengthError", "EngineClosedError",
-    "FieldError", "FormError", "InputError", "LearningError", "MissingFormError", "MissingGGUFError",
-    "MissingHubError", "MissingLibraryError", "MissingPackageError", "MissingProgressError",
-    "MissingTokenizerLibraryError", "NotFiniteError", "SpecdecError", "TokenizerError",
-    "UnsupportedModelError", "UnusedFieldWarning", "VocabularyMismatchError", "WorkerError", "as_json",
-    "kind_of", "number_of", "pass_signals_on", "printable", "shown", "warn",
+    "BusyError", "CheckpointError", "CheckpointNotFoundError", "ConstraintError", "ContextLengthError",
+    "EngineClosedError", "FieldError", "InputError", "LearningError", "MissingConstraintError",
+    "MissingGGUFError", "MissingHubError", "MissingLibraryError", "MissingPackageError",
+    "MissingProgressError", "MissingTokenizerLibraryError", "NotFiniteError", "SpecdecError",
+    "TokenizerError", "UnsupportedModelError", "UnusedFieldWarning", "VocabularyMismatchError", "WorkerError",
+    "as_json", "kind_of", "number_of", "pass_signals_on", "printable", "shown", "warn",
 ]  # fmt: skip
 
 _Field = TypeVar("_Field", bound="FieldError")
@@ -301,7 +301,7 @@ class EngineClosedError(SpecdecError, RuntimeError):
     """An engine that is closed, or is being closed, takes no requests."""
 
 
-class FormError(InputError):
+class ConstraintError(InputError):
     """A schema, regular expression or grammar cannot be read, is too large, or no text satisfies it."""
 
 
@@ -341,7 +341,7 @@ class MissingProgressError(MissingPackageError, InputError):
     """``tqdm`` is not installed."""
 
 
-class MissingFormError(MissingPackageError, InputError):
+class MissingConstraintError(MissingPackageError, InputError):
     """``llguidance`` is not installed."""
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
 from specdec.checks import check_choice, check_items
-from specdec.draft_counts import DraftCounts, Step
 from specdec.errors import InputError, kind_of
 from specdec.fields import MAX_TIME, Fields, without_nan
 from specdec.tables import data_frame
@@ -23,7 +21,10 @@ if TYPE_CHECKING:
 else:
     DataFrame = Any  # pandas is imported on use
 
-__all__ = ["Round", "RoundTimes", "Trace", "invalid_ratio", "invalid_speedup", "steps_of", "wilson_interval"]
+__all__ = [
+    "DraftCounts", "Round", "RoundTimes", "Step", "Trace", "invalid_ratio", "invalid_speedup", "steps_of",
+    "wilson_interval",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +47,18 @@ class Round:
     tokens : tuple of int
         Token ids the round produced: the accepted drafts, then the target's own token.
     kept : int
-        How many of `tokens` stand in the result. A stop or a length limit inside the round cuts the rest.
+        How many of `tokens` are in the result. A stop or a length limit inside the round cuts the rest.
     betas : tuple of float
-        The chance that a draft is accepted at each verified position, in order of position. Positions behind
-        a rejected draft are not verified. Where a position has one draft the chance is computed from the two
-        distributions: sum(min(target, draft)) (Theorem 3.5); with lenience l, sum(min(target / l, draft))
-        (appendix A.5); for argmax the mass of the draft on what is accepted; for the classical rule
-        1 / max(target / draft) (appendix A.2). Where a position has several drafts, as in a tree, and under
-        the coupled rule, it is the outcome: 1 if a draft was accepted and 0 if not, whose mean is the chance.
-        Block verification judges no draft alone; its betas are sum(min(target, draft)).
+        The chance that a draft is accepted at each verified position, in order; positions after a rejected
+        draft are not verified. Of one draft it is computed from the distributions: sum(min(target, draft))
+        (Theorem 3.5); with lenience l, sum(min(target / l, draft)) (appendix A.5); for argmax the mass of the
+        draft on what is accepted; for the classical rule 1 / max(target / draft) (appendix A.2); under block
+        verification, which judges no draft alone, sum(min(target, draft)). Of several drafts, and under the
+        coupled rule, it is the outcome, 1 or 0, whose mean is the chance.
     draft_s, verify_s, other_s : float
-        Seconds spent in the draft's forward passes, in the target's, and on the rest (distributions of both,
-        acceptance, bookkeeping). Plain decoding reads the whole prompt in the prefill, so that in its first
-        round the target computes logits alone.
-        In a batch these are the times of the whole batch's round.
+        Seconds spent in the draft's forward passes, in the target's, and on the rest; in a batch, of the
+        whole batch's round. The prefill of plain decoding reads the whole prompt: in the first round the
+        target computes logits alone.
     experts : float
         Experts that a layer of the target with a mixture of experts has read, on average; in a batch, for the
         whole batch. 0 for a model without experts, and where the prefill has read all of a round's tokens.
@@ -84,7 +83,7 @@ class Round:
 
     @property
     def n_accepted(self) -> int:
-        """Number of drafted tokens that were accepted, also of those behind `kept`."""
+        """Number of drafted tokens that were accepted, also of those after `kept`."""
         return len(self.path)
 
     @property
@@ -127,16 +126,6 @@ class Round:
         return tuple(rows)
 
     @property
-    def places(self) -> tuple[int, ...]:
-        """The former name of `rows`; it will be removed in 0.3."""
-        warnings.warn(
-            "specdec.Round.places is now rows; places will be removed in 0.3",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return self.rows
-
-    @property
     def depth(self) -> int:
         """Length of the longest drafted path: gamma for a chain."""
         depths = [0]
@@ -168,50 +157,25 @@ class Round:
         betas = found.amounts("betas")
         if len(betas) > len(drafted):
             raise found.error("betas", f"at most {len(drafted)} numbers, as many as drafted")
+        amounts = ("draft_s", "verify_s", "other_s", "experts")
         round_ = cls(
-            index=found.integer("index", minimum=0),
-            drafted=tuple(drafted),
-            parents=tuple(parents),
-            path=tuple(path),
-            tokens=tuple(tokens),
-            kept=found.integer("kept", minimum=0, maximum=len(path) + 1),
-            betas=tuple(betas),
-            draft_s=found.amount("draft_s", below=MAX_TIME),
-            verify_s=found.amount("verify_s", below=MAX_TIME),
-            other_s=found.amount("other_s", below=MAX_TIME),
-            experts=found.amount("experts", below=MAX_TIME),
-        )
+            found.integer("index", minimum=0), tuple(drafted), tuple(parents), tuple(path), tuple(tokens),
+            found.integer("kept", minimum=0, maximum=len(path) + 1), tuple(betas),
+            *(found.amount(name, below=MAX_TIME) for name in amounts),
+        )  # fmt: skip
         rows = round_.rows
-        if any(
-            rows[parents[node - 1]] != rows[before] for before, node in zip([0, *path], path, strict=False)
-        ):
-            raise found.error(
-                "path", "nodes of which each is a child of the one before, the first of the root"
-            )
+        ways = zip([0, *path], path, strict=False)
+        if any(rows[parents[node - 1]] != rows[before] for before, node in ways):
+            expected = "nodes of which each is a child of the one before, the first of the root"
+            raise found.error("path", expected)
         if len(tokens) != len(path) + 1 or round_.accepted != round_.tokens[:-1]:
             raise found.error("tokens", f"{list(round_.accepted)}, which path accepts, and one token more")
         return round_
 
     def to_dict(self) -> dict[str, Any]:
         """The round as plain lists and numbers, ready for JSON."""
-        return {
-            "index": self.index,
-            "drafted": list(self.drafted),
-            "accepted": list(self.accepted),
-            "n_drafted": self.n_drafted,
-            "n_accepted": self.n_accepted,
-            "parents": list(self.parents),
-            "path": list(self.path),
-            "token": self.token,
-            "tokens": list(self.tokens),
-            "kept": self.kept,
-            "origin": list(self.origin),
-            "betas": list(self.betas),
-            "draft_s": self.draft_s,
-            "verify_s": self.verify_s,
-            "other_s": self.other_s,
-            "experts": self.experts,
-        }
+        values = ((name, getattr(self, name)) for name in _ROUND_COLUMNS)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values}
 
 
 VERSION: Final = 1
@@ -225,13 +189,6 @@ _ROUND_COLUMNS: Final = (
 )  # fmt: skip
 _TOKEN_COLUMNS: Final = ("round", "position", "token", "origin", "beta")
 
-_FIGURES: Final = (
-    "n_sequences", "n_tokens", "n_calls", "n_drafted", "n_accepted", "n_verified", "acceptance_rate",
-    "acceptance_interval", "draft_acceptance_rate", "mean_acceptance_length", "acceptance_histogram",
-    "acceptance_by_position", "tokens_per_call", "experts_per_call", "run_s", "target_s", "cost_coefficient",
-    "expected_tokens_per_call", "predicted_speedup", "invalid_prediction", "ideal_speedup", "prefill_s",
-    "draft_s", "verify_s", "other_s", "rounds_s", "total_s", "tokens_per_s",
-)  # fmt: skip
 _FEWEST_PLAIN = 5  # rounds without drafts that a run's own t(1) is taken from
 
 
@@ -297,8 +254,6 @@ class Trace(RoundTimes):
         t(1), seconds of a run of the target that computes one row, where the caller has measured it.
     """
 
-    __slots__ = ("_target_s", "n_sequences", "prefill_s", "rounds")
-
     rounds: tuple[Round, ...]
     prefill_s: float
     n_sequences: int
@@ -312,14 +267,7 @@ class Trace(RoundTimes):
         target_s: float | None = None,
     ) -> None:
         self.rounds = tuple(rounds)
-        self.prefill_s = prefill_s
-        self.n_sequences = n_sequences
-        self._target_s = target_s
-
-    def __reduce__(self) -> tuple[Callable[..., Trace], tuple[Any, ...]]:
-        names = tuple(field.name for field in fields(Round))
-        rounds = [tuple(getattr(round_, name) for name in names) for round_ in self.rounds]
-        return _trace_of, (names, rounds, self.prefill_s, self.n_sequences, self._target_s)
+        self.prefill_s, self.n_sequences, self._target_s = prefill_s, n_sequences, target_s
 
     @classmethod
     def joined(cls, traces: Iterable[Trace]) -> Trace:
@@ -338,9 +286,9 @@ class Trace(RoundTimes):
         several = check_items("traces", traces, "a list of specdec.Trace")
         for i, trace in enumerate(several):
             if not isinstance(trace, Trace):
-                raise InputError.of(f"traces[{i}]", trace, "a specdec.Trace", found=kind_of(trace))
+                raise InputError.of(f"traces[{i}]", trace, "a specdec.Trace", kind_of(trace))
         if not several:
-            raise InputError("traces is empty; expected at least one specdec.Trace")
+            raise InputError.of("traces", traces, "at least one specdec.Trace", "empty")
         n_calls = sum(trace.n_calls for trace in several)
         target_s = None
         if n_calls and all(trace._target_s is not None for trace in several):
@@ -365,16 +313,15 @@ class Trace(RoundTimes):
         >>> out.trace.against(plain.trace).predicted_speedup
         """
         if not plain.rounds or plain.n_drafted:
-            found = "drafted" if plain.rounds else "has no round"
-            raise InputError(f"plain is a trace that {found}; expected one of plain decoding")
+            found = f"a trace that {'drafted' if plain.rounds else 'has no round'}"
+            raise InputError.of("plain", plain, "one of plain decoding", found)
         if plain.n_sequences != self.n_sequences:
-            raise InputError(
-                f"plain is a trace of {plain.n_sequences} sequences at once; expected {self.n_sequences}, "
-                "as in this trace"
-            )
-        return Trace(
-            self.rounds, prefill_s=self.prefill_s, n_sequences=self.n_sequences, target_s=plain.run_s
-        )
+            found = f"a trace of {plain.n_sequences} sequences at once"
+            raise InputError.of("plain", plain, f"{self.n_sequences}, as in this trace", found)
+        return self._with_target_s(plain.run_s)
+
+    def _with_target_s(self, target_s: float) -> Trace:
+        return Trace(self.rounds, prefill_s=self.prefill_s, n_sequences=self.n_sequences, target_s=target_s)
 
     # -- counts and times ---------------------------------------------------------------------------------
 
@@ -594,7 +541,10 @@ class Trace(RoundTimes):
 
     def figures(self) -> dict[str, Any]:
         """Every figure of the trace by name."""
-        found = {name: getattr(self, name) for name in _FIGURES}
+        names = [
+            n for owner in (Trace, RoundTimes) for n, x in vars(owner).items() if isinstance(x, property)
+        ]
+        found = {name: getattr(self, name) for name in ("n_sequences", "prefill_s", *names)}
         return found | {"acceptance_interval": list(self.acceptance_interval())}
 
     def to_dict(self) -> dict[str, Any]:
@@ -622,10 +572,8 @@ class Trace(RoundTimes):
         rounds = [Round._described(round_) for round_ in found.inner_items("rounds")]
         prefill_s, n_sequences = found.amount("prefill_s", below=MAX_TIME), found.integer("n_sequences")
         target_s = found.amount("target_s", None, below=MAX_TIME)
-        measured = cls(rounds, prefill_s=prefill_s, n_sequences=n_sequences)
-        if target_s is None or target_s == measured.target_s:
-            return measured
-        return cls(rounds, prefill_s=prefill_s, n_sequences=n_sequences, target_s=target_s)
+        trace = cls(rounds, prefill_s=prefill_s, n_sequences=n_sequences)
+        return trace if target_s is None or target_s == trace.target_s else trace._with_target_s(target_s)
 
     def to_pandas(self, per: TraceRow = "round") -> DataFrame:
         """The trace as a `pandas.DataFrame`.
@@ -652,15 +600,10 @@ class Trace(RoundTimes):
                 rows.append({"run": run} | round_.to_dict())
                 continue
             betas = (*round_.betas, *[math.nan] * len(round_.tokens))
-            for token, origin, beta in list(zip(round_.tokens, round_.origin, betas, strict=False))[
-                : round_.kept
-            ]:
-                rows.append(
-                    {
-                        "run": run, "round": round_.index, "position": position, "token": token,
-                        "origin": origin, "beta": beta,
-                    }
-                )  # fmt: skip
+            each = zip(round_.tokens, round_.origin, betas, strict=False)
+            for token, origin, beta in list(each)[: round_.kept]:
+                values = (run, round_.index, position, token, origin, beta)
+                rows.append(dict(zip(("run", *_TOKEN_COLUMNS), values, strict=True)))
                 position += 1
         return data_frame(rows, ["run", *(_ROUND_COLUMNS if per == "round" else _TOKEN_COLUMNS)])
 
@@ -671,9 +614,7 @@ class Trace(RoundTimes):
         c, expected = f"{self.cost_coefficient:.3f}", f"{self.expected_tokens_per_call:.2f}"
         predicted = f"{self.predicted_speedup:.2f}"
         if self.invalid_prediction:
-            predicted += (
-                f" ! above {self.expected_tokens_per_call:.2f} tokens per run: the times are unreliable"
-            )
+            predicted += f" ! above {expected} tokens per run: the times are unreliable"
         ideal = f"{self.ideal_speedup:.2f} (Theorem 3.8)"
         without_t1 = bool(self.n_drafted) and math.isnan(self.target_s)
         if without_t1:
@@ -722,30 +663,80 @@ class Trace(RoundTimes):
         )
 
 
-def _trace_of(
-    names: Sequence[str],
-    rounds: Sequence[tuple[Any, ...]],
-    prefill_s: float,
-    n_sequences: int,
-    target_s: float | None,
-) -> Trace:
-    """The trace of a pickle, in which each round is the values of fields of these names."""
-    found = [Round(**dict(zip(names, values, strict=True))) for values in rounds]
-    return Trace(found, prefill_s=prefill_s, n_sequences=n_sequences, target_s=target_s)
+class Step(NamedTuple):
+    """One run of the target and what of it is in the text.
+
+    Drafted tokens count as far as they reach, accepted ones (the end-of-text token, where it was drafted, is
+    one) and the new tokens `n_emitted` as far as the text goes, as do `betas`. `depth` is the length of the
+    longest drafted path.
+    """
+
+    n_drafted: int
+    depth: int
+    n_accepted: int
+    n_emitted: int
+    betas: tuple[float, ...]
 
 
 def steps_of(trace: Trace) -> tuple[Step, ...]:
     """The steps of a run. What a round gave after the end of the text counts in none of them."""
     return tuple(
-        Step(
-            n_drafted=round_.n_drafted,
-            depth=round_.depth,
-            n_accepted=min(round_.n_accepted, round_.kept),
-            n_emitted=round_.kept,
-            betas=round_.betas[: round_.kept],
-        )
-        for round_ in trace.rounds
+        Step(r.n_drafted, r.depth, min(r.n_accepted, r.kept), r.kept, r.betas[: r.kept]) for r in trace.rounds
     )
+
+
+@dataclass(frozen=True)
+class DraftCounts:
+    """Counts over steps, under the names that vLLM gives them.
+
+    vLLM counts what was accepted after an end of text too; here that is left out, so that the mean acceptance
+    length is what its name says: new tokens a step. ``num_spec_...`` are of steps that verified a draft;
+    `accepted_per_position` counts steps that accepted a first, second, … draft, as far as drafts reached.
+    """
+
+    num_steps: int
+    num_spec_steps: int
+    num_draft_tokens: int
+    num_accepted_draft_tokens: int
+    num_emitted_tokens: int
+    num_spec_emitted_tokens: int
+    accepted_per_position: tuple[int, ...]
+
+    @classmethod
+    def of(cls, steps: Iterable[Step]) -> DraftCounts:
+        """Count steps."""
+        every = tuple(steps)
+        drafted = [step for step in every if step.n_drafted]
+        reach = range(max((step.depth for step in drafted), default=0))
+        return cls(
+            num_steps=len(every),
+            num_spec_steps=len(drafted),
+            num_draft_tokens=sum(step.n_drafted for step in drafted),
+            num_accepted_draft_tokens=sum(step.n_accepted for step in drafted),
+            num_emitted_tokens=sum(step.n_emitted for step in every),
+            num_spec_emitted_tokens=sum(step.n_emitted for step in drafted),
+            accepted_per_position=tuple(sum(step.n_accepted > i for step in drafted) for i in reach),
+        )
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """New tokens of a step that verified a draft, the target's own token included; NaN without any."""
+        return _ratio(self.num_spec_emitted_tokens, self.num_spec_steps)
+
+    @property
+    def draft_acceptance_rate(self) -> float:
+        """Accepted over drafted tokens; NaN where nothing was drafted."""
+        return _ratio(self.num_accepted_draft_tokens, self.num_draft_tokens)
+
+    @property
+    def per_position_acceptance_rate(self) -> tuple[float, ...]:
+        """Share of the steps with a draft that accepted a first, second, … token of it."""
+        return tuple(_ratio(accepted, self.num_spec_steps) for accepted in self.accepted_per_position)
+
+    @property
+    def tokens_per_call(self) -> float:
+        """New tokens per run of the target, steps without a draft included: 1 in plain decoding."""
+        return _ratio(self.num_emitted_tokens, self.num_steps)
 
 
 def invalid_ratio(gamma: int, ratio: float) -> str:

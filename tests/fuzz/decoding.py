@@ -15,7 +15,7 @@ from fuzz.settings import distribution_after, is_extreme, keywords, may_forbid_a
 from fuzz.traces import check_result
 from specdec.errors import InputError
 from worlds.described import END_IDS, adapted_target, models_of_texts, source_vocab
-from worlds.written_constraints import check_form
+from worlds.written_constraints import check_constraints
 
 __all__ = ["check_decoding", "may_be_refused"]
 
@@ -45,7 +45,7 @@ def check_decoding(case: dict[str, Any]) -> str:
     for result in results:
         check_result(result, settings, target.config["n_ctx"])
         if "form" in settings and result.finish_reason == "stop" and result.stop in (None, *END_IDS):
-            check_form(settings["form"], result.text)
+            check_constraints(settings["form"], result.text)
     _check_log_probs(models, results)
     exact = settings.get("lenience", 1.0) == 1.0
     if exact and (not settings.get("temperature") or settings.get("verify") == "coupled"):

@@ -20,7 +20,7 @@ import specdec
 from specdec import drafts
 from specdec.analysis.answers import Answer, AnswerFile, Reply
 from specdec.analysis.bench_rows import bench_rows
-from specdec.draft_counts import Step
+from specdec.trace import Step
 from worlds import adapters, folders, learned
 from worlds.described import make_model
 from worlds.eagles import eagle3

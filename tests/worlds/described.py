@@ -13,6 +13,7 @@ import numpy as np
 
 from specdec import Model, _core
 from specdec.models.families.rotary import linear_scaled, llama3_scaled, rotary_frequencies
+from specdec.models.model import ModelTexts
 from specdec.models.model_config import ModelConfig
 from specdec.tokenizer import SourceTokenizer
 from worlds.draws import Draws
@@ -265,13 +266,13 @@ def _made(description: str) -> Model:
     if d["text"]:
         tokenizer = LongestPieces(_pieces(d["n_vocab"], all_bytes=d["text"] == "bytes"))
     has_encoder = d["encoder"] is not None
+    source = SourceTokenizer(tokenizer, (), (2,), {}) if has_encoder and tokenizer else None
     return Model(
         core,
         ModelConfig.from_canonical(config),
-        tokenizer,
+        ModelTexts(tokenizer, source_tokenizer=source),
         Path("random"),
         d["family"],
-        source_tokenizer=SourceTokenizer(tokenizer, (), (2,), {}) if has_encoder and tokenizer else None,
         decoder_start=(START,) if has_encoder else (),
     )
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import specdec
+from specdec.models.model import ModelTexts
 from specdec.models.model_config import ModelConfig
 from specdec.tokenizer import SourceTokenizer
 from toy_pair import ToyTokenizer
@@ -80,10 +81,9 @@ def model_of(
     return specdec.Model(
         build(config, tensors, **formats),
         ModelConfig.from_canonical(config),
-        tokenizer,
+        ModelTexts(tokenizer, source_tokenizer=source_tokenizer),
         Path("random"),
         "random",
-        source_tokenizer=source_tokenizer,
         decoder_start=START if has_encoder else (),
     )
 

@@ -14,7 +14,7 @@ from specdec import Model
 from specdec.decoding.guided.guidance import Guidance
 from worlds.draws import Draws
 
-__all__ = ["allowed_after", "check_form", "draw_form"]
+__all__ = ["allowed_after", "check_constraints", "draw_form"]
 
 _LITERALS = ("a", "b", "ab", "0", " ", "-", "é", '"', "{", "}, ", "name", "€1", "12", "\n", "true")
 _CLASSES = ("[a-c]", "[0-9]", "[a-z0-9]", "[ab€]", "[A-Z]")
@@ -37,7 +37,7 @@ def draw_form(draws: Draws) -> list[Any]:
     return ["grammar", _as_grammar(pattern, gbnf=kind == "gbnf"), _as_regex(pattern)]
 
 
-def check_form(form: list[Any], text: str) -> None:
+def check_constraints(form: list[Any], text: str) -> None:
     """Assert that a whole text has the form."""
     import jsonschema  # takes long to import
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from specdec import _core, drafts, theory
 from specdec.analysis.arguments import ProbabilityDraft, Setup
-from specdec.decoding.beginning import Beginning
 from specdec.decoding.generate import generate
 from specdec.decoding.options import DecodingOptions
+from specdec.decoding.prompts import PromptIds
 from specdec.errors import InputError
 from specdec.models.model import Model
 from specdec.verification.sampling import TRUNCATIONS
@@ -74,7 +74,7 @@ def acceptance(
     return found
 
 
-def _room(target: Model, draft: Model | ProbabilityDraft, beginning: Beginning, index: int) -> int:
+def _room(target: Model, draft: Model | ProbabilityDraft, beginning: PromptIds, index: int) -> int:
     """New tokens that the contexts have room for; the last one needs none in the draft's."""
     room = beginning.room(target)
     if isinstance(draft, Model):
@@ -91,7 +91,7 @@ def _room(target: Model, draft: Model | ProbabilityDraft, beginning: Beginning, 
 
 
 def _draft_logits(
-    setup: Setup, draft: Model | ProbabilityDraft, beginning: Beginning, tokens: Sequence[int]
+    setup: Setup, draft: Model | ProbabilityDraft, beginning: PromptIds, tokens: Sequence[int]
 ) -> NDArray[np.float32]:
     """The draft's logits at every position that the target generated, [n_tokens, n_vocab]."""
     ids, first, n_vocab = [*beginning.ids, *tokens[:-1]], len(beginning.ids) - 1, setup.target.config.n_vocab

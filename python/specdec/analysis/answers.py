@@ -14,10 +14,9 @@ from typing import Any, Final
 from specdec.analysis.questions import Question
 from specdec.atomic_file import replacing
 from specdec.decoding.result import Result
-from specdec.draft_counts import Step
 from specdec.errors import InputError
 from specdec.fields import MAX_TIME, Fields, as_json
-from specdec.trace import steps_of
+from specdec.trace import Step, steps_of
 
 _MOST: Final = 2**31 - 1
 """Tokens of a prompt."""

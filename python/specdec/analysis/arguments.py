@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from specdec import drafts
 from specdec.checks import check_integer, check_items
 from specdec.containers import prompts_of
-from specdec.decoding.beginning import Beginning
 from specdec.decoding.options import DecodingOptions
+from specdec.decoding.prompts import PromptIds
 from specdec.drafts.draft import MAX_GAMMA, check_source
 from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import InputError, kind_of, shown
@@ -102,7 +102,7 @@ class Setup:
     target: Model
     name: str
     options: DecodingOptions
-    prompts: list[Beginning]
+    prompts: list[PromptIds]
 
     @classmethod
     def of(cls, target: Any, options: DecodingOptions, prompts: Prompt | Sequence[Prompt] | None) -> Setup:
@@ -110,7 +110,7 @@ class Setup:
         name, model = named_one("target", target)
         opened_target = as_model("target", model)
         given, _ = prompts_of("prompts", default_prompts(opened_target) if prompts is None else prompts)
-        beginnings = [Beginning.of(opened_target, one, f"prompt {i}") for i, one in enumerate(given)]
+        beginnings = [PromptIds.of(opened_target, one, f"prompt {i}") for i, one in enumerate(given)]
         return cls(opened_target, name or name_of(opened_target), options, beginnings)
 
     @cached_property

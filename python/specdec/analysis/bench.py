@@ -19,10 +19,9 @@ from specdec.analysis.experiment import Experiment
 from specdec.analysis.questions import Question, QuestionsLike, questions_of
 from specdec.checks import check_choice, check_flag, check_integer, check_path
 from specdec.decoding.adaptive_gamma import AdaptiveGamma
-from specdec.decoding.beginning import Beginning
-from specdec.decoding.chat import Chat
 from specdec.decoding.generate import generate
 from specdec.decoding.options import DecodingOptions, SampleOptions
+from specdec.decoding.prompts import Chat, PromptIds
 from specdec.decoding.result import Result
 from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import DraftLike, as_draft
@@ -373,7 +372,7 @@ class Asker:
             chat = Chat.of_call(None, prompt, None, None, self.variables)
             assert chat is not None
             (prompt,) = chat.prompts(self.target)
-        Beginning.of(self.target, prompt, "prompt")
+        PromptIds.of(self.target, prompt, "prompt")
 
 
 def _sequence(question: Question, turn: int) -> int:

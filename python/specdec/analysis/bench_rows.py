@@ -13,8 +13,8 @@ from specdec.analysis.answers import Answer
 from specdec.analysis.experiment import NOT_RUN, Speedup
 from specdec.analysis.questions import Question
 from specdec.analysis.statistics import mean_interval
-from specdec.draft_counts import DraftCounts
 from specdec.tables import Table, Tabular, figures_frame, interval, or_dash, tables_by_position
+from specdec.trace import DraftCounts
 
 OVERALL: Final = "overall"
 MT_BENCH: Final = "mt_bench"

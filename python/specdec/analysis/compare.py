@@ -17,8 +17,8 @@ from specdec.analysis.arguments import (
 from specdec.analysis.experiment import Configuration, Experiment, ExperimentRow, decoding_experiment
 from specdec.analysis.measurement import position_tables, reason_tables
 from specdec.checks import check_flag, check_integer
-from specdec.decoding.beginning import Beginning
 from specdec.decoding.options import DecodingOptions, SampleOptions
+from specdec.decoding.prompts import PromptIds
 from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import printable
@@ -157,7 +157,7 @@ def compare_ways(
     )
 
 
-def _label(target: Model, beginning: Beginning) -> str:
+def _label(target: Model, beginning: PromptIds) -> str:
     text = beginning.source_text(target)
     if text is None and beginning.source is None and target.tokenizer is not None:
         text = target.tokenizer.decode(beginning.ids)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from specdec import _core
-from specdec.decoding.beginning import Beginning
 from specdec.decoding.generate import generate
+from specdec.decoding.prompts import PromptIds
 from specdec.decoding.scheduler import SLICE_S
 from specdec.drafts import Draft, Unigram
 from specdec.drafts.model_draft import ModelDraft, as_draft
@@ -69,7 +69,7 @@ def take_turns(jobs: Mapping[Key, Callable[[], float]]) -> dict[Key, float]:
 
 
 def forward_times(
-    target: Model, draft: Model | Draft | None, text: Beginning, *, max_rows: int, n_threads: int
+    target: Model, draft: Model | Draft | None, text: PromptIds, *, max_rows: int, n_threads: int
 ) -> ForwardTimes:
     """Time runs of the target on M = 1, ..., max_rows positions, and the draft, in rounds that take turns.
 
@@ -91,7 +91,7 @@ class _Rounds:
     """Greedy rounds with so many drafts, some milliseconds of them at a time."""
 
     def __init__(
-        self, target: Model, draft: Model | Draft, text: Beginning, gamma: int, n_threads: int
+        self, target: Model, draft: Model | Draft, text: PromptIds, gamma: int, n_threads: int
     ) -> None:
         drafting = as_draft(target, draft)
         models = [target, drafting.model] if isinstance(drafting, ModelDraft) else [target]
@@ -131,7 +131,7 @@ def _median(values: Iterable[float]) -> float:
     return statistics.median(found) if found else math.nan
 
 
-def step_seconds(target: Model, beginnings: Sequence[Beginning], n_threads: int) -> float:
+def step_seconds(target: Model, beginnings: Sequence[PromptIds], n_threads: int) -> float:
     """Seconds of plain decoding for a token, by a few tokens of the first prompt: an estimate for plans."""
     n = max(1, min(_PROBED, beginnings[0].room(target)))
     trace = generate(target, None, beginnings[0].given, max_new_tokens=n, n_threads=n_threads).trace
@@ -139,8 +139,8 @@ def step_seconds(target: Model, beginnings: Sequence[Beginning], n_threads: int)
 
 
 def sample_text(
-    target: Model, beginnings: Sequence[Beginning], tokens: Sequence[Sequence[int]], n_rows: int
-) -> Beginning:
+    target: Model, beginnings: Sequence[PromptIds], tokens: Sequence[Sequence[int]], n_rows: int
+) -> PromptIds:
     """A text for timing: as long as a prompt and half its continuation on average, and `n_rows` more.
 
     Its source, if the prompts are sources, is the one of median length.
@@ -151,4 +151,4 @@ def sample_text(
     length = min(typical, target.config.n_ctx - n_rows) + n_rows
     ids = (whole * math.ceil(length / len(whole)))[:length]
     sources = sorted((one.source for one in beginnings if one.source is not None), key=len)
-    return Beginning(ids, ids, sources[len(sources) // 2] if sources else None)
+    return PromptIds(ids, ids, sources[len(sources) // 2] if sources else None)

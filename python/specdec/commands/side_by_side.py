@@ -118,7 +118,7 @@ def _run_plainly(target: Model, text: str, arguments: dict[str, Any]) -> None:
 
 def _show(request: Request, colour: bool) -> Result:
     """Carry the request out, printing each round when it is done."""
-    beginning = request.beginnings[0]
+    beginning = request.prompts[0]
     figure = Figure(request.target.tokenizer, beginning.ids, beginning.source_text(request.target))
     print(legend(colour=colour))
     print(paint(figure.prompt, "prompt", colour), flush=True)

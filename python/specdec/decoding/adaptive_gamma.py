@@ -123,10 +123,7 @@ class AdaptiveGamma:
             self._learnt.pop(key, None)
 
         learnt = _Learnt(
-            weakref.ref(kind.target, forget),
-            weakref.ref(kind.draft.identity, forget),
-            str(kind),
-            estimates,
+            weakref.ref(kind.target, forget), weakref.ref(kind.draft.identity, forget), str(kind), estimates
         )
         self._learnt.pop(key, None)
         self._learnt[key] = learnt

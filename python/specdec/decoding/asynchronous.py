@@ -9,8 +9,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from specdec.containers import Container, prompts_of
-from specdec.decoding.beginning import decoder_prompts_of
-from specdec.decoding.chat import Chat
 from specdec.decoding.engine import Engine
 from specdec.decoding.generation import Generation, Speculative
 from specdec.decoding.options import (
@@ -27,8 +25,9 @@ from specdec.decoding.options import (
     Stop,
     Transform,
 )
+from specdec.decoding.prompts import Chat, decoder_prompts_of
+from specdec.decoding.request import seeds_of
 from specdec.decoding.result import Result
-from specdec.decoding.text_keys import seeds_of
 from specdec.drafts.model_draft import DraftLike, open_draft
 from specdec.drafts.texts import Text
 from specdec.errors import InputError

@@ -10,8 +10,8 @@ from typing import Any
 
 from specdec import _core
 from specdec.checks import check_flag, check_integer, check_number
-from specdec.decoding.beginning import Beginning, decoder_prompts_of
 from specdec.decoding.prompt_cache import PromptCache, check_prompt_cache
+from specdec.decoding.prompts import PromptIds, decoder_prompts_of
 from specdec.decoding.scheduler import SLICE_S
 from specdec.decoding.stopping import FinishReason, StopRules
 from specdec.drafts import Draft
@@ -145,7 +145,7 @@ def beam_search(
     eos_ids = () if ignore_eos else target.eos_ids
     stop_ids = _stop_ids(stop, target, eos_ids)
     (start,) = decoder_prompts_of(target, decoder_prompt, 1, False)
-    beginning = Beginning.of(target, prompt, "prompt", decoder_prompt=start)
+    beginning = PromptIds.of(target, prompt, "prompt", decoder_prompt=start)
     room = beginning.room(target)
     n_steps = room if max_new_tokens is None else min(room, max_new_tokens)
     limit_reason: FinishReason = "length" if n_steps == max_new_tokens else "context"

@@ -8,9 +8,9 @@ from typing import Any, Protocol, TypeAlias, get_args, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.decoding.guided.grammars import FormKind, json_text
+from specdec.decoding.guided.grammars import ConstraintKind, json_text
 from specdec.decoding.guided.guidance import Guidance
-from specdec.errors import FormError, InputError, kind_of
+from specdec.errors import ConstraintError, InputError, kind_of
 from specdec.models.model import Model
 
 Schema: TypeAlias = Mapping[str, Any] | bool | str | type[Any]
@@ -85,7 +85,7 @@ class StatefulTransform(Protocol):
         ...
 
 
-class FormGiven(Protocol):
+class ConstraintOptions(Protocol):
     """The options that ask for a form; at most one is not None."""
 
     @property
@@ -98,12 +98,12 @@ class FormGiven(Protocol):
     def constraint(self) -> Constraint | None: ...  # noqa: D102
 
 
-FORMS = (*get_args(FormKind), "constraint")
+CONSTRAINTS = (*get_args(ConstraintKind), "constraint")
 
 
-def check_form(options: FormGiven) -> None:
+def check_constraints(options: ConstraintOptions) -> None:
     """Refuse two forms at once and arguments of another type."""
-    given = [name for name in FORMS if getattr(options, name) is not None]
+    given = [name for name in CONSTRAINTS if getattr(options, name) is not None]
     if len(given) > 1:
         raise InputError.about(given[0], f"{' and '.join(given)} are given; expected one form at most")
     for name in ("regex", "grammar"):
@@ -117,21 +117,21 @@ def check_form(options: FormGiven) -> None:
         raise InputError.of("constraint", options.constraint, expected, kind_of(options.constraint))
 
 
-def constraint_of(options: FormGiven, target: Model, end_ids: Sequence[int]) -> Constraint | None:
+def constraint_of(options: ConstraintOptions, target: Model, end_ids: Sequence[int]) -> Constraint | None:
     """The constraint that options ask for, on the tokens of a target, `end_ids` of which end a text; or None.
 
-    Raises FormError for a form that cannot be read, is too large, or that no text satisfies, InputError for a
-    target whose tokens are not byte strings, MissingPackageError without ``llguidance``.
+    Raises ConstraintError for a form that cannot be read, is too large, or that no text satisfies, InputError
+    for a target whose tokens are not byte strings, MissingPackageError without ``llguidance``.
     """
     if options.constraint is not None:
         return options.constraint
-    for name in get_args(FormKind):
+    for name in get_args(ConstraintKind):
         form = getattr(options, name)
         if form is None:
             continue
         guidance = Guidance.of(name, form, target.tokenizer, target.config.n_vocab, end_ids)
         if guidance.start(()).mask() is None:
-            raise FormError.about(
+            raise ConstraintError.about(
                 name,
                 f"{name}: no text but the empty one has this form, and the target has no token that ends a "
                 "text; expected a form with a text of some tokens",

@@ -11,10 +11,9 @@ from typing import Any, Final
 
 from specdec.checks import check_flag, check_integer, check_timeout
 from specdec.decoding.adaptive_gamma import AdaptiveGamma
-from specdec.decoding.chat import Chat
+from specdec.decoding.constraint_turns import ConstraintTurns
 from specdec.decoding.engine_drafts import EngineDrafts
 from specdec.decoding.engine_metrics import Counters, EngineMetrics
-from specdec.decoding.form_turns import FormTurns
 from specdec.decoding.generation import Generation, Piece, PredictionUse, Sample, Speculative
 from specdec.decoding.options import (
     AdapterLike,
@@ -32,6 +31,7 @@ from specdec.decoding.options import (
     door,
 )
 from specdec.decoding.prompt_cache import check_prompt_cache
+from specdec.decoding.prompts import Chat
 from specdec.decoding.request import Request
 from specdec.decoding.request_queue import RequestQueue
 from specdec.decoding.scheduler import Scheduler
@@ -159,7 +159,7 @@ class Engine:
         self._queue = RequestQueue(
             n_slots=self.n_slots, max_waiting=self.max_waiting, counters=self._counters
         )
-        self._turns = FormTurns(self.n_slots)
+        self._turns = ConstraintTurns(self.n_slots)
         self._prompt_cache = prompt_cache
         self._scheduler = self._new_scheduler()
         self._ids = itertools.count(1)
@@ -177,17 +177,14 @@ class Engine:
         return Scheduler(
             self.target,
             self._drafts.of_session,
-            self._drafts.description,
-            gamma=self._drafts.gamma,
+            plan=self._turns.plan,
+            prompt_cache=self._prompt_cache,
+            in_slices=True,
             n_slots=self.n_slots,
             n_text=self.n_text,
             n_threads=self.n_threads,
             max_top=self.max_top_logprobs,
-            node_budget=self.node_budget,
-            adaptive=self._drafts.adaptive,
-            plan=self._turns.plan,
-            prompt_cache=self._prompt_cache,
-            in_slices=True,
+            node_budget=self.node_budget or 0,
         )
 
     def _run(self) -> None:
@@ -379,20 +376,13 @@ class Engine:
         self._check_open(options.n)  # before the prompt is encoded
         chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)
         request = Request.prepare(
-            self.target,
-            None,
-            prompt,
-            options,
-            chat,
-            decoder_prompt,
-            n_slots=self.n_slots,
-            n_text=self.n_text,
+            self.target, None, prompt, options, chat, decoder_prompt, n_slots=self.n_slots, n_text=self.n_text
         )
         if request.is_batch:
             raise InputError.about(
                 "prompt", "there are several prompts; expected one prompt, or one conversation"
             )
-        n_prompt = len(request.beginnings[0].ids)
+        n_prompt = len(request.prompts[0].ids)
         if n_prompt >= self.n_text:
             expected = f"fewer than {self.n_text}, the longest text of the engine"
             raise ContextLengthError.of("prompt", prompt, expected, number_of(n_prompt, "token"), "has")

@@ -9,9 +9,9 @@ from specdec.checks import check_flag, check_integer
 from specdec.decoding.adaptive_gamma import AdaptiveGamma, RunKind
 from specdec.decoding.generation import Speculative
 from specdec.decoding.options import DecodingOptions
-from specdec.decoding.request import Request, most_guesses
+from specdec.decoding.request import Drafting, Request, most_guesses
 from specdec.drafts.copies import PREDICTION_GAMMA
-from specdec.drafts.draft import MAX_GAMMA, Description, Draft, check_source
+from specdec.drafts.draft import MAX_GAMMA, Draft, check_source
 from specdec.drafts.ensemble import EVERY_DRAFT, DraftSelection
 from specdec.drafts.model_draft import DraftLike, open_draft
 from specdec.errors import InputError, shown
@@ -26,8 +26,7 @@ class EngineDrafts:
     """The drafts of an engine, with copies of predictions; each request uses one of them, or none.
 
     `drafts`, the first of which drafts for requests that name none, have `names` where they are given by
-    name. `of_session` is all that drafts in the session, None where nothing does; it guesses up to `gamma`
-    tokens of a text in a round.
+    name. `of_session` is what drafts in the session.
     """
 
     def __init__(
@@ -39,46 +38,28 @@ class EngineDrafts:
         predictions: bool,
         n_threads: int,
     ) -> None:
-        self._target, self._n_threads = target, n_threads
         self.names, self.drafts = _opened(draft, target)
         guesses = [most_guesses(options, one) for one in self.drafts]
         self._gammas = [most for most, _ in guesses]
         self._prediction_gamma = PREDICTION_GAMMA if predictions else 0
-        self._policy: AdaptiveGamma | None = None
         self._choice: DraftSelection | None = None
-        self.of_session: Draft | None = None
-        self.gamma = 0
+        self.of_session = Drafting()
         if predictions or len(self.drafts) > 1:
             adaptive = options.policy is not None  # an ensemble that adapts decides by itself
             self._choice = DraftSelection(
                 self.drafts, self._gammas, predictions=predictions, adaptive=adaptive
             )
-            self.of_session, self.gamma = self._choice, self._choice.most
+            self.of_session = Drafting(self._choice, self._choice.describe(target), self._choice.most)
         elif self.drafts and self._gammas[0] > 0:
-            policy = guesses[0][1]
-            self._policy = policy if isinstance(policy, AdaptiveGamma) else None
-            self.of_session, self.gamma = self.drafts[0], self._gammas[0]
-        self._description = None if self.of_session is None else self.of_session.describe(target)
-
-    @property
-    def description(self) -> Description | None:
-        """All that drafts in the session, as the core takes it at the beginning."""
-        return self._description
+            (draft,), policy = self.drafts, guesses[0][1]
+            kind = RunKind(target, draft, 0.0, "rejection", n_threads)
+            adapted = (policy, kind) if isinstance(policy, AdaptiveGamma) else None
+            self.of_session = Drafting(draft, draft.describe(target), self._gammas[0], adapted)
 
     @property
     def takes_predictions(self) -> bool:
         """Whether requests may come with a prediction."""
         return self._prediction_gamma > 0
-
-    @property
-    def _kind(self) -> RunKind:
-        """What estimates of gamma="auto" are of, where there are some."""
-        return RunKind(self._target, self.drafts[0], 0.0, "rejection", self._n_threads)
-
-    @property
-    def adaptive(self) -> tuple[AdaptiveGamma, RunKind] | None:
-        """What chooses gamma round by round, and what its estimates are of; None: a number."""
-        return None if self._policy is None else (self._policy, self._kind)
 
     def settings_of(
         self, request: Request, speculative: Speculative, prediction: list[int] | None
@@ -106,10 +87,7 @@ class EngineDrafts:
         if speculative.gamma is not None:
             gamma = min(check_integer("speculative.gamma", speculative.gamma, 0, MAX_GAMMA), gamma)
         return request.settings(
-            0,
-            gamma=min(gamma, MAX_GAMMA),
-            drafters=drafters,
-            prediction=prediction if predicted else None,
+            0, gamma=min(gamma, MAX_GAMMA), drafters=drafters, prediction=prediction if predicted else None
         )
 
     def _chosen(self, draft: bool | str) -> tuple[bool, int | None]:

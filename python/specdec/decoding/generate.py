@@ -7,7 +7,6 @@ from contextlib import nullcontext
 from typing import Any, cast, overload
 
 from specdec.containers import Container
-from specdec.decoding.chat import Chat
 from specdec.decoding.options import (
     AdapterLike,
     BatchOptions,
@@ -24,6 +23,7 @@ from specdec.decoding.options import (
     Transform,
     door,
 )
+from specdec.decoding.prompts import Chat
 from specdec.decoding.request import Request
 from specdec.decoding.result import Result
 from specdec.decoding.scheduler import Scheduler, decode
@@ -308,7 +308,7 @@ def generate(
         target does not have, or fills the context, a `decoder_prompt` is given to a target without an encoder
         or messages to one with an encoder, or the draft has an encoder and the target has none. The message
         names the argument, its value and what is expected.
-    FormError
+    ConstraintError
         If a form cannot be read, is too large, or no text has it.
     VocabularyMismatchError
         If target and draft have different vocabularies.
@@ -414,7 +414,7 @@ def stream(
     chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)
     request = Request.prepare(target, draft, prompt, options, chat, decoder_prompt)
     if request.is_batch:
-        name, n = "prompt" if chat is None else "messages", len(request.beginnings)
+        name, n = "prompt" if chat is None else "messages", len(request.prompts)
         raise InputError(f"{name} is a list of {n}; stream takes one, generate several")
     if request.target.tokenizer is None:
         raise InputError("stream gives text, but the target has no tokenizer; generate gives token ids")

@@ -116,7 +116,7 @@ class Sample(Sequence):
         self.cancelled = False  # nobody wants it any more
         self.ended = False  # and its readers know how
         self.copied = (0, 0)  # guesses from a prediction in its last round: accepted, rejected
-        self.last_turn = 0  # number of its last turn in `FormTurns`
+        self.last_turn = 0  # number of its last turn in `ConstraintTurns`
         self.final: Result | None = None
         self._n_published = 0  # tokens that are in pieces, or wait for one
         self._n_laws = 0  # of `logprobs`
@@ -208,7 +208,7 @@ class Generation:
         self.prediction = prediction
         self.created = time.time()
         self.times = GenerationTimes(time.perf_counter())
-        self.samples = [Sample(request, i, settings, self) for i in range(len(request.beginnings))]
+        self.samples = [Sample(request, i, settings, self) for i in range(len(request.prompts))]
         self.n_cached_tokens: int | None = None
         self._wake = wake
         self._changed = threading.Condition()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -12,13 +13,13 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar, cast, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.checks import check_integer
-from specdec.decoding.adapters import AdapterLike, check_adapter
+from specdec.checks import check_integer, check_items
 from specdec.decoding.adaptive_gamma import SHARED, AdaptiveGamma
-from specdec.decoding.constraint import Constraint, Schema, StatefulTransform, check_form
+from specdec.decoding.constraint import Constraint, Schema, StatefulTransform, check_constraints
 from specdec.decoding.prompt_cache import PromptCache, check_prompt_cache
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError, kind_of, shown
+from specdec.models.model import Model
 from specdec.settings_table import DOORS, Unpack, choice, flag, integer, number, other, table_of
 from specdec.threads import MAX_THREADS, check_threads
 from specdec.trace import Round
@@ -38,7 +39,9 @@ Stop: TypeAlias = str | int | Iterable[str | int] | None
 Seed: TypeAlias = int | Sequence[int | tuple[int, int]] | None
 Transform: TypeAlias = Callable[[NDArray[np.float64], list[int]], NDArray[np.float64]] | StatefulTransform
 LogprobsOf: TypeAlias = Literal["model", "sampling"]
-"""Whose law log-probabilities are of: the model's own, or that which is sampled from."""
+"""Which distribution log-probabilities are of: the model's own, or the one that is sampled from."""
+AdapterLike: TypeAlias = Model | str | os.PathLike[str]
+"""A model of `specdec.Model.with_adapter`, or the folder of an adapter."""
 
 _MOST_SAMPLES = 2**20
 
@@ -59,6 +62,17 @@ def _check_gamma(name: str, gamma: Any) -> Gamma:
         )
         raise InputError.of(name, gamma, expected)
     return check_integer(name, gamma, 0, MAX_GAMMA)
+
+
+def _check_adapter(name: str, adapter: Any) -> Any:
+    """Return one adapter as it is, several as a list of their own."""
+    expected = "a model of Model.with_adapter, the folder of an adapter, or None"
+    several = isinstance(adapter, list | tuple)
+    given = check_items(name, adapter, f"{expected}, or a list of these") if several else [adapter]
+    for i, one in enumerate(given):
+        if one is not None and not isinstance(one, Model | str | os.PathLike):
+            raise InputError.of(f"{name}[{i}]" if several else name, one, expected, kind_of(one))
+    return given if several else adapter
 
 
 def _check_draft_sampling(name: str, given: Any) -> Sampling:
@@ -133,7 +147,7 @@ class DecodingOptions(Sampling):
     prompt_logprobs: int | None = integer(None, 0)
     ignore_eos: bool = flag()
     prompt_cache: PromptCache | None = other(None, scope="engine")
-    adapter: AdapterLike | Sequence[AdapterLike | None] | None = other(None, check_adapter)
+    adapter: AdapterLike | Sequence[AdapterLike | None] | None = other(None, _check_adapter)
     n: int = integer(
         1, 1, _MOST_SAMPLES, scope="samples", flag="N",
         help="So many of each prompt, read once (with --json).",
@@ -146,7 +160,7 @@ class DecodingOptions(Sampling):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_form(self)
+        check_constraints(self)
         check_prompt_cache(self.prompt_cache)
         check_rule("verify", self.verify, self.lenience, DECODING_RULES)
         if self.logprobs is not None and self.logprobs_of == "sampling" and self.lenience < 1:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from specdec import _core
 from specdec.checks import check_integer
-from specdec.decoding.beginning import Beginning
+from specdec.decoding.prompts import PromptIds
 from specdec.drafts.draft import Draft
 from specdec.errors import InputError, kind_of
 from specdec.models.model import Model
@@ -24,7 +24,16 @@ _DEFAULT_BYTES = 1 << 30
 def check_prompt_cache(prompt_cache: object) -> None:
     """Refuse what is neither a prompt cache nor None."""
     if prompt_cache is not None and not isinstance(prompt_cache, PromptCache):
-        raise InputError(f"prompt_cache is {kind_of(prompt_cache)}; expected a specdec.PromptCache, or None")
+        expected = "a specdec.PromptCache, or None"
+        raise InputError.of("prompt_cache", prompt_cache, expected, kind_of(prompt_cache))
+
+
+_Text = tuple[_core.Model, NDArray[np.int32], tuple[int, ...] | None]
+"""Whose text it is, its tokens [n_tokens], and the source that they attend to."""
+
+
+def _text(model: _core.Model, tokens: Sequence[int], source: Sequence[int] | None) -> _Text:
+    return model, np.asarray(tokens, np.int32), None if source is None else tuple(source)
 
 
 @dataclass(frozen=True)
@@ -32,21 +41,16 @@ class _Entry:
     text: _core.CachedText
     tokens: NDArray[np.int32]  # [n_tokens] of the text
     n_bytes: int
-    source: tuple[int, ...] | None  # what its tokens attend to beside the text
+    source: tuple[int, ...] | None
 
-    def begins(
-        self,
-        model: _core.Model,
-        tokens: NDArray[np.int32],
-        source: tuple[int, ...] | None,
-        taps: Sequence[int],
-    ) -> int:
-        """How many tokens of a text of the model can be copied from this text, hidden states among them."""
-        n_common = self.n_common(model, tokens, source)
+    def begins(self, text: _Text, taps: Sequence[int]) -> int:
+        """How many tokens can be copied to another text, with the hidden states `taps`."""
+        n_common = self.n_common(text)
         return n_common if n_common >= self.text.n_low and set(taps) <= set(self.text.taps) else 0
 
-    def n_common(self, model: _core.Model, tokens: NDArray[np.int32], source: tuple[int, ...] | None) -> int:
-        """How many tokens of a text of the model, with its source, this text begins with."""
+    def n_common(self, text: _Text) -> int:
+        """How many tokens another text begins with as this one does."""
+        model, tokens, source = text
         if self.text.model is not model or self.source != source:
             return 0
         n = min(len(tokens), len(self.tokens))
@@ -143,12 +147,12 @@ class PromptCache:
     ) -> _core.CachedText | None:
         """The text that agrees longest with a prompt of a model; None if none begins like it.
 
-        `specdec.generate` calls it, and :meth:`keep`. `source` is what the model's encoder reads, if it has
-        one; `taps` are the hidden states that the text must have of each token.
+        `source` is what the model's encoder reads, if it has one; `taps` are the hidden states that the text
+        must have of each token.
         """
-        tokens, read = np.asarray(prompt, np.int32), None if source is None else tuple(source)
+        wanted = _text(model, prompt, source)
         with self._lock:
-            agreed = [entry.begins(model, tokens, read, taps) for entry in self._entries]
+            agreed = [entry.begins(wanted, taps) for entry in self._entries]
             longest = max(agreed, default=0)
             if longest == 0:
                 return None
@@ -172,12 +176,12 @@ class PromptCache:
         `tokens` is what is known of it, `copy` makes the copy that is kept, of `n_bytes`, from which others
         begin with `n_low` tokens at least; `source` and `taps` are as in `find`.
         """
-        known, read = np.asarray(tokens, np.int32), None if source is None else tuple(source)
-        if not len(known):
+        known = _text(model, tokens, source)
+        if not len(tokens):
             return
         with self._lock:
             for at, entry in enumerate(self._entries):
-                if entry.begins(model, known, read, taps) == len(known):
+                if entry.begins(known, taps) == len(tokens):
                     self._entries.append(self._entries.pop(at))
                     return
             if n_bytes > self._max_bytes - self._promised:
@@ -185,7 +189,7 @@ class PromptCache:
             self._entries = [
                 entry
                 for entry in self._entries
-                if not n_low <= entry.n_common(model, known, read) == len(entry.tokens)
+                if not n_low <= entry.n_common(known) == len(entry.tokens)
                 or not set(entry.text.taps) <= set(taps)
             ]
             while self._used() + n_bytes > self._max_bytes:
@@ -200,46 +204,37 @@ class PromptCache:
             with self._lock:
                 self._promised -= n_bytes
                 if text is not None:
-                    self._entries.append(_Entry(text, text.tokens, n_bytes, read))
+                    self._entries.append(_Entry(text, text.tokens, n_bytes, known[2]))
 
     def _used(self) -> int:
         return self._promised + sum(entry.n_bytes for entry in self._entries)
 
 
-class KeptTexts:
+class PrefixCacheAdapter:
     """A prompt cache for the models that read the texts of a session: target, adapted models, drafts."""
 
     def __init__(self, cache: PromptCache, target: Model, draft: Draft | None) -> None:
-        self._cache = cache
-        self._target = target
-        self._draft = draft
-        self._of_draft = () if draft is None else draft.readers
+        self._cache, self._target, self._draft = cache, target, draft
 
     def _readers(self, own: Model) -> list[Model]:
-        """The models that read a text of a model: that model last."""
-        return list({model.core: model for model in [*self._of_draft, own]}.values())
+        """The models that read a text of a model, itself among them."""
+        of_draft = () if self._draft is None else self._draft.readers
+        return list({model.core: model for model in [*of_draft, own]}.values())
 
-    def _as_read(self, model: Model, own: Model, ids: Sequence[int]) -> Sequence[int]:
-        """A text of a model as one of these models reads it."""
-        if self._draft is None or model.core is own.core:
-            return ids
-        return self._draft.as_read(model, self._target, ids)
-
-    def begin(self, session: _core.Session, slot: int, beginning: Beginning, own: Model) -> int:
+    def begin(self, session: _core.Session, slot: int, prompt: PromptIds, own: Model) -> int:
         """Begin the prompt in a slot with what is kept of it; return how many tokens its own model then has.
 
         `own` is the model whose text it is: the target, or the target with an adapter.
         """
-        n_own = 0
+        n_cached = {}
         for model in self._readers(own):
+            ids: Sequence[int] = prompt.ids
+            if self._draft is not None and model.core is not own.core:
+                ids = self._draft.as_read(model, self._target, ids)
             taps = session.taps(slot, model.core)
-            text = self._cache.find(
-                model.core, self._as_read(model, own, beginning.ids), beginning.source_of(model), taps
-            )
-            n_cached = 0 if text is None else session.begin_with(slot, text)
-            if model.core is own.core:
-                n_own = n_cached
-        return n_own
+            text = self._cache.find(model.core, ids, prompt.source_of(model), taps)
+            n_cached[model.core] = 0 if text is None else session.begin_with(slot, text)
+        return n_cached[own.core]
 
     def keep(self, session: _core.Session, slot: int, own: Model) -> None:
         """Keep what each model has read of the text in a slot; else as `begin`."""

@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
 
 from specdec import _core
-from specdec.checks import check_integer
+from specdec.checks import check_integer, check_items, check_path
 from specdec.containers import Container, prompts_of
-from specdec.decoding.adapters import adapted_models
 from specdec.decoding.adaptive_gamma import AUTO_GAMMA, AdaptiveGamma, RunKind
-from specdec.decoding.beginning import Beginning, decoder_prompts_of
-from specdec.decoding.chat import Chat
 from specdec.decoding.constraint import Constraint, constraint_of
-from specdec.decoding.options import DecodingOptions, Policy
+from specdec.decoding.options import AdapterLike, DecodingOptions, Policy
+from specdec.decoding.prompts import Chat, PromptIds, decoder_prompts_of
 from specdec.decoding.result import Result
 from specdec.decoding.stopping import FinishReason, StopRules
-from specdec.decoding.text_keys import seeds_of
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft, check_source
 from specdec.drafts.model_draft import DraftLike, open_draft
-from specdec.errors import InputError
+from specdec.errors import InputError, number_of
 from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.verification.rules import Rule
 from specdec.verification.sampling import TRUNCATIONS, Sampling
+
+
+class Drafting(NamedTuple):
+    """What drafts in a session (None: nothing), as the core takes it, and for how many tokens a round."""
+
+    draft: Draft | None = None
+    description: Description | None = None
+    gamma: int = 0
+    adaptive: tuple[AdaptiveGamma, RunKind] | None = None
+    """What chooses gamma round by round, and what its estimates are of."""
 
 
 @dataclass(eq=False)
@@ -35,7 +46,8 @@ class Request:
     target: Model
     draft: Draft | None  # None: nothing is to be drafted
     description: Description | None  # of the draft, as the core takes it
-    beginnings: list[Beginning]  # of each text: with several samples of a prompt it occurs as often
+    prompts: list[PromptIds]  # of each text: with several samples of a prompt it occurs as often
+
     is_batch: bool  # the caller gave a list of prompts and expects a list of results
     gamma: int  # drafted tokens a round at most; 0 without a draft
     policy: AdaptiveGamma | Policy | None  # chooses how many in each round; None: `gamma`
@@ -83,9 +95,7 @@ class Request:
         seeds = seeds_of(options.seed, n_texts)
 
         target = as_model("target", target)
-        models = adapted_models(
-            target, options.adapter, len(given), is_batch=is_batch, n_threads=options.threads
-        )
+        models = adapted_models(target, options, len(given), is_batch=is_batch)
         draft = None if draft is None else open_draft("draft", draft, optional=True, target=target)
         description = None if draft is None else draft.describe(target)  # refuses what does not fit
         check_source(draft is not None and draft.reads_source, target)
@@ -100,18 +110,19 @@ class Request:
         if chat is not None and not options.ignore_eos:
             ends = (*ends, *target.chat_end_ids)
         stop = StopRules.parse(options.stop, n_vocab=n_vocab, tokenizer=tokenizer, eos_ids=ends)
-        beginnings = _beginnings_of(target, given, is_batch, chat, decoder_prompt)
+        prompts = _prompt_ids(target, given, is_batch, chat, decoder_prompt)
         gamma, policy = most_guesses(options, draft)
-        drafting = draft is not None and gamma > 0
+        if draft is None or gamma == 0:
+            draft, description, gamma, policy = None, None, 0, None
         return cls(
             options=options,
             target=target,
-            draft=draft if drafting else None,
-            description=description if drafting else None,
-            beginnings=[beginning for beginning in beginnings for _ in range(n)],
+            draft=draft,
+            description=description,
+            prompts=[ids for ids in prompts for _ in range(n)],
             is_batch=is_batch,
-            gamma=gamma if drafting else 0,
-            policy=policy if drafting else None,
+            gamma=gamma,
+            policy=policy,
             sampling=sampling,
             draft_sampling=sampling if guessed is asked else guessed.for_vocabulary(n_vocab, tokenizer),
             rule=rule,
@@ -130,9 +141,9 @@ class Request:
 
     def limit(self, index: int) -> tuple[int, FinishReason]:
         """(how many new tokens a sequence may have, the finish reason when it has them)."""
-        room = self.beginnings[index].room(self.target)
+        room = self.prompts[index].room(self.target)
         if self.n_text is not None:
-            room = min(room, self.n_text - len(self.beginnings[index].ids))
+            room = min(room, self.n_text - len(self.prompts[index].ids))
         if self.options.max_new_tokens is not None and self.options.max_new_tokens <= room:
             return self.options.max_new_tokens, "length"
         return room, "context"
@@ -148,7 +159,7 @@ class Request:
         if options.logprobs is not None:
             drafting |= {"law": options.logprobs_of, "n_top": options.logprobs}
         return _core.Settings(
-            max_new_tokens=max(self.limit(i)[0] for i in range(len(self.beginnings))),
+            max_new_tokens=max(self.limit(i)[0] for i in range(len(self.prompts))),
             sampling=self.sampling.core(),
             rule=self.rule,
             lenience=options.lenience,
@@ -169,13 +180,16 @@ class Request:
     @property
     def longest(self) -> int:
         """Tokens of the longest text, prompt and new, if nothing stops it early."""
-        return max(len(prompt.ids) + self.limit(i)[0] for i, prompt in enumerate(self.beginnings))
+        return max(len(prompt.ids) + self.limit(i)[0] for i, prompt in enumerate(self.prompts))
 
     @property
-    def kind(self) -> RunKind:
-        """What estimates of acceptance and times depend on; of a run that drafts."""
-        assert self.draft is not None
-        return RunKind(self.target, self.draft, self.sampling.temperature, self.rule, self.n_threads)
+    def drafting(self) -> Drafting:
+        """What drafts in the session."""
+        adaptive = None
+        if self.draft is not None and isinstance(self.policy, AdaptiveGamma):
+            kind = RunKind(self.target, self.draft, self.sampling.temperature, self.rule, self.n_threads)
+            adaptive = self.policy, kind
+        return Drafting(self.draft, self.description, self.gamma, adaptive)
 
     @property
     def n_threads(self) -> int:
@@ -185,26 +199,83 @@ class Request:
     @property
     def n_new_tokens(self) -> int:
         """New tokens of all sequences together, if nothing stops them early."""
-        return sum(self.limit(i)[0] for i in range(len(self.beginnings)))
+        return sum(self.limit(i)[0] for i in range(len(self.prompts)))
 
 
-def _beginnings_of(
+def seeds_of(seed: Any, n_sequences: int) -> list[tuple[int, int]]:
+    """The RNG stream keys (seed, sequence) of a call's texts, from what the caller gave."""
+    if seed is None:
+        seed = secrets.randbits(63)
+    if not isinstance(seed, list | tuple | np.ndarray):
+        number = check_integer("seed", seed, 0, 2**64 - 1)
+        return [(number, i) for i in range(n_sequences)]
+    entries = check_items("seed", seed, "an integer, or a list with an entry for each prompt")
+    if len(entries) != n_sequences:
+        found = f"{len(entries)} entries for {number_of(n_sequences, 'text')}"
+        raise InputError.of("seed", seed, "one for each prompt, or sample", found, "has")
+    keys = []
+    for i, entry in enumerate(entries):
+        key, expected = (entry, 0), "an integer or a pair (seed, sequence)"
+        if isinstance(entry, list | tuple | np.ndarray):
+            key = tuple(check_items(f"seed[{i}]", entry, expected))
+        if len(key) != 2:
+            raise InputError.of(f"seed[{i}]", entry, expected)
+        number = check_integer(f"seed[{i}]", key[0], 0, 2**64 - 1)
+        keys.append((number, check_integer(f"sequence of seed[{i}]", key[1], 0, 2**32 - 1)))
+    return keys
+
+
+def adapted_models(
+    target: Model, options: DecodingOptions, n_prompts: int, *, is_batch: bool
+) -> list[Model] | None:
+    """The model of each prompt's text; None: all are of the target. The folder of an adapter is read once.
+
+    Raises InputError for another number of adapters than of prompts, or a model over other weights, and as
+    `specdec.Model.with_adapter`.
+    """
+    adapter = options.adapter
+    if adapter is None:
+        return None
+    given: Sequence[AdapterLike | None]
+    if isinstance(adapter, list):
+        given, expected = adapter, "one adapter, or one for each prompt of a list"
+        if not is_batch or len(given) != n_prompts:
+            found = f"a list of {len(given)} for {number_of(n_prompts, 'prompt')}"
+            raise InputError.of("adapter", adapter, expected, found)
+    else:
+        given = [cast("AdapterLike", adapter)] * n_prompts
+    weights = target.core.base or target.core
+    read: dict[Path, Model] = {}
+    models: list[Model] = []
+    for one in given:
+        if one is None:
+            models.append(target)
+        elif isinstance(one, Model):
+            if (one.core.base or one.core) is not weights:
+                found = f"{one!r}, whose weights are not those of {target!r}"
+                raise InputError.of("adapter", one, "a model of its with_adapter", found)
+            models.append(one)
+        else:
+            path = check_path("adapter", one)
+            if path not in read:
+                read[path] = (target.base or target).with_adapter(path, n_threads=options.threads)
+            models.append(read[path])
+    return models
+
+
+def _prompt_ids(
     target: Model, given: list[Any], is_batch: bool, chat: Chat | None, decoder_prompt: Any
-) -> list[Beginning]:
+) -> list[PromptIds]:
     """The prompts as the models see them."""
     starts = decoder_prompts_of(target, decoder_prompt, len(given), is_batch)
     if chat is not None:
         given = chat.prompts(target)
-    return [
-        Beginning.of(
-            target,
-            item,
-            f"prompt {i}" if is_batch else "prompt",
-            decoder_prompt=start,
-            own_text=chat is not None and chat.begins_reply(i),
-        )
-        for i, (item, start) in enumerate(zip(given, starts, strict=True))
-    ]
+    prompts = []
+    for i, (item, start) in enumerate(zip(given, starts, strict=True)):
+        own_text = chat is not None and chat.begins_reply(i)
+        name = f"prompt {i}" if is_batch else "prompt"
+        prompts.append(PromptIds.of(target, item, name, decoder_prompt=start, own_text=own_text))
+    return prompts
 
 
 def _check_given(prompt: object) -> None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
+from hashlib import blake2b
 from typing import Any, Generic
 
 from specdec import _core
 from specdec.checks import check_integer
-from specdec.decoding.adaptive_gamma import AdaptiveGamma, RunKind
-from specdec.decoding.prompt_cache import KeptTexts, PromptCache
-from specdec.decoding.request import Request
+from specdec.decoding.adaptive_gamma import AdaptiveGamma
+from specdec.decoding.prompt_cache import PrefixCacheAdapter, PromptCache
+from specdec.decoding.request import Drafting, Request
 from specdec.decoding.sequence import AnySequence, Sequence, score_prompts
-from specdec.decoding.text_keys import text_key
-from specdec.drafts.draft import Description, Draft
 from specdec.errors import NotFiniteError
 from specdec.models.model import Model
 from specdec.trace import Round
@@ -32,84 +32,50 @@ class Scheduler(Generic[AnySequence]):
 
     Sequences join and leave between steps. What a sequence becomes depends on its own request alone.
 
-    Parameters
-    ----------
-    target, draft, description
-        What decodes and what drafts (None: nothing does), and the latter as `Draft.describe` has it.
-    gamma, n_slots, n_text, n_threads, settings, max_top, node_budget
-        As of `_core.Session`.
-    logits : bool, default False
-        Keep the logits of new tokens; each step is then one round.
-    adaptive : tuple of (AdaptiveGamma, RunKind), optional
-        What chooses gamma round by round, and what its estimates are of.
-    plan : callable, optional
-        Returns the most guesses of each slot in the next round.
-    prompt_cache : PromptCache, optional
-    in_slices : bool, default False
-        Read prompts in slices between the rounds of other sequences, not whole before the next round.
+    `plan` returns the most draft tokens of each slot in the next round. `in_slices`: prompts are read in
+    slices between the rounds of other sequences, not whole before the next round. `session` are arguments of
+    `_core.Session`; with `keep_logits` each step is one round.
     """
 
     def __init__(
         self,
         target: Model,
-        draft: Draft | None,
-        description: Description | None,
+        drafting: Drafting,
         *,
-        gamma: int,
-        n_slots: int,
-        n_text: int,
-        n_threads: int,
-        settings: _core.Settings | None = None,
-        max_top: int = 0,
-        logits: bool = False,
-        node_budget: int | None = None,
-        adaptive: tuple[AdaptiveGamma, RunKind] | None = None,
         plan: Plan[AnySequence] | None = None,
         prompt_cache: PromptCache | None = None,
         in_slices: bool = False,
+        **session: Any,
     ) -> None:
-        self.n_slots = n_slots
+        self.n_slots: int = session["n_slots"]
         self.prefill_s = 0.0
-        self._draft, self._description, self._adaptive = draft, description, adaptive
+        self._draft, self._description, gamma, self._adaptive = drafting
         self._plan, self._in_slices = plan, in_slices
-        self._cached = None if prompt_cache is None else KeptTexts(prompt_cache, target, draft)
-        self._slots: list[AnySequence | None] = [None] * n_slots
+        self._cached = None if prompt_cache is None else PrefixCacheAdapter(prompt_cache, target, self._draft)
+        self._slots: list[AnySequence | None] = [None] * self.n_slots
         self._unread: set[int] = set()  # slots whose prompts are not in
         self._closed = False
         self._sound = True  # the core has done what it was asked for last
+        estimates = None if self._adaptive is None else self._adaptive[0].begin(self._adaptive[1])
         self._session = _core.Session(
-            target.core,
-            description,
-            gamma=gamma,
-            n_slots=n_slots,
-            n_text=n_text,
-            n_threads=n_threads,
-            settings=settings,
-            max_top=max_top,
-            keep_logits=logits,
-            node_budget=node_budget or 0,
-            adaptive_gamma=None if adaptive is None else adaptive[0].begin(adaptive[1]),
+            target.core, self._description, gamma=gamma, adaptive_gamma=estimates, **session
         )
 
     @classmethod
     def of(cls, request: Request, sequences: list[Sequence]) -> Scheduler[Sequence]:
         """Slots for the sequences of one request."""
-        options, policy = request.options, request.policy
-        is_adaptive = isinstance(policy, AdaptiveGamma)
+        is_callers = request.policy is not None and not isinstance(request.policy, AdaptiveGamma)
         return Scheduler(
             request.target,
-            request.draft,
-            request.description,
-            gamma=request.gamma,
+            request.drafting,
+            plan=partial(_asked, request) if is_callers else None,
+            prompt_cache=request.options.prompt_cache,
             n_slots=request.n_slots,
             n_text=request.longest,
             n_threads=request.n_threads,
             settings=sequences[0].settings,
-            logits=options.logits,
-            node_budget=request.node_budget,
-            adaptive=(policy, request.kind) if isinstance(policy, AdaptiveGamma) else None,
-            plan=None if policy is None or is_adaptive else partial(_asked, request),
-            prompt_cache=options.prompt_cache,
+            keep_logits=request.options.logits,
+            node_budget=request.node_budget or 0,
         )
 
     @property
@@ -134,15 +100,27 @@ class Scheduler(Generic[AnySequence]):
     def admit(self, sequence: AnySequence) -> None:
         """Give an empty slot to a sequence; what the prompt cache has of its prompt is not read again."""
         slot = self._slots.index(None)
-        prompt, request = sequence.prompt, sequence.request
-        key = text_key(request.seeds[sequence.index], self._draft, request.rule)
-        self._session.admit(slot, prompt.ids, key, sequence.settings, prompt.source)
+        prompt = sequence.prompt
+        self._session.admit(slot, prompt.ids, self._rng_key(sequence), sequence.settings, prompt.source)
         self._slots[slot], sequence.slot, sequence.n_sequences = sequence, slot, self.n_slots
         self._unread.add(slot)
         if self._cached is not None:
             sequence.n_cached = self._cached.begin(self._session, slot, prompt, sequence.model)
         if sequence.read is not None:
             self._session.begin_with(slot, sequence.read)
+
+    def _rng_key(self, sequence: AnySequence) -> tuple[int, int]:
+        """The RNG stream key (seed, sequence) of a text that begins.
+
+        With a draft that remembers earlier texts it is one that none of them had (`Draft.text_key`). Under
+        the coupled rule the numbers are those of plain decoding: there the text is a function of them alone.
+        """
+        request = sequence.request
+        seed, number = request.seeds[sequence.index]
+        if self._draft is None or request.rule == "coupled" or not (key := self._draft.text_key()):
+            return seed, number
+        digest = blake2b(struct.pack(f"<{len(key) + 1}Q", seed, *key), digest_size=8).digest()
+        return int.from_bytes(digest, "little"), number
 
     def step(self, seconds: float = 0.0) -> Iterator[tuple[AnySequence, Round | None]]:
         """Read prompts, then decode a round, or rounds until `seconds` have passed or a sequence ends.

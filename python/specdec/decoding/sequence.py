@@ -24,7 +24,7 @@ class Sequence(NewText):
 
     def __init__(self, request: Request, index: int, settings: _core.Settings) -> None:
         self.request, self.index, self.settings = request, index, settings
-        self.prompt = request.beginnings[index]
+        self.prompt = request.prompts[index]
         self.model = request.model(index)
         super().__init__(self.prompt.stream_decoder(request.target), request.stop, *request.limit(index))
         self.slot: int | None = None
@@ -95,7 +95,7 @@ def sequences_of(request: Request, **drafting: Any) -> list[Sequence]:
     """The sequences of a request, in order; `drafting` as in `Request.settings`."""
     settings: dict[_core.Model, _core.Settings] = {}
     found = []
-    for index in range(len(request.beginnings)):
+    for index in range(len(request.prompts)):
         model = request.model(index).core
         if model not in settings:
             settings[model] = request.settings(index, **drafting)

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
-from specdec.errors import FormError, InputError, kind_of, shown
+from specdec.errors import ConstraintError, InputError, kind_of
 from specdec.time_limit import TimeLimit
 
-FormKind: TypeAlias = Literal["schema", "regex", "grammar"]
+ConstraintKind: TypeAlias = Literal["schema", "regex", "grammar"]
 
 _MOST_BYTES: Final = 1 << 17
 """Of a form's text; larger ones are refused."""
@@ -23,7 +23,7 @@ def json_text(schema: Any) -> str:
     """A JSON schema as text: of a dict, a bool, a text, or a class with the method ``model_json_schema``.
 
     Objects of a class have no keys but those that it names, unless it allows others by name. Raises
-    InputError for something else, FormError for a text that is no JSON.
+    InputError for something else, ConstraintError for a text that is no JSON.
     """
     if isinstance(schema, type) and callable(getattr(schema, "model_json_schema", None)):
         schema = copy.deepcopy(schema.model_json_schema())  # type: ignore[attr-defined]
@@ -33,54 +33,53 @@ def json_text(schema: Any) -> str:
         try:
             schema = json.loads(schema)
         except (ValueError, RecursionError) as error:
-            raise FormError.about("schema", f"schema is no JSON: {error}") from None
+            raise ConstraintError.about("schema", f"schema is no JSON: {error}") from None
     if not isinstance(schema, Mapping | bool):
         expected = "a dict, True, the text of a JSON schema, or a class with the method model_json_schema"
         raise InputError.of("schema", schema, expected, kind_of(schema))
     if schema is False:
-        raise FormError.about("schema", "schema is False: no text has it")
+        raise ConstraintError.about("schema", "schema is False: no text has it")
     if schema is True:
         schema = {}
     try:
         return json.dumps(dict(schema))
     except (TypeError, ValueError, RecursionError) as error:
-        raise FormError.about("schema", f"schema cannot be written as JSON: {error}") from None
+        raise ConstraintError.about("schema", f"schema cannot be written as JSON: {error}") from None
 
 
 def _check_size(kind: str, text: str) -> None:
     n_bytes = len(text.encode("utf-8", "surrogatepass"))
     if n_bytes > _MOST_BYTES:
-        raise FormError.about(kind, f"{kind} has {n_bytes} bytes; expected at most {_MOST_BYTES}")
+        raise ConstraintError.about(kind, f"{kind} has {n_bytes} bytes; expected at most {_MOST_BYTES}")
 
 
-def grammar_of(library: Any, kind: FormKind, form: Any) -> str:
-    """The grammar that the library compiles; a FormError for what is too large or would never end."""
+def grammar_of(library: Any, kind: ConstraintKind, given: Any) -> str:
+    """The grammar that the library compiles; a ConstraintError for what is too large or would never end."""
+    made: str
     if kind == "schema":
-        text = json_text(form)
+        text = json_text(given)
         _check_size(kind, text)
-        check_joined(text)
-        check_separators(text)
+        _check_schema(text)
         schema = json.loads(text)
         rewrite_schema(library, schema)
-        made: str = library.LLMatcher.grammar_from_json_schema(json.dumps(schema), defaults=JSON_STYLE)
+        made = library.LLMatcher.grammar_from_json_schema(json.dumps(schema), defaults=JSON_STYLE)
         return made
-    _check_size(kind, form)
+    _check_size(kind, given)
     if kind == "regex":
-        made = library.LLMatcher.grammar_from_regex(form)
+        made = library.LLMatcher.grammar_from_regex(given)
         return made
     from llguidance.gbnf_to_lark import any_to_lark
 
     try:
-        lark = any_to_lark(form)
+        lark = any_to_lark(given)
     except Exception:
-        if "::=" not in form:
-            raise FormError.about(
-                "grammar",
-                "grammar has no rule that a text begins with; expected a line 'start: …' (Lark) or "
-                "'root ::= …' (GBNF)",
-            ) from None
+        if "::=" not in given:
+            expected = "a line 'start: …' (Lark) or 'root ::= …' (GBNF)"
+            found = "no rule that a text begins with"
+            raise ConstraintError.of("grammar", given, expected, found, "has") from None
         raise
-    return library.LLMatcher.grammar_from_lark(lark)  # type: ignore[no-any-return]
+    made = library.LLMatcher.grammar_from_lark(lark)
+    return made
 
 
 # ------------------------------------------------------------------------------------------- what may cost
@@ -103,32 +102,23 @@ _MOST_JOINED: Final = 16  # patterns that a text has to match at once: time doub
 _SPACE: Final = re.compile(r"(\\[snrt]| |\[( |\\[snrt]|[\n\r\t])+\])([*+]|\{\d+,\})")
 
 
-def check_joined(schema: str) -> None:
-    """Refuse what the library would compile for ever: patterns joined by ``allOf``."""
+def _check_schema(schema: str) -> None:
+    """Refuse what the library would compile or write for ever: many joined patterns, endless separators."""
     patterns: set[str] = set()
     n_entries = 0
     for part in _objects(schema):
         patterns |= {str(part[name]) for name in ("pattern", "format") if name in part}
         n_entries += len(part["allOf"]) if isinstance(part.get("allOf"), list) else 0
-    n_joined = min(len(patterns), n_entries)
-    if n_joined > _MOST_JOINED:
-        raise FormError.about(
-            "schema", f"schema: allOf may join {n_joined} patterns; expected at most {_MOST_JOINED}"
-        )
-
-
-def check_separators(schema: str) -> None:
-    """Refuse separators of JSON that may have no end: the library would write them for ever."""
-    for part in _objects(schema):
         given = part.get("x-guidance")
         for name in ("item_separator", "key_separator", "whitespace_pattern"):
             pattern = given.get(name) if isinstance(given, dict) else None
             if isinstance(pattern, str) and re.search(r"[*+]|\{\d*,\}", _SPACE.sub("", pattern)):
-                raise FormError.about(
-                    "schema",
-                    f"schema: x-guidance.{name} is {shown(pattern)}; expected nothing but white space "
-                    "any number of times",
-                )
+                expected = "nothing but white space any number of times"
+                raise ConstraintError.of("schema", pattern, expected, f"x-guidance.{name} {pattern!r}", "has")
+    n_joined = min(len(patterns), n_entries)
+    if n_joined > _MOST_JOINED:
+        found = f"{n_joined} patterns by allOf"
+        raise ConstraintError.of("schema", n_joined, f"at most {_MOST_JOINED}", found, "may join")
 
 
 def _objects(schema: str) -> Iterator[dict[str, Any]]:
@@ -216,11 +206,8 @@ def _join_patterns(
     names = tuple(properties)
     for pattern in filter(_may_be_finite, list(patterns)):
         if limit.is_over:
-            raise FormError.about(
-                "schema",
-                "schema: finding keys of properties that match patternProperties takes longer than "
-                f"{_REWRITE_S:g} s; expected fewer of both",
-            )
+            found = f"longer than {_REWRITE_S:g} s to match keys of properties with patternProperties"
+            raise ConstraintError.of("schema", None, "fewer of both", found, "takes")
         matched = _only_matches(library, pattern, names)
         if matched is not None:
             wanted = patterns.pop(pattern)
@@ -238,8 +225,8 @@ def _may_be_finite(pattern: str) -> bool:
 def _only_matches(library: Any, pattern: str, names: tuple[str, ...]) -> tuple[str, ...] | None:
     """The names that match a pattern; None if other keys match it too."""
     of_pattern = {"patternProperties": {pattern: {"const": 1}}, "additionalProperties": {"const": 0}}
-    matcher = _matcher(library, {"type": "object", **of_pattern})
-    matched = tuple(name for name in names if _accepts(library, matcher, _text({name: 1})[:-1]))
+    accepts = _prefixes_of(library, {"type": "object", **of_pattern})
+    matched = tuple(name for name in names if accepts(_text({name: 1})[:-1]))
     all_matched = {
         "type": "object",
         "properties": {name: {"const": 0} for name in matched},
@@ -247,27 +234,22 @@ def _only_matches(library: Any, pattern: str, names: tuple[str, ...]) -> tuple[s
         "patternProperties": {pattern: {"const": 0}},
         "additionalProperties": False,
     }
-    matcher = _matcher(library, all_matched)
+    accepts = _prefixes_of(library, all_matched)
     text = _text(dict.fromkeys(matched, 0))[:-1]
     another = f'{text}{", " if matched else ""}"'
-    complete = _accepts(library, matcher, text) and not _accepts(library, matcher, another)
-    return matched if complete else None
+    return matched if accepts(text) and not accepts(another) else None
 
 
 def _text(value: dict[str, int]) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _matcher(library: Any, schema: dict[str, Any]) -> Any:
-    """A matcher of JSON as Python writes it, where a text begins."""
+def _prefixes_of(library: Any, schema: dict[str, Any]) -> Callable[[str], bool]:
+    """Whether a text of a schema, JSON as Python writes it, may begin so."""
     grammar = library.LLMatcher.grammar_from_json_schema(json.dumps(schema), defaults=JSON_STYLE)
-    limits = library.LLParserLimits(**LIBRARY_LIMITS)
-    return library.LLMatcher(_byte_tokenizer(library), grammar, log_level=0, limits=limits)
-
-
-def _accepts(library: Any, matcher: Any, text: str) -> bool:
-    """Whether a text of the matcher's schema may begin so."""
-    return bool(matcher.deep_copy().consume_tokens(_byte_tokenizer(library).tokenize_str(text)))
+    tokenizer, limits = _byte_tokenizer(library), library.LLParserLimits(**LIBRARY_LIMITS)
+    matcher = library.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
+    return lambda text: bool(matcher.deep_copy().consume_tokens(tokenizer.tokenize_str(text)))
 
 
 @functools.cache

@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
-from specdec.errors import FormError
+from specdec.errors import ConstraintError
 
 Mask: TypeAlias = bytes | None
-
 _MOST_MASK_S: Final = 0.05  # of one mask
 _ANY_TEXT_S: Final = 0.5  # of all masks of a text, in addition to what each may take on average
 _EACH_MASK_S: Final = 0.02
@@ -92,10 +91,10 @@ class _Worker:
 
     def __init__(self) -> None:
         self.jobs: queue.SimpleQueue[tuple[MaskJob, threading.Lock]] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="specdec masks", daemon=True)
-        self._thread.start()
-        assert self._thread.ident is not None
-        self._clock = None if _clock_of is None else _clock_of(self._thread.ident)
+        thread = threading.Thread(target=self._run, name="specdec masks", daemon=True)
+        thread.start()
+        assert thread.ident is not None
+        self._clock = None if _clock_of is None else _clock_of(thread.ident)
 
     def _run(self) -> None:
         while True:
@@ -126,7 +125,7 @@ class MaskMeter:
         self._seconds = 0.0
 
     def mask(self, job: MaskJob) -> Mask:
-        """The mask of a job of the text, new or late; a FormError where that, or all so far, take long."""
+        """The mask of a job, new or late; a ConstraintError where it, or all so far, takes too long."""
         is_new, in_time = job.is_new, True
         if is_new:
             self._check()
@@ -139,27 +138,19 @@ class MaskMeter:
         self._seconds += seconds
         self._spend(seconds)
         if not in_time:
-            raise FormError.about(
-                self._kind,
-                f"{self._kind}: finding the tokens that may come next takes longer than {_MOST_MASK_S:g} s; "
-                "expected a form that is less ambiguous",
-            )
+            found = f"longer than {_MOST_MASK_S:g} s to find the tokens that may come next"
+            raise ConstraintError.of(self._kind, None, "a less ambiguous one", found, "takes")
         return job.result()
 
     def _check(self) -> None:
         if self._seconds > _ANY_TEXT_S + _EACH_MASK_S * self._n_masks:
-            raise FormError.about(
-                self._kind,
-                f"{self._kind}: finding the tokens that may come next has taken {self._seconds:.2f} s in "
-                f"{self._n_masks} positions of the text; expected at most {_EACH_MASK_S:g} s each on average",
-            )
+            found = f"{self._seconds:.2f} s to find what may come next in {self._n_masks} positions of a text"
+            expected = f"at most {_EACH_MASK_S:g} s each on average"
+            raise ConstraintError.of(self._kind, None, expected, found, "has taken")
         is_cheap = self._seconds <= _CHEAP_S + _EACH_CHEAP_S * self._n_masks
         if self._in_thread and not is_cheap and len(_late) >= _MOST_LATE:
-            raise FormError.about(
-                self._kind,
-                f"{self._kind}: the tokens that may come next are still being found for {len(_late)} texts "
-                f"that were given up after {_MOST_MASK_S:g} s each; expected none",
-            )
+            found = f"while masks of {len(_late)} texts that were given up are still being found"
+            raise ConstraintError.of(self._kind, None, "none", found, "is refused")
 
 
 def _forget() -> None:
