@@ -53,6 +53,11 @@ class IntegerFile:
             return int(text)
         raise CheckpointError.of(self.path, name, text, f"an integer, {low} to {high}")
 
+    def check_end(self, of: str) -> None:
+        """Refuse a file with arrays that have not been taken; `of` is what it holds."""
+        if self.tensors:
+            raise CheckpointError(f"{self.path}: tensor '{min(self.tensors)}' is none of {of}")
+
 
 Memory = TypeVar("Memory", bound="MemoryDraft")
 
@@ -135,8 +140,7 @@ class MemoryDraft(Draft):
             raise
         except ValueError as error:  # the core names no file
             raise CheckpointError(f"{location}: {error}") from error
-        if file.tensors:
-            raise CheckpointError(f"{location}: tensor '{min(file.tensors)}' is none of {cls.holds}")
+        file.check_end(cls.holds)
         draft._n_begun, draft._file = n_begun, files
         return draft
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.drafts.memory_draft import IntegerFile
-from specdec.errors import CheckpointError, InputError
+from specdec.errors import InputError
 from specdec.models.checkpoints.safetensors_file import write_safetensors
 
 METADATA: Final = {"format": "specdec n-gram counts", "version": "1"}
@@ -123,6 +123,5 @@ def read_ngrams(path: Path, mmap: bool) -> tuple[NgramCounts, str]:
         NgramLevel(*(file.take(f"{part}.{k}", mmap=mmap) for part in _PARTS)) for k in range(2, n + 1)
     )
     counts = NgramCounts(file.take("unigrams", mmap=mmap), levels)
-    if file.tensors:
-        raise CheckpointError(f"{path}: tensor '{min(file.tensors)}' is none of a table of {n}-grams")
+    file.check_end(f"a table of {n}-grams")
     return counts, file.metadata.get("smoothing", "")

@@ -254,6 +254,7 @@ def _read_texts(path: Path, n: int, length: int, n_vocab: int) -> Texts:
     """Read the texts of a group; what this training cannot have written is refused."""
     file = IntegerFile(path, _FORMAT)
     texts = Texts(*(file.take(name) for name in ("ids", "begins", "ends")))
+    file.check_end("the texts of a training")
     ids, begins, ends = texts.ids, texts.begins, texts.ends
     for name, array, shape in (("ids", ids, (n, length)), ("begins", begins, (n,)), ("ends", ends, (n,))):
         if array.shape != shape or array.dtype != np.int32:

@@ -48,22 +48,23 @@ class LookAheadTrainer(LearnedTrainer):
 
     def _check_target(self) -> None:
         """Refuse targets whose attention depends on more than a mask and positions."""
-        config, length = self.target.config, self.settings.length + self.shape.n_tokens
+        n_tokens, length = self.shape.n_tokens, self.settings.length
+        if length <= n_tokens:
+            raise InputError.of("length", length, f"more than n_tokens, {n_tokens}")
+        config, length = self.target.config, length + n_tokens
         windows = [window for window in (config.sliding_window, *config.windows) if window]
         if config.alibi or config.relative_buckets:
             raise InputError(
                 f"target {self.target.path} biases scores by distance; expected rotary or learned positions"
             )
         if windows and min(windows) < length:
-            most = min(windows) - self.shape.n_tokens
+            most = min(windows) - n_tokens
             expected = f"at most {most}, as target {self.target.path} has windows of {min(windows)} tokens"
             raise InputError.of("length", self.settings.length, expected)
 
     def loss(self, network: Any, batch: Batch, objective: Objective, progress: float) -> Tensor:
         n_tokens, total = self.shape.n_tokens, batch.weights.new_zeros(())
         n_there = batch.ids.shape[1] - n_tokens
-        if n_there < 1:
-            raise InputError.of("length", batch.ids.shape[1], f"more than n_tokens, {n_tokens}")
         points = torch.randperm(n_there, device=batch.ids.device)[: self.shape.n_points].sort().values
         guesses, _ = network(batch.ids, points)
         weights = torch.stack([batch.weights[:, points + k] for k in range(1, n_tokens + 1)], dim=-1)
