@@ -29,7 +29,7 @@ from specdec.models.adapter import fit_adapter
 from specdec.models.checkpoints.peft_folder import open_peft_folder
 from specdec.models.conversion.importance import Importance
 from specdec.models.number_formats import widened
-from specdec.ray.sent_pair import described
+from specdec.ray.jobs import described
 from toy_pair import blurred
 from worlds.adapters import (
     LLAMA_MODULES,
