@@ -290,10 +290,7 @@ def test_the_type_of_the_core_checks_what_it_is_given(target: specdec.Model, tmp
     ):
         with pytest.raises(ValueError, match=named):
             make(model, **given)
-    with pytest.raises(RuntimeError, match="twice"):
-        eagle.__init__(model, layers=[1, 2, 4], tokens=[5, 1, 9])  # type: ignore[misc]
     for wrong, named in (
-        (make.__new__(make), "has not been initialised"),
         (make(model, layers=[1, 2]), "features have 96 numbers, expected 2 hidden states of 32"),
         (make(model, layers=[1, 2, 6]), "reads hidden state 6 of the target, expected 0 to 5"),
     ):
