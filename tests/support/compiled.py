@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ Model = _core.Model
 Decoder = _core.Decoder
 product = _core.product
 score = _core.score
+score_texts = _core.score_texts
 
 
 def prompt_logits(
@@ -63,8 +64,20 @@ def scores_of(
     """Texts scored together, as `_core.score_texts`. `given`: Tokens of each that are not scored."""
     flat, lengths = np.concatenate(texts).astype(np.int32), np.array([*map(len, texts)], np.int32)
     n_given = np.ones(len(texts), np.int32) if given is None else np.array(given, np.int32)
-    found: tuple[Any, ...] = _core.score_texts(model, (flat, lengths), n_given, **options)
+    found: tuple[Any, ...] = score_texts(model, (flat, lengths), n_given, **options)
     return found
+
+
+def quantised(rows: Array, kind: str, **options: Any) -> NDArray[np.uint8]:
+    """The bytes of rows as blocks of a type of GGUF files, "q8_0" for instance."""
+    return np.frombuffer(_core.quantise(rows, kind, **options), np.uint8)
+
+
+def rows_computed(work: Callable[[], object], n_layer: int) -> float:
+    """Rows of tokens that forwards compute in the meantime; needs the test hooks."""
+    before = _core._forward_work()
+    work()
+    return (_core._forward_work() - before) / (2 * n_layer)
 
 
 def weighed_scores(scores: Array, scale: float, n_sum: Sequence[int]) -> tuple[Any, ...]:
