@@ -38,12 +38,7 @@ def write_folder(folder: Path, case: Case) -> Path:
 
 
 def check_same(
-    tmp_path: Path,
-    case: Case,
-    of_file: Case | None = None,
-    keys: Any = None,
-    more: Any = None,
-    **options: Any,
+    tmp_path: Path, case: Case, of_file: Case | None = None, *, keys: Any = None, more: Any = None, **how: Any
 ) -> None:
     """The folder of a case and the file of the same or another one give the same logits."""
     path = write_gguf(tmp_path / "model.gguf", of_file or case, changes=keys or {}, more=more or {})
