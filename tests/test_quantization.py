@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,11 +14,11 @@ import specdec
 from laws import EMBEDDED_DRAFT, stories260k
 from specdec import reference
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError
-from specdec.models.quantization import TEXT
 from toy_pair import ToyTokenizer
 from worlds.canonical import DTYPES
 from worlds.folders import gpt2_config, llama_config, llama_tensors, write_hf
 
+TEXT = (Path(specdec.__file__).parent / "embedded" / "novel.txt").read_text("utf-8")
 IDS = [1, 5, 9, 60, 0, 33, 2, 2, 17]
 
 

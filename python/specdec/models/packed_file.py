@@ -306,7 +306,7 @@ class PackedFile:
     def _read_header(self, text: bytes) -> dict[str, Any]:
         """The header, every field of which has its type; what the configuration says is for the core."""
         try:
-            header = json.loads(text)
+            header: dict[str, Any] = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise self.error(f"has a header that is not valid JSON: {error}") from error
         fields = Fields(header, self.path, "header.")
@@ -320,6 +320,10 @@ class PackedFile:
             fields.integer(name, minimum=0, maximum=None)
         for name in ("n_vocab", "n_ctx"):
             fields.inner("config").integer(name)
+        try:
+            self.config = ModelConfig.from_canonical(header["config"])
+        except (TypeError, ValueError, AttributeError) as error:
+            raise fields.error("config", "a configuration of this version") from error
         fields.inner("formats")
         biases = fields.inner("default_sampling")
         if biases.has(_BIASES) and any(
@@ -473,7 +477,7 @@ def packed_model(
     again["cache_dtype"] = core.cache_dtype
     return Model(
         core,
-        ModelConfig.from_canonical(config),
+        file.config,
         texts,
         path,
         header["architecture"],

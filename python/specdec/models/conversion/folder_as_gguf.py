@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +29,7 @@ _QUANTIZATION_VERSION: Final = 2  # of ggml's blocks
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True)
-class _Planned:
+class _Planned(NamedTuple):
     """A tensor that is to be written, as readers of metadata see it."""
 
     shape: tuple[int, ...]
@@ -68,17 +66,12 @@ def write_as_gguf(
     family = architecture.family(FAMILIES[name])
     sources = list(family.sources(config, lambda name: architecture.fused == ("attn_qkv" in name)))
     shapes = dict(stored_shapes(sources))
-    _check_described(checkpoint, place, Metadata(ggml, _as_read(keys), _planned(shapes, extra), place))
+    planned = {stored: _Planned(shape) for stored, shape in shapes.items()}
+    planned |= {stored: _Planned(array.shape, array) for stored, array in extra.items()}
+    _check_described(checkpoint, place, Metadata(ggml, _as_read(keys), planned, place))
+    of_file = {"has_head": "output.weight" in shapes, "is_falcon": ggml == "falcon"}
     types = {
-        stored: type_of(
-            kind,
-            stored,
-            shape,
-            config["n_layer"],
-            has_head="output.weight" in shapes,
-            is_falcon=ggml == "falcon",
-        )
-        for stored, shape in shapes.items()
+        stored: type_of(kind, stored, shape, config["n_layer"], **of_file) for stored, shape in shapes.items()
     }
     made_of = {
         stored: [source for source in sources if stored in source.stored and len(source.shape) == 2]
@@ -125,12 +118,6 @@ def _decoder_fields(checkpoint: Checkpoint) -> Mapping[str, Any]:
 def _as_read(keys: Mapping[str, Any]) -> dict[str, Any]:
     """Metadata as a file gives them: lists of numbers are arrays."""
     return {key: np.array(value) if isinstance(value, list) else value for key, value in keys.items()}
-
-
-def _planned(shapes: Mapping[str, tuple[int, ...]], extra: Mapping[str, Array]) -> dict[str, _Planned]:
-    return {name: _Planned(shape) for name, shape in shapes.items()} | {
-        name: _Planned(array.shape, array) for name, array in extra.items()
-    }
 
 
 def _check_described(checkpoint: Checkpoint, place: Path, metadata: Metadata) -> None:
