@@ -19,13 +19,13 @@ VERBS = program.list_commands(click.Context(program))
 
 
 def run(
-    *arguments: str, sent: bytes | str | None = None, color: bool = False, terminal: bool = False
+    *arguments: object, sent: bytes | str | None = None, color: bool = False, terminal: bool = False
 ) -> Result:
     """What `specdec ARGUMENTS` prints and exits with; `sent` is its standard input, in a terminal or not."""
     with pytest.MonkeyPatch.context() as patch:
         if terminal:
             patch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
-        return CliRunner().invoke(program, arguments, input=sent, color=color)
+        return CliRunner().invoke(program, list(map(str, arguments)), input=sent, color=color)
 
 
 def parse(arguments: list[str]) -> None:
