@@ -579,7 +579,7 @@ def test_errors_do_not_say_where_the_model_lies(
     target: specdec.Model, monkeypatch: pytest.MonkeyPatch, path: str, shown: str
 ) -> None:
     service = Service(ScriptedEngine(target, lambda options: []), ["mine"])
-    monkeypatch.setattr(type(target), "path", Path(path))
+    monkeypatch.setattr(target, "path", Path(path))
     error = InputError(f"top_k is 1.5: {path} has no such model")
     assert str(service.refusal(error)) == f"top_k is 1.5: {shown} has no such model"
 

@@ -319,7 +319,7 @@ def _adapted(model: Model, adapter: str) -> Model:
         return _adapted(model, json.dumps({"seed": d["seed"], "roles": ["attn_q"]}))
     core = model.core.adapted(ranks, tensors)
     return Model(
-        core, model.config, model.tokenizer, Path("adapted"), model.architecture,
+        core, model.config, ModelTexts(model.tokenizer), Path("adapted"), model.architecture,
         decoder_start=model.decoder_start,
     )  # fmt: skip
 

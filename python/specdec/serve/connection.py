@@ -50,7 +50,6 @@ class Connection(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """A client has connected."""
         others = [one for one in self.connections if isinstance(one, Connection)]
         super().connection_made(transport)
         if len(others) >= self._limits.n_connections:
@@ -62,7 +61,6 @@ class Connection(HttpToolsProtocol):
         self._begin_idling()
 
     def data_received(self, data: bytes) -> None:
-        """Take a part of a request."""
         if self._is_full or self.transport.is_closing():
             return
         self._n_head += len(data)
@@ -72,12 +70,10 @@ class Connection(HttpToolsProtocol):
             self._stop(RequestError(f"the headers have more than {_MAX_HEAD_BYTES} bytes", status=431))
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
         super().on_message_begin()
         self._in_head = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, and drop trailers: a request is checked by its headers, before its body."""
         if not self._in_head:
             return
         if len(self.headers) >= _MAX_HEADERS:
@@ -85,7 +81,6 @@ class Connection(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Start to answer a request, or let it wait for its turn."""
         if len(self.pipeline) >= _MAX_WAITING:
             self._stop_parser(f"more than {_MAX_WAITING} requests wait")
         super().on_headers_complete()
@@ -97,14 +92,12 @@ class Connection(HttpToolsProtocol):
             self._running = self.cycle
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of a body."""
         if self.cycle is self._running:
             framing = (len(body).bit_length() + 3) // 4 + 4 if self._is_chunked else 0  # "1f", two line ends
             self._n_head -= len(body) + framing
         super().on_body(body)
 
     def on_response_complete(self) -> None:
-        """Go on after an answer."""
         following = self.pipeline[-1][0] if self.pipeline else None
         super().on_response_complete()
         if following is not None:
@@ -117,7 +110,6 @@ class Connection(HttpToolsProtocol):
         self._stop(self._refusal or RequestError("the request is no HTTP", status=400))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End with the connection."""
         if self._timer is not None:
             self._timer.cancel()
         if self._running is not None and not self._running.response_complete:

@@ -190,7 +190,6 @@ class MarkedCalls(ReplyReader):
         self._marks_end = False  # even within strings
 
     def feed(self, text: str) -> list[Said]:
-        """See `ReplyReader.feed`."""
         return [one for piece, mark in self._cutter.feed(text) for one in self._more(piece, mark)]
 
     def _more(self, piece: str, mark: str) -> list[Said]:
@@ -226,7 +225,6 @@ class MarkedCalls(ReplyReader):
         return self._call(calls or []) if self._known(calls) else self._say(f"{self._begin}{body}{end}")
 
     def finish(self) -> list[Said]:
-        """See `ReplyReader.finish`."""
         said = self._more(self._cutter.finish(), "")
         if self._body is not None and self._first_end is not None:
             body, first, mark = self._body.text, self._first_end, self._close or self._begin
@@ -248,7 +246,6 @@ class BareCalls(ReplyReader):
         self._mark, self._text, self._plain = self._spelling.spell(mark), "", False
 
     def feed(self, text: str) -> list[Said]:
-        """See `ReplyReader.feed`."""
         if self._plain:
             return self._say(text)
         self._text += text
@@ -260,7 +257,6 @@ class BareCalls(ReplyReader):
         return self._say(self._text)
 
     def finish(self) -> list[Said]:
-        """See `ReplyReader.finish`."""
         if self._plain:
             return self._end()
         written = self._spelling.named(self._text.strip().removeprefix(self._mark))
@@ -281,7 +277,6 @@ class ForcedCalls(ReplyReader):
         self._pending = _JsonText()  # of the call that is not complete
 
     def feed(self, text: str) -> list[Said]:
-        """See `ReplyReader.feed`."""
         text, calls, begin = self._spelling.without_marks(text), [], 0
         ends = self._pending.append(text)
         if self._tools.choice == "required":
@@ -296,7 +291,6 @@ class ForcedCalls(ReplyReader):
         return self._call(calls)
 
     def finish(self) -> list[Said]:
-        """See `ReplyReader.finish`."""
         if self._tools.choice == "required":
             return []
         (name,), text = self._tools.functions, self._pending.text

@@ -82,19 +82,11 @@ class Server(uvicorn.Server):
         connection: Any = partial(Connection, service.limits, metrics)
         config = uvicorn.Config(
             application(service, metrics, api_key=key, hosts=_LOCAL if host in _LOCAL else None),
-            host=host,
-            port=check_integer("port", port, 0, 65535),
-            log_config=None,
-            log_level="critical",
-            access_log=False,
-            lifespan="off",
-            server_header=False,
-            proxy_headers=False,
-            ws="none",
-            http=connection,
+            host=host, port=check_integer("port", port, 0, 65535), log_config=None, log_level="critical",
+            access_log=False, lifespan="off", server_header=False, proxy_headers=False, ws="none",
+            http=connection, timeout_graceful_shutdown=5,
             timeout_keep_alive=math.ceil(service.limits.idle_s) + 1,  # connections see to that themselves
-            timeout_graceful_shutdown=5,
-        )
+        )  # fmt: skip
         super().__init__(config)
 
     @property
@@ -106,17 +98,9 @@ class Server(uvicorn.Server):
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     def run(self, started: Callable[[str], None] | None = None) -> None:
-        """Serve until the server is stopped.
+        """Serve until the server is stopped; `started` gets the URL when requests are taken.
 
-        Parameters
-        ----------
-        started : callable, optional
-            Is given the URL when requests are taken.
-
-        Raises
-        ------
-        OSError
-            The port is taken, or not to be had.
+        Raises OSError if the port is taken, or not to be had.
         """
         self._when_started = started
         super().run()

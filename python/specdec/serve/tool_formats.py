@@ -51,7 +51,6 @@ class HarmonyReader(ReplyReader):
                 self._mark(self._names[mark])
 
     def feed(self, text: str) -> list[Said]:
-        """See `ReplyReader.feed`."""
         said: list[Said] = []
         for piece, mark in self._cutter.feed(text):
             said += self._text(piece) if piece else []
@@ -60,7 +59,6 @@ class HarmonyReader(ReplyReader):
         return said
 
     def finish(self) -> list[Said]:
-        """See `ReplyReader.finish`."""
         rest = self._cutter.finish()
         said = self._text(rest) if rest else []
         if self._own:
