@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from specdec import Model, _core
 from specdec.models.families.rotary import linear_scaled, llama3_scaled, rotary_frequencies
+from specdec.models.model import ModelTexts
 from worlds.draws import Draws
 from worlds.encoder_decoders import model_of
 from worlds.vocabularies import LongestPieces
