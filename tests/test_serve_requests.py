@@ -91,15 +91,13 @@ def refused(answer: tuple[int, Any], status: int = 400, **wanted: Any) -> str:
 
 
 # ── Answers
-# ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_completion(url: str, engine: ScriptedEngine) -> None:
     status, answer = post(url, TEXTS, n=2, logprobs=1)
     assert status == 200 and answer["object"] == "text_completion" and answer["model"] == "mine"
-    assert [choice["text"] for choice in answer["choices"]] == [REPLY, REPLY]
-    assert [choice["index"] for choice in answer["choices"]] == [0, 1]
-    assert {choice["finish_reason"] for choice in answer["choices"]} == {"stop"}
+    ends = [(one["index"], one["text"], one["finish_reason"]) for one in answer["choices"]]
+    assert ends == [(0, REPLY, "stop"), (1, REPLY, "stop")]
     tokens = engine.target.tokenizer.encode(REPLY, add_bos=False)
     n_prompt = len(engine.generations[-1].prompt_ids)
     assert answer["usage"] == {
@@ -113,16 +111,13 @@ def test_a_completion(url: str, engine: ScriptedEngine) -> None:
     assert set(answer["metrics"]["speculative_decoding"]) >= {"acceptance_histogram", "num_spec_steps"}
     found = answer["choices"][0]["logprobs"]
     assert found["token_logprobs"] == [log_prob(i) for i in range(len(tokens))]
-    texts = [token.encode() for token in found["tokens"]]  # parts of characters are written as bytes
-    texts = [eval(f"b'{one.decode()[6:]}'") if one.startswith(b"bytes:") else one for one in texts]
+    assert any(token.startswith("bytes:") for token in found["tokens"])  # parts of characters
+    texts = [eval(f"b'{one[6:]}'") if one.startswith("bytes:") else one.encode() for one in found["tokens"]]
     assert b"".join(texts).decode() == REPLY
-    assert any(token.startswith("bytes:") for token in found["tokens"])
     offsets = [len(b"".join(texts[:i]).decode("utf-8", "ignore")) for i in range(len(texts))]
     assert found["text_offset"] == offsets
-    assert all(
-        top[token] == log_prob(i)
-        for i, (token, top) in enumerate(zip(found["tokens"], found["top_logprobs"], strict=True))
-    )
+    tops = zip(found["tokens"], found["top_logprobs"], strict=True)
+    assert [top[token] for token, top in tops] == found["token_logprobs"]
 
 
 def test_several_prompts_and_samples_have_keys_of_their_own(url: str, engine: ScriptedEngine) -> None:
@@ -314,7 +309,6 @@ def test_fields_reach_the_engine(url: str, engine: ScriptedEngine) -> None:
 
 
 # ── Refusals
-# ────────────────────────────────────────────────────────────────────────────────────────────────
 
 PICTURE = {"role": "user", "content": [{"type": "image_url", "image_url": {}}]}
 OTHER = {"type": "function", "function": {"name": "other"}}
@@ -457,31 +451,28 @@ def test_brackets_in_texts_are_not_depth(url: str) -> None:
     assert post(url, TEXTS, prompt=deep)[0] == 200
 
 
-def test_other_refusals(url: str, engine: ScriptedEngine) -> None:
-    status, answer = post(url, CHAT, model="gpt-5")
-    assert status == 404 and answer["error"]["code"] == "model_not_found"
-    status, answer = ask(url, "/v1/nothing")
-    assert status == 404 and answer["error"]["message"] == "there is no path /v1/nothing"
-    status, answer = ask(url, "/chat/completions", {})
-    message = "there is no path /chat/completions; did you mean /v1/chat/completions?"
-    assert status == 404 and answer["error"]["message"] == message
-    for method in ("GET", "POST"):  # without a redirect
-        status, answer = ask(url, "/v1/completions/", body_of(TEXTS), method=method)
-        message = "there is no path /v1/completions/; did you mean /v1/completions?"
-        assert status == 404 and answer["error"]["message"] == message
-    status, answer = ask(url, CHAT, method="GET")
-    assert status == 405 and "POST" in answer["error"]["message"]
-    status, answer = ask(url, CHAT, b"{}", headers={"Content-Type": "text/plain"})
-    assert status == 415 and "application/json" in answer["error"]["message"]
-    status, answer = ask(url, CHAT, b" " * 100_001)
-    assert status == 413 and answer["error"]["code"] == "body_too_large"
-    status, answer = ask(url, "/v1/models", headers={"Host": "evil.example:80"})
-    assert status == 403 and "evil.example" in answer["error"]["message"]
-    status, answer = ask(url, CHAT, body_of(CHAT), headers={"Origin": "http://evil.example"})
-    assert status == 403 and "another site" in answer["error"]["message"]
+@pytest.mark.parametrize(
+    ("path", "how", "status", "message"),
+    [
+        (CHAT, {"body": {"model": "gpt-5", "messages": USER}}, 404, "'gpt-5'"),
+        ("/v1/nothing", {}, 404, "there is no path /v1/nothing"),
+        ("/chat/completions", {"body": {}}, 404, "did you mean /v1/chat/completions?"),
+        ("/v1/completions/", {"method": "GET"}, 404, "did you mean /v1/completions?"),  # no redirect
+        ("/v1/completions/", {"body": {}}, 404, "did you mean /v1/completions?"),
+        (CHAT, {"method": "GET"}, 405, "POST"),
+        (CHAT, {"body": b"{}", "headers": {"Content-Type": "text/plain"}}, 415, "application/json"),
+        (CHAT, {"body": b" " * 100_001}, 413, "more than 100000 bytes"),
+        ("/v1/models", {"headers": {"Host": "evil.example:80"}}, 403, "evil.example"),
+        (CHAT, {"body": {}, "headers": {"Origin": "http://evil.example"}}, 403, "another site"),
+        ("/tokenize", {"body": {"prompt": "\ud800"}}, 400, "surrogate"),
+    ],
+)
+def test_other_refusals(url: str, path: str, how: dict[str, Any], status: int, message: str) -> None:
+    assert message in refused(ask(url, path, how.pop("body", None), **how), status)
+
+
+def test_a_page_of_this_host(url: str) -> None:
     assert ask(url, CHAT, body_of(CHAT), headers={"Origin": url})[0] == 200
-    status, answer = ask(url, "/tokenize", {"prompt": "\ud800"})
-    assert status == 400 and "surrogate" in answer["error"]["message"]
 
 
 def test_a_large_body_without_a_length(url: str) -> None:
@@ -497,10 +488,7 @@ def test_errors_of_the_engine(url: str, engine: ScriptedEngine) -> None:
     """Before the first piece of a stream they have a status of their own."""
     engine.error = NotFiniteError("layer 3 of a secret place")
     for stream in (False, True):
-        status, answer = post(url, CHAT, stream=stream)
-        assert status == 500 and answer["error"]["code"] == "not_finite"
-        assert "secret" not in answer["error"]["message"]
-    engine.error = None
+        assert "secret" not in refused(post(url, CHAT, stream=stream), 500, code="not_finite")
 
 
 SCHEMA = {"name": "a", "schema": {}}
@@ -538,9 +526,8 @@ def test_errors_of_the_engine_name_fields_of_the_request(
     message: str,
 ) -> None:
     monkeypatch.setattr(engine, "refusal", error)
-    status, answer = post(url, path, **changes)
-    assert status == 400 and answer["error"]["param"] == param
-    assert answer["error"]["message"] == (message if message[0] in "lt" else param + message)
+    found = refused(post(url, path, **changes), param=param)
+    assert found == (message if message[0] in "lt" else param + message)
 
 
 @pytest.mark.parametrize(
@@ -578,7 +565,6 @@ def test_a_stream_that_is_cancelled_before_it_begins_has_a_status_of_its_own(
 
 
 # ── Clients that wait, leave, or read slowly
-# ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def wait(condition: Callable[[], bool], seconds: float = 5.0) -> None:
@@ -616,8 +602,7 @@ def test_too_many_texts_wait(url: str, engine: ScriptedEngine) -> None:
     engine.held.set()
     first = [sent(url, CHAT, body_of(CHAT, n=5)) for _ in range(2)]
     wait(lambda: engine.n_open == 10)
-    status, answer = post(url, CHAT)
-    assert status == 429 and answer["error"]["type"] == "rate_limit_error"
+    refused(post(url, CHAT), 429, type="rate_limit_error")
     first[0].close()
     wait(lambda: engine.n_open == 5)
     # of several prompts all begin or none
@@ -688,9 +673,8 @@ def test_a_body_that_does_not_come(url: str) -> None:
 def test_a_model_without_a_chat_template() -> None:
     with serving(specdec.embedded_pair()[0]) as (_, server):
         for changes in ({}, {"tools": TOOLS}, {"tools": TOOLS, "tool_choice": "required"}):
-            status, answer = post(server.url, CHAT, **changes)
-            assert status == 400 and answer["error"]["code"] == "unsupported_model"
-            assert "the model has no chat template; expected a request to" in answer["error"]["message"]
+            message = refused(post(server.url, CHAT, **changes), code="unsupported_model")
+            assert "the model has no chat template" in message
 
 
 def test_a_template_without_a_place_for_tools() -> None:
@@ -702,9 +686,7 @@ def test_a_template_without_a_place_for_tools() -> None:
             ("/tokenize", {"messages": USER, "tools": TOOLS}),
         )  # fmt: skip
         for path, body in bodies:
-            status, answer = ask(server.url, path, body)
-            assert status == 400 and "has no place for tools" in answer["error"]["message"]
-            assert answer["error"]["param"] == "tools"
+            assert "has no place for tools" in refused(ask(server.url, path, body), param="tools")
         assert post(server.url, CHAT, tools=TOOLS, tool_choice="none")[0] == 200
 
 
@@ -718,15 +700,13 @@ def test_drafts_by_name(url: str, engine: ScriptedEngine) -> None:
         for draft, found in (("b", "b"), (True, True), (None, True), ("plain", False)):
             assert post(server.url, CHAT, speculative={"draft": draft})[0] == 200
             assert named.asked[-1]["speculative"] == specdec.Speculative(draft=found)
-        status, answer = post(server.url, CHAT, speculative={"draft": "c"})
-        assert status == 400 and answer["error"]["param"] == "speculative.draft"
-        assert "expected true, false, 'none' or 'a' or 'b'" in answer["error"]["message"]
+        message = refused(post(server.url, CHAT, speculative={"draft": "c"}), param="speculative.draft")
+        assert "expected true, false, 'none' or 'a' or 'b'" in message
         assert ask(server.url, "/v1/models")[1]["data"][0]["specdec"]["drafts"] == ["a", "b"]
         assert ask(server.url, "/health")[1]["draft"] == "a"
 
 
 # ── The rest
-# ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_models(url: str, engine: ScriptedEngine) -> None:
@@ -780,8 +760,7 @@ def test_the_key(target: specdec.Model) -> None:
         assert ask(server.url, "/health", headers={"Host": "elsewhere"})[0] == 403
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic secret"},
                         {"Authorization": "Bearer"}, {"Authorization": "Bearer secret2"}):  # fmt: skip
-            status, answer = ask(server.url, "/v1/models", headers=headers)
-            assert status == 401 and answer["error"]["code"] == "invalid_api_key"
+            refused(ask(server.url, "/v1/models", headers=headers), 401, code="invalid_api_key")
         headers = {"Authorization": "Bearer secret", "Content-Type": "application/json"}
         assert ask(server.url, CHAT, body_of(CHAT), headers=headers)[0] == 200
         assert ask(server.url, "/health", headers={})[0] == 200
@@ -833,14 +812,17 @@ def answered(connection: socket.socket) -> int:
         return response.status
 
 
+def rest_of(connection: socket.socket) -> bytes:
+    """All that comes until the other side closes a connection."""
+    received = b""
+    with connection, suppress(ConnectionError):
+        while piece := connection.recv(65536):
+            received += piece
+    return received
+
+
 def is_closed(connection: socket.socket) -> bool:
-    """Waits for the other side to close a connection."""
-    with connection:
-        try:
-            while connection.recv(65536):
-                pass
-        except ConnectionError:
-            pass
+    rest_of(connection)
     return True
 
 
@@ -898,9 +880,7 @@ def test_long_prompts_are_refused_before_they_are_encoded(
             (CHAT, {"messages": [{**USER[0], "content": text}], "tools": TOOLS}, "messages"),
         )
         for path, changes, param in bodies:
-            status, answer = post(server.url, path, **changes)
-            assert status == 400 and answer["error"]["param"] == param
-            assert answer["error"]["code"] == "context_length_exceeded"
+            refused(post(server.url, path, **changes), param=param, code="context_length_exceeded")
 
 
 def test_long_texts_that_are_tokenized(target: specdec.Model) -> None:
@@ -922,9 +902,7 @@ def test_long_texts_that_are_tokenized(target: specdec.Model) -> None:
             ({"messages": USER, "chat_template_kwargs": {"a" * n: 1}}, "chat_template_kwargs"),
         )
         for body, param in bodies:
-            found, answer = ask(server.url, "/tokenize", body)
-            assert found == 400 and answer["error"]["param"] == param
-            assert answer["error"]["code"] == "context_length_exceeded"
+            refused(ask(server.url, "/tokenize", body), param=param, code="context_length_exceeded")
         assert ask(server.url, "/tokenize", {"messages": USER, "tools": TOOLS})[0] == 200
 
 
@@ -1114,10 +1092,7 @@ def test_what_comes_ahead_of_an_answer_does_not_end_it(
     connection.sendall(ahead)
     time.sleep(0.05)
     engine.held.clear()
-    received = b""
-    with connection, suppress(ConnectionError):
-        while piece := connection.recv(65536):
-            received += piece
+    received = rest_of(connection)
     assert b"by the sea" in b"".join(re.findall(rb"[a-z ]+", received)) or stream
     assert received.count(b"HTTP/1.1 ") == 1 + ahead.startswith(GET)
     assert not stream or b"data: [DONE]" in received
@@ -1172,8 +1147,7 @@ def test_a_gentle_stop(target: specdec.Model) -> None:
         url = server.url
         server.stop()
         wait(lambda: service.stopping)
-        status, answer = post(url, CHAT)
-        assert status == 503 and answer["error"]["code"] == "server_stopping"
+        refused(post(url, CHAT), 503, code="server_stopping")
         assert ask(url, "/health") == (503, {"status": "stopping", "draft": None})
         engine.held.clear()
         received = b""
@@ -1193,12 +1167,7 @@ def test_a_stop_at_once(target: specdec.Model) -> None:
         streams = [sent(server.url, CHAT, body_of(CHAT, stream=stream)) for stream in (False, True)]
         wait(lambda: len(engine.asked) == 2)
         server.stop(now=True)
-        for stream in streams:
-            received = b""
-            while piece := stream.recv(65536):
-                received += piece
-            assert received.startswith(b"HTTP/1.1 503")
-            stream.close()
+        assert all(rest_of(stream).startswith(b"HTTP/1.1 503") for stream in streams)
     assert engine.closed
 
 
