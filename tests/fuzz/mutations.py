@@ -10,13 +10,14 @@ import copy
 import json
 import struct
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
+
+from hypothesis import strategies as st
 
 from fuzz.files import Files
 from specdec import _core
 from worlds.draws import Draws
-
-__all__ = ["apply", "draw_mutation"]
 
 Mutation = list[Any]
 
@@ -45,32 +46,13 @@ def draw_mutation(draws: Draws, files: Files) -> Mutation:
     named = [name for name in ("config.json", "adapter_config.json") if name in files]
     file = draws.choice([*files, *named * 2])
     data = files[file]
-    if file.endswith(".json"):
-        if draws.chance(0.75):
-            return ["json", file, *_draw_edit(draws, data)]
-    elif file.endswith(".safetensors") and draws.chance(0.65):
-        if draws.chance(0.2):
-            lengths = (
-                0,
-                1,
-                7,
-                8,
-                100,
-                len(data),
-                len(data) - 8,
-                len(data) - 7,
-                2**31,
-                2**32,
-                2**63,
-                2**64 - 1,
-            )
-            return ["length", file, draws.one(*lengths, draws.randrange(len(data)))]
-        return ["header", file, *_draw_edit(draws, _header(data))]
-    elif file.endswith(".specdec") and draws.chance(0.65):
-        return ["signed", file, *_draw_edit(draws, _packed_header(data))]
-    at = draws.randrange(max(1, len(data)))
-    if draws.chance(0.5):
-        at = draws.randrange(1 + max(1, len(data)) // 20)  # headers stand at the beginning
+    n, suffix = len(data), Path(file).suffix
+    if suffix in _TEXTS and draws.chance(0.75 if suffix == ".json" else 0.65):
+        if suffix == ".safetensors" and draws.chance(0.2):
+            lengths = (0, 1, 7, 8, 100, n, n - 8, n - 7, 2**31, 2**32, 2**63, 2**64 - 1)
+            return ["length", file, draws.one(*lengths, draws.randrange(n))]
+        return ["edit", file, *_draw_edit(draws, _TEXTS[suffix][0](data))]
+    at = draws.randrange(max(1, n) if draws.chance(0.5) else 1 + max(1, n) // 20)  # headers come first
     action = draws.weighted(
         flip=4, write=3, truncate=2, grow=1, run=1.5, insert=1.5, cut=1, repeat=1, empty=0.1
     )
@@ -78,24 +60,20 @@ def draw_mutation(draws: Draws, files: Files) -> Mutation:
         return ["flip", file, at, draws.randrange(8)]
     if action == "write":
         odd = (0, -1, 1, 2**31 - 1, -(2**31), 2**24, 0x7F800000, 0x7FC00000, -8388608)
-        number = struct.pack("<i", draws.one(*odd, draws.randint(-300, 300)))
+        number = struct.pack("<i", draws.one(*odd, st.integers(-300, 300)))
         return ["write", file, at - at % 4 if draws.chance(0.7) else at, number.hex()]
     if action == "truncate":
-        return ["cut", file, draws.one(at, 0, 4, 8, len(data) - 1), len(data)]
+        return ["cut", file, draws.one(at, 0, 4, 8, n - 1), n]
     if action == "grow":
-        return ["insert", file, len(data), draws.random().randbytes(draws.one(1, 4, 100)).hex()]
+        return ["insert", file, n, draws.random().randbytes(draws.one(1, 4, 100)).hex()]
     if action == "run":
-        return [
-            "write",
-            file,
-            at,
-            (bytes([draws.one(0, 255, 32, 65, 0x80)]) * draws.one(2, 8, 64, 300)).hex(),
-        ]
+        run = bytes([draws.one(0, 255, 32, 65, 0x80)]) * draws.one(2, 8, 64, 300)
+        return ["write", file, at, run.hex()]
     if action == "insert":
-        odd = (b"\xff\xfe", b"\xed\xa0\x80", b"\x00", b"\xf0\x9f", b"\xef\xbb\xbf", b'"', b"\\", b"}", b"\n")
+        odd = (b"\xff\xfe", b"\xed\xa0\x80", b"\0", b"\xf0\x9f", b"\xef\xbb\xbf", b'"', b"\\", b"}", b"\n")
         return ["insert", file, at, draws.one(*odd).hex()]
     if action == "empty":
-        return ["cut", file, 0, len(data)]
+        return ["cut", file, 0, n]
     return [action, file, at, draws.one(1, 4, 17, 100)]
 
 
@@ -109,11 +87,8 @@ def _draw_edit(draws: Draws, text: bytes) -> Mutation:
     if numbers and draws.chance(0.4):  # where sizes stand
         path = draws.choice(numbers)
         if draws.chance(0.5):
-            return [
-                path,
-                "scale",
-                draws.one(-1, 3, 0.5, 2 ** draws.randint(1, 28), 2 ** draws.randint(1, 70)),
-            ]
+            powers = (2 ** draws.randint(1, 28), 2 ** draws.randint(1, 70))
+            return [path, "scale", draws.one(-1, 3, 0.5, *powers)]
         return [path, "set", draws.choice(NUMBERS)]
     path = draws.choice(paths)
     action = draws.weighted(set=6, scale=3, delete=2, duplicate=2, rename=1, deep=0.4, swap=1, many=0.5)
@@ -145,33 +120,22 @@ def apply(mutation: Mutation, files: Files) -> None:
     """Change the files."""
     action, file, *rest = mutation
     data = files[file]
-    if action == "json":
-        files[file] = _edited(data, *rest)
-    elif action == "header":
-        header = _edited(_header(data), *rest)
-        header += b" " * (-len(header) % 8)
-        files[file] = struct.pack("<Q", len(header)) + header + data[8 + len(_header(data)) :]
-    elif action == "signed":
-        files[file] = _signed(data, _edited(_packed_header(data), *rest))
+    if action == "edit":
+        text_of, with_text = _TEXTS[Path(file).suffix]
+        files[file] = with_text(data, _edited(text_of(data), *rest))
     elif action == "length":
         files[file] = struct.pack("<Q", rest[0]) + data[8:]
     else:
-        at = rest[0] % (len(data) + 1)
-        files[file] = _BYTES[action](data, at, rest[1])
+        files[file] = _BYTES[action](data, rest[0] % (len(data) + 1), rest[1])
 
 
 def _flip(data: bytes, at: int, bit: int) -> bytes:
     return data[:at] + bytes(byte ^ 1 << bit for byte in data[at : at + 1]) + data[at + 1 :]
 
 
-def _write(data: bytes, at: int, text: str) -> bytes:
-    new = bytes.fromhex(text)
-    return data[:at] + new + data[at + len(new) :]
-
-
 _BYTES: dict[str, Callable[[bytes, int, Any], bytes]] = {
     "flip": _flip,
-    "write": _write,
+    "write": lambda data, at, new: data[:at] + bytes.fromhex(new) + data[at + len(new) // 2 :],
     "insert": lambda data, at, text: data[:at] + bytes.fromhex(text) + data[at:],
     "cut": lambda data, at, n: data[:at] + data[at + n :],
     "repeat": lambda data, at, n: data[: at + n] + data[at:],
@@ -184,6 +148,11 @@ def _header(data: bytes) -> bytes:
     return data[8 : 8 + min(n, len(data))]
 
 
+def _with_header(data: bytes, header: bytes) -> bytes:
+    begun, rest = header + b" " * (-len(header) % 8), data[8 + len(_header(data)) :]
+    return struct.pack("<Q", len(begun)) + begun + rest
+
+
 _PACKED = struct.Struct("<8sQQ")  # a packed file begins so: magic number, length and checksum of the header
 _PAGE = 4096
 
@@ -194,7 +163,7 @@ def _packed_header(data: bytes) -> bytes:
     return data[_PACKED.size : _PACKED.size + min(n, len(data))]
 
 
-def _signed(data: bytes, header: bytes) -> bytes:
+def _with_packed_header(data: bytes, header: bytes) -> bytes:
     """A packed file with another header, its checksum right; what follows begins at a page, as before."""
     if len(data) < _PACKED.size:
         return data
@@ -202,6 +171,14 @@ def _signed(data: bytes, header: bytes) -> bytes:
     end = _PACKED.size + n
     begun = _PACKED.pack(magic, len(header), _core.checksum(header)) + header
     return begun + bytes(-len(begun) % _PAGE) + data[end + -end % _PAGE :]
+
+
+_TEXTS: dict[str, tuple[Callable[[bytes], bytes], Callable[[bytes, bytes], bytes]]] = {
+    ".json": (lambda data: data, lambda data, text: text),
+    ".safetensors": (_header, _with_header),
+    ".specdec": (_packed_header, _with_packed_header),
+}
+"""How the JSON of a file is read and replaced."""
 
 
 def _parsed(text: bytes) -> Any:
