@@ -20,8 +20,8 @@ import pytest
 
 import spawned
 import specdec
+from distributions import embedded_llama2c, first_layers
 from drafters import DRAFTS, REMEMBERING, World, named
-from laws import embedded_llama2c, first_layers
 from specdec import drafts
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError
 from specdec.models import model as model_module

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import specdec
-from laws import EMBEDDED_DRAFT, stories260k
+from distributions import EMBEDDED_DRAFT, stories260k
 from specdec import reference
 from specdec.errors import CheckpointError, CheckpointNotFoundError, InputError
 from specdec.models.quantization import TEXT

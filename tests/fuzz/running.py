@@ -32,19 +32,9 @@ class Failure(AssertionError):  # noqa: N818  # it is the finding, not an error 
 
 
 def check(case: Case) -> str:
-    """Run a case.
+    """Run a case: "passed", or "refused" by a named exception that was to be expected.
 
-    Returns
-    -------
-    str
-        "passed", or "refused" by a named exception that was to be expected.
-
-    Raises
-    ------
-    Failure
-        The output is wrong.
-    BaseException
-        Whatever the package raises that it should not.
+    Raises Failure if the output is wrong, and whatever the package raises that it should not.
     """
     from fuzz import damage, decoding, distributions, engines, peft_folders
 

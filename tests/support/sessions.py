@@ -17,19 +17,9 @@ _SESSION = (
 class Session:
     """A `_core.Session` whose slots are given to prompts at once; its rounds come as dicts.
 
-    Parameters
-    ----------
-    target, draft
-        As of `_core.Session`.
-    prompts : sequence of sequence of int
-    seeds : sequence of (int, int)
-    settings : Settings or a sequence of them, optional
-        Those of all prompts, or of each. None: settings by name, among `how`, which later prompts have too.
-    sources : sequence, optional
-    mixed : bool, default False
-        Let later sequences have any settings.
-    **how
-        Arguments of `_core.Session` and of `_core.Settings`.
+    `settings` are those of all prompts, or of each; without, they come by name in `how`, and later prompts
+    have them too. `mixed` lets later sequences have any settings. `how` are arguments of `_core.Session` and
+    of `_core.Settings`.
     """
 
     def __init__(

@@ -99,20 +99,10 @@ def with_tokenizer(tokenizer: ByteTokenizer, rows: Sequence[int], seed: int) -> 
 class Translated(Draft):
     """A model whose ids are said to mean other strings than its target's.
 
-    Parameters
-    ----------
-    model : Model
-    ours, theirs : sequence of bytes
-        The strings of the target's and of the draft's tokens; cut or filled up to their vocabularies.
-    way : str
-        "intersection", "text", or "measured" in text.
-    tree : Tree, optional
-    first : sequence of int
-        Ids that the draft's texts begin with.
-    strips : pair of bool
-        Whether either side strips the space before a text.
-    n_shared : int, optional
-        Ids of the draft from here on share no string with the target, whatever they mean.
+    `ours` and `theirs` are the strings of the target's and of the draft's tokens, cut or filled up to their
+    vocabularies; `way` is "intersection", "text", or "measured" in text; `first` are ids that the draft's
+    texts begin with; `strips` says whether either side strips the space before a text. Ids of the draft from
+    `n_shared` on share no string with the target, whatever they mean.
     """
 
     def __init__(

@@ -73,12 +73,6 @@ class ReplyReader(ABC):
     What might become a call is held back until that is decided. What turns out to be no call, or calls a
     function that was not offered, stays text. Space between two texts stays, whether calls are between them
     or not; space that has calls on one side and no text on the other is left out.
-
-    Parameters
-    ----------
-    tools : Tools
-    spelling : MarkSpelling, optional
-        How special tokens are written in the text.
     """
 
     def __init__(self, tools: Tools, spelling: MarkSpelling | None = None) -> None:

@@ -123,17 +123,9 @@ class HarmonyReader(ReplyReader):
 class ToolFormat:
     """How a family of models writes replies with calls of tools.
 
-    Attributes
-    ----------
-    sign : str
-        A string in its chat templates.
-    marks : tuple of str
-        The marks between the parts of a reply; tokens of these names are read though they have no text.
-    make : callable
-        Makes a reader from tools, the spelling of special tokens, and what the prompt has of the reply.
-    begin : str
-        The mark that begins a message. If there is one, every reply has to be read, and the reader needs what
-        the prompt has after the last of them.
+    `sign` is a string in its chat templates. `marks` are between the parts of a reply; tokens of these names
+    are read though they have no text. `begin` is the mark that begins a message: if there is one, every reply
+    is read, and the reader needs what the prompt has after the last of them.
     """
 
     sign: str
