@@ -1085,7 +1085,7 @@ def test_model_attributes(make_llama):
 def test_a_tokenizer_that_is_there_under_another_name_is_mentioned(make_llama):
     folder = make_llama()
     (folder / "tok512.bin").write_bytes(b"")
-    with pytest.raises(InputError, match=r"found .*tok512\.bin: pass tokenizer="):
+    with pytest.raises(InputError, match=r"found .*tok512\.bin; expected tokenizer="):
         specdec.load(folder).logits("text")
 
 

@@ -21,7 +21,7 @@ from specdec.models.conversion.importance import Importance
 from specdec.models.families import FAMILIES
 from specdec.models.families.gguf import ARCHITECTURES, WRITTEN, metadata_of
 from specdec.models.families.gguf_metadata import Metadata
-from specdec.models.tokenizer.gguf_vocabulary_writing import end_values, vocabulary_values
+from specdec.models.tokenizer.gguf_vocabulary import end_values, vocabulary_values
 from specdec.threads import check_threads
 
 _TEMPLATE: Final = "tokenizer.chat_template"
