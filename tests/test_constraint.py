@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 import specdec
 from distributions import FALSE_ALARM, count, p_value
 from drafters import CHAINS, CHOSEN, DRAFTS, LATER, World, named
-from exact import chain_distribution
 from sessions import Session
 from specdec import drafts, reference
 from specdec.errors import InputError
@@ -172,7 +171,7 @@ CASES = [
 ]
 
 
-def chain_distribution(world: World, form: Form, n: int, temperature: float) -> dict[tuple[int, ...], float]:
+def law_of(world: World, form: Form, n: int, temperature: float) -> dict[tuple[int, ...], float]:
     """The exact law of the first n tokens, by enumeration."""
     law: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(n):
@@ -189,7 +188,7 @@ def chain_distribution(world: World, form: Form, n: int, temperature: float) -> 
 @pytest.fixture(scope="module")
 def exact(world: World) -> tuple[Form, dict[tuple[int, ...], float]]:
     form = Form(world.n_vocab, n_allowed=4, forced=0.25, length=5)
-    return form, chain_distribution(world, form, 5, 1.3)
+    return form, law_of(world, form, 5, 1.3)
 
 
 @pytest.mark.law

@@ -160,16 +160,15 @@ def prove(
     3. Each node is accepted as often as the theorems promise: a rule that wastes drafts, or the bonus token
        after them, has the right law too.
 
-    `order` holds the keys by which siblings are tried; `proposal` and `reported` are as in `round_distribution`.
+    `order` holds the keys by which siblings are tried; `proposal`, `reported` as in `round_distribution`.
     """
     decided = decisions(parents, order)
     if rule == "block":  # the longest prefix that is kept decides alone
         decided.reverse()
     options = {} if order is None else {"order": np.array(order, dtype=float)}
     judge = partial(verify, **options | ({} if rule == "rejection" else {"rule": rule}))
-    law = round_distribution(
-        judge, parents, target, draft, proposal=proposal, reported=reported, decided=decided
-    )
+    how = {"proposal": proposal, "reported": reported, "decided": decided}
+    law = round_distribution(judge, parents, target, draft, **how)
     sampled = most_probable(target) if rule == "greedy" else target
     for length in range(1, max(depths(parents)) + 2):
         plain = chain_distribution(sampled, length)
