@@ -6,7 +6,6 @@ tests/fuzz/README.md says what must hold of each.
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -212,13 +211,6 @@ def test_a_wrong_distribution_is_a_difference(monkeypatch: pytest.MonkeyPatch) -
     )  # fmt: skip
     with pytest.raises(Failure, match="distribution"):
         check(case)
-
-
-def test_the_makefile_has_the_options() -> None:
-    text = (TESTS.parent / "Makefile").read_text(encoding="utf-8")
-    (recipe,) = re.findall(r"^fuzz:\n((?:\t.*\n)+)", text, re.MULTILINE)
-    for name in ("EXAMPLES", "SEED", "PROCESSES"):
-        assert name in recipe
 
 
 def test_a_cut_between_tokens_that_rounding_swaps_is_noticed() -> None:

@@ -14,6 +14,7 @@ import pytest
 import specdec
 from chat_templates import SPECIAL_TOKENS as CHAT_TOKENS
 from chat_templates import TEMPLATES, library_tokenizer, make_chat, said
+from refusals import refuses
 from scripted_models import write_scripted_model
 from specdec.errors import InputError
 
@@ -298,11 +299,6 @@ def test_chat_templates(family: str, make_llama: Factory) -> None:
     assert lm.chat_template(True) == (templates["default"] if several else templates)
 
 
-def test_a_model_without_chat_template_is_refused() -> None:
-    with pytest.raises(InputError, match="embedded has no chat template"):
-        SpecdecLM("embedded").apply_chat_template(said("Hello"))
-
-
 def test_both_ways_of_registration() -> None:
     from lm_eval.api.registry import get_model
 
@@ -328,57 +324,36 @@ def test_the_command_line_gives_errors_in_a_line(monkeypatch: pytest.MonkeyPatch
     assert asked == [["--tasks", "a"]] and sys.argv == before
 
 
-@pytest.mark.parametrize(
-    ("gen_kwargs", "message"),
-    [
-        ({"num_beams": 4}, "num_beams = 4"),
-        ({"penalty_alpha": 0.5}, "penalty_alpha = 0.5"),
-        ({"max_gen_toks": 512}, "max_gen_toks is 512; expected fewer than max_length, 512"),
-    ],
-)
-def test_settings_refused(gen_kwargs: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        SpecdecLM("embedded").generate_until(asked("generate_until", (CONTEXT, {"until": [], **gen_kwargs})))
+@pytest.mark.parametrize("name, value", [("num_beams", 4), ("penalty_alpha", 0.5), ("max_gen_toks", 512)])
+def test_settings_refused(name: str, value: Any) -> None:
+    request = asked("generate_until", (CONTEXT, {"until": [], name: value}))
+    with pytest.raises(InputError, match=name):
+        SpecdecLM("embedded").generate_until(request)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({}, "target and pretrained"),
-        ({"target": "embedded", "pretrained": "embedded"}, "target and pretrained"),
-        ({"target": "embedded", "batch_size": "many"}, "batch_size is 'many'"),
-        ({"target": "embedded", "batch_size": 0}, "batch_size is 0"),
-        ({"target": "embedded", "max_length": 513}, "max_length is 513"),
-        ({"target": "embedded", "dtype": "float64"}, "dtype is 'float64'"),
-    ],
-)
-def test_arguments_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        SpecdecLM(**options)
+@pytest.mark.parametrize("options", [{"batch_size": "many"}, {"batch_size": 0}, {"max_length": 513},
+                                     {"dtype": "float64"}])  # fmt: skip
+def test_arguments_refused(options: dict[str, Any]) -> None:
+    ((name, value),) = options.items()
+    with refuses(name, value):
+        SpecdecLM("embedded", **options)
+
+
+def test_models_refused() -> None:
+    for options in ({}, {"target": "embedded", "pretrained": "embedded"}):
+        with pytest.raises(InputError, match="target and pretrained"):
+            SpecdecLM(**options)
+    with pytest.raises(InputError, match="embedded has no chat template"):
+        SpecdecLM("embedded").apply_chat_template(said("Hello"))
 
 
 def test_a_misspelt_argument_is_named() -> None:
     for make, given in (
         (SpecdecLM.create_from_arg_obj, {"target": "embedded", "gama": 3}),
         (SpecdecLM.create_from_arg_string, "target=embedded,gama=3"),
+        (lambda given: SpecdecLM("embedded", **given), {"gama": 3}),
     ):
-        with pytest.raises(
-            InputError, match=r"no argument 'gama'; did you mean gamma\? Arguments are target, "
-        ):
+        with pytest.raises(InputError, match="no argument 'gama'"):
             make(given)
     lm = SpecdecLM.create_from_arg_string("target=embedded,gamma=3", {"batch_size": 2, "device": None})
     assert lm.batch_size == 2
-
-
-def test_reasoning_is_left_out() -> None:
-    target = specdec.embedded_pair()[0]
-    request = asked("generate_until", (CONTEXT, {"until": [], "max_gen_toks": 30}))
-    (text,) = SpecdecLM(target).generate_until(request)
-    word = text.split()[3]
-    (behind,) = SpecdecLM(target, think_end_token=word).generate_until(request)
-    assert behind and behind == text.split(word)[-1].lstrip()
-    result = specdec.generate(target, None, CONTEXT, max_new_tokens=30)
-    token = result.tokens[10]
-    (behind,) = SpecdecLM(target, think_end_token=token).generate_until(request)
-    last = len(result.tokens) - result.tokens[::-1].index(token)
-    assert behind == target.tokenizer.decode(result.tokens[last:]).lstrip()
