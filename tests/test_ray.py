@@ -74,7 +74,8 @@ def test_records_are_json() -> None:
     [
         ("Once upon a time", "data is a str"), ({"prompt": ["a"]}, "data is a dict"),
         ([], "data has no records"), (7, "data is 7"),
-        (["a", {"prompt": b"x"}], "record 1['prompt'] is b'x'"), ([{"weight": float("nan")}], "record 0['weight'] is nan"),
+        (["a", {"prompt": b"x"}], "record 1['prompt'] is b'x'"),
+        ([{"weight": float("nan")}], "record 0['weight'] is nan"),
     ],
     ids=lambda value: type(value).__name__,
 )  # fmt: skip

@@ -501,15 +501,9 @@ FIELDS: list[tuple[str, dict[str, Any], SpecdecError, str, str]] = [
 
 @pytest.mark.parametrize(("path", "changes", "error", "param", "message"), FIELDS)
 def test_errors_of_the_engine_name_fields_of_the_request(
-    url: str,
-    engine: ScriptedEngine,
-    monkeypatch: pytest.MonkeyPatch,
-    path: str,
-    changes: dict[str, Any],
-    error: SpecdecError,
-    param: str,
-    message: str,
-) -> None:
+    url: str, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch, path: str, changes: dict[str, Any],
+    error: SpecdecError, param: str, message: str,
+) -> None:  # fmt: skip
     monkeypatch.setattr(engine, "refusal", error)
     found = refused(post(url, path, **changes), param=param)
     assert found == (message if message[0] in "lt" else param + message)

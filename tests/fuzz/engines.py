@@ -130,12 +130,9 @@ def _may_be_refused(case: dict[str, Any], request: dict[str, Any]) -> bool:
 
 
 def _check(
-    request: dict[str, Any],
-    found: list[specdec.Result],
-    expected: list[specdec.Result] | None,
-    target: specdec.Model,
-    options: dict[str, Any],
-) -> None:
+    request: dict[str, Any], found: list[specdec.Result], expected: list[specdec.Result] | None,
+    target: specdec.Model, options: dict[str, Any],
+) -> None:  # fmt: skip
     for i, result in enumerate(found):
         if result.finish_reason != "cancelled":
             check_result(result, request["settings"], options["n_text"])

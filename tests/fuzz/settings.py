@@ -128,14 +128,10 @@ def draw_settings(draws: Draws, target: dict[str, Any], n_prompts: int) -> dict[
             if draws.chance(0.3):  # special tokens by name
                 found["stop"] += [draws.one("<s>", "<pad>", "</s>", "a<s>", "<s>a", "<pad><s>", "b</s>")]
     return found | draws.fields(
-        transform=(0.15, *TRANSFORMS),
-        ignore_eos=(0.1, True),
-        n_threads=(0.08, st.integers(2, 4)),
-        logits=(0.6, True),
-        batch_size=(0.5 * (n_prompts > 1), st.integers(1, n_prompts)),
-        node_budget=(0.2, st.integers(n_prompts, n_prompts + 20)),
-        prompt_cache=(0.15, 0, 5_000, 1_000_000),
-    )
+        transform=(0.15, *TRANSFORMS), ignore_eos=(0.1, True), n_threads=(0.08, st.integers(2, 4)),
+        logits=(0.6, True), batch_size=(0.5 * (n_prompts > 1), st.integers(1, n_prompts)),
+        node_budget=(0.2, st.integers(n_prompts, n_prompts + 20)), prompt_cache=(0.15, 0, 5_000, 1_000_000),
+    )  # fmt: skip
 
 
 @functools.cache

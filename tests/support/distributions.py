@@ -150,17 +150,12 @@ def embedded_llama2c(folder: Path) -> Path:
 
     tensors = llama2c_tensors(header) | {
         "token_embedding_table": given["model.embed_tokens.weight"],
-        "rms_att_weight": stacked("input_layernorm"),
-        "wq": stacked("self_attn.q_proj", header[3]),
-        "wk": stacked("self_attn.k_proj", header[4]),
-        "wv": stacked("self_attn.v_proj"),
-        "wo": stacked("self_attn.o_proj"),
-        "rms_ffn_weight": stacked("post_attention_layernorm"),
-        "w1": stacked("mlp.gate_proj"),
-        "w2": stacked("mlp.down_proj"),
-        "w3": stacked("mlp.up_proj"),
+        "rms_att_weight": stacked("input_layernorm"), "wq": stacked("self_attn.q_proj", header[3]),
+        "wk": stacked("self_attn.k_proj", header[4]), "wv": stacked("self_attn.v_proj"),
+        "wo": stacked("self_attn.o_proj"), "rms_ffn_weight": stacked("post_attention_layernorm"),
+        "w1": stacked("mlp.gate_proj"), "w2": stacked("mlp.down_proj"), "w3": stacked("mlp.up_proj"),
         "rms_final_weight": given["model.norm.weight"],
-    }
+    }  # fmt: skip
     assert set(tensors) == set(llama2c_tensors(header))
     return write_llama2c(folder / "embedded.bin", header, tensors)
 

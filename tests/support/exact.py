@@ -70,13 +70,9 @@ def depths(parents: Sequence[int]) -> list[int]:
 
 
 def cells(
-    rule: Rule,
-    tokens: Sequence[int],
-    parents: Sequence[int],
-    target_probs: Probs,
-    draft_probs: Probs,
+    rule: Rule, tokens: Sequence[int], parents: Sequence[int], target_probs: Probs, draft_probs: Probs,
     decided: Sequence[int] | None = None,
-) -> list[Cell]:
+) -> list[Cell]:  # fmt: skip
     """All boxes of constant outcome: the thresholds of the nodes, then the cuts of the last uniform.
 
     The nodes are divided in the order in which they are `decided`, and what is not decided yet has the
@@ -129,14 +125,9 @@ def pieces(value_at: Callable[[int], Outcome]) -> list[tuple[int, int, Outcome]]
 
 
 def probe(
-    rule: Rule,
-    tokens: Sequence[int],
-    parents: Sequence[int],
-    target_probs: Probs,
-    draft_probs: Probs,
-    boxes: Sequence[Cell],
-    rng: np.random.Generator,
-) -> None:
+    rule: Rule, tokens: Sequence[int], parents: Sequence[int], target_probs: Probs, draft_probs: Probs,
+    boxes: Sequence[Cell], rng: np.random.Generator,
+) -> None:  # fmt: skip
     """One random point: the rule's outcome there must be that of the box that holds it.
 
     Over many drafts this tests what the bisection takes for granted: that no value comes back, that decisions
@@ -235,16 +226,10 @@ def alternating(first: Proposal, second: Proposal) -> Proposal:
 
 
 def round_distribution(
-    rule: Rule,
-    parents: Sequence[int],
-    target: Conditional,
-    draft: Conditional,
-    *,
-    proposal: Proposal | None = None,
-    reported: Conditional | None = None,
-    decided: Sequence[int] | None = None,
-    seed: int = 0,
-) -> RoundDistribution:
+    rule: Rule, parents: Sequence[int], target: Conditional, draft: Conditional, *,
+    proposal: Proposal | None = None, reported: Conditional | None = None,
+    decided: Sequence[int] | None = None, seed: int = 0,
+) -> RoundDistribution:  # fmt: skip
     """Sum over every tree of this shape, weighted by its draft probabilities, and over every outcome.
 
     `proposal` is what the drafts are drawn from, if that is not ``independent(parents, draft)``; `reported`

@@ -128,12 +128,9 @@ def block_acceptance(
 
 
 EXPECTED: dict[str, Expected] = {
-    "rejection": walking(rejection_chances()),
-    "greedy": walking(greedy_chances()),
-    "block": block_acceptance,
-    "k-sequential": walking(k_sequential_chances),
-    "classical": walking(classical_chances),
-}
+    "rejection": walking(rejection_chances()), "greedy": walking(greedy_chances()), "block": block_acceptance,
+    "k-sequential": walking(k_sequential_chances), "classical": walking(classical_chances),
+}  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------ the proofs
@@ -142,16 +139,10 @@ TOLERANCE = 1e-12
 
 
 def prove(
-    verify: Rule,
-    parents: Sequence[int],
-    target: Conditional,
-    draft: Conditional,
-    *,
-    rule: str = "rejection",
-    order: Sequence[float] | None = None,
-    proposal: Proposal | None = None,
+    verify: Rule, parents: Sequence[int], target: Conditional, draft: Conditional, *, rule: str = "rejection",
+    order: Sequence[float] | None = None, proposal: Proposal | None = None,
     reported: Conditional | None = None,
-) -> RoundDistribution:
+) -> RoundDistribution:  # fmt: skip
     """Contract 1 for one rule, one shape of tree and one pair of models, or DisprovedError.
 
     1. The first 1, 2, ..., depth + 1 tokens have the law of plain sampling, to 1e-12; under the greedy rule,
@@ -185,14 +176,9 @@ def prove(
 
 
 def prove_bound(
-    verify: Rule,
-    parents: Sequence[int],
-    target: Conditional,
-    draft: Conditional,
-    *,
-    lenience: float,
+    verify: Rule, parents: Sequence[int], target: Conditional, draft: Conditional, *, lenience: float,
     proposal: Proposal | None = None,
-) -> RoundDistribution:
+) -> RoundDistribution:  # fmt: skip
     """A.5 for one shape of tree and one pair of models, or DisprovedError.
 
     No first token has a probability above T / l, and so no n first tokens one above T / l**n; what is
@@ -220,12 +206,9 @@ def prove_acceptance(law: RoundDistribution, expected: Probs) -> None:
 
 
 def expected_acceptance(
-    expected: Expected,
-    parents: Sequence[int],
-    target: Conditional,
-    proposal: Proposal,
+    expected: Expected, parents: Sequence[int], target: Conditional, proposal: Proposal,
     decided: Sequence[int],
-) -> Probs:
+) -> Probs:  # fmt: skip
     """[n_nodes] probability of each node to be on the path, over all drafts."""
     on_path = np.zeros(len(parents))
     for tree in drafts(parents, proposal):
@@ -258,14 +241,9 @@ def plain_race(target: Conditional, noise: Probs) -> Tokens:
 
 
 def prove_coupled(
-    verify: Rule,
-    parents: Sequence[int],
-    target: Conditional,
-    draft: Conditional,
-    *,
-    proposal: Proposal | None = None,
-    seed: int = 0,
-) -> None:
+    verify: Rule, parents: Sequence[int], target: Conditional, draft: Conditional, *,
+    proposal: Proposal | None = None, seed: int = 0,
+) -> None:  # fmt: skip
     """With any noise the output of every tree of drafts is what plain sampling gives, or DisprovedError.
 
     And it is as long as the drafts allow: no candidate has the token that it ends with.

@@ -23,17 +23,9 @@ class Session:
     """
 
     def __init__(
-        self,
-        target: Any,
-        draft: Any,
-        prompts: Sequence[Any],
-        *,
-        seeds: Sequence[tuple[int, int]],
-        settings: Any = None,
-        sources: Sequence[Any] | None = None,
-        mixed: bool = False,
-        **how: Any,
-    ) -> None:
+        self, target: Any, draft: Any, prompts: Sequence[Any], *, seeds: Sequence[tuple[int, int]],
+        settings: Any = None, sources: Sequence[Any] | None = None, mixed: bool = False, **how: Any,
+    ) -> None:  # fmt: skip
         own = {name: how.pop(name) for name in _SESSION if name in how}
         if how:
             assert settings is None
@@ -69,21 +61,10 @@ def record_of(done: _core.SlotRound) -> dict[str, Any]:
     round_ = done.round
     assert isinstance(done.round.tokens, tuple) and round_.kept == len(round_.tokens)
     return {
-        "sequence": done.slot,
-        "drafted": list(round_.drafted),
-        "parents": list(round_.parents),
-        "accepted": list(round_.path),
-        "tokens": list(round_.tokens),
-        "betas": list(round_.betas),
-        "draft_s": round_.draft_s,
-        "verify_s": round_.verify_s,
-        "other_s": round_.other_s,
-        "experts": round_.experts,
-        "error": done.error,
-        "complete": done.complete,
-        "n_rows": done.n_rows,
-        "logits": done.logits,
-        "laws": done.logprobs,
-        "origins": None if done.origins is None else list(done.origins),
-        **(done.drafts or {}),
-    }
+        "sequence": done.slot, "drafted": list(round_.drafted), "parents": list(round_.parents),
+        "accepted": list(round_.path), "tokens": list(round_.tokens), "betas": list(round_.betas),
+        "draft_s": round_.draft_s, "verify_s": round_.verify_s, "other_s": round_.other_s,
+        "experts": round_.experts, "error": done.error, "complete": done.complete, "n_rows": done.n_rows,
+        "logits": done.logits, "laws": done.logprobs,
+        "origins": None if done.origins is None else list(done.origins), **(done.drafts or {}),
+    }  # fmt: skip

@@ -47,14 +47,9 @@ class VerifyWeights:
         self._rows: dict[str, Any] = {}
 
     def __call__(
-        self,
-        tokens: Sequence[int],
-        parents: Sequence[int],
-        target_probs: Probs,
-        draft_probs: Probs,
-        uniforms: Any,
-        **options: Any,
-    ) -> tuple[list[int], int, list[float]]:
+        self, tokens: Sequence[int], parents: Sequence[int], target_probs: Probs, draft_probs: Probs,
+        uniforms: Any, **options: Any,
+    ) -> tuple[list[int], int, list[float]]:  # fmt: skip
         if target_probs is not self._given[0] or draft_probs is not self._given[1]:
             self._given = target_probs, draft_probs
             none = [-1] * len(tokens)

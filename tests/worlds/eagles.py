@@ -117,16 +117,10 @@ def eagle1(
 
 
 def eagle3(
-    target: specdec.Model,
-    layout: str = "vllm",
-    seed: int = 0,
-    *,
-    n_draft: int | None = None,
-    own_embedding: bool = False,
-    taps: tuple[int, ...] | None = None,
-    flags: Mapping[str, Any] | None = None,
+    target: specdec.Model, layout: str = "vllm", seed: int = 0, *, n_draft: int | None = None,
+    own_embedding: bool = False, taps: tuple[int, ...] | None = None, flags: Mapping[str, Any] | None = None,
     **changes: Any,
-) -> EagleFolder:
+) -> EagleFolder:  # fmt: skip
     """EAGLE-3 with three taps, in one of its layouts."""
     fields, flags = layer_fields(target, **changes), dict(flags or {})
     n_layer, d, v = target.config.n_layer, fields["hidden_size"], fields["vocab_size"]

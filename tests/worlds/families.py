@@ -13,17 +13,10 @@ from specdec.fields import Fields
 from specdec.models.families import FAMILIES, ConfigReader
 
 SIZES: dict[str, Any] = {
-    "vocab_size": 211,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "pad_token_id": None,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+    "vocab_size": 211, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3,
+    "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": None,
+    "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
 GPT_SIZES: dict[str, Any] = {
     "vocab_size": 211, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 64,
     "bos_token_id": 1, "eos_token_id": 2,

@@ -149,14 +149,9 @@ def raw_safetensors(header: Any, data: bytes, *, pad_to: int = 8) -> bytes:
 
 
 def write_hf(
-    folder: Path,
-    config: Mapping[str, Any],
-    tensors: Mapping[str, NDArray[Any]] | None = None,
-    *,
-    dtype: str | Mapping[str, str] = "F32",
-    n_shards: int = 1,
-    seed: int = 0,
-) -> Path:
+    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]] | None = None, *,
+    dtype: str | Mapping[str, str] = "F32", n_shards: int = 1, seed: int = 0,
+) -> Path:  # fmt: skip
     """A Hugging Face folder; random weights where none are given."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))

@@ -248,15 +248,11 @@ _NOT_OF_THE_MODEL = ("general.", "tokenizer.", "split.", "quantize.", "imatrix."
 
 
 def write_gguf(
-    path: Path,
-    case: Case,
-    *,
-    changes: Mapping[str, Any] | None = None,
+    path: Path, case: Case, *, changes: Mapping[str, Any] | None = None,
     types: Callable[[str], GGMLQuantizationType] | None = None,
-    vocabulary: Callable[[GGUFWriter], None] | None = None,
-    more: Mapping[str, Array] | None = None,
+    vocabulary: Callable[[GGUFWriter], None] | None = None, more: Mapping[str, Array] | None = None,
     split: int = 0,
-) -> Path:
+) -> Path:  # fmt: skip
     """Write the file of a model; return its path, or that of the first part.
 
     `changes` are metadata, ``...`` to leave some out; `types` gives the type of a tensor by its name, f32

@@ -241,10 +241,7 @@ class _Endpoints:
 
     def _end(self, request: Request, answer: TextAnswer, gone: bool) -> None:
         self._service.n_active -= 1
-        if gone:
-            self._metrics.count_gone()
-        else:
-            self._metrics.time(answer.generations)
+        self._metrics.end(answer.generations, gone=gone)
         n_prompt = sum(len(generation.prompt_ids) for generation in answer.generations)
         more = f", {n_prompt} tokens of prompts" + (", the client has gone" if gone else "")
         add_to_log(request.scope, more)
@@ -299,13 +296,13 @@ class _Endpoints:
 async def _carefully(begun: Any) -> Any:
     """Wait for a thread; if the waiting is cancelled, so are the texts that the thread has started."""
     task = asyncio.ensure_future(begun)
+
+    def cancel(done: asyncio.Future[Any]) -> None:
+        if not done.cancelled() and done.exception() is None and isinstance(done.result(), TextAnswer):
+            done.result().cancel()
+
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        task.add_done_callback(_cancelled)
+        task.add_done_callback(cancel)
         raise
-
-
-def _cancelled(task: asyncio.Future[Any]) -> None:
-    if not task.cancelled() and task.exception() is None and isinstance(task.result(), TextAnswer):
-        task.result().cancel()

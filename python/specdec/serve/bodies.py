@@ -10,13 +10,9 @@ from typing import Any, Final
 from specdec.errors import SpecdecError, printable, shown
 
 _TYPES: Final = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    429: "rate_limit_error",
-    500: "server_error",
-    503: "server_error",
-}
+    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error",
+    500: "server_error", 503: "server_error",
+}  # fmt: skip
 _LONGEST_MESSAGE: Final = 1000
 _DEEPEST: Final = 128
 """Objects and lists within each other. Schemas are nested deepest, and llguidance has a bound of its own."""

@@ -105,28 +105,17 @@ class ResponseRequest(ConversationRequest):
             usage = Usage(self.generations, results, self._choice.n_reasoning_tokens)
         body = self.body
         found = {
-            "id": self.id,
-            "object": "response",
-            "created_at": self.created,
-            "status": self._status,
-            "background": False,
-            "error": None,
+            "id": self.id, "object": "response", "created_at": self.created, "status": self._status,
+            "background": False, "error": None,
             "incomplete_details": {"reason": "max_output_tokens"} if self._status == "incomplete" else None,
-            "model": self.model,
-            "output": list(self._output),
-            "parallel_tool_calls": self.tools is None or self.tools.parallel,
-            "previous_response_id": None,
-            "reasoning": {"effort": None, "summary": None},
-            "store": False,
-            "truncation": "disabled",
+            "model": self.model, "output": list(self._output),
+            "parallel_tool_calls": self.tools is None or self.tools.parallel, "previous_response_id": None,
+            "reasoning": {"effort": None, "summary": None}, "store": False, "truncation": "disabled",
             "usage": None if usage is None else usage.response(),
-            **{name: body.get(name) for name in _ECHOED},
-            "tools": body.get("tools") or [],
-            "temperature": self.options["temperature"],
-            "top_p": self.options.get("top_p") or 1.0,
-            "metadata": body.get("metadata") or {},
-            "tool_choice": body.get("tool_choice") or "auto",
-        }
+            **{name: body.get(name) for name in _ECHOED}, "tools": body.get("tools") or [],
+            "temperature": self.options["temperature"], "top_p": self.options.get("top_p") or 1.0,
+            "metadata": body.get("metadata") or {}, "tool_choice": body.get("tool_choice") or "auto",
+        }  # fmt: skip
         return found if usage is None else {**found, **usage.figures()}
 
     # ── Items

@@ -145,16 +145,13 @@ class TextRequest(ABC):
         lists = {name: value for name, value in given.items() if isinstance(value, list | tuple)}
         check_prompt_size({"prediction": prediction or "", **lists}, self.service)
         return {
-            **sampling,
-            "max_new_tokens": self._limit(),
+            **sampling, "max_new_tokens": self._limit(),
             "seed": None if fields.seed is None else fields.seed % 2**64,
-            "stop": [*fields.stop, *fields.stop_token_ids],
-            "ignore_eos": fields.ignore_eos,
-            "logprobs": self.n_top,
-            "logprobs_of": fields.logprobs_of,
+            "stop": [*fields.stop, *fields.stop_token_ids], "ignore_eos": fields.ignore_eos,
+            "logprobs": self.n_top, "logprobs_of": fields.logprobs_of,
             "speculative": None if asked is None else Speculative(asked.draft, asked.gamma, asked.verify),
             "prediction": prediction,
-        }
+        }  # fmt: skip
 
     def _limit(self) -> int | None:
         asked: dict[str, int | None] = {name: getattr(self.fields, name) for name in self.limit_fields}

@@ -167,12 +167,9 @@ class SpecdecAPI(ModelAPI):
                 self.model_name, f"the prompt fills the context of {self.model_name}", "model_length"
             )
         request = _Request(
-            prompt,
-            json.dumps(schemas, sort_keys=True),
-            settings,
-            config.num_choices or 1,
+            prompt, json.dumps(schemas, sort_keys=True), settings, config.num_choices or 1,
             secrets.randbits(63) if config.seed is None else config.seed,
-        )
+        )  # fmt: skip
         return self._output(await self._batches.submit(request), tools)
 
     def max_tokens(self) -> int | None:

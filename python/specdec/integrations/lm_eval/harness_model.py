@@ -427,19 +427,12 @@ class SpecdecLM(TemplateLM):
         n_new = settings.pop("max_gen_toks")
         began = time.perf_counter()
         results = generate(
-            self.pair.target,
-            self.pair.draft,
-            [self._prompt(context, n_new) for context, *_ in requests],
-            max_new_tokens=n_new,
-            stop=self.tokenizer.stops(until),
-            seed=[(self._seed, i) for _, _, i, _ in requests],
-            gamma=self._gamma,
-            verify=self._verify,
-            batch_size=self._batch(),
-            n_threads=self._n_threads,
-            prompt_cache=self._prompt_cache,
+            self.pair.target, self.pair.draft, [self._prompt(context, n_new) for context, *_ in requests],
+            max_new_tokens=n_new, stop=self.tokenizer.stops(until),
+            seed=[(self._seed, i) for _, _, i, _ in requests], gamma=self._gamma, verify=self._verify,
+            batch_size=self._batch(), n_threads=self._n_threads, prompt_cache=self._prompt_cache,
             **sampling_of(settings),
-        )
+        )  # fmt: skip
         self.tally.add(results, time.perf_counter() - began)
         for result, (*_, task) in zip(results, requests, strict=True):
             self.tally_by_task.setdefault(task or "", Tally()).add([result])
