@@ -18,7 +18,7 @@ import click
 import pytest
 
 import specdec
-from command_process import ENDLESS, command_process
+from processes import ENDLESS, command_process
 from specdec import Result, Speedup
 from specdec.analysis import experiment
 from specdec.analysis.experiment import Configuration

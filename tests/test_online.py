@@ -17,13 +17,13 @@ import pytest
 import scipy
 
 import specdec
+from processes import wait_for
 from specdec import drafts
 from specdec.decoding.scheduler import Scheduler, decode
 from specdec.decoding.sequence import sequences_of
 from specdec.drafts.learned.online.corrections import Corrections, passages
 from specdec.errors import CheckpointError, InputError, LearningError
 from toy_pair import blurred
-from waiting import wait_for
 from worlds.folders import llama_config, tensors_for, write_hf
 
 N_VOCAB = 61

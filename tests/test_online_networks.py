@@ -13,11 +13,11 @@ import pytest
 import scipy
 
 import specdec
+from processes import wait_for
 from specdec import drafts
 from specdec.drafts.learned.online.corrections import Corrections
 from specdec.errors import CheckpointError, InputError, LearningError
 from toy_pair import blurred
-from waiting import wait_for
 from worlds.folders import llama_config, tensors_for, write_hf
 from worlds.learned import random_heads, recurrent_weights
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import spawned
+import processes
 import specdec
 from distributions import embedded_llama2c, first_layers
 from drafters import DRAFTS, REMEMBERING, World, named
@@ -279,9 +279,9 @@ def test_every_draft_is_pickled_or_refused_by_name(world: World, name: str) -> N
             pickle.dumps(draft)
         return
     prompts = [world.ids[:9], world.ids[20:60]]
-    expected = spawned.tokens_of(world.target, draft, prompts, OPTIONS)
+    expected = processes.tokens_of(world.target, draft, prompts, OPTIONS)
     copied = again(draft)
-    assert spawned.tokens_of(world.target, copied, prompts, OPTIONS) == expected
+    assert processes.tokens_of(world.target, copied, prompts, OPTIONS) == expected
     assert repr(copied) == repr(draft) or " at 0x" in repr(draft)
 
 
@@ -385,10 +385,10 @@ def test_spawned_workers_decode_alike(tmp_path: Path) -> None:
         drafts.Ensemble(table, draft, adaptive=False),
         drafts.ContextCopy(min_match=1),
     ]
-    expected = [spawned.tokens_of(target, one, prompts, OPTIONS) for one in tried]
+    expected = [processes.tokens_of(target, one, prompts, OPTIONS) for one in tried]
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         found = pool.starmap(
-            spawned.tokens_of, [(target, one, prompts, OPTIONS) for one in tried], chunksize=1
+            processes.tokens_of, [(target, one, prompts, OPTIONS) for one in tried], chunksize=1
         )
-        assert pool.apply(spawned.is_shared, (target, target))
+        assert pool.apply(processes.is_shared, (target, target))
     assert found == expected

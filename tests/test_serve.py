@@ -16,11 +16,11 @@ import pytest
 
 import specdec
 from http_talk import ask, connected, send
+from processes import wait_for
 from scripted_engine import serving
 from scripted_models import write_scripted_model
 from specdec import Engine
 from specdec.serve import Server, Service
-from waiting import wait_for
 from worlds.adapters import llama_adapter
 
 Pair = tuple[specdec.Model, specdec.Model]

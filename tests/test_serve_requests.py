@@ -24,10 +24,10 @@ import pytest
 import specdec
 from chat_templates import TEMPLATES
 from http_talk import ask, connected, send
+from processes import wait_for
 from scripted_engine import ScriptedEngine, log_prob, serving
 from specdec.errors import ContextLengthError, InputError, NotFiniteError, SpecdecError
 from specdec.serve import Server, ServerLimits, Service
-from waiting import wait_for
 
 CHAT, TEXTS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 REPLY = "Naïve 🙂 it is, by the sea."

@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 
 import specdec
 from chat_templates import make_chat
-from command_process import ENDLESS, PLAIN, command_process
+from processes import ENDLESS, PLAIN, command_process
 from specdec.commands import chat_verb, given_models
 from specdec.commands.chat_verb import Conversation
 from specdec.commands.program import main, program

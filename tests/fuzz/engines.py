@@ -8,9 +8,8 @@ import specdec
 from fuzz.decoding import is_fixed, may_be_refused
 from fuzz.drafts import make_draft
 from fuzz.objects import ProposerError
-from fuzz.running import Failure
+from fuzz.running import Failure, check_result
 from fuzz.settings import keywords, may_forbid_all, plain_keywords
-from fuzz.traces import check_result
 from specdec.errors import InputError, NotFiniteError
 from worlds.described import adapted_model, adapted_target, make_model
 

@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 import specdec
 from fuzz.running import Failure
 from http_talk import JSON, ask, connected
+from processes import wait_for
 from specdec import Engine
 from specdec.serve import Server, ServerLimits, Service
-from waiting import wait_for
 from worlds.draws import Draws
 
 TEMPLATE = (

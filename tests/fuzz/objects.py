@@ -11,8 +11,6 @@ import numpy as np
 
 from specdec.drafts import Proposal
 
-__all__ = ["CHAINS", "HABITS", "Proposer", "ProposerError"]
-
 HABITS = (
     "chain", "array", "repeat", "empty", "full", "tree", "duplicates", "bush", "drawn", "drawn tree", "long",
     "raise",

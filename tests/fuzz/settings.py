@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 import specdec
 from specdec import reference
 from specdec.settings_table import table_of
-from worlds.constraints import Form
+from worlds.constraints import Form, allowed_after
 from worlds.draws import Draws
-from worlds.written_constraints import allowed_after
 
 Probs = NDArray[np.float64]
 

@@ -12,8 +12,6 @@ import numpy as np
 from chat_templates import library_tokenizer
 from worlds.folders import write_hf
 
-__all__ = ["write_scripted_model"]
-
 
 def write_scripted_model(
     folder: Path, prompt: str, text: str, specials: Sequence[str], end: str, n_ctx: int = 128, **settings: Any

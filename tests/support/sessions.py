@@ -7,8 +7,6 @@ from typing import Any
 
 from specdec import _core
 
-__all__ = ["Session", "record_of"]
-
 _SESSION = (
     "gamma", "n_slots", "n_text", "n_threads", "max_top", "keep_logits", "node_budget", "adaptive_gamma",
 )  # fmt: skip

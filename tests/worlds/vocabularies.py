@@ -18,11 +18,6 @@ from worlds.canonical import random_tensors
 from worlds.draws import Draws
 from worlds.encoder_decoders import SIZES, model_of
 
-__all__ = [
-    "DISJOINT", "VOCABULARIES", "LongestPieces", "Renumbered", "Translated", "draw_vocabulary", "model_with",
-    "renumbered_model", "with_tokenizer",
-]  # fmt: skip
-
 BYTES = [bytes([byte]) for byte in range(256)]
 VOCABULARIES: dict[str, list[bytes]] = {
     "target": [b"a", b"b", b"c", b" ", b"ab", b"bc", b" a", b" b", b"abc",
