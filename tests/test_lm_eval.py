@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
@@ -216,9 +217,8 @@ def test_samples_depend_on_nothing_but_the_seed() -> None:
 
 
 def test_an_interrupted_evaluation_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from specdec.integrations.lm_eval import harness_model
-
-    monkeypatch.setattr(harness_model, "_SCORED_TOGETHER", 2)
+    model = "specdec.integrations.lm_eval.harness_model"
+    monkeypatch.setattr(f"{model}._SCORED_TOGETHER", 2)
     target, draft = specdec.embedded_pair()
     pairs = asked("loglikelihood", *((CONTEXT[:n], " He") for n in (10, 20, 30, 40, 50)))
     texts = asked("generate_until", *((CONTEXT[:n], {"until": [], "max_gen_toks": 6}) for n in range(10, 22)))
@@ -236,7 +236,7 @@ def test_an_interrupted_evaluation_goes_on(tmp_path: Path, monkeypatch: pytest.M
 
         return call
 
-    score, generate = specdec.Model.score, harness_model.generate
+    score, generate = specdec.Model.score, specdec.generate
     for kind, requests, n_calls, n_first in (
         ("loglikelihood", pairs, 2, 4),
         ("loglikelihood_rolling", rolled, 2, 4),
@@ -246,7 +246,7 @@ def test_an_interrupted_evaluation_goes_on(tmp_path: Path, monkeypatch: pytest.M
             done.clear()
             with monkeypatch.context() as patch:
                 patch.setattr(specdec.Model, "score", counted(score, fails_after))
-                patch.setattr(harness_model, "generate", counted(generate, fails_after))
+                patch.setattr(f"{model}.generate", counted(generate, fails_after))
                 cached = CachingLM(SpecdecLM(target, draft, batch_size=2), str(tmp_path / f"{kind}.db"))
                 if fails_after == n_calls:
                     with pytest.raises(KeyboardInterrupt):
@@ -308,20 +308,17 @@ def test_both_ways_of_registration() -> None:
 
 
 def test_the_command_line_gives_errors_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    from specdec.integrations.lm_eval import __main__ as command
-
     asked: list[list[str]] = []
 
     def evaluate() -> None:
         asked.append(sys.argv[1:])
         raise InputError("no such thing")
 
-    before = list(sys.argv)
-    monkeypatch.setattr(command, "cli_evaluate", evaluate)
+    monkeypatch.setattr("lm_eval.__main__.cli_evaluate", evaluate)
+    monkeypatch.setattr(sys, "argv", ["lm-eval", "--tasks", "a"])
     with pytest.raises(SystemExit) as raised:
-        command.main(["--tasks", "a"])
-    assert raised.value.code == "specdec: error: no such thing"
-    assert asked == [["--tasks", "a"]] and sys.argv == before
+        runpy.run_module("specdec.integrations.lm_eval", run_name="__main__")
+    assert raised.value.code == "specdec: error: no such thing" and asked == [["--tasks", "a"]]
 
 
 @pytest.mark.parametrize("name, value", [("num_beams", 4), ("penalty_alpha", 0.5), ("max_gen_toks", 512)])

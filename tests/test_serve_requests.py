@@ -101,12 +101,10 @@ def test_a_completion(url: str, engine: ScriptedEngine) -> None:
     tokens = engine.target.tokenizer.encode(REPLY, add_bos=False)
     n_prompt = len(engine.generations[-1].prompt_ids)
     assert answer["usage"] == {
-        "prompt_tokens": n_prompt,
-        "completion_tokens": 2 * len(tokens),
-        "total_tokens": n_prompt + 2 * len(tokens),
-        "prompt_tokens_details": {"cached_tokens": 3},
+        "prompt_tokens": n_prompt, "completion_tokens": 2 * len(tokens),
+        "total_tokens": n_prompt + 2 * len(tokens), "prompt_tokens_details": {"cached_tokens": 3},
         "completion_tokens_details": {"accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0},
-    }
+    }  # fmt: skip
     assert set(answer["timings"]) >= {"predicted_per_second", "draft_n", "draft_n_accepted", "prompt_n"}
     assert set(answer["metrics"]["speculative_decoding"]) >= {"acceptance_histogram", "num_spec_steps"}
     found = answer["choices"][0]["logprobs"]
@@ -418,15 +416,13 @@ FAULTS: dict[str, tuple[str, bytes, str]] = {
     "depth": (CHAT, b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested more than 128 deep"),
     "values": (CHAT, b'{"a": [' + b"1," * 700_000 + b"1]}", "has 700002 commas and brackets"),
     "twice": (
-        CHAT,
-        b"{" + b"".join(b'"%d": 0, ' % i for i in range(100_000)) + b'"a": 0, "a": 0}',
-        "'a' twice",
+        CHAT, b"{" + b"".join(b'"%d": 0, ' % i for i in range(100_000)) + b'"a": 0, "a": 0}', "'a' twice",
     ),
     "messages": (CHAT, b'{"messages": [3' + b", 3" * 500_000 + b"]}", "messages[0]"),
     "stops": (CHAT, b'{"stop": [3' + b", 3" * 500_000 + b"]}", "stop has 500001 items"),
     "names": (CHAT, b"{" + b", ".join(b'"x%d": 1' % i for i in range(300_000)) + b"}", "messages is missing"),
     "ids": (TEXTS, b'{"prompt": [[' + b"0, " * 500_000 + b"-1]]}", "prompt[0][500000] is -1"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -34,11 +34,9 @@ TRANSFORMS: dict[str, Callable[[Probs, Sequence[int]], Probs]] = {
 
 EXTREMES: dict[str, tuple[float, ...]] = {
     "temperature": (1e-300, 1e-38, 1e38, 1e300),
-    "repetition_penalty": (1e-300, 1e-38, 1e-30, 1e30, 1e38, 1e300),
-    "top_p": (1e-300, 1.0 - 1e-16),
-    "min_p": (1e-300,),
-    "top_k": (2**31 - 1, 2**31, 10**12),
-}
+    "repetition_penalty": (1e-300, 1e-38, 1e-30, 1e30, 1e38, 1e300), "top_p": (1e-300, 1.0 - 1e-16),
+    "min_p": (1e-300,), "top_k": (2**31 - 1, 2**31, 10**12),
+}  # fmt: skip
 """Values that may be refused, and otherwise leave plain and speculative decoding alike."""
 
 TRUNCATIONS = tuple(name for name, row in table_of(specdec.Sampling).items() if row.truncates)
@@ -73,9 +71,7 @@ def draw_sampling(draws: Draws, n_vocab: int, *, greedy: bool = False) -> dict[s
         "logit_bias": (
             0.2,
             st.dictionaries(
-                tokens,
-                st.sampled_from([-inf, -5.0, -1.0, 0.0, 2.0, 30.0]),
-                min_size=1,
+                tokens, st.sampled_from([-inf, -5.0, -1.0, 0.0, 2.0, 30.0]), min_size=1,
                 max_size=min(3, n_vocab - 1),
             ),
         ),
@@ -84,7 +80,7 @@ def draw_sampling(draws: Draws, n_vocab: int, *, greedy: bool = False) -> dict[s
             0.15,
             st.lists(st.lists(tokens, min_size=1, max_size=3), min_size=1, max_size=3),
         ),
-    }
+    }  # fmt: skip
     for name, row in table_of(specdec.Sampling).items():
         if greedy and (name == "temperature" or row.truncates):
             values.pop(name, None)

@@ -59,10 +59,10 @@ def record_of(done: _core.SlotRound) -> dict[str, Any]:
     round_ = done.round
     assert isinstance(done.round.tokens, tuple) and round_.kept == len(round_.tokens)
     return {
-        "sequence": done.slot, "drafted": list(round_.drafted), "parents": list(round_.parents),
-        "accepted": list(round_.path), "tokens": list(round_.tokens), "betas": list(round_.betas),
-        "draft_s": round_.draft_s, "verify_s": round_.verify_s, "other_s": round_.other_s,
-        "experts": round_.experts, "error": done.error, "complete": done.complete, "n_rows": done.n_rows,
-        "logits": done.logits, "laws": done.logprobs,
-        "origins": None if done.origins is None else list(done.origins), **(done.drafts or {}),
+        "sequence": done.slot, "accepted": list(round_.path), "laws": done.logprobs,
+        "origins": None if done.origins is None else list(done.origins),
+        **{name: list(getattr(round_, name)) for name in ("drafted", "parents", "tokens", "betas")},
+        **{name: getattr(round_, name) for name in ("draft_s", "verify_s", "other_s", "experts")},
+        **{name: getattr(done, name) for name in ("error", "complete", "n_rows", "logits")},
+        **(done.drafts or {}),
     }  # fmt: skip

@@ -166,13 +166,11 @@ def mimo(folder: Path, seed: int = 0, **changes: Any) -> tuple[specdec.Model, Ea
     d = config["hidden_size"]
     shapes: dict[str, Any] = dict.fromkeys(
         (
-            "token_layernorm.weight",
-            "hidden_layernorm.weight",
-            "final_layernorm.weight",
+            "token_layernorm.weight", "hidden_layernorm.weight", "final_layernorm.weight",
             "input_layernorm.weight",
         ),
         (d,),
-    )
+    )  # fmt: skip
     shapes |= {"input_proj.weight": (d, 2 * d)} | layer_shapes(config, d)
     n_heads = {"q": config["num_attention_heads"], "k": config["num_key_value_heads"]}
     for role in "qkv":

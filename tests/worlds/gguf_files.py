@@ -154,12 +154,10 @@ _COMMON = {
     "attention.head_count": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
     "attention.head_count_kv": ("num_key_value_heads",),
     "context_length": ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len"),
-    "attention.key_length": ("head_dim", "d_kv"),
-    "rope.freq_base": ("rope_theta",),
+    "attention.key_length": ("head_dim", "d_kv"), "rope.freq_base": ("rope_theta",),
     "attention.relative_buckets_count": ("relative_attention_num_buckets",),
-    "decoder_block_count": ("num_decoder_layers",),
-    "decoder_start_token_id": ("decoder_start_token_id",),
-}
+    "decoder_block_count": ("num_decoder_layers",), "decoder_start_token_id": ("decoder_start_token_id",),
+}  # fmt: skip
 
 
 def metadata(case: Case, config: Mapping[str, Any]) -> dict[str, Any]:

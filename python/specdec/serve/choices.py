@@ -12,10 +12,9 @@ from specdec.decoding.result import Result
 from specdec.models.tokenizer import MarkSpelling, StreamDecoder
 from specdec.serve.bodies import RequestError
 from specdec.serve.logprobs import ScoredToken, TokenLedger
-from specdec.serve.reply_readers import MarkedText, ReplyReader
+from specdec.serve.reply_readers import TOOL_FORMATS, MarkedText, ReplyReader, reply_reader
 from specdec.serve.service import Service
 from specdec.serve.tool_calls import Reasoning, Said, ToolCall, Tools
-from specdec.serve.tool_formats import TOOL_FORMATS, reply_reader
 
 _REASONS: Final = {"stop": "stop", "length": "length", "context": "length"}
 
@@ -171,12 +170,10 @@ class Usage:
         if self._n_reasoning:
             details["reasoning_tokens"] = self._n_reasoning
         return {
-            "prompt_tokens": self._n_prompt,
-            "completion_tokens": self._n_new,
+            "prompt_tokens": self._n_prompt, "completion_tokens": self._n_new,
             "total_tokens": self._n_prompt + self._n_new,
-            "prompt_tokens_details": {"cached_tokens": self._n_cached},
-            "completion_tokens_details": details,
-        }
+            "prompt_tokens_details": {"cached_tokens": self._n_cached}, "completion_tokens_details": details,
+        }  # fmt: skip
 
     def response(self) -> dict[str, Any]:
         """Return `usage` of responses."""
@@ -221,8 +218,6 @@ class Usage:
             "mean_acceptance_length": 1.0 + n_accepted / len(rounds) if rounds else 1.0,
             "draft_acceptance_rate": n_accepted / n_drafted if n_drafted else 0.0,
             "acceptance_histogram": [counts[n] for n in range(deepest + 1)] if rounds else [],
-            "num_spec_steps": len(rounds),
-            "num_accepted_draft_tokens": n_accepted,
-            "num_draft_tokens": n_drafted,
-            "num_spec_tokens": deepest,
-        }
+            "num_spec_steps": len(rounds), "num_accepted_draft_tokens": n_accepted,
+            "num_draft_tokens": n_drafted, "num_spec_tokens": deepest,
+        }  # fmt: skip

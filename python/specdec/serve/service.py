@@ -19,7 +19,7 @@ from specdec.models.model import Model
 from specdec.models.tokenizer import MarkSpelling, StreamDecoder, special_tokens_of, why_no_tokenizer
 from specdec.serve.bodies import RequestError
 from specdec.serve.logprobs import TokenTexts
-from specdec.serve.tool_formats import TOOL_FORMATS, tool_format_of
+from specdec.serve.reply_readers import TOOL_FORMATS, tool_format_of
 
 PLAIN_WORDS: Final = ("none", "plain")
 """Words by which a request asks for no draft."""
@@ -43,28 +43,19 @@ _REFUSALS: Final = (
 class ServerLimits:
     """Bounds on what clients may ask for, so that no request takes memory or time without end."""
 
-    n_waiting: int = 256
-    """Texts that wait for a slot, and requests that wait for scores of prompts alone; else status 429."""
-    n_body_bytes: int = 8 << 20
-    """Bytes of a request's body (413)."""
+    n_waiting: int = 256  # texts that wait for a slot, and requests for scores of prompts alone (status 429)
+    n_body_bytes: int = 8 << 20  # of a request's body (413)
     n_new_tokens: int | None = None
     """New tokens of a text, also where a request names no number; None: as many as the context holds."""
-    n_texts: int = 128
-    """Texts of a request, its prompts times `n`."""
-    n_stops: int = 64
-    """Stop strings of a request, and stop ids."""
-    n_biases: int = 1024
-    """Tokens in `logit_bias`, and items of other settings that are lists."""
-    n_top: int = 20
-    """Most probable tokens at each position, for `logprobs` and `top_logprobs`."""
-    n_constraint_bytes: int = 64 << 10
-    """Bytes of a schema (as JSON), a regular expression or a grammar."""
-    n_tools: int = 128
-    """Tools of a request."""
+    n_texts: int = 128  # of a request, its prompts times `n`
+    n_stops: int = 64  # stop strings of a request, and stop ids
+    n_biases: int = 1024  # tokens in `logit_bias`, and items of other settings that are lists
+    n_top: int = 20  # most probable tokens at each position, for `logprobs` and `top_logprobs`
+    n_constraint_bytes: int = 64 << 10  # of a schema (as JSON), a regular expression or a grammar
+    n_tools: int = 128  # of a request
     n_tokenize_bytes: int = 1 << 20
     """Bytes of text that `/tokenize` encodes; a text as long as a prompt may be is encoded in any case."""
-    body_s: float = 30.0
-    """Seconds until the body of a request must have come."""
+    body_s: float = 30.0  # seconds until the body of a request must have come
     write_s: float = 60.0
     """Seconds that a client may take for what has been sent to it before its connection is closed."""
     n_connections: int = 1024
