@@ -168,40 +168,6 @@ def test_answers_satisfy_the_schemas_of_the_client(client: Any, calling: Any) ->
                     TypeAdapter(event).validate_python(found)
 
 
-def test_reasoning(target: specdec.Model) -> None:
-    """Channels of gpt-oss, as a model writes them whose tokenizer has no special tokens."""
-    template = (
-        "{% for m in messages %}<|channel|>{{ m.thinking }}<|message|>{{ m.content }}{% endfor %}{{ tools }}"
-    )
-    thought = "<|channel|>analysis<|message|>It is wet.<|end|>"
-    reply = f"{thought}<|start|>assistant<|channel|>final<|message|>Rain.<|end|>"
-    asked: Any = {"model": "mine", "messages": MESSAGES}
-    with (
-        serving(target.with_chat_template(template), reply) as (engine, server),
-        openai_client(server) as client,
-    ):
-        message = client.chat.completions.create(**asked).choices[0].message
-        assert (message.content, message.model_extra["reasoning_content"]) == ("Rain.", "It is wet.")
-        deltas = [chunk.choices[0].delta for chunk in client.chat.completions.create(stream=True, **asked)]
-        assert "".join(delta.content or "" for delta in deltas) == "Rain."
-        thoughts = [(delta.model_extra or {}).get("reasoning_content", "") for delta in deltas]
-        assert "".join(thoughts) == "It is wet."
-        response = client.responses.create(model="mine", input=PROMPT)
-        assert response.output_text == "Rain."
-        assert [one.type for one in response.output] == ["reasoning", "message"]
-        assert response.output[0].content[0].text == "It is wet."
-        with client.responses.stream(model="mine", input=PROMPT) as stream:
-            for _ in stream:
-                pass
-            final = stream.get_final_response()
-        assert [one.type for one in final.output] == ["reasoning", "message"]
-        again: Any = [*MESSAGES, *response.output, {"role": "user", "content": "So?"}]
-        assert client.responses.create(model="mine", input=again).status == "completed"
-        sent = engine.asked[-1]["messages"]
-        assert [one.get("reasoning_content") for one in sent] == [None, "It is wet.", None]
-        assert sent[1]["content"] == "Rain."
-
-
 def test_a_schema(client: Any) -> None:
     from typing import Literal
 

@@ -161,19 +161,6 @@ def test_requests_of_vllm_bench_serve(url: str) -> None:
         assert n_drafts + n_accepted >= 17  # rounds without a draft give a token each
 
 
-def test_responses_of_vllm_bench_serve(url: str) -> None:
-    """Its backend `openai-responses`: pieces of text, then the end with its usage."""
-    body = {
-        "model": "mine", "input": PROMPTS[0], "max_output_tokens": 9, "stream": True, "store": False,
-        "ignore_eos": True, "temperature": 0.0,
-    }  # fmt: skip
-    status, events = ask(url, "/v1/responses", body, headers={"x-request-id": "bench-0"})
-    assert status == 200 and events[-1]["type"] in ("response.completed", "response.incomplete")
-    assert any(event["type"] == "response.output_text.delta" and event["delta"] for event in events)
-    usage = events[-1]["response"]["usage"]
-    assert usage["output_tokens"] == 9 and usage["input_tokens"] > 3
-
-
 def test_figures_of_an_answer(url: str, engine: Engine) -> None:
     body = {"prompt": PROMPTS[1], "max_tokens": 30, "temperature": 0, "speculative": {"gamma": 3}}
     _, answer = ask(url, "/v1/completions", body)

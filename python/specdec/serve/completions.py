@@ -105,7 +105,8 @@ class CompletionRequest(ChoicesRequest):
 
     def scored_prompts(self) -> dict[str, Any]:
         """Return the answer where no new text is wanted: the prompts, and their log-probabilities."""
-        service, choices, n_tokens = self.service, [], 0
+        service, n_tokens = self.service, 0
+        choices: list[dict[str, Any]] = []
         for i, prompt in enumerate(self.fields.prompt):
             ids = service.target.check_ids(prompt, minimum=1).tolist()
             n_tokens += len(ids)

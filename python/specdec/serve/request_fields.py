@@ -188,8 +188,7 @@ def within(low: float, high: float | str) -> Any:
         most = _bound(high, info)
         if number < low or (most is not None and number > most):
             if isinstance(number, int):
-                bounds = f"at least {low}" if most is None else f"from {low} to {most}"
-                raise wrong(f"an integer {bounds}")
+                raise wrong(f"an integer {f'at least {low}' if most is None else f'from {low} to {most}'}")
             raise wrong(f"a number from {low:g} to {most:g}")
         return number
 

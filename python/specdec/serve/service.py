@@ -32,7 +32,7 @@ _ARGUMENTS: Final = frozenset(
 """Arguments of the engine, and of chat templates, that are fields of requests."""
 _FIELDS: Final = {"max_new_tokens": "max_tokens", "verify": "speculative.verify"}
 """The fields of requests by the arguments of the engine, where the names differ."""
-_REFUSALS: Final = (
+_REFUSALS: Final[tuple[tuple[type[SpecdecError], int, str, dict[str, str]], ...]] = (
     (errors.BusyError, 429, "too_many_requests", {"Retry-After": "1"}),
     (errors.EngineClosedError, 503, "server_stopping", {"Retry-After": "1"}),
     (errors.MissingPackageError, 501, "unsupported_parameter", {}),  # some are InputErrors too
