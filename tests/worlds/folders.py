@@ -172,15 +172,8 @@ def write_hf(
     return folder
 
 
-LLAMA2C_HEADER = (
-    24,
-    40,
-    2,
-    4,
-    2,
-    19,
-    16,
-)  # dim, hidden_dim, n_layers, n_heads, n_kv_heads, vocab_size, seq_len
+LLAMA2C_HEADER = (24, 40, 2, 4, 2, 19, 16)
+"""dim, hidden_dim, n_layers, n_heads, n_kv_heads, vocab_size, seq_len"""
 
 
 def llama2c_tensors(header: tuple[int, ...] = LLAMA2C_HEADER, seed: int = 0) -> Tensors:

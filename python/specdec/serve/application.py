@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Final
 
+import anyio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -145,28 +146,22 @@ async def _read_body(request: Request, limits: ServerLimits) -> bytes:
         message = "the Content-Type is not application/json; expected a body in JSON, announced as such"
         raise RequestError(message, status=415)
     most, announced = limits.n_body_bytes, request.headers.get("content-length", "")
+    message = f"the body has more than {most} bytes; expected at most so many"
+    too_large = RequestError(message, status=413, code="body_too_large", headers=_CLOSE)
     if announced.isascii() and announced.isdecimal() and (len(announced) > 18 or int(announced) > most):
-        raise _too_large(most)
+        raise too_large
+    body = bytearray()
     try:
-        return await asyncio.wait_for(_collected(request, most), limits.body_s)
-    except asyncio.TimeoutError:
+        with anyio.fail_after(limits.body_s):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > most:
+                    raise too_large
+    except TimeoutError:
         message = f"the body did not come within {limits.body_s:g} seconds"
         raise RequestError(message, status=408, headers=_CLOSE) from None
     except ClientDisconnect:
         raise RequestError("the client has gone", status=499) from None
-
-
-def _too_large(most: int) -> RequestError:
-    message = f"the body has more than {most} bytes; expected at most so many"
-    return RequestError(message, status=413, code="body_too_large", headers=_CLOSE)
-
-
-async def _collected(request: Request, most: int) -> bytes:
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > most:
-            raise _too_large(most)
     return bytes(body)
 
 
