@@ -79,11 +79,7 @@ def renumbered_model(
 
 def with_tokenizer(tokenizer: ByteTokenizer, rows: Sequence[int], seed: int) -> specdec.Model:
     """A small random decoder with a tokenizer; token i has what would be row rows[i] of its tables."""
-    config = SIZES | {
-        "n_vocab": tokenizer.n_vocab, "norm": "rms", "position": "rotary", "activation": "silu",
-        "gated": True, "tied": False, "qkv_bias": False, "out_bias": False, "mlp_bias": False,
-        "inv_freq": [1.0, 0.1, 0.01], "n_ctx": 256,
-    }  # fmt: skip
+    config = SIZES | {"n_vocab": tokenizer.n_vocab, "inv_freq": [1.0, 0.1, 0.01], "n_ctx": 256}
     tensors = {
         name: 2.0 * (tensor[list(rows)] if tensor.shape[0] == tokenizer.n_vocab else tensor)
         for name, tensor in random_tensors(config, seed).items()
