@@ -59,7 +59,9 @@ def draw_sampling(draws: Draws, n_vocab: int, *, greedy: bool = False) -> dict[s
 
     A row without values here is drawn among small numbers, within what a server takes of it.
     """
-    tokens = st.integers(0, n_vocab - 1)
+    tokens, bias = st.integers(0, n_vocab - 1), st.sampled_from([-inf, -5.0, -1.0, 0.0, 2.0, 30.0])
+    biases = st.dictionaries(tokens, bias, min_size=1, max_size=min(3, n_vocab - 1))
+    words = st.lists(st.lists(tokens, min_size=1, max_size=3), min_size=1, max_size=3)
     values: dict[str, tuple[Any, ...]] = {
         "temperature": (1.0, 1.0, 1.0, 0.7, 0.2, 1.6, 5.0, 1e-3),
         "top_k": (0.2, st.integers(1, n_vocab + 1)),
@@ -68,19 +70,10 @@ def draw_sampling(draws: Draws, n_vocab: int, *, greedy: bool = False) -> dict[s
         "repetition_penalty": (0.2, 0.5, 1.0, 1.1, 1.3, 3.0),
         "presence_penalty": (0.15, -2.0, -0.1, 0.0, 0.3, 1.0, 2.0),
         "frequency_penalty": (0.15, -2.0, -0.1, 0.0, 0.3, 1.0, 2.0),
-        "logit_bias": (
-            0.2,
-            st.dictionaries(
-                tokens, st.sampled_from([-inf, -5.0, -1.0, 0.0, 2.0, 30.0]), min_size=1,
-                max_size=min(3, n_vocab - 1),
-            ),
-        ),
+        "logit_bias": (0.2, biases),
         "no_repeat_ngram_size": (0.15, st.integers(2, 4)),
-        "bad_words": (
-            0.15,
-            st.lists(st.lists(tokens, min_size=1, max_size=3), min_size=1, max_size=3),
-        ),
-    }  # fmt: skip
+        "bad_words": (0.15, words),
+    }
     for name, row in table_of(specdec.Sampling).items():
         if greedy and (name == "temperature" or row.truncates):
             values.pop(name, None)
