@@ -267,7 +267,7 @@ def test_only_what_a_session_has_learnt_is_taken() -> None:
     target = build(LLAMA, random_tensors(LLAMA))
     how = {"temperature": 0.0}
     for wrong in ([0.0], np.zeros(900), 1.0, specdec.AdaptiveGamma()):
-        with pytest.raises(TypeError, match="adaptive_gamma: expected an AdaptiveGamma, not"):
+        with pytest.raises(TypeError, match="adaptive_gamma: expected specdec._core.AdaptiveGamma, not"):
             Session(
                 target, by_method("random"), [[1]], gamma=3, max_new_tokens=3, sampling=how,
                 draft_sampling=how, seeds=[(1, 0)], n_threads=1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,12 +47,24 @@ class Session:
         """Give a slot to another prompt, with its own settings or those of all."""
         self.core.admit(slot, prompt, seed, self.usual if settings is None else settings, source)
 
+    def prefill(self) -> float:
+        """Read the prompts; returns seconds. A text that fails says why in its next round."""
+        return read_prompts(self.core)
+
     def round(self, *args: Any, **options: Any) -> list[dict[str, Any]]:
         """The rounds of `_core.Session.round`, as `record_of` has them."""
         return [record_of(done) for done in self.core.round(*args, **options)]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.core, name)
+
+
+def read_prompts(of: _core.Session | _core.BeamSearch) -> float:
+    """Read the prompts of a session or a search; returns seconds."""
+    begun = time.perf_counter()
+    while of.prefill_slice():
+        pass
+    return time.perf_counter() - begun
 
 
 def record_of(done: _core.SlotRound) -> dict[str, Any]:

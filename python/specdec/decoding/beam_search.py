@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -165,7 +166,10 @@ def beam_search(
             for model in readers:
                 known = prompt_cache.find(model.core, beginning.ids, beginning.source_of(model))
                 n_cached = 0 if known is None else search.begin_with(known)
-        prefill_s = search.prefill()
+        begun = time.perf_counter()
+        while search.prefill_slice():
+            pass
+        prefill_s = time.perf_counter() - begun
         while records := search.round(SLICE_S):  # Python handles signals between the slices
             rounds += [BeamRound(**record) for record in records]
             if bar is not None:
