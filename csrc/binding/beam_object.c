@@ -131,35 +131,28 @@ static PyObject* begin_with(PyObject* base, PyObject* argument) {
     return status == SD_OK ? PyLong_FromLong(n) : sd_raise(status);
 }
 
-/* The cache of a model, borrowed, in an entered search; NULL with an exception. */
-static const sd_cache* cache_of(const beam_object* self, const sd_model_object* model) {
+/* What `say` has to say of the cache of a model. */
+static PyObject* say_of_cache(PyObject* base, PyObject* argument,
+                              PyObject* (*say)(sd_model_object* model, const sd_cache* cache)) {
+    beam_object* self = (beam_object*)base;
+    sd_model_object* model = sd_model_from(argument, "model");
+    if (model == NULL || enter(self) < 0) return NULL;
     const sd_cache* cache = sd_beam_search_cache(self->search, model->model);
-    if (cache == NULL) sd_raise(SD_ERR_VALUE);
-    return cache;
+    PyObject* said = cache ? say(model, cache) : sd_raise(SD_ERR_VALUE);
+    leave(self);
+    return said;
 }
 
-static PyObject* cached_text(PyObject* base, PyObject* argument) {
-    beam_object* self = (beam_object*)base;
-    sd_model_object* model = sd_model_from(argument, "model");
-    if (model == NULL || enter(self) < 0) return NULL;
-    const sd_cache* cache = cache_of(self, model);
-    PyObject* text = cache ? sd_cached_text_new(model, cache) : NULL;
-    leave(self);
-    return text;
+static PyObject* size_of(sd_model_object* model, const sd_cache* cache) {
+    return Py_BuildValue("Nni", sd_list_of_ints(cache->tokens, cache->n_committed),
+                         (Py_ssize_t)sd_cache_copy_bytes(cache), sd_cache_copy_low(cache));
 }
 
-static PyObject* cached_size(PyObject* base, PyObject* argument) {
-    beam_object* self = (beam_object*)base;
-    sd_model_object* model = sd_model_from(argument, "model");
-    if (model == NULL || enter(self) < 0) return NULL;
-    const sd_cache* cache = cache_of(self, model);
-    PyObject* tokens = cache ? sd_list_of_ints(cache->tokens, cache->n_committed) : NULL;
-    PyObject* size = tokens ? Py_BuildValue("Nni", tokens, (Py_ssize_t)sd_cache_copy_bytes(cache),
-                                            sd_cache_copy_low(cache))
-                            : NULL;
-    leave(self);
-    return size;
+static PyObject* cached_text(PyObject* self, PyObject* model) {
+    return say_of_cache(self, model, sd_cached_text_new);
 }
+
+static PyObject* cached_size(PyObject* self, PyObject* model) { return say_of_cache(self, model, size_of); }
 
 static PyObject* close_(PyObject* base, PyObject* ignored) {
     beam_object* self = (beam_object*)base;

@@ -43,6 +43,10 @@ int sd_optional_ids_from(PyObject* object, const char* name, int32_t** out, int*
 /* Numbers of a sequence, as double, in the same way. */
 int sd_floats_from(PyObject* object, const char* name, double** out, int* n);
 
+/* Sequences of at least so many integers each, in turn; the arrays of *sequences, zeros before, are the caller's
+ * (PyMem_Free), also after a failure. Returns 0, or -1 with an exception. */
+int sd_sequences_from(PyObject* object, const char* name, int least, sd_sequences* sequences);
+
 /* A new NumPy array of shape [n_rows, n_cols] (n_cols < 0: one dimension) and its memory, which
  * stays valid while the array lives. dtype is "float32", "float64", "int32" or "bool". NULL with an
  * exception. */

@@ -9,7 +9,7 @@
 #include "heads.h"
 #include "predictors.h"
 #include "recurrent.h"
-#include "settings.h"
+#include "sequence.h"
 #include "suffix_tree.h"
 #include "tables.h"
 #include "translation.h"

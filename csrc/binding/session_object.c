@@ -215,60 +215,43 @@ static PyObject* swap(PyObject* base, PyObject* args) {
     return result == 0 ? Py_NewRef(Py_None) : NULL;
 }
 
-/* What a call asks for: a sequence and, if not the target, a model. Returns the cache of the model, in an
- * entered session, and the model, borrowed; NULL with an exception. */
-static const sd_cache* cache_of(const session_object* self, PyObject* args, sd_model_object** model) {
+/* What `say` has to say of the cache that a call asks for: of a sequence and, if not the target, a model. */
+static PyObject* say_of_cache(PyObject* base, PyObject* args,
+                              PyObject* (*say)(sd_model_object* model, const sd_cache* cache)) {
+    session_object* self = (session_object*)base;
     int sequence;
-    PyObject* argument = Py_None;
+    PyObject *argument = (PyObject*)self->borrowed.target, *said = NULL;
     if (!PyArg_ParseTuple(args, "i|O", &sequence, &argument)) return NULL;
     if (argument == Py_None) argument = (PyObject*)self->borrowed.target;
-    *model = sd_model_from(argument, "model");
-    if (*model == NULL) return NULL;
-    const sd_cache* cache = sd_session_cache(self->session, sequence, (*model)->model);
-    if (cache == NULL) sd_raise(SD_ERR_VALUE);
-    return cache;
-}
-
-static PyObject* cached_text(PyObject* base, PyObject* args) {
-    session_object* self = (session_object*)base;
     if (enter(self) < 0) return NULL;
-    sd_model_object* model;
-    const sd_cache* cache = cache_of(self, args, &model);
-    PyObject* text = cache ? sd_cached_text_new(model, cache) : NULL;
+    sd_model_object* model = sd_model_from(argument, "model");
+    const sd_cache* cache = model ? sd_session_cache(self->session, sequence, model->model) : NULL;
+    if (cache != NULL)
+        said = say(model, cache);
+    else if (model != NULL)
+        sd_raise(SD_ERR_VALUE);
     leave(self);
-    return text;
+    return said;
 }
 
-static PyObject* source_of(const sd_cache* cache) {
+static PyObject* size_of(sd_model_object* model, const sd_cache* cache) {
     const sd_encoded* encoded = cache->encoded;
-    return encoded ? sd_list_of_ints(encoded->source, encoded->n) : Py_NewRef(Py_None);
+    return Py_BuildValue("NNni", sd_list_of_ints(cache->tokens, cache->n_committed),
+                         encoded ? sd_list_of_ints(encoded->source, encoded->n) : Py_NewRef(Py_None),
+                         (Py_ssize_t)sd_cache_copy_bytes(cache), sd_cache_copy_low(cache));
 }
 
-static PyObject* cached_size(PyObject* base, PyObject* args) {
-    session_object* self = (session_object*)base;
-    if (enter(self) < 0) return NULL;
-    sd_model_object* model;
-    const sd_cache* cache = cache_of(self, args, &model);
-    PyObject* tokens = cache ? sd_list_of_ints(cache->tokens, cache->n_committed) : NULL;
-    PyObject* source = tokens ? source_of(cache) : NULL;
-    PyObject* size = source ? Py_BuildValue("OOni", tokens, source, (Py_ssize_t)sd_cache_copy_bytes(cache),
-                                            sd_cache_copy_low(cache))
-                            : NULL;
-    Py_XDECREF(tokens);
-    Py_XDECREF(source);
-    leave(self);
-    return size;
+static PyObject* taps_of(sd_model_object* model, const sd_cache* cache) {
+    return sd_taps_as_tuple(&cache->taps);
 }
 
-static PyObject* taps(PyObject* base, PyObject* args) {
-    session_object* self = (session_object*)base;
-    if (enter(self) < 0) return NULL;
-    sd_model_object* model;
-    const sd_cache* cache = cache_of(self, args, &model);
-    PyObject* tuple = cache ? sd_taps_as_tuple(&cache->taps) : NULL;
-    leave(self);
-    return tuple;
+static PyObject* cached_text(PyObject* self, PyObject* args) {
+    return say_of_cache(self, args, sd_cached_text_new);
 }
+
+static PyObject* cached_size(PyObject* self, PyObject* args) { return say_of_cache(self, args, size_of); }
+
+static PyObject* taps(PyObject* self, PyObject* args) { return say_of_cache(self, args, taps_of); }
 
 static PyObject* begin_with(PyObject* base, PyObject* args) {
     session_object* self = (session_object*)base;

@@ -1,4 +1,4 @@
-#include "hooks.h"
+#include "testing.h"
 
 /* A session is played on an AdaptiveGamma object, which the hooks change in place: an argument "O&". */
 static int played(PyObject* object, void* to) {

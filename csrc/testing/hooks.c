@@ -1,4 +1,4 @@
-#include "hooks.h"
+#include "testing.h"
 
 #include <math.h>
 #include <string.h>
