@@ -3,8 +3,6 @@
 #include <stdarg.h>
 #include <string.h>
 
-#include "fields.h"
-
 /* An exception of specdec.errors, a new reference; NULL with another exception. The package is there whenever
  * its core is in use. */
 static PyObject* error_type(const char* name) {

@@ -23,7 +23,6 @@ PyObject* sd_drafts_of(const sd_session* session, const sd_record* record, int n
 /* Hooks in files of their own; hooks.c lists all of them. */
 PyObject* sd_hook_adaptive_gamma_reads(PyObject* module, PyObject* args);
 PyObject* sd_hook_adaptive_gamma_start(PyObject* module, PyObject* args);
-PyObject* sd_hook_adaptive_gamma_extra(PyObject* module, PyObject* args);
 PyObject* sd_hook_adaptive_gamma_begin(PyObject* module, PyObject* args);
 PyObject* sd_hook_adaptive_gamma_pays(PyObject* module, PyObject* args);
 PyObject* sd_hook_adaptive_gamma_end(PyObject* module, PyObject* args);

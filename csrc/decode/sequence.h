@@ -7,7 +7,8 @@
 #include "proposal.h"
 #include "rng.h"
 
-/* How one sequence is decoded: what the caller of each text may choose for it. Plain values; what they point to must outlive the sequence. */
+/* How one sequence is decoded: what the caller of each text may choose for it. Plain values; what they point
+ * to must outlive the sequence. */
 typedef struct sd_settings {
     /* Whose text it is: a model adapted from the target (adapter.h), or from the same base. Borrowed; NULL:
      * the target itself. */

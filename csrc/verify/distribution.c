@@ -104,8 +104,8 @@ static double keep_largest(int n, double* weights, double mass, double goal, dou
 }
 
 /* Zero the weights [n] of the tokens that the settings drop: top-k, then the nucleus, then min-p, found by
- * selection, without sorting. mass: of all; best: the lowest id of the largest weight; scratch [2 · n]. Returns
- * the mass of the tokens that are kept. */
+ * selection, without sorting. mass: of all; best: the lowest id of the largest weight; scratch [2 · n].
+ * Returns the mass of the tokens that are kept. */
 static double truncate_weights(const sd_sampling* s, int n, double* weights, double mass, int32_t best,
                                double* scratch) {
     if (s->top_k > 0 && s->top_k < n) mass = keep_largest(n, weights, mass, s->top_k, 0.0, scratch);
