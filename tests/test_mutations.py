@@ -296,7 +296,7 @@ def mutated(old: str, new: str) -> types.ModuleType:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "old", "new"), cases())
+@pytest.mark.parametrize(("kind", "old", "new"), list(cases()))
 def test_the_proof_catches_a_broken_rule(kind: str, old: str, new: str) -> None:
     verify = mutated(old, new).verify
     with np.errstate(all="ignore"):
