@@ -665,8 +665,8 @@ def test_a_loop_that_ends_with_an_open_stream(
 
 def test_bad_calls_of_event_loops(world: World, engine: Engine) -> None:
     calls = (
-        ({"engine": engine, "target": world.target}, "target or draft is given beside an engine"),
-        ({"engine": engine, "gamma": 3}, "gamma is given beside an engine"),
+        ({"engine": engine, "target": world.target}, "target or draft is given with an engine"),
+        ({"engine": engine, "gamma": 3}, "gamma is given with an engine"),
         ({}, "target is None"),
         ({"engine": engine, "prompt": None}, "prompt is missing"),
     )

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import specdec
+from refusals import refuses
 from specdec import _core, drafts, reference
 from specdec.errors import InputError, VocabularyMismatchError
 from toy_pair import (
@@ -297,7 +298,7 @@ BAD_ARGUMENTS = [
     ({"seed": [(1, 2, 3)]}, "seed[0] is (1, 2, 3)"),
     ({"seed": [(1, -1)]}, "sequence of seed[0] is -1"),
     ({"stop": ""}, "stop holds an empty string"),
-    ({"stop": [N_VOCAB]}, f"stop id {N_VOCAB} is out of range"),
+    ({"stop": [N_VOCAB]}, f"stop holds the id {N_VOCAB}"),
 ]
 
 
@@ -498,7 +499,7 @@ def test_a_stream_says_how_far_it_is(pair: Pair) -> None:
 
 
 def test_stream_takes_one_prompt(pair: Pair) -> None:
-    with pytest.raises(InputError, match="prompt is a list of 2; stream takes one"):
+    with refuses("prompt"):
         specdec.stream(*pair, ["a", "b"])  # type: ignore[list-item]
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import specdec
+from refusals import refuses
 from specdec.decoding.stopping import NewText, StopRules, StopScanner
 from specdec.errors import InputError
 from specdec.tokenizer import StreamDecoder
@@ -98,27 +99,19 @@ def test_rules_sort_strings_and_ids() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stop", "message"),
+    ("stop", "value"),
     [
-        ("", "empty string"),
-        (["a", ""], "empty string"),
-        (61, "61 is out of range; expected 0 to 60"),
-        (-1, "-1 is out of range"),
-        ([1.0], "1.0"),
-        (2.5, "2.5"),
-        (True, "True"),
-        (b"end", "expected a string"),
-        ([None], "None"),
+        ("", ""), (["a", ""], ""), (61, 61), (-1, -1), ([1.0], 1.0), (2.5, 2.5), (True, True),
+        (b"end", b"end"), ([None], None),
     ],
-)
-def test_rules_refuse_and_name(stop: Any, message: str) -> None:
-    with pytest.raises(InputError, match="stop") as caught:
+)  # fmt: skip
+def test_rules_refuse_and_name(stop: Any, value: Any) -> None:
+    with refuses("stop", value):
         parse(stop)
-    assert message in str(caught.value)
 
 
 def test_strings_need_a_tokenizer() -> None:
-    with pytest.raises(InputError, match="no tokenizer"):
+    with refuses("stop", "end"):
         parse("end", tokenizer=None)
     assert parse(3, tokenizer=None).ids == {3}
 

@@ -9,7 +9,7 @@ from typing import Any, cast, overload
 from specdec.containers import Container
 from specdec.decoding.options import (
     AdapterLike,
-    BatchOptions,
+    CallOptions,
     Constraint,
     DecodingOptions,
     DecodingRule,
@@ -39,41 +39,19 @@ from specdec.settings_table import Unpack
 
 @overload
 def generate(  # type: ignore[overload-overlap]  # a str is a sequence of str too
-    target: ModelLike,
-    draft: DraftLike | None,
-    prompt: Prompt,
-    *,
-    decoder_prompt: Prompt | Container | None = None,
-    **options: Unpack[BatchOptions],
+    target: ModelLike, draft: DraftLike | None, prompt: Prompt, **options: Unpack[CallOptions]
 ) -> Result: ...
 @overload
 def generate(
-    target: ModelLike,
-    draft: DraftLike | None,
-    prompt: Sequence[Prompt],
-    *,
-    decoder_prompt: Prompt | Sequence[Prompt] | Container | None = None,
-    **options: Unpack[BatchOptions],
+    target: ModelLike, draft: DraftLike | None, prompt: Sequence[Prompt], **options: Unpack[CallOptions]
 ) -> list[Result]: ...
 @overload
 def generate(
-    target: ModelLike,
-    draft: DraftLike | None,
-    prompt: Container,
-    *,
-    decoder_prompt: Prompt | Sequence[Prompt] | Container | None = None,
-    **options: Unpack[BatchOptions],
+    target: ModelLike, draft: DraftLike | None, prompt: Container, **options: Unpack[CallOptions]
 ) -> Result | list[Result]: ...
 @overload
 def generate(
-    target: ModelLike,
-    draft: DraftLike | None,
-    *,
-    messages: Messages,
-    tools: Sequence[Mapping[str, Any]] | None = None,
-    documents: Sequence[Mapping[str, Any]] | None = None,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
-    **options: Unpack[BatchOptions],
+    target: ModelLike, draft: DraftLike | None, *, messages: Messages, **options: Unpack[CallOptions]
 ) -> Result: ...
 @overload
 def generate(
@@ -81,76 +59,40 @@ def generate(
     draft: DraftLike | None,
     *,
     messages: Sequence[Messages],
-    tools: Sequence[Mapping[str, Any]] | None = None,
-    documents: Sequence[Mapping[str, Any]] | None = None,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
-    **options: Unpack[BatchOptions],
+    **options: Unpack[CallOptions],
 ) -> list[Result]: ...
-
-
 @overload
 def generate(
-    target: ModelLike,
-    draft: DraftLike | None,
-    prompt: Prompt | Sequence[Prompt] | Container | None = None,
-    *,
-    n: int,
-    decoder_prompt: Prompt | Sequence[Prompt] | Container | None = None,
-    messages: Messages | Sequence[Messages] | None = None,
-    tools: Sequence[Mapping[str, Any]] | None = None,
-    documents: Sequence[Mapping[str, Any]] | None = None,
-    chat_template_kwargs: Mapping[str, Any] | None = None,
-    **options: Unpack[BatchOptions],
-) -> Result | list[Result] | list[list[Result]]: ...
+    target: ModelLike, draft: DraftLike | None,
+    prompt: Prompt | Sequence[Prompt] | Container | None = None, *,
+    n: int, messages: Messages | Sequence[Messages] | None = None, **options: Unpack[CallOptions],
+) -> Result | list[Result] | list[list[Result]]: ...  # fmt: skip
 
 
 @door
 def generate(
-    target: ModelLike,
-    draft: DraftLike | None,
-    prompt: Prompt | Sequence[Prompt] | Container | None = None,
-    *,
+    target: ModelLike, draft: DraftLike | None,
+    prompt: Prompt | Sequence[Prompt] | Container | None = None, *,
     decoder_prompt: Prompt | Sequence[Prompt] | Container | None = None,
     messages: Messages | Sequence[Messages] | None = None,
-    tools: Sequence[Mapping[str, Any]] | None = None,
-    documents: Sequence[Mapping[str, Any]] | None = None,
+    tools: Sequence[Mapping[str, Any]] | None = None, documents: Sequence[Mapping[str, Any]] | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
-    gamma: Gamma = None,
-    max_new_tokens: int | None = 200,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float | None = None,
-    logit_bias: Mapping[int, float] | None = None,
-    presence_penalty: float | None = None,
-    frequency_penalty: float | None = None,
-    min_tokens: int = 0,
-    no_repeat_ngram_size: int = 0,
+    gamma: Gamma = None, max_new_tokens: int | None = 200,
+    temperature: float = 0.0, top_k: int | None = None, top_p: float | None = None,
+    min_p: float | None = None, repetition_penalty: float | None = None,
+    presence_penalty: float | None = None, frequency_penalty: float | None = None,
+    logit_bias: Mapping[int, float] | None = None, min_tokens: int = 0, no_repeat_ngram_size: int = 0,
     bad_words: Sequence[str | Sequence[int]] | None = None,
-    draft_sampling: Sampling | None = None,
-    transform: Transform | None = None,
-    schema: Schema | None = None,
-    regex: str | None = None,
-    grammar: str | None = None,
+    draft_sampling: Sampling | None = None, transform: Transform | None = None,
+    schema: Schema | None = None, regex: str | None = None, grammar: str | None = None,
     constraint: Constraint | None = None,
-    verify: DecodingRule = "rejection",
-    lenience: float = 1.0,
-    seed: Seed = None,
-    stop: Stop = None,
-    n_threads: int | None = None,
-    logits: bool = False,
-    logprobs: int | None = None,
-    logprobs_of: LogprobsOf = "model",
-    prompt_logprobs: int | None = None,
-    ignore_eos: bool = False,
-    prompt_cache: PromptCache | None = None,
+    verify: DecodingRule = "rejection", lenience: float = 1.0, seed: Seed = None, stop: Stop = None,
+    n_threads: int | None = None, prompt_cache: PromptCache | None = None,
+    logits: bool = False, logprobs: int | None = None, logprobs_of: LogprobsOf = "model",
+    prompt_logprobs: int | None = None, ignore_eos: bool = False,
     adapter: AdapterLike | Sequence[AdapterLike | None] | None = None,
-    n: int = 1,
-    batch_size: int | None = None,
-    node_budget: int | None = None,
-    progress: bool = False,
-) -> Result | list[Result] | list[list[Result]]:
+    n: int = 1, batch_size: int | None = None, node_budget: int | None = None, progress: bool = False,
+) -> Result | list[Result] | list[list[Result]]:  # fmt: skip
     """Continue a prompt by exact speculative decoding (Algorithm 1 of arXiv 2211.17192).
 
     The output has exactly the target's distribution under the sampling settings, whatever the draft and
@@ -346,47 +288,26 @@ def generate(
 
 @door
 def stream(
-    target: ModelLike,
-    draft: DraftLike | None,
-    prompt: Prompt | Container | None = None,
-    *,
-    decoder_prompt: Prompt | Container | None = None,
-    messages: Messages | None = None,
-    tools: Sequence[Mapping[str, Any]] | None = None,
-    documents: Sequence[Mapping[str, Any]] | None = None,
+    target: ModelLike, draft: DraftLike | None,
+    prompt: Prompt | Container | None = None, *,
+    decoder_prompt: Prompt | Container | None = None, messages: Messages | None = None,
+    tools: Sequence[Mapping[str, Any]] | None = None, documents: Sequence[Mapping[str, Any]] | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
-    gamma: Gamma = None,
-    max_new_tokens: int | None = 200,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float | None = None,
-    logit_bias: Mapping[int, float] | None = None,
-    presence_penalty: float | None = None,
-    frequency_penalty: float | None = None,
-    min_tokens: int = 0,
-    no_repeat_ngram_size: int = 0,
+    gamma: Gamma = None, max_new_tokens: int | None = 200,
+    temperature: float = 0.0, top_k: int | None = None, top_p: float | None = None,
+    min_p: float | None = None, repetition_penalty: float | None = None,
+    presence_penalty: float | None = None, frequency_penalty: float | None = None,
+    logit_bias: Mapping[int, float] | None = None, min_tokens: int = 0, no_repeat_ngram_size: int = 0,
     bad_words: Sequence[str | Sequence[int]] | None = None,
-    draft_sampling: Sampling | None = None,
-    transform: Transform | None = None,
-    schema: Schema | None = None,
-    regex: str | None = None,
-    grammar: str | None = None,
+    draft_sampling: Sampling | None = None, transform: Transform | None = None,
+    schema: Schema | None = None, regex: str | None = None, grammar: str | None = None,
     constraint: Constraint | None = None,
-    verify: DecodingRule = "rejection",
-    lenience: float = 1.0,
-    seed: Seed = None,
-    stop: Stop = None,
-    n_threads: int | None = None,
-    logits: bool = False,
-    logprobs: int | None = None,
-    logprobs_of: LogprobsOf = "model",
-    prompt_logprobs: int | None = None,
-    ignore_eos: bool = False,
-    prompt_cache: PromptCache | None = None,
+    verify: DecodingRule = "rejection", lenience: float = 1.0, seed: Seed = None, stop: Stop = None,
+    n_threads: int | None = None, prompt_cache: PromptCache | None = None,
+    logits: bool = False, logprobs: int | None = None, logprobs_of: LogprobsOf = "model",
+    prompt_logprobs: int | None = None, ignore_eos: bool = False,
     adapter: AdapterLike | Sequence[AdapterLike | None] | None = None,
-) -> Stream:
+) -> Stream:  # fmt: skip
     """Continue one prompt, giving its text as rounds finish.
 
     Parameters are those of `generate`; they are checked at the call, not at the first piece. Text that may
@@ -414,8 +335,8 @@ def stream(
     chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)
     request = Request.prepare(target, draft, prompt, options, chat, decoder_prompt)
     if request.is_batch:
-        name, n = "prompt" if chat is None else "messages", len(request.prompts)
-        raise InputError(f"{name} is a list of {n}; stream takes one, generate several")
+        name, found = "prompt" if chat is None else "messages", f"a list of {len(request.prompts)}"
+        raise InputError.of(name, None, "one for stream, several for generate", found)
     if request.target.tokenizer is None:
         raise InputError("stream gives text, but the target has no tokenizer; generate gives token ids")
     return Stream(request)

@@ -262,7 +262,7 @@ class Generation:
             yield piece
 
     def results(self, timeout: float | None = None) -> list[Result]:
-        """Wait until all samples have ended; may be called while iterating, and after it; raises as `next`."""
+        """Wait until all samples have ended; may be called while iterating, and after; raises as `next`."""
         with self._changed:
             self._wait(lambda: self.done, timeout)
         return self._results()

@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.checks import check_integer, check_items
+from specdec.containers import Container
 from specdec.decoding.adaptive_gamma import SHARED, AdaptiveGamma
 from specdec.decoding.constraint import Constraint, Schema, StatefulTransform, check_constraints
 from specdec.decoding.prompt_cache import PromptCache, check_prompt_cache
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError, kind_of, shown
-from specdec.models.model import Model
+from specdec.models.model import Model, Prompt
 from specdec.settings_table import DOORS, Unpack, choice, flag, integer, number, other, table_of
 from specdec.threads import MAX_THREADS, check_threads
 from specdec.trace import Round
@@ -27,9 +28,9 @@ from specdec.verification.rules import DECODING_RULES, DecodingRule, check_rule
 from specdec.verification.sampling import Sampling, SamplingOptions
 
 __all__ = [
-    "MAX_GAMMA", "AdapterLike", "BatchOptions", "Constraint", "DecodingOptions", "DecodingRule", "Gamma",
-    "LogprobsOf", "Policy", "PromptCache", "SampleOptions", "Sampling", "Schema", "Seed", "Stop",
-    "TextOptions", "Transform", "door",
+    "MAX_GAMMA", "AdapterLike", "BatchOptions", "CallOptions", "Constraint", "DecodingOptions",
+    "DecodingRule", "Gamma", "LogprobsOf", "Policy", "PromptCache", "SampleOptions", "Sampling", "Schema",
+    "Seed", "Stop", "TextOptions", "Transform", "door",
 ]  # fmt: skip
 
 Policy: TypeAlias = Callable[[Sequence[Round]], int]
@@ -264,6 +265,15 @@ class BatchOptions(TextOptions, total=False):
     prompt_cache: PromptCache | None
     node_budget: int | None
     progress: bool
+
+
+class CallOptions(BatchOptions, total=False):
+    """These settings, and the other keyword arguments of `specdec.generate`, for type checkers."""
+
+    decoder_prompt: Prompt | Sequence[Prompt] | Container | None
+    tools: Sequence[Mapping[str, Any]] | None
+    documents: Sequence[Mapping[str, Any]] | None
+    chat_template_kwargs: Mapping[str, Any] | None
 
 
 class SampleOptions(BatchOptions, total=False):
