@@ -478,7 +478,7 @@ def test_forbidding_what_is_left_is_named(world: World) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"regex": "a", "schema": {}}, "schema and regex are given; expected one form at most"),
+        ({"regex": "a", "schema": {}}, "schema and regex are given; expected one of them at most"),
         ({"regex": b"a"}, "regex is a bytes; expected a str"),
         ({"grammar": 3}, "grammar is an int"),
         ({"schema": 3}, "schema is an int; expected a dict"),

@@ -141,7 +141,7 @@ def test_without_an_end_of_text_a_form_ends_itself(pair: tuple[specdec.Model, sp
         out = specdec.generate(target, one, "It was", regex="[ab]{3,7}", ignore_eos=True)
         assert re.fullmatch("[ab]{7}", out.text)
         assert (out.finish_reason, out.stop) == ("stop", None)
-    with pytest.raises(ConstraintError, match="regex: no text but the empty one"):
+    with pytest.raises(ConstraintError, match="regex allows only the empty text"):
         specdec.generate(target, None, "It was", regex="", ignore_eos=True)
     assert specdec.generate(target, None, "It was", regex="").text == ""
 

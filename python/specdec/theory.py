@@ -28,21 +28,11 @@ from specdec.checks import check_array, check_integer, check_real
 from specdec.errors import InputError
 
 __all__ = [
-    "acceptance_rate",
-    "classical_acceptance_rate",
-    "coupled_acceptance_rate",
-    "divergence",
-    "expected_operations",
-    "expected_speedup",
-    "expected_tokens",
-    "expected_tree_tokens",
-    "greedy_acceptance_rate",
-    "improves",
-    "least_speedup",
-    "mean_acceptance_rate",
-    "optimal_gamma",
+    "acceptance_rate", "classical_acceptance_rate", "coupled_acceptance_rate", "divergence",
+    "expected_operations", "expected_speedup", "expected_tokens", "expected_tree_tokens",
+    "greedy_acceptance_rate", "improves", "least_speedup", "mean_acceptance_rate", "optimal_gamma",
     "oracle_speedup",
-]
+]  # fmt: skip
 
 Array = NDArray[np.float64]
 

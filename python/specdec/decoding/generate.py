@@ -104,20 +104,19 @@ def generate(
         The model whose text this is. A path or name is loaded with `specdec.load`, in the number format that
         the checkpoint holds; to use a model more than once, or in another format, load it yourself.
     draft : Model, path, hub name, Draft, object or None
-        The model that guesses ahead, with the target's vocabulary, or another way to guess, from
-        `specdec.drafts`, or an object of your own with the method `propose` (`specdec.drafts.Drafter`).
-        None: plain decoding, a token a run.
+        A smaller model with the target's vocabulary, another draft from `specdec.drafts`, or an object of
+        your own with the method `propose` (`specdec.drafts.Drafter`). None: plain decoding, a token a run.
     prompt : str, sequence of int, or a list of these
         One prompt as text or as token ids, or several that are decoded together; a list of integers is one
         prompt. Text is encoded with the target's tokenizer, with BOS where the model was trained with
         it. Tensors, a BatchEncoding of transformers (without its padding) and a Series of pandas are taken
         too; what has two dimensions is several prompts.
 
-        If the target is an encoder-decoder, this is the source, or several: what is translated or summarised.
+        If the target is an encoder-decoder, this is the source, or several: what is translated or summarized.
         It goes through the encoders of target and draft, and the new text begins with the target's own
         `Model.decoder_start`.
     decoder_prompt : str, sequence of int, or a list of these, optional
-        Of an encoder-decoder: what the new text goes on with, one for all sources or one for each. A text is
+        Of an encoder-decoder: what the new text continues, one for all sources or one for each. A text is
         encoded without special tokens.
     messages : list of dict, or a list of these
         In place of a prompt: a conversation, messages with "role" and "content", or several that are decoded
@@ -129,7 +128,7 @@ def generate(
     chat_template_kwargs : mapping, optional
         Further keyword arguments of `specdec.ChatTemplate.render`, the template's own variables among them.
     gamma : int, "auto", AdaptiveGamma or callable, optional
-        Drafted tokens a round at most, 0 to 1024; 0 is plain decoding. By default as many as the draft asks
+        Draft tokens a round at most, 0 to 1024; 0 is plain decoding. By default as many as the draft asks
         for, 4 unless it says otherwise.
 
         "auto" drafts until another token's expected gain is below its measured cost, and not at all where
@@ -138,8 +137,8 @@ def generate(
         how much is drafted depends on measured times.
 
         A callable is your own policy: ``gamma(rounds)`` is called before every round of every sequence with
-        the `Round` objects of that sequence so far and says how many tokens to draft, 0 to its attribute
-        ``max_gamma`` (16 if it has none). It may look at all that was drafted and accepted.
+        the `Round` objects of that sequence so far and returns how many tokens to draft, 0 to its attribute
+        ``max_gamma`` (16 if it has none).
     max_new_tokens : int or None, default 200
         New tokens at most, at least 1; None goes on until the context is full.
     temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias
@@ -152,27 +151,25 @@ def generate(
         ``transform(probs, tokens)``: the distribution of the next token, float64 [n_vocab], after the
         settings above, and the token ids so far, prompt included; returns the one to sample from, [n_vocab],
         which need not sum to 1. At temperature 0 it is given all mass on the argmax, and the argmax of what
-        it returns is taken, the lowest id on ties. It must be a function of its arguments alone, for it is
-        called once for every verified position, also for positions that are then dropped.
-
-        An object with the method ``start(tokens)`` keeps a state along the text and the guesses behind it:
-        see `StatefulTransform`.
+        it returns is taken, the lowest id on ties. It must be a function of its arguments alone: it is called
+        once for every verified position, also for positions that are then dropped. An object with the method
+        ``start(tokens)`` keeps a state along the text and the draft tokens after it: see `StatefulTransform`.
     schema, regex, grammar : optional
-        The form that each new text must have, one of them: a JSON schema (a dict, True for any JSON, its
-        text, or a class with the method ``model_json_schema``), a regular expression that the whole text
-        matches, or a grammar in Lark's syntax or GBNF, read by ``llguidance`` (extra ``guided``). The law
-        is the target's, masked and renormalised token by token, behind penalties and biases and before the
-        temperature, for every draft and rule. Drafts guess what may come alone; what must come is guessed
-        without them, also with gamma 0. The text ends where its form is complete; the end-of-text ids may
-        come where the form allows an end. A stop or `max_new_tokens` may cut it short.
+        What each new text must be, one of them: a JSON schema (a dict, True for any JSON, its text, or a
+        class with the method ``model_json_schema``), a regular expression that the whole text matches, or a
+        grammar in Lark's syntax or GBNF, read by ``llguidance`` (extra ``guided``). The distribution is the
+        target's, masked and renormalized token by token, after penalties and biases and before the
+        temperature, for every draft and rule. What must come is drafted without a draft, also with gamma 0.
+        The text ends where it is complete; the end-of-text ids may come where it may end. A stop or
+        `max_new_tokens` may cut it short.
     constraint : Constraint, optional
-        A form of your own: an object with the method ``start(tokens)``.
+        A constraint of your own: an object with the method ``start(tokens)``.
     verify : {"rejection", "block", "coupled", "k-sequential", "classical"}
         The rule of verification, see `specdec.verify`. "rejection" is the paper's. "block" (Sun et al. 2024)
         accepts more with gamma above 1. With "coupled" the same seed gives the same tokens for every draft
         and gamma, equal to plain decoding with that seed and ``verify="coupled"`` (plain decoding with
-        another rule draws otherwise). "k-sequential" differs from "rejection" only where a draft guesses
-        several tokens for one position, "classical" is there to compare with. "block" takes chains only, and
+        another rule draws otherwise). "k-sequential" differs from "rejection" only where a draft has several
+        tokens for one position, "classical" is there to compare with. "block" takes chains only, and
         "k-sequential" chains and independent samples; at temperature 0 all rules are the greedy one and take
         every tree.
     lenience : float, default 1.0
@@ -201,38 +198,35 @@ def generate(
         place, in `Result.top_logprobs`; 0: of the token alone. Neither draft, gamma nor batch changes a bit
         of them.
     logprobs_of : {"model", "sampling"}
-        Whose law `logprobs` are of: that of the target's logits as they are, as `Model.score` has it; or the
-        distribution that is sampled from, after all settings and the `transform`, which is called once more
+        Which distribution `logprobs` are of: that of the target's logits as they are, as `Model.score` has
+        it; or the one that is sampled from, after all settings and the `transform`, which is called once more
         for each new token. With a `lenience` below 1 only "model".
     prompt_logprobs : int, optional
-        The same of each token of the prompt but the first, by the law of the model: `Result.prompt_logprobs`
-        and `Result.prompt_top_logprobs`. Several prompts are read once more for it.
+        The same of each token of the prompt but the first, by "model": `Result.prompt_logprobs` and
+        `Result.prompt_top_logprobs`. Several prompts are read once more for it.
     ignore_eos : bool, default False
         Go on past the ids that end a text, `Model.eos_ids`.
     prompt_cache : PromptCache, optional
         Texts that were read before: what a prompt has in common with the beginning of one of them is copied,
-        not computed, and this text becomes one of them. It changes no result. In an encoder-decoder it is a
-        source that is read once.
+        not computed, and this text becomes one of them. It changes no result.
     adapter : Model, path, or sequence of these, optional
-        The LoRA adapter beside the target's weights: a model of its :meth:`Model.with_adapter`, or the folder
-        of an adapter, which is then read for this call. With a list of prompts one for all of them, or a list
-        with one for each; None: the target as it is. The draft stays the same. Each result is that of its
-        adapted target alone, bit for bit.
+        A LoRA adapter of the target: a model of its :meth:`Model.with_adapter`, or the folder of an adapter,
+        which is then read for this call. With a list of prompts one for all of them, or a list with one for
+        each; None: the target as it is. The draft stays the same. Each result is that of its adapted target
+        alone, bit for bit.
     n : int, default 1
         How many samples of each prompt, which is read once for all of them. The results are those of `n`
         equal prompts in a batch, with the keys (s, prompt · n + sample) of a seed s; a list of seeds has an
         entry for each sample, prompt by prompt.
     batch_size : int, optional
         How many prompts are decoded at once, at least 1, by default 16. When a text ends, the next prompt
-        takes its slot in the batch, and what that prompt has in common with the beginning of a text that is
-        there (a system prompt) is copied, not computed again. One reading of the weights then serves all,
-        while caches are kept for that many texts of the greatest length only. It changes no result.
+        takes its slot, and what it has in common with a text that is there is copied. Caches are kept for
+        that many texts of the greatest length. It changes no result.
     node_budget : int, optional
         Positions that the target is run on in a round at most, all sequences together, at least
-        `batch_size`. Each sequence has one, and the guesses share the rest equally, so that gamma can be
-        large where few sequences are left. By default gamma alone is the bound. It changes no result at
-        temperature 0 nor with "coupled", and never the distribution; with another rule the tokens of a seed
-        depend on the guesses, and so on what else is in the batch.
+        `batch_size`. Each sequence has one, and the draft tokens share the rest equally, so that gamma can be
+        large where few sequences are left. It changes no result at temperature 0 nor with "coupled", and
+        never the distribution; with another rule the tokens of a seed depend on what else is in the batch.
     progress : bool, default False
         Show a progress bar (needs tqdm).
 
@@ -245,13 +239,11 @@ def generate(
     Raises
     ------
     InputError
-        If an argument is out of range, a callable gamma or a transform returns something else than it may, a
-        penalty or bias makes a logit infinite or leaves no token, a prompt is empty, holds an id that the
-        target does not have, or fills the context, a `decoder_prompt` is given to a target without an encoder
-        or messages to one with an encoder, or the draft has an encoder and the target has none. The message
-        names the argument, its value and what is expected.
+        If an argument is out of range or does not fit the target, a callable gamma or a transform returns
+        something else than it may, or penalties and biases leave no token. Its attributes, and the message,
+        name the argument, its value and what is expected.
     ConstraintError
-        If a form cannot be read, is too large, or no text has it.
+        If a schema, regular expression or grammar cannot be read, is too large, or no text satisfies it.
     VocabularyMismatchError
         If target and draft have different vocabularies.
     CheckpointError, TokenizerError

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from specdec.checks import check_integer, check_items
 from specdec.containers import Container
 from specdec.decoding.adaptive_gamma import SHARED, AdaptiveGamma
-from specdec.decoding.constraint import Constraint, Schema, StatefulTransform, check_constraints
+from specdec.decoding.constraint import Constraint, Schema, StatefulTransform
+from specdec.decoding.guided.grammars import ConstraintKind, json_text
 from specdec.decoding.prompt_cache import PromptCache, check_prompt_cache
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError, kind_of, shown
@@ -45,6 +46,7 @@ AdapterLike: TypeAlias = Model | str | os.PathLike[str]
 """A model of `specdec.Model.with_adapter`, or the folder of an adapter."""
 
 _MOST_SAMPLES = 2**20
+CONSTRAINTS: Final = (*get_args(ConstraintKind), "constraint")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -58,9 +60,7 @@ def _check_gamma(name: str, gamma: Any) -> Gamma:
     if isinstance(gamma, str):
         if gamma == "auto":
             return "auto"
-        expected = (
-            f"an integer from 0 to {MAX_GAMMA}, 'auto', a specdec.AdaptiveGamma, or a function of the rounds"
-        )
+        expected = f"an integer from 0 to {MAX_GAMMA}, 'auto', a specdec.AdaptiveGamma, or a function"
         raise InputError.of(name, gamma, expected)
     return check_integer(name, gamma, 0, MAX_GAMMA)
 
@@ -161,16 +161,28 @@ class DecodingOptions(Sampling):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_constraints(self)
+        self._check_constraints()
         check_prompt_cache(self.prompt_cache)
         check_rule("verify", self.verify, self.lenience, DECODING_RULES)
         if self.logprobs is not None and self.logprobs_of == "sampling" and self.lenience < 1:
-            raise InputError.about(
-                "logprobs_of",
-                f"logprobs_of is 'sampling' with a lenience of {shown(self.lenience)}; expected 'model': the "
-                "output is then not drawn from the distribution of the settings",
-            )
+            found = f"'sampling' with a lenience of {shown(self.lenience)}"
+            expected = "'model': the output is then not drawn from the distribution of the settings"
+            raise InputError.of("logprobs_of", self.logprobs_of, expected, found)
         _ = self.threads  # checks the environment variable
+
+    def _check_constraints(self) -> None:
+        given = [name for name in CONSTRAINTS if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise InputError.about(given[0], f"{' and '.join(given)} are given; expected one of them at most")
+        for name in ("regex", "grammar"):
+            text = getattr(self, name)
+            if text is not None and not isinstance(text, str):
+                raise InputError.of(name, text, "a str, or None", kind_of(text))
+        if self.schema is not None:
+            json_text(self.schema)
+        if self.constraint is not None and not callable(getattr(self.constraint, "start", None)):
+            expected = "an object with the method start(tokens), or None"
+            raise InputError.of("constraint", self.constraint, expected, kind_of(self.constraint))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(DecodingOptions, **self.arguments()), ()
@@ -307,22 +319,11 @@ def _meant(name: str, known: Collection[str]) -> str:
 
 
 _ELSEWHERE: Final = {
-    "max_length": "max_new_tokens",
-    "max_tokens": "max_new_tokens",
-    "n_predict": "max_new_tokens",
-    "num_speculative_tokens": "gamma",
-    "num_assistant_tokens": "gamma",
-    "stop_sequences": "stop",
-    "json_schema": "schema",
-    "guided_json": "schema",
-    "guided_regex": "regex",
-    "guided_grammar": "grammar",
-    "logits_processor": "transform",
-    "eos_token_id": "stop",
-    "num_threads": "n_threads",
-    "lora_request": "adapter",
-    "num_return_sequences": "n",
-    "min_new_tokens": "min_tokens",
-    "bad_words_ids": "bad_words",
-}
+    "max_length": "max_new_tokens", "max_tokens": "max_new_tokens", "n_predict": "max_new_tokens",
+    "num_speculative_tokens": "gamma", "num_assistant_tokens": "gamma", "stop_sequences": "stop",
+    "json_schema": "schema", "guided_json": "schema", "guided_regex": "regex",
+    "guided_grammar": "grammar", "logits_processor": "transform", "eos_token_id": "stop",
+    "num_threads": "n_threads", "lora_request": "adapter", "num_return_sequences": "n",
+    "min_new_tokens": "min_tokens", "bad_words_ids": "bad_words",
+}  # fmt: skip
 """What settings are called in other libraries."""

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast, get_args
 
 import numpy as np
 
@@ -14,14 +14,16 @@ from specdec import _core
 from specdec.checks import check_integer, check_items, check_path
 from specdec.containers import Container, prompts_of
 from specdec.decoding.adaptive_gamma import AUTO_GAMMA, AdaptiveGamma, RunKind
-from specdec.decoding.constraint import Constraint, constraint_of
+from specdec.decoding.constraint import Constraint
+from specdec.decoding.guided.grammars import ConstraintKind
+from specdec.decoding.guided.guidance import Guidance
 from specdec.decoding.options import AdapterLike, DecodingOptions, Policy
 from specdec.decoding.prompts import Chat, PromptIds, decoder_prompts_of
 from specdec.decoding.result import Result
 from specdec.decoding.stopping import FinishReason, StopRules
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft, check_source
 from specdec.drafts.model_draft import DraftLike, open_draft
-from specdec.errors import InputError, number_of
+from specdec.errors import ConstraintError, InputError, number_of
 from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.verification.rules import Rule
@@ -278,22 +280,36 @@ def _prompt_ids(
     return prompts
 
 
+def constraint_of(options: DecodingOptions, target: Model, end_ids: Sequence[int]) -> Constraint | None:
+    """The constraint that options ask for, on the tokens of a target, `end_ids` of which end a text; or None.
+
+    Raises ConstraintError for one that cannot be read, is too large, or that no text satisfies, InputError
+    for a target whose tokens are not byte strings, MissingPackageError without ``llguidance``.
+    """
+    for name in get_args(ConstraintKind):
+        if (given := getattr(options, name)) is None:
+            continue
+        guidance = Guidance.of(name, given, target.tokenizer, target.config.n_vocab, end_ids)
+        if guidance.start(()).mask() is None:
+            found = "only the empty text, and the target has no token that ends a text"
+            raise ConstraintError.of(name, given, "a text of some tokens", found, "allows")
+        return guidance
+    return options.constraint
+
+
 def _check_given(prompt: object) -> None:
     """Refuse two likely mistakes: a call without prompt, and messages given as the prompt."""
     if prompt is None:
-        raise InputError.about(
-            "prompt",
-            "prompt is missing; expected a text, token ids, or a list of prompts (of an encoder-decoder its "
-            "source) as the third argument: the second argument is the draft, None for plain decoding",
+        expected = (
+            "a text, token ids, or a list of prompts (sources of an encoder-decoder) as the third argument; "
+            "the second argument is the draft, None for plain decoding"
         )
+        raise InputError.of("prompt", prompt, expected, "missing")
     first: Any = prompt
     for _ in range(3):  # a conversation, or several
         if isinstance(first, dict) and "role" in first:
-            raise InputError.about(
-                "prompt",
-                "prompt is a message with 'role'; expected a text or token ids; a conversation goes into "
-                "messages=, as a list of messages",
-            )
+            expected = "a text or token ids; a conversation goes into messages=, as a list of messages"
+            raise InputError.of("prompt", prompt, expected, "a message with 'role'")
         if type(first) not in (list, tuple) or not first:
             return
         first = first[0]

@@ -101,7 +101,7 @@ class StopScanner:
         self._waiting: list[str] = []
 
     def feed(self, piece: str) -> str | None:
-        """Append `piece`; return the stop string that this completes, if any, before which the text is cut."""
+        """Append `piece`; return the stop string that this completes, if any: the text ends before it."""
         if self.match is not None:
             raise ValueError("the text has already ended")
         if not piece:

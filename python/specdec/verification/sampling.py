@@ -19,8 +19,6 @@ _MAX_INT = 2**31 - 1
 
 _LEAST, _LARGEST = (float(bound) for bound in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 """Of the numbers of float32 that have full precision."""
-
-
 _FLOAT32 = "a finite number (float32, to 3.4e38)"
 
 
@@ -37,12 +35,8 @@ def _biases(name: str, given: Any) -> dict[int, float]:
         number = as_integer(token)
         if number is None or number < 0:
             raise InputError.of(name, token, "a token id, 0 or more", verb="has the key")
-        biases[number] = check_number(
-            f"{name}[{shown(number)}]",
-            given[token],
-            "a finite number (float32, to 3.4e38) or -inf",
-            lambda x: x == -math.inf or _is_float32(x),
-        )
+        key, fits = f"{name}[{shown(number)}]", lambda x: x == -math.inf or _is_float32(x)
+        biases[number] = check_number(key, given[token], f"{_FLOAT32} or -inf", fits)
     return biases
 
 
@@ -186,20 +180,14 @@ class Sampling:
         return {name: neutral if value is None else value for name, value, neutral in values}
 
     def for_vocabulary(self, n_vocab: int, tokenizer: Tokenizer | None) -> Sampling:
-        """The settings as they are for the models of a vocabulary: texts have become token ids.
-
-        Raises
-        ------
-        InputError
-            If `logit_bias` or `bad_words` names a token that the vocabulary lacks, or the biases forbid all.
-        """
+        """The settings for the models of a vocabulary, which must have all tokens named: texts become ids."""
         biases = self.logit_bias or {}
         for token in biases:
             if token >= n_vocab:
                 raise InputError.of("logit_bias", token, f"ids from 0 to {n_vocab - 1}", verb="has token")
         if sum(bias == -math.inf for bias in biases.values()) == n_vocab:
-            raise InputError.about(
-                "logit_bias", "logit_bias forbids every token; expected at least one that is allowed"
+            raise InputError.of(
+                "logit_bias", biases, "at least one that is allowed", "every token", "forbids"
             )
         if self.bad_words is None:
             return self
