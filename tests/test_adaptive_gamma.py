@@ -485,9 +485,9 @@ def test_estimates_go_with_their_models(models: Models) -> None:
     auto = AdaptiveGamma()
     draft = DRAFTS["bigram"](models)
     specdec.generate(models.target, draft, "It was", gamma=auto, max_new_tokens=5)
-    assert len(auto._learnt) == 1
+    assert len(auto._learned) == 1
     del draft
-    assert len(auto._learnt) == 0
+    assert len(auto._learned) == 0
 
 
 def test_an_object_of_the_caller_is_known_again(models: Models) -> None:
@@ -498,9 +498,9 @@ def test_an_object_of_the_caller_is_known_again(models: Models) -> None:
     auto, own = AdaptiveGamma(), Same()
     for _ in range(2):
         specdec.generate(models.target, own, "It was", gamma=auto, max_new_tokens=5)
-    assert len(auto._learnt) == 1
+    assert len(auto._learned) == 1
     del own
-    assert len(auto._learnt) == 0
+    assert len(auto._learned) == 0
 
 
 def test_two_threads_may_share_a_policy(models: Models) -> None:

@@ -84,9 +84,9 @@ class AdaptiveGamma:
 
     def __init__(self, max_gamma: int | None = None) -> None:
         self.max_gamma = None if max_gamma is None else check_integer("max_gamma", max_gamma, 1, MAX_GAMMA)
-        # No lock: each step on the dictionary is one operation under the interpreter's lock. A forked child, a
-        # signal handler or a stream that is collected while `end` holds a lock would wait for ever.
-        self._learned: dict[tuple[Any, ...], _Learned] = {}  # the last one used comes last
+        # The last one used comes last. No lock: each step is one operation under the interpreter's lock. A forked
+        # child, a signal handler or a stream that is collected while `end` holds a lock would wait for ever.
+        self._learned: dict[tuple[Any, ...], _Learned] = {}
 
     def __reduce__(self) -> tuple[type[AdaptiveGamma], tuple[int | None]]:
         return AdaptiveGamma, (self.max_gamma,)
