@@ -84,8 +84,8 @@ class AdaptiveGamma:
 
     def __init__(self, max_gamma: int | None = None) -> None:
         self.max_gamma = None if max_gamma is None else check_integer("max_gamma", max_gamma, 1, MAX_GAMMA)
-        # The last one used comes last. No lock: each step is one operation under the interpreter's lock. A forked
-        # child, a signal handler or a stream that is collected while `end` holds a lock would wait for ever.
+        # The last one used comes last. No lock: each step is one operation under the interpreter's lock, and
+        # a forked child, a signal handler or a collected stream would wait for ever for one that `end` holds.
         self._learned: dict[tuple[Any, ...], _Learned] = {}
 
     def __reduce__(self) -> tuple[type[AdaptiveGamma], tuple[int | None]]:
