@@ -20,7 +20,7 @@ from refusals import refuses
 from specdec import Bench, Question, Round, Trace
 from specdec.analysis import bench as bench_module
 from specdec.analysis.answers import Answer, AnswerFile
-from specdec.analysis.bench_rows import MT_BENCH_CATEGORIES
+from specdec.analysis.bench import MT_BENCH_CATEGORIES
 from specdec.errors import InputError
 from specdec.trace import DraftCounts, steps_of
 from toy_pair import ToyTokenizer, greedy_tokens, write_pair

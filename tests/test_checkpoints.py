@@ -425,7 +425,7 @@ def test_hub_name_is_downloaded(monkeypatch, make_llama, tmp_path):
         ("org/name", {"revision": ""}, "revision is ''; expected a branch"),
         ("org/name", {"token": 3.5}, "token is a float"),
         ("org/name", {"cache_dir": b"x"}, "cache_dir is b'x'; expected a path"),
-        (".", {"revision": "main"}, "revision is 'main', but . is on disk"),
+        (".", {"revision": "main"}, "revision is 'main'; expected None, as . is on disk"),
     ],
 )
 def test_bad_hub_options(name, options, message):
@@ -684,7 +684,7 @@ def test_a_tied_head_that_differs_is_the_head(make_llama):
 def test_both_names_of_one_tensor(make_gpt2):
     tensors = gpt2_tensors(gpt2_config())
     tensors["wte.weight"] = tensors["transformer.wte.weight"]
-    with pytest.raises(CheckpointError, match=r"both 'transformer\.wte\.weight' and 'wte\.weight'"):
+    with pytest.raises(CheckpointError, match=r"'wte\.weight' is held beside 'transformer\.wte\.weight'"):
         open_checkpoint(make_gpt2(tensors=tensors))
 
 
@@ -735,30 +735,30 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
         "'a' occurs more than once",
     ),
     "metadata": (raw_safetensors({"__metadata__": {"a": 1}}, b""), "'__metadata__'"),
-    "entry": (raw_safetensors({"a": [1]}, b""), "tensor 'a': header entry is no object"),
+    "entry": (raw_safetensors({"a": [1]}, b""), "tensor 'a' has the header entry"),
     "dtype": (
         raw_safetensors({"a": entry("F33")}, bytes(8)),
-        "tensor 'a': dtype is \"F33\"; expected one of F4",
+        "tensor 'a' has dtype \"F33\"; expected one of F4",
     ),
-    "dtype kind": (raw_safetensors({"a": entry(["F32"])}, bytes(8)), "tensor 'a': dtype"),
-    "no dtype": (raw_safetensors({"a": {"shape": [2], "data_offsets": [0, 8]}}, bytes(8)), "dtype is null"),
-    "shape": (raw_safetensors({"a": entry(shape=[-2])}, bytes(8)), "shape is \\[-2\\]"),
-    "shape float": (raw_safetensors({"a": entry(shape=[2.0])}, bytes(8)), "shape is \\[2.0\\]"),
-    "shape bool": (raw_safetensors({"a": entry(shape=[True, 2])}, bytes(8)), "shape is \\[true, 2\\]"),
+    "dtype kind": (raw_safetensors({"a": entry(["F32"])}, bytes(8)), "tensor 'a' has dtype"),
+    "no dtype": (raw_safetensors({"a": {"shape": [2], "data_offsets": [0, 8]}}, bytes(8)), "dtype null"),
+    "shape": (raw_safetensors({"a": entry(shape=[-2])}, bytes(8)), "shape \\[-2\\]"),
+    "shape float": (raw_safetensors({"a": entry(shape=[2.0])}, bytes(8)), "shape \\[2.0\\]"),
+    "shape bool": (raw_safetensors({"a": entry(shape=[True, 2])}, bytes(8)), "shape \\[true, 2\\]"),
     "shape size": (
         raw_safetensors({"a": entry(shape=[3])}, bytes(8)),
-        "span 8 bytes; expected 12 for shape \\[3\\]",
+        "expected 96 bits for shape \\[3\\]",
     ),
     "shape overflow": (
         raw_safetensors({"a": entry(shape=[2**62, 4, 1])}, bytes(8)),
-        "span 8 bytes; expected more than 18446744073709551616 for shape",
+        "expected more than 147573952589676412928 bits for shape",
     ),
-    "shape big": (raw_safetensors({"a": entry(shape=[BIG])}, bytes(8)), "shape is"),
+    "shape big": (raw_safetensors({"a": entry(shape=[BIG])}, bytes(8)), "has shape"),
     "offsets": (
         raw_safetensors({"a": entry(offsets=[0])}, bytes(8)),
-        "data_offsets is \\[0\\]; expected two",
+        "data_offsets \\[0\\]; expected",
     ),
-    "offsets sign": (raw_safetensors({"a": entry(offsets=[-8, 0])}, bytes(8)), "data_offsets is \\[-8, 0\\]"),
+    "offsets sign": (raw_safetensors({"a": entry(offsets=[-8, 0])}, bytes(8)), "data_offsets \\[-8, 0\\]"),
     "offsets order": (raw_safetensors({"a": entry(offsets=[8, 0])}, bytes(8)), "begin <= end <= 8"),
     "truncated": (raw_safetensors({"a": entry()}, bytes(7)), "is the file truncated"),
     "outside": (raw_safetensors({"a": entry(offsets=[8, 16])}, bytes(8)), "begin <= end <= 8"),
@@ -876,7 +876,7 @@ def test_shape_of_many_extents(tmp_path, extent):
     path = tmp_path / "x.safetensors"
     path.write_bytes(raw_safetensors({"a": entry(shape=[extent] * 100_000)}, bytes(8)))
     start = time.thread_time()
-    with pytest.raises(CheckpointError, match="tensor 'a': data_offsets span 8 bytes; expected ") as caught:
+    with pytest.raises(CheckpointError, match="tensor 'a' has data_offsets \\[0, 8\\]; expected ") as caught:
         read_safetensors(path)
     assert time.thread_time() - start < 5.0
     assert len(str(caught.value)) < 500
@@ -972,13 +972,13 @@ NAME = "model.layers.0.mlp.up_proj.weight"
         (lambda i: i.pop("weight_map"), "'weight_map'"),
         (lambda i: i.update(weight_map=[]), "'weight_map'"),
         (lambda i: i["weight_map"].update({"new": "model-00001-of-00002.safetensors"}), "'new'"),
-        (lambda i: i["weight_map"].pop(NAME), f"'{NAME}', which .* does not list"),
+        (lambda i: i["weight_map"].pop(NAME), f"'{NAME}'.* does not list"),
         (
             lambda i: i["weight_map"].update({NAME: "model-00003-of-00002.safetensors"}),
             "00003-of-00002.safetensors",
         ),
-        (lambda i: i["weight_map"].update({NAME: "../model.safetensors"}), r"'\.\./model.safetensors'"),
-        (lambda i: i["weight_map"].update({NAME: "/etc/passwd"}), "'/etc/passwd'; expected"),
+        (lambda i: i["weight_map"].update({NAME: "../model.safetensors"}), '"../model.safetensors"'),
+        (lambda i: i["weight_map"].update({NAME: "/etc/passwd"}), '"/etc/passwd"; expected'),
         (lambda i: i["weight_map"].update({NAME: 7}), "no such file|which"),
     ],
     ids=range(8),
@@ -1002,7 +1002,7 @@ def test_tensor_in_the_wrong_shard(make_llama):
     index = json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"]
     other = next(file for file in index.values() if file != index[NAME])
     edit_index(folder, lambda i: i["weight_map"].update({NAME: other}))
-    with pytest.raises(CheckpointError, match=f"'{NAME}', which .* puts in '{other}'"):
+    with pytest.raises(CheckpointError, match=f"'{NAME}'.* puts in '{other}'"):
         specdec.load(folder)
 
 
@@ -1085,7 +1085,7 @@ def test_model_attributes(make_llama):
 def test_a_tokenizer_that_is_there_under_another_name_is_mentioned(make_llama):
     folder = make_llama()
     (folder / "tok512.bin").write_bytes(b"")
-    with pytest.raises(InputError, match=r"found .*tok512\.bin: pass tokenizer="):
+    with pytest.raises(InputError, match=r"found .*tok512\.bin; expected tokenizer="):
         specdec.load(folder).logits("text")
 
 

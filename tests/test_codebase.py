@@ -39,7 +39,6 @@ BELOW: dict[str, list[str]] = {
     "draft/model": ["draft"],
     "draft/tables": ["draft"],
     "draft/copy": ["draft"],
-    "draft/lookahead": ["draft"],
     "draft/learned": ["draft"],
     "draft/several": ["draft"],
 }

@@ -21,7 +21,7 @@ from specdec.analysis import measure as measure_module
 from specdec.analysis import oracle as oracle_module
 from specdec.analysis import tune as tune_module
 from specdec.analysis.arguments import short_name, short_names
-from specdec.analysis.experiment import NOTHING_DRAFTED, Configuration, Experiment, counts_of
+from specdec.analysis.experiment import NOTHING_DRAFTED, Configuration, counts_of, take_turns
 from specdec.analysis.timing import ForwardTimes
 from specdec.errors import InputError, MissingPackageError
 from specdec.time_limit import TimeLimit
@@ -37,7 +37,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(target, draft, np.random.default_rng(0).integers(1, N_VOCAB, 40).tolist() * 6)
 
 
-def times(*arguments: Any, max_rows: int, **options: Any) -> ForwardTimes:
+def times(setup: Any, draft: Any, text: Any, max_rows: int) -> ForwardTimes:
     return ForwardTimes({m: 1.0 + 0.1 * (m - 1) for m in range(1, max_rows + 1)}, 0.05)
 
 
@@ -133,11 +133,13 @@ def test_every_draft_is_tuned(world: World, name: str, monkeypatch: pytest.Monke
     )
     assert found.draft == "mine"
     if found.ran:
-        nothing = NOTHING_DRAFTED in found.reason  # which is plain decoding, whatever its times
+        nothing = NOTHING_DRAFTED in found.row.reason  # which is plain decoding, whatever its times
         assert found.gamma == (0 if nothing else 2) and found.speedups[2] == 1.1
         assert ("= plain (drafted nothing)" in str(found)) == nothing
         assert found.speedup_intervals[2] == pytest.approx((1.0, 1.2))
-        assert set(found.ran) >= {1, 2} and ("2 ★" in str(found)) != nothing and found.idealised_gamma is None
+        assert (
+            set(found.rows) >= {1, 2} and ("2 ★" in str(found)) != nothing and found.idealised_gamma is None
+        )
     else:
         assert list(found.speedups) == [0, 1, 2]
     json.dumps(found.to_dict(), allow_nan=False)
@@ -280,7 +282,7 @@ def test_measuring_may_end_anywhere(world: World) -> None:
         plain = Configuration(world.target, None)
         ways = [Configuration(world.target, world.draft, gamma=gamma) for gamma in (1, 2)]
         work = [(prompt, 4) for prompt in PROMPTS]
-        Experiment([plain, *ways], work).run(repeats=3, seed=0, limit=ends(after))
+        take_turns([plain, *ways], work, repeats=3, seed=0, limit=ends(after))
         n_runs = sum(len(turn) for way in (plain, *ways) for turn in way.turns)
         assert n_runs == max(3, after)
         for way in ways:

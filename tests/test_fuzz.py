@@ -109,8 +109,8 @@ def test_a_process_that_dies_or_hangs_leaves_its_case(fault: str, left: bool, tm
         "width": 1, "max_new_tokens": 2, "gamma": 1,
     }}  # fmt: skip
     (tmp_path / "broken.py").write_text(
-        "import os, time\nfrom fuzz import beams, running\n\n\ndef broken(case):\n"
-        f"    {fault}\n\n\nbeams.check_beams = broken\nrunning.check({case!r})\n"
+        "import os, time\nfrom fuzz import decoding, running\n\n\ndef broken(case):\n"
+        f"    {fault}\n\n\ndecoding.check_beams = broken\nrunning.check({case!r})\n"
     )
     environment = os.environ | {"FUZZ_LEFT": str(tmp_path), "FUZZ_SECONDS": "1"}
     command = [sys.executable, str(tmp_path / "broken.py")]

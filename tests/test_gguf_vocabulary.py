@@ -254,9 +254,7 @@ def cut(text: str, steps: tuple[str, ...]) -> list[str]:
 @pytest.mark.oracle
 @pytest.mark.parametrize("pre", sorted(WORDS))
 def test_texts_are_cut_into_words_as_the_expressions_of_llama_cpp_say(pre: str) -> None:
-    import tokenizers
-
-    words = word_steps(tokenizers, WORDS[pre])
+    words = word_steps(WORDS[pre])
     for text in [
         *TEXTS,
         "1234567890 12 x12,345.6",
@@ -286,9 +284,7 @@ def test_texts_are_cut_into_words_as_the_expressions_of_llama_cpp_say(pre: str) 
     ],
 )
 def test_words_of_pre_tokenizers(pre: str, text: str, words: list[str]) -> None:
-    import tokenizers
-
-    places = [place for _, place in word_steps(tokenizers, WORDS[pre]).pre_tokenize_str(text)]
+    places = [place for _, place in word_steps(WORDS[pre]).pre_tokenize_str(text)]
     assert [text[begin:end] for begin, end in places] == words
 
 

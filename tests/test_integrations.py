@@ -6,8 +6,7 @@ import pytest
 
 import specdec
 from specdec.errors import InputError
-from specdec.integrations.pair import EvaluatedPair
-from specdec.integrations.tally import Tally
+from specdec.integrations.pair import EvaluatedPair, Tally
 
 Embedded = tuple[specdec.Model, specdec.Model]
 

@@ -288,7 +288,7 @@ def test_what_is_printed() -> None:
     lines = str(search).splitlines()
     assert lines[0] == "tiny drafting for itself at temperature 0, 3 trials"
     assert lines[2].split("  ")[0] == "attn 1, mlp 0 1 ★" and lines[2].endswith("1.25X  1.10 to 1.30")
-    assert lines[3].startswith("mlp 0 1 ") and "nan" in lines[4]
+    assert lines[3].startswith("mlp 0 1 ") and "–" in lines[4]
     assert "speed-up 1.25" in repr(search) and "<table>" in search._repr_html_()
     honest = replace(search, finals=(slow,))
     assert not honest.pays and "nothing beats plain decoding" in str(honest)

@@ -240,7 +240,7 @@ def test_drafts_that_are_one_file_are_opened(target: specdec.Model, tmp_path: Pa
 
 def test_a_learnt_draft_is_no_model(target: specdec.Model, tmp_path: Path) -> None:
     folder = drafts.Heads(random_heads(target)).weights.save(tmp_path / "heads")
-    message = f"{folder}: is the folder of a learnt draft; expected that of a model, or a draft's opened by"
+    message = f"{folder}: is the folder of a learned draft; expected that of a model"
     for use in (specdec.load, drafts.ModelDraft):
         with pytest.raises(specdec.UnsupportedModelError, match=re.escape(message)) as caught:
             use(folder)

@@ -312,7 +312,7 @@ def test_both_ways_of_registration() -> None:
 
 
 def test_the_command_line_gives_errors_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    from specdec.integrations.lm_eval import harness_command, main
+    from specdec.integrations.lm_eval import __main__ as command
 
     asked: list[list[str]] = []
 
@@ -321,9 +321,9 @@ def test_the_command_line_gives_errors_in_a_line(monkeypatch: pytest.MonkeyPatch
         raise InputError("no such thing")
 
     before = list(sys.argv)
-    monkeypatch.setattr(harness_command, "cli_evaluate", evaluate)
+    monkeypatch.setattr(command, "cli_evaluate", evaluate)
     with pytest.raises(SystemExit) as raised:
-        main(["--tasks", "a"])
+        command.main(["--tasks", "a"])
     assert raised.value.code == "specdec: error: no such thing"
     assert asked == [["--tasks", "a"]] and sys.argv == before
 

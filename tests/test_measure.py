@@ -20,7 +20,7 @@ from specdec import DecodingOptions, Speedup, reference, theory, time_limit
 from specdec.analysis import experiment, timing
 from specdec.analysis import measure as measure_module
 from specdec.analysis import tune as tune_module
-from specdec.analysis.experiment import Configuration, decoding_experiment
+from specdec.analysis.experiment import Configuration
 from specdec.analysis.timing import ForwardTimes
 from specdec.decoding.prompts import PromptIds
 from specdec.drafts import ContextCopy, ModelDraft, OnlineNgram, Unigram
@@ -266,7 +266,7 @@ def test_a_rule_that_was_not_asked_for_is_not_timed(
     timing = specdec.Timing(2, 12, leniences=True)
     specdec.measure(*pair, PROMPTS, n_tokens=30, gammas=[1], timing=timing)
     tuned = specdec.tune(*specdec.embedded_pair(), max_gamma=1, n_tokens=40)  # of prompts of our own
-    assert tuned.n_tokens == 40 and 0.3 < tuned.alpha <= 1.0
+    assert tuned.row.n_tokens == 40 and 0.3 < tuned.alpha <= 1.0
     assert all(done == total > 30 for total, done in counts[-2:])
 
 
@@ -286,7 +286,7 @@ def test_jobs_take_turns_and_the_median_counts() -> None:
         order.append(key)
         return float(next(values[key]))
 
-    found = timing.take_turns({key: lambda key=key: job(key) for key in values})
+    found = timing.medians_of({key: lambda key=key: job(key) for key in values})
     assert order[:6] == ["a", "b"] * 3
     n_turns = len(order) // 2
     assert found["a"] == np.median(np.arange(3, n_turns))  # the first three turns warm up
@@ -314,10 +314,8 @@ def test_speedup_is_the_median_ratio_of_times_a_token(monkeypatch: pytest.Monkey
     monkeypatch.setattr(experiment.time, "perf_counter", lambda: clock.now)
     done: list[int] = []
     options = {"temperature": 0.5, "lenience": 0.3}
-    runs, plain, ways = decoding_experiment(
-        "target", {1: ("draft", 1), 4: ("draft", 4)}, [([1], 10), ([2], 5)], options
-    )
-    runs.run(repeats=3, seed=7, done=done.append)
+    drafts, work = {1: ("draft", 1), 4: ("draft", 4)}, [([1], 10), ([2], 5)]
+    plain, ways = experiment.interleaved("target", drafts, work, options, repeats=3, seed=7, done=done.append)
     found = {gamma: way.over(plain) for gamma, way in ways.items()}
     assert found[1].ratios == pytest.approx((2.0, 2.0, 6.0)) and found[1].tokens_per_run == (1.0,) * 3
     assert found[4].ratios == pytest.approx((5.0, 5.0, 21.0)) and found[4].tokens_per_run == (5.0,) * 3
@@ -482,7 +480,7 @@ def test_ctrl_c_keeps_the_rows_that_were_measured(
     times = ForwardTimes({1: 1.0, 2: 1.1}, 0.1)
     monkeypatch.setattr(measure_module, "forward_times", lambda *_, **__: times)
     with monkeypatch.context() as patch:
-        patch.setattr(experiment.Experiment, "run", interrupt)
+        patch.setattr(experiment, "take_turns", interrupt)
         found = specdec.measure(*pair, PROMPTS, gammas=[1], n_tokens=20)
     assert found.stopped == "interrupted" and len(found.rows) == 2 * 4
     assert all(row.speedup is None and row.alpha is not None for row in found.rows)
@@ -565,7 +563,7 @@ def test_one_prompt_and_paths_are_taken(make_llama) -> None:
     found = specdec.measure(target, draft, [1, 2, 3], n_tokens=5, timing=False)
     assert found.prompts == [[1, 2, 3]]
     assert (found.target, found.draft, found.text) == ("target", "draft", None)
-    with pytest.raises(InputError, match="prompts is None, and the target has no tokenizer"):
+    with pytest.raises(InputError, match="no tokenizer; expected token ids"):
         specdec.tune(target, draft)
 
 
@@ -590,7 +588,7 @@ def test_tune_takes_the_best_gamma_of_a_law(
     assert found.speedups == pytest.approx({g: tokens[g] / (0.001 * g + (1, 1, 4, 4)[g]) for g in range(4)})
     assert found.idealised == pytest.approx({g: tokens[g] / (0.001 * g + 1) for g in range(4)})
     low, high = found.speedup_intervals[2]
-    for alpha, end in ((found.alpha_low, low), (found.alpha_high, high)):
+    for alpha, end in ((found.row.alpha_low, low), (found.row.alpha_high, high)):
         assert end == pytest.approx((1 + alpha + alpha**2) / 4.002)
     assert low < found.speedups[2] < high
     assert f"{low:.2f} to {high:.2f}" in str(found)
@@ -626,7 +624,7 @@ def test_tune_on_a_tiny_pair(pair: tuple[specdec.Model, specdec.Model]) -> None:
     found = specdec.tune(*pair, PROMPTS, max_gamma=3, n_tokens=40, temperature=1.0)
     assert list(found.speedups) == list(found.idealised) == [0, 1, 2, 3]
     assert found.speedups[found.gamma] == max(found.speedups.values())
-    assert found.verify_ratio[1] == 1.0 and found.c > 0.0
+    assert found.rows[0].verify_ratio == 1.0 and found.c > 0.0
     assert len(json.loads(json.dumps(found.to_dict()))["rows"]) == 4
     assert found._repr_html_().count("<tr>") == 5
     assert f"gamma {found.gamma}" in repr(found)

@@ -84,7 +84,7 @@ def test_no_fixed_gamma_is_faster_than_the_oracle() -> None:
     rounds = [made(5, min(int(k), 5)) for k in rng.geometric(0.3, size=300) - 1]
     for seconds in ([1.0, 1.1, 1.2, 3.6, 3.8, 4.0], [1.0, 1.4, 0.4, 2.0, 0.9, 1.7]):
         times = ForwardTimes(dict(enumerate(seconds, 1)), 0.05)
-        *fixed, _, perfect, skipping = oracle_module._rows([rounds], [rounds], range(6), 0.7, times)
+        *fixed, _, perfect, skipping = oracle_module.rows_of([rounds], [rounds], range(6), 0.7, times)
         assert max(row.speedup for row in fixed) <= perfect.speedup * (1.0 + 1e-12)
         assert skipping.speedup >= perfect.speedup or perfect.invalid
 
@@ -209,7 +209,7 @@ def test_independent_guesses_give_the_papers_closed_forms() -> None:
     alpha, n = 0.7, 20_000
     runs = [int(k) for k in rng.geometric(1 - alpha, size=n) - 1]
     rounds = [made(40, min(k, 40)) for k in runs]
-    rows = oracle_module._rows([rounds], [rounds], [1, 3], alpha, TIMES)
+    rows = oracle_module.rows_of([rounds], [rounds], [1, 3], alpha, TIMES)
     for row in rows[:2] + rows[3:]:
         # standard error of the mean of n lengths: sqrt(alpha) / (1 - alpha) / sqrt(n) = 0.02 at most
         assert row.tokens_per_call == pytest.approx(row.closed_tokens_per_call, abs=0.06)

@@ -45,8 +45,8 @@ def forgotten(*models: specdec.Model) -> bytes:
     """The pickle of models as another process sees it, in which there are none of them."""
     pickled = pickle.dumps(models[0] if len(models) == 1 else models)
     for model in models:
-        assert model._origin is not None
-        del model_module._OF_KEY[model._origin.key]
+        assert model.origin is not None
+        del model_module._OF_KEY[model.origin.key]
     return pickled
 
 
@@ -240,13 +240,13 @@ def test_files_of_the_hub_are_fetched_by_their_commit(
     expected = ("org/name", hub.HubOptions(commit, "cache"))
     assert fetched == [("org/name", hub.HubOptions("main", "cache", "secret")), expected]
     again(copied)
-    assert copied._origin.reference().files.hub == HubPlace("org/name", commit, "cache")
+    assert copied.origin.reference().files.hub == HubPlace("org/name", commit, "cache")
 
 
 def test_models_of_the_package_are_found_where_the_package_lies() -> None:
     for model in (*specdec.embedded_pair(), specdec.load(specdec.embedded_pair()[1].path, "int4")):
-        assert model._origin is not None
-        reference = model._origin.reference().files
+        assert model.origin is not None
+        reference = model.origin.reference().files
         assert dataclasses.replace(reference, folder="/nowhere").found() == model.path
 
 

@@ -20,7 +20,7 @@ import scipy
 import specdec
 from colours import contrast, least_distance
 from specdec import Comparison, ExperimentRow, Measurement, Result, Round, Speedup, Trace
-from specdec.analysis.measurement import Independence
+from specdec.analysis.measure import Independence
 from specdec.analysis.statistics import acceptance_by_position
 from specdec.errors import InputError
 from toy_pair import ToyTokenizer

@@ -100,7 +100,7 @@ GOOD = '{"turns": ["a"]}'
         (['{"messages": [{"role": "tool"}]}'], r"field 'messages\[0\].role' is \"tool\"; expected 'user'"),
         (['{"messages": [{"role": "user", "content": [1]}]}'], r"'messages\[0\].content' is \[1\]"),
         (['{"messages": [{"role": "assistant", "content": "a"}]}'], "'messages' is .*at least one text"),
-        (['{"messages": "a"}'], "field 'messages' is \"a\"; expected a list of objects"),
+        (['{"messages": "a"}'], "field 'messages' is \"a\"; expected a list"),
         (["[" * 100_000], "line 1: is no JSON"),
         (["", "  "], "has no question"),
     ],
@@ -136,7 +136,7 @@ def test_texts_that_the_authors_of_speed_bench_do_not_pass_on(tmp_path: Path) ->
         (["a", ""], r"questions\[1\]: turns\[0\] is ''"),
         ([], "questions is empty"),
         (7, "questions is 7; expected a path, or questions and prompts"),
-        ([Question(3, "c", ("a",)), Question(3, "d", ("b",))], "questions has the id 3 twice"),
+        ([Question(3, "c", ("a",)), Question(3, "d", ("b",))], "questions has twice the id 3"),
     ],
 )
 def test_what_are_no_questions(value: Any, message: str) -> None:

@@ -22,11 +22,10 @@ import pytest
 import specdec
 from specdec.analysis.measure import Timing
 from specdec.ray.blocks import write_block
-from specdec.ray.generating import GenerationWork
-from specdec.ray.jobs import Places, places_on
+from specdec.ray.generating import open_generation
+from specdec.ray.jobs import Places, described, places_on
 from specdec.ray.records import OutputFolder, records_of
-from specdec.ray.scoring import Scoring
-from specdec.ray.sent_pair import described
+from specdec.ray.scoring import open_scoring
 from worlds.encoder_decoders import EncoderDecoder
 
 EMBEDDED = Path(specdec.__file__).parent / "embedded"
@@ -194,22 +193,19 @@ def test_a_keyword_of_generate_that_has_no_place_here(tmp_path: Path) -> None:
             specdec.ray.generate(TARGET, DRAFT, PROMPTS, tmp_path / "out", **{name: 8})
 
 
-def generation(target: Any, draft: Any, **changes: Any) -> GenerationWork:
+def generation(target: Any, draft: Any, *, by_seed: bool = False, start: Any = None, **options: Any) -> Any:
     """What an actor does, here."""
-    settings: dict[str, Any] = {
-        "options": {}, "seed": 5, "column": "prompt", "chat": False, "decoder_prompt": None,
-        "on_error": "raise", "n_threads": 1, "by_seed": False,
-    }  # fmt: skip
-    return GenerationWork(target, draft, **(settings | changes))
+    fields = {"column": "prompt", "chat": False, "decoder_prompt": start}
+    return open_generation(target, draft, fields, options | {"n_threads": 1}, 5, by_seed, "raise")
 
 
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_drafts_that_go_by_earlier_texts_or_times(adaptive: bool) -> None:
     """They are refused where the text of a seed depends on what they guess."""
     made = specdec.drafts.Ensemble(DRAFT) if adaptive else specdec.drafts.TokenRecycling()
-    generation(TARGET, lambda target: made).open()
+    generation(TARGET, lambda target: made)
     with pytest.raises(specdec.InputError, match="that goes by earlier texts or measured times"):
-        generation(TARGET, lambda target: made, by_seed=True).open()
+        generation(TARGET, lambda target: made, by_seed=True)
 
 
 def test_encoder_decoders() -> None:
@@ -218,17 +214,15 @@ def test_encoder_decoders() -> None:
     target, sources = models.target, models.sources(5, 9, 7)
     options = {"max_new_tokens": 6, "gamma": 2, "temperature": 1.0, "ignore_eos": True}
     block = json.dumps({"first": 3, "records": sources})
-    do = generation(
-        lambda: target, lambda target: models.draft, options=options, decoder_prompt=[4, 8]
-    ).open()
+    do = generation(lambda: target, lambda target: models.draft, start=[4, 8], **options)
     expected = specdec.generate(
         target, models.draft, sources, decoder_prompt=[4, 8], seed=[(5, i) for i in (3, 4, 5)], **options
     )
     assert [json.loads(line)["tokens"] for line in do(block).splitlines()] == [r.tokens for r in expected]
 
     rows = [{"text": [1, 2, 3 + i], "from": source} for i, source in enumerate(sources)]
-    scoring = Scoring(lambda: target, "text", None, "from", 0, False, None, "raise", 1)
-    found = scoring.open()(json.dumps({"first": 0, "records": rows})).splitlines()
+    scoring = open_scoring(lambda: target, {"column": "text", "source": "from"}, {"n_threads": 1}, "raise")
+    found = scoring(json.dumps({"first": 0, "records": rows})).splitlines()
     scores = target.score([row["text"] for row in rows], sources=sources)
     assert [json.loads(line)["log_probs"] for line in found] == [score.log_probs.tolist() for score in scores]
 

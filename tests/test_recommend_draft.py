@@ -16,7 +16,7 @@ from sessions import Session
 from specdec import drafts, time_limit
 from specdec.analysis import recommend as recommend_module
 from specdec.analysis.known_models import known_models, known_vocabularies, vocabulary_of
-from specdec.analysis.recommend import cache_bytes_of, weight_bytes_of
+from specdec.analysis.recommend import memory_of
 from specdec.drafts.translation import translation_of
 from specdec.errors import CheckpointNotFoundError, InputError, VocabularyMismatchError
 from specdec.tokenizer import ByteTokenizer, Strip, load_tokenizer
@@ -122,7 +122,8 @@ def test_gammas_are_those_asked_for_or_each_drafts_own(target: Any, other: Any) 
 
 def test_memory_is_that_of_the_core(target: Any, other: Any) -> None:
     draft = drafts.ModelDraft(other)
-    assert weight_bytes_of(draft) == other.core.n_bytes
+    weights, cache = memory_of(draft)
+    assert weights == other.core.n_bytes
 
     def kept(n: int) -> int:
         session = Session(
@@ -132,12 +133,11 @@ def test_memory_is_that_of_the_core(target: Any, other: Any) -> None:
         session.prefill()
         return session.cached_size(0)[2]
 
-    assert cache_bytes_of(draft) * 64 == pytest.approx(kept(161) - kept(97), rel=0.1)  # and some bookkeeping
+    assert cache * 64 == pytest.approx(kept(161) - kept(97), rel=0.1)  # and some bookkeeping
     inner = drafts.ModelDraft(target, draft=target)
     both = drafts.Ensemble(drafts.ContextCopy(), draft, inner)
-    assert weight_bytes_of(both) == other.core.n_bytes + 2 * target.core.n_bytes
-    assert cache_bytes_of(both) == cache_bytes_of(draft) + cache_bytes_of(inner)
-    assert weight_bytes_of(drafts.EarlyExit(1)) == cache_bytes_of(drafts.EarlyExit(1)) == 0
+    assert memory_of(both) == (weights + 2 * target.core.n_bytes, cache + memory_of(inner)[1])
+    assert memory_of(drafts.EarlyExit(1)) == (0, 0)
 
 
 # ---------------------------------------------------------------------------------------- what is named

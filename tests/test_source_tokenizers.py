@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import specdec
+from refusals import refuses
 from specdec.errors import InputError, TokenizerError, VocabularyMismatchError
 from specdec.models.tokenizer import source_side
 from specdec.tokenizer import check_same_vocabulary, load_tokenizer, resolve_tokenizer
@@ -166,7 +167,7 @@ def test_m2m_has_language_tokens(tmp_path: Path) -> None:
             assert source.in_language("de").encode(text) == given(text).input_ids
     assert found[2].before == source_side(found[1]).before == (given.get_lang_id("de"),)
     check(tmp_path / "saved", given)  # whose tokenizer_config.json names the language
-    with pytest.raises(InputError, match="src_lang is 'xx'; expected one of the 100 languages"):
+    with refuses("src_lang", "xx"):
         source.in_language("xx")
 
 
@@ -267,7 +268,7 @@ def test_languages_of_a_model(tmp_path: Path) -> None:
     again = pickle.loads(pickle.dumps(french.with_languages(tgt_lang="en")))  # of a model that has gone
     assert again.core is not m2m.core and again.decoder_start == (2, given.get_lang_id("en"))
     assert again.source_ids("the red ball").tolist() == given("the red ball").input_ids
-    with pytest.raises(InputError, match="tgt_lang is 'de_DE'; expected one of the 100 languages"):
+    with refuses("tgt_lang", "de_DE"):
         m2m.with_languages(tgt_lang="de_DE")
 
     (tmp_path / "mbart").mkdir()
@@ -299,7 +300,7 @@ def test_a_model_without_languages(tmp_path: Path) -> None:
     transformers.ByT5Tokenizer().save_pretrained(tmp_path)
     model = with_model(tmp_path, "T5ForConditionalGeneration")
     assert model.languages == () and model.source_ids("a").tolist() == [100, 1]
-    with pytest.raises(InputError, match="src_lang is 'en', but the tokenizer has no languages"):
+    with refuses("src_lang", "en"):
         model.with_languages(src_lang="en")
     assert specdec.load(tmp_path, tokenizer=False).source_tokenizer is None
 

@@ -6,6 +6,7 @@ import gzip
 import itertools
 import json
 import random
+import re
 import struct
 import sys
 import tarfile
@@ -18,7 +19,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from specdec.errors import InputError, MissingPackageError, TokenizerError, VocabularyMismatchError
+from refusals import refuses, refuses_field
+from specdec.errors import MissingPackageError, TokenizerError, VocabularyMismatchError
 from specdec.tokenizer import (
     StreamDecoder,
     Strip,
@@ -47,31 +49,26 @@ def published_cases(shared: Path, name: str) -> list[tuple[str, list[int]]]:
     texts = (folder / f"{name}.inp").read_bytes().decode("utf-8").split("\n__ggml_vocab_test__\n")
     lines = (folder / f"{name}.out").read_text().split("\n")
     assert texts[-1] == lines[-1] == ""  # both files end with their separator
-    cases = [
-        (text, [int(i) for i in line.split()]) for text, line in zip(texts[:-1], lines[:-1], strict=True)
-    ]
+    cases = [(text, [*map(int, line.split())]) for text, line in zip(texts[:-1], lines[:-1], strict=True)]
     assert len(cases) == 46
     return cases
 
 
-@pytest.mark.parametrize(
-    ("name", "file"),
-    [
-        ("ggml-vocab-gpt-2.gguf", "gpt2_vocab.json"),
-        ("ggml-vocab-llama-spm.gguf", "llama2_tokenizer.model"),
-        ("ggml-vocab-llama-spm.gguf", "llama2_tokenizer.bin"),
-    ],
-)
-def test_published_ids(shared, name, file):
+LLAMA_FILES = ["llama2_tokenizer.model", "llama2_tokenizer.bin"]
+
+
+@pytest.mark.parametrize("file", ["gpt2_vocab.json", *LLAMA_FILES])
+def test_published_ids(shared, file):
     tokenizer = load_tokenizer(shared / "data" / "tokenizers" / file)
-    for text, ids in published_cases(shared, name):
+    name = "gpt-2" if file == "gpt2_vocab.json" else "llama-spm"
+    for text, ids in published_cases(shared, f"ggml-vocab-{name}.gguf"):
         assert tokenizer.encode(text, add_bos=False) == ids, text
         assert tokenizer.decode(ids) == text
 
 
 def test_bos(shared):
     folder = shared / "data" / "tokenizers"
-    for file in ("llama2_tokenizer.model", "llama2_tokenizer.bin"):
+    for file in LLAMA_FILES:
         tokenizer = load_tokenizer(folder / file)
         assert (tokenizer.bos_id, tokenizer.eos_ids, tokenizer.n_vocab) == (1, (2,), 32000)
         assert tokenizer.encode("Hello world") == [1, 15043, 3186]
@@ -94,11 +91,7 @@ def test_formats_of_one_vocabulary_agree(shared):
     one = load_tokenizer(models / "chars105" / "tok105.model")
     two = load_tokenizer(models / "chars105" / "tok105.bin")
     assert one.fingerprint() == two.fingerprint()
-    single_spaced = " ".join(text.split(" "))
-    while (
-        "  " in single_spaced
-    ):  # this file's own normaliser drops repeated spaces; llama2.c's format has none
-        single_spaced = single_spaced.replace("  ", " ")
+    single_spaced = re.sub(" +", " ", text)  # this file's own normaliser drops repeats
     for story in single_spaced.split("<|endoftext|>"):
         assert one.encode(story.strip()) == two.encode(story.strip())
     assert one.encode("a日本b") == two.encode("a日本b")  # unknown characters: one <unk> for the run
@@ -108,17 +101,13 @@ def test_decode_equals_the_libraries(shared):
     """On random ids, wherever the bytes are UTF-8; elsewhere each library counts its own U+FFFD."""
     folder = shared / "data" / "tokenizers"
     rng = random.Random(0)
-    gpt2, llama = (
-        load_tokenizer(folder / "gpt2_vocab.json"),
-        load_tokenizer(folder / "llama2_tokenizer.model"),
-    )
-    for ours, theirs in ((gpt2, gpt2._library.decode), (llama, llama._library.decode)):
-        compared = 0
+    for file in ("gpt2_vocab.json", "llama2_tokenizer.model"):
+        ours, compared = load_tokenizer(folder / file), 0
         for _ in range(2000):
             ids = [rng.randrange(ours.n_vocab) for _ in range(rng.randrange(1, 10))]
             text = ours.decode(ids)
             if "\ufffd" not in text:
-                assert text == theirs(ids), ids
+                assert text == ours.library.decode(ids), ids
                 compared += 1
         assert compared > 1500
 
@@ -145,7 +134,7 @@ def check_streaming(
     assert "".join(pieces) == whole, ids
 
 
-@pytest.mark.parametrize("file", ["gpt2_vocab.json", "llama2_tokenizer.model", "llama2_tokenizer.bin"])
+@pytest.mark.parametrize("file", ["gpt2_vocab.json", *LLAMA_FILES])
 def test_streaming_adds_up_to_decode(shared, file):
     tokenizer = load_tokenizer(shared / "data" / "tokenizers" / file)
     rng = random.Random(1)
@@ -161,8 +150,7 @@ def test_streaming_adds_up_to_decode(shared, file):
             assert not any("\ufffd" in stream.feed([i]) for i in ids) and stream.finish() == ""
 
 
-# ── Against transformers, on a megabyte
-# ─────────────────────────────────────────────────────────────────────────────
+# ------------------------------------------------------------------ against transformers, on a megabyte
 
 FILES = {
     "GPT-2": {"vocab.json": "gpt2_vocab.json", "merges.txt": "gpt2_merges.txt"},
@@ -302,21 +290,23 @@ def test_streaming_never_splits_a_character(families, text, cuts):
 
 
 @pytest.mark.parametrize(
-    ("settings", "error"),
-    [
-        (
-            {"tokenizer_class": "CamembertTokenizer"},
-            'names the class "CamembertTokenizer"; expected one of GPT2',
-        ),
-        ({"tokenizer_class": 3}, "'tokenizer_class' is 3"),
-        ({"added_tokens_decoder": [1]}, r"tokenizer_config.json: field 'added_tokens_decoder' is \[1\]"),
-        ({"added_tokens_decoder": {"a": {}}}, "expected an object of ids and tokens"),
-        ({"added_tokens_decoder": {"300": {"content": "<x>"}}}, "'<x>' has id 300; expected 256"),
-    ],
+    ("field", "value"),
+    [("tokenizer_class", 3), ("added_tokens_decoder", [1]), ("added_tokens_decoder", {"a": {}})],
 )
-def test_bad_settings_of_bpe_files(tmp_path, settings, error):
-    with pytest.raises(TokenizerError, match=error):
-        load_tokenizer(write_bpe_files(tmp_path, **settings))
+def test_bad_settings_of_bpe_files(tmp_path, field, value):
+    write_bpe_files(tmp_path, **{field: value})
+    with refuses_field(tmp_path / "tokenizer_config.json", field, TokenizerError):
+        load_tokenizer(tmp_path)
+
+
+def test_bpe_files_that_contradict_their_settings(tmp_path):
+    with refuses_field(
+        write_bpe_files(tmp_path, tokenizer_class="Camembert"), "tokenizer_class", TokenizerError
+    ):
+        load_tokenizer(tmp_path)
+    write_bpe_files(tmp_path, added_tokens_decoder={"300": {"content": "<x>"}})
+    with pytest.raises(TokenizerError, match="'<x>' has id 300; expected 256"):
+        load_tokenizer(tmp_path)
 
 
 def write_bpe_files(folder: Path, **settings: object) -> Path:
@@ -351,15 +341,14 @@ def test_settings_of_bpe_files(tmp_path):
 
 
 def test_continuing_keeps_the_space(shared):
-    for file in ("llama2_tokenizer.model", "llama2_tokenizer.bin"):
+    for file in LLAMA_FILES:
         tokenizer = load_tokenizer(shared / "data" / "tokenizers" / file)
         ids = tokenizer.encode("Hello big world")
         assert tokenizer.decode(ids[:2]) + tokenizer.decode(ids[2:], continuing=True) == "Hello big world"
         assert tokenizer.decode(ids[2:]) == "big world"
 
 
-# ── tokenizer.json
-# ───────────────────────────────────────────────────────────────────────────────────────────
+# -------------------------------------------------------------------------------------- tokenizer.json
 
 
 def llama_json(*, decoder: str = "sequence") -> str:
@@ -409,13 +398,11 @@ def test_llama_json(tmp_path, decoder, strip):
     for _ in range(1500):
         ids = random_ids(tokenizer, rng)
         check_streaming(tokenizer, ids, rng)
-        text = tokenizer.decode(ids)
-        if decoder == "sequence" and "\ufffd" not in text:
-            assert text == tokenizer._library.decode(ids), ids
-            compared += 1
-        textual = [i for i in ids if not 3 <= i < 259]  # Metaspace alone shows byte tokens by their names
         if decoder != "sequence":
-            assert tokenizer.decode(textual) == tokenizer._library.decode(textual), textual
+            ids = [i for i in ids if not 3 <= i < 259]  # Metaspace alone shows byte tokens by their names
+        text = tokenizer.decode(ids)
+        if "\ufffd" not in text:
+            assert text == tokenizer.library.decode(ids), ids
             compared += 1
     assert compared > 100
 
@@ -469,7 +456,7 @@ def test_two_tokens_with_one_id(tmp_path):
 @pytest.mark.parametrize("decoder", ["wordpiece", "strip first", "regex"])
 def test_decoder_that_is_not_bytes(tmp_path, decoder):
     (tmp_path / "tokenizer.json").write_text(llama_json(decoder=decoder))
-    with pytest.raises(TokenizerError, match=r"tokenizer\.json: decoder has a step .*expected ByteLevel"):
+    with refuses_field(tmp_path / "tokenizer.json", "decoder", TokenizerError):
         load_tokenizer(tmp_path)
 
 
@@ -498,14 +485,13 @@ def test_template_decides_about_bos(tmp_path):
 def test_folder_with_vocab_and_merges(tmp_path, shared):
     source = shared / "data" / "tokenizers"
     (tmp_path / "vocab.json").write_bytes((source / "gpt2_vocab.json").read_bytes())
-    with pytest.raises(TokenizerError, match=r"vocab\.json: is neither"):
+    with pytest.raises(TokenizerError, match=r"vocab\.json: expected"):
         load_tokenizer(tmp_path)
     (tmp_path / "merges.txt").write_bytes(b"#version: 0.2\n" + (source / "gpt2_merges.txt").read_bytes())
     assert load_tokenizer(tmp_path).encode(" Hello world") == [18435, 995]
 
 
-# ── llama2.c's encoder
-# ───────────────────────────────────────────────────────────────────────────────────────
+# ---------------------------------------------------------------------------------- llama2.c's encoder
 
 
 def plain_llama2c_encode(tokens: list[tuple[bytes, float]], text: str) -> list[int]:
@@ -531,16 +517,10 @@ def test_llama2c_encoder_equals_the_plain_one(tmp_path):
     for trial in range(20):
         tokens = [(b"<unk>", 0.0), (b"\n<s>\n", 0.0), (b"\n</s>\n", 0.0)]
         tokens += [(b"<0x%02X>" % byte, 0.0) for byte in range(256)]
-        words = {bytes(rng.choices(b"ab ", k=rng.randrange(2, 6))) for _ in range(30)} | {
-            b"ab",
-            b"ba",
-            b" a",
-            b"aa",
-        }
+        words = {bytes(rng.choices(b"ab ", k=rng.randrange(2, 6))) for _ in range(30)}
         # Few scores, so that ties decide.
-        tokens += [(word, float(rng.randrange(4))) for word in sorted(words)] + [
-            (c, -9.0) for c in (b"a", b"b", b" ")
-        ]
+        tokens += [(word, float(rng.randrange(4))) for word in sorted(words | {b"ab", b"ba", b" a", b"aa"})]
+        tokens += [(letter, -9.0) for letter in (b"a", b"b", b" ")]
         tokenizer = load_tokenizer(write_llama2c_tokenizer(tmp_path / f"{trial}.bin", tokens))
         for _ in range(30):
             text = "".join(rng.choices("ab é", weights=[5, 5, 2, 1], k=rng.randrange(0, 25)))
@@ -569,10 +549,7 @@ def test_bad_llama2c_files(tmp_path):
         (content[:4], "has 0 tokens; expected at least <unk>"),
         (content[:8] + struct.pack("<i", -5) + content[12:], "token 0 has length -5"),
         (content[:8] + struct.pack("<i", 7) + content[12:], "token 0 has length 7; expected 0 to 6"),
-        (
-            content[:4] + struct.pack("<f", float("nan")) + content[8:],
-            "token 0 has a score that is not a number",
-        ),
+        (content[:4] + struct.pack("<f", float("nan")) + content[8:], "token 0 has the score NaN"),
     ]
     for wrong, message in cases:
         path.write_bytes(wrong)
@@ -581,8 +558,7 @@ def test_bad_llama2c_files(tmp_path):
         assert str(path) in str(caught.value)
 
 
-# ── Bad input
-# ────────────────────────────────────────────────────────────────────────────────────────────────
+# ------------------------------------------------------------------------------------------- bad input
 
 
 @pytest.mark.parametrize(
@@ -590,10 +566,10 @@ def test_bad_llama2c_files(tmp_path):
     [
         ("tokenizer.json", "{", "not valid JSON"),
         ("tokenizer.json", '{"model": {}}', "not a tokenizer.json that `tokenizers` can read"),
-        ("tokenizer.json", "{}", "neither a tokenizer.json nor a vocab.json"),
+        ("tokenizer.json", "{}", "expected a tokenizer.json, or a vocab.json"),
         ("tokenizer.model", "nonsense", "not a SentencePiece model"),
         ("tokenizer.model", "", "SentencePiece model"),
-        ("vocab.json", '{"a": 0}', "neither"),
+        ("vocab.json", '{"a": 0}', "expected a tokenizer.json"),
         ("words.txt", "a b c", r"expected a folder, or a \.json, \.model or \.bin"),
     ],
     ids=range(7),
@@ -670,22 +646,22 @@ def test_steps_that_do_not(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("prefix", "merges", "message"),
+    ("prefix", "merges", "field"),
     [
-        ("x", [["x▁", "x▁"], ["▁", "a"]], r'model\.merges.* \["▁", "a"\] at 1; expected .* begins with "x"'),
-        ("x", ["x▁ ▁"], r'model\.merges.* "x▁ ▁" at 0'),
-        ("x", [["▁", 1]], r"model\.merges"),
-        ("x", [1], r"model\.merges"),
-        ("▁", [["a", "▁a"]], r"model\.continuing_subword_prefix.*ASCII"),
+        ("x", [["x▁", "x▁"], ["▁", "a"]], "merges[1]"),
+        ("x", ["x▁ ▁"], "merges[0]"),
+        ("x", [["▁", 1]], "merges[0]"),
+        ("x", [1], "merges[0]"),
+        ("▁", [["a", "▁a"]], "continuing_subword_prefix"),
     ],
     ids=range(5),
 )
-def test_merges_that_would_cut_a_character(tmp_path, prefix, merges, message):
+def test_merges_that_would_cut_a_character(tmp_path, prefix, merges, field):
     """In a process of its own the library's answer would be to abort it."""
     vocab = {token: i for i, token in enumerate(["a", "▁", "x▁", "x▁▁", "▁a"])}
     model = {"type": "BPE", "vocab": vocab, "merges": merges, "continuing_subword_prefix": prefix}
     (tmp_path / "tokenizer.json").write_text(word_level(model=model))
-    with pytest.raises(TokenizerError, match=rf"tokenizer\.json: field '{message}"):
+    with refuses_field(tmp_path / "tokenizer.json", f"model.{field}", TokenizerError):
         load_tokenizer(tmp_path)
 
 
@@ -711,7 +687,7 @@ def test_errors_of_the_library_are_tokenizer_errors(tmp_path, error):
         raise error("utf-8", b"", 0, 1, "why") if error is UnicodeDecodeError else error("why \x1b[0m")
 
     library = SimpleNamespace(encode=fail, no_padding=fail)
-    tokenizer._library = library
+    tokenizer.library = library
     with pytest.raises(TokenizerError, match=rf"tokenizer\.json: .*{error.__name__}.*why"):
         tokenizer.encode("a")
     with pytest.raises(TokenizerError, match=rf"x\.json: .*{error.__name__}.*why") as caught:
@@ -738,7 +714,7 @@ def test_ctrl_c_in_the_library_is_none_of_its_errors(tmp_path):
         def fail(*arguments: object, error: type[BaseException] = error, **options: object) -> None:
             raise error
 
-        tokenizer._library = SimpleNamespace(encode=fail)
+        tokenizer.library = SimpleNamespace(encode=fail)
         with pytest.raises(error):
             tokenizer.encode("a")
 
@@ -779,12 +755,11 @@ def test_missing_libraries(tmp_path, monkeypatch):
     assert resolve_tokenizer(False, tmp_path) is None
 
 
-def test_a_sentencepiece_file_that_cannot_be_read(tmp_path):
-    from specdec.models.tokenizer.added_tokens import read_side_tokens
-    from specdec.models.tokenizer.sentencepiece_file import SentencePieceTokenizer
-
-    with pytest.raises(TokenizerError, match="tokenizer.model: cannot be read: No such file"):
-        SentencePieceTokenizer.from_file(tmp_path / "tokenizer.model", read_side_tokens(tmp_path))
+def test_a_sentencepiece_file_that_cannot_be_read(shared, tmp_path):
+    (tmp_path / "source.spm").symlink_to(shared / "models" / "chars105" / "tok105.model")
+    (tmp_path / "vocab.json").write_text('{"<unk>": 0}')
+    with pytest.raises(TokenizerError, match=r"target\.spm: cannot be read: No such file"):
+        load_tokenizer(tmp_path)
 
 
 def test_errors_of_specdec_s_own_code_are_not_the_library_s(tmp_path, monkeypatch):
@@ -802,11 +777,11 @@ def test_errors_of_specdec_s_own_code_are_not_the_library_s(tmp_path, monkeypatc
 def test_text_that_is_none(tmp_path):
     tokenizer = load_tokenizer(write_llama2c_tokenizer(tmp_path / "tok.bin", GOOD))
     for text in (b"a", None, 3):
-        with pytest.raises(InputError, match="expected a str"):
+        with refuses("text", text):
             tokenizer.encode(text)
-    with pytest.raises(InputError, match=r"lone surrogate.*position 1"):
+    with refuses("text"):
         tokenizer.encode("a\ud800")
-    with pytest.raises(InputError, match="token id is -1"):
+    with refuses("token id", -1):
         tokenizer.decode([-1])
     assert tokenizer.decode([3, 4, 3]) == "aa"  # a padded model's id past the vocabulary has no text
 
@@ -843,8 +818,7 @@ def test_tokenizer_objects(tmp_path):
         stream.feed([2])
 
 
-# ── Pairs
-# ────────────────────────────────────────────────────────────────────────────────────────────────────
+# ----------------------------------------------------------------------------------------------- pairs
 
 
 def model(n_vocab: int, tokenizer: Tokenizer | None, path: str) -> SimpleNamespace:
@@ -863,44 +837,35 @@ def test_same_vocabulary(tmp_path):
     check_same_vocabulary(model(8, one, "T"), model(8, one, "D"))
     check_same_vocabulary(model(4, None, "T"), model(4, one, "D"))
     check_same_vocabulary(model(4, one, "T"), model(8, same, "D"))  # padding
-    cases = [
-        (
-            model(4, one, "T"),
-            model(4, other, "D"),
-            "both have 4 tokens, but id 3 is 'a' in the target and 'b' in the draft",
-        ),
-        (
-            model(4, one, "T"),
-            model(4, other, "T"),
-            "both of T, have tokenizers of different vocabularies: both",
-        ),
+    for target, draft, message in (
+        (model(4, one, "T"), model(4, other, "D"), "but id 3 is 'a' in the target and 'b' in the draft"),
+        (model(4, one, "T"), model(4, other, "T"), "both of T, have tokenizers of different vocabularies"),
         (model(4, one, "T"), model(5, longer, "D"), "the first 4 agree, id 4 is 'z' in the draft alone"),
-        (
-            model(5, longer, "T"),
-            model(5, one, "D"),
-            "target's tokenizer has 5 tokens, the draft's 4; the first 4 agree",
-        ),
+        (model(5, longer, "T"), model(5, one, "D"), "has 5 tokens, the draft's 4; the first 4 agree"),
         (model(3, one, "T"), model(8, same, "D"), "to 3 ids, draft D to 8; expected both to have the 4 ids"),
         (model(4, None, "T"), model(8, one, "D"), "target T gives probabilities to 4 ids, draft D to 8"),
-    ]
-    for target, draft, message in cases:
+    ):
         with pytest.raises(VocabularyMismatchError, match=message):
             check_same_vocabulary(target, draft)
 
 
-def test_bytes_of_byte_level_tokens():
+def test_bytes_of_byte_level_tokens(tmp_path):
     """GPT-2's own function makes the alphabet; a token with any other character is UTF-8 as it stands."""
-    from specdec.models.tokenizer.hf_tokenizer import _byte_level
+    from tokenizers import Tokenizer as Library
+    from tokenizers import decoders, models
 
     own = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     rest = [byte for byte in range(256) if byte not in own]
     alphabet = {byte: chr(byte) for byte in own} | {byte: chr(256 + i) for i, byte in enumerate(rest)}
     expected = [bytes([byte]) for byte in range(256)]
-    expected += [b"", b"ab", bytes(range(256)), b""]
+    expected += [b"ab", bytes(range(256))]
     tokens = ["".join(alphabet[byte] for byte in text) for text in expected]
-    for other in ("a b", "\x7f", "\xad", "\u0144", "\u0143x\uffff", "語", "a\U0010ffff", "<|é|>Ġ\n"):
-        tokens += [other, "Ġx"]
-        expected += [other.encode(), b" x"]
-    assert _byte_level(tokens) == expected
-    assert _byte_level(dict.fromkeys(tokens[:256])) == expected[:256]
-    assert _byte_level([]) == []
+    for i, other in enumerate(
+        ["a b", "\x7f", "\xad", "\u0144", "\u0143x\uffff", "語", "a\U0010ffff", "<é>Ġ\n"]
+    ):
+        tokens += [other, f"Ġx{i}"]
+        expected += [other.encode(), b" x%d" % i]
+    library = Library(models.WordLevel({token: i for i, token in enumerate(tokens)}, unk_token="a b"))
+    library.decoder = decoders.ByteLevel()
+    library.save(str(tmp_path / "tokenizer.json"))
+    assert list(load_tokenizer(tmp_path).vocabulary()) == expected

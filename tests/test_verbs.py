@@ -392,7 +392,7 @@ def test_ctrl_c_prints_what_was_measured(models: Pair, monkeypatch: pytest.Monke
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("specdec.analysis.experiment.Experiment.run", interrupt)
+    monkeypatch.setattr("specdec.analysis.experiment.take_turns", interrupt)
     asked = ["measure", "--target", "big", "--draft", "small", "--n-tokens", "20", "--gammas", "1", "abc"]
     done = run(*asked)
     assert done.exit_code == 130

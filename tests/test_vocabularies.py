@@ -602,7 +602,7 @@ def test_what_cannot_be_translated_is_refused(target: Any, models: Any) -> None:
     pair = [model_with(pieces, 1) for pieces in DISJOINT]
     for model in pair:  # nothing in common, special tokens neither
         model.tokenizer.special_tokens = dict
-        model.tokenizer._eos_ids = ()
+        model.tokenizer.eos_ids = ()
     with pytest.raises(VocabularyMismatchError, match="have no token in common"):
         specdec.generate(pair[0], drafts.ModelDraft(pair[1], vocabulary="intersection"), [3])
     with pytest.raises(VocabularyMismatchError, match="different vocabularies"):

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "clock.h"
-#include "encoder.h"
+#include "forward.h"
 #include "interrupt.h"
 #include "tree.h"
 

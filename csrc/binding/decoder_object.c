@@ -2,7 +2,6 @@
 #include <limits.h>
 #include <string.h>
 
-#include "encoder.h"
 #include "exclusive.h"
 #include "forward.h"
 #include "module.h"

@@ -2,8 +2,8 @@
 #include <string.h>
 
 #include "convert.h"
-#include "eagle_predictor.h"
 #include "module.h"
+#include "predictors.h"
 
 /* The hidden states that it reads. Returns 0, or -1 with an exception. */
 static int layers_from(PyObject* argument, sd_eagle* eagle) {

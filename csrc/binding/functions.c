@@ -4,12 +4,11 @@
 #include <string.h>
 
 #include "blocks.h"
-#include "checksum.h"
 #include "config_dict.h"
 #include "kernels.h"
 #include "library.h"
 #include "module.h"
-#include "quantise.h"
+#include "pack.h"
 #include "rng.h"
 #include "session_arguments.h"
 

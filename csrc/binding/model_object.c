@@ -3,11 +3,11 @@
 
 #include "adapter.h"
 #include "config_dict.h"
-#include "encoder.h"
+#include "forward.h"
 #include "interrupt.h"
 #include "library.h"
+#include "memory.h"
 #include "module.h"
-#include "spares.h"
 #include "tensor_arguments.h"
 #include "weights_getters.h"
 

@@ -4,10 +4,10 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+#include "cache.h"
 #include "heads.h"
 #include "kernels.h"
 #include "recurrent.h"
-#include "taps.h"
 #include "testing.h"
 #include "tree.h"
 

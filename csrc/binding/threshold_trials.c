@@ -3,7 +3,6 @@
 #include "fields.h"
 #include "kernels.h"
 #include "module.h"
-#include "processor.h"
 
 /* {name: [one for each format]} */
 static PyObject* dict_of(const sd_thresholds* thresholds) {

@@ -3,7 +3,7 @@
 
 #include "clock.h"
 #include "module.h"
-#include "reading.h"
+#include "translation.h"
 
 /* The arrays of its tables, in the order in which `views` holds them. */
 enum { TARGET_STARTS, DRAFT_STARTS, DRAFT_OF, TARGET_OF, BYTE_TOKENS, FIRST, TARGET_FIRST };

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "row_law.h"
-#include "top.h"
 
 sd_status sd_logprobs_find(const char* name, sd_logprobs_kind* of) {
     *of = strcmp(name, "model") == 0 ? SD_LOGPROBS_MODEL : SD_LOGPROBS_SAMPLING;

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "encoder.h"
+#include "forward.h"
 
 sd_status sd_prompt_check(const sd_prompt* prompt, const sd_model* model) {
     int n_ctx = model->config.n_ctx, n_vocab = model->config.n_vocab;

@@ -8,8 +8,8 @@
 
 #include "adaptive_gamma.h"
 #include "drafter.h"
+#include "forward.h"
 #include "logprobs.h"
-#include "prefill.h"
 #include "sequence.h"
 
 typedef struct sd_session_options {

@@ -1,14 +1,64 @@
-#include "dynamic_tree_drafter.h"
+/* A tree that grows by the draft's own confidence: the best guesses so far, those that have been read and
+ * those that may be. (Sequoia, Chen et al. 2024; OPT-Tree, Wang et al. 2024; EAGLE-2, Li et al. 2024.) */
+#include "tree_drafter.h"
 
-#include "best_first.h"
-#include "child_sampler.h"
+#include <math.h>
+
 #include "clock.h"
 #include "drafter_policy.h"
 #include "interrupt.h"
 
+/* A guess that may become a node. */
+typedef struct candidate {
+    int32_t token;
+    int32_t parent;    /* the node read that it follows; 0: the root */
+    int32_t node;      /* the node read that it is; -1: it has not been read */
+    int depth;         /* 1: it follows the root */
+    double confidence; /* the draft's confidence in its token */
+    double value;      /* product of the confidences down to it: estimated chance that it is accepted */
+} candidate;
+
+/* The best candidates. Values never change, and a child's value never exceeds its parent's: so a candidate
+ * that was dropped can never return, and the set always contains the parents of its members. */
+typedef struct best_first {
+    int room, n;     /* candidates that are kept, at most and now */
+    candidate* best; /* [room] in descending order of value; of equal values the earlier first */
+} best_first;
+
+/* Keep a candidate if it is among the best. */
+static void offer(best_first* g, candidate offered) {
+    if (g->n == g->room && !(g->n > 0 && offered.value > g->best[g->n - 1].value)) return;
+    int at = g->n < g->room ? g->n++ : g->n - 1;
+    for (; at > 0 && g->best[at - 1].value < offered.value; at--) g->best[at] = g->best[at - 1];
+    g->best[at] = offered;
+}
+
+/* The value of the i-th least of the best: what makes room for the i-th better one, from 0. */
+static double least(const best_first* g, int i) {
+    int at = g->room - 1 - i;
+    return at >= g->n ? 0.0 : at < 0 ? g->best[0].value : g->best[at].value;
+}
+
+/* The next candidates to read, `width` at most: the best that have not been, that may be followed (depth
+ * below `depth`), and whose children may be among the best. Their indices in `best`, ascending, to chosen
+ * [width]. Returns how many; none if even a sure child of each would not raise the sum of the best values by
+ * more than `price`. */
+static int choose_best(const best_first* g, int width, int depth, double price, int32_t* chosen) {
+    int n = 0;
+    double gain = 0.0;
+    for (int i = 0; i < g->n && n < width; i++) {
+        const candidate* c = &g->best[i];
+        if (c->node >= 0 || c->depth >= depth) continue;
+        if (!(c->value > least(g, 0))) break; /* no child of it would be among the best */
+        gain += fmax(0.0, c->value - least(g, n));
+        chosen[n++] = i;
+    }
+    return gain > price ? n : 0;
+}
+
 /* One proposal being drafted. */
 typedef struct draft {
-    sd_best_first search;
+    best_first search;
     sd_proposal read; /* the text with the tree of what has been read: more than is proposed in the end */
     int32_t* tokens;  /* [n_reads + 1] of that tree */
     int32_t* parents; /* [n_reads + 1] */
@@ -41,7 +91,7 @@ static void lay_out(dynamic_tree_drafter* d, const sd_drafting* drafting) {
     d->batch_proposals = sd_arena_take(arena, n, sizeof *d->batch_proposals);
     for (size_t i = 0; i < n; i++) {
         const draft one = {
-            .search = sd_best_first_take(arena, drafting->gamma),
+            .search.best = sd_arena_take(arena, (size_t)drafting->gamma, sizeof(candidate)),
             .tokens = sd_arena_take(arena, nodes, sizeof *one.tokens),
             .parents = sd_arena_take(arena, nodes, sizeof *one.parents),
             .chosen = sd_arena_take(arena, width, sizeof *one.chosen),
@@ -79,10 +129,10 @@ static void choose(const dynamic_tree_drafter* d, const sd_proposal* p, draft* f
         f->reads[f->n_reads++] = 0;
         return;
     }
-    f->n_reads = sd_best_first_choose(&f->search, d->options.width, p->depth,
-                                      sd_drafter_policy_step_price(p->policy), f->chosen);
+    f->n_reads = choose_best(&f->search, d->options.width, p->depth, sd_drafter_policy_step_price(p->policy),
+                             f->chosen);
     for (int i = 0; i < f->n_reads; i++) {
-        sd_candidate* c = &f->search.best[f->chosen[i]];
+        candidate* c = &f->search.best[f->chosen[i]];
         c->node = f->reads[i] = sd_proposal_add(&f->read, c->parent, c->token, c->confidence);
     }
 }
@@ -109,13 +159,12 @@ static int step(dynamic_tree_drafter* d, const sd_proposal* proposals, int n, in
             int n_children = sd_child_sampler_rank(&d->children, &f->read, node, logits, d->options.width);
             for (int c = 0; c < n_children; c++) {
                 double confidence = d->children.scores[c];
-                sd_best_first_offer(&f->search,
-                                    (sd_candidate){.token = d->children.order[c],
-                                                   .parent = node,
-                                                   .node = -1,
-                                                   .depth = f->read.depths[node] + 1,
-                                                   .confidence = confidence,
-                                                   .value = f->read.path_prob[node] * confidence});
+                offer(&f->search, (candidate){.token = d->children.order[c],
+                                              .parent = node,
+                                              .node = -1,
+                                              .depth = f->read.depths[node] + 1,
+                                              .confidence = confidence,
+                                              .value = f->read.path_prob[node] * confidence});
             }
         }
     }
@@ -124,7 +173,7 @@ static int step(dynamic_tree_drafter* d, const sd_proposal* proposals, int n, in
 }
 
 /* Is a candidate worth a row of the target? It is certain, so it may be looked at (drafter.h). */
-static int pays(const sd_proposal* p, int parent, const sd_candidate* c) {
+static int pays(const sd_proposal* p, int parent, const candidate* c) {
     if (p->policy == NULL) return 1;
     int depth = p->depths[parent];
     double chance = sd_acceptance_chance(&p->policy->acceptance, c->confidence, depth + 1);
@@ -136,7 +185,7 @@ static void emit(draft* f, sd_proposal* p) {
     for (int i = 1; i < f->read.tree.n_nodes; i++) f->nodes[i] = -1;
     f->nodes[0] = 0;
     for (int i = 0; i < f->search.n; i++) {
-        const sd_candidate* c = &f->search.best[i];
+        const candidate* c = &f->search.best[i];
         int32_t parent = f->nodes[c->parent];
         if (parent < 0 || !sd_proposal_has_room(p, parent) || !pays(p, parent, c)) continue;
         int node = sd_proposal_add_point(p, parent, c->token, c->confidence);

@@ -1,4 +1,4 @@
-/* From the draft's logits to a guess: what drafters that guess by distributions have in common. */
+/* From the draft's logits to guesses: what drafters that guess by distributions have in common. */
 #ifndef SD_GUESS_H
 #define SD_GUESS_H
 
@@ -30,5 +30,42 @@ int sd_guess_if_it_pays(const sd_guesser* guesser, sd_proposal* proposal, int no
  * that the target will draw with at the same position, which is made in noise [n_vocab]. */
 int32_t sd_guess_draw(const sd_proposal* proposal, int parent, const sd_distribution* from, int n_vocab,
                       double* noise);
+
+/* ------------------------------------------------------------------ several guesses for one token */
+
+/* How they are chosen. Where the draft's temperature is 0 all mass is on one token, and the coupled rule
+ * gives every draw the same noise; there equal draws would be all there is, so each way takes the most
+ * promising tokens: at temperature 0 the largest logits, under the coupled rule the first of the race. */
+typedef enum sd_choosing {
+    SD_CHOOSE_DRAWS,    /* independent draws */
+    SD_CHOOSE_DISTINCT, /* each from the draft's distribution without its previous siblings: sampling without
+                         * replacement (recursive rejection sampling, Jeon et al. 2024) */
+    SD_CHOOSE_TOP,      /* the most probable tokens, each a point mass */
+} sd_choosing;
+
+typedef struct sd_child_sampler {
+    sd_guesser guesser;
+    int room; /* most children of a node */
+    /* > 0: logits are multiplied by it to estimate the chances of tokens where the target does not draw, at
+     * temperature 0 and in the race. The better the draft, the larger. */
+    double sharpness;
+    int32_t* order;  /* [room] tokens, the most promising first */
+    double* scores;  /* [room] the draft's estimate of each one's chance */
+    double* weights; /* [n_vocab] scratch */
+    int32_t* heads;  /* [blocks of the vocabulary] scratch */
+} sd_child_sampler;
+
+/* A sampler whose arrays are pieces of the arena. */
+sd_child_sampler sd_child_sampler_take(sd_arena* arena, const sd_drafting* drafting, int room,
+                                       double sharpness);
+
+/* Rank the k most promising tokens after `node` of a proposal's tree, by the draft's logits [n_vocab], into
+ * `order` and `scores`. k is at most `room`. Returns how many there are: a token without mass is none. */
+int sd_child_sampler_rank(const sd_child_sampler* sampler, const sd_proposal* proposal, int node,
+                          const float* logits, int k);
+
+/* Append up to n guesses that follow `node`, as long as the proposal wants them. Returns how many. */
+int sd_child_sampler_draw(const sd_child_sampler* sampler, sd_proposal* proposal, int node,
+                          const float* logits, sd_choosing how, int n);
 
 #endif

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "row_block.h"
+#include "format.h"
 
 /* Four groups: one alone waits for its scales, those of others are found meanwhile. */
 #define SD_BLOCKS_AT_ONCE 64

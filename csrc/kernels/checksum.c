@@ -1,10 +1,9 @@
-#include "checksum.h"
+#include "kernels.h"
 
 #include <assert.h>
 #include <string.h>
 
 #include "interrupt.h"
-#include "kernels.h"
 #include "pool.h"
 
 /* The specification, in whole numbers of 64 bits without sign, in the processor's order of bytes.

@@ -17,6 +17,39 @@
 #define SD_FORMAT_H
 
 #include <stddef.h>
+#include <stdint.h>
+
+#include "half.h"
+
+/* Numbers one by one, and rows of blocks as GGUF files have them (model/weights/blocks.h). */
+typedef enum sd_number {
+    SD_F32,
+    SD_F16,
+    SD_BF16,
+    SD_Q8_0,
+    SD_Q4_0,
+    SD_Q4_1,
+    SD_Q5_0,
+    SD_Q5_1,
+    SD_Q2_K,
+    SD_Q3_K,
+    SD_Q4_K,
+    SD_Q5_K,
+    SD_Q6_K,
+    SD_IQ4_NL,
+    SD_IQ4_XS,
+    SD_MXFP4,
+    SD_N_NUMBERS
+} sd_number;
+
+/* f(number, format, n_blocks) for each kind of blocks: the format of panels that has their values, and how
+ * many times SD_BLOCK numbers a block has. */
+#define SD_BLOCK_NUMBERS(f)                                                                           \
+    f(SD_Q8_0, SD_FORMAT_INT8, 1) f(SD_Q4_0, SD_FORMAT_INT4, 1) f(SD_Q4_1, SD_FORMAT_Q4_1, 1)         \
+        f(SD_Q5_0, SD_FORMAT_Q5_0, 1) f(SD_Q5_1, SD_FORMAT_Q5_1, 1) f(SD_Q2_K, SD_FORMAT_Q2_K, 8)     \
+            f(SD_Q3_K, SD_FORMAT_Q3_K, 8) f(SD_Q4_K, SD_FORMAT_Q4_K, 8) f(SD_Q5_K, SD_FORMAT_Q5_K, 8) \
+                f(SD_Q6_K, SD_FORMAT_Q6_K, 8) f(SD_IQ4_NL, SD_FORMAT_IQ4_NL, 1)                       \
+                    f(SD_IQ4_XS, SD_FORMAT_IQ4_XS, 8) f(SD_MXFP4, SD_FORMAT_MXFP4, 1)
 
 /* What is changed when numbers come to lie elsewhere in a panel: files of packed weights are then refused. */
 #define SD_PANEL_LAYOUT 1u
@@ -138,5 +171,92 @@ static inline int sd_rows_suit(sd_row_kind rows, sd_format format) {
 
 /* Bytes that one row of activations takes when prepared for a product: at most. */
 static inline size_t sd_prepared_bytes(size_t n_in) { return sd_blocks(n_in) * SD_BLOCK * 4; }
+
+/* Number formats that GGUF files have, in packed panels: codes with scales, and in some formats minima.
+ *
+ * A block of 32 inputs has one or two sub-blocks, of 32 or 16 inputs each, with a scale and a minimum each:
+ * the value of a code is (code − offset) · scale + minimum. Scale and minimum are exact in f32, and so is the
+ * product; sd_coded_of (format.h) says what is so in each format. Eight blocks may lie behind a header,
+ * with the numbers that they share:
+ *
+ *   header   [32] d in f16; in formats with minima [32] dmin in f16
+ *   block    planes of codes, then the bytes of scales and minima of the 32 outputs
+ *
+ * Line l of the codes of a block is [32][4]: of 32 outputs the inputs 4l … 4l + 3. Planes have bits of codes:
+ *
+ *   nibbles  [4][32][4]: lines 2s in the low halves, lines 2s + 1 in the high halves of the bytes
+ *   pairs    [2][32][4]: line 4t + u in bits 2u and 2u + 1 of byte t
+ *   bits     [32][4]: line l in bit l
+ *
+ *   format  header  planes from the lowest bits on   scales and minima
+ *   q4_1            nibbles                          scale, minimum in f16
+ *   q5_0            nibbles, bits                    scale in f16
+ *   q5_1            nibbles, bits                    scale, minimum in f16
+ *   q2_k    yes     pairs                            [2] bytes: scale / d low, −minimum / dmin high
+ *   q3_k    yes     pairs, bits                      [2] signed bytes: scale / d
+ *   q4_k    yes     nibbles                          byte: scale / d; byte: −minimum / dmin
+ *   q5_k    yes     nibbles, bits                    byte: scale / d; byte: −minimum / dmin
+ *   q6_k    yes     nibbles, pairs                   [2] signed bytes: scale / d
+ *   iq4_nl          nibbles, places in a table       scale in f16
+ *   iq4_xs  yes     nibbles, places in a table       signed byte: scale / d
+ *   mxfp4           nibbles, places in a table       byte: the scale is 2^(byte − 128) */
+#define SD_NIBBLES (SD_BLOCK * SD_PANEL / 2)
+#define SD_PAIRS (SD_BLOCK * SD_PANEL / 4)
+#define SD_BITS (SD_BLOCK * SD_PANEL / 8)
+
+/* Blocks that are unpacked together: those of a header. */
+#define SD_PART_BLOCKS 8
+
+/* Blocks of a panel with codes of a byte each, in the order of int8: what products read. */
+typedef struct sd_unpacked {
+    uint8_t codes[SD_PART_BLOCKS][SD_BLOCK / 4][SD_PANEL][4]; /* (value − minimum) / scale + offset */
+    float scale[SD_PART_BLOCKS][2][SD_PANEL], minimum[SD_PART_BLOCKS][2][SD_PANEL]; /* of the sub-blocks */
+} sd_unpacked;
+
+/* The values [16] of the codes of tables. */
+static inline const int8_t* sd_values_iq4(void) {
+    static const int8_t values[] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    return values;
+}
+static inline const int8_t* sd_values_mxfp4(void) {
+    static const int8_t values[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    return values;
+}
+
+/* 2^(exponent − 128). */
+static inline float sd_scale_of_mxfp4(uint8_t exponent) {
+    return sd_float_from_bits(exponent < 2 ? 0x200000u << exponent : (uint32_t)(exponent - 1) << 23);
+}
+
+/* What the sums of a block of a quantised row start from, beside its codes: for panels of every format that
+ * has codes.
+ *
+ * The block's scale is a power of two, 2^e, so that neither a conversion nor a product is needed to apply it:
+ * a sum of integers that starts from the bits of 1.5 · 2^(23 + e) is, read as a float, 2^e · (1.5 · 2²³ +
+ * sum), exactly. Codes of weights are stored above their values by an offset of the format; what a sum starts
+ * from is less by OFFSET · Σ codes of the row, so that the sum counts values alone. */
+typedef struct sd_row_block {
+    int32_t start8; /* those bits, less OFFSET8 · Σ codes: 128 or 0, as the table of kernels has it */
+    int32_t start4; /* the same for the offset 8 */
+    float base;     /* 1.5 · 2^(23 + e): what is to be taken off; its bits are the start for the offset 0 */
+    float sum;      /* 2^e · Σ codes */
+} sd_row_block;
+
+/* The same of the halves of a block, 16 inputs each: in rows of the kind SD_ROWS_HALVES. */
+typedef struct sd_row_halves {
+    int32_t start[2]; /* the bits of 1.5 · 2^(23 + e), less 32 · Σ codes */
+    float sum[2];     /* 2^e · Σ codes */
+} sd_row_halves;
+
+/* The blocks [⌈n_in / 32⌉, n_rows] of prepared rows: they lie behind the codes of all rows. */
+static inline sd_row_block* sd_row_blocks(void* prepared, int n_rows, int n_in) {
+    return (sd_row_block*)(void*)((char*)prepared + sd_blocks((size_t)n_in) * (size_t)n_rows * SD_BLOCK);
+}
+
+/* Their halves, as many, behind them. */
+static inline sd_row_halves* sd_row_halves_of(void* prepared, int n_rows, int n_in) {
+    return (sd_row_halves*)(void*)(sd_row_blocks(prepared, n_rows, n_in) +
+                                   sd_blocks((size_t)n_in) * (size_t)n_rows);
+}
 
 #endif

@@ -10,12 +10,44 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "coded.h"
 #include "format.h"
 #include "memory.h"
-#include "number.h"
 #include "status.h"
-#include "thresholds.h"
+
+/* A threshold that no number of rows reaches; the largest one allowed. */
+#define SD_NEVER (1 << 20)
+
+/* In formats whose panels are unpacked part by part (coded_template.h) block_rows alone has a meaning. */
+typedef struct sd_thresholds {
+    int fetch_from[SD_N_FORMATS];      /* from as many rows on panels in memory are prefetched */
+    int fetch_from_near[SD_N_FORMATS]; /* the same of panels that are likely in a cache */
+    int block_rows[SD_N_FORMATS];      /* rows that are multiplied at once; as many as a table has at most */
+    int tiles_from[SD_N_FORMATS];      /* from as many rows on a table with tiles takes them */
+    /* bf16: from as many rows on a table with an instruction for pairs multiplies floats instead, which some
+     * processors do at twice the rate; in other formats of no meaning */
+    int floats_from[SD_N_FORMATS];
+} sd_thresholds;
+
+/* The thresholds by name. */
+typedef struct sd_threshold_field {
+    const char* name;
+    size_t offset; /* of its int [SD_N_FORMATS] in sd_thresholds */
+} sd_threshold_field;
+#define SD_N_THRESHOLDS 5
+extern const sd_threshold_field sd_threshold_fields[SD_N_THRESHOLDS];
+
+/* The values [SD_N_FORMATS] of a field, borrowed from the thresholds. */
+int* sd_threshold_values(sd_thresholds* thresholds, const sd_threshold_field* field);
+
+/* The thresholds in use: those of the chosen table (kernels.h) until others are set. Static. */
+extern sd_thresholds sd_thresholds_used;
+
+/* Use others, which are copied: all are 1 to SD_NEVER, or nothing changes and the name of a wrong one is in
+ * the message. No other thread may compute meanwhile. */
+sd_status sd_thresholds_set(const sd_thresholds* thresholds);
+
+/* Which sources and compiler made the kernels: 16 digits. Thresholds of other kernels are of no use. */
+const char* sd_kernels_digest(void);
 
 /* Partial sums of a reduction: element i goes to lane i % SD_LANES, lanes are added as a tree. */
 #define SD_LANES 16
@@ -232,5 +264,20 @@ extern const sd_kernels* sd_kernels_chosen;
 static inline const sd_kernels* sd_kernels_get(void) { return sd_kernels_chosen; }
 /* Tables this machine has, best first: writes up to `n_max`, returns how many there are. */
 int sd_kernels_available(const sd_kernels** tables, int n_max);
+
+/* Stretches have a multiple of so many bytes. */
+#define SD_CHECKSUM_PIECE ((size_t)1 << 20)
+
+/* Of each stretch of `size` bytes at `data`, borrowed, with n_threads reserved threads, whose number makes no
+ * difference: stretches have `stretch` bytes each, the last one may be shorter, and there is at least one.
+ * `sums`: a number for each, borrowed. Fails where the caller wants to stop (interrupt.h). */
+sd_status sd_checksums(const void* data, size_t size, size_t stretch, int n_threads, uint64_t* sums);
+
+/* Room for the name. */
+#define SD_PROCESSOR_NAME 128
+
+/* Maker, family, model and stepping, and what the processor calls itself: all processors of one kind have
+ * one name. Of other processors than those of x86 the architecture alone. */
+void sd_processor_name(char name[SD_PROCESSOR_NAME]);
 
 #endif

@@ -8,8 +8,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-#include "row_block.h"
-#include "tile_memory.h"
+#include "format.h"
 #include "tiles_amx.h"
 
 #define INLINE static inline __attribute__((always_inline))

@@ -15,7 +15,7 @@
 
 #include <string.h>
 
-#include "row_block.h"
+#include "format.h"
 
 #define JOIN_(a, b) a##_##b
 #define JOIN(a, b) JOIN_(a, b)

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "kernels.h"
-#include "tile_memory.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 8")

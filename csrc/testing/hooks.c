@@ -7,7 +7,6 @@
 #include "kernels.h"
 #include "memory.h"
 #include "profile.h"
-#include "spares.h"
 
 static PyObject* alloc_fail_after(PyObject* module, PyObject* argument) {
     (void)module;

@@ -26,13 +26,11 @@ if TYPE_CHECKING:  # every public name, for type checkers
     from specdec import theory as theory
     from specdec import tokenizer as tokenizer
     from specdec import training as training
-    from specdec.analysis.bench import bench
-    from specdec.analysis.bench_rows import Bench, BenchRow
+    from specdec.analysis.bench import Bench, BenchRow, bench
     from specdec.analysis.compare import Comparison, compare
     from specdec.analysis.experiment import ExperimentRow, Speedup
     from specdec.analysis.known_models import KnownModel
-    from specdec.analysis.measure import Timing, measure
-    from specdec.analysis.measurement import Measurement
+    from specdec.analysis.measure import Measurement, Timing, measure
     from specdec.analysis.oracle import Oracle, OracleRow, oracle
     from specdec.analysis.questions import Question, read_questions
     from specdec.analysis.recommend import DraftFit, DraftRecommendation, recommend_draft
@@ -83,13 +81,11 @@ if TYPE_CHECKING:  # every public name, for type checkers
 _MODULES = ("checkpoints", "drafts", "errors", "plot", "ray", "reference", "theory", "tokenizer", "training")
 # The public names of each module.
 _NAMES = {
-    "analysis.bench": "bench",
-    "analysis.bench_rows": "Bench BenchRow",
+    "analysis.bench": "Bench BenchRow bench",
     "analysis.compare": "Comparison compare",
     "analysis.experiment": "ExperimentRow Speedup",
     "analysis.known_models": "KnownModel",
-    "analysis.measure": "Timing measure",
-    "analysis.measurement": "Measurement",
+    "analysis.measure": "Measurement Timing measure",
     "analysis.oracle": "Oracle OracleRow oracle",
     "analysis.questions": "Question read_questions",
     "analysis.recommend": "DraftFit DraftRecommendation recommend_draft",

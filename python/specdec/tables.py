@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from html import escape
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 
@@ -21,6 +21,9 @@ _FOOTNOTE: Final = (
     "! an error of measurement, as on a busy machine: the target takes at least as long to verify several "
     "tokens as to compute one"
 )
+
+Column: TypeAlias = tuple[str, Callable[[Any], str]]
+"""The head of a column, and the function that makes its cell of a row."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,14 @@ class Table:
     head: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
     optional: tuple[int, ...] = ()
+
+    @classmethod
+    def of(
+        cls, title: str, rows: Iterable[Any], columns: Sequence[Column], optional: tuple[int, ...] = ()
+    ) -> Table:
+        """A table with a line for each of `rows`."""
+        body = [tuple(cell(row) for _, cell in columns) for row in rows]
+        return cls(title, tuple(head for head, _ in columns), body, optional)
 
     def text(self, width: int | None = None) -> str:
         """In columns of a fixed width.
@@ -93,6 +104,8 @@ class Tabular(ABC):
     """A dataclass that is shown as its tables, in terminals and notebooks."""
 
     __slots__ = ()
+    _not_in_dict: ClassVar[tuple[str, ...]] = ()
+    """Fields that `to_dict` leaves out."""
 
     @abstractmethod
     def tables(self) -> list[Table]:
@@ -100,7 +113,7 @@ class Tabular(ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain dicts, lists and numbers, ready for JSON: None for NaN and infinities."""
-        return record(self)
+        return {name: value for name, value in record(self).items() if name not in self._not_in_dict}
 
     def markdown(self) -> str:
         """The tables in Markdown."""
@@ -154,6 +167,16 @@ def interval(low: float | None, high: float | None, spec: str = ".3f") -> str:
     if low is None or high is None or math.isnan(low):
         return "–"
     return f"{low:{spec}} to {high:{spec}}"
+
+
+def figure(head: str, name: str, spec: str, unit: str = "", none: str = "–") -> Column:
+    """A column of a figure of the rows."""
+    return head, lambda row: or_dash(getattr(row, name), spec, unit, none)
+
+
+def bounds(head: str, name: str, spec: str = ".3f") -> Column:
+    """A column of the interval of a figure, the attributes `name`_low and `name`_high of the rows."""
+    return head, lambda row: interval(getattr(row, f"{name}_low"), getattr(row, f"{name}_high"), spec)
 
 
 def tables_by_position(

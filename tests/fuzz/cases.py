@@ -16,7 +16,7 @@ from fuzz.drafts import descriptions, draw_draft
 from fuzz.files import KINDS
 from fuzz.peft_folders import draw_peft
 from fuzz.running import Case
-from fuzz.settings import draw_sampling, draw_settings
+from fuzz.settings import TRANSFORMS, draw_sampling, draw_settings
 from worlds.described import (
     N_BYTES_VOCAB,
     Description,
@@ -25,11 +25,9 @@ from worlds.described import (
     may_spike,
     source_vocab,
     with_sources_of,
-)  # fmt: skip
+)
 from worlds.draws import Draws
 from worlds.written_constraints import draw_form
-
-__all__ = ["cases", "damaged_files"]
 
 
 @st.composite
@@ -46,16 +44,13 @@ def damaged_files(draw: Callable[..., Any]) -> Case:
     return file_case(draws, draws.choice(KINDS))
 
 
-def _world(draws: Draws) -> Case:
-    """A target, and the draft models "a", like the target, and "b", like nothing."""
-    target = draw_model(draws)
-    other = draw_model(draws, n_vocab=target.get("n_vocab", 11), text=target.get("text", False))
-    other = with_sources_of(other, target)
-    return {"target": target, "models": {"a": _alike(draws), "b": other | {"own": True}}}
-
-
-def _alike(draws: Draws) -> Description:
-    return {"noise": draws.one(0.0, 0.02, 0.1, 0.3), "dtype": draws.one("f32", "bf16", "int8", "int4")}
+def _world(draws: Draws, **fixed: Any) -> Case:
+    """A target, and the draft models "a", like the target, and "b", like nothing; `fixed` is of both."""
+    target = draw_model(draws, **fixed)
+    shared = {"n_vocab": target.get("n_vocab", 11), "text": target.get("text", False)}
+    other = with_sources_of(draw_model(draws, **fixed | shared), target)
+    like = {"noise": draws.one(0.0, 0.02, 0.1, 0.3), "dtype": draws.one("f32", "bf16", "int8", "int4")}
+    return {"target": target, "models": {"a": like, "b": other | {"own": True}}}
 
 
 def _decoding(draws: Draws, models: Case | None = None) -> Case:
@@ -67,21 +62,18 @@ def _decoding(draws: Draws, models: Case | None = None) -> Case:
     common = draws.ids(draws.randint(1, n_ctx // 2), n_vocab)
     has_source = "encoder" in target
     most = n_ctx - 1 - has_source  # texts of an encoder-decoder begin with an id
-    prompts = []
-    for _ in range(n_prompts):
-        length = draws.one(1, 2, draws.randint(1, 12), draws.randint(1, most), most)
-        if has_source and draws.chance(0.5):
-            length = 0
-        ids = draws.ids(length, n_vocab)
-        if draws.chance(0.4):
-            ids = (common + ids)[:length] if length > 2 else ids
+
+    def prompt() -> Any:
         if target.get("text") and draws.chance(0.2):
-            prompts.append("ab"[: draws.randint(0, 2)] * draws.randint(1, 5))
-            continue
-        prompts.append(ids)
+            return "ab"[: draws.randint(0, 2)] * draws.randint(1, 5)
+        length = 0 if has_source and draws.chance(0.5) else _length(draws, most)
+        ids = draws.ids(length, n_vocab)
+        return (common + ids)[:length] if length > 2 and draws.chance(0.4) else ids
+
     draft = draw_draft(draws, target)
     found = {
-        "check": "decoding", **_used(models, draft), "draft": draft, "prompts": prompts,
+        "check": "decoding", **_used(models, draft), "draft": draft,
+        "prompts": [prompt() for _ in range(n_prompts)],
         "settings": draw_settings(draws, target, n_prompts), "again": draws.one("alone", "repeat"),
     }  # fmt: skip
     if has_source:
@@ -94,28 +86,16 @@ def _decoding(draws: Draws, models: Case | None = None) -> Case:
     return found
 
 
+def _length(draws: Draws, most: int) -> int:
+    return draws.one(1, 2, st.integers(1, 12), st.integers(1, most), most)
+
+
 def _draw_adapters(draws: Draws, target: Description, n: int) -> Case:
     """The adapter of the target now and then, and of each text one of a few, or that of the target."""
     found: Case = {"adapter": draw_adapter(draws, target)} if draws.chance(0.25) else {}
     few = [None, *(draw_adapter(draws, target) for _ in range(draws.randint(1, 3)))]
     if not found or draws.chance(0.5):
         found["adapters"] = [draws.choice(few) for _ in range(n)]
-    return found
-
-
-def _written(draws: Draws) -> Case:
-    """A form as people write it, on a vocabulary that has all bytes."""
-    n_vocab = N_BYTES_VOCAB + draws.randint(0, 100)
-    target = draw_model(draws, n_vocab=n_vocab, text="bytes", encoder=None, n_ctx=draws.one(64, 97, 150))
-    other = draw_model(draws, n_vocab=n_vocab, text="bytes", encoder=None, n_ctx=150)
-    models = {"a": _alike(draws), "b": other | {"own": True}}
-    found = _decoding(draws, {"target": target, "models": models})
-    found["settings"].pop("constraint", None)
-    found["settings"]["form"] = draw_form(draws)
-    if draws.chance(0.7):
-        found["settings"].pop("stop", None)
-    if draws.chance(0.7):
-        found["settings"]["max_new_tokens"] = None
     return found
 
 
@@ -128,8 +108,22 @@ def _draw_sources(draws: Draws, target: Description, n: int) -> list[Any]:
         elif target.get("text") and draws.chance(0.2):
             found.append("ab" * draws.randint(0, 4))
         else:
-            length = draws.one(1, 2, draws.randint(1, 12), draws.randint(1, n_ctx), n_ctx)
-            found.append(draws.ids(length, source_vocab(target)))
+            found.append(draws.ids(_length(draws, n_ctx), source_vocab(target)))
+    return found
+
+
+def _written(draws: Draws) -> Case:
+    """A constraint as people write it, on a vocabulary that has all bytes."""
+    n_vocab = N_BYTES_VOCAB + draws.randint(0, 100)
+    n_ctx = draws.one(64, 97, 150)
+    found = _decoding(draws, _world(draws, n_vocab=n_vocab, text="bytes", encoder=None, n_ctx=n_ctx))
+    settings = found["settings"]
+    settings.pop("constraint", None)
+    settings["form"] = draw_form(draws)
+    if draws.chance(0.7):
+        settings.pop("stop", None)
+    if draws.chance(0.7):
+        settings["max_new_tokens"] = None
     return found
 
 
@@ -137,44 +131,32 @@ def _distribution(draws: Draws) -> Case:
     """Texts of a few tokens, of a small vocabulary."""
     length = draws.one(1, 2, 2, 3)
     n_vocab = draws.randint(2, {1: 12, 2: 6, 3: 4}[length])
-    target = draw_model(draws, n_vocab=n_vocab, n_ctx=24, text=False)
+    models = _world(draws, n_vocab=n_vocab, n_ctx=24, text=False)
+    target = models["target"]
     target["spread"] = draws.one(0.1, 0.3)
-    models = {
-        "target": target,
-        "models": {
-            "a": {"noise": draws.one(0.05, 0.2, 0.5)},
-            "b": with_sources_of(draw_model(draws, n_vocab=n_vocab, n_ctx=24, text=False), target)
-            | {"own": True},
-        },
-    }
+    models["models"]["a"] = {"noise": draws.one(0.05, 0.2, 0.5)}
     draft = draw_draft(draws, target)
     for i, one in enumerate(descriptions(draft)):
         if one["kind"] == "object":  # drawn guesses must be random, and each object's of its own
             one["keyed"] = not one["habit"].startswith("drawn")
             one["seed"] += i * 10**6
-    settings = draw_sampling(draws, n_vocab)
-    if settings["temperature"] < 0.1:
-        settings["temperature"] = 1.0
-    settings["seed"] = draws.randrange(2**32)
-    if draws.chance(0.7):
-        settings["gamma"] = draws.one(1, 2, 3, 6, "auto")
+    settings = draw_sampling(draws, n_vocab) | {"seed": draws.randrange(2**32)}
+    settings["temperature"] = 1.0 if settings["temperature"] < 0.1 else settings["temperature"]
+    settings |= draws.fields(gamma=(0.7, 1, 2, 3, 6, "auto"), transform=(0.15, *TRANSFORMS))
     rule = draws.weighted(**{"rejection": 5, "block": 1, "coupled": 1, "k-sequential": 1, "classical": 1})
     if rule != "rejection":
         settings["verify"] = rule
     elif draws.chance(0.4):
         settings["lenience"] = draws.one(0.99, 0.9, 0.5, 0.2)
-    if draws.chance(0.15):
-        settings["transform"] = draws.one("square", "floor", "half")
     if draws.chance(0.25):
-        settings["draft_sampling"] = (
-            {"temperature": 0.0} if draws.chance(0.4) else draw_sampling(draws, n_vocab)
-        )
+        greedy = draws.chance(0.4)
+        settings["draft_sampling"] = {"temperature": 0.0} if greedy else draw_sampling(draws, n_vocab)
     found = {
         "check": "distribution", **_used(models, draft), "draft": draft,
         "prompt": draws.ids(draws.randint(1, 12), n_vocab), "length": length, "settings": settings,
     }  # fmt: skip
     if "encoder" in target:
-        found["source"] = _draw_sources(draws, target, 1)[0]
+        (found["source"],) = _draw_sources(draws, target, 1)
     elif draws.chance(0.2):
         found |= _draw_adapters(draws, target, 2)
     return found
@@ -184,35 +166,28 @@ def _engine(draws: Draws) -> Case:
     """Requests that join and leave."""
     models = _world(draws)
     one = _decoding(draws, models)
-    target, n_prompts = models["target"], draws.randint(1, 6)
+    target = models["target"]
     n_vocab = target.get("n_vocab", 11)
     requests = []
-    for _ in range(n_prompts):
+    for _ in range(draws.randint(1, 6)):
         settings = draw_settings(draws, target, 1)
         for name in ("gamma", "batch_size", "node_budget", "logits", "n_threads", "prompt_cache"):
             settings.pop(name, None)
-        speculative: dict[str, Any] = {"draft": draws.chance(0.9)}
-        if draws.chance(0.2):
-            speculative["gamma"] = draws.randint(0, 5)
+        settings |= draws.fields(n=(0.12, 5, 9, 17))
         at = draws.randrange(len(one["prompts"]))
-        request = {
-            "prompt": one["prompts"][at], "settings": settings, "speculative": speculative,
+        requests.append({
+            "prompt": one["prompts"][at], "settings": settings,
+            "speculative": {"draft": draws.chance(0.9), **draws.fields(gamma=(0.2, st.integers(0, 5)))},
             "prediction": draws.one(None, None, "right", draws.ids(draws.randint(1, 20), n_vocab)),
             "waits": draws.one(0, 0, 1, 3), "cancelled": draws.chance(0.15),
-        }  # fmt: skip
-        if draws.chance(0.12):
-            settings["n"] = draws.one(5, 9, 17)
-        if "sources" in one:
-            request["source"] = one["sources"][at]
-        if "adapters" in one:
-            request["adapter"] = one["adapters"][at]
-        requests.append(request)
-    engine: dict[str, Any] = {
-        "n_slots": draws.randint(1, 3), "gamma": draws.one(None, draws.randint(0, 6), "auto"),
+            **{key: one[key + "s"][at] for key in ("source", "adapter") if key + "s" in one},
+        })  # fmt: skip
+    n_slots = draws.randint(1, 3)
+    engine = {
+        "n_slots": n_slots, "gamma": draws.one(None, st.integers(0, 6), "auto"),
         "n_text": target.get("n_ctx", 64),
+        **draws.fields(node_budget=(0.2, st.integers(n_slots, n_slots + 20))),
     }  # fmt: skip
-    if draws.chance(0.2):
-        engine["node_budget"] = engine["n_slots"] + draws.randint(0, 20)
     kept = {name: one[name] for name in ("target", "models", "draft", "adapter") if name in one}
     if n_vocab > 2 and may_spike(target) and draws.chance(0.2):
         spike = draws.randrange(n_vocab)
@@ -231,29 +206,22 @@ def _beams(draws: Draws) -> Case:
     n_vocab, n_ctx = target.get("n_vocab", 11), target.get("n_ctx", 64)
     width = draws.randint(1, 6)
     settings: dict[str, Any] = {
-        "width": width,
-        "draft_width": width + draws.one(0, 0, 1, 5),
-        "gamma": draws.randint(0, 5),
+        "width": width, "draft_width": width + draws.one(0, 0, 1, 5), "gamma": draws.randint(0, 5),
         "max_new_tokens": draws.one(1, 2, 5, 12, None),
-    }
-    if draws.chance(0.4):
-        settings["stop"] = [draws.randrange(n_vocab)]
-    if draws.chance(0.3):
-        settings["length_penalty"] = draws.one(0.6, 1.0, -1.0, 100.0)
-    if draws.chance(0.08):
-        settings["n_threads"] = draws.randint(2, 3)
-    if draws.chance(0.2):
-        settings["ignore_eos"] = True
+        **draws.fields(
+            stop=(0.4, st.lists(st.integers(0, n_vocab - 1), min_size=1, max_size=1)),
+            length_penalty=(0.3, 0.6, 1.0, -1.0, 100.0), n_threads=(0.08, 2, 3), ignore_eos=(0.2, True),
+        ),
+    }  # fmt: skip
     most = n_ctx - 1 - ("encoder" in target)
-    prompt = draws.ids(draws.one(1, draws.randint(1, most), most), n_vocab)
     model = draws.one("a", "b", "target")
-    kept = {} if model == "target" else {model: models["models"][model]}
     found = {
-        "check": "beams", "target": target, "models": kept, "draft": model, "prompt": prompt,
-        "settings": settings,
+        "check": "beams", "target": target, "draft": model, "settings": settings,
+        "models": {} if model == "target" else {model: models["models"][model]},
+        "prompt": draws.ids(draws.one(1, st.integers(1, most), most), n_vocab),
     }  # fmt: skip
     if "encoder" in target:
-        found["source"] = _draw_sources(draws, target, 1)[0]
+        (found["source"],) = _draw_sources(draws, target, 1)
     elif draws.chance(0.2):
         found["adapter"] = draw_adapter(draws, target)
     return found

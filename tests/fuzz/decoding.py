@@ -1,4 +1,4 @@
-"""Runs with a draft against plain decoding and against themselves."""
+"""Runs with a draft against plain decoding and against themselves; beam search against plain beam search."""
 
 from __future__ import annotations
 
@@ -14,10 +14,15 @@ from fuzz.running import Failure
 from fuzz.settings import distribution_after, is_extreme, keywords, may_forbid_all, plain_keywords
 from fuzz.traces import check_result
 from specdec.errors import InputError
-from worlds.described import END_IDS, adapted_target, models_of_texts, source_vocab
+from worlds.described import (
+    END_IDS,
+    adapted_target,
+    draft_description,
+    make_model,
+    models_of_texts,
+    source_vocab,
+)
 from worlds.written_constraints import check_constraints
-
-__all__ = ["check_decoding", "may_be_refused"]
 
 
 def check_decoding(case: dict[str, Any]) -> str:
@@ -26,11 +31,6 @@ def check_decoding(case: dict[str, Any]) -> str:
     Where the output is a function of the target and the seed, it is plain decoding's, tokens, text and
     logits. Elsewhere it is that of the same run again, or of each prompt alone; its logits are those of the
     target's forward of the text, and each token is possible.
-
-    Returns
-    -------
-    str
-        "passed", or "refused" where the settings may be refused and were.
     """
     settings, target = case["settings"], adapted_target(case)
     options = keywords(settings)
@@ -47,9 +47,10 @@ def check_decoding(case: dict[str, Any]) -> str:
         if "form" in settings and result.finish_reason == "stop" and result.stop in (None, *END_IDS):
             check_constraints(settings["form"], result.text)
     _check_log_probs(models, results)
-    exact = settings.get("lenience", 1.0) == 1.0
-    if exact and (not settings.get("temperature") or settings.get("verify") == "coupled"):
-        _compare_with_plain(models, results, settings)
+    if is_fixed(settings):
+        for i, result in enumerate(results):
+            options = plain_keywords(settings) | {"seed": [result.seed]}
+            _compare(result, _alone(models[i], None, result, **options), f"plain decoding, prompt {i}")
     else:
         if not is_extreme(settings):
             _check_possible(case, models, results)
@@ -61,6 +62,17 @@ def check_decoding(case: dict[str, Any]) -> str:
             if not may_be_refused(case):  # a draft that fails in some rounds, if gamma is measured times
                 raise
     return "passed"
+
+
+def is_fixed(settings: dict[str, Any]) -> bool:
+    """Whether the text is a function of the target and the seed."""
+    coupled = not settings.get("temperature") or settings.get("verify") == "coupled"
+    return coupled and settings.get("lenience", 1.0) == 1.0
+
+
+def _changes(case: dict[str, Any]) -> bool:
+    """Whether what is drafted depends on the clock or on earlier texts."""
+    return is_adaptive(case["draft"]) or is_stateful(case["draft"]) or case["settings"].get("gamma") == "auto"
 
 
 def _n_top(target: specdec.Model) -> int:
@@ -78,22 +90,16 @@ def _check_log_probs(models: list[specdec.Model], results: list[specdec.Result])
     if _prompts_apart(models[0]):
         return
     for target in set(models):
-        _check_scores(target, [one for one, model in zip(results, models, strict=True) if model is target])
-
-
-def _check_scores(target: specdec.Model, results: list[specdec.Result]) -> None:
-    sources = None if results[0].source_ids is None else [result.source_ids for result in results]
-    scores = target.score(
-        [[*result.prompt_ids, *result.tokens] for result in results],
-        sources=sources,
-        top_logprobs=_n_top(target),
-    )
-    for result, score in zip(results, scores, strict=True):
-        n_given = len(result.prompt_ids) - 1
-        if not np.array_equal(result.logprobs, score.log_probs[n_given:]):
-            raise Failure("logprobs are not those of Model.score")
-        if result.top_logprobs != score.top_logprobs[n_given:]:
-            raise Failure("top_logprobs are not those of Model.score")
+        own = [one for one, model in zip(results, models, strict=True) if model is target]
+        sources = None if own[0].source_ids is None else [result.source_ids for result in own]
+        texts = [[*result.prompt_ids, *result.tokens] for result in own]
+        scores = target.score(texts, sources=sources, top_logprobs=_n_top(target))
+        for result, score in zip(own, scores, strict=True):
+            n_given = len(result.prompt_ids) - 1
+            if not np.array_equal(result.logprobs, score.log_probs[n_given:]):
+                raise Failure("logprobs are not those of Model.score")
+            if result.top_logprobs != score.top_logprobs[n_given:]:
+                raise Failure("top_logprobs are not those of Model.score")
 
 
 def _generate(
@@ -142,15 +148,6 @@ def may_be_refused(case: dict[str, Any]) -> bool:
         return True
     own_layers = ("exit", "skip", "eagle", "heads", "look_ahead")  # they cannot draft for a draft
     return any(part["kind"] in own_layers for one in found if "draft" in one for part in descriptions(one))
-
-
-def _compare_with_plain(
-    models: list[specdec.Model], results: list[specdec.Result], settings: dict[str, Any]
-) -> None:
-    for i, result in enumerate(results):
-        options = plain_keywords(settings) | {"seed": [result.seed]}
-        plain = _alone(models[i], None, result, **options)
-        _compare(result, plain, f"plain decoding, prompt {i}")
 
 
 def _compare(found: specdec.Result, expected: specdec.Result, of: str) -> None:
@@ -215,28 +212,28 @@ def _compare_again(
     case: dict[str, Any], target: specdec.Model, models: list[specdec.Model], results: list[specdec.Result]
 ) -> None:
     """The same run again, or each prompt alone, where a seed fixes the output."""
-    settings, draft = case["settings"], case["draft"]
-    if is_adaptive(draft) or is_stateful(draft) or settings.get("gamma") == "auto":
+    settings = case["settings"]
+
+    def draft() -> Any:
+        return make_draft(case["draft"], case["target"], case["models"])
+
+    if _changes(case):
         return
     if case.get("again") == "repeat":
-        options = keywords(settings | {"n_threads": 1})
-        made = make_draft(draft, case["target"], case["models"])
-        again = _generate(target, made, case, **options)
+        again = _generate(target, draft(), case, **keywords(settings | {"n_threads": 1}))
         for result, other in zip(results, again, strict=True):
             _compare(result, other, "the same run again")
     elif case.get("again") == "alone" and "node_budget" not in settings:
         for i, result in enumerate(results[:3]):
             options = keywords(settings) | {"seed": [result.seed], "batch_size": None}
-            made = make_draft(draft, case["target"], case["models"])
-            alone = _alone(models[i], made, result, **options)
-            _compare(result, alone, f"prompt {i} alone")
+            _compare(result, _alone(models[i], draft(), result, **options), f"prompt {i} alone")
 
 
 def _compare_stream(case: dict[str, Any], target: specdec.Model, result: specdec.Result) -> None:
     """The pieces of a stream are its text; where a seed fixes the text, that of `generate`."""
-    settings, draft = case["settings"], case["draft"]
+    settings = case["settings"]
     options = keywords({n: v for n, v in settings.items() if n not in ("batch_size", "node_budget")})
-    made = make_draft(draft, case["target"], case["models"])
+    made = make_draft(case["draft"], case["target"], case["models"])
     options["seed"] = [result.seed]
     if "sources" in case:
         options["decoder_prompt"] = case["prompts"][0] or ""
@@ -246,9 +243,21 @@ def _compare_stream(case: dict[str, Any], target: specdec.Model, result: specdec
     text = "".join(stream)
     if text != stream.result.text:
         raise Failure(f"the pieces of a stream are {text!r}, its text {stream.result.text!r}")
-    fixed = not settings.get("temperature") or settings.get("verify") == "coupled"
-    changing = is_adaptive(draft) or is_stateful(draft) or settings.get("gamma") == "auto"
-    if settings.get("lenience", 1.0) < 1.0:
-        fixed = False
-    if "node_budget" not in settings and (fixed or not changing):
+    if "node_budget" not in settings and (is_fixed(settings) or not _changes(case)):
         _compare(stream.result, result, "generate")
+
+
+def check_beams(case: dict[str, Any]) -> str:
+    """The beams of a search with a draft are those without, scores to the bit."""
+    target, name = adapted_target(case), case["draft"]
+    model = case["target"] if name == "target" else draft_description(case["target"], case["models"][name])
+    options, given = {"n_threads": 1} | case["settings"], case["prompt"]
+    if "source" in case:
+        given, options["decoder_prompt"] = case["source"], given
+    found = specdec.beam_search(target, make_model(model), given, **options)
+    plain = {name: value for name, value in options.items() if name not in ("draft_width", "gamma")}
+    expected = specdec.beam_search(target, None, given, **plain | {"n_threads": 1})
+    for i, (one, other) in enumerate(zip(found.beams, expected.beams, strict=True)):
+        if one != other:
+            raise Failure(f"beam {i} is {one}, and {other} in plain beam search")
+    return "passed"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import specdec
-from fuzz.decoding import may_be_refused
+from fuzz.decoding import is_fixed, may_be_refused
 from fuzz.drafts import make_draft
 from fuzz.objects import ProposerError
 from fuzz.running import Failure
@@ -13,8 +13,6 @@ from fuzz.settings import keywords, may_forbid_all, plain_keywords
 from fuzz.traces import check_result
 from specdec.errors import InputError, NotFiniteError
 from worlds.described import adapted_model, adapted_target, make_model
-
-__all__ = ["check_engine"]
 
 LONGEST_S = 60.0
 
@@ -104,8 +102,7 @@ def _submit(
     if request.get("adapter") is not None:
         model = given["adapter"] = adapted_model(make_model(case["target"]), request["adapter"])
     expected: Expected = None
-    lenient = settings.get("lenience", 1.0) < 1.0
-    if not lenient and (not settings.get("temperature") or settings.get("verify") == "coupled"):
+    if is_fixed(settings):
         plain = plain_keywords(settings) | {"seed": settings["seed"]}
         try:
             found = specdec.generate(model, None, **given, **plain)

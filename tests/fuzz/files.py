@@ -1,33 +1,33 @@
 """Small sound files of every kind that the package reads, and what is done with them.
 
-Written in NumPy and plain Python, so that a damaged file is compared with what the format's own
-documentation says, not with what the package writes.
+Files of others are written in NumPy and by their own libraries; only those of the package's own formats come
+from the package.
 """
 
 from __future__ import annotations
 
 import functools
+import io
 import json
-import struct
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sentencepiece
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 import specdec
 from specdec import drafts
 from specdec.analysis.answers import Answer, AnswerFile, Reply
-from specdec.analysis.bench_rows import bench_rows
+from specdec.analysis.bench import bench_rows
 from specdec.trace import Step
 from worlds import adapters, folders, learned
 from worlds.described import make_model
 from worlds.eagles import eagle3
 from worlds.families import CONFIGS, random_weights
 from worlds.folders import gpt2_tensors, llama_tensors, safetensors_bytes
-
-__all__ = ["KINDS", "Files", "files_of", "use"]
 
 Files = dict[str, bytes]
 """The files of a folder, by name."""
@@ -55,95 +55,46 @@ def _written(write: Callable[[Path], Any]) -> Files:
         return {path.name: path.read_bytes() for path in sorted(Path(made).iterdir())}
 
 
-def _bpe_tokenizer() -> dict[str, Any]:
-    vocab = {"<unk>": 0, "<s>": 1, "</s>": 2, "<pad>": 3} | {t: i for i, t in enumerate(["Ġ", *_LETTERS], 4)}
-    special = [
-        {
-            "id": i, "content": text, "single_word": False, "lstrip": False, "rstrip": False,
-            "normalized": False, "special": True,
-        }
-        for i, text in enumerate(["<unk>", "<s>", "</s>", "<pad>"])
-    ]  # fmt: skip
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    return {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": special, "normalizer": None,
-        "pre_tokenizer": byte_level,
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [
-                {"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
-            ],
-            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-            "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}},
-        },
-        "decoder": byte_level,
-        "model": {
-            "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-            "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
-            "vocab": vocab, "merges": [["a", "b"], ["ab", "c"], ["b", "a"]],
-        },
-    }  # fmt: skip
-
-
-def _metaspace_tokenizer() -> dict[str, Any]:
-    found = _bpe_tokenizer()
-    vocab = {name.replace("Ġ", "▁"): i for name, i in found["model"]["vocab"].items()}
-    found["model"] |= {
-        "vocab": vocab | {"<0x0A>": len(vocab), "<0xC3>": len(vocab) + 1},
-        "unk_token": "<unk>",
-    }
-    found["model"] |= {"fuse_unk": True, "byte_fallback": True}
-    found["pre_tokenizer"] = None
-    found["normalizer"] = {
-        "type": "Sequence",
-        "normalizers": [
-            {"type": "Prepend", "prepend": "▁"},
-            {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
-        ],
-    }
-    found["decoder"] = {
-        "type": "Sequence",
-        "decoders": [
-            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
-            {"type": "ByteFallback"}, {"type": "Fuse"},
-            {"type": "Strip", "content": " ", "start": 1, "stop": 0},
-        ],
-    }  # fmt: skip
+def _tokenizer(*, metaspace: bool = False) -> Tokenizer:
+    """BPE of a few merges: on bytes, or on text with a mark for spaces and tokens of some bytes."""
+    special = ["<unk>", "<s>", "</s>", "<pad>"]
+    vocab = {text: i for i, text in enumerate([*special, "▁" if metaspace else "Ġ", *_LETTERS])}
+    merges = [("a", "b"), ("ab", "c"), ("b", "a")]
+    if metaspace:
+        vocab |= {"<0x0A>": len(vocab), "<0xC3>": len(vocab) + 1}
+        found = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+        marks = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+        found.normalizer = normalizers.Sequence(marks)
+        steps = [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+        found.decoder = decoders.Sequence(steps)
+    else:
+        found = Tokenizer(models.BPE(vocab, merges))
+        found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        found.decoder = decoders.ByteLevel()
+    found.add_special_tokens(special)
+    found.post_processor = processors.TemplateProcessing("<s> $A", "$A $B:1", [("<s>", 1)])
     return found
 
 
-def _field(number: int, kind: int, payload: bytes) -> bytes:
-    """A field of a protocol buffer: tag, for kind 2 a length, payload."""
-    return bytes([number << 3 | kind]) + (_varint(len(payload)) if kind == 2 else b"") + payload
-
-
-def _varint(value: int) -> bytes:
-    found = b""
-    while value > 127:
-        found += bytes([value & 127 | 128])
-        value >>= 7
-    return found + bytes([value])
-
-
 def _sentencepiece() -> bytes:
-    """A BPE model: pieces of (text, score, type), the trainer's and the normaliser's settings."""
-    pieces = [("<unk>", 0.0, 2), ("<s>", 0.0, 3), ("</s>", 0.0, 3), ("▁", -1.0, 1)]
-    pieces += [(text, -2.0 - i, 1) for i, text in enumerate(_LETTERS)]
-    found = b""
-    for text, score, kind in pieces:
-        piece = (
-            _field(1, 2, text.encode()) + _field(2, 5, struct.pack("<f", score)) + _field(3, 0, _varint(kind))
-        )
-        found += _field(1, 2, piece)
-    trainer = _field(3, 0, _varint(2)) + _field(4, 0, _varint(len(pieces)))
-    normaliser = _field(1, 2, b"identity") + _field(3, 0, b"\1") + _field(4, 0, b"\0") + _field(5, 0, b"\1")
-    return found + _field(2, 2, trainer) + _field(3, 2, normaliser)
+    """A BPE model of some letters."""
+    made = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["ab abc ba j i h g f e d c"] * 9), model_writer=made, vocab_size=18,
+        model_type="bpe", hard_vocab_limit=False, normalization_rule_name="identity", minloglevel=2,
+    )  # fmt: skip
+    return made.getvalue()
 
 
 def _llama() -> Files:
-    tokenizer = _bpe_tokenizer()
+    tokenizer = _tokenizer()
     rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    config = _CONFIG | {"vocab_size": len(tokenizer["model"]["vocab"]), "rope_scaling": rope}
+    config = _CONFIG | {"vocab_size": tokenizer.get_vocab_size(), "rope_scaling": rope}
     templates = [
         {"name": "default", "template": "{{ bos_token }}{{ messages[0].content }}"},
         {"name": "tool_use", "template": "{{ tools | tojson }}"},
@@ -151,7 +102,8 @@ def _llama() -> Files:
     texts = {"add_bos_token": True, "bos_token": "<s>", "eos_token": {"content": "</s>"}}
     return {
         "config.json": _json(config), "generation_config.json": _json(_GENERATION),
-        "model.safetensors": safetensors_bytes(llama_tensors(config)), "tokenizer.json": _json(tokenizer),
+        "model.safetensors": safetensors_bytes(llama_tensors(config)),
+        "tokenizer.json": tokenizer.to_str().encode(),
         "tokenizer_config.json": _json(texts | {"chat_template": templates}),
         "chat_template.jinja": _TEMPLATE,
     }  # fmt: skip
@@ -171,27 +123,28 @@ _TEMPLATE = b"""{{- bos_token }}
 
 
 def _metaspace() -> Files:
-    tokenizer = _metaspace_tokenizer()
-    n = len(tokenizer["model"]["vocab"])
+    tokenizer = _tokenizer(metaspace=True)
+    n = tokenizer.get_vocab_size()
     flags = {"lstrip": True, "rstrip": False, "normalized": True, "single_word": True, "special": False}
     added = {str(n): {"content": "<x>"} | flags, str(n + 1): {"content": "<y>", "special": True}}
     settings = {"added_tokens_decoder": added, "eos_token": "<y>", "extra_special_tokens": {"x_token": "<x>"}}
     config = _CONFIG | {"vocab_size": n + 2}
     return {
         "config.json": _json(config), "model.safetensors": safetensors_bytes(llama_tensors(config)),
-        "tokenizer.json": _json(tokenizer), "tokenizer_config.json": _json(settings),
+        "tokenizer.json": tokenizer.to_str().encode(), "tokenizer_config.json": _json(settings),
     }  # fmt: skip
 
 
 def _shards() -> Files:
-    n_pieces = 4 + len(_LETTERS)
+    pieces = _sentencepiece()
+    n_pieces = sentencepiece.SentencePieceProcessor(model_proto=pieces).get_piece_size()
     config = _CONFIG | {
         "architectures": ["MistralForCausalLM"], "model_type": "mistral", "vocab_size": n_pieces + 2,
         "sliding_window": 8, "head_dim": D // HEADS,
     }  # fmt: skip
     named = {"eos_token": {"content": "<y>", "lstrip": False}, "additional_special_tokens": ["<x>"]}
     return _written(lambda folder: folders.write_hf(folder, config, n_shards=2)) | {
-        "tokenizer.model": _sentencepiece(),
+        "tokenizer.model": pieces,
         "tokenizer_config.json": _json({"tokenizer_class": "LlamaTokenizer", "legacy": False}),
         "added_tokens.json": _json({"<x>": n_pieces, "<y>": n_pieces + 1}),
         "special_tokens_map.json": _json(named),
@@ -251,56 +204,37 @@ def _llama2c() -> Files:
     return _written(write)
 
 
-def _ngram() -> Files:
-    """Counts of the text 0 1 2 0 1 0 over 4 tokens, up to 3-grams."""
-    arrays = {
-        "starts.2": np.array([0, 1, 3, 4, 4], "<i8"), "starts.3": np.array([0, 2, 2, 3, 4], "<i8"),
-        "unigrams": np.array([3, 2, 1, 0], "<i4"), "tokens.2": np.array([1, 0, 2, 0], "<i4"),
-        "counts.2": np.array([2, 1, 1, 1], "<i4"), "tokens.3": np.array([0, 2, 0, 1], "<i4"),
-        "counts.3": np.array([1, 1, 1, 1], "<i4"),
-    }  # fmt: skip
-    metadata = {"format": "specdec n-gram counts", "version": "1", "smoothing": "interpolated"}
-    return {"table.safetensors": safetensors_bytes(arrays, metadata=metadata)}
+_SAVED: dict[str, Callable[[], Any]] = {
+    "ngram": lambda: drafts.Ngram([0, 1, 2, 0, 1, 0], 4, 3),
+    "suffixes": lambda: drafts.SuffixMemory(max_tokens=50, max_depth=8),
+    "recycled": lambda: drafts.TokenRecycling(2, tree=drafts.StaticTree((1, 1))),
+    "learning": lambda: drafts.Online(drafts.Ngram([0, 1, 2, 0, 1], 4, 3), interval=None),
+}
+"""Drafts that are saved to a file."""
 
 
-def _suffixes() -> Files:
-    """Two outputs over 4 tokens, the first behind a prompt of one."""
-    arrays = {
-        "tokens": np.array([0, 1, 2, 0, 1, 3, 1], "<i4"), "lengths": np.array([4, 3], "<i4"),
-        "n_before": np.array([1, 0], "<i4"),
-    }  # fmt: skip
-    metadata = {
-        "format": "specdec suffix memory", "version": "1", "n_vocab": "4", "max_tokens": "50",
-        "max_depth": "8", "n_begun": "2", "origin": "0",
-    }  # fmt: skip
-    return {"memory.safetensors": safetensors_bytes(arrays, metadata=metadata)}
+def _saved(kind: str) -> Files:
+    """The file of a draft that has seen a text."""
+
+    def write(folder: Path) -> None:
+        draft = _SAVED[kind]()
+        _decode(_target(4), draft)
+        draft.save(folder / "draft.safetensors")
+
+    return _written(write)
 
 
-def _learning() -> Files:
-    """A table that has learnt from two corrections; the law has eight places for four tokens."""
-    none = [-1] * 4
-    arrays = {
-        "corrections.before": np.array([[0, 1], [-1, 2]], "<i4"),
-        "corrections.depth": np.array([1, 0], "<i4"),
-        "corrections.text": np.array([0, 1], "<i4"),
-        "corrections.position": np.array([2, 1], "<i4"),
-        "corrections.top": np.array([[3, 1, 0, 2, *none], [0, 2, 1, 3, *none]], "<i4"),
-        "corrections.log_probs": np.log(np.array([[0.4, 0.3, 0.2, 0.1] + [1e-9] * 4] * 2)).astype("<f4"),
-        "corrections.rest": np.zeros(2, "<f4"),
-        "corrections.hidden": np.zeros((2, 0), "<f4"),
-    }
-    metadata = {
-        "format": "specdec online draft", "version": "1", "learner": "table", "n_seen": "2", "n_updates": "1",
-        "n_begun": "2",
-    }  # fmt: skip
-    return {"learnt.safetensors": safetensors_bytes(arrays, metadata=metadata)}
-
-
-def _recycled() -> Files:
-    """The two most promising tokens behind each of 4."""
-    metadata = {"format": "specdec token recycling", "version": "1", "k": "2", "n_begun": "0"}
-    rows = np.array([1, 2, 0, -1, 3, 1, -1, -1], "<i4")
-    return {"matrix.safetensors": safetensors_bytes({"rows": rows}, metadata=metadata)}
+def _use_saved(kind: str, file: Path) -> None:
+    if kind == "ngram":
+        for mapped in (True, False):
+            _decode(_target(4), drafts.Ngram.load(file, mmap=mapped))
+    elif kind == "learning":
+        table = drafts.Ngram([0, 1, 2, 0, 1], 4, 3)
+        _decode(_target(4), drafts.Online.load(file, table, interval=None))
+    elif kind == "recycled":
+        _decode(_target(4), drafts.TokenRecycling.load(file, tree=drafts.StaticTree((1, 1))))
+    else:
+        _decode(_target(4), drafts.SuffixMemory.load(file))
 
 
 def _skips() -> Files:
@@ -376,13 +310,13 @@ def _adapter(kind: str) -> Files:
     rows.
     """
     rng = np.random.default_rng(7)
-    n_vocab = len(_metaspace_tokenizer()["model"]["vocab"]) + 2  # added tokens
+    n_vocab = _tokenizer(metaspace=True).get_vocab_size() + 2  # added tokens
     ranks = {"0.self_attn.q_proj": 3, "1.self_attn.v_proj": 3, "0.mlp.up_proj": 2, "1.mlp.down_proj": 5}
     shapes = {name: shape for name, shape in adapters.llama_shapes(_CONFIG).items() if name[13:] in ranks}
-    found = adapters.low_rank_tensors(shapes, {name: ranks[name[13:]] for name in shapes}, 7)
-    tensors: dict[str, np.ndarray] = {
-        name: array.astype("<f2") if "lora_B" in name else array for name, array in found.items()
-    }
+    tensors: dict[str, np.ndarray] = dict(
+        adapters.low_rank_tensors(shapes, {name: ranks[name[13:]] for name in shapes}, 7)
+    )
+    tensors |= {name: array.astype("<f2") for name, array in tensors.items() if "lora_B" in name}
     if kind == "adapter_dora":
         for name, (n_out, _) in shapes.items():
             tensors[f"base_model.model.{name}.lora_magnitude_vector"] = _array(rng, n_out)
@@ -424,26 +358,24 @@ def _converted(file: str, to: str, size: int) -> Files:
     config["vocab_size"] = 4 + len(_LETTERS) + 1
     with tempfile.TemporaryDirectory() as made:
         folder = folders.write_hf(Path(made) / "folder", config)
-        (folder / "tokenizer.json").write_bytes(_json(_bpe_tokenizer()))
+        _tokenizer().save(str(folder / "tokenizer.json"))
         return {file: specdec.convert(folder, Path(made) / file, to, progress=False).read_bytes()}
 
 
-_FILES = {"gguf": "model.gguf", "gguf_mixture": "model.gguf", "packed": "model.specdec"}
-
-_WRITERS: dict[str, Callable[[], Files]] = (
-    {
-        "gguf": lambda: _converted("model.gguf", "Q8_0", 32),
-        "gguf_mixture": lambda: _converted("model.gguf", "Q4_K_M", 256),
-        "packed": lambda: _converted("model.specdec", "int8", 32),
-        "llama": _llama, "metaspace": _metaspace, "shards": _shards, "codes": _codes, "gpt2": _gpt2,
-        "llama2c": _llama2c, "ngram": _ngram, "suffixes": _suffixes, "recycled": _recycled,
-        "learning": _learning, "skips": _skips, "questions": _questions, "answers": _answers, "byt5": _byt5,
-        "eagle": _eagle,
-    }
-    | {kind: functools.partial(_adapter, kind) for kind in ("adapter", "adapter_merged", "adapter_dora")}
-    | {method: functools.partial(_learned, method) for method in _LEARNED}
-    | {architecture: functools.partial(_family, architecture) for architecture in CONFIGS}
-)  # fmt: skip
+_CONVERTED = {
+    "gguf": ("model.gguf", "Q8_0", 32), "gguf_mixture": ("model.gguf", "Q4_K_M", 256),
+    "packed": ("model.specdec", "int8", 32),
+}  # fmt: skip
+_WRITERS: dict[str, Callable[[], Files]] = {
+    "llama": _llama, "metaspace": _metaspace, "shards": _shards, "codes": _codes, "gpt2": _gpt2,
+    "llama2c": _llama2c, "skips": _skips, "questions": _questions, "answers": _answers, "byt5": _byt5,
+    "eagle": _eagle,
+    **{kind: functools.partial(_converted, *how) for kind, how in _CONVERTED.items()},
+    **{kind: functools.partial(_adapter, kind) for kind in ("adapter", "adapter_merged", "adapter_dora")},
+    **{kind: functools.partial(_saved, kind) for kind in _SAVED},
+    **{method: functools.partial(_learned, method) for method in _LEARNED},
+    **{architecture: functools.partial(_family, architecture) for architecture in CONFIGS},
+}  # fmt: skip
 KINDS = tuple(_WRITERS)
 
 
@@ -458,6 +390,9 @@ def use(kind: str, folder: Path) -> None:
     if kind in _USES:
         _USES[kind](folder)
         return
+    if kind in _SAVED:
+        _use_saved(kind, folder / "draft.safetensors")
+        return
     if kind in _LEARNED:
         _decode(_target(4), drafts.load(folder, _target(4)))
         return
@@ -468,7 +403,7 @@ def use(kind: str, folder: Path) -> None:
         model = specdec.load(folder / "model.bin", tokenizer=folder / "tok.bin", n_threads=1)
         _convert(model, folder)
     else:
-        model = specdec.load(folder / _FILES.get(kind, ""), n_threads=1)
+        model = specdec.load(folder / _CONVERTED.get(kind, [""])[0], n_threads=1)
     repr(model)
     if model.config.encoder is not None:
         _read(model)
@@ -480,21 +415,6 @@ def use(kind: str, folder: Path) -> None:
         if model.chat_template is not None:
             messages = [{"role": "user", "content": "ab a"}]
             specdec.generate(model, None, messages=messages, max_new_tokens=3, n_threads=1)
-
-
-def _use_ngram(folder: Path) -> None:
-    for mapped in (True, False):
-        _decode(_target(4), drafts.Ngram.load(folder / "table.safetensors", mmap=mapped))
-
-
-def _use_learning(folder: Path) -> None:
-    table = drafts.Ngram([0, 1, 2, 0, 1], 4, 3)
-    _decode(_target(4), drafts.Online.load(folder / "learnt.safetensors", table, interval=None))
-
-
-def _use_recycled(folder: Path) -> None:
-    tree = drafts.StaticTree((1, 1))
-    _decode(_target(4), drafts.TokenRecycling.load(folder / "matrix.safetensors", tree=tree))
 
 
 def _use_answers(folder: Path) -> None:
@@ -519,9 +439,7 @@ def _use_eagle(folder: Path) -> None:
 
 
 _USES: dict[str, Callable[[Path], Any]] = {
-    "ngram": _use_ngram, "learning": _use_learning, "recycled": _use_recycled, "answers": _use_answers,
-    "skips": _use_skips, "eagle": _use_eagle,
-    "suffixes": lambda folder: _decode(_target(4), drafts.SuffixMemory.load(folder / "memory.safetensors")),
+    "answers": _use_answers, "skips": _use_skips, "eagle": _use_eagle,
     "questions": lambda folder: specdec.read_questions(folder / "questions.jsonl"),
 }  # fmt: skip
 

@@ -46,11 +46,11 @@ def check(case: Case) -> str:
     BaseException
         Whatever the package raises that it should not.
     """
-    from fuzz import beams, damage, decoding, distributions, engines, peft_folders
+    from fuzz import damage, decoding, distributions, engines, peft_folders
 
     checks: dict[str, Callable[[Case], str]] = {
         "decoding": decoding.check_decoding, "distribution": distributions.check_distribution,
-        "beams": beams.check_beams, "engine": engines.check_engine, "peft": peft_folders.check_peft,
+        "beams": decoding.check_beams, "engine": engines.check_engine, "peft": peft_folders.check_peft,
         "file": damage.check_file,
     }  # fmt: skip
     with _left_behind(case), limited(MEMORY):

@@ -8,30 +8,17 @@ from math import inf
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import specdec
 from specdec import reference
+from specdec.settings_table import table_of
 from worlds.constraints import Form
 from worlds.draws import Draws
 from worlds.written_constraints import allowed_after
 
-__all__ = [
-    "EXTREMES", "TRANSFORMS", "distribution_after", "draw_sampling", "draw_settings", "hangs_on_rounding",
-    "is_extreme", "keywords", "may_forbid_all", "plain_keywords",
-]  # fmt: skip
-
-RULES = ("rejection", "block", "coupled", "k-sequential", "classical")
-
 Probs = NDArray[np.float64]
-
-
-def _square(probs: Probs, tokens: Sequence[int]) -> Probs:
-    return 1000.0 * probs**2
-
-
-def _floor(probs: Probs, tokens: Sequence[int]) -> Probs:
-    return probs + 1e-3
 
 
 def _half(probs: Probs, tokens: Sequence[int]) -> Probs:
@@ -41,13 +28,10 @@ def _half(probs: Probs, tokens: Sequence[int]) -> Probs:
 
 
 TRANSFORMS: dict[str, Callable[[Probs, Sequence[int]], Probs]] = {
-    "square": _square,
-    "floor": _floor,
+    "square": lambda probs, tokens: 1000.0 * probs**2,
+    "floor": lambda probs, tokens: probs + 1e-3,
     "half": _half,
 }
-
-
-_BY_TEXT = ("presence_penalty", "frequency_penalty", "no_repeat_ngram_size", "bad_words")
 
 EXTREMES: dict[str, tuple[float, ...]] = {
     "temperature": (1e-300, 1e-38, 1e38, 1e300),
@@ -57,6 +41,8 @@ EXTREMES: dict[str, tuple[float, ...]] = {
     "top_k": (2**31 - 1, 2**31, 10**12),
 }
 """Values that may be refused, and otherwise leave plain and speculative decoding alike."""
+
+TRUNCATIONS = tuple(name for name, row in table_of(specdec.Sampling).items() if row.truncates)
 
 
 class EveryOther:
@@ -71,37 +57,44 @@ class EveryOther:
         return (3 * len(rounds) + accepted) % (self.max_gamma + 1)
 
 
-def draw_sampling(draws: Draws, n_vocab: int) -> dict[str, Any]:
-    """Fields of `specdec.Sampling`; a temperature above 0."""
-    found: dict[str, Any] = {"temperature": draws.one(1.0, 1.0, 0.7, 0.2, 1.6, 5.0, 1e-3)}
-    if draws.chance(0.2):
-        found["top_k"] = draws.randint(1, n_vocab + 1)
-    if draws.chance(0.2):
-        found["top_p"] = draws.one(0.01, 0.5, 0.9, 0.999, 1.0)
-    if draws.chance(0.15):
-        found["min_p"] = draws.one(0.0, 0.02, 0.3, 1.0)
-    return found | draw_adjustment(draws, n_vocab)
+def draw_sampling(draws: Draws, n_vocab: int, *, greedy: bool = False) -> dict[str, Any]:
+    """Fields of `specdec.Sampling`: all rows of the table, or those that move the argmax, each by chance.
 
-
-def draw_adjustment(draws: Draws, n_vocab: int) -> dict[str, Any]:
-    """A penalty and a bias, of any temperature."""
-    found: dict[str, Any] = {}
-    if draws.chance(0.2):
-        found["repetition_penalty"] = draws.one(0.5, 1.0, 1.1, 1.3, 3.0)
-    for name in ("presence_penalty", "frequency_penalty"):
-        if draws.chance(0.15):
-            found[name] = draws.one(-2.0, -0.1, 0.0, 0.3, 1.0, 2.0)
-    if draws.chance(0.2):
-        biased = [draws.randrange(n_vocab) for _ in range(draws.randint(1, 3))]
-        found["logit_bias"] = {token: draws.one(-inf, -5.0, -1.0, 0.0, 2.0, 30.0) for token in biased}
-        if len(found["logit_bias"]) == n_vocab:
-            found["logit_bias"][0] = 1.0
-    if draws.chance(0.15):
-        found["no_repeat_ngram_size"] = draws.randint(2, 4)
-    if draws.chance(0.15):
-        lengths = [draws.randint(1, 3) for _ in range(draws.randint(1, 3))]
-        found["bad_words"] = [[draws.randrange(n_vocab) for _ in range(n)] for n in lengths]
-    return found
+    A row without values here is drawn among small numbers, within what a server takes of it.
+    """
+    tokens = st.integers(0, n_vocab - 1)
+    values: dict[str, tuple[Any, ...]] = {
+        "temperature": (1.0, 1.0, 1.0, 0.7, 0.2, 1.6, 5.0, 1e-3),
+        "top_k": (0.2, st.integers(1, n_vocab + 1)),
+        "top_p": (0.2, 0.01, 0.5, 0.9, 0.999, 1.0),
+        "min_p": (0.15, 0.0, 0.02, 0.3, 1.0),
+        "repetition_penalty": (0.2, 0.5, 1.0, 1.1, 1.3, 3.0),
+        "presence_penalty": (0.15, -2.0, -0.1, 0.0, 0.3, 1.0, 2.0),
+        "frequency_penalty": (0.15, -2.0, -0.1, 0.0, 0.3, 1.0, 2.0),
+        "logit_bias": (
+            0.2,
+            st.dictionaries(
+                tokens,
+                st.sampled_from([-inf, -5.0, -1.0, 0.0, 2.0, 30.0]),
+                min_size=1,
+                max_size=min(3, n_vocab - 1),
+            ),
+        ),
+        "no_repeat_ngram_size": (0.15, st.integers(2, 4)),
+        "bad_words": (
+            0.15,
+            st.lists(st.lists(tokens, min_size=1, max_size=3), min_size=1, max_size=3),
+        ),
+    }
+    for name, row in table_of(specdec.Sampling).items():
+        if greedy and (name == "temperature" or row.truncates):
+            values.pop(name, None)
+        elif name not in values:
+            assert row.kind is not None and row.served is not None, f"{name} has no values to draw"
+            low, high = row.served
+            numbers: Any = st.integers if row.kind is int else st.floats
+            values[name] = (0.15, numbers(low, min(high, low + 6)))
+    return draws.fields(**values)
 
 
 def draw_settings(draws: Draws, target: dict[str, Any], n_prompts: int) -> dict[str, Any]:
@@ -110,12 +103,9 @@ def draw_settings(draws: Draws, target: dict[str, Any], n_prompts: int) -> dict[
     found: dict[str, Any] = {
         "seed": draws.randrange(2**32),
         "max_new_tokens": draws.one(1, 2, 5, 12, 12, 24, 24, None),
-        "gamma": draws.one(None, None, draws.randint(0, 12), draws.randint(1, 6), "auto", ["function", 7]),
+        "gamma": draws.one(None, None, st.integers(0, 12), st.integers(1, 6), "auto", ["function", 7]),
+        **draw_sampling(draws, n_vocab, greedy=draws.chance(0.5)),
     }
-    greedy = draws.chance(0.5)
-    found |= draw_adjustment(draws, n_vocab) if greedy else draw_sampling(draws, n_vocab)
-    if draws.chance(0.15):
-        found["transform"] = draws.one(*TRANSFORMS)
     if draws.chance(0.12):
         found["constraint"] = {
             "n_vocab": n_vocab, "seed": draws.randrange(1000), "n_allowed": draws.randint(1, 5),
@@ -137,19 +127,15 @@ def draw_settings(draws: Draws, target: dict[str, Any], n_prompts: int) -> dict[
             found["stop"] += [draws.one("a", "ab", "aa", "ba\n", "é", "€", "\ufffd")]
             if draws.chance(0.3):  # special tokens by name
                 found["stop"] += [draws.one("<s>", "<pad>", "</s>", "a<s>", "<s>a", "<pad><s>", "b</s>")]
-    if draws.chance(0.1):
-        found["ignore_eos"] = True
-    if draws.chance(0.08):
-        found["n_threads"] = draws.randint(2, 4)
-    if draws.chance(0.6):
-        found["logits"] = True
-    if n_prompts > 1 and draws.chance(0.5):
-        found["batch_size"] = draws.randint(1, n_prompts)
-    if draws.chance(0.2):
-        found["node_budget"] = n_prompts + draws.randint(0, 20)
-    if draws.chance(0.15):
-        found["prompt_cache"] = draws.one(0, 5_000, 1_000_000)
-    return found
+    return found | draws.fields(
+        transform=(0.15, *TRANSFORMS),
+        ignore_eos=(0.1, True),
+        n_threads=(0.08, st.integers(2, 4)),
+        logits=(0.6, True),
+        batch_size=(0.5 * (n_prompts > 1), st.integers(1, n_prompts)),
+        node_budget=(0.2, st.integers(n_prompts, n_prompts + 20)),
+        prompt_cache=(0.15, 0, 5_000, 1_000_000),
+    )
 
 
 @functools.cache
@@ -165,65 +151,59 @@ def is_extreme(settings: dict[str, Any]) -> bool:
 
 def may_forbid_all(settings: dict[str, Any]) -> bool:
     """Whether settings may leave no token to choose from."""
-    return is_extreme(settings) or "no_repeat_ngram_size" in settings or "bad_words" in settings
+    masks = ("min_tokens", "no_repeat_ngram_size", "bad_words")
+    return is_extreme(settings) or any(settings.get(name) for name in masks)
 
 
 def keywords(settings: dict[str, Any]) -> dict[str, Any]:
     """The arguments of `specdec.generate`; one thread where nothing is said."""
     found = {"n_threads": 1} | settings
-    gamma = found.get("gamma")
-    if isinstance(gamma, list):
-        found["gamma"] = EveryOther(gamma[1])
-    if "prompt_cache" in found:
-        found["prompt_cache"] = _prompt_cache(found["prompt_cache"])
-    if "transform" in found:
-        found["transform"] = TRANSFORMS[found["transform"]]
-    if "constraint" in found:
-        found["constraint"] = Form(**found["constraint"])
+    if isinstance(found.get("gamma"), list):
+        found["gamma"] = EveryOther(found["gamma"][1])
     if "form" in found:
         kind, form, _ = found.pop("form")
         found[kind] = form
-    if "draft_sampling" in found:
-        found["draft_sampling"] = specdec.Sampling(**found["draft_sampling"])
-    return found
+    made: dict[str, Callable[[Any], Any]] = {
+        "prompt_cache": _prompt_cache, "transform": TRANSFORMS.__getitem__,
+        "constraint": lambda given: Form(**given), "draft_sampling": lambda given: specdec.Sampling(**given),
+    }  # fmt: skip
+    return {name: made[name](value) if name in made else value for name, value in found.items()}
+
+
+_ONLY_SPECULATIVE = (
+    "gamma", "draft_sampling", "batch_size", "node_budget", "seed", "n_threads", "prompt_cache",
+)  # fmt: skip
 
 
 def plain_keywords(settings: dict[str, Any]) -> dict[str, Any]:
     """The arguments of a plain run of one prompt, on one thread, with the same output."""
-    only_speculative = (
-        "gamma",
-        "draft_sampling",
-        "batch_size",
-        "node_budget",
-        "seed",
-        "n_threads",
-        "prompt_cache",
-    )
-    return keywords({name: value for name, value in settings.items() if name not in only_speculative})
+    return keywords({name: value for name, value in settings.items() if name not in _ONLY_SPECULATIVE})
+
+
+def _end_ids(settings: dict[str, Any], target: specdec.Model | None) -> set[int]:
+    """The tokens that end a text, which `min_tokens` masks."""
+    named = {"<pad>": 0, "<s>": 1, "</s>": 2}
+    stops = {named.get(one, one) for one in settings.get("stop") or ()}
+    ends = () if target is None or settings.get("ignore_eos") else target.eos_ids
+    return {one for one in stops if isinstance(one, int)} | set(ends)
 
 
 def _adjusted(
-    settings: dict[str, Any], logits: NDArray[np.float32], text: Sequence[int], n_prompt: int
-) -> NDArray[Any]:
+    settings: dict[str, Any], logits: NDArray[np.float32], text: Sequence[int], n_prompt: int,
+    target: specdec.Model | None = None,
+) -> NDArray[Any]:  # fmt: skip
+    names = table_of(specdec.Sampling).keys() - {"temperature", *TRUNCATIONS}
+    given = {name: settings[name] for name in names if name in settings}
     return reference.adjusted_logits(
-        logits,
-        text,
-        settings.get("repetition_penalty") or 1.0,
-        settings.get("logit_bias"),
-        n_prompt=n_prompt,
-        **{name: settings[name] for name in _BY_TEXT if name in settings},
+        logits, text, n_prompt=n_prompt, end_ids=_end_ids(settings, target), **given
     )
 
 
 def _standardised(settings: dict[str, Any], adjusted: NDArray[Any]) -> Probs:
-    lenient_argmax = settings.get("lenience", 1.0) < 1.0 and not settings.get("temperature", 0.0)
-    return reference.distribution(
-        adjusted,
-        temperature=1.0 if lenient_argmax else settings.get("temperature", 0.0),
-        top_k=0 if lenient_argmax else settings.get("top_k") or 0,
-        top_p=1.0 if lenient_argmax else settings.get("top_p") or 1.0,
-        min_p=0.0 if lenient_argmax else settings.get("min_p") or 0.0,
-    )
+    if settings.get("lenience", 1.0) < 1.0 and not settings.get("temperature", 0.0):  # lenient argmax
+        return reference.distribution(adjusted, temperature=1.0)
+    given = {name: settings[name] for name in TRUNCATIONS if settings.get(name)}
+    return reference.distribution(adjusted, temperature=settings.get("temperature", 0.0), **given)
 
 
 def hangs_on_rounding(
@@ -235,7 +215,7 @@ def hangs_on_rounding(
     and the one of the lower id stays. With such logits either set of tokens is right.
     """
     temperature = settings.get("temperature", 0.0)
-    if not temperature or not any(settings.get(name) for name in ("top_k", "top_p", "min_p")):
+    if not temperature or not any(settings.get(name) for name in TRUNCATIONS):
         return False
     adjusted = _adjusted(settings, logits, text, n_prompt).astype(np.float64)
     kept = _standardised(settings, adjusted) > 0.0
@@ -250,24 +230,16 @@ def hangs_on_rounding(
 
 
 def distribution_after(
-    settings: dict[str, Any],
-    logits: NDArray[np.float32],
-    text: Sequence[int],
-    n_prompt: int,
+    settings: dict[str, Any], logits: NDArray[np.float32], text: Sequence[int], n_prompt: int,
     target: specdec.Model | None = None,
-) -> Probs:
-    """The distribution of the token after a text, from its logits: in NumPy, by the reference.
-
-    A form is one of the target's tokens.
-    """
-    adjusted = _adjusted(settings, logits, text, n_prompt)
-    allowed = None
+) -> Probs:  # fmt: skip
+    """The distribution of the token after a text, from its logits: in NumPy, by the reference."""
+    adjusted, new, allowed = _adjusted(settings, logits, text, n_prompt, target), list(text[n_prompt:]), None
     if "constraint" in settings:
-        allowed = Form(**settings["constraint"]).allowed(list(text[n_prompt:]))
+        allowed = Form(**settings["constraint"]).allowed(new)
     elif "form" in settings:
         assert target is not None
-        may_end = not settings.get("ignore_eos", False)
-        allowed = allowed_after(settings["form"], target, list(text[n_prompt:]), may_end=may_end)
+        allowed = allowed_after(settings["form"], target, new, may_end=not settings.get("ignore_eos", False))
     if allowed is not None:
         adjusted = np.where(allowed, adjusted, -inf)
     probs = _standardised(settings, adjusted)

@@ -10,30 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from specdec import Model, _core
 from specdec.models.families.rotary import linear_scaled, llama3_scaled, rotary_frequencies
-from specdec.models.model_config import ModelConfig
-from specdec.tokenizer import SourceTokenizer
 from worlds.draws import Draws
+from worlds.encoder_decoders import model_of
 from worlds.vocabularies import LongestPieces
-
-__all__ = [
-    "DEFAULTS",
-    "END_IDS",
-    "N_BYTES_VOCAB",
-    "RANKS",
-    "adapted_model",
-    "adapted_target",
-    "draft_description",
-    "draw_adapter",
-    "draw_model",
-    "make_model",
-    "may_spike",
-    "models_of_texts",
-    "source_vocab",
-    "with_sources_of",
-]  # fmt: skip
 
 Description = dict[str, Any]
 
@@ -52,12 +35,6 @@ END_IDS = (2,)
 
 LARGE = 1e38
 
-START = 0
-"""The id that texts of an encoder-decoder begin with."""
-
-_MULTIPLIERS = ("embedding_scale", "residual_scale", "logit_scale")
-_LIMITS = ("logit_softcap", "attn_softcap", "qkv_limit")
-
 
 def draw_model(draws: Draws, **fixed: Any) -> dict[str, Any]:
     """A description of a random model; `fixed` fields are taken as they are."""
@@ -66,43 +43,22 @@ def draw_model(draws: Draws, **fixed: Any) -> dict[str, Any]:
     n_head = n_kv_head if gpt else n_kv_head * draws.one(1, 2, 3)
     d_head = draws.one(3, 5, 8, 11) if gpt else draws.one(2, 4, 8, 10, 16)
     found: dict[str, Any] = {
-        "n_vocab": draws.one(2, 3, 5, 17, 33, 61, 100, draws.randint(2, 600)),
-        "n_ctx": draws.one(20, 33, 64, 64, 97),
-        "n_layer": draws.one(1, 2, 2, 3, 4),
-        "n_head": n_head,
-        "n_kv_head": n_kv_head,
-        "d_head": d_head,
+        "n_vocab": draws.one(2, 3, 5, 17, 33, 61, 100, st.integers(2, 600)),
+        "n_ctx": draws.one(20, 33, 64, 64, 97), "n_layer": draws.one(1, 2, 2, 3, 4), "n_head": n_head,
+        "n_kv_head": n_kv_head, "d_head": d_head,
         "d_model": n_head * d_head if gpt or draws.chance(0.5) else draws.randint(3, 50),
-        "d_ff": draws.randint(1, 70),
-        "tied": draws.chance(0.4),
-        "bias": gpt or draws.chance(0.2),
-        "weights": draws.randint(1, 10**6),
-        "spread": draws.one(0.1, 0.3, 0.3, 0.6),
+        "d_ff": draws.randint(1, 70), "tied": draws.chance(0.4), "bias": gpt or draws.chance(0.2),
+        "weights": draws.randint(1, 10**6), "spread": draws.one(0.1, 0.3, 0.3, 0.6),
         "dtype": draws.one("f32", "f32", "f32", "bf16", "int8", "int4"),
         "cache_dtype": draws.one("f32", "f32", "bf16"),
-    }
+    }  # fmt: skip
     if gpt:
-        found["family"] = "gpt"
-        found["activation"] = draws.one("gelu", "gelu_tanh")
+        found |= {"family": "gpt", "activation": draws.one("gelu", "gelu_tanh")}
     else:
-        if draws.chance(0.3):
-            found["sliding_window"] = draws.one(1, 2, 7, 16)
-        if draws.chance(0.3):
-            found["rope"] = draws.one(["linear", 2.0], ["linear", 0.5], ["llama3", 8.0])
+        ropes = ["linear", 2.0], ["linear", 0.5], ["llama3", 8.0]
+        found |= draws.fields(sliding_window=(0.3, 1, 2, 7, 16), rope=(0.3, *ropes))
     if draws.chance(0.3):
-        n_experts = draws.one(1, 2, 3, 8, 33)
-        found["experts"] = {
-            "n_experts": n_experts,
-            "n_experts_per_token": draws.randint(1, min(n_experts, 9)),
-            "d_expert": draws.randint(1, 40),
-            "d_shared_expert": draws.one(0, 0, 5, 33),
-            "router": draws.one("softmax", "softmax_chosen", "sigmoid"),
-            "router_bias": draws.chance(0.3),
-            "router_renormalise": draws.chance(0.5),
-            "routed_scale": draws.one(1.0, 2.5),
-            "mixtures": [int(draws.chance(0.7)) for _ in range(found["n_layer"])],
-        }
-        found["experts"]["shared_expert_gate"] = found["experts"]["d_shared_expert"] > 0 and draws.chance(0.5)
+        found["experts"] = _draw_experts(draws, found["n_layer"])
     if draws.chance(0.6):
         found["switches"] = _draw_switches(draws, found)
     found["text"] = found["n_vocab"] > 8 and draws.chance(0.4)
@@ -111,7 +67,8 @@ def draw_model(draws: Draws, **fixed: Any) -> dict[str, Any]:
         found["encoder"] = _draw_encoder(draws, found)
     if found["dtype"] != "f32" and draws.chance(0.25):
         found["prefill"] = "tiles"
-    if found["dtype"] == "f32" and not _has_experts(found) and draws.chance(0.25):
+    has_experts = found.get("experts") or (found.get("encoder") or {}).get("experts")
+    if found["dtype"] == "f32" and not has_experts and draws.chance(0.25):
         found["prefill"] = "blas"
         if "encoder" not in found and draws.chance(0.3):
             found["n_ctx"] = draws.one(300, 600)  # slices of a prompt
@@ -120,8 +77,16 @@ def draw_model(draws: Draws, **fixed: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value != DEFAULTS[name]}
 
 
-def _has_experts(model: dict[str, Any]) -> bool:
-    return bool(model.get("experts") or (model.get("encoder") or {}).get("experts"))
+def _draw_experts(draws: Draws, n_layer: int) -> dict[str, Any]:
+    n_experts, d_shared = draws.one(1, 2, 3, 8, 33), draws.one(0, 0, 5, 33)
+    return {
+        "n_experts": n_experts, "n_experts_per_token": draws.randint(1, min(n_experts, 9)),
+        "d_expert": draws.randint(1, 40), "d_shared_expert": d_shared,
+        "router": draws.one("softmax", "softmax_chosen", "sigmoid"), "router_bias": draws.chance(0.3),
+        "router_renormalise": draws.chance(0.5), "routed_scale": draws.one(1.0, 2.5),
+        "mixtures": [int(draws.chance(0.7)) for _ in range(n_layer)],
+        "shared_expert_gate": d_shared > 0 and draws.chance(0.5),
+    }  # fmt: skip
 
 
 def _draw_encoder(draws: Draws, decoder: dict[str, Any]) -> dict[str, Any]:
@@ -142,8 +107,7 @@ def _draw_encoder(draws: Draws, decoder: dict[str, Any]) -> dict[str, Any]:
 
 def source_vocab(model: dict[str, Any]) -> int:
     """How many ids the sources of a description with an encoder have."""
-    n_vocab: int = model["encoder"].get("n_vocab", DEFAULTS["n_vocab"])
-    return n_vocab
+    return model["encoder"].get("n_vocab", DEFAULTS["n_vocab"])
 
 
 def with_sources_of(model: dict[str, Any], target: dict[str, Any]) -> dict[str, Any]:
@@ -162,44 +126,41 @@ def with_sources_of(model: dict[str, Any], target: dict[str, Any]) -> dict[str, 
 def _draw_switches(draws: Draws, model: dict[str, Any]) -> dict[str, Any]:
     """Fields of the canonical configuration that a plain decoder leaves out, each with a small chance."""
     n_layer, n_head, d_head = model["n_layer"], model["n_head"], model["d_head"]
-    gpt = model.get("family") == "gpt"
-    found: dict[str, Any] = {
-        name: True
-        for name in ("v_norm", "head_bias", "embedding_norm", "attn_sinks", "tied")
-        if draws.chance(0.15)
-    }
-    found |= {name: draws.one(0.3, 1.7, 5.0) for name in _MULTIPLIERS if draws.chance(0.15)}
-    found |= {name: draws.one(0.5, 2.0, 30.0) for name in _LIMITS if draws.chance(0.15)}
-    if draws.chance(0.3):
-        found["qk_norm"] = draws.one("head", "each_head", "whole")
-    if draws.chance(0.15):
-        found |= {"query_growth": draws.one(0.1, 2.0), "query_span": draws.one(1, 5, 16)}
-    if draws.chance(0.2):
-        found["norm_weight"] = False
-    if gpt and draws.chance(0.3):
-        found["norm_bias"] = False
-    if draws.chance(0.25):
-        found["norm_place"] = draws.one("after", "both", "residual")
-    elif draws.chance(0.3):
+    flags = dict.fromkeys(("v_norm", "head_bias", "embedding_norm", "attn_sinks", "tied"), (0.15, True))
+    found = draws.fields(
+        **flags,
+        **dict.fromkeys(("embedding_scale", "residual_scale", "logit_scale"), (0.15, 0.3, 1.7, 5.0)),
+        **dict.fromkeys(("logit_softcap", "attn_softcap", "qkv_limit"), (0.15, 0.5, 2.0, 30.0)),
+        qk_norm=(0.3, "head", "each_head", "whole"),
+        query_growth=(0.15, 0.1, 2.0),
+        norm_weight=(0.2, False),
+        norm_bias=(0.3 * (model.get("family") == "gpt"), False),
+        norm_place=(0.25, "after", "both", "residual"),
+        windows=(0.3, _each(n_layer, 0, 1, 2, 3, 9, 40, 90)),
+        score_scales=(0.2, _each(n_layer, 0.05, 0.3, 1.0)),
+    )
+    if "query_growth" in found:
+        found["query_span"] = draws.one(1, 5, 16)
+    if "norm_place" not in found and draws.chance(0.3):
         found["parallel"] = "one_norm" if "experts" in model else draws.one("one_norm", "two_norms")
     if draws.chance(0.3):
         found["activation"] = draws.one("silu", "gelu", "gelu_tanh", "relu", "relu2")
         found["gated"] = draws.chance(0.5)
     elif draws.chance(0.15):
         found |= {"activation": "silu_clamped", "gated": True, "activation_limit": draws.one(0.3, 7.0)}
-    if draws.chance(0.3):
-        found["windows"] = [draws.one(0, 1, 2, 3, 9, 40, 90) for _ in range(n_layer)]
-    if draws.chance(0.2):
-        found["score_scales"] = [draws.one(0.05, 0.3, 1.0) for _ in range(n_layer)]
     found |= _draw_positions(draws, n_layer, n_head, d_head)
     if "alibi" not in found and "relative_buckets" not in found and draws.chance(0.15):
-        n_kv_heads = [draws.one(1, 2, 3) for _ in range(n_layer)]
+        n_kv_heads = draws.one(_each(n_layer, 1, 2, 3))
         found |= {
-            "n_kv_heads": n_kv_heads,
-            "n_heads": [n * draws.one(1, 2, 5) for n in n_kv_heads],
+            "n_kv_heads": n_kv_heads, "n_heads": [n * draws.one(1, 2, 5) for n in n_kv_heads],
             "d_heads": [d_head + draws.one(0, 1, 9, 30) for _ in range(n_layer)],
-        }
+        }  # fmt: skip
     return found
+
+
+def _each(n: int, *values: Any) -> st.SearchStrategy[Any]:
+    """A list of one of the values for each layer."""
+    return st.lists(st.sampled_from(values), min_size=n, max_size=n)
 
 
 def _draw_positions(draws: Draws, n_layer: int, n_head: int, d_head: int) -> dict[str, Any]:
@@ -251,7 +212,7 @@ def _made(description: str) -> Model:
     if d["encoder"] is not None:
         config["encoder"] = _config(DEFAULTS | d["encoder"])
     rng, blur = np.random.default_rng(d["weights"]), np.random.default_rng(d["weights"] + 1)
-    tensors = []
+    tensors = {}
     for name, shape in _core.tensor_shapes(config).items():
         weight = rng.standard_normal(shape) * (d["spread"] if len(shape) == 2 else 0.5)
         weight += "norm.weight" in name
@@ -259,21 +220,10 @@ def _made(description: str) -> Model:
             weight += d["noise"] * blur.standard_normal(shape)
         if name == "token_embedding" and d["spike"] is not None:
             weight[d["spike"]] = np.copysign(LARGE, weight[d["spike"]])
-        tensors.append((name, weight.astype(np.float32), "f32"))
-    core = _core.Model(config, tensors, dtype=d["dtype"], cache_dtype=d["cache_dtype"], prefill=d["prefill"])
-    tokenizer: LongestPieces | None = None
-    if d["text"]:
-        tokenizer = LongestPieces(_pieces(d["n_vocab"], all_bytes=d["text"] == "bytes"))
-    has_encoder = d["encoder"] is not None
-    return Model(
-        core,
-        ModelConfig.from_canonical(config),
-        tokenizer,
-        Path("random"),
-        d["family"],
-        source_tokenizer=SourceTokenizer(tokenizer, (), (2,), {}) if has_encoder and tokenizer else None,
-        decoder_start=(START,) if has_encoder else (),
-    )
+        tensors[name] = weight.astype(np.float32)
+    tokenizer = LongestPieces(_pieces(d["n_vocab"], all_bytes=d["text"] == "bytes")) if d["text"] else None
+    formats = {name: d[name] for name in ("dtype", "cache_dtype", "prefill")}
+    return model_of(config, tensors, tokenizer, architecture=d["family"], **formats)
 
 
 def _config(d: dict[str, Any]) -> dict[str, Any]:
@@ -354,11 +304,10 @@ def _adapted(model: Model, adapter: str) -> Model:
     ranks, tensors = {}, []
     for name, shape in _core.tensor_shapes(model.core.config).items():
         found = re.fullmatch(r"(?:layers\.(\d+)\.(\w+)\.weight|(head))", name)
-        if found is None or (found[3] or found[2]) not in ROLES or (found[3] and model.core.config["tied"]):
+        role = found and (found[3] or found[2])
+        if found is None or role not in d["roles"] or (role == "head" and model.core.config["tied"]):
             continue
-        role = found[3] or found[2]
-        of_layer = found[1] is None or d["layers"] is None or int(found[1]) in d["layers"]
-        if not of_layer or role not in d["roles"]:
+        if found[1] is not None and d["layers"] is not None and int(found[1]) not in d["layers"]:
             continue
         rank = ranks[name] = d["ranks"].get(role, d["rank"])
         down = rng.normal(0.0, shape[1] ** -0.5, (rank, shape[1]))

@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
-__all__ = ["Draws"]
-
 T = TypeVar("T")
 
 
@@ -39,13 +37,18 @@ class Draws:
         """One of the values."""
         return self.draw(st.sampled_from(values))
 
-    def one(self, *values: T) -> T:
-        """One of the arguments."""
-        return self.choice(values)
+    def one(self, *values: Any) -> Any:
+        """One of the arguments; of a strategy, what it draws."""
+        found = self.choice(values)
+        return self.draw(found) if isinstance(found, st.SearchStrategy) else found
 
     def weighted(self, **weights: float) -> str:
         """One of the names, with probabilities in proportion to the weights, which are multiples of 0.1."""
         return self.choice([name for name, weight in weights.items() for _ in range(round(10 * weight))])
+
+    def fields(self, **rows: tuple[Any, ...]) -> dict[str, Any]:
+        """Fields, each with a chance of its own, the first of its row, and as `one` of the other values."""
+        return {name: self.one(*values) for name, (chance, *values) in rows.items() if self.chance(chance)}
 
     def random(self) -> random.Random:
         """A generator for what need not shrink."""

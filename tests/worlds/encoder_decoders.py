@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import specdec
+from specdec.models.model import ModelTexts
 from specdec.models.model_config import ModelConfig
 from specdec.tokenizer import SourceTokenizer
 from toy_pair import ToyTokenizer
@@ -63,29 +64,21 @@ class EncoderDecoder:
 
 
 def model_of(
-    config: dict[str, Any],
-    tensors: Tensors,
-    tokenizer: Any = None,
-    end_of_source: tuple[int, ...] | None = None,
-    **formats: Any,
-) -> specdec.Model:
+    config: dict[str, Any], tensors: Tensors, tokenizer: Any = None,
+    end_of_source: tuple[int, ...] | None = None, architecture: str = "random", **formats: Any,
+) -> specdec.Model:  # fmt: skip
     """The model of some weights; sources of one with an encoder end with these ids, by default with the
     tokenizer's end of text."""
-    has_encoder = config.get("encoder") is not None
-    source_tokenizer = (
-        SourceTokenizer(tokenizer, (), tokenizer.eos_ids if end_of_source is None else end_of_source, {})
-        if has_encoder and tokenizer
-        else None
-    )
+    source, start = None, ()
+    if config.get("encoder") is not None:
+        start = START
+        if tokenizer:
+            ends = tokenizer.eos_ids if end_of_source is None else end_of_source
+            source = SourceTokenizer(tokenizer, (), ends, {})
     return specdec.Model(
-        build(config, tensors, **formats),
-        ModelConfig.from_canonical(config),
-        tokenizer,
-        Path("random"),
-        "random",
-        source_tokenizer=source_tokenizer,
-        decoder_start=START if has_encoder else (),
-    )
+        build(config, tensors, **formats), ModelConfig.from_canonical(config),
+        ModelTexts(tokenizer, source_tokenizer=source), Path("random"), architecture, decoder_start=start,
+    )  # fmt: skip
 
 
 def lively_tensors(config: dict[str, Any], seed: int = 0) -> Tensors:

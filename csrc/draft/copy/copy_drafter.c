@@ -1,4 +1,4 @@
-#include "copy_drafter.h"
+#include "copy_drafters.h"
 
 /* Edges of a state that are looked at for the next candidate. */
 #define N_EDGES 64

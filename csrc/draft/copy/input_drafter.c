@@ -1,4 +1,4 @@
-#include "input_drafter.h"
+#include "copy_drafters.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,122 @@
-#include "suffix_drafter.h"
-
+#include "copy_drafters.h"
 #include "copying.h"
-#include "suffix_guesses.h"
+
+/* ------------------------------------------------------ guesses below a node, the most frequent first */
+
+/* Of more occurrences of a piece than these so many count, evenly spread over its range. */
+#define OCCURRENCES 256
+
+typedef struct suffix_guess {
+    int32_t token;
+    int parent;   /* index of the guess before it; -1: it comes first */
+    int depth;    /* 1: it comes first */
+    double share; /* how many of the occurrences of all before it go on with it */
+    double value; /* product of the shares down to it */
+} suffix_guess;
+
+/* Which guesses are wanted. */
+typedef struct wish {
+    int n;            /* at most */
+    int depth;        /* in a row at most */
+    double min_value; /* of each guess, > 0 */
+    int branches;     /* 0: a chain */
+} wish;
+
+/* Guesses that are not made yet, and what they rest on. The occurrences of different ones are different. */
+typedef struct branch {
+    suffix_guess guess;
+    int begin, end; /* its occurrences, in `found` */
+} branch;
+
+typedef struct search {
+    int32_t* found; /* [OCCURRENCES] places */
+    branch* open;   /* [OCCURRENCES] in the order in which they were found */
+    int n_open;
+    suffix_guess* guesses; /* [n] of the last search, parents first */
+    int n;
+    double expected; /* Σ value: the tokens that they are expected to bring */
+} search;
+
+/* A search for at most `room` guesses. */
+static search take_search(sd_arena* arena, int room) {
+    return (search){
+        .found = sd_arena_take(arena, OCCURRENCES, sizeof(int32_t)),
+        .open = sd_arena_take(arena, OCCURRENCES, sizeof(branch)),
+        .guesses = sd_arena_take(arena, (size_t)room, sizeof(suffix_guess)),
+    };
+}
+
+/* A text in which places were found. */
+typedef struct source {
+    const int32_t* tokens; /* [n] */
+    int n;
+} source;
+
+/* The i-th token behind a place, from 1; -1 where nothing follows. */
+static int32_t behind(source text, int32_t place, int i) {
+    return i < text.n - place ? text.tokens[place + i] : -1;
+}
+
+/* Sort places [n] by the i-th token behind them. Mostly that is one token, or few. */
+static void sort(source text, int32_t* places, int n, int i) {
+    for (int j = 1; j < n; j++) {
+        int32_t place = places[j], token = behind(text, place, i);
+        int at = j;
+        for (; at > 0 && behind(text, places[at - 1], i) > token; at--) places[at] = places[at - 1];
+        places[at] = place;
+    }
+}
+
+/* Open what follows occurrences [begin, end) of a guess, by its index, or of no guess, -1. */
+static void open_behind(search* s, source text, int parent, int begin, int end) {
+    int depth = parent < 0 ? 1 : s->guesses[parent].depth + 1;
+    double value = parent < 0 ? 1.0 : s->guesses[parent].value;
+    sort(text, s->found + begin, end - begin, depth);
+    for (int i = begin, next; i < end; i = next) {
+        int32_t token = behind(text, s->found[i], depth);
+        for (next = i + 1; next < end && behind(text, s->found[next], depth) == token;) next++;
+        if (token < 0) continue;
+        double share = (double)(next - i) / (end - begin);
+        s->open[s->n_open++] = (branch){{token, parent, depth, share, value * share}, i, next};
+    }
+}
+
+/* Take out the best open branch. */
+static branch take_best(search* s) {
+    int best = 0;
+    for (int i = 1; i < s->n_open; i++)
+        if (s->open[i].guess.value > s->open[best].guess.value) best = i;
+    const branch taken = s->open[best];
+    s->n_open--;
+    for (int i = best; i < s->n_open; i++) s->open[i] = s->open[i + 1];
+    return taken;
+}
+
+/* Search below the occurrences in a range of an order of `tokens` [n_tokens]; a negative token ends what
+ * follows an occurrence. One after the other the guess of the highest value is made, of equal ones that which
+ * was found first; those that follow one guess are found in the order of their tokens. */
+static void run_search(search* s, const sd_suffix_order* o, sd_suffix_range range, const int32_t* tokens,
+                       int n_tokens, const wish* wanted) {
+    const source text = {tokens, n_tokens};
+    int n_all = range.end - range.begin;
+    int n_found = n_all < OCCURRENCES ? n_all : OCCURRENCES;
+    for (int i = 0; i < n_found; i++)
+        s->found[i] = o->places[range.begin + (int)((int64_t)i * n_all / n_found)];
+    s->n = s->n_open = 0;
+    s->expected = 0.0;
+    open_behind(s, text, -1, 0, n_found);
+    while (s->n < wanted->n && s->n_open > 0) {
+        const branch best = take_best(s);
+        if (best.guess.value < wanted->min_value) return;
+        if (!wanted->branches) s->n_open = 0;
+        s->guesses[s->n] = best.guess;
+        s->expected += best.guess.value;
+        if (best.guess.depth < wanted->depth) open_behind(s, text, s->n, best.begin, best.end);
+        s->n++;
+    }
+}
+
+/* ------------------------------------------------------------------------------------------ the drafter */
 
 /* A sequence: committed text, as far as the drafter was told. */
 typedef struct sequence_state {
@@ -19,7 +134,7 @@ typedef struct suffix_drafter {
     sequence_state* states; /* [n_sequences] */
     int32_t* slice;         /* [2 · SD_READ_SLICE] places that are being sorted, and scratch */
     int32_t* nodes;         /* [gamma] the node of each guess; -1: it has none */
-    sd_suffix_search in_text, in_memory;
+    search in_text, in_memory;
     sd_odds prior; /* without any case: how far a match of some length is trusted */
 } suffix_drafter;
 
@@ -73,23 +188,23 @@ static sd_status commit(sd_drafter* base, int sequence, const int32_t* tokens, i
 
 /* Search what follows the text's longest suffix in `tokens` [n_tokens], whose order is given. Returns the
  * length of the suffix. */
-static int search(const suffix_drafter* d, sd_suffix_search* s, const sd_proposal* p,
-                  const sd_suffix_order* order, const int32_t* tokens, int n_tokens) {
+static int look_up(const suffix_drafter* d, search* s, const sd_proposal* p, const sd_suffix_order* order,
+                   const int32_t* tokens, int n_tokens) {
     const sd_suffix suffix = {p->text + p->n_text - 1, p->n_text};
     sd_suffix_range range = sd_suffix_order_find(order, tokens, suffix);
     if (range.length < d->options.min_match) range = (sd_suffix_range){0};
     double most = range.length * d->options.factor;
     int n = most < p->budget ? (int)most : p->budget;
     if (n < 1 && p->budget > 0) n = 1;
-    const sd_suffix_wish wish = {n, p->depth, d->options.min_probability, d->options.branches};
-    sd_suffix_search_run(s, order, range, tokens, n_tokens, &wish);
+    const wish wanted = {n, p->depth, d->options.min_probability, d->options.branches};
+    run_search(s, order, range, tokens, n_tokens, &wanted);
     return range.length;
 }
 
 /* Append guesses to a proposal. Where one does not pay, none of a lower value does. */
-static void append(const suffix_drafter* d, const sd_suffix_search* s, int length, sd_proposal* p) {
+static void append(const suffix_drafter* d, const search* s, int length, sd_proposal* p) {
     for (int i = 0; i < s->n; i++) {
-        const sd_suffix_guess* guess = &s->guesses[i];
+        const suffix_guess* guess = &s->guesses[i];
         int parent = guess->parent < 0 ? 0 : d->nodes[guess->parent];
         d->nodes[i] = -1;
         if (parent < 0 || !sd_proposal_allows(p, parent, guess->token)) continue;
@@ -106,9 +221,9 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
         if (p->budget == 0) continue;
         const sequence_state* r = &d->states[p->sequence];
         const sd_suffix_tree* tree = r->tree;
-        int in_text = search(d, &d->in_text, p, &r->order, p->text, p->n_text);
+        int in_text = look_up(d, &d->in_text, p, &r->order, p->text, p->n_text);
         int in_memory =
-            search(d, &d->in_memory, p, &tree->order, tree->tokens, tree->n_texts + tree->n_tokens + 1);
+            look_up(d, &d->in_memory, p, &tree->order, tree->tokens, tree->n_texts + tree->n_tokens + 1);
         if (d->in_memory.expected > d->in_text.expected)
             append(d, &d->in_memory, in_memory, p);
         else
@@ -127,8 +242,8 @@ static void lay_out(suffix_drafter* d, const sd_drafting* drafting) {
     d->states = sd_arena_take(&d->base.arena, (size_t)d->n_sequences, sizeof *d->states);
     d->slice = sd_arena_take(&d->base.arena, 2 * SD_READ_SLICE, sizeof *d->slice);
     d->nodes = sd_arena_take(&d->base.arena, (size_t)drafting->gamma, sizeof *d->nodes);
-    d->in_text = sd_suffix_search_take(&d->base.arena, drafting->gamma);
-    d->in_memory = sd_suffix_search_take(&d->base.arena, drafting->gamma);
+    d->in_text = take_search(&d->base.arena, drafting->gamma);
+    d->in_memory = take_search(&d->base.arena, drafting->gamma);
     for (int i = 0; i < d->n_sequences; i++) {
         int32_t* places = sd_arena_take(&d->base.arena, (size_t)drafting->n_text, sizeof *places);
         if (d->base.arena.base != NULL) d->states[i].order.places = places;

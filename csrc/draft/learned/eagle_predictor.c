@@ -1,11 +1,11 @@
-#include "eagle_predictor.h"
+#include "predictors.h"
 
 #include <assert.h>
 #include <math.h>
 #include <string.h>
 
-#include "draft_tokens.h"
 #include "forward.h"
+#include "tensor_list.h"
 
 /* Rows of a text that are read together with the root's, at most: more are read in slices. */
 #define MOST_CATCH_UP 64

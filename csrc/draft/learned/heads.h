@@ -1,4 +1,4 @@
-/* The weights of heads on a target's last hidden state: each guesses a token some places ahead.
+/* Heads on a target's last hidden state: each guesses a token some places ahead.
  *
  * Head k = 1, 2, … predicts the token k places behind the root from x, the hidden state of the token before
  * the root, which the target's own head reads: x ← x + silu(W x + b) for each of its blocks, then an output
@@ -8,6 +8,7 @@
 #ifndef SD_HEADS_H
 #define SD_HEADS_H
 
+#include "predictor.h"
 #include "tensor_list.h"
 
 #define SD_MAX_HEADS 64
@@ -55,5 +56,18 @@ sd_status sd_heads_set(sd_heads* heads, const char* name, const sd_source* sourc
 sd_status sd_heads_finish(const sd_heads* heads);
 
 void sd_heads_free(sd_heads* heads);
+
+/* Borrowed; both must outlive the predictor. */
+typedef struct sd_heads_predictor_options {
+    const sd_heads* heads;
+    /* Whose hidden states they read, whose head they may share, and by whose table guesses are embedded: the
+     * model of the session's caches. */
+    const sd_model* target;
+} sd_heads_predictor_options;
+
+/* Make a predictor of sd_heads_predictor_options. As many tokens in a row are predicted as there are heads;
+ * none behind a text of one token, which has no token before the root. */
+sd_status sd_heads_predictor_make(const void* options, const sd_prediction* prediction,
+                                  sd_predictor** predictor);
 
 #endif

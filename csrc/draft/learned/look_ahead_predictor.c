@@ -1,4 +1,4 @@
-#include "look_ahead_predictor.h"
+#include "predictors.h"
 
 #include <string.h>
 

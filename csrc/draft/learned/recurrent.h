@@ -7,6 +7,7 @@
 #define SD_RECURRENT_H
 
 #include "pool.h"
+#include "predictor.h"
 #include "tensor_list.h"
 
 #define SD_MAX_RECURRENT_LAYERS 16
@@ -90,5 +91,12 @@ void sd_recurrent_advance(const sd_recurrent* recurrent, sd_recurrent_scratch* s
  * max_rows: -infinity for tokens that no output stands for. All pointers borrowed. */
 void sd_recurrent_predict(const sd_recurrent* recurrent, sd_recurrent_scratch* scratch,
                           const sd_recurrent_step* steps, int n, float* logits, ptrdiff_t ld_logits);
+
+/* The predictor keeps a state for each sequence, which follows the text, and one for each node that it is
+ * asked for. It reads tokens alone, so it may be the draft of a draft. States of some last lengths of the
+ * text are kept, so that the text may lose its last tokens; where it loses more it is read again. */
+/* Make a predictor; options: a sd_recurrent, borrowed, which must outlive the predictor. */
+sd_status sd_recurrent_predictor_make(const void* options, const sd_prediction* prediction,
+                                      sd_predictor** predictor);
 
 #endif

@@ -1,8 +1,11 @@
-/* The tensors of a learnt draft by name: the shape of each, where it goes, whether it has been given. */
+/* The weights of a learned draft: its tensors by name, and the target's tokens that it knows. */
 #ifndef SD_TENSOR_LIST_H
 #define SD_TENSOR_LIST_H
 
-#include "destination.h"
+#include <stdint.h>
+
+#include "pack.h"
+#include "status.h"
 
 typedef struct sd_listed_tensor {
     char name[64];
@@ -36,5 +39,13 @@ sd_status sd_tensor_list_check(const sd_tensor_list* list);
 
 /* How many numbers all of them hold. */
 long long sd_tensor_list_count(const sd_tensor_list* list);
+
+/* Can tokens [n_draft], borrowed, be the target's token of each of a draft's? NULL: they are the same, which
+ * needs n_draft to be n_vocab, the target's. */
+sd_status sd_draft_tokens_check(const int32_t* tokens, int n_draft, int n_vocab);
+
+/* Logits [n_draft] of a draft's tokens to those of the target's, [n_vocab]; the others stay as they are. All
+ * borrowed; tokens as above. */
+void sd_draft_tokens_scatter(const int32_t* tokens, int n_draft, const float* from, float* to);
 
 #endif

@@ -1,7 +1,7 @@
-#include "model_predictor.h"
+#include "model_drafters.h"
 
-#include "prefill.h"
-#include "reading.h"
+#include "forward.h"
+#include "translation.h"
 
 /* Tokens that are read together with the root: after a round in which every guess was accepted the
  * cache lacks the last guess, and the root is new in any case. */

@@ -1,4 +1,4 @@
-#include "nested_drafter.h"
+#include "model_drafters.h"
 
 #include <string.h>
 

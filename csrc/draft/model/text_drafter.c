@@ -1,4 +1,4 @@
-#include "text_drafter.h"
+#include "model_drafters.h"
 
 #include <math.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "kernels.h"
 #include "memory.h"
 #include "row_law.h"
-#include "utf8.h"
+#include "translation.h"
 
 /* Bytes of text that the target's tokenizer is shown before what was written. */
 #define LOOK_BACK 48

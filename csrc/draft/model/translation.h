@@ -1,10 +1,12 @@
-/* Two vocabularies: what their tokens stand for, which of them both have, and how texts are encoded. */
+/* Two vocabularies: what their tokens stand for, which of them both have, how texts are encoded, and how a
+ * draft with another vocabulary than the target's reads the target's texts. */
 #ifndef SD_TRANSLATION_H
 #define SD_TRANSLATION_H
 
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "memory.h"
 #include "status.h"
 
 /* The bytes that tokens add to a text: token i those from starts[i] to starts[i + 1]; a token that stands for
@@ -65,5 +67,48 @@ const char* sd_token_string(const sd_token_strings* strings, int32_t token, int*
 /* The logits [n_draft] of a draft's tokens to those of the target's tokens, [n_target], -infinity where both
  * have no such token. Returns the share of the draft's law that the target can name. All borrowed. */
 double sd_translate_logits(const sd_translation* translation, const float* from, float* to);
+
+/* A text of the target as a draft with another vocabulary reads it: in the draft's own tokens, as the draft's
+ * tokenizer cuts it. When the text goes on, its last words are cut again, never all of it. */
+typedef struct sd_reading {
+    const sd_translation* translation; /* borrowed */
+    void* caller;                      /* for its encoder; borrowed */
+    /* [text_room] the target's tokens that have been read, and [text_room + 1] where each begins: in bytes,
+     * where a token that stands for no text counts as one. */
+    int32_t *text, *begins;
+    int n_text, text_room;
+    /* [room] the draft's tokens, and where each ends, as above; -1 where that is not known. */
+    int32_t *tokens, *ends;
+    int n, room;
+    int full; /* the draft's tokens are not all of the text: there was no room for them */
+    /* The text ends within a character that the draft has no tokens for. */
+    int within_character;
+    char* piece;  /* [SD_READING_PIECE] what is encoded at once */
+    int32_t* ids; /* [SD_READING_PIECE] what it is encoded to */
+} sd_reading;
+
+/* Bytes that are encoded at once, at most. */
+#define SD_READING_PIECE 8192
+
+/* A reading whose arrays are pieces of the arena, but for `piece` and `ids`, which readings may share. */
+sd_reading sd_reading_take(sd_arena* arena, const sd_translation* translation, void* caller, int text_room,
+                           int room);
+
+/* Another text begins. */
+void sd_reading_begin(sd_reading* reading);
+
+/* Read text [n_text] of the target, from where it differs from what was read. */
+sd_status sd_reading_follow(sd_reading* reading, const int32_t* text, int n_text);
+
+/* Can the draft go on where the text ends? */
+static inline int sd_reading_is_whole(const sd_reading* r) {
+    return r->n > 0 && !r->full && !r->within_character;
+}
+
+/* Bytes of the valid UTF-8 that text [n] begins with. */
+int sd_utf8_valid(const char* text, int n);
+
+/* Is text [n], which does not begin with a character, the beginning of one? */
+int sd_utf8_begun(const char* text, int n);
 
 #endif

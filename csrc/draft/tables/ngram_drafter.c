@@ -1,9 +1,96 @@
-#include "ngram_drafter.h"
+/* An n-gram model drafts a chain: what followed the last tokens in some text, or earlier in this one. A
+ * model of negligible cost (section 3.6).
+ *
+ * Let h be the last k tokens, n(hx) how often x followed h, N = Σ n(hx), and D how many different tokens
+ * followed h. The unigram model is k = 0, over the uniform distribution. Of the contexts k = 1 … n − 1 those
+ * that were ever followed by anything count, each with the escape probability D / (N + D) of Witten and
+ * Bell (IEEE Transactions on Information Theory 37, 1991; method C):
+ *
+ *     unigrams       P_0(x) = n(x) / (N + D) + D / (N + D) / n_vocab, with D = 1 if nothing was seen
+ *     interpolated   P_k(x) = n(hx) / (N + D) + D / (N + D) · P_{k−1}(x)
+ *     back-off       P_k(x) = n(hx) / (N + D)                          if n(hx) > 0,
+ *                             D / (N + D) · P_{k−1}(x) / max(U, 1e-9)  otherwise,
+ *                    with U = 1 − Σ P_{k−1}(x) over the x with n(hx) > 0 (Katz 1987), and what the maximum
+ *                    or a vocabulary without other tokens leaves over divided among all in proportion
+ *
+ * At temperature 0 only tokens that were seen behind these contexts are looked at, and the most frequent
+ * one. */
+#include "tables.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "interrupt.h"
+
+/* Entries that are checked between two looks for an interruption: a power of two. */
+#define PIECE 65536
+
+/* Is entry i of an array of the k-grams in low to high? */
+static sd_status check_entry(const char* array, int64_t i, int k, int64_t value, int64_t low, int64_t high) {
+    if (value >= low && value <= high) return i % PIECE == 0 ? sd_interrupted() : SD_OK;
+    return sd_fail(SD_ERR_VALUE, "%s[%lld] of the %d-grams is %lld, expected %lld to %lld", array,
+                   (long long)i, k, (long long)value, (long long)low, (long long)high);
+}
+
+static sd_status check_level(const sd_ngram_table* t, int k, int64_t n_before) {
+    const sd_ngram_level* level = &t->levels[k - 2];
+    sd_status status = SD_OK;
+    if (level->n > INT32_MAX)
+        return sd_fail(SD_ERR_VALUE, "there are %lld %d-grams, expected at most %d", (long long)level->n, k,
+                       INT32_MAX);
+    for (int64_t i = 0; i <= n_before && status == SD_OK; i++) {
+        int64_t low = i == n_before ? level->n : i == 0 ? 0 : level->starts[i - 1];
+        status = check_entry("starts", i, k, level->starts[i], low, i == 0 ? 0 : level->n);
+    }
+    for (int64_t i = 0; i < n_before && status == SD_OK; i++)
+        for (int64_t j = level->starts[i], low = 0; j < level->starts[i + 1] && status == SD_OK; j++) {
+            status = check_entry("tokens", j, k, level->tokens[j], low, t->n_vocab - 1);
+            if (status == SD_OK) status = check_entry("counts", j, k, level->counts[j], 1, INT32_MAX);
+            low = (int64_t)level->tokens[j] + 1;
+        }
+    return status;
+}
+
+sd_status sd_ngram_table_check(const sd_ngram_table* t) {
+    for (int i = 0; i < t->n_vocab; i++)
+        if (t->unigrams[i] < 0)
+            return sd_fail(SD_ERR_VALUE, "unigrams[%d] is %d, expected at least 0", i, (int)t->unigrams[i]);
+    sd_status status = SD_OK;
+    int64_t n_before = t->n_vocab;
+    for (int k = 2; k <= t->n && status == SD_OK; k++) {
+        status = check_level(t, k, n_before);
+        n_before = t->levels[k - 2].n;
+    }
+    return status;
+}
+
+/* The (k + 1)-grams that begin with entry i of level k. */
+static void children(const sd_ngram_level* level, int64_t i, int64_t* begin, int64_t* end) {
+    *begin = level->starts[i];
+    *end = level->starts[i + 1];
+    if (*begin < 0 || *begin > *end || *end > level->n) *begin = *end = 0;
+}
+
+void sd_ngram_followers(const sd_ngram_table* t, const int32_t* context, int k, int64_t* begin,
+                        int64_t* end) {
+    children(&t->levels[0], context[0], begin, end);
+    for (int i = 1; i < k; i++) { /* the entry of the context's first i + 1 tokens, by bisection */
+        const int32_t* tokens = t->levels[i - 1].tokens;
+        int64_t low = *begin, high = *end;
+        while (low < high) {
+            int64_t middle = low + (high - low) / 2;
+            if (tokens[middle] < context[i])
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        if (low == *end || tokens[low] != context[i]) {
+            *begin = *end = 0;
+            return;
+        }
+        children(&t->levels[i], low, begin, end);
+    }
+}
 
 /* What the drafter counts itself: the unigrams of the table and, online, a text. */
 typedef struct counts {
@@ -110,7 +197,7 @@ static double value(const row* r, int32_t token) {
     return r->values[token] > 0.0 ? r->values[token] : r->counts->unigrams[token] + r->share;
 }
 
-/* Go from P_{k−1} to P_k (ngram_drafter.h), and forget the followers. */
+/* Go from P_{k−1} to P_k (above), and forget the followers. */
 static void lengthen(row* r, followers* f, int back_off) {
     if (f->n == 0) return;
     double sum = (double)(f->total + f->n), escape = f->n / sum, covered = 0.0;

@@ -4,8 +4,35 @@
 #ifndef SD_KEY_VALUES_H
 #define SD_KEY_VALUES_H
 
+#include <stddef.h>
+#include <stdint.h>
+
 #include "matrix.h"
-#include "prefetch.h"
+#include "weights.h"
+
+/* Bytes of a cache line. */
+#define SD_LINE 64
+
+/* Pieces of memory that will be read soon: cache lines from an address on. */
+#define SD_MOST_PIECES 8
+typedef struct sd_soon {
+    int n;
+    const char* from[SD_MOST_PIECES]; /* borrowed */
+    int lines[SD_MOST_PIECES];
+} sd_soon;
+
+/* Add a piece: `bytes` from `from` on, borrowed. There is room for it. */
+void sd_soon_add(sd_soon* soon, const char* from, size_t bytes);
+
+/* Request share `share` of n_shares of each piece, to the second-level cache: the first level has few places
+ * for lines on their way (benchmarks/SPEED.md). A line of each piece in turn: a processor that fetches the
+ * next lines of a page by itself then does so in several pages at once. */
+void sd_request(const sd_soon* soon, int share, int n_shares);
+
+/* Request x [n], borrowed, at once. */
+static inline void sd_request_floats(const float* x, int n) {
+    for (int i = 0; i < n; i += SD_LINE / (int)sizeof *x) __builtin_prefetch(x + i);
+}
 
 typedef struct sd_key_values {
     sd_format format; /* f32 or bf16 */
@@ -50,5 +77,35 @@ void sd_key_values_copy_slot(const sd_key_values* kv, int from, const sd_key_val
 /* Make slots 0 … n - 1 those of another layer, panels as a whole: what lies behind the n slots is overwritten
  * too. */
 void sd_key_values_copy(const sd_key_values* to, const sd_key_values* from, int n);
+
+/* What the cross-attention of a model attends to: the keys and values of one source in each of its layers.
+ *
+ * It is made once (encoder.h), never changes, and is shared by all texts with this source: by references that
+ * are counted. */
+typedef struct sd_encoded {
+    const sd_model* model; /* whose keys and values these are; borrowed */
+    sd_arena arena;        /* owns the arrays below */
+    int n;
+    int32_t* source;       /* [n] the ids */
+    sd_key_values* layers; /* [n_layer] of n slots in whole panels */
+    _Atomic(int) n_references;
+} sd_encoded;
+
+/* Room for source [n] of a model with an encoder: its ids are copied, keys and values are zero. *encoded is a
+ * reference of the caller's. */
+sd_status sd_encoded_create(const sd_model* model, const int32_t* source, int n, sd_encoded** encoded);
+
+/* One more reference to it, NULL for NULL; one fewer: with the last the memory is freed. */
+sd_encoded* sd_encoded_share(sd_encoded* encoded);
+void sd_encoded_release(sd_encoded* encoded);
+
+/* Is it that of source [n]? Of NULL: is there no source? */
+int sd_encoded_is_of(const sd_encoded* encoded, const int32_t* source, int n);
+
+/* Are both of one source, or both NULL? */
+int sd_encoded_equal(const sd_encoded* a, const sd_encoded* b);
+
+/* Bytes that it takes; of NULL 0. */
+size_t sd_encoded_bytes(const sd_encoded* encoded);
 
 #endif

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "distance_bias.h"
 #include "kernels.h"
+#include "positions.h"
 
 /* Slots whose scores become weights, and are multiplied with values, for all rows before the next: with their
  * values they fit a first-level cache. */

@@ -1,8 +1,8 @@
-#include "attention_block.h"
+#include "layer.h"
 
-#include "attention_tiles.h"
-#include "encoded.h"
+#include "attention.h"
 #include "kernels.h"
+#include "key_values.h"
 #include "profile.h"
 
 /* The attention of one layer. */

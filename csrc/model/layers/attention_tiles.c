@@ -1,10 +1,10 @@
-#include "attention_tiles.h"
+#include "attention.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "distance_bias.h"
 #include "kernels.h"
+#include "positions.h"
 
 /* Positions whose scores are computed together begin at a multiple of this number: bits depend on it. */
 #define SPAN 128

@@ -1,8 +1,109 @@
-#include "feed_forward.h"
+#include "layer.h"
 
-#include "mixture.h"
-#include "mlp.h"
+#include <string.h>
+
+#include "gemm.h"
+#include "kernels.h"
 #include "profile.h"
+
+/* gate = act(gate) · up, or act(gate) where there is no up; gate, up [n]. */
+static void apply_activation(const sd_config* c, int n, float* gate, const float* up) {
+    const sd_kernels* k = sd_kernels_get();
+    switch (c->activation) {
+    case SD_ACT_SILU: k->silu(n, gate, gate); break;
+    case SD_ACT_GELU: k->gelu(n, gate, gate); break;
+    case SD_ACT_GELU_TANH: k->gelu_tanh(n, gate, gate); break;
+    case SD_ACT_RELU: k->relu(n, gate, gate); break;
+    case SD_ACT_RELU2: k->relu2(n, gate, gate); break;
+    case SD_ACT_SILU_CLAMPED: k->silu_clamped(n, gate, up, c->activation_limit); return;
+    case SD_N_ACTIVATIONS: break;
+    }
+    if (up != NULL) k->multiply(n, gate, up);
+}
+
+sd_bands sd_mlp_bands(const sd_mlp* mlp, sd_engine engine, int n_rows) {
+    return sd_bands_of(engine, mlp->in.rows, mlp->in.n_in, n_rows);
+}
+
+/* One group of panels after the other, so that what follows the projection needs no loop of its own. */
+void sd_mlp_activate(const sd_workspace* w, const sd_mlp* mlp, sd_engine engine, sd_bands bands, int band,
+                     const void* input, int thread, int first, int end, void* activated) {
+    const sd_config* c = &w->model->config;
+    const sd_kernels* k = sd_kernels_get();
+    const sd_matrix* matrix = &mlp->in;
+    float* projected = w->projected[thread];
+    int row = sd_band_row(bands, band), n_rows = sd_band_row(bands, band + 1) - row;
+    for (int group = first; group < end; group++) {
+        for (int i = 0; i < matrix->group; i++) { /* gate, then up, each contiguous */
+            int panel = group * matrix->group + i, output = panel * SD_PANEL;
+            int n = matrix->n_out - output < SD_PANEL ? matrix->n_out - output : SD_PANEL;
+            float* y = projected + (ptrdiff_t)i * n_rows * SD_PANEL;
+            sd_matrix_multiply(matrix, engine, panel, panel + 1, bands, band, input, y, SD_PANEL);
+            sd_adapted_rows_add(w->adaptation.now, matrix, panel, 1, row, n_rows, y, SD_PANEL);
+            if (mlp->in_bias)
+                SD_PROFILED(SD_DOES_ADDITION, k->add(n_rows, n, y, SD_PANEL, mlp->in_bias + output, 0));
+        }
+        int n_gates = n_rows * SD_PANEL;
+        SD_PROFILED(SD_DOES_ACTIVATION,
+                    apply_activation(c, n_gates, projected, c->gated ? projected + n_gates : NULL));
+        int column = group * SD_PANEL, n = mlp->width - column < SD_PANEL ? mlp->width - column : SD_PANEL;
+        const sd_part part = {bands.n_rows, row, n_rows, column, n};
+        sd_input_sums_add(w->input_sums, &mlp->down, n_rows, column, n, projected, SD_PANEL);
+        sd_adapted_rows_read(w->adaptation.now, &mlp->down, row, n_rows, column, n, projected, SD_PANEL);
+        SD_PROFILED(SD_DOES_PREPARATION, sd_rows_prepare(engine, mlp->down.rows, part, projected, SD_PANEL,
+                                                         mlp->width, activated));
+    }
+}
+
+/* Groups of panels that one call multiplies: as many as a slice has outputs. */
+static int groups_together(const sd_mlp* mlp) { return SD_GEMM_COLUMNS / SD_PANEL / mlp->in.group; }
+
+int sd_mlp_slices(const sd_mlp* mlp, int n_rows) {
+    int together = groups_together(mlp);
+    return (n_rows + SD_GEMM_ROWS - 1) / SD_GEMM_ROWS * ((sd_mlp_groups(mlp) + together - 1) / together);
+}
+
+/* The activations of one row and some groups of panels; y: their outputs, as they lie in the matrix. */
+static void activate_row(const sd_config* c, const sd_mlp* mlp, int group, int n_groups, float* y,
+                         float* to) {
+    for (int g = group; g < group + n_groups; g++, y += mlp->in.group * SD_PANEL) {
+        int column = g * SD_PANEL, n = mlp->width - column < SD_PANEL ? mlp->width - column : SD_PANEL;
+        apply_activation(c, n, y, c->gated ? y + SD_PANEL : NULL);
+        memcpy(to + column, y, (size_t)n * sizeof *to);
+    }
+}
+
+void sd_mlp_activate_slices(const sd_workspace* w, const sd_mlp* mlp, int n_rows, const float* input,
+                            int thread, int first, int end, float* activated) {
+    const sd_config* c = &w->model->config;
+    int together = groups_together(mlp), n_groups = sd_mlp_groups(mlp);
+    int n_beside = (n_groups + together - 1) / together;
+    for (int i = first; i < end; i++) {
+        int row = i / n_beside * SD_GEMM_ROWS, group = i % n_beside * together;
+        int n = n_rows - row < SD_GEMM_ROWS ? n_rows - row : SD_GEMM_ROWS;
+        int n_here = n_groups - group < together ? n_groups - group : together;
+        int column = group * mlp->in.group * SD_PANEL, n_columns = n_here * mlp->in.group * SD_PANEL;
+        if (column + n_columns > mlp->in.n_out) n_columns = mlp->in.n_out - column;
+        float* y = w->projected[thread];
+        const sd_gemm gemm = {.n_in = mlp->in.n_in,
+                              .x = input + (ptrdiff_t)row * mlp->in.n_in,
+                              .ldx = mlp->in.n_in,
+                              .matrix = mlp->in.plain + (ptrdiff_t)column * mlp->in.n_in,
+                              .y = y,
+                              .ldy = SD_GEMM_COLUMNS};
+        sd_gemm_compute(&gemm, (sd_gemm_slice){0, n, 0, n_columns});
+        sd_adapted_rows_add(w->adaptation.now, &mlp->in, column / SD_PANEL, sd_matrix_panels(n_columns), row,
+                            n, y, SD_GEMM_COLUMNS);
+        if (mlp->in_bias) sd_kernels_get()->add(n, n_columns, y, SD_GEMM_COLUMNS, mlp->in_bias + column, 0);
+        for (int m = 0; m < n; m++)
+            activate_row(c, mlp, group, n_here, y + m * SD_GEMM_COLUMNS,
+                         activated + (ptrdiff_t)(row + m) * mlp->width);
+        int first_out = group * SD_PANEL, n_out = n_here * SD_PANEL;
+        if (n_out > mlp->width - first_out) n_out = mlp->width - first_out;
+        sd_adapted_rows_read(w->adaptation.now, &mlp->down, row, n, first_out, n_out,
+                             activated + (ptrdiff_t)row * mlp->width + first_out, mlp->width);
+    }
+}
 
 typedef struct activation {
     sd_pass* pass;

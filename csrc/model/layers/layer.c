@@ -1,7 +1,7 @@
 #include "layer.h"
 
-#include "attention_block.h"
-#include "feed_forward.h"
+#include <string.h>
+
 #include "input_sums.h"
 
 /* Where the halves are parallel the second reads the stream as it was before the first was added. */
@@ -45,4 +45,92 @@ void sd_layer_run(sd_pass* pass, int i, unsigned skipped) {
             sd_pass_prepare(pass, mlp, pass->n_rows, w->hidden, c->d_model, mlp_norm, w->prepared);
         sd_feed_forward_run(pass, i, mlp_input);
     }
+}
+
+/* Say of each row where its feature is, and collect those that another model made as rows [n, width] of
+ * w->given, normalised piece by piece where they are. Returns how many there are. */
+static int collect(const sd_pass* pass) {
+    const sd_workspace* w = pass->w;
+    const sd_model* model = w->model;
+    const sd_features* f = &model->config.features;
+    int row = 0, n_given = 0;
+    for (int b = 0; b < pass->n_branches; b++) {
+        const sd_branch* branch = &pass->branches[b];
+        ptrdiff_t width = branch->own_features ? model->config.d_model : f->width;
+        for (int i = 0; i < branch->n_new; i++, row++) {
+            const float* feature = branch->features + i * width;
+            w->row_features[row] = feature;
+            if (branch->own_features || f->use == SD_FEATURE_JOINED) continue;
+            float* given = w->given + (ptrdiff_t)n_given++ * width;
+            w->row_features[row] = NULL;
+            if (f->n_pieces == 0) memcpy(given, feature, (size_t)width * sizeof *given);
+            int piece = f->n_pieces > 0 ? f->width / f->n_pieces : f->width;
+            for (int at = 0; f->n_pieces > 0 && at < f->width; at += piece)
+                sd_model_norm(model, piece, feature + at, model->feature_input_norm + at, NULL, given + at);
+        }
+    }
+    return n_given;
+}
+
+/* w->update = the first n rows of x, projected. */
+static void project(sd_pass* pass, int n_rows, const float* x, int n) {
+    sd_workspace* w = pass->w;
+    const sd_model* model = w->model;
+    if (n_rows == 0) return;
+    sd_pass_prepare(pass, &model->feature_projection, n_rows, x, n, (sd_norm_weights){0}, w->prepared);
+    sd_pass_multiply(pass, (sd_product){.matrix = &model->feature_projection,
+                                        .bias = model->feature_projection_bias,
+                                        .n_rows = n_rows,
+                                        .x = w->prepared,
+                                        .y = w->update,
+                                        .ldy = w->ld_update,
+                                        .factor = 1.0f});
+}
+
+/* One half of w->joined: x [d_model], normalised if there is a norm. */
+static void join(const sd_workspace* w, int row, int half, const float* x, const float* norm) {
+    ptrdiff_t d = w->model->config.d_model;
+    float* to = w->joined + (2 * row + half) * d;
+    if (norm != NULL)
+        sd_model_norm(w->model, (int)d, x, norm, NULL, to);
+    else if (x != to)
+        memcpy(to, x, (size_t)d * sizeof *to);
+}
+
+/* Embedding and feature of rows, each normalised if it has a norm. */
+static void join_rows(void* argument, int thread, int first, int end) {
+    (void)thread;
+    const sd_workspace* w = ((const sd_pass*)argument)->w;
+    const sd_model* model = w->model;
+    int last = model->config.n_vocab - 1;
+    ptrdiff_t d = model->config.d_model;
+    for (int m = first; m < end; m++) {
+        float* embedding = w->joined + 2 * m * d;
+        sd_model_embed(model, w->tokens[m] < last ? w->tokens[m] : last, w->positions[m], embedding);
+        join(w, m, 0, embedding, model->token_norm);
+        join(w, m, 1, w->row_features[m], model->feature_norm);
+    }
+}
+
+void sd_pass_begin_with_features(sd_pass* pass) {
+    const sd_workspace* w = pass->w;
+    const sd_features* f = &w->model->config.features;
+    ptrdiff_t d = w->model->config.d_model;
+    size_t row_bytes = (size_t)d * sizeof *w->hidden;
+    int n_given = collect(pass);
+    if (f->use == SD_FEATURE_JOINED) {
+        sd_pass_loop_rows(pass, pass->n_rows, join_rows, pass);
+        project(pass, pass->n_rows, w->joined, (int)(2 * d));
+        for (int m = 0; m < pass->n_rows; m++)
+            memcpy(w->hidden + m * d, w->update + m * w->ld_update, row_bytes);
+        return;
+    }
+    project(pass, n_given, w->given, f->width);
+    for (int m = 0, given = 0; m < pass->n_rows; m++) {
+        if (w->row_features[m] == NULL) w->row_features[m] = w->update + given++ * w->ld_update;
+        memcpy(w->hidden + m * d, w->row_features[m], row_bytes);
+    }
+    sd_pass_loop_rows(pass, pass->n_rows, join_rows, pass);
+    for (int m = 0; f->normed_stream && m < pass->n_rows; m++)
+        memcpy(w->hidden + m * d, w->joined + (2 * m + 1) * d, row_bytes);
 }

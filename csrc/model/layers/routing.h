@@ -1,4 +1,4 @@
-/* Which experts the rows of a pass go through, and with which weights. */
+/* Which experts the rows of a pass go through, and with which weights (mixture.c). */
 #ifndef SD_ROUTING_H
 #define SD_ROUTING_H
 

@@ -3,7 +3,7 @@
 #define SD_WORKSPACE_H
 
 #include "adapted_rows.h"
-#include "attention_tiles.h"
+#include "attention.h"
 #include "input_sums.h"
 #include "routing.h"
 

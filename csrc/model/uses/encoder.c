@@ -1,4 +1,4 @@
-#include "encoder.h"
+#include "forward.h"
 
 #include <string.h>
 

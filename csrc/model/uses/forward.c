@@ -5,7 +5,6 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "feature_begin.h"
 #include "interrupt.h"
 #include "layer.h"
 

@@ -5,6 +5,7 @@
 #ifndef SD_FORWARD_H
 #define SD_FORWARD_H
 
+#include "cache.h"
 #include "workspace.h"
 
 /* Compute the new nodes of the branches and make them pending in their caches. The wanted logits
@@ -62,5 +63,54 @@ typedef enum sd_prompt_logits { SD_LOGITS_NONE, SD_LOGITS_LAST, SD_LOGITS_ALL } 
  * checked if the workspace has a name. */
 sd_status sd_forward_slice(sd_workspace* workspace, sd_cache* cache, const int32_t* tokens, int n,
                            int* n_done, sd_prompt_logits logits);
+
+/* --------------------------------------------------------------- sources, through the encoder (encoder.c) */
+
+/* Is source [n] (NULL: none is given) one that the model takes? A model with an encoder needs a source, any
+ * other takes none. */
+sd_status sd_encoder_check(const sd_model* model, const int32_t* source, int n);
+
+/* Encode a source [n] for the texts of a cache, of a model with an encoder: they attend to it from then on
+ * (sd_cache_attend). Ids past the encoder's vocabulary are read as its last token. name: of the model in
+ * messages ("the target"); NULL: numbers that are not finite are not looked for. The call can be interrupted
+ * between layers. On failure the cache is what it was. */
+sd_status sd_encode(sd_cache* cache, const int32_t* source, int n, int n_threads, const char* name);
+
+/* The encoder's output for a source [n]: out [n, d_model of the encoder] f32, borrowed. Ids, name and
+ * interrupts as in sd_encode. */
+sd_status sd_encoder_output(const sd_model* model, const int32_t* source, int n, int n_threads,
+                            const char* name, float* out);
+
+/* --------------------------------------------- texts on their way into caches, several in a forward */
+
+typedef struct sd_prefill {
+    const int32_t* text; /* [n] borrowed until it is read */
+    int n;
+    int n_read; /* tokens in the cache; -1: not begun; n: nothing is left to do */
+    long order; /* texts are read in ascending order; no two texts of a call have the same */
+    /* Of the text's own numbers that are not finite, after which nothing is left to do. Borrowed until the
+     * text is read. */
+    sd_failure* failure;
+    /* The token behind the text, the root of a round, is read with the text's last tokens and waits for the
+     * head (sd_cache_wait); not if none of the text is left to read. */
+    int with_root;
+    const int32_t* source; /* [n_source] of a model with an encoder; borrowed until the text is read */
+    int n_source;
+} sd_prefill;
+
+static inline int sd_prefill_done(const sd_prefill* prefill) { return prefill->n_read == prefill->n; }
+
+/* Encode a source that no cache has, or read sd_prompt_slice tokens more, at most, of the texts prefills [n],
+ * the i-th into caches[i]; all caches [n] are of the workspace's model or of one with the same base.
+ *
+ * Texts are read in their order: a slice has the rows that are left of the first text, then those of the next
+ * one, as long as there is room. A text begins with what any cache has committed of its beginning; one that
+ * has much in common with an earlier text that is being read waits for that. Sources are encoded in the same
+ * order, ahead of the texts, but the first text waits for at most n - 1 others'. Texts with different sources
+ * have nothing in common. None of this changes a bit of a text. Tokens of several slices are divided evenly.
+ *
+ * A text or source whose numbers are not finite fails alone (`failure`). Any other failure is of the call; no
+ * cache has read anything then. */
+sd_status sd_prefill_slice(sd_workspace* workspace, sd_cache* caches, sd_prefill* prefills, int n);
 
 #endif

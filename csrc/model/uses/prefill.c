@@ -1,8 +1,6 @@
-#include "prefill.h"
+#include "forward.h"
 
 #include <string.h>
-
-#include "encoder.h"
 
 /* Tokens in common that are worth waiting for: fewer are read again, with others in the same forward. */
 #define WORTH_WAITING 16

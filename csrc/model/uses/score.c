@@ -1,10 +1,131 @@
 #include "score.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-#include "encoder.h"
+#include "forward.h"
 #include "interrupt.h"
 #include "row_law.h"
+
+/* -------------------------------------------------------------------------- texts as trees of their tokens
+ *
+ * Texts are put in order, those that begin alike beside each other, and divided into groups. The nodes of a
+ * group's tree are the tokens that are read: all but the last of each text. First comes the stem, a chain
+ * that all texts of the group begin with, then what follows it. */
+
+/* Most nodes of a tree behind its stem: every row of the tree attends to all of them, and masks those that
+ * are not on its way. */
+#define BEHIND_STEM 256
+
+/* Texts [first, first + n) of those in order. */
+typedef struct text_group {
+    int first, n;
+    int n_nodes, n_stem;
+    int n_unscored; /* nodes at the beginning of the stem after which no text is scored */
+    int n_wants;    /* tokens that are scored */
+} text_group;
+
+/* A token that is scored by the logits of a node. */
+typedef struct want {
+    int32_t token;
+    int next;         /* the next want of the node, -1: none */
+    ptrdiff_t result; /* where its results go */
+} want;
+
+/* The tree of a group; arrays have room for the largest group and are the caller's. */
+typedef struct text_tree {
+    int32_t* tokens;  /* [n_nodes] */
+    int32_t* parents; /* [n_nodes] earlier nodes; -1: there is none */
+    int* first_wants; /* [n_nodes] the wants of each node, -1: none */
+    want* wants;      /* [n_wants] */
+    int32_t* path;    /* [n_nodes] scratch: the nodes of the last text */
+} text_tree;
+
+/* So many tokens in common make a text join a group, however many more it has. */
+#define WORTH_JOINING 16
+
+static int compare_ids(const int32_t* a, int n_a, const int32_t* b, int n_b) {
+    for (int i = 0; i < n_a && i < n_b; i++)
+        if (a[i] != b[i]) return a[i] < b[i] ? -1 : 1;
+    return (n_a > n_b) - (n_a < n_b);
+}
+
+static int compare(const void* one, const void* two) {
+    const sd_scored_text *a = one, *b = two;
+    int order = compare_ids(a->source, a->n_source, b->source, b->n_source);
+    if (order == 0) order = compare_ids(a->tokens, a->n, b->tokens, b->n);
+    return order != 0 ? order : (a->first > b->first) - (a->first < b->first);
+}
+
+/* Tokens that are read of a text. */
+static int n_read(const sd_scored_text* text) { return text->n - 1; }
+
+/* How many tokens that are read two texts have in common at their beginnings. */
+static int common_tokens(const sd_scored_text* a, const sd_scored_text* b) {
+    if (compare_ids(a->source, a->n_source, b->source, b->n_source) != 0) return 0;
+    int n = n_read(a) < n_read(b) ? n_read(a) : n_read(b), at = 0;
+    while (at < n && a->tokens[at] == b->tokens[at]) at++;
+    return at;
+}
+
+static text_group group_of(const sd_scored_text* text, int i) {
+    return (text_group){.first = i,
+                        .n = 1,
+                        .n_nodes = n_read(text),
+                        .n_stem = n_read(text),
+                        .n_unscored = text->n_given - 1,
+                        .n_wants = text->n - text->n_given};
+}
+
+/* Let a text join the group of the text before it, with which it has n_common tokens in common, if that
+ * spares something. Returns whether it has. */
+static int join(text_group* group, const sd_scored_text* text, int n_common) {
+    text_group joined = group_of(text, group->first);
+    int n_more = n_read(text) - n_common;
+    if (n_common < n_more && n_common < WORTH_JOINING) return 0;
+    joined.n += group->n;
+    joined.n_nodes = group->n_nodes + n_more;
+    joined.n_stem = group->n_stem < n_common ? group->n_stem : n_common;
+    if (group->n_unscored < joined.n_unscored) joined.n_unscored = group->n_unscored;
+    if (joined.n_stem < joined.n_unscored) joined.n_unscored = joined.n_stem;
+    joined.n_wants += group->n_wants;
+    if (joined.n_nodes - joined.n_stem > BEHIND_STEM) return 0;
+    *group = joined;
+    return 1;
+}
+
+/* Divide texts [n] in order into groups [n]; returns how many there are. With `apart` each text is one. */
+static int group_texts(const sd_scored_text* texts, int n, int apart, text_group* groups) {
+    int n_groups = 0;
+    for (int i = 0; i < n; i++) {
+        if (!apart && i > 0 &&
+            join(&groups[n_groups - 1], &texts[i], common_tokens(&texts[i - 1], &texts[i])))
+            continue;
+        groups[n_groups++] = group_of(&texts[i], i);
+    }
+    return n_groups;
+}
+
+/* Fill the tree of a group of texts in order, all of them [..]. */
+static void build_tree(text_tree* tree, const sd_scored_text* texts, const text_group* group) {
+    int n_nodes = 0, n_wants = 0;
+    for (int i = group->first; i < group->first + group->n; i++) {
+        const sd_scored_text* text = &texts[i];
+        int n_common = i > group->first ? common_tokens(&texts[i - 1], text) : 0;
+        for (int at = n_common; at < n_read(text); at++, n_nodes++) {
+            tree->tokens[n_nodes] = text->tokens[at];
+            tree->parents[n_nodes] = at > 0 ? tree->path[at - 1] : -1;
+            tree->first_wants[n_nodes] = -1;
+            tree->path[at] = n_nodes;
+        }
+        for (int at = text->n_given - 1; at < n_read(text); at++, n_wants++) {
+            int* first = &tree->first_wants[tree->path[at]];
+            tree->wants[n_wants] =
+                (want){text->tokens[at + 1], *first, text->first + (at + 1 - text->n_given)};
+            *first = n_wants;
+        }
+    }
+}
 
 /* Tokens in common that are worth waiting for: fewer are read again, with others in the same forward. */
 #define WORTH_WAITING 16
@@ -17,8 +138,8 @@
 
 /* A group on its way through the model. Its cache is that of the same number. */
 typedef struct lane {
-    const sd_text_group* group; /* NULL: none */
-    sd_text_tree tree;
+    const text_group* group; /* NULL: none */
+    text_tree tree;
     int has_source; /* or needs none */
     int begun;      /* is being read */
     int n_read;     /* nodes */
@@ -30,16 +151,16 @@ struct sd_score {
     sd_workspace workspace;
     sd_arena arena; /* owns the arrays below */
     int n, n_lanes, n_groups;
-    int n_begun;                    /* groups that a lane has had */
-    sd_text_group* groups;          /* [n] */
-    lane* lanes;                    /* [n_lanes] */
-    sd_cache* caches;               /* [n_lanes] */
-    sd_branch* branches;            /* [n_lanes] of a forward */
-    int* read;                      /* [n_lanes] the lane of each branch */
-    int32_t* parents;               /* [slice] of the branches' nodes */
-    int32_t* rows;                  /* [slice] rows of a forward after which tokens are scored */
-    const sd_text_tree** row_trees; /* [slice] the tree of each of these rows */
-    int* row_nodes;                 /* [slice] the node of each in its tree */
+    int n_begun;                 /* groups that a lane has had */
+    text_group* groups;          /* [n] */
+    lane* lanes;                 /* [n_lanes] */
+    sd_cache* caches;            /* [n_lanes] */
+    sd_branch* branches;         /* [n_lanes] of a forward */
+    int* read;                   /* [n_lanes] the lane of each branch */
+    int32_t* parents;            /* [slice] of the branches' nodes */
+    int32_t* rows;               /* [slice] rows of a forward after which tokens are scored */
+    const text_tree** row_trees; /* [slice] the tree of each of these rows */
+    int* row_nodes;              /* [slice] the node of each in its tree */
 };
 
 /* What the largest groups have. */
@@ -50,7 +171,7 @@ typedef struct bounds {
 static bounds bounds_of(const sd_score* s) {
     bounds most = {0};
     for (int i = 0; i < s->n_groups; i++) {
-        const sd_text_group* g = &s->groups[i];
+        const text_group* g = &s->groups[i];
         int n_behind = g->n_nodes - g->n_stem;
         if (g->n_nodes > most.n_nodes) most.n_nodes = g->n_nodes;
         if (n_behind > most.n_behind_stem) most.n_behind_stem = n_behind;
@@ -72,7 +193,7 @@ static void lay_out(sd_score* s, const bounds* most) {
     s->row_trees = sd_arena_take(arena, slice, sizeof *s->row_trees);
     s->row_nodes = sd_arena_take(arena, slice, sizeof *s->row_nodes);
     for (int i = 0; i < s->n_lanes; i++) {
-        sd_text_tree tree;
+        text_tree tree;
         tree.tokens = sd_arena_take(arena, n_nodes, sizeof *tree.tokens);
         tree.parents = sd_arena_take(arena, n_nodes, sizeof *tree.parents);
         tree.first_wants = sd_arena_take(arena, n_nodes, sizeof *tree.first_wants);
@@ -118,7 +239,7 @@ sd_status sd_score_create(const sd_score_options* options, sd_scored_text* texts
         sd_status status = check_text(model, &texts[i]);
         if (status != SD_OK) return status;
     }
-    sd_texts_sort(texts, n);
+    qsort(texts, (size_t)n, sizeof *texts, compare);
     sd_score* s = sd_alloc(sizeof *s);
     if (s == NULL) return SD_ERR_MEMORY;
     s->options = *options;
@@ -126,7 +247,7 @@ sd_status sd_score_create(const sd_score_options* options, sd_scored_text* texts
     s->n = n;
     sd_status status = SD_ERR_MEMORY;
     if ((s->groups = sd_alloc((size_t)n * sizeof *s->groups)) == NULL) goto fail;
-    s->n_groups = sd_texts_group(texts, n, sd_prompts_in_slices(model), s->groups);
+    s->n_groups = group_texts(texts, n, sd_prompts_in_slices(model), s->groups);
     int wanted = options->n_texts > 0 ? options->n_texts : lanes_that_fill(s);
     s->n_lanes = wanted < s->n_groups ? wanted : s->n_groups;
     const bounds most = bounds_of(s);
@@ -206,7 +327,7 @@ static void fill_lanes(sd_score* s) {
         l->group = &s->groups[s->n_begun++];
         l->has_source = s->options.model->encoder == NULL;
         l->begun = l->n_read = 0;
-        sd_text_tree_build(&l->tree, s->texts, l->group);
+        build_tree(&l->tree, s->texts, l->group);
     }
 }
 
@@ -310,18 +431,18 @@ static void look_at_rows(void* argument, int thread, int first, int end) {
     const sd_score_results* r = &s->options.results;
     for (int row = first; row < end; row++) {
         int i = rows->first + row;
-        const sd_text_tree* tree = s->row_trees[i];
+        const text_tree* tree = s->row_trees[i];
         const float* logits = rows->logits + (rows->whole ? s->rows[i] : row) * s->workspace.ld_logits;
         const sd_row_law law = sd_row_law_of(logits, s->options.model->config.n_vocab);
         int first_want = tree->first_wants[s->row_nodes[i]];
         for (int w = first_want; w >= 0; w = tree->wants[w].next) {
-            const sd_want* want = &tree->wants[w];
-            r->log_probs[want->result] = sd_row_log_prob(&law, logits, want->token);
-            if (r->greedy) r->greedy[want->result] = want->token == law.argmax;
+            const want* of = &tree->wants[w];
+            r->log_probs[of->result] = sd_row_log_prob(&law, logits, of->token);
+            if (r->greedy) r->greedy[of->result] = of->token == law.argmax;
             if (r->n_top > 0 && w == first_want)
-                put_top(s, &law, logits, want->result);
+                put_top(s, &law, logits, of->result);
             else if (r->n_top > 0)
-                copy_top(r, tree->wants[first_want].result, want->result);
+                copy_top(r, tree->wants[first_want].result, of->result);
         }
     }
 }

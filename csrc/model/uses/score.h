@@ -1,6 +1,6 @@
 /* How probable a model finds texts: ln p of tokens after those before them, of many texts at once.
  *
- * What texts begin with is read once. Texts that begin alike are the tree of a group (text_tree.h): its stem
+ * What texts begin with is read once. Texts that begin alike are the tree of a group: its stem
  * becomes the text of a cache, what follows waits there as nodes until the group has ended. Several groups
  * share a forward, each with a cache of its own; a group whose stem begins like that of another takes over
  * what the other has read. None of this changes a bit of a result: a row's logits are a function of its
@@ -10,8 +10,19 @@
 #ifndef SD_SCORE_H
 #define SD_SCORE_H
 
+#include <stddef.h>
+#include <stdint.h>
+
 #include "forward.h"
-#include "text_tree.h"
+
+/* A text, of which the tokens from the n_given-th on are scored; all pointers borrowed. */
+typedef struct sd_scored_text {
+    const int32_t* tokens; /* [n], n ≥ 2 */
+    int n, n_given;        /* 1 ≤ n_given < n */
+    const int32_t* source; /* [n_source] of a model with an encoder; NULL: there is none */
+    int n_source;
+    ptrdiff_t first; /* where the results of its first scored token go */
+} sd_scored_text;
 
 /* Where results go; the arrays are the caller's, and those of a text begin at its `first`. */
 typedef struct sd_score_results {

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "destination.h"
+#include "pack.h"
 
 #define MOST_RANK 65536
 

@@ -4,9 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "coded.h"
+#include "format.h"
 #include "half.h"
-#include "turned_words.h"
 
 const char* const sd_number_names[SD_N_NUMBERS] = {"f32",  "f16",    "bf16",   "q8_0", "q4_0", "q4_1",
                                                    "q5_0", "q5_1",   "q2_k",   "q3_k", "q4_k", "q5_k",

@@ -3,9 +3,9 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "format.h"
 #include "half.h"
 #include "kernels.h"
-#include "row_block.h"
 
 /* What the last level of cache has on the machines that were measured. */
 #define SHARED_CACHE ((size_t)32 << 20)
@@ -271,4 +271,21 @@ void sd_matrix_multiply(const sd_matrix* matrix, sd_engine engine, int first, in
 
 #ifdef SPECDEC_TESTING
 void sd_bands_force(int n_rows) { forced_rows = n_rows; }
+#endif
+
+/* ------------------------------------------------------------------------------ slices of prompts */
+
+static int forced;
+
+/* In longer slices rows no longer fit the second-level cache; tiles multiply codes so fast that slices of 128
+ * pay nevertheless (benchmarks/SPEED.md). */
+int sd_row_slice(sd_format weights, sd_engine engine) {
+    if (forced > 0) return forced;
+    if (engine == SD_ENGINE_TILES) return SD_MOST_SLICE;
+    int by_tiles = sd_kernels_get()->thresholds.tiles_from[weights] < SD_NEVER;
+    return weights == SD_FORMAT_F32 || by_tiles ? 128 : 64;
+}
+
+#ifdef SPECDEC_TESTING
+void sd_row_slice_force(int n) { forced = n; }
 #endif

@@ -5,6 +5,7 @@
 #ifndef SD_MATRIX_H
 #define SD_MATRIX_H
 
+#include "gemm.h"
 #include "kernels.h"
 #include "memory.h"
 #include "pool.h"
@@ -109,6 +110,22 @@ void sd_matrix_multiply(const sd_matrix* matrix, sd_engine engine, int first, in
 /* Testing: bands of at most n_rows rows, but of one unit at least; 0: as many as pay. What was prepared
  * before is of no use after it. */
 void sd_bands_force(int n_rows);
+#endif
+
+/* ------------------------------------------------------------------------------ slices of prompts */
+
+/* The longest slices are those of OpenBLAS, whose bits depend on the slices: they begin at multiples of
+ * it. */
+#define SD_BLAS_SLICE SD_GEMM_ROWS
+#define SD_MOST_SLICE SD_BLAS_SLICE
+
+/* Tokens of a slice that the row kernels multiply, in their order or that of tiles, of a model with these
+ * weights: enough that arithmetic outweighs reading the weights. It changes no bits. */
+int sd_row_slice(sd_format weights, sd_engine engine);
+
+#ifdef SPECDEC_TESTING
+/* Testing: the slices of models that are made from now on; 0: those that sd_row_slice chooses. */
+void sd_row_slice_force(int n);
 #endif
 
 #endif

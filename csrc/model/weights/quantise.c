@@ -1,4 +1,4 @@
-#include "quantise.h"
+#include "pack.h"
 
 #include <math.h>
 #include <stdatomic.h>

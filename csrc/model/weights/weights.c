@@ -5,9 +5,9 @@
 
 #include "adapter.h"
 #include "blocks.h"
-#include "destination.h"
 #include "interrupt.h"
 #include "kernels.h"
+#include "pack.h"
 
 int sd_keys_column(const sd_layer_config* l) { return sd_whole_panels(sd_query_width(l)); }
 int sd_values_column(const sd_layer_config* l) {

@@ -3,8 +3,8 @@
 #define SD_WEIGHTS_H
 
 #include "config.h"
-#include "prompt_slice.h"
-#include "table.h"
+#include "matrix.h"
+#include "pack.h"
 #include "tensors.h"
 
 /* A feed-forward block of some width: of [width] activations. */

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,9 @@ from numpy.typing import NDArray
 
 from specdec import _core, drafts, theory
 from specdec.analysis.arguments import ProbabilityDraft, Setup
+from specdec.analysis.experiment import ExperimentRow
+from specdec.analysis.statistics import mean_interval
+from specdec.analysis.timing import ForwardTimes
 from specdec.decoding.generate import generate
 from specdec.decoding.options import DecodingOptions
 from specdec.decoding.prompts import PromptIds
@@ -136,3 +140,32 @@ def _betas(
         for lenience, found in betas.items():
             found[rows] = rate(target_probs, draft_probs, lenience=lenience)
     return betas
+
+
+def mean_of(betas: Sequence[Array]) -> float:
+    """Mean acceptance rate of texts; NaN without any position."""
+    n_positions = sum(map(len, betas))
+    return math.fsum(float(text.sum()) for text in betas) / n_positions if n_positions else math.nan
+
+
+def predicted_row(
+    draft: str,
+    betas: Sequence[Array],
+    times: ForwardTimes | None,
+    temperature: float,
+    gamma: int,
+    lenience: float = 1.0,
+) -> ExperimentRow:
+    """What betas and times of forward passes say of a draft with a distribution of its own."""
+    alpha, (low, high) = mean_of(betas), mean_interval(betas)
+    timed: dict[str, float] = {}
+    if times is not None:
+        c, ratio = times.cost, times.verify_ratio[gamma + 1]
+        ideal, predicted = (
+            float(theory.expected_speedup(alpha, gamma, c, verify)) for verify in (1.0, max(ratio, 1.0))
+        )
+        timed = {"c": c, "verify_ratio": ratio, "ideal_speedup": ideal, "predicted_speedup": predicted}
+    return ExperimentRow(
+        draft=draft, temperature=temperature, gamma=gamma, lenience=lenience, n_tokens=sum(map(len, betas)),
+        alpha=alpha, alpha_low=low, alpha_high=high, by_running=False, **timed,
+    )  # fmt: skip

@@ -15,13 +15,13 @@ from specdec.analysis.questions import Question
 from specdec.atomic_file import replacing
 from specdec.decoding.result import Result
 from specdec.errors import InputError
-from specdec.fields import MAX_TIME, Fields, as_json
+from specdec.fields import MAX_TIME, Fields, as_json, read_json_object
 from specdec.trace import Step, steps_of
 
-_MOST: Final = 2**31 - 1
-"""Tokens of a prompt."""
 _OURS: Final = "specdec"
 """The field of a line with what Spec-Bench's own have no place for."""
+_OF_REPLY: Final = ("tokens", "n_prompt_tokens", "finish_reason", "prefill_s", "rounds_s")
+"""Fields of `Reply` in it; those of its steps are there too, each as a list."""
 
 
 @dataclass(frozen=True)
@@ -139,13 +139,9 @@ def check_settings(path: Path, settings: Mapping[str, Any]) -> None:
             with replacing(path) as file:
                 file.write((json.dumps(settings, indent=1) + "\n").encode("utf-8"))
             return
-        found = json.loads(path.read_bytes())
     except OSError as error:
         raise InputError(f"{path}: cannot be read or written: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is no JSON ({error}); expected the settings of earlier answers") from error
-    if not isinstance(found, dict):
-        raise InputError(f"{path}: is {as_json(found)}; expected the settings of earlier answers")
+    found = read_json_object(path, InputError)
     for name in {**settings, **found}:
         if found.get(name) != settings.get(name):
             raise InputError(
@@ -183,18 +179,8 @@ def _line(question: Question, answer: Answer, model_id: str) -> dict[str, Any]:
             "question": _digest(question),
             "left_out": answer.left_out,
             "replies": [
-                {
-                    "tokens": reply.tokens,
-                    "n_prompt_tokens": reply.n_prompt_tokens,
-                    "finish_reason": reply.finish_reason,
-                    "prefill_s": reply.prefill_s,
-                    "rounds_s": reply.rounds_s,
-                    "n_drafted": [step.n_drafted for step in reply.steps],
-                    "depth": [step.depth for step in reply.steps],
-                    "n_accepted": [step.n_accepted for step in reply.steps],
-                    "n_emitted": [step.n_emitted for step in reply.steps],
-                    "betas": [step.betas for step in reply.steps],
-                }
+                {name: getattr(reply, name) for name in _OF_REPLY}
+                | {name: [getattr(step, name) for step in reply.steps] for name in Step._fields}
                 for reply in replies
             ],
         },
@@ -215,35 +201,29 @@ def _read(place: str, line: bytes) -> tuple[int | str, str, Answer]:
     replies = ours.inner_items("replies")
     if not 0 < len(replies) == len(texts) == len(seconds):
         raise ours.error("replies", "as many as choices[0].turns and choices[0].wall_time, at least one")
-    answer = Answer(
-        tuple(
-            _reply(reply, text, wall_s) for reply, text, wall_s in zip(replies, texts, seconds, strict=True)
-        ),
-        ours.text("left_out"),
-    )
+    read = tuple(map(_reply, replies, texts, seconds))
     question_id = found.given("question_id")
     if isinstance(question_id, bool) or not isinstance(question_id, int | str):
         raise found.error("question_id", "an integer or a str")
-    return question_id, ours.text("question"), answer
+    return question_id, ours.text("question"), Answer(read, ours.text("left_out"))
 
 
 def _reply(found: Fields, text: str, wall_s: float) -> Reply:
-    names = ("n_drafted", "depth", "n_accepted", "n_emitted")
-    n_drafted, depth, n_accepted, n_emitted = columns = [found.integers(name) for name in names]
+    *counts, _ = Step._fields
+    columns = [found.integers(name) for name in counts]
     betas = found.rows_of_amounts("betas")
     if {len(column) for column in columns} != {len(betas)}:
-        raise found.error("betas", f"as many as {', '.join(names)} have")
-    rows = zip(n_drafted, depth, n_accepted, n_emitted, map(tuple, betas), strict=True)
+        raise found.error("betas", f"as many as {', '.join(counts)} have")
     tokens = found.integers("tokens")
-    if not tokens or len(tokens) != sum(n_emitted):
+    if not tokens or len(tokens) != sum(columns[-1]):
         raise found.error("tokens", "as many as n_emitted adds up to, at least one")
     return Reply(
         text=text,
         tokens=tuple(tokens),
-        n_prompt_tokens=found.integer("n_prompt_tokens", minimum=0, maximum=_MOST),
+        n_prompt_tokens=found.integer("n_prompt_tokens", minimum=0),
         finish_reason=found.text("finish_reason"),
         wall_s=wall_s,
         prefill_s=found.amount("prefill_s", below=MAX_TIME),
         rounds_s=found.amount("rounds_s", below=MAX_TIME),
-        steps=tuple(Step(*row) for row in rows),
+        steps=tuple(map(Step._make, zip(*columns, map(tuple, betas), strict=True))),
     )

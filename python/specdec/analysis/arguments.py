@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
 
 import numpy as np
@@ -74,12 +73,11 @@ def decoding_options(
     if options is not None and not isinstance(options, DecodingOptions):
         raise InputError.of("options", options, "a specdec.DecodingOptions, or None", found=kind_of(options))
     found = (DecodingOptions(**defaults) if options is None else options).replace(**changes)
-    given = changes if options is None else {**options.arguments(), **changes}
-    for name in given:
-        refused = name not in _IN_DISTRIBUTIONS if in_distributions else name in _NOT_IN_RUNS
-        if name in owns or refused:
-            expected = f"{owns[name]}, which sets it here" if name in owns else "none: it has no effect here"
-            raise InputError.of(name, getattr(found, name), expected)
+    for name in changes if options is None else {**options.arguments(), **changes}:
+        if name in owns:
+            raise InputError.of(name, getattr(found, name), f"{owns[name]}, which sets it here")
+        if name not in _IN_DISTRIBUTIONS if in_distributions else name in _NOT_IN_RUNS:
+            raise InputError.of(name, getattr(found, name), "none: it has no effect here")
     return found
 
 
@@ -95,6 +93,11 @@ def in_json(value: Any) -> Any:
     return value if value is None or isinstance(value, int | float | str) else shown(value)
 
 
+def seed_of(options: DecodingOptions) -> int:
+    """The seed, by default 0."""
+    return check_integer("seed", 0 if options.seed is None else options.seed, 0, 2**64 - 1)
+
+
 @dataclass(frozen=True)
 class Setup:
     """What all views begin with: the target and its name, the options, and the prompts."""
@@ -108,15 +111,23 @@ class Setup:
     def of(cls, target: Any, options: DecodingOptions, prompts: Prompt | Sequence[Prompt] | None) -> Setup:
         """Load a target, and read the prompts; None: some of ours."""
         name, model = named_one("target", target)
-        opened_target = as_model("target", model)
-        given, _ = prompts_of("prompts", default_prompts(opened_target) if prompts is None else prompts)
-        beginnings = [PromptIds.of(opened_target, one, f"prompt {i}") for i, one in enumerate(given)]
-        return cls(opened_target, name or name_of(opened_target), options, beginnings)
+        model = as_model("target", model)
+        if prompts is None and model.tokenizer is None:
+            raise InputError("prompts is None, and the target has no tokenizer; expected token ids")
+        given, _ = prompts_of("prompts", list(_PROMPTS) if prompts is None else prompts)
+        beginnings = [PromptIds.of(model, one, f"prompt {i}") for i, one in enumerate(given)]
+        return cls(model, name or name_of(model), options, beginnings)
 
-    @cached_property
+    @property
     def seed(self) -> int:
         """The seed, by default 0."""
-        return check_integer("seed", 0 if self.options.seed is None else self.options.seed, 0, 2**64 - 1)
+        return seed_of(self.options)
+
+    def draft(self, given: Any) -> tuple[str, MeasurableDraft]:
+        """(name, draft opened for measuring) of an argument that may be a dict of one by its name."""
+        name, draft = named_one("draft", given)
+        opened = measurable(self.target, draft)
+        return name or name_of(opened), opened
 
     def runs(self, **changes: Any) -> dict[str, Any]:
         """Keyword arguments of `generate` for runs, but for their prompt, length and seed."""
@@ -126,8 +137,9 @@ class Setup:
         """New tokens of a prompt where there are so many in all."""
         return -(-n_tokens // len(self.prompts))
 
-    def work(self, share: int, n_tokens: int) -> list[tuple[Sequence[int], int]]:
+    def work(self, n_tokens: int, share: int | None = None) -> list[tuple[Sequence[int], int]]:
         """Prompts with their new tokens: `share` each, as far as contexts reach, `n_tokens` in all."""
+        share = self.share(n_tokens) if share is None else share
         work: list[tuple[Sequence[int], int]] = []
         for beginning in self.prompts:
             n = min(share, n_tokens, beginning.room(self.target))
@@ -138,9 +150,9 @@ class Setup:
 
     def described(self, **settings: Any) -> dict[str, Any]:
         """Settings of a comparison in the types of JSON: those given, and the options."""
-        options = {name: getattr(self.options, name) for name in ("verify", *TRUNCATIONS)}
-        options |= self.runs(temperature=0.0)
-        del options["temperature"]
+        names = dict.fromkeys(("verify", *TRUNCATIONS, *self.runs()))
+        options = {name: getattr(self.options, name) for name in names if name != "temperature"}
+        options["n_threads"] = self.options.threads
         return settings | {name: in_json(value) for name, value in options.items()} | {"seed": self.seed}
 
 
@@ -246,14 +258,7 @@ def short_names(texts: Sequence[str]) -> list[str]:
     return [name if names.count(name) == 1 else text for name, text in zip(names, texts, strict=True)]
 
 
-# --------------------------------------------------------------------------------------- prompts and numbers
-
-
-def default_prompts(target: Model) -> list[str]:
-    """What is continued where the caller has no prompts."""
-    if target.tokenizer is None:
-        raise InputError("prompts is None, and the target has no tokenizer; expected prompts of token ids")
-    return list(_PROMPTS)
+# -------------------------------------------------------------------------------------------------- numbers
 
 
 def check_say(say: Any) -> Callable[[str], object]:
@@ -271,11 +276,11 @@ def check_gammas(gammas: Any) -> list[int]:
 
 def different_numbers(name: str, values: Any) -> list[Any]:
     """Check a sequence of at least one number, none twice."""
-    found = check_items(name, values, "a sequence of numbers")
+    expected = "a sequence of at least one number, none twice"
+    found = check_items(name, values, expected)
     try:
-        n_different = len(set(found))
-    except TypeError:
-        raise InputError.of(name, values, "a sequence of numbers") from None
-    if not found or n_different < len(found):
-        raise InputError.of(name, values, "at least one number, and none twice")
-    return found
+        if 0 < len(set(found)) == len(found):
+            return found
+    except TypeError:  # what has no hash is no number
+        pass
+    raise InputError.of(name, values, expected)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from typing import Any, Final, Literal, TypeAlias
 
+import numpy as np
+
 from specdec import _core
+from specdec.analysis.acceptance import mean_of
 from specdec.analysis.answers import Answer, AnswerFile, Reply, check_settings
-from specdec.analysis.arguments import decoding_options, in_json, name_of, named_one, run_options
-from specdec.analysis.bench_rows import Bench, bench_rows
-from specdec.analysis.experiment import Experiment
+from specdec.analysis.arguments import decoding_options, in_json, name_of, named_one, run_options, seed_of
+from specdec.analysis.experiment import NOT_RUN, Speedup, take_turns
 from specdec.analysis.questions import Question, QuestionsLike, questions_of
+from specdec.analysis.statistics import mean_interval
 from specdec.checks import check_choice, check_flag, check_integer, check_path
 from specdec.decoding.adaptive_gamma import AdaptiveGamma
 from specdec.decoding.generate import generate
@@ -30,20 +35,174 @@ from specdec.models.loading import as_model
 from specdec.models.model import Model, ModelLike
 from specdec.progress import counted
 from specdec.settings_table import Unpack
+from specdec.tables import Column, Table, Tabular, bounds, figure, figures_frame, or_dash, tables_by_position
+from specdec.trace import DraftCounts
 from specdec.verification.sampling import TRUNCATIONS
 
 PLAIN: Final = "plain"
 """What decoding without a draft is called."""
-_N_WARM_UPS: Final = 3
-"""Runs that are thrown away: caches, threads, the processor's clock."""
+OVERALL: Final = "overall"
+MT_BENCH: Final = "mt_bench"
+MT_BENCH_CATEGORIES: Final = (
+    "writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities",
+)  # fmt: skip
+"""Spec-Bench reports these as one task."""
+_N_WARM_UPS: Final = 3  # runs that are thrown away: caches, threads, the processor's clock
 _WARM_UP_TOKENS: Final = 16
-"""New tokens of each of these runs."""
 TooLong: TypeAlias = Literal["error", "skip"]
 """What happens with questions that the context has no room for."""
 TOO_LONG: Final[tuple[TooLong, ...]] = ("error", "skip")
+_N_NAMED: Final = 5  # questions that a message names at most
 
-_N_NAMED: Final = 5
-"""Questions that a message names at most."""
+
+@dataclass(frozen=True)
+class BenchRow:
+    """The figures of a category.
+
+    Attributes
+    ----------
+    category : str
+        As in the file of questions; "mt_bench" for the eight categories of MT-Bench where all of them are
+        there, and "overall" for all questions.
+    n_questions, n_turns : int
+        That were answered.
+    n_tokens : int
+        New tokens of a repetition, the mean of all of them, rounded.
+    alpha, alpha_low, alpha_high : float
+        Mean acceptance rate (Corollary 3.6) at the verified positions, and its 95 % confidence interval; of
+        trees the share of positions at which one of several drafts was accepted (`Round.betas`).
+    mean_acceptance_length, draft_acceptance_rate, per_position_acceptance_rate
+        As vLLM names them: new tokens of a run of the target that verified a draft, its own token included;
+        accepted over drafted tokens; share of these runs that accepted their first, second, … token. What was
+        accepted after the end of a text does not count.
+    tokens_per_call : float
+        New tokens per run of the target, those without a draft included: the mean of Spec-Bench's
+        ``accept_lengths``.
+    tokens_per_s, plain_tokens_per_s : tuple of float
+        New tokens over seconds of the whole calls, the reading of the prompts included, of each repetition.
+    speedup, decode_speedup, question_speedup : Speedup
+        tokens_per_s over plain_tokens_per_s; the same of the rounds alone, without the reading of the
+        prompts; and as Spec-Bench counts it: the mean over questions of their tokens per second, over that of
+        plain decoding, so that a question counts the same however long its answer is.
+    n_equal, n_compared : int
+        Turns of all repetitions whose new tokens are those of plain decoding (at temperature 0 with the exact
+        rule all are), and those that both ways answered.
+    """
+
+    category: str
+    n_questions: int
+    n_turns: int
+    n_tokens: int
+    alpha: float
+    alpha_low: float
+    alpha_high: float
+    mean_acceptance_length: float
+    draft_acceptance_rate: float
+    per_position_acceptance_rate: tuple[float, ...]
+    tokens_per_call: float
+    tokens_per_s: tuple[float, ...]
+    plain_tokens_per_s: tuple[float, ...]
+    speedup: Speedup
+    decode_speedup: Speedup
+    question_speedup: Speedup
+    n_equal: int
+    n_compared: int
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Bench(Tabular):
+    """What `specdec.bench` found; ``print`` shows its tables, a notebook too.
+
+    `draft` is "plain" where there is none. `settings` are what the answers were made with. `rows` have a
+    category each, in the order of the questions; then MT-Bench and all together, where that is more than one
+    category. `skipped` has the ids of questions that were not asked, or not to their last turn, and why.
+    `answers` and `plain_answers` are by repetition, then by question; the one or the other is empty where it
+    was not run.
+    """
+
+    target: str
+    draft: str
+    settings: dict[str, Any]
+    rows: tuple[BenchRow, ...]
+    questions: tuple[Question, ...]
+    skipped: tuple[tuple[int | str, str], ...]
+    answers: tuple[tuple[Answer, ...], ...]
+    plain_answers: tuple[tuple[Answer, ...], ...]
+
+    _not_in_dict = ("questions", "answers", "plain_answers")
+
+    def __getitem__(self, category: str) -> BenchRow:
+        """The row of a category; KeyError if there is none."""
+        return {row.category: row for row in self.rows}[category]
+
+    def to_pandas(self) -> Any:
+        """A `pandas.DataFrame` with the figures of `BenchRow`; rates by position are left out.
+
+        Of a speed-up NAME it has ``NAME``, ``NAME_low``, ``NAME_high`` and ``NAME_invalid``.
+        """
+        return figures_frame(self.rows)
+
+    def tables(self) -> list[Table]:
+        """Speed; then acceptance, and acceptance by position, where there was a draft."""
+        if not self.answers:
+            return [self._speed_table()]
+        columns = [
+            _CATEGORY, figure("alpha", "alpha", ".3f"), bounds("95 % interval", "alpha"),
+            figure("mean acceptance length", "mean_acceptance_length", ".2f"),
+            figure("draft acceptance rate", "draft_acceptance_rate", ".3f"),
+            figure("tokens/run", "tokens_per_call", ".2f"),
+        ]  # fmt: skip
+        title = "Share of the runs with a draft that accepted its first, second, … token"
+        rates = [(row.category, row.per_position_acceptance_rate) for row in self.rows]
+        by_position = tables_by_position(title, ("position",), rates, ".3f")
+        return [self._speed_table(), Table.of("Acceptance", self.rows, columns), *by_position]
+
+    def _speed_table(self) -> Table:
+        """Tokens per second and speed-ups."""
+        both = bool(self.answers and self.plain_answers)
+        title = f"{self.target} alone"
+        if self.answers:
+            title = f"{self.draft} drafting for {self.target}, gamma {self.settings['gamma']}"
+        title += f", temperature {self.settings['temperature']:g}"
+        decides = not self.settings["temperature"] or self.settings["verify"] == "coupled"
+        if decides and both:  # else they are other samples
+            last = self.rows[-1]
+            title += f"; {last.n_equal} of {last.n_compared} answers equal those of plain decoding"
+        if self.skipped:
+            title += f"; not asked, or not to the end: {len(self.skipped)} questions"
+        columns: list[Column] = [
+            _CATEGORY, figure("questions", "n_questions", "d"), figure("tokens", "n_tokens", "d"),
+        ]  # fmt: skip
+        if self.plain_answers:
+            columns.append(("plain tokens/s", lambda row: _spread(row.plain_tokens_per_s)))
+        if self.answers:
+            columns.append(("tokens/s", lambda row: _spread(row.tokens_per_s)))
+        if both:
+            columns.append(("speed-up (min to max)", lambda row: _ratio(row.speedup)))
+            columns.append(("without prompts", lambda row: _ratio(row.decode_speedup)))
+        return Table.of(title, self.rows, columns)
+
+    def __repr__(self) -> str:
+        row = self.rows[-1]
+        gain = "" if math.isnan(row.speedup.median) else f", speed-up {_ratio(row.speedup)}"
+        return (
+            f"<specdec.Bench of {self.draft!r} drafting for {self.target!r}: {row.n_questions} questions, "
+            f"alpha {or_dash(row.alpha, '.3f')}{gain}>"
+        )
+
+
+_CATEGORY: Final[Column] = ("", lambda row: row.category)
+
+
+def _spread(values: Sequence[float], spec: str = ".1f", middle: str = "") -> str:
+    """The median, and in brackets the least and the greatest of several."""
+    middle = middle or f"{float(np.median(values)):{spec}}"
+    return middle if len(values) == 1 else f"{middle} ({min(values):{spec}} to {max(values):{spec}})"
+
+
+def _ratio(speedup: Speedup) -> str:
+    """A speed-up with its spread, marked if it is an error of measurement."""
+    return _spread(speedup.ratios, ".2f", speedup.text(""))
 
 
 def bench(
@@ -123,10 +282,7 @@ def bench(
     """
     decoding = decoding_options(options, _once(changes), {}, max_new_tokens=1024)
     asked = questions_of(questions)
-    repeats, seed = (
-        check_integer("repeats", repeats, 1),
-        check_integer("seed", decoding.seed or 0, 0, 2**64 - 1),
-    )
+    repeats, seed = check_integer("repeats", repeats, 1), seed_of(decoding)
     if seed + repeats > 2**64:
         raise InputError.of("seed", seed, f"at most {2**64 - repeats}, for {repeats} repeats")
     plain, too_long = check_flag("plain", plain), check_choice("too_long", too_long, TOO_LONG)
@@ -151,7 +307,7 @@ def bench(
             file = f"{_file_name(way.name)}.jsonl"
             way.files = [AnswerFile(folder / f"run_{run + 1}" / file, way.name) for run in range(repeats)]
     with counted(len(fitting) * len(ways) * repeats, "answer", decoding.progress) as done:
-        Experiment(ways, fitting).run(repeats=repeats, seed=seed, done=done)
+        take_turns(ways, fitting, repeats=repeats, seed=seed, done=done)
     ours = ways[-1].answers if opened is not None else []
     theirs = ways[0].answers if ways[0].draft is None else []
     for i, question in enumerate(fitting):  # sampled answers of a question may end in some runs alone
@@ -259,9 +415,7 @@ def _settings(target_name: str, way: _Way, options: DecodingOptions, seed: int) 
     return {
         "version": _core.__version__,
         "target": target_name,
-        "n_parameters": asker.target.n_parameters,
-        "dtype": asker.target.dtype,
-        "cache_dtype": asker.target.cache_dtype,
+        **{name: getattr(asker.target, name) for name in ("n_parameters", "dtype", "cache_dtype")},
         "draft": way.name,
         "gamma": gamma,
         **{name: in_json(getattr(options, name)) for name in (*always, *others)},
@@ -340,15 +494,12 @@ class Asker:
         options: Mapping[str, Any],
     ) -> Result:
         """Decode the answer to the turn after those that have replies."""
-        key = [(seed, _sequence(question, len(replies)))]
         prompt = self._prompt(question, replies)
-        result: Result
-        if self.chat:
-            result = generate(
-                self.target, draft, messages=prompt, chat_template_kwargs=self.variables, seed=key, **options
-            )
-        else:
-            result = generate(self.target, draft, prompt, seed=key, **options)
+        asked = (
+            {"messages": prompt, "chat_template_kwargs": self.variables} if self.chat else {"prompt": prompt}
+        )
+        key = [(seed, _sequence(question, len(replies)))]
+        result: Result = generate(self.target, draft, seed=key, **asked, **options)
         return result
 
     def _prompt(self, question: Question, replies: Sequence[Reply]) -> Any:
@@ -378,3 +529,99 @@ class Asker:
 def _sequence(question: Question, turn: int) -> int:
     """The number of a turn's random numbers: the same whichever other questions there are."""
     return int.from_bytes(blake2b(json.dumps([question.id, turn]).encode(), digest_size=4).digest(), "little")
+
+
+# ------------------------------------------------------------------------------------------------- figures
+
+
+def bench_rows(
+    questions: Sequence[Question],
+    answers: Sequence[Sequence[Answer]],
+    plain: Sequence[Sequence[Answer]],
+    *,
+    sampled: bool,
+) -> tuple[BenchRow, ...]:
+    """Count answers by category; `answers` and `plain` by repetition, then by question, or empty.
+
+    `sampled`: repetitions are different samples, and not the same texts again.
+    """
+    groups: dict[str, list[int]] = {}
+    for i, question in enumerate(questions):
+        groups.setdefault(question.category, []).append(i)
+    n_categories = len(groups)
+    if set(MT_BENCH_CATEGORIES) <= groups.keys() and MT_BENCH not in groups:
+        groups[MT_BENCH] = [i for i, one in enumerate(questions) if one.category in MT_BENCH_CATEGORIES]
+    if n_categories > 1:
+        groups[OVERALL] = list(range(len(questions)))
+    return tuple(
+        _row(name, *([[run[i] for i in ids] for run in runs] for runs in (answers, plain)), sampled)
+        for name, ids in groups.items()
+    )
+
+
+def _row(category: str, answers: list[list[Answer]], plain: list[list[Answer]], sampled: bool) -> BenchRow:
+    main = answers or plain
+    counts = _counts([answer for run in answers for answer in run])
+    betas = [
+        np.minimum([beta for step in reply.steps for beta in step.betas], 1.0)
+        for run in (answers if sampled else answers[:1])  # repetitions of one text say nothing more
+        for answer in run
+        for reply in answer.replies
+    ]
+    low, high = mean_interval(betas) if any(map(len, betas)) else (math.nan, math.nan)
+    pairs = [
+        pair
+        for run, plain_run in zip(answers, plain, strict=False)
+        for one, other in zip(run, plain_run, strict=True)
+        for pair in zip(one.replies, other.replies, strict=False)
+    ]
+
+    def speedup(speed: Callable[[list[Answer]], float], bounds: Iterable[float]) -> Speedup:
+        """Speeds over those of plain decoding, each repetition over its own; `bounds` are tokens per run."""
+        runs = zip(map(speed, answers), map(speed, plain), strict=False)
+        ratios = tuple(one / other if other else math.nan for one, other in runs)
+        return Speedup(ratios, tuple(bounds)) if ratios else NOT_RUN
+
+    names = ("mean_acceptance_length", "draft_acceptance_rate", "per_position_acceptance_rate")
+    per_run = [_counts(run).tokens_per_call for run in answers]
+    return BenchRow(
+        category=category,
+        n_questions=len(main[0]),
+        n_turns=sum(len(answer.replies) for answer in main[0]),
+        n_tokens=round(sum(answer.n_tokens for run in main for answer in run) / len(main)),
+        alpha=mean_of(betas),
+        alpha_low=low,
+        alpha_high=high,
+        **{name: getattr(counts, name) for name in names},
+        tokens_per_call=_counts([answer for run in main for answer in run]).tokens_per_call,
+        tokens_per_s=tuple(map(_per_s, answers)),
+        plain_tokens_per_s=tuple(map(_per_s, plain)),
+        speedup=speedup(_per_s, per_run),
+        decode_speedup=speedup(partial(_per_s, seconds="rounds_s"), per_run),
+        question_speedup=speedup(_mean_speed, map(_question_bound, answers, plain)),
+        n_equal=sum(ours.tokens == theirs.tokens for ours, theirs in pairs),
+        n_compared=len(pairs),
+    )
+
+
+def _counts(answers: Sequence[Answer]) -> DraftCounts:
+    return DraftCounts.of(step for answer in answers for reply in answer.replies for step in reply.steps)
+
+
+def _per_s(answers: Sequence[Answer], seconds: str = "wall_s") -> float:
+    """New tokens over seconds: ``wall_s``, or ``rounds_s`` of the rounds alone."""
+    total = math.fsum(getattr(one, seconds) for one in answers)
+    return sum(one.n_tokens for one in answers) / total if total else math.nan
+
+
+def _mean_speed(answers: Sequence[Answer]) -> float:
+    """The mean over questions of new tokens over seconds."""
+    return math.fsum(_per_s([one]) for one in answers) / len(answers)
+
+
+def _question_bound(answers: Sequence[Answer], plain: Sequence[Answer]) -> float:
+    """What bounds the ratio of two means of speeds: tokens per run, questions weighted by their speed."""
+    weights = [_per_s([one]) for one in plain]
+    bounds = [_counts([one]).tokens_per_call for one in answers]
+    products = math.fsum(weight * bound for weight, bound in zip(weights, bounds, strict=True))
+    return products / total if (total := math.fsum(weights)) else math.nan

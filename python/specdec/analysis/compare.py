@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from specdec.analysis.arguments import (
@@ -14,8 +14,15 @@ from specdec.analysis.arguments import (
     different_numbers,
     drafts_by_name,
 )
-from specdec.analysis.experiment import Configuration, Experiment, ExperimentRow, decoding_experiment
-from specdec.analysis.measurement import position_tables, reason_tables
+from specdec.analysis.experiment import (
+    COLUMNS,
+    NAMED,
+    ExperimentRow,
+    Speedup,
+    interleaved,
+    position_tables,
+    reason_tables,
+)
 from specdec.checks import check_flag, check_integer
 from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.decoding.prompts import PromptIds
@@ -25,19 +32,18 @@ from specdec.errors import printable
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.progress import counted
 from specdec.settings_table import Unpack
-from specdec.tables import Table, Tabular, figures_frame, interval, or_dash
-from specdec.time_limit import ENDLESS, TimeLimit
+from specdec.tables import Table, Tabular, figures_frame
 
 _LABEL: Final = 40  # characters of a prompt that are shown
 _OWNS: Final = {"gamma": "gammas", "temperature": "temperatures", "max_new_tokens": "n_tokens"}
-Ways: TypeAlias = Mapping[tuple[str, int], tuple[Draft, int]]
+Ways: TypeAlias = Mapping[tuple[str, int], tuple[Model | Draft, int]]
 """Drafts with their gammas, by name and gamma."""
 
 
 def compare(
     target: ModelLike | dict[str, ModelLike],
     drafts: Mapping[str, DraftLike],
-    prompts: Prompt | Sequence[Prompt],
+    prompts: Prompt | Sequence[Prompt] | None = None,
     *,
     temperatures: Sequence[float] = (0.0, 1.0),
     gammas: Sequence[int] | None = None,
@@ -58,12 +64,10 @@ def compare(
 
     Parameters
     ----------
-    target : Model, path, hub name, or a dict of one of these by its name
+    target, prompts, temperatures
+        As of `specdec.measure`.
     drafts : dict of str to Model, path, hub name, Draft, Drafter or str
         By names of your own. A text is what `specdec.drafts.named` takes, such as ``"copy"``.
-    prompts : str, sequence of int, or a list of these
-        For an encoder-decoder sources.
-    temperatures : sequence of float
     gammas : sequence of int, optional
         Drafted tokens of a round at most, each 1 to 1024; None: as many as each draft asks for by itself.
     n_tokens : int, default 400
@@ -100,13 +104,13 @@ def compare(
     ]
     chosen = None if gammas is None else check_gammas(gammas)
     n_tokens, repeats = check_integer("n_tokens", n_tokens, 1), check_integer("repeats", repeats, 1)
-    repeats = repeats if check_flag("timing", timing) else 1
+    timing = check_flag("timing", timing)
+    repeats = repeats if timing else 1
     setup = Setup.of(target, decoding, prompts)
-    given = drafts_by_name("drafts", setup.target, drafts)
-    opened = {name: as_draft(setup.target, draft) for name, draft in given.items()}
     ways: Ways = {
         (name, gamma): (draft, gamma)
-        for name, draft in opened.items()
+        for name, given in drafts_by_name("drafts", setup.target, drafts).items()
+        for draft in [as_draft(setup.target, given)]
         for gamma in chosen or [max(draft.gamma, 1)]
     }
     return compare_ways(setup, ways, n_tokens, temperatures=asked, repeats=repeats, timing=timing)
@@ -120,28 +124,19 @@ def compare_ways(
     temperatures: Sequence[float],
     repeats: int,
     timing: bool = True,
-    limit: TimeLimit = ENDLESS,
-    at_least: float = 0.0,
+    **how: Any,
 ) -> Comparison:
-    """Run drafts with gammas of their own, and plain decoding, in turns; with arguments as of `compare`.
-
-    What has a speed-up below `at_least` after a turn has no further turn.
-    """
-    work = setup.work(setup.share(n_tokens), n_tokens)
+    """Run drafts with gammas of their own, and plain decoding, in turns; `how` as of `interleaved`."""
+    work = setup.work(n_tokens)
     rows: list[ExperimentRow] = []
     rates: dict[float, tuple[float, ...]] = {}
     n_steps = len(temperatures) * repeats * (len(ways) + timing) * sum(n for _, n in work)
     with counted(n_steps, "token", setup.options.progress) as done:
         for temperature in temperatures:
-            options = setup.runs(temperature=temperature)
-            experiment, plain, running = decoding_experiment(setup.target, ways, work, options)
-            if not timing:
-                experiment = Experiment([*running.values()], work)
-
-            def goes_on(one: Configuration, plain: Configuration = plain) -> bool:
-                return not at_least or one is plain or one.over(plain).median >= at_least
-
-            experiment.run(repeats=repeats, seed=setup.seed, done=done, limit=limit, goes_on=goes_on)
+            plain, running = interleaved(
+                setup.target, ways, work, setup.runs(temperature=temperature), repeats=repeats,
+                seed=setup.seed, timing=timing, done=done, **how,
+            )  # fmt: skip
             for (name, _), way in running.items():
                 rows.append(way.row(name, plain if timing else None, by_prompt=True))
             if timing:
@@ -223,49 +218,46 @@ class Comparison(Tabular):
 
     def tables(self) -> list[Table]:
         """All drafts in one table; acceptance by position; by prompt; why figures are missing."""
-        positions = [(*_setting(row), row.by_position) for row in self.rows]
-        found = [self.summary(), *position_tables(_HEAD, positions)]
+        found = [self.summary(), *position_tables(self.rows, ("draft", "temperature", "gamma"))]
         if len(self.prompts) > 1:
             found.append(self._by_prompt())
-        return [*found, *reason_tables((row.draft, row.reason) for row in self.rows)]
+        return [*found, *reason_tables(self.rows)]
 
     def summary(self) -> Table:
         """All drafts in one table, with plain decoding."""
         timed = bool(self.plain_tokens_per_s)
-        head: tuple[str, ...] = (*_HEAD, "alpha", "95 %", "tokens/run", "95 %")
         named = any(row.named_share is not None for row in self.rows)
-        if named:
-            head += ("named",)
-        if timed:
-            head += ("c", "t(round)/t(1)", "tokens/s", "speed-up", "min to max")
-        body: list[tuple[str, ...]] = []
+        names = [*_COUNTS, *["named_share"] * named, *_TIMES * timed]
+        body: list[ExperimentRow] = []
         for temperature in self.temperatures:
-            best = self.best(temperature)
             if timed:
-                rate = f"{statistics.median(self.plain_tokens_per_s[temperature]):.1f}"
-                counts = ("plain decoding", f"{temperature:g}", "0  ", "–", "", "1.00", "")
-                body.append((*counts, *["–"] * named, "–", "1.00", rate, "1.00X", ""))
-            for row in self.rows:
-                if row.temperature == temperature:
-                    body.append(_cells(row, " ★" if row is best else "  ", named))
+                body.append(_plain_row(temperature, self.plain_tokens_per_s[temperature]))
+            body += [row for row in self.rows if row.temperature == temperature]
+        best = [self.best(temperature) for temperature in self.temperatures]
+        gamma = ("gamma", lambda row: f"{row.gamma}{' ★' if any(row is one for one in best) else '  '}")
         notes = "; ★ the fastest that beats plain decoding" if timed else ""
-        notes += "; named: share of a draft's law that the target can name" if named else ""
-        kept_longest = ("min to max", "tokens/s", "named", "c", "t(round)/t(1)")
-        optional = [head.index(name) for name in kept_longest if name in head]
-        optional += [i for i, name in enumerate(head) if name == "95 %"]
-        return Table(f"Drafts for {self.target}{notes}", head, body, tuple(optional))
+        notes += NAMED if named else ""
+        return Table.of(
+            f"Drafts for {self.target}{notes}",
+            body,
+            [gamma if name == "gamma" else COLUMNS[name] for name in names],
+            tuple(names.index(name) for name in _OPTIONAL if name in names),
+        )
 
     def _by_prompt(self) -> Table:
-        numbers = tuple(str(i) for i in range(len(self.prompts)))
-        body = []
-        for row in self.rows:
-            cells = [f"{one.tokens_per_call:.2f}" for one in row.prompts]
-            speeds = [f" ({one.speedup.text()})" if one.speedup else "" for one in row.prompts]
-            cells = [cell + speed for cell, speed in zip(cells, speeds, strict=True)]
-            body.append((*_setting(row), *cells, *["–"] * (len(numbers) - len(cells))))
+        n_prompts = len(self.prompts)
+
+        def cell(row: ExperimentRow, i: int) -> str:
+            if i >= len(row.prompts):
+                return "–"
+            one = row.prompts[i]
+            return f"{one.tokens_per_call:.2f}" + (f" ({one.speedup.text()})" if one.speedup else "")
+
         shown = "\n".join(f"{i}: {label}" for i, label in enumerate(self.labels))
         timed = " (measured speed-up)" if self.plain_tokens_per_s else ""
-        return Table(f"Tokens per run{timed} by prompt\n{shown}", (*_HEAD, *numbers), body)
+        columns = [COLUMNS[name] for name in ("draft", "temperature", "gamma")]
+        columns += [(str(i), partial(cell, i=i)) for i in range(n_prompts)]
+        return Table.of(f"Tokens per run{timed} by prompt\n{shown}", self.rows, columns)
 
     def to_pandas(self) -> Any:
         """A `pandas.DataFrame` with the figures of its rows; NaN where there is no number.
@@ -280,23 +272,20 @@ class Comparison(Tabular):
         return f"<specdec.Comparison of {drafts} drafting for {self.target!r}: {len(self.rows)} rows>"
 
 
-_HEAD = ("draft", "temp", "gamma")
+_COUNTS: Final = (
+    "draft", "temperature", "gamma", "alpha", "alpha_interval", "tokens_per_call", "tokens_interval",
+)  # fmt: skip
+_TIMES: Final = ("c", "verify_ratio", "tokens_per_s", "speedup", "speedup_interval")
+_OPTIONAL: Final = (
+    "speedup_interval", "tokens_per_s", "named_share", "c", "verify_ratio", "alpha_interval",
+    "tokens_interval",
+)  # fmt: skip
+"""What a narrow terminal does without, the one to keep longest first."""
 
 
-def _cells(row: ExperimentRow, star: str, named: bool) -> tuple[str, ...]:
-    name, temperature, gamma = _setting(row)
-    counts = (
-        name, temperature, gamma + star, or_dash(row.alpha, ".3f"), interval(row.alpha_low, row.alpha_high),
-        or_dash(row.tokens_per_call, ".2f"), interval(row.tokens_low, row.tokens_high, ".2f"),
-        *[or_dash(row.named_share, ".3f")] * named,
+def _plain_row(temperature: float, tokens_per_s: tuple[float, ...]) -> ExperimentRow:
+    """Plain decoding as a row of the table."""
+    return ExperimentRow(
+        draft="plain decoding", temperature=temperature, gamma=0, tokens_per_call=1.0,
+        verify_ratio=1.0, tokens_per_s=tokens_per_s, speedup=Speedup((1.0,), (1.0,)),
     )  # fmt: skip
-    if row.speedup is None:
-        return counts
-    return (
-        *counts, or_dash(row.c, ".3f"), or_dash(row.verify_ratio, ".2f"),
-        f"{statistics.median(row.tokens_per_s):.1f}", row.speed_cell, row.speedup.interval,
-    )  # fmt: skip
-
-
-def _setting(row: ExperimentRow) -> tuple[str, str, str]:
-    return row.draft, f"{row.temperature:g}", f"{row.gamma}"

@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from specdec.decoding.generate import generate
 from specdec.decoding.result import Result
 from specdec.drafts import Draft
 from specdec.models.model import Model, Prompt
-from specdec.tables import marked
+from specdec.tables import Column, Table, bounds, figure, marked, tables_by_position
 from specdec.time_limit import ENDLESS, TimeLimit
 from specdec.trace import Trace, invalid_ratio, invalid_speedup
 
@@ -81,11 +81,10 @@ class Speedup:
         What counts is the median of the ratios of speed-up to tokens per run, each of one repetition. The
         repetition in the middle, of two the one with the larger ratio, is named.
         """
-        pairs = list(zip(self.ratios, self.tokens_per_run, strict=True))
-        shares = [ratio / bound for ratio, bound in pairs]
-        if not statistics.median(shares) > 1.0:  # NaN, of what was not measured, is not invalid
+        pairs = sorted(zip(self.ratios, self.tokens_per_run, strict=True), key=lambda pair: pair[0] / pair[1])
+        if not statistics.median(ratio / bound for ratio, bound in pairs) > 1.0:  # nor is NaN, not measured
             return ""
-        return invalid_speedup(*sorted(pairs, key=lambda pair: pair[0] / pair[1])[len(pairs) // 2])
+        return invalid_speedup(*pairs[len(pairs) // 2])
 
     @property
     def interval(self) -> str:
@@ -98,17 +97,13 @@ class Speedup:
 
     def columns(self, name: str) -> dict[str, float | str]:
         """Median, least and most as columns of a table of pandas, and why the median is invalid."""
-        return {
-            name: self.median,
-            f"{name}_low": self.low,
-            f"{name}_high": self.high,
-            f"{name}_invalid": self.invalid,
-        }
+        ends = {f"{name}_{end}": getattr(self, end) for end in ("low", "high", "invalid")}
+        return {name: self.median, **ends}
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain lists and numbers."""
         shares = {"ratios": list(self.ratios), "tokens_per_run": list(self.tokens_per_run)}
-        return {"median": self.median, "low": self.low, "high": self.high, "invalid": self.invalid, **shares}
+        return {name: getattr(self, name) for name in ("median", "low", "high", "invalid")} | shares
 
 
 NOT_RUN: Final = Speedup((math.nan,), (math.nan,))
@@ -211,8 +206,7 @@ class ExperimentRow:
     @property
     def rates(self) -> tuple[float, float, float]:
         """(alpha, low, high); NaN where there is none."""
-        rates = [math.nan if rate is None else rate for rate in (self.alpha, self.alpha_low, self.alpha_high)]
-        return rates[0], rates[1], rates[2]
+        return number_of(self.alpha), number_of(self.alpha_low), number_of(self.alpha_high)
 
     @property
     def timed(self) -> Speedup:
@@ -236,15 +230,58 @@ class ExperimentRow:
         `verify_ratio` is then below 1, though a forward pass on several positions takes at least as long as
         on one. The prediction counts it as 1, so that it is never above `ideal_speedup`.
         """
-        known = not self.by_running and self.verify_ratio is not None
-        return invalid_ratio(self.gamma, self.verify_ratio or math.nan) if known else ""
+        return "" if self.by_running else invalid_ratio(self.gamma, number_of(self.verify_ratio))
+
+    @property
+    def setting(self) -> tuple[str, float]:
+        """Draft and temperature, of which there are rows by gamma and lenience."""
+        return self.draft, self.temperature
 
     @property
     def speed_cell(self) -> str:
         """The measured speed-up for a table; a dash where there is none."""
         if self.speedup is None:
             return "–"
-        return EQUALS_PLAIN if self.is_plain else self.speedup.text()
+        return EQUALS_PLAIN if self.is_plain and self.gamma else self.speedup.text()
+
+
+def number_of(value: float | None) -> float:
+    """The figure; NaN where there is none."""
+    return math.nan if value is None else value
+
+
+COLUMNS: Final[Mapping[str, Column]] = {
+    "draft": ("draft", lambda row: row.draft),
+    "temperature": ("temp", lambda row: f"{row.temperature:g}"),
+    "lenience": ("lenience", lambda row: f"{row.lenience:g}"),
+    "gamma": ("gamma", lambda row: f"{row.gamma}"),
+    "n_tokens": ("tokens", lambda row: f"{row.n_tokens}"),
+    "tokens_per_call": figure("tokens/run", "tokens_per_call", ".2f"),
+    "tokens_interval": bounds("95 %", "tokens", ".2f"),
+    "alpha": figure("alpha", "alpha", ".3f"),
+    "alpha_interval": bounds("95 %", "alpha"),
+    "named_share": figure("named", "named_share", ".3f"),
+    "c": figure("c", "c", ".3f"),
+    "verify_ratio": figure("t(round)/t(1)", "verify_ratio", ".2f"),
+    "tokens_per_s": ("tokens/s", lambda row: f"{statistics.median(row.tokens_per_s):.1f}"),
+    "speedup": ("speed-up", lambda row: row.speed_cell),
+    "speedup_interval": ("min to max", lambda row: row.timed.interval),
+}
+"""Columns of tables whose rows are `ExperimentRow`."""
+NAMED: Final = "; named: share of the draft's distribution that the target can name"
+
+
+def position_tables(rows: Sequence[ExperimentRow], names: Sequence[str]) -> list[Table]:
+    """Share of rounds that accepted each of their drafts, after these columns; [] if none drafted."""
+    title = "Share of rounds that accepted their first, second, ... guess, of those that drafted so far"
+    lines = [(*(COLUMNS[name][1](row) for name in names), row.by_position) for row in rows]
+    return tables_by_position(title, tuple(COLUMNS[name][0] for name in names), lines, ".2f")
+
+
+def reason_tables(rows: Sequence[ExperimentRow]) -> list[Table]:
+    """Why figures are missing, each reason once; [] where none is."""
+    reasons = list(dict.fromkeys((row.draft, row.reason) for row in rows if row.reason))
+    return [Table("Figures that are missing (–)", ("draft", "because"), reasons)] if reasons else []
 
 
 def counts_of(results: Sequence[Result]) -> dict[str, Any]:
@@ -252,12 +289,8 @@ def counts_of(results: Sequence[Result]) -> dict[str, Any]:
     texts = [result.trace for result in results]
     rounds = Trace([one for text in texts for one in text.rounds])
     low, high = mean_interval([_ends(text) for text in texts])
-    found: dict[str, Any] = {
-        "n_tokens": rounds.n_tokens,
-        "n_calls": rounds.n_calls,
-        "n_drafted": rounds.n_drafted,
-        "n_accepted": rounds.n_accepted,
-        "tokens_per_call": rounds.tokens_per_call,
+    names = ("n_tokens", "n_calls", "n_drafted", "n_accepted", "tokens_per_call")
+    found: dict[str, Any] = {name: getattr(rounds, name) for name in names} | {
         "tokens_low": 1.0 / high,
         "tokens_high": 1.0 / low if low > 0.0 else math.inf,
         "by_position": tuple(rounds.acceptance_by_position),
@@ -278,45 +311,37 @@ def _ends(text: Trace) -> NDArray[np.float64]:
 
 
 class Runner(Protocol[AnyItem]):
-    """A configuration of an `Experiment`."""
+    """One way to do some work."""
 
     def run(self, turn: int, index: int, item: AnyItem, seed: int) -> int:
         """Do item `index` of the work in a repetition; return what a progress bar counts."""
         ...
 
 
-class Experiment(Generic[Item]):
-    """Configurations that do the same work in turns, item by item.
+def take_turns(
+    runners: Sequence[Runner[Item]],
+    work: Sequence[Item],
+    *,
+    repeats: int,
+    seed: int,
+    done: Callable[[int], object] = lambda n: None,
+    limit: TimeLimit = ENDLESS,
+    goes_on: Callable[[Any], bool] = lambda runner: True,
+) -> None:
+    """Do the same work `repeats` times in several ways that take turns item by item, with seed + k in turn k.
 
-    Every other repetition goes through the configurations in reverse, so that none of them always comes after
-    the same one.
+    Every other repetition goes through the ways in reverse, so that none of them always comes after the same
+    one. `done` is called with what each run returns. Once the limit is over no run begins, except the first
+    of each way. `goes_on` says after a repetition whether a way has another one.
     """
-
-    def __init__(self, configurations: Sequence[Runner[Item]], work: Sequence[Item]) -> None:
-        self.configurations, self.work = configurations, work
-
-    def run(
-        self,
-        *,
-        repeats: int,
-        seed: int,
-        done: Callable[[int], object] = lambda n: None,
-        limit: TimeLimit = ENDLESS,
-        goes_on: Callable[[Any], bool] = lambda configuration: True,
-    ) -> None:
-        """Do the work `repeats` times, with seed + k in repetition k.
-
-        `done` is called with what each run returns. Once the limit is over no run begins, except the first of
-        each configuration. `goes_on` says after a repetition whether a configuration has another one.
-        """
-        going = list(self.configurations)
-        for turn in range(repeats):
-            for i, item in enumerate(self.work):
-                for one in going if turn % 2 == 0 else reversed(going):
-                    if limit.is_over and (turn or i):
-                        return
-                    done(one.run(turn, i, item, seed + turn))
-            going = [one for one in going if goes_on(one)]
+    going = list(runners)
+    for turn in range(repeats):
+        for i, item in enumerate(work):
+            for one in going if turn % 2 == 0 else reversed(going):
+                if limit.is_over and (turn or i):
+                    return
+                done(one.run(turn, i, item, seed + turn))
+        going = [one for one in going if goes_on(one)]
 
 
 class Configuration:
@@ -400,11 +425,8 @@ class Configuration:
                 guess.append(ours.draft_s / ours.n_drafted / step_s)
             draft.append(ours.draft_s / ours.n_calls / step_s)
             verify.append((ours.seconds - ours.draft_s) / ours.n_calls / step_s)
-        return (
-            statistics.median(guess) if guess else None,
-            statistics.median(draft),
-            statistics.median(verify),
-        )
+        c = statistics.median(guess) if guess else None
+        return c, statistics.median(draft), statistics.median(verify)
 
     def _shared(self, plain: Configuration) -> list[tuple[_Totals, _Totals]]:
         """The totals of each repetition, over the texts that both have decoded."""
@@ -412,19 +434,19 @@ class Configuration:
         return [(self._totals(i, n), plain._totals(i, n)) for i, n in enumerate(lengths) if n]
 
     def _totals(self, turn: int, n: int) -> _Totals:
-        traces = [result.trace for result in self.turns[turn][:n]]
+        results = self.turns[turn][:n]
+        traces = [result.trace for result in results]
         return _Totals(
-            n_tokens=sum(len(result.tokens) for result in self.turns[turn][:n]),
-            n_calls=sum(trace.n_calls for trace in traces),
-            n_drafted=sum(trace.n_drafted for trace in traces),
-            seconds=math.fsum(self.seconds[turn][:n]),
-            draft_s=math.fsum(trace.draft_s for trace in traces),
+            sum(len(result.tokens) for result in results),
+            sum(trace.n_calls for trace in traces),
+            sum(trace.n_drafted for trace in traces),
+            math.fsum(self.seconds[turn][:n]),
+            math.fsum(trace.draft_s for trace in traces),
         )
 
     def timing(self, plain: Configuration) -> dict[str, Any]:
         """Return the fields of an `ExperimentRow` that are times."""
-        names = ("c", "draft_ratio", "verify_ratio")
-        costs = dict(zip(names, self.costs(plain), strict=True))
+        costs = dict(zip(("c", "draft_ratio", "verify_ratio"), self.costs(plain), strict=True))
         return {**costs, "tokens_per_s": self.tokens_per_s, "speedup": self.over(plain)}
 
     def row(
@@ -450,23 +472,36 @@ class Configuration:
         )
 
 
-def decoding_experiment(
+def interleaved(
     target: Model,
     drafts: Mapping[Key, tuple[Model | Draft, int | None]],
     work: Work,
     options: Mapping[str, Any],
-) -> tuple[Experiment[tuple[Prompt, int]], Configuration, dict[Key, Configuration]]:
-    """Make an experiment of plain decoding and of (draft, gamma) by key: (experiment, plain, configurations).
+    *,
+    repeats: int,
+    seed: int,
+    timing: bool = True,
+    at_least: float = 0.0,
+    done: Callable[[int], object] = lambda n: None,
+    limit: TimeLimit = ENDLESS,
+) -> tuple[Configuration, dict[Key, Configuration]]:
+    """Run plain decoding and each (draft, gamma) by key in turns: (plain, the others by key).
 
-    Plain decoding has the same options, but no lenience.
+    Plain decoding has the same options, but no lenience; it does not run without `timing`. What has a
+    speed-up below `at_least` after a turn has no further turn.
     """
     plain = Configuration(target, None, **{name: one for name, one in options.items() if name != "lenience"})
     ways = {key: Configuration(target, draft, gamma, **options) for key, (draft, gamma) in drafts.items()}
-    return Experiment([plain, *ways.values()], work), plain, ways
+
+    def goes_on(one: Configuration) -> bool:
+        return not at_least or one is plain or one.over(plain).median >= at_least
+
+    runners = [*[plain] * timing, *ways.values()]
+    take_turns(runners, work, repeats=repeats, seed=seed, done=done, limit=limit, goes_on=goes_on)
+    return plain, ways
 
 
-@dataclass(frozen=True)
-class _Totals:
+class _Totals(NamedTuple):
     """Counts and seconds of some texts."""
 
     n_tokens: int

@@ -5,15 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec import theory
-from specdec.analysis.acceptance import Acceptance, acceptance
+from specdec.analysis.acceptance import Acceptance, acceptance, mean_of, predicted_row
 from specdec.analysis.arguments import (
     RUN_BY_THE_CORE,
     MeasurableDraftLike,
@@ -23,19 +22,19 @@ from specdec.analysis.arguments import (
     decoding_options,
     different_numbers,
     has_distribution,
-    measurable,
-    name_of,
-    named_one,
 )
 from specdec.analysis.experiment import (
+    COLUMNS,
+    EQUALS_PLAIN,
+    NAMED,
     Configuration,
-    Experiment,
     ExperimentRow,
     Speedup,
     Work,
-    decoding_experiment,
+    interleaved,
+    position_tables,
+    reason_tables,
 )
-from specdec.analysis.measurement import Independence, Measurement
 from specdec.analysis.statistics import acceptance_by_position, autocorrelation, ljung_box, mean_interval
 from specdec.analysis.timing import ForwardTimes, forward_times, sample_text, step_seconds
 from specdec.checks import check_flag, check_integer
@@ -43,8 +42,11 @@ from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.models.model import ModelLike, Prompt
 from specdec.progress import counted
 from specdec.settings_table import Unpack
+from specdec.tables import Column, Table, Tabular, bounds, figure, marked, or_dash
 from specdec.time_limit import TimeLimit
 from specdec.verification.rules import check_lenience
+
+Array = NDArray[np.float64]
 
 _N_LAGS: Final = 10
 _COUNTING, _TIMING = 0.3, 0.5  # shares of the seconds; the rest is for times of forward passes
@@ -79,10 +81,125 @@ class Timing:
         check_flag("leniences", self.leniences)
 
 
+@dataclass(frozen=True)
+class Independence:
+    """Whether betas are independent and alike, as equation (1) and all that follows from it assume.
+
+    Attributes
+    ----------
+    temperature : float
+    n_tokens : int
+        Positions that were looked at.
+    autocorrelation : tuple of float
+        Of beta with itself 1, 2, ... positions before, in the same text. NaN where all betas are the same.
+    band : float
+        Without any correlation 95 % of these are between -band and band: 1.96 / sqrt(n_tokens).
+    statistic, p_value : float
+        Ljung and Box's test on these lags: a small p value speaks against independence.
+    by_position : tuple of float
+        Chance that the first, second, ... draft of a round is accepted if those before it were. Each is
+        alpha if betas are independent and alike.
+    """
+
+    temperature: float
+    n_tokens: int
+    autocorrelation: tuple[float, ...]
+    band: float
+    statistic: float
+    p_value: float
+    by_position: tuple[float, ...]
+
+    @classmethod
+    def of(cls, temperature: float, betas: Sequence[Array], gamma: int) -> Independence:
+        """Test betas; `gamma` is how many positions of a round to look at."""
+        n_positions = sum(map(len, betas))
+        correlations = autocorrelation(betas, _N_LAGS)
+        by_position = tuple(acceptance_by_position(betas, gamma).tolist())
+        return cls(
+            temperature, n_positions, tuple(correlations.tolist()), 1.96 / math.sqrt(n_positions),
+            *ljung_box(correlations, n_positions), by_position,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Measurement(Tabular):
+    """What `specdec.measure` found; ``print`` shows its tables, a notebook too.
+
+    Attributes
+    ----------
+    target, draft : str
+        Names.
+    rows : tuple of ExperimentRow
+        By temperature, then lenience, then gamma, in the order asked for.
+    verify_ratio : dict of int to float
+        t(M) / t(1) of the target by the number M of positions; empty without timing.
+    target_s, draft_s : float
+        Median seconds of a run of the target on one position, and of the draft's for a token in rounds of a
+        few. NaN without timing; draft_s 0 for a draft that the core does not run, and NaN for one that was
+        measured by running, of which each row has a c of its own.
+    independence : dict of float to Independence
+        By temperature; empty, as are the three below, for a draft that was measured by running: other guesses
+        are made for a position by rounds that begin elsewhere.
+    betas : dict of float to list of ndarray of float64, [n_tokens]
+        By temperature: for each prompt, sum(min(target, draft)) (Theorem 3.5) at every position that the
+        target generated, in order; at temperature 0 each is 0 or 1. Without lenience.
+    tokens : dict of float to list of list of int
+        By temperature: for each prompt, the token ids that the target generated.
+    text : dict of float to list of list of str, or None
+        The same as text, a piece for each token; the pieces of a prompt add up to its text. A token that ends
+        within a character has an empty piece. None if the target has no tokenizer.
+    prompts : list of list of int
+        Token ids of the prompts; of an encoder-decoder those of the sources.
+    seed : int
+        Prompt i was continued with the key (seed, i).
+    n_threads : int
+    stopped : str
+        Why the measuring ended early, so that rows or times are missing; empty if it did not.
+    """
+
+    target: str
+    draft: str
+    rows: tuple[ExperimentRow, ...]
+    verify_ratio: dict[int, float]
+    target_s: float
+    draft_s: float
+    independence: dict[float, Independence]
+    betas: dict[float, list[Array]]
+    tokens: dict[float, list[list[int]]]
+    text: dict[float, list[list[str]]] | None
+    prompts: list[list[int]]
+    seed: int
+    n_threads: int
+    stopped: str = ""
+
+    def tables(self) -> list[Table]:
+        """The paper's Tables 2 to 5, times of verification, the test of independence, where there are."""
+        found = [*tables(self.rows, self.target), *_running_tables(self.rows)]
+        if self.verify_ratio:
+            ratios = [f"{ratio:.2f}" for ratio in self.verify_ratio.values()]
+            title = f"Time of the target for M positions (t(1) = {1e3 * self.target_s:.3f} ms)"
+            head = ("positions M", *map(str, self.verify_ratio))
+            found.append(Table(title, head, [("t(M) / t(1)", *ratios)]))
+        if self.independence:
+            found.append(_independence_table(list(self.independence.values()), self.draft))
+        if self.stopped:
+            found.append(Table("Measuring ended early", ("because",), [(self.stopped,)]))
+        return found
+
+    def __repr__(self) -> str:
+        firsts = _first_of_each(self.rows)
+        figure = "alpha" if self.independence else f"tokens a run with gamma {firsts[0].gamma}"
+        values = ", ".join(
+            f"{row.tokens_per_call if row.by_running else row.alpha:.3f} at temperature {row.temperature:g}"
+            for row in firsts
+        )
+        return f"<specdec.Measurement of {self.draft!r} drafting for {self.target!r}: {figure} {values}>"
+
+
 def measure(
     target: ModelLike | dict[str, ModelLike],
     draft: MeasurableDraftLike | dict[str, MeasurableDraftLike],
-    prompts: Prompt | Sequence[Prompt],
+    prompts: Prompt | Sequence[Prompt] | None = None,
     *,
     gammas: Sequence[int] = (1, 2, 3, 4, 5, 6, 7, 8),
     temperatures: Sequence[float] = (0.0, 1.0),
@@ -120,9 +237,10 @@ def measure(
         Any draft that `specdec.generate` takes, or a dict of one by its name. An object with
         ``probabilities(ids)`` gives [len(ids), n_vocab] float64, row i the distribution of the token after
         ids[: i + 1]; its cost c is taken to be 0 (section 3.6), and no run with it is timed.
-    prompts : str, sequence of int, or a list of these
-        The same prompt several times is continued differently at temperatures above 0. For an
-        encoder-decoder they are sources.
+    prompts : str, sequence of int, or a list of these, optional
+        What is continued: give what resembles your use; for an encoder-decoder sources. The same prompt
+        several times is continued differently at temperatures above 0. None: some beginnings of English
+        sentences, for a target with a tokenizer.
     gammas : sequence of int
         Drafted tokens a round, each 1 to 1024.
     temperatures : sequence of float
@@ -184,12 +302,16 @@ def measure(
     }
     n_tokens = check_integer("n_tokens", n_tokens, 1)
     setup = Setup.of(target, decoding, prompts)
-    name, given = named_one("draft", draft)
-    opened = measurable(setup.target, given)
-    measuring = _Measuring(setup, opened, name or name_of(opened), **asked)
+    measuring = _Measuring(setup, *setup.draft(draft), **asked)
     n_steps = measuring.plan(n_tokens, has_limit=seconds is not None)
     with counted(n_steps, "token", decoding.progress) as measuring.done:
-        return measuring.by_distributions() if has_distribution(opened) else measuring.by_running()
+        return measuring.result()
+
+
+def _timing(timing: bool | Timing) -> Timing | None:
+    if isinstance(timing, Timing):
+        return timing
+    return Timing() if check_flag("timing", timing) else None
 
 
 @dataclass
@@ -197,8 +319,8 @@ class _Measuring:
     """What a call of `measure` was asked for, and what it has found so far."""
 
     setup: Setup
-    draft: Any
     name: str
+    draft: Any
     gammas: list[int]
     samplings: list[DecodingOptions]
     leniences: list[float]
@@ -211,6 +333,12 @@ class _Measuring:
     timed: Work = ()
     """What is timed."""
     timed_leniences: list[float] = field(default_factory=list)
+    texts: dict[float, Acceptance] = field(default_factory=dict)
+    """By temperature, of a draft with a distribution of its own."""
+    speedups: dict[tuple[float, float, int], Speedup] = field(default_factory=dict)
+    """By temperature, lenience and gamma, of such a draft."""
+    rows: list[ExperimentRow] = field(default_factory=list)
+    times: ForwardTimes | None = None
 
     def plan(self, n_tokens: int, *, has_limit: bool) -> int:
         """Decide how many tokens are counted and timed; return how many are decoded in all."""
@@ -231,7 +359,7 @@ class _Measuring:
             if n_runs:
                 n_timed = int(min(n_timed, max(_FEWEST, timing_s / step_s / n_runs)))
         if isinstance(self.draft, RUN_BY_THE_CORE):
-            self.timed = setup.work(self.share, n_timed)
+            self.timed = setup.work(n_timed, self.share)
         n_of_texts = sum(n for _, n in self.work) if running else len(setup.prompts) * self.share
         n_steps = n_counted * n_of_texts + n_runs * sum(n for _, n in self.timed)
         return n_steps * len(self.samplings)
@@ -239,156 +367,36 @@ class _Measuring:
     @property
     def work(self) -> Work:
         """What is counted where drafts are run."""
-        return self.setup.work(self.share, len(self.setup.prompts) * self.share)
+        return self.setup.work(len(self.setup.prompts) * self.share)
 
-    def by_distributions(self) -> Measurement:
-        """Measure a draft with a distribution of its own."""
-        texts: dict[float, Acceptance] = {}
-        speedups: dict[tuple[float, float, int], Speedup] = {}
-        times, stopped = None, ""
+    def result(self) -> Measurement:
+        """Measure until all is done, the time is over or Ctrl-C is pressed."""
+        by_distribution = has_distribution(self.draft)
         try:
-            for options in self.samplings:
-                found = texts[options.temperature] = acceptance(
-                    self.setup, self.draft, options, n_tokens=self.share, done=self.done,
-                    leniences=list(dict.fromkeys([1.0, *self.leniences])),  # the exact rule's betas are kept
-                )  # fmt: skip
-                self.say(_alpha_in_words(options.temperature, found.betas[1.0]))
-            times = self._times(texts[self.samplings[0].temperature].tokens)
-            groups = list(itertools.product(self.samplings, self.timed_leniences)) if self.timed else []
-            for (options, lenience), part in self.limit.shares(groups):
-                plain, ways = self._timed(options.temperature, lenience, part)
-                for gamma, way in ways.items():
-                    speedup = speedups[options.temperature, lenience, gamma] = way.over(plain)
-                    self.say(_speedup_in_words(options.temperature, lenience, gamma, speedup))
-            if len(speedups) < len(groups) * len(self.gammas):
-                stopped = self.limit.reason
+            done = self._by_distribution() if by_distribution else self._by_running()
+            stopped = "" if done else self.limit.reason
         except KeyboardInterrupt:
-            if not texts:
+            if not (self.texts or self.rows):
                 raise
             stopped = "interrupted"
-        rows = [
-            self._row((t, lenience, gamma), found.betas[lenience], times, speedups.get((t, lenience, gamma)))
-            for t, found in texts.items()
-            for lenience, gamma in itertools.product(self.leniences, self.gammas)
-        ]
-        return self._measurement(rows, times, stopped, texts)
-
-    def by_running(self) -> Measurement:
-        """Measure a draft without a distribution of its own by running it."""
-        setup = self.setup
-        rows: list[ExperimentRow] = []
-        times, stopped = None, ""
-        try:
-            groups = list(itertools.product(self.samplings, self.leniences))
-            for (options, lenience), part in self.limit.shares(groups):
-                temperature = options.temperature
-                settings = setup.runs(temperature=temperature, lenience=lenience)
-                counting = {
-                    one: Configuration(setup.target, self.draft, one, **settings) for one in self.gammas
-                }
-                experiment = Experiment([*counting.values()], self.work)
-                experiment.run(repeats=1, seed=setup.seed, done=self.done)
-                plain, ways = None, counting
-                if lenience in self.timed_leniences:
-                    plain, ways = self._timed(temperature, lenience, part)
-                for gamma, way in counting.items():
-                    row = way.row(self.name)
-                    reason = "; ".join(filter(None, (row.reason, _NO_FORMULA)))
-                    timed = {} if plain is None else ways[gamma].timing(plain)
-                    rows.append(replace(row, reason=reason, **timed))
-                    said = _speedup_in_words(temperature, lenience, gamma, rows[-1].speedup)
-                    self.say(f"{said}, {row.tokens_per_call:.2f} tokens a run")
-                if times is None:
-                    times = self._times([result.tokens for result in counting[self.gammas[0]].results])
-            if len(rows) < len(groups) * len(self.gammas):
-                stopped = self.limit.reason
-        except KeyboardInterrupt:
-            if not rows:
-                raise
-            stopped = "interrupted"
-        return self._measurement(rows, times, stopped, {})
-
-    def _timed(
-        self, temperature: float, lenience: float, limit: TimeLimit
-    ) -> tuple[Configuration, dict[int, Configuration]]:
-        """Time plain decoding, and the draft by gamma."""
-        assert self.timing is not None
-        options = self.setup.runs(temperature=temperature, lenience=lenience)
-        drafts = {gamma: (self.draft, gamma) for gamma in self.gammas}
-        experiment, plain, ways = decoding_experiment(self.setup.target, drafts, self.timed, options)
-        experiment.run(repeats=self.timing.repeats, seed=self.setup.seed, done=self.done, limit=limit)
-        return plain, ways
-
-    def _times(self, tokens: Sequence[Sequence[int]]) -> ForwardTimes | None:
-        """Time forward passes on as many positions as rounds have; None if nothing is timed."""
-        if self.timing is None:
-            return None
-        n_rows = max(self.gammas) + 1
-        draft = (
-            self.draft if has_distribution(self.draft) and isinstance(self.draft, RUN_BY_THE_CORE) else None
-        )
-        text = sample_text(self.setup.target, self.setup.prompts, tokens, n_rows)
-        return forward_times(
-            self.setup.target, draft, text, max_rows=n_rows, n_threads=self.setup.options.threads
-        )
-
-    def _row(
-        self,
-        setting: tuple[float, float, int],
-        betas: Sequence[NDArray[np.float64]],
-        times: ForwardTimes | None,
-        speedup: Speedup | None,
-    ) -> ExperimentRow:
-        """Return the row of a draft with a distribution of its own."""
-        temperature, lenience, gamma = setting
-        n_positions = sum(map(len, betas))
-        alpha = math.fsum(float(text.sum()) for text in betas) / n_positions
-        low, high = mean_interval(betas)
-        timed: dict[str, Any] = {}
-        if times is not None:
-            c, ratio = times.cost, times.verify_ratio[gamma + 1]
-            timed = {
-                "c": c,
-                "verify_ratio": ratio,
-                "ideal_speedup": float(theory.expected_speedup(alpha, gamma, c)),
-                "predicted_speedup": float(theory.expected_speedup(alpha, gamma, c, max(ratio, 1.0))),
-            }
-        return ExperimentRow(
-            draft=self.name,
-            temperature=temperature,
-            gamma=gamma,
-            lenience=lenience,
-            n_tokens=n_positions,
-            alpha=alpha,
-            alpha_low=low,
-            alpha_high=high,
-            speedup=speedup,
-            tokens_per_call=math.nan if speedup is None else statistics.mean(speedup.tokens_per_run),
-            by_running=False,
-            **timed,
-        )
-
-    def _measurement(
-        self,
-        rows: Sequence[ExperimentRow],
-        times: ForwardTimes | None,
-        stopped: str,
-        texts: dict[float, Acceptance],
-    ) -> Measurement:
-        """Return the result; `texts` by temperature, of a draft with a distribution of its own."""
-        betas = {temperature: found.betas[1.0] for temperature, found in texts.items()}
+        if by_distribution:
+            self.rows = [
+                replace(row, speedup=speedup, tokens_per_call=statistics.mean(speedup.tokens_per_run))
+                if (speedup := self.speedups.get((row.temperature, row.lenience, row.gamma)))
+                else row
+                for row in self._predicted()
+            ]
+        times, texts = self.times, self.texts
         pieces = {temperature: found.text for temperature, found in texts.items() if found.text is not None}
+        betas = {temperature: found.betas[1.0] for temperature, found in texts.items()}
         return Measurement(
             target=self.setup.name,
             draft=self.name,
-            rows=tuple(rows),
+            rows=tuple(self.rows),
             verify_ratio={} if times is None else times.verify_ratio,
             target_s=math.nan if times is None else times.target_s[1],
             draft_s=math.nan if times is None or not texts else times.draft_s,
-            independence={
-                temperature: independence(temperature, one, max(self.gammas))
-                for temperature, one in betas.items()
-            },
+            independence={t: Independence.of(t, one, max(self.gammas)) for t, one in betas.items()},
             betas=betas,
             tokens={temperature: found.tokens for temperature, found in texts.items()},
             text=pieces or None,
@@ -398,19 +406,80 @@ class _Measuring:
             stopped=stopped,
         )
 
+    def _by_distribution(self) -> bool:
+        """Hold a draft's distribution against the target's, then time runs; False if the time was over."""
+        for options in self.samplings:
+            found = self.texts[options.temperature] = acceptance(
+                self.setup, self.draft, options, n_tokens=self.share, done=self.done,
+                leniences=list(dict.fromkeys([1.0, *self.leniences])),  # the exact rule's betas are kept
+            )  # fmt: skip
+            self.say(_alpha_in_words(options.temperature, found.betas[1.0]))
+        self.times = self._times(self.texts[self.samplings[0].temperature].tokens)
+        groups = list(itertools.product(self.samplings, self.timed_leniences)) if self.timed else []
+        for (options, lenience), part in self.limit.shares(groups):
+            plain, ways = self._timed(options.temperature, lenience, part)
+            for gamma, way in ways.items():
+                speedup = self.speedups[options.temperature, lenience, gamma] = way.over(plain)
+                self.say(_speedup_in_words(options.temperature, lenience, gamma, speedup))
+        return len(self.speedups) == len(groups) * len(self.gammas)
 
-def _timing(timing: bool | Timing) -> Timing | None:
-    if isinstance(timing, Timing):
-        return timing
-    return Timing() if check_flag("timing", timing) else None
+    def _predicted(self) -> list[ExperimentRow]:
+        """What distributions and times say, by temperature, lenience and gamma."""
+        return [
+            predicted_row(self.name, found.betas[lenience], self.times, t, gamma, lenience)
+            for t, found in self.texts.items()
+            for lenience, gamma in itertools.product(self.leniences, self.gammas)
+        ]
+
+    def _by_running(self) -> bool:
+        """Count and time runs of a draft without a distribution of its own; False if the time was over."""
+        groups = list(itertools.product(self.samplings, self.leniences))
+        for (options, lenience), part in self.limit.shares(groups):
+            _, counting = self._run(options.temperature, lenience, self.work, repeats=1, timing=False)
+            plain, ways = None, counting
+            if lenience in self.timed_leniences:
+                plain, ways = self._timed(options.temperature, lenience, part)
+            for gamma, way in counting.items():
+                row = way.row(self.name)
+                reason = "; ".join(filter(None, (row.reason, _NO_FORMULA)))
+                timed = {} if plain is None else ways[gamma].timing(plain)
+                self.rows.append(replace(row, reason=reason, **timed))
+                said = _speedup_in_words(options.temperature, lenience, gamma, self.rows[-1].speedup)
+                self.say(f"{said}, {row.tokens_per_call:.2f} tokens a run")
+            if self.times is None:
+                self.times = self._times([result.tokens for result in counting[self.gammas[0]].results])
+        return len(self.rows) == len(groups) * len(self.gammas)
+
+    def _timed(
+        self, temperature: float, lenience: float, limit: TimeLimit
+    ) -> tuple[Configuration, dict[int, Configuration]]:
+        """Time plain decoding, and the draft by gamma."""
+        assert self.timing is not None
+        return self._run(temperature, lenience, self.timed, repeats=self.timing.repeats, limit=limit)
+
+    def _run(
+        self, temperature: float, lenience: float, work: Work, **how: Any
+    ) -> tuple[Configuration, dict[int, Configuration]]:
+        """Run plain decoding, and the draft by gamma, in turns."""
+        drafts = {gamma: (self.draft, gamma) for gamma in self.gammas}
+        options = self.setup.runs(temperature=temperature, lenience=lenience)
+        return interleaved(
+            self.setup.target, drafts, work, options, seed=self.setup.seed, done=self.done, **how
+        )
+
+    def _times(self, tokens: Sequence[Sequence[int]]) -> ForwardTimes | None:
+        """Time forward passes on as many positions as rounds have; None if nothing is timed."""
+        if self.timing is None:
+            return None
+        n_rows = max(self.gammas) + 1
+        text = sample_text(self.setup.target, self.setup.prompts, tokens, n_rows)
+        return forward_times(self.setup, self.draft, text, n_rows)
 
 
-def _alpha_in_words(temperature: float, betas: Sequence[NDArray[np.float64]]) -> str:
-    mean, (low, high) = float(np.concatenate(betas).mean()), mean_interval(betas)
-    return (
-        f"temperature {temperature:g}: alpha {mean:.3f} ({low:.3f} to {high:.3f}), "
-        f"{sum(map(len, betas))} tokens"
-    )
+def _alpha_in_words(temperature: float, betas: Sequence[Array]) -> str:
+    low, high = mean_interval(betas)
+    figures = f"alpha {mean_of(betas):.3f} ({low:.3f} to {high:.3f}), {sum(map(len, betas))} tokens"
+    return f"temperature {temperature:g}: {figures}"
 
 
 def _speedup_in_words(temperature: float, lenience: float, gamma: int, speedup: Speedup | None) -> str:
@@ -421,17 +490,132 @@ def _speedup_in_words(temperature: float, lenience: float, gamma: int, speedup: 
     return f"{setting}: measured speed-up {speedup.text()} ({speedup.interval})"
 
 
-def independence(temperature: float, betas: Sequence[NDArray[np.float64]], gamma: int) -> Independence:
-    """Test whether betas are independent and alike; `gamma` is how many positions of a round to look at."""
-    n_positions = sum(map(len, betas))
-    correlations = autocorrelation(betas, _N_LAGS)
-    statistic, p_value = ljung_box(correlations, n_positions)
-    return Independence(
-        temperature=temperature,
-        n_tokens=n_positions,
-        autocorrelation=tuple(correlations.tolist()),
-        band=1.96 / math.sqrt(n_positions),
-        statistic=statistic,
-        p_value=p_value,
-        by_position=tuple(acceptance_by_position(betas, gamma).tolist()),
-    )
+# ------------------------------------------------------------------------------------------------- tables
+
+_SAMPLING: Final[Column] = ("sampling", lambda row: f"T={row.temperature:g}")
+_ALPHA: Final[Column] = figure("alpha", "alpha", ".2f")
+
+
+def tables(rows: Sequence[ExperimentRow], target: str) -> list[Table]:
+    """Make the paper's Tables 2 to 5 of rows, which may be of several drafts, for a target of this name."""
+    exact = [row for row in rows if row.lenience == 1.0]
+    ran = [row for row in exact if row.speedup is not None]
+    by_distribution = [row for row in rows if not row.by_running]
+    predicted = [row for row in exact if not row.by_running]
+    found = [_speedup_table(ran, target)] if ran else []
+    if predicted:
+        title = f"Table 3: acceptance rates of drafts for {target} (Corollary 3.6)"
+        columns = [
+            COLUMNS["draft"], _SAMPLING, COLUMNS["alpha"], bounds("95 % interval", "alpha"),
+            COLUMNS["n_tokens"],
+        ]  # fmt: skip
+        found.append(Table.of(title, _first_of_each(predicted), columns))
+    if any(row.predicted_speedup is not None for row in predicted):
+        title = "Table 4: speed-up predicted with t(γ+1)/t(1), measured (min to max), ideal (Theorem 3.8)"
+        columns = [
+            *(COLUMNS[name] for name in ("draft", "temperature", "gamma")), _ALPHA, COLUMNS["c"],
+            figure("t(γ+1)/t(1)", "verify_ratio", ".2f"),
+            ("predicted", lambda row: marked(or_dash(row.predicted_speedup, ".2f"), row.invalid_prediction)),
+            ("measured", _measured), figure("ideal", "ideal_speedup", ".2f"),
+        ]  # fmt: skip
+        found.append(Table.of(title, predicted, columns))
+    if len({row.lenience for row in by_distribution}) > 1:
+        found.append(_lenience_table(by_distribution))
+    return found
+
+
+def _speedup_table(ran: Sequence[ExperimentRow], target: str) -> Table:
+    """Make Table 2; the fastest valid row of each draft and temperature has a star, if it pays."""
+    fastest: dict[Any, ExperimentRow] = {}
+    for row in ran:
+        # if none is above 1, plain decoding is the fastest
+        least = fastest[row.setting].timed.median if row.setting in fastest else 1.0
+        if not row.invalid and row.timed.median > least:
+            fastest[row.setting] = row
+    columns: list[Column] = [
+        COLUMNS["draft"], COLUMNS["temperature"],
+        ("gamma", lambda row: f"{row.gamma}{' ★' if row in fastest.values() else '  '}"), _ALPHA,
+        ("speed-up (min to max)", lambda row: _measured(row, "X")),
+    ]  # fmt: skip
+    title = f"Table 2: measured speed-up of {target} (★ the fastest that beats plain decoding)"
+    return Table.of(title, ran, columns)
+
+
+def _running_tables(rows: Sequence[ExperimentRow]) -> list[Table]:
+    """What rows that were measured by running have: counts, costs, acceptance by position; [] without any."""
+    ran = [row for row in rows if row.by_running]
+    if not ran:
+        return []
+    settings = ("draft", "temperature", "lenience", "gamma")
+    named = any(row.named_share is not None for row in ran)
+    names = [
+        *settings, "n_tokens", "tokens_per_call", "tokens_interval", "alpha", "alpha_interval",
+        *["named_share"] * named, "c", "verify_ratio",
+    ]  # fmt: skip
+    title = "Measured by running (intervals: 95 %; c and t(round) in runs of the target for one token"
+    title += f"{NAMED if named else ''})"
+    found = [Table.of(title, ran, [COLUMNS[name] for name in names]), *position_tables(ran, settings)]
+    return [*found, *reason_tables(ran)]
+
+
+def _measured(row: ExperimentRow, unit: str = "") -> str:
+    """The measured speed-up and its spread for a table; empty where there is none."""
+    if row.speedup is None:
+        return ""
+    return EQUALS_PLAIN if row.is_plain else f"{row.speedup.text(unit)} ({row.speedup.interval})"
+
+
+def _lenience_table(rows: Sequence[ExperimentRow]) -> Table:
+    leniences = list(dict.fromkeys(row.lenience for row in rows))
+
+    def cell(first: ExperimentRow, lenience: float) -> str:
+        alike = [row for row in rows if row.setting == first.setting and row.lenience == lenience]
+        found = or_dash(alike[0].alpha, ".2f") if alike else ""
+        timed = [row for row in alike if row.predicted_speedup is not None]
+        if not timed:
+            return found
+        best = max(timed, key=lambda row: row.predicted_speedup or 0.0)
+        promised = best.predicted_speedup or 0.0
+        predicted = marked(f"{promised:.2f}X", best.invalid_prediction)
+        choice = f"{predicted}, γ {best.gamma}" if promised > 1.0 else "1X, γ 0"  # plain decoding
+        ran = "" if best.speedup is None else f"; measured {_measured(best, 'X')}"
+        return f"{found} ({choice}{ran})"
+
+    body = [
+        (first.draft, f"T={first.temperature:g}", *(cell(first, lenience) for lenience in leniences))
+        for first in _first_of_each(rows)
+    ]
+    title = "Table 5: alpha by lenience l"
+    if any(row.predicted_speedup is not None for row in rows):
+        title += " (in brackets the predicted speed-up at its best gamma)"
+    return Table(title, ("draft", "sampling", *(f"l = {lenience:g}" for lenience in leniences)), body)
+
+
+def _independence_table(found: Sequence[Independence], draft: str) -> Table:
+    n_lags = max(len(one.autocorrelation) for one in found)
+    body: list[tuple[str, ...]] = []
+
+    def line(name: str, cells: Iterable[str]) -> None:
+        body.append((name, *cells))
+
+    for lag in range(min(3, n_lags)):
+        line(f"correlation with lag {lag + 1}", (or_dash(one.autocorrelation[lag], "+.3f") for one in found))
+    line("95 % band of none", (f"±{one.band:.3f}" for one in found))
+    line(f"Ljung-Box, {n_lags} lags", (or_dash(one.statistic, ".1f") for one in found))
+    line("p value", ("< 1e-300" if one.p_value == 0.0 else or_dash(one.p_value, ".2g") for one in found))
+    for position in range(max(len(one.by_position) for one in found)):
+        # empty where no round got so far
+        line(
+            f"draft {position + 1} accepted",
+            (or_dash(one.by_position[position], ".3f", none="") for one in found),
+        )
+    head = ("are betas independent?", *(f"T={one.temperature:g}" for one in found))
+    return Table(f"Independence of acceptances of {draft} (section 3.1)", head, body)
+
+
+def _first_of_each(rows: Sequence[ExperimentRow]) -> list[ExperimentRow]:
+    """The first row of each draft and temperature."""
+    firsts: dict[Any, ExperimentRow] = {}
+    for row in rows:
+        firsts.setdefault(row.setting, row)
+    return list(firsts.values())

@@ -15,7 +15,7 @@ from specdec.analysis.arguments import (
     name_of,
     named_one,
 )
-from specdec.analysis.experiment import Configuration, Experiment, counts_of
+from specdec.analysis.experiment import Configuration, counts_of, number_of, take_turns
 from specdec.analysis.timing import ForwardTimes, forward_times, sample_text
 from specdec.checks import as_integer, check_integer, check_items
 from specdec.decoding.adaptive_gamma import AdaptiveGamma
@@ -27,7 +27,7 @@ from specdec.errors import InputError
 from specdec.models.model import ModelLike, Prompt
 from specdec.progress import counted
 from specdec.settings_table import Unpack
-from specdec.tables import OneTable, Table, marked, or_dash
+from specdec.tables import OneTable, Table, figure, marked
 from specdec.trace import Round, invalid_speedup
 
 _LEARNING = 2  # runs of `auto` before the one that counts
@@ -96,24 +96,24 @@ class Oracle(OneTable):
     def table(self) -> Table:
         """Every way of choosing gamma; the best fixed one has a star, unless its speed-up is invalid."""
         best, bound = self.best, self["oracle"]
-        rows = [
-            (
-                row.name + (" ★" if row is best and not row.invalid else ""),
-                f"{row.tokens_per_call:.2f}",
-                marked(f"{row.speedup:.2f}X", row.invalid),
-                "" if row.invalid or bound.invalid else f"{row.speedup / bound.speedup:.2f}",
-                or_dash(row.closed_tokens_per_call, ".2f", none=""),
-                or_dash(row.closed_speedup, ".2f", "X", none=""),
-            )
-            for row in self.rows
-        ]
+
+        def share(row: OracleRow) -> str:
+            return "" if row.invalid or bound.invalid else f"{row.speedup / bound.speedup:.2f}"
+
         alpha = "" if self.alpha is None else f"alpha {self.alpha:.3f}, "
         title = (
             f"{self.draft} drafting for {self.target} at temperature {self.temperature:g}: {alpha}"
             f"c {self.c:.3f}, {self.n_tokens} tokens"
         )
-        head = ("", "tokens/run", "speed-up", "share of oracle's", "tokens/run, formula", "speed-up, formula")
-        return Table(title, head, rows)
+        columns = [
+            ("", lambda row: row.name + (" ★" if row is best and not row.invalid else "")),
+            figure("tokens/run", "tokens_per_call", ".2f"),
+            ("speed-up", lambda row: marked(f"{row.speedup:.2f}X", row.invalid)),
+            ("share of oracle's", share),
+            figure("tokens/run, formula", "closed_tokens_per_call", ".2f", none=""),
+            figure("speed-up, formula", "closed_speedup", ".2f", "X", none=""),
+        ]
+        return Table.of(title, self.rows, columns)
 
     def __repr__(self) -> str:
         ways = (("auto", self["auto"]), (self.best.name, self.best), ("an oracle", self["oracle"]))
@@ -127,7 +127,7 @@ class Oracle(OneTable):
 def oracle(
     target: ModelLike | dict[str, ModelLike],
     draft: DraftLike | dict[str, DraftLike],
-    prompts: Prompt | Sequence[Prompt],
+    prompts: Prompt | Sequence[Prompt] | None = None,
     *,
     gammas: Sequence[int] = (1, 2, 3, 4, 5, 6, 8),
     max_gamma: int = 16,
@@ -153,10 +153,9 @@ def oracle(
 
     Parameters
     ----------
-    target : Model, path, hub name, or a dict of one of these by its name
+    target, prompts
+        As of `specdec.measure`.
     draft : Model, path, hub name, Draft or Drafter, or a dict of one of these by its name
-    prompts : str, sequence of int, or a list of these
-        Of an encoder-decoder the sources.
     gammas : sequence of int
         Fixed ones to compare with, 0 to `max_gamma`.
     max_gamma : int, default 16
@@ -189,25 +188,21 @@ def oracle(
     setup = Setup.of(target, decoding, prompts)
     name, given = named_one("draft", draft)
     drafting = as_draft(setup.target, given)
-    # what drafts alike wherever a round begins is replayed
-    replays = has_distribution(measurable(setup.target, drafting))
+    measured = measurable(setup.target, drafting)
+    replays = has_distribution(measured)  # what drafts alike wherever a round begins
     policies: list[int | AdaptiveGamma] = [max_gamma, AdaptiveGamma(max_gamma), *([] if replays else chosen)]
     results = _played(setup, drafting, policies)
-    longest, with_auto, *fixed = [[result.trace.rounds for result in texts] for texts in results]
+    longest, with_auto, *ran = [[result.trace.rounds for result in texts] for texts in results]
     # a draft that decides by itself how much to draft is not bound by max_gamma when gamma is "auto"
     n_rows = max(max_gamma + 1, *(len(set(r.rows)) for rounds in with_auto for r in rounds))
-    times = forward_times(
-        setup.target,
-        drafting if replays else None,
-        sample_text(setup.target, setup.prompts, [result.tokens for result in results[0]], n_rows),
-        max_rows=n_rows,
-        n_threads=setup.options.threads,
-    )
+    text = sample_text(setup.target, setup.prompts, [result.tokens for result in results[0]], n_rows)
+    times = forward_times(setup, measured, text, n_rows)
     counts = counts_of(results[0])
     if not replays:
         drafting_s = math.fsum(result.trace.draft_s for result in results[0])
         times = replace(times, draft_s=drafting_s / max(1, counts["n_drafted"]))
     alpha = counts.get("alpha")
+    fixed = None if replays else dict(zip(chosen, ran, strict=True))
     return Oracle(
         target=setup.name,
         draft=name or name_of(drafting),
@@ -218,7 +213,7 @@ def oracle(
         c=times.cost,
         target_s=times.target_s,
         draft_s=times.draft_s,
-        rows=_rows(longest, with_auto, chosen, alpha, times, None if replays else fixed),
+        rows=rows_of(longest, with_auto, chosen, alpha, times, fixed),
     )
 
 
@@ -226,80 +221,73 @@ def _played(setup: Setup, draft: Draft, policies: Sequence[int | AdaptiveGamma])
     """Run the policies in turns, and return the results of each; the second, `auto`, has learned before."""
     n = check_integer("max_new_tokens", setup.options.max_new_tokens, 1)
     work = [(beginning.given, n) for beginning in setup.prompts]
-
-    def runs(*several: int | AdaptiveGamma) -> list[list[Result]]:
-        settings = setup.runs(ignore_eos=True)
-        ways = [Configuration(setup.target, draft, policy, **settings) for policy in several]
-        Experiment(ways, work).run(repeats=1, seed=setup.seed, done=lambda n: done(1))
-        return [way.results for way in ways]
-
+    settings = setup.runs(ignore_eos=True)
     with counted(len(work) * (_LEARNING + len(policies)), "run", setup.options.progress) as done:
-        for _ in range(_LEARNING):
-            runs(policies[1])
-        return runs(*policies)
+        for several in (*[policies[1:2]] * _LEARNING, policies):
+            ways = [Configuration(setup.target, draft, policy, **settings) for policy in several]
+            take_turns(ways, work, repeats=1, seed=setup.seed, done=lambda n: done(1))
+    return [way.results for way in ways]
 
 
-def _rows(
-    longest: Sequence[Sequence[Round]],
-    auto: Sequence[Sequence[Round]],
+Texts = Sequence[Sequence[Round]]
+"""The rounds of each text."""
+
+
+def rows_of(
+    longest: Texts,
+    auto: Texts,
     gammas: Sequence[int],
     alpha: float | None,
     times: ForwardTimes,
-    fixed: Sequence[Sequence[Sequence[Round]]] | None = None,
+    fixed: dict[int, Texts] | None = None,
 ) -> tuple[OracleRow, ...]:
     """The table, from the rounds of each text with as many guesses as possible, and with auto.
 
-    `fixed`: those of each gamma as they ran; None: they are replayed.
+    `fixed`: those of each gamma as they ran; None: they are replayed, and the formulas hold.
     """
     bits = [outcomes(rounds) for rounds in longest]
-    plain_s = times.target_s[1]
+    rate = number_of(alpha if fixed is None else None)
 
     def row(
         name: str,
-        played: list[tuple[int, int, int]],
+        played: Iterable[tuple[int, int, int]],
         closed: tuple[float, float] = (math.nan, math.nan),
-        *,
-        verified: bool = True,
         draft_s: float | None = None,
     ) -> OracleRow:
         """`played`: guesses, rows and new tokens of each round; `draft_s` where drafting has been timed."""
-        tokens = sum(n for *_, n in played)
-        seconds = math.fsum(times.target_s[rows if verified else 1] for _, rows, _ in played)
-        seconds += sum(g for g, *_ in played) * times.draft_s if draft_s is None else draft_s
-        return OracleRow(name, tokens / len(played), tokens * plain_s / seconds, *closed)
+        guesses, rows, tokens = zip(*played, strict=True)
+        seconds = math.fsum(times.target_s[n] for n in rows)
+        seconds += sum(guesses) * times.draft_s if draft_s is None else draft_s
+        speedup = sum(tokens) * times.target_s[1] / seconds
+        return OracleRow(name, sum(tokens) / len(tokens), speedup, *closed)
 
-    def ran(name: str, texts: Sequence[Sequence[Round]]) -> OracleRow:
+    def ran(name: str, texts: Texts) -> OracleRow:
         rounds = [r for text in texts for r in text]
-        played = [(r.n_drafted, len(set(r.rows)), len(r.tokens)) for r in rounds]
-        return row(name, played, draft_s=None if fixed is None else math.fsum(r.draft_s for r in rounds))
+        draft_s = None if fixed is None else math.fsum(r.draft_s for r in rounds)
+        return row(name, [(r.n_drafted, len(set(r.rows)), len(r.tokens)) for r in rounds], draft_s=draft_s)
 
-    def chains(texts: Iterable[list[tuple[int, int]]]) -> list[tuple[int, int, int]]:
-        return [(g, g + 1, n) for text in texts for g, n in text]
+    def replay(name: str, gamma: int) -> OracleRow:
+        formulas = theory.expected_tokens(rate, gamma), theory.expected_speedup(rate, gamma, times.cost)
+        played = [(g, g + 1, n) for text in bits for g, n in replayed(text, gamma)]
+        return row(name, played, (float(formulas[0]), float(formulas[1])))
 
-    rows = []
-    for i, gamma in enumerate(gammas):
-        if fixed is not None:
-            rows.append(ran(f"gamma {gamma}", fixed[i]))
-            continue
-        rate = math.nan if alpha is None else alpha
-        closed = (
-            float(theory.expected_tokens(rate, gamma)),
-            float(theory.expected_speedup(rate, gamma, times.cost)),
-        )
-        rows.append(row(f"gamma {gamma}", chains(replayed(text, gamma) for text in bits), closed))
-    rows.append(ran("auto", auto))
+    def perfect(name: str, *, verified: bool) -> OracleRow:
+        """Without verification a run of the target has one row, however many guesses there are."""
+        n_rows = [g + 1 if verified else 1 for g in range(n_gammas)]
+        seconds = [g * times.draft_s + times.target_s[n] for g, n in enumerate(n_rows)]
+        per_call = math.inf if rate == 1.0 else 1.0 / (1.0 - rate)
+        closed = per_call, float(theory.oracle_speedup(rate, times.cost))
+        return row(name, [(g, n_rows[g], n) for text in bits for g, n in fastest(text, seconds)], closed)
+
     n_gammas = 1 + max((r.n_drafted for text in longest for r in text), default=0)
-    verified = [g * times.draft_s + times.target_s[g + 1] for g in range(n_gammas)]
-    closed = (math.nan, math.nan)
-    if fixed is None and alpha is not None:
-        per_call = math.inf if alpha == 1.0 else 1.0 / (1.0 - alpha)
-        closed = (per_call, float(theory.oracle_speedup(alpha, times.cost)))
-    rows.append(row("oracle", chains(fastest(text, verified) for text in bits), closed))
-    # in the paper's law, where rows are free, not to verify saves nothing
-    skipping = [g * times.draft_s + plain_s for g in range(n_gammas)]
-    perfect = chains(fastest(text, skipping) for text in bits)
-    rows.append(row("oracle, not verified", perfect, closed, verified=False))
-    return tuple(rows)
+    names = {gamma: f"gamma {gamma}" for gamma in gammas}
+    return (
+        *(replay(name, g) if fixed is None else ran(name, fixed[g]) for g, name in names.items()),
+        ran("auto", auto),
+        # in the paper, where rows are free, not to verify saves nothing
+        perfect("oracle", verified=True),
+        perfect("oracle, not verified", verified=False),
+    )
 
 
 def outcomes(rounds: Sequence[Round]) -> list[bool | None]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from specdec.checks import as_integer, check_integer, check_items, check_path
-from specdec.errors import InputError, MissingPackageError, kind_of, shown
+from specdec.errors import InputError, MissingPackageError, kind_of
 from specdec.fields import as_json, parse_json
 
 _TURNS: Final = ("turns", "prompt", "messages", "question", "text")
@@ -48,23 +48,28 @@ class Question:
 
     def __post_init__(self) -> None:
         number = self.id if isinstance(self.id, str) and self.id else as_integer(self.id)
-        if number is None:
-            raise InputError.of("id", self.id, "an integer or a text")
-        if not isinstance(self.category, str) or not self.category:
-            raise InputError.of("category", self.category, "a text")
         expected = "a sequence of at least one text"
-        if isinstance(self.turns, str):
-            raise InputError.of("turns", self.turns, expected)
-        turns = tuple(check_items("turns", self.turns, expected))
-        if not turns:
-            raise InputError.of("turns", self.turns, expected)
+        turns = () if isinstance(self.turns, str) else tuple(check_items("turns", self.turns, expected))
+        for name, fits, wanted in (
+            ("id", number is not None, "an integer or a text"),
+            ("category", _is_text(self.category), "a text"),
+            ("turns", bool(turns), expected),
+            ("system", self.system is None or isinstance(self.system, str), "a text, or None"),
+        ):
+            if not fits:
+                raise InputError.of(name, getattr(self, name), wanted)
         for i, turn in enumerate(turns):
-            if not isinstance(turn, str) or not turn:
-                raise InputError.of(f"turns[{i}]", turn, "a text of at least one character")
-        if self.system is not None and not isinstance(self.system, str):
-            raise InputError.of("system", self.system, "a text, or None")
+            if not _is_text(turn):
+                raise InputError.of(f"turns[{i}]", turn, _A_TEXT)
         object.__setattr__(self, "id", number)
         object.__setattr__(self, "turns", turns)
+
+
+_A_TEXT: Final = "a text of at least one character"
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
 QuestionsLike: TypeAlias = str | os.PathLike[str] | Iterable[Question | str]
@@ -136,14 +141,12 @@ def read_questions(
 def _chosen(questions: list[Question], categories: Sequence[str] | None, limit: int | None) -> list[Question]:
     """The questions of some categories, the first ones of each."""
     known = list(dict.fromkeys(question.category for question in questions))
-    wanted = known
-    if categories is not None:
-        wanted = check_items("categories", categories, "a sequence of texts")
-        for one in wanted:
-            if not isinstance(one, str) or one not in known:
-                raise InputError.of("categories", one, f"some of {', '.join(map(repr, known))}", verb="has")
-        if isinstance(categories, str) or not wanted:
-            raise InputError.of("categories", categories, "a sequence of at least one text")
+    wanted = known if categories is None else check_items("categories", categories, "a sequence of texts")
+    if isinstance(categories, str) or not wanted:
+        raise InputError.of("categories", categories, "a sequence of at least one text")
+    for one in wanted:
+        if not isinstance(one, str) or one not in known:
+            raise InputError.of("categories", one, f"some of {', '.join(map(repr, known))}", verb="has")
     most = len(questions) if limit is None else check_integer("limit", limit, 1)
     counts = dict.fromkeys(known, 0)
     kept = []
@@ -158,7 +161,7 @@ def questions_of(given: QuestionsLike) -> list[Question]:
     """The argument `questions` as questions with different ids: a file is read, a text is a question."""
     if isinstance(given, str | os.PathLike):
         return read_questions(given)
-    questions: list[Question] = []
+    questions: dict[int | str, Question] = {}
     for i, item in enumerate(check_items("questions", given, "a path, or questions and prompts")):
         if isinstance(item, str):
             try:
@@ -167,17 +170,12 @@ def questions_of(given: QuestionsLike) -> list[Question]:
                 raise InputError(f"questions[{i}]: {error}") from None
         if not isinstance(item, Question):
             raise InputError.of(f"questions[{i}]", item, "a specdec.Question, or a text", found=kind_of(item))
-        questions.append(item)
+        if item.id in questions:
+            raise InputError.of("questions", item.id, "different ids", verb="has twice the id")
+        questions[item.id] = item
     if not questions:
         raise InputError("questions is empty; expected at least one")
-    seen: set[int | str] = set()
-    for question in questions:
-        if question.id in seen:
-            raise InputError(
-                f"questions has the id {shown(question.id)} twice; expected another for each question"
-            )
-        seen.add(question.id)
-    return questions
+    return list(questions.values())
 
 
 def _json_lines(file: Path) -> Iterator[tuple[int, str, Any]]:
@@ -231,12 +229,15 @@ def _question(file: Path, number: int, place: str, value: Any) -> Question:
     if name is None:
         names = ", ".join(map(repr, _TURNS))
         raise InputError(f"{place}: has none of the fields {names}; expected what is asked in one of them")
+    asked, system = given[name], None
     if name == "messages":
-        turns, system = _turns_of_messages(place, given[name])
+        turns, system = _turns_of_messages(place, asked)
+    elif isinstance(asked, list):
+        turns = [_text(place, f"{name}[{i}]", one) for i, one in enumerate(asked)]
     else:
-        turns, system = _texts(place, name, given[name]), None
+        turns = [_text(place, name, asked, "a text, or a list of texts")]
     if not turns:
-        raise _error(place, name, given[name], "at least one text")
+        raise _error(place, name, asked, "at least one text")
     for i, turn in enumerate(turns):
         if turn.startswith(_PLACEHOLDER):
             expected = "the text itself, which the prepare_data.py of SPEED-Bench's authors fetches"
@@ -255,35 +256,28 @@ def _first_of(value: Mapping[str, Any], names: Iterable[str]) -> str | None:
     return next((name for name in names if value.get(name) is not None), None)
 
 
-def _texts(place: str, name: str, value: Any) -> list[str]:
-    """A field that is a text, or a list of texts."""
-    if isinstance(value, list):
-        return [_text(place, f"{name}[{i}]", one) for i, one in enumerate(value)]
-    if not isinstance(value, str):
-        raise _error(place, name, value, "a text, or a list of texts")
-    return [_text(place, name, value)]
-
-
-def _text(place: str, name: str, value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise _error(place, name, value, "a text of at least one character")
-    return value
+def _text(place: str, name: str, value: Any, expected: str = _A_TEXT) -> str:
+    if not _is_text(value):
+        raise _error(place, name, value, expected)
+    text: str = value
+    return text
 
 
 def _turns_of_messages(place: str, value: Any) -> tuple[list[str], str | None]:
     """(what the user says, what the system says first) of a conversation."""
+    expected = "an object with 'role' and 'content'"
     if not isinstance(value, list):
-        raise _error(place, "messages", value, "a list of objects with 'role' and 'content'")
+        raise _error(place, "messages", value, f"a list; each is {expected}")
     said: dict[str, list[str]] = {"user": [], "system": []}
     for i, message in enumerate(value):
         if not isinstance(message, dict):
-            raise _error(place, f"messages[{i}]", message, "an object with 'role' and 'content'")
+            raise _error(place, f"messages[{i}]", message, expected)
         role = message.get("role")
-        if role in ("user", "system") and (role == "user" or i == 0):
+        if role == "user" or (role == "system" and i == 0):
             said[role].append(_text(place, f"messages[{i}].content", message.get("content")))
         elif role != "assistant":
-            expected = "'user' or 'assistant', or 'system' of the first message"
-            raise _error(place, f"messages[{i}].role", role, expected)
+            roles = "'user' or 'assistant', or 'system' of the first message"
+            raise _error(place, f"messages[{i}].role", role, roles)
     return said["user"], next(iter(said["system"]), None)
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import mul
 from typing import Any, Final, TypeAlias
 
 from specdec import _core
@@ -37,7 +38,7 @@ from specdec.models.model_config import ModelConfig
 from specdec.models.number_formats import DTYPES, Dtype
 from specdec.models.tokenizer import ByteTokenizer
 from specdec.settings_table import Unpack
-from specdec.tables import Table, Tabular
+from specdec.tables import Column, Table, Tabular
 from specdec.time_limit import TimeLimit
 
 WITHOUT_MODEL: Final = ("copy", "input", "suffix", "recycling", "online-ngram", "lookahead")
@@ -109,15 +110,12 @@ class DraftRecommendation(Tabular):
     drafts: dict[str, Any]
     stopped: str = ""
 
-    @property
-    def temperature(self) -> float:
-        """At which the drafts were measured."""
-        return self.comparison.temperatures[0]
+    _not_in_dict = ("drafts",)
 
     @property
     def best(self) -> ExperimentRow | None:
         """The fastest row whose speed-up is not invalid; None: plain decoding is."""
-        return self.comparison.best(self.temperature)
+        return self.comparison.best(self.comparison.temperatures[0])
 
     @property
     def gamma(self) -> int:
@@ -132,71 +130,60 @@ class DraftRecommendation(Tabular):
     @property
     def is_certain(self) -> bool:
         """Whether `best` had several turns, each of them faster than plain decoding."""
-        speedup = None if self.best is None else self.best.timed
-        return speedup is not None and len(speedup.ratios) > 1 and speedup.low > 1.0
+        return self.best is not None and len(self.best.timed.ratios) > 1 and self.best.timed.low > 1.0
 
     @property
     def reason(self) -> str:
         """Why that is the choice, in a sentence."""
-        ranked = self.comparison.ranked(self.temperature)
+        ranked = self.comparison.ranked(self.comparison.temperatures[0])
         if self.best is None:
-            if not ranked:
-                if not all(row.is_plain for row in self.comparison.rows):
-                    return "no speed-up is valid: the machine was too busy to measure"
+            if ranked:
+                return f"no draft beats plain decoding; the fastest, {_figures(ranked[0])}"
+            if all(row.is_plain for row in self.comparison.rows):
                 return "no draft found anything to draft on these prompts"
-            return f"no draft beats plain decoding; the fastest, {_figures(ranked[0])}"
-        others = [row for row in ranked if row.draft != self.best.draft]
+            return "no speed-up is valid: the machine was too busy to measure"
         found = _figures(self.best)
         if not self.is_certain:
             why = "it had a single turn" if self.best.timed.low > 1.0 else "some turns were slower"
             found += f"; {why}: measure again with more repeats, and time"
-        if others:
-            found += f"; next is {_figures(others[0])}"
-        return found
+        others = [row for row in ranked if row.draft != self.best.draft]
+        return found + (f"; next is {_figures(others[0])}" if others else "")
 
     def tables(self) -> list[Table]:
         """What fits, by which way; what runs gave; known models; the choice.
 
         More of the runs, by position and by prompt, is in ``comparison.tables()``.
         """
-        found = [self._fits(), self.comparison.summary()]
-        if self.vocabulary:
-            found.append(self._known())
-        return [*found, self._choice()]
-
-    def _fits(self) -> Table:
-        head = ("draft", "fits by", "tokens in common", "weights", "cache of 1000 tokens")
-        body = [
-            (
-                fit.draft, " and ".join(fit.ways) or "refused", fit.in_common, _size(fit.weight_bytes),
-                _size(1000 * fit.cache_bytes),
-            )
-            for fit in self.fits
-        ]  # fmt: skip
         refused = "".join(f"\n{fit.draft}: {fit.refusal}" for fit in self.fits if fit.refusal)
-        return Table(f"Drafts for {self.target}: do they fit?{refused}", head, body)
-
-    def _known(self) -> Table:
-        title = (
-            f"Small public models with the vocabulary of {self.vocabulary} (names only: none of them was "
-            "downloaded or tried; specdec recommend TARGET NAME does both)"
-        )
-        rows = [(model.name, f"{model.n_parameters / 1e6:.0f} M") for model in self.known]
-        return Table(
-            title, ("model", "parameters"), rows or [("none that is half as large as the target", "")]
-        )
-
-    def _choice(self) -> Table:
+        columns: list[Column] = [
+            ("draft", lambda fit: fit.draft),
+            ("fits by", lambda fit: " and ".join(fit.ways) or "refused"),
+            ("tokens in common", lambda fit: fit.in_common),
+            ("weights", lambda fit: _size(fit.weight_bytes)),
+            ("cache of 1000 tokens", lambda fit: _size(1000 * fit.cache_bytes)),
+        ]
+        found = [
+            Table.of(f"Drafts for {self.target}: do they fit?{refused}", self.fits, columns),
+            self.comparison.summary(),
+        ]
+        if self.vocabulary:
+            title = (
+                f"Small public models with the vocabulary of {self.vocabulary} (names only: none of them was "
+                "downloaded or tried; specdec recommend TARGET NAME does both)"
+            )
+            rows = [(model.name, f"{model.n_parameters / 1e6:.0f} M") for model in self.known]
+            rows = rows or [("none that is half as large as the target", "")]
+            found.append(Table(title, ("model", "parameters"), rows))
         name = "plain decoding" if self.best is None else self.best.draft
         stopped = f"\nmeasuring ended early: {self.stopped}" if self.stopped else ""
-        return Table(f"Recommended: {self.reason}{stopped}", ("draft", "gamma"), [(name, str(self.gamma))])
+        title = f"Recommended: {self.reason}{stopped}"
+        return [*found, Table(title, ("draft", "gamma"), [(name, str(self.gamma))])]
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain dicts, lists and numbers, ready for JSON; None where there is no number."""
-        found = {name: value for name, value in super().to_dict().items() if name != "drafts"}
         best = None if self.best is None else self.best.draft
         choice = {"best": best, "gamma": self.gamma, "is_certain": self.is_certain, "reason": self.reason}
-        return found | choice
+        return super().to_dict() | choice
 
     def to_pandas(self) -> Any:
         """The rows of the comparison as a `pandas.DataFrame`, see `Comparison.to_pandas`."""
@@ -215,15 +202,12 @@ def _figures(row: ExperimentRow) -> str:
     )
 
 
-def _size(n_bytes: int) -> str:
+def _size(n_bytes: float) -> str:
     """Bytes in words."""
-    if n_bytes < 1000:
-        return f"{n_bytes} B"
-    for unit in ("kB", "MB", "GB"):
-        n_bytes_in, n_bytes = n_bytes / 1000, n_bytes // 1000
-        if n_bytes_in < 999.5 or unit == "GB":
-            return f"{n_bytes_in:.3g} {unit}"
-    raise AssertionError(n_bytes)
+    units = iter(("B", "kB", "MB", "GB"))
+    while (unit := next(units)) != "GB" and n_bytes >= 999.5:
+        n_bytes /= 1000
+    return f"{n_bytes:.3g} {unit}"
 
 
 def recommend_draft(
@@ -253,14 +237,12 @@ def recommend_draft(
 
     Parameters
     ----------
-    target : Model, path, hub name, or a dict of one of these by its name
+    target, prompts
+        As of `specdec.measure`.
     drafts : draft, list of drafts, or dict of drafts by name, optional
         A draft is a Model, a Draft, an object with ``propose``, or a text: a name as `drafts.named` takes it,
         a path or a hub name. In a dict also a function that opens one, so that a draft which does not fit is
         refused next to the others, with the reason that the function raises.
-    prompts : str, sequence of int, or a list of these, optional
-        What is continued: give what resembles your use; for an encoder-decoder sources. None: some beginnings
-        of English sentences, for a target with a tokenizer.
     gammas : sequence of int, optional
         Drafted tokens of a round at most, each 1 to 1024; None: 2, 4, 8, and as many as a draft asks for.
     n_tokens : int, default 120
@@ -307,7 +289,7 @@ def recommend_draft(
     found: list[Comparison] = []
     try:
         for (name, draft), share in limit.shares(list(ways.items())):
-            gammas_of = list(chosen) if chosen else sorted({*_GAMMAS, max(draft.gamma, 1)})
+            gammas_of = chosen or sorted({*_GAMMAS, max(draft.gamma, 1)})
             found.append(
                 compare_ways(
                     setup, {(name, gamma): (draft, gamma) for gamma in gammas_of}, n_tokens,
@@ -322,11 +304,15 @@ def recommend_draft(
             raise
         reason = "interrupted"
     left = list(ways)[len(found) :]
+    rates: dict[float, tuple[float, ...]] = {
+        decoding.temperature: sum((one.plain_tokens_per_s[decoding.temperature] for one in found), ())
+    }
+    rows = tuple(row for one in found for row in one.rows)
     known = vocabulary_of(setup.target)
     return DraftRecommendation(
         target=setup.name,
         fits=fits,
-        comparison=_together(found),
+        comparison=replace(found[0], rows=rows, plain_tokens_per_s=rates),
         vocabulary="" if known is None else known.name,
         known=known_models(setup.target),
         drafts=ways,
@@ -358,20 +344,8 @@ def _fitting(
 
 def _in_words(row: ExperimentRow) -> str:
     """A row that is measured, as a line."""
-    if row.is_plain:
-        return f"{row.draft} with gamma {row.gamma}: {EQUALS_PLAIN}"
     speed = f"{row.timed.text()} ({row.timed.interval}), {row.tokens_per_call:.2f} tokens a run"
-    return f"{row.draft} with gamma {row.gamma}: {speed}"
-
-
-def _together(found: Sequence[Comparison]) -> Comparison:
-    """Comparisons of one target on the same prompts as one."""
-    rates: dict[float, tuple[float, ...]] = {}
-    for one in found:
-        for temperature, several in one.plain_tokens_per_s.items():
-            rates[temperature] = rates.get(temperature, ()) + several
-    rows = tuple(row for one in found for row in one.rows)
-    return replace(found[0], rows=rows, plain_tokens_per_s=rates)
+    return f"{row.draft} with gamma {row.gamma}: {EQUALS_PLAIN if row.is_plain else speed}"
 
 
 def without_model(target: Model) -> dict[str, Openable]:
@@ -406,12 +380,10 @@ def _text(given: str | os.PathLike[str]) -> str:
 
 def _by_name(given: Any) -> dict[str, Any]:
     """The argument `drafts` by names."""
-    if given is None:
-        return {}
     if isinstance(given, Mapping):
         check_names("drafts", given, "drafts by their names")
         return dict(given)
-    several = list(given) if isinstance(given, list | tuple) else [given]
+    several = [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
     names = [_text(one) if isinstance(one, str | os.PathLike) else name_of(one) for one in several]
     return dict(zip(unique(short_names(names)), several, strict=True))
 
@@ -429,10 +401,7 @@ def _fit(target: Model, name: str, given: DraftLike) -> tuple[DraftFit, dict[str
             n_shared = translation_of(target, draft.model).n_shared
             ways = _translating(draft, n_shared)
     names = {way: name if len(ways) == 1 else f"{name}, {way}" for way in ways}
-    fit = DraftFit(
-        name, names, n_shared=n_shared, n_vocab=n_vocab, weight_bytes=weight_bytes_of(draft),
-        cache_bytes=cache_bytes_of(draft),
-    )  # fmt: skip
+    fit = DraftFit(name, names, n_shared, n_vocab, *memory_of(draft))
     return fit, {names[way]: one for way, one in ways.items()}
 
 
@@ -459,49 +428,36 @@ def _what_could(target: Model) -> str:
     return f"{', '.join(found)}, or what needs no model: {', '.join(WITHOUT_MODEL)}"
 
 
-def weight_bytes_of(draft: Draft) -> int:
-    """Bytes of the packed weights of models and heads that draft, and of what a memory remembers.
+def memory_of(draft: Draft) -> tuple[int, int]:
+    """(bytes of weights, bytes of keys and values for each token of a text) of the draft's own.
 
-    0 for drafts that have none, as those that work with the target's own layers. Tables of n-grams and
-    documents are not counted.
+    Weights are packed ones of models and heads, and what a memory remembers, but not tables of n-grams and
+    documents. Layers with a window keep no more keys than that. 0 for what works with the target's own.
     """
+    parts: list[Draft] = []
+    weights = cache = 0
     if isinstance(draft, Ensemble):
-        return sum(map(weight_bytes_of, draft.drafts))
-    if isinstance(draft, ModelDraft):
-        return draft.model.n_bytes + (0 if draft.draft is None else weight_bytes_of(draft.draft))
-    if isinstance(draft, Online):
-        return weight_bytes_of(draft.draft)
-    if isinstance(draft, SuffixMemory):
-        return draft.n_bytes
-    core = getattr(draft, "core", None)
-    if isinstance(core, _core.Eagle):
-        return core.model.n_bytes
-    return core.n_bytes if isinstance(core, _core.Heads | _core.Recurrent) else 0
-
-
-def cache_bytes_of(draft: Draft) -> int:
-    """Bytes of keys and values that the draft's own models keep for each token of a text.
-
-    Layers with a window keep no more than that. 0 for drafts without a cache of their own.
-    """
-    if isinstance(draft, Ensemble):
-        return sum(map(cache_bytes_of, draft.drafts))
-    if isinstance(draft, ModelDraft):
-        own = _token_bytes(draft.model.config, draft.model.cache_dtype)
-        return own + (0 if draft.draft is None else cache_bytes_of(draft.draft))
-    if isinstance(draft, Online):
-        return cache_bytes_of(draft.draft)
-    if isinstance(draft, Eagle):
+        parts = list(draft.drafts)
+    elif isinstance(draft, Online):
+        parts = [draft.draft]
+    elif isinstance(draft, ModelDraft):
+        parts = [] if draft.draft is None else [draft.draft]
+        weights = draft.model.n_bytes
+        cache = _token_bytes(draft.model.config, draft.model.cache_dtype)
+    elif isinstance(draft, SuffixMemory):
+        weights = draft.n_bytes
+    elif isinstance(draft, Eagle):
         model = draft.core.model
-        return _token_bytes(ModelConfig.from_canonical(model.config), model.cache_dtype)
-    return 0
+        weights = model.n_bytes
+        cache = _token_bytes(ModelConfig.from_canonical(model.config), model.cache_dtype)
+    elif isinstance(core := getattr(draft, "core", None), _core.Heads | _core.Recurrent):
+        weights = core.n_bytes
+    inner = [memory_of(part) for part in parts]
+    return weights + sum(w for w, _ in inner), cache + sum(c for _, c in inner)
 
 
 def _token_bytes(config: ModelConfig, cache_dtype: str) -> int:
     n_kv_heads = config.n_kv_heads or (config.n_kv_head,) * config.n_layer
-    d_heads = config.d_heads or (config.d_head,) * config.n_layer
-    numbers = sum(
-        heads * (width + -(-width // _PANEL) * _PANEL)
-        for heads, width in zip(n_kv_heads, d_heads, strict=True)
-    )
-    return numbers * (4 if cache_dtype == "f32" else 2)
+    widths = config.d_heads or (config.d_head,) * config.n_layer
+    padded = [width + -(-width // _PANEL) * _PANEL for width in widths]
+    return sum(map(mul, n_kv_heads, padded)) * (4 if cache_dtype == "f32" else 2)

@@ -8,23 +8,23 @@ import os
 import statistics
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from specdec.analysis.arguments import Setup, check_gammas, decoding_options
-from specdec.analysis.experiment import Work, decoding_experiment
+from specdec.analysis.experiment import Work, interleaved
 from specdec.atomic_file import replacing
 from specdec.checks import check_integer, check_path
 from specdec.decoding.options import DecodingOptions, SampleOptions
 from specdec.drafts import SkipLayers
 from specdec.drafts.draft import MAX_GAMMA
 from specdec.errors import InputError, MissingPackageError, printable
-from specdec.fields import Fields, without_nan
+from specdec.fields import Fields
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.progress import counted
 from specdec.settings_table import Unpack
-from specdec.tables import OneTable, Table, marked
+from specdec.tables import Column, OneTable, Table, bounds, figure, marked, record
 from specdec.text_files import read_text_file
 from specdec.trace import invalid_speedup
 from specdec.verification.sampling import TRUNCATIONS
@@ -83,11 +83,6 @@ class SkipTrial:
         draft.gamma = self.gamma
         return draft
 
-    def to_dict(self) -> dict[str, Any]:
-        """All of it as lists and numbers, ready for JSON, which has no NaN: None."""
-        found: dict[str, Any] = without_nan(asdict(self))
-        return found
-
 
 @dataclass(frozen=True, repr=False)
 class SkipSearch(OneTable):
@@ -123,13 +118,7 @@ class SkipSearch(OneTable):
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain dicts, lists and numbers, ready for JSON."""
-        return {
-            "specdec_skip_search": _FORMAT,
-            "target": self.target,
-            "settings": self.settings,
-            "trials": [trial.to_dict() for trial in self.trials],
-            "finals": [trial.to_dict() for trial in self.finals],
-        }
+        return {"specdec_skip_search": _FORMAT, **record(self)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as JSON; what was in the file before stays until all of it is written."""
@@ -161,19 +150,30 @@ class SkipSearch(OneTable):
         finals = sorted(self.finals, key=rank, reverse=True)
         known = {trial.choice for trial in finals}
         others = sorted((t for t in self.trials if t.choice not in known), key=rank, reverse=True)
-        rows = [
-            _row(trial, " ★" if i == 0 and not trial.invalid else "")
-            for i, trial in enumerate((finals + others)[:_SHOWN])
-        ]
+        shown = (finals + others)[:_SHOWN]
+
+        def skipped(trial: SkipTrial) -> str:
+            parts = [
+                f"{name} {' '.join(map(str, layers))}"
+                for name, layers in (("attn", trial.attn), ("mlp", trial.mlp))
+                if layers
+            ]
+            return ", ".join(parts) + (" ★" if trial is shown[0] and not trial.invalid else "")
+
         verdict = "" if self.pays else "; nothing beats plain decoding"
-        if not self.finals:
-            verdict += "; interrupted"
+        verdict += "" if self.finals else "; interrupted"
         title = (
             f"{printable(self.target)} drafting for itself at temperature {self.settings['temperature']:g}, "
             f"{len(self.trials)} trials{verdict}"
         )
-        head = ("skipped", "gamma", "alpha", "tokens/call", "tokens/s", "plain", "speed-up", "min to max")
-        return Table(title, head, rows)
+        columns: list[Column] = [
+            ("skipped", skipped), ("gamma", lambda trial: f"{trial.gamma}"),
+            figure("alpha", "acceptance_rate", ".3f"), figure("tokens/call", "tokens_per_call", ".2f"),
+            figure("tokens/s", "tokens_per_s", ".1f"), figure("plain", "plain_tokens_per_s", ".1f"),
+            ("speed-up", lambda trial: marked(f"{trial.speedup:.2f}X", trial.invalid)),
+            bounds("min to max", "speedup", ".2f"),
+        ]  # fmt: skip
+        return Table.of(title, shown, columns)
 
     def __repr__(self) -> str:
         best = self.best
@@ -182,24 +182,6 @@ class SkipSearch(OneTable):
             f"<specdec.SkipSearch of {len(self.trials)} trials: {best.draft!r} with gamma {best.gamma}, "
             f"speed-up {marked(f'{best.speedup:.2f}', best.invalid)}{paying}>"
         )
-
-
-def _row(trial: SkipTrial, mark: str) -> tuple[str, ...]:
-    parts = [
-        f"{name} {' '.join(map(str, layers))}"
-        for name, layers in (("attn", trial.attn), ("mlp", trial.mlp))
-        if layers
-    ]
-    return (
-        ", ".join(parts) + mark,
-        str(trial.gamma),
-        f"{trial.acceptance_rate:.3f}",
-        f"{trial.tokens_per_call:.2f}",
-        f"{trial.tokens_per_s:.1f}",
-        f"{trial.plain_tokens_per_s:.1f}",
-        marked(f"{trial.speedup:.2f}X", trial.invalid),
-        "" if math.isnan(trial.speedup_low) else f"{trial.speedup_low:.2f} to {trial.speedup_high:.2f}",
-    )
 
 
 def rank(trial: SkipTrial) -> tuple[bool, float]:
@@ -244,10 +226,8 @@ def search_skips(
 
     Parameters
     ----------
-    target : Model, path, hub name, or a dict of one of these by its name
-    prompts : str, sequence of int, or a list of these, optional
-        What is continued: give what resembles your use; for an encoder-decoder sources. None: some beginnings
-        of English sentences, for a target with a tokenizer.
+    target, prompts
+        As of `specdec.measure`.
     n_trials : int, default 60
         Choices that are tried, among them those of an earlier search in `path`.
     gammas : sequence of int, default (1, 2, 4, 6)
@@ -351,9 +331,8 @@ def measured(
     target: Model, draft: SkipLayers, work: Work, repeats: int, seed: int, options: Mapping[str, Any]
 ) -> SkipTrial:
     """Run plain decoding and the draft in turns, prompt by prompt."""
-    experiment, plain, ways = decoding_experiment(target, {"draft": (draft, None)}, work, options)
-    experiment.run(repeats=repeats, seed=seed)
-    drafted = ways["draft"]
+    plain, ways = interleaved(target, {0: (draft, None)}, work, options, repeats=repeats, seed=seed)
+    drafted = ways[0]
     speedup = drafted.over(plain)
     median = speedup.ratios.index(statistics.median_low(speedup.ratios))
     betas = [beta for result in drafted.results for one in result.trace.rounds for beta in one.betas]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from specdec import _core
+from specdec.analysis.arguments import RUN_BY_THE_CORE, Setup, has_distribution
 from specdec.decoding.generate import generate
 from specdec.decoding.prompts import PromptIds
 from specdec.decoding.scheduler import SLICE_S
@@ -49,7 +50,7 @@ class ForwardTimes:
         return {m: seconds / self.target_s[1] for m, seconds in self.target_s.items()}
 
 
-def take_turns(jobs: Mapping[Key, Callable[[], float]]) -> dict[Key, float]:
+def medians_of(jobs: Mapping[Key, Callable[[], float]]) -> dict[Key, float]:
     """Median of what each job returns, one after the other, again and again.
 
     The speed of a shared machine changes within seconds; jobs that take turns see the same changes.
@@ -68,21 +69,22 @@ def take_turns(jobs: Mapping[Key, Callable[[], float]]) -> dict[Key, float]:
     return {key: statistics.median(found) for key, found in values.items()}
 
 
-def forward_times(
-    target: Model, draft: Model | Draft | None, text: PromptIds, *, max_rows: int, n_threads: int
-) -> ForwardTimes:
+def forward_times(setup: Setup, draft: Any, text: PromptIds, max_rows: int) -> ForwardTimes:
     """Time runs of the target on M = 1, ..., max_rows positions, and the draft, in rounds that take turns.
 
     Rounds, because a run of a model by itself costs less, and more: in a round a model finds in the
     processor's caches what the other has left of its weights, and no thread that has fallen asleep. They
-    continue the first part of `text`. Without a draft they are drafted at random.
+    continue the first part of `text`. A draft that the core does not run, or that drafts otherwise at every
+    position of a round, is not timed: the rounds are drafted at random.
     """
-    drafting = Unigram([0], target.config["n_vocab"]) if draft is None else draft
+    target, n_threads = setup.target, setup.options.threads
+    timed = isinstance(draft, RUN_BY_THE_CORE) and has_distribution(draft)
+    drafting = draft if timed else Unigram([0], target.config["n_vocab"])
     rounds = {m: _Rounds(target, drafting, text, m - 1, n_threads) for m in range(1, max_rows + 1)}
     jobs: dict[int, Callable[[], float]] = {m: one.verify_s for m, one in rounds.items()}
-    if draft is not None:
+    if timed:
         jobs[0] = rounds[min(_DRAFTED + 1, max_rows)].draft_s
-    times = take_turns(jobs)
+    times = medians_of(jobs)
     draft_s = times.pop(0, 0.0)
     return ForwardTimes(times, draft_s)
 

@@ -88,23 +88,9 @@ def chat_verb(
 
 
 class Conversation:
-    """A conversation with a model, a reply at a time.
+    """A conversation with a model, a reply at a time; `options` are those of `specdec.stream`.
 
-    Parameters
-    ----------
-    target : Model
-    draft : Model, Draft or None
-    system : str or None
-        What the model is told first.
-    options : dict
-        Of `specdec.stream`.
-
-    Attributes
-    ----------
-    messages : list of dict
-        The conversation so far.
-    last : Result or None
-        Of the last reply that came to its end.
+    `system` is what the model is told first, `last` the result of the last reply that came to its end.
     """
 
     def __init__(

@@ -67,13 +67,7 @@ threads_option = setting_option("n_threads")
 
 
 def decoding_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of `specdec.generate` that these options give; what was not given is left out.
-
-    Raises
-    ------
-    InputError
-        For a file that cannot be read, or for several forms.
-    """
+    """The keyword arguments of `specdec.generate` that these options give; what was not given is left out."""
     found = {name: given[name] for name in _TABLE if given.get(name) not in (None, ())}
     forms = [name for name in (*_FILES, "regex") if name in found]
     if len(forms) > 1:

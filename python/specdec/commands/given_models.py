@@ -76,12 +76,7 @@ EMBEDDED: Final = "embedded"
 
 
 def open_target(given: Mapping[str, Any]) -> Model:
-    """The target that the options name; by default, and as "embedded", the one in the package.
-
-    Raises
-    ------
-    InputError, CheckpointError, TokenizerError
-    """
+    """The target that the options name; by default, and as "embedded", the one in the package."""
     name, dtype = given["target"], given["dtype"]
     return _with_languages(_loaded(None if name == EMBEDDED else name, dtype, given), given)
 
@@ -95,43 +90,26 @@ def _loaded(name: str | None, dtype: Any, given: Mapping[str, Any]) -> Model:
 
 
 def open_models(given: Mapping[str, Any]) -> tuple[Model, Model | Draft | None]:
-    """The target, and the draft where one is named.
-
-    Raises
-    ------
-    InputError, VocabularyMismatchError, CheckpointError, TokenizerError
-    """
+    """The target, and the draft where one is named."""
     _report_target(given)
     target = open_target(given)
     if given["draft"] is None:
         if given["draft_dtype"] is not None:
-            raise InputError(
-                f"--draft-dtype is {given['draft_dtype']}, but there is no draft; expected --draft"
-            )
+            raise InputError(f"--draft-dtype is {given['draft_dtype']}, but there is no draft; expected one")
         return target, None
     return target, open_draft(given["draft"], target, given["draft_dtype"], given)
 
 
-def open_pair(given: Mapping[str, Any]) -> tuple[Model, Model | Draft]:
-    """The target and its draft; where neither is named, the pair in the package.
-
-    Raises
-    ------
-    InputError
-        A target is named and no draft.
-    VocabularyMismatchError, CheckpointError, TokenizerError
-    """
-    name = given["draft"]
-    if name is None and given["target"] is not None:
-        raise InputError("--draft is missing; expected what guesses ahead, such as copy or a path")
-    if name is None:
+def open_pair(given: Mapping[str, Any], *, optional: bool = False) -> tuple[Model, Any]:
+    """The target and its draft, None if that is `optional`; where neither is named, the package's pair."""
+    if is_pair_in_package(given):
         target, small = embedded_pair(given["dtype"], given["draft_dtype"])
         if given.get("adapter") is not None:
             target = _loaded(None, given["dtype"], given)
         return _with_languages(target, given), small
-    _report_target(given)
-    target = open_target(given)
-    return target, open_draft(name, target, given["draft_dtype"], given)
+    if given["draft"] is None and not optional:
+        raise InputError("--draft is missing; expected what guesses ahead, such as copy or a path")
+    return open_models(given)
 
 
 def _report_target(given: Mapping[str, Any]) -> None:
@@ -141,28 +119,12 @@ def _report_target(given: Mapping[str, Any]) -> None:
 
 
 def with_given_template(target: Model, file: str | None) -> Model:
-    """The target with the chat template in the file of --chat-template, if there is one.
-
-    Raises
-    ------
-    SpecdecError
-        The file cannot be read, or is no template.
-    """
+    """The target with the chat template in the file of --chat-template, if there is one."""
     if file is None:
         return target
     text = read_text_file(Path(file), "a chat template", name="--chat-template")
     ChatTemplate(text, source=file).check()
     return target.with_chat_template(text)
-
-
-def open_named_or_pair(given: Mapping[str, Any]) -> tuple[Model, Model | Draft | None]:
-    """What the options name, as `open_models`; where they name nothing, the pair in the package.
-
-    Raises
-    ------
-    InputError, VocabularyMismatchError, CheckpointError, TokenizerError
-    """
-    return open_pair(given) if is_pair_in_package(given) else open_models(given)
 
 
 def is_pair_in_package(given: Mapping[str, Any]) -> bool:
@@ -171,12 +133,7 @@ def is_pair_in_package(given: Mapping[str, Any]) -> bool:
 
 
 def open_draft(text: str, target: Model, dtype: Any, given: Mapping[str, Any]) -> Model | Draft:
-    """A draft by its name or path, in the languages of the target.
-
-    Raises
-    ------
-    InputError, VocabularyMismatchError, CheckpointError, TokenizerError
-    """
+    """A draft by its name or path, in the languages of the target."""
     draft = named(text, target, dtype=dtype)
     languages = _languages(given)
     if languages and isinstance(draft, ModelDraft) and draft.model.config.encoder is not None:

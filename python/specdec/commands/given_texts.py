@@ -18,13 +18,7 @@ from specdec.text_files import read_text_file
 
 
 def given_text(target: Model, words: tuple[str, ...], source: str | None) -> tuple[str | None, str | None]:
-    """(prompt and decoder_prompt as `specdec.generate` takes them); the prompt may be None.
-
-    Raises
-    ------
-    InputError
-        A source without an encoder, or an encoder without a source.
-    """
+    """(prompt and decoder_prompt as `specdec.generate` takes them); the prompt may be None."""
     if target.config.encoder is None:
         if source is not None:
             raise InputError(f"--source is given, but {target.path} has no encoder; expected a prompt alone")
@@ -37,15 +31,7 @@ def given_text(target: Model, words: tuple[str, ...], source: str | None) -> tup
 
 
 def given_prompts(words: tuple[str, ...], file: str | None) -> list[str] | None:
-    """The prompts that the options give; None where there are none.
-
-    Raises
-    ------
-    InputError
-        A file that cannot be read.
-    UsageError
-        Both a prompt and a file of prompts.
-    """
+    """The prompts that the options give; None where there are none."""
     if file is not None:
         if words:
             raise click.UsageError("a prompt and --prompts are both given; expected one of them")
@@ -60,11 +46,6 @@ def _text_of(words: Sequence[str]) -> str | None:
     """The words as one text; "-" alone is standard input, and so are no words where something is piped in.
 
     None where there is neither.
-
-    Raises
-    ------
-    InputError
-        As `_read_standard_input`.
     """
     if tuple(words) == ("-",) or (not words and is_piped()):
         return _read_standard_input()
@@ -83,13 +64,7 @@ def is_piped() -> bool:
 
 
 def _read_standard_input() -> str:
-    """All of standard input, without the line end that ends it.
-
-    Raises
-    ------
-    InputError
-        It is closed, empty, or not UTF-8.
-    """
+    """All of standard input, without the line end that ends it."""
     if sys.stdin is None:
         raise InputError("standard input is closed; expected a text in UTF-8")
     try:
@@ -105,13 +80,7 @@ def _read_standard_input() -> str:
 
 
 def _read_lines(path: str) -> list[str]:
-    """The lines of a file that are not empty; "-" is standard input.
-
-    Raises
-    ------
-    InputError
-        It cannot be read as UTF-8, or has no such line.
-    """
+    """The lines of a file that are not empty; "-" is standard input."""
     if path == "-":
         text, name = _read_standard_input(), "standard input"
     else:

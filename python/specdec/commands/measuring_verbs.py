@@ -6,12 +6,13 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
+from inspect import signature
 from shutil import get_terminal_size
 from typing import Any, Final
 
 import click
 
-from specdec.analysis.arguments import default_prompts, short_names
+from specdec.analysis.arguments import short_names
 from specdec.analysis.bench import bench
 from specdec.analysis.compare import compare
 from specdec.analysis.measure import Timing, measure
@@ -23,7 +24,6 @@ from specdec.commands.given_models import (
     format_options,
     model_options,
     open_draft,
-    open_named_or_pair,
     open_pair,
     open_target,
     target_options,
@@ -42,7 +42,6 @@ from specdec.commands.verb import (
 )
 from specdec.drafts.learned.early_exit.draft import EarlyExit
 from specdec.errors import InputError
-from specdec.tables import Tabular
 from specdec.verification.sampling import TRUNCATIONS
 
 _prompts = click.option(
@@ -59,37 +58,38 @@ _names = several(
     _target_name,
 )
 _seconds = number("--seconds", type=float, default=60.0, metavar="S", help="How long.", show_default=True)
-_timing = click.option("--timing/--no-timing", default=None, help="Measure times too (default: yes).")
 _drawn = setting_options(*TRUNCATIONS, "seed", "n_threads", seed="0")
 _judged = several(setting_option("verify", "rejection"), _drawn)
-_temperatures = click.option(
-    "--temperatures", type=numbers, metavar="T,T", help="Of target and drafts (default: 0,1)."
-)
 _json = click.option("--json", "as_json", is_flag=True, help="One object of JSON instead of tables.")
 
-
-def _gammas(*names: str, default: str) -> Callable[[Function], Function]:
-    return click.option(
-        *names, type=integers, metavar="N,N", help=f"Drafted tokens a round (default: {default})."
-    )
-
-
-def _print_tables(found: Tabular, as_json: bool) -> None:
-    """Print what was measured, as tables that fit the terminal or as one object of JSON."""
-    if as_json:
-        print(json_line(found.to_dict()))
-    else:
-        print(found.plain_text(get_terminal_size().columns if sys.stdout.isatty() else None))
-
-
+_LISTS: Final[dict[str, Any]] = {"gammas": integers, "temperatures": numbers, "leniences": numbers}
+_GAMMAS, _TEMPERATURES, _TIMING = "Drafted tokens a round", "Of target and drafts", "Measure times too"
 _LINES: Final[dict[str, Any]] = {"progress": False, "say": partial(click.echo, err=True)}
 """Arguments with which rows are printed as they are measured, in place of a progress bar."""
 
 
-def _print_found(found: Any, as_json: bool) -> int:
-    """Print what was measured, until Ctrl-C if it was pressed; return the exit status."""
-    _print_tables(found, as_json)
-    return EXIT_INTERRUPTED if found.stopped.startswith("interrupted") else EXIT_OK
+def _parameters(function: Callable[..., Any], **said: str) -> Callable[[Function], Function]:
+    """Options for parameters of a function: what each is, and its default."""
+    options = []
+    for name, text in said.items():
+        default, flag = signature(function).parameters[name].default, f"--{name.replace('_', '-')}"
+        how = {"type": _LISTS.get(name, int), "metavar": "N,N" if name in _LISTS else "N"}
+        if isinstance(default, bool):
+            default, flag, how = "yes" if default else "no", f"{flag}/--no-{flag[2:]}", {"default": None}
+        elif isinstance(default, tuple):
+            default = ",".join(f"{one:g}" for one in default)
+        text += "" if default is None else f" (default: {default})"
+        options.append(click.option(flag, help=f"{text}.", **how))
+    return several(*options)
+
+
+def _print(found: Any, as_json: bool) -> int:
+    """Print what was found, as tables that fit the terminal or as one object of JSON; return the status."""
+    if as_json:
+        print(json_line(found.to_dict()))
+    else:
+        print(found.plain_text(get_terminal_size().columns if sys.stdout.isatty() else None))
+    return EXIT_INTERRUPTED if getattr(found, "stopped", "").startswith("interrupted") else EXIT_OK
 
 
 def _chosen(given: dict[str, Any]) -> dict[str, Any]:
@@ -104,9 +104,11 @@ def _chosen(given: dict[str, Any]) -> dict[str, Any]:
     return found | {"progress": looks}
 
 
-def _named(model: Any, name: str | None) -> Any:
-    """Give a model its name for tables, if there is one."""
-    return model if name is None or model is None else {name: model}
+def _named(given: dict[str, Any], target: Any, draft: Any = None) -> tuple[Any, Any]:
+    """Target and draft, each with its name for tables if it is given one."""
+    pairs = ((given["target_name"], target), (given.get("name"), draft))
+    named = [one if name is None or one is None else {name: one} for name, one in pairs]
+    return named[0], named[1]
 
 
 @verb(
@@ -119,12 +121,15 @@ def _named(model: Any, name: str | None) -> Any:
 @_prompt
 @model_options
 @_names
-@_gammas("--gammas", default="1 to 8")
-@_temperatures
-@click.option("--leniences", type=numbers, metavar="L,L", help="1 is exact (default: 1,0.5,0.3,0.1).")
-@number("--n-tokens", help="Tokens at each temperature (default: 2000).")
-@_timing
-@number("--repeats", help="Timed runs of each kind (default: 5).")
+@_parameters(
+    measure,
+    gammas=_GAMMAS,
+    temperatures=_TEMPERATURES,
+    leniences="1 is exact",
+    timing=_TIMING,
+    n_tokens="Tokens at each temperature",
+)
+@_parameters(Timing, repeats="Timed runs of each kind")
 @_seconds
 @_drawn
 @_json
@@ -140,11 +145,10 @@ def measure_verb(
     """
     texts = given_prompts(prompt, prompts)
     target, draft = open_pair(given)
-    texts = default_prompts(target) if texts is None else texts
     if repeats is not None and given["timing"] is not False:
         given["timing"] = Timing(repeats=repeats)
-    pair = _named(target, given["target_name"]), _named(draft, given["name"])
-    return _print_found(measure(*pair, texts, **_chosen(given) | _LINES), as_json)
+    found = measure(*_named(given, target, draft), texts, **_chosen(given) | _LINES)
+    return _print(found, as_json)
 
 
 @verb(
@@ -157,14 +161,17 @@ def measure_verb(
 @target_options
 @_target_name
 @_prompts
-@_temperatures
-@_gammas("--gammas", default="each draft's own")
-@number("--n-tokens", help="New tokens of each draft in each turn (default: 400).")
-@number("--repeats", help="Turns (default: 5).")
-@_timing
+@_parameters(
+    compare,
+    temperatures=_TEMPERATURES,
+    timing=_TIMING,
+    gammas=f"{_GAMMAS} (default: each draft's own)",
+    n_tokens="New tokens of each draft in each turn",
+    repeats="Turns",
+)
 @_judged
 @_json
-def compare_verb(drafts: tuple[str, ...], prompts: str | None, as_json: bool, **given: Any) -> None:
+def compare_verb(drafts: tuple[str, ...], prompts: str | None, as_json: bool, **given: Any) -> int:
     """Compare drafts of any kind for one target, by running them in turns on the same prompts.
 
     A DRAFT is what --draft takes elsewhere: a name (specdec drafts lists them), a path or a hub name. In the
@@ -174,19 +181,11 @@ def compare_verb(drafts: tuple[str, ...], prompts: str | None, as_json: bool, **
     target = open_target(given)
     texts = given_prompts((), prompts)
     opened = {name: open_draft(text, target, None, given) for name, text in _drafts_by_name(drafts).items()}
-    texts = default_prompts(target) if texts is None else texts
-    found = compare(_named(target, given["target_name"]), opened, texts, **_chosen(given))
-    _print_tables(found, as_json)
+    return _print(compare(_named(given, target)[0], opened, texts, **_chosen(given)), as_json)
 
 
 def _drafts_by_name(given: Sequence[str]) -> dict[str, str]:
-    """The drafts of a command line by their names in tables.
-
-    Raises
-    ------
-    UsageError
-        Two drafts have one name, or a name or a draft is empty.
-    """
+    """The drafts of a command line by their names in tables."""
     found: dict[str, str] = {}
     unnamed = [text for text in given if "=" not in text]
     short = dict(zip(unnamed, short_names(unnamed), strict=True))
@@ -213,12 +212,11 @@ def _drafts_by_name(given: Sequence[str]) -> dict[str, str]:
 @_prompt
 @model_options
 @_names
-@number("--max-gamma", help="The largest gamma looked at (default: 8).")
-@number("--n-tokens", help="Tokens that the target generates (default: 400).")
+@_parameters(tune, max_gamma="The largest gamma looked at", n_tokens="Tokens that the target generates")
 @setting_option("temperature", "0")
 @_drawn
 @_json
-def tune_verb(prompt: tuple[str, ...], prompts: str | None, as_json: bool, **given: Any) -> None:
+def tune_verb(prompt: tuple[str, ...], prompts: str | None, as_json: bool, **given: Any) -> int:
     """Choose gamma, the drafted tokens a round, by what is measured on this machine.
 
     The acceptance rate, the cost of the draft and the time of verification say what each gamma gains; the
@@ -227,18 +225,11 @@ def tune_verb(prompt: tuple[str, ...], prompts: str | None, as_json: bool, **giv
     """
     texts = given_prompts(prompt, prompts)
     target, draft = _target_and_exits(given) if given["draft"] == "exit" else open_pair(given)
-    pair = _named(target, given["target_name"]), _named(draft, given["name"])
-    _print_tables(tune(*pair, texts, **_chosen(given)), as_json)
+    return _print(tune(*_named(given, target, draft), texts, **_chosen(given)), as_json)
 
 
 def _target_and_exits(given: dict[str, Any]) -> tuple[Any, Any]:
-    """The target, and all layers at which it may be left.
-
-    Raises
-    ------
-    InputError
-        There is a number format for the draft, which has no weights, or a name for one draft.
-    """
+    """The target, and all layers at which it may be left."""
     if given["draft_dtype"] is not None:
         raise InputError(
             f"--draft-dtype is {given['draft_dtype']}, but an exit has the weights of the target; "
@@ -266,8 +257,7 @@ def _target_and_exits(given: dict[str, Any]) -> tuple[Any, Any]:
 @setting_options("temperature", *TRUNCATIONS, "verify", "stop", temperature="0", verify="rejection")
 @click.option("--ignore-eos", is_flag=True, help="Go on behind an end of text: every answer has N tokens.")
 @setting_option("seed", "0", "Of the first repetition")
-@number("--repeats", help="How often all questions are answered (default: 3).")
-@click.option("--plain/--no-plain", default=None, help="Answer without the draft too (default: yes).")
+@_parameters(bench, repeats="How often all questions are answered", plain="Answer without the draft too")
 @click.option(
     "--chat/--no-chat", default=None, help="Through the chat template (default: where there is one)."
 )
@@ -281,7 +271,7 @@ def _target_and_exits(given: dict[str, Any]) -> tuple[Any, Any]:
 @_json
 def bench_verb(
     questions: str, as_json: bool, categories: tuple[str, ...], limit: int | None, **given: Any
-) -> None:
+) -> int:
     """Answer the questions of a benchmark with and without a draft, and count by category.
 
     FILE is Spec-Bench's question.jsonl, a file of SPEED-Bench, or any JSONL of prompts: a text, or an object
@@ -289,10 +279,9 @@ def bench_verb(
     spread, alpha, and vLLM's mean_acceptance_length and draft_acceptance_rate. The answers in DIR are in
     Spec-Bench's format.
     """
-    target, draft = open_named_or_pair(given)
-    target, draft = _named(target, given["target_name"]), _named(draft, given["name"])
+    pair = _named(given, *open_pair(given, optional=True))
     asked = read_questions(questions, categories=categories or None, limit=limit)
-    _print_tables(bench(target, draft, asked, **_chosen(given)), as_json)
+    return _print(bench(*pair, asked, **_chosen(given)), as_json)
 
 
 @verb(
@@ -307,10 +296,16 @@ def bench_verb(
 @format_options
 @_target_name
 @_prompts
-@_gammas("--gammas", "--gamma", default="2, 4, 8 and each draft's own")
+@click.option(
+    "--gammas",
+    "--gamma",
+    type=integers,
+    metavar="N,N",
+    help=f"{_GAMMAS} (default: 2, 4, 8, each draft's).",
+)
 @setting_option("temperature", "0")
 @number("--n-tokens", "--max-new-tokens", help="New tokens of each draft in each turn (default: 120).")
-@number("--repeats", help="Turns (default: 3).")
+@_parameters(recommend_draft, repeats="Turns")
 @_seconds
 @_judged
 @_json
@@ -329,6 +324,5 @@ def recommend_verb(drafts: tuple[str, ...], prompts: str | None, as_json: bool, 
         name: partial(open_draft, text, target, given["draft_dtype"], given)
         for name, text in _drafts_by_name(drafts).items()
     }
-    target = _named(target, given["target_name"])
-    found = recommend_draft(target, openers or None, texts, **_chosen(given) | _LINES)
-    return _print_found(found, as_json)
+    arguments = _chosen(given) | _LINES
+    return _print(recommend_draft(_named(given, target)[0], openers or None, texts, **arguments), as_json)

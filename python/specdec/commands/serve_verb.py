@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -134,15 +133,18 @@ def serve_verb(names: tuple[str, ...], host: str, port: int, **given: Any) -> No
         n_threads=given["n_threads"],
     )
     with engine:
-        called = list(names) or [_name(given["target"], target)]
-        service = _service(engine, called, adapters, drafts, given)
+        service = Service(
+            engine,
+            list(names) or [_name(given["target"], target)],
+            adapters=adapters,
+            limits=ServerLimits(**{name: given[name] for name in _LIMITS}),
+            sampling=target.default_sampling if given["recommended"] else None,
+            draft_name=next(iter(drafts), None),
+            tool_format=given["tool_format"],
+        )
+        log = _print if given["log_requests"] else None
         server = server_of(
-            service,
-            host=host,
-            port=port,
-            api_key=key,
-            drain_s=given["drain_seconds"],
-            log=_print if given["log_requests"] else None,
+            service, host=host, port=port, api_key=key, drain_s=given["drain_seconds"], log=log
         )
         named = " or ".join(service.draft_names)
         drafting = f"with {named}" if named else "plainly, without a draft"
@@ -168,14 +170,7 @@ def _server() -> Any:
 
 
 def _adapters(target: Model, given: tuple[str, ...], n_threads: int | None) -> dict[str, Model]:
-    """The target with each adapter, by the names that clients choose.
-
-    Raises
-    ------
-    InputError
-        No name, or one that is given twice.
-    CheckpointError
-    """
+    """The target with each adapter, by the names that clients choose."""
     found: dict[str, Model] = {}
     for one in given:
         name, _, folder = one.partition("=")
@@ -185,32 +180,8 @@ def _adapters(target: Model, given: tuple[str, ...], n_threads: int | None) -> d
     return found
 
 
-def _service(
-    engine: Engine,
-    names: list[str],
-    adapters: Mapping[str, Model],
-    drafts: Mapping[str, Model | Draft],
-    given: dict[str, Any],
-) -> Service:
-    return Service(
-        engine,
-        names,
-        adapters=adapters,
-        limits=ServerLimits(**{name: given[name] for name in _LIMITS}),
-        sampling=engine.target.default_sampling if given["recommended"] else None,
-        draft_name=next(iter(drafts), None),
-        tool_format=given["tool_format"],
-    )
-
-
 def _drafts(target: Model, given: dict[str, Any]) -> dict[str, Model | Draft]:
-    """What guesses ahead, by name; where nothing is named, the draft in the package for the target in it.
-
-    Raises
-    ------
-    SpecdecError
-        A name is missing or stands twice; or one cannot be loaded, and nobody has asked for a server without.
-    """
+    """What guesses ahead, by name; where nothing is named, the draft in the package for the target in it."""
     texts: tuple[str, ...] = given["drafts"]
     if not texts and given["target"] is None:
         texts = (EMBEDDED,)
@@ -229,12 +200,8 @@ def _drafts(target: Model, given: dict[str, Any]) -> dict[str, Model | Draft]:
         except (SpecdecError, OSError) as error:
             if not given["plain_without_draft"]:
                 raise
-            one = (
-                f"no draft {name}, which is left out"
-                if len(asked) > 1
-                else ("no draft, so texts are decoded plainly")
-            )
-            _print(f"warning: {one}: {error}")
+            one = f" {name}, which is left out" if len(asked) > 1 else ", so texts are decoded plainly"
+            _print(f"warning: no draft{one}: {error}")
     return found
 
 

@@ -21,7 +21,7 @@ from specdec.commands.decoding_options import (
     decoding_arguments,
     words_of,
 )
-from specdec.commands.given_models import EMBEDDED, is_pair_in_package, open_named_or_pair
+from specdec.commands.given_models import EMBEDDED, is_pair_in_package, open_pair
 from specdec.commands.given_texts import given_text, is_piped
 from specdec.commands.verb import EXIT_OK, VERBS
 from specdec.decoding.generate import generate, stream
@@ -54,7 +54,7 @@ EXIT_DIFFERENT = 1
 def run_side_by_side(prompt: tuple[str, ...], source: str | None, colour: bool, given: dict[str, Any]) -> int:
     """Decode a prompt with and without a draft, and print rounds, text and figures; gives the exit status."""
     load = load_average()
-    target, draft = open_named_or_pair(given)
+    target, draft = open_pair(given, optional=True)
     text, decoder_prompt = given_text(target, prompt, source)
     text = _PROMPT if text is None else text
     arguments = _arguments(given, source)

@@ -105,7 +105,7 @@ def eval_verb(arguments: tuple[str, ...], **given: Any) -> int:
     All other options are those of the harness, lm-eval; --model_args adds to what is said here. A draft
     changes no score, but the time that texts take.
     """
-    from specdec.integrations.lm_eval import main as evaluate
+    from specdec.integrations.lm_eval.__main__ import main as evaluate
 
     try:
         evaluate(_harness_arguments(arguments, given))

@@ -1,12 +1,15 @@
-"""The models of an evaluation: a target and its draft, by the words that a harness hands on."""
+"""What harnesses share: a pair by the words that they hand on, and sums of what speculation did."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from difflib import get_close_matches
+from typing import Any, Final, TypedDict
 
 from specdec.decoding.options import Gamma
+from specdec.decoding.result import Result
 from specdec.drafts.draft import Draft
 from specdec.drafts.model_draft import DraftLike
 from specdec.drafts.opening import named
@@ -15,26 +18,29 @@ from specdec.models.loading import embedded_pair, load
 from specdec.models.model import Model
 from specdec.models.number_formats import CacheDtype, Dtype, PrefillMethod
 from specdec.models.tokenizer import Tokenizer
+from specdec.settings_table import Unpack
 from specdec.verification.rules import DecodingRule
 
 EMBEDDED: Final = "embedded"
 NO_DRAFT: Final = "none"
 
 
+class LoadOptions(TypedDict, total=False):
+    """How a pair is loaded: arguments of `specdec.load` by name; None is one that is not given."""
+
+    dtype: Dtype | None
+    draft_dtype: Dtype | None
+    cache_dtype: CacheDtype | None
+    prefill: PrefillMethod | None
+    tokenizer: Any
+    n_ctx: int | None
+    n_threads: int | None
+    revision: str | None
+
+
 @dataclass(frozen=True)
 class EvaluatedPair:
-    """A target with a tokenizer, and what drafts for it.
-
-    Attributes
-    ----------
-    target : Model
-    draft : Draft, Model, object or None
-        None: plain decoding.
-    name : str
-        The target, as the caller called it.
-    draft_name : str or None
-        The draft, as the caller called it.
-    """
+    """A target with a tokenizer and what drafts for it, if anything, with the caller's names."""
 
     target: Model
     draft: DraftLike | None
@@ -46,45 +52,16 @@ class EvaluatedPair:
         cls,
         target: Model | str | os.PathLike[str],
         draft: DraftLike | str | None = None,
-        *,
-        dtype: Dtype | None = None,
-        draft_dtype: Dtype | None = None,
-        cache_dtype: CacheDtype | None = None,
-        prefill: PrefillMethod | None = None,
-        tokenizer: Any = None,
-        n_ctx: int | None = None,
-        n_threads: int | None = None,
-        revision: str | None = None,
+        **options: Unpack[LoadOptions],
     ) -> EvaluatedPair:
-        """Load a target and its draft.
+        """Load a target, a path, a hub name or "embedded", and a draft by what `drafts.named` takes.
 
-        Parameters
-        ----------
-        target : Model, path, hub name or "embedded"
-            "embedded": the target that comes with the package. A Model is taken as it is.
-        draft : Draft, Model, object, word or None
-            A word is what `specdec.drafts.named` takes: a name, a path or a hub name. None or "none": plain
-            decoding.
-        dtype, cache_dtype, prefill, tokenizer, n_ctx, n_threads, revision
-            As in `specdec.load`; None where the target is a Model.
-        draft_dtype : {None, "f32", "bf16", "int8", "int4"}
-            The number format of the draft's matrices.
-
-        Raises
-        ------
-        InputError
-            An argument that does not fit, or a target without tokenizer.
-        CheckpointError, TokenizerError, VocabularyMismatchError
-            As `specdec.load` and `specdec.drafts.load`.
+        None or "none" is plain decoding. Models and drafts are taken as they are, without options.
         """
-        options: dict[str, Any] = {
-            "cache_dtype": cache_dtype,
-            "tokenizer": tokenizer,
-            "n_ctx": n_ctx,
-            "revision": revision,
-            "prefill": prefill,
-        }
-        given = {name: value for name, value in options.items() if value is not None}
+        check_names(options, LoadOptions.__annotations__)
+        given: Any = {name: value for name, value in options.items() if value is not None}
+        n_threads = given.pop("n_threads", None)
+        dtype, draft_dtype = (given.pop(name, None) for name in ("dtype", "draft_dtype"))
         name = str(target.path) if isinstance(target, Model) else str(target)
         if isinstance(target, Model):
             _refuse({**given, "dtype": dtype}, "a model that is loaded")
@@ -122,6 +99,16 @@ class EvaluatedPair:
         }
 
 
+def check_names(given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse an argument of the model that it does not have."""
+    names = list(known)
+    for name in given:
+        if name not in names:
+            nearest = get_close_matches(name, names, 1)
+            meant = f"did you mean {nearest[0]}? Arguments" if nearest else "arguments"
+            raise InputError(f"the model has no argument {shown(name)}; {meant} are {', '.join(names)}")
+
+
 def _refuse(options: dict[str, Any], what: str) -> None:
     for name, value in options.items():
         if value is not None:
@@ -130,3 +117,46 @@ def _refuse(options: dict[str, Any], what: str) -> None:
 
 def _name_of(draft: Draft | Any) -> str:
     return str(draft.path) if isinstance(draft, Model) else type(draft).__name__
+
+
+@dataclass
+class Tally:
+    """Counts of decoded texts; `add` adds some."""
+
+    n_texts: int = 0
+    n_tokens: int = 0
+    n_calls: int = 0
+    n_drafted: int = 0
+    n_verified: int = 0  # positions at which draft tokens were judged, to the first rejection of a round
+    n_accepted: int = 0
+    beta: float = 0.0  # sum of the chances of acceptance at these positions
+    seconds: float = 0.0  # of the calls of `specdec.generate`
+
+    def add(self, results: Iterable[Result], seconds: float = 0.0) -> Tally:
+        """Count some results, which took so many seconds together; return the tally itself."""
+        for trace in (result.trace for result in results):
+            self.n_texts += 1
+            for name in ("n_tokens", "n_calls", "n_drafted", "n_verified", "n_accepted"):
+                setattr(self, name, getattr(self, name) + getattr(trace, name))
+            self.beta += sum(beta for one in trace.rounds for beta in one.betas)
+        self.seconds += seconds
+        return self
+
+    def rates(self) -> dict[str, Any]:
+        """Return the counts, and rates as in `specdec.Trace`; None for a quotient of nothing."""
+        names = ("n_texts", "n_tokens", "n_calls", "n_drafted", "n_accepted")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "tokens_per_call": _quotient(self.n_tokens, self.n_calls),
+            "acceptance_rate": _quotient(self.beta, self.n_verified),
+            "draft_acceptance_rate": _quotient(self.n_accepted, self.n_drafted),
+        }
+
+    def figures(self) -> dict[str, Any]:
+        """Return the same, with seconds and tokens per second."""
+        per_s = _quotient(self.n_tokens, self.seconds)
+        return {**self.rates(), "seconds": round(self.seconds, 3), "tokens_per_s": per_s}
+
+
+def _quotient(above: float, below: float) -> float | None:
+    return above / below if below else None

@@ -21,7 +21,8 @@ from specdec.models.checkpoints import (
     open_checkpoint,
 )
 from specdec.models.checkpoints.file_tensor import FileRows
-from specdec.models.model import Model
+from specdec.models.families.family import wrong_shape
+from specdec.models.model import Model, ModelTexts
 from specdec.models.model_config import ModelConfig
 from specdec.models.number_formats import (
     CACHE_DTYPES,
@@ -32,8 +33,7 @@ from specdec.models.number_formats import (
     PrefillMethod,
 )
 from specdec.models.origin import HubPlace, ModelOrigin, ReadFiles
-from specdec.models.packed_file import is_packed
-from specdec.models.packed_model import cached_model, packed_model
+from specdec.models.packed_file import cached_model, is_packed, packed_model
 from specdec.models.thresholds import settle
 from specdec.models.tokenizer import Tokenizer, warn_of_ids_beyond
 from specdec.progress import reading_bar
@@ -154,53 +154,61 @@ def load(
         if of_adapter is not None:
             raise InputError(
                 f"adapter is given, but {place} is a packed file, whose weights are as they are; expected "
-                f"None, "
-                "the model that it was made of, or Model.with_adapter"
+                "None, the model that it was made of, or Model.with_adapter"
             )
         return packed_model(place, arguments, load, threads)
-    if of_adapter is not None:
-        arguments["adapter"] = str(of_adapter)
     if cache is not False:
-        return cached_model(place, cache, arguments, partial(load, progress=progress), threads)
+        adapted = {} if of_adapter is None else {"adapter": str(of_adapter)}
+        again = partial(load, progress=progress)
+        return cached_model(place, cache, arguments | adapted, again, threads)
     checkpoint = open_checkpoint(
         path, tokenizer=tokenizer, n_ctx=n_ctx, revision=revision, cache_dir=cache_dir, token=token
     )
+    adapter_files = None
     if of_adapter is not None:
         checkpoint, fitted = merged(checkpoint, of_adapter)
-    if checkpoint.tokenizer is not None:
-        warn_of_ids_beyond(checkpoint.tokenizer, checkpoint.config["n_vocab"], checkpoint.path)
-    stored = None
-    if dtype is None and prefill != "blas":
-        stored = checkpoint.stored
-    if stored is not None and stored.message:
-        warn(stored.message)
-    asked, dtype = dtype, dtype or checkpoint.dtype
-    cache_dtype = cache_dtype or ("f32" if dtype == "f32" else "bf16")
-    hub = HubPlace.of(path, revision, cache_dir)
-    arguments |= {"dtype": asked if stored else dtype, "cache_dtype": cache_dtype}
+        adapter_files = ReadFiles(of_adapter, fitted.folder.files)
+    stored = checkpoint.stored if dtype is None and prefill != "blas" else None
+    if not stored:
+        arguments["dtype"] = dtype or checkpoint.dtype
+    arguments["cache_dtype"] = cache_dtype or ("f32" if arguments["dtype"] == "f32" else "bf16")
     tokenizer_files = None
     if isinstance(tokenizer, str | os.PathLike):
-        place = check_path("tokenizer", tokenizer)
+        named = check_path("tokenizer", tokenizer)
         arguments["tokenizer"] = None
-        tokenizer_files = ReadFiles.of_model(place, [place] if place.is_file() else [])
-    origin = ModelOrigin(
-        ReadFiles.of_model(checkpoint.path, checkpoint.weight_files, hub=hub),
-        tokenizer_files,
-        {name: value for name, value in arguments.items() if name != "adapter"},
-        load,
-        adapter_files=None if of_adapter is None else ReadFiles(of_adapter, fitted.folder.files),
+        tokenizer_files = ReadFiles.of_model(named, [named] if named.is_file() else [])
+    files = ReadFiles.of_model(
+        checkpoint.path, checkpoint.weight_files, hub=HubPlace.of(path, revision, cache_dir)
     )
+    origin = ModelOrigin(files, tokenizer_files, arguments, load, adapter_files=adapter_files)
+    return _made(checkpoint, stored, origin, dtype or checkpoint.dtype, threads, progress)
+
+
+def _made(
+    checkpoint: Checkpoint,
+    stored: StoredTensors | None,
+    origin: ModelOrigin,
+    dtype: Dtype,
+    n_threads: int,
+    progress: bool | None,
+) -> Model:
+    """The model of a checkpoint, packed; `stored`: its matrices stay in the types of the file."""
+    if checkpoint.tokenizer is not None:
+        warn_of_ids_beyond(checkpoint.tokenizer, checkpoint.config["n_vocab"], checkpoint.path)
+    if stored is not None and stored.message:
+        warn(stored.message)
+    formats, types = (stored.formats, stored.types) if stored else ({}, "")
     progress = None if progress is None else check_flag("progress", progress)
-    bar = reading_bar(checkpoint.n_bytes, f"loading in {stored.types if stored else dtype}", progress)
+    bar = reading_bar(checkpoint.n_bytes, f"loading in {types or dtype}", progress)
     try:
         core = _core.Model(
             checkpoint.config,
             _checked(checkpoint, stored, bar),
             dtype=dtype,
-            cache_dtype=cache_dtype,
-            prefill=prefill,
-            n_threads=threads,
-            formats=stored.formats if stored else None,
+            cache_dtype=origin.arguments["cache_dtype"],
+            prefill=origin.arguments["prefill"],
+            n_threads=n_threads,
+            formats=formats or None,
         )
     except SpecdecError:
         raise
@@ -210,21 +218,24 @@ def load(
     finally:
         if bar is not None:
             bar.close()
+    texts = ModelTexts(
+        checkpoint.tokenizer,
+        checkpoint.chat_template,
+        checkpoint.source_tokenizer,
+        checkpoint.bos_id,
+        tuple(checkpoint.eos_ids),
+    )
     return Model(
         core,
         ModelConfig.from_canonical(checkpoint.config),
-        checkpoint.tokenizer,
+        texts,
         checkpoint.path,
         checkpoint.architecture,
-        default_sampling=checkpoint.default_sampling,
-        chat_template=checkpoint.chat_template,
-        source_tokenizer=checkpoint.source_tokenizer,
-        decoder_start=checkpoint.decoder_start,
-        bos_id=checkpoint.bos_id,
-        eos_ids=checkpoint.eos_ids,
+        checkpoint.default_sampling,
+        decoder_start=tuple(checkpoint.decoder_start),
         origin=origin,
-        formats=stored.formats if stored else None,
-        types=stored.types if stored else "",
+        formats=formats,
+        types=types,
     )
 
 
@@ -270,22 +281,18 @@ def _checked(
         # the core knows how many numbers the bytes of blocks are, and of rows in a file
         is_numbers = form in ("f32", "f16", "bf16")
         if is_numbers and not isinstance(array, FileRows) and tuple(array.shape) != tuple(shapes[name]):
-            raise CheckpointError(
-                f"{checkpoint.path}: tensor '{name}' has shape {list(array.shape)}; expected "
-                f"{list(shapes[name])}"
-            )
+            raise wrong_shape(checkpoint.path, name, array.shape, shapes[name])
         seen.add(name)
         n_bytes = array.nbytes
         yield name, array, form  # type: ignore[misc]
         del array  # before the next is read
         if bar is not None:
             bar.update(n_bytes)
-    missing = [name for name in shapes if name not in seen]
-    if missing:
-        raise CheckpointError(
-            f"{checkpoint.path}: tensor '{missing[0]}' is missing; expected it with shape "
-            f"{list(shapes[missing[0]])}"
-        )
+    for name, shape in shapes.items():
+        if name not in seen:
+            raise CheckpointError(
+                f"{checkpoint.path}: tensor '{name}' is missing; expected it with shape {list(shape)}"
+            )
 
 
 def as_model(name: str, given: object) -> Model:

@@ -8,9 +8,9 @@ import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, overload
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -25,7 +25,6 @@ from specdec.models.adapter import beside, fit_adapter
 from specdec.models.chat_template import ChatTemplate, Messages
 from specdec.models.checkpoints.file_tensor import OpenedFile
 from specdec.models.model_config import ModelConfig
-from specdec.models.model_texts import LaterTexts, ModelTexts
 from specdec.models.number_formats import CacheDtype, MatrixDtype, PrefillMethod
 from specdec.models.origin import FilesReference, ModelOrigin, ReadFiles
 from specdec.models.quantization import QuantizationReport
@@ -40,6 +39,42 @@ Prompt: TypeAlias = str | Sequence[int] | NDArray[np.integer[Any]]
 _NO_LIMIT = 2**31 - 1
 
 
+class ModelTexts(NamedTuple):
+    """What stands between texts and ids: tokenizers, chat templates, and ids that configurations name.
+
+    `tokenizer`: None: ids in, ids out. `source_tokenizer`: Of an encoder-decoder with a tokenizer.
+    """
+
+    tokenizer: Tokenizer | None
+    chat_template: ChatTemplate | None = None
+    source_tokenizer: SourceTokenizer | None = None
+    bos_id: int | None = None
+    eos_ids: tuple[int, ...] = ()
+
+
+class LaterTexts:
+    """ModelTexts that are made once, when they are first asked for, by whichever thread asks.
+
+    `make`: What it raises is raised to who asks; the next who asks calls it again.
+    """
+
+    def __init__(self, make: Callable[[], ModelTexts]) -> None:
+        self._make = make
+        self._made: ModelTexts | None = None
+        # One for each process, as another thread may hold it while the process is forked. A signal handler
+        # may ask while its own thread holds it.
+        self._locks: dict[int, threading.RLock] = {}
+
+    def get(self) -> ModelTexts:
+        """The texts."""
+        if self._made is None:
+            with self._locks.setdefault(os.getpid(), threading.RLock()):
+                if self._made is None:
+                    self._made = self._make()
+        return self._made
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Model:
     """A loaded model; :func:`specdec.load` makes it. Immutable, shared freely between threads and sessions.
 
@@ -53,64 +88,80 @@ class Model:
     Attributes
     ----------
     config : ModelConfig
-    tokenizer : Tokenizer or None
-        None: ids in, ids out. Of a packed file it is made when it is first asked for.
+        What the model is.
     path : Path
         Where it was read.
-    core : specdec._core.Model
-        The packed weights.
+    architecture : str
+        What the checkpoint calls its architecture.
+    decoder_start : tuple of int
+        Of an encoder-decoder: the ids that its decoder's texts begin with, which are not generated:
+        ``decoder_start_token_id`` of the files, then ``forced_bos_token_id`` or the token of a target
+        language, where there is one. Empty for other models, and where the files name none.
+    origin : ModelOrigin or None
+        The files that the model was read from, and how; None of a model that was made in memory.
+    dtype : str
+        Number format of the matrices: "f32", "bf16", "int8" or "int4", or "file": each matrix has the type
+        that it has in a GGUF file.
+    formats : mapping of str to str
+        Of a model in the types of a GGUF file: canonical name of a matrix to its format; else empty.
+    types : str
+        Which types these are, as "Q4_K, Q6_K"; else empty.
+    cache_dtype : str
+        Number format of the keys and values that sessions keep: "f32" or "bf16".
+    prefill : str
+        What multiplies the rows of prompts or sources: "rows", the row kernels; "tiles", these in the order
+        of tiles; or "blas", OpenBLAS.
+    n_bytes : int
+        Memory that the packed weights take.
+    n_parameters : int
+        Weights, a tied head counted once.
     """
 
-    def __init__(
-        self,
-        core: _core.Model,
-        config: ModelConfig,
-        tokenizer: Tokenizer | None,
-        path: Path,
-        architecture: str,
-        *,
-        default_sampling: Mapping[str, Any] | None = None,
-        chat_template: ChatTemplate | None = None,
-        source_tokenizer: SourceTokenizer | None = None,
-        decoder_start: Sequence[int] = (),
-        bos_id: int | None = None,
-        eos_ids: Sequence[int] = (),
-        origin: ModelOrigin | None = None,
-        formats: Mapping[str, str] | None = None,
-        types: str = "",
-        beside: _Beside | None = None,
-        texts: LaterTexts | None = None,  # in the place of the tokenizers and chat templates
-        mapped: OpenedFile | None = None,
-    ) -> None:
-        self._core = core
+    _weights: _core.Model
+    config: ModelConfig
+    _texts: ModelTexts | LaterTexts | Tokenizer | None
+    path: Path
+    architecture: str
+    _default_sampling: Mapping[str, Any] = field(default_factory=dict)
+    _: KW_ONLY
+    decoder_start: tuple[int, ...] = ()
+    origin: ModelOrigin | None = None
+    formats: Mapping[str, str] = field(default_factory=dict)
+    types: str = ""
+    beside: _Beside | None = None  # an adapter beside the weights
+    mapped: OpenedFile | None = None  # the packed file that they are in
+    dtype: MatrixDtype = field(init=False)
+    cache_dtype: CacheDtype = field(init=False)
+    prefill: PrefillMethod = field(init=False)
+    n_bytes: int = field(init=False)
+    n_parameters: int = field(init=False)
+
+    def __post_init__(self) -> None:
         # Read now: another program may truncate the file that a mapped core is in.
-        self._dtype, self._cache_dtype, self._prefill = core.dtype, core.cache_dtype, core.prefill
-        self._n_bytes, self._n_parameters = core.n_bytes, core.n_parameters
-        self._config = config
-        self._texts = texts or LaterTexts.of(ModelTexts(tokenizer, chat_template, source_tokenizer))
-        self._path = path
-        self._architecture = architecture
-        self._default_sampling = dict(default_sampling or {})
-        self._decoder_start = tuple(decoder_start)
-        self._bos_id, self._eos_ids = bos_id, tuple(eos_ids)
-        self._origin = origin
-        self._formats = dict(formats or {})
-        self._types = types
-        self._beside = beside
-        self._mapped = mapped
+        for name in ("dtype", "cache_dtype", "prefill", "n_bytes", "n_parameters"):
+            object.__setattr__(self, name, getattr(self._weights, name))
         self._register()
 
     def _register(self) -> None:
         """Let this process's pickles of the model find it."""
-        key = (
-            self._beside.key
-            if self._beside is not None
-            else None
-            if self._origin is None
-            else self._origin.key
-        )
-        if key is not None:
-            _OF_KEY[key] = self
+        of = self.origin if self.beside is None else self.beside
+        if of is not None and of.key is not None:
+            _OF_KEY[of.key] = self
+
+    def _changed(self, **changes: Any) -> Model:
+        made = object.__new__(Model)
+        made.__dict__.update(self.__dict__ | changes)
+        made.__dict__.pop("chat_end_ids", None)
+        made._register()
+        return made
+
+    @property
+    def texts(self) -> ModelTexts:
+        """Tokenizers and chat templates; of a packed file they are made when they are first asked for."""
+        texts = self._texts
+        if isinstance(texts, LaterTexts):
+            return texts.get()
+        return texts if isinstance(texts, ModelTexts) else ModelTexts(texts)
 
     if not TYPE_CHECKING:  # a type checker would take every name for an attribute
 
@@ -121,25 +172,20 @@ class Model:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}")
 
     def __reduce__(self) -> tuple[Callable[..., Model], tuple[Any, ...]]:
-        if self._beside is not None and self._beside.key is not None:
-            return _unpickled_adapted, self._beside.reference(self._beside.key)
-        if self._origin is None:
+        if self.beside is not None and self.beside.key is not None:
+            return _unpickled_adapted, (self.beside.key, self.beside.base, self.beside.files.reference())
+        if self.origin is None:
             raise InputError(
-                f"{self._path} is a model that was made in memory, which cannot be pickled; expected one "
+                f"{self.path} is a model that was made in memory, which cannot be pickled; expected one "
                 "that specdec.load has read, as a pickle names its files"
             )
-        return _unpickled, (self._origin.reference(),)
+        return _unpickled, (self.origin.reference(),)
 
     def __copy__(self) -> Model:
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Model:
         return self
-
-    @property
-    def origin(self) -> ModelOrigin | None:
-        """The files that the model was read from, and how; None of a model that was made in memory."""
-        return self._origin
 
     @property
     def core(self) -> _core.Model:
@@ -150,39 +196,25 @@ class Model:
         CheckpointError
             Another program has changed the packed file that they are mapped from.
         """
-        if self._mapped is not None:
-            self._mapped.check_unchanged()
-        return self._core
-
-    @property
-    def config(self) -> ModelConfig:
-        """What the model is."""
-        return self._config
+        if self.mapped is not None:
+            self.mapped.check_unchanged()
+        return self._weights
 
     @property
     def tokenizer(self) -> Tokenizer | None:
         """Text to ids and back; None: ids in, ids out."""
-        return self._texts.get().tokenizer
+        return self.texts.tokenizer
 
     @property
     def source_tokenizer(self) -> SourceTokenizer | None:
         """Of an encoder-decoder: from a source to the ids that its encoder reads; None: ids in."""
-        return self._texts.get().source_tokenizer
-
-    @property
-    def decoder_start(self) -> tuple[int, ...]:
-        """Of an encoder-decoder: the ids that its decoder's texts begin with, which are not generated.
-
-        ``decoder_start_token_id`` of the files, then ``forced_bos_token_id`` or the token of a target
-        language, where there is one. Empty for other models, and where the files name none.
-        """
-        return self._decoder_start
+        return self.texts.source_tokenizer
 
     @property
     def bos_id(self) -> int | None:
         """The token that begins a text: the tokenizer's, or without one that of the configuration, if any."""
-        tokenizer = self.tokenizer
-        return self._bos_id if tokenizer is None else tokenizer.bos_id
+        texts = self.texts
+        return texts.bos_id if texts.tokenizer is None else texts.tokenizer.bos_id
 
     @property
     def eos_ids(self) -> tuple[int, ...]:
@@ -190,8 +222,8 @@ class Model:
 
         The configuration is generation_config.json, then config.json, or the metadata of a GGUF file.
         """
-        tokenizer = self.tokenizer
-        return self._eos_ids if tokenizer is None else tuple(tokenizer.eos_ids)
+        texts = self.texts
+        return texts.eos_ids if texts.tokenizer is None else tuple(texts.tokenizer.eos_ids)
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -216,32 +248,23 @@ class Model:
         --------
         >>> model = specdec.load("path/to/nllb").with_languages(src_lang="eng_Latn", tgt_lang="deu_Latn")
         """
-        source, start = self.source_tokenizer, self._decoder_start
+        source, start = self.source_tokenizer, self.decoder_start
         if source is None:
             raise InputError(
-                f"{self._path} has no tokenizer of sources; expected a translation model with one"
+                f"{self.path} has no tokenizer of sources; expected a translation model that has"
             )
         if src_lang is not None:
             source = source.in_language(src_lang)
         if tgt_lang is not None:
             ours, known = source.language_id("tgt_lang", tgt_lang), set(source.languages.values())
-            if ours >= self._config.n_vocab:
-                raise InputError(
-                    f"tgt_lang is {shown(tgt_lang)}, token id {ours} of the tokenizer; expected a language "
-                    f"with one of the model's ids, 0 to {self._config.n_vocab - 1}"
-                )
+            if ours >= self.config.n_vocab:
+                expected = f"a language with one of the model's ids, 0 to {self.config.n_vocab - 1}"
+                found = f"{shown(tgt_lang)}, token id {ours} of the tokenizer"
+                raise InputError.of("tgt_lang", tgt_lang, expected, found)
             start = (*(token for token in start if token not in known), ours)
-        texts = self._texts.get()._replace(source_tokenizer=source)
-        origin = None if self._origin is None else self._origin.in_languages(src_lang, tgt_lang)
-        return self._changed(texts=LaterTexts.of(texts), decoder_start=start, origin=origin)
-
-    def _changed(self, **changes: Any) -> Model:
-        made = object.__new__(Model)
-        made.__dict__.update(self.__dict__)
-        made.__dict__.pop("chat_end_ids", None)
-        made.__dict__.update({f"_{name}": value for name, value in changes.items()})
-        made._register()
-        return made
+        texts = self.texts._replace(source_tokenizer=source)
+        origin = None if self.origin is None else self.origin.in_languages(src_lang, tgt_lang)
+        return self._changed(_texts=texts, decoder_start=start, origin=origin)
 
     def with_chat_template(self, template: str | ChatTemplate) -> Model:
         r"""The same model with another chat template; it shares the weights, and cannot be pickled.
@@ -257,10 +280,10 @@ class Model:
         """
         if not isinstance(template, ChatTemplate):
             tokens = None if self.chat_template is None else self.chat_template.tokens
-            template = ChatTemplate(template, tokens=tokens, source=f"the chat template for {self._path}")
-        texts = self._texts.get()._replace(chat_template=template)
-        beside = None if self._beside is None else replace(self._beside, key=None)
-        return self._changed(texts=LaterTexts.of(texts), origin=None, beside=beside)
+            template = ChatTemplate(template, tokens=tokens, source=f"the chat template for {self.path}")
+        texts = self.texts._replace(chat_template=template)
+        beside = None if self.beside is None else replace(self.beside, key=None)
+        return self._changed(_texts=texts, origin=None, beside=beside)
 
     def with_adapter(self, path: str | os.PathLike[str], *, n_threads: int | None = None) -> Model:
         """The same model with a LoRA adapter of PEFT beside its weights; it shares the weights.
@@ -294,33 +317,30 @@ class Model:
         >>> specdec.generate(polite, draft, "Once upon a time")
         """
         place, threads = check_path("path", path), check_threads(n_threads)
-        if self._beside is not None:
+        if self.beside is not None:
             raise InputError(
                 f"{self!r} has an adapter beside its weights; expected its base, Model.base, for another"
             )
-        fitted = fit_adapter(place, self._architecture, self._core.config, self._path, merging=False)
-        core = beside(self.core, fitted, self._path, threads)
-        return self._changed(
-            core=core,
-            n_bytes=core.n_bytes,
-            n_parameters=core.n_parameters,
-            beside=_Beside(self, ReadFiles(place, fitted.folder.files), place),
-        )
+        fitted = fit_adapter(place, self.architecture, self._weights.config, self.path, merging=False)
+        core = beside(self.core, fitted, self.path, threads)
+        own = _Beside(self, ReadFiles(place, fitted.folder.files), place)
+        sizes = {"n_bytes": core.n_bytes, "n_parameters": core.n_parameters}
+        return self._changed(_weights=core, beside=own, **sizes)
 
     @property
     def base(self) -> Model | None:
         """Of a model with an adapter beside its weights the model without; None of any other."""
-        return None if self._beside is None else self._beside.base
+        return None if self.beside is None else self.beside.base
 
     @property
     def adapter(self) -> Path | None:
         """The folder of the adapter beside the weights; None without one, or where it was merged."""
-        return None if self._beside is None else self._beside.path
+        return None if self.beside is None else self.beside.path
 
     @property
     def adapter_digest(self) -> str | None:
         """A digest of the files of the adapter beside the weights; None without one."""
-        return None if self._beside is None else self._beside.files.reference().digest
+        return None if self.beside is None else self.beside.files.reference().digest
 
     def source_ids(self, source: str | ArrayLike) -> NDArray[np.int32]:
         """The ids of a source, as the core takes them.
@@ -340,25 +360,15 @@ class Model:
             A model without encoder, a text without tokenizer, no ids, more than the encoder reads, or one out
             of range.
         """
-        encoder = self._config.encoder
+        encoder = self.config.encoder
         if encoder is None:
-            raise InputError(f"a source was given, but {self._path} has no encoder; expected none")
+            raise InputError(f"a source was given, but {self.path} has no encoder; expected none")
         source = text_of(source)
         if isinstance(source, str):
             if self.source_tokenizer is None:
-                raise InputError(f"a text was given, but {why_no_tokenizer(self._path)}")
+                raise InputError(f"a text was given, but {why_no_tokenizer(self.path)}")
             source = self.source_tokenizer.encode(source)
-        return checked_ids(source, "source has", 1, None, encoder, self._path)
-
-    @property
-    def path(self) -> Path:
-        """Where it was read."""
-        return self._path
-
-    @property
-    def architecture(self) -> str:
-        """What the checkpoint calls its architecture."""
-        return self._architecture
+        return checked_ids(source, "source has", 1, None, encoder, self.path)
 
     @property
     def default_sampling(self) -> dict[str, Any]:
@@ -380,7 +390,7 @@ class Model:
     @property
     def chat_template(self) -> ChatTemplate | None:
         """From messages to the text that the model was trained on; None where the checkpoint has none."""
-        return self._texts.get().chat_template
+        return self.texts.chat_template
 
     def chat_ids(self, messages: Messages, **variables: Any) -> list[int]:
         """The token ids of a conversation, by the model's chat template.
@@ -402,14 +412,14 @@ class Model:
         MissingPackageError
             Jinja is not installed: ``pip install jinja2``.
         """
-        tokenizer, template, _ = self._texts.get()
+        tokenizer, template, *_ = self.texts
         if tokenizer is None:
-            raise InputError.about("messages", f"messages were given, but {why_no_tokenizer(self._path)}")
+            raise InputError.about("messages", f"messages were given, but {why_no_tokenizer(self.path)}")
         if template is None and variables.get("chat_template") is not None:
-            template = ChatTemplate({}, source=str(self._path))
+            template = ChatTemplate({}, source=str(self.path))
         if template is None:
             raise InputError.about(
-                "messages", f"messages were given, but {self._path} has no chat template; expected a prompt"
+                "messages", f"messages were given, but {self.path} has no chat template; expected a prompt"
             )
         text = template.render(messages, **variables)
         if isinstance(tokenizer, ByteTokenizer) and not tokenizer.reads_special_tokens:
@@ -424,7 +434,7 @@ class Model:
     @functools.cached_property
     def chat_end_ids(self) -> tuple[int, ...]:
         """The special token with which the chat template ends a message, if it does; stops a chat's reply."""
-        tokenizer, template, _ = self._texts.get()
+        tokenizer, template, *_ = self.texts
         if tokenizer is None or template is None:
             return ()
         end = template.end_of_message()
@@ -436,59 +446,18 @@ class Model:
             if token < self.config.n_vocab and (token in added or not tokenizer.decode([token]))
         )
 
-    @property
-    def dtype(self) -> MatrixDtype:
-        """Number format of the matrices: "f32", "bf16", "int8" or "int4".
-
-        Or "file": each matrix has the type that it has in a GGUF file.
-        """
-        return self._dtype
-
-    @property
-    def formats(self) -> dict[str, str]:
-        """Of a model in the types of a GGUF file: canonical name of a matrix to its format; else empty."""
-        return dict(self._formats)
-
-    @property
-    def types(self) -> str:
-        """Which types these are, as "Q4_K, Q6_K"; else empty."""
-        return self._types
-
-    @property
-    def cache_dtype(self) -> CacheDtype:
-        """Number format of the keys and values that sessions keep: "f32" or "bf16"."""
-        return self._cache_dtype
-
-    @property
-    def prefill(self) -> PrefillMethod:
-        """What multiplies the rows of prompts or sources.
-
-        "rows", the row kernels; "tiles", these in the order of tiles; or "blas", OpenBLAS.
-        """
-        return self._prefill
-
-    @property
-    def n_bytes(self) -> int:
-        """Memory that the packed weights take."""
-        return self._n_bytes
-
-    @property
-    def n_parameters(self) -> int:
-        """Weights, a tied head counted once."""
-        return self._n_parameters
-
     def __repr__(self) -> str:
-        c = self._config
+        c = self.config
         layers = number_of(c.n_layer, "layer")
         if c.encoder is not None:
             layers = f"{number_of(c.encoder.n_layer, 'layer')} of an encoder, {c.n_layer} of a decoder"
         engine = {"rows": "", "tiles": ", prompts in tiles", "blas": ", prompts by OpenBLAS"}[self.prefill]
-        merged = None if self._origin is None else self._origin.adapter_files
-        adapter = "" if self._beside is None else f", adapter {str(self._beside.path)!r}"
+        merged = None if self.origin is None else self.origin.adapter_files
+        adapter = "" if self.beside is None else f", adapter {str(self.beside.path)!r}"
         adapter += "" if merged is None else f", merged with {str(merged.place)!r}"
         return (
-            f"<specdec.Model {str(self._path)!r}: {self._architecture}, {_short(self.n_parameters)} "
-            f"parameters in {self._types or self.dtype} ({_short(self.n_bytes, 'G')}B){engine}{adapter}, "
+            f"<specdec.Model {str(self.path)!r}: {self.architecture}, {_short(self.n_parameters)} "
+            f"parameters in {self.types or self.dtype} ({_short(self.n_bytes, 'G')}B){engine}{adapter}, "
             f"{layers}, d_model {c.d_model}, n_vocab {c.n_vocab}, n_ctx {c.n_ctx}>"
         )
 
@@ -518,13 +487,18 @@ class Model:
         NotFiniteError
             A number that is not finite; the message names the layer and the position.
         """
-        tokens = self.check_ids(ids, minimum=1)
-        read = self.source_of(source)
-        threads = check_threads(n_threads)
-        decoder = _core.Decoder(self.core, capacity=len(tokens), n_threads=threads, source=read)
+        decoder, tokens = self._decoder(ids, source, n_threads)
         logits = decoder.prefill(tokens, logits=True, finite=True)
         assert logits is not None
         return logits
+
+    def _decoder(self, ids: Any, source: Any, n_threads: Any, **options: Any) -> tuple[Any, Any]:
+        """A decoder with room for some tokens, and these as the core takes them."""
+        tokens, read = self.check_ids(ids, minimum=1), self.source_of(source)
+        threads = check_threads(n_threads)
+        return _core.Decoder(
+            self.core, capacity=len(tokens), n_threads=threads, source=read, **options
+        ), tokens
 
     def hidden_states(
         self,
@@ -556,17 +530,13 @@ class Model:
             As in :meth:`logits`, and for a layer that the model does not have.
         """
         n_layer = self.config["n_layer"]
-        wanted = [check_integer(f"layers[{i}]", layer, 0, n_layer + 1) for i, layer in enumerate(layers)]
-        if not 1 <= len(set(wanted)) <= _core.MAX_TAPS:
-            raise InputError(f"layers names {len(set(wanted))} hidden states; expected 1 to {_core.MAX_TAPS}")
-        tokens = self.check_ids(ids, minimum=1)
-        read = self.source_of(source)
-        threads = check_threads(n_threads)
-        decoder = _core.Decoder(
-            self.core, capacity=len(tokens), n_threads=threads, source=read, taps=sorted(set(wanted))
-        )
+        asked = (check_integer(f"layers[{i}]", layer, 0, n_layer + 1) for i, layer in enumerate(layers))
+        wanted = sorted(set(asked))
+        if not 1 <= len(wanted) <= _core.MAX_TAPS:
+            raise InputError(f"layers names {len(wanted)} hidden states; expected 1 to {_core.MAX_TAPS}")
+        decoder, tokens = self._decoder(ids, source, n_threads, taps=wanted)
         decoder.prefill(tokens, finite=True)
-        return {layer: decoder.tapped(layer) for layer in sorted(set(wanted))}
+        return {layer: decoder.tapped(layer) for layer in wanted}
 
     @overload
     def score(  # type: ignore[overload-overlap]  # a str is a sequence of str too
@@ -677,10 +647,8 @@ class Model:
         """Return the ids of a source that a model with an encoder needs; None for others, which take none."""
         if source is not None:
             return self.source_ids(source)
-        if self._config.encoder is not None:
-            raise InputError(
-                f"source is None, but {self._path} has an encoder; expected a text, or token ids"
-            )
+        if self.config.encoder is not None:
+            raise InputError(f"source is None, but {self.path} has an encoder; expected a text, or token ids")
         return None
 
     def quantization_report(
@@ -755,12 +723,12 @@ class Model:
         maximum = None if maximum is None else check_integer("maximum", maximum, 0)
         if isinstance(ids, str):
             if self.tokenizer is None:
-                raise InputError(f"a text was given, but {why_no_tokenizer(self._path)}")
-            if self._config.encoder is None:
+                raise InputError(f"a text was given, but {why_no_tokenizer(self.path)}")
+            if self.config.encoder is None:
                 ids = self.tokenizer.encode(ids)
             else:
-                ids = [*self._decoder_start, *self.tokenizer.encode(ids, add_bos=False)]
-        return checked_ids(ids, "there are", minimum, maximum, self._config, self._path)
+                ids = [*self.decoder_start, *self.tokenizer.encode(ids, add_bos=False)]
+        return checked_ids(ids, "there are", minimum, maximum, self.config, self.path)
 
 
 ModelLike: TypeAlias = Model | str | os.PathLike[str]
@@ -789,11 +757,10 @@ def _unpickled(reference: ModelOrigin) -> Model:
             src_lang, tgt_lang = reference.languages
             if src_lang is not None or tgt_lang is not None:
                 model = model.with_languages(src_lang=src_lang, tgt_lang=tgt_lang)
-            origin = model._origin
+            origin = model.origin
             assert origin is not None  # specdec.load gives every model one
             of_hub = origin.files.from_hub(reference.files.hub)
-            model._origin = replace(origin, key=reference.key, files=of_hub)
-            _OF_KEY[reference.key] = model
+            model = model._changed(origin=replace(origin, key=reference.key, files=of_hub))
             _UNPICKLED.append(model)
         elif model in _UNPICKLED:
             _UNPICKLED.remove(model)
@@ -813,17 +780,11 @@ class _Beside:
     path: Path
     key: str | None = field(default_factory=lambda: secrets.token_hex(16))
 
-    def reference(self, key: str) -> tuple[str, Model, FilesReference]:
-        """What a pickle of the model with this key holds: that, the base and the adapter's files."""
-        return key, self.base, self.files.reference()
-
 
 def _unpickled_adapted(key: str, base: Model, files: FilesReference) -> Model:
     """The model with an adapter that a pickle refers to, of this process or made anew."""
-    model = _OF_KEY.get(key)
-    if model is None:
-        model = base.with_adapter(files.found())
-        _OF_KEY[key] = model
+    if (model := _OF_KEY.get(key)) is None:
+        model = _OF_KEY[key] = base.with_adapter(files.found())
     return model
 
 

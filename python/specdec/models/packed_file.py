@@ -16,14 +16,22 @@ import os
 import struct
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 
 from specdec import _core
 from specdec.atomic_file import replacing
-from specdec.errors import CheckpointError, SpecdecError, TokenizerError, pass_signals_on
+from specdec.checks import check_path
+from specdec.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    InputError,
+    SpecdecError,
+    TokenizerError,
+    pass_signals_on,
+)
 from specdec.fields import Fields, as_json, read_json_object
 from specdec.models.chat_template import ChatTemplate, resolve_chat_template
 from specdec.models.checkpoints.file_tensor import OpenedFile
@@ -34,9 +42,11 @@ from specdec.models.checkpoints.gguf_writing import write_gguf
 from specdec.models.checkpoints.hub import describing_files, is_describing
 from specdec.models.checkpoints.llama2c_file import LLAMA2C, own_tokenizer
 from specdec.models.checkpoints.peft_folder import ADAPTER_FILES
-from specdec.models.model_texts import LaterTexts, ModelTexts
+from specdec.models.model import LaterTexts, Model, ModelTexts
+from specdec.models.model_config import ModelConfig
 from specdec.models.number_formats import CacheDtype, PrefillMethod, one_dtype
-from specdec.models.tokenizer import Tokenizer, resolve_tokenizer, source_side
+from specdec.models.origin import ModelOrigin, ReadFiles
+from specdec.models.tokenizer import Tokenizer, resolve_tokenizer, source_side, warn_of_ids_beyond
 from specdec.models.tokenizer.gguf_vocabulary import read_vocabulary
 
 MAGIC: Final = b"SPECDEC\x01"
@@ -47,43 +57,30 @@ _MAX_HEADER: Final = 1 << 24  # bytes; objects made of JSON take some twenty tim
 _LONGEST_NAME: Final = 255  # bytes, in the file systems in use
 _LONGEST_PATH: Final = 4096  # bytes, in the systems in use
 _VOCABULARY: Final = "vocabulary.gguf"
+_AGAIN: Final = ": convert the model again"
+_SAME: Final = "; expected the same"
 _LAYOUT_FIELDS: Final = ("version", "byteorder", "pointer")
 
-_NONE: Final = type(None)
-_FIELDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
-    "version": ((str,), "a text"),
-    "byteorder": ((str,), "a text"),
-    "pointer": ((int,), "a whole number"),
-    "layout": ((int,), "a whole number"),
-    "config": ((dict,), "an object"),
-    "architecture": ((str,), "a text"),
-    "dtype": ((str,), "a text"),
-    "formats": ((dict, _NONE), "an object or null"),
-    "types": ((str,), "a text"),
-    "cache_dtype": ((str,), "a text"),
-    "prefill": ((str,), "a text"),
-    "source": ((dict,), "an object"),
-    "adapter": ((dict, _NONE), "an object or null"),
-    "blocks": ((list,), "a list"),
-    "files": ((list,), "a list"),
-    "default_sampling": ((dict,), "an object"),
-    "decoder_start": ((list,), "a list"),
-    "bos_id": ((int, _NONE), "a whole number or null"),
-    "eos_ids": ((list,), "a list"),
-}
-"""The fields of a header: types, and what a message calls them."""
+_NAMES: Final = frozenset(
+    {
+        "version", "byteorder", "pointer", "layout", "config", "architecture", "dtype", "formats", "types",
+        "cache_dtype", "prefill", "source", "adapter", "blocks", "files", "default_sampling", "decoder_start",
+        "bos_id", "eos_ids",
+    }
+)  # fmt: skip
+"""The fields of a header."""
 
 _BIASES: Final = "logit_bias"
 
 
-def _as_json(sampling: Mapping[str, Any]) -> dict[str, Any]:
+def _sampling_as_json(sampling: Mapping[str, Any]) -> dict[str, Any]:
     """Sampling settings as JSON has them: biases are pairs of token and number, null for minus infinity."""
     biases = sampling.get(_BIASES, {})
     pairs = [[token, bias if math.isfinite(bias) else None] for token, bias in biases.items()]
     return {**sampling, **({_BIASES: pairs} if pairs else {})}
 
 
-def sampling_of(header: Mapping[str, Any]) -> dict[str, Any]:
+def _sampling_of(header: Mapping[str, Any]) -> dict[str, Any]:
     """The sampling settings of a header."""
     sampling = dict(header["default_sampling"])
     if pairs := sampling.get(_BIASES):
@@ -159,7 +156,7 @@ def _built() -> dict[str, Any]:
 
 def write_packed(
     path: Path,
-    model: Any,
+    model: Model,
     source: Path,
     *,
     with_tokenizer: bool = True,
@@ -180,7 +177,7 @@ def write_packed(
         "config": core.config,
         "architecture": model.architecture,
         "dtype": core.dtype,
-        "formats": model.formats,
+        "formats": dict(model.formats),
         "types": model.types,
         "cache_dtype": core.cache_dtype,
         "prefill": core.prefill,
@@ -188,14 +185,13 @@ def write_packed(
         "adapter": None if adapter is None else {"path": str(adapter), "records": _adapter_records(adapter)},
         "blocks": [],
         "files": [],
-        "default_sampling": _as_json(model.default_sampling),
+        "default_sampling": _sampling_as_json(model.default_sampling),
         "decoder_start": list(model.decoder_start),
         "bos_id": model.bos_id,
         "eos_ids": list(model.eos_ids),
     }
     for i, size in enumerate(sizes):
-        pieces = ((first, min(_PIECE, size - first)) for first in range(0, size, _PIECE))
-        sums = [_core.checksum(core.block(i, first, n), n_threads=n_threads) for first, n in pieces]
+        sums = [_core.checksum(piece, n_threads=n_threads) for piece in _pieces(core, i, size)]
         header["blocks"].append({"bytes": size, "checksums": sums})
     for name, data in files.items():
         header["files"].append({"name": name, "bytes": len(data), "checksums": [_core.checksum(data)]})
@@ -204,22 +200,30 @@ def write_packed(
         file.write(_HEAD.pack(MAGIC, len(text), _core.checksum(text)) + text)
         for i, size in enumerate(sizes):
             _pad(file)
-            for first in range(0, size, _PIECE):
-                file.write(core.block(i, first, min(_PIECE, size - first)))
+            for piece in _pieces(core, i, size):
+                file.write(piece)
         for data in files.values():
             _pad(file)
             file.write(data)
 
 
-def _is_part(part: Any, *, named: bool) -> bool:
-    """Whether an entry of a header says how many bytes a part has, their checksums and, of a file, a name."""
-    if not isinstance(part, dict) or type(part.get("bytes")) is not int or part["bytes"] < 0:
-        return False
-    sums = part.get("checksums")
-    if not isinstance(sums, list) or not all(type(checksum) is int for checksum in sums):
-        return False
-    n_pieces = 1 if named else max(1, -(-part["bytes"] // _PIECE))
-    return len(sums) == n_pieces and (not named or _is_file(part.get("name")))
+def _check_part(part: Fields, *, named: bool) -> None:
+    """Refuse an entry without a part's size, the checksums of its pieces and, of a file, its name."""
+    size = part.integer("bytes", minimum=0, maximum=None)
+    n_sums = len(part.integers("checksums", maximum=(1 << 64) - 1))
+    if n_sums != (1 if named else max(1, -(-size // _PIECE))):
+        raise part.error("checksums", "one of each piece")
+    if named and not _is_file(part.text("name")):
+        raise part.error("name", "the name of a file that describes a model")
+
+
+def _check_records(source: Fields) -> None:
+    if not _is_path(source.text("path")):
+        raise source.error("path", "a path")
+    for record in source.items("records"):
+        types = [type(item) for item in record] if isinstance(record, list) else []
+        if types != [str, int, int] or not _is_below(record[0]):
+            raise source.error("records", "lists of name, size and time", record)
 
 
 def _is_path(text: Any) -> bool:
@@ -243,10 +247,8 @@ def _is_file(name: Any) -> bool:
     return _is_below(name) and (name == _VOCABULARY or is_describing(name))
 
 
-def _is_record(record: Any) -> bool:
-    if not isinstance(record, list) or [type(item) for item in record] != [str, int, int]:
-        return False
-    return _is_below(record[0])
+def _pieces(core: _core.Model, block: int, size: int) -> Iterator[Any]:
+    return (core.block(block, first, min(_PIECE, size - first)) for first in range(0, size, _PIECE))
 
 
 def _pad(file: Any) -> None:
@@ -286,15 +288,13 @@ class PackedFile:
             raise self.error(f"has a header of {n_text} bytes; expected at most {most}")
         text = opened.read(_HEAD.size, n_text).tobytes()
         if _core.checksum(text) != checksum:
-            raise self.error("has a header with another checksum than when it was written; expected the same")
+            raise self.error(f"has a header with another checksum than when it was written{_SAME}")
         self.header = self._read_header(text)
         built = _built()
         for name in _LAYOUT_FIELDS:
             if self.header[name] != built[name]:
-                raise self.error(
-                    f"was written with {name} {as_json(self.header[name])}; expected "
-                    f"{as_json(built[name])}: convert the model again"
-                )
+                held, expected = as_json(self.header[name]), as_json(built[name])
+                raise self.error(f"was written with {name} {held}; expected {expected}{_AGAIN}")
         self._places(_HEAD.size + n_text, size)
         self._map = opened.map_copy()  # what the core writes anew is not written to the file
         self._check_source()
@@ -309,46 +309,32 @@ class PackedFile:
             header = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise self.error(f"has a header that is not valid JSON: {error}") from error
-        if not isinstance(header, dict):
-            raise self.error("has a header that is no object; expected one")
-        for name, (kinds, expected) in _FIELDS.items():
-            if name not in header:
-                raise self.error(f"has a header without the field '{name}'; expected {expected}")
-            value = header[name]
-            if not isinstance(value, kinds) or (isinstance(value, bool)):
-                raise self.error(f"header field '{name}' is {as_json(value)}; expected {expected}")
-        if unknown := sorted(header.keys() - _FIELDS.keys()):
-            raise self.error(f"has header field {as_json(unknown[0])}; expected {', '.join(_FIELDS)}")
-        pairs = header["default_sampling"].get(_BIASES, [])
-        if not isinstance(pairs, list) or not all(
-            isinstance(pair, list) and len(pair) == 2 for pair in pairs
-        ):
-            raise self.error(
-                f"header field '{_BIASES}' is {as_json(pairs)}; expected pairs of token and number"
-            )
+        fields = Fields(header, self.path, "header.")
+        if unknown := sorted(header.keys() - _NAMES):
+            raise fields.error(unknown[0], f"no field but {', '.join(sorted(_NAMES))}")
+        for name in sorted(_NAMES):
+            fields.given(name)
+        for name in ("version", "byteorder", "architecture", "dtype", "types", "cache_dtype", "prefill"):
+            fields.text(name)
+        for name in ("pointer", "layout"):
+            fields.integer(name, minimum=0, maximum=None)
         for name in ("n_vocab", "n_ctx"):
-            if type(header["config"].get(name)) is not int:
-                raise self.error(f"header field 'config' has no whole number '{name}'; expected one")
-        for name in ("source", "adapter"):
-            source = header[name]
-            if source is None:  # no adapter
-                continue
-            if not _is_path(source.get("path")) or not isinstance(source.get("records"), list):
-                raise self.error(f"header field '{name}' is without 'path' and 'records'; expected both")
-            if not all(map(_is_record, source["records"])):
-                raise self.error(
-                    f"header field '{name}' has other records than name, size and time; expected those"
-                )
+            fields.inner("config").integer(name)
+        fields.inner("formats")
+        biases = fields.inner("default_sampling")
+        if biases.has(_BIASES) and any(
+            not isinstance(pair, list) or len(pair) != 2 for pair in biases.items(_BIASES)
+        ):
+            raise biases.error(_BIASES, "pairs of token and number")
+        fields.integer("bos_id", minimum=0, default=None)
         for name in ("decoder_start", "eos_ids"):
-            if not all(type(token) is int for token in header[name]):
-                raise self.error(f"header field '{name}' has other items than whole numbers; expected those")
+            fields.integers(name)
+        for name in ("source", "adapter"):
+            if name == "source" or header[name] is not None:
+                _check_records(fields.inner(name))
         for name in ("blocks", "files"):
-            if not all(_is_part(part, named=name == "files") for part in header[name]):
-                raise self.error(
-                    f"header field '{name}' has a part without bytes, checksums"
-                    + (" or the name of a file that describes a model" if name == "files" else "")
-                    + "; expected all"
-                )
+            for part in fields.inner_items(name):
+                _check_part(part, named=name == "files")
         return header
 
     def _places(self, end: int, size: int) -> None:
@@ -374,10 +360,7 @@ class PackedFile:
             )
 
         if _differs(Path(source["path"]), source["records"], found):
-            raise self.error(
-                f"was made of {source['path']}, whose files have changed since; expected the same: "
-                f"convert it again"
-            )
+            raise self.error(f"was made of {source['path']}, whose files have changed since{_SAME}{_AGAIN}")
 
     def _view(self, part: Mapping[str, Any], n_threads: int) -> memoryview:
         view = memoryview(self._map)[part["first"] : part["first"] + part["bytes"]]
@@ -386,7 +369,7 @@ class PackedFile:
         else:
             sums = _core.checksums(view, _PIECE, n_threads=n_threads).tolist()
         if sums != part["checksums"]:
-            raise self.error(f"has other bytes from {part['first']} on than were written; expected the same")
+            raise self.error(f"has other bytes from {part['first']} on than were written{_SAME}")
         return view
 
     def core(self, cache_dtype: CacheDtype | None, prefill: PrefillMethod, n_threads: int) -> _core.Model:
@@ -395,7 +378,7 @@ class PackedFile:
         views = [self._view(part, n_threads) for part in header["blocks"]]
         if (prefill == "blas") != (header["prefill"] == "blas"):
             raise self.error(
-                f"was loaded with prefill {header['prefill']!r}, which has another layout; expected the same"
+                f"was loaded with prefill {header['prefill']!r}, which has another layout{_SAME}"
             )
         try:
             core = _core.Model(
@@ -410,27 +393,24 @@ class PackedFile:
         except SpecdecError:
             raise
         except (TypeError, ValueError) as error:
-            raise self.error(
-                f"has another layout than this build: {error}: convert the model again"
-            ) from error
+            raise self.error(f"has another layout than this build: {error}{_AGAIN}") from error
         if core.layout != header["layout"]:
-            raise self.error(
-                f"has the layout {header['layout']}; expected {core.layout}: convert the model again"
-            )
+            raise self.error(f"has the layout {header['layout']}; expected {core.layout}{_AGAIN}")
         return core
 
-    def texts(self, tokenizer: Any) -> LaterTexts:
+    def texts(self, tokenizer: Any) -> ModelTexts | LaterTexts:
         """Tokenizers and chat templates: those that a caller gives, or those of the file, made later."""
         if tokenizer is not None:
             folder = self.path.parent
             given = resolve_tokenizer(tokenizer, folder), resolve_chat_template(tokenizer, folder)
-            return LaterTexts.of(self._with_source(*given))
+            return self._with_source(*given)
         parts = {part["name"]: self._view(part, 1) for part in self.header["files"]}
         return LaterTexts(lambda: self._with_source(*self._made_of(parts)))
 
     def _with_source(self, tokenizer: Tokenizer | None, template: ChatTemplate | None) -> ModelTexts:
-        encodes = self.header["config"].get("encoder") is not None
-        return ModelTexts(tokenizer, template, source_side(tokenizer) if encodes else None)
+        header = self.header
+        source = source_side(tokenizer) if header["config"].get("encoder") is not None else None
+        return ModelTexts(tokenizer, template, source, header["bos_id"], tuple(header["eos_ids"]))
 
     def _made_of(self, parts: Mapping[str, memoryview]) -> tuple[Tokenizer | None, ChatTemplate | None]:
         """The tokenizer and the chat templates of files, by name."""
@@ -443,10 +423,8 @@ class PackedFile:
                     place.parent.mkdir(exist_ok=True)
                     place.write_bytes(data)
             except OSError as error:  # no room, or a name that is too long there
-                raise self.error(
-                    f"holds the file '{name}', which cannot be written to a temporary folder: "
-                    f"{error.strerror}"
-                ) from error
+                why = f"which cannot be written to a temporary folder: {error.strerror}"
+                raise self.error(f"holds the file '{name}', {why}") from error
             try:
                 return self._read_from(folder)
             except (CheckpointError, TokenizerError) as error:  # the folder is not there any more
@@ -469,3 +447,72 @@ class PackedFile:
             defaults = read_generation_defaults(folder, fields, n_vocab, ids_only=True)
             ends = {"bos_id": defaults.bos_id, "eos_ids": defaults.eos_ids, "n_vocab": n_vocab}
         return resolve_tokenizer(None, folder, **ends), resolve_chat_template(None, folder)
+
+
+# --------------------------------------------------------------------------------------------- loading
+
+
+def packed_model(
+    path: Path, arguments: Mapping[str, Any], load: Callable[..., Model], n_threads: int
+) -> Model:
+    """The model of a packed file.
+
+    `arguments`: Of `specdec.load`: dtype, cache_dtype, prefill, n_ctx, tokenizer; and adapter, if one has
+    been merged. `load`: `specdec.load`.
+    """
+    file = PackedFile(path)
+    header, config = file.header, file.header["config"]
+    for name, held in (("dtype", header["dtype"]), ("n_ctx", config["n_ctx"])):
+        if arguments[name] not in (None, held):
+            raise InputError.of(name, arguments[name], f"None or {held!r}, that of {path}")
+    core = file.core(arguments["cache_dtype"], arguments["prefill"], n_threads)
+    texts = file.texts(arguments["tokenizer"])
+    if isinstance(texts, ModelTexts) and texts.tokenizer is not None:
+        warn_of_ids_beyond(texts.tokenizer, config["n_vocab"], path)
+    again = {name: value for name, value in arguments.items() if name != "adapter"}
+    again["cache_dtype"] = core.cache_dtype
+    return Model(
+        core,
+        ModelConfig.from_canonical(config),
+        texts,
+        path,
+        header["architecture"],
+        _sampling_of(header),
+        decoder_start=tuple(header["decoder_start"]),
+        origin=ModelOrigin(ReadFiles.of_model(path, [path]), None, again, load),
+        formats=header["formats"],
+        types=header["types"],
+        mapped=file.opened,
+    )
+
+
+def cached_model(
+    path: Path, cache: Any, arguments: dict[str, Any], load: Callable[..., Model], n_threads: int
+) -> Model:
+    """The model on disk, by its packed file in a folder of such files, which is written if need be.
+
+    `cache`: As of `specdec.load`. `arguments`, `load`, `n_threads`: As of `packed_model`.
+    """
+    if not path.exists():
+        raise CheckpointNotFoundError(f"{path}: no such file or folder; expected one on disk, with cache=")
+    if arguments["tokenizer"] not in (None, False):
+        raise InputError("tokenizer is given, with cache=; expected None or False")
+    if cache is True:
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(home) / "specdec" / "packed"
+    else:
+        folder = check_path("cache", cache)
+    adapter = Path(arguments["adapter"]).resolve() if arguments.get("adapter") is not None else None
+    if adapter is not None:
+        arguments = arguments | {"adapter": str(adapter)}
+    place = folder / cache_name(path, arguments)
+    if place.is_file():
+        try:
+            return packed_model(place, arguments, load, n_threads)
+        except CheckpointError:
+            pass  # damaged, or of files that have changed: it is written again
+    model = load(path, **arguments, n_threads=n_threads)
+    folder.mkdir(parents=True, exist_ok=True)
+    own = arguments["tokenizer"] is None
+    write_packed(place, model, path, with_tokenizer=own, n_threads=n_threads, adapter=adapter)
+    return model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from specdec.analysis.compare import Comparison
 from specdec.analysis.experiment import ExperimentRow
 from specdec.errors import InputError, kind_of
-from specdec.plot.style import GREY, Axes, axes, legend, legend_below, looks, mark, styled
+from specdec.plot.style import GREY, Axes, Look, axes, label_axes, legend, legend_below, looks, mark, styled
 
 _INVALID = "invalid: above the tokens per run"
 
@@ -25,18 +26,12 @@ def comparison(found: Comparison, *, temperature: float | None = None, ax: Axes 
     rows = _rows(found, temperature)
     ax = axes(ax, (7.0, 1.6 + 0.45 * len(rows)))
     for y, (row, look) in enumerate(zip(rows, looks(), strict=False)):
-        speedup = row.timed
-        if speedup.invalid:
-            ax.plot([speedup.median], [y], "x", color=GREY, markersize=9.0, label=_INVALID)
-        else:
-            mark(ax, [speedup.median], [y], look, x_bounds=[[speedup.low], [speedup.high]])
+        _mark_speedup(ax, row, y, look)
     ax.axvline(1.0, color=GREY, linestyle="--", linewidth=1.2, label="plain decoding")
     ax.set_yticks(range(len(rows)), [_name(row, rows) for row in rows])
     ax.set_ylim(len(rows) - 0.5, -0.5)
-    ax.set(
-        title=f"Speed-up over plain decoding, T = {rows[0].temperature:g}",
-        xlabel="speed-up, min to max",
-        ylabel="draft",
+    label_axes(
+        ax, f"Speed-up over plain decoding, T = {rows[0].temperature:g}", "speed-up, min to max", "draft"
     )
     _legend_once(ax)
     return ax
@@ -55,17 +50,12 @@ def comparison_by_position(
         raise InputError("no draft has drafted anything: there is no acceptance to draw")
     ax = axes(ax, (7.0, 4.2))
     for row, look in zip(rows, looks(), strict=False):
-        ax.plot(
-            np.arange(1, len(row.by_position) + 1), row.by_position, color=look.colour,
-            linestyle=look.dashes, marker=look.marker, label=_name(row, rows),
-        )  # fmt: skip
-    ax.set(
-        title=f"Guesses accepted, by position in their round, T = {rows[0].temperature:g}",
-        xlabel="position of the guess",
-        ylabel="share of rounds",
-        ylim=(0.0, 1.02),
-    )
-    ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+        positions = np.arange(1, len(row.by_position) + 1)
+        ax.plot(positions, row.by_position, **look.line, marker=look.marker, label=_name(row, rows))
+    label_axes(
+        ax, f"Guesses accepted, by position in their round, T = {rows[0].temperature:g}",
+        "position of the guess", "share of rounds", ylim=(0.0, 1.02), whole="x",
+    )  # fmt: skip
     legend(ax)
     return ax
 
@@ -84,21 +74,15 @@ def comparison_by_prompt(
     step = 0.7 / len(rows)
     for i, (row, look) in enumerate(zip(rows, looks(), strict=False)):
         y = np.arange(len(row.prompts)) + step * (i - (len(rows) - 1) / 2.0)
-        if not speed:
-            mark(ax, [one.tokens_per_call for one in row.prompts], y, look, label=_name(row, rows))
-            continue
         label = _name(row, rows)
-        for place, one in zip(y, row.prompts, strict=True):
-            speedup = one.timed
-            if speedup.invalid:
-                ax.plot([speedup.median], [place], "x", color=GREY, label=_INVALID)
-            else:
-                bounds = [[speedup.low], [speedup.high]]
-                mark(ax, [speedup.median], [place], look, x_bounds=bounds, label=label)
+        if not speed:
+            mark(ax, [one.tokens_per_call for one in row.prompts], y, look, label=label)
+        for place, one in zip(y, row.prompts, strict=True) if speed else ():
+            _mark_speedup(ax, one, place, look, label)
     ax.set_yticks(range(n_prompts), found.labels)
     ax.set_ylim(n_prompts - 0.5, -0.5)
     what = "Speed-up over plain decoding" if speed else "New tokens per run of the target"
-    ax.set(title=f"{what}, T = {rows[0].temperature:g}", xlabel=what.lower(), ylabel="prompt")
+    label_axes(ax, f"{what}, T = {rows[0].temperature:g}", what.lower(), "prompt")
     _legend_once(ax)
     return ax
 
@@ -123,7 +107,7 @@ def comparison_by_temperature(
     names = {}
     for row in _checked(found).rows:
         values = of(row)
-        if values is not None:
+        if not (math.isnan(values[0]) or (figure == "speedup" and row.invalid)):
             series.setdefault((row.draft, row.gamma), []).append((row.temperature, *values))
             names[row.draft, row.gamma] = _name(row, found.rows)
     if not series:
@@ -131,11 +115,11 @@ def comparison_by_temperature(
     ax = axes(ax, (7.0, 4.2))
     for (key, points), look in zip(series.items(), looks(), strict=False):
         x, y, low, high = np.array(sorted(points)).T
-        ax.plot(x, y, color=look.colour, linestyle=look.dashes, linewidth=1.2)
+        ax.plot(x, y, **look.line, linewidth=1.2)
         mark(ax, x, y, look, y_bounds=[low, high], label=names[key])
     if figure == "speedup":
         ax.axhline(1.0, color=GREY, linestyle="--", linewidth=1.2, label="plain decoding")
-    ax.set(title=f"{label[0].upper()}{label[1:]}, by temperature", xlabel="temperature", ylabel=label)
+    label_axes(ax, f"{label[0].upper()}{label[1:]}, by temperature", "temperature", label)
     legend(ax)
     return ax
 
@@ -164,11 +148,10 @@ def comparison_of_costs(
         )  # fmt: skip
         most = max(most, x)
     ax.plot([0.0, 1.1 * most], [0.0, 1.1 * most], "--", color=GREY, linewidth=1.2, label="plain decoding")
-    ax.set(
-        title=f"What rounds bring, beside what they cost, T = {rows[0].temperature:g}",
-        xlabel="time of a round, drafting and verification, over t(1)",
-        ylabel="tokens per run",
-    )
+    label_axes(
+        ax, f"What rounds bring, beside what they cost, T = {rows[0].temperature:g}",
+        "time of a round, drafting and verification, over t(1)", "tokens per run",
+    )  # fmt: skip
     ax.set_xlim(left=0.0)
     ax.set_ylim(bottom=0.0)
     legend_below(ax, 2)
@@ -199,27 +182,26 @@ def _name(row: ExperimentRow, rows: Sequence[ExperimentRow]) -> str:
     return f"{row.draft}, γ = {row.gamma}" if several else row.draft
 
 
-def _speedup_values(row: ExperimentRow) -> tuple[float, float, float] | None:
-    speedup = row.speedup
-    return None if speedup is None or speedup.invalid else (speedup.median, speedup.low, speedup.high)
+def _mark_speedup(ax: Axes, row: ExperimentRow, y: float, look: Look, label: str | None = None) -> None:
+    """A measured speed-up, its smallest and its largest; one that is an error of measuring: a gray cross."""
+    speedup = row.timed
+    if speedup.invalid:
+        ax.plot([speedup.median], [y], "x", color=GREY, markersize=9.0, label=_INVALID)
+    else:
+        mark(ax, [speedup.median], [y], look, x_bounds=[[speedup.low], [speedup.high]], label=label)
 
 
-def _alpha_values(row: ExperimentRow) -> tuple[float, float, float] | None:
-    if row.alpha is None or row.alpha_low is None or row.alpha_high is None:
-        return None
-    return row.alpha, row.alpha_low, row.alpha_high
-
-
-def _token_values(row: ExperimentRow) -> tuple[float, float, float] | None:
-    return row.tokens_per_call, row.tokens_low, row.tokens_high
-
-
-_Values = Callable[[ExperimentRow], tuple[float, float, float] | None]
+_Values = Callable[[ExperimentRow], tuple[float, float, float]]
 _BY_TEMPERATURE: dict[str, tuple[str, _Values]] = {
-    "tokens_per_call": ("tokens per run of the target", _token_values),
-    "alpha": ("acceptance rate α", _alpha_values),
-    "speedup": ("speed-up over plain decoding", _speedup_values),
-}
+    "tokens_per_call": (
+        "tokens per run of the target", lambda row: (row.tokens_per_call, row.tokens_low, row.tokens_high),
+    ),
+    "alpha": ("acceptance rate α", lambda row: row.rates),
+    "speedup": (
+        "speed-up over plain decoding", lambda row: (row.timed.median, row.timed.low, row.timed.high),
+    ),
+}  # fmt: skip
+"""Figures with their intervals; NaN where there is none."""
 
 
 def _legend_once(ax: Axes) -> None:

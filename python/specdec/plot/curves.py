@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from specdec import theory
-from specdec.analysis.measurement import Measurement
+from specdec.analysis.measure import Measurement
 from specdec.checks import check_integer
 from specdec.errors import InputError
 from specdec.plot.points import Pair, Point, Run, pairs_of, token_points
@@ -19,6 +19,7 @@ from specdec.plot.style import (
     Axes,
     Look,
     axes,
+    label_axes,
     legend,
     legend_below,
     looks,
@@ -49,22 +50,16 @@ def expected_tokens(
     curves = _curves(gammas, points)
     ax = axes(ax, (7.0, 4.2))
     for gamma, look in curves.items():
-        ax.plot(
-            _ALPHAS, theory.expected_tokens(_ALPHAS, gamma), color=look.colour, linestyle=look.dashes,
-            label=f"γ = {gamma}",
-        )  # fmt: skip
+        ax.plot(_ALPHAS, theory.expected_tokens(_ALPHAS, gamma), **look.line, label=f"γ = {gamma}")
     for point in points:
         ends = (point.tokens - point.tokens_half, point.tokens + point.tokens_half)
         _mark(ax, point, point.tokens, curves[point.gamma], None if math.isnan(point.tokens_half) else ends)
     if points:
         _key(ax, _measured(points), marker="o", linestyle="")
-    ax.set(
-        title="Tokens that one run of the target yields, equation (1)",
-        xlabel=_ALPHA_LABEL,
-        ylabel="expected tokens",
-        xlim=(0.0, 1.0),
-        ylim=(0.0, max(curves) + 1.5),
-    )
+    label_axes(
+        ax, "Tokens that one run of the target yields, equation (1)", _ALPHA_LABEL, "expected tokens",
+        xlim=(0.0, 1.0), ylim=(0.0, max(curves) + 1.5),
+    )  # fmt: skip
     legend(ax)
     return ax
 
@@ -85,7 +80,7 @@ def optimal_gamma(*runs: Run | Measurement, costs: Sequence[float] = _COSTS, ax:
     curves = [theory.optimal_gamma(_ALPHAS, cost, max_gamma=_MOST) for cost in costs]
     ax = axes(ax, (7.5, 5.0))
     for cost, curve, look in zip(costs, curves, looks(), strict=False):
-        ax.step(_ALPHAS, curve, where="mid", color=look.colour, linestyle=look.dashes, label=f"c = {cost:g}")
+        ax.step(_ALPHAS, curve, where="mid", **look.line, label=f"c = {cost:g}")
     for cost in dict.fromkeys(pair.cost for pair in pairs):
         ax.step(
             _ALPHAS, theory.optimal_gamma(_ALPHAS, cost, max_gamma=_MOST), where="mid", color=GREY,
@@ -116,14 +111,10 @@ def optimal_gamma(*runs: Run | Measurement, costs: Sequence[float] = _COSTS, ax:
             pair.name, (pair.alpha, highest), (0.0, 11.0), textcoords="offset points", ha="center", zorder=5,
             bbox={"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": "none", "alpha": 0.8},
         )  # fmt: skip
-    ax.set(
-        title="The best γ: curves by Theorem 3.8, where verification costs a plain step",
-        xlabel=_ALPHA_LABEL,
-        ylabel="optimal γ",
-        xlim=(0.0, 1.0),
-        ylim=(-0.4, top),
-    )
-    ax.yaxis.get_major_locator().set_params(integer=True)
+    label_axes(
+        ax, "The best γ: curves by Theorem 3.8, where verification costs a plain step", _ALPHA_LABEL,
+        "optimal γ", xlim=(0.0, 1.0), ylim=(-0.4, top), whole="y",
+    )  # fmt: skip
     legend_below(ax, 2)
     return ax
 
@@ -161,13 +152,13 @@ def speed_and_operations(
         cost = pairs[0].cost if pairs else 0.0
     speed, operations = _two_axes(axs)
     for gamma, look in curves.items():
-        line = {"color": look.colour, "linestyle": look.dashes, "label": f"γ = {gamma}"}
+        line = {**look.line, "label": f"γ = {gamma}"}
         speed.plot(_ALPHAS, theory.expected_speedup(_ALPHAS, gamma, cost), **line)
         operations.plot(_ALPHAS, theory.expected_operations(_ALPHAS, gamma, operations_cost), **line)
     for gamma, ratio in dict.fromkeys((point.gamma, point.verify_ratio) for point in points):
         look = curves[gamma]
-        law = theory.expected_speedup(_ALPHAS, gamma, cost, ratio)
-        speed.plot(_ALPHAS, law, color=look.colour, linestyle=look.dashes, linewidth=1.0)
+        speedups = theory.expected_speedup(_ALPHAS, gamma, cost, ratio)
+        speed.plot(_ALPHAS, speedups, **look.line, linewidth=1.0)
     for point in points:
         look = curves[point.gamma]
         if not math.isnan(point.speedup):
@@ -178,23 +169,15 @@ def speed_and_operations(
         _key(operations, "with t(γ + 1) / t(1)\nas measured", linewidth=1.0)
     highest = [float(theory.expected_speedup(1.0, gamma, cost)) for gamma in curves]
     highest += [point.speedup for point in points if not math.isnan(point.speedup)]
-    speed.set(
-        title=f"Speed-up, Theorem 3.8, c = {cost:.3g}",
-        xlabel=_ALPHA_LABEL,
-        ylabel="speed-up over plain decoding",
-        xlim=(0.0, 1.0),
-        ylim=(0.0, 1.05 * max(highest)),
-    )
-    operations.set(
-        title=f"Operations, Theorem 3.11, ĉ = {operations_cost:.3g}",
-        xlabel=_ALPHA_LABEL,
-        ylabel="operations over those of plain decoding",
-        xlim=(0.0, 1.0),
-        ylim=(
-            0.0,
-            1.05 * max(float(theory.expected_operations(0.0, gamma, operations_cost)) for gamma in curves),
-        ),
-    )
+    label_axes(
+        speed, f"Speed-up, Theorem 3.8, c = {cost:.3g}", _ALPHA_LABEL, "speed-up over plain decoding",
+        xlim=(0.0, 1.0), ylim=(0.0, 1.05 * max(highest)),
+    )  # fmt: skip
+    most = max(float(theory.expected_operations(0.0, gamma, operations_cost)) for gamma in curves)
+    label_axes(
+        operations, f"Operations, Theorem 3.11, ĉ = {operations_cost:.3g}", _ALPHA_LABEL,
+        "operations over those of plain decoding", xlim=(0.0, 1.0), ylim=(0.0, 1.05 * most),
+    )  # fmt: skip
     legend(operations)
     return speed, operations
 

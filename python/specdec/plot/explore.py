@@ -24,7 +24,17 @@ from specdec.drafts.model_draft import DraftLike, as_draft
 from specdec.errors import InputError, MissingPackageError, SpecdecError, shown
 from specdec.models.loading import as_model
 from specdec.models.model import ModelLike, Prompt
-from specdec.plot.style import BLACK, BLUE, GREEN, GREY, VERMILION, Axes, pyplot, styled
+from specdec.plot.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    VERMILION,
+    Axes,
+    label_axes,
+    pyplot,
+    styled,
+)
 from specdec.tables import marked
 from specdec.trace import Trace
 from specdec.verification.rules import DECODING_RULES, DecodingRule
@@ -276,9 +286,7 @@ def _rounds(ax: Axes, trace: Trace) -> None:
     ax.bar(numbers, -rejected, 0.8, color=VERMILION, hatch="//", edgecolor="white", linewidth=0.0,
            label="rejected drafts")  # fmt: skip
     ax.axhline(0.0, color=BLACK, linewidth=0.8)
-    ax.set(title="What each run of the target gave", xlabel="run of the target", ylabel="tokens")
-    ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-    ax.yaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    label_axes(ax, "What each run of the target gave", "run of the target", "tokens", whole="yx")
     ax.yaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
 
@@ -295,13 +303,11 @@ def _by_gamma(ax: Axes, explorer: Explorer) -> None:
         if replace(run_settings, gamma=settings.gamma) == settings and run_settings != settings:
             ax.plot([run_settings.gamma], [result.trace.tokens_per_call], "o", color=GREY, label="_")
     ax.plot([settings.gamma], [trace.tokens_per_call], "*", color=BLUE, markersize=14.0, label="this run")
-    ax.set(
-        title="Tokens per run of the target",
-        xlabel="γ, drafted tokens a round",
-        xlim=(-0.5, gammas[-1] + 0.5),
-    )
+    label_axes(
+        ax, "Tokens per run of the target", "γ, drafted tokens a round", "", xlim=(-0.5, gammas[-1] + 0.5),
+        whole="x",
+    )  # fmt: skip
     ax.set_ylim(bottom=0.0)
-    ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from specdec.analysis.measurement import Measurement
+from specdec.analysis.measure import Measurement
 from specdec.checks import check_integer
 from specdec.decoding.result import Result
 from specdec.display.rounds import Figure, visible

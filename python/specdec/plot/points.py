@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.analysis.experiment import ExperimentRow
-from specdec.analysis.measurement import Measurement
+from specdec.analysis.measure import Measurement
 from specdec.analysis.statistics import acceptance_by_position
 from specdec.decoding.result import Result
 from specdec.errors import InputError, kind_of

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.analysis.measurement import Measurement
+from specdec.analysis.measure import Measurement
 from specdec.checks import check_integer
 from specdec.errors import InputError, kind_of
 from specdec.plot.points import Run, betas_of, check_law, drafted_trace, labels_of, name_of
-from specdec.plot.style import BLACK, GREY, Axes, axes, legend, legend_below, looks, mark, styled
+from specdec.plot.style import (
+    BLACK,
+    GREY,
+    Axes,
+    axes,
+    label_axes,
+    legend,
+    legend_below,
+    looks,
+    mark,
+    styled,
+)
 from specdec.trace import Trace, wilson_interval
 
 
@@ -33,23 +44,17 @@ def acceptance_by_position(
     measured, compared = [], []
     for i, (one, look) in enumerate(zip(series, looks(), strict=False)):
         positions = np.arange(1, len(one.shares) + 1)
-        compared += ax.plot(
-            positions, one.alpha**positions, color=look.colour, linestyle=look.dashes,
-            label=f"αⁱ, α = {one.alpha:.2f}",
-        )  # fmt: skip
+        label = f"αⁱ, α = {one.alpha:.2f}"
+        compared += ax.plot(positions, one.alpha**positions, **look.line, label=label)
         beside = _beside(positions, i, len(series), 0.06)
         label = f"{one.name}measured {one.measured_on}"
         measured.append(mark(ax, beside, one.shares, look, y_bounds=one.bounds, label=label))
     longest = max(len(one.shares) for one in series)
-    ax.set(
-        title="Drafts accepted, by position in their round",
-        xlabel="position i of the draft",
-        ylabel="share of rounds",
-        xlim=(0.5, longest + 0.5),
-        ylim=(0.0, 1.02),
-    )
-    ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-    _legend(ax, measured, compared)
+    label_axes(
+        ax, "Drafts accepted, by position in their round", "position i of the draft", "share of rounds",
+        xlim=(0.5, longest + 0.5), ylim=(0.0, 1.02), whole="x",
+    )  # fmt: skip
+    legend_below(ax, 2, handles=[*measured, *compared])  # filled column by column
     return ax
 
 
@@ -71,24 +76,17 @@ def beta_histogram(
     for one, look in zip(series, looks(), strict=False):
         shares = np.histogram(one.betas, edges)[0] / len(one.betas)
         ax.stairs(shares, edges, color=look.colour, alpha=0.25, fill=True)
-        outline = ax.stairs(
-            shares, edges, color=look.colour, linestyle=look.dashes, linewidth=1.6,
-            label=f"{one.name}{len(one.betas)} positions",
-        )  # fmt: skip
-        mean = ax.axvline(
-            one.alpha, color=look.colour, linestyle=look.dashes, linewidth=1.2,
-            label=f"mean, α = {one.alpha:.2f}",
-        )  # fmt: skip
-        measured.append(outline)
-        compared.append(mean)
-    ax.set(
-        title="How well the draft knows the target, position by position",
-        xlabel="β = Σ min(target, draft), the probability that a draft is accepted",
-        ylabel="share of positions",
+        label = f"{one.name}{len(one.betas)} positions"
+        measured.append(ax.stairs(shares, edges, **look.line, linewidth=1.6, label=label))
+        label = f"mean, α = {one.alpha:.2f}"
+        compared.append(ax.axvline(one.alpha, **look.line, linewidth=1.2, label=label))
+    label_axes(
+        ax, "How well the draft knows the target, position by position",
+        "β = Σ min(target, draft), the probability that a draft is accepted", "share of positions",
         xlim=(-0.02, 1.02),
-    )
+    )  # fmt: skip
     ax.set_ylim(bottom=0.0)
-    _legend(ax, measured, compared)
+    legend_below(ax, 2, handles=[*measured, *compared])  # filled column by column
     return ax
 
 
@@ -106,15 +104,13 @@ def acceptance_rates(measurement: Measurement, *, ax: Axes | None = None) -> Axe
         rows = {row.temperature: row for row in measurement.rows if row.lenience == lenience}
         temperatures = sorted(rows)
         alphas, *bounds = zip(*(rows[temperature].rates for temperature in temperatures), strict=True)
-        ax.plot(temperatures, alphas, color=look.colour, linestyle=look.dashes, linewidth=1.2)
+        ax.plot(temperatures, alphas, **look.line, linewidth=1.2)
         label = f"l = {lenience:g}{', the exact rule' if lenience == 1.0 else ''}"
         mark(ax, temperatures, alphas, look, y_bounds=bounds, label=label)
-    ax.set(
-        title="How often the target accepts, by temperature",
-        xlabel="temperature",
-        ylabel="acceptance rate α",
+    label_axes(
+        ax, "How often the target accepts, by temperature", "temperature", "acceptance rate α",
         ylim=(0.0, 1.02),
-    )
+    )  # fmt: skip
     legend(ax, title="lenience", alignment="left")
     return ax
 
@@ -141,12 +137,10 @@ def autocorrelation(measurement: Measurement, *, ax: Axes | None = None) -> Axes
         label = "_" if i else "95 % without correlation"
         ax.axhline(end, color=GREY, linestyle="--", linewidth=1.2, zorder=1, label=label)
     ax.axhline(0.0, color=BLACK, linewidth=0.8)
-    ax.set(
-        title="Does one position say something about the next?",
-        xlabel="lag in positions",
-        ylabel="autocorrelation of β",
-    )
-    ax.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    label_axes(
+        ax, "Does one position say something about the next?", "lag in positions", "autocorrelation of β",
+        whole="x",
+    )  # fmt: skip
     legend(ax, title="Ljung and Box's test", alignment="left")
     return ax
 
@@ -188,34 +182,18 @@ def _run_series(trace: Trace) -> _Series:
     shares = np.array(trace.acceptance_by_position)
     reached = [sum(round_.depth > position for round_ in trace.rounds) for position in range(len(shares))]
     bounds = [wilson_interval(share, n) for share, n in zip(shares, reached, strict=True)]
-    return _Series(
-        name_of(trace),
-        trace.acceptance_rate,
-        betas_of(trace),
-        shares,
-        np.array(bounds).T,
-        f"in {trace.n_calls} rounds",
-    )
+    where = f"in {trace.n_calls} rounds"
+    rate = trace.acceptance_rate
+    return _Series(name_of(trace), rate, betas_of(trace), shares, np.array(bounds).T, where)
 
 
 def _measured_series(measurement: Measurement, temperature: float) -> _Series:
     betas = np.concatenate(measurement.betas[temperature])
-    given_those_before = np.array(measurement.independence[temperature].by_position)
-    return _Series(
-        f"T = {temperature:g}",
-        float(betas.mean()),
-        betas,
-        np.cumprod(given_those_before),
-        None,
-        f"at {len(betas)} positions",
-    )
+    shares = np.cumprod(measurement.independence[temperature].by_position)  # each given those before
+    where = f"at {len(betas)} positions"
+    return _Series(f"T = {temperature:g}", float(betas.mean()), betas, shares, None, where)
 
 
 def _beside(positions: NDArray[np.int64], i: int, n_series: int, step: float) -> NDArray[np.float64]:
     """Positions of series `i`, shifted a little, so that series do not cover one another."""
     return positions.astype(np.float64) + min(step, 0.8 / n_series) * (i - (n_series - 1) / 2.0)
-
-
-def _legend(ax: Axes, measured: list[Any], compared: list[Any]) -> None:
-    """A line for each run: what was measured, and what it is compared with."""
-    legend_below(ax, 2, handles=[*measured, *compared])  # filled column by column

@@ -66,6 +66,11 @@ class Look(NamedTuple):
     dashes: Any
     marker: str
 
+    @property
+    def line(self) -> dict[str, Any]:
+        """Keyword arguments of matplotlib for a line that looks so."""
+        return {"color": self.colour, "linestyle": self.dashes}
+
 
 def looks() -> Iterator[Look]:
     """One look after the other; the first 28 pairs of colour and line style are different."""
@@ -109,6 +114,13 @@ def axes(ax: Axes | None, size: tuple[float, float]) -> Axes:
     if not isinstance(ax, Axes):
         raise InputError.of("ax", ax, "matplotlib Axes", found=kind_of(ax))
     return ax
+
+
+def label_axes(ax: Axes, title: str, x: str, y: str, *, whole: str = "", **limits: Any) -> None:
+    """Set the title, what the axes are and where they end; those in `whole` have ticks at whole numbers."""
+    ax.set(title=title, xlabel=x, ylabel=y, **limits)
+    for name in whole:
+        getattr(ax, f"{name}axis").get_major_locator().set_params(integer=True, min_n_ticks=1)
 
 
 def mark(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from specdec.errors import InputError
 from specdec.plot.points import Run, labels_of, name_of, timed_trace
-from specdec.plot.style import BLUE, GREY, ORANGE, SKY, Axes, axes, legend_below, styled
+from specdec.plot.style import BLUE, GREY, ORANGE, SKY, Axes, axes, label_axes, legend_below, styled
 from specdec.trace import Trace
 
 _WIDTH = 10.0  # inches
@@ -83,12 +83,10 @@ def timeline(
         f"{name}\n{trace.n_tokens} tokens, {trace.n_calls} runs\nof the target, {trace.total_s * 1e3:.1f} ms"
         for name, trace in zip(names, traces, strict=True)
     ]
-    ax.set(
-        title="Who computes when: every run of draft and target",
-        xlabel="time in milliseconds",
-        xlim=(0.0, width_ms),
-        ylim=(len(traces) - 0.5, -0.5),
-    )
+    label_axes(
+        ax, "Who computes when: every run of draft and target", "time in milliseconds", "",
+        xlim=(0.0, width_ms), ylim=(len(traces) - 0.5, -0.5),
+    )  # fmt: skip
     ax.set_yticks(range(len(traces)), ticks)
     ax.tick_params(axis="y", length=0.0)
     ax.grid(False, axis="y")

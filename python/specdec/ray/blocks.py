@@ -6,16 +6,16 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
-from specdec.checks import check_choice, check_integer
+from specdec.checks import check_integer
 from specdec.errors import InputError, SpecdecError
 from specdec.progress import counted
 from specdec.ray.jobs import Work, connected, do_jobs, machines_of, places_on
 from specdec.ray.records import OutputFolder, Records, block_names, digest, line, records_of
 
 OnError: TypeAlias = Literal["raise", "keep"]
-_ON_ERROR: tuple[OnError, ...] = ("raise", "keep")
+ON_ERROR: Final[tuple[OnError, ...]] = ("raise", "keep")
 
 _LARGEST_BLOCK = 64
 _BLOCKS_OF_AN_ACTOR = 4  # at least, so that no actor waits long for the last block of another
@@ -23,10 +23,7 @@ _BLOCKS_OF_AN_ACTOR = 4  # at least, so that no actor waits long for the last bl
 
 @dataclass(frozen=True)
 class Spread:
-    """How a dataset is spread over actors: the arguments that `generate` and `score` share.
-
-    None of them changes a record.
-    """
+    """How a dataset is spread over actors, which changes no record."""
 
     block_size: int | None
     n_actors: int | None
@@ -44,23 +41,10 @@ def in_blocks(
     chosen: Mapping[str, Any],
     spread: Spread,
 ) -> Records:
-    """Work a dataset off, or what an earlier call has left of it.
+    """Process a dataset, or what an earlier call has left of it.
 
-    Parameters
-    ----------
-    kind : str
-        Of the run.
-    data : list, ray.data.Dataset or table
-    output : path-like
-    work : callable
-        ``work(ray, n_threads, run)`` makes what the actors do of the threads of each and the run's file.
-    asked, chosen : mapping
-        As in `OutputFolder.begin`.
-    spread : Spread
-
-    Raises
-    ------
-    InputError, MissingPackageError, WorkerError
+    ``work(ray, n_threads, run)`` makes what the actors do, of the threads of each and the run's file; `asked`
+    and `chosen` are as in `OutputFolder.begin`.
     """
     block_size = spread.block_size
     if block_size is not None:
@@ -96,21 +80,9 @@ def in_blocks(
 
 
 def write_block(given: str, make: Callable[[int, list[Any]], list[dict[str, Any]]], on_error: OnError) -> str:
-    """The lines of a block's file.
+    """Return the lines of a block's file, of what ``make(first, records)`` returns for records in a row.
 
-    Parameters
-    ----------
-    given : str
-        The block: the index of its first record, and the records.
-    make : callable
-        ``make(first, records)``: what is made of records that follow each other.
-    on_error : {"raise", "keep"}
-        What becomes of a record that `make` refuses: it raises, or the line has the message.
-
-    Raises
-    ------
-    SpecdecError
-        A record is refused; the message names it.
+    A record that `make` refuses raises InputError, or its line has the message, as `on_error` says.
     """
     block = json.loads(given)
     first, records = block["first"], block["records"]
@@ -130,13 +102,3 @@ def write_block(given: str, make: Callable[[int, list[Any]], list[dict[str, Any]
         line({"index": index, "record": record, **output})
         for index, (record, output) in enumerate(zip(records, made, strict=True), first)
     )
-
-
-def check_on_error(on_error: OnError) -> OnError:
-    """The argument `on_error`.
-
-    Raises
-    ------
-    InputError
-    """
-    return check_choice("on_error", on_error, _ON_ERROR)

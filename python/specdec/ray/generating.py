@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from specdec.checks import check_flag, check_integer
+from specdec.checks import check_choice, check_flag, check_integer
 from specdec.decoding.adaptive_gamma import AdaptiveGamma
 from specdec.decoding.generate import generate as generate_here
 from specdec.decoding.options import DecodingOptions, TextOptions
 from specdec.decoding.result import Result, result_fields
-from specdec.drafts.draft import Draft
-from specdec.errors import InputError, kind_of, shown
-from specdec.models.model import Model
-from specdec.ray.blocks import OnError, Spread, check_on_error, in_blocks, write_block
-from specdec.ray.jobs import pickled
+from specdec.errors import InputError, kind_of
+from specdec.ray.blocks import ON_ERROR, OnError, Spread, in_blocks, write_block
+from specdec.ray.jobs import DraftGiven, TargetGiven, Work, described, opened_draft, opened_target, pickled
 from specdec.ray.records import Records, field_of, json_value
-from specdec.ray.sent_pair import DraftGiven, TargetGiven, described, opened_draft, opened_target
 from specdec.settings_table import Unpack
 
 _LARGEST_SEED = 2**64 - 1
@@ -126,44 +122,38 @@ def generate(
     given = settings.arguments()
     for name in sorted(given.keys() - TextOptions.__optional_keys__):
         raise InputError(f"{name} is given; expected settings of single texts, gamma and batch_size")
-    chat, on_error = check_flag("chat", chat), check_on_error(on_error)
+    chat, on_error = check_flag("chat", chat), check_choice("on_error", on_error, ON_ERROR)
     if seed is not None:
         seed = check_integer("seed", seed, 0, _LARGEST_SEED)
     if not isinstance(column, str):
-        raise InputError(f"column is {shown(column)}; expected the name of a field")
+        raise InputError.of("column", column, "the name of a field")
     if isinstance(settings.gamma, AdaptiveGamma):
-        raise InputError(
-            "gamma is an AdaptiveGamma, which learns in one process; expected an integer, "
-            "'auto', or a function"
+        raise InputError.about(
+            "gamma",
+            "gamma is an AdaptiveGamma, which learns in one process; expected an integer, 'auto', or a "
+            "function",
         )
     by_seed = depends_on_guesses(settings)
     if by_seed and isinstance(settings.policy, AdaptiveGamma):
-        raise InputError(
+        raise InputError.about(
+            "gamma",
             f"gamma is 'auto' at temperature {settings.temperature:g} with verify={settings.verify!r}: the "
             "text of a seed would depend on measured times; expected an integer, temperature 0, or "
-            "verify='coupled'"
+            "verify='coupled'",
         )
     start = None if decoder_prompt is None else json_value("decoder_prompt", decoder_prompt)
+    fields = {"column": column, "chat": chat, "decoder_prompt": start}
     kept = {name: value for name, value in given.items() if name != "batch_size"}
-    asked = {
-        "target": described(target),
-        "draft": described(draft),
-        "seed": seed,
-        "column": column,
-        "chat": chat,
-        "decoder_prompt": start,
-        "options": described(kept),
-    }
+    asked = {"target": described(target), "draft": described(draft), "seed": seed, "options": described(kept)}
 
-    def work(ray: Any, threads: int, run: dict[str, Any]) -> GenerationWork:
+    def work(ray: Any, threads: int, run: dict[str, Any]) -> Work:
         for name, value in (("target", target), ("draft", draft), ("options", given)):
             pickled(ray, name, value)
-        return GenerationWork(
-            target, draft, given, run["seed"], column, chat, start, on_error, threads, by_seed
-        )
+        how = given | {"n_threads": threads}
+        return partial(open_generation, target, draft, fields, how, run["seed"], by_seed, on_error)
 
     spread = Spread(block_size, n_actors, n_threads, retries, progress)
-    return in_blocks("generate", data, output, work, asked, {"seed": secrets.randbits(63)}, spread)
+    return in_blocks("generate", data, output, work, asked | fields, {"seed": secrets.randbits(63)}, spread)
 
 
 def depends_on_guesses(settings: DecodingOptions) -> bool:
@@ -172,46 +162,32 @@ def depends_on_guesses(settings: DecodingOptions) -> bool:
     return not greedy and settings.verify != "coupled"
 
 
-@dataclass(frozen=True)
-class GenerationWork:
-    """What an actor does: it decodes blocks."""
-
-    target: TargetGiven
-    draft: DraftGiven
-    options: dict[str, Any]
-    seed: int
-    column: str
-    chat: bool
-    decoder_prompt: str | list[int] | None
-    on_error: OnError
-    n_threads: int
-    by_seed: bool
-
-    def open(self) -> Callable[[str], str]:
-        """Load the pair."""
-        target = opened_target(self.target)
-        draft = opened_draft(self.draft, target)
-        if draft is not None and self.by_seed and (draft.adaptive or draft.text_key()):
-            raise InputError(
-                f"draft is {kind_of(draft)} that goes by earlier texts or measured times: the text of a seed "
-                "would depend on the actor; expected another draft, temperature 0, or verify='coupled'"
-            )
-        return partial(self.block, target, draft)
-
-    def block(self, target: Model, draft: Draft | None, given: str) -> str:
-        """The lines of a block."""
-        return write_block(given, partial(self.decode, target, draft), self.on_error)
-
-    def decode(
-        self, target: Model, draft: Draft | None, first: int, records: list[Any]
-    ) -> list[dict[str, Any]]:
-        """What is made of records that follow each other."""
-        prompts = [field_of(index, record, self.column) for index, record in enumerate(records, first)]
-        seeds = [(self.seed, index) for index in range(first, first + len(records))]
-        given: dict[str, Any] = {"messages": prompts} if self.chat else {"prompt": prompts}
-        if self.decoder_prompt is not None:
-            given["decoder_prompt"] = self.decoder_prompt
-        results: list[Result] = generate_here(
-            target, draft, seed=seeds, n_threads=self.n_threads, **given, **self.options
+def open_generation(
+    target: TargetGiven,
+    draft: DraftGiven,
+    fields: Mapping[str, Any],
+    options: Mapping[str, Any],
+    seed: int,
+    by_seed: bool,
+    on_error: OnError,
+) -> Callable[[str], str]:
+    """Load the pair in an actor: return what decodes a block, by arguments of `specdec.generate`."""
+    model = opened_target(target)
+    opened = opened_draft(draft, model)
+    if opened is not None and by_seed and (opened.adaptive or opened.text_key()):
+        raise InputError(
+            f"draft is {kind_of(opened)} that goes by earlier texts or measured times: the text of a seed "
+            "would depend on the actor; expected another draft, temperature 0, or verify='coupled'"
         )
+
+    def decode(first: int, records: list[Any]) -> list[dict[str, Any]]:
+        indices = range(first, first + len(records))
+        prompts = [field_of(*pair, fields["column"]) for pair in zip(indices, records, strict=True)]
+        given: dict[str, Any] = {"messages" if fields["chat"] else "prompt": prompts}
+        if fields["decoder_prompt"] is not None:
+            given["decoder_prompt"] = fields["decoder_prompt"]
+        seeds = [(seed, index) for index in indices]
+        results: list[Result] = generate_here(model, opened, seed=seeds, **given, **options)
         return [result_fields(result) for result in results]
+
+    return lambda given: write_block(given, decode, on_error)

@@ -1,4 +1,9 @@
-"""Jobs done by a pool of actors of ray.data, on the machines of a cluster: each is finished once."""
+"""Jobs done by a pool of actors of ray.data, on the machines of a cluster: each is finished once.
+
+What actors do is a function that they call once: it loads what is needed, and returns the function from a
+job's input to its output. `described`, `opened_target` and `opened_draft` are for the models that are sent
+with it.
+"""
 
 from __future__ import annotations
 
@@ -7,45 +12,34 @@ import platform
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from specdec.checks import check_integer
-from specdec.errors import (
-    InputError,
-    MissingPackageError,
-    SpecdecError,
-    WorkerError,
-    kind_of,
-    number_of,
-)
+from specdec.drafts.draft import Draft
+from specdec.drafts.model_draft import DraftLike, open_draft
+from specdec.errors import InputError, MissingPackageError, SpecdecError, WorkerError, kind_of, number_of
+from specdec.models.loading import as_model
+from specdec.models.model import Model, ModelLike
 from specdec.threads import MAX_THREADS
+
+Work: TypeAlias = Callable[[], Callable[[str], str]]
+TargetGiven: TypeAlias = ModelLike | Callable[[], Model]
+"""A model, its path or name, or a function that loads it."""
+DraftGiven: TypeAlias = DraftLike | Callable[[Model], DraftLike] | None
+"""A draft, or a function that makes it for a target."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """The actors of a run.
-
-    Attributes
-    ----------
-    n_actors : int
-    n_threads : int
-        Threads that each computes with.
-    n_cpus : int
-        CPUs that Ray reserves for each: no machine has actors that need more CPUs together than it has.
-    """
+    """The actors of a run, the threads of each, and the CPUs that Ray reserves for each."""
 
     n_actors: int
     n_threads: int
-    n_cpus: int
+    n_cpus: int  # no machine has actors that need more CPUs together than it has
 
 
 def connected() -> Any:
-    """The package ray, connected to a cluster: the one that the program has chosen, or else ray's default.
-
-    Raises
-    ------
-    MissingPackageError
-    """
+    """Import ray, connected to a cluster: the one that the program has chosen, or else ray's default."""
     try:
         import ray
         import ray.data
@@ -61,23 +55,10 @@ def connected() -> Any:
 def places_on(
     machines: list[int], n_actors: int | None, n_threads: int | None, *, alone: bool = False
 ) -> Places:
-    """Where the actors of a run have their places.
+    """Return the actors for machines of so many CPUs; `alone`: no two on one machine.
 
-    Parameters
-    ----------
-    machines : list of int
-        CPUs of each machine.
-    n_actors : int, optional
-        None: as many as the machines hold.
-    n_threads : int, optional
-        Threads of each; None: the CPUs of the smallest machine.
-    alone : bool
-        No two on one machine. Machines with no more than half of the CPUs of the largest stay without.
-
-    Raises
-    ------
-    InputError
-        No machine has the CPUs for an actor, and `n_actors` does not say that some will.
+    Without `n_actors` as many as the machines hold, without `n_threads` the CPUs of the smallest. Machines
+    with no more than half of the CPUs of the largest have none of those that are alone.
     """
     if n_actors is not None:
         n_actors = check_integer("n_actors", n_actors, 1)
@@ -104,14 +85,6 @@ def machines_of(ray: Any) -> list[int]:
     return [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
 
 
-class Work(Protocol):
-    """What an actor is told to do. It is pickled."""
-
-    def open(self) -> Callable[[str], str]:
-        """Load what is needed, once in each actor: the function from a job's input to its output."""
-        ...
-
-
 class Attempts:
     """How often each job was begun: an actor of its own, as it outlives those that do the jobs."""
 
@@ -119,7 +92,7 @@ class Attempts:
         self._begun: Counter[str] = Counter()
 
     def begin(self, job: str) -> int:
-        """A job begins: how often it has begun, this time included."""
+        """Return how often a job has begun, this time included."""
         self._begun[job] += 1
         return self._begun[job]
 
@@ -137,13 +110,12 @@ class JobActor:
         self._attempts, self._limit = attempts, limit
         self._do, self._reason = None, ""
         try:
-            opened: Work = cloudpickle.loads(work)
-            self._do = opened.open()
+            self._do = cloudpickle.loads(work)()
         except SpecdecError as error:  # the same in every actor
             self._reason = f"{platform.node()}: {_text(error)}"
 
     def __call__(self, row: dict[str, str]) -> dict[str, str]:
-        """One job: its name, how it has ended, its output or the reason."""
+        """Do a job: return its name, how it has ended, its output or the reason."""
         import ray
 
         job = row["job"]
@@ -171,32 +143,12 @@ def do_jobs(
     retries: int,
     finished: Callable[[str, str], None],
 ) -> None:
-    """Do jobs in actors that each open the work.
+    """Do jobs, inputs by name, in actors that each open the work; `finished` gets each name and output once.
 
     A job whose process or machine ends is begun again by another actor, which is ray.data's doing; one that
-    raises is done again when the others are through. What a job's function raises as a SpecdecError is
-    final, and the other jobs are done all the same.
-
-    Parameters
-    ----------
-    ray : module
-        Connected.
-    work : Work
-    jobs : mapping of str to str
-        The input of each, by name.
-    places : Places
-    noun : str
-        What a job is called in messages.
-    retries : int
-        How often a job is begun again.
-    finished : callable
-        Told of each job that is done, with its output, once, in the order in which they are done.
-
-    Raises
-    ------
-    WorkerError
-        An actor cannot open the work, or some jobs could not be done; the message names the first of these.
-        Whatever else could be done has been.
+    raises is done again when the others are through. What a job's function raises as a SpecdecError is final,
+    and the other jobs are done all the same. `noun` names a job in messages. Raises WorkerError if an actor
+    cannot open the work, or some jobs could not be done.
     """
     packed = ray.cloudpickle.dumps(work)
     waiting = dict(jobs)
@@ -270,13 +222,7 @@ def _pass(
 
 
 def pickled(ray: Any, name: str, value: Any) -> bytes:
-    """An argument as bytes for other processes.
-
-    Raises
-    ------
-    InputError
-        It cannot be pickled.
-    """
+    """Pickle an argument for other processes; InputError if it cannot be."""
     try:
         packed: bytes = ray.cloudpickle.dumps(value)
     except Exception as error:  # whatever an object's own code raises
@@ -289,3 +235,46 @@ def pickled(ray: Any, name: str, value: Any) -> bytes:
 
 def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
+
+
+def described(value: Any) -> Any:
+    """Describe a model, a draft or another argument as JSON: the same in every process."""
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, os.PathLike):
+        return str(os.fspath(value))
+    if isinstance(value, Model):
+        reference = None if value.origin is None else value.origin.reference()
+        merged = None if reference is None else reference.adapter_files
+        said = [
+            f", files {reference.files.digest}" if reference is not None else "",
+            f", merged adapter {merged.digest}" if merged is not None else "",
+            f", adapter {value.adapter_digest}" if value.adapter_digest is not None else "",
+        ]
+        return f"{value.path} ({value.dtype}, cache {value.cache_dtype}{''.join(said)})"
+    if isinstance(value, list | tuple):
+        return [described(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): described(item) for key, item in value.items()}
+    if isinstance(value, type) or is_function(value):
+        return f"{value.__module__}.{value.__qualname__}"
+    kind = type(value)
+    own = any("__repr__" in vars(parent) for parent in kind.__mro__[:-1])  # object's has the address
+    return repr(value) if own else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def is_function(value: Any) -> bool:
+    """Whether an argument is a function, and no object with methods of its own."""
+    return callable(value) and hasattr(value, "__qualname__") and not isinstance(value, type)
+
+
+def opened_target(given: TargetGiven) -> Model:
+    """Return the target, in an actor."""
+    return as_model("target", given() if is_function(given) else given)  # type: ignore[operator]
+
+
+def opened_draft(given: DraftGiven, target: Model) -> Draft | None:
+    """Return the draft, in an actor."""
+    make: Any = given
+    made = make(target) if is_function(given) else given
+    return None if made is None else open_draft("draft", made, optional=True, target=target)

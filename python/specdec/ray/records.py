@@ -20,13 +20,7 @@ from specdec.fields import without_nan
 
 
 def records_of(ray: Any, data: Any) -> list[Any]:
-    """The records of a dataset, in order, as JSON values.
-
-    Raises
-    ------
-    InputError
-        It is no dataset, or holds something that JSON has not.
-    """
+    """Return the records of a dataset, in order, as JSON values."""
     expected = "a list of prompts or of dicts, a ray.data.Dataset, or a table"
     if isinstance(data, ray.data.Dataset):
         options = data.context.execution_options
@@ -47,13 +41,7 @@ def records_of(ray: Any, data: Any) -> list[Any]:
 
 
 def field_of(index: int, record: Any, column: str) -> Any:
-    """A field of a record; a record that is no dict is its own.
-
-    Raises
-    ------
-    InputError
-        A dict without it.
-    """
+    """Return a field of a record; a record that is no dict is its own."""
     if not isinstance(record, dict):
         return record
     if column not in record:
@@ -75,12 +63,7 @@ def digest(records: list[Any]) -> str:
 
 
 def json_value(name: str, value: Any) -> Any:
-    """A value as JSON has it.
-
-    Raises
-    ------
-    InputError
-    """
+    """Return a value as JSON has it."""
     value = plain(value)
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
@@ -100,16 +83,10 @@ _RUN = "run.json"
 
 
 class OutputFolder:
-    """A folder in which a run can be interrupted at any moment and go on later.
+    """A folder in which a run can be interrupted at any moment and continue later.
 
     ``run.json`` says what was asked for. The output of each job is a file of its name, which is there as a
     whole or not at all.
-
-    Attributes
-    ----------
-    path : Path
-    run : dict
-        What was asked for.
     """
 
     def __init__(self, path: Path, run: dict[str, Any]) -> None:
@@ -118,13 +95,7 @@ class OutputFolder:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *kinds: str) -> OutputFolder:
-        """The folder of a run that has begun.
-
-        Raises
-        ------
-        InputError
-            It holds no run of these kinds.
-        """
+        """Return the folder of a run that has begun, of one of these kinds."""
         folder = cls._found(check_path("folder", path))
         if folder is None or folder.run["kind"] not in kinds:
             held = "no run" if folder is None else f"a run of {folder.run['kind']!r}"
@@ -135,22 +106,11 @@ class OutputFolder:
     def begin(
         cls, path: str | os.PathLike[str], kind: str, asked: Mapping[str, Any], chosen: Mapping[str, Any]
     ) -> OutputFolder:
-        """The folder of a run that begins, or goes on if it has begun.
+        """Return the folder of a run that begins, or continues if it has begun.
 
-        Parameters
-        ----------
-        path : path-like
-            A new or empty folder, or that of the same run.
-        kind : str
-        asked : mapping
-            What the results depend on. JSON, None for what is left open.
-        chosen : mapping
-            For fields that are None: what a new run takes. A run that goes on keeps what it took.
-
-        Raises
-        ------
-        InputError
-            The folder holds something else, or a run that was asked for something else.
+        The folder is new or empty, or that of the same run. `asked` is what the results depend on, as JSON,
+        None for what is left open; `chosen` what a new run takes there. A run that continues keeps what it
+        took.
         """
         location = check_path("output", path)
         folder = cls._found(location)
@@ -192,7 +152,7 @@ class OutputFolder:
         return cls(path, run)
 
     def file(self, job: str) -> Path:
-        """Where the output of a job lies."""
+        """Return the path of a job's output."""
         return self.path / job
 
     def has(self, job: str) -> bool:

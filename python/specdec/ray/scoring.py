@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from specdec.checks import check_flag, check_integer
-from specdec.errors import InputError, shown
-from specdec.models.model import Model
-from specdec.ray.blocks import OnError, Spread, check_on_error, in_blocks, write_block
-from specdec.ray.jobs import pickled
+from specdec.checks import check_choice, check_flag, check_integer
+from specdec.errors import InputError
+from specdec.ray.blocks import ON_ERROR, OnError, Spread, in_blocks, write_block
+from specdec.ray.jobs import TargetGiven, Work, described, opened_target, pickled
 from specdec.ray.records import Records, field_of
-from specdec.ray.sent_pair import TargetGiven, described, opened_target
 
 
 def score(
@@ -79,70 +76,43 @@ def score(
     """
     for name, value in (("column", column), ("context", context), ("source", source)):
         if not isinstance(value, str) and (name == "column" or value is not None):
-            raise InputError(f"{name} is {shown(value)}; expected the name of a field")
-    on_error, rolling = check_on_error(on_error), check_flag("rolling", rolling)
-    asked = {
-        "target": described(target),
-        "column": column,
-        "context": context,
-        "source": source,
-        "top_logprobs": check_integer("top_logprobs", top_logprobs, 0),
-        "rolling": rolling,
-    }
+            raise InputError.of(name, value, "the name of a field")
+    on_error, rolling = check_choice("on_error", on_error, ON_ERROR), check_flag("rolling", rolling)
+    fields = {"column": column, "context": context, "source": source}
+    how = {"top_logprobs": check_integer("top_logprobs", top_logprobs, 0), "rolling": rolling}
 
-    def work(ray: Any, threads: int, run: dict[str, Any]) -> Scoring:
+    def work(ray: Any, threads: int, run: dict[str, Any]) -> Work:
         pickled(ray, "target", target)
-        return Scoring(target, column, context, source, top_logprobs, rolling, batch_size, on_error, threads)
+        options = how | {"batch_size": batch_size, "n_threads": threads}
+        return partial(open_scoring, target, fields, options, on_error)
 
     spread = Spread(block_size, n_actors, n_threads, retries, progress)
+    asked = {"target": described(target), **fields, **how}
     return in_blocks("score", data, output, work, asked, {}, spread)
 
 
-@dataclass(frozen=True)
-class Scoring:
-    """What an actor does: it scores blocks."""
+def open_scoring(
+    target: TargetGiven, fields: Mapping[str, str | None], options: Mapping[str, Any], on_error: OnError
+) -> Callable[[str], str]:
+    """Load the model in an actor: return what scores a block, by arguments of `Model.score`."""
+    model, column = opened_target(target), str(fields["column"])
+    context, source = fields.get("context"), fields.get("source")
 
-    target: TargetGiven
-    column: str
-    context: str | None
-    source: str | None
-    top_logprobs: int
-    rolling: bool
-    batch_size: int | None
-    on_error: OnError
-    n_threads: int
-
-    def open(self) -> Callable[[str], str]:
-        """Load the model."""
-        return partial(self.block, opened_target(self.target))
-
-    def block(self, target: Model, given: str) -> str:
-        """The lines of a block."""
-        return write_block(given, partial(self.score, target), self.on_error)
-
-    def score(self, target: Model, first: int, records: list[Any]) -> list[dict[str, Any]]:
-        """What is made of records that follow each other."""
-        requests = [self.request(index, record) for index, record in enumerate(records, first)]
-        source = self.source
-        sources = source and [field_of(index, record, source) for index, record in enumerate(records, first)]
-        found = target.score(
-            requests,
-            sources=sources,
-            top_logprobs=self.top_logprobs,
-            rolling=self.rolling,
-            batch_size=self.batch_size,
-            n_threads=self.n_threads,
-        )
-        return [_fields(one) for one in found]
-
-    def request(self, index: int, record: Any) -> Any:
+    def request(index: int, record: Any) -> Any:
         """A record as `Model.score` takes it: a text, or a pair."""
         if isinstance(record, dict):
-            text = field_of(index, record, self.column)
-            return text if self.context is None else (field_of(index, record, self.context), text)
+            text = field_of(index, record, column)
+            return text if context is None else (field_of(index, record, context), text)
         if isinstance(record, list) and len(record) == 2 and not all(isinstance(x, int) for x in record):
             return tuple(record)  # a pair, which JSON has as a list
         return record
+
+    def score(first: int, records: list[Any]) -> list[dict[str, Any]]:
+        sources = source and [field_of(index, record, source) for index, record in enumerate(records, first)]
+        requests = [request(index, record) for index, record in enumerate(records, first)]
+        return [_fields(one) for one in model.score(requests, sources=sources, **options)]
+
+    return lambda given: write_block(given, score, on_error)
 
 
 def _fields(score: Any) -> dict[str, Any]:

@@ -7,21 +7,33 @@ import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
 
 from specdec._core import kernels
+from specdec.analysis.experiment import ExperimentRow
 from specdec.analysis.measure import Timing, measure
 from specdec.checks import check_choice, check_flag, check_integer, check_items
 from specdec.containers import prompts_of
 from specdec.decoding.options import DecodingOptions, TextOptions
-from specdec.errors import InputError, kind_of, shown
+from specdec.errors import InputError, kind_of
 from specdec.models.loading import load
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.models.number_formats import DTYPES, Dtype
 from specdec.progress import counted
-from specdec.ray.jobs import connected, do_jobs, machines_of, pickled, places_on
+from specdec.ray.jobs import (
+    DraftGiven,
+    connected,
+    described,
+    do_jobs,
+    is_function,
+    machines_of,
+    opened_draft,
+    opened_target,
+    pickled,
+    places_on,
+)
 from specdec.ray.records import OutputFolder, line
-from specdec.ray.sent_pair import DraftGiven, described, is_function, opened_draft, opened_target
 from specdec.settings_table import Unpack
 from specdec.tables import OneTable, Table, interval, or_dash
 
@@ -240,73 +252,47 @@ def sweep(
             for name, value in (("target", target), *drafts.items()):
                 pickled(ray, name, value)
             settings["options"] = options
-            work = Sweeping(target, dict(drafts), asked["prompts"], settings, places.n_threads)
+            work = partial(open_sweep, target, dict(drafts), asked["prompts"], settings, places.n_threads)
             do_jobs(ray, work, waiting, places, noun="measurement", retries=retries, finished=finished)
     return Sweep.load(folder.path)
 
 
-@dataclass(frozen=True)
-class Sweeping:
-    """What an actor does: it measures cells of the sweep."""
+def open_sweep(
+    given: Any, drafts: dict[str, DraftGiven], prompts: list[Any], settings: dict[str, Any], n_threads: int
+) -> Callable[[str], str]:
+    """Return what measures a cell in an actor; it keeps the target of the last format."""
+    loaded: dict[str | None, Model] = {}
 
-    target: Any
-    drafts: dict[str, DraftGiven]
-    prompts: list[Any]
-    settings: dict[str, Any]
-    n_threads: int
+    def in_format(dtype: Dtype | None) -> Model:
+        if dtype is None or is_function(given):
+            target = opened_target(given)
+            return target if dtype is None else load(target.path, dtype, n_threads=n_threads)
+        return load(given.path if isinstance(given, Model) else given, dtype, n_threads=n_threads)
 
-    def open(self) -> Callable[[str], str]:
-        """The function from a cell to its rows; it keeps the target of the last format."""
-        loaded: dict[str | None, Model] = {}
-
-        def cell(given: str) -> str:
-            asked = json.loads(given)
-            dtype = asked["format"]
-            if dtype not in loaded:
-                loaded.clear()  # before the next one takes memory
-                loaded[dtype] = self.in_format(dtype)
-            return self.measured(loaded[dtype], asked["draft"], asked["temperature"])
-
-        return cell
-
-    def in_format(self, dtype: Dtype | None) -> Model:
-        """The target in a number format."""
-        if dtype is None or is_function(self.target):
-            target = opened_target(self.target)
-            return target if dtype is None else load(target.path, dtype, n_threads=self.n_threads)
-        path = self.target.path if isinstance(self.target, Model) else self.target
-        return load(path, dtype, n_threads=self.n_threads)
-
-    def measured(self, target: Model, name: str, temperature: float) -> str:
-        """The rows of one draft at one temperature, a line each."""
-        draft: Any = opened_draft(self.drafts[name], target)
+    def cell(job: str) -> str:
+        asked = json.loads(job)
+        dtype, name, temperature = asked["format"], asked["draft"], asked["temperature"]
+        if dtype not in loaded:
+            loaded.clear()  # before the next one takes memory
+            loaded[dtype] = in_format(dtype)
+        target = loaded[dtype]
+        draft: Any = opened_draft(drafts[name], target)
         found = measure(
-            target,
-            draft,
-            self.prompts,
-            temperatures=[temperature],
-            leniences=[1.0],
-            n_threads=self.n_threads,
-            **self.settings,
-        )
-        return "".join(
-            line(
-                {
-                    "format": target.dtype,
-                    "draft": name,
-                    "temperature": temperature,
-                    "target_s": found.target_s,
-                    "machine": platform.node(),
-                    "kernels": kernels(),
-                    "n_threads": self.n_threads,
-                    **{key: getattr(row, key) for key in _MEASURED},
-                    "measured": row.timed.median,
-                    "measured_low": row.timed.low,
-                    "measured_high": row.timed.high,
-                }
-            )
-            for row in found.rows
-        )
+            target, draft, prompts, temperatures=[temperature], leniences=[1.0], n_threads=n_threads,
+            **settings,
+        )  # fmt: skip
+        common = {
+            "format": target.dtype, "draft": name, "temperature": temperature, "target_s": found.target_s,
+            "machine": platform.node(), "kernels": kernels(), "n_threads": n_threads,
+        }  # fmt: skip
+        return "".join(line(common | _measured(row)) for row in found.rows)
+
+    return cell
+
+
+def _measured(row: ExperimentRow) -> dict[str, Any]:
+    timed = {"measured": row.timed.median, "measured_low": row.timed.low, "measured_high": row.timed.high}
+    return timed | {name: getattr(row, name) for name in _MEASURED}
 
 
 _MEASURED = (
@@ -342,7 +328,7 @@ def _read(folder: OutputFolder, job: str) -> list[SweepRow]:
 def _once(name: str, values: Any) -> list[Any]:
     found = check_items(name, values, "a sequence")
     if not found or any(value in found[:i] for i, value in enumerate(found)):
-        raise InputError(f"{name} is {shown(values)}; expected at least one value, and none twice")
+        raise InputError.of(name, values, "at least one value, and none twice")
     return found
 
 

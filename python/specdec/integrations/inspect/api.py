@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from inspect_ai.model import (
@@ -39,58 +40,33 @@ from specdec.integrations.inspect.messages import (
     template_messages,
     template_tools,
 )
-from specdec.integrations.pair import EvaluatedPair
-from specdec.integrations.tally import Tally
-from specdec.models.number_formats import CacheDtype, Dtype, PrefillMethod
+from specdec.integrations.pair import EvaluatedPair, LoadOptions, Tally
 from specdec.models.score import TopLogProbs
 from specdec.models.tokenizer import ByteTokenizer
-from specdec.settings_table import table_of
+from specdec.settings_table import Unpack, table_of
 from specdec.verification.rules import DecodingRule
 from specdec.verification.sampling import Sampling
 
 _STOP_REASONS: Final[Mapping[str, StopReason]] = {
-    "stop": "stop",
-    "length": "max_tokens",
-    "context": "model_length",
-}
+    "stop": "stop", "length": "max_tokens", "context": "model_length",
+}  # fmt: skip
 _UNSUPPORTED: Final = ("best_of", "response_schema", "modalities")
 """Fields of a configuration that would change a text and that specdec does not have."""
 
 
 @dataclass(frozen=True)
 class _Request:
-    """One call of `SpecdecAPI.generate`.
+    """One call of `SpecdecAPI.generate`."""
 
-    Attributes
-    ----------
-    prompt : str or list of dict
-        A conversation where there is a chat template.
-    tools : str
-        JSON of the tools, for the template.
-    settings : tuple of (str, object)
-        Arguments of `specdec.generate`, by name; their values can be hashed.
-    n_choices : int
-    seed : int
-    """
-
-    prompt: str | list[dict[str, Any]]
-    tools: str
-    settings: tuple[tuple[str, Any], ...]
+    prompt: str | list[dict[str, Any]]  # a conversation where there is a chat template
+    tools: str  # their JSON, for the template
+    settings: tuple[tuple[str, Any], ...]  # arguments of `specdec.generate`; the values can be hashed
     n_choices: int
     seed: int
 
-    @property
-    def key(self) -> Hashable:
-        """What is equal in requests that are decoded together."""
-        return self.tools, self.settings
 
-
-@dataclass(frozen=True)
-class _Answer:
-    """The choices of a request, and the seconds that its batch took."""
-
-    results: list[Result]
-    seconds: float
+_Answer: TypeAlias = tuple[list[Result], float]
+"""The choices of a request, and the seconds that its batch took."""
 
 
 class SpecdecAPI(ModelAPI):
@@ -144,42 +120,24 @@ class SpecdecAPI(ModelAPI):
         draft: str | None = None,
         gamma: Gamma = None,
         verify: DecodingRule = "rejection",
-        dtype: Dtype | None = None,
-        draft_dtype: Dtype | None = None,
-        cache_dtype: CacheDtype | None = None,
-        prefill: PrefillMethod | None = None,
-        tokenizer: str | None = None,
-        n_ctx: int | None = None,
-        revision: str | None = None,
-        n_threads: int | None = None,
         batch_size: int = 16,
         prompt_cache: bool = False,
         use_chat_template: bool = True,
         chat_template_args: Mapping[str, Any] | None = None,
+        **load: Unpack[LoadOptions],
     ) -> None:
         super().__init__(model_name=model_name, base_url=base_url, api_key=api_key, config=config)
-        self.pair = EvaluatedPair.open(
-            model_name,
-            draft,
-            dtype=dtype,
-            draft_dtype=draft_dtype,
-            cache_dtype=cache_dtype,
-            prefill=prefill,
-            tokenizer=tokenizer,
-            n_ctx=n_ctx,
-            n_threads=n_threads,
-            revision=revision,
-        )
+        self.pair = EvaluatedPair.open(model_name, draft, **load)
         if self.pair.target.config.encoder is not None:
             raise InputError(f"{model_name} is an encoder-decoder; expected a decoder-only model")
-        self._gamma, self._verify, self._n_threads = gamma, verify, n_threads
+        self._gamma, self._verify, self._n_threads = gamma, verify, load.get("n_threads")
         self._size = check_integer("batch_size", batch_size, 1)
         self._prompt_cache = PromptCache() if prompt_cache else None
         self._has_template = use_chat_template and self.pair.target.chat_template is not None
         self._template_args = dict(chat_template_args or {})
         self._format = ReplyFormat.of(self.pair.target) if self._has_template else ReplyFormat()
         self._batches: Batches[_Request, _Answer] = Batches(
-            self._decode, lambda request: request.key, self._size
+            self._decode, lambda request: (request.tools, request.settings), self._size
         )
 
     # -- what Inspect asks of a provider ----------------------------------------------------------------
@@ -191,14 +149,8 @@ class SpecdecAPI(ModelAPI):
         tool_choice: ToolChoice,
         config: GenerateConfig,
     ) -> ModelOutput:
-        """The reply to a conversation, in as many choices as the configuration asks for.
-
-        Raises
-        ------
-        InputError
-            The configuration, a message or a tool asks for what specdec does not have.
-        """
-        _refuse_unsupported(config)
+        """Reply to a conversation, in as many choices as the configuration asks for."""
+        settings = _settings(config, self.pair.target.config.n_ctx)
         if tool_choice == "none":
             tools = []
         if tools and (not self._has_template or tool_choice != "auto"):
@@ -217,7 +169,7 @@ class SpecdecAPI(ModelAPI):
         request = _Request(
             prompt,
             json.dumps(schemas, sort_keys=True),
-            _settings(config, self.pair.target.config.n_ctx),
+            settings,
             config.num_choices or 1,
             secrets.randbits(63) if config.seed is None else config.seed,
         )
@@ -266,38 +218,21 @@ class SpecdecAPI(ModelAPI):
         seeds = [(request.seed, i) for request in requests for i in range(request.n_choices)]
         options: dict[str, Any] = dict(one.settings)
         options["logit_bias"] = dict(options["logit_bias"]) or None
+        options["messages" if self._has_template else "prompt"] = prompts
         if self._has_template:
-            options |= {
-                "messages": prompts,
-                "tools": json.loads(one.tools),
-                "chat_template_kwargs": self._template_args,
-            }
-        else:
-            options["prompt"] = prompts
+            options |= {"tools": json.loads(one.tools), "chat_template_kwargs": self._template_args}
         began = time.perf_counter()
         results: Any = generate(
-            self.pair.target,
-            self.pair.draft,
-            gamma=self._gamma,
-            verify=self._verify,
-            seed=seeds,
-            batch_size=self._size,
-            n_threads=self._n_threads,
-            prompt_cache=self._prompt_cache,
-            **options,
-        )
-        seconds = time.perf_counter() - began
-        answers, first = [], 0
-        for request in requests:
-            own = slice(first, first + request.n_choices)
-            answers.append(_Answer(results[own], seconds))
-            first += request.n_choices
-        return answers
+            self.pair.target, self.pair.draft, gamma=self._gamma, verify=self._verify, seed=seeds,
+            batch_size=self._size, n_threads=self._n_threads, prompt_cache=self._prompt_cache, **options,
+        )  # fmt: skip
+        seconds, rest = time.perf_counter() - began, iter(results)
+        return [(list(islice(rest, request.n_choices)), seconds) for request in requests]
 
     # -- from results to Inspect's output ---------------------------------------------------------------
 
     def _output(self, answer: _Answer, tools: Sequence[ToolInfo]) -> ModelOutput:
-        results = answer.results
+        results, seconds = answer
         n_prompt, n_cached = len(results[0].prompt_ids), results[0].n_cached_tokens
         n_new = sum(len(result.tokens) for result in results)
         usage = ModelUsage(
@@ -310,7 +245,7 @@ class SpecdecAPI(ModelAPI):
             model=self.model_name,
             choices=[self._choice(result, tools) for result in results],
             usage=usage,
-            time=answer.seconds,
+            time=seconds,
             metadata={"specdec": {**self.pair.description(self._gamma, self._verify), **figures}},
         )
 
@@ -356,6 +291,9 @@ class SpecdecAPI(ModelAPI):
 
 def _settings(config: GenerateConfig, n_ctx: int) -> tuple[tuple[str, Any], ...]:
     """Arguments of `specdec.generate` as a configuration has them, in values that can be hashed."""
+    for name in _UNSUPPORTED:
+        if value := getattr(config, name):
+            raise InputError.of(name, value, "None, as specdec does not have it")
     limit = n_ctx if config.max_tokens is None else config.max_tokens
     given = {name: getattr(config, name, None) for name in table_of(Sampling)}
     found: dict[str, Any] = {name: value for name, value in given.items() if value}  # 0 changes nothing
@@ -367,10 +305,3 @@ def _settings(config: GenerateConfig, n_ctx: int) -> tuple[tuple[str, Any], ...]
         "prompt_logprobs": config.prompt_logprobs,
     }
     return tuple(found.items())
-
-
-def _refuse_unsupported(config: GenerateConfig) -> None:
-    for name in _UNSUPPORTED:
-        value = getattr(config, name)
-        if value:
-            raise InputError(f"{name} is {shown(value)}; expected None, as specdec does not have it")

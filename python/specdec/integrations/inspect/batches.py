@@ -37,16 +37,8 @@ class _Waiting(Generic[Request]):
 class Batches(Generic[Request, Answer]):
     """A queue of requests and the thread that carries them out, as many at once as wait and have equal keys.
 
-    Parameters
-    ----------
-    work : callable
-        From requests with equal keys to their answers, in order. What it raises goes to all of them.
-    key : callable
-        What requests must have in common to be carried out together.
-    size : int
-        Requests of a batch at most.
-    wait_s : float
-        A batch that is not full waits so long for another request.
+    `work` returns the answers to requests with equal keys, in order; what it raises goes to all of them. A
+    batch has at most `size` requests; one that is not full waits `wait_s` for another.
     """
 
     def __init__(

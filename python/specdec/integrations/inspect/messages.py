@@ -36,13 +36,7 @@ _ARGUMENTS: Final = ("arguments", "parameters")  # what models call them
 
 
 def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """A conversation as `specdec.ChatTemplate.render` takes it.
-
-    Raises
-    ------
-    InputError
-        A message holds something else than text and reasoning.
-    """
+    """Return a conversation as `specdec.ChatTemplate.render` takes it; text and reasoning alone."""
     found = []
     for message in messages:
         entry: dict[str, Any] = {"role": message.role, "content": _text(message)}
@@ -52,13 +46,9 @@ def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
                 entry["reasoning_content"] = "\n".join(thoughts)
             if message.tool_calls:
                 entry["tool_calls"] = [
-                    {
-                        "id": call.id,
-                        "type": "function",
-                        "function": {"name": call.function, "arguments": call.arguments},
-                    }
-                    for call in message.tool_calls
-                ]
+                    {"id": call.id, "type": "function", "function": {"name": call.function,
+                     "arguments": call.arguments}} for call in message.tool_calls
+                ]  # fmt: skip
         if isinstance(message, ChatMessageTool):
             entry |= {"name": message.function, "tool_call_id": message.tool_call_id}
             if message.error is not None:
@@ -74,29 +64,20 @@ def plain_text(messages: Sequence[ChatMessage]) -> str:
 
 def template_tools(tools: Sequence[ToolInfo]) -> list[dict[str, Any]] | None:
     """The JSON schemas of tools, as chat templates read them; None without any."""
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": tool.name,
-                "description": tool.description,
-                "parameters": tool.parameters.model_dump(exclude_none=True),
-            },
-        }
-        for tool in tools
-    ] or None
+    return [{"type": "function", "function": _function(tool)} for tool in tools] or None
+
+
+def _function(tool: ToolInfo) -> dict[str, Any]:
+    parameters = tool.parameters.model_dump(exclude_none=True)
+    return {"name": tool.name, "description": tool.description, "parameters": parameters}
 
 
 @dataclass(frozen=True)
 class ReplyFormat:
     """How a model writes replies.
 
-    Attributes
-    ----------
-    name : str
-        A name of `specdec.serve.tool_formats.TOOL_FORMATS`; "json" where no marks separate calls from text.
-    spelling : MarkSpelling
-        Of the special tokens that separate the parts of a reply.
+    `name` is one of `TOOL_FORMATS`, "json" where no marks separate calls from text; `spelling` is of the
+    special tokens that separate the parts of a reply.
     """
 
     name: str = "json"
@@ -117,9 +98,8 @@ class ReplyFormat:
     def text_of(self, result: Result) -> str:
         """The text of a result with the special tokens in it that separate its parts."""
         assert result.tokenizer is not None
-        return MarkedText(StreamDecoder(result.tokenizer), self.spelling).feed(
-            result.text or "", result.tokens
-        )
+        marked = MarkedText(StreamDecoder(result.tokenizer), self.spelling)
+        return marked.feed(result.text or "", result.tokens)
 
     def parts_of(self, text: str, tools: Sequence[ToolInfo]) -> tuple[str, str, list[ToolCall]]:
         """(reasoning, text, calls) of a text from `text_of`, as far as marks separate them."""
@@ -127,7 +107,7 @@ class ReplyFormat:
         before, end, after = text.rpartition(spelling.spell(_THINK_END))
         thoughts = before.strip().removeprefix(spelling.spell(_THINK)).strip() if end else ""
         answer = after.lstrip() if end else text
-        offered = {tool.name: {"parameters": tool.parameters.model_dump(exclude_none=True)} for tool in tools}
+        offered = {tool.name: _function(tool) for tool in tools}
         reader = reply_reader(Tools(offered) if tools else None, self.name, spelling)
         if reader is None or self.name == "json":
             return spelling.named(thoughts), spelling.named(answer), []
@@ -143,20 +123,12 @@ class ReplyFormat:
 def reply_of(
     text: str, model: str, tools: Sequence[ToolInfo], form: ReplyFormat | None = None
 ) -> ChatMessageAssistant:
-    """The message that a reply is: its reasoning, its text and, where there are tools, the calls in it.
+    """Return the message that a reply is: its reasoning, its text and, with tools, the calls in it.
 
     Reasoning ends with ``</think>``, or is on a channel of its own (gpt-oss). A call is written as the chat
     template's family writes it; or it is a JSON object with a name and arguments (or parameters), within
-    ``<tool_call>``, ``<function>`` or a fence of JSON, or the whole reply, alone or in a list.
-
-    Parameters
-    ----------
-    text : str
-        As `ReplyFormat.text_of` gives it.
-    model : str
-    tools : sequence of ToolInfo
-    form : ReplyFormat, optional
-        None: special tokens say nothing.
+    ``<tool_call>``, ``<function>`` or a fence of JSON, or the whole reply, alone or in a list. `text` is as
+    `ReplyFormat.text_of` returns it.
     """
     thoughts, answer, calls = (form or ReplyFormat()).parts_of(text, tools)
     if tools:
@@ -209,11 +181,7 @@ def _is_call(value: Any) -> bool:
 
 def _call(value: Any, text: str, number: int) -> ToolCall:
     if not _is_call(value):
-        return ToolCall(
-            id=f"call_{number}",
-            function="unknown",
-            arguments={},
-            parse_error=f"this is not a JSON object with 'name' and 'arguments': {text.strip()}",
-        )
+        fault = f"this is not a JSON object with 'name' and 'arguments': {text.strip()}"
+        return ToolCall(id=f"call_{number}", function="unknown", arguments={}, parse_error=fault)
     arguments = next(value[name] for name in _ARGUMENTS if name in value)
     return ToolCall(id=f"call_{number}", function=value["name"], arguments=dict(arguments or {}))

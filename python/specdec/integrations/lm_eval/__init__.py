@@ -14,7 +14,6 @@ except ImportError:
         "specdec.integrations.lm_eval needs lm_eval, which is not installed: pip install lm-eval jinja2"
     ) from None
 
-from specdec.integrations.lm_eval.harness_command import main
 from specdec.integrations.lm_eval.harness_model import SpecdecLM
 
-__all__ = ["SpecdecLM", "main"]
+__all__ = ["SpecdecLM"]

@@ -1,6 +1,26 @@
-"""``python -m specdec.integrations.lm_eval``."""
+"""``python -m specdec.integrations.lm_eval``: the harness's command line, which knows the model."""
 
-from specdec.integrations.lm_eval.harness_command import main
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from lm_eval.__main__ import cli_evaluate
+
+from specdec.errors import SpecdecError
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the harness's command line, by default with the arguments of the process; errors are a line."""
+    kept = sys.argv
+    sys.argv = [kept[0], *(kept[1:] if argv is None else argv)]
+    try:
+        cli_evaluate()
+    except SpecdecError as error:
+        raise SystemExit(f"specdec: error: {error}") from error
+    finally:
+        sys.argv = kept
+
 
 if __name__ == "__main__":
     main()

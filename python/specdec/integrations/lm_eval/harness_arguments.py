@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping
 from typing import Any, Final
 
 from specdec.checks import check_integer
@@ -24,63 +23,32 @@ _FORMATS: Final = {"auto": None, "float32": "f32", "bfloat16": "bf16"}
 """What the harness's other models call number formats."""
 
 
-def check_names(given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse an argument of the model that it does not have.
-
-    Raises
-    ------
-    InputError
-    """
-    names = list(known)
-    for name in given:
-        if name not in names:
-            nearest = get_close_matches(name, names, 1)
-            meant = f"did you mean {nearest[0]}? Arguments" if nearest else "arguments"
-            raise InputError(f"the model has no argument {shown(name)}; {meant} are {', '.join(names)}")
-
-
 def format_of(dtype: Any) -> Any:
-    """A number format by the name that `specdec.load` has for it; any other value comes back as it is."""
+    """Return a number format by its name in `specdec.load`; any other value as it is."""
     return _FORMATS.get(dtype, dtype) if isinstance(dtype, str) else dtype
 
 
 def batch_size_of(given: int | str) -> int | str:
-    """A number, or "auto", which may come with a schedule as "auto:4".
-
-    Raises
-    ------
-    InputError
-    """
+    """Return a number, or "auto", which may come with a schedule as "auto:4"."""
     if not isinstance(given, str):
         return check_integer("batch_size", given, 1)
     word, _, schedule = given.partition(":")
     if word == "auto" and (not schedule or schedule.isdigit()):
         return "auto"
     if not given.isdigit() or int(given) < 1:
-        raise InputError(f"batch_size is {shown(given)}; expected an integer, at least 1, or 'auto'")
+        raise InputError.of("batch_size", given, "an integer, at least 1, or 'auto'")
     return int(given)
 
 
 def prompt_cache_of(given: bool | int) -> PromptCache | None:
-    """A cache of so many bytes, or of the default size; None for False.
-
-    Raises
-    ------
-    InputError
-    """
+    """Make a cache of so many bytes, or of the default size; None for False."""
     if given is True:
         return PromptCache()
     return PromptCache(max_bytes=check_integer("prompt_cache", given, 1)) if given else None
 
 
 def sampling_of(settings: dict[str, Any]) -> dict[str, Any]:
-    """Sampling settings of `specdec.generate` from a task's, as the harness has normalised them.
-
-    Raises
-    ------
-    InputError
-        A setting that would change a text and that specdec does not have.
-    """
+    """Return arguments of `specdec.generate` from a task's, as the harness has normalised them."""
     settings = dict(settings)
     samples = bool(settings.pop("do_sample", False))
     found = {name: settings.pop(name) for name in _SAMPLING if settings.get(name) is not None}

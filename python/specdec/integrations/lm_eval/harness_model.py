@@ -31,16 +31,14 @@ from specdec.drafts.model_draft import DraftLike
 from specdec.errors import InputError
 from specdec.integrations.lm_eval.harness_arguments import (
     batch_size_of,
-    check_names,
     format_of,
     prompt_cache_of,
     sampling_of,
 )
 from specdec.integrations.lm_eval.harness_tokenizer import HarnessTokenizer
-from specdec.integrations.pair import EvaluatedPair
-from specdec.integrations.tally import Tally
+from specdec.integrations.pair import EvaluatedPair, LoadOptions, Tally, check_names
 from specdec.models.model import Model
-from specdec.models.number_formats import CacheDtype, Dtype, PrefillMethod
+from specdec.settings_table import Unpack
 from specdec.verification.rules import DecodingRule
 
 ScoringRequest: TypeAlias = tuple[Any, list[int], list[int]]
@@ -105,15 +103,6 @@ class SpecdecLM(TemplateLM):
         Taken, as command lines give them, and without effect: specdec computes on the CPU and runs no code
         of a checkpoint.
 
-    Attributes
-    ----------
-    pair : EvaluatedPair
-        Target and draft.
-    tally : Tally
-        What speculation did so far.
-    tally_by_task : dict of str to Tally
-        The same for each task, without times.
-
     Raises
     ------
     InputError, CheckpointError, TokenizerError, VocabularyMismatchError
@@ -133,14 +122,6 @@ class SpecdecLM(TemplateLM):
         pretrained: str | os.PathLike[str] | None = None,
         gamma: Gamma = None,
         verify: DecodingRule = "rejection",
-        dtype: Dtype | str | None = None,
-        draft_dtype: Dtype | str | None = None,
-        cache_dtype: CacheDtype | str | None = None,
-        prefill: PrefillMethod | None = None,
-        tokenizer: Any = None,
-        n_ctx: int | None = None,
-        revision: str | None = None,
-        n_threads: int | None = None,
         batch_size: int | str = 1,
         max_batch_size: int | None = None,
         max_length: int | None = None,
@@ -154,29 +135,20 @@ class SpecdecLM(TemplateLM):
         seed: int = 0,
         device: Any = None,
         trust_remote_code: Any = None,
+        **load: Unpack[LoadOptions],
     ) -> None:
         super().__init__()
         given = pretrained if target is None else target
         if given is None or (target is not None and pretrained is not None):
             raise InputError("target and pretrained are both given, or both missing; expected one of them")
-        self.pair = EvaluatedPair.open(
-            given,
-            draft,
-            dtype=format_of(dtype),
-            draft_dtype=format_of(draft_dtype),
-            cache_dtype=format_of(cache_dtype),
-            prefill=prefill,
-            tokenizer=tokenizer,
-            n_ctx=n_ctx,
-            n_threads=n_threads,
-            revision=revision,
-        )
+        options: Any = {name: format_of(value) if "dtype" in name else value for name, value in load.items()}
+        self.pair = EvaluatedPair.open(given, draft, **options)
         self.tokenizer = HarnessTokenizer(self.pair.target)
         self.backend = "causal" if self.pair.target.config.encoder is None else "seq2seq"
-        self.tally = Tally()
-        self.tally_by_task: dict[str, Tally] = {}
-        self._gamma, self._verify, self._n_threads = gamma, verify, n_threads
-        self._revision = revision
+        self.tally = Tally()  # what speculation did so far
+        self.tally_by_task: dict[str, Tally] = {}  # the same for each task, without times
+        self._gamma, self._verify, self._n_threads = gamma, verify, load.get("n_threads")
+        self._revision = load.get("revision")
         self._batch_size = batch_size_of(batch_size)
         self._max_batch_size = (
             None if max_batch_size is None else check_integer("max_batch_size", max_batch_size, 1)
@@ -199,7 +171,8 @@ class SpecdecLM(TemplateLM):
         cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None
     ) -> SpecdecLM:
         """The model of the arguments that a command line gives; names that it does not have are refused."""
-        check_names(arg_dict, inspect.signature(cls).parameters)
+        names = [name for name in inspect.signature(cls).parameters if name != "load"]
+        check_names(arg_dict, [*names, *LoadOptions.__annotations__])
         model: SpecdecLM = super().create_from_arg_obj(arg_dict, additional_config)
         return model
 
@@ -293,17 +266,11 @@ class SpecdecLM(TemplateLM):
 
         A template that refuses the messages is given them without those of the system, and a warning is
         logged, as the harness's own model does it.
-
-        Raises
-        ------
-        InputError
-            The target has no chat template, or it refuses these messages.
         """
         template = self.pair.target.chat_template
         if template is None:
-            raise InputError(
-                f"{self.pair.name} has no chat template; expected one, or no --apply_chat_template"
-            )
+            message = "has no chat template; expected one, or no --apply_chat_template"
+            raise InputError(f"{self.pair.name} {message}")
         options: dict[str, Any] = {
             **self._template_args,
             "add_generation_prompt": add_generation_prompt,
@@ -322,7 +289,7 @@ class SpecdecLM(TemplateLM):
         return text
 
     def get_model_info(self) -> dict[str, Any]:
-        """What stands in the results beside the scores: the model, and what speculation did."""
+        """What the results have next to the scores: the model, and what speculation did."""
         target = self.pair.target
         return {
             "model_num_parameters": target.n_parameters,
@@ -391,10 +358,8 @@ class SpecdecLM(TemplateLM):
     def _fitting(self, context: list[int], continuation: list[int]) -> tuple[list[int], list[int]]:
         """Context and continuation, cut from the left: the last token is predicted and not read."""
         if len(continuation) > self.max_length:
-            raise InputError(
-                f"a continuation has {len(continuation)} tokens; expected at most max_length, "
-                f"{self.max_length}"
-            )
+            most = f"expected at most max_length, {self.max_length}"
+            raise InputError(f"a continuation has {len(continuation)} tokens; {most}")
         excess = len(context) + len(continuation) - (self.max_length + 1)
         if excess > 0:
             _log.warning(
@@ -485,10 +450,8 @@ class SpecdecLM(TemplateLM):
             return self._source(context)
         room = self.max_length - n_new
         if room < 1:
-            raise InputError(
-                f"max_gen_toks is {n_new}; expected fewer than max_length, {self.max_length}, as the prompt "
-                "needs room as well"
-            )
+            expected = f"fewer than max_length, {self.max_length}, as the prompt needs room as well"
+            raise InputError.of("max_gen_toks", n_new, expected)
         ids = self.tok_encode(context)
         if len(ids) > room:
             _log.warning(
@@ -530,9 +493,9 @@ def _joined(groups: Iterable[list[ScoringRequest]], size: int) -> Iterator[list[
 
 def _report(before: Tally, after: Tally) -> None:
     done = Tally(**{name: value - getattr(before, name) for name, value in vars(after).items()})
-    figures = done.figures()
     if done.n_drafted:
-        _log.info(
-            "specdec: %d texts, %d tokens in %.1f s; %.2f tokens per run of the target, acceptance %.3f",
-            done.n_texts, done.n_tokens, done.seconds, figures["tokens_per_call"], figures["acceptance_rate"],
-        )  # fmt: skip
+        message = (
+            "specdec: %(n_texts)d texts, %(n_tokens)d tokens in %(seconds).1f s; "
+            "%(tokens_per_call).2f tokens per run of the target, acceptance %(acceptance_rate).3f"
+        )
+        _log.info(message, done.figures())

@@ -13,20 +13,7 @@ from specdec.models.tokenizer import ByteTokenizer, Tokenizer, special_tokens_of
 class HarnessTokenizer:
     """What the harness reads of a tokenizer: names and ids of special tokens, chat templates, ids and texts.
 
-    Parameters
-    ----------
-    model : Model
-        With a tokenizer.
-
-    Attributes
-    ----------
-    chat_template : str, dict of str to str, or None
-        The text of the model's chat template; several by their names.
-    name_or_path : str
-    pad_token, pad_token_id : None
-        Nothing is padded.
-    bos_token, bos_token_id, eos_token, eos_token_id
-        Names and ids of the tokens that begin and end a text; None where there is none.
+    `chat_template` is the text of the model's chat template, or several by their names. Nothing is padded.
     """
 
     pad_token: str | None = None
@@ -51,26 +38,14 @@ class HarnessTokenizer:
         return self._tokenizer.n_vocab
 
     def encode(self, text: str, *, add_bos: bool | None = None) -> list[int]:
-        """Ids of a text.
-
-        Parameters
-        ----------
-        text : str
-        add_bos : bool, optional
-            Whether BOS stands in front, where there is one. None: where the model was trained with it.
-        """
+        """Encode a text; `add_bos`: with BOS in front; None: where the model was trained with it."""
         if add_bos is None:
             return self._tokenizer.encode(text)
         ids = self._tokenizer.encode(text, add_bos=False)
         return [self.bos_token_id, *ids] if add_bos and self.bos_token_id is not None else ids
 
     def check_special_tokens(self, text: str) -> None:
-        """Refuse a rendered conversation whose special tokens the tokenizer would take for plain text.
-
-        Raises
-        ------
-        InputError
-        """
+        """Refuse a rendered conversation whose special tokens the tokenizer would take for plain text."""
         if not isinstance(self._tokenizer, ByteTokenizer) or self._tokenizer.reads_special_tokens:
             return
         for token in self._tokenizer.special_tokens():
@@ -81,15 +56,10 @@ class HarnessTokenizer:
                 )
 
     def stops(self, until: Sequence[str]) -> list[str | int]:
-        """The stops of `specdec.generate` at which the harness's own model ends a text.
+        """Return the stops of `specdec.generate` at which the harness's own model ends a text.
 
         That model looks for stop strings in the text with the names of special tokens in it, and there a
         string may also be, begin or end within a name.
-
-        Parameters
-        ----------
-        until : sequence of str
-            Stop strings, none of them empty.
         """
         found: dict[str | int, None] = dict.fromkeys(until)
         for name, token in special_tokens_of(self._tokenizer).items():
@@ -104,7 +74,7 @@ class HarnessTokenizer:
         return list(found)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of some ids, special tokens left out."""
+        """Decode ids, special tokens left out."""
         return self._tokenizer.decode(ids)
 
     def _name(self, token: int | None) -> str | None:

@@ -55,48 +55,38 @@ def _open(location: Path, name: str, tokenizer: Any, n_ctx: int | None, options:
     from specdec.models.checkpoints import gguf_file, gguf_model, hf_folder, hub, llama2c_file
 
     if options.revision is not None and location.exists():
-        raise InputError(
-            f"revision is {shown(options.revision)}, but {location} is on disk; expected None, or a hub name"
-        )
+        raise InputError.of("revision", options.revision, f"None, as {location} is on disk, or a hub name")
     if location.is_dir():
-        if not (location / "config.json").is_file():
-            if (location / "adapter_config.json").is_file():
-                raise CheckpointNotFoundError(
-                    f"{location}: is the folder of an adapter; expected that of its base, with "
-                    f"adapter={str(location)!r}"
-                )
-            single = sorted(file.name for file in location.iterdir() if file.suffix in _SINGLE)
-            held = f" and has {', '.join(single[:5])}" if single else ""
-            raise CheckpointNotFoundError(
-                f"{location}: has no config.json{held}; expected a Hugging Face folder, or the path of a "
-                "GGUF file, a packed file or a llama2.c .bin file"
-            )
-        return hf_folder.open_folder(location, tokenizer, n_ctx)
+        if (location / "config.json").is_file():
+            return hf_folder.open_folder(location, tokenizer, n_ctx)
+        if (location / "adapter_config.json").is_file():
+            expected = f"that of its base, with adapter={str(location)!r}"
+            raise CheckpointNotFoundError(f"{location}: is the folder of an adapter; expected {expected}")
+        single = sorted(file.name for file in location.iterdir() if file.suffix in _SINGLE)
+        held = f" and has {', '.join(single[:5])}" if single else ""
+        raise CheckpointNotFoundError(
+            f"{location}: has no config.json{held}; expected a Hugging Face folder, or the path of a GGUF "
+            "file, a packed file or a llama2.c .bin file"
+        )
     if location.is_file():
         if location.suffix == ".bin":
             checkpoint = llama2c_file.open_file(location, tokenizer)
-            if n_ctx not in (None, checkpoint.config["n_ctx"]):
-                wanted = f"None or {checkpoint.config['n_ctx']}, that of {location}"
-                raise InputError(f"n_ctx is {shown(n_ctx)}; expected {wanted}")
+            own = checkpoint.config["n_ctx"]
+            if n_ctx not in (None, own):
+                raise InputError.of("n_ctx", n_ctx, f"None or {own}, that of {location}")
             return checkpoint
         if location.suffix == ".gguf" or gguf_file.is_gguf(location):
             return gguf_model.open_gguf(location, tokenizer, n_ctx)
+        what = "expected a Hugging Face folder, a GGUF file or a llama2.c .bin file"
         if location.name == "config.json" or location.suffix == ".safetensors":
-            raise CheckpointError(
-                f"{location}: is a file of a Hugging Face folder; give the folder, {location.parent}"
-            )
-        if location.suffix == ".specdec":
-            raise CheckpointError(
-                f"{location}: is a packed file, which load maps; expected the model that it was made of"
-            )
-        raise CheckpointError(
-            f"{location}: expected a Hugging Face folder, a GGUF file or a llama2.c .bin file"
-        )
+            what = f"is a file of a Hugging Face folder; give the folder, {location.parent}"
+        elif location.suffix == ".specdec":
+            what = "is a packed file, which load maps; expected the model that it was made of"
+        raise CheckpointError(f"{location}: {what}")
     if (asked := hub.parse_hub_name(name)) is not None:
         found = hub.fetch(asked, options)
-        if found.is_file():
-            return gguf_model.open_gguf(found, tokenizer, n_ctx)
-        return hf_folder.open_folder(found, tokenizer, n_ctx)
+        opener = gguf_model.open_gguf if found.is_file() else hf_folder.open_folder
+        return opener(found, tokenizer, n_ctx)
     raise CheckpointNotFoundError(
         f"{shown(name)}: no such file or folder, and not a hub name of the form org/name, org/name:Q4_K_M or "
         "hf://org/name/file.gguf"

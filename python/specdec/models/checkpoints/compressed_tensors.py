@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from specdec.errors import CheckpointError, UnsupportedModelError
 from specdec.fields import Fields, as_json
-from specdec.models.checkpoints.file_tensor import PLAIN, FileTensor
+from specdec.models.checkpoints.file_tensor import FileTensor
 from specdec.models.checkpoints.safetensors_file import StoredTensor
 from specdec.models.number_formats import widened
 
@@ -33,6 +33,7 @@ KINDS: Final[Mapping[int, str]] = {8: "Q8_0", 4: "Q4_0"}
 
 _GROUP: Final = 32
 _FORMATS: Final = ("pack-quantized", "int-quantized")
+_ACTIVATIONS: Final = ("input_activations", "output_activations")
 _PACKED, _SCALE, _SHAPE = ".weight_packed", ".weight_scale", ".weight_shape"
 # Tensors of layouts whose codes mean something else: zero points, and inputs in another order.
 _OTHERS: Final = (".weight_zero_point", ".weight_g_idx", ".weight_global_scale", ".input_scale")
@@ -75,7 +76,7 @@ def _check_scheme(groups: Fields, name: str, given: Any) -> None:
         raise groups.error(name, "a scheme")
     if scheme.raw("format") not in (*_FORMATS, None) or (given not in _FORMATS and not scheme.has("format")):
         raise scheme.unsupported("format", _listed(_FORMATS))
-    for activations in ("input_activations", "output_activations"):
+    for activations in _ACTIVATIONS:
         if scheme.raw(activations) is not None:
             raise scheme.unsupported(activations, "nothing, weights alone being quantised")
     scheme.skip("targets")
@@ -123,12 +124,15 @@ class Codes(FileTensor):
     def check(self, numbers: str = "") -> None:
         """Refuse to be read as bytes; see `FileTensor`."""
         if numbers:
-            raise UnsupportedModelError(f"{self.file}: tensor '{self.name}' has codes; expected {numbers}")
+            raise self.error("has codes", numbers, UnsupportedModelError)
 
     def pieces(self) -> Iterator[NDArray[np.uint8]]:
         """The codes, then the scales; see `FileTensor`."""
         yield from self.codes.pieces()
         yield from self.scales.pieces()
+
+    def file_rows(self, index: int | None = None) -> None:
+        """None: the file has other bytes; see `FileTensor`."""
 
     def array(self, index: int | None = None, numbers: str = "") -> NDArray[np.float32]:
         """The values, f32, rounded once; see `FileTensor`."""
@@ -144,42 +148,33 @@ class Codes(FileTensor):
         """As blocks of Q8_0 or Q4_0; see `FileTensor`."""
         n_out, n_in = self.shape
         n_blocks = n_in // _GROUP
-        scales = self._halves()
-        scales = np.repeat(scales, n_blocks // scales.shape[1], axis=1)
+        scales = np.repeat(self._halves(), n_blocks // self.scales.shape[1], axis=1)
         head = scales.view(np.uint8).reshape(n_out, n_blocks, 2)
         if self.kind == "Q8_0":
             codes = self._signed().view(np.uint8).reshape(n_out, n_blocks, _GROUP)
         else:
-            codes = _halves_apart(self._bytes().reshape(n_out, n_blocks, _GROUP // 2))
+            codes = _halves_apart(self.codes.read().reshape(n_out, n_blocks, _GROUP // 2))
         rows = np.concatenate([head, codes], axis=2).reshape(n_out, -1)
         return rows if index is None else rows[index]
 
     def _halves(self) -> NDArray[np.float16]:
-        stored = self.scales.array()
-        if self.scales.format == "f16":
-            return np.ascontiguousarray(stored, "<f2")
-        exact = widened(stored, self.scales.format)
+        """The scales in f16, which must hold them."""
+        exact = widened(self.scales.array(), self.scales.format)
         with np.errstate(over="ignore"):
             halves = exact.astype("<f2")
         if (lost := (halves != exact) & ~np.isnan(exact)).any():
-            raise UnsupportedModelError(
-                f"{self.file}: tensor '{self.scales.name}' has the scale {exact[lost][0]:g}, which f16 does "
-                "not hold; expected scales that it does, or a model loaded in 'bf16' or 'f32'"
-            )
+            expected = "scales that it does, or a model loaded in 'bf16' or 'f32'"
+            found = f"has the scale {exact[lost][0]:g}, which f16 does not hold"
+            raise self.scales.error(found, expected, UnsupportedModelError)
         return halves
 
-    def _bytes(self) -> NDArray[np.uint8]:
-        return self.codes.read()
-
     def _signed(self) -> NDArray[np.int8]:
-        data = self._bytes()
+        data = self.codes.read()
         if self.codes.kind == "I8":
             return data.view(np.int8)
         if self.kind == "Q8_0":
             return (data ^ np.uint8(0x80)).view(np.int8)
-        codes = np.empty((len(data), 2), np.uint8)
-        codes[:, 0], codes[:, 1] = data & 15, data >> 4
-        return codes.reshape(-1).view(np.int8) - np.int8(8)
+        return np.stack([data & 15, data >> 4], axis=-1).reshape(-1).view(np.int8) - np.int8(8)
 
 
 def _halves_apart(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -203,77 +198,56 @@ def with_codes(held: Mapping[str, StoredTensor]) -> dict[str, FileTensor]:
     `held`: By the names of the files.
     """
     tensors: dict[str, FileTensor] = {}
+    parts: set[str] = set()  # scales and shapes of matrices
     for name, tensor in held.items():
         if name.endswith(_OTHERS):
-            raise UnsupportedModelError(
-                f"{tensor.file}: holds tensor '{name}'; expected symmetric codes, inputs in their order and "
-                "nothing but weights quantised"
-            )
-        if name.endswith(_PACKED):
-            base = name.removesuffix(_PACKED)
-            if f"{base}.weight" in held:
+            expected = "symmetric codes, inputs in their order and nothing but weights quantised"
+            raise tensor.error("is held", expected, UnsupportedModelError)
+        is_packed = name.endswith(_PACKED)
+        if is_packed or (name.endswith(".weight") and tensor.kind == "I8"):
+            base = name.removesuffix(_PACKED if is_packed else ".weight")
+            if is_packed and f"{base}.weight" in held:
                 raise CheckpointError(f"{tensor.file}: holds both '{base}.weight' and '{name}'; expected one")
             tensors[f"{base}.weight"] = _matrix(base, tensor, held)
-        elif name.endswith(".weight") and tensor.kind == "I8":
-            tensors[name] = _matrix(name.removesuffix(".weight"), tensor, held)
-        elif not name.endswith((_SCALE, _SHAPE)) or not _has_codes(name, held):
+            parts |= {base + _SCALE, base + _SHAPE}
+        else:
             tensors[name] = tensor
-    return tensors
-
-
-def _has_codes(name: str, held: Mapping[str, StoredTensor]) -> bool:
-    base = name.rsplit(".", 1)[0]
-    return f"{base}{_PACKED}" in held or (f"{base}.weight" in held and held[f"{base}.weight"].kind == "I8")
+    return {name: tensor for name, tensor in tensors.items() if name not in parts}
 
 
 def _matrix(base: str, codes: StoredTensor, held: Mapping[str, StoredTensor]) -> Codes:
-    what = f"{codes.file}: tensor '{codes.name}'"
     scales = held.get(f"{base}{_SCALE}")
     if scales is None:
-        raise CheckpointError(f"{what} has no '{base}{_SCALE}'; expected one")
+        raise codes.error(f"has no '{base}{_SCALE}'", "one")
     if len(codes.shape) != 2 or 0 in codes.shape:
-        raise UnsupportedModelError(f"{what} has shape {as_json(list(codes.shape))}; expected a matrix")
-    shape, bits = codes.shape, 8
-    if codes.kind != "I8":
-        shape, bits = _packed_shape(base, codes, held)
-    if scales.kind not in PLAIN:
-        raise UnsupportedModelError(
-            f"{scales.file}: tensor '{scales.name}' has dtype {scales.kind}; expected {', '.join(PLAIN)}"
-        )
+        raise codes.shape_error("a matrix", UnsupportedModelError)
+    shape, bits = (codes.shape, 8) if codes.kind == "I8" else _packed_shape(base, codes, held)
+    scales.check()
     n_out, n_in = shape
     if len(scales.shape) != 2 or scales.shape[0] != n_out or not 0 < scales.shape[1] <= n_in:
-        raise CheckpointError(
-            f"{scales.file}: tensor '{scales.name}' has shape {as_json(list(scales.shape))}; expected "
-            f"[{n_out}, groups] beside codes of [{n_out}, {n_in}]"
-        )
+        raise scales.shape_error(f"[{n_out}, groups] beside codes of [{n_out}, {n_in}]")
     size, rest = divmod(n_in, scales.shape[1])
     if rest or size % _GROUP:
-        found = f"{scales.shape[1]} groups of {n_in} inputs"
-        raise UnsupportedModelError(
-            f"{scales.file}: tensor '{scales.name}' has {found}; expected groups of a multiple of {_GROUP}"
-        )
+        expected = f"groups of a multiple of {_GROUP}"
+        raise scales.error(f"has {scales.shape[1]} groups of {n_in} inputs", expected, UnsupportedModelError)
     n_bytes = codes.n_bytes + scales.n_bytes
-    return Codes(
-        codes.opened, f"{base}.weight", KINDS[bits], shape, codes.start, n_bytes, codes=codes, scales=scales
-    )
+    return Codes(codes.opened, f"{base}.weight", KINDS[bits], shape, codes.start, n_bytes, codes, scales)
 
 
 def _packed_shape(
     base: str, codes: StoredTensor, held: Mapping[str, StoredTensor]
 ) -> tuple[tuple[int, int], int]:
-    what = f"{codes.file}: tensor '{codes.name}'"
+    """The shape of a packed matrix, and the bits of a code."""
+    stated = held.get(f"{base}{_SHAPE}")
     if codes.kind != "I32":
-        raise UnsupportedModelError(f"{what} has dtype {codes.kind}; expected I32")
-    told = held.get(f"{base}{_SHAPE}")
-    if told is None or told.shape != (2,):
-        raise CheckpointError(f"{what} has no '{base}{_SHAPE}' of two numbers; expected one")
-    n_out, n_in = map(int, told.integers())
+        raise codes.error(f"has dtype {codes.kind}", "I32", UnsupportedModelError)
+    if stated is None or stated.shape != (2,):
+        raise codes.error(f"has no '{base}{_SHAPE}' of two numbers", "one")
+    n_out, n_in = map(int, stated.integers())
     bits = next((bits for bits in KINDS if codes.shape == (n_out, -(-n_in * bits // 32))), None)
     if bits is None or n_in < 1:
-        raise UnsupportedModelError(
-            f"{what} has shape {as_json(list(codes.shape))}, for a matrix of [{n_out}, {n_in}]; expected "
-            f"codes of {_listed(tuple(KINDS))} bits"
-        )
+        expected = f"codes of {_listed(tuple(KINDS))} bits for a matrix of [{n_out}, {n_in}]"
+        raise codes.shape_error(expected, UnsupportedModelError)
     return (n_out, n_in), bits
 
 
@@ -286,27 +260,14 @@ def quantisation_config(bits: int, ignored: list[str]) -> dict[str, Any]:
     `bits`: Of a code, 8 or 4. `ignored`: Matrices that are no codes, by the names of their modules.
     """
     weights = {
-        "num_bits": bits,
-        "type": "int",
-        "symmetric": True,
-        "strategy": "group",
-        "group_size": _GROUP,
+        "num_bits": bits, "type": "int", "symmetric": True, "strategy": "group", "group_size": _GROUP,
         "dynamic": False,
-    }
-    scheme = {
-        "targets": ["Linear"],
-        "weights": weights,
-        "input_activations": None,
-        "output_activations": None,
-    }
+    }  # fmt: skip
+    scheme = {"targets": ["Linear"], "weights": weights} | dict.fromkeys(_ACTIVATIONS)
     return {
-        "quant_method": METHOD,
-        "format": _FORMATS[0],
-        "quantization_status": "compressed",
-        "config_groups": {"group_0": scheme},
-        "ignore": ignored,
-        "kv_cache_scheme": None,
-    }
+        "quant_method": METHOD, "format": _FORMATS[0], "quantization_status": "compressed",
+        "config_groups": {"group_0": scheme}, "ignore": ignored, "kv_cache_scheme": None,
+    }  # fmt: skip
 
 
 def packed(blocks: NDArray[np.uint8], bits: int, shape: tuple[int, int]) -> dict[str, NDArray[Any]]:

@@ -6,8 +6,7 @@ import mmap
 import os
 import stat
 import weakref
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.errors import CheckpointError, CheckpointNotFoundError
+from specdec.errors import CheckpointError, CheckpointNotFoundError, UnsupportedModelError
 
 _LFS: Final = b"version https://git-lfs"  # how the text that Git LFS leaves in place of a file begins
 _PIECE: Final = 1 << 26  # bytes of one system call, so that Ctrl-C is heard in between
@@ -48,9 +47,8 @@ class OpenedFile:
         self.size = status.st_size
         self._time = status.st_mtime_ns
         if self.size >= len(_LFS) and self.read(0, len(_LFS)).tobytes() == _LFS:
-            raise CheckpointError(
-                f"{path}: is a Git LFS pointer, not the file itself; run `git lfs pull` in its folder"
-            )
+            what = "is a Git LFS pointer, not the file itself; run `git lfs pull` in its folder"
+            raise CheckpointError(f"{path}: {what}")
 
     def fileno(self) -> int:
         """The descriptor, which the object owns."""
@@ -116,10 +114,8 @@ def _reason(error: OSError | ValueError) -> str:
 
 
 PLAIN: Final[Mapping[str, tuple[str, str]]] = {
-    "F32": ("f32", "<f4"),
-    "F16": ("f16", "<f2"),
-    "BF16": ("bf16", "<u2"),
-}
+    "F32": ("f32", "<f4"), "F16": ("f16", "<f2"), "BF16": ("bf16", "<u2"),
+}  # fmt: skip
 """Kinds of one number an element: the core's name of the format, and the dtype of its array."""
 
 _LARGE_PIECE: Final = 1 << 24  # bytes
@@ -151,8 +147,8 @@ class FileRows(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FileTensor(ABC):
-    """A tensor of a file.
+class FileTensor:
+    """A tensor of a file; here of plain numbers.
 
     `name`: As the file calls it. `kind`: What the file calls its numbers: "F32", "BF16", "Q4_K", …; of codes
     of another container the type of GGUF files that has their content. `shape`: Rows first. `start`,
@@ -186,16 +182,32 @@ class FileTensor(ABC):
         """The core's name of the numbers that `array` gives: "f32", "f16" or "bf16"."""
         return PLAIN[self.kind][0] if self.kind in PLAIN else "f32"
 
-    @abstractmethod
-    def check(self, numbers: str = "") -> None:
-        """Refuse numbers that are not read."""
+    def error(
+        self, found: str, expected: str, kind: type[CheckpointError] = CheckpointError
+    ) -> CheckpointError:
+        """The exception about this tensor, which `found` speaks of: "has shape [2]"."""
+        return error_of(self.file, self.name, found, expected, kind)
 
-    @abstractmethod
+    def shape_error(self, expected: str, kind: type[CheckpointError] = CheckpointError) -> CheckpointError:
+        """The exception about its shape."""
+        return self.error(f"has shape {list(self.shape)}", expected, kind)
+
+    def check(self, numbers: str = "") -> None:
+        """Refuse numbers that are not read; where `numbers` is "U8", anything but bytes."""
+        self._check_kind((numbers,) if numbers else tuple(PLAIN))
+
+    def _check_kind(self, kinds: Collection[str]) -> None:
+        if self.kind not in kinds:
+            raise self.error(f"has dtype {self.kind}", ", ".join(kinds), UnsupportedModelError)
+
     def array(self, index: int | None = None, numbers: str = "") -> NDArray[Any]:
         """The numbers, of `shape`: float32, float16, or uint16 with the bits of bf16; read at each call.
 
         `index`: Those at this index of the first axis. `numbers`: "U8": of a tensor of bytes.
         """
+        self.check(numbers)
+        start, n_bytes, shape = self._part(index)
+        return self._read(start, n_bytes).view("u1" if numbers else PLAIN[self.kind][1]).reshape(shape)
 
     def blocks(self, index: int | None = None) -> NDArray[Any]:
         """As `array`; of codes uint8, [*shape[:-1], bytes of a row]: blocks as GGUF files have them."""
@@ -203,17 +215,17 @@ class FileTensor(ABC):
 
     def file_rows(self, index: int | None = None) -> FileRows | None:
         """The rows of a matrix as `blocks` has them, not read; None where the file has something else."""
-        return None
-
-    def _rows_there(self, index: int | None) -> FileRows | None:
-        """The rows of a matrix that the file holds as it is."""
-        shape, start, n_bytes = self.shape, self.start, self.n_bytes
-        if index is not None:
-            n_bytes //= shape[0]
-            shape, start = shape[1:], start + index * n_bytes
+        start, n_bytes, shape = self._part(index)
         if len(shape) != 2 or n_bytes == 0:
             return None
         return FileRows(self.opened, start, shape[0], n_bytes // shape[0])
+
+    def _part(self, index: int | None) -> tuple[int, int, tuple[int, ...]]:
+        """(start, bytes, shape) of the tensor, or of what it has at an index of its first axis."""
+        if index is None:
+            return self.start, self.n_bytes, self.shape
+        size = self.n_bytes // self.shape[0]
+        return self.start + index * size, size, self.shape[1:]
 
     def read(self) -> NDArray[np.uint8]:
         """The bytes as the file has them."""
@@ -232,3 +244,12 @@ class FileTensor(ABC):
         if (self.kind, self.shape, self.n_bytes) != (other.kind, other.shape, other.n_bytes):
             return False
         return all(map(np.array_equal, self.pieces(), other.pieces()))
+
+
+def error_of(
+    file: Path, name: str, found: str, expected: str, kind: type[CheckpointError] = CheckpointError
+) -> CheckpointError:
+    """The exception about a tensor of a file, which `found` speaks of: "is missing"."""
+    error = kind(f"{file}: tensor '{name}' {found}; expected {expected}")
+    error.file, error.field, error.value, error.expected = file, name, found, expected
+    return error

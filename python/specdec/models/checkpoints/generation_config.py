@@ -3,59 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import UnusedFieldWarning, warn
-from specdec.fields import MAX_INT, Fields, as_json, read_json_object
+from specdec.fields import MAX_INT, Fields, as_json, is_finite, read_json_object
 
 FILE: Final = "generation_config.json"
 
-# name: (whether it is an integer, what is expected, whether a value fits, the value that changes nothing)
-_SAMPLING: Final[Mapping[str, tuple[bool, str, Callable[[float], bool], float | None]]] = {
-    "temperature": (False, "a number above 0", lambda x: 0.0 < x <= 1e30, None),
-    "top_k": (True, "a whole number, 0 for all tokens", lambda x: 0 <= x <= MAX_INT, 0),
-    "top_p": (False, "a number in (0, 1]", lambda x: 0.0 < x <= 1.0, 1.0),
-    "min_p": (False, "a number in [0, 1]", lambda x: 0.0 <= x <= 1.0, 0.0),
-    "repetition_penalty": (False, "a number from 1e-30 to 1e30", lambda x: 1e-30 <= x <= 1e30, 1.0),
-    "no_repeat_ngram_size": (True, "a whole number, 0 for none", lambda x: 0 <= x <= MAX_INT, 0),
-    "min_new_tokens": (True, "a whole number, 0 for none", lambda x: 0 <= x <= MAX_INT, 0),
-}
-_LARGEST: Final = 3.4e38  # a bias, as float32 has numbers
+# Those that `specdec.Sampling` has too: the largest value (an int: values are whole), the neutral one.
+_SAMPLING: Final[Mapping[str, tuple[float, float | None]]] = {
+    "temperature": (1e30, None), "top_k": (MAX_INT, 0), "top_p": (1.0, 1.0), "min_p": (1.0, 0.0),
+    "repetition_penalty": (1e30, 1.0), "no_repeat_ngram_size": (MAX_INT, 0), "min_new_tokens": (MAX_INT, 0),
+}  # fmt: skip
 # Also where nothing is sampled.
 _ALWAYS: Final = ("repetition_penalty", "no_repeat_ngram_size", "min_new_tokens")
 _NAMES: Final = {"min_new_tokens": "min_tokens"}  # of `specdec.Sampling`, where they are others
+_LARGEST: Final = 3.4e38  # a bias, as float32 has numbers
 
 # Fields that change the texts of transformers and have no counterpart here (`min_length` counts the prompt):
 # the values that change nothing.
 _UNAPPLIED: Final[Mapping[str, tuple[Any, ...]]] = {
-    "begin_suppress_tokens": ([],),
-    "constraints": ([],),
-    "diversity_penalty": (0,),
-    "dola_layers": ([],),
-    "encoder_no_repeat_ngram_size": (0,),
-    "encoder_repetition_penalty": (1,),
-    "exponential_decay_length_penalty": (),
-    "force_words_ids": ([],),
-    "forced_eos_token_id": (),
-    "guidance_scale": (1,),
-    "max_time": (),
-    "min_length": (0,),
-    "num_beam_groups": (1,),
-    "num_beams": (1,),
-    "penalty_alpha": (0,),
-    "stop_strings": ([], ""),
-    "token_healing": (False,),
-    "watermarking_config": ({},),
-}
+    "begin_suppress_tokens": ([],), "constraints": ([],), "diversity_penalty": (0,), "dola_layers": ([],),
+    "encoder_no_repeat_ngram_size": (0,), "encoder_repetition_penalty": (1,),
+    "exponential_decay_length_penalty": (), "force_words_ids": ([],), "forced_eos_token_id": (),
+    "guidance_scale": (1,), "max_time": (), "min_length": (0,), "num_beam_groups": (1,), "num_beams": (1,),
+    "penalty_alpha": (0,), "stop_strings": ([], ""), "token_healing": (False,), "watermarking_config": ({},),
+}  # fmt: skip
 _UNAPPLIED_SAMPLING: Final[Mapping[str, tuple[Any, ...]]] = {
-    "epsilon_cutoff": (0,),
-    "eta_cutoff": (0,),
-    "top_h": (1,),
-    "typical_p": (1,),
-}
+    "epsilon_cutoff": (0,), "eta_cutoff": (0,), "top_h": (1,), "typical_p": (1,),
+}  # fmt: skip
 """The same of fields that count where texts are sampled."""
 
 # Fields that change no text: bounds that a caller gives, caches, speculation, what is returned; and those of
@@ -72,11 +51,10 @@ _HARMLESS: Final = {
     "speculation_type", "target_lookbehind", "transformers_version", "use_cache", "use_mtp",
 }  # fmt: skip
 
-GENERATION_FIELDS: Final = frozenset(
-    {
-        *_SAMPLING, *_UNAPPLIED, *_UNAPPLIED_SAMPLING, *_HARMLESS, "bad_words_ids", "bos_token_id",
-        "decoder_start_token_id", "eos_token_id", "forced_bos_token_id", "sequence_bias", "suppress_tokens",
-    }
+GENERATION_FIELDS: Final = frozenset(_HARMLESS).union(
+    _SAMPLING, _UNAPPLIED, _UNAPPLIED_SAMPLING,
+    ("bad_words_ids", "bos_token_id", "decoder_start_token_id", "eos_token_id", "forced_bos_token_id",
+     "sequence_bias", "suppress_tokens"),
 )  # fmt: skip
 """Every field of a generation_config.json, which a config.json without such a file may have as well."""
 
@@ -119,32 +97,25 @@ def read_generation_defaults(
 
     bos, eos = first("bos_token_id"), first("eos_token_id") or None
     start, forced = (first("decoder_start_token_id") or bos)[:1], first("forced_bos_token_id")[:1]
-    if ids_only:
-        return GenerationDefaults(bos[0] if bos else None, eos, {}, (*start, *forced) if start else ())
-    of_texts = given if has_file else config
-    unapplied: list[str] = []
-    sampling = sampling_of(of_texts, len(forced) if has_encoder and start else 0)
-    sampling |= _by_token(of_texts, n_vocab, eos or (), sampling, outside, unapplied)
-    if outside:
-        fields = ", ".join(dict.fromkeys(outside))  # both files often say the same
-        warn(f"{folder}: {fields}; expected ids from 0 to {n_vocab - 1}, and others are left out")
-    unapplied += _unapplied(of_texts)
-    if not has_encoder and of_texts.raw("forced_bos_token_id") is not None:  # after a prompt of one token
-        unapplied.append("forced_bos_token_id")
-    if unapplied:
-        warn(UnusedFieldWarning(of_texts.file, unapplied, NOT_APPLIED))
-    given.warn_of_unread(GENERATION_FIELDS)
+    sampling: dict[str, Any] = {}
+    if not ids_only:
+        of_texts = given if has_file else config
+        unapplied: list[str] = []
+        sampling = sampling_of(of_texts, len(forced) if has_encoder and start else 0)
+        sampling |= _by_token(of_texts, n_vocab, eos or (), sampling, outside, unapplied)
+        if outside:
+            fields = ", ".join(dict.fromkeys(outside))  # both files often say the same
+            warn(f"{folder}: {fields}; expected ids from 0 to {n_vocab - 1}, and others are left out")
+        neutral = dict(_UNAPPLIED)
+        if of_texts.raw("do_sample") is True:
+            neutral |= _UNAPPLIED_SAMPLING
+        if not has_encoder:
+            neutral["forced_bos_token_id"] = ()  # after a prompt of one token
+        unapplied += [name for name in neutral if of_texts.raw(name) not in (None, *neutral[name])]
+        if unapplied:
+            warn(UnusedFieldWarning(of_texts.file, unapplied, NOT_APPLIED))
+        given.warn_of_unread(GENERATION_FIELDS)
     return GenerationDefaults(bos[0] if bos else None, eos, sampling, (*start, *forced) if start else ())
-
-
-def _unapplied(given: Fields) -> list[str]:
-    samples = given.raw("do_sample") is True
-    neutral = {**_UNAPPLIED, **(_UNAPPLIED_SAMPLING if samples else {})}
-    return [
-        name
-        for name, values in neutral.items()
-        if (value := given.raw(name)) is not None and value not in values
-    ]
 
 
 def _by_token(
@@ -174,7 +145,7 @@ def _by_token(
     forbidden += given.token_ids("suppress_tokens", n_vocab, outside)
     biases.update(dict.fromkeys(forbidden, -math.inf))
     longer = [list(word) for word in words if len(word) > 1]
-    return {**({"logit_bias": biases} if biases else {}), **({"bad_words": longer} if longer else {})}
+    return {name: value for name, value in (("logit_bias", biases), ("bad_words", longer)) if value}
 
 
 def _words(given: Any, n_vocab: int, with_bias: bool = False) -> tuple[dict[tuple[int, ...], float], bool]:
@@ -182,25 +153,16 @@ def _words(given: Any, n_vocab: int, with_bias: bool = False) -> tuple[dict[tupl
 
     An entry whose tokens the vocabulary does not have is left out: no text has it.
     """
-    if given is None:
-        return {}, False
-    if not isinstance(given, list):
-        return {}, True
     found: dict[tuple[int, ...], float] = {}
-    others = False
-    for entry in given:
+    others = given is not None and not isinstance(given, list)
+    for entry in given if isinstance(given, list) else ():
         word, bias = entry if with_bias and isinstance(entry, list) and len(entry) == 2 else (entry, 0.0)
-        is_number = isinstance(bias, int | float) and not isinstance(bias, bool)
-        if not _are_ids(word) or not is_number or not -_LARGEST <= bias <= _LARGEST:
+        are_ids = isinstance(word, list) and word and all(type(token) is int and token >= 0 for token in word)
+        if not are_ids or type(bias) not in (int, float) or not -_LARGEST <= bias <= _LARGEST:
             others = True
         elif all(token < n_vocab for token in word):
             found[tuple(word)] = float(bias)
     return found, others
-
-
-def _are_ids(word: Any) -> bool:
-    """Whether a value is a list of token ids, of one at least."""
-    return isinstance(word, list) and bool(word) and all(type(token) is int and token >= 0 for token in word)
 
 
 def sampling_of(given: Fields, n_forced: int = 0) -> dict[str, Any]:
@@ -208,22 +170,25 @@ def sampling_of(given: Fields, n_forced: int = 0) -> dict[str, Any]:
 
     `n_forced`: First tokens that ``min_new_tokens`` counts and ``min_tokens`` does not.
     """
+
+    def leave_out(name: str, value: Any, expected: str) -> None:
+        warn(f"{given.file}: field '{name}' is {as_json(value)}; expected {expected}; it is left out")
+
     samples = given.raw("do_sample")
     if not isinstance(samples, bool | None):
-        warn(f"{given.file}: field 'do_sample' is {as_json(samples)}; expected true or false; it is left out")
+        leave_out("do_sample", samples, "true or false")
     samples = samples is True
     found: dict[str, Any] = {"temperature": 1.0} if samples else {}
-    for name, (integer, expected, fits, neutral) in _SAMPLING.items():
+    for name, (most, neutral) in _SAMPLING.items():
         value = given.raw(name)
         if value is None or not (samples or name in _ALWAYS):
             continue
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int if integer else int | float)
-            or not fits(value)
-        ):
-            warn(f"{given.file}: field '{name}' is {as_json(value)}; expected {expected}; it is left out")
-        elif value != neutral:
-            found[_NAMES.get(name, name)] = value if integer else float(value)
+        whole = isinstance(most, int)
+        least = 1 if whole else 1e-30
+        is_number = is_finite(value) and (isinstance(value, int) or not whole)
+        if is_number and least <= value <= most and value != neutral:
+            found[_NAMES.get(name, name)] = value if whole else float(value)
+        elif not is_number or value != neutral:
+            leave_out(name, value, f"a {'whole ' if whole else ''}number from {least} to {most}")
     n_least = found.pop("min_tokens", 0) - n_forced
     return found | ({"min_tokens": n_least} if n_least > 0 else {})

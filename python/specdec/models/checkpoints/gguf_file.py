@@ -8,21 +8,23 @@ files.
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec.errors import CheckpointError, CheckpointNotFoundError, MissingGGUFError, UnsupportedModelError
 from specdec.fields import as_json
-from specdec.models.checkpoints.file_tensor import PLAIN, FileRows, FileTensor, OpenedFile
+from specdec.models.checkpoints.file_tensor import PLAIN, FileTensor, OpenedFile, error_of
 from specdec.models.number_formats import widened
 
 MAGIC: Final = b"GGUF"
@@ -41,19 +43,10 @@ _PART: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 
 _STRING, _ARRAY = 8, 9
 _LENGTH: Final = struct.Struct("<Q")  # of a string, in bytes
-_Text: TypeAlias = bytes
-_NUMBERS: Final[Mapping[int, str]] = {
-    0: "<u1",
-    1: "<i1",
-    2: "<u2",
-    3: "<i2",
-    4: "<u4",
-    5: "<i4",
-    6: "<f4",
-    7: "<?",
-    10: "<u8",
-    11: "<i8",
-    12: "<f8",
+_NUMBERS: Final[Mapping[int, np.dtype[Any]]] = {
+    kind: np.dtype(name)
+    for kind, name in enumerate("<u1 <i1 <u2 <i2 <u4 <i4 <f4 <? - - <u8 <i8 <f8".split())
+    if name != "-"
 }
 """Value types of one number, by the ids of the format."""
 
@@ -80,43 +73,28 @@ class StoredBlocks(FileTensor):
 
     def check(self, numbers: str = "") -> None:
         """Refuse a tensor whose numbers are not read."""
-        if numbers or self.kind not in (*PLAIN, *_decoders()):
-            raise UnsupportedModelError(
-                f"{self.file}: tensor '{self.name}' has type {self.kind}; expected "
-                f"{', '.join(sorted((*PLAIN, *_decoders())))}"
-            )
+        known = sorted((*PLAIN, *_decoders()))
+        if numbers or self.kind not in known:
+            raise self.error(f"has type {self.kind}", ", ".join(known), UnsupportedModelError)
 
     def array(self, index: int | None = None, numbers: str = "") -> NDArray[Any]:
-        """The numbers, of `shape`: float32, float16, or uint16 with the bits of bf16.
-
-        Read anew at each call. With an index, those at this index of the first axis. Codes are decoded by
-        ``gguf``, to float32.
-        """
-        self.check(numbers)
-        blocks = self.blocks(index)
+        """The numbers; see `FileTensor`. Codes are decoded by ``gguf``, to float32."""
         if not self.is_coded:
-            return blocks
+            return super().array(index, numbers)
+        self.check(numbers)
         from gguf import quants
 
         with np.errstate(all="ignore"):  # damaged scales may be anything; the core refuses what is not finite
-            decoded: NDArray[np.float32] = quants.dequantize(blocks, _decoders()[self.kind])
+            decoded: NDArray[np.float32] = quants.dequantize(self.blocks(index), _decoders()[self.kind])
         return decoded
 
     def blocks(self, index: int | None = None) -> NDArray[Any]:
-        """What the file holds: as `array`, or, of blocks of codes, uint8, [*shape[:-1], bytes of a row]."""
-        shape, start, n_bytes = self.shape, self.start, self.n_bytes
-        if index is not None:
-            n_bytes //= shape[0]
-            shape, start = shape[1:], start + index * n_bytes
-        data = self._read(start, n_bytes)
+        """What the file holds; see `FileTensor`."""
         if not self.is_coded:
-            return data.view(PLAIN[self.kind][1]).reshape(shape)
+            return self.array(index)
+        start, n_bytes, shape = self._part(index)
         elements, size = self.block
-        return data.reshape(*shape[:-1], shape[-1] // elements * size)
-
-    def file_rows(self, index: int | None = None) -> FileRows | None:
-        """The rows of a matrix, of numbers or of blocks; see `FileTensor`."""
-        return self._rows_there(index)
+        return self._read(start, n_bytes).reshape(*shape[:-1], shape[-1] // elements * size)
 
     def numbers(self) -> NDArray[np.float32]:
         """All of them as float32."""
@@ -131,6 +109,17 @@ class _Value:
     item: int  # of an array: the type of its items
     start: int
     n: int  # items of an array, bytes of a string
+
+
+@dataclass(frozen=True)
+class _Info:
+    """What the head of a file says of a tensor."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: str
+    block: tuple[int, int]
+    offset: int
 
 
 class GGUFFile(Mapping[str, Any]):
@@ -158,6 +147,11 @@ class GGUFFile(Mapping[str, Any]):
         """An exception that names the file."""
         return CheckpointError(f"{self.path}: {message}")
 
+    def field_error(self, key: str, expected: str, *value: Any) -> CheckpointError:
+        """The exception about a field of the metadata, or about its `value`."""
+        found = value[0] if value else self[key]
+        return CheckpointError.of(self.path, key, found, expected, noun="metadata field")
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 
@@ -169,18 +163,13 @@ class GGUFFile(Mapping[str, Any]):
         value = self._values[key]
         if value.kind == _STRING:
             return self._decoded(self._opened.read(value.start, value.n).tobytes(), key)
-        if value.kind == _ARRAY:
-            return self._array(value, key)
-        dtype = np.dtype(_NUMBERS[value.kind])
-        return self._opened.read(value.start, dtype.itemsize).view(dtype)[0].item()
-
-    def _array(self, value: _Value, key: str) -> Any:
-        if value.item != _STRING:
-            dtype = np.dtype(_NUMBERS[value.item])
-            return self._opened.read(value.start, value.n * dtype.itemsize).view(dtype)
-        texts: list[_Text] = []
-        _Cursor(self._opened, value.start).strings(value.n, f"metadata field '{key}'", texts)
-        return [self._decoded(text, key) for text in texts]
+        if value.item == _STRING:
+            texts: list[bytes] = []
+            _Cursor(self._opened, value.start).strings(value.n, f"metadata field '{key}'", texts)
+            return [self._decoded(text, key) for text in texts]
+        dtype = _NUMBERS[value.item if value.kind == _ARRAY else value.kind]
+        numbers = self._opened.read(value.start, value.n * dtype.itemsize).view(dtype)
+        return numbers if value.kind == _ARRAY else numbers[0].item()
 
     def _decoded(self, data: bytes, key: str) -> str:
         try:
@@ -190,33 +179,28 @@ class GGUFFile(Mapping[str, Any]):
 
     def _read_head(self, cursor: _Cursor) -> tuple[int, int]:
         """(number of tensors, number of values of the metadata)."""
-        magic = cursor.bytes(4)
+        magic = cursor.take(4)
         if magic != MAGIC:
             raise self.error(f"begins with {magic!r}; expected {MAGIC!r}, a GGUF file")
         version = cursor.integer(4)
         if version not in _VERSIONS:
             swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
             what = "of the other byte order" if swapped in _VERSIONS else f"of version {version}"
-            raise UnsupportedModelError(
-                f"{self.path}: is a GGUF file {what}; expected version {' or '.join(map(str, _VERSIONS))}, "
-                "little-endian"
-            )
+            expected = f"version {' or '.join(map(str, _VERSIONS))}, little-endian"
+            raise UnsupportedModelError(f"{self.path}: is a GGUF file {what}; expected {expected}")
         n_tensors, n_values = cursor.integer(8), cursor.integer(8)
         # Bytes of the smallest tensor and of the smallest value: counts beyond are damage.
         for name, n, least in (("tensors", n_tensors, 24), ("values", n_values, 13)):
             most = min(self._opened.size // least, _MAX_ENTRIES)
             if n > most:
-                raise self.error(
-                    f"says that it has {n} {name}; expected at most {most} in {self._opened.size} bytes"
-                )
+                raise self.error(f"says that it has {n} {name}; expected at most {most}, by its size")
         return n_tensors, n_values
 
     def _walk(self, cursor: _Cursor, key: str) -> _Value:
         what = f"metadata field '{key}'"
         kind = cursor.integer(4)
         if kind in _NUMBERS:
-            start = cursor.skip(np.dtype(_NUMBERS[kind]).itemsize)
-            return _Value(kind, 0, start, 1)
+            return _Value(kind, 0, cursor.skip(_NUMBERS[kind].itemsize), 1)
         if kind == _STRING:
             n = cursor.size(what)
             return _Value(kind, 0, cursor.skip(n), n)
@@ -225,74 +209,62 @@ class GGUFFile(Mapping[str, Any]):
         item, n = cursor.integer(4), cursor.integer(8)
         start = cursor.at
         if item in _NUMBERS:
-            cursor.skip(n * np.dtype(_NUMBERS[item]).itemsize)
+            cursor.skip(n * _NUMBERS[item].itemsize)
         elif item == _STRING:
             if n > _MAX_STRINGS:
                 raise self.error(f"{what} is an array of {n} strings; expected at most {_MAX_STRINGS}")
             cursor.check(8 * n)
             cursor.strings(n, what)
         else:
-            raise UnsupportedModelError(
-                f"{self.path}: {what} is an array of items of type {item}; expected numbers or strings"
-            )
+            found = f"{what} is an array of items of type {item}"
+            raise UnsupportedModelError(f"{self.path}: {found}; expected numbers or strings")
         return _Value(kind, item, start, n)
 
-    def _read_info(self, cursor: _Cursor) -> tuple[str, tuple[int, ...], str, tuple[int, int], int]:
-        """(name, shape, type, block, offset) of a tensor."""
+    def _read_info(self, cursor: _Cursor) -> _Info:
         name = cursor.name("a tensor's name")
-        what = f"tensor '{name}'"
         n_dims = cursor.integer(4)
         if not 1 <= n_dims <= _MAX_DIMENSIONS:
-            raise self.error(f"{what} has {n_dims} dimensions; expected 1 to {_MAX_DIMENSIONS}")
+            raise error_of(self.path, name, f"has {n_dims} dimensions", f"1 to {_MAX_DIMENSIONS}")
         extents = [cursor.integer(8) for _ in range(n_dims)]
-        n_elements = 1
-        for extent in extents:
-            n_elements *= extent
-        if not 0 < n_elements <= _MAX_ELEMENTS:
-            raise self.error(f"{what} has the extents {as_json(extents)}; expected a tensor of some elements")
+        if not 0 < math.prod(extents) <= _MAX_ELEMENTS:
+            raise error_of(self.path, name, f"has the extents {as_json(extents)}", "some elements")
         number = cursor.integer(4)
         if number not in _types():
-            raise UnsupportedModelError(
-                f"{self.path}: {what} has type {number}; expected one that the package `gguf` knows"
-            )
+            expected = "one that the package `gguf` knows"
+            raise error_of(self.path, name, f"has type {number}", expected, UnsupportedModelError)
         kind, block = _types()[number]
         if extents[0] % block[0]:
-            raise self.error(
-                f"{what} of type {kind} has rows of {extents[0]}; expected multiples of {block[0]}"
-            )
-        return name, tuple(reversed(extents)), kind, block, cursor.integer(8)
+            found = f"of type {kind} has rows of {extents[0]}"
+            raise error_of(self.path, name, found, f"multiples of {block[0]}")
+        return _Info(name, tuple(reversed(extents)), kind, block, cursor.integer(8))
 
-    def _place(self, infos: list[tuple[str, tuple[int, ...], str, tuple[int, int], int]], end: int) -> None:
+    def _place(self, infos: list[_Info], end: int) -> None:
         """Find each tensor's bytes, behind the infos: aligned, inside the file, shared by none."""
-        alignment = self.get("general.alignment")
-        alignment = _ALIGNMENT if alignment is None else alignment
+        key = "general.alignment"
+        alignment = self.get(key, _ALIGNMENT)
         if (
             not isinstance(alignment, int)
             or not 1 <= alignment <= _MAX_ALIGNMENT
             or alignment & (alignment - 1)
         ):
-            raise self.error(
-                f"metadata field 'general.alignment' is {as_json(alignment)}; expected a power of two up to "
-                f"{_MAX_ALIGNMENT}"
-            )
+            raise self.field_error(key, f"a power of two up to {_MAX_ALIGNMENT}")
         first = -(-end // alignment) * alignment
-        ranges: list[tuple[int, int, str]] = []
-        for name, shape, kind, block, offset in infos:
-            if name in self.tensors:
-                raise self.error(f"tensor '{name}' is there twice; expected once")
-            n_bytes = int(np.prod(shape, dtype=object)) // block[0] * block[1]
-            start = first + offset
-            if offset % alignment or start + n_bytes > self._opened.size:
-                raise self.error(
-                    f"tensor '{name}' has {n_bytes} bytes from {start} on; expected them inside the file's "
-                    f"{self._opened.size}, from a multiple of {alignment} on (is the file truncated?)"
-                )
-            ranges.append((start, start + n_bytes, name))
-            self.tensors[name] = StoredBlocks(self._opened, name, kind, shape, start, n_bytes, block)
-        ranges.sort()
-        for (_, stop, before), (start, _, name) in pairwise(ranges):
-            if start < stop:
-                raise self.error(f"tensor '{name}' overlaps tensor '{before}'; expected bytes of its own")
+        for info in infos:
+            n_bytes = math.prod(info.shape) // info.block[0] * info.block[1]
+            start = first + info.offset
+            if info.name in self.tensors:
+                raise error_of(self.path, info.name, "is there twice", "once")
+            if info.offset % alignment or start + n_bytes > self._opened.size:
+                inside = f"inside the file's {self._opened.size}, from a multiple of {alignment} on"
+                expected = f"them {inside} (is the file truncated?)"
+                raise error_of(self.path, info.name, f"has {n_bytes} bytes from {start} on", expected)
+            self.tensors[info.name] = StoredBlocks(
+                self._opened, info.name, info.kind, info.shape, start, n_bytes, info.block
+            )
+        placed = sorted(self.tensors.values(), key=lambda tensor: (tensor.start, tensor.n_bytes))
+        for before, tensor in pairwise(placed):
+            if tensor.start < before.start + before.n_bytes:
+                raise tensor.error(f"overlaps tensor '{before.name}'", "bytes of its own")
 
 
 class _Cursor:
@@ -304,29 +276,29 @@ class _Cursor:
     def __init__(self, opened: OpenedFile, at: int = 0) -> None:
         self._opened = opened
         self.at = at
-        self._window = b""
-        self._window_start = 0
+        self._window, self._window_start = b"", 0
+
+    def _error(self, message: str) -> CheckpointError:
+        return CheckpointError(f"{self._opened.path}: {message}")
 
     def check(self, n: int) -> None:
         """Refuse a file that has not as many bytes left."""
         left = self._opened.size - self.at
         if n > left:
-            raise CheckpointError(
-                f"{self._opened.path}: ends where {n} bytes are to follow byte {self.at}; expected them, not "
-                f"{left} (is the file truncated?)"
-            )
+            expected = f"{n} bytes, not {left} (is the file truncated?)"
+            raise self._error(f"ends where more are to follow byte {self.at}; expected {expected}")
 
     def skip(self, n: int) -> int:
         self.check(n)
         start, self.at = self.at, self.at + n
         return start
 
-    def strings(self, n: int, what: str, found: list[_Text] | None = None) -> None:
+    def strings(self, n: int, what: str, found: list[bytes] | None = None) -> None:
         """The next n strings, added to a list if there is one."""
+        length_at = _LENGTH.unpack_from
         while n > 0:
             at = self._begin(8)
             window, last = self._window, len(self._window)
-            length_at = _LENGTH.unpack_from
             while n > 0 and at + 8 <= last:  # those that the window holds whole
                 begin = at + 8
                 end = begin + length_at(window, at)[0]
@@ -337,14 +309,13 @@ class _Cursor:
                 at, n = end, n - 1
             self.at = self._window_start + at
             if n > 0:
-                size = self.size(what)
-                if found is not None:
-                    found.append(self.bytes(size))
-                else:
+                size, n = self.size(what), n - 1
+                if found is None:
                     self.skip(size)
-                n -= 1
+                else:
+                    found.append(self.take(size))
 
-    def bytes(self, n: int) -> bytes:
+    def take(self, n: int) -> bytes:
         begin = self._begin(n)
         self.at += n
         return self._window[begin : begin + n]
@@ -360,25 +331,21 @@ class _Cursor:
         return begin
 
     def integer(self, n: int) -> int:
-        return int(struct.unpack("<I" if n == 4 else "<Q", self.bytes(n))[0])
+        return int.from_bytes(self.take(n), "little")
 
-    def size(self, what: str) -> int:
-        n = self.integer(8)
-        if n > self._opened.size - self.at:
-            raise CheckpointError(
-                f"{self._opened.path}: {what} has a string of {n} bytes; expected at most "
-                f"{self._opened.size - self.at}, what the file holds"
-            )
+    def size(self, what: str, most: int | None = None) -> int:
+        """The length of a string, which the file holds."""
+        n, left = self.integer(8), self._opened.size - self.at
+        most = left if most is None else min(most, left)
+        if n > most:
+            raise self._error(f"{what} has a string of {n} bytes; expected at most {most}")
         return n
 
     def name(self, what: str) -> str:
-        n = self.size(what)
-        if n > _MAX_NAME:
-            raise CheckpointError(f"{self._opened.path}: {what} has {n} bytes; expected at most {_MAX_NAME}")
         try:
-            return self.bytes(n).decode("utf-8")
+            return self.take(self.size(what, _MAX_NAME)).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise CheckpointError(f"{self._opened.path}: {what} is no UTF-8: {error}") from error
+            raise self._error(f"{what} is no UTF-8: {error}") from error
 
 
 @cache
@@ -388,13 +355,10 @@ def _decoders() -> dict[str, Any]:
 
     found = {}
     for kind, (elements, size) in constants.GGML_QUANT_SIZES.items():
-        if elements == 1:
-            continue
-        try:
-            quants.dequantize(np.zeros((1, size), np.uint8), kind)
-        except NotImplementedError:
-            continue
-        found[kind.name] = kind
+        if elements > 1:
+            with suppress(NotImplementedError):
+                quants.dequantize(np.zeros((1, size), np.uint8), kind)
+                found[kind.name] = kind
     return found
 
 
@@ -427,38 +391,33 @@ def read_gguf(path: Path) -> tuple[GGUFFile, dict[str, StoredBlocks]]:
     if n_parts <= 1:
         return file, file.tensors
     if (match := _PART.fullmatch(path.name)) is None or int(match[3]) != n_parts:
-        raise file.error(
-            f"is a part of {n_parts}; expected a name that ends as in '-00001-of-{n_parts:05}.gguf'"
-        )
+        expected = f"a name that ends as in '-00001-of-{n_parts:05}.gguf'"
+        raise file.error(f"is a part of {n_parts}; expected {expected}")
+    parts: list[GGUFFile] = []
     tensors: dict[str, StoredBlocks] = {}
-    first: GGUFFile | None = None
     for part in range(n_parts):
         place = path.with_name(f"{match[1]}-{part + 1:05}-of-{n_parts:05}.gguf")
         if place != path and not place.is_file():
             raise CheckpointNotFoundError(f"{place}: no such file; expected part {part + 1} of {n_parts}")
         one = file if place == path else GGUFFile(OpenedFile(place))
-        if (_count(one, "split.no"), _count(one, "split.count")) != (part, n_parts):
-            raise one.error(
-                f"says that it is part {_count(one, 'split.no') + 1} of {_count(one, 'split.count')}; "
-                f"expected {part + 1} of {n_parts}, as its name has it"
-            )
+        parts.append(one)
+        number, n = _count(one, "split.no"), _count(one, "split.count")
+        if (number, n) != (part, n_parts):
+            expected = f"{part + 1} of {n_parts}, as its name has it"
+            raise one.error(f"says that it is part {number + 1} of {n}; expected {expected}")
         for name, tensor in one.tensors.items():
             if name in tensors:
-                raise one.error(f"tensor '{name}' is in {tensors[name].file.name} too; expected it once")
+                raise tensor.error(f"is in {tensors[name].file.name} too", "it once")
             tensors[name] = tensor
-        first = first or one
-    assert first is not None
-    n_tensors = _count(first, "split.tensors.count")
+    n_tensors = _count(parts[0], "split.tensors.count")
     if n_tensors not in (0, len(tensors)):
-        raise first.error(f"has {len(tensors)} tensors in {n_parts} parts; expected {n_tensors}")
-    return first, tensors
+        raise parts[0].error(f"has {len(tensors)} tensors in {n_parts} parts; expected {n_tensors}")
+    return parts[0], tensors
 
 
 def _count(file: GGUFFile, key: str) -> int:
     """A number of parts or tensors; 0 where the file says nothing."""
-    n = file.get(key)
-    if n is None:
-        return 0
-    if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= _MAX_PARTS * 1000:
-        raise file.error(f"metadata field '{key}' is {as_json(n)}; expected a whole number")
+    n = file.get(key, 0)
+    if type(n) is not int or not 0 <= n <= _MAX_PARTS * 1000:
+        raise file.field_error(key, "a whole number")
     return n

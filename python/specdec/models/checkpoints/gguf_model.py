@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from specdec.errors import CheckpointError, UnusedFieldWarning, warn
-from specdec.fields import NOT_KNOWN, Fields, as_json
+from specdec.fields import NOT_KNOWN, Fields
 from specdec.models.chat_template import ChatTemplate, resolve_chat_template
 from specdec.models.checkpoints.checkpoint import Checkpoint
 from specdec.models.checkpoints.generation_config import NOT_APPLIED, sampling_of
@@ -38,20 +38,19 @@ def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Ch
     name, family, config, sources = described(metadata, n_ctx)
     decoder_start = _decoder_start(metadata, config["n_vocab"])
     metadata.warn_of_unread(HARMLESS)
-    _warn_of_unknown(file, f"{named}.")
+    if unknown := [key for key in file if not key.startswith(f"{named}.") and not _KNOWN.fullmatch(key)]:
+        warn(UnusedFieldWarning(path, unknown, NOT_KNOWN))
     tensors = of_model(metadata)
-    match_tensors(
-        path,
-        family,
-        config,
-        sources,
-        tensors,
-        described_by="metadata",
-    )
+    match_tensors(path, family, config, sources, tensors, described_by="metadata")
+    n_vocab = config["n_vocab"]
     vocabulary = None if tokenizer is not None else read_vocabulary(file, path)
-    _check_size(file, vocabulary, config["n_vocab"])
-    bos_id, eos_ids = read_end_ids(file, path, config["n_vocab"])
+    if vocabulary is not None and vocabulary.n_tokens > n_vocab:
+        expected = f"at most {n_vocab} tokens, the rows of 'token_embd.weight'"
+        raise file.field_error("tokenizer.ggml.tokens", expected, f"{vocabulary.n_tokens} tokens")
+    bos_id, eos_ids = read_end_ids(file, path, n_vocab)
     found = vocabulary.tokenizer if vocabulary is not None else resolve_tokenizer(tokenizer, path.parent)
+    own = tokenizer is None
+    template = chat_template_of(file, vocabulary) if own else resolve_chat_template(tokenizer, path.parent)
     return matched_checkpoint(
         path,
         name,
@@ -63,11 +62,7 @@ def open_gguf(path: Path, tokenizer: Any = None, n_ctx: int | None = None) -> Ch
         default_sampling=_default_sampling(file),
         bos_id=bos_id,
         eos_ids=eos_ids,
-        chat_template=(
-            chat_template_of(file, vocabulary)
-            if tokenizer is None
-            else resolve_chat_template(tokenizer, path.parent)
-        ),
+        chat_template=template,
         weight_files=tuple(sorted({tensor.file for tensor in held.values()})),
         fields=fields_of(metadata),
     )
@@ -105,15 +100,12 @@ def fields_of(metadata: Metadata) -> dict[str, Any]:
 
 def of_model(metadata: Metadata) -> dict[str, Any]:
     """The tensors of a file, less those read with its configuration and those that nothing reads."""
-    return {
-        key: _as_matrix(tensor) if key.endswith(ROW) else tensor
-        for key, tensor in metadata.tensors.items()
-        if key not in metadata.used and not key.endswith(_UNUSED)
-    }
-
-
-def _as_matrix(tensor: Any) -> Any:
-    return replace(tensor, shape=(1, *tensor.shape)) if len(tensor.shape) == 1 else tensor
+    found: dict[str, Any] = {}
+    for key, tensor in metadata.tensors.items():
+        if key not in metadata.used and not key.endswith(_UNUSED):
+            is_row = key.endswith(ROW) and len(tensor.shape) == 1
+            found[key] = replace(tensor, shape=(1, *tensor.shape)) if is_row else tensor
+    return found
 
 
 def _n_vocab(metadata: Metadata) -> int:
@@ -123,14 +115,6 @@ def _n_vocab(metadata: Metadata) -> int:
         raise CheckpointError(f"{metadata.file}: tensor 'token_embd.weight' {found}; expected a matrix")
     n_rows: int = table.shape[0]
     return n_rows
-
-
-def _check_size(file: GGUFFile, vocabulary: Vocabulary | None, n_vocab: int) -> None:
-    if vocabulary is not None and vocabulary.n_tokens > n_vocab:
-        raise file.error(
-            f"metadata field 'tokenizer.ggml.tokens' has {vocabulary.n_tokens} tokens; expected at most "
-            f"{n_vocab}, the rows of 'token_embd.weight'"
-        )
 
 
 def chat_template_of(file: GGUFFile, vocabulary: Vocabulary | None) -> ChatTemplate | None:
@@ -143,7 +127,7 @@ def chat_template_of(file: GGUFFile, vocabulary: Vocabulary | None) -> ChatTempl
     }
     for name, text in templates.items():
         if not isinstance(text, str):
-            raise file.error(f"chat template '{name}' is {as_json(text)}; expected a text")
+            raise file.field_error(f"{prefix}.{name}", "a text", text)
     if not templates:
         return None
     tokens = {} if vocabulary is None else vocabulary.special_tokens
@@ -165,12 +149,6 @@ _KNOWN: Final = re.compile(
 )
 
 
-def _warn_of_unknown(file: GGUFFile, prefix: str) -> None:
-    unknown = [key for key in file if not key.startswith(prefix) and not _KNOWN.fullmatch(key)]
-    if unknown:
-        warn(UnusedFieldWarning(file.path, unknown, NOT_KNOWN))
-
-
 _SAMPLING: Final = {
     "temp": "temperature", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p",
     "penalty_repeat": "repetition_penalty",
@@ -185,11 +163,8 @@ def _default_sampling(file: GGUFFile) -> dict[str, Any]:
     """The settings of ``general.sampling``, which converters write from a generation_config.json."""
     prefix = "general.sampling."
     given = {key.removeprefix(prefix): file.get(key) for key in file if key.startswith(prefix)}
-    unapplied = [
-        f"{prefix}{name}"
-        for name, neutral in _UNAPPLIED_SAMPLING.items()
-        if name in given and given[name] not in neutral
-    ]
+    of_others = given.keys() & _UNAPPLIED_SAMPLING.keys()
+    unapplied = [f"{prefix}{key}" for key in sorted(of_others) if given[key] not in _UNAPPLIED_SAMPLING[key]]
     if unapplied:
         warn(UnusedFieldWarning(file.path, unapplied, NOT_APPLIED))
     found = {ours: _shortest(given[theirs]) for theirs, ours in _SAMPLING.items() if theirs in given}
@@ -226,6 +201,6 @@ def _decoder_start(metadata: Metadata, n_vocab: int) -> tuple[int, ...]:
     token = metadata.get("decoder_start_token_id")
     if token is None:
         return ()
-    if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < n_vocab:
+    if type(token) is not int or not 0 <= token < n_vocab:
         raise metadata.error("decoder_start_token_id", f"a token id from 0 to {n_vocab - 1}")
     return (token,)

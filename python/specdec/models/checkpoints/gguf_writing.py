@@ -17,7 +17,8 @@ from specdec.errors import CheckpointError, InputError
 from specdec.models.checkpoints.gguf_file import MAGIC, type_sizes
 from specdec.models.number_formats import rounded_to_bf16
 
-WEIGHTED: Final = ("Q4_0", "Q5_0")
+WEIGHTED: Final[Mapping[str, int]] = {"Q4_0": 8, "Q5_0": 16}
+"""Types of blocks that are weighted here, and what is added to a code."""
 _BLOCK: Final = 32
 _TOGETHER: Final = 1 << 14  # blocks that are looked at together
 _TRIALS: Final = np.arange(-9, 10, dtype=np.float32) / np.float32(10)
@@ -33,17 +34,21 @@ def weighted_blocks(
 
     `rows` (ndarray of float32, [n_rows, n_in]): n_in is a multiple of 32.
     """
-    most = {"Q4_0": 8, "Q5_0": 16}[kind]
+    most = WEIGHTED[kind]
     squares = np.mean(np.square(rows, dtype=np.float64), axis=1, keepdims=True).astype(np.float32)
-    packed: list[NDArray[np.uint8]] = []
+    made: list[NDArray[np.uint8]] = []
     step = max(1, _TOGETHER * _BLOCK // rows.shape[1])
     for first in range(0, len(rows), step):
         some = rows[first : first + step]
         weights = importance * np.sqrt(squares[first : first + step] + some * some)
         x, w = some.reshape(-1, _BLOCK), weights.reshape(-1, _BLOCK)
         d = _best_scale(x, w, np.float32(most)).astype(np.float16)
-        packed.append(_packed(_codes(x, _inverse(d.astype(np.float32)), most) + most, d, kind).reshape(-1))
-    return np.concatenate(packed)
+        codes = (_codes(x, _inverse(d.astype(np.float32)), most) + most).astype(np.uint8)
+        # the scale; in Q5_0 the fifth bits; nibbles of the first half, and above them of the second
+        low = codes[:, : _BLOCK // 2] & 15 | (codes[:, _BLOCK // 2 :] & 15) << 4
+        fifth = [np.packbits(codes >> 4, axis=1, bitorder="little")] if kind == "Q5_0" else []
+        made.append(np.concatenate([d[:, None].view(np.uint8), *fifth, low], axis=1).reshape(-1))
+    return np.concatenate(made)
 
 
 def _codes(x: NDArray[np.float32], steps: NDArray[np.float32], most: int) -> NDArray[Any]:
@@ -70,28 +75,10 @@ def _best_scale(x: NDArray[np.float32], w: NDArray[np.float32], most: np.float32
     return scale
 
 
-def _packed(codes: NDArray[Any], d: NDArray[np.float16], kind: str) -> NDArray[np.uint8]:
-    """Blocks: the scale; in Q5_0 the fifth bits; nibbles of the first half, and above them of the second."""
-    q = codes.astype(np.uint8)
-    low = q[:, : _BLOCK // 2] & 15 | (q[:, _BLOCK // 2 :] & 15) << 4
-    fifth = [np.packbits(q >> 4, axis=1, bitorder="little")] if kind == "Q5_0" else []
-    return np.concatenate([d[:, None].view(np.uint8), *fifth, low], axis=1)
-
-
 FILE_TYPES: Final[Mapping[str, int]] = {
-    "F32": 0,
-    "F16": 1,
-    "BF16": 32,
-    "Q8_0": 7,
-    "Q4_0": 2,
-    "Q4_K": 14,
-    "Q4_K_S": 14,
-    "Q4_K_M": 15,
-    "Q5_K": 16,
-    "Q5_K_S": 16,
-    "Q5_K_M": 17,
-    "Q6_K": 18,
-}
+    "F32": 0, "F16": 1, "BF16": 32, "Q8_0": 7, "Q4_0": 2, "Q4_K": 14, "Q4_K_S": 14, "Q4_K_M": 15, "Q5_K": 16,
+    "Q5_K_S": 16, "Q5_K_M": 17, "Q6_K": 18,
+}  # fmt: skip
 """What a file can be asked for, and the number that ``general.file_type`` has for it."""
 
 MIXTURES: Final = ("Q4_K_S", "Q4_K_M", "Q5_K_S", "Q5_K_M")
@@ -128,8 +115,7 @@ def type_of(
 
 def _mixed(kind: str, base: str, n_layer: int, has_head: bool, is_falcon: bool) -> str:
     """The type of a matrix in a mixture."""
-    plain, size = kind[:4], kind[-1]
-    part = base.rsplit(".", 1)[-1]
+    plain, part = kind[:4], base.rsplit(".", 1)[-1]
     if base == "output" or (base == "token_embd" and not has_head):
         return "Q8_0" if is_falcon else "Q6_K"
     if not base.startswith("blk."):
@@ -137,19 +123,15 @@ def _mixed(kind: str, base: str, n_layer: int, has_head: bool, is_falcon: bool) 
     layer = int(base.split(".")[1])
     eighth = n_layer // 8
     important = layer < eighth or layer >= 7 * n_layer // 8 or (layer - eighth) % 3 == 2
-    if size == "S":
-        if kind == "Q4_K_S" and part in ("attn_v", "ffn_down", "ffn_down_exps"):
-            return "Q5_K" if layer < (4 if part == "attn_v" else eighth) else plain
-        return plain
+    is_down = part in ("ffn_down", "ffn_down_exps")
+    if kind.endswith("_S"):
+        first = 4 if part == "attn_v" else eighth if is_down else 0
+        return "Q5_K" if kind == "Q4_K_S" and layer < first else plain
     if part == "attn_qkv":
         return {"Q4_K": "Q5_K", "Q5_K": "Q6_K"}[plain]
-    if part == "attn_v":
-        return "Q6_K" if important else plain
-    if part in ("ffn_down", "ffn_down_exps"):
-        if is_falcon and plain == "Q4_K":
-            return "Q6_K" if layer < n_layer // 16 else "Q5_K" if important else plain
-        return "Q6_K" if important else plain
-    return plain
+    if is_down and is_falcon and plain == "Q4_K":
+        return "Q6_K" if layer < n_layer // 16 else "Q5_K" if important else plain
+    return "Q6_K" if important and (is_down or part == "attn_v") else plain
 
 
 def _relative(importance: NDArray[np.float32]) -> NDArray[np.float32] | None:
@@ -184,20 +166,17 @@ def encoded(
         if large.any():
             raise CheckpointError(f"{what} has values that are too large for {kind}; expected smaller ones")
         return half
-    if kind not in (*_K_TYPES, *WEIGHTED):
-        importance = None
-    if importance is not None and importance.ndim == 2:
+    rows = np.ascontiguousarray(array.reshape(-1, array.shape[-1]))
+    if importance is not None and importance.ndim == 2 and kind in (*_K_TYPES, *WEIGHTED):
         experts = zip(array, importance, strict=True)
-        parts = [encoded(part, kind, what, means, n_threads) for part, means in experts]
-        return np.concatenate([part.reshape(-1) for part in parts])
-    if importance is not None:
-        importance = _relative(importance)
-    if importance is not None and kind in WEIGHTED:
-        return weighted_blocks(array.reshape(-1, array.shape[-1]), kind, importance)
+        parts = [encoded(part, kind, what, means, n_threads).reshape(-1) for part, means in experts]
+        return np.concatenate(parts)
     if kind in _K_TYPES:
-        rows = np.ascontiguousarray(array.reshape(-1, array.shape[-1]))
-        packed = _core.quantise(rows, kind.lower(), importance=importance, n_threads=n_threads)
+        weights = None if importance is None else _relative(importance)
+        packed = _core.quantise(rows, kind.lower(), importance=weights, n_threads=n_threads)
         return np.frombuffer(packed, np.uint8)
+    if kind in WEIGHTED and importance is not None and (weights := _relative(importance)) is not None:
+        return weighted_blocks(rows, kind, weights)
     from gguf import GGMLQuantizationType, quants
 
     blocks: NDArray[np.uint8] = quants.quantize(array, GGMLQuantizationType[kind])
@@ -206,13 +185,10 @@ def encoded(
 
 _VERSION: Final = 3
 _ALIGNMENT: Final = 32
-_UINT32, _INT32, _FLOAT32, _BOOL, _STRING, _ARRAY, _UINT8 = 4, 5, 6, 7, 8, 9, 0
-_ARRAY_ITEMS: Final[Mapping[str, int]] = {
-    "uint8": _UINT8,
-    "int32": _INT32,
-    "float32": _FLOAT32,
-    "bool": _BOOL,
-}
+_STRING, _ARRAY = 8, 9
+# Values of one number: the type of the format, and how `struct` writes it.
+_SCALARS: Final = {"uint32": (4, "I"), "int32": (5, "i"), "float32": (6, "f"), "bool": (7, "?")}
+_ITEMS: Final = {name: number for name, (number, _) in _SCALARS.items()} | {"uint8": 0}
 
 
 @dataclass(frozen=True)
@@ -273,18 +249,16 @@ def _string(text: str) -> bytes:
 
 
 def _value(key: str, value: Any) -> bytes:
-    if isinstance(value, bool):
-        return struct.pack("<I?", _BOOL, value)
-    if isinstance(value, int):
-        kind, form = (_INT32, "i") if value < 0 else (_UINT32, "I")
-        if not -(1 << 31) <= value < 1 << 32:
-            raise InputError(f"metadata field {key!r} is {value}; expected a whole number of 32 bits")
-        return struct.pack(f"<I{form}", kind, value)
-    if isinstance(value, float):
-        return struct.pack("<If", _FLOAT32, value)
     if isinstance(value, str):
         return struct.pack("<I", _STRING) + _string(value)
     if isinstance(value, np.ndarray):
-        head = struct.pack("<IIQ", _ARRAY, _ARRAY_ITEMS[value.dtype.name], len(value))
+        head = struct.pack("<IIQ", _ARRAY, _ITEMS[value.dtype.name], len(value))
         return head + value.astype(value.dtype.newbyteorder("<")).tobytes()
-    return struct.pack("<IIQ", _ARRAY, _STRING, len(value)) + b"".join(map(_string, value))
+    if not isinstance(value, bool | int | float):
+        return struct.pack("<IIQ", _ARRAY, _STRING, len(value)) + b"".join(map(_string, value))
+    name = {bool: "bool", float: "float32"}.get(type(value), "int32" if value < 0 else "uint32")
+    number, form = _SCALARS[name]
+    try:
+        return struct.pack(f"<I{form}", number, value)
+    except struct.error as error:
+        raise InputError(f"metadata field {key!r} is {value}; expected a number of 32 bits") from error

@@ -60,10 +60,8 @@ def open_folder(folder: Path, tokenizer: Any = None, n_ctx: int | None = None) -
     file = folder / "config.json"
     fields = Fields(read_json_object(file), file)
     if fields.has("specdec_draft"):
-        raise UnsupportedModelError(
-            f"{folder}: is the folder of a learnt draft; expected that of a model, or a draft's opened by "
-            f"specdec.drafts.load({str(folder)!r}, target)"
-        )
+        expected = f"that of a model; specdec.drafts.load({str(folder)!r}, target) opens a draft's"
+        raise UnsupportedModelError(f"{folder}: is the folder of a learned draft; expected {expected}")
     architecture, family, config, has_codes = described(fields, n_ctx)
     tensors = _held(folder, family, has_codes)
     if family.settled is not None:
@@ -151,8 +149,6 @@ def _held(folder: Path, family: Family, has_codes: bool) -> dict[str, FileTensor
         if full is None:
             continue
         if full in tensors:
-            raise CheckpointError(
-                f"{tensor.file}: holds both '{tensors[full].name}' and '{name}'; expected one"
-            )
+            raise tensor.error(f"is held beside '{tensors[full].name}', its other name", "one of them")
         tensors[full] = tensor
     return tensors

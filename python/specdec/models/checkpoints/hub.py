@@ -12,26 +12,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from specdec.checks import check_path
-from specdec.errors import CheckpointError, InputError, MissingHubError, kind_of, shown
+from specdec.errors import CheckpointError, InputError, MissingHubError, SpecdecError, kind_of, shown
 
 DESCRIBING: Final = (
-    "added_tokens.json",
-    "chat_template.jinja",
-    "config.json",
-    "generation_config.json",
-    "merges.txt",
-    "model.safetensors.index.json",
-    "sentencepiece.bpe.model",
-    "source.spm",
-    "special_tokens_map.json",
-    "spiece.model",
-    "target.spm",
-    "target_vocab.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "vocab.json",
-)
+    "added_tokens.json", "chat_template.jinja", "config.json", "generation_config.json", "merges.txt",
+    "model.safetensors.index.json", "sentencepiece.bpe.model", "source.spm", "special_tokens_map.json",
+    "spiece.model", "target.spm", "target_vocab.json", "tokenizer.json", "tokenizer.model",
+    "tokenizer_config.json", "vocab.json",
+)  # fmt: skip
 """Those of a Hugging Face folder, by name."""
 
 TEMPLATES: Final = "additional_chat_templates/*.jinja"
@@ -103,13 +91,11 @@ class HubOptions:
 
     def __post_init__(self) -> None:
         if self.revision is not None and not (isinstance(self.revision, str) and self.revision):
-            raise InputError(
-                f"revision is {shown(self.revision)}; expected a branch, a tag, a commit or None"
-            )
+            raise InputError.of("revision", self.revision, "a branch, a tag, a commit or None")
         if self.cache_dir is not None:
             object.__setattr__(self, "cache_dir", check_path("cache_dir", self.cache_dir))
         if not isinstance(self.token, str | bool | None):
-            raise InputError(f"token is {kind_of(self.token)}; expected a str, True, False or None")
+            raise InputError.of("token", None, "a str, True, False or None", kind_of(self.token))
 
 
 @dataclass(frozen=True)
@@ -153,15 +139,12 @@ def fetch(name: HubName, options: HubOptions | None = None) -> Path:
     if not (name.file or name.tag):
         return download(name.repository, options)
     library = _import_library(name.repository)
-    where = {"revision": options.revision, "token": options.token}
+    where: dict[str, Any] = {"revision": options.revision, "token": options.token}
     with _hub_errors(name.repository, options):
         there = library.HfApi().list_repo_files(name.repository, **where)
-    wanted = _of_tag(name, there) if name.tag else _with_parts(name.file, there)
-    with _hub_errors(name.repository, options):
-        places = [
-            library.hf_hub_download(name.repository, file, cache_dir=options.cache_dir, **where)
-            for file in wanted
-        ]
+        wanted = _of_tag(name, there) if name.tag else _with_parts(name.file, there)
+        where["cache_dir"] = options.cache_dir
+        places = [library.hf_hub_download(name.repository, file, **where) for file in wanted]
     return Path(places[0])
 
 
@@ -176,15 +159,14 @@ def _with_parts(file: str, there: Sequence[str]) -> list[str]:
 def _of_tag(name: HubName, there: Sequence[str]) -> list[str]:
     """The file of a type, or its parts."""
     pattern = re.compile(rf"(?:.*[-._/])?{re.escape(name.tag)}{_PART}", re.IGNORECASE)
-    models = [file for file in there if file.endswith(".gguf") and "mmproj" not in file]
-    found = sorted(file for file in models if pattern.fullmatch(file))
-    whole = {re.sub(_PART + "$", "", file) for file in found}
-    if len(whole) != 1:
-        listed = ", ".join(sorted({re.sub(_PART + "$", "", file) for file in models})) or "no GGUF file"
-        raise CheckpointError(
-            f"{name.repository}: has {len(whole)} GGUF files of the type {shown(name.tag)}; expected one of: "
-            f"{listed}"
-        )
+    models = sorted(file for file in there if file.endswith(".gguf") and "mmproj" not in file)
+    whole = {file: re.sub(_PART + "$", "", file) for file in models}
+    found = [file for file in models if pattern.fullmatch(file)]
+    n = len({whole[file] for file in found})
+    if n != 1:
+        has = f"has {n} GGUF files of the type {shown(name.tag)}"
+        listed = ", ".join(dict.fromkeys(whole.values())) or "no GGUF file"
+        raise CheckpointError(f"{name.repository}: {has}; expected one of: {listed}")
     return found
 
 
@@ -205,10 +187,8 @@ def _import_library(name: str) -> Any:
     try:
         import huggingface_hub
     except ImportError as error:
-        raise MissingHubError(
-            f"{name}: no such file or folder; to fetch it from the Hugging Face Hub: "
-            "pip install huggingface_hub"
-        ) from error
+        how = "to fetch it from the Hugging Face Hub: pip install huggingface_hub"
+        raise MissingHubError(f"{name}: no such file or folder; {how}") from error
     return huggingface_hub
 
 
@@ -217,9 +197,10 @@ def _hub_errors(name: str, options: HubOptions) -> Iterator[None]:
     """Whatever the library raises becomes a CheckpointError that names the repository."""
     try:
         yield
+    except SpecdecError:
+        raise
     except Exception as error:  # the library's own errors, and those of its HTTP client, share no base class
         at = "" if options.revision is None else f" at revision {shown(options.revision)}"
-        raise CheckpointError(
-            f"{name}: no such file or folder here, and the Hugging Face Hub did not give it{at}: "
-            f"{type(error).__name__}: {' '.join(str(error).split())}"
-        ) from error
+        what = f"no such file or folder here, and the Hugging Face Hub did not give it{at}"
+        cause = " ".join(str(error).split())
+        raise CheckpointError(f"{name}: {what}: {type(error).__name__}: {cause}") from error

@@ -12,28 +12,18 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.errors import CheckpointError, UnsupportedModelError, number_of
-from specdec.fields import as_json
+from specdec.errors import UnsupportedModelError, number_of
 from specdec.models.checkpoints.checkpoint import CanonicalTensor, Checkpoint, StoredTensors, UnreadTensor
-from specdec.models.checkpoints.file_tensor import PLAIN, FileRows, FileTensor
+from specdec.models.checkpoints.file_tensor import PLAIN, FileRows, FileTensor, error_of
 from specdec.models.families import Family, Source
 from specdec.models.number_formats import Dtype
 from specdec.models.tokenizer import Tokenizer, source_side
 
 _FORMATS: Final[Mapping[str, str]] = {
-    "F32": "f32",
-    "F16": "f32",
-    "BF16": "bf16",
-    "Q8_0": "int8",
-    "Q4_0": "int4",
-    **{
-        name: name.lower()
-        for name in (
-            *("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"),
-            *("IQ4_NL", "IQ4_XS", "MXFP4"),
-        )
-    },
-}
+    "F32": "f32", "F16": "f32", "BF16": "bf16", "Q8_0": "int8", "Q4_0": "int4",
+    **{name: name.lower() for name in ("Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")},
+    "IQ4_NL": "iq4_nl", "IQ4_XS": "iq4_xs", "MXFP4": "mxfp4",
+}  # fmt: skip
 """Types of files to the formats of the core that have the same values."""
 
 # Tensors of two dimensions that are no matrices in a number format.
@@ -80,38 +70,27 @@ def stored_tensors(place: Path, sources: list[Source], tensors: Mapping[str, Any
     types = {name: tensors[source.stored[0]].kind for name, source in matrices.items()}
     if not any(tensors[source.stored[0]].is_coded for source in matrices.values()):
         return None
+    same = {name: _FORMATS.get(kind) for name, kind in types.items()}
     formats: dict[str, str] = {}
     for name, source in matrices.items():
-        is_own = _FORMATS.get(types[name]) in ("f32", "bf16") or source.entry.keeps_rows
-        formats[name] = _FORMATS[types[name]] if is_own and types[name] in _FORMATS else _other(name)
+        keeps = same[name] in ("f32", "bf16") or source.entry.keeps_rows
+        # of a type that the core does not compute with: something near
+        other = "bf16" if name == "token_embedding" else "int8"
+        formats[name] = (keeps and same[name]) or other
     _join(formats)
     changed = Counter(
         f"{types[name]} as {form}"
         for name, form in formats.items()
-        if form != _FORMATS.get(types[name]) and types[name] not in ("F32", "F16")
+        if form != same[name] and types[name] not in ("F32", "F16")
     )
     names = ", ".join(f"{count} of {change}" for change, count in sorted(changed.items()))
-    counted = Counter(types.values())
-    blocks = {
-        name: types[name]
-        for name, source in matrices.items()
-        if tensors[source.stored[0]].is_coded and formats[name] == _FORMATS.get(types[name])
-    }
+    coded = (name for name, source in matrices.items() if tensors[source.stored[0]].is_coded)
     return StoredTensors(
         formats,
-        blocks,
-        ", ".join(kind for kind, _ in counted.most_common()),
+        {name: types[name] for name in coded if formats[name] == same[name]},
+        ", ".join(kind for kind, _ in Counter(types.values()).most_common()),
         f"{place}: holds matrices that are turned into another number format: {names}" if changed else "",
     )
-
-
-def _other(name: str) -> str:
-    """What a type becomes that the core does not compute with."""
-    return "bf16" if name == "token_embedding" else "int8"
-
-
-def _kind(form: str) -> str:
-    return form if form in ("f32", "bf16") else "codes"
 
 
 def _join(formats: dict[str, str]) -> None:
@@ -122,7 +101,7 @@ def _join(formats: dict[str, str]) -> None:
             if match := pattern.search(name):
                 groups.setdefault(name[: match.start()] + pattern.pattern, []).append(name)
     for names in groups.values():
-        kinds = {_kind(formats[name]) for name in names}
+        kinds = {formats[name] if formats[name] in ("f32", "bf16") else "codes" for name in names}
         if len(kinds) > 1:
             formats.update(dict.fromkeys(names, "f32"))
 
@@ -153,16 +132,10 @@ def match_tensors(
         tensors[embedding] = tensors.pop(head)  # one matrix, saved under its other name
     for name, (shape, numbers) in expected.items():
         if name not in tensors:
-            raise CheckpointError(
-                f"{place}: tensor '{name}' is missing; expected it with shape {list(shape)}"
-            )
-        found = tensors[name]
-        if found.shape != shape:
-            raise CheckpointError(
-                f"{found.file}: tensor '{found.name}' has shape {as_json(list(found.shape))}; "
-                f"expected {list(shape)}"
-            )
-        found.check(numbers)  # now rather than after half the weights
+            raise error_of(place, name, "is missing", f"it with shape {list(shape)}")
+        if tensors[name].shape != shape:
+            raise tensors[name].shape_error(f"{list(shape)}")
+        tensors[name].check(numbers)  # now rather than after half the weights
 
     unknown = [name for name in tensors if name not in expected and not _HARMLESS.search(name)]
     if config["tied"] and head in unknown:
@@ -170,10 +143,9 @@ def match_tensors(
     if unknown:
         first = ", ".join(f"'{tensors[name].name}'" for name in unknown[:5])
         more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
-        raise UnsupportedModelError(
-            f"{place}: holds tensors that its {described_by} leaves without use: {first}{more}; "
-            f"expected only those of {number_of(config['n_layer'], 'layer')}"
-        )
+        what = f"holds tensors that its {described_by} leaves without use: {first}{more}"
+        only = f"only those of {number_of(config['n_layer'], 'layer')}"
+        raise UnsupportedModelError(f"{place}: {what}; expected {only}")
 
 
 def has_own_head(
@@ -255,10 +227,8 @@ def canonical_tensors(
         if (source.stored, index, coded) != at:  # some families have several in one
             arrays = []  # before the next is read
             at = source.stored, index, coded
-            held = [tensors[name] for name in source.stored]
-            arrays = [
-                tensor.blocks(index) if coded else tensor.array(index, source.numbers) for tensor in held
-            ]
+            for tensor in (tensors[name] for name in source.stored):
+                arrays.append(tensor.blocks(index) if coded else tensor.array(index, source.numbers))
         first = tensors[source.stored[0]] if source.stored else None
         if coded and first is not None:
             yield source.canonical, source.rows(arrays[0]), first.kind.lower()
@@ -272,10 +242,8 @@ def _file_rows(source: Source, tensors: Mapping[str, FileTensor], coded: bool) -
     if len(source.stored) != 1 or len(source.shape) != 2 or source.numbers or not source.is_rows:
         return None
     tensor = tensors[source.stored[0]]
-    if tensor.is_coded and not coded:
-        return None
     rows = tensor.file_rows(source.entry.index)
-    if rows is None:
+    if rows is None or (tensor.is_coded and not coded):
         return None
     order = source.rows(np.arange(rows.n_rows, dtype=np.int64)[:, np.newaxis])
     return rows.chosen(np.ascontiguousarray(order[:, 0]))

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from specdec.errors import CheckpointError, CheckpointNotFoundError, UnsupportedModelError
-from specdec.fields import Fields, read_json_object
+from specdec.fields import Fields, is_finite, read_json_object
 from specdec.models.checkpoints.safetensors_file import StoredTensor, read_safetensors
 from specdec.text_files import reading
 
@@ -31,6 +30,11 @@ _LOW_RANK: Final = re.compile(
 )
 _BASE: Final = ".base_layer.weight"
 _CHANGED_BASES: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
+# Fields of other methods.
+_NOT_READ: Final = (
+    "layer_replication", "target_parameters", "alora_invocation_tokens", "trainable_token_indices",
+    "megatron_config", "arrow_config", "kasa_config", "monteclora_config", "use_bdlora", "velora_config",
+)  # fmt: skip
 _MOST_RANK: Final = 65536
 
 # Fields that do not affect adapted matrices: names, training, initialization, what the tensors show.
@@ -94,96 +98,65 @@ def open_peft_folder(path: Path) -> PeftFolder:
 
 
 def _open(path: Path) -> PeftFolder:
+    file, weights = path / CONFIG, path / WEIGHTS
+    expected = f"the folder of an adapter with {CONFIG} and {WEIGHTS}, as save_pretrained of PEFT writes it"
     if not path.is_dir():
-        raise CheckpointNotFoundError(
-            f"{path}: no such folder; expected that of an adapter, with {CONFIG} and {WEIGHTS}"
-        )
-    file = path / CONFIG
+        raise CheckpointNotFoundError(f"{path}: no such folder; expected {expected}")
     if not file.is_file():
-        raise CheckpointNotFoundError(
-            f"{path}: has no {CONFIG}; expected the folder of an adapter, as save_pretrained of PEFT "
-            "writes it"
-        )
+        raise CheckpointNotFoundError(f"{path}: has no {CONFIG}; expected {expected}")
     fields = Fields(read_json_object(file), file)
     _check_method(fields)
-    if not (path / WEIGHTS).is_file():
-        held = sorted(entry.name for entry in path.iterdir())
-        raise CheckpointNotFoundError(
-            f"{path}: has no {WEIGHTS}; it has {', '.join(held[:5])}: expected the adapter in "
-            "safetensors, as save_pretrained of PEFT writes it"
-        )
+    if not weights.is_file():
+        held = ", ".join(sorted(entry.name for entry in path.iterdir())[:5])
+        raise CheckpointNotFoundError(f"{path}: has no {WEIGHTS}, but {held}; expected {expected}")
     is_dora = fields.boolean("use_dora", default=False)
-    pairs, tables, whole, bases = _tensors(path / WEIGHTS, is_dora)
-    _check_whole(fields, whole)
-    for module, tensor in bases.items():
-        if module not in pairs:
-            raise UnsupportedModelError(
-                f"{tensor.file}: has '{tensor.name}' and no matrices of low rank for '{module}'; expected "
-                "both"
+    whole: dict[str, StoredTensor] = {}
+    low_rank = {}
+    parts = _tensors(weights, is_dora, whole)
+    has_biases = fields.raw("bias") != "none"
+    for name, tensor in whole.items():
+        if not fields.raw("modules_to_save") and not (has_biases and name.endswith(".bias")):
+            raise tensor.error(
+                "is no part of LoRA", "such ones only with modules_to_save", UnsupportedModelError
             )
-    if not pairs and not whole:
-        raise CheckpointError(f"{path / WEIGHTS}: holds no tensor; expected those of an adapter")
-    low_rank = {
-        module: replace(
-            _low_rank(fields, module, parts, of_table=module in tables, is_dora=is_dora),
-            base=bases.get(module),
-        )
-        for module, parts in pairs.items()
-    }
+    if not parts and not whole:
+        raise CheckpointError(f"{weights}: holds no tensor; expected those of an adapter")
+    for module, held_parts in parts.items():
+        if held_parts.keys() == {"base"}:
+            found = f"is the base of '{module}', which has no matrices of low rank"
+            raise held_parts["base"].error(found, "both", UnsupportedModelError)
+        low_rank[module] = _low_rank(fields, module, held_parts, is_dora=is_dora)
     fields.skip("r", "rank_pattern", "lora_alpha", "alpha_pattern", "use_rslora")  # if all tensors are whole
     fields.skip_false("ensure_weight_tying")
     fields.warn_of_unread(_HARMLESS)
     return PeftFolder(path, low_rank, whole)
 
 
-def _tensors(
-    file: Path, is_dora: bool
-) -> tuple[dict[str, dict[str, StoredTensor]], set[str], dict[str, StoredTensor], dict[str, StoredTensor]]:
-    """The tensors of an adapter by what they are.
+def _tensors(file: Path, is_dora: bool, whole: dict[str, StoredTensor]) -> dict[str, dict[str, StoredTensor]]:
+    """The tensors of an adapter by module and part.
 
-    Returns dict, set, dict, dict: low-rank parts by module and "A", "B" or "magnitude_vector"; the modules
-    that are tables; whole tensors by name; base matrices by module.
+    Parts are "A" and "B" of matrices, "table A" and "table B" of tables, "magnitude_vector", and "base".
+    `whole`: Gets the other tensors, by the base's names.
     """
-    pairs: dict[str, dict[str, StoredTensor]] = {}
-    tables: set[str] = set()
-    whole: dict[str, StoredTensor] = {}
-    bases: dict[str, StoredTensor] = {}
+    parts: dict[str, dict[str, StoredTensor]] = {}
     for name, tensor in read_safetensors(file).items():
         if not name.startswith(_PREFIX):
-            raise UnsupportedModelError(
-                f"{tensor.file}: tensor '{name}' is of no LoRA adapter; expected names that begin with "
-                f"'{_PREFIX}'"
-            )
+            expected = f"a name that begins with '{_PREFIX}'"
+            raise tensor.error("is of no LoRA adapter", expected, UnsupportedModelError)
         tensor.check()
         inner = name.removeprefix(_PREFIX)
         found = _LOW_RANK.fullmatch(inner)
         if "lora_" in inner and (found is None or (found["dora"] and not is_dora)):
-            raise UnsupportedModelError(
-                f"{tensor.file}: tensor '{name}' is a part of LoRA that is not read; expected "
-                "'….lora_A.weight' and '….lora_B.weight', or 'lora_embedding_A' and 'lora_embedding_B'"
-            )
-        if found is None and inner.endswith(_BASE):
-            bases[inner.removesuffix(_BASE)] = tensor
-            continue
-        if found is None:
+            expected = "'….lora_A.weight' and '….lora_B.weight', or 'lora_embedding_A' and 'lora_embedding_B'"
+            raise tensor.error("is a part of LoRA that is not read", expected, UnsupportedModelError)
+        if found is not None:
+            part = f"table {found['table']}" if found["table"] else found["linear"] or found["dora"]
+            parts.setdefault(found["module"], {})[part] = tensor
+        elif inner.endswith(_BASE):
+            parts.setdefault(inner.removesuffix(_BASE), {})["base"] = tensor
+        else:
             whole[inner.replace(".base_layer.", ".")] = tensor
-            continue
-        part = found["linear"] or found["table"] or found["dora"]
-        pairs.setdefault(found["module"], {})[part] = tensor
-        if found["table"]:
-            tables.add(found["module"])
-    return pairs, tables, whole, bases
-
-
-def _check_whole(fields: Fields, whole: Mapping[str, StoredTensor]) -> None:
-    """Refuse whole tensors that the configuration does not announce."""
-    has_biases = fields.raw("bias") != "none"
-    for name, tensor in whole.items():
-        if not fields.raw("modules_to_save") and not (has_biases and name.endswith(".bias")):
-            raise UnsupportedModelError(
-                f"{tensor.file}: tensor '{tensor.name}' is no part of LoRA; expected such ones only with "
-                "modules_to_save"
-            )
+    return parts
 
 
 def _check_method(fields: Fields) -> None:
@@ -194,18 +167,7 @@ def _check_method(fields: Fields) -> None:
     fields.require("lora_bias", False, because="biases of LoRA are not read")
     if fields.raw("bias") not in (None, "none", "all", "lora_only"):
         raise fields.error("bias", '"none", "all" or "lora_only"')
-    for name in (
-        "layer_replication",
-        "target_parameters",
-        "alora_invocation_tokens",
-        "trainable_token_indices",
-        "megatron_config",
-        "arrow_config",
-        "kasa_config",
-        "monteclora_config",
-        "use_bdlora",
-        "velora_config",
-    ):
+    for name in _NOT_READ:
         if fields.raw(name):
             raise fields.unsupported(name, "nothing: LoRA beside whole matrices is read")
     how = fields.raw("init_lora_weights")
@@ -218,43 +180,36 @@ def _check_method(fields: Fields) -> None:
 
 
 def _low_rank(
-    fields: Fields, module: str, parts: Mapping[str, StoredTensor], *, of_table: bool, is_dora: bool
+    fields: Fields, module: str, parts: Mapping[str, StoredTensor], *, is_dora: bool
 ) -> StoredLowRank:
-    for part in ["A", "B", *(["magnitude_vector"] if is_dora else [])]:
+    of_table = "table A" in parts or "table B" in parts
+    prefix = "table " if of_table else ""
+    for part in (f"{prefix}A", f"{prefix}B", *(["magnitude_vector"] if is_dora and not of_table else [])):
         if part not in parts:
-            other = next(iter(parts.values()))
-            raise CheckpointError(
-                f"{other.file}: has '{other.name}' and no lora_{part} for '{module}'; expected both"
-            )
+            raise next(iter(parts.values())).error(f"has no lora_{part} beside it", "both")
     if is_dora and of_table:
         raise fields.unsupported("use_dora", "false, as an adapter of embeddings is beside the matrices")
-    down, up, magnitude = parts["A"], parts["B"], parts.get("magnitude_vector")
+    down, up, magnitude = parts[f"{prefix}A"], parts[f"{prefix}B"], parts.get("magnitude_vector")
     if len(down.shape) != 2 or len(up.shape) != 2 or down.shape[0] != up.shape[1]:
-        raise CheckpointError(
-            f"{down.file}: '{down.name}' has shape {list(down.shape)} and '{up.name}' {list(up.shape)}; "
-            "expected [rank, inputs] and [outputs, rank]"
-        )
+        raise down.shape_error(f"[rank, inputs], beside [outputs, rank], not {list(up.shape)}")
     rank = down.shape[0]
     if magnitude is not None and magnitude.shape != up.shape[:1]:
-        raise CheckpointError(
-            f"{magnitude.file}: '{magnitude.name}' has shape {list(magnitude.shape)}; expected "
-            f"[{up.shape[0]}], a number for each output"
-        )
+        raise magnitude.shape_error(f"[{up.shape[0]}], a number for each output")
     named, given_by = _of_module(fields, "r", "rank_pattern", module)
     if type(named) is not int or not 1 <= named <= _MOST_RANK:
-        one = given_by == "r"
-        raise fields.error(given_by, f"{'an integer' if one else 'integers'} from 1 to {_MOST_RANK}")
+        raise fields.error(given_by, f"{_numbers(given_by, 'integer')} from 1 to {_MOST_RANK}")
     if named != rank:
-        raise CheckpointError(
-            f"{down.file}: '{down.name}' has {rank} rows; expected {named}, the rank in {CONFIG}"
-        )
+        raise down.error(f"has {rank} rows", f"{named}, the rank in {CONFIG}")
     alpha, given_by = _of_module(fields, "lora_alpha", "alpha_pattern", module)
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not abs(alpha) <= sys.float_info.max:
-        one = given_by == "lora_alpha"
-        raise fields.error(given_by, "a finite number" if one else "finite numbers")
+    if not is_finite(alpha):
+        raise fields.error(given_by, _numbers(given_by, "finite number"))
     by_root = fields.boolean("use_rslora", default=False)
     scale = alpha / (math.sqrt(rank) if by_root else rank)
-    return StoredLowRank(module, down, up, scale, of_table, magnitude)
+    return StoredLowRank(module, down, up, scale, of_table, magnitude, parts.get("base"))
+
+
+def _numbers(given_by: str, noun: str) -> str:
+    return f"{noun}s" if given_by.endswith("pattern") else f"{'an' if noun[0] == 'i' else 'a'} {noun}"
 
 
 def _of_module(fields: Fields, name: str, patterns: str, module: str) -> tuple[Any, str]:

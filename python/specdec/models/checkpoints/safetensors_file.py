@@ -10,17 +10,18 @@ takes the last.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec.atomic_file import replacing
-from specdec.errors import CheckpointError, CheckpointNotFoundError, UnsupportedModelError
+from specdec.errors import CheckpointError, CheckpointNotFoundError
 from specdec.fields import as_json, read_json_object
-from specdec.models.checkpoints.file_tensor import PLAIN, FileRows, FileTensor, OpenedFile
+from specdec.models.checkpoints.file_tensor import FileTensor, OpenedFile, error_of
 
 INDEX_NAME: Final = "model.safetensors.index.json"
 SINGLE_NAME: Final = "model.safetensors"
@@ -31,7 +32,7 @@ _MAX_BITS: Final = 2**67  # more than any file holds; products of extents go no 
 
 # Bits per element of every dtype the format names; a needed tensor must be one of PLAIN.
 _BITS: Final[Mapping[str, int]] = {
-    **dict.fromkeys(("F4",), 4),
+    "F4": 4,
     **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
     **dict.fromkeys(("I16", "U16", "F16", "BF16"), 16),
@@ -40,14 +41,9 @@ _BITS: Final[Mapping[str, int]] = {
 }
 _INTEGERS: Final[Mapping[str, str]] = {"I32": "<i4", "I64": "<i8"}
 _WRITTEN: Final[Mapping[str, str]] = {
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "int8": "I8",
-    "int32": "I32",
-    "int64": "I64",
+    "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "I8", "int32": "I32", "int64": "I64",
     "bool": "BOOL",
-}
+}  # fmt: skip
 """What the file calls numbers."""
 _NAMES: Final = {name: name for name in _WRITTEN} | {"uint16": "bfloat16"}
 """The numbers of arrays; uint16 has the bits of bf16."""
@@ -59,52 +55,17 @@ class StoredTensor(FileTensor):
     @property
     def format(self) -> str:
         """The core's name of the number format: "f32", "f16" or "bf16"."""
-        if self.kind not in PLAIN:
-            raise UnsupportedModelError(
-                f"{self.file}: tensor '{self.name}' has dtype {self.kind}; expected {', '.join(PLAIN)}"
-            )
-        return PLAIN[self.kind][0]
-
-    def check(self, numbers: str = "") -> None:
-        """Refuse a tensor that is not in f32, f16 or bf16, or, where ``numbers`` is "U8", in bytes."""
-        if not numbers:
-            _ = self.format
-        elif self.kind != numbers:
-            raise UnsupportedModelError(
-                f"{self.file}: tensor '{self.name}' has dtype {self.kind}; expected {numbers}"
-            )
-
-    def array(self, index: int | None = None, numbers: str = "") -> NDArray[np.generic]:
-        """The numbers, shape ``self.shape``: float32, float16, or uint16 with the bits of bf16.
-
-        Read anew at each call. With an index, those at this index of the first axis; with ``numbers`` "U8",
-        of a tensor of bytes.
-        """
-        self.check(numbers)
-        dtype = "u1" if numbers else PLAIN[self.kind][1]
-        if index is None:
-            return self._as(dtype, self.read(), self.shape)
-        size = self.n_bytes // self.shape[0]
-        return self._as(dtype, self._read(self.start + index * size, size), self.shape[1:])
-
-    def file_rows(self, index: int | None = None) -> FileRows | None:
-        """The rows of a matrix of floats; see `FileTensor`."""
-        return self._rows_there(index) if self.kind in PLAIN else None
+        self.check()
+        return super().format
 
     def integers(self, *, mmap: bool = False) -> NDArray[np.integer[Any]]:
         """The numbers of a tensor of integers, int32 or int64; as `array`.
 
         `mmap`: A view of the mapped file, where the tensor is aligned in it: see `OpenedFile.map`.
         """
-        if self.kind not in _INTEGERS:
-            raise UnsupportedModelError(
-                f"{self.file}: tensor '{self.name}' has dtype {self.kind}; expected {', '.join(_INTEGERS)}"
-            )
+        self._check_kind(_INTEGERS)
         data = self.opened.map(self.start, self.n_bytes) if mmap else self.read()
-        return self._as(_INTEGERS[self.kind], data, self.shape)
-
-    def _as(self, dtype: str, data: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[Any]:
-        array = data.view(dtype).reshape(shape)
+        array = data.view(_INTEGERS[self.kind]).reshape(self.shape)
         return array if array.flags.aligned else array.copy()
 
 
@@ -113,55 +74,38 @@ def open_weights(folder: Path) -> dict[str, StoredTensor]:
 
     ``model.safetensors`` is taken where it exists, else the shards of ``model.safetensors.index.json``.
     """
-    single = folder / SINGLE_NAME
+    single, index = folder / SINGLE_NAME, folder / INDEX_NAME
     if single.is_file():
         return read_safetensors(single)
-    index = folder / INDEX_NAME
-    if not index.is_file():
-        others = sorted(
-            p.name for p in folder.iterdir() if p.suffix in {".bin", ".pt", ".pth", ".gguf", ".safetensors"}
-        )
-        raise CheckpointNotFoundError(
-            f"{folder}: has neither {SINGLE_NAME} nor {INDEX_NAME}"
-            + (
-                f"; it has {', '.join(others)}: expected the weights of the whole model in safetensors, as "
-                "save_pretrained of transformers writes them"
-                if others
-                else ""
-            )
-        )
-    return _read_shards(index)
+    if index.is_file():
+        return _read_shards(index)
+    endings = {".bin", ".pt", ".pth", ".gguf", ".safetensors"}
+    others = ", ".join(sorted(p.name for p in folder.iterdir() if p.suffix in endings))
+    wanted = "the weights of the whole model in safetensors, as save_pretrained of transformers writes them"
+    held = f"; it has {others}: expected {wanted}" if others else ""
+    raise CheckpointNotFoundError(f"{folder}: has neither {SINGLE_NAME} nor {INDEX_NAME}{held}")
 
 
 def _read_shards(index: Path) -> dict[str, StoredTensor]:
     weight_map = read_json_object(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"{index}: field 'weight_map' is missing, empty or no object; expected one")
+        raise CheckpointError.of(index, "weight_map", weight_map, "an object of tensors and files")
     tensors: dict[str, StoredTensor] = {}
     for shard in sorted({str(shard) for shard in weight_map.values()}):
-        _check_shard_name(index, shard)
-        held = read_safetensors(index.parent / shard)
-        for name, tensor in held.items():
-            claimed = weight_map.get(name)
-            if claimed != shard:
-                raise CheckpointError(
-                    f"{index.parent / shard}: holds tensor '{name}', which {index.name} "
-                    + (f"puts in {claimed!r}" if name in weight_map else "does not list")
-                )
+        # An index comes from strangers; it may name files of its own folder and no others.
+        parts = PurePosixPath(shard).parts
+        if len(parts) != 1 or parts[0] in {"..", "/"} or "\\" in shard or not shard.isprintable():
+            raise CheckpointError.of(index, "weight_map", shard, "names of files in the same folder")
+        file = index.parent / shard
+        for name, tensor in read_safetensors(file).items():
+            if weight_map.get(name) != shard:
+                listed = f"puts in {weight_map[name]!r}" if name in weight_map else "does not list"
+                raise error_of(file, name, f"is here, and {index.name} {listed} it", "one place for it")
             tensors[name] = tensor
     for name, shard in weight_map.items():
         if name not in tensors:
-            raise CheckpointError(f"{index}: puts tensor '{name}' in {shard!r}, which does not hold it")
+            raise error_of(index, name, f"is in {shard!r}, which does not hold it", "the file that does")
     return tensors
-
-
-def _check_shard_name(index: Path, shard: str) -> None:
-    # An index comes from strangers; it may name files of its own folder and no others.
-    parts = PurePosixPath(shard).parts
-    if len(parts) != 1 or parts[0] in {"..", "/"} or "\\" in shard or not shard.isprintable():
-        raise CheckpointError(
-            f"{index}: names the shard {shard!r}; expected the name of a file in the same folder"
-        )
 
 
 def read_safetensors(path: Path) -> dict[str, StoredTensor]:
@@ -173,29 +117,25 @@ def read_safetensors_with_metadata(path: Path) -> tuple[dict[str, StoredTensor],
     """The tensors of one safetensors file and what it says of itself; raises as `read_safetensors`."""
     opened = OpenedFile(path)
     if opened.size < 8:
-        raise CheckpointError(
-            f"{path}: has {opened.size} bytes; expected at least 8, the length of the header"
-        )
+        raise CheckpointError(f"{path}: has {opened.size} bytes; expected at least 8, the header's length")
     n_header = int.from_bytes(opened.read(0, 8).tobytes(), "little")
-    if n_header > _MAX_HEADER:
-        raise CheckpointError(f"{path}: header length is {n_header}; expected at most {_MAX_HEADER}")
-    if 8 + n_header > opened.size:
-        raise CheckpointError(
-            f"{path}: header length is {n_header}; expected at most {opened.size - 8}, what the file holds"
-        )
+    most = min(_MAX_HEADER, opened.size - 8)
+    if n_header > most:
+        raise CheckpointError(f"{path}: header length is {n_header}; expected at most {most}")
     header = _parse_header(path, opened.read(8, n_header).tobytes())
     metadata = header.pop("__metadata__", None)
+    if metadata is not None and not (
+        isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
+    ):
+        raise CheckpointError.of(path, "__metadata__", metadata, "an object of texts", noun="header field")
     return _check_layout(opened, header, 8 + n_header), metadata or {}
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) != len(pairs):
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                raise ValueError(f"the name {name!r} occurs more than once")
-            seen.add(name)
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"the name {twice!r} occurs more than once")
     return values
 
 
@@ -206,18 +146,11 @@ def _parse_header(path: Path, text: bytes) -> dict[str, Any]:
         header: dict[str, Any] = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: header is not valid JSON: {error}") from error
-    metadata = header.get("__metadata__")
-    if metadata is not None and not (
-        isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
-    ):
-        raise CheckpointError(
-            f"{path}: header field '__metadata__' has other values than strings; expected strings"
-        )
     return header
 
 
-def _is_size(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_INT
+def _are_sizes(value: Any) -> TypeGuard[list[int]]:
+    return isinstance(value, list) and all(type(one) is int and 0 <= one <= _MAX_INT for one in value)
 
 
 def _count_bits(dtype: str, shape: list[int]) -> int:
@@ -236,36 +169,25 @@ def _check_layout(opened: OpenedFile, header: dict[str, Any], first: int) -> dic
     ranges: list[tuple[int, int, str]] = []
     tensors: dict[str, StoredTensor] = {}
     for name, entry in header.items():
-        where = f"{path}: tensor '{name}'"
+
+        def refused(key: str, value: Any, expected: str, name: str = name) -> CheckpointError:
+            return error_of(path, name, f"has {key} {as_json(value)}", expected)
+
         if not isinstance(entry, dict):
-            raise CheckpointError(
-                f"{where}: header entry is no object; expected dtype, shape and data_offsets"
-            )
-        dtype, shape, offsets = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
+            raise refused("the header entry", entry, "an object of dtype, shape and data_offsets")
+        dtype, shape, offsets = map(entry.get, ("dtype", "shape", "data_offsets"))
         if not isinstance(dtype, str) or dtype not in _BITS:
-            raise CheckpointError(f"{where}: dtype is {as_json(dtype)}; expected one of {', '.join(_BITS)}")
-        if not isinstance(shape, list) or not all(map(_is_size, shape)):
-            raise CheckpointError(
-                f"{where}: shape is {as_json(shape)}; expected a list of whole numbers from 0"
-            )
-        if not isinstance(offsets, list) or len(offsets) != 2 or not all(map(_is_size, offsets)):
-            raise CheckpointError(
-                f"{where}: data_offsets is {as_json(offsets)}; expected two whole numbers from 0"
-            )
+            raise refused("dtype", dtype, f"one of {', '.join(_BITS)}")
+        if not _are_sizes(shape):
+            raise refused("shape", shape, "a list of whole numbers from 0")
+        if not _are_sizes(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= size:
+            expected = f"[begin, end] with begin <= end <= {size}, the bytes after the header"
+            raise refused("data_offsets", offsets, f"{expected} (is the file truncated?)")
         start, stop = offsets
-        if not start <= stop <= size:
-            raise CheckpointError(
-                f"{where}: data_offsets is [{start}, {stop}]; expected begin <= end <= {size}, "
-                f"the bytes that follow the header (is the file truncated?)"
-            )
         n_bits = _count_bits(dtype, shape)
         if n_bits != 8 * (stop - start):
-            n_bytes = n_bits // 8 if n_bits % 8 == 0 else n_bits / 8  # F4 has half bytes
-            raise CheckpointError(
-                f"{where}: data_offsets span {stop - start} bytes; expected "
-                + (f"{n_bytes}" if n_bits <= _MAX_BITS else f"more than {_MAX_BITS // 8}")
-                + f" for shape {as_json(shape)} of {dtype}"
-            )
+            wanted = n_bits if n_bits <= _MAX_BITS else f"more than {_MAX_BITS}"
+            raise refused("data_offsets", offsets, f"{wanted} bits for shape {as_json(shape)} of {dtype}")
         ranges.append((start, stop, name))
         tensors[name] = StoredTensor(opened, name, dtype, tuple(shape), first + start, stop - start)
 
@@ -273,9 +195,7 @@ def _check_layout(opened: OpenedFile, header: dict[str, Any], first: int) -> dic
     for start, stop, name in sorted(ranges):
         if start != end:
             fault = "overlaps" if start < end else "leaves unused bytes after"
-            raise CheckpointError(
-                f"{path}: tensor '{name}' begins at byte {start} and {fault} {before}; expected {end}"
-            )
+            raise error_of(path, name, f"begins at byte {start} and {fault} {before}", str(end))
         end, before = stop, f"tensor '{name}'"
     if end != size:
         raise CheckpointError(

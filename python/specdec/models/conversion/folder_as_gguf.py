@@ -19,10 +19,9 @@ from specdec.models.checkpoints.llama2c_file import LLAMA2C
 from specdec.models.conversion.file_order import check_same, gathered, stored_shapes
 from specdec.models.conversion.importance import Importance
 from specdec.models.families import FAMILIES
-from specdec.models.families.gguf import ARCHITECTURES
-from specdec.models.families.gguf_keys import WRITTEN, metadata_of
+from specdec.models.families.gguf import ARCHITECTURES, WRITTEN, metadata_of
 from specdec.models.families.gguf_metadata import Metadata
-from specdec.models.tokenizer.gguf_vocabulary_writing import end_values, vocabulary_values
+from specdec.models.tokenizer.gguf_vocabulary import end_values, vocabulary_values
 from specdec.threads import check_threads
 
 _TEMPLATE: Final = "tokenizer.chat_template"

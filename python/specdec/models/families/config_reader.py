@@ -172,11 +172,16 @@ class ConfigReader:
 
     # ------------------------------------------------------------------------------------ layers
 
-    def layer_types(self, n_layer: int, default: Sequence[str]) -> list[str]:
-        """``layer_types``: for each layer "full_attention" or "sliding_attention"."""
+    def layer_types(self, n_layer: int, default: Sequence[str] | int) -> list[str]:
+        """``layer_types``: for each layer "full_attention" or "sliding_attention".
+
+        ``default`` may be a period: all layers but the last of each have windows.
+        """
         kinds = self.fields.raw("layer_types")
         if kinds is None:
-            return list(default)
+            if not isinstance(default, int):
+                return list(default)
+            return ["sliding_attention" if (i + 1) % default else "full_attention" for i in range(n_layer)]
         if not isinstance(kinds, list) or not all(isinstance(kind, str) for kind in kinds):
             raise self.fields.error("layer_types", "a list of names")
         if len(kinds) != n_layer:
@@ -189,10 +194,6 @@ class ConfigReader:
         """No windows, whatever the fields that describe them hold."""
         self.fields.skip("sliding_window", "max_window_layers", "layer_types")
         return {"sliding_window": 0}
-
-    def alternating(self, n_layer: int, period: int) -> list[str]:
-        """Windows in all layers but every ``period``-th."""
-        return ["sliding_attention" if (i + 1) % period else "full_attention" for i in range(n_layer)]
 
     def windows(self, kinds: Sequence[str], *, default: int | None = None) -> dict[str, Any]:
         """``sliding_window``, and ``windows`` where only some layers have one."""
@@ -248,15 +249,14 @@ class ConfigReader:
         else:
             for place in (fields, rope):
                 place.require("partial_rotary_factor", 1, because="rotary positions turn whole heads")
+        size = d_head if kind == "proportional" else int(d_head * fraction)
+        if size % 2 or size == 0:
+            expected = f"an even number, not {size} of {d_head}: rotary positions turn pairs"
+            raise fields.error("head_dim", expected)
         if kind == "proportional":
             frequencies = proportional_frequencies(d_head, base, fraction)
             frequencies = linear_scaled(frequencies, rope.number("factor", default=1.0))
             return Rotation(frequencies, 1.0, self._chosen_context(n_max, n_max))
-        size = int(d_head * fraction)
-        if size % 2 or size == 0:
-            raise fields.error(
-                "head_dim", f"an even number, not {size} of {d_head}: rotary positions turn pairs"
-            )
         inner = rope.integer("original_max_position_embeddings", default=n_max)
         original = original_n_ctx or inner
         if kind == "longrope":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +26,7 @@ from specdec.models.families.family import (
     row,
 )
 from specdec.models.families.gpt import gpt_like
-from specdec.models.families.llama import LLAMA_TENSORS
+from specdec.models.families.llama import LLAMA
 
 
 def of_encoder(table: Mapping[str, Named]) -> dict[str, Named]:
@@ -34,10 +35,7 @@ def of_encoder(table: Mapping[str, Named]) -> dict[str, Named]:
 
 
 def with_encoder(decoder: dict[str, Any], encoder: dict[str, Any], *, shared: bool = True) -> dict[str, Any]:
-    """The canonical configuration of a decoder that attends to an encoder's output.
-
-    ``shared``: both embed by one token table.
-    """
+    """A decoder that attends to an encoder's output; ``shared``: both embed by one token table."""
     return decoder | {"encoder": encoder | {"tied": False, "shared_embedding": shared}}
 
 
@@ -120,33 +118,25 @@ def _t5_tensors(config: Config) -> dict[str, Named]:
     """Of both sides; the layers of a decoder have three parts, those of an encoder two."""
     first = "{i}" if config["relative_bias_by_layer"] else "0"
 
+    up = "wi_1" if config["gated"] else "wi"
+
     def side(name: str, mlp: int) -> dict[str, Named]:
-        parts = f"{name}.block.{{i}}.layer"
         return named(
+            f"{name}.block.{{i}}.layer", output_norm=f"{name}.final_layer_norm",
             relative_bias=f"{name}.block.{first}.layer.0.SelfAttention.relative_attention_bias.weight",
-            attn_norm=f"{parts}.0.layer_norm",
-            attn_q=f"{parts}.0.SelfAttention.q",
-            attn_k=f"{parts}.0.SelfAttention.k",
-            attn_v=f"{parts}.0.SelfAttention.v",
-            attn_out=f"{parts}.0.SelfAttention.o",
-            mlp_norm=f"{parts}.{mlp}.layer_norm",
-            mlp_gate=f"{parts}.{mlp}.DenseReluDense.wi_0",
-            mlp_up=f"{parts}.{mlp}.DenseReluDense.wi" + ("_1" if config["gated"] else ""),
-            mlp_down=f"{parts}.{mlp}.DenseReluDense.wo",
-            output_norm=f"{name}.final_layer_norm",
-        )
+            attn_norm=".0.layer_norm", attn_q=".0.SelfAttention.q", attn_k=".0.SelfAttention.k",
+            attn_v=".0.SelfAttention.v", attn_out=".0.SelfAttention.o", mlp_norm=f".{mlp}.layer_norm",
+            mlp_gate=f".{mlp}.DenseReluDense.wi_0", mlp_up=f".{mlp}.DenseReluDense.{up}",
+            mlp_down=f".{mlp}.DenseReluDense.wo",
+        )  # fmt: skip
 
     cross = named(
-        cross_norm="decoder.block.{i}.layer.1.layer_norm",
-        cross_q="decoder.block.{i}.layer.1.EncDecAttention.q",
-        cross_k="decoder.block.{i}.layer.1.EncDecAttention.k",
-        cross_v="decoder.block.{i}.layer.1.EncDecAttention.v",
-        cross_out="decoder.block.{i}.layer.1.EncDecAttention.o",
-        token_embedding="shared.weight",
-        head="lm_head.weight",
-    )
+        "decoder.block.{i}.layer.1", token_embedding="shared.weight", head="lm_head.weight",
+        cross_norm=".layer_norm", cross_q=".EncDecAttention.q", cross_k=".EncDecAttention.k",
+        cross_v=".EncDecAttention.v", cross_out=".EncDecAttention.o",
+    )  # fmt: skip
     encoder = side("encoder", 1) | named(token_embedding="encoder.embed_tokens.weight")
-    return {**side("decoder", 2), **cross, **of_encoder(encoder)}
+    return side("decoder", 2) | cross | of_encoder(encoder)
 
 
 def _feed_forward(fields: Fields, default: str) -> dict[str, Any]:
@@ -181,9 +171,7 @@ def _read_t5_like(
         "norm_eps": fields.number("layer_norm_epsilon", default=1e-6),
         "position": "none",
         "inv_freq": [],
-        "qkv_bias": False,
-        "out_bias": False,
-        "mlp_bias": False,
+        **dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), False),
         "sliding_window": 0,
         "relative_bias_by_layer": by_layer,
     }
@@ -206,15 +194,12 @@ def _read_t5(reader: ConfigReader) -> dict[str, Any]:
 
     Files say it by ``scale_decoder_outputs``, or, as transformers 4 wrote them, by ``tie_word_embeddings``.
     """
-    fields = reader.fields
-    scaled = fields.boolean(
-        "scale_decoder_outputs", default=fields.boolean("tie_word_embeddings", default=True)
-    )
+    tied = reader.fields.boolean("tie_word_embeddings", default=True)
+    scaled = reader.fields.boolean("scale_decoder_outputs", default=tied)
     return _read_t5_like(reader, feed_forward="relu", scaled=scaled)
 
 
-def _read_mt5(reader: ConfigReader) -> dict[str, Any]:
-    return _read_t5_like(reader, feed_forward="gated-gelu", scaled=False)
+_read_mt5 = partial(_read_t5_like, feed_forward="gated-gelu", scaled=False)
 
 
 def _read_umt5(reader: ConfigReader) -> dict[str, Any]:
@@ -232,26 +217,17 @@ def _t5_settled(config: dict[str, Any], tensors: Any) -> dict[str, Any]:
 _T5_UNUSED = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.",)
 
 
-def _t5_family(read: Any, model_type: str, absent: dict[str, Any], *harmless: str) -> Family:
-    # n_positions: relative positions have no end
-    return Family(
-        read,
-        _t5_tensors,
-        model_type,
-        absent,
-        prefix="",
-        left_out=_T5_UNUSED,
-        harmless=("n_positions", *harmless),
-        settled=_t5_settled,
-    )
+def _t5_family(read: Any, model_type: str, sizes: tuple[int, ...], *harmless: str) -> Family:
+    harmless = ("n_positions", *harmless)  # relative positions have no end
+    more: dict[str, Any] = {"left_out": _T5_UNUSED, "harmless": harmless, "settled": _t5_settled}
+    return Family(read, _t5_tensors, model_type, absent_t5(*sizes), prefix="", **more)
 
 
+_MT5_SIZES = (512, 1024, 8, 6, 250112)
 _T5 = {
-    "T5ForConditionalGeneration": _t5_family(_read_t5, "t5", absent_t5(512, 2048, 6, 8, 32128)),
-    "MT5ForConditionalGeneration": _t5_family(_read_mt5, "mt5", absent_t5(512, 1024, 8, 6, 250112)),
-    "UMT5ForConditionalGeneration": _t5_family(
-        _read_umt5, "umt5", absent_t5(512, 1024, 8, 6, 250112), "scale_decoder_outputs"
-    ),
+    "T5ForConditionalGeneration": _t5_family(_read_t5, "t5", (512, 2048, 6, 8, 32128)),
+    "MT5ForConditionalGeneration": _t5_family(_read_mt5, "mt5", _MT5_SIZES),
+    "UMT5ForConditionalGeneration": _t5_family(_read_umt5, "umt5", _MT5_SIZES, "scale_decoder_outputs"),
 }
 
 
@@ -263,61 +239,42 @@ _MOST_POSITIONS = 1 << 15
 
 def _side(name: str, config: Config) -> dict[str, Named]:
     """The tensors of one side, less its tables; norms by where they stand."""
-    layer, place = f"model.{name}.layers.{{i}}", "_post_norm" if _after(config) else "_norm"
-    table = named(
-        embedding_norm=f"model.{name}.layernorm_embedding",
-        attn_q=f"{layer}.self_attn.q_proj",
-        attn_k=f"{layer}.self_attn.k_proj",
-        attn_v=f"{layer}.self_attn.v_proj",
-        attn_out=f"{layer}.self_attn.out_proj",
-        cross_q=f"{layer}.encoder_attn.q_proj",
-        cross_k=f"{layer}.encoder_attn.k_proj",
-        cross_v=f"{layer}.encoder_attn.v_proj",
-        cross_out=f"{layer}.encoder_attn.out_proj",
-        mlp_up=f"{layer}.fc1",
-        mlp_down=f"{layer}.fc2",
-        output_norm=f"model.{name}.layer_norm",
-    )
-    return table | {
-        "attn" + place: Named(f"{layer}.self_attn_layer_norm"),
-        "cross" + place: Named(f"{layer}.encoder_attn_layer_norm"),
-        "mlp" + place: Named(f"{layer}.final_layer_norm"),
-    }
+    place = "post_norm" if config["norm_place"] == "residual" else "norm"
+    norms = {"attn": ".self_attn_layer_norm", "cross": ".encoder_attn_layer_norm", "mlp": ".final_layer_norm"}
+    return named(
+        f"model.{name}.layers.{{i}}", embedding_norm=f"model.{name}.layernorm_embedding",
+        attn_q=".self_attn.q_proj", attn_k=".self_attn.k_proj", attn_v=".self_attn.v_proj",
+        attn_out=".self_attn.out_proj", cross_q=".encoder_attn.q_proj", cross_k=".encoder_attn.k_proj",
+        cross_v=".encoder_attn.v_proj", cross_out=".encoder_attn.out_proj", mlp_up=".fc1", mlp_down=".fc2",
+        output_norm=f"model.{name}.layer_norm", **{f"{part}_{place}": norms[part] for part in norms},
+    )  # fmt: skip
 
 
-def _after(config: Config) -> bool:
-    return bool(config["norm_place"] == "residual")
-
-
-def _bart_like_tensors(config: Config, positions: dict[str, Named]) -> dict[str, Named]:
+def _bart_like_tensors(config: Config, positions: Callable[[str], Named]) -> dict[str, Named]:
+    """``positions``: from the name of a side to where its table of positions is."""
     decoder = _side("decoder", config) | {
         **named(token_embedding="model.shared.weight", head="lm_head.weight"),
-        "position_embedding": positions["decoder"],
+        "position_embedding": positions("decoder"),
         "head_bias": row(_BIAS),
     }
     encoder = _side("encoder", config) | {
         **named(token_embedding="model.encoder.embed_tokens.weight"),
-        "position_embedding": positions["encoder"],
+        "position_embedding": positions("encoder"),
     }
-    return {**decoder, **of_encoder(encoder)}
-
-
-_SIDES = ("encoder", "decoder")
+    return decoder | of_encoder(encoder)
 
 
 def _bart_tensors(config: Config) -> dict[str, Named]:
     """The first two rows of the tables of positions stand for nothing."""
-    return _bart_like_tensors(
-        config, {side: offset(f"model.{side}.embed_positions.weight", 2) for side in _SIDES}
-    )
+    return _bart_like_tensors(config, lambda side: offset(f"model.{side}.embed_positions.weight", 2))
 
 
 def _marian_tensors(config: Config) -> dict[str, Named]:
-    return _bart_like_tensors(config, dict.fromkeys(_SIDES, Computed(make=_marian_positions)))
+    return _bart_like_tensors(config, lambda side: Computed(make=_marian_positions))
 
 
 def _m2m_tensors(config: Config) -> dict[str, Named]:
-    return _bart_like_tensors(config, dict.fromkeys(_SIDES, Computed(make=_m2m_positions)))
+    return _bart_like_tensors(config, lambda side: Computed(make=_m2m_positions))
 
 
 def _marian_positions(shape: Shape) -> Array:
@@ -349,6 +306,7 @@ def _read_bart_like(
     activation: str = "gelu",
     scaled: bool = False,
     shared: bool = True,
+    head_bias: bool = False,
     **switches: Any,
 ) -> dict[str, Any]:
     """``n_ctx``: of the decoder, where positions can be cut; ``scaled``: what an absent field means."""
@@ -374,31 +332,25 @@ def _read_bart_like(
 
     decoder = side("decoder", reader.whole_context("max_position_embeddings") if n_ctx is None else n_ctx)
     decoder["tied"] = fields.boolean("tie_word_embeddings", default=True)
+    if head_bias:
+        decoder["head_bias"] = True
     return with_encoder(decoder, side("encoder", n_positions), shared=shared)
 
 
-def _read_bart(reader: ConfigReader) -> dict[str, Any]:
-    return _with_bias(_read_bart_like(reader, embedding_norm=True, norm_place="residual", output_norm=False))
-
-
-def _read_mbart(reader: ConfigReader) -> dict[str, Any]:
-    return _with_bias(_read_bart_like(reader, embedding_norm=True, norm_place="before"))
+_AFTER: dict[str, Any] = {"norm_place": "residual", "output_norm": False}
+_read_bart = partial(_read_bart_like, head_bias=True, embedding_norm=True, **_AFTER)
+_read_mbart = partial(_read_bart_like, head_bias=True, embedding_norm=True, norm_place="before")
 
 
 def _read_marian(reader: ConfigReader) -> dict[str, Any]:
     """With vocabularies of both sides where ``share_encoder_decoder_embeddings`` is false."""
     fields = reader.fields
     shared = fields.boolean("share_encoder_decoder_embeddings", default=True)
-    config = _read_bart_like(
-        reader,
-        n_ctx=reader.context(default=1024, maximum=_MOST_POSITIONS),
-        norm_place="residual",
-        output_norm=False,
-        shared=shared,
-    )
+    n_ctx = reader.context(default=1024, maximum=_MOST_POSITIONS)
+    config = _read_bart_like(reader, n_ctx=n_ctx, head_bias=True, shared=shared, **_AFTER)
     if not shared:
         config["n_vocab"] = fields.integer("decoder_vocab_size", default=config["n_vocab"])
-    return _with_bias(config)
+    return config
 
 
 def _read_m2m(reader: ConfigReader) -> dict[str, Any]:
@@ -407,17 +359,8 @@ def _read_m2m(reader: ConfigReader) -> dict[str, Any]:
     fields.require("pad_token_id", 1, because="positions begin behind it")
     if fields.integer("d_model") < 4:
         raise fields.error("d_model", "at least 4: positions have two frequencies or more")
-    return _read_bart_like(
-        reader,
-        n_ctx=reader.context(default=1024, maximum=_MOST_POSITIONS),
-        activation="relu",
-        scaled=True,
-        norm_place="before",
-    )
-
-
-def _with_bias(config: dict[str, Any]) -> dict[str, Any]:
-    return config | {"head_bias": True}
+    n_ctx = reader.context(default=1024, maximum=_MOST_POSITIONS)
+    return _read_bart_like(reader, n_ctx=n_ctx, activation="relu", scaled=True, norm_place="before")
 
 
 def _settled(config: dict[str, Any], tensors: MutableMapping[str, Any]) -> dict[str, Any]:
@@ -427,9 +370,8 @@ def _settled(config: dict[str, Any], tensors: MutableMapping[str, Any]) -> dict[
 
 
 # Sinusoidal tables and a version that files of former versions of transformers hold.
-_UNUSED = tuple(f"model.{side}.{name}" for side in _SIDES for name in ("version", "embed_positions."))
-_LEARNED_UNUSED = tuple(f"model.{side}.version" for side in _SIDES)
-_ITSELF = {_BIAS: _BIAS}
+_VERSIONS = ("model.encoder.version", "model.decoder.version")
+_UNUSED = (*_VERSIONS, "model.encoder.embed_positions.", "model.decoder.embed_positions.")
 
 # Switches of former versions of the classes, whose values the architectures imply.
 _HARMLESS = (
@@ -440,54 +382,21 @@ _HARMLESS = (
 )  # fmt: skip
 
 
-def _bart_family(
-    read: Any, tensors: Any, unused: tuple[str, ...], model_type: str, absent: dict[str, Any]
-) -> Family:
-    return Family(
-        read,
-        tensors,
-        model_type,
-        absent,
-        renamed=_ITSELF,
-        left_out=unused,
-        harmless=_HARMLESS,
-        settled=_settled,
-    )
+def _bart_family(read: Any, tensors: Any, unused: tuple[str, ...], model_type: str, n_vocab: int) -> Family:
+    absent = absent_bart(1024, *(12, 16, 4096) * 2, n_vocab, 1024)
+    more: dict[str, Any] = {"left_out": unused, "harmless": _HARMLESS, "settled": _settled}
+    return Family(read, tensors, model_type, absent, renamed={_BIAS: _BIAS}, **more)
 
 
 _BART = {
-    "BartForConditionalGeneration": _bart_family(
-        _read_bart,
-        _bart_tensors,
-        _LEARNED_UNUSED,
-        "bart",
-        absent_bart(1024, 12, 16, 4096, 12, 16, 4096, 50265, 1024),
-    ),
-    "MBartForConditionalGeneration": _bart_family(
-        _read_mbart,
-        _bart_tensors,
-        _LEARNED_UNUSED,
-        "mbart",
-        absent_bart(1024, 12, 16, 4096, 12, 16, 4096, 50265, 1024),
-    ),
-    "MarianMTModel": _bart_family(
-        _read_marian,
-        _marian_tensors,
-        _UNUSED,
-        "marian",
-        absent_bart(1024, 12, 16, 4096, 12, 16, 4096, 58101, 1024),
-    ),
-    "M2M100ForConditionalGeneration": _bart_family(
-        _read_m2m,
-        _m2m_tensors,
-        _UNUSED,
-        "m2m_100",
-        absent_bart(1024, 12, 16, 4096, 12, 16, 4096, 128112, 1024),
-    ),
+    "BartForConditionalGeneration": _bart_family(_read_bart, _bart_tensors, _VERSIONS, "bart", 50265),
+    "MBartForConditionalGeneration": _bart_family(_read_mbart, _bart_tensors, _VERSIONS, "mbart", 50265),
+    "MarianMTModel": _bart_family(_read_marian, _marian_tensors, _UNUSED, "marian", 58101),
+    "M2M100ForConditionalGeneration": _bart_family(_read_m2m, _m2m_tensors, _UNUSED, "m2m_100", 128112),
 }
 
 
-_LAMDA_TENSORS = LLAMA_TENSORS | named(relative_bias="model.relative_attention_bias.weight")
+_LAMDA_TENSORS = LLAMA | named(relative_bias="model.relative_attention_bias.weight")
 
 
 def _read_lamda(reader: ConfigReader) -> dict[str, Any]:
@@ -506,9 +415,7 @@ def _read_lamda(reader: ConfigReader) -> dict[str, Any]:
         activation=reader.activation("hidden_act", "gelu_new"),
         gated=True,
         tied=fields.boolean("tie_word_embeddings", default=True),
-        qkv_bias=False,
-        out_bias=False,
-        mlp_bias=False,
+        **dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), False),
         score_scales=[1.0] * sizes["n_layer"],
         relative_buckets=relative_buckets(fields),
     )

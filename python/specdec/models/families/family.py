@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
+from specdec.errors import CheckpointError
 from specdec.fields import Fields
 from specdec.models.families.config_reader import ConfigReader
 from specdec.models.number_formats import widened
@@ -22,6 +23,12 @@ ENCODER = "encoder."
 Array = NDArray[Any]
 Shape = tuple[int, ...]
 Config = Mapping[str, Any]
+
+
+def wrong_shape(file: Any, name: str, shape: Shape, expected: Shape, more: str = "") -> CheckpointError:
+    """Return the exception for a tensor of another shape than the one expected."""
+    message = f"{file}: tensor '{name}' has shape {list(shape)}; expected {list(expected)}{more}"
+    return CheckpointError(message)
 
 
 @dataclass(frozen=True)
@@ -247,9 +254,11 @@ class Either:
     options: tuple[Named, ...]
 
 
-def named(**names: str) -> dict[str, Named]:
-    """Entries of a table of tensors that are kept as they are: canonical name to the file's."""
-    return {canonical: Named(name) for canonical, name in names.items()}
+def named(layer: str = "", kind: Callable[[str], Named] = Named, **names: str) -> dict[str, Named]:
+    """Entries of a table: canonical name to the file's, which `layer` completes if it begins with a point."""
+    return {
+        canonical: kind(layer + name if name.startswith(".") else name) for canonical, name in names.items()
+    }
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,10 @@
-"""Architectures of GGUF files: their metadata as the fields of a config.json, their names of tensors.
+"""Architectures of GGUF files: their metadata as the fields of a config.json, and back; names of tensors.
 
 A GGUF file describes a model by keys of its own. Each architecture here says which architecture of
 transformers it stands for, and gives the fields that the reader of that one expects; so a family is described
-once.
+once. Keys are written from the canonical configuration, and, where that has only what follows from a field,
+from the fields of config.json. Nobody trusts what is written: a file's configuration is read again and
+compared before its tensors are written.
 """
 
 from __future__ import annotations
@@ -14,10 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from specdec.errors import CheckpointError, UnsupportedModelError
-from specdec.fields import as_json
 from specdec.models.families.encoder_decoder import of_encoder
 from specdec.models.families.family import (
+    Array,
     Config,
     Either,
     Family,
@@ -31,6 +35,7 @@ from specdec.models.families.family import (
 )
 from specdec.models.families.gguf_metadata import Metadata
 from specdec.models.families.moe import Stacked
+from specdec.models.families.rotary import rotary_frequencies, yarn_attention_factor
 
 # -------------------------------------------------------------------------------------------- tensors
 
@@ -44,75 +49,75 @@ class Experts(Stacked):
 
 
 _BLOCK = "blk.{i}"
-_QKV = f"{_BLOCK}.attn_qkv"
+_PARTS = ("gate", "up", "down")
 
 _TENSORS: Final[dict[str, Named | Either]] = {
     **named(
-        token_embedding="token_embd.weight",
-        position_embedding="position_embd.weight",
-        embedding_norm="token_embd_norm",
-        attn_norm=f"{_BLOCK}.attn_norm",
-        attn_post_norm=f"{_BLOCK}.post_attention_norm",
-        attn_q_norm=f"{_BLOCK}.attn_q_norm",
-        attn_k_norm=f"{_BLOCK}.attn_k_norm",
-        attn_out=f"{_BLOCK}.attn_output",
-        mlp_norm=f"{_BLOCK}.ffn_norm",
-        mlp_post_norm=f"{_BLOCK}.post_ffw_norm",
-        mlp_gate=f"{_BLOCK}.ffn_gate",
-        mlp_up=f"{_BLOCK}.ffn_up",
-        mlp_down=f"{_BLOCK}.ffn_down",
-        router=f"{_BLOCK}.ffn_gate_inp",
-        output_norm="output_norm",
-        head="output.weight",
-        head_bias="output.bias",
+        _BLOCK, token_embedding="token_embd.weight", position_embedding="position_embd.weight",
+        embedding_norm="token_embd_norm", attn_norm=".attn_norm", attn_post_norm=".post_attention_norm",
+        attn_q_norm=".attn_q_norm", attn_k_norm=".attn_k_norm", attn_out=".attn_output",
+        mlp_norm=".ffn_norm", mlp_post_norm=".post_ffw_norm", mlp_gate=".ffn_gate", mlp_up=".ffn_up",
+        mlp_down=".ffn_down", router=".ffn_gate_inp", shared_gate=".ffn_gate_inp_shexp",
+        output_norm="output_norm", head="output.weight", head_bias="output.bias",
     ),
     **{
-        f"attn_{role}": Either((Named(f"{_BLOCK}.attn_{role}"), fused_row(_QKV, part)))
+        f"attn_{role}": Either((Named(f"{_BLOCK}.attn_{role}"), fused_row(f"{_BLOCK}.attn_qkv", part)))
         for part, role in enumerate("qkv")
     },
-    **{f"experts.mlp_{part}": Experts(f"{_BLOCK}.ffn_{part}_exps") for part in ("gate", "up", "down")},
-    **{f"shared_expert.mlp_{part}": Named(f"{_BLOCK}.ffn_{part}_shexp") for part in ("gate", "up", "down")},
-    "shared_gate": Named(f"{_BLOCK}.ffn_gate_inp_shexp"),
-}
+    **{f"experts.mlp_{part}": Experts(f"{_BLOCK}.ffn_{part}_exps") for part in _PARTS},
+    **{f"shared_expert.mlp_{part}": Named(f"{_BLOCK}.ffn_{part}_shexp") for part in _PARTS},
+}  # fmt: skip
 # Queries and keys in the order in which neighbouring dimensions turn.
-_TURNED = {
-    "attn_q": interleaved(f"{_BLOCK}.attn_q"),
-    "attn_k": interleaved(f"{_BLOCK}.attn_k"),
-}
+_TURNED = _TENSORS | named(_BLOCK, interleaved, attn_q=".attn_q", attn_k=".attn_k")
+_COHERE = _TURNED | named(_BLOCK, interleaved_norms, attn_q_norm=".attn_q_norm", attn_k_norm=".attn_k_norm")
+_STABLELM = _TENSORS | named(_BLOCK, rows_of_heads, attn_q_norm=".attn_q_norm", attn_k_norm=".attn_k_norm")
+_PHI3 = _TENSORS | halves(f"{_BLOCK}.ffn_up")
+_GPT_OSS = _TENSORS | named(_BLOCK, mlp_norm=".post_attention_norm", attn_sinks=".attn_sinks.weight")
+_FALCON_TWO_NORMS = _TENSORS | named(_BLOCK, attn_norm=".attn_norm_2", mlp_norm=".attn_norm")
 
 
-def _t5_side(side: str, first: str) -> dict[str, Named]:
-    block = f"{side}.blk.{{i}}"
-    return named(
-        relative_bias=f"{side}.blk.{first}.attn_rel_b.weight",
-        attn_norm=f"{block}.attn_norm",
-        attn_q=f"{block}.attn_q",
-        attn_k=f"{block}.attn_k",
-        attn_v=f"{block}.attn_v",
-        attn_out=f"{block}.attn_o",
-        mlp_norm=f"{block}.ffn_norm",
-        mlp_gate=f"{block}.ffn_gate",
-        mlp_up=f"{block}.ffn_up",
-        mlp_down=f"{block}.ffn_down",
-        output_norm=f"{side}.output_norm",
-    )
+def _falcon_tensors(config: Config) -> dict[str, Named | Either]:
+    return _FALCON_TWO_NORMS if config["parallel"] == "two_norms" else _TENSORS
 
 
 def _t5_tensors(config: Config) -> dict[str, Named]:
     first = "{i}" if config["relative_bias_by_layer"] else "0"
+
+    def side(name: str) -> dict[str, Named]:
+        return named(
+            f"{name}.blk.{{i}}", relative_bias=f"{name}.blk.{first}.attn_rel_b.weight",
+            attn_norm=".attn_norm", attn_q=".attn_q", attn_k=".attn_k", attn_v=".attn_v", attn_out=".attn_o",
+            mlp_norm=".ffn_norm", mlp_gate=".ffn_gate", mlp_up=".ffn_up", mlp_down=".ffn_down",
+            output_norm=f"{name}.output_norm",
+        )  # fmt: skip
+
     cross = named(
-        cross_norm="dec.blk.{i}.cross_attn_norm",
-        cross_q="dec.blk.{i}.cross_attn_q",
-        cross_k="dec.blk.{i}.cross_attn_k",
-        cross_v="dec.blk.{i}.cross_attn_v",
-        cross_out="dec.blk.{i}.cross_attn_o",
-        token_embedding="token_embd.weight",
-        head="output.weight",
-    )
-    return {**_t5_side("dec", first), **cross, **of_encoder(_t5_side("enc", first))}
+        "dec.blk.{i}", token_embedding="token_embd.weight", head="output.weight",
+        cross_norm=".cross_attn_norm", cross_q=".cross_attn_q", cross_k=".cross_attn_k",
+        cross_v=".cross_attn_v", cross_out=".cross_attn_o",
+    )  # fmt: skip
+    return side("dec") | cross | of_encoder(side("enc"))
 
 
-# ------------------------------------------------------------------------------------------- metadata
+# ------------------------------------------------------------------------- metadata as fields of config.json
+
+_SIZES: Final = (
+    "attention.head_count", "block_count", "context_length", "embedding_length", "feed_forward_length"
+)  # fmt: skip
+_EPSILON: Final = "attention.layer_norm_epsilon"
+_WINDOW: Final = "attention.sliding_window"
+_ORIGINAL: Final = "rope.scaling.original_context_length"
+
+Rows = Mapping[str, str | Callable[[Metadata], Any]]
+"""Field of a config.json to its key, or to what gives it. Sizes and epsilons must be there."""
+
+
+def _value(m: Metadata, row: str | Callable[[Metadata], Any]) -> Any:
+    if not isinstance(row, str):
+        return row(m)
+    if row in _SIZES:
+        return m.integer(row)
+    return m.amount(row) if row == _EPSILON else m.get(row)
 
 
 def _block(m: Metadata) -> dict[str, Any]:
@@ -126,7 +131,7 @@ def _block(m: Metadata) -> dict[str, Any]:
         "max_position_embeddings": m.integer("context_length"),
         "head_dim": m.d_head,
         "rms_norm_eps": m.amount("attention.layer_norm_rms_epsilon", None),
-        "layer_norm_eps": m.amount("attention.layer_norm_epsilon", None),
+        "layer_norm_eps": m.amount(_EPSILON, None),
         "rope_theta": m.amount("rope.freq_base", 10_000.0),
         "rope_scaling": _scaling(m),
     }
@@ -144,8 +149,7 @@ def _scaling(m: Metadata) -> dict[str, Any] | None:
 
     A factor without a type is linear, as in llama.cpp; ``rope.scale_linear`` is its former name.
     """
-    former = m.amount("rope.scale_linear", None)
-    factor = m.amount("rope.scaling.factor", former)
+    factor = m.amount("rope.scaling.factor", m.amount("rope.scale_linear", None))
     kind = m.get("rope.scaling.type", "linear")
     if m.name == "phi3" and "rope_factors_long.weight" in m.tensors:
         kind = "longrope"  # whatever the file calls it
@@ -160,9 +164,6 @@ def _scaling(m: Metadata) -> dict[str, Any] | None:
     return {"rope_type": kind} | {name: value for name, value in fields.items() if value is not None}
 
 
-_ORIGINAL: Final = "rope.scaling.original_context_length"
-
-
 def _yarn(m: Metadata, factor: float | None) -> dict[str, Any]:
     ext = m.get("rope.scaling.yarn_ext_factor", 1.0)
     if ext != 1.0 and not (isinstance(ext, float) and ext < 0.0):  # negative: not given
@@ -172,43 +173,36 @@ def _yarn(m: Metadata, factor: float | None) -> dict[str, Any]:
     if of_all and attention is None and factor is not None and factor > 1.0:
         growth = 0.1 * math.log(factor)
         attention = (growth + 1.0) / (of_all * growth + 1.0)
-    return {
-        "beta_fast": m.get("rope.scaling.yarn_beta_fast"),
-        "beta_slow": m.get("rope.scaling.yarn_beta_slow"),
-        "attention_factor": attention,
-    }
+    betas = {f"beta_{end}": m.get(f"rope.scaling.yarn_beta_{end}") for end in ("fast", "slow")}
+    return betas | {"attention_factor": attention}
 
 
 def _longrope(m: Metadata) -> dict[str, Any]:
-    short, long = (m.numbers_of(f"rope_factors_{length}.weight") for length in ("short", "long"))
+    names = [f"rope_factors_{length}.weight" for length in ("short", "long")]
+    short, long = map(m.numbers_of, names)
     if short is None or long is None:
-        raise m.unsupported(
-            "rope.scaling.type",
-            "another one, or tensors 'rope_factors_short.weight' and 'rope_factors_long.weight'",
-        )
-    return {
-        "short_factor": short,
-        "long_factor": long,
-        "attention_factor": m.amount("rope.scaling.attn_factor", None),
-    }
+        expected = f"another one, or tensors {names[0]!r} and {names[1]!r}"
+        raise m.unsupported("rope.scaling.type", expected)
+    attention = m.amount("rope.scaling.attn_factor", None)
+    return {"short_factor": short, "long_factor": long, "attention_factor": attention}
 
 
 def _windows(m: Metadata) -> dict[str, Any]:
     """The window, and the layers that have it if the file lists them."""
-    fields: dict[str, Any] = {"sliding_window": m.get("attention.sliding_window")}
+    fields: dict[str, Any] = {"sliding_window": m.get(_WINDOW)}
     windowed = m.pattern("attention.sliding_window_pattern", m.integer("block_count"))
     if fields["sliding_window"] and windowed is not None:
         fields["layer_types"] = ["sliding_attention" if flag else "full_attention" for flag in windowed]
     return fields
 
 
+def _some_window(m: Metadata) -> Any:
+    return m.get(_WINDOW) or None
+
+
 def _llama(m: Metadata) -> dict[str, Any]:
-    if not m.get("expert_count"):
-        return _block(m)
-    return _block(m) | {
-        "num_local_experts": m.get("expert_count"),
-        "num_experts_per_tok": m.get("expert_used_count"),
-    }
+    experts = {"num_local_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
+    return {field: m.get(key) for field, key in experts.items()} if m.get("expert_count") else {}
 
 
 def _granite(m: Metadata) -> dict[str, Any]:
@@ -218,84 +212,41 @@ def _granite(m: Metadata) -> dict[str, Any]:
         "residual_multiplier": m.get("residual_scale"),
         "logits_scaling": m.get("logit_scale"),
     }
-    return _block(m) | {name: value for name, value in fields.items() if value}
+    return {name: value for name, value in fields.items() if value}
+
+
+def _rope_parameters(m: Metadata, **fields: Any) -> dict[str, Any]:
+    """A block whose rotary positions are all in ``rope_parameters``, with more fields in there."""
+    block = _block(m)
+    rope = block.pop("rope_scaling", {"rope_type": "default"})
+    return block | {"rope_parameters": rope | fields | {"rope_theta": block["rope_theta"]}}
 
 
 def _mistral3(m: Metadata) -> dict[str, Any]:
-    fields = _block(m)
-    rope = fields.pop("rope_scaling", {"rope_type": "default"})
-    if m.get("attention.temperature_scale"):
-        rope["llama_4_scaling_beta"] = m.get("attention.temperature_scale")
-    return fields | {"rope_parameters": rope | {"rope_theta": fields["rope_theta"]}}
-
-
-def _qwen_moe(m: Metadata) -> dict[str, Any]:
-    return _block(m) | {
-        "num_experts": m.get("expert_count"),
-        "num_experts_per_tok": m.get("expert_used_count"),
-        "moe_intermediate_size": m.get("expert_feed_forward_length"),
-        "shared_expert_intermediate_size": m.get("expert_shared_feed_forward_length"),
-        "norm_topk_prob": m.get("expert_weights_norm", m.name == "qwen3moe"),
-    }
-
-
-def _olmoe(m: Metadata) -> dict[str, Any]:
-    return _block(m) | {
-        "num_experts": m.get("expert_count"),
-        "num_experts_per_tok": m.get("expert_used_count"),
-        "norm_topk_prob": m.get("expert_weights_norm", False),
-        "clip_qkv": m.get("attention.clamp_kqv"),
-    }
+    beta = m.get("attention.temperature_scale")
+    return _rope_parameters(m, **({"llama_4_scaling_beta": beta} if beta else {}))
 
 
 def _gpt_oss(m: Metadata) -> dict[str, Any]:
-    fields = _block(m)
-    rope = fields.pop("rope_scaling", {"rope_type": "default"})
-    if rope["rope_type"] == "yarn":
-        rope["truncate"] = False
-    return fields | {
-        "intermediate_size": m.get("expert_feed_forward_length"),
-        "num_local_experts": m.get("expert_count"),
-        "num_experts_per_tok": m.get("expert_used_count"),
-        **_windows(m),
-        "rope_parameters": rope | {"rope_theta": fields["rope_theta"]},
-    }
+    scaling = _scaling(m)
+    is_yarn = scaling is not None and scaling["rope_type"] == "yarn"
+    return _rope_parameters(m, **({"truncate": False} if is_yarn else {}))
 
 
-def _gemma2(m: Metadata) -> dict[str, Any]:
-    width, n_head, n_layer = (
-        m.integer(key) for key in ("embedding_length", "attention.head_count", "block_count")
-    )
-    largest = n_layer == (46 if m.name == "gemma2" else 62)  # 27B scales by the width that a head would have
-    return _block(m) | {
-        "query_pre_attn_scalar": width // n_head if largest else m.d_head,
-        "attn_logit_softcapping": m.get("attn_logit_softcapping"),
-        "final_logit_softcapping": m.get("final_logit_softcapping"),
-        **_windows(m),
-    }
+def _gemma2_scale(m: Metadata) -> int:
+    """The largest, 27B, scale by the width that a head would have."""
+    width, n_head, n_layer = (m.integer(_SIZES[i]) for i in (3, 0, 1))
+    return int(width // n_head if n_layer == (46 if m.name == "gemma2" else 62) else m.d_head)
 
 
 def _gemma3(m: Metadata) -> dict[str, Any]:
-    fields = _gemma2(m) | {"rope_local_base_freq": m.amount("rope.freq_base_swa", 10_000.0)}
-    fields["rope_theta"] = m.amount("rope.freq_base", 1_000_000.0)
-    if not m.get("attention.sliding_window"):
+    fields: dict[str, Any] = {
+        "rope_local_base_freq": m.amount("rope.freq_base_swa", 10_000.0),
+        "rope_theta": m.amount("rope.freq_base", 1_000_000.0),
+    }
+    if not m.get(_WINDOW):
         fields["layer_types"] = ["full_attention"] * m.integer("block_count")
     return fields
-
-
-def _olmo(m: Metadata) -> dict[str, Any]:
-    return _block(m) | {"clip_qkv": m.get("attention.clamp_kqv")}
-
-
-def _windowed(m: Metadata) -> dict[str, Any]:
-    return _block(m) | _windows(m)
-
-
-def _phi3(m: Metadata) -> dict[str, Any]:
-    return _block(m) | {
-        "original_max_position_embeddings": m.get(_ORIGINAL, m.integer("context_length")),
-        "sliding_window": m.get("attention.sliding_window") or None,
-    }
 
 
 def _partly_turned(m: Metadata) -> dict[str, Any]:
@@ -305,28 +256,14 @@ def _partly_turned(m: Metadata) -> dict[str, Any]:
 
 def _stablelm(m: Metadata) -> dict[str, Any]:
     m.skip("use_parallel_residual")  # without a norm of its own the second half reads what the first does
-    return _partly_turned(m) | {
+    return {
         "use_parallel_residual": "blk.0.ffn_norm.weight" not in m.tensors,
-        "qk_layernorm": "blk.0.attn_q_norm.weight" in m.tensors,
+        "qk_layernorm": _has_qk_norm(m),
     }
 
 
-def _starcoder2(m: Metadata) -> dict[str, Any]:
-    return _block(m) | {
-        "norm_epsilon": m.amount("attention.layer_norm_epsilon"),
-        "sliding_window": m.get("attention.sliding_window") or None,
-    }
-
-
-def _cohere(m: Metadata) -> dict[str, Any]:
-    return _block(m) | {
-        "logit_scale": m.get("logit_scale"),
-        "use_qk_norm": "blk.0.attn_q_norm.weight" in m.tensors,
-    }
-
-
-def _cohere2(m: Metadata) -> dict[str, Any]:
-    return _block(m) | _windows(m) | {"logit_scale": m.get("logit_scale")}
+def _has_qk_norm(m: Metadata) -> bool:
+    return "blk.0.attn_q_norm.weight" in m.tensors
 
 
 def _neox(m: Metadata) -> dict[str, Any]:
@@ -338,80 +275,164 @@ def _neox(m: Metadata) -> dict[str, Any]:
     }
 
 
-def _gpt_sizes(m: Metadata) -> dict[str, Any]:
-    return {
-        "n_head": m.integer("attention.head_count"),
-        "n_layer": m.integer("block_count"),
-        "n_inner": m.integer("feed_forward_length"),
-        "layer_norm_epsilon": m.amount("attention.layer_norm_epsilon"),
-    }
-
-
-def _gpt2(m: Metadata) -> dict[str, Any]:
-    return _gpt_sizes(m) | {
-        "n_embd": m.integer("embedding_length"),
-        "n_positions": m.integer("context_length"),
-        "multi_query": m.get("attention.head_count_kv", 1) == 1,
-    }
-
-
-def _bloom(m: Metadata) -> dict[str, Any]:
-    return _gpt_sizes(m) | {
-        "hidden_size": m.integer("embedding_length"),
-        "seq_length": m.integer("context_length"),
-    }
-
-
-def _mpt(m: Metadata) -> dict[str, Any]:
+def _mpt_attention(m: Metadata) -> dict[str, Any]:
     most = m.amount("attention.max_alibi_bias", 8.0)
-    return {
-        "d_model": m.integer("embedding_length"),
-        "n_heads": m.integer("attention.head_count"),
-        "n_layers": m.integer("block_count"),
-        "d_ff": m.integer("feed_forward_length"),
-        "max_seq_len": m.integer("context_length"),
-        "layer_norm_epsilon": m.amount("attention.layer_norm_epsilon"),
-        "no_bias": "blk.0.attn_qkv.bias" not in m.tensors,
-        "attn_config": {
-            "alibi": most > 0.0,
-            "alibi_bias_max": int(most) if most == int(most) else most,
-            "clip_qkv": m.get("attention.clamp_kqv"),
-        },
-    }
+    whole = int(most) if most == int(most) else most
+    return {"alibi": most > 0.0, "alibi_bias_max": whole, "clip_qkv": m.get("attention.clamp_kqv")}
 
 
 def _falcon(m: Metadata) -> dict[str, Any]:
     n_kv, n_head = m.get("attention.head_count_kv", 1), m.integer("attention.head_count")
     two_norms = "blk.0.attn_norm_2.weight" in m.tensors
-    return _block(m) | {
+    return {
         "num_kv_heads": n_kv,
         "ffn_hidden_size": m.integer("feed_forward_length"),
         "multi_query": n_kv == 1,
         "new_decoder_architecture": two_norms or n_kv not in (1, n_head),
         "num_ln_in_parallel_attn": 2 if two_norms else 1,
-        "layer_norm_epsilon": m.amount("attention.layer_norm_epsilon"),
+        "layer_norm_epsilon": m.amount(_EPSILON),
     }
 
 
-def _falcon_tensors(config: Config) -> dict[str, Named | Either]:
-    if config["parallel"] != "two_norms":
-        return _TENSORS
-    return _TENSORS | named(attn_norm=f"{_BLOCK}.attn_norm_2", mlp_norm=f"{_BLOCK}.attn_norm")
+# ------------------------------------------------------------------------------------- what is written
+
+Keys = dict[str, Any]
+"""Metadata, less the name of the architecture in front."""
+Fields = Mapping[str, Any]
+"""The fields of a config.json that describe the decoder; none where there is no such file."""
+WrittenRows = Mapping[str, str | Callable[[Config, Fields], Any]]
+"""Key to the canonical field, which is written unless it is 0, or to what gives the value; None: no key."""
+
+_ROUNDED: Final = 7  # digits of a base of rotary frequencies that is computed from them
 
 
-def _t5(m: Metadata) -> dict[str, Any]:
-    gated = "enc.blk.0.ffn_gate.weight" in m.tensors
+def _sizes(config: Config, fields: Fields) -> Keys:
     return {
-        "d_model": m.integer("embedding_length"),
-        "num_heads": m.integer("attention.head_count"),
-        "num_layers": m.integer("block_count"),
-        "num_decoder_layers": m.get("decoder_block_count"),
-        "d_ff": m.integer("feed_forward_length"),
-        "d_kv": m.d_head,
-        "layer_norm_epsilon": m.amount("attention.layer_norm_rms_epsilon"),
-        "relative_attention_num_buckets": m.get("attention.relative_buckets_count"),
-        "feed_forward_proj": "gated-gelu" if gated else "relu",
+        "vocab_size": config["n_vocab"],
+        "context_length": fields.get("max_position_embeddings") or config["n_ctx"],
+        "embedding_length": config["d_model"],
+        "block_count": config["n_layer"],
+        "feed_forward_length": config["d_ff"],
+        "attention.head_count": config["n_head"],
+        "attention.head_count_kv": config["n_kv_head"],
+        "attention.layer_norm_rms_epsilon" if config["norm"] == "rms" else _EPSILON: config["norm_eps"],
     }
+
+
+def _base_of(frequencies: list[float], *named: Any) -> float:
+    """The base of frequencies that are not scaled: one of those named, else computed."""
+    size = 2 * len(frequencies)
+    for base in named:
+        if isinstance(base, int | float) and rotary_frequencies(size, float(base)) == frequencies:
+            return float(base)
+    if size == 2:
+        return 10_000.0
+    base = math.log(frequencies[-1]) * -size / (size - 2)
+    return float(f"{math.exp(base):.{_ROUNDED - 1}g}")
+
+
+def _scaling_of(fields: Fields) -> dict[str, Any]:
+    """``rope_parameters`` or ``rope_scaling``: of layers of several types those of full attention."""
+    scaling = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
+    scaling = scaling.get("full_attention", scaling)
+    return dict(scaling) if isinstance(scaling, Mapping) else {}
+
+
+def _rotation_keys(config: Config, fields: Fields) -> tuple[Keys, dict[str, Array]]:
+    """Keys and tensors of rotary positions."""
+    if config["position"] != "rotary":
+        return {}, {}
+    size = 2 * len(config["inv_freq"])
+    scaling = _scaling_of(fields)
+    kind = scaling.get("rope_type") or scaling.get("type") or "default"
+    named = [scaling.get("rope_theta"), fields.get("rope_theta"), fields.get("rotary_emb_base")]
+    if kind == "default":
+        base = _base_of(config["inv_freq"], *named, 10_000.0)
+    else:
+        base = next((float(base) for base in named if isinstance(base, int | float)), 10_000.0)
+    found: Keys = {
+        "attention.key_length": config["d_head"],
+        "attention.value_length": config["d_head"],
+        "rope.dimension_count": size,
+        "rope.freq_base": base,
+    }
+    if kind == "linear":
+        return found | {"rope.scaling.type": "linear", "rope.scaling.factor": scaling["factor"]}, {}
+    if kind == "yarn":
+        return found | _yarn_keys(scaling, _attention_factor(config)), {}
+    if kind in ("longrope", "su"):
+        return found | _longrope_keys(scaling, fields), {
+            f"rope_factors_{part}.weight": np.array(scaling[f"{part}_factor"], np.float32)
+            for part in ("short", "long")
+        }
+    plain = rotary_frequencies(size, base)
+    if plain == config["inv_freq"]:
+        return found, {}
+    with np.errstate(divide="ignore"):  # pairs that do not turn
+        factors = np.asarray(plain) / np.asarray(config["inv_freq"])
+    return found, {"rope_freqs.weight": factors.astype(np.float32)}
+
+
+def _attention_factor(config: Config) -> float:
+    """The factor of cosines and sines, which not every file names."""
+    return float((config.get("rotary_factors") or [1.0])[0])
+
+
+def _yarn_keys(scaling: Mapping[str, Any], attention_factor: float) -> Keys:
+    names = {"factor": "factor", "beta_fast": "yarn_beta_fast", "beta_slow": "yarn_beta_slow"}
+    keys: Keys = {
+        f"rope.scaling.{key}": float(scaling[name])
+        for name, key in names.items()
+        if scaling.get(name) is not None
+    }
+    if scaling.get("original_max_position_embeddings") is not None:
+        keys[_ORIGINAL] = scaling["original_max_position_embeddings"]
+    if attention_factor != yarn_attention_factor(scaling.get("factor", 1.0)):
+        keys["rope.scaling.yarn_attn_factor"] = attention_factor
+    return {"rope.scaling.type": "yarn"} | keys
+
+
+def _longrope_keys(scaling: Mapping[str, Any], fields: Fields) -> Keys:
+    name = "original_max_position_embeddings"
+    keys: Keys = {"rope.scaling.type": "longrope"}
+    if original := scaling.get(name) or fields.get(name):
+        growth = fields["max_position_embeddings"] / original
+        factor = math.sqrt(1.0 + math.log(growth) / math.log(original)) if growth > 1.0 else 1.0
+        keys[_ORIGINAL] = original
+        keys["rope.scaling.attn_factor"] = float(scaling.get("attention_factor") or factor)
+    return keys
+
+
+def _yarn_log_multiplier(config: Config, fields: Fields) -> float | None:
+    scaling = _scaling_of(fields)
+    if scaling.get("factor", 1.0) <= 1.0 or scaling.get("rope_type") != "yarn":
+        return None
+    # The factor of cosines and sines: (growth + 1) / (of_all · growth + 1).
+    growth = 0.1 * math.log(scaling["factor"])
+    return float(((growth + 1.0) / _attention_factor(config) - 1.0) / growth)
+
+
+def _pattern(config: Config, fields: Fields) -> list[bool] | None:
+    return [window > 0 for window in config["windows"]] if config.get("windows") else None
+
+
+def _gemma3_pattern(config: Config, fields: Fields) -> list[bool]:
+    return _pattern(config, fields) or [config.get("sliding_window", 0) > 0] * config["n_layer"]
+
+
+def _local_base(config: Config, fields: Fields) -> float | None:
+    local = config.get("more_inv_freq")
+    return _base_of(local[0], fields.get("rope_local_base_freq"), 10_000.0) if local else None
+
+
+def _alibi_bias(config: Config, fields: Fields) -> float:
+    attention = fields.get("attn_config") or {}
+    return float(attention.get("alibi_bias_max", 8) if config.get("alibi") else 0)
+
+
+def _start(config: Config, fields: Fields) -> int | None:
+    token = fields.get("decoder_start_token_id")
+    return token if isinstance(token, int) else None
 
 
 # -------------------------------------------------------------------------------------- architectures
@@ -421,27 +442,41 @@ def _t5(m: Metadata) -> dict[str, Any]:
 class Architecture:
     """An architecture of GGUF files.
 
-    `name`: The architecture of transformers; or, from the metadata, that. `fields`: From the metadata to the
-    fields of a config.json, less ``vocab_size`` and ``tie_word_embeddings``. `tensors`: As of `Family`.
-    `fused`: Files are written with queries, keys and values in one matrix.
+    `name`: The architecture of transformers that files are read as. `parts`: What the fields of its
+    config.json are, less ``vocab_size`` and ``tie_word_embeddings``: rows, or from the metadata to fields.
+    `tensors`: As of `Family`. `written`: Keys beside those of sizes and positions. `fused`: Files are written
+    with queries, keys and values in one matrix. `also`: Architectures of transformers that are written as
+    this one, too. `chosen`: From the metadata to the name, where it may be another one.
     """
 
-    name: str | Callable[[Metadata], str]
-    fields: Callable[[Metadata], dict[str, Any]] = _block
+    name: str
+    parts: tuple[Rows | Callable[[Metadata], dict[str, Any]], ...] = (_block,)
     tensors: Mapping[str, Named | Either] | Callable[[Config], Mapping[str, Any]] = dataclasses.field(
         default_factory=lambda: _TENSORS
     )
+    written: WrittenRows = dataclasses.field(default_factory=dict)
     fused: bool = False
+    also: tuple[str, ...] = ()
+    chosen: Callable[[Metadata], str] | None = None
 
     def architecture(self, metadata: Metadata) -> str:
         """The name of the architecture of transformers."""
-        return self.name if isinstance(self.name, str) else self.name(metadata)
+        return self.name if self.chosen is None else self.chosen(metadata)
+
+    def fields(self, metadata: Metadata) -> dict[str, Any]:
+        """The fields of a config.json."""
+        found: dict[str, Any] = {}
+        for part in self.parts:
+            if isinstance(part, Mapping):
+                found |= {name: _value(metadata, row) for name, row in part.items()}
+            else:
+                found |= part(metadata)
+        return found
 
     def family(self, like: Family) -> Family:
         """How files are read: the configuration as one of transformers, tensors by their names here."""
-        return dataclasses.replace(
-            like, tensors=self.tensors, prefix="", head="output", renamed={}, left_out=(), settled=None
-        )
+        own: dict[str, Any] = {"prefix": "", "head": "output", "renamed": {}, "left_out": (), "settled": None}
+        return dataclasses.replace(like, tensors=self.tensors, **own)
 
 
 def _is_mixture(m: Metadata) -> str:
@@ -449,7 +484,7 @@ def _is_mixture(m: Metadata) -> str:
 
 
 def _olmo2_or_3(m: Metadata) -> str:
-    return "Olmo3ForCausalLM" if m.get("attention.sliding_window") else "Olmo2ForCausalLM"
+    return "Olmo3ForCausalLM" if m.get(_WINDOW) else "Olmo2ForCausalLM"
 
 
 def _t5_kind(m: Metadata) -> str:
@@ -457,64 +492,146 @@ def _t5_kind(m: Metadata) -> str:
     return "UMT5ForConditionalGeneration" if by_layer else "T5ForConditionalGeneration"
 
 
-_COHERE_TENSORS = _TENSORS | {
-    **_TURNED,
-    "attn_q_norm": interleaved_norms(f"{_BLOCK}.attn_q_norm"),
-    "attn_k_norm": interleaved_norms(f"{_BLOCK}.attn_k_norm"),
+_QWEN_MOE: Rows = {
+    "num_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+    "norm_topk_prob": lambda m: m.get("expert_weights_norm", m.name == "qwen3moe"),
+}  # fmt: skip
+_CLIPPED: Rows = {"clip_qkv": "attention.clamp_kqv"}
+_OLMOE: Rows = _CLIPPED | {
+    "num_experts": "expert_count", "num_experts_per_tok": "expert_used_count",
+    "norm_topk_prob": lambda m: m.get("expert_weights_norm", False),
+}  # fmt: skip
+_GPT_OSS_ROWS: Rows = {
+    "intermediate_size": "expert_feed_forward_length", "num_local_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+}  # fmt: skip
+_GEMMA: Rows = {
+    "query_pre_attn_scalar": _gemma2_scale, "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+}  # fmt: skip
+_PHI3_ROWS: Rows = {
+    "original_max_position_embeddings": lambda m: m.get(_ORIGINAL, m.integer("context_length")),
+    "sliding_window": _some_window,
 }
-_STABLELM_TENSORS = _TENSORS | {
-    "attn_q_norm": rows_of_heads(f"{_BLOCK}.attn_q_norm"),
-    "attn_k_norm": rows_of_heads(f"{_BLOCK}.attn_k_norm"),
-}
-_PHI3_TENSORS = _TENSORS | halves(f"{_BLOCK}.ffn_up")
-_GPT_OSS_TENSORS = _TENSORS | named(
-    mlp_norm=f"{_BLOCK}.post_attention_norm", attn_sinks=f"{_BLOCK}.attn_sinks.weight"
-)
+_GPT: Rows = {
+    "n_head": "attention.head_count", "n_layer": "block_count", "n_inner": "feed_forward_length",
+    "layer_norm_epsilon": _EPSILON,
+}  # fmt: skip
+_GPT2: Rows = _GPT | {
+    "n_embd": "embedding_length", "n_positions": "context_length",
+    "multi_query": lambda m: m.get("attention.head_count_kv", 1) == 1,
+}  # fmt: skip
+_BLOOM: Rows = _GPT | {"hidden_size": "embedding_length", "seq_length": "context_length"}
+_MPT: Rows = {
+    "d_model": "embedding_length", "n_heads": "attention.head_count", "n_layers": "block_count",
+    "d_ff": "feed_forward_length", "max_seq_len": "context_length", "layer_norm_epsilon": _EPSILON,
+    "no_bias": lambda m: "blk.0.attn_qkv.bias" not in m.tensors, "attn_config": _mpt_attention,
+}  # fmt: skip
+_T5: Rows = {
+    "d_model": "embedding_length", "num_heads": "attention.head_count", "num_layers": "block_count",
+    "num_decoder_layers": "decoder_block_count", "d_ff": "feed_forward_length", "d_kv": lambda m: m.d_head,
+    "layer_norm_epsilon": lambda m: m.amount("attention.layer_norm_rms_epsilon"),
+    "relative_attention_num_buckets": "attention.relative_buckets_count",
+    "feed_forward_proj": lambda m: "gated-gelu" if "enc.blk.0.ffn_gate.weight" in m.tensors else "relu",
+}  # fmt: skip
+
+_WINDOWED: WrittenRows = {_WINDOW: "sliding_window"}
+_CLAMPED: WrittenRows = {"attention.clamp_kqv": "qkv_limit"}
+_MIXED: WrittenRows = {"expert_count": "n_experts", "expert_used_count": "n_experts_per_token"}
+_EXPERTS: WrittenRows = _MIXED | {
+    "expert_feed_forward_length": "d_expert", "expert_shared_feed_forward_length": "d_shared_expert"
+}  # fmt: skip
+_CAPPED: WrittenRows = _WINDOWED | {
+    "attn_logit_softcapping": "attn_softcap", "final_logit_softcapping": "logit_softcap"
+}  # fmt: skip
+_GEMMA3_KEYS = _CAPPED | {
+    "attention.sliding_window_pattern": _gemma3_pattern, "rope.freq_base_swa": _local_base
+}  # fmt: skip
+_GRANITE_KEYS: WrittenRows = {
+    "attention.scale": lambda config, _: config["score_scales"][0], "embedding_scale": "embedding_scale",
+    "residual_scale": "residual_scale", "logit_scale": lambda config, _: 1.0 / config["logit_scale"],
+}  # fmt: skip
+_SCALED: WrittenRows = _WINDOWED | {"logit_scale": "logit_scale"}
+_MISTRAL3_KEYS: WrittenRows = {
+    "attention.temperature_scale": "query_growth", "rope.scaling.yarn_log_multiplier": _yarn_log_multiplier
+}  # fmt: skip
+_PARALLEL: WrittenRows = {"use_parallel_residual": lambda config, _: config.get("parallel", "no") != "no"}
+_T5_KEYS: WrittenRows = {
+    "block_count": lambda config, _: config["encoder"]["n_layer"], "decoder_block_count": "n_layer",
+    "attention.key_length": "d_head", "attention.value_length": "d_head", _EPSILON: "norm_eps",
+    "attention.relative_buckets_count": lambda _, fields: fields.get("relative_attention_num_buckets", 32),
+    "decoder_start_token_id": _start,
+}  # fmt: skip
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
-    "llama": Architecture(_is_mixture, _llama, _TENSORS | _TURNED),
-    "mistral3": Architecture("Ministral3ForCausalLM", _mistral3, _TENSORS | _TURNED),
-    "smollm3": Architecture("SmolLM3ForCausalLM", _block, _TENSORS | _TURNED),
-    "granite": Architecture("GraniteForCausalLM", _granite, _TENSORS | _TURNED),
+    "llama": Architecture(
+        "LlamaForCausalLM", (_block, _llama), _TURNED, _MIXED, chosen=_is_mixture,
+        also=("MistralForCausalLM", "MixtralForCausalLM"),
+    ),
+    "mistral3": Architecture("Ministral3ForCausalLM", (_mistral3,), _TURNED, _MISTRAL3_KEYS),
+    "smollm3": Architecture("SmolLM3ForCausalLM", tensors=_TURNED),
+    "granite": Architecture("GraniteForCausalLM", (_block, _granite), _TURNED, _GRANITE_KEYS),
     "qwen2": Architecture("Qwen2ForCausalLM"),
     "qwen3": Architecture("Qwen3ForCausalLM"),
-    "qwen2moe": Architecture("Qwen2MoeForCausalLM", _qwen_moe),
-    "qwen3moe": Architecture("Qwen3MoeForCausalLM", _qwen_moe),
-    "olmoe": Architecture("OlmoeForCausalLM", _olmoe),
-    "gpt-oss": Architecture("GptOssForCausalLM", _gpt_oss, _GPT_OSS_TENSORS),
-    "phi2": Architecture("PhiForCausalLM", _partly_turned, fused=True),
-    "phi3": Architecture("Phi3ForCausalLM", _phi3, _PHI3_TENSORS, fused=True),
+    "qwen2moe": Architecture("Qwen2MoeForCausalLM", (_block, _QWEN_MOE), written=_EXPERTS),
+    "qwen3moe": Architecture("Qwen3MoeForCausalLM", (_block, _QWEN_MOE), written=_EXPERTS),
+    "olmoe": Architecture("OlmoeForCausalLM", (_block, _OLMOE), written=_EXPERTS | _CLAMPED),
+    "gpt-oss": Architecture(
+        "GptOssForCausalLM", (_gpt_oss, _GPT_OSS_ROWS, _windows), _GPT_OSS, _WINDOWED | _EXPERTS
+    ),
+    "phi2": Architecture("PhiForCausalLM", (_partly_turned,), fused=True),
+    "phi3": Architecture("Phi3ForCausalLM", (_block, _PHI3_ROWS), _PHI3, _WINDOWED, fused=True),
     "gemma": Architecture("GemmaForCausalLM"),
-    "gemma2": Architecture("Gemma2ForCausalLM", _gemma2),
-    "gemma3": Architecture("Gemma3ForCausalLM", _gemma3),
-    "olmo": Architecture("OlmoForCausalLM", _olmo, _TENSORS | _TURNED),
-    "olmo2": Architecture(_olmo2_or_3, _windowed),
-    "stablelm": Architecture("StableLmForCausalLM", _stablelm, _STABLELM_TENSORS),
-    "starcoder": Architecture("GPTBigCodeForCausalLM", _gpt2, fused=True),
-    "starcoder2": Architecture("Starcoder2ForCausalLM", _starcoder2),
-    "command-r": Architecture("CohereForCausalLM", _cohere, _COHERE_TENSORS),
-    "cohere2": Architecture("Cohere2ForCausalLM", _cohere2, _COHERE_TENSORS),
-    "gpt2": Architecture("GPT2LMHeadModel", _gpt2, fused=True),
-    "gptneox": Architecture("GPTNeoXForCausalLM", _neox, fused=True),
-    "bloom": Architecture("BloomForCausalLM", _bloom, fused=True),
-    "mpt": Architecture("MptForCausalLM", _mpt, fused=True),
-    "falcon": Architecture("FalconForCausalLM", _falcon, _falcon_tensors, fused=True),
-    "t5": Architecture(_t5_kind, _t5, _t5_tensors),
-}
+    "gemma2": Architecture("Gemma2ForCausalLM", (_block, _GEMMA, _windows), written=_CAPPED),
+    "gemma3": Architecture("Gemma3ForCausalLM", (_block, _GEMMA, _windows, _gemma3), written=_GEMMA3_KEYS),
+    "olmo": Architecture("OlmoForCausalLM", (_block, _CLIPPED), _TURNED, _CLAMPED),
+    "olmo2": Architecture(
+        "Olmo2ForCausalLM", (_block, _windows), chosen=_olmo2_or_3, also=("Olmo3ForCausalLM",),
+        written=_WINDOWED | {"attention.sliding_window_pattern": _pattern},
+    ),
+    "stablelm": Architecture("StableLmForCausalLM", (_partly_turned, _stablelm), _STABLELM, _PARALLEL),
+    "starcoder": Architecture("GPTBigCodeForCausalLM", (_GPT2,), fused=True),
+    "starcoder2": Architecture(
+        "Starcoder2ForCausalLM", (_block, {"norm_epsilon": _EPSILON, "sliding_window": _some_window}),
+        written=_WINDOWED,
+    ),
+    "command-r": Architecture(
+        "CohereForCausalLM", (_block, {"logit_scale": "logit_scale", "use_qk_norm": _has_qk_norm}), _COHERE,
+        _SCALED,
+    ),
+    "cohere2": Architecture(
+        "Cohere2ForCausalLM", (_block, _windows, {"logit_scale": "logit_scale"}), _COHERE, _SCALED
+    ),
+    "gpt2": Architecture("GPT2LMHeadModel", (_GPT2,), fused=True),
+    "gptneox": Architecture("GPTNeoXForCausalLM", (_neox,), written=_PARALLEL, fused=True),
+    "bloom": Architecture("BloomForCausalLM", (_BLOOM,), fused=True),
+    "mpt": Architecture(
+        "MptForCausalLM", (_MPT,), written=_CLAMPED | {"attention.max_alibi_bias": _alibi_bias}, fused=True
+    ),
+    "falcon": Architecture("FalconForCausalLM", (_block, _falcon), _falcon_tensors, fused=True),
+    "t5": Architecture(
+        "T5ForConditionalGeneration", (_T5,), _t5_tensors, _T5_KEYS, chosen=_t5_kind,
+        also=("MT5ForConditionalGeneration", "UMT5ForConditionalGeneration"),
+    ),
+}  # fmt: skip
 """What ``general.architecture`` may be."""
+
+WRITTEN: Final[Mapping[str, str]] = {
+    name: ggml for ggml, one in ARCHITECTURES.items() for name in (one.name, *one.also)
+}
+"""Architectures of transformers to their name in GGUF files."""
 
 
 def architecture_of(name: Any, file: Path) -> Architecture:
     """The architecture that a file names."""
+    field, noun = "general.architecture", "metadata field"
     if not isinstance(name, str) or not name:
-        raise CheckpointError(
-            f"{file}: metadata field 'general.architecture' is {as_json(name)}; expected the name of one"
-        )
+        raise CheckpointError.of(file, field, name, "the name of one", noun=noun)
     if name not in ARCHITECTURES:
-        known = ", ".join(sorted(ARCHITECTURES))
-        raise UnsupportedModelError(
-            f"{file}: metadata field 'general.architecture' is {as_json(name)}; expected one of {known}"
-        )
+        expected = f"one of {', '.join(sorted(ARCHITECTURES))}"
+        raise UnsupportedModelError.of(file, field, name, expected, noun=noun)
     return ARCHITECTURES[name]
 
 
@@ -523,8 +640,7 @@ def settled(config: dict[str, Any], metadata: Metadata) -> dict[str, Any]:
     tensors = metadata.tensors
     config = config | {"tied": "output.weight" not in tensors}
     if config.get("encoder") is None:
-        fused = "blk.0.attn_qkv.bias" in tensors
-        config["qkv_bias"] = fused or "blk.0.attn_q.bias" in tensors
+        config["qkv_bias"] = "blk.0.attn_qkv.bias" in tensors or "blk.0.attn_q.bias" in tensors
         config["out_bias"] = "blk.0.attn_output.bias" in tensors
         config["head_bias"] = "output.bias" in tensors
         if not config.get("n_experts"):
@@ -532,7 +648,23 @@ def settled(config: dict[str, Any], metadata: Metadata) -> dict[str, Any]:
     if config["position"] == "rotary":
         factors = metadata.numbers_of("rope_freqs.weight", len(config["inv_freq"]))
         if factors is not None:
-            config["inv_freq"] = [
-                frequency / factor for frequency, factor in zip(config["inv_freq"], factors, strict=True)
-            ]
+            pairs = zip(config["inv_freq"], factors, strict=True)
+            config["inv_freq"] = [frequency / factor for frequency, factor in pairs]
     return config
+
+
+def metadata_of(architecture: str, config: Config, fields: Fields) -> tuple[str, Keys, dict[str, Array]]:
+    """The metadata of a model.
+
+    `architecture`: One of `WRITTEN`. `config`: The canonical configuration. `fields`: The fields of its
+    config.json. Returns str, dict, dict of str to ndarray: ``general.architecture``; keys and values; tensors
+    that belong to the configuration, f32.
+    """
+    name = WRITTEN[architecture]
+    rotation, tensors = _rotation_keys(config, fields)
+    keys = _sizes(config, fields) | rotation
+    for key, row in ARCHITECTURES[name].written.items():
+        value = (config.get(row) or None) if isinstance(row, str) else row(config, fields)
+        if value is not None:
+            keys[key] = value
+    return name, keys, tensors

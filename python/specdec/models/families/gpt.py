@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import MutableMapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,117 +23,63 @@ from specdec.models.families.family import (
     offset,
     transposed,
 )
-from specdec.models.families.llama import LLAMA_TENSORS, rotary
+from specdec.models.families.llama import LLAMA, rotary
 from specdec.models.families.projected import settle_projections
 from specdec.models.families.rotary import rotary_frequencies
 from specdec.models.number_formats import rounded_to_bf16, widened
 
 _H = "transformer.h.{i}"
 
-_GPT_TENSORS = named(
-    token_embedding="transformer.wte.weight",
-    position_embedding="transformer.wpe.weight",
-    attn_norm=f"{_H}.ln_1",
-    mlp_norm=f"{_H}.ln_2",
-    mlp_up=f"{_H}.mlp.c_fc",
-    mlp_down=f"{_H}.mlp.c_proj",
-    output_norm="transformer.ln_f",
-    head="lm_head.weight",
-)
-_GPT2_TENSORS = _GPT_TENSORS | {
+_GPT = named(
+    _H, token_embedding="transformer.wte.weight", position_embedding="transformer.wpe.weight",
+    attn_norm=".ln_1", mlp_norm=".ln_2", mlp_up=".mlp.c_fc", mlp_down=".mlp.c_proj",
+    output_norm="transformer.ln_f", head="lm_head.weight",
+)  # fmt: skip
+_GPT2 = _GPT | {
     **fused_rows(f"{_H}.attn.c_attn", turned=True),
-    "attn_out": transposed(f"{_H}.attn.c_proj"),
-    "mlp_up": transposed(f"{_H}.mlp.c_fc"),
-    "mlp_down": transposed(f"{_H}.mlp.c_proj"),
+    **named(_H, transposed, attn_out=".attn.c_proj", mlp_up=".mlp.c_fc", mlp_down=".mlp.c_proj"),
 }
-_BIGCODE_TENSORS = _GPT_TENSORS | {
-    **fused_heads(f"{_H}.attn.c_attn"),
-    **named(attn_out=f"{_H}.attn.c_proj"),
-}
-_NEO_TENSORS = _GPT_TENSORS | named(
-    attn_q=f"{_H}.attn.attention.q_proj",
-    attn_k=f"{_H}.attn.attention.k_proj",
-    attn_v=f"{_H}.attn.attention.v_proj",
-    attn_out=f"{_H}.attn.attention.out_proj",
+_BIGCODE = _GPT | fused_heads(f"{_H}.attn.c_attn") | named(_H, attn_out=".attn.c_proj")
+_NEO = _GPT | named(
+    f"{_H}.attn.attention", attn_q=".q_proj", attn_k=".k_proj", attn_v=".v_proj", attn_out=".out_proj"
 )
-_GPTJ_TENSORS = _GPT_TENSORS | {
-    "attn_q": interleaved(f"{_H}.attn.q_proj"),
-    "attn_k": interleaved(f"{_H}.attn.k_proj"),
+_GPTJ = _GPT | {
+    **named(_H, interleaved, attn_q=".attn.q_proj", attn_k=".attn.k_proj"),
     **named(
-        attn_v=f"{_H}.attn.v_proj",
-        attn_out=f"{_H}.attn.out_proj",
-        mlp_up=f"{_H}.mlp.fc_in",
-        mlp_down=f"{_H}.mlp.fc_out",
+        _H, attn_v=".attn.v_proj", attn_out=".attn.out_proj", mlp_up=".mlp.fc_in", mlp_down=".mlp.fc_out",
         head_bias="lm_head.bias",
     ),
-}
-_OPT = "model.decoder.layers.{i}"
-_OPT_TENSORS = named(
-    token_embedding="model.decoder.embed_tokens.weight",
-    attn_norm=f"{_OPT}.self_attn_layer_norm",
-    attn_post_norm=f"{_OPT}.self_attn_layer_norm",
-    attn_q=f"{_OPT}.self_attn.q_proj",
-    attn_k=f"{_OPT}.self_attn.k_proj",
-    attn_v=f"{_OPT}.self_attn.v_proj",
-    attn_out=f"{_OPT}.self_attn.out_proj",
-    mlp_norm=f"{_OPT}.final_layer_norm",
-    mlp_post_norm=f"{_OPT}.final_layer_norm",
-    mlp_up=f"{_OPT}.fc1",
-    mlp_down=f"{_OPT}.fc2",
-    output_norm="model.decoder.final_layer_norm",
+}  # fmt: skip
+_OPT = named(
+    "model.decoder.layers.{i}", token_embedding="model.decoder.embed_tokens.weight",
+    attn_norm=".self_attn_layer_norm", attn_post_norm=".self_attn_layer_norm",
+    attn_q=".self_attn.q_proj", attn_k=".self_attn.k_proj", attn_v=".self_attn.v_proj",
+    attn_out=".self_attn.out_proj", mlp_norm=".final_layer_norm", mlp_post_norm=".final_layer_norm",
+    mlp_up=".fc1", mlp_down=".fc2", output_norm="model.decoder.final_layer_norm", head="lm_head.weight",
+) | {"position_embedding": offset("model.decoder.embed_positions.weight", 2)}  # fmt: skip
+_NEOX_LAYER = "gpt_neox.layers.{i}"
+_NEOX = fused_heads(f"{_NEOX_LAYER}.attention.query_key_value") | named(
+    _NEOX_LAYER, token_embedding="gpt_neox.embed_in.weight", attn_norm=".input_layernorm",
+    attn_out=".attention.dense", mlp_norm=".post_attention_layernorm", mlp_up=".mlp.dense_h_to_4h",
+    mlp_down=".mlp.dense_4h_to_h", output_norm="gpt_neox.final_layer_norm", head="embed_out.weight",
+)  # fmt: skip
+_PHI = LLAMA | named(
+    "model.layers.{i}", attn_out=".self_attn.dense", mlp_up=".mlp.fc1", mlp_down=".mlp.fc2",
+    output_norm="model.final_layernorm", head_bias="lm_head.bias",
+)  # fmt: skip
+_BLOOM = fused_heads(f"{_H}.self_attention.query_key_value") | named(
+    _H, token_embedding="transformer.word_embeddings.weight",
+    embedding_norm="transformer.word_embeddings_layernorm", attn_norm=".input_layernorm",
+    attn_out=".self_attention.dense", mlp_norm=".post_attention_layernorm", mlp_up=".mlp.dense_h_to_4h",
+    mlp_down=".mlp.dense_4h_to_h", output_norm="transformer.ln_f", head="lm_head.weight",
+)  # fmt: skip
+_FALCON_TWO_NORMS = _BLOOM | named(_H, attn_norm=".ln_attn", mlp_norm=".ln_mlp")
+_MPT_LAYER = "transformer.blocks.{i}"
+_MPT = fused_rows(f"{_MPT_LAYER}.attn.Wqkv") | named(
+    _MPT_LAYER, token_embedding="transformer.wte.weight", attn_norm=".norm_1", attn_out=".attn.out_proj",
+    mlp_norm=".norm_2", mlp_up=".ffn.up_proj", mlp_down=".ffn.down_proj", output_norm="transformer.norm_f",
     head="lm_head.weight",
-) | {"position_embedding": offset("model.decoder.embed_positions.weight", 2)}
-_NEOX = "gpt_neox.layers.{i}"
-_NEOX_TENSORS = {
-    **named(
-        token_embedding="gpt_neox.embed_in.weight",
-        attn_norm=f"{_NEOX}.input_layernorm",
-        attn_out=f"{_NEOX}.attention.dense",
-        mlp_norm=f"{_NEOX}.post_attention_layernorm",
-        mlp_up=f"{_NEOX}.mlp.dense_h_to_4h",
-        mlp_down=f"{_NEOX}.mlp.dense_4h_to_h",
-        output_norm="gpt_neox.final_layer_norm",
-        head="embed_out.weight",
-    ),
-    **fused_heads(f"{_NEOX}.attention.query_key_value"),
-}
-_PHI = "model.layers.{i}"
-_PHI_TENSORS = LLAMA_TENSORS | named(
-    attn_out=f"{_PHI}.self_attn.dense",
-    mlp_up=f"{_PHI}.mlp.fc1",
-    mlp_down=f"{_PHI}.mlp.fc2",
-    output_norm="model.final_layernorm",
-    head_bias="lm_head.bias",
-)
-_BLOOM_TENSORS = {
-    **named(
-        token_embedding="transformer.word_embeddings.weight",
-        embedding_norm="transformer.word_embeddings_layernorm",
-        attn_norm=f"{_H}.input_layernorm",
-        attn_out=f"{_H}.self_attention.dense",
-        mlp_norm=f"{_H}.post_attention_layernorm",
-        mlp_up=f"{_H}.mlp.dense_h_to_4h",
-        mlp_down=f"{_H}.mlp.dense_4h_to_h",
-        output_norm="transformer.ln_f",
-        head="lm_head.weight",
-    ),
-    **fused_heads(f"{_H}.self_attention.query_key_value"),
-}
-_FALCON_TWO_NORMS = _BLOOM_TENSORS | named(attn_norm=f"{_H}.ln_attn", mlp_norm=f"{_H}.ln_mlp")
-_MPT = "transformer.blocks.{i}"
-_MPT_TENSORS = {
-    **named(
-        token_embedding="transformer.wte.weight",
-        attn_norm=f"{_MPT}.norm_1",
-        attn_out=f"{_MPT}.attn.out_proj",
-        mlp_norm=f"{_MPT}.norm_2",
-        mlp_up=f"{_MPT}.ffn.up_proj",
-        mlp_down=f"{_MPT}.ffn.down_proj",
-        output_norm="transformer.norm_f",
-        head="lm_head.weight",
-    ),
-    **fused_rows(f"{_MPT}.attn.Wqkv"),
-}
+)  # fmt: skip
 
 
 def gpt_like(sizes: dict[str, Any], **switches: Any) -> dict[str, Any]:
@@ -143,9 +90,7 @@ def gpt_like(sizes: dict[str, Any], **switches: Any) -> dict[str, Any]:
         "position": "none",
         "inv_freq": [],
         "gated": False,
-        "qkv_bias": True,
-        "out_bias": True,
-        "mlp_bias": True,
+        **dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), True),
         "sliding_window": 0,
         **switches,
     }
@@ -181,18 +126,17 @@ def _read(
 # ---------------------------------------------------------------------------------------- learned positions
 
 
-def _gpt2_sizes(reader: ConfigReader) -> dict[str, Any]:
-    return reader.sizes(
-        d_model="n_embd", n_head="n_head", n_layer="n_layer", n_kv_head=None, d_ff="n_inner", default_d_ff=4,
-        d_head=None,
-    )  # fmt: skip
+_GPT2_SIZES: dict[str, Any] = {
+    "d_model": "n_embd", "n_head": "n_head", "n_layer": "n_layer", "n_kv_head": None, "d_ff": "n_inner",
+    "default_d_ff": 4, "d_head": None,
+}  # fmt: skip
 
 
 def _read_gpt2(reader: ConfigReader) -> dict[str, Any]:
     fields = reader.fields
     fields.require("scale_attn_weights", True, because="attention is scaled by 1/sqrt(d_head)")
     fields.require("reorder_and_upcast_attn", False, because="there is one order of computation")
-    sizes = _gpt2_sizes(reader)
+    sizes = reader.sizes(**_GPT2_SIZES)
     scales: dict[str, Any] = {}
     if fields.boolean("scale_attn_by_inverse_layer_idx", default=False):
         scales["score_scales"] = [sizes["d_head"] ** -0.5 / (i + 1) for i in range(sizes["n_layer"])]
@@ -202,7 +146,7 @@ def _read_gpt2(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _read_bigcode(reader: ConfigReader) -> dict[str, Any]:
-    fields, sizes = reader.fields, _gpt2_sizes(reader)
+    fields, sizes = reader.fields, reader.sizes(**_GPT2_SIZES)
     fields.require("scale_attn_weights", True, because="attention is scaled by 1/sqrt(d_head)")
     if fields.boolean("multi_query", default=True):
         sizes["n_kv_head"] = 1
@@ -273,14 +217,10 @@ def _read_opt(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _settled_opt(config: dict[str, Any], tensors: MutableMapping[str, Any]) -> dict[str, Any]:
-    return settle_projections(
-        config,
-        tensors,
-        table="model.decoder.embed_tokens.weight",
-        head="lm_head.weight",
-        project_in="model.decoder.project_in.weight",
-        project_out="model.decoder.project_out.weight",
+    table, into, out = (
+        f"model.decoder.{name}.weight" for name in ("embed_tokens", "project_in", "project_out")
     )
+    return settle_projections(config, tensors, (table, "lm_head.weight", into, out))
 
 
 # ----------------------------------------------------------------------------------------- rotary positions
@@ -306,7 +246,7 @@ def _read_neox(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _read_gptj(reader: ConfigReader) -> dict[str, Any]:
-    fields, sizes = reader.fields, _gpt2_sizes(reader)
+    fields, sizes = reader.fields, reader.sizes(**_GPT2_SIZES)
     d_rotary = fields.integer("rotary_dim", minimum=2, maximum=sizes["d_head"], default=64)
     if d_rotary % 2:
         raise fields.error("rotary_dim", "an even number: rotary positions turn pairs")
@@ -368,15 +308,12 @@ def _read_bloom(reader: ConfigReader) -> dict[str, Any]:
     fields = reader.fields
     because = "the stream goes on without norms"
     fields.require("apply_residual_connection_post_layernorm", False, because=because)
-    sizes = reader.sizes(
-        d_model=_name(fields, "hidden_size", "n_embed"),
-        n_head=_name(fields, "n_head", "num_attention_heads"),
-        n_layer=_name(fields, "n_layer", "num_hidden_layers"),
-        n_kv_head=None,
-        d_ff="n_inner",
-        default_d_ff=4,
-        d_head=None,
-    )
+    names = {
+        "d_model": _name(fields, "hidden_size", "n_embed"),
+        "n_head": _name(fields, "n_head", "num_attention_heads"),
+        "n_layer": _name(fields, "n_layer", "num_hidden_layers"),
+    }
+    sizes = reader.sizes(**_GPT2_SIZES | names)
     return _read(
         reader,
         sizes,
@@ -398,10 +335,8 @@ def _read_mpt(reader: ConfigReader) -> dict[str, Any]:
     fields.require("no_bias", True, because="MPT has no biases")
     fields.require("logit_scale", None, because="logits have no factor")
     fields.require("expansion_ratio", 4, because="the feed-forward is four times as wide")
-    sizes = reader.sizes(
-        d_model="d_model", n_head="n_heads", n_layer="n_layers", n_kv_head=None, d_ff="d_ff", default_d_ff=4,
-        d_head=None,
-    )  # fmt: skip
+    names = {"d_model": "d_model", "n_head": "n_heads", "n_layer": "n_layers", "d_ff": "d_ff"}
+    sizes = reader.sizes(**_GPT2_SIZES | names)
     scale = attention.optional_number("softmax_scale")
     scales: dict[str, Any] = {"score_scales": [scale] * sizes["n_layer"]} if scale else {}
     return _read(
@@ -409,10 +344,7 @@ def _read_mpt(reader: ConfigReader) -> dict[str, Any]:
         sizes,
         n_ctx=reader.context("max_seq_len", default=2048),
         activation="gelu",
-        norm_bias=False,
-        qkv_bias=False,
-        out_bias=False,
-        mlp_bias=False,
+        **dict.fromkeys(("norm_bias", "qkv_bias", "out_bias", "mlp_bias"), False),
         alibi=_mpt_slopes(sizes["n_head"], inner.integer("alibi_bias_max", default=8)),
         qkv_limit=attention.optional_number("clip_qkv"),
         **scales,
@@ -467,7 +399,7 @@ def _read_falcon(reader: ConfigReader) -> dict[str, Any]:
 
 
 def _falcon_tensors(config: Any) -> Any:
-    return _FALCON_TWO_NORMS if config["parallel"] == "two_norms" else _BLOOM_TENSORS
+    return _FALCON_TWO_NORMS if config["parallel"] == "two_norms" else _BLOOM
 
 
 _MPT_HARMLESS = (
@@ -475,7 +407,6 @@ _MPT_HARMLESS = (
     "embedding_fraction", "init_config", "init_device", "learned_pos_emb", "norm_type", "tokenizer_name",
     "verbose",
 )  # fmt: skip
-
 _BIGCODE_HARMLESS = (
     "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32",
     "num_key_value_heads",  # multi_query decides
@@ -485,78 +416,37 @@ _BLOOM_HARMLESS = (
     "skip_bias_add", "skip_bias_add_qkv", "slow_but_exact",
 )  # fmt: skip
 
+_GPT2_ABSENT = absent_gpt(768, 12, 12, 50257, 1024)
+_OPT_ABSENT = absent(768, None, 12, 12, 50272, 2048) | {"ffn_dim": 3072}
+_NEOX_ABSENT = absent(6144, 24576, 44, 64, 50432, 2048)
+_BLOOM_ABSENT = {"hidden_size": 64, "n_layer": 2, "n_head": 8, "vocab_size": 250880}
+_MPT_ABSENT = {"d_model": 2048, "n_layers": 24, "n_heads": 16, "vocab_size": 50368}
+
+_transformer = partial(Family, prefix="transformer.")
+
 FAMILIES = {
-    "GPT2LMHeadModel": Family(
-        _read_gpt2,
-        _GPT2_TENSORS,
-        "gpt2",
-        absent_gpt(768, 12, 12, 50257, 1024),
-        prefix="transformer.",
-        harmless=("n_ctx",),
+    "GPT2LMHeadModel": _transformer(_read_gpt2, _GPT2, "gpt2", _GPT2_ABSENT, harmless=("n_ctx",)),
+    "GPTBigCodeForCausalLM": _transformer(
+        _read_bigcode, _BIGCODE, "gpt_bigcode", _GPT2_ABSENT, harmless=_BIGCODE_HARMLESS
     ),
-    "GPTBigCodeForCausalLM": Family(
-        _read_bigcode,
-        _BIGCODE_TENSORS,
-        "gpt_bigcode",
-        absent_gpt(768, 12, 12, 50257, 1024),
-        prefix="transformer.",
-        harmless=_BIGCODE_HARMLESS,
-    ),
-    "GPTNeoForCausalLM": Family(
-        _read_neo,
-        _NEO_TENSORS,
-        "gpt_neo",
-        absent_neo(2048, 24, 16, 50257, 2048),
-        prefix="transformer.",
-        harmless=("attention_layers",),
+    "GPTNeoForCausalLM": _transformer(
+        _read_neo, _NEO, "gpt_neo", absent_neo(2048, 24, 16, 50257, 2048), harmless=("attention_layers",)
     ),
     "OPTForCausalLM": Family(
-        _read_opt,
-        _OPT_TENSORS,
-        "opt",
-        absent(768, None, 12, 12, 50272, 2048) | {"ffn_dim": 3072},
-        renamed={"decoder.": "model.decoder."},
-        settled=_settled_opt,
+        _read_opt, _OPT, "opt", _OPT_ABSENT, renamed={"decoder.": "model.decoder."}, settled=_settled_opt
     ),
     "GPTNeoXForCausalLM": Family(
-        _read_neox,
-        _NEOX_TENSORS,
-        "gpt_neox",
-        absent(6144, 24576, 44, 64, 50432, 2048),
-        prefix="gpt_neox.",
-        head="embed_out",
+        _read_neox, _NEOX, "gpt_neox", _NEOX_ABSENT, prefix="gpt_neox.", head="embed_out"
     ),
-    "GPTJForCausalLM": Family(
-        _read_gptj,
-        _GPTJ_TENSORS,
-        "gptj",
-        absent_gpt(4096, 28, 16, 50400, 2048),
-        prefix="transformer.",
+    "GPTJForCausalLM": _transformer(
+        _read_gptj, _GPTJ, "gptj", absent_gpt(4096, 28, 16, 50400, 2048),
         harmless=("n_ctx", "rotary", "scale_attn_weights"),
     ),
-    "PhiForCausalLM": Family(_read_phi, _PHI_TENSORS, "phi", absent(2048, 8192, 24, 32, 51200, 2048)),
-    "BloomForCausalLM": Family(
-        _read_bloom,
-        _BLOOM_TENSORS,
-        "bloom",
-        {"hidden_size": 64, "n_layer": 2, "n_head": 8, "vocab_size": 250880},
-        prefix="transformer.",
-        harmless=_BLOOM_HARMLESS,
-    ),
-    "MptForCausalLM": Family(
-        _read_mpt,
-        _MPT_TENSORS,
-        "mpt",
-        {"d_model": 2048, "n_layers": 24, "n_heads": 16, "vocab_size": 50368},
-        prefix="transformer.",
-        harmless=_MPT_HARMLESS,
-    ),
-    "FalconForCausalLM": Family(
-        _read_falcon,
-        _falcon_tensors,
-        "falcon",
-        absent(4544, None, 32, 71, 65024, 2048),
-        prefix="transformer.",
+    "PhiForCausalLM": Family(_read_phi, _PHI, "phi", absent(2048, 8192, 24, 32, 51200, 2048)),
+    "BloomForCausalLM": _transformer(_read_bloom, _BLOOM, "bloom", _BLOOM_ABSENT, harmless=_BLOOM_HARMLESS),
+    "MptForCausalLM": _transformer(_read_mpt, _MPT, "mpt", _MPT_ABSENT, harmless=_MPT_HARMLESS),
+    "FalconForCausalLM": _transformer(
+        _read_falcon, _falcon_tensors, "falcon", absent(4544, None, 32, 71, 65024, 2048),
         harmless=("apply_residual_connection_post_layernorm",),
     ),
-}
+}  # fmt: skip

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from specdec.models.families.config_reader import ACTIVATIONS, ConfigReader, Rotation
@@ -22,63 +24,44 @@ from specdec.models.families.family import (
 
 _LAYER = "model.layers.{i}"
 
-LLAMA_TENSORS = named(
-    token_embedding="model.embed_tokens.weight",
-    attn_norm=f"{_LAYER}.input_layernorm",
-    attn_q=f"{_LAYER}.self_attn.q_proj",
-    attn_k=f"{_LAYER}.self_attn.k_proj",
-    attn_v=f"{_LAYER}.self_attn.v_proj",
-    attn_q_norm=f"{_LAYER}.self_attn.q_norm",
-    attn_k_norm=f"{_LAYER}.self_attn.k_norm",
-    attn_out=f"{_LAYER}.self_attn.o_proj",
-    mlp_norm=f"{_LAYER}.post_attention_layernorm",
-    mlp_gate=f"{_LAYER}.mlp.gate_proj",
-    mlp_up=f"{_LAYER}.mlp.up_proj",
-    mlp_down=f"{_LAYER}.mlp.down_proj",
-    output_norm="model.norm",
-    head="lm_head.weight",
+LLAMA = named(
+    _LAYER,
+    token_embedding="model.embed_tokens.weight", output_norm="model.norm", head="lm_head.weight",
+    attn_norm=".input_layernorm", attn_q=".self_attn.q_proj", attn_k=".self_attn.k_proj",
+    attn_v=".self_attn.v_proj", attn_q_norm=".self_attn.q_norm", attn_k_norm=".self_attn.k_norm",
+    attn_out=".self_attn.o_proj", mlp_norm=".post_attention_layernorm", mlp_gate=".mlp.gate_proj",
+    mlp_up=".mlp.up_proj", mlp_down=".mlp.down_proj",
+)  # fmt: skip
+_OLMO2 = LLAMA | named(
+    _LAYER, attn_post_norm=".post_attention_layernorm", mlp_post_norm=".post_feedforward_layernorm"
 )
-_OLMO2_TENSORS = LLAMA_TENSORS | named(
-    attn_post_norm=f"{_LAYER}.post_attention_layernorm", mlp_post_norm=f"{_LAYER}.post_feedforward_layernorm"
-)
-_PHI3_TENSORS = LLAMA_TENSORS | {
-    **fused_rows(f"{_LAYER}.self_attn.qkv_proj"),
-    **halves(f"{_LAYER}.mlp.gate_up_proj"),
+_PHI3 = LLAMA | fused_rows(f"{_LAYER}.self_attn.qkv_proj") | halves(f"{_LAYER}.mlp.gate_up_proj")
+_GEMMA = LLAMA | named(
+    _LAYER, PlusOne, output_norm="model.norm",
+    attn_norm=".input_layernorm", mlp_norm=".post_attention_layernorm",
+)  # fmt: skip
+_GEMMA2 = _GEMMA | named(
+    _LAYER, PlusOne, attn_post_norm=".post_attention_layernorm", mlp_norm=".pre_feedforward_layernorm",
+    mlp_post_norm=".post_feedforward_layernorm", attn_q_norm=".self_attn.q_norm",
+    attn_k_norm=".self_attn.k_norm",
+)  # fmt: skip
+_COHERE = LLAMA | {
+    **named(_LAYER, interleaved, attn_q=".self_attn.q_proj", attn_k=".self_attn.k_proj"),
+    **named(_LAYER, interleaved_norms, attn_q_norm=".self_attn.q_norm", attn_k_norm=".self_attn.k_norm"),
 }
-_GEMMA_TENSORS = LLAMA_TENSORS | {
-    "attn_norm": PlusOne(f"{_LAYER}.input_layernorm"),
-    "mlp_norm": PlusOne(f"{_LAYER}.post_attention_layernorm"),
-    "output_norm": PlusOne("model.norm"),
-}
-_GEMMA2_TENSORS = _GEMMA_TENSORS | {
-    "attn_post_norm": PlusOne(f"{_LAYER}.post_attention_layernorm"),
-    "mlp_norm": PlusOne(f"{_LAYER}.pre_feedforward_layernorm"),
-    "mlp_post_norm": PlusOne(f"{_LAYER}.post_feedforward_layernorm"),
-    "attn_q_norm": PlusOne(f"{_LAYER}.self_attn.q_norm"),
-    "attn_k_norm": PlusOne(f"{_LAYER}.self_attn.k_norm"),
-}
-_COHERE_TENSORS = LLAMA_TENSORS | {
-    "attn_q": interleaved(f"{_LAYER}.self_attn.q_proj"),
-    "attn_k": interleaved(f"{_LAYER}.self_attn.k_proj"),
-    "attn_q_norm": interleaved_norms(f"{_LAYER}.self_attn.q_norm"),
-    "attn_k_norm": interleaved_norms(f"{_LAYER}.self_attn.k_norm"),
-}
-_STABLELM_TENSORS = LLAMA_TENSORS | {
+_STABLELM = LLAMA | {
     "attn_q_norm": HeadNorms(f"{_LAYER}.self_attn.q_layernorm.norms", heads="n_head"),
     "attn_k_norm": HeadNorms(f"{_LAYER}.self_attn.k_layernorm.norms", heads="n_kv_head"),
 }
-_STARCODER2_TENSORS = LLAMA_TENSORS | named(mlp_up=f"{_LAYER}.mlp.c_fc", mlp_down=f"{_LAYER}.mlp.c_proj")
+_STARCODER2 = LLAMA | named(_LAYER, mlp_up=".mlp.c_fc", mlp_down=".mlp.c_proj")
 
 
 def rotary(*rotations: Rotation) -> dict[str, Any]:
     """Return the canonical fields of rotary positions."""
-    found: dict[str, Any] = {
-        "n_ctx": rotations[0].n_ctx,
-        "position": "rotary",
-        "inv_freq": rotations[0].inv_freq,
-    }
-    if len(rotations) > 1:
-        found["more_inv_freq"] = [rotation.inv_freq for rotation in rotations[1:]]
+    first, *more = rotations
+    found: dict[str, Any] = {"n_ctx": first.n_ctx, "position": "rotary", "inv_freq": first.inv_freq}
+    if more:
+        found["more_inv_freq"] = [rotation.inv_freq for rotation in more]
     if any(rotation.factor != 1.0 for rotation in rotations):
         found["rotary_factors"] = [rotation.factor for rotation in rotations]
     return found
@@ -89,39 +72,45 @@ def llama_like(
     *,
     sizes: dict[str, Any] | None = None,
     turning: tuple[Rotation, ...] | None = None,
+    theta: float = 10_000.0,
     eps_field: str | None = "rms_norm_eps",
     norm_eps: float = 1e-6,
     tied: bool = False,
+    bias: bool | None = None,
     **switches: Any,
 ) -> dict[str, Any]:
     """A Llama block: RMSNorm before each half, rotary positions, a gated feed-forward; with other switches.
 
     ``turning`` are the frequencies of rotary positions; ``eps_field`` is the field of the norms' epsilon, if
-    there is one; ``norm_eps`` and ``tied`` are what absent fields mean.
+    there is one; ``theta``, ``norm_eps``, ``tied`` and ``bias`` are what absent fields mean. ``bias`` None:
+    there is no field of attention's biases.
     """
     fields = reader.fields
     sizes = sizes or reader.sizes()
-    if turning is None:
-        if sizes["d_head"] % 2:
-            raise fields.error(
-                "head_dim", f"an even number, not {sizes['d_head']}: rotary positions turn pairs"
-            )
-        turning = (reader.rotation(sizes["d_head"]),)
+    if bias is not None:
+        switches |= reader.attention_bias(default=bias)
     if "activation" not in switches:
         switches["activation"] = reader.activation("hidden_act", "silu")
     return {
         **sizes,
-        **rotary(*turning),
+        **rotary(*(turning or (reader.rotation(sizes["d_head"], theta=theta),))),
         "norm": "rms",
         "norm_eps": fields.number(eps_field, default=norm_eps) if eps_field else norm_eps,
         "gated": True,
         "tied": fields.boolean("tie_word_embeddings", default=tied),
-        "qkv_bias": False,
-        "out_bias": False,
-        "mlp_bias": False,
+        **dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), False),
         "sliding_window": 0,
         **switches,
     }
+
+
+def _two_rotations(
+    reader: ConfigReader, d_head: int, kinds: Sequence[str], theta: float, /, **sliding: Any
+) -> dict[str, Any]:
+    """Frequencies of layers without windows, and, by the arguments ``sliding``, of layers with them."""
+    full = reader.rotation(d_head, layer_type="full_attention", theta=theta)
+    other = reader.rotation(d_head, layer_type="sliding_attention", scaled=False, **sliding)
+    return {"turning": (full, other), "rotations": [int(kind != "full_attention") for kind in kinds]}
 
 
 # -------------------------------------------------------------------------------- Llama, Mistral, Granite
@@ -136,13 +125,9 @@ def _same_attention_in_all_layers(reader: ConfigReader) -> None:
             raise reader.fields.unsupported("layer_types", "one kind of attention in all layers")
 
 
-def _mlp_bias(reader: ConfigReader) -> dict[str, Any]:
-    return {"mlp_bias": reader.fields.boolean("mlp_bias", default=False)}
-
-
-def _read_llama(reader: ConfigReader) -> dict[str, Any]:
+def _llama(reader: ConfigReader) -> dict[str, Any]:
     _same_attention_in_all_layers(reader)
-    return llama_like(reader, **reader.attention_bias(), **_mlp_bias(reader))
+    return llama_like(reader, bias=False, mlp_bias=reader.fields.boolean("mlp_bias", default=False))
 
 
 def _without_biases(reader: ConfigReader, family: str) -> None:
@@ -150,21 +135,21 @@ def _without_biases(reader: ConfigReader, family: str) -> None:
         reader.fields.require(name, False, because=f"{family} has no biases")
 
 
-def _read_mistral(reader: ConfigReader) -> dict[str, Any]:
+def _mistral(reader: ConfigReader) -> dict[str, Any]:
     _without_biases(reader, "MistralForCausalLM")
     _same_attention_in_all_layers(reader)
     windows = reader.windows(["sliding_attention"], default=4096)
     return llama_like(reader, sizes=reader.sizes(absent_kv_head=8), **windows)
 
 
-def _read_ministral(reader: ConfigReader) -> dict[str, Any]:
+def _ministral(reader: ConfigReader) -> dict[str, Any]:
     _without_biases(reader, "MinistralForCausalLM")
     sizes = reader.sizes(absent_kv_head=8)
     kinds = reader.layer_types(sizes["n_layer"], ["sliding_attention"] * sizes["n_layer"])
     return llama_like(reader, sizes=sizes, **reader.windows(kinds, default=4096))
 
 
-def _read_ministral3(reader: ConfigReader) -> dict[str, Any]:
+def _ministral3(reader: ConfigReader) -> dict[str, Any]:
     """YaRN, and queries that grow with the position."""
     _without_biases(reader, "Ministral3ForCausalLM")
     sizes = reader.sizes(absent_kv_head=8, default_d_head=128)
@@ -176,16 +161,16 @@ def _read_ministral3(reader: ConfigReader) -> dict[str, Any]:
     return llama_like(reader, sizes=sizes, norm_eps=1e-5, **reader.windows(["sliding_attention"]), **growth)
 
 
-def _read_mistral3(reader: ConfigReader) -> dict[str, Any]:
+def _mistral3(reader: ConfigReader) -> dict[str, Any]:
     """The decoder of a model that also sees."""
-    readers = {"mistral": _read_mistral, "ministral3": _read_ministral3}
+    readers = {"mistral": _mistral, "ministral3": _ministral3}
     kind = reader.fields.choice("model_type", {name: name for name in readers}, default="mistral")
     if kind == "ministral3":
         reader = reader.with_absent(FAMILIES["Ministral3ForCausalLM"].absent)
     return readers[kind](reader)
 
 
-def _read_smollm3(reader: ConfigReader) -> dict[str, Any]:
+def _smollm3(reader: ConfigReader) -> dict[str, Any]:
     """No positions in every fourth layer."""
     fields, sizes = reader.fields, reader.sizes(absent_kv_head=4)
     n_layer = sizes["n_layer"]
@@ -201,27 +186,27 @@ def _read_smollm3(reader: ConfigReader) -> dict[str, Any]:
     return llama_like(
         reader,
         sizes=sizes,
-        turning=(reader.rotation(sizes["d_head"], theta=2_000_000.0),),
+        theta=2_000_000.0,
         tied=True,
+        bias=False,
+        mlp_bias=fields.boolean("mlp_bias", default=False),
         rotations=[0 if turn else -1 for turn in turns],
-        **reader.attention_bias(),
-        **_mlp_bias(reader),
         **reader.windows(reader.layer_types(n_layer, kinds)),
     )
 
 
-def _read_granite(reader: ConfigReader) -> dict[str, Any]:
+def _granite(reader: ConfigReader) -> dict[str, Any]:
     """Four factors: of embeddings, scores, what is added to the stream, and logits."""
     fields, sizes = reader.fields, reader.sizes()
     return llama_like(
         reader,
         sizes=sizes,
+        bias=False,
+        mlp_bias=fields.boolean("mlp_bias", default=False),
         embedding_scale=fields.number("embedding_multiplier", default=1.0),
         residual_scale=fields.number("residual_multiplier", default=1.0),
         logit_scale=1.0 / fields.number("logits_scaling", default=1.0),
         score_scales=[fields.number("attention_multiplier", default=1.0)] * sizes["n_layer"],
-        **reader.attention_bias(),
-        **_mlp_bias(reader),
     )
 
 
@@ -238,65 +223,41 @@ def _qwen_windows(reader: ConfigReader, n_layer: int) -> dict[str, Any]:
     return reader.windows(reader.layer_types(n_layer, kinds), default=4096)
 
 
-def _read_qwen2(reader: ConfigReader) -> dict[str, Any]:
-    sizes = reader.sizes(absent_kv_head=32)
-    return llama_like(reader, sizes=sizes, qkv_bias=True, **_qwen_windows(reader, sizes["n_layer"]))
+def _qwen2(reader: ConfigReader, *, d_head: int | None = None, **switches: Any) -> dict[str, Any]:
+    sizes = reader.sizes(absent_kv_head=32, default_d_head=d_head)
+    return llama_like(reader, sizes=sizes, **_qwen_windows(reader, sizes["n_layer"]), **switches)
 
 
-def _read_mimo(reader: ConfigReader) -> dict[str, Any]:
+def _mimo(reader: ConfigReader) -> dict[str, Any]:
     """The block of Qwen 2. `specdec.drafts.MTP` reads its head for multi-token prediction."""
     reader.fields.require("attention_bias", True, because="queries, keys and values have biases")
-    return _read_qwen2(reader)
+    return _qwen2(reader, qkv_bias=True)
 
 
-def _read_qwen3(reader: ConfigReader) -> dict[str, Any]:
-    sizes = reader.sizes(absent_kv_head=32, default_d_head=128)
-    windows = _qwen_windows(reader, sizes["n_layer"])
-    return llama_like(reader, sizes=sizes, qk_norm="head", **reader.attention_bias(), **windows)
-
-
-def _read_olmo(reader: ConfigReader) -> dict[str, Any]:
+def _olmo(reader: ConfigReader) -> dict[str, Any]:
     """LayerNorm without weights."""
-    return llama_like(
-        reader,
-        norm="layer",
-        eps_field=None,
-        norm_eps=1e-5,
-        norm_weight=False,
-        norm_bias=False,
-        qkv_limit=reader.optional_number("clip_qkv"),
-        **reader.attention_bias(),
-    )
+    plain = {"norm": "layer", "eps_field": None, "norm_eps": 1e-5, "norm_weight": False, "norm_bias": False}
+    return llama_like(reader, bias=False, qkv_limit=reader.optional_number("clip_qkv"), **plain)
 
 
-def _olmo2(reader: ConfigReader, **switches: Any) -> dict[str, Any]:
-    """Norms of outputs, and of whole queries and keys."""
-    switches |= reader.attention_bias()
-    return llama_like(reader, norm_eps=1e-5, norm_place="after", qk_norm="whole", **switches)
+# Norms of outputs, and of whole queries and keys.
+_olmo2 = partial(llama_like, bias=False, norm_eps=1e-5, norm_place="after", qk_norm="whole")
 
 
-def _read_olmo3(reader: ConfigReader) -> dict[str, Any]:
-    sizes = reader.sizes()
-    kinds = reader.layer_types(sizes["n_layer"], reader.alternating(sizes["n_layer"], 4))
-    theta, d_head = 500_000.0, sizes["d_head"]
-    full = reader.rotation(d_head, layer_type="full_attention", theta=theta)
-    sliding = reader.rotation(d_head, layer_type="sliding_attention", theta=theta, scaled=False)
-    return _olmo2(
-        reader,
-        sizes=sizes,
-        turning=(full, sliding),
-        rotations=[0 if kind == "full_attention" else 1 for kind in kinds],
-        **reader.windows(kinds, default=4096),
-    )
+def _olmo3(reader: ConfigReader) -> dict[str, Any]:
+    sizes, theta = reader.sizes(), 500_000.0
+    kinds = reader.layer_types(sizes["n_layer"], 4)
+    turning = _two_rotations(reader, sizes["d_head"], kinds, theta, theta=theta)
+    return _olmo2(reader, sizes=sizes, **turning, **reader.windows(kinds, default=4096))
 
 
-def _read_phi3(reader: ConfigReader) -> dict[str, Any]:
+def _phi3(reader: ConfigReader) -> dict[str, Any]:
     """Fused matrices, LongRoPE."""
-    fields, sizes = reader.fields, reader.sizes()
+    sizes = reader.sizes()
     turning = reader.rotation(
         sizes["d_head"],
         partial=True,
-        original_n_ctx=fields.integer("original_max_position_embeddings", default=4096),
+        original_n_ctx=reader.fields.integer("original_max_position_embeddings", default=4096),
         # Former files call LongRoPE "su" or "yarn".
         kinds={"default": "default", "longrope": "longrope", "su": "longrope", "yarn": "longrope"},
     )
@@ -307,106 +268,78 @@ def _read_phi3(reader: ConfigReader) -> dict[str, Any]:
 # --------------------------------------------------------------------- Gemma, Cohere, StableLM, StarCoder 2
 
 
-def _gemma(reader: ConfigReader, sizes: dict[str, Any], **switches: Any) -> dict[str, Any]:
+def _gemma_like(reader: ConfigReader, sizes: dict[str, Any], **switches: Any) -> dict[str, Any]:
     """What Gemma 1, 2 and 3 share: scaled embeddings, and norm weights stored less 1."""
-    switches |= reader.attention_bias()
-    return llama_like(reader, sizes=sizes, tied=True, embedding_scale=math.sqrt(sizes["d_model"]), **switches)
+    scale = math.sqrt(sizes["d_model"])
+    return llama_like(reader, sizes=sizes, tied=True, bias=False, embedding_scale=scale, **switches)
 
 
-def _read_gemma(reader: ConfigReader) -> dict[str, Any]:
+def _gemma(reader: ConfigReader) -> dict[str, Any]:
     # "gelu" in the first files means the tanh form, as hidden_activation, which came later, says.
     names = {**ACTIVATIONS, "gelu": "gelu_tanh"}
     name = "hidden_activation" if reader.fields.raw("hidden_activation") is not None else "hidden_act"
     reader.fields.skip("hidden_act", "hidden_activation")
     activation = reader.fields.choice(name, names, default="gelu")
-    return _gemma(reader, reader.sizes(absent_kv_head=16, default_d_head=256), activation=activation)
+    return _gemma_like(reader, reader.sizes(absent_kv_head=16, default_d_head=256), activation=activation)
 
 
-def _gemma2(
-    reader: ConfigReader,
-    sizes: dict[str, Any],
-    kinds: list[str],
-    absent_softcaps: tuple[float, float] = (0.0, 0.0),
-    **switches: Any,
+def _gemma2_like(
+    reader: ConfigReader, sizes: dict[str, Any], kinds: Sequence[str], caps: tuple[float, float], **more: Any
 ) -> dict[str, Any]:
-    """What Gemma 2 and 3 share; ``absent_softcaps`` of scores and logits are what absent fields mean."""
-    of_scores, of_logits = absent_softcaps
+    """What Gemma 2 and 3 share; ``caps`` of scores and logits are what absent fields mean."""
     scale = reader.fields.number("query_pre_attn_scalar", default=256.0) ** -0.5
-    return _gemma(
+    return _gemma_like(
         reader,
         sizes,
         norm_place="both",
         activation=reader.activation("hidden_activation", "gelu_pytorch_tanh"),
         score_scales=[scale] * sizes["n_layer"],
-        attn_softcap=reader.optional_number("attn_logit_softcapping", of_scores),
-        logit_softcap=reader.optional_number("final_logit_softcapping", of_logits),
+        attn_softcap=reader.optional_number("attn_logit_softcapping", caps[0]),
+        logit_softcap=reader.optional_number("final_logit_softcapping", caps[1]),
         **reader.windows(kinds, default=4096),
-        **switches,
+        **more,
     )
 
 
-def _read_gemma2(reader: ConfigReader) -> dict[str, Any]:
+def _gemma2(reader: ConfigReader) -> dict[str, Any]:
     sizes = reader.sizes(absent_kv_head=4, default_d_head=256)
-    kinds = reader.layer_types(sizes["n_layer"], reader.alternating(sizes["n_layer"], 2))
-    return _gemma2(reader, sizes, kinds, (50.0, 30.0))
+    return _gemma2_like(reader, sizes, reader.layer_types(sizes["n_layer"], 2), (50.0, 30.0))
 
 
-def _read_gemma3(reader: ConfigReader) -> dict[str, Any]:
+def _gemma3(reader: ConfigReader) -> dict[str, Any]:
     """Frequencies of their own in the layers with windows; norms of queries and keys."""
     sizes = reader.sizes(absent_kv_head=4, default_d_head=256)
-    n_layer, d_head = sizes["n_layer"], sizes["d_head"]
     period = reader.fields.integer("sliding_window_pattern", default=6)
-    kinds = reader.layer_types(n_layer, reader.alternating(n_layer, period))
-    full = reader.rotation(d_head, layer_type="full_attention", theta=1_000_000.0)
-    sliding = reader.rotation(
-        d_head, layer_type="sliding_attention", theta_name="rope_local_base_freq", scaled=False
-    )
-    return _gemma2(
-        reader,
-        sizes,
-        kinds,
-        qk_norm="head",
-        turning=(full, sliding),
-        rotations=[0 if kind == "full_attention" else 1 for kind in kinds],
-    )
+    kinds = reader.layer_types(sizes["n_layer"], period)
+    local = {"theta_name": "rope_local_base_freq"}
+    turning = _two_rotations(reader, sizes["d_head"], kinds, 1_000_000.0, **local)
+    return _gemma2_like(reader, sizes, kinds, (0.0, 0.0), qk_norm="head", **turning)
 
 
-def _cohere(reader: ConfigReader, **switches: Any) -> dict[str, Any]:
+def _cohere_like(reader: ConfigReader, **switches: Any) -> dict[str, Any]:
     """Parallel halves, LayerNorm without biases, interleaved rotary positions."""
-    switches |= reader.attention_bias()
+    scale = reader.fields.number("logit_scale", default=0.0625)
+    norms = {"norm": "layer", "eps_field": "layer_norm_eps", "norm_eps": 1e-5, "norm_bias": False}
     return llama_like(
-        reader,
-        tied=True,
-        norm="layer",
-        eps_field="layer_norm_eps",
-        norm_eps=1e-5,
-        norm_bias=False,
-        parallel="one_norm",
-        logit_scale=reader.fields.number("logit_scale", default=0.0625),
-        **switches,
+        reader, tied=True, bias=False, parallel="one_norm", logit_scale=scale, **norms, **switches
     )
 
 
-def _read_cohere(reader: ConfigReader) -> dict[str, Any]:
-    sizes = reader.sizes()
-    turning = (reader.rotation(sizes["d_head"], theta=500_000.0),)
+def _cohere(reader: ConfigReader) -> dict[str, Any]:
     normed = reader.fields.boolean("use_qk_norm", default=False)
-    return _cohere(reader, sizes=sizes, turning=turning, qk_norm="each_head" if normed else "none")
+    return _cohere_like(reader, theta=500_000.0, qk_norm="each_head" if normed else "none")
 
 
-def _read_cohere2(reader: ConfigReader) -> dict[str, Any]:
+def _cohere2(reader: ConfigReader) -> dict[str, Any]:
     """Windows with rotary positions, and every fourth layer without either."""
     sizes = reader.sizes()
-    period = reader.fields.integer("sliding_window_pattern", default=4)
-    kinds = reader.layer_types(sizes["n_layer"], reader.alternating(sizes["n_layer"], period))
+    kinds = reader.layer_types(sizes["n_layer"], reader.fields.integer("sliding_window_pattern", default=4))
     rotations = [0 if kind == "sliding_attention" else -1 for kind in kinds]
-    return _cohere(reader, sizes=sizes, rotations=rotations, **reader.windows(kinds, default=4096))
+    return _cohere_like(reader, sizes=sizes, rotations=rotations, **reader.windows(kinds, default=4096))
 
 
-def _read_stablelm(reader: ConfigReader) -> dict[str, Any]:
+def _stablelm(reader: ConfigReader) -> dict[str, Any]:
     fields, sizes = reader.fields, reader.sizes(absent_kv_head=32, d_head=None)
-    parallel = fields.boolean("use_parallel_residual", default=False)
-    per_head = fields.boolean("qk_layernorm", default=False)
     return llama_like(
         reader,
         sizes=sizes,
@@ -415,12 +348,12 @@ def _read_stablelm(reader: ConfigReader) -> dict[str, Any]:
         eps_field="layer_norm_eps",
         norm_eps=1e-5,
         qkv_bias=fields.boolean("use_qkv_bias", default=False),
-        qk_norm="each_head" if per_head else "none",
-        parallel="one_norm" if parallel else "no",
+        qk_norm="each_head" if fields.boolean("qk_layernorm", default=False) else "none",
+        parallel="one_norm" if fields.boolean("use_parallel_residual", default=False) else "no",
     )
 
 
-def _read_starcoder2(reader: ConfigReader) -> dict[str, Any]:
+def _starcoder2(reader: ConfigReader) -> dict[str, Any]:
     return llama_like(
         reader,
         sizes=reader.sizes(absent_kv_head=2),
@@ -449,93 +382,52 @@ _MINISTRAL3_ROPE = YARN | {
     "rope_theta": 1_000_000.0, "factor": 16.0, "original_max_position_embeddings": 16384, "mscale": 1.0,
     "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
 }  # fmt: skip
+_MINISTRAL3_ABSENT = absent(4096, 14336, 34, 32, 131072, 262144) | {"rope_parameters": _MINISTRAL3_ROPE}
+_MISTRAL_ABSENT = absent(4096, 14336, 32, 32, 32000, 131072)
+_GEMMA3_ABSENT = absent(2304, 9216, 26, 8, 262208, 131072)
+_COHERE_ABSENT = absent(8192, 22528, 40, 64, 256000, 8192)
+_OLMO_ABSENT = absent(4096, 11008, 32, 32, 50304, 2048)
+_QWEN_ABSENT = absent(4096, 22016, 32, 32, 151936, 32768)
+_STARCODER2_ABSENT = absent(3072, 12288, 30, 24, 49152, 4096)
 
 FAMILIES = {
-    "LlamaForCausalLM": Family(_read_llama, LLAMA_TENSORS, "llama", absent(4096, 11008, 32, 32, 32000, 2048)),
-    "MistralForCausalLM": Family(
-        _read_mistral, LLAMA_TENSORS, "mistral", absent(4096, 14336, 32, 32, 32000, 131072)
-    ),
-    "MinistralForCausalLM": Family(
-        _read_ministral, LLAMA_TENSORS, "ministral", absent(4096, 14336, 32, 32, 32000, 131072)
-    ),
-    "Ministral3ForCausalLM": Family(
-        _read_ministral3,
-        LLAMA_TENSORS,
-        "ministral3",
-        absent(4096, 14336, 34, 32, 131072, 262144) | {"rope_parameters": _MINISTRAL3_ROPE},
-    ),
-    "Mistral3ForConditionalGeneration": Family(
-        _read_mistral3, LLAMA_TENSORS, "", absent(4096, 14336, 32, 32, 32000, 131072), **SEEING
-    ),
-    "SmolLM3ForCausalLM": Family(
-        _read_smollm3, LLAMA_TENSORS, "smollm3", absent(2048, 11008, 36, 16, 128256, 32768)
-    ),
-    "GraniteForCausalLM": Family(
-        _read_granite, LLAMA_TENSORS, "granite", absent(4096, 11008, 32, 32, 32000, 2048)
-    ),
+    "LlamaForCausalLM": Family(_llama, LLAMA, "llama", absent(4096, 11008, 32, 32, 32000, 2048)),
+    "MistralForCausalLM": Family(_mistral, LLAMA, "mistral", _MISTRAL_ABSENT),
+    "MinistralForCausalLM": Family(_ministral, LLAMA, "ministral", _MISTRAL_ABSENT),
+    "Ministral3ForCausalLM": Family(_ministral3, LLAMA, "ministral3", _MINISTRAL3_ABSENT),
+    "Mistral3ForConditionalGeneration": Family(_mistral3, LLAMA, "", _MISTRAL_ABSENT, **SEEING),
+    "SmolLM3ForCausalLM": Family(_smollm3, LLAMA, "smollm3", absent(2048, 11008, 36, 16, 128256, 32768)),
+    "GraniteForCausalLM": Family(_granite, LLAMA, "granite", absent(4096, 11008, 32, 32, 32000, 2048)),
     "MiMoForCausalLM": Family(
-        _read_mimo,
-        LLAMA_TENSORS,
-        "mimo",
-        left_out=("model.mtp_layers.",),
-        harmless=("num_nextn_predict_layers",),
+        _mimo, LLAMA, "mimo", left_out=("model.mtp_layers.",), harmless=("num_nextn_predict_layers",)
     ),
-    "Qwen2ForCausalLM": Family(
-        _read_qwen2, LLAMA_TENSORS, "qwen2", absent(4096, 22016, 32, 32, 151936, 32768)
-    ),
+    "Qwen2ForCausalLM": Family(partial(_qwen2, qkv_bias=True), LLAMA, "qwen2", _QWEN_ABSENT),
     "Qwen3ForCausalLM": Family(
-        _read_qwen3, LLAMA_TENSORS, "qwen3", absent(4096, 22016, 32, 32, 151936, 32768)
+        partial(_qwen2, d_head=128, qk_norm="head", bias=False), LLAMA, "qwen3", _QWEN_ABSENT
     ),
     "Phi3ForCausalLM": Family(
-        _read_phi3,
-        _PHI3_TENSORS,
-        "phi3",
-        absent(3072, 8192, 32, 32, 32064, 4096),
+        _phi3, _PHI3, "phi3", absent(3072, 8192, 32, 32, 32064, 4096),
         harmless=("full_attn_mod", "interpolate_factor"),
     ),
-    "GemmaForCausalLM": Family(
-        _read_gemma, _GEMMA_TENSORS, "gemma", absent(3072, 24576, 28, 16, 256000, 8192)
-    ),
+    "GemmaForCausalLM": Family(_gemma, _GEMMA, "gemma", absent(3072, 24576, 28, 16, 256000, 8192)),
     "Gemma2ForCausalLM": Family(
-        _read_gemma2,
-        _GEMMA2_TENSORS,
-        "gemma2",
-        absent(2304, 9216, 26, 8, 256000, 8192),
-        harmless=("hidden_act",),
+        _gemma2, _GEMMA2, "gemma2", absent(2304, 9216, 26, 8, 256000, 8192), harmless=("hidden_act",)
     ),
     "Gemma3ForCausalLM": Family(
-        _read_gemma3,
-        _GEMMA2_TENSORS,
-        "gemma3_text",
-        absent(2304, 9216, 26, 8, 262208, 131072),
-        harmless=("_sliding_window_pattern",),
+        _gemma3, _GEMMA2, "gemma3_text", _GEMMA3_ABSENT, harmless=("_sliding_window_pattern",)
     ),
-    "Gemma3ForConditionalGeneration": Family(
-        _read_gemma3, _GEMMA2_TENSORS, "", absent(2304, 9216, 26, 8, 262208, 131072), **SEEING
-    ),
-    "OlmoForCausalLM": Family(_read_olmo, LLAMA_TENSORS, "olmo", absent(4096, 11008, 32, 32, 50304, 2048)),
-    "Olmo2ForCausalLM": Family(_olmo2, _OLMO2_TENSORS, "olmo2", absent(4096, 11008, 32, 32, 50304, 2048)),
-    "Olmo3ForCausalLM": Family(
-        _read_olmo3, _OLMO2_TENSORS, "olmo3", absent(4096, 11008, 32, 32, 50304, 2048)
-    ),
-    "CohereForCausalLM": Family(
-        _read_cohere, _COHERE_TENSORS, "cohere", absent(8192, 22528, 40, 64, 256000, 8192)
-    ),
+    "Gemma3ForConditionalGeneration": Family(_gemma3, _GEMMA2, "", _GEMMA3_ABSENT, **SEEING),
+    "OlmoForCausalLM": Family(_olmo, LLAMA, "olmo", _OLMO_ABSENT),
+    "Olmo2ForCausalLM": Family(_olmo2, _OLMO2, "olmo2", _OLMO_ABSENT),
+    "Olmo3ForCausalLM": Family(_olmo3, _OLMO2, "olmo3", _OLMO_ABSENT),
+    "CohereForCausalLM": Family(_cohere, _COHERE, "cohere", _COHERE_ABSENT),
     "Cohere2ForCausalLM": Family(
-        _read_cohere2,
-        _COHERE_TENSORS,
-        "cohere2",
-        absent(8192, 22528, 40, 64, 256000, 8192),
-        harmless=_COHERE2_HARMLESS,
+        _cohere2, _COHERE, "cohere2", _COHERE_ABSENT, harmless=_COHERE2_HARMLESS
     ),
     "StableLmForCausalLM": Family(
-        _read_stablelm, _STABLELM_TENSORS, "stablelm", absent(2560, 6912, 32, 32, 50304, 4096)
+        _stablelm, _STABLELM, "stablelm", absent(2560, 6912, 32, 32, 50304, 4096)
     ),
     "Starcoder2ForCausalLM": Family(
-        _read_starcoder2,
-        _STARCODER2_TENSORS,
-        "starcoder2",
-        absent(3072, 12288, 30, 24, 49152, 4096),
-        harmless=_STARCODER2_HARMLESS,
+        _starcoder2, _STARCODER2, "starcoder2", _STARCODER2_ABSENT, harmless=_STARCODER2_HARMLESS
     ),
-}
+}  # fmt: skip

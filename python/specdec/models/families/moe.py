@@ -9,9 +9,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec.fields import REQUIRED
 from specdec.models.families.config_reader import ConfigReader
-from specdec.models.families.family import YARN, Array, Config, Either, Family, Named, Shape, absent
-from specdec.models.families.llama import LLAMA_TENSORS, llama_like
+from specdec.models.families.family import YARN, Array, Config, Either, Family, Named, Shape, absent, named
+from specdec.models.families.llama import LLAMA, llama_like
 
 
 @dataclass(frozen=True)
@@ -131,25 +132,18 @@ def _experts(gate: str, up: str, down: str) -> dict[str, Named | Either]:
     }
 
 
-_MIXTRAL_EXPERT = "model.layers.{i}.block_sparse_moe.experts.{e}"
+_SPARSE = "model.layers.{i}.block_sparse_moe"
+_PARTS = ("gate", "up", "down")
 
-_MIXTRAL_TENSORS = (
-    LLAMA_TENSORS
-    | _experts(f"{_MIXTRAL_EXPERT}.w1", f"{_MIXTRAL_EXPERT}.w3", f"{_MIXTRAL_EXPERT}.w2")
-    | {"router": Either((Named("model.layers.{i}.block_sparse_moe.gate"), Named(f"{_MLP}.gate")))}
-)
-
-_QWEN_TENSORS = (
-    LLAMA_TENSORS
-    | _experts(*(f"{_MLP}.experts.{{e}}.{part}_proj" for part in ("gate", "up", "down")))
-    | {
-        "router": Named(f"{_MLP}.gate"),
-        "shared_gate": Named(f"{_MLP}.shared_expert_gate"),
-        "shared_expert.mlp_gate": Named(f"{_MLP}.shared_expert.gate_proj"),
-        "shared_expert.mlp_up": Named(f"{_MLP}.shared_expert.up_proj"),
-        "shared_expert.mlp_down": Named(f"{_MLP}.shared_expert.down_proj"),
-    }
-)
+_MIXTRAL = LLAMA | {
+    **_experts(*(f"{_SPARSE}.experts.{{e}}.{name}" for name in ("w1", "w3", "w2"))),
+    "router": Either((Named(f"{_SPARSE}.gate"), Named(f"{_MLP}.gate"))),
+}
+_QWEN = LLAMA | {
+    **_experts(*(f"{_MLP}.experts.{{e}}.{part}_proj" for part in _PARTS)),
+    **{f"shared_expert.mlp_{part}": Named(f"{_MLP}.shared_expert.{part}_proj") for part in _PARTS},
+    **named(_MLP, router=".gate", shared_gate=".shared_expert_gate"),
+}
 
 
 def _gpt_oss(name: str, part: int | None) -> Either:
@@ -158,28 +152,29 @@ def _gpt_oss(name: str, part: int | None) -> Either:
     return Either((numbers, Mxfp4(stored, part=part, take_turns=True)))
 
 
-_GPT_OSS_TENSORS: dict[str, Named | Either] = {
-    **LLAMA_TENSORS,
-    "attn_sinks": Named("model.layers.{i}.self_attn.sinks"),
-    "router": Named(f"{_MLP}.router"),
+_GPT_OSS = LLAMA | {
+    **named("model.layers.{i}", attn_sinks=".self_attn.sinks", router=".mlp.router"),
     "experts.mlp_gate": _gpt_oss("gate_up_proj", 0),
     "experts.mlp_up": _gpt_oss("gate_up_proj", 1),
     "experts.mlp_down": _gpt_oss("down_proj", None),
 }
 
 
+def _renormalised(reader: ConfigReader) -> dict[str, Any]:
+    return {"router_renormalise": reader.fields.boolean("norm_topk_prob", default=False)}
+
+
 def _mixture(
-    reader: ConfigReader, *, n_experts: int, n_chosen: int, d_expert: str, default_d_expert: Any = None
+    reader: ConfigReader, *, n_experts: int, n_chosen: int, d_expert: str, absent: Any = REQUIRED
 ) -> dict[str, Any]:
-    """How many experts there are, how many a token goes through, and their width."""
+    """Experts in a layer and of a token, and their width, of which ``absent`` is the default."""
     fields = reader.fields
     name = "num_experts" if fields.has("num_experts") else "num_local_experts"
-    width = {} if default_d_expert is None else {"default": default_d_expert}
     most = max(1, _MAX_EXPERTS // fields.integer("num_hidden_layers"))
     return {
         "n_experts": fields.integer(name, maximum=most, default=n_experts),
         "n_experts_per_token": fields.integer("num_experts_per_tok", default=n_chosen),
-        "d_expert": fields.integer(d_expert, **width),
+        "d_expert": fields.integer(d_expert, default=absent),
     }
 
 
@@ -194,11 +189,10 @@ def _sparse_layers(reader: ConfigReader, n_layer: int) -> dict[str, Any]:
 
 
 def _read_mixtral(reader: ConfigReader) -> dict[str, Any]:
-    sizes = reader.sizes(absent_kv_head=8)
     return llama_like(
         reader,
-        sizes=sizes,
-        turning=(reader.rotation(sizes["d_head"], theta=1_000_000.0),),
+        sizes=reader.sizes(absent_kv_head=8),
+        theta=1_000_000.0,
         norm_eps=1e-5,
         router="softmax_chosen",
         **_mixture(reader, n_experts=8, n_chosen=2, d_expert="intermediate_size"),
@@ -220,46 +214,44 @@ def _read_qwen2(reader: ConfigReader) -> dict[str, Any]:
         reader,
         sizes=sizes,
         qkv_bias=fields.boolean("qkv_bias", default=True),
-        router_renormalise=fields.boolean("norm_topk_prob", default=False),
         d_shared_expert=fields.integer("shared_expert_intermediate_size", default=5632),
         shared_expert_gate=True,
-        **_mixture(reader, n_experts=60, n_chosen=4, d_expert="moe_intermediate_size", default_d_expert=1408),
+        **_renormalised(reader),
+        **_mixture(reader, n_experts=60, n_chosen=4, d_expert="moe_intermediate_size", absent=1408),
         **_sparse_layers(reader, n_layer),
         **(reader.windows(kinds, default=4096) if windowed else reader.without_windows()),
     )
 
 
 def _read_qwen3(reader: ConfigReader) -> dict[str, Any]:
-    fields, sizes = reader.fields, reader.sizes(absent_kv_head=4)
-    windowed = fields.boolean("use_sliding_window", default=False)
+    sizes = reader.sizes(absent_kv_head=4)
+    windowed = reader.fields.boolean("use_sliding_window", default=False)
     return llama_like(
         reader,
         sizes=sizes,
-        **reader.attention_bias(),
+        bias=False,
         qk_norm="head",
-        router_renormalise=fields.boolean("norm_topk_prob", default=False),
-        **_mixture(reader, n_experts=128, n_chosen=8, d_expert="moe_intermediate_size", default_d_expert=768),
+        **_renormalised(reader),
+        **_mixture(reader, n_experts=128, n_chosen=8, d_expert="moe_intermediate_size", absent=768),
         **_sparse_layers(reader, sizes["n_layer"]),
         **(reader.windows(["sliding_attention"], default=4096) if windowed else reader.without_windows()),
     )
 
 
 def _read_olmoe(reader: ConfigReader) -> dict[str, Any]:
-    fields = reader.fields
     return llama_like(
         reader,
         norm_eps=1e-5,
-        **reader.attention_bias(),
+        bias=False,
         qk_norm="whole",
         qkv_limit=reader.optional_number("clip_qkv"),
-        router_renormalise=fields.boolean("norm_topk_prob", default=False),
+        **_renormalised(reader),
         **_mixture(reader, n_experts=64, n_chosen=8, d_expert="intermediate_size"),
     )
 
 
 def _read_gpt_oss(reader: ConfigReader) -> dict[str, Any]:
     fields, sizes = reader.fields, reader.sizes(absent_kv_head=8, default_d_head=64)
-    n_layer = sizes["n_layer"]
     fields.require("swiglu_alpha", 1.702, because="the gate's slope is that of gpt-oss")
     fields.require("hidden_act", "silu", because="the gate is that of gpt-oss")
     if not fields.object("rope_parameters") and not fields.object("rope_scaling"):
@@ -267,41 +259,36 @@ def _read_gpt_oss(reader: ConfigReader) -> dict[str, Any]:
     return llama_like(
         reader,
         sizes=sizes,
-        turning=(reader.rotation(sizes["d_head"], theta=150_000.0),),
+        theta=150_000.0,
         norm_eps=1e-5,
         activation="silu_clamped",
         activation_limit=fields.number("swiglu_limit", default=7.0),
-        **reader.attention_bias(default=True),
+        bias=True,
         mlp_bias=True,
         attn_sinks=True,
         router="softmax_chosen",
         router_bias=True,
         **_mixture(reader, n_experts=128, n_chosen=4, d_expert="intermediate_size"),
-        **reader.windows(reader.layer_types(n_layer, reader.alternating(n_layer, 2)), default=128),
+        **reader.windows(reader.layer_types(sizes["n_layer"], 2), default=128),
     )
 
 
 _GPT_OSS_ROPE = YARN | {
     "rope_theta": 150_000.0, "factor": 32.0, "original_max_position_embeddings": 4096, "truncate": False,
 }  # fmt: skip
+_GPT_OSS_ABSENT = absent(2880, 2880, 36, 64, 201088, 131072) | {"rope_parameters": _GPT_OSS_ROPE}
+_QWEN2_ABSENT = absent(2048, 5632, 24, 16, 151936, 32768)
+_QWEN3_ABSENT = absent(2048, 6144, 24, 32, 151936, 32768)
 
 FAMILIES = {
     "MixtralForCausalLM": Family(
-        _read_mixtral, _MIXTRAL_TENSORS, "mixtral", absent(4096, 14336, 32, 32, 32000, 131072)
+        _read_mixtral, _MIXTRAL, "mixtral", absent(4096, 14336, 32, 32, 32000, 131072)
     ),
-    "Qwen2MoeForCausalLM": Family(
-        _read_qwen2, _QWEN_TENSORS, "qwen2_moe", absent(2048, 5632, 24, 16, 151936, 32768)
-    ),
-    "Qwen3MoeForCausalLM": Family(
-        _read_qwen3, _QWEN_TENSORS, "qwen3_moe", absent(2048, 6144, 24, 32, 151936, 32768)
-    ),
-    "OlmoeForCausalLM": Family(_read_olmoe, _QWEN_TENSORS, "olmoe", absent(2048, 2048, 16, 16, 50304, 4096)),
+    "Qwen2MoeForCausalLM": Family(_read_qwen2, _QWEN, "qwen2_moe", _QWEN2_ABSENT),
+    "Qwen3MoeForCausalLM": Family(_read_qwen3, _QWEN, "qwen3_moe", _QWEN3_ABSENT),
+    "OlmoeForCausalLM": Family(_read_olmoe, _QWEN, "olmoe", absent(2048, 2048, 16, 16, 50304, 4096)),
     "GptOssForCausalLM": Family(
-        _read_gpt_oss,
-        _GPT_OSS_TENSORS,
-        "gpt_oss",
-        absent(2880, 2880, 36, 64, 201088, 131072) | {"rope_parameters": _GPT_OSS_ROPE},
-        quantised="mxfp4",
+        _read_gpt_oss, _GPT_OSS, "gpt_oss", _GPT_OSS_ABSENT, quantised="mxfp4",
         harmless=("experts_per_token", "initial_context_length"),
     ),
-}
+}  # fmt: skip

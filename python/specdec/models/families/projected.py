@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec import _core
-from specdec.errors import CheckpointError
 from specdec.models.checkpoints.file_tensor import FileTensor
+from specdec.models.families.family import wrong_shape
 from specdec.models.number_formats import widened
 
 
@@ -55,38 +55,31 @@ class ProjectedTable(FileTensor):
 
 
 def settle_projections(
-    config: dict[str, Any],
-    tensors: MutableMapping[str, Any],
-    *,
-    table: str,
-    head: str,
-    project_in: str,
-    project_out: str,
+    config: dict[str, Any], tensors: MutableMapping[str, Any], names: tuple[str, str, str, str]
 ) -> dict[str, Any]:
     """Put projected tables in the place of a table of tokens and a head, where the files hold projections.
 
     A head that the files do not hold is the table; projected, the two differ.
 
     `config`: The canonical configuration, which is returned. `tensors`: By the names of the family's table;
-    changed. `table`, `head`, `project_in`, `project_out`: Names of tensors.
+    changed. `names`: Of the table, the head, and the projections after the one and before the other.
     """
-    names = table, project_in, project_out
-    if config["tied"] or not all(name in tensors for name in names):
+    table, head, into, out = names
+    if config["tied"] or not all(name in tensors for name in (table, into, out)):
         return config
     held = tensors[table]
-    outer = tensors.get(head, held)
-    into, out = tensors.pop(project_in), tensors.pop(project_out)
-    width = max(1, *held.shape[-1:], 1)
+    outer, into, out = tensors.get(head, held), tensors.pop(into), tensors.pop(out)
+    width, d_model = max(1, *held.shape[-1:], 1), config["d_model"]
+    of_table = (config["n_vocab"], width)
     for tensor, shape in (
-        (held, (config["n_vocab"], width)),
-        (outer, (config["n_vocab"], width)),
-        (into, (config["d_model"], width)),
-        (out, (width, config["d_model"])),
+        (held, of_table),
+        (outer, of_table),
+        (into, (d_model, width)),
+        (out, (width, d_model)),
     ):
         if tensor.shape != shape:
-            raise CheckpointError(
-                f"{tensor.file}: tensor '{tensor.name}' has shape {list(tensor.shape)}; "
-                f"expected {list(shape)}, with embeddings of {width} numbers"
+            raise wrong_shape(
+                tensor.file, tensor.name, tensor.shape, shape, f", with embeddings of {width} numbers"
             )
     tensors[table] = ProjectedTable.of(held, into)
     tensors[head] = ProjectedTable.of(outer, out, transposed=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from specdec.errors import (
     UnusedFieldWarning,
     warn,
 )
-from specdec.fields import as_json, read_json_object
+from specdec.fields import read_json_object
 
 
 @contextmanager
@@ -49,9 +50,11 @@ _CONFIG: Final = "tokenizer_config.json"
 _MAP: Final = "special_tokens_map.json"
 _ADDED: Final = "added_tokens.json"
 _EXTRA: Final = "extra_special_tokens"
+_FORMER: Final = "additional_special_tokens"  # its former name
 _NOT_APPLIED: Final = ("add_eos_token", "split_special_tokens")
 _FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
+_MOST_SENTINELS: Final = 1 << 16
 _TEXT: Final = 2**32 - 1  # the id that the library gives to text between added tokens
 
 _END_OF_TEXT: Final = "<|endoftext|>"
@@ -70,18 +73,13 @@ _NAMED_BY_CLASS: Final[Mapping[str, Mapping[str, Any]]] = {
 """The default tokens of classes of transformers, for fields that no file has."""
 
 _CLASS_OF_MODEL: Final[Mapping[str, str]] = {
-    "bart": "BartTokenizer",
-    "codegen": "CodeGenTokenizer",
-    "gpt2": "GPT2Tokenizer",
+    **{"bart": "BartTokenizer", "codegen": "CodeGenTokenizer", "gpt2": "GPT2Tokenizer"},
     **dict.fromkeys(("t5", "mt5", "umt5", "switch_transformers", "longt5"), "T5Tokenizer"),
 }
 
 _READ_BY_NO_CLASS: Final = frozenset(
-    {
-        "granite", "ministral", "ministral3", "mistral", "mistral3", "mixtral", "olmo2", "olmo3", "phi3",
-        "stablelm",
-    }
-)  # fmt: skip
+    "granite ministral ministral3 mistral mistral3 mixtral olmo2 olmo3 phi3 stablelm".split()
+)
 """Types of models whose vocabularies transformers reads by no class of their own, whatever a file names."""
 
 
@@ -101,15 +99,17 @@ class SideTokens:
     `settings`: The contents of tokenizer_config.json. `tokenizer_class`: The class of transformers that reads
     the folder, without "Fast"; None where no file decides. `names_class`: Whether a file names the class;
     else it is that of the type of model. `model_type`: The type of config.json. `n_vocab`: The number of ids
-    of the model; None where there is none.
+    of the model; None where there is none. `bos_id`, `eos_ids`: The model's own; None: not known.
     """
 
     folder: Path
     settings: dict[str, Any]
     tokenizer_class: str | None
     names_class: bool
-    model_type: str | None
+    model_type: Any
     n_vocab: int | None
+    bos_id: int | None
+    eos_ids: tuple[int, ...] | None
     _added: Mapping[int, _Token]
     _named: Mapping[str, _Token | None]
     _extra: tuple[_Token, ...]
@@ -118,13 +118,10 @@ class SideTokens:
     @property
     def n_sentinels(self) -> int:
         """The number of sentinels, ``<extra_id_0>`` and so on, that follow the pieces of T5's file."""
-        if self.tokenizer_class != "T5Tokenizer":
-            return 0
-        n = self.settings.get("extra_ids", 100)
-        if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= 1 << 16:
-            raise TokenizerError.of(
-                self.folder / _CONFIG, "extra_ids", n, f"a whole number from 0 to {1 << 16}"
-            )
+        n = self.settings.get("extra_ids", 100) if self.tokenizer_class == "T5Tokenizer" else 0
+        if type(n) is not int or not 0 <= n <= _MOST_SENTINELS:
+            expected = f"a whole number from 0 to {_MOST_SENTINELS}"
+            raise TokenizerError.of(self.folder / _CONFIG, "extra_ids", n, expected)
         return n
 
     @property
@@ -156,34 +153,35 @@ class SideTokens:
         `source`: The file of the vocabulary, for messages. `with_defaults`: Add tokens too that only the
         class names.
         """
-        library = import_tokenizers(source)
+        new = import_tokenizers(source).AddedToken
         own = tokenizer.get_added_tokens_decoder()
         tokens = dict(self._added)
         if not self._lists_all:  # then a tokenizer.json's tokens count as listed
-            tokens |= {i: _of_library(token, source) for i, token in own.items()}
+            for i, token in own.items():
+                flags = {name: getattr(token, name) for name in _FLAGS}
+                tokens[i] = _Token(token.content, flags, source)
         named = {key: token for key, token in self._named.items() if token is not None}
         if with_defaults:
             missing = self._defaults.keys() - self._named.keys()
             named |= {key: _token(self._defaults[key], source, key) for key in missing}
         names = {token.content for token in named.values()}
         adding: dict[str, Any] = {}
-        for token_id in sorted(tokens):
-            token = tokens[token_id]
+        for _, token in sorted(tokens.items()):
             special = token.content in names or token.flags.get("special", False)
-            adding[token.content] = library.AddedToken(token.content, **{**token.flags, "special": special})
+            adding[token.content] = new(token.content, **{**token.flags, "special": special})
         known = {token.content for token in own.values()}
-        for token in (*(named[key] for key in sorted(named, key=_order)), *self._extra):
+        order = {key: i for i, key in enumerate(SPECIAL_NAMES)}
+        in_order = sorted(named, key=lambda key: order.get(key, len(order)))
+        for token in (*(named[key] for key in in_order), *self._extra):
             if token.content not in known:
-                flags = {**token.flags, "special": True}
-                adding.setdefault(token.content, library.AddedToken(token.content, **flags))
+                adding.setdefault(token.content, new(token.content, **{**token.flags, "special": True}))
         adding.pop("", None)
         before = {token.content: tokenizer.token_to_id(token.content) for token in self._added.values()}
         tokenizer.add_tokens(list(adding.values()))
         if self.tokenizer_class == "Qwen2Tokenizer":  # which overrides the flags of special tokens
             specials = dict.fromkeys([*names, *(token.content for token in self._extra)])
-            tokenizer.add_tokens([library.AddedToken(name, special=True) for name in specials if name])
-        for token_id in sorted(self._added):
-            token = self._added[token_id]
+            tokenizer.add_tokens([new(name, special=True) for name in specials if name])
+        for token_id, token in sorted(self._added.items()):
             found = tokenizer.token_to_id(token.content)
             if not token.content or found == token_id:
                 continue
@@ -193,24 +191,18 @@ class SideTokens:
             warn(f"{message}, its id in {source}, which is taken")
 
     def end_ids(
-        self,
-        id_of: Callable[[str], int | None],
-        bos_id: int | None,
-        eos_ids: tuple[int, ...] | None,
-        *,
-        own: Mapping[str, int] | None = None,
+        self, id_of: Callable[[str], int | None], own: Mapping[str, int] | None = None
     ) -> tuple[int | None, tuple[int, ...]]:
         """BOS and the ids that end a text: those of the model, else those that the files name.
 
-        `id_of`: From the text of a token to its id, or None. `bos_id`, `eos_ids`: The model's own; None: not
-        known. `own`: The ids that the vocabulary itself has for "bos_token" and "eos_token", below 0 for
-        none. They count where no side file names the token.
+        `id_of`: From the text of a token to its id, or None. `own`: The ids that the vocabulary itself has
+        for "bos_token" and "eos_token", below 0 for none. They count where no side file names the token.
         """
-        own = own or {}
+        bos_id, eos_ids = self.bos_id, self.eos_ids
         if bos_id is None:
-            bos_id = self._end("bos_token", id_of, own)
+            bos_id = self._end("bos_token", id_of, own or {})
         if eos_ids is None:
-            eos = self._end("eos_token", id_of, own)
+            eos = self._end("eos_token", id_of, own or {})
             eos_ids = () if eos is None else (eos,)
         return bos_id, eos_ids
 
@@ -231,86 +223,77 @@ class SideTokens:
         token = self._named.get(key)
         if token is None:
             return None  # only the class names it
-        raise TokenizerError(
-            f"{token.file}: field '{key}' names {content!r}, which no file of {self.folder} gives an "
-            f"id of the model; expected a token with an id from 0 to {self.n_vocab - 1}"
-        )
+        expected = f"a token that a file of {self.folder} gives an id from 0 to {self.n_vocab - 1}"
+        raise TokenizerError.of(token.file, key, content, expected)
 
     @property
     def _defaults(self) -> Mapping[str, Any]:
         return _NAMED_BY_CLASS.get(self.tokenizer_class or "", {})
 
 
-def _order(key: str) -> int:
-    return SPECIAL_NAMES.index(key) if key in SPECIAL_NAMES else len(SPECIAL_NAMES)
-
-
-def read_side_tokens(folder: Path, n_vocab: int | None = None) -> SideTokens:
+def read_side_tokens(
+    folder: Path,
+    n_vocab: int | None = None,
+    *,
+    bos_id: int | None = None,
+    eos_ids: tuple[int, ...] | None = None,
+) -> SideTokens:
     """Read the tokens of the files next to a vocabulary, those of them that are there.
 
     ``added_tokens_decoder`` makes special_tokens_map.json and added_tokens.json obsolete, as in transformers.
     """
-    config, settings = folder / _CONFIG, read_settings(folder / _CONFIG)
+    config, settings = str(folder / _CONFIG), read_settings(folder / _CONFIG)
     if dropped := [name for name in _NOT_APPLIED if settings.get(name) is True]:
         warn(UnusedFieldWarning(config, dropped, "without effect: texts are encoded without"))
-    fields = {key: value for key, value in settings.items() if value is not None or key in SPECIAL_NAMES}
-    files = dict.fromkeys(fields, str(config))
-    lists_all = "added_tokens_decoder" in fields
-    if not fields.get(_EXTRA) and "additional_special_tokens" in fields:  # the former name
-        fields[_EXTRA] = fields.pop("additional_special_tokens")
-    named: dict[str, _Token | None] = _other_names(fields, files)
+    # Values by field, with their files.
+    held = {k: (value, config) for k, value in settings.items() if value is not None or k in SPECIAL_NAMES}
+    lists_all = "added_tokens_decoder" in held
+    if _FORMER in held and not settings.get(_EXTRA):
+        held[_EXTRA] = held.pop(_FORMER)
+    named: dict[str, _Token | None] = _other_names(held)
     late = False  # whether the other special tokens are named too late to set flags of added_tokens.json
-    if isinstance(fields.get(_EXTRA), dict):
-        named |= {key: _token(value, str(config), _EXTRA) for key, value in fields.pop(_EXTRA).items()}
+    if isinstance(held.get(_EXTRA, (None,))[0], dict):
+        extras, file = held.pop(_EXTRA)
+        named |= {key: _token(value, file, _EXTRA) for key, value in extras.items()}
     if not lists_all:
-        mapped = read_settings(folder / _MAP)
+        file = str(folder / _MAP)
+        mapped = {key: (value, file) for key, value in read_settings(folder / _MAP).items()}
         # Their order is that of the map, their values are those of the settings.
-        named = _other_names(mapped, dict.fromkeys(mapped, str(folder / _MAP))) | named
-        for key, value in mapped.items():
-            former, key = key, _EXTRA if key == "additional_special_tokens" else key
-            if key in SPECIAL_NAMES or not fields.get(key):
-                fields[key], files[key] = value, str(folder / _MAP)
+        named = _other_names(mapped) | named
+        for former, one in mapped.items():
+            key = _EXTRA if former == _FORMER else former
+            if key in SPECIAL_NAMES or not held.get(key, (None,))[0]:
+                held[key] = one
                 late = late or former != key
-    extra_file, extra = files.get(_EXTRA, str(config)), fields.get(_EXTRA) or []
     for key in SPECIAL_NAMES:
-        if key in fields:
-            content = content_of(fields[key])
-            named[key] = None if content is None else _token(fields[key], files[key], key)
-    if isinstance(extra, dict):
-        for key, value in extra.items():
-            named.setdefault(key, _token(value, extra_file, _EXTRA))
-        extra = []
-    if not isinstance(extra, list):
-        raise TokenizerError.of(extra_file, _EXTRA, extra, "a list of tokens")
-    extras = tuple(_token(value, extra_file, _EXTRA) for value in extra)
-    added = (
-        _added_tokens_decoder(fields["added_tokens_decoder"], str(config))
-        if lists_all
-        else _added_tokens(folder / _ADDED, named, () if late else extras)
-    )
+        if key in held:
+            named[key] = None if content_of(held[key][0]) is None else _token(*held[key], key)
+    extras, file = held.get(_EXTRA, ([], config))
+    if isinstance(extras, dict):
+        for key, value in extras.items():
+            named.setdefault(key, _token(value, file, _EXTRA))
+    elif not isinstance(extras or [], list):
+        raise TokenizerError.of(file, _EXTRA, extras, "a list of tokens")
+    listed = [] if isinstance(extras, dict) else extras or []
+    extra = tuple(_token(value, file, _EXTRA) for value in listed)
+    if lists_all:
+        added = _added_tokens_decoder(*held["added_tokens_decoder"])
+    else:
+        added = _added_tokens(folder / _ADDED, named, () if late else extra)
     by_content = {token.content: token for token in added.values()}
+    named = {key: token and by_content.get(token.content, token) for key, token in named.items()}
     model = read_settings(folder / "config.json")
     return SideTokens(
-        folder,
-        settings,
-        *_class_of(settings, model, folder),
-        model_type if isinstance(model_type := model.get("model_type"), str) else None,
-        n_vocab,
-        added,
-        {
-            key: token if token is None else by_content.get(token.content, token)
-            for key, token in named.items()
-        },
-        extras,
-        lists_all,
-    )
+        folder, settings, *_class_of(settings, model, folder), model.get("model_type"), n_vocab, bos_id,
+        eos_ids, added, named, extra, lists_all,
+    )  # fmt: skip
 
 
-def _other_names(fields: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, _Token | None]:
+def _other_names(held: Mapping[str, tuple[Any, str]]) -> dict[str, _Token | None]:
     """The tokens of other fields than `SPECIAL_NAMES`, such as "image_token"."""
     return {
-        key: _token(value, files[key], key)
-        for key, value in fields.items()
+        key: _token(value, file, key)
+        for key, (value, file) in held.items()
         if key.endswith("_token") and key not in SPECIAL_NAMES and content_of(value) is not None
     }
 
@@ -319,18 +302,16 @@ def _class_of(settings: Mapping[str, Any], model: Mapping[str, Any], folder: Pat
     """The class of transformers that reads a folder, and whether a file names it."""
     for values, file in ((settings, _CONFIG), (model, "config.json")):
         found = values.get("tokenizer_class")
-        if found is None:
-            continue
-        if not isinstance(found, str):
+        if found is not None and not isinstance(found, str):
             raise TokenizerError.of(folder / file, "tokenizer_class", found, "a class of transformers")
-        name = found.removesuffix("Fast")
-        return {"MT5Tokenizer": "T5Tokenizer"}.get(name, name), True
+        if found is not None:
+            name = found.removesuffix("Fast")
+            return {"MT5Tokenizer": "T5Tokenizer"}.get(name, name), True
     model_type = model.get("model_type")
     if not isinstance(model_type, str):
         return None, False
-    if model_type.startswith(("qwen2", "qwen3")):
-        return "Qwen2Tokenizer", False
-    return _CLASS_OF_MODEL.get(model_type), False
+    is_qwen = model_type.startswith(("qwen2", "qwen3"))
+    return "Qwen2Tokenizer" if is_qwen else _CLASS_OF_MODEL.get(model_type), False
 
 
 def _added_tokens_decoder(value: Any, file: str) -> dict[int, _Token]:
@@ -352,57 +333,57 @@ def _added_tokens(
     """added_tokens.json, an object of token to id; tokens that another file names are special."""
     usual = (named.get(key) for key in SPECIAL_NAMES)
     special = {token.content for token in (*usual, *extras) if token is not None}
-    found: dict[int, _Token] = {}
-    for content, token_id in read_settings(file).items():
-        if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0 or token_id in found:
-            raise TokenizerError(
-                f"{file}: token {as_json(content)} has id {as_json(token_id)}; expected a whole number that "
-                "no other has"
-            )
-        flags = {"special": content in special, "normalized": content not in special}
-        found[token_id] = _Token(content, flags, str(file))
-    return found
+    return {
+        i: _Token(content, {"special": content in special, "normalized": content not in special}, str(file))
+        for content, i in read_numbers(file).items()
+    }
+
+
+def read_numbers(file: Path) -> dict[str, int]:
+    """The object of texts and ids in a JSON file of a tokenizer; empty if there is no such file."""
+    values = read_settings(file)
+    seen: set[int] = set()
+    for text, token_id in values.items():
+        if type(token_id) is not int or token_id < 0 or token_id in seen:
+            raise TokenizerError.of(file, text, token_id, "a whole number that no other has", noun="token")
+        seen.add(token_id)
+    return values
 
 
 def _token(value: Any, file: str, key: str) -> _Token:
     content = content_of(value)
     if content is None:
         raise TokenizerError.of(file, key, value, "a text, or an object with 'content'")
-    stated = value if isinstance(value, dict) else {}
-    for name in _FLAGS:
-        if not isinstance(stated.get(name, False), bool):
-            raise TokenizerError.of(file, f"{content}.{name}", stated[name], "true or false", noun="token")
-    return _Token(content, {name: stated[name] for name in _FLAGS if name in stated}, file)
-
-
-def _of_library(token: Any, source: str) -> _Token:
-    return _Token(token.content, {name: getattr(token, name) for name in _FLAGS}, source)
+    flags = {name: value[name] for name in _FLAGS if name in value} if isinstance(value, dict) else {}
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise TokenizerError.of(file, f"{content}.{name}", flag, "true or false", noun="token")
+    return _Token(content, flags, file)
 
 
 def content_of(token: Any) -> str | None:
     """The text of a token that a setting names, as text or as an object with its content; None: no token."""
-    if isinstance(token, dict):
-        token = token.get("content")
-    return token if isinstance(token, str) else None
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else None
 
 
 def read_settings(file: Path) -> dict[str, Any]:
     """The object in a JSON file of a tokenizer; empty if there is no such file."""
-    if not file.is_file():
-        return {}
-    return read_json_object(file, TokenizerError)
+    return read_json_object(file, TokenizerError) if file.is_file() else {}
 
 
 def import_tokenizers(source: Any) -> Any:
     """The ``tokenizers`` library; `source` is the file that needs it."""
+    return import_library("tokenizers", source)
+
+
+def import_library(name: str, source: Any) -> Any:
+    """A library that reads tokenizers; `source` is the file that needs it."""
     try:
-        import tokenizers
+        return import_module(name)
     except ImportError as error:
-        raise MissingTokenizerLibraryError(
-            f"{source}: is read by the package `tokenizers`, which is not installed: pip install tokenizers "
-            f"(or tokenizer=False: ids in, ids out)"
-        ) from error
-    return tokenizers
+        how = f"which is not installed: pip install {name} (or tokenizer=False: ids in, ids out)"
+        raise MissingTokenizerLibraryError(f"{source}: is read by the package `{name}`, {how}") from error
 
 
 class AddedTokenFinder:

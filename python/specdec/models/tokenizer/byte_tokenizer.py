@@ -7,7 +7,7 @@ import enum
 import functools
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any, Final, Protocol, runtime_checkable
 
 from specdec.errors import InputError, TokenizerError, kind_of
@@ -96,7 +96,7 @@ class ByteTokenizer(ABC):
         Where it was read, for messages.
     vocabulary : sequence of bytes or None
         By id; a special token has its name, an id without token None.
-    silent : mapping-like of ids
+    silent : set of int
         Ids that stand for no text: special tokens.
     replaced : dict
         Ids whose text is not their vocabulary entry, as the unknown token's.
@@ -122,19 +122,18 @@ class ByteTokenizer(ABC):
         source: str,
         *,
         vocabulary: Sequence[bytes | None],
-        silent: frozenset[int],
-        replaced: dict[int, bytes] | None = None,
+        silent: Set[int],
+        replaced: Mapping[int, bytes] | None = None,
         strip: Strip,
         bos_id: int | None,
         eos_ids: tuple[int, ...],
         adds_bos: bool,
     ) -> None:
-        self.source = source
-        self.strip = strip
+        self.source, self.strip = source, strip
+        self.bos_id: int | None = bos_id
+        self.eos_ids = tuple(eos_ids)
         self.adds_bos = adds_bos and bos_id is not None
         self._vocabulary = tuple(vocabulary)
-        self._bos_id = bos_id
-        self._eos_ids = tuple(eos_ids)
         texts = [b"" if token is None or i in silent else token for i, token in enumerate(self._vocabulary)]
         for token_id, text in (replaced or {}).items():
             texts[token_id] = text
@@ -145,46 +144,26 @@ class ByteTokenizer(ABC):
         """One more than the highest id."""
         return len(self._vocabulary)
 
-    @property
-    def bos_id(self) -> int | None:
-        """The token that begins a text, if there is one."""
-        return self._bos_id
-
-    @property
-    def eos_ids(self) -> tuple[int, ...]:
-        """The tokens that end a text."""
-        return self._eos_ids
-
     def __repr__(self) -> str:
-        return (
-            f"{type(self).__name__}({self.source!r}, n_vocab={self.n_vocab}, "
-            f"bos_id={self.bos_id}, eos_ids={self.eos_ids})"
-        )
+        ids = f"n_vocab={self.n_vocab}, bos_id={self.bos_id}, eos_ids={self.eos_ids}"
+        return f"{type(self).__name__}({self.source!r}, {ids})"
 
     def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
-        """Token ids of a text.
-
-        Parameters
-        ----------
-        text : str
-        add_bos : bool
-            Put ``bos_id`` in front, if this model was trained so (``adds_bos``).
+        """Token ids of a text; `add_bos` puts ``bos_id`` in front if this model was trained so (`adds_bos`).
 
         Raises
         ------
         InputError
-            ``text`` is no str, or has a lone surrogate, which UTF-8 cannot write.
+            `text` is no str, or has a lone surrogate, which UTF-8 cannot write.
         """
         if not isinstance(text, str):
-            raise InputError(f"text is {kind_of(text)}; expected a str")
+            raise InputError.of("text", text, "a str", kind_of(text))
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise InputError(
-                f"text has a lone surrogate, {text[error.start]!r}, at position {error.start}; "
-                f"expected text that UTF-8 can write"
-            ) from error
-        prefix = [self._bos_id] if add_bos and self.adds_bos and self._bos_id is not None else []
+            found = f"a text with a lone surrogate, {text[error.start]!r}, at position {error.start}"
+            raise InputError.of("text", text, "text that UTF-8 can write", found) from error
+        prefix = [self.bos_id] if add_bos and self.adds_bos and self.bos_id is not None else []
         return prefix + self._encode(text)
 
     @abstractmethod
@@ -194,11 +173,7 @@ class ByteTokenizer(ABC):
     def decode(self, ids: Sequence[int], *, continuing: bool = False) -> str:
         """The text of some ids; special tokens have none, and bytes that are not UTF-8 become U+FFFD.
 
-        Parameters
-        ----------
-        ids : sequence of int
-        continuing : bool
-            The ids continue a text, so a space at their beginning stays.
+        `continuing`: The ids continue a text, so a space at their beginning stays.
 
         Raises
         ------
@@ -211,7 +186,7 @@ class ByteTokenizer(ABC):
     def text_bytes(self, token_id: int) -> bytes:
         """What a token adds to a text; b"" for special tokens and for ids past the vocabulary."""
         if token_id < 0:
-            raise InputError(f"token id is {token_id}; expected at least 0")
+            raise InputError.of("token id", token_id, "at least 0")
         return self._texts[token_id] if token_id < len(self._texts) else b""
 
     def special_tokens(self) -> Mapping[str, int]:
@@ -220,11 +195,8 @@ class ByteTokenizer(ABC):
 
     @functools.cached_property
     def _special_tokens(self) -> Mapping[str, int]:
-        return {
-            token.decode("utf-8", "replace"): token_id
-            for token_id, token in enumerate(self._vocabulary)
-            if token and not self._texts[token_id]
-        }
+        named = ((i, token) for i, token in enumerate(self._vocabulary) if token and not self._texts[i])
+        return {token.decode("utf-8", "replace"): token_id for token_id, token in named}
 
     def vocabulary(self) -> tuple[bytes | None, ...]:
         """Every token by id: its bytes, or its name where it is special; None where an id has no token."""
@@ -292,13 +264,9 @@ class _PrefixStream:
         if self._given.startswith(text):
             return ""  # what was given out already ends inside a run of U+FFFD, or nothing is new
         if not text.startswith(self._given):
-            raise TokenizerError(
-                f"{type(self._tokenizer).__name__}.decode changed the beginning of a text when ids "
-                "were appended; "
-                f"expected it to extend {self._given[-20:]!r}"
-            )
-        piece = text[len(self._given) :]
-        self._given = text
+            what = f"{type(self._tokenizer).__name__}.decode changed the beginning of a text by further ids"
+            raise TokenizerError(f"{what}; expected it to extend {self._given[-20:]!r}")
+        piece, self._given = text[len(self._given) :], text
         return piece
 
 
@@ -306,39 +274,27 @@ _APART: Final = "\n"  # what words do not go on behind
 
 
 def encode_exactly(tokenizer: ByteTokenizer, text: str) -> list[int] | None:
-    """The ids of a text that stands behind another one, from the beginning of a word on.
+    """The ids of a text that continues another one, from the beginning of a word on; None if there are none.
 
-    A tokenizer that puts a space in front of every text does so here too; that space is left out again.
-
-    Returns list of int or None: tokens whose bytes are the text's. None: the tokenizer changes this text.
+    A tokenizer that puts a space in front of every text does so here too; that space is left out again. None:
+    the tokenizer changes this text, so no tokens have its bytes.
     """
+
+    def candidates() -> Iterator[list[int]]:
+        yield tokenizer.encode(text, add_bos=False)
+        if text.startswith(" "):
+            yield tokenizer.encode(text[1:], add_bos=False)
+        behind = tokenizer.encode(_APART + text, add_bos=False)
+        yield from (behind[at:] for at in range(min(len(behind), 4)))
+
     wanted = text.encode("utf-8")
-    ids = tokenizer.encode(text, add_bos=False)
-    if _bytes_of(tokenizer, ids) == wanted:
-        return ids
-    if text.startswith(" "):
-        shorter = tokenizer.encode(text[1:], add_bos=False)
-        if _bytes_of(tokenizer, shorter) == wanted:
-            return shorter
-    behind = tokenizer.encode(_APART + text, add_bos=False)
-    for at in range(min(len(behind), 4)):
-        if _bytes_of(tokenizer, behind[at:]) == wanted:
-            return behind[at:]
-    return None
+    return next((ids for ids in candidates() if b"".join(map(tokenizer.text_bytes, ids)) == wanted), None)
 
 
 def encode_continuing(tokenizer: ByteTokenizer, text: str) -> list[int]:
-    """The ids of a text that stands behind another one, also of a text that the tokenizer changes.
-
-    As `encode_exactly` where that finds some; else what the tokenizer makes of the text, whose bytes are
-    then other ones.
-    """
+    """As `encode_exactly` where that finds ids; else what the tokenizer makes of the text."""
     ids = encode_exactly(tokenizer, text)
     return tokenizer.encode(text, add_bos=False) if ids is None else ids
-
-
-def _bytes_of(tokenizer: ByteTokenizer, ids: Sequence[int]) -> bytes:
-    return b"".join(tokenizer.text_bytes(i) for i in ids)
 
 
 _SPECIAL: Final = ("<pad>", "</s>", "<unk>")
@@ -361,18 +317,17 @@ class Utf8Tokenizer(ByteTokenizer):
         bos_id: int | None = None,
         eos_ids: tuple[int, ...] | None = None,
     ) -> None:
-        vocabulary: list[bytes | None] = [name.encode() for name in _SPECIAL]
-        vocabulary += [bytes([byte]) for byte in range(256)]
+        vocabulary = [*(name.encode() for name in _SPECIAL), *(bytes([byte]) for byte in range(256))]
+        first_added = len(vocabulary)
         added = settings.get("added_tokens_decoder")
         names = added if isinstance(added, dict) else {}
         while len(vocabulary) < _MOST and (token := names.get(str(len(vocabulary)))) is not None:
             content = token.get("content") if isinstance(token, dict) else token
             vocabulary.append(str(content).encode("utf-8", "replace"))
-        silent = frozenset([*range(_FIRST), *range(_FIRST + 256, len(vocabulary))])
         super().__init__(
             source,
             vocabulary=vocabulary,
-            silent=silent,
+            silent={*range(_FIRST), *range(first_added, len(vocabulary))},
             strip=Strip.NOTHING,
             bos_id=bos_id,
             eos_ids=(1,) if eos_ids is None else eos_ids,

@@ -1,28 +1,41 @@
-"""The vocabulary of a GGUF file, as a tokenizer of ``tokenizers`` or ``sentencepiece``."""
+"""The vocabulary of a GGUF file as a tokenizer of ``tokenizers`` or ``sentencepiece``, and the way back."""
 
 from __future__ import annotations
 
+import base64
+import itertools
+import json
 import re
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.errors import TokenizerError
+from specdec.errors import TokenizerError, warn
 from specdec.fields import Fields, MetadataFields
 from specdec.models.tokenizer.added_tokens import AddedTokenFinder, import_tokenizers, library_errors
 from specdec.models.tokenizer.byte_tokenizer import Tokenizer
-from specdec.models.tokenizer.hf_tokenizer import HFTokenizer
-from specdec.models.tokenizer.sentencepiece_file import (
-    SentencePieceTokenizer,
-    bytes_field,
-    float_field,
-    integer_field,
-    parse_sentencepiece,
+from specdec.models.tokenizer.hf_tokenizer import (
+    CONTRACTIONS,
+    GPT2_WORDS,
+    QWEN2_WORDS,
+    REST,
+    HFTokenizer,
+    word_steps,
 )
+from specdec.models.tokenizer.llama2c_tokenizer import Llama2cTokenizer
+from specdec.models.tokenizer.sentencepiece_file import (
+    META,
+    SentencePieceTokenizer,
+    message,
+    parse_sentencepiece,
+    read_fields,
+)
+from specdec.models.tokenizer.vocabulary import special_tokens_of
 
 PREFIX: Final = "tokenizer.ggml."
 _MAX_TOKENS: Final = 1 << 22
@@ -30,13 +43,14 @@ _MAX_TOKENS: Final = 1 << 22
 # Types of tokens, those of SentencePiece.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
+# Fields of sentencepiece_model.proto.
+_PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
+_CHARSMAP, _DUMMY_PREFIX, _EXTRA_SPACES, _ESCAPES = 2, 3, 4, 5  # of the normaliser
+
 SPECIAL_TOKENS: Final[Mapping[str, str]] = {
-    "bos_token": "bos",
-    "eos_token": "eos",
-    "unk_token": "unknown",
-    "sep_token": "seperator",
+    "bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "sep_token": "seperator",
     "pad_token": "padding",
-}
+}  # fmt: skip
 """Variables of chat templates, and the keys of their ids, less "_token_id" ("seperator" is GGUF's word)."""
 ENDS: Final = ("eos", "eot", "eom")
 """The keys of the ids of tokens that end a text, less "_token_id"."""
@@ -51,25 +65,18 @@ _CONTROL_TEXTS: Final = frozenset(
 )  # fmt: skip
 """Tokens that are control tokens whatever their type, as llama.cpp has them."""
 _MARK: Final = re.compile(r"_?[<\[].+[>\]]", re.DOTALL)
+_BYTE_TOKEN: Final = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
-# How byte-level BPE cuts a text into words, by the names that ``tokenizer.ggml.pre`` has: steps, one after
-# the other. "digits": each by itself; "bytes": GPT-2's rule; else a regular expression.
-_GPT2: Final = ("bytes",)
-_DIGITS: Final = ("digits", "bytes")
-_CONTRACTIONS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_REST: Final = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_REST_SLASH: Final = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-_LLAMA3: Final = (rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_REST}",)
-_QWEN2: Final = (rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_REST}",)
+# How byte-level BPE cuts a text into words, by the names that ``tokenizer.ggml.pre`` has; see `word_steps`.
+_SLASH: Final = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA3: Final = (rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{REST}",)
 _UPPER: Final = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
 _LOWER: Final = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_TEKKEN: Final = (rf"{_UPPER}*{_LOWER}+|{_UPPER}+{_LOWER}*|\p{{N}}|{_REST_SLASH}",)
 _GPT4O: Final = (
-    rf"{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|{_UPPER}+{_LOWER}*{_CONTRACTIONS}?|\p{{N}}{{1,3}}|{_REST_SLASH}",
+    rf"{_UPPER}*{_LOWER}+{CONTRACTIONS}?|{_UPPER}+{_LOWER}*{CONTRACTIONS}?|\p{{N}}{{1,3}}|{_SLASH}"
 )
-_GPT4O_AYA: Final = (r"\d{1,3}(?=(?:\d{3})*\b)", *_GPT4O)
 _BLOOM: Final = (" ?[^(\\s|.,!?…。，、।۔،)]+",)
-_GPT2_WORDS: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+_GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
 _LLAMA3_WHOLE: Final = (
     "llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2",
 )  # fmt: skip
@@ -79,59 +86,61 @@ _CASED: Final = (
     "ᾀ-ᾴᾶ-ᾼ\u1fbeῂ-ῄῆ-ῌῐ-\u1fd3ῖ-\u1fdbῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\u2126ℨ\u212a-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗ"
     "Ａ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"
 )
-WORDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "default": (r"[\p{P}\$\+<=>\^~\|]+", _GPT2_WORDS, r"\p{N}+", "[0-9][0-9][0-9]"),
-    **dict.fromkeys(
-        (
-            "gpt-2",
-            "phi-2",
-            "olmo",
-            "mpt",
-            "jais",
-            "trillion",
-            "granite-docling",
-            "mellum",
-            "roberta-bpe",
-            "a.x-4.0",
-        ),
-        _GPT2,
-    ),
-    **dict.fromkeys(
-        ("starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b"), _DIGITS
-    ),
-    **dict.fromkeys((*_LLAMA3_WHOLE, "dbrx", "smaug-bpe"), _LLAMA3),
-    **dict.fromkeys(("qwen2", "stablelm2", "deepseek-r1-qwen", "hunyuan", "megrez", "kormo"), _QWEN2),
+_RULES: Final[Mapping[str, tuple[str, ...]]] = {
+    "default": (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
+    "gpt-2 phi-2 olmo mpt jais trillion granite-docling mellum roberta-bpe a.x-4.0": GPT2_WORDS,
+    "starcoder refact command-r smollm codeshell exaone minerva-7b": ("digits", "bytes"),
+    " ".join((*_LLAMA3_WHOLE, "dbrx", "smaug-bpe")): _LLAMA3,
+    "qwen2 stablelm2 deepseek-r1-qwen hunyuan megrez kormo": QWEN2_WORDS,
     "seed-coder": (
-        rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|\s*[\r\n]+"
+        rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|\s*[\r\n]+"
         r"|\s+(?!\S)|\s+",
     ),
     "superbpe": (r"\p{N}+", r"(?=(\d{3})+(?!\d))"),
-    **dict.fromkeys(("tiny_aya", "cohere2moe"), _GPT4O_AYA),
-    "tekken": _TEKKEN,
-    **dict.fromkeys(("gpt-4o", "llama4"), _GPT4O),
-    "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", _GPT2_WORDS, "[0-9][0-9][0-9]"),
-    **dict.fromkeys(("bloom", "poro-chat", "gpt3-finnish"), _BLOOM),
+    "tiny_aya cohere2moe": (r"\d{1,3}(?=(?:\d{3})*\b)", _GPT4O),
+    "tekken": (rf"{_UPPER}*{_LOWER}+|{_UPPER}+{_LOWER}*|\p{{N}}|{_SLASH}",),
+    "gpt-4o llama4": (_GPT4O,),
+    "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]"),
+    "bloom poro-chat gpt3-finnish": _BLOOM,
     "viking": (*_BLOOM, "digits"),
     "deepseek-llm": (
-        "[\r\n]",
-        rf"\s?[{_CASED}]+",
-        "\\s?[!-/:-~！-／：-～‘-‟\u3000-。]+",
-        r"\s+$",
-        "[一-龥ࠀ-一가-퟿]+",
-        r"\p{N}+",
+        "[\r\n]", rf"\s?[{_CASED}]+", "\\s?[!-/:-~！-／：-～‘-‟\u3000-。]+", r"\s+$",
+        "[一-龥ࠀ-一가-퟿]+", r"\p{N}+",
     ),
     "deepseek-coder": ("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", r"\p{N}"),
     "deepseek-v3": (
-        r"\p{N}{1,3}",
-        "[一-龥぀-ゟ゠-ヿ]+",
+        r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+",
         r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
         r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     ),
-}
+}  # fmt: skip
+WORDS: Final = {name: rule for names, rule in _RULES.items() for name in names.split()}
 WHOLE_WORDS: Final = (*_LLAMA3_WHOLE, "tekken")
-"""Vocabularies that take a word that is a token as this token, whatever the merges."""
-_WITH_BOS: Final = WHOLE_WORDS
-"""Vocabularies whose texts begin with BOS where the file does not say."""
+"""Vocabularies that take a word that is a token as this token, whatever the merges, and whose texts begin
+with BOS where the file does not say."""
+
+# Names of word rules that are written, the first that fits: those that stand for a rule alone.
+_WRITTEN: Final = (
+    "gpt-2", "llama-bpe", "smaug-bpe", "qwen2", "tekken", "gpt-4o", "starcoder", "deepseek-v3",
+    "deepseek-coder", "default", "falcon", "bloom", "viking",
+)  # fmt: skip
+
+PROBES: Final = (
+    "Hello, world! It's 12345 o'clock; WE'RE here, they'll say: \"no\".",
+    "  two spaces\n\n\tand a tab\r\n   \n end ",
+    "def f(x):\n    return x**2 + 3.14e-10  # naïve café\n",
+    "Größe, façade, ИСТОРИЯ, ελληνικά, 中文字符和日本語のテキスト, 한국어, العربية, हिन्दी",
+    "x1y22z333 4444 55555 666666 a_b-c/d\\e http://a.b/c?d=e&f=1",
+    "😀👍🏽 e\u0301 \u00a0nbsp \u2003 em… « quotes » 'tis 'S 'RE don't",
+    "A",
+    " leading",
+    "",
+)
+"""Texts that a tokenizer and the one that is read from its metadata have to encode alike."""
+
+
+Kinds: TypeAlias = NDArray[np.integer[Any]]
+"""The types of tokens, [n_tokens]."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +161,7 @@ class _Tokens:
 
     source: str
     texts: list[str]
-    kinds: NDArray[np.integer[Any]]
+    kinds: Kinds
     scores: Sequence[float] | None
     bos_id: int | None
     eos_ids: tuple[int, ...]
@@ -179,7 +188,7 @@ def read_vocabulary(values: Mapping[str, Any], file: Path) -> Vocabulary | None:
     special = {
         name: tokens.texts[token]
         for name, key in SPECIAL_TOKENS.items()
-        if (token := _token_id(fields, f"{key}_token_id", len(tokens.texts))) is not None
+        if (token := _token_id(fields, key, len(tokens.texts))) is not None
     }
     return Vocabulary(tokenizer, len(tokens.texts), special)
 
@@ -190,20 +199,16 @@ def read_end_ids(values: Mapping[str, Any], file: Path, n: int) -> tuple[int | N
 
 
 def _end_ids(fields: Fields, n: int) -> tuple[int | None, tuple[int, ...]]:
-    ends = [_token_id(fields, f"{key}_token_id", n) for key in ENDS]
-    return (
-        _token_id(fields, "bos_token_id", n),
-        tuple(dict.fromkeys(token for token in ends if token is not None)),
-    )
+    ends = dict.fromkeys(_token_id(fields, key, n) for key in ENDS)
+    return _token_id(fields, "bos", n), tuple(token for token in ends if token is not None)
 
 
 def _token_id(fields: Fields, key: str, n: int) -> int | None:
-    token = fields.raw(PREFIX + key)
-    if token is None:
-        return None
-    if isinstance(token, bool) or not isinstance(token, int):
-        raise fields.error(PREFIX + key, f"a token id from 0 to {n - 1}")
-    return token if 0 <= token < n else None  # files name ids that the vocabulary has not for "none"
+    token = fields.raw(f"{PREFIX}{key}_token_id")
+    if token is not None and type(token) is not int:
+        raise fields.error(f"{PREFIX}{key}_token_id", f"a token id from 0 to {n - 1}")
+    # files name ids that the vocabulary has not for "none"
+    return token if token is not None and 0 <= token < n else None
 
 
 def _read_tokens(fields: Fields) -> _Tokens:
@@ -222,34 +227,22 @@ def _read_tokens(fields: Fields) -> _Tokens:
     ):
         raise fields.error(PREFIX + "scores", f"an array of {n} finite numbers, one for each token")
     bos_id, eos_ids = _end_ids(fields, n)
-    named = (bos_id, *eos_ids, *(_token_id(fields, f"{key}_token_id", n) for key in _INFILLING))
-    return _Tokens(
-        str(fields.file),
-        texts,
-        _corrected(kinds, texts, {token for token in named if token is not None}),
-        None if scores is None else scores.tolist(),
-        bos_id,
-        eos_ids,
-    )
+    named = {bos_id, *eos_ids, *(_token_id(fields, key, n) for key in _INFILLING)}
+    kinds = _corrected(kinds, texts, named)
+    found = None if scores is None else scores.tolist()
+    return _Tokens(str(fields.file), texts, kinds, found, bos_id, eos_ids)
 
 
-def _corrected(
-    kinds: NDArray[np.integer[Any]], texts: Sequence[str], named: set[int]
-) -> NDArray[np.integer[Any]]:
+def _corrected(kinds: Kinds, texts: Sequence[str], named: set[int | None]) -> Kinds:
     """The types of tokens, with control for those that end a turn though the file has them as text.
 
     llama.cpp corrects the same tokens. Tokens that the file itself names as the beginning or end of a text
     are corrected too, if their texts look like marks.
     """
-    wrong = [
-        i
-        for i in np.flatnonzero(np.isin(kinds, (NORMAL, USER_DEFINED))).tolist()
-        if texts[i] in _CONTROL_TEXTS or (i in named and _MARK.fullmatch(texts[i]))
-    ]
-    if not wrong:
-        return kinds
     kinds = kinds.copy()
-    kinds[wrong] = CONTROL
+    for i in np.flatnonzero(np.isin(kinds, (NORMAL, USER_DEFINED))).tolist():
+        if texts[i] in _CONTROL_TEXTS or (i in named and _MARK.fullmatch(texts[i])):
+            kinds[i] = CONTROL
     return kinds
 
 
@@ -261,55 +254,37 @@ def _byte_level(fields: Fields, tokens: _Tokens) -> HFTokenizer:
     pre = fields.raw(PREFIX + "pre")
     pre = "default" if pre is None else pre
     if pre not in WORDS:
-        raise fields.error(
-            PREFIX + "pre", f"one of {', '.join(sorted(WORDS))} (or tokenizer= with another tokenizer)"
-        )
+        expected = f"one of {', '.join(sorted(WORDS))} (or tokenizer= with another tokenizer)"
+        raise fields.error(PREFIX + "pre", expected)
     merges = fields.raw(PREFIX + "merges")
     if not isinstance(merges, list):
         raise fields.error(PREFIX + "merges", "an array of strings")
-    pairs = [
-        (merge[:at], merge[at + 1 :]) for merge in merges if 0 < (at := merge.find(" ", 1)) < len(merge) - 1
-    ]
-    if len(pairs) < len(merges):
-        wrong = next(merge for merge in merges if not 0 < merge.find(" ", 1) < len(merge) - 1)
-        raise fields.error(PREFIX + "merges", "two tokens with a space between them in each", wrong)
+    pairs = []
+    for merge in merges:
+        at = merge.find(" ", 1)
+        if not 0 < at < len(merge) - 1:
+            raise fields.error(PREFIX + "merges", "two tokens with a space between them in each", merge)
+        pairs.append((merge[:at], merge[at + 1 :]))
     special = dict(tokens.of_kind(CONTROL, UNKNOWN))
     added = special | dict(tokens.of_kind(USER_DEFINED))
+    new = tokenizers.AddedToken
     with library_errors(f"{tokens.source}: not a BPE vocabulary that `tokenizers` can use"):
         vocabulary = dict(zip(tokens.texts, range(len(tokens.texts)), strict=True))
         model = tokenizers.models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=pre in WHOLE_WORDS)
         library = tokenizers.Tokenizer(model)
-        library.pre_tokenizer = word_steps(tokenizers, WORDS[pre])
-        if WORDS[pre] is _QWEN2:
+        library.pre_tokenizer = word_steps(WORDS[pre])
+        if WORDS[pre] is QWEN2_WORDS:
             library.normalizer = tokenizers.normalizers.NFC()
         library.decoder = tokenizers.decoders.ByteLevel()
-        library.add_tokens(
-            [tokenizers.AddedToken(added[i], special=i in special, normalized=False) for i in sorted(added)]
-        )
+        library.add_tokens([new(added[i], special=i in special, normalized=False) for i in sorted(added)])
     return HFTokenizer(
         library,
         tokens.source,
         bos_id=tokens.bos_id,
         eos_ids=tokens.eos_ids,
-        adds_bos=fields.boolean(PREFIX + "add_bos_token", default=pre in _WITH_BOS),
+        adds_bos=fields.boolean(PREFIX + "add_bos_token", default=pre in WHOLE_WORDS),
         vocab=vocabulary,
     )
-
-
-def word_steps(tokenizers: Any, steps: tuple[str, ...]) -> Any:
-    """The steps that cut a text into words, the last of which writes bytes as characters."""
-    pre = tokenizers.pre_tokenizers
-    made = []
-    for step in steps:
-        if step == "digits":
-            made.append(pre.Digits(individual_digits=True))
-        elif step == "bytes":
-            made.append(pre.ByteLevel(add_prefix_space=False))
-        else:
-            made.append(pre.Split(tokenizers.Regex(step), behavior="isolated"))
-    if steps[-1] != "bytes":
-        made.append(pre.ByteLevel(add_prefix_space=False, use_regex=False))
-    return pre.Sequence(made)
 
 
 # ------------------------------------------------------------------------------------- SentencePiece
@@ -320,16 +295,14 @@ def _pieces(fields: Fields, tokens: _Tokens, *, unigram: bool) -> SentencePieceT
         raise fields.error(PREFIX + "scores", "an array of numbers")
     for kind in set(tokens.kinds.tolist()) - set(range(NORMAL, BYTE + 1)):
         raise fields.error(PREFIX + "token_type", "types from 1 to 6", kind)
-    unknown = _token_id(fields, "unknown_token_id", len(tokens.texts))
-    model = _model_proto(fields, tokens, unigram, unknown)
-    library = parse_sentencepiece(model, tokens.source)
+    library = parse_sentencepiece(_model_proto(fields, tokens, unigram), tokens.source)
     marks = {text: i for i, text in tokens.of_kind(CONTROL, USER_DEFINED) if text}
     made = SentencePieceTokenizer(
         library,
         tokens.source,
         finder=AddedTokenFinder.of(marks, tokens.source) if marks else None,
         added={},
-        silent=frozenset(i for i, _ in tokens.of_kind(CONTROL)),
+        silent={i for i, _ in tokens.of_kind(CONTROL)},
         prefixes_all=True,  # as llama.cpp has it
         bos_id=tokens.bos_id,
         eos_ids=tokens.eos_ids,
@@ -340,32 +313,260 @@ def _pieces(fields: Fields, tokens: _Tokens, *, unigram: bool) -> SentencePieceT
     return made
 
 
-def _model_proto(fields: Fields, tokens: _Tokens, unigram: bool, unknown: int | None) -> bytes:
+def _model_proto(fields: Fields, tokens: _Tokens, unigram: bool) -> bytes:
     """The vocabulary as a serialised SentencePiece model (sentencepiece_model.proto)."""
     charsmap = fields.raw(PREFIX + "precompiled_charsmap")
     if charsmap is not None and (not isinstance(charsmap, np.ndarray) or charsmap.dtype.itemsize != 1):
         raise fields.error(PREFIX + "precompiled_charsmap", "an array of bytes")
     kinds = tokens.kinds.tolist()
     if UNKNOWN not in kinds:  # SentencePiece wants one
-        kinds[unknown or 0] = UNKNOWN
-    assert tokens.scores is not None
-    pieces = b"".join(
-        bytes_field(1, bytes_field(1, text.encode()) + float_field(2, score) + integer_field(3, kind))
-        for text, score, kind in zip(tokens.texts, tokens.scores, kinds, strict=True)
+        kinds[_token_id(fields, "unknown", len(kinds)) or 0] = UNKNOWN
+    rows = zip(tokens.texts, tokens.scores or (), kinds, strict=True)
+    pieces = [message((1, text.encode()), (2, score), (3, kind)) for text, score, kind in rows]
+    bos_id, eos_id = tokens.bos_id, (*tokens.eos_ids, None)[0]
+    trainer = message(
+        (3, 1 if unigram else 2), (35, int(BYTE in kinds)), (40, kinds.index(UNKNOWN)),
+        (41, -1 if bos_id is None else bos_id), (42, -1 if eos_id is None else eos_id), (43, -1),
+    )  # fmt: skip
+    normalizer = message(
+        (1, b"identity" if charsmap is None else b"nmt_nfkc"),
+        *([] if charsmap is None else [(_CHARSMAP, charsmap.tobytes())]),
+        (_DUMMY_PREFIX, int(fields.boolean(PREFIX + "add_space_prefix", default=True))),
+        (_EXTRA_SPACES, int(fields.boolean(PREFIX + "remove_extra_whitespaces", default=False))),
+        (_ESCAPES, 1),
     )
-    trainer = integer_field(3, 1 if unigram else 2) + integer_field(35, int(BYTE in kinds))
-    trainer += integer_field(40, kinds.index(UNKNOWN))
-    for number, token in (
-        (41, tokens.bos_id),
-        (42, tokens.eos_ids[0] if tokens.eos_ids else None),
-        (43, None),
-    ):
-        trainer += integer_field(number, -1 if token is None else token)
-    normalizer = bytes_field(1, b"identity" if charsmap is None else b"nmt_nfkc")
-    if charsmap is not None:
-        normalizer += bytes_field(2, charsmap.tobytes())
-    normalizer += integer_field(3, int(fields.boolean(PREFIX + "add_space_prefix", default=True)))
-    normalizer += integer_field(
-        4, int(fields.boolean(PREFIX + "remove_extra_whitespaces", default=False))
-    ) + integer_field(5, 1)
-    return pieces + bytes_field(2, trainer) + bytes_field(3, normalizer)
+    return message(*((_PIECES, piece) for piece in pieces), (_TRAINER, trainer), (_NORMALIZER, normalizer))
+
+
+# ------------------------------------------------------------------------------------------- writing
+
+
+@dataclass(frozen=True)
+class _Lists:
+    """The lists of a vocabulary; scores of SentencePiece, merges of byte-level BPE."""
+
+    texts: list[str]
+    kinds: list[int]
+    scores: list[float]
+
+
+def vocabulary_values(
+    tokenizer: Tokenizer, n_vocab: int, tokens: Mapping[str, str], path: Path, *, with_encoder: bool = False
+) -> dict[str, Any]:
+    """The metadata of a vocabulary, keys in full.
+
+    `tokenizer`: One that was read from a tokenizer.json, a SentencePiece model or a llama2.c file. `n_vocab`:
+    Rows of the model's table of tokens; ids without token get one that is not used. `tokens`: Texts of
+    special tokens by the names that chat templates have for them. `path`: The file that is written, for
+    messages. `with_encoder`: Sources end with EOS.
+    """
+    if isinstance(tokenizer, HFTokenizer):
+        found, lists = _of_library(tokenizer, path)
+    elif isinstance(tokenizer, SentencePieceTokenizer):
+        found, lists = _of_sentencepiece(tokenizer)
+    elif isinstance(tokenizer, Llama2cTokenizer):
+        found, lists = _of_llama2c(tokenizer, path)
+    else:
+        raise _refused(path, f"a {type(tokenizer).__name__}")
+    n = len(lists.texts)
+    if n > n_vocab:
+        raise _refused(path, f"{n} tokens, more than the model's {n_vocab}")
+    texts = lists.texts + [f"[PAD{i}]" for i in range(n, n_vocab)]
+    kinds = lists.kinds + [UNUSED] * (n_vocab - n)
+    found |= {"tokens": texts, "token_type": np.array(kinds, np.int32)}
+    if lists.scores:
+        found["scores"] = np.array(lists.scores + [-1000.0] * (n_vocab - n), np.float32)
+    places = {text: i for i, text in enumerate(texts)}
+    ids = {key: places[tokens[name]] for name, key in SPECIAL_TOKENS.items() if tokens.get(name) in places}
+    if UNKNOWN in kinds:
+        ids["unknown"] = kinds.index(UNKNOWN)
+    found |= {f"{key}_token_id": token for key, token in ids.items() if token < n_vocab}
+    found["add_bos_token"] = tokenizer.adds_bos
+    if found["model"] != "gpt2":
+        found["add_eos_token"] = with_encoder
+    values = {PREFIX + key: value for key, value in found.items()}
+    values |= end_values(tokenizer.bos_id, tokenizer.eos_ids, n_vocab, path)
+    _check(tokenizer, values, n_vocab, path)
+    return values
+
+
+def end_values(bos_id: int | None, eos_ids: Sequence[int], n_vocab: int, path: Path) -> dict[str, Any]:
+    """The metadata of BOS and the tokens that end a text, keys in full."""
+    if len(eos_ids) > len(ENDS):
+        raise _refused(path, f"{len(eos_ids)} tokens that end a text, more than {len(ENDS)}")
+    ids = dict(zip(ENDS, eos_ids, strict=False)) | ({} if bos_id is None else {"bos": bos_id})
+    return {f"{PREFIX}{key}_token_id": token for key, token in ids.items() if token < n_vocab}
+
+
+def _refused(path: Path, what: str) -> TokenizerError:
+    expected = "byte-level BPE or SentencePiece (or tokenizer=False: a file without vocabulary)"
+    found = f"the model's tokenizer has {what}, which GGUF files cannot say"
+    return TokenizerError(f"{path}: {found}; expected {expected}")
+
+
+def _check(tokenizer: Any, values: Mapping[str, Any], n_vocab: int, path: Path) -> None:
+    """Refuse metadata whose reader encodes some text in another way."""
+    vocabulary = read_vocabulary(values, path)
+    assert vocabulary is not None
+    read = vocabulary.tokenizer
+    if (read.bos_id, read.eos_ids) != (tokenizer.bos_id, tokenizer.eos_ids):
+        raise _refused(path, f"BOS {tokenizer.bos_id} and EOS {tokenizer.eos_ids}")
+    for text in PROBES:
+        if read.encode(text) != tokenizer.encode(text):
+            raise _refused(path, f"another encoding of {text!r}")
+    if not getattr(tokenizer, "reads_special_tokens", False):
+        return
+    marks = [name for name, i in tokenizer.special_tokens().items() if i < n_vocab]
+    known = {*tokenizer.special_tokens().values(), *read.eos_ids, read.bos_id}
+    if hidden := [repr(name) for name, i in special_tokens_of(read).items() if i not in known]:
+        why = "as readers of GGUF files take tokens of such names for special tokens"
+        warn(f"{path}: {', '.join(hidden)} will have no text, {why}")
+    for mark in marks:
+        if read.encode(mark) != tokenizer.encode(mark):
+            raise _refused(path, f"another encoding of {mark!r}")
+    after = f"{marks[0]}a" if marks else ""
+    if read.encode(after) != tokenizer.encode(after):
+        warn(
+            f"{path}: a text after a special token, such as {after!r}, is encoded with a space before it, as "
+            "GGUF files have no field for it; expected a vocabulary with the space at the beginning alone"
+        )
+
+
+def _of_library(tokenizer: HFTokenizer, path: Path) -> tuple[dict[str, Any], _Lists]:
+    """From a tokenizer.json."""
+    state = json.loads(tokenizer.library.to_str())
+    model, kind = state["model"], state["model"]["type"]
+    steps = {step["type"] for step in _walk(state["decoder"])}
+    if kind == "BPE" and steps == {"ByteLevel"}:
+        return _of_byte_level(tokenizer, model, path)
+    if kind == "Unigram" or (kind == "BPE" and model.get("byte_fallback")):
+        return _of_pieces(tokenizer, state, bpe=kind == "BPE")
+    raise _refused(path, f"a model of the type {kind} with the decoder {sorted(steps)}")
+
+
+def _walk(step: Any) -> Iterator[dict[str, Any]]:
+    """The steps of a normaliser, pre-tokenizer or decoder, one after the other."""
+    if step is None:
+        return
+    parts = next((step[key] for key in ("decoders", "normalizers", "pretokenizers") if key in step), None)
+    if parts is None:
+        yield step
+    for part in parts or ():
+        yield from _walk(part)
+
+
+def _texts_and_kinds(tokenizer: HFTokenizer) -> tuple[list[str], list[int]]:
+    """Tokens by id; those that were added are control tokens or the user's."""
+    library = tokenizer.library
+    ids = library.get_vocab(with_added_tokens=True)
+    texts = [f"[PAD{i}]" for i in range(max(ids.values()) + 1)]
+    kinds = [UNUSED] * len(texts)
+    for token_id in ids.values():
+        texts[token_id], kinds[token_id] = library.id_to_token(token_id), NORMAL
+    for token_id, added in library.get_added_tokens_decoder().items():
+        texts[token_id] = added.content
+        kinds[token_id] = CONTROL if added.special else USER_DEFINED
+    return texts, kinds
+
+
+def _pairs(model: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [tuple(merge.split(" ", 1) if isinstance(merge, str) else merge) for merge in model["merges"]]
+
+
+def _of_byte_level(
+    tokenizer: HFTokenizer, model: Mapping[str, Any], path: Path
+) -> tuple[dict[str, Any], _Lists]:
+    words, normalizer = tokenizer.library.pre_tokenizer, tokenizer.library.normalizer
+    texts = [text if normalizer is None else normalizer.normalize_str(text) for text in PROBES]
+    cuts = list(map(words.pre_tokenize_str, texts))
+    whole = bool(model.get("ignore_merges"))
+    for name in _WRITTEN:
+        fits = (name in WHOLE_WORDS) == whole
+        if fits and list(map(word_steps(WORDS[name]).pre_tokenize_str, texts)) == cuts:
+            break
+    else:
+        raise _refused(path, "words that are cut by another rule than those of GGUF files")
+    merges = [f"{left} {right}" for left, right in _pairs(model)]
+    return {"model": "gpt2", "pre": name, "merges": merges}, _Lists(*_texts_and_kinds(tokenizer), [])
+
+
+def _of_pieces(
+    tokenizer: HFTokenizer, state: Mapping[str, Any], *, bpe: bool
+) -> tuple[dict[str, Any], _Lists]:
+    """SentencePiece's vocabularies as tokenizer.json has them."""
+    model = state["model"]
+    texts, kinds = _texts_and_kinds(tokenizer)
+    scores = [0.0] * len(texts)
+    if bpe:
+        # The first merge that makes a piece says when it is made: the higher the score, the earlier.
+        for rank, (left, right) in reversed(list(enumerate(_pairs(model)))):
+            token = model["vocab"].get(left + right)
+            if token is not None:
+                scores[token] = -float(rank + 1)
+    else:
+        scores[: len(model["vocab"])] = [float(score) for _, score in model["vocab"]]
+    for token, text in enumerate(texts):
+        if kinds[token] == NORMAL and _BYTE_TOKEN.fullmatch(text):
+            kinds[token] = BYTE
+    unknown = model.get("unk_id") if not bpe else model["vocab"].get(model.get("unk_token"))
+    if unknown is not None:
+        kinds[unknown] = UNKNOWN
+    found: dict[str, Any] = {"model": "t5", "add_space_prefix": False}
+    if bpe:
+        found |= {"model": "llama", "pre": "default"}
+    for step in itertools.chain(_walk(state["normalizer"]), _walk(state["pre_tokenizer"])):
+        kind = step["type"]
+        if kind == "Prepend" or (kind == "Metaspace" and step.get("prepend_scheme", "always") != "never"):
+            found["add_space_prefix"] = True
+        if kind in ("WhitespaceSplit", "Strip") or (not bpe and kind == "Replace"):
+            found["remove_extra_whitespaces"] = True
+        if kind == "Precompiled" and step.get("precompiled_charsmap"):
+            charsmap = base64.b64decode(step["precompiled_charsmap"])
+            found["precompiled_charsmap"] = np.frombuffer(charsmap, np.uint8)
+    return found, _Lists(texts, kinds, scores)
+
+
+def _of_sentencepiece(tokenizer: SentencePieceTokenizer) -> tuple[dict[str, Any], _Lists]:
+    """From a serialized model (sentencepiece_model.proto) and the tokens added to it."""
+    model = list(read_fields(tokenizer.library.serialized_model_proto()))
+    pieces = [dict(read_fields(value)) for number, value in model if number == _PIECES]
+    texts = [piece.get(1, b"").decode("utf-8") for piece in pieces]
+    scores = [struct.unpack("<f", piece[2])[0] if 2 in piece else 0.0 for piece in pieces]
+    kinds = [piece.get(3, NORMAL) for piece in pieces]
+    trainer, normalizer = (
+        dict(field for number, value in model if number == part for field in read_fields(value))
+        for part in (_TRAINER, _NORMALIZER)
+    )
+    found: dict[str, Any] = {"model": "t5"}
+    if trainer.get(3, 1) == 2:
+        found = {"model": "llama", "pre": "default"}
+    found["add_space_prefix"] = bool(normalizer.get(_DUMMY_PREFIX, 1))
+    found["remove_extra_whitespaces"] = bool(normalizer.get(_EXTRA_SPACES, 1))
+    if normalizer.get(_CHARSMAP):
+        found["precompiled_charsmap"] = np.frombuffer(normalizer[_CHARSMAP], np.uint8)
+    special = tokenizer.special_tokens().values()
+    for token_id, token in enumerate(tokenizer.vocabulary()):
+        control = CONTROL if token_id in special else USER_DEFINED
+        if token_id >= len(texts):
+            texts.append(f"[PAD{token_id}]" if token is None else token.decode("utf-8"))
+            kinds.append(UNUSED if token is None else control)
+            scores.append(-1000.0)
+        elif token_id in tokenizer.added_ids and kinds[token_id] in (NORMAL, USER_DEFINED):
+            kinds[token_id] = control
+    return found, _Lists(texts, kinds, scores)
+
+
+def _of_llama2c(tokenizer: Llama2cTokenizer, path: Path) -> tuple[dict[str, Any], _Lists]:
+    kinds = [UNKNOWN, CONTROL, CONTROL] + [NORMAL] * (tokenizer.n_vocab - 3)
+    texts = []
+    for i, piece in enumerate(tokenizer.vocabulary()):
+        if tokenizer.has_bytes and 3 <= i < 3 + 256:
+            texts.append(f"<0x{i - 3:02X}>")
+            kinds[i] = BYTE
+            continue
+        try:
+            texts.append((piece or b"").decode("utf-8").replace(" ", META))
+        except UnicodeDecodeError as error:
+            raise _refused(path, f"token {i}, {piece!r}, which is not UTF-8") from error
+    found = {"model": "llama", "pre": "default", "add_space_prefix": True}
+    return found, _Lists(texts, kinds, tokenizer.scores)

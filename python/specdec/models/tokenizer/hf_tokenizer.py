@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.errors import TokenizerError
-from specdec.fields import as_json
 from specdec.models.tokenizer.added_tokens import SideTokens, import_tokenizers, library_errors
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer, Strip
 
@@ -41,31 +40,25 @@ def check_tokenizer_json(values: Mapping[str, Any], path: Path) -> None:
         for step in _steps(values.get(part), key):
             length = _length_after(step, length)
             if length > _MOST:
-                raise TokenizerError(
-                    f"{path}: field '{part}' has steps that may make {length} characters of one; "
-                    f"expected at most {_MOST}"
-                )
+                found = f"of steps that may make {length} characters of one"
+                raise TokenizerError.of(path, part, None, f"at most {_MOST}", found=found)
 
 
 def _check_merges(model: Any, path: Path) -> None:
     """With a prefix of continuing pieces, the library cuts its length off the right half of every merge."""
-    prefix = model.get("continuing_subword_prefix") if isinstance(model, dict) else None
-    merges = model.get("merges") if isinstance(model, dict) else None
+    fields = model if isinstance(model, dict) else {}
+    prefix, merges = fields.get("continuing_subword_prefix"), fields.get("merges")
     if not (isinstance(prefix, str) and prefix and isinstance(merges, list)):
         return
     if not prefix.isascii():
-        raise TokenizerError(
-            f"{path}: field 'model.continuing_subword_prefix' is {as_json(prefix)}; expected ASCII characters"
-        )
+        raise TokenizerError.of(path, "model.continuing_subword_prefix", prefix, "ASCII characters")
     for i, merge in enumerate(merges):
         right = merge.partition(" ")[2] if isinstance(merge, str) else None
         if isinstance(merge, list) and merge:
             right = merge[-1]
         if not (isinstance(right, str) and right.startswith(prefix)):
-            raise TokenizerError(
-                f"{path}: field 'model.merges' has {as_json(merge)} at {i}; expected a second half that "
-                f"begins with {as_json(prefix)}, the continuing_subword_prefix"
-            )
+            expected = f"a second half that begins with {prefix!r}, the continuing_subword_prefix"
+            raise TokenizerError.of(path, f"model.merges[{i}]", merge, expected)
 
 
 def _steps(step: Any, key: str) -> Iterator[Mapping[str, Any]]:
@@ -126,17 +119,14 @@ def _piece_length(piece: Any, template: Mapping[str, Any], length: int) -> int:
 
 _BYTE_TOKEN: Final = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
-_QWEN2_WORDS: Final = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-# How classes of transformers that read byte-level BPE in two files cut a text into words; None: GPT-2's rule,
-# which is the library's own.
-_SPLITS: Final[Mapping[str, str | None]] = {
-    "GPT2Tokenizer": None,
-    "BartTokenizer": None,
-    "CodeGenTokenizer": None,
-    "Qwen2Tokenizer": _QWEN2_WORDS,
+CONTRACTIONS: Final = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+REST: Final = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+GPT2_WORDS: Final = ("bytes",)
+QWEN2_WORDS: Final = (rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{REST}",)
+# How classes of transformers that read byte-level BPE in two files cut a text into words; see `word_steps`.
+_SPLITS: Final[Mapping[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("GPT2Tokenizer", "BartTokenizer", "CodeGenTokenizer"), GPT2_WORDS),
+    "Qwen2Tokenizer": QWEN2_WORDS,
 }
 
 # What a small file may cost. Vocabularies have few ids without token, or none; decoders a handful of steps.
@@ -144,6 +134,7 @@ _MAX_UNUSED: Final = 1 << 20
 _MAX_TEXT: Final = 1 << 26  # characters of all tokens together
 _LONG: Final = 4096  # characters, which take milliseconds
 _MAX_STEPS: Final = 64
+_STRIP_NONE, _STRIP_ONE = ({"type": "Strip", "content": " ", "start": n, "stop": 0} for n in (0, 1))
 
 
 class HFTokenizer(ByteTokenizer):
@@ -172,20 +163,20 @@ class HFTokenizer(ByteTokenizer):
         adds_bos: bool | None = None,
         vocab: Mapping[str, int] | None = None,
     ) -> None:
-        self._library = library_tokenizer
+        self.library = library_tokenizer
         with library_errors(f"{source}: not a tokenizer that `tokenizers` can use"):
             # A tokenizer.json may carry the padding and truncation of its last training run.
-            self._library.no_padding()
-            self._library.no_truncation()
-            added = self._library.get_added_tokens_decoder()
+            self.library.no_padding()
+            self.library.no_truncation()
+            added = self.library.get_added_tokens_decoder()
             if vocab is None:
-                vocab = self._library.get_vocab(with_added_tokens=True)
+                vocab = self.library.get_vocab(with_added_tokens=True)
             tokens = dict(zip(vocab.values(), vocab, strict=True))
             # Of an added token the library decodes what its normaliser makes of it; of several tokens with
             # one id it knows which counts.
             for token_id in added if len(tokens) == len(vocab) else [*tokens, *added]:
-                tokens[token_id] = self._library.id_to_token(token_id)
-            decoder = self._library.decoder
+                tokens[token_id] = self.library.id_to_token(token_id)
+            decoder = self.library.decoder
             state = None if decoder is None else json.loads(decoder.__getstate__())
             self.before, self.after = self._read_template()
         to_bytes, strip = _read_decoder(state, source)
@@ -204,42 +195,17 @@ class HFTokenizer(ByteTokenizer):
         )
         self.added_ids = frozenset(added)
 
-    @property
-    def library(self) -> Any:
-        """The tokenizer of the library."""
-        return self._library
-
     @classmethod
-    def from_file(
-        cls,
-        path: Path,
-        side: SideTokens,
-        *,
-        bos_id: int | None = None,
-        eos_ids: tuple[int, ...] | None = None,
-        vocab: Mapping[str, int] | None = None,
-    ) -> HFTokenizer:
-        """Read tokenizer.json, with the tokens of the files next to it.
-
-        `bos_id`, `eos_ids`: The model's own, from its configuration; None: what the files name. `vocab`: As
-        of the class.
-        """
+    def from_file(cls, path: Path, side: SideTokens, vocab: Mapping[str, int] | None = None) -> HFTokenizer:
+        """Read tokenizer.json, with the tokens of the files next to it; `vocab` as of the class."""
         library = import_tokenizers(path)
         with library_errors(f"{path}: not a tokenizer.json that `tokenizers` can read"):
             tokenizer = library.Tokenizer.from_file(str(path))
-        return cls._with_side_tokens(tokenizer, str(path), side, bos_id, eos_ids, vocab=vocab)
+        return cls._with_side_tokens(tokenizer, str(path), side, vocab=vocab)
 
     @classmethod
-    def from_bpe_files(
-        cls,
-        vocab: Path,
-        merges: Path,
-        side: SideTokens,
-        *,
-        bos_id: int | None = None,
-        eos_ids: tuple[int, ...] | None = None,
-    ) -> HFTokenizer:
-        """Read vocab.json and merges.txt: byte-level BPE. Options are those of `from_file`.
+    def from_bpe_files(cls, vocab: Path, merges: Path, side: SideTokens) -> HFTokenizer:
+        """Read vocab.json and merges.txt: byte-level BPE, with the tokens of the files next to them.
 
         The files do not state how a text is cut into words: the class of transformers that reads them
         decides, which is GPT-2's where no file names one.
@@ -247,24 +213,17 @@ class HFTokenizer(ByteTokenizer):
         library = import_tokenizers(vocab)
         if side.tokenizer_class not in _SPLITS:
             if side.names_class:
-                raise TokenizerError(
-                    f"{vocab}: {side.folder} names the class {as_json(side.tokenizer_class)}; expected one "
-                    f"of {', '.join(_SPLITS)} for a vocab.json with merges.txt, or a tokenizer.json"
-                )
+                expected = f"one of {', '.join(_SPLITS)} for {vocab.name}, or a tokenizer.json"
+                raise TokenizerError.of(side.folder, "tokenizer_class", side.tokenizer_class, expected)
             side = replace(side, tokenizer_class="GPT2Tokenizer")
-        split = _SPLITS[side.tokenizer_class or ""]
+        words = _SPLITS[side.tokenizer_class or ""]
         with library_errors(f"{vocab} and {merges.name}: not a BPE vocabulary that `tokenizers` can read"):
-            model = library.models.BPE.from_file(str(vocab), str(merges))
-            tokenizer = library.Tokenizer(model)
-            prefixed = side.flag("add_prefix_space") is True
-            tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=prefixed)
-            if split is not None:
-                words = library.pre_tokenizers.Split(library.Regex(split), behavior="isolated")
-                whole = library.pre_tokenizers.ByteLevel(add_prefix_space=prefixed, use_regex=False)
-                tokenizer.pre_tokenizer = library.pre_tokenizers.Sequence([words, whole])
+            tokenizer = library.Tokenizer(library.models.BPE.from_file(str(vocab), str(merges)))
+            tokenizer.pre_tokenizer = word_steps(words, prefixed=side.flag("add_prefix_space") is True)
+            if words is not GPT2_WORDS:
                 tokenizer.normalizer = library.normalizers.NFC()
             tokenizer.decoder = library.decoders.ByteLevel()
-        return cls._with_side_tokens(tokenizer, str(vocab), side, bos_id, eos_ids, of_bpe_files=True)
+        return cls._with_side_tokens(tokenizer, str(vocab), side, of_bpe_files=True)
 
     @classmethod
     def _with_side_tokens(
@@ -272,8 +231,6 @@ class HFTokenizer(ByteTokenizer):
         tokenizer: Any,
         source: str,
         side: SideTokens,
-        bos_id: int | None,
-        eos_ids: tuple[int, ...] | None,
         *,
         of_bpe_files: bool = False,
         vocab: Mapping[str, int] | None = None,
@@ -281,42 +238,47 @@ class HFTokenizer(ByteTokenizer):
         with library_errors(f"{source}: the tokens of {side.folder} cannot be added"):
             side.add_to(tokenizer, source, with_defaults=of_bpe_files)
             if of_bpe_files and side.tokenizer_class == "BartTokenizer":
-                tokenizer.post_processor = _between(tokenizer, side, source)
-            bos_id, eos_ids = side.end_ids(tokenizer.token_to_id, bos_id, eos_ids)
-        return cls(
-            tokenizer,
-            source,
-            bos_id=bos_id,
-            eos_ids=eos_ids,
-            adds_bos=side.flag("add_bos_token"),
-            vocab=vocab,
-        )
+                first, last = side.name("bos_token"), side.name("eos_token")
+                if first is None or last is None:
+                    expected = "both bos_token and eos_token for a BartTokenizer"
+                    raise TokenizerError(f"{source}: bos_token or eos_token is null; expected {expected}")
+                ids = [(token, tokenizer.token_to_id(token)) for token in (first, last)]
+                template = import_tokenizers(source).processors.TemplateProcessing
+                tokenizer.post_processor = template(single=f"{first} $A {last}", special_tokens=ids)
+            bos_id, eos_ids = side.end_ids(tokenizer.token_to_id)
+        adds_bos = side.flag("add_bos_token")
+        return cls(tokenizer, source, bos_id=bos_id, eos_ids=eos_ids, adds_bos=adds_bos, vocab=vocab)
 
     def _read_template(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The special tokens that the file's post-processor puts in front of a text, and behind it."""
-        plain = self._library.encode("a", add_special_tokens=False).ids
-        whole: list[int] = self._library.encode("a", add_special_tokens=True).ids
-        for at in range(len(whole) - len(plain) + 1):
-            if whole[at : at + len(plain)] == plain:
-                return tuple(whole[:at]), tuple(whole[at + len(plain) :])
-        return (), ()
+        plain, whole = (self.library.encode("a", add_special_tokens=adds).ids for adds in (False, True))
+        n = len(plain)
+        at = next((at for at in range(len(whole) - n + 1) if whole[at : at + n] == plain), None)
+        return ((), ()) if at is None else (tuple(whole[:at]), tuple(whole[at + n :]))
 
     def _encode(self, text: str) -> list[int]:
         with library_errors(f"{self.source}: `tokenizers` cannot encode this text"):
             if len(text) < _LONG:
-                ids: list[int] = self._library.encode(text, add_special_tokens=False).ids
+                ids: list[int] = self.library.encode(text, add_special_tokens=False).ids
             else:  # releases the GIL, and computes no offsets; its threads start with the first long text
-                ids = self._library.encode_batch_fast([text], add_special_tokens=False)[0].ids
+                ids = self.library.encode_batch_fast([text], add_special_tokens=False)[0].ids
         return ids
 
 
-def _between(tokenizer: Any, side: SideTokens, source: str) -> Any:
-    processors = import_tokenizers(source).processors
-    first, last = side.name("bos_token"), side.name("eos_token")
-    if first is None or last is None:
-        raise TokenizerError(f"{source}: bos_token or eos_token is null; expected both for a BartTokenizer")
-    ids = [(token, tokenizer.token_to_id(token)) for token in (first, last)]
-    return processors.TemplateProcessing(single=f"{first} $A {last}", special_tokens=ids)
+def word_steps(steps: tuple[str, ...], *, prefixed: bool = False) -> Any:
+    """A pre-tokenizer of the ``tokenizers`` library that cuts a text into words and spells their bytes.
+
+    `steps`: One after the other: "digits", each by itself; "bytes": GPT-2's rule; else a regular expression.
+    `prefixed`: A text begins with a space.
+    """
+    import tokenizers
+
+    pre = tokenizers.pre_tokenizers
+    rules = {"digits": pre.Digits(individual_digits=True), "bytes": pre.ByteLevel(add_prefix_space=prefixed)}
+    made = [rules.get(step) or pre.Split(tokenizers.Regex(step), behavior="isolated") for step in steps]
+    if steps[-1] != "bytes":
+        made.append(pre.ByteLevel(add_prefix_space=prefixed, use_regex=False))
+    return pre.Sequence(made)
 
 
 def _read_vocabulary(
@@ -330,10 +292,8 @@ def _read_vocabulary(
         raise TokenizerError(f"{source}: has no tokens; expected at least one")
     n_ids = max(tokens) + 1
     if n_ids > len(tokens) + _MAX_UNUSED:
-        raise TokenizerError(
-            f"{source}: token {tokens[n_ids - 1]!r} has id {n_ids - 1}; expected at most "
-            f"{len(tokens) + _MAX_UNUSED - 1} in a vocabulary of {len(tokens)} tokens"
-        )
+        expected = f"at most {len(tokens) + _MAX_UNUSED - 1} in a vocabulary of {len(tokens)} tokens"
+        raise TokenizerError(f"{source}: token {tokens[n_ids - 1]!r} has id {n_ids - 1}; expected {expected}")
     vocabulary: list[bytes | None] = [None] * n_ids
     for token_id, text in zip(tokens, to_bytes(tokens.values()), strict=True):
         vocabulary[token_id] = text
@@ -359,7 +319,6 @@ def _read_decoder(state: Any, source: str) -> tuple[Callable[[Collection[str]], 
         return _byte_level, Strip.NOTHING
 
     replaced: list[tuple[str, str]] = []
-    byte_fallback = False
     strip = Strip.NOTHING
     for at, step in enumerate(steps):
         kind = step["type"]
@@ -369,24 +328,12 @@ def _read_decoder(state: Any, source: str) -> tuple[Callable[[Collection[str]], 
             replaced.append((step["replacement"], " "))
             if step["prepend_scheme"] != "never":
                 strip = Strip.SPACES_OF_FIRST_TOKEN
-        elif kind == "ByteFallback":
-            byte_fallback = True
-        elif kind == "Fuse":
-            pass
         # Before Fuse, Strip would act on every token.
-        elif (
-            kind == "Strip"
-            and "Fuse" in kinds[:at]
-            and (step["content"], step["stop"]) == (" ", 0)
-            and step["start"] < 2
-        ):
+        elif kind == "Strip" and "Fuse" in kinds[:at] and step in (_STRIP_NONE, _STRIP_ONE):
             strip = Strip.ONE_SPACE if step["start"] else strip
-        else:
-            raise TokenizerError(
-                f"{source}: decoder has a step {as_json(step)} here; expected ByteLevel, "
-                "or a sequence "
-                f"of Replace, Metaspace, ByteFallback, Fuse and Strip of one leading space"
-            )
+        elif kind not in ("ByteFallback", "Fuse"):
+            parts = "Replace, Metaspace, ByteFallback, Fuse and Strip of one leading space"
+            raise TokenizerError.of(source, "decoder", step, f"ByteLevel, or a sequence of {parts}")
 
     def to_bytes(tokens: Collection[str]) -> Iterator[bytes]:
         left = _MAX_TEXT
@@ -396,14 +343,12 @@ def _read_decoder(state: Any, source: str) -> tuple[Callable[[Collection[str]], 
             yield text
 
     def text_of(token: str, most: int) -> bytes:
-        if byte_fallback and (match := _BYTE_TOKEN.fullmatch(token)):
+        if "ByteFallback" in kinds and (match := _BYTE_TOKEN.fullmatch(token)):
             return bytes.fromhex(match[1])
         for pattern, content in replaced:
             if len(token) + token.count(pattern) * (len(content) - len(pattern)) > most:
-                raise TokenizerError(
-                    f"{source}: decoder makes a text of more than {_MAX_TEXT} characters of the vocabulary; "
-                    f"expected less"
-                )
+                what = f"decoder makes a text of more than {_MAX_TEXT} characters of the vocabulary"
+                raise TokenizerError(f"{source}: {what}; expected less")
             token = token.replace(pattern, content)
         return token.encode("utf-8")
 

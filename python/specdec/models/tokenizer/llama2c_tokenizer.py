@@ -15,6 +15,7 @@ from typing import Final
 
 from specdec.errors import TokenizerError
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer, Strip
+from specdec.text_files import reading
 
 _UNK, _BOS, _EOS, _FIRST_BYTE = 0, 1, 2, 3
 _UNK_TEXT: Final = " \u2047 "  # as SentencePiece writes it
@@ -27,33 +28,33 @@ class Llama2cTokenizer(ByteTokenizer):
     none), then the adjacent pair with the best score merged, the leftmost of equals first, until none is
     left.
 
-    `bos_id`, `eos_ids`: None: 1 and (2,), as the format has them.
+    `bos_id`, `eos_ids`: None: 1 and (2,), as the format has them. `has_bytes`: Whether tokens 3 to 258 are
+    single bytes, for characters without a token. `scores`: By id: of two merges the one with the higher score
+    comes first.
     """
 
     def __init__(
         self, path: Path, *, bos_id: int | None = None, eos_ids: tuple[int, ...] | None = None
     ) -> None:
         tokens, scores = _read(path)
-        n_tokens = len(tokens)
-        self._has_bytes = tokens[_FIRST_BYTE : _FIRST_BYTE + 256] == [
-            b"<0x%02X>" % byte for byte in range(256)
-        ]
+        byte_tokens = [b"<0x%02X>" % byte for byte in range(256)]
+        self.has_bytes = tokens[_FIRST_BYTE : _FIRST_BYTE + 256] == byte_tokens
         # Special and byte tokens are not text: "<s>" in a prompt is three characters.
-        first_text = _FIRST_BYTE + 256 if self._has_bytes else _FIRST_BYTE
+        first_text = _FIRST_BYTE + 256 if self.has_bytes else _FIRST_BYTE
         self._ids: dict[bytes, int] = {}
-        for token_id in range(first_text, n_tokens):
+        for token_id in range(first_text, len(tokens)):
             self._ids.setdefault(tokens[token_id], token_id)
-        self._scores = scores
+        self.scores = scores
         self._first_text = first_text
 
         vocabulary: list[bytes | None] = [token.strip(b"\n") for token in tokens[:_FIRST_BYTE]]
-        if self._has_bytes:
+        if self.has_bytes:
             vocabulary += [bytes([byte]) for byte in range(256)]
         vocabulary += tokens[first_text:]
         super().__init__(
             str(path),
             vocabulary=vocabulary,
-            silent=frozenset({_BOS, _EOS}),
+            silent={_BOS, _EOS},
             replaced={_UNK: _UNK_TEXT.encode("utf-8")},
             strip=Strip.ONE_SPACE,
             bos_id=_BOS if bos_id is None else bos_id,
@@ -61,23 +62,13 @@ class Llama2cTokenizer(ByteTokenizer):
             adds_bos=True,
         )
 
-    @property
-    def has_bytes(self) -> bool:
-        """Whether tokens 3 to 258 are single bytes, for characters without a token."""
-        return self._has_bytes
-
-    @property
-    def scores(self) -> list[float]:
-        """The score of each token, by id: of two merges the one with the higher score comes first."""
-        return list(self._scores)
-
     def _characters(self, text: str) -> list[int]:
         ids: list[int] = []
         for char in text:
             piece = char.encode("utf-8")
             if piece in self._ids:
                 ids.append(self._ids[piece])
-            elif self._has_bytes:
+            elif self.has_bytes:
                 ids.extend(_FIRST_BYTE + byte for byte in piece)
             elif not ids or ids[-1] != _UNK:  # SentencePiece takes a run of unknown characters as one
                 ids.append(_UNK)
@@ -99,9 +90,9 @@ class Llama2cTokenizer(ByteTokenizer):
             right = following[left] if left >= 0 else -1
             if right < 0 or min(ids[left], ids[right]) < self._first_text:
                 return
-            merged = self._ids.get(self._vocab(ids[left]) + self._vocab(ids[right]))
+            merged = self._ids.get(self._texts[ids[left]] + self._texts[ids[right]])
             if merged is not None:
-                heapq.heappush(heap, (-self._scores[merged], left, ids[left], ids[right], merged))
+                heapq.heappush(heap, (-self.scores[merged], left, ids[left], ids[right], merged))
 
         for left in range(n - 1):
             propose(left)
@@ -118,16 +109,10 @@ class Llama2cTokenizer(ByteTokenizer):
             propose(left)
         return [token_id for token_id in ids if token_id >= 0]
 
-    def _vocab(self, token_id: int) -> bytes:
-        token = self._vocabulary[token_id]
-        return b"" if token is None else token
-
 
 def _read(path: Path) -> tuple[list[bytes], list[float]]:
-    try:
+    with reading(path, TokenizerError):
         data = path.read_bytes()
-    except OSError as error:
-        raise TokenizerError(f"{path}: cannot be read: {error.strerror or error}") from error
     if len(data) < 4:
         raise TokenizerError(f"{path}: has {len(data)} bytes; expected a llama2.c tokenizer")
     (longest,) = struct.unpack_from("<i", data)
@@ -140,15 +125,10 @@ def _read(path: Path) -> tuple[list[bytes], list[float]]:
         score, length = struct.unpack_from("<fi", data, at)
         at += 8
         if not 0 <= length <= min(longest, len(data) - at):
-            raise TokenizerError(
-                f"{path}: token {len(tokens)} has length {length}; expected 0 to {longest}, the "
-                "longest that the "
-                f"header names, and at most the {len(data) - at} bytes that are left"
-            )
+            expected = f"0 to {longest}, the header's longest, and at most the {len(data) - at} bytes left"
+            raise TokenizerError(f"{path}: token {len(tokens)} has length {length}; expected {expected}")
         if math.isnan(score):
-            raise TokenizerError(
-                f"{path}: token {len(tokens)} has a score that is not a number; expected one"
-            )
+            raise TokenizerError(f"{path}: token {len(tokens)} has the score NaN; expected a number")
         tokens.append(data[at : at + length])
         scores.append(score)
         at += length

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from specdec.checks import check_path
-from specdec.errors import InputError, TokenizerError, kind_of, shown
+from specdec.errors import InputError, TokenizerError, kind_of
 from specdec.models.tokenizer.added_tokens import library_errors, read_settings, read_side_tokens
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer, Tokenizer, Utf8Tokenizer
 from specdec.models.tokenizer.hf_tokenizer import HFTokenizer, check_tokenizer_json
@@ -38,20 +38,20 @@ def adapted(
         return HFTokenizer(_copy(given, source), source, bos_id=bos_id, eos_ids=eos_ids or ())
     if not (hasattr(given, "convert_ids_to_tokens") and hasattr(given, "eos_token_id")):
         return None
-    if bos_id is None:
-        bos_id = given.bos_token_id
     own = () if given.eos_token_id is None else (given.eos_token_id,)
-    eos_ids = tuple(dict.fromkeys([*(eos_ids or ()), *own]))
-    if hasattr(given, "spm_files"):
-        with library_errors(f"{source} is no MarianTokenizer that can be read"):
-            return marian_of(given, source, bos_id=bos_id, eos_ids=eos_ids)
-    if hasattr(given, "lang_token_to_id") and hasattr(given, "spm_file"):
-        with library_errors(f"{source} is no M2M100Tokenizer that can be read"):
-            return m2m_of(given, source, bos_id=bos_id, eos_ids=eos_ids)
+    ends: dict[str, Any] = {
+        "bos_id": given.bos_token_id if bos_id is None else bos_id,
+        "eos_ids": tuple(dict.fromkeys([*(eos_ids or ()), *own])),
+    }
+    with library_errors(f"{source} cannot be read"):
+        if hasattr(given, "spm_files"):
+            return marian_of(given, source, **ends)
+        if hasattr(given, "lang_token_to_id") and hasattr(given, "spm_file"):
+            return m2m_of(given, source, **ends)
     library_tokenizer = getattr(given, "backend_tokenizer", None)
     if library_tokenizer is None:
-        return SlowTokenizer(given, bos_id=bos_id, eos_ids=eos_ids)
-    return HFTokenizer(_copy(library_tokenizer, source), source, bos_id=bos_id, eos_ids=eos_ids)
+        return SlowTokenizer(given, **ends)
+    return HFTokenizer(_copy(library_tokenizer, source), source, **ends)
 
 
 def _copy(library_tokenizer: Any, source: str) -> Any:
@@ -67,21 +67,15 @@ class SlowTokenizer:
     """
 
     def __init__(self, given: Any, *, bos_id: int | None, eos_ids: tuple[int, ...]) -> None:
-        self._given = given
-        self._eos_ids = eos_ids
-        with library_errors(f"the {type(given).__name__} cannot encode"):
+        self._given, self._name = given, f"the {type(given).__name__}"
+        self.eos_ids = eos_ids
+        with library_errors(f"{self._name} cannot encode"):
             whole, inner = self._ids("a", True), self._ids("a", False)
             self.n_vocab = len(given)
         starts = [at for at in range(len(whole) + 1) if whole[at : at + len(inner)] == inner]
-        self._prefix = whole[: starts[0]] if starts else []
-        self.before = tuple(self._prefix)
+        self.before = tuple(whole[: starts[0]]) if starts else ()
         self.after = tuple(whole[starts[0] + len(inner) :]) if starts else ()
-        self.bos_id: int | None = self._prefix[0] if self._prefix else bos_id
-
-    @property
-    def eos_ids(self) -> tuple[int, ...]:
-        """The tokens that end a text."""
-        return self._eos_ids
+        self.bos_id: int | None = self.before[0] if self.before else bos_id
 
     def _ids(self, text: str, special: bool) -> list[int]:
         return [int(token) for token in self._given.encode(text, add_special_tokens=special)]
@@ -89,16 +83,15 @@ class SlowTokenizer:
     def encode(self, text: str, *, add_bos: bool = True) -> list[int]:
         """Token ids of a text; see `Tokenizer`."""
         if not isinstance(text, str):
-            raise InputError(f"text is {kind_of(text)}; expected a str")
-        with library_errors(f"the {type(self._given).__name__} cannot encode this text"):
-            return (self._prefix if add_bos else []) + self._ids(text, False)
+            raise InputError.of("text", text, "a str", kind_of(text))
+        with library_errors(f"{self._name} cannot encode this text"):
+            return [*(self.before if add_bos else ()), *self._ids(text, False)]
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of some ids, special tokens left out."""
-        with library_errors(f"the {type(self._given).__name__} cannot decode these ids"):
-            text: str = self._given.decode(
-                [int(token) for token in ids], skip_special_tokens=True, clean_up_tokenization_spaces=False
-            )
+        options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        with library_errors(f"{self._name} cannot decode these ids"):
+            text: str = self._given.decode([int(token) for token in ids], **options)
         return text
 
 
@@ -128,8 +121,7 @@ class SourceTokenizer:
         after: tuple[int, ...],
         languages: Mapping[str, int],
     ) -> None:
-        self.tokenizer = tokenizer
-        self.before, self.after = before, after
+        self.tokenizer, self.before, self.after = tokenizer, before, after
         self.languages = dict(languages)
 
     def __repr__(self) -> str:
@@ -153,23 +145,14 @@ class SourceTokenizer:
         InputError
             The model has no such language, or none at all.
         """
-        if not self.languages:
-            raise InputError(f"{name} is {shown(code)}, but the tokenizer has no languages; expected None")
-        if code not in self.languages:
-            few = ", ".join(list(self.languages)[:6])
-            raise InputError(
-                f"{name} is {shown(code)}; expected one of the {len(self.languages)} languages of the "
-                f"tokenizer, such as {few}"
-            )
-        return self.languages[code]
+        if code in self.languages:
+            return self.languages[code]
+        few = ", ".join(list(self.languages)[:6])
+        expected = f"one of the {len(self.languages)} languages of the tokenizer, such as {few}"
+        raise InputError.of(name, code, expected if few else "None, as the tokenizer has no languages")
 
     def in_language(self, code: str) -> SourceTokenizer:
-        """The same for sources in a language.
-
-        Raises
-        ------
-        InputError
-        """
+        """The same for sources in a language; raises as `language_id`."""
         ours, known = self.language_id("src_lang", code), set(self.languages.values())
         before, after = (
             tuple(ours if token in known else token for token in side) for side in (self.before, self.after)
@@ -186,16 +169,9 @@ def source_side(tokenizer: Tokenizer | None) -> SourceTokenizer | None:
         return None
     pieces = tokenizer.source_side if isinstance(tokenizer, NumberedPieces) else tokenizer
     before, after = (tuple(getattr(pieces, side, ())) for side in ("before", "after"))
-    if not after:
-        after = tuple(pieces.eos_ids[:1])
-    return SourceTokenizer(pieces, before, after, languages_of(pieces))
-
-
-def languages_of(tokenizer: Tokenizer) -> dict[str, int]:
-    """The special tokens that name languages, by their codes."""
-    special = tokenizer.special_tokens() if isinstance(tokenizer, ByteTokenizer) else {}
-    matches = {name: _LANGUAGE.fullmatch(name) for name in special}
-    return {match[1]: special[name] for name, match in matches.items() if match}
+    special = pieces.special_tokens() if isinstance(pieces, ByteTokenizer) else {}
+    languages = {match[1]: i for name, i in special.items() if (match := _LANGUAGE.fullmatch(name))}
+    return SourceTokenizer(pieces, before, after or tuple(pieces.eos_ids[:1]), languages)
 
 
 _FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json")
@@ -241,14 +217,11 @@ def resolve_tokenizer(
         return load_tokenizer(given, bos_id=bos_id, eos_ids=eos_ids)
     if (tokenizer := adapted(given, bos_id=bos_id, eos_ids=eos_ids)) is not None:
         return tokenizer
-    missing = [
-        name for name in ("encode", "decode", "n_vocab", "bos_id", "eos_ids") if not hasattr(given, name)
-    ]
-    if missing:
+    wanted = ("encode", "decode", "n_vocab", "bos_id", "eos_ids")
+    if missing := ", ".join(name for name in wanted if not hasattr(given, name)):
         raise TokenizerError(
-            f"tokenizer is {kind_of(given)} without {', '.join(missing)}; expected None, "
-            "False, a path, an "
-            f"object of transformers or tokenizers, or one with the attributes of specdec.tokenizer.Tokenizer"
+            f"tokenizer is {kind_of(given)} without {missing}; expected None, False, a path, an object of "
+            "transformers or tokenizers, or one with the attributes of specdec.tokenizer.Tokenizer"
         )
     own: Tokenizer = given
     return own
@@ -275,12 +248,12 @@ def load_tokenizer(
         Damaged or missing files, or a missing library.
     """
     location = check_path("tokenizer", path, TokenizerError)
-    if location.is_dir():
-        found = _in_folder(location, bos_id, eos_ids, None)
-        if found is None:
-            raise TokenizerError(f"{location}: holds no tokenizer; expected {_NAMES}")
-        return found
-    return _of_file(location, bos_id, eos_ids, None)
+    if not location.is_dir():
+        return _of_file(location, bos_id, eos_ids, None)
+    found = _in_folder(location, bos_id, eos_ids, None)
+    if found is None:
+        raise TokenizerError(f"{location}: holds no tokenizer; expected {_NAMES}")
+    return found
 
 
 def _of_file(
@@ -290,25 +263,20 @@ def _of_file(
         raise TokenizerError(f"{location}: no such file; expected a tokenizer")
     if location.suffix == ".bin":
         return Llama2cTokenizer(location, bos_id=bos_id, eos_ids=eos_ids)
-    ends: dict[str, Any] = {"bos_id": bos_id, "eos_ids": eos_ids}
-    side = read_side_tokens(location.parent, n_vocab)
+    if location.suffix not in (".model", ".json"):
+        raise TokenizerError(f"{location}: expected a folder, or a .json, .model or .bin tokenizer")
+    side = read_side_tokens(location.parent, n_vocab, bos_id=bos_id, eos_ids=eos_ids)
     if location.suffix == ".model":
-        return SentencePieceTokenizer.from_file(location, side, **ends)
-    if location.suffix == ".json":
-        values = read_settings(location)
-        if isinstance(values.get("model"), dict):  # in a vocab.json, "model" is a word with an id
-            check_tokenizer_json(values, location)
-            vocab = values["model"].get("vocab")  # a list in Unigram, where ids are places
-            return HFTokenizer.from_file(
-                location, side, vocab=vocab if isinstance(vocab, dict) else None, **ends
-            )
-        merges = location.with_name(location.name.replace("vocab", "merges")).with_suffix(".txt")
-        if "vocab" in location.name and merges.is_file():
-            return HFTokenizer.from_bpe_files(location, merges, side, **ends)
-        raise TokenizerError(
-            f"{location}: is neither a tokenizer.json nor a vocab.json with merges.txt beside it"
-        )
-    raise TokenizerError(f"{location}: expected a folder, or a .json, .model or .bin tokenizer")
+        return SentencePieceTokenizer.from_file(location, side)
+    values = read_settings(location)
+    if isinstance(values.get("model"), dict):  # in a vocab.json, "model" is a word with an id
+        check_tokenizer_json(values, location)
+        vocab = values["model"].get("vocab")  # a list in Unigram, where ids are places
+        return HFTokenizer.from_file(location, side, vocab if isinstance(vocab, dict) else None)
+    merges = location.with_name(location.name.replace("vocab", "merges")).with_suffix(".txt")
+    if "vocab" in location.name and merges.is_file():
+        return HFTokenizer.from_bpe_files(location, merges, side)
+    raise TokenizerError(f"{location}: expected a tokenizer.json, or a vocab.json with merges.txt beside it")
 
 
 def _in_folder(
@@ -317,29 +285,25 @@ def _in_folder(
     ends: dict[str, Any] = {"bos_id": bos_id, "eos_ids": eos_ids}
     if (folder / "source.spm").is_file():  # before a tokenizer.json, which has one side
         return open_marian(folder, **ends)
-    for name in _FILES:
-        if not (folder / name).is_file():
-            continue
-        if name == "vocab.json" and (folder / "sentencepiece.bpe.model").is_file():
-            return open_m2m(folder, read_settings(folder / "tokenizer_config.json"), **ends)
+    settings = folder / "tokenizer_config.json"
+    name = next((name for name in _FILES if (folder / name).is_file()), None)
+    if name == "vocab.json" and (folder / "sentencepiece.bpe.model").is_file():
+        return open_m2m(folder, read_settings(settings), **ends)
+    if name is not None:
         return _of_file(folder / name, bos_id, eos_ids, n_vocab)
-    settings = read_settings(folder / "tokenizer_config.json")
-    if settings.get("tokenizer_class") == "ByT5Tokenizer":
-        return Utf8Tokenizer(str(folder / "tokenizer_config.json"), settings, **ends)
-    return None
+    values = read_settings(settings)
+    is_byt5 = values.get("tokenizer_class") == "ByT5Tokenizer"
+    return Utf8Tokenizer(str(settings), values, **ends) if is_byt5 else None
 
 
 def why_no_tokenizer(path: Path) -> str:
     """The part of a message about the model at `path` without a tokenizer, with a way out."""
     folder = path if path.is_dir() else path.parent
+    why, how = "", "token ids"
     if found := sorted(folder.glob("tok*.bin")):  # those of llama2.c, of which a folder may hold several
-        return (
-            f"{path} was loaded without tokenizer; found {', '.join(str(one) for one in found)}: "
-            "pass tokenizer= with its path when the model is loaded, or token ids"
-        )
-    if path.is_dir() and not any((path / name).is_file() for name in _FILES):
-        return (
-            f"{path} was loaded without tokenizer, as no {_NAMES} was found in it; expected token ids, or "
-            "tokenizer= with the path of one when the model is loaded"
-        )
-    return f"{path} was loaded without tokenizer; expected token ids"
+        why = f"; found {', '.join(map(str, found))}"
+        how = "tokenizer= with its path when the model is loaded, or token ids"
+    elif path.is_dir() and not any((path / name).is_file() for name in _FILES):
+        why = f", as no {_NAMES} was found in it"
+        how = "token ids, or tokenizer= with the path of one when the model is loaded"
+    return f"{path} was loaded without tokenizer{why}; expected {how}"

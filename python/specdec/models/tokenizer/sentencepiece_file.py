@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Final
 
-from specdec.errors import MissingTokenizerLibraryError, TokenizerError
-from specdec.fields import as_json, read_json_object
+from specdec.errors import TokenizerError
 from specdec.models.tokenizer.added_tokens import (
     AddedTokenFinder,
     SideTokens,
+    import_library,
     import_tokenizers,
     library_errors,
     pieces_tokenizer,
+    read_numbers,
 )
 from specdec.models.tokenizer.byte_tokenizer import ByteTokenizer, Strip
+from specdec.text_files import reading
 
-_VARINT, _BYTES, _FOUR_BYTES = 0, 2, 5  # wire types; a value of another one has 8 bytes
-_BITS: Final = 3  # of a wire type
+# A model is a message of Protocol Buffers. The library's own module for it cannot be imported together with
+# that of transformers, as both register one file name.
+_VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5  # wire types
+_SIZES: Final = {_FOUR_BYTES: 4, _EIGHT_BYTES: 8}
 
 
 def _varint(value: int) -> bytes:
@@ -30,53 +34,50 @@ def _varint(value: int) -> bytes:
     while value >= 0x80:
         found.append(value & 0x7F | 0x80)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    return bytes([*found, value])
 
 
-def integer_field(number: int, value: int) -> bytes:
-    """A field of a whole number."""
-    return _varint(number << _BITS | _VARINT) + _varint(value)
+def message(*fields: tuple[int, int | float | bytes]) -> bytes:
+    """A message of fields: (number, value), values being whole numbers, floats of 32 bits, or bytes."""
+    found = []
+    for number, value in fields:
+        if isinstance(value, bytes):
+            found.append(_varint(number << 3 | _BYTES) + _varint(len(value)) + value)
+        elif isinstance(value, float):
+            found.append(_varint(number << 3 | _FOUR_BYTES) + struct.pack("<f", value))
+        else:
+            found.append(_varint(number << 3 | _VARINT) + _varint(value))
+    return b"".join(found)
 
 
-def float_field(number: int, value: float) -> bytes:
-    """A field of a float of 32 bits."""
-    return _varint(number << _BITS | _FOUR_BYTES) + struct.pack("<f", value)
-
-
-def bytes_field(number: int, value: bytes) -> bytes:
-    """A field of a text or of another message."""
-    return _varint(number << _BITS | _BYTES) + _varint(len(value)) + value
-
-
-def read_fields(message: bytes) -> Iterator[tuple[int, Any]]:
+def read_fields(data: bytes) -> Iterator[tuple[int, Any]]:
     """Numbers and values of the fields of a message that is not damaged: int, or bytes."""
     at = 0
 
     def varint() -> int:
         nonlocal at
-        value = message[at]
+        value = data[at]
+        at += 1
         if value < 0x80:  # most numbers
-            at += 1
             return value
-        value, shift = 0, 0
+        value, shift = value & 0x7F, 7
         while True:
-            byte = message[at]
+            byte = data[at]
             at += 1
             value |= (byte & 0x7F) << shift
             shift += 7
             if byte < 0x80:
                 return value
 
-    while at < len(message):
+    while at < len(data):
         key = varint()
-        number, kind = key >> _BITS, key & (1 << _BITS) - 1
+        number, kind = key >> 3, key & 7
         if kind == _VARINT:
             yield number, varint()
-            continue
-        size = varint() if kind == _BYTES else 4 if kind == _FOUR_BYTES else 8
-        yield number, message[at : at + size]
-        at += size
+        else:
+            size = _SIZES[kind] if kind in _SIZES else varint()
+            yield number, data[at : at + size]
+            at += size
 
 
 META: Final = "\u2581"  # "▁", the visible space
@@ -107,13 +108,13 @@ class SentencePieceTokenizer(ByteTokenizer):
         *,
         finder: AddedTokenFinder | None,
         added: Mapping[int, bytes],
-        silent: frozenset[int],
+        silent: Set[int],
         prefixes_all: bool,
         bos_id: int | None,
         eos_ids: tuple[int, ...],
         adds_bos: bool = True,
     ) -> None:
-        self._library, self._finder, self.prefixes_all = library, finder, prefixes_all
+        self.library, self._finder, self.prefixes_all = library, finder, prefixes_all
         self._after_token = library
         with library_errors(f"{source}: not a SentencePiece model"):
             n_pieces = _n_pieces(library, source)
@@ -138,25 +139,9 @@ class SentencePieceTokenizer(ByteTokenizer):
         )
         self.added_ids = frozenset(added) if finder is None else frozenset(finder.tokens)
 
-    @property
-    def library(self) -> Any:
-        """The tokenizer of the library."""
-        return self._library
-
     @classmethod
-    def from_file(
-        cls,
-        path: Path,
-        side: SideTokens,
-        *,
-        bos_id: int | None = None,
-        eos_ids: tuple[int, ...] | None = None,
-    ) -> SentencePieceTokenizer:
-        """Read a file, with the tokens of the files next to it.
-
-        `bos_id`, `eos_ids`: The model's own, from its configuration; None: the side files', or else the
-        file's.
-        """
+    def from_file(cls, path: Path, side: SideTokens) -> SentencePieceTokenizer:
+        """Read a file, with the tokens of the files next to it."""
         library, source = open_sentencepiece(path), str(path)
         if not side.prefixes_text:
             library = _without_prefix(library, source)
@@ -164,23 +149,22 @@ class SentencePieceTokenizer(ByteTokenizer):
             n_pieces = _n_pieces(library, source)
             ids = {library.id_to_piece(i): i for i in range(n_pieces)}
             control = [i for i in range(n_pieces) if library.is_control(i)]
-            user_defined = _user_defined(library.serialized_model_proto())
+            special = dict.fromkeys(_user_defined(library.serialized_model_proto()), False)
+            special |= dict.fromkeys(control, True)
             ends = {"bos_token": library.bos_id(), "eos_token": library.eos_id()}
         with library_errors(f"{source}: the tokens of {side.folder} cannot be added"):
-            adding = _adding(ids, control, user_defined, side, source)
-            added = adding.get_added_tokens_decoder()
-            bos_id, eos_ids = side.end_ids(adding.token_to_id, bos_id, eos_ids, own=ends)
-            finder = AddedTokenFinder(adding, source) if added else None
+            adding = _adding(ids, special, side, source)
+            tokens = adding.get_added_tokens_decoder()
+            bos_id, eos_ids = side.end_ids(adding.token_to_id, ends)
+            finder = AddedTokenFinder(adding, source) if tokens else None
+        added = {i: token for i, token in tokens.items() if i >= n_pieces}
+        texts = {i: t.content if t.special else t.content.replace(META, " ") for i, t in added.items()}
         return cls(
             library,
             source,
             finder=finder,
-            added={
-                i: (token.content if token.special else token.content.replace(META, " ")).encode()
-                for i, token in added.items()
-                if i >= n_pieces
-            },
-            silent=frozenset([*control, *(i for i, token in added.items() if token.special)]),
+            added={i: text.encode() for i, text in texts.items()},
+            silent={*control, *(i for i, token in tokens.items() if token.special)},
             prefixes_all=side.prefixes_all,
             bos_id=bos_id,
             eos_ids=eos_ids,
@@ -200,19 +184,12 @@ class SentencePieceTokenizer(ByteTokenizer):
 
     def _encode(self, text: str) -> list[int]:
         with library_errors(f"{self.source}: this text cannot be encoded"):
-            if self._finder is None:
-                return list(self._library.encode(text, out_type=int))
-            parts = self._finder.split(text)
+            parts = [(None, text)] if self._finder is None else self._finder.split(text)
             first = [part for token_id, part in parts[:1] if token_id is None]
             later = [part for token_id, part in parts[1:] if token_id is None]
-            texts = iter(_encode_all(self._library, first) + _encode_all(self._after_token, later))
-            ids: list[int] = []
-            for token_id, _ in parts:
-                if token_id is None:
-                    ids += next(texts)
-                else:
-                    ids.append(token_id)
-        return ids
+            texts = iter(_encode_all(self.library, first) + _encode_all(self._after_token, later))
+            found = (next(texts) if token_id is None else [token_id] for token_id, _ in parts)
+            return [token for ids in found for token in ids]
 
 
 def _encode_all(library: Any, texts: list[str]) -> list[list[int]]:
@@ -237,26 +214,21 @@ def _piece_bytes(library: Any, token_id: int) -> bytes:
     return piece.replace(META, " ").encode("utf-8")
 
 
-def _adding(
-    ids: Mapping[str, int], control: list[int], user_defined: list[int], side: SideTokens, source: str
-) -> Any:
+def _adding(ids: Mapping[str, int], special: Mapping[int, bool], side: SideTokens, source: str) -> Any:
     """A tokenizer of the ``tokenizers`` library with the pieces of a model and the tokens added to them.
 
-    `ids` are those of pieces; `control` and `user_defined` are the pieces that count as added tokens.
+    `ids`: Those of pieces. `special`: The pieces that count as added tokens: control ones, or the user's.
     """
-    added_token = import_tokenizers(source).AddedToken
+    new = import_tokenizers(source).AddedToken
     sentinels = [f"<extra_id_{i}>" for i in reversed(range(side.n_sentinels))]
     all_ids = dict(ids)
     for name in sentinels:
         all_ids.setdefault(name, len(all_ids))
     adding = pieces_tokenizer(all_ids, source)
-    pieces = {i: name for name, i in all_ids.items()}
-    special = dict.fromkeys(user_defined, False) | dict.fromkeys(control, True)
-    adding.add_tokens(
-        [added_token(pieces[i], special=special[i], normalized=False) for i in sorted(special) if i in pieces]
-    )
+    pieces = {i: name for name, i in all_ids.items() if i in special}
+    adding.add_tokens([new(pieces[i], special=special[i], normalized=False) for i in sorted(pieces)])
     side.add_to(adding, source, with_defaults=False)
-    adding.add_tokens([added_token(name, special=True, normalized=False) for name in sentinels])
+    adding.add_tokens([new(name, special=True, normalized=False) for name in sentinels])
     return adding
 
 
@@ -264,35 +236,25 @@ def _user_defined(model: bytes) -> list[int]:
     """The ids of the user-defined pieces of a serialized model, which the library does not list."""
     pieces = (value for number, value in read_fields(model) if number == _PIECES)
     kind = _TYPE, _USER_DEFINED
-    mark = integer_field(*kind)  # few pieces have these bytes: only those are parsed
+    mark = message(kind)  # few pieces have these bytes: only those are parsed
     return [i for i, piece in enumerate(pieces) if mark in piece and kind in read_fields(piece)]
 
 
 def _without_prefix(library: Any, source: str) -> Any:
     """The same model without the space at the beginning of a text: a later field overrides an earlier one."""
-    no_prefix = bytes_field(_NORMALIZER, integer_field(_ADD_DUMMY_PREFIX, 0))
+    no_prefix = message((_NORMALIZER, message((_ADD_DUMMY_PREFIX, 0))))
     return parse_sentencepiece(library.serialized_model_proto() + no_prefix, source)
 
 
 def open_sentencepiece(path: Path) -> Any:
     """The model at a path, by the ``sentencepiece`` library."""
-    try:
-        model = path.read_bytes()
-    except OSError as error:
-        raise TokenizerError(f"{path}: cannot be read: {error.strerror or error}") from error
-    return parse_sentencepiece(model, str(path))
+    with reading(path, TokenizerError):
+        return parse_sentencepiece(path.read_bytes(), str(path))
 
 
 def parse_sentencepiece(model: bytes, source: str) -> Any:
     """A serialised model, by the ``sentencepiece`` library; raises as `open_sentencepiece`."""
-    try:
-        import sentencepiece
-    except ImportError as error:
-        raise MissingTokenizerLibraryError(
-            f"{source}: is read by the package `sentencepiece`, which is not installed: "
-            "pip install sentencepiece (or tokenizer=False: ids in, ids out)"
-        ) from error
-    library = sentencepiece.SentencePieceProcessor()
+    library = import_library("sentencepiece", source).SentencePieceProcessor()
     with library_errors(f"{source}: not a SentencePiece model"):
         library.LoadFromSerializedProto(model)
     return library
@@ -308,6 +270,7 @@ _SPECIAL: Final = ("<s>", "<pad>", "</s>", "<unk>")
 _UNKNOWN: Final = "<unk>"
 _MOST_UNUSED: Final = 1 << 20  # ids without token, in a vocabulary of a small file
 _CODE: Final = re.compile(r">>.*?<<")
+_LANGUAGE: Final = re.compile("__.+__", re.DOTALL)
 
 # The languages of M2M-100 in the order of their ids, which follow those of vocab.json.
 _LANGUAGES: Final[Mapping[str, str]] = {
@@ -345,20 +308,17 @@ class NumberedPieces(ByteTokenizer):
         self.source_side = self
         n_ids = max(numbers.values(), default=-1) + 1
         if _UNKNOWN not in numbers or n_ids > len(numbers) + _MOST_UNUSED:
-            raise TokenizerError(
-                f"{source}: expected ids of pieces, among them {_UNKNOWN!r}, without large gaps"
-            )
+            expected = f"ids of pieces, among them {_UNKNOWN!r}, without large gaps"
+            raise TokenizerError(f"{source}: has {len(numbers)} pieces below {n_ids}; expected {expected}")
         vocabulary: list[bytes | None] = [None] * n_ids
         for piece, token_id in numbers.items():
             vocabulary[token_id] = piece.replace(META, " ").encode("utf-8", "replace")
-        silent = {numbers[name] for name in _SPECIAL if name in numbers}
-        silent |= {numbers[name] for name in numbers if _is_language(name)}
         if eos_ids is None:
             eos_ids = (numbers["</s>"],) if "</s>" in numbers else ()
         super().__init__(
             source,
             vocabulary=vocabulary,
-            silent=frozenset(silent),
+            silent={i for name, i in numbers.items() if name in _SPECIAL or _LANGUAGE.fullmatch(name)},
             strip=Strip.ONE_SPACE,
             bos_id=bos_id,
             eos_ids=eos_ids,
@@ -376,19 +336,15 @@ class NumberedPieces(ByteTokenizer):
         return [self._numbers.get(piece, unknown) for piece in found]
 
 
-def _is_language(name: str) -> bool:
-    return len(name) > 4 and name.startswith("__") and name.endswith("__")
-
-
 def open_marian(folder: Path, **ends: Any) -> NumberedPieces:
     """The target side of source.spm, target.spm and vocab.json, or of vocab.json and target_vocab.json.
 
-    ``ends`` are ``bos_id`` and ``eos_ids``.
+    `ends`: ``bos_id`` and ``eos_ids``.
     """
     theirs, ours = folder / "vocab.json", folder / "target_vocab.json"
-    both = (theirs, ours) if ours.is_file() else (theirs, theirs)
+    files = [theirs, ours if ours.is_file() else theirs]
     models = folder / "source.spm", folder / "target.spm"
-    return _two_sides(models, (_numbers(both[0]), _numbers(both[1])), (str(both[0]), str(both[1])), **ends)
+    return _two_sides(models, [_numbers(file) for file in files], list(map(str, files)), **ends)
 
 
 def marian_of(given: Any, source: str, **ends: Any) -> NumberedPieces:
@@ -403,7 +359,7 @@ def _two_sides(
 ) -> NumberedPieces:
     """Of sources, then of texts: SentencePiece models, vocabularies, and where these were read.
 
-    ``ends`` are ids of texts: a vocabulary of sources has an end of text of its own.
+    `ends`: Ids of texts: a vocabulary of sources has an end of text of its own.
     """
     shared = numbers[0] == numbers[1]
     source = NumberedPieces(models[0], numbers[0], names[0], codes=shared, **(ends if shared else {}))
@@ -414,20 +370,15 @@ def _two_sides(
 
 def open_m2m(folder: Path, settings: Mapping[str, Any], **ends: Any) -> NumberedPieces:
     """sentencepiece.bpe.model and vocab.json, and the languages that follow its ids."""
-    file = folder / "vocab.json"
+    file, config = folder / "vocab.json", folder / "tokenizer_config.json"
     numbers = _numbers(file)
     kind = settings.get("language_codes") or "m2m100"
     if not isinstance(kind, str) or kind not in _LANGUAGES:
-        raise TokenizerError(
-            f"{file}: tokenizer_config.json has 'language_codes' {as_json(kind)}; expected one of "
-            f"{', '.join(_LANGUAGES)}"
-        )
+        raise TokenizerError.of(config, "language_codes", kind, f"one of {', '.join(_LANGUAGES)}")
     languages = {f"__{code}__": len(numbers) + i for i, code in enumerate(_LANGUAGES[kind].split())}
     source = settings.get("src_lang") or "en"
     if f"__{source}__" not in languages:
-        raise TokenizerError(
-            f"{file}: tokenizer_config.json has 'src_lang' {as_json(source)}; expected a language"
-        )
+        raise TokenizerError.of(config, "src_lang", source, "a language")
     model, before = folder / "sentencepiece.bpe.model", (languages[f"__{source}__"],)
     return NumberedPieces(model, numbers | languages, str(file), before=before, **ends)
 
@@ -440,13 +391,6 @@ def m2m_of(given: Any, source: str, **ends: Any) -> NumberedPieces:
 
 
 def _numbers(file: Path) -> dict[str, int]:
-    values = read_json_object(file, TokenizerError)
-    seen: set[int] = set()
-    for piece, token_id in values.items():
-        if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0 or token_id in seen:
-            raise TokenizerError(
-                f"{file}: piece {as_json(piece)} has id {as_json(token_id)}; expected a whole number that no "
-                "other has"
-            )
-        seen.add(token_id)
-    return values
+    if not file.is_file():
+        raise TokenizerError(f"{file}: no such file; expected the ids of pieces")
+    return read_numbers(file)

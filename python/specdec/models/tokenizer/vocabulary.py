@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -121,8 +122,7 @@ def _check_side(
     """
     what, does, likewise = words
     n_target, n_draft = (config["n_vocab"] for config in configs)
-    ours, theirs = tokenizers
-    tokens = _difference(ours, theirs)
+    tokens = _difference(*tokenizers)
     if tokens is not None:
         pair = f"target {target.path} and draft {draft.path} have different {what}"
         if target.path == draft.path:
@@ -130,38 +130,28 @@ def _check_side(
         raise VocabularyMismatchError(f"{pair}: {tokens}")
     if n_target == n_draft:
         return
-    sizes = f"target {target.path} {does} {n_target} ids, draft {draft.path} {likewise} {n_draft}; expected"
-    if ours is None or theirs is None:
-        raise VocabularyMismatchError(
-            f"{sizes} as many, or tokenizers for both, which say that the others are no tokens"
-        )
-    n_named = max(_n_named(ours), _n_named(theirs))
-    if n_named > min(n_target, n_draft):
-        raise VocabularyMismatchError(
-            f"{sizes} both to have the {n_named} ids that their tokenizers name tokens for"
-        )
+    expected = "as many, or tokenizers for both, which say that the others are no tokens"
+    if None not in tokenizers:
+        n_named = max(map(_n_named, tokenizers))
+        if n_named <= min(n_target, n_draft):
+            return
+        expected = f"both to have the {n_named} ids that their tokenizers name tokens for"
+    sizes = f"target {target.path} {does} {n_target} ids, draft {draft.path} {likewise} {n_draft}"
+    raise VocabularyMismatchError(f"{sizes}; expected {expected}")
 
 
 def warn_of_ids_beyond(tokenizer: Any, n_vocab: int, path: Path) -> None:
-    """Warn of a tokenizer that names tokens for ids that the model at `path` does not have.
-
-    `n_vocab`: Ids of the model.
-    """
+    """Warn of a tokenizer that names tokens for ids that the model at `path`, of `n_vocab`, does not have."""
     n = _n_named(tokenizer)
     if isinstance(n, int) and n > n_vocab:
-        warn(
-            f"{path}: the tokenizer has {n} ids; expected at most {n_vocab}, those of the model; a "
-            "text that has one of the others will be refused"
-        )
+        expected = f"at most {n_vocab}, those of the model; a text that has one of the others will be refused"
+        warn(f"{path}: the tokenizer has {n} ids; expected {expected}")
 
 
 def _named(tokenizer: Any) -> tuple[bytes | None, ...]:
     """The vocabulary up to the last id that has a token."""
     tokens: tuple[bytes | None, ...] = tokenizer.vocabulary()
-    n = len(tokens)
-    while n and tokens[n - 1] is None:
-        n -= 1
-    return tokens[:n]
+    return tokens[: next((n for n in range(len(tokens), 0, -1) if tokens[n - 1] is not None), 0)]
 
 
 def _n_named(tokenizer: Any) -> int:
@@ -174,43 +164,36 @@ def _difference(target: Any, draft: Any) -> str | None:
     if target is None or draft is None or target is draft:
         return None
     if not (isinstance(target, ByteTokenizer) and isinstance(draft, ByteTokenizer)):
-        if target.n_vocab != draft.n_vocab:
-            return f"the target's tokenizer has {target.n_vocab} tokens, the draft's {draft.n_vocab}"
-        return None
+        if target.n_vocab == draft.n_vocab:
+            return None
+        return f"the target's tokenizer has {target.n_vocab} tokens, the draft's {draft.n_vocab}"
     ours, theirs = _named(target), _named(draft)
     if ours == theirs:
         return None
-    sizes = (
-        f"both have {len(ours)} tokens, but"
-        if len(ours) == len(theirs)
-        else f"the target's tokenizer has {len(ours)} tokens, the draft's {len(theirs)};"
-    )
+    n = min(len(ours), len(theirs))
+    sizes = f"the target's tokenizer has {len(ours)} tokens, the draft's {len(theirs)};"
+    if len(ours) == len(theirs):
+        sizes = f"both have {n} tokens, but"
     for token_id, (our, their) in enumerate(zip(ours, theirs, strict=False)):
         if our != their:
             return f"{sizes} id {token_id} is {_show(our)} in the target and {_show(their)} in the draft"
-    longer, owner = (ours, "target") if len(ours) > len(theirs) else (theirs, "draft")
-    n_common = min(len(ours), len(theirs))
-    return (
-        f"{sizes} the first {n_common} agree, id {n_common} is {_show(longer[n_common])} in the {owner} alone"
-    )
+    longer, owner = (ours, "target") if len(ours) > n else (theirs, "draft")
+    return f"{sizes} the first {n} agree, id {n} is {_show(longer[n])} in the {owner} alone"
 
 
 def _show(token: bytes | None) -> str:
     if token is None:
         return "no token"
-    try:
+    with suppress(UnicodeDecodeError):
         return repr(token.decode("utf-8"))
-    except UnicodeDecodeError:
-        return repr(token)
+    return repr(token)
 
 
 # Names of special tokens that mean the same: end of text, end of a turn, beginning of a turn, its role's end.
-_MEANINGS: Final[tuple[frozenset[str], ...]] = (
-    frozenset({"</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<|eos|>", "[EOS]", "<EOS_TOKEN>"}),
-    frozenset({"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<turn|>", "<|END_OF_TURN_TOKEN|>"}),
-    frozenset(
-        {"<|im_start|>", "<|start_header_id|>", "<start_of_turn>", "<|turn>", "<|START_OF_TURN_TOKEN|>"}
-    ),
+_MEANINGS: Final = (
+    {"</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>", "<|eos|>", "[EOS]", "<EOS_TOKEN>"},
+    {"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<turn|>", "<|END_OF_TURN_TOKEN|>"},
+    {"<|im_start|>", "<|start_header_id|>", "<start_of_turn>", "<|turn>", "<|START_OF_TURN_TOKEN|>"},
 )
 
 
@@ -261,7 +244,7 @@ def correspondence_of(
 
 def _special_pairs(
     target: ByteTokenizer, draft: ByteTokenizer, n_target: int, n_draft: int
-) -> Sequence[tuple[int, int]]:
+) -> Iterable[tuple[int, int]]:
     ours = {name: i for name, i in target.special_tokens().items() if i < n_target}
     theirs = {name: i for name, i in draft.special_tokens().items() if i < n_draft}
     pairs: dict[int, int] = {}
@@ -279,14 +262,12 @@ def _special_pairs(
         if not (all(ends_of) and sum(name in ends for ends in ends_of) == 1):
             pairs[ours[name]] = theirs[name]
     for names in _MEANINGS:
-        known = {ours[name] for name in names & ours.keys()} & pairs.keys()
-        if not known:
-            our, their = (
+        if not {ours[name] for name in names & ours.keys()} & pairs.keys():
+            pair(*(
                 [ids[name] for name in sorted(names & ids.keys(), key=lambda name: (name not in ends, name))]
                 for ids, ends in zip((ours, theirs), ends_of, strict=True)
-            )
-            pair(our, their)
+            ))  # fmt: skip
     ends = [i for i in target.eos_ids if i < n_target]
     if not any(i in pairs for i in ends):
         pair(ends, [i for i in draft.eos_ids if i < n_draft])
-    return list(pairs.items())
+    return pairs.items()

@@ -1,14 +1,80 @@
-#include "lookahead_drafter.h"
+/* Lookahead decoding (Fu et al. 2024, arXiv 2402.02057): the target itself drafts, by Jacobi iteration.
+ *
+ * A window of guesses runs ahead of the text: n - 1 rows of w columns. Cell (r, c) guesses the token at
+ * offset r + c + 1 after the root. Row 0 is a chain from the root; the other rows of column c follow node c
+ * of that chain. The target's argmax after the last row of a column makes a new row, and with the column an
+ * n-gram, which goes into a pool. After a step the rows shift up by one: row 1 becomes row 0, one position
+ * on. N-grams of the pool that begin with the text's last token follow the root as candidates. All these are
+ * nodes of one tree: guesses that were chosen, not drawn. */
+#include "tables.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "clock.h"
 #include "kernels.h"
-#include "ngram_pool.h"
 #include "running_mean.h"
 
+/* Rounds whose n-grams the pool keeps. */
+#define ROUNDS 256
 /* Guesses that the rates of right ones remember. */
 #define GUESSES 100.0
+
+/* The n-grams seen last, found by their first token, the most recent first. Zeros are a pool without any. */
+typedef struct ngram_pool {
+    int n;           /* tokens of an n-gram, ≥ 2 */
+    int capacity;    /* n-grams kept; each new one takes the place of the oldest */
+    int64_t count;   /* n-grams added so far, which number them from 1 on */
+    int32_t* tokens; /* [capacity, n] n-gram i in row i % capacity */
+    int64_t* older;  /* [capacity] the n-gram before it with a first token of the same bucket; 0: none */
+    int64_t* newest; /* [n_buckets] the last one of each bucket; 0: none */
+    int n_buckets;
+} ngram_pool;
+
+static ngram_pool take_pool(sd_arena* arena, int n, int capacity) {
+    return (ngram_pool){
+        .n = n,
+        .capacity = capacity,
+        .n_buckets = capacity,
+        .tokens = sd_arena_take(arena, (size_t)capacity, (size_t)n * sizeof(int32_t)),
+        .older = sd_arena_take(arena, (size_t)capacity, sizeof(int64_t)),
+        .newest = sd_arena_take(arena, (size_t)capacity, sizeof(int64_t)),
+    };
+}
+
+static void empty(ngram_pool* p) {
+    p->count = 0;
+    memset(p->newest, 0, (size_t)p->n_buckets * sizeof *p->newest);
+}
+
+/* Add the n-gram first, rest [n - 1]. */
+static void add(ngram_pool* p, int32_t first, const int32_t* rest) {
+    int64_t number = ++p->count, row = number % p->capacity, *newest = &p->newest[first % p->n_buckets];
+    int32_t* tokens = p->tokens + row * p->n;
+    tokens[0] = first;
+    memcpy(tokens + 1, rest, (size_t)(p->n - 1) * sizeof *tokens);
+    p->older[row] = *newest;
+    *newest = number;
+}
+
+/* What followed `first`: at most `most` different rests, the most recent first. found [most] point at
+ * [n - 1] tokens, which stay until the next n-gram is added. Returns how many there are. */
+static int find(const ngram_pool* p, int32_t first, int most, const int32_t** found) {
+    int n_found = 0;
+    size_t n_bytes = (size_t)(p->n - 1) * sizeof(int32_t);
+    /* n-grams older than the capacity have been written over, and so has their place in the chain */
+    int64_t oldest = p->count > p->capacity ? p->count - p->capacity + 1 : 1;
+    for (int64_t i = p->newest[first % p->n_buckets], next; n_found < most && i >= oldest; i = next) {
+        next = p->older[i % p->capacity];
+        assert(next < i); /* a chain goes back in time, so it ends */
+        const int32_t* tokens = p->tokens + i % p->capacity * p->n;
+        if (tokens[0] != first) continue;
+        int same = 0;
+        while (same < n_found && memcmp(found[same], tokens + 1, n_bytes) != 0) same++;
+        if (same == n_found) found[n_found++] = tokens + 1;
+    }
+    return n_found;
+}
 
 /* The window of guesses ahead of one sequence's text. */
 typedef struct window {
@@ -16,7 +82,7 @@ typedef struct window {
     int32_t* leaves; /* [window] nodes of the last row in the last proposal, first n_columns */
     int n_columns;
     int n_text; /* of the text that the window runs ahead of; 0: it is not filled */
-    sd_ngram_pool pool;
+    ngram_pool pool;
 } window;
 
 typedef struct lookahead_drafter {
@@ -36,7 +102,7 @@ static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) 
     (void)prompt;
     window* w = &((lookahead_drafter*)base)->windows[sequence];
     w->n_text = w->n_columns = 0;
-    sd_ngram_pool_empty(&w->pool);
+    empty(&w->pool);
     return SD_OK;
 }
 
@@ -73,7 +139,7 @@ static void propose_window(const lookahead_drafter* d, window* w, sd_proposal* p
 
 static void propose_candidates(const lookahead_drafter* d, const window* w, sd_proposal* p) {
     int n_rows = d->options.ngram - 1;
-    int n = sd_ngram_pool_find(&w->pool, p->tree.tokens[0], d->options.candidates, d->found);
+    int n = find(&w->pool, p->tree.tokens[0], d->options.candidates, d->found);
     double confidence = estimate(d->in_pool);
     for (int i = 0; i < n; i++)
         for (int r = 0, node = 0; r < n_rows && p->tree.n_nodes <= p->budget && r < p->depth &&
@@ -129,7 +195,7 @@ static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* 
             sd_kernels_get()->argmax(d->n_vocab, logits + node_rows[w->leaves[c]] * stride);
         int32_t* rest = d->rest;
         for (int r = 0; r < n_rows; r++) rest[r] = w->rows[r * n_cols + c];
-        sd_ngram_pool_add(&w->pool, first, rest);
+        add(&w->pool, first, rest);
     }
     if (w->n_columns > 0) w->n_text++;
     w->n_columns = 0;
@@ -145,7 +211,7 @@ static void lay_out(lookahead_drafter* d, int n_sequences) {
         window w = {0};
         w.rows = sd_arena_take(&d->base.arena, (size_t)(o->ngram - 1), (size_t)o->window * sizeof *w.rows);
         w.leaves = sd_arena_take(&d->base.arena, (size_t)o->window, sizeof *w.leaves);
-        w.pool = sd_ngram_pool_take(&d->base.arena, o->ngram, SD_LOOKAHEAD_ROUNDS * o->window);
+        w.pool = take_pool(&d->base.arena, o->ngram, ROUNDS * o->window);
         if (d->base.arena.base != NULL) d->windows[i] = w;
     }
 }

@@ -1,4 +1,4 @@
-#include "random_drafter.h"
+#include "tables.h"
 
 #include "guess.h"
 #include "interrupt.h"
