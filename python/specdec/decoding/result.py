@@ -15,6 +15,7 @@ from specdec.display.rounds import DecodedText, FigureTexts, FinishReason, html,
 from specdec.errors import InputError
 from specdec.fields import Fields, is_finite, without_nan
 from specdec.models.score import TopLogProbs
+from specdec.models.tokenizer import Tokenizer  # noqa: F401  # the type of an inherited field
 from specdec.trace import Trace
 
 VERSION: Final = 1
