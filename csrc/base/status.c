@@ -1,5 +1,6 @@
 #include "status.h"
 
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -11,6 +12,13 @@ sd_status sd_fail(sd_status code, const char* format, ...) {
     vsnprintf(last_message, sizeof last_message, format, args);
     va_end(args);
     return code;
+}
+
+sd_status sd_check_range(const char* name, long long value, long long least, long long most) {
+    if (value >= least && value <= most) return SD_OK;
+    if (most == INT_MAX)
+        return sd_fail(SD_ERR_VALUE, "%s is %lld, expected at least %lld", name, value, least);
+    return sd_fail(SD_ERR_VALUE, "%s is %lld, expected %lld to %lld", name, value, least, most);
 }
 
 const char* sd_message(void) { return last_message; }

@@ -32,6 +32,16 @@ typedef enum sd_status {
 /* Keep a printf-style message for this thread and return `code`. */
 sd_status sd_fail(sd_status code, const char* format, ...) SD_PRINTF(2, 3);
 
+/* Return the status of a call that failed. */
+#define SD_TRY(call)                            \
+    do {                                        \
+        const sd_status sd_tried = (call);      \
+        if (sd_tried != SD_OK) return sd_tried; \
+    } while (0)
+
+/* SD_OK, or SD_ERR_VALUE where a number is not in least … most; INT_MAX: there is no most. */
+sd_status sd_check_range(const char* name, long long value, long long least, long long most);
+
 /* Message of this thread's last sd_fail; borrowed, never NULL. */
 const char* sd_message(void);
 

@@ -187,7 +187,6 @@ static int make_nested(PyObject* arguments, const sd_drafter_context* c, sd_draf
                                {"gamma", SD_FIELD_INTEGER, SD_FIELD_REQUIRED, &nested.inner_gamma}};
     if (SD_FIELDS_FROM(arguments, "nested", fields) < 0) return -1;
     if (model_options_from(model, c, &options) < 0) return -1;
-    if (made(sd_gamma_check(nested.inner_gamma)) < 0) return -1;
     sd_drafter_context inner = *c;
     inner.target = options.model;
     inner.drafting = sd_nested_inner(&c->drafting, options.model, nested.inner_gamma);
@@ -463,6 +462,7 @@ int sd_drafter_from(PyObject* description, const sd_drafter_context* outer, sd_d
     if (within.depth++ == SD_MAX_DRAFTS_WITHIN)
         return made(sd_fail(SD_ERR_SETTING, "draft: expected at most %d drafts within one another",
                             SD_MAX_DRAFTS_WITHIN));
+    if (made(sd_gamma_check(c->drafting.gamma)) < 0) return -1;
     PyObject* arguments = arguments_of(description, c, &name);
     if (arguments == NULL) return -1;
     int result = PyList_Append(c->arguments, arguments);

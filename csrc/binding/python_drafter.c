@@ -345,10 +345,9 @@ int sd_make_python_drafter(PyObject* arguments, const sd_drafter_context* contex
         PyErr_SetString(PyExc_TypeError, "python: expected a name, a function and a type");
         return -1;
     }
-    sd_status status = sd_gamma_check(context->drafting.gamma);
-    python_drafter* d = status == SD_OK ? sd_alloc(sizeof *d) : NULL;
+    python_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) {
-        sd_raise(status == SD_OK ? SD_ERR_MEMORY : status);
+        sd_raise(SD_ERR_MEMORY);
         return -1;
     }
     d->base = (sd_drafter){.tree_kind = trees ? SD_TREE_ANY : SD_TREE_UNKNOWN,
@@ -366,7 +365,7 @@ int sd_make_python_drafter(PyObject* arguments, const sd_drafter_context* contex
     d->reads_source = reads_source;
     d->proposal_type = proposal_type;
     d->generator = generator;
-    status = SD_ARENA_BUILD(&d->arena, lay_out(d, context->drafting.gamma));
+    sd_status status = SD_ARENA_BUILD(&d->arena, lay_out(d, context->drafting.gamma));
     status = sd_drafter_made(&d->base, status, drafter);
     if (status != SD_OK) sd_raise(status);
     return status == SD_OK ? 0 : -1;

@@ -197,8 +197,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     dynamic_tree_drafter* d = (dynamic_tree_drafter*)base;
     base->other_s = 0.0;
     for (int i = 0; i < n; i++) {
-        sd_status status = d->base.predictor->follow(d->base.predictor, &proposals[i]);
-        if (status != SD_OK) return status;
+        SD_TRY(d->base.predictor->follow(d->base.predictor, &proposals[i]));
         open_draft(&d->drafts[i], &proposals[i], d->n_nodes);
     }
     sd_status status = SD_OK;
@@ -209,22 +208,18 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
 
 sd_status sd_dynamic_tree_drafter_create(const sd_drafting* drafting, sd_predictor_maker maker,
                                          const sd_dynamic_tree_options* dynamic, sd_drafter** drafter) {
-    sd_status status = sd_gamma_check(drafting->gamma);
-    if (status == SD_OK && (dynamic->width < 1 || dynamic->width > SD_MAX_GAMMA || dynamic->steps < 1 ||
-                            dynamic->steps > SD_MAX_GAMMA))
-        status = sd_fail(SD_ERR_VALUE, "width and steps are %d and %d, expected 1 to %d", dynamic->width,
-                         dynamic->steps, SD_MAX_GAMMA);
-    if (status == SD_OK && !(dynamic->sharpness > 0.0 && dynamic->sharpness <= 1000.0))
-        status =
-            sd_fail(SD_ERR_VALUE, "sharpness is %g, expected above 0 and at most 1000", dynamic->sharpness);
-    if (status != SD_OK) return status;
+    SD_TRY(sd_check_range("width", dynamic->width, 1, SD_MAX_GAMMA));
+    SD_TRY(sd_check_range("steps", dynamic->steps, 1, SD_MAX_GAMMA));
+    if (!(dynamic->sharpness > 0.0 && dynamic->sharpness <= 1000.0))
+        return sd_fail(SD_ERR_VALUE, "sharpness is %g, expected above 0 and at most 1000",
+                       dynamic->sharpness);
     dynamic_tree_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
     d->base.drafter =
         (sd_drafter){.tree_kind = SD_TREE_ANY, .points = 1, .propose = propose, .free = sd_predicting_free};
     d->options = *dynamic;
     d->n_nodes = drafting->gamma;
-    status = SD_ARENA_BUILD(&d->base.drafter.arena, lay_out(d, drafting));
+    sd_status status = SD_ARENA_BUILD(&d->base.drafter.arena, lay_out(d, drafting));
     const sd_prediction prediction = {drafting, drafting->n_text, most_reads(dynamic), dynamic->width,
                                       dynamic->steps};
     if (status == SD_OK) status = sd_predicting_make(&d->base, maker, &prediction);

@@ -19,6 +19,19 @@ void sd_predictor_free(sd_predictor* p) {
     if (p) p->free(p);
 }
 
+void sd_predictor_release(sd_predictor* p) {
+    sd_arena_free(&p->arena);
+    sd_free(p);
+}
+
+sd_status sd_predictor_made(sd_predictor* made, sd_status status, sd_predictor** predictor) {
+    if (status == SD_OK)
+        *predictor = made;
+    else
+        made->free(made);
+    return status;
+}
+
 void sd_drafter_predicts(sd_drafter* drafter, const sd_predictor* predictor) {
     drafter->taps = predictor->taps;
     drafter->in_target = predictor->in_target;
@@ -55,8 +68,7 @@ static sd_status observe_extra(sd_drafter* drafter, int sequence, int n_text, co
 }
 
 sd_status sd_predicting_make(sd_predicting* p, sd_predictor_maker maker, const sd_prediction* prediction) {
-    sd_status status = maker.make(maker.options, prediction, &p->predictor);
-    if (status != SD_OK) return status;
+    SD_TRY(maker.make(maker.options, prediction, &p->predictor));
     p->drafter.make_room = make_room;
     p->drafter.begin = begin;
     p->drafter.read = read_prompts;

@@ -47,6 +47,7 @@ struct sd_predictor {
     sd_status (*observe_extra)(sd_predictor* self, int sequence, int n_text, const float* logits,
                                ptrdiff_t stride, int n);
     void (*free)(sd_predictor* self);
+    sd_arena arena; /* owns the method's arrays */
 };
 
 /* What a predictor is asked for. Borrowed while it is made. */
@@ -91,5 +92,11 @@ sd_status sd_predictor_read(sd_predictor* predictor, int* done);
 void sd_predictor_share(sd_predictor* predictor, const sd_proposal* proposal, int32_t duplicate,
                         int32_t node);
 void sd_predictor_free(sd_predictor* predictor);
+
+/* The `free` of a method that owns nothing but its arena. */
+void sd_predictor_release(sd_predictor* predictor);
+
+/* The end of making a predictor, as sd_drafter_made. */
+sd_status sd_predictor_made(sd_predictor* made, sd_status status, sd_predictor** predictor);
 
 #endif

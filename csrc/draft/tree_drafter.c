@@ -133,8 +133,7 @@ static sd_status grow(tree_drafter* d, sd_proposal* p, draft* f, const float* lo
         end += shape->n_children[s];
     }
     for (int i = 0; i < f->n_parents; i++) {
-        sd_status status = sd_interrupted();
-        if (status != SD_OK) return status;
+        SD_TRY(sd_interrupted());
         const parent* from = &f->parents[i];
         int s = from->shape_node, first = p->tree.n_nodes;
         int n = sd_child_sampler_draw(&d->children, p, f->nodes[s],
@@ -168,7 +167,7 @@ static sd_status step(tree_drafter* d, sd_proposal* proposals, int n, int* n_dra
         for (int j = 0; j < f->n_parents; j++)
             sd_predictor_share(d->base.predictor, p, f->nodes[f->parents[j].shape_node],
                                f->reads[f->parents[j].row]);
-        if ((status = grow(d, p, f, logits)) != SD_OK) return status;
+        SD_TRY(grow(d, p, f, logits));
         logits += f->n_reads * d->base.predictor->ld_logits;
     }
     d->base.drafter.other_s += sd_now() - begun;
@@ -179,16 +178,14 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     tree_drafter* d = (tree_drafter*)base;
     base->other_s = 0.0;
     for (int i = 0; i < n; i++) {
-        sd_status status = d->base.predictor->follow(d->base.predictor, &proposals[i]);
-        if (status != SD_OK) return status;
+        SD_TRY(d->base.predictor->follow(d->base.predictor, &proposals[i]));
         draft* f = &d->drafts[i];
         f->first = 0;
         f->end = 1;
         f->nodes[0] = f->duplicates[0] = 0;
     }
     for (int n_drafting = 1; n_drafting > 0;) {
-        sd_status status = step(d, proposals, n, &n_drafting);
-        if (status != SD_OK) return status;
+        SD_TRY(step(d, proposals, n, &n_drafting));
     }
     return SD_OK;
 }
@@ -207,16 +204,14 @@ static int is_top(const sd_drafting* drafting, const sd_shape_options* shape) {
 
 sd_status sd_tree_drafter_create(const sd_drafting* drafting, sd_predictor_maker maker,
                                  const sd_shape_options* shape, sd_drafter** drafter) {
-    sd_status status = sd_gamma_check(drafting->gamma);
-    if (status == SD_OK) status = sd_shape_check(shape);
-    if (status != SD_OK) return status;
+    SD_TRY(sd_shape_check(shape));
     tree_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
     d->base.drafter = (sd_drafter){.tree_kind = tree_kind_of(shape),
                                    .points = !drafting->draws || is_top(drafting, shape),
                                    .propose = propose,
                                    .free = sd_predicting_free};
-    status = SD_ARENA_BUILD(&d->base.drafter.arena, lay_out(d, drafting, shape));
+    sd_status status = SD_ARENA_BUILD(&d->base.drafter.arena, lay_out(d, drafting, shape));
     const sd_prediction prediction = {drafting, drafting->n_text, drafting->gamma,
                                       d->shape.widest > 0 ? d->shape.widest : 1, d->shape.n_levels};
     if (status == SD_OK) status = sd_predicting_make(&d->base, maker, &prediction);

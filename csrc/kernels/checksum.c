@@ -73,8 +73,7 @@ sd_status sd_checksums(const void* data, size_t size, size_t stretch, int n_thre
         left -= here;
     }
     for (; j.begin < size; j.begin += TOGETHER * PIECE) {
-        sd_status status = sd_interrupted();
-        if (status != SD_OK) return status;
+        SD_TRY(sd_interrupted());
         size_t n = (size - j.begin + PIECE - 1) / PIECE;
         sd_team team = sd_team_open(n_threads);
         sd_team_run(&team, n < TOGETHER ? (int)n : TOGETHER, 1, add_pieces, &j);

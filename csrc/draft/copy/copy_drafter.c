@@ -1,5 +1,7 @@
 #include "copy_drafters.h"
 
+#include <limits.h>
+
 /* Edges of a state that are looked at for the next candidate. */
 #define N_EDGES 64
 
@@ -38,8 +40,7 @@ static sd_status read_on(copy_drafter* d, sequence_state* r, const int32_t* toke
                 sd_odds_learn(&r->document_odds, match.length, follower(documents, match) == token);
             sd_match_advance(&r->in_documents, documents, token);
         }
-        sd_status status = sd_automaton_append(&r->text, token);
-        if (status != SD_OK) return status;
+        SD_TRY(sd_automaton_append(&r->text, token));
     }
     return SD_OK;
 }
@@ -63,8 +64,7 @@ static sd_status read_prompts(sd_drafter* base, int* done) {
         sequence_state* r = &d->states[i];
         int n_here = sd_slice_take(r->n_prompt, r->text.n_tokens, &room);
         if (n_here == 0) continue;
-        sd_status status = read_on(d, r, r->prompt, r->text.n_tokens + n_here);
-        if (status != SD_OK) return status;
+        SD_TRY(read_on(d, r, r->prompt, r->text.n_tokens + n_here));
     }
     *done = room > 0;
     return SD_OK;
@@ -160,11 +160,8 @@ static void lay_out(copy_drafter* d, int n_text) {
 
 sd_status sd_copy_drafter_create(const sd_drafting* drafting, const sd_copy_options* options,
                                  sd_drafter** drafter) {
-    if (options->min_match < 1)
-        return sd_fail(SD_ERR_VALUE, "min_match is %d, expected at least 1", options->min_match);
-    if (options->n_candidates < 1 || options->n_candidates > SD_MAX_COPIES)
-        return sd_fail(SD_ERR_VALUE, "n_candidates is %d, expected 1 to %d", options->n_candidates,
-                       SD_MAX_COPIES);
+    SD_TRY(sd_check_range("min_match", options->min_match, 1, INT_MAX));
+    SD_TRY(sd_check_range("n_candidates", options->n_candidates, 1, SD_MAX_COPIES));
     if (drafting->n_text > SD_AUTOMATON_MAX_TOKENS)
         return sd_fail(SD_ERR_VALUE, "the text has up to %d tokens, expected at most %d", drafting->n_text,
                        SD_AUTOMATON_MAX_TOKENS);

@@ -1,5 +1,6 @@
 #include "copy_drafters.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,8 +72,7 @@ static sd_status follow(const sequence_state* r, const int32_t* tokens, int n_to
                         alignment* p, sd_odds* odds) {
     while (p->n_text < n_tokens) {
         /* A token without counterpart is looked for in all of the source. */
-        sd_status status = sd_interrupted();
-        if (status != SD_OK) return status;
+        SD_TRY(sd_interrupted());
         int32_t token = tokens[p->n_text++];
         int right = p->n_lost == 0 && p->at < r->n_source && r->source[p->at] == token;
         if (odds && p->n_lost == 0 && p->at < r->n_source) sd_odds_learn(odds, p->length, right);
@@ -134,8 +134,7 @@ static sd_status find_copies(const input_drafter* d, const sd_proposal* p, sd_co
     const sequence_state* r = &d->states[p->sequence];
     alignment now = r->committed;
     *n_copies = 0;
-    sd_status status = follow(r, p->text, p->n_text, d->options.min_match, &now, NULL);
-    if (status != SD_OK) return status;
+    SD_TRY(follow(r, p->text, p->n_text, d->options.min_match, &now, NULL));
     if (now.at >= r->n_source || now.n_lost > MAX_LOST) return SD_OK;
     if (now.n_lost == 0) {
         copies[(*n_copies)++] = copy_from(r, now.at, now.length);
@@ -156,8 +155,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
         if (proposals[i].budget == 0) continue;
         sd_copy copies[3];
         int n_copies;
-        sd_status status = find_copies(d, &proposals[i], copies, &n_copies);
-        if (status != SD_OK) return status;
+        SD_TRY(find_copies(d, &proposals[i], copies, &n_copies));
         sd_copies_grow(&proposals[i], copies, n_copies);
     }
     return SD_OK;
@@ -176,12 +174,9 @@ static void lay_out(input_drafter* d, const sd_drafting* drafting) {
 
 sd_status sd_input_drafter_create(const sd_drafting* drafting, const sd_input_options* options,
                                   sd_drafter** drafter) {
-    if (options->start < 0) return sd_fail(SD_ERR_VALUE, "start is %d, expected at least 0", options->start);
-    if (options->min_match < 1 || options->min_match > MAX_MATCH)
-        return sd_fail(SD_ERR_VALUE, "min_match is %d, expected 1 to %d", options->min_match, MAX_MATCH);
-    if (options->n_candidates < 1 || options->n_candidates > SD_MAX_COPIES)
-        return sd_fail(SD_ERR_VALUE, "n_candidates is %d, expected 1 to %d", options->n_candidates,
-                       SD_MAX_COPIES);
+    SD_TRY(sd_check_range("start", options->start, 0, INT_MAX));
+    SD_TRY(sd_check_range("min_match", options->min_match, 1, MAX_MATCH));
+    SD_TRY(sd_check_range("n_candidates", options->n_candidates, 1, SD_MAX_COPIES));
     input_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
     d->base = (sd_drafter){.tree_kind = options->n_candidates > 1 ? SD_TREE_ANY : SD_TREE_CHAINS,

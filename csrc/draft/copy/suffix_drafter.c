@@ -1,5 +1,6 @@
 #include "copy_drafters.h"
-#include "copying.h"
+
+#include <limits.h>
 
 /* ------------------------------------------------------ guesses below a node, the most frequent first */
 
@@ -144,9 +145,8 @@ static sd_status read_on(suffix_drafter* d, sequence_state* r, const int32_t* to
         int n_here = n_tokens - r->n_read, n = 0;
         if (n_here > SD_READ_SLICE) n_here = SD_READ_SLICE;
         for (int i = r->order.n; i < r->n_read + n_here - 1; i++) d->slice[n++] = i;
-        sd_status status = sd_suffix_sort(tokens, r->order.depth, d->slice, n, d->slice + SD_READ_SLICE);
-        if (status == SD_OK) status = sd_suffix_order_add(&r->order, tokens, d->slice, n);
-        if (status != SD_OK) return status;
+        SD_TRY(sd_suffix_sort(tokens, r->order.depth, d->slice, n, d->slice + SD_READ_SLICE));
+        SD_TRY(sd_suffix_order_add(&r->order, tokens, d->slice, n));
         r->n_read += n_here;
     }
     return SD_OK;
@@ -161,10 +161,7 @@ static sd_status begin(sd_drafter* base, int sequence, const sd_prompt* prompt) 
     r->order.n = r->n_read = 0;
     r->prompt = prompt->tokens;
     r->n_prompt = prompt->n;
-    if (r->tree->max_token >= d->n_vocab)
-        return sd_fail(SD_ERR_VALUE, "the draft's memory has the token %d, expected 0 to %d",
-                       (int)r->tree->max_token, d->n_vocab - 1);
-    return SD_OK;
+    return sd_check_range("a token of the draft's memory", r->tree->max_token, 0, d->n_vocab - 1);
 }
 
 static sd_status read_prompts(sd_drafter* base, int* done) {
@@ -174,8 +171,7 @@ static sd_status read_prompts(sd_drafter* base, int* done) {
         sequence_state* r = &d->states[i];
         int n_here = sd_slice_take(r->n_prompt, r->n_read, &room);
         if (n_here == 0) continue;
-        sd_status status = read_on(d, r, r->prompt, r->n_read + n_here);
-        if (status != SD_OK) return status;
+        SD_TRY(read_on(d, r, r->prompt, r->n_read + n_here));
     }
     *done = room > 0;
     return SD_OK;
@@ -252,8 +248,7 @@ static void lay_out(suffix_drafter* d, const sd_drafting* drafting) {
 
 sd_status sd_suffix_drafter_create(const sd_drafting* drafting, const sd_suffix_drafter_options* options,
                                    sd_drafter** drafter) {
-    if (options->min_match < 1)
-        return sd_fail(SD_ERR_VALUE, "min_match is %d, expected at least 1", options->min_match);
+    SD_TRY(sd_check_range("min_match", options->min_match, 1, INT_MAX));
     if (!(options->factor > 0.0))
         return sd_fail(SD_ERR_VALUE, "factor is %g, expected a number above 0", options->factor);
     if (!(options->min_probability > 0.0 && options->min_probability <= 1.0))

@@ -34,8 +34,7 @@ static sd_status merge(const int32_t* tokens, int depth, const int32_t* left, in
                        const int32_t* right, int n_right, int32_t* merged) {
     for (int i = 0, j = 0; i + j < n_left + n_right;) {
         if ((i + j) % PIECE == PIECE - 1) {
-            sd_status status = sd_interrupted();
-            if (status != SD_OK) return status;
+            SD_TRY(sd_interrupted());
         }
         int from_right = i == n_left || (j < n_right && before(suffix_at(tokens, right[j]),
                                                                suffix_at(tokens, left[i]), depth));
@@ -53,10 +52,8 @@ sd_status sd_suffix_sort(const int32_t* tokens, int depth, int32_t* places, int 
         for (int64_t i = 0; i < n; i += 2 * width) {
             int n_left = (int)(n - i < width ? n - i : width);
             int n_right = (int)(n - i - n_left < width ? n - i - n_left : width);
-            sd_status status = i % PIECE == 0 ? sd_interrupted() : SD_OK;
-            if (status == SD_OK)
-                status = merge(tokens, depth, from + i, n_left, from + i + n_left, n_right, to + i);
-            if (status != SD_OK) return status;
+            SD_TRY(i % PIECE == 0 ? sd_interrupted() : SD_OK);
+            SD_TRY(merge(tokens, depth, from + i, n_left, from + i + n_left, n_right, to + i));
         }
         int32_t* sorted = to;
         to = from;
@@ -84,8 +81,7 @@ static int count_before(const sd_suffix_order* o, const int32_t* tokens, int n, 
 sd_status sd_suffix_order_add(sd_suffix_order* o, const int32_t* tokens, const int32_t* places, int n) {
     int end = o->n;
     for (int i = n - 1; i >= 0; i--) {
-        sd_status status = i % PIECE == PIECE - 1 ? sd_interrupted() : SD_OK;
-        if (status != SD_OK) return status;
+        SD_TRY(i % PIECE == PIECE - 1 ? sd_interrupted() : SD_OK);
         int at = count_before(o, tokens, end, suffix_at(tokens, places[i]), 1);
         memmove(o->places + at + i + 1, o->places + at, (size_t)(end - at) * sizeof *o->places);
         o->places[at + i] = places[i];
@@ -156,13 +152,10 @@ static sd_status create(int n_texts, int n_tokens, int n_places, int depth, sd_s
 }
 
 sd_status sd_suffix_memory_create(sd_suffix_memory* m, int max_tokens, int depth) {
-    if (max_tokens < 1 || max_tokens > SD_SUFFIX_MAX_TOKENS)
-        return sd_fail(SD_ERR_VALUE, "max_tokens is %d, expected 1 to %d", max_tokens, SD_SUFFIX_MAX_TOKENS);
-    if (depth < 1 || depth > SD_SUFFIX_MAX_DEPTH)
-        return sd_fail(SD_ERR_VALUE, "depth is %d, expected 1 to %d", depth, SD_SUFFIX_MAX_DEPTH);
+    SD_TRY(sd_check_range("max_tokens", max_tokens, 1, SD_SUFFIX_MAX_TOKENS));
+    SD_TRY(sd_check_range("depth", depth, 1, SD_SUFFIX_MAX_DEPTH));
     sd_suffix_tree* tree;
-    sd_status status = create(0, 0, 0, depth, &tree);
-    if (status != SD_OK) return status;
+    SD_TRY(create(0, 0, 0, depth, &tree));
     *m = (sd_suffix_memory){.tree = tree, .max_tokens = max_tokens};
     pthread_mutex_init(&m->lock, NULL); /* with default attributes it does not fail */
     return SD_OK;
@@ -270,10 +263,9 @@ sd_status sd_suffix_memory_add(sd_suffix_memory* m, const sd_suffix_texts* new) 
     sd_suffix_tree *old = m->tree, *t; /* no other thread replaces it meanwhile */
     choice c = choose(m, old, new);
     int n_old = old->n_texts - c.old;
-    sd_status status = create(n_old + new->n - c.new, c.n_tokens, c.n_places, old->order.depth, &t);
-    if (status != SD_OK) return status;
+    SD_TRY(create(n_old + new->n - c.new, c.n_tokens, c.n_places, old->order.depth, &t));
     take_over(t, old, c.old);
-    status = fill(t, n_old, new, &c);
+    sd_status status = fill(t, n_old, new, &c);
     if (status == SD_OK) {
         pthread_mutex_lock(&m->lock);
         m->tree = t;

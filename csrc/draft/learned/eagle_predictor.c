@@ -29,7 +29,6 @@ typedef struct eagle_predictor {
     int row_room; /* rows of a sequence in one run */
     int n_vocab;  /* of the target */
     sd_workspace workspace;
-    sd_arena arena;      /* owns the arrays below */
     sd_cache* caches;    /* [n_sequences] row k in slot k */
     reading* readings;   /* [n_sequences] */
     sd_branch* branches; /* [n_sequences] */
@@ -53,7 +52,7 @@ static int feature_room(const sd_config* c) {
 }
 
 static void lay_out(eagle_predictor* r) {
-    sd_arena* arena = &r->arena;
+    sd_arena* arena = &r->base.arena;
     const sd_config* c = &r->eagle->model->config;
     size_t n = (size_t)r->n_sequences, rows = n * (size_t)r->row_room, d_model = (size_t)c->d_model;
     r->caches = sd_arena_take(arena, n, sizeof *r->caches);
@@ -283,10 +282,9 @@ static void share(sd_predictor* base, const sd_proposal* p, int32_t duplicate, i
 
 static void release(sd_predictor* base) {
     eagle_predictor* r = (eagle_predictor*)base;
-    for (int i = 0; r->arena.base && i < r->n_sequences; i++) sd_cache_free(&r->caches[i]);
+    for (int i = 0; r->base.arena.base && i < r->n_sequences; i++) sd_cache_free(&r->caches[i]);
     sd_workspace_free(&r->workspace);
-    sd_arena_free(&r->arena);
-    sd_free(r);
+    sd_predictor_release(base);
 }
 
 /* Caches and workspace of a predictor that has its arrays. */
@@ -296,8 +294,7 @@ static sd_status make_room(eagle_predictor* r, const sd_prediction* of) {
     int slice = sd_prompt_slice(model);
     int n_slots = (of->n_text < n_ctx ? of->n_text : n_ctx) + r->n_slots;
     for (int i = 0; i < n; i++) {
-        sd_status status = sd_cache_create(&r->caches[i], model, n_slots, r->n_slots, 0, NULL);
-        if (status != SD_OK) return status;
+        SD_TRY(sd_cache_create(&r->caches[i], model, n_slots, r->n_slots, 0, NULL));
     }
     for (ptrdiff_t i = 0; r->eagle->tokens != NULL && i < r->n_logits * r->ld; i++) r->logits[i] = -INFINITY;
     return sd_workspace_create_for(&r->workspace, model, r->n_vocab, of->drafting->n_threads,
@@ -321,8 +318,7 @@ static sd_status check(const sd_eagle* e, const sd_config* target) {
 
 sd_status sd_eagle_predictor_make(const void* given, const sd_prediction* of, sd_predictor** out) {
     const sd_eagle_predictor_options* options = given;
-    sd_status status = check(options->eagle, &options->target->config);
-    if (status != SD_OK) return status;
+    SD_TRY(check(options->eagle, &options->target->config));
     eagle_predictor* r = sd_alloc(sizeof *r);
     if (r == NULL) return SD_ERR_MEMORY;
     int catch_up = of->n_nodes < MOST_CATCH_UP ? of->n_nodes : MOST_CATCH_UP;
@@ -341,17 +337,13 @@ sd_status sd_eagle_predictor_make(const void* given, const sd_prediction* of, sd
                            .n_slots = catch_up + 1 + of->n_nodes,
                            .n_logits = of->drafting->n_sequences * of->n_rows,
                            .ld = of->drafting->n_vocab};
+    sd_status status = SD_OK;
     for (int i = 0; i < r->eagle->n_layers && status == SD_OK; i++)
         status = sd_taps_add(&r->base.taps, r->eagle->layers[i], &options->target->config);
-    if (status == SD_OK) status = SD_ARENA_BUILD(&r->arena, lay_out(r));
+    if (status == SD_OK) status = SD_ARENA_BUILD(&r->base.arena, lay_out(r));
     if (status == SD_OK) status = make_room(r, of);
-    if (status != SD_OK) {
-        release(&r->base);
-        return status;
-    }
     r->workspace.name = "the draft";
     r->base.logits = r->eagle->tokens ? r->logits : r->workspace.logits;
     r->base.ld_logits = r->eagle->tokens ? r->ld : r->workspace.ld_logits;
-    *out = &r->base;
-    return SD_OK;
+    return sd_predictor_made(&r->base, status, out);
 }

@@ -53,25 +53,19 @@ static void lay_out_weights(sd_heads* heads, int has_tokens) {
 }
 
 static sd_status check_config(const sd_heads_config* c, const int32_t* tokens) {
-    if (c->n_heads < 1 || c->n_heads > SD_MAX_HEADS)
-        return sd_fail(SD_ERR_VALUE, "n_heads is %d, expected 1 to %d", c->n_heads, SD_MAX_HEADS);
-    if (c->n_blocks < 0 || c->n_blocks > SD_MAX_HEAD_BLOCKS)
-        return sd_fail(SD_ERR_VALUE, "n_blocks is %d, expected 0 to %d", c->n_blocks, SD_MAX_HEAD_BLOCKS);
-    if (c->d_model < 1 || c->d_model > MAX_D_MODEL)
-        return sd_fail(SD_ERR_VALUE, "d_model is %d, expected 1 to %d", c->d_model, MAX_D_MODEL);
-    if (c->n_vocab < 1 || c->n_draft_vocab < 1 || c->n_draft_vocab > c->n_vocab)
-        return sd_fail(SD_ERR_VALUE, "n_draft_vocab is %d, expected 1 to %d, the target's n_vocab",
-                       c->n_draft_vocab, c->n_vocab);
+    SD_TRY(sd_check_range("n_heads", c->n_heads, 1, SD_MAX_HEADS));
+    SD_TRY(sd_check_range("n_blocks", c->n_blocks, 0, SD_MAX_HEAD_BLOCKS));
+    SD_TRY(sd_check_range("d_model", c->d_model, 1, MAX_D_MODEL));
+    SD_TRY(sd_check_range("n_draft_vocab", c->n_draft_vocab, 1, c->n_vocab));
     return sd_draft_tokens_check(tokens, c->n_draft_vocab, c->n_vocab);
 }
 
 sd_status sd_heads_create(const sd_heads_config* config, const int32_t* tokens, sd_heads** out) {
-    sd_status status = check_config(config, tokens);
-    if (status != SD_OK) return status;
+    SD_TRY(check_config(config, tokens));
     sd_heads* heads = sd_alloc(sizeof *heads);
     if (heads == NULL) return SD_ERR_MEMORY;
     heads->config = *config;
-    status = SD_ARENA_BUILD(&heads->arena, lay_out_weights(heads, tokens != NULL));
+    sd_status status = SD_ARENA_BUILD(&heads->arena, lay_out_weights(heads, tokens != NULL));
     if (status != SD_OK) {
         sd_heads_free(heads);
         return status;
@@ -105,7 +99,6 @@ typedef struct heads_predictor {
     sd_heads_predictor_options options;
     int n_sequences, n_threads, n_levels;
     int max_requests;  /* of one call */
-    sd_arena arena;    /* owns the arrays below */
     request* requests; /* [max_requests] of this call, those of head 0 first */
     int* first;        /* [n_heads + 1] where those of each head begin */
     float* x;          /* [max_requests, ld_x] what the heads have made of the hidden states */
@@ -130,7 +123,7 @@ static const sd_heads_config* config_of(const heads_predictor* r) { return &r->o
 static int tap_of(const heads_predictor* r) { return r->options.target->config.n_layer + 1; }
 
 static void lay_out(heads_predictor* r, const sd_prediction* of) {
-    sd_arena* arena = &r->arena;
+    sd_arena* arena = &r->base.arena;
     const sd_heads_config* c = config_of(r);
     size_t n = (size_t)r->max_requests, n_nodes = (size_t)r->n_sequences * (size_t)of->n_rows;
     size_t n_heads = (size_t)c->n_heads, n_seen = c->see_guesses ? (1 + n_heads) * (size_t)c->d_model : 0;
@@ -144,7 +137,7 @@ static void lay_out(heads_predictor* r, const sd_prediction* of) {
     r->computed = sd_arena_take(arena, n, (size_t)r->ld_computed * sizeof *r->computed);
     r->known = sd_arena_take(arena, (size_t)r->n_sequences, n_heads * sizeof *r->known);
     r->rows = sd_arena_take(arena, n_nodes, sizeof *r->rows);
-    r->logits = sd_arena_take(arena, n_nodes, (size_t)r->base.ld_logits * sizeof *r->logits);
+    r->base.logits = r->logits = sd_arena_take(arena, n_nodes, (size_t)r->base.ld_logits * sizeof *r->logits);
     const sd_model* target = r->options.target;
     r->output = target->head;
     r->output_bias = target->head_bias;
@@ -342,8 +335,7 @@ static void deliver(heads_predictor* r, int n) {
 
 static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n) {
     heads_predictor* r = (heads_predictor*)base;
-    sd_status status = sd_interrupted();
-    if (status != SD_OK) return status;
+    SD_TRY(sd_interrupted());
     collect(r, batch, n);
     int n_requests = r->first[config_of(r)->n_heads], n_before = r->n_computed - n_requests, n_nodes = 0;
     if (n_requests > 0) {
@@ -356,12 +348,6 @@ static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n)
 }
 
 /* ------------------------------------------------------------------------------------------------ make */
-
-static void release(sd_predictor* base) {
-    heads_predictor* r = (heads_predictor*)base;
-    sd_arena_free(&r->arena);
-    sd_free(r);
-}
 
 static sd_status check(const sd_heads_predictor_options* o, const sd_prediction* of) {
     const sd_heads_config* c = &o->heads->config;
@@ -377,15 +363,14 @@ static sd_status check(const sd_heads_predictor_options* o, const sd_prediction*
 
 sd_status sd_heads_predictor_make(const void* given, const sd_prediction* of, sd_predictor** out) {
     const sd_heads_predictor_options* options = given;
-    sd_status status = check(options, of);
-    if (status == SD_OK) status = sd_pool_reserve(of->drafting->n_threads);
-    if (status != SD_OK) return status;
+    SD_TRY(check(options, of));
+    SD_TRY(sd_pool_reserve(of->drafting->n_threads));
     heads_predictor* r = sd_alloc(sizeof *r);
     if (r == NULL) return SD_ERR_MEMORY;
     const sd_heads_config* c = &options->heads->config;
     int n_vocab = sd_whole_panels(of->drafting->n_vocab);
     *r = (heads_predictor){
-        .base = {.follow = follow, .predict = predict, .free = release, .ld_logits = n_vocab},
+        .base = {.follow = follow, .predict = predict, .free = sd_predictor_release, .ld_logits = n_vocab},
         .options = *options,
         .n_sequences = of->drafting->n_sequences,
         .n_threads = of->drafting->n_threads,
@@ -393,16 +378,11 @@ sd_status sd_heads_predictor_make(const void* given, const sd_prediction* of, sd
         .max_requests = of->drafting->n_sequences * (c->see_guesses ? of->n_rows : c->n_heads),
         .ld_x = sd_whole_panels(c->d_model),
         .ld_computed = sd_whole_panels(c->n_draft_vocab)};
-    status = sd_taps_add(&r->base.taps, tap_of(r), &options->target->config);
-    if (status == SD_OK) status = SD_ARENA_BUILD(&r->arena, lay_out(r, of));
-    if (status != SD_OK) {
-        release(&r->base);
-        return status;
-    }
-    gather_output(r);
-    r->base.logits = r->logits;
+    sd_status status = sd_taps_add(&r->base.taps, tap_of(r), &options->target->config);
+    if (status == SD_OK) status = SD_ARENA_BUILD(&r->base.arena, lay_out(r, of));
+    if (status == SD_OK) gather_output(r);
     ptrdiff_t n_logits = (ptrdiff_t)r->n_sequences * of->n_rows * r->base.ld_logits;
-    for (ptrdiff_t i = 0; options->heads->tokens != NULL && i < n_logits; i++) r->logits[i] = -INFINITY;
-    *out = &r->base;
-    return SD_OK;
+    for (ptrdiff_t i = 0; status == SD_OK && options->heads->tokens != NULL && i < n_logits; i++)
+        r->logits[i] = -INFINITY;
+    return sd_predictor_made(&r->base, status, out);
 }

@@ -15,18 +15,17 @@ typedef struct outlook {
 typedef struct look_ahead_predictor {
     sd_predictor base; /* must stay first */
     int n_vocab;
-    sd_arena arena;    /* owns the arrays below */
     outlook* outlooks; /* [n_sequences] */
     float* logits;     /* [n_sequences · n_rows, ld_logits] */
 } look_ahead_predictor;
 
 static void lay_out(look_ahead_predictor* r, const sd_prediction* of) {
     size_t n = (size_t)of->drafting->n_sequences, row = (size_t)r->base.ld_logits * sizeof(float);
-    r->outlooks = sd_arena_take(&r->arena, n, sizeof *r->outlooks);
-    r->logits = sd_arena_take(&r->arena, n * (size_t)of->n_rows, row);
+    r->outlooks = sd_arena_take(&r->base.arena, n, sizeof *r->outlooks);
+    r->base.logits = r->logits = sd_arena_take(&r->base.arena, n * (size_t)of->n_rows, row);
     for (size_t i = 0; i < n; i++) {
-        float* logits = sd_arena_take(&r->arena, (size_t)r->base.extra.n, row);
-        if (r->arena.base != NULL) r->outlooks[i].logits = logits;
+        float* logits = sd_arena_take(&r->base.arena, (size_t)r->base.extra.n, row);
+        if (r->base.arena.base != NULL) r->outlooks[i].logits = logits;
     }
 }
 
@@ -77,11 +76,6 @@ static sd_status observe_extra(sd_predictor* base, int sequence, int n_text, con
     return SD_OK;
 }
 
-static void release(sd_predictor* base) {
-    sd_arena_free(&((look_ahead_predictor*)base)->arena);
-    sd_free(base);
-}
-
 sd_status sd_look_ahead_predictor_make(const void* options, const sd_prediction* of, sd_predictor** out) {
     look_ahead_predictor* r = sd_alloc(sizeof *r);
     if (r == NULL) return SD_ERR_MEMORY;
@@ -89,18 +83,11 @@ sd_status sd_look_ahead_predictor_make(const void* options, const sd_prediction*
                                          .follow = follow,
                                          .predict = predict,
                                          .observe_extra = observe_extra,
-                                         .free = release},
+                                         .free = sd_predictor_release},
                                 .n_vocab = of->drafting->n_vocab};
     sd_extra_queries* extra = &r->base.extra;
     *extra = *(const sd_extra_queries*)options;
     if (extra->n > of->n_levels) extra->n = of->n_levels; /* more would never be guesses */
     r->base.ld_logits = sd_whole_panels(r->n_vocab);
-    sd_status status = SD_ARENA_BUILD(&r->arena, lay_out(r, of));
-    if (status != SD_OK) {
-        release(&r->base);
-        return status;
-    }
-    r->base.logits = r->logits;
-    *out = &r->base;
-    return SD_OK;
+    return sd_predictor_made(&r->base, SD_ARENA_BUILD(&r->base.arena, lay_out(r, of)), out);
 }

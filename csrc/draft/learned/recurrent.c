@@ -16,19 +16,11 @@
 #define N_OTHER_TENSORS 3
 
 static sd_status check(const sd_recurrent_shape* s) {
-    const struct {
-        const char* name;
-        int value, most;
-    } fields[] = {{"n_vocab", s->n_vocab, 1 << 26},
-                  {"n_draft_vocab", s->n_draft_vocab, s->n_vocab},
-                  {"d_embed", s->d_embed, 1 << 16},
-                  {"d_hidden", s->d_hidden, 1 << 16},
-                  {"n_layers", s->n_layers, SD_MAX_RECURRENT_LAYERS}};
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-        if (fields[i].value < 1 || fields[i].value > fields[i].most)
-            return sd_fail(SD_ERR_VALUE, "%s is %d, expected 1 to %d", fields[i].name, fields[i].value,
-                           fields[i].most);
-    return SD_OK;
+    SD_TRY(sd_check_range("n_vocab", s->n_vocab, 1, 1 << 26));
+    SD_TRY(sd_check_range("n_draft_vocab", s->n_draft_vocab, 1, s->n_vocab));
+    SD_TRY(sd_check_range("d_embed", s->d_embed, 1, 1 << 16));
+    SD_TRY(sd_check_range("d_hidden", s->d_hidden, 1, 1 << 16));
+    return sd_check_range("n_layers", s->n_layers, 1, SD_MAX_RECURRENT_LAYERS);
 }
 
 static int inputs_of(const sd_recurrent_shape* s, int layer) { return layer == 0 ? s->d_embed : s->d_hidden; }
@@ -71,15 +63,14 @@ static void lay_out_weights(sd_recurrent* r) {
 
 sd_status sd_recurrent_create(const sd_recurrent_shape* shape, sd_format format, const int32_t* tokens,
                               sd_recurrent** out) {
-    sd_status status = check(shape);
-    if (status == SD_OK) status = sd_draft_tokens_check(tokens, shape->n_draft_vocab, shape->n_vocab);
-    if (status != SD_OK) return status;
+    SD_TRY(check(shape));
+    SD_TRY(sd_draft_tokens_check(tokens, shape->n_draft_vocab, shape->n_vocab));
     sd_recurrent* r = sd_alloc(sizeof *r);
     if (r == NULL) return SD_ERR_MEMORY;
     r->shape = *shape;
     r->format = format;
     r->reduced = tokens != NULL;
-    status = SD_ARENA_BUILD(&r->arena, lay_out_weights(r));
+    sd_status status = SD_ARENA_BUILD(&r->arena, lay_out_weights(r));
     if (status != SD_OK) {
         sd_recurrent_free(r);
         return status;
@@ -207,7 +198,6 @@ typedef struct recurrent_predictor {
     const sd_recurrent* recurrent;
     int n_sequences, n_nodes, n_text;
     size_t size;        /* numbers of a state */
-    sd_arena arena;     /* owns the arrays below */
     history* histories; /* [n_sequences] */
     sd_recurrent_scratch scratch;
     int* cursors;             /* [n_sequences] of the entries of a batch: nodes that have been read */
@@ -216,7 +206,7 @@ typedef struct recurrent_predictor {
 } recurrent_predictor;
 
 static void lay_out(recurrent_predictor* r, const sd_prediction* of) {
-    sd_arena* arena = &r->arena;
+    sd_arena* arena = &r->base.arena;
     size_t n = (size_t)r->n_sequences, nodes = (size_t)r->n_nodes, rows = n * (size_t)of->n_rows;
     size_t state = r->size * sizeof(float);
     r->histories = sd_arena_take(arena, n, sizeof *r->histories);
@@ -224,7 +214,7 @@ static void lay_out(recurrent_predictor* r, const sd_prediction* of) {
     r->cursors = sd_arena_take(arena, n, sizeof *r->cursors);
     r->steps = sd_arena_take(arena, rows, sizeof *r->steps);
     r->base.ld_logits = sd_whole_panels(r->recurrent->shape.n_vocab);
-    r->logits = sd_arena_take(arena, rows, (size_t)r->base.ld_logits * sizeof *r->logits);
+    r->base.logits = r->logits = sd_arena_take(arena, rows, (size_t)r->base.ld_logits * sizeof *r->logits);
     for (size_t i = 0; i < n; i++) {
         const history one = {
             .tokens = sd_arena_take(arena, (size_t)r->n_text, sizeof *one.tokens),
@@ -308,8 +298,7 @@ static sd_status read_prompts(sd_predictor* base, int* done) {
     double work = sd_recurrent_step_work(r->recurrent);
     int n = 1;
     for (double left = SLICE; left > 0.0 && n > 0; left -= work * n) {
-        sd_status status = read_tokens(r, &n);
-        if (status != SD_OK) return status;
+        SD_TRY(read_tokens(r, &n));
     }
     *done = n == 0;
     for (int i = 0; i < r->n_sequences && *done; i++) r->histories[i].n_prompt = 0;
@@ -405,19 +394,13 @@ static void share(sd_predictor* base, const sd_proposal* p, int32_t duplicate, i
     places[duplicate] = places[node];
 }
 
-static void release(sd_predictor* base) {
-    sd_arena_free(&((recurrent_predictor*)base)->arena);
-    sd_free(base);
-}
-
 sd_status sd_recurrent_predictor_make(const void* options, const sd_prediction* of, sd_predictor** out) {
     const sd_recurrent* recurrent = options;
     int n_vocab = of->drafting->n_vocab;
     if (recurrent->shape.n_vocab != n_vocab)
         return sd_fail(SD_ERR_VALUE, "the draft has %d tokens and the target %d, expected one vocabulary",
                        recurrent->shape.n_vocab, n_vocab);
-    sd_status status = sd_pool_reserve(of->drafting->n_threads);
-    if (status != SD_OK) return status;
+    SD_TRY(sd_pool_reserve(of->drafting->n_threads));
     recurrent_predictor* r = sd_alloc(sizeof *r);
     if (r == NULL) return SD_ERR_MEMORY;
     *r = (recurrent_predictor){.base = {.begin = begin,
@@ -425,18 +408,11 @@ sd_status sd_recurrent_predictor_make(const void* options, const sd_prediction* 
                                         .follow = follow,
                                         .predict = predict,
                                         .share = share,
-                                        .free = release},
+                                        .free = sd_predictor_release},
                                .recurrent = recurrent,
                                .n_sequences = of->drafting->n_sequences,
                                .n_nodes = of->n_nodes,
                                .n_text = of->n_text,
                                .size = sd_recurrent_state_size(recurrent)};
-    status = SD_ARENA_BUILD(&r->arena, lay_out(r, of));
-    if (status != SD_OK) {
-        release(&r->base);
-        return status;
-    }
-    r->base.logits = r->logits;
-    *out = &r->base;
-    return SD_OK;
+    return sd_predictor_made(&r->base, SD_ARENA_BUILD(&r->base.arena, lay_out(r, of)), out);
 }

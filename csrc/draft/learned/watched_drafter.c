@@ -24,20 +24,13 @@ static void lay_out_ring(sd_corrections* ring) {
     }
 }
 
-static sd_status check(const char* name, int value, int least, int most) {
-    if (value >= least && value <= most) return SD_OK;
-    return sd_fail(SD_ERR_VALUE, "%s is %d, expected %d to %d", name, value, least, most);
-}
-
 sd_status sd_corrections_create(sd_corrections* ring, const sd_correction_shape* shape, int n_entries) {
-    sd_status status = check("n", n_entries, 1, SD_MAX_CORRECTIONS);
-    if (status == SD_OK) status = check("n_before", shape->n_before, 1, 1 << 16);
-    if (status == SD_OK) status = check("n_top", shape->n_top, 1, 1 << 16);
-    if (status == SD_OK) status = check("n_hidden", shape->n_hidden, 0, 1 << 24);
-    if (status != SD_OK) return status;
+    SD_TRY(sd_check_range("n", n_entries, 1, SD_MAX_CORRECTIONS));
+    SD_TRY(sd_check_range("n_before", shape->n_before, 1, 1 << 16));
+    SD_TRY(sd_check_range("n_top", shape->n_top, 1, 1 << 16));
+    SD_TRY(sd_check_range("n_hidden", shape->n_hidden, 0, 1 << 24));
     *ring = (sd_corrections){.shape = *shape, .n_entries = n_entries, .busy = ATOMIC_FLAG_INIT};
-    if ((status = SD_ARENA_BUILD(&ring->arena, lay_out_ring(ring))) != SD_OK) sd_arena_free(&ring->arena);
-    return status;
+    return SD_ARENA_BUILD(&ring->arena, lay_out_ring(ring));
 }
 
 void sd_corrections_free(sd_corrections* ring) { sd_arena_free(&ring->arena); }
@@ -295,12 +288,10 @@ static void lay_out(watched_drafter* d) {
 
 sd_status sd_watched_drafter_create(const sd_drafting* drafting, const sd_watched_options* options,
                                     sd_drafter* inner, sd_drafter** drafter) {
-    sd_status status = sd_gamma_check(drafting->gamma);
-    watched_drafter* d = NULL;
-    if (status == SD_OK && (d = sd_alloc(sizeof *d)) == NULL) status = SD_ERR_MEMORY;
-    if (status != SD_OK) {
+    watched_drafter* d = sd_alloc(sizeof *d);
+    if (d == NULL) {
         inner->free(inner);
-        return status;
+        return SD_ERR_MEMORY;
     }
     *d = (watched_drafter){.inner = inner, .drafting = *drafting, .options = *options};
     d->base = (sd_drafter){.tree_kind = inner->tree_kind,

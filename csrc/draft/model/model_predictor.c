@@ -17,7 +17,6 @@ typedef struct model_predictor {
     int n_nodes;  /* of a proposal, without the root */
     int catch_up; /* tokens that are read together with the root: CATCH_UP, and those that a form forces */
     sd_workspace workspace;
-    sd_arena arena;   /* owns the arrays below */
     sd_cache* caches; /* [n_sequences] its own; of none for the target */
     const sd_model**
         adapted;          /* [n_sequences] the models of texts that layers of the target draft for, else NULL;
@@ -65,7 +64,7 @@ static int room_of(const model_predictor* r, int n) {
 
 /* What a model with another vocabulary needs more. */
 static void lay_out_translation(model_predictor* r, const sd_prediction* of) {
-    sd_arena* arena = &r->arena;
+    sd_arena* arena = &r->base.arena;
     const sd_model* model = r->options.model;
     size_t n = (size_t)r->n_sequences, n_source = model->encoder ? (size_t)model->encoder->config.n_ctx : 0;
     r->readings = sd_arena_take(arena, n, sizeof *r->readings);
@@ -83,7 +82,7 @@ static void lay_out_translation(model_predictor* r, const sd_prediction* of) {
 }
 
 static void lay_out(model_predictor* r, const sd_prediction* of) {
-    sd_arena* arena = &r->arena;
+    sd_arena* arena = &r->base.arena;
     size_t n = (size_t)r->n_sequences;
     if (translation_of(r) != NULL) lay_out_translation(r, of);
     r->caches = sd_arena_take(arena, r->options.skipped ? 0 : n, sizeof *r->caches);
@@ -210,8 +209,7 @@ static sd_status follow(sd_predictor* base, sd_proposal* p) {
     model_predictor* r = (model_predictor*)base;
     sd_cache* cache = cache_of(r, p);
     if (translation_of(r) != NULL && p->budget > 0 && p->depth > 0) {
-        sd_status status = sd_reading_follow(&r->readings[p->sequence], p->text, p->n_text);
-        if (status != SD_OK) return status;
+        SD_TRY(sd_reading_follow(&r->readings[p->sequence], p->text, p->n_text));
     }
     const told text = text_of(r, p);
     /* the last guess in a row is not read, so the context may be full when it is drawn */
@@ -285,9 +283,8 @@ static sd_status predict(sd_predictor* base, const sd_draft_nodes* batch, int n)
                                      .failure = p->failure};
     }
     const unsigned char* skipped = r->options.skipped;
-    sd_status status = skipped ? sd_forward_skipping(&r->workspace, skipped, r->branches, n)
-                               : sd_forward(&r->workspace, r->branches, n);
-    if (status != SD_OK) return status;
+    SD_TRY(skipped ? sd_forward_skipping(&r->workspace, skipped, r->branches, n)
+                   : sd_forward(&r->workspace, r->branches, n));
     sd_forward_settle_failures(&r->workspace);
     if (predicts_for_target(r)) translate_logits(r, n_rows);
     return SD_OK;
@@ -300,11 +297,10 @@ static void share(sd_predictor* base, const sd_proposal* p, int32_t duplicate, i
 
 static void release(sd_predictor* base) {
     model_predictor* r = (model_predictor*)base;
-    int n = r->arena.base && r->options.skipped == NULL ? r->n_sequences : 0;
+    int n = r->base.arena.base && r->options.skipped == NULL ? r->n_sequences : 0;
     for (int i = 0; i < n; i++) sd_cache_free(&r->caches[i]);
     sd_workspace_free(&r->workspace);
-    sd_arena_free(&r->arena);
-    sd_free(r);
+    sd_predictor_release(base);
 }
 
 /* How large caches and workspace will be, of a predictor that has its arrays. */
@@ -341,15 +337,10 @@ sd_status sd_model_predictor_make(const void* given, const sd_prediction* of, sd
                            .catch_up = catch_up,
                            .row_room = of->n_rows + catch_up - 1};
     r->ld = (of->drafting->n_vocab + 15) & ~15;
-    sd_status status = SD_ARENA_BUILD(&r->arena, lay_out(r, of));
-    if (status != SD_OK) {
-        release(&r->base);
-        return status;
-    }
-    plan(r, of);
+    sd_status status = SD_ARENA_BUILD(&r->base.arena, lay_out(r, of));
+    if (status == SD_OK) plan(r, of);
     if (options->skipped == NULL) r->base.caches = r->caches;
     r->base.own_ids = translation_of(r) != NULL;
     r->base.in_target = options->skipped != NULL;
-    *out = &r->base;
-    return SD_OK;
+    return sd_predictor_made(&r->base, status, out);
 }

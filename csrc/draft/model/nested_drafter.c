@@ -224,8 +224,7 @@ static sd_status inner_round(nested_drafter* d, sd_proposal* proposals, int n, i
         *q = open_inner(d, &proposals[i], in);
         sd_proposal text = *q; /* the model reads the root, whatever is guessed after it */
         text.budget = text.depth = 1;
-        sd_status status = d->predictor->follow(d->predictor, &text);
-        if (status != SD_OK) return status;
+        SD_TRY(d->predictor->follow(d->predictor, &text));
     }
     if (*n_open == 0) return SD_OK;
     sd_status status = d->drafter->propose(d->drafter, d->proposals, *n_open);
@@ -241,7 +240,7 @@ static sd_status inner_round(nested_drafter* d, sd_proposal* proposals, int n, i
         d->batch[n_sound++] = (sd_draft_nodes){&in->rows, d->all, in->rows.tree.n_nodes};
     }
     if (n_sound == 0) return SD_OK;
-    if ((status = d->predictor->predict(d->predictor, d->batch, n_sound)) != SD_OK) return status;
+    SD_TRY(d->predictor->predict(d->predictor, d->batch, n_sound));
     double begun = sd_now();
     ptrdiff_t stride = d->predictor->ld_logits;
     const float* logits = d->predictor->logits;
@@ -268,14 +267,12 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     for (int i = 0; i < n; i++) {
         sd_proposal* p = &proposals[i];
         inner* in = &d->inners[i];
-        sd_status status = d->predictor->follow(d->predictor, p);
-        if (status != SD_OK) return status;
+        SD_TRY(d->predictor->follow(d->predictor, p));
         memcpy(in->text, p->text, (size_t)p->n_text * sizeof *in->text);
         in->node = in->n_rounds = 0;
     }
     for (int n_open = 1; n_open > 0;) {
-        sd_status status = inner_round(d, proposals, n, &n_open);
-        if (status != SD_OK) return status;
+        SD_TRY(inner_round(d, proposals, n, &n_open));
     }
     return SD_OK;
 }
@@ -301,13 +298,10 @@ sd_drafting sd_nested_inner(const sd_drafting* outer, const sd_model* model, int
 
 sd_status sd_nested_drafter_create(const sd_drafting* drafting, const sd_model_predictor_options* options,
                                    const sd_nested_options* nested, sd_drafter** drafter) {
-    nested_drafter* d = NULL;
-    sd_status status = sd_gamma_check(drafting->gamma);
-    if (status == SD_OK) status = sd_gamma_check(nested->inner_gamma);
-    if (status == SD_OK && (d = sd_alloc(sizeof *d)) == NULL) status = SD_ERR_MEMORY;
-    if (status != SD_OK) {
+    nested_drafter* d = sd_alloc(sizeof *d);
+    if (d == NULL) {
         nested->inner->free(nested->inner);
-        return status;
+        return SD_ERR_MEMORY;
     }
     d->base = (sd_drafter){.tree_kind = SD_TREE_CHAINS,
                            .points = !drafting->draws,
@@ -319,7 +313,7 @@ sd_status sd_nested_drafter_create(const sd_drafting* drafting, const sd_model_p
                            .free = release};
     d->drafter = nested->inner;
     d->inner_gamma = nested->inner_gamma;
-    status = SD_ARENA_BUILD(&d->base.arena, lay_out(d, drafting));
+    sd_status status = SD_ARENA_BUILD(&d->base.arena, lay_out(d, drafting));
     const sd_prediction prediction = {drafting, drafting->n_text + drafting->gamma, d->inner_gamma,
                                       d->inner_gamma + 1, drafting->gamma};
     sd_taps taps = {0};

@@ -172,8 +172,7 @@ static sd_status settle(text_drafter* d, writing* w) {
                                .n_before = w->n_before,
                                .begins = w->begins};
     sd_encoded_ids ids = {.ids = d->ids, .room = d->text_room};
-    sd_status status = t->encode(t, d->caller, &text, &ids);
-    if (status != SD_OK) return status;
+    SD_TRY(t->encode(t, d->caller, &text, &ids));
     if (ids.n > ids.room || ids.n == 0) {
         w->open = 0;
         return SD_OK;
@@ -249,8 +248,7 @@ static sd_status write_token(text_drafter* d, writing* w, const float* logits) {
     if (string != NULL && w->begins && w->n == 0 && t->draft_strips && string[0] == ' ') string++, n--;
     int ends = string == NULL || (n > 0 && begins_word(string[0])); /* what was written: whole words */
     if (ends && (string == NULL || w->ending || p->policy != NULL)) {
-        sd_status status = settle(d, w);
-        if (status != SD_OK) return status;
+        SD_TRY(settle(d, w));
         w->open = w->open && !w->ending && sd_proposal_may_draft(p, w->node);
     }
     if (!w->open) return SD_OK;
@@ -359,8 +357,6 @@ static int longest_of(const sd_token_strings* strings) {
 
 sd_status sd_text_drafter_create(const sd_drafting* drafting, const sd_model_predictor_options* options,
                                  sd_vocabulary_way way, sd_drafter** drafter) {
-    sd_status status = sd_gamma_check(drafting->gamma);
-    if (status != SD_OK) return status;
     text_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
     const sd_translation* t = options->translation;
@@ -375,7 +371,7 @@ sd_status sd_text_drafter_create(const sd_drafting* drafting, const sd_model_pre
     d->caller = options->caller;
     d->n_written = 8 * drafting->gamma < SD_MAX_GAMMA ? 8 * drafting->gamma : SD_MAX_GAMMA;
     d->text_room = LOOK_BACK + LONGEST_WORD + d->n_written * 16 + longest_of(&t->draft);
-    status = SD_ARENA_BUILD(&d->base.drafter.arena, lay_out(d, drafting));
+    sd_status status = SD_ARENA_BUILD(&d->base.drafter.arena, lay_out(d, drafting));
     const sd_prediction prediction = {drafting, drafting->n_text, d->n_written, 1, d->n_written};
     const sd_predictor_maker maker = {sd_model_predictor_make, options};
     if (status == SD_OK) status = sd_predicting_make(&d->base, maker, &prediction);

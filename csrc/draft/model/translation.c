@@ -117,8 +117,7 @@ static sd_status flush(sd_reading* r, piece* p, int most, int last) {
     int at = 0;
     while (at < most) {
         int n = sd_utf8_valid(r->piece + at, most - at);
-        sd_status status = n > 0 ? encode(r, p, at, n) : SD_OK;
-        if (status != SD_OK) return status;
+        SD_TRY(n > 0 ? encode(r, p, at, n) : SD_OK);
         at += n;
         if (at == most) break;
         int begun = sd_utf8_begun(r->piece + at, most - at);
@@ -150,8 +149,7 @@ static sd_status append(sd_reading* r, piece* p, const char* string, int n) {
         memcpy(r->piece + p->n, string, (size_t)some);
         p->n += some, string += some, n -= some;
         if (p->n < SD_READING_PIECE) continue;
-        sd_status status = flush(r, p, division_of(r, p), 0);
-        if (status != SD_OK) return status;
+        SD_TRY(flush(r, p, division_of(r, p), 0));
     }
     return SD_OK;
 }

@@ -306,8 +306,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
         d->n_text[proposals[k].sequence] = proposals[k].n_text;
     }
     for (int i = 0; i < d->options.n_drafters; i++) {
-        sd_status status = ask(d, i, proposals, n, &reading_s);
-        if (status != SD_OK) return status;
+        SD_TRY(ask(d, i, proposals, n, &reading_s));
     }
     d->proposed = sd_now();
     base->other_s = d->proposed - d->begun - reading_s;
@@ -330,8 +329,7 @@ static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* 
         if (slot < 0 || in->drafter->observe == NULL) continue;
         const sd_proposal* own = &in->proposals[slot];
         for (int j = 0; j < own->tree.n_nodes; j++) d->node_rows[j] = node_rows[in->nodes[slot][j]];
-        sd_status status = in->drafter->observe(in->drafter, own, d->node_rows, logits, stride);
-        if (status != SD_OK) return status;
+        SD_TRY(in->drafter->observe(in->drafter, own, d->node_rows, logits, stride));
     }
     return SD_OK;
 }
@@ -414,11 +412,9 @@ static void expect_extra(ensemble_drafter* d, inner* in) {
 sd_status sd_ensemble_drafter_create(const sd_drafting* drafting, const sd_ensemble_options* o,
                                      sd_drafter* const* drafters, sd_drafter** drafter) {
     ensemble_drafter* d = NULL;
-    sd_status status = sd_gamma_check(drafting->gamma);
+    sd_status status = SD_OK;
     for (int i = 0; i < o->n_drafters && status == SD_OK; i++)
-        if (o->gammas[i] < 1 || o->gammas[i] > SD_MAX_GAMMA)
-            status = sd_fail(SD_ERR_VALUE, "ensemble: gamma of draft %d is %d, expected 1 to %d", i,
-                             o->gammas[i], SD_MAX_GAMMA);
+        status = sd_check_range("ensemble: gamma of a draft", o->gammas[i], 1, SD_MAX_GAMMA);
     if (status != SD_OK) goto fail;
     status = SD_ERR_MEMORY;
     if ((d = sd_alloc(sizeof *d)) == NULL) goto fail;

@@ -295,8 +295,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
             d->has_logs = 1;
         }
         for (int node = 0; node >= 0 && sd_proposal_may_draft(p, node); node = guess(d, p, node, c)) {
-            sd_status status = sd_interrupted();
-            if (status != SD_OK) return status;
+            SD_TRY(sd_interrupted());
         }
     }
     return SD_OK;
@@ -345,8 +344,6 @@ static void lay_out(ngram_drafter* d) {
 
 sd_status sd_ngram_drafter_create(const sd_drafting* drafting, const sd_ngram_drafter_options* options,
                                   sd_drafter** drafter) {
-    sd_status status = sd_gamma_check(drafting->gamma);
-    if (status != SD_OK) return status;
     ngram_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
     d->base = (sd_drafter){.points = !drafting->draws, .propose = propose, .free = sd_drafter_release};

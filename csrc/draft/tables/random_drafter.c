@@ -15,8 +15,7 @@ static sd_status propose(sd_drafter* base, sd_proposal* proposals, int n) {
     for (int i = 0; i < n; i++) {
         sd_proposal* p = &proposals[i];
         for (int parent = 0; sd_proposal_may_draft(p, parent);) {
-            sd_status status = sd_interrupted();
-            if (status != SD_OK) return status;
+            SD_TRY(sd_interrupted());
             sd_distribution* uniform = &p->tree.drawn_from[p->tree.n_nodes];
             uniform->point = -1;
             const sd_mask mask = sd_proposal_mask(p, parent);
@@ -36,8 +35,6 @@ static void lay_out(random_drafter* d) {
 }
 
 sd_status sd_random_drafter_create(const sd_drafting* drafting, sd_drafter** drafter) {
-    sd_status status = sd_gamma_check(drafting->gamma);
-    if (status != SD_OK) return status;
     random_drafter* d = sd_alloc(sizeof *d);
     if (d == NULL) return SD_ERR_MEMORY;
     d->base = (sd_drafter){.propose = propose, .free = sd_drafter_release};

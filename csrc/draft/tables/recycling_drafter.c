@@ -58,8 +58,7 @@ static sd_status observe(sd_drafter* base, const sd_proposal* p, const int32_t* 
                          const float* logits, ptrdiff_t stride) {
     const recycling_drafter* d = (const recycling_drafter*)base;
     for (int i = 0; i < p->tree.n_nodes; i++) {
-        sd_status status = sd_interrupted();
-        if (status != SD_OK) return status;
+        SD_TRY(sd_interrupted());
         sd_token_matrix_set(d->matrix, p->tree.tokens[i], logits + node_rows[i] * stride);
     }
     return SD_OK;
@@ -74,8 +73,7 @@ static void lay_out(recycling_drafter* d, const sd_shape_options* shape, int gam
 sd_status sd_recycling_drafter_create(const sd_drafting* drafting, const sd_recycling_options* options,
                                       sd_drafter** drafter) {
     const sd_token_matrix* m = options->matrix;
-    sd_status status = sd_shape_check(&options->shape);
-    if (status != SD_OK) return status;
+    SD_TRY(sd_shape_check(&options->shape));
     if (m->n_vocab != drafting->n_vocab)
         return sd_fail(SD_ERR_VALUE, "the draft has %d tokens and the target %d, expected one vocabulary",
                        m->n_vocab, drafting->n_vocab);
@@ -86,7 +84,7 @@ sd_status sd_recycling_drafter_create(const sd_drafting* drafting, const sd_recy
     if (d == NULL) return SD_ERR_MEMORY;
     d->matrix = m;
     d->base = (sd_drafter){.points = 1, .propose = propose, .observe = observe, .free = sd_drafter_release};
-    status = SD_ARENA_BUILD(&d->base.arena, lay_out(d, &options->shape, drafting->gamma));
+    sd_status status = SD_ARENA_BUILD(&d->base.arena, lay_out(d, &options->shape, drafting->gamma));
     d->base.tree_kind = d->shape.most_children > 1 ? SD_TREE_ANY : SD_TREE_CHAINS;
     if (status == SD_OK && d->shape.most_children > m->k)
         status = sd_fail(SD_ERR_VALUE, "a node of the tree has %d children, expected at most %d",

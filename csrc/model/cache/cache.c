@@ -176,8 +176,7 @@ static sd_status check_finished(const sd_cache* c) {
 sd_status sd_cache_keep(sd_cache* cache, const int32_t* path, int n_path) {
     if (cache->n_pending == 0) return SD_OK;
     if (n_path > 0) {
-        sd_status status = check_finished(cache);
-        if (status != SD_OK) return status;
+        SD_TRY(check_finished(cache));
     }
     for (int i = 0; i < n_path; i++) {
         if (path[i] < 0 || path[i] >= cache->n_pending)
@@ -282,9 +281,7 @@ int sd_cache_begin_with(sd_cache* cache, const sd_cache* known, const int32_t* t
 static int n_slots_of_copy(const sd_cache* c) { return c->n_committed > 0 ? c->n_committed : 1; }
 
 sd_status sd_cache_copy(sd_cache* copy, const sd_cache* cache) {
-    sd_status status =
-        sd_cache_create(copy, cache->model, n_slots_of_copy(cache), cache->n_nodes, 0, &cache->taps);
-    if (status != SD_OK) return status;
+    SD_TRY(sd_cache_create(copy, cache->model, n_slots_of_copy(cache), cache->n_nodes, 0, &cache->taps));
     sd_cache_attend(copy, cache->encoded);
     if (cache->n_committed > 0) copy_slots(copy, cache, cache->n_committed);
     return SD_OK;
@@ -347,8 +344,7 @@ static int find(const int32_t* nodes, int n, int node) {
 }
 
 sd_status sd_cache_prune(sd_cache* cache, const int32_t* nodes, int n) {
-    sd_status status = check_finished(cache);
-    if (status != SD_OK) return status;
+    SD_TRY(check_finished(cache));
     for (int i = 0; i < n; i++) {
         if (nodes[i] <= (i == 0 ? -1 : nodes[i - 1]) || nodes[i] >= cache->n_pending)
             return sd_fail(SD_ERR_VALUE, "nodes[%d] is %d, expected pending nodes (there are %d), ascending",
@@ -378,8 +374,7 @@ void sd_cache_wait(sd_cache* cache, const float* hidden) {
 sd_status sd_cache_settle(sd_cache* cache, int n) {
     if (n < 0 || n > cache->n_pending)
         return sd_fail(SD_ERR_VALUE, "%d nodes to settle, expected 0 to %d", n, cache->n_pending);
-    sd_status status = check_finished(cache);
-    if (status != SD_OK) return status;
+    SD_TRY(check_finished(cache));
     for (int i = 0; i < cache->n_pending; i++) {
         int parent = cache->parents[i];
         if (i < n ? parent != i - 1 : parent < n - 1)

@@ -110,8 +110,7 @@ sd_status sd_workspace_admit(sd_workspace* w, const sd_model* model) {
     if (sd_workspace_has_room(w, model)) return SD_OK;
     sd_adaptation a = {.n_low = adapter->n_low > old->n_low ? adapter->n_low : old->n_low,
                        .n_inputs = adapter->n_inputs > old->n_inputs ? adapter->n_inputs : old->n_inputs};
-    sd_status status = SD_ARENA_BUILD(&a.arena, lay_out_adaptation(&a, w->max_rows));
-    if (status != SD_OK) return status;
+    SD_TRY(SD_ARENA_BUILD(&a.arena, lay_out_adaptation(&a, w->max_rows)));
     sd_arena_free(&w->adaptation.arena);
     w->adaptation = a;
     return SD_OK;

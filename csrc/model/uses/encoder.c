@@ -160,9 +160,8 @@ sd_status sd_encode(sd_cache* cache, const int32_t* source, int n, int n_threads
     const sd_model* model = cache->model;
     encoder e;
     sd_encoded* encoded;
-    sd_status status = sd_encoded_create(model, source, n, &encoded);
-    if (status != SD_OK) return status;
-    status = run(&e, model, source, n, n_threads, 1, name);
+    SD_TRY(sd_encoded_create(model, source, n, &encoded));
+    sd_status status = run(&e, model, source, n, n_threads, 1, name);
     for (int i = 0; i < model->config.n_layer && status == SD_OK; i++) {
         status = project(&e, i, &encoded->layers[i]);
         if (status == SD_OK) status = sd_interrupted();

@@ -118,8 +118,7 @@ static sd_status run(sd_pass* pass) {
 
 /* Check what the branches of a pass ask for, and count its rows. */
 static sd_status check(sd_pass* pass) {
-    sd_status status = sd_interrupted();
-    if (status != SD_OK) return status;
+    SD_TRY(sd_interrupted());
     const sd_workspace* w = pass->w;
     int n_vocab = w->n_vocab;
     for (int b = 0; b < pass->n_branches; b++) {
@@ -219,10 +218,9 @@ static sd_status start(sd_pass* pass) {
 
 /* A pass of new nodes, from the embedding on. */
 static sd_status run_new(sd_pass* pass) {
-    sd_status status = check(pass);
-    if (status == SD_OK) status = append(pass);
-    if (status != SD_OK) return status;
-    status = start(pass);
+    SD_TRY(check(pass));
+    SD_TRY(append(pass));
+    sd_status status = start(pass);
     if (status != SD_OK) take_back(pass, pass->n_branches);
     return status;
 }
@@ -237,8 +235,7 @@ static sd_status check_through(const sd_cache* c, int n_through) {
 static sd_status forward(sd_workspace* w, const sd_branch* branches, int n_branches, sd_engine engine) {
     int n_layer = w->model->config.n_layer;
     for (int b = 0; b < n_branches; b++) {
-        sd_status status = check_through(branches[b].cache, n_layer);
-        if (status != SD_OK) return status;
+        SD_TRY(check_through(branches[b].cache, n_layer));
     }
     return run_new(&(sd_pass){.w = w,
                               .branches = branches,
@@ -337,8 +334,7 @@ sd_status sd_forward_finish(sd_workspace* w, const sd_branch* branches, int n_br
         status = run_new(
             &(sd_pass){.w = w, .branches = w->parts, .n_branches = n_parts, .end = from, .keep = from});
     if (status != SD_OK) return status;
-    status = start(&rest);
-    if (status != SD_OK) return status;
+    SD_TRY(start(&rest));
     for (int b = 0; b < n_branches; b++)
         branches[b].cache->n_through = n_layer, branches[b].cache->n_waiting = 0;
     return SD_OK;
@@ -388,15 +384,13 @@ static sd_status fail_in_layer(sd_workspace* w, const sd_branch* branch) {
     int d_model = w->model->config.d_model, low = -1, high = w->model->config.n_layer, i = 0;
     while (high - low > 1) {
         int middle = low + (high - low) / 2;
-        sd_status status = run_again(w, branch, middle);
-        if (status != SD_OK) return status;
+        SD_TRY(run_again(w, branch, middle));
         if (sd_all_finite(w->hidden, branch->n_new * d_model))
             low = middle;
         else
             high = middle;
     }
-    sd_status status = run_again(w, branch, high);
-    if (status != SD_OK) return status;
+    SD_TRY(run_again(w, branch, high));
     while (i < branch->n_new - 1 && sd_all_finite(w->hidden + (ptrdiff_t)i * d_model, d_model)) i++;
     const char* name = w->name ? w->name : "the model";
     int position = position_of(branch, i);
@@ -486,8 +480,7 @@ sd_status sd_forward_slice(sd_workspace* w, sd_cache* cache, const int32_t* toke
         sd_cache_keep(cache, NULL, 0);
         return status;
     }
-    status = sd_cache_keep(cache, path, n_here);
-    if (status != SD_OK) return status;
+    SD_TRY(sd_cache_keep(cache, path, n_here));
     sd_cache_count_prompt(cache, n_here);
     *n_done += n_here;
     return SD_OK;

@@ -93,8 +93,7 @@ static int fit_slice(const sd_model* model, const sd_prefill* prefills, int n) {
 static sd_status keep(const sd_workspace* w, const sd_branch* branch, int last_row, sd_prefill* prefill) {
     int n_text = prefill->n - prefill->n_read, with_root = branch->n_new > n_text;
     int n_kept = branch->n_new - with_root;
-    sd_status status = sd_cache_settle(branch->cache, n_kept);
-    if (status != SD_OK) return status;
+    SD_TRY(sd_cache_settle(branch->cache, n_kept));
     sd_cache_count_prompt(branch->cache, n_kept);
     prefill->n_read += n_kept;
     if (with_root) sd_cache_wait(branch->cache, w->hidden + (ptrdiff_t)last_row * w->model->config.d_model);

@@ -236,8 +236,7 @@ sd_status sd_score_create(const sd_score_options* options, sd_scored_text* texts
     if (options->n_texts < 0)
         return sd_fail(SD_ERR_VALUE, "n_texts is %d, expected at least 0", options->n_texts);
     for (int i = 0; i < n; i++) {
-        sd_status status = check_text(model, &texts[i]);
-        if (status != SD_OK) return status;
+        SD_TRY(check_text(model, &texts[i]));
     }
     qsort(texts, (size_t)n, sizeof *texts, compare);
     sd_score* s = sd_alloc(sizeof *s);
@@ -345,8 +344,7 @@ static sd_status attend(sd_score* s, int* encoded) {
         if (from < s->n_lanes) {
             sd_cache_attend(&s->caches[i], s->caches[from].encoded);
         } else {
-            sd_status status = sd_encode(&s->caches[i], text->source, text->n_source, w->n_threads, w->name);
-            if (status != SD_OK) return status;
+            SD_TRY(sd_encode(&s->caches[i], text->source, text->n_source, w->n_threads, w->name));
             *encoded = 1;
         }
         l->has_source = 1;
@@ -455,9 +453,8 @@ static sd_status look(sd_score* s, int n_branches) {
         n_here = !whole && n - first > LOGITS ? LOGITS : n - first;
         rows_of_logits rows = {s, w->logits, whole, first};
         if (!whole) {
-            sd_status status = sd_forward_more_logits(w, s->rows + first, n_here, &rows.logits);
-            if (status == SD_OK) status = sd_forward_check_more(w, s->rows + first, n_here);
-            if (status != SD_OK) return status;
+            SD_TRY(sd_forward_more_logits(w, s->rows + first, n_here, &rows.logits));
+            SD_TRY(sd_forward_check_more(w, s->rows + first, n_here));
         }
         const sd_team team = sd_team_open(w->n_threads);
         sd_team_run(&team, n_here, 1, look_at_rows, &rows);
@@ -474,8 +471,7 @@ static sd_status advance(sd_score* s, int which, int n_new, int* n_ended) {
     l->n_read += n_new;
     int n_stem = l->n_read < l->group->n_stem ? l->n_read : l->group->n_stem;
     int n_settled = n_stem - cache->n_committed;
-    sd_status status = sd_cache_settle(cache, n_settled);
-    if (status != SD_OK) return status;
+    SD_TRY(sd_cache_settle(cache, n_settled));
     sd_cache_count_prompt(cache, n_settled);
     if (l->n_read < l->group->n_nodes) return SD_OK;
     *n_ended += l->group->n;

@@ -196,8 +196,7 @@ sd_status sd_quantise(sd_number type, const float* x, int n_rows, int n_in, cons
     atomic_init(&j.bad_row, 0);
     int n_panels = sd_matrix_panels(n_rows), piece = PIECE / SD_PANEL / n_in + n_threads;
     for (; j.first < n_panels; j.first += piece) {
-        sd_status status = sd_interrupted();
-        if (status != SD_OK) return status;
+        SD_TRY(sd_interrupted());
         sd_team team = sd_team_open(n_threads);
         sd_team_run(&team, n_panels - j.first < piece ? n_panels - j.first : piece, 1, put_panels, &j);
         sd_team_close(&team);

@@ -5,191 +5,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char* const names[SD_N_ROLES] = {
-    [SD_TOKEN_EMBEDDING] = "token_embedding",
-    [SD_POSITION_EMBEDDING] = "position_embedding",
-    [SD_EMBEDDING_NORM] = "embedding_norm.weight",
-    [SD_EMBEDDING_NORM_BIAS] = "embedding_norm.bias",
-    [SD_RELATIVE_BIAS] = "relative_bias",
-    [SD_HEAD] = "head",
-    [SD_HEAD_BIAS] = "head_bias",
-    [SD_OUTPUT_NORM] = "output_norm.weight",
-    [SD_OUTPUT_NORM_BIAS] = "output_norm.bias",
-    [SD_FEATURE_INPUT_NORM] = "feature_input_norm.weight",
-    [SD_FEATURE_PROJECTION] = "feature_projection.weight",
-    [SD_FEATURE_PROJECTION_BIAS] = "feature_projection.bias",
-    [SD_TOKEN_NORM] = "token_norm.weight",
-    [SD_FEATURE_NORM] = "feature_norm.weight",
-    [SD_ATTN_NORM] = "attn_norm.weight",
-    [SD_ATTN_NORM_BIAS] = "attn_norm.bias",
-    [SD_ATTN_Q] = "attn_q.weight",
-    [SD_ATTN_K] = "attn_k.weight",
-    [SD_ATTN_V] = "attn_v.weight",
-    [SD_ATTN_Q_BIAS] = "attn_q.bias",
-    [SD_ATTN_K_BIAS] = "attn_k.bias",
-    [SD_ATTN_V_BIAS] = "attn_v.bias",
-    [SD_ATTN_Q_NORM] = "attn_q_norm.weight",
-    [SD_ATTN_K_NORM] = "attn_k_norm.weight",
-    [SD_ATTN_SINKS] = "attn_sinks",
-    [SD_ATTN_OUT] = "attn_out.weight",
-    [SD_ATTN_OUT_BIAS] = "attn_out.bias",
-    [SD_ATTN_POST_NORM] = "attn_post_norm.weight",
-    [SD_ATTN_POST_NORM_BIAS] = "attn_post_norm.bias",
-    [SD_LAYER_RELATIVE_BIAS] = "relative_bias",
-    [SD_CROSS_NORM] = "cross_norm.weight",
-    [SD_CROSS_NORM_BIAS] = "cross_norm.bias",
-    [SD_CROSS_Q] = "cross_q.weight",
-    [SD_CROSS_K] = "cross_k.weight",
-    [SD_CROSS_V] = "cross_v.weight",
-    [SD_CROSS_Q_BIAS] = "cross_q.bias",
-    [SD_CROSS_K_BIAS] = "cross_k.bias",
-    [SD_CROSS_V_BIAS] = "cross_v.bias",
-    [SD_CROSS_OUT] = "cross_out.weight",
-    [SD_CROSS_OUT_BIAS] = "cross_out.bias",
-    [SD_CROSS_POST_NORM] = "cross_post_norm.weight",
-    [SD_CROSS_POST_NORM_BIAS] = "cross_post_norm.bias",
-    [SD_MLP_NORM] = "mlp_norm.weight",
-    [SD_MLP_NORM_BIAS] = "mlp_norm.bias",
-    [SD_MLP_GATE] = "mlp_gate.weight",
-    [SD_MLP_UP] = "mlp_up.weight",
-    [SD_MLP_DOWN] = "mlp_down.weight",
-    [SD_MLP_GATE_BIAS] = "mlp_gate.bias",
-    [SD_MLP_UP_BIAS] = "mlp_up.bias",
-    [SD_MLP_DOWN_BIAS] = "mlp_down.bias",
-    [SD_MLP_POST_NORM] = "mlp_post_norm.weight",
-    [SD_MLP_POST_NORM_BIAS] = "mlp_post_norm.bias",
-    [SD_ROUTER] = "router.weight",
-    [SD_ROUTER_BIAS] = "router.bias",
-    [SD_SHARED_GATE] = "shared_gate.weight",
-    [SD_SHARED_EXPERT_GATE] = "shared_expert.mlp_gate.weight",
-    [SD_SHARED_EXPERT_UP] = "shared_expert.mlp_up.weight",
-    [SD_SHARED_EXPERT_DOWN] = "shared_expert.mlp_down.weight",
-    [SD_SHARED_EXPERT_GATE_BIAS] = "shared_expert.mlp_gate.bias",
-    [SD_SHARED_EXPERT_UP_BIAS] = "shared_expert.mlp_up.bias",
-    [SD_SHARED_EXPERT_DOWN_BIAS] = "shared_expert.mlp_down.bias",
-    [SD_EXPERT_GATE] = "mlp_gate.weight",
-    [SD_EXPERT_UP] = "mlp_up.weight",
-    [SD_EXPERT_DOWN] = "mlp_down.weight",
-    [SD_EXPERT_GATE_BIAS] = "mlp_gate.bias",
-    [SD_EXPERT_UP_BIAS] = "mlp_up.bias",
-    [SD_EXPERT_DOWN_BIAS] = "mlp_down.bias",
-};
-
-/* Shape of the tensors of a feed-forward block of this width, by their place among the roles of a block; 0 if
- * there is none. */
-static int mlp_shape(const sd_config* c, int place, int width, int* n_rows, int* n_cols) {
-    const int rows[] = {width, width, c->d_model, width, width, c->d_model};
-    const int cols[] = {c->d_model, c->d_model, width, 0, 0, 0};
-    int is_gate = place == 0 || place == 3, is_bias = place >= 3;
-    *n_rows = rows[place], *n_cols = cols[place];
-    return width > 0 && (c->gated || !is_gate) && (c->mlp_bias || !is_bias);
-}
+#define NAME_OF(role, name, ...) [SD_##role] = name,
+static const char* const names[SD_N_ROLES] = {SD_TENSORS(NAME_OF)};
 
 /* Shape of the tensors of a role in a layer, or outside the layers, which all have as many heads as `layer`
  * then; 0 if there are none. Whether there are does not depend on its heads. */
 static int shape_of(const sd_config* c, const sd_layer_config* layer, sd_tensor_role role, int* n_rows,
                     int* n_cols) {
-    int d_q = sd_query_width(layer), d_kv = sd_key_width(layer), mixture = layer->mixture;
-    int qk_norm = c->qk_norm != SD_QK_NORM_NONE, of_head = c->qk_norm == SD_QK_NORM_HEAD;
-    int own_mlp_norm = sd_norms_input(c) && c->parallel != SD_PARALLEL_ONE_NORM;
+    const sd_experts* e = &c->experts;
+    const sd_features* f = &c->features;
+    int d = c->d_model, d_q = sd_query_width(layer), d_kv = sd_key_width(layer);
+    int inputs = sd_layer_inputs(c, layer), of_head = c->qk_norm == SD_QK_NORM_HEAD;
     int crosses = c->encoder != NULL, d_source = crosses ? c->encoder->d_model : 0;
-    int features = c->features.use != SD_FEATURE_NONE, aside = c->features.use == SD_FEATURE_ASIDE;
-    int of_inputs = features && (aside || c->features.norms);
-    int rows = 0, cols = 0, there = 1;
+    int input = sd_norms_input(c), post = sd_has_post_norm(c), mixture = layer->mixture;
+    int learned = c->position == SD_POSITION_LEARNED, buckets = sd_bucket_rows(c);
+    int own_head = !c->bidirectional && !c->shared_head, features = f->use != SD_FEATURE_NONE;
+    int normed_features = f->use == SD_FEATURE_ASIDE || (features && f->norms);
     switch (role) {
-    case SD_TOKEN_EMBEDDING: rows = c->n_vocab, cols = c->d_model, there = !c->shared_embedding; break;
-    case SD_POSITION_EMBEDDING:
-        rows = c->n_ctx, cols = c->d_model, there = c->position == SD_POSITION_LEARNED;
-        break;
-    case SD_EMBEDDING_NORM: rows = c->d_model, there = c->embedding_norm && c->norm_weight; break;
-    case SD_EMBEDDING_NORM_BIAS: rows = c->d_model, there = c->embedding_norm && c->norm_bias; break;
-    case SD_RELATIVE_BIAS:
-        rows = sd_bucket_rows(c), cols = layer->n_head, there = rows > 0 && !c->bias_by_layer;
-        break;
-    case SD_LAYER_RELATIVE_BIAS:
-        rows = sd_bucket_rows(c), cols = layer->n_head, there = c->bias_by_layer;
-        break;
-    case SD_HEAD:
-        rows = sd_head_rows(c), cols = c->d_model, there = !c->tied && !c->bidirectional && !c->shared_head;
-        break;
-    case SD_HEAD_BIAS:
-        rows = sd_head_rows(c), there = c->head_bias && !c->bidirectional && !c->shared_head;
-        break;
-    case SD_FEATURE_INPUT_NORM: rows = c->features.width, there = features && c->features.n_pieces > 0; break;
-    case SD_FEATURE_PROJECTION: rows = c->d_model, cols = sd_feature_inputs(c), there = features; break;
-    case SD_FEATURE_PROJECTION_BIAS: rows = c->d_model, there = features && c->features.bias; break;
-    case SD_TOKEN_NORM:
-    case SD_FEATURE_NORM: rows = c->d_model, there = of_inputs; break;
-    case SD_OUTPUT_NORM: rows = c->d_model, there = c->output_norm && c->norm_weight; break;
-    case SD_OUTPUT_NORM_BIAS: rows = c->d_model, there = c->output_norm && c->norm_bias; break;
-    case SD_ATTN_NORM:
-        rows = c->d_model, there = sd_norms_input(c) && layer->input_norm && c->norm_weight;
-        break;
-    case SD_ATTN_NORM_BIAS:
-        rows = c->d_model, there = sd_norms_input(c) && layer->input_norm && c->norm_bias;
-        break;
-    case SD_MLP_NORM: rows = c->d_model, there = own_mlp_norm && c->norm_weight; break;
-    case SD_MLP_NORM_BIAS: rows = c->d_model, there = own_mlp_norm && c->norm_bias; break;
-    case SD_ATTN_POST_NORM:
-    case SD_MLP_POST_NORM: rows = c->d_model, there = sd_has_post_norm(c) && c->norm_weight; break;
-    case SD_ATTN_POST_NORM_BIAS:
-    case SD_MLP_POST_NORM_BIAS: rows = c->d_model, there = sd_has_post_norm(c) && c->norm_bias; break;
-    case SD_CROSS_NORM: rows = c->d_model, there = crosses && sd_norms_input(c) && c->norm_weight; break;
-    case SD_CROSS_NORM_BIAS: rows = c->d_model, there = crosses && sd_norms_input(c) && c->norm_bias; break;
-    case SD_CROSS_POST_NORM:
-        rows = c->d_model, there = crosses && sd_has_post_norm(c) && c->norm_weight;
-        break;
-    case SD_CROSS_POST_NORM_BIAS:
-        rows = c->d_model, there = crosses && sd_has_post_norm(c) && c->norm_bias;
-        break;
-    case SD_CROSS_Q: rows = d_q, cols = c->d_model, there = crosses; break;
-    case SD_CROSS_K:
-    case SD_CROSS_V: rows = d_kv, cols = d_source, there = crosses; break;
-    case SD_CROSS_Q_BIAS: rows = d_q, there = crosses && c->qkv_bias; break;
-    case SD_CROSS_K_BIAS:
-    case SD_CROSS_V_BIAS: rows = d_kv, there = crosses && c->qkv_bias; break;
-    case SD_CROSS_OUT: rows = c->d_model, cols = d_q, there = crosses; break;
-    case SD_CROSS_OUT_BIAS: rows = c->d_model, there = crosses && c->out_bias; break;
-    case SD_ATTN_Q: rows = d_q, cols = sd_layer_inputs(c, layer); break;
-    case SD_ATTN_K:
-    case SD_ATTN_V: rows = d_kv, cols = sd_layer_inputs(c, layer); break;
-    case SD_ATTN_Q_BIAS: rows = d_q, there = c->qkv_bias; break;
-    case SD_ATTN_K_BIAS:
-    case SD_ATTN_V_BIAS: rows = d_kv, there = c->qkv_bias; break;
-    case SD_ATTN_Q_NORM: rows = of_head ? layer->d_head : d_q, there = qk_norm; break;
-    case SD_ATTN_K_NORM: rows = of_head ? layer->d_head : d_kv, there = qk_norm; break;
-    case SD_ATTN_SINKS: rows = layer->n_head, there = c->attn_sinks; break;
-    case SD_ATTN_OUT: rows = c->d_model, cols = d_q; break;
-    case SD_ATTN_OUT_BIAS: rows = c->d_model, there = c->out_bias; break;
-    case SD_MLP_GATE:
-    case SD_MLP_UP:
-    case SD_MLP_DOWN:
-    case SD_MLP_GATE_BIAS:
-    case SD_MLP_UP_BIAS:
-    case SD_MLP_DOWN_BIAS:
-        return mlp_shape(c, (int)role - SD_MLP_GATE, mixture ? 0 : c->d_ff, n_rows, n_cols);
-    case SD_ROUTER: rows = c->experts.n, cols = c->d_model, there = mixture; break;
-    case SD_ROUTER_BIAS: rows = c->experts.n, there = mixture && c->experts.router_bias; break;
-    case SD_SHARED_GATE: rows = 1, cols = c->d_model, there = mixture && c->experts.shared_gate; break;
-    case SD_SHARED_EXPERT_GATE:
-    case SD_SHARED_EXPERT_UP:
-    case SD_SHARED_EXPERT_DOWN:
-    case SD_SHARED_EXPERT_GATE_BIAS:
-    case SD_SHARED_EXPERT_UP_BIAS:
-    case SD_SHARED_EXPERT_DOWN_BIAS:
-        return mlp_shape(c, (int)role - SD_SHARED_EXPERT_GATE, mixture ? c->experts.shared_width : 0, n_rows,
-                         n_cols);
-    case SD_EXPERT_GATE:
-    case SD_EXPERT_UP:
-    case SD_EXPERT_DOWN:
-    case SD_EXPERT_GATE_BIAS:
-    case SD_EXPERT_UP_BIAS:
-    case SD_EXPERT_DOWN_BIAS:
-        return mlp_shape(c, (int)role - SD_EXPERT_GATE, mixture ? c->experts.width : 0, n_rows, n_cols);
-    case SD_N_ROLES: there = 0; break;
+#define SHAPE_OF(role, name, rows, columns, there, place) \
+    case SD_##role: *n_rows = rows, *n_cols = columns; return (there) != 0;
+        SD_TENSORS(SHAPE_OF)
+    case SD_N_ROLES: break;
     }
-    *n_rows = rows, *n_cols = cols;
-    return there;
+    return 0;
 }
 
 static int count_roles(const sd_config* config, int mixture, int input_norm, int first, int end) {

@@ -4,75 +4,80 @@
 
 #include "config.h"
 
+/* Every tensor of a model in its order, as T(role, name, rows, columns, there, place). tensors.c reads rows,
+ * columns (0: a vector) and whether a configuration has the tensor, by c, the configuration, e and f, its
+ * experts and features, layer, the configuration of the layer, and the names that it declares; weights.c
+ * where the numbers go: a vector, a table, rows of a matrix. */
+/* clang-format off */
+#define SD_NORM_TENSORS(T, ROLE, name, there, vector)                        \
+    T(ROLE, name ".weight", d, 0, (there) && c->norm_weight, VECTOR(vector)) \
+    T(ROLE##_BIAS, name ".bias", d, 0, (there) && c->norm_bias, VECTOR(vector##_bias))
+
+#define SD_QKV_TENSORS(T, ROLE, name, inputs, kv_inputs, there, q, kv, keys, values)                \
+    T(ROLE##_Q, name "_q.weight", d_q, inputs, there, MATRIX(q, all))                               \
+    T(ROLE##_K, name "_k.weight", d_kv, kv_inputs, there, MATRIX(kv, keys))                         \
+    T(ROLE##_V, name "_v.weight", d_kv, kv_inputs, there, MATRIX(kv, values))                       \
+    T(ROLE##_Q_BIAS, name "_q.bias", d_q, 0, (there) && c->qkv_bias, VECTOR_ROWS(q##_bias, all))    \
+    T(ROLE##_K_BIAS, name "_k.bias", d_kv, 0, (there) && c->qkv_bias, VECTOR_ROWS(kv##_bias, keys)) \
+    T(ROLE##_V_BIAS, name "_v.bias", d_kv, 0, (there) && c->qkv_bias, VECTOR_ROWS(kv##_bias, values))
+
+#define SD_MLP_TENSORS(T, ROLE, prefix, width, there)                                                        \
+    T(ROLE##_GATE, prefix "mlp_gate.weight", width, d, (there) && c->gated, MATRIX(mlp->in, gate))           \
+    T(ROLE##_UP, prefix "mlp_up.weight", width, d, there, MATRIX(mlp->in, up))                               \
+    T(ROLE##_DOWN, prefix "mlp_down.weight", d, width, there, MATRIX(mlp->down, all))                        \
+    T(ROLE##_GATE_BIAS, prefix "mlp_gate.bias", width, 0, (there) && c->gated && c->mlp_bias,                \
+      VECTOR_ROWS(mlp->in_bias, gate))                                                                       \
+    T(ROLE##_UP_BIAS, prefix "mlp_up.bias", width, 0, (there) && c->mlp_bias, VECTOR_ROWS(mlp->in_bias, up)) \
+    T(ROLE##_DOWN_BIAS, prefix "mlp_down.bias", d, 0, (there) && c->mlp_bias, VECTOR(mlp->down_bias))
+
+#define SD_TENSORS(T)                                                                                       \
+    T(TOKEN_EMBEDDING, "token_embedding", c->n_vocab, d, !c->shared_embedding, EMBEDDING)                   \
+    T(POSITION_EMBEDDING, "position_embedding", c->n_ctx, d, learned, TABLE(model->position_embedding))     \
+    SD_NORM_TENSORS(T, EMBEDDING_NORM, "embedding_norm", c->embedding_norm, model->embedding_norm)          \
+    T(RELATIVE_BIAS, "relative_bias", buckets, layer->n_head, buckets && !c->bias_by_layer,                 \
+      TABLE(model->relative_bias))                                                                          \
+    T(HEAD, "head", sd_head_rows(c), d, own_head && !c->tied, MATRIX(model->head, all))                     \
+    T(HEAD_BIAS, "head_bias", sd_head_rows(c), 0, own_head && c->head_bias, VECTOR(model->head_bias))       \
+    SD_NORM_TENSORS(T, OUTPUT_NORM, "output_norm", c->output_norm, model->output_norm)                      \
+    T(FEATURE_INPUT_NORM, "feature_input_norm.weight", f->width, 0, features && f->n_pieces,                \
+      VECTOR(model->feature_input_norm)) /* of the pieces of a feature, one behind the other */             \
+    T(FEATURE_PROJECTION, "feature_projection.weight", d, sd_feature_inputs(c), features,                   \
+      MATRIX(model->feature_projection, all))                                                               \
+    T(FEATURE_PROJECTION_BIAS, "feature_projection.bias", d, 0, features && f->bias,                        \
+      VECTOR(model->feature_projection_bias))                                                               \
+    T(TOKEN_NORM, "token_norm.weight", d, 0, normed_features, VECTOR(model->token_norm))                    \
+    T(FEATURE_NORM, "feature_norm.weight", d, 0, normed_features, VECTOR(model->feature_norm))              \
+    /* from here on: one per layer */                                                                       \
+    SD_NORM_TENSORS(T, ATTN_NORM, "attn_norm", input && layer->input_norm, to->attn_norm)                   \
+    SD_QKV_TENSORS(T, ATTN, "attn", inputs, inputs, 1, to->qkv, to->qkv, keys, values)                      \
+    T(ATTN_Q_NORM, "attn_q_norm.weight", of_head ? layer->d_head : d_q, 0, c->qk_norm, VECTOR(to->q_norm))  \
+    T(ATTN_K_NORM, "attn_k_norm.weight", of_head ? layer->d_head : d_kv, 0, c->qk_norm, VECTOR(to->k_norm)) \
+    T(ATTN_SINKS, "attn_sinks", layer->n_head, 0, c->attn_sinks, VECTOR(to->sinks))                         \
+    T(ATTN_OUT, "attn_out.weight", d, d_q, 1, MATRIX(to->attn_out, all))                                    \
+    T(ATTN_OUT_BIAS, "attn_out.bias", d, 0, c->out_bias, VECTOR(to->attn_out_bias))                         \
+    SD_NORM_TENSORS(T, ATTN_POST_NORM, "attn_post_norm", post, to->attn_post_norm)                          \
+    T(LAYER_RELATIVE_BIAS, "relative_bias", buckets, layer->n_head, c->bias_by_layer,                       \
+      TABLE(to->relative_bias))                                                                             \
+    SD_NORM_TENSORS(T, CROSS_NORM, "cross_norm", crosses && input, to->cross_norm)                          \
+    SD_QKV_TENSORS(T, CROSS, "cross", d, d_source, crosses, to->cross_q, to->cross_kv, all, cross_values)   \
+    T(CROSS_OUT, "cross_out.weight", d, d_q, crosses, MATRIX(to->cross_out, all))                           \
+    T(CROSS_OUT_BIAS, "cross_out.bias", d, 0, crosses && c->out_bias, VECTOR(to->cross_out_bias))           \
+    SD_NORM_TENSORS(T, CROSS_POST_NORM, "cross_post_norm", crosses && post, to->cross_post_norm)            \
+    SD_NORM_TENSORS(T, MLP_NORM, "mlp_norm", input && c->parallel != SD_PARALLEL_ONE_NORM, to->mlp_norm)    \
+    SD_MLP_TENSORS(T, MLP, "", c->d_ff, !mixture)                                                           \
+    SD_NORM_TENSORS(T, MLP_POST_NORM, "mlp_post_norm", post, to->mlp_post_norm)                             \
+    T(ROUTER, "router.weight", e->n, d, mixture, MATRIX(to->router, all))                                   \
+    T(ROUTER_BIAS, "router.bias", e->n, 0, mixture && e->router_bias, VECTOR(to->router_bias))              \
+    T(SHARED_GATE, "shared_gate.weight", 1, d, mixture && e->shared_gate, MATRIX(to->router, shared_gate))  \
+    SD_MLP_TENSORS(T, SHARED_EXPERT, "shared_expert.", e->shared_width, mixture && e->shared_width)         \
+    /* from here on: one per expert of a layer */                                                           \
+    SD_MLP_TENSORS(T, EXPERT, "", e->width, mixture && e->width)
+/* clang-format on */
+
+/* SD_TOKEN_EMBEDDING, … */
 typedef enum sd_tensor_role {
-    SD_TOKEN_EMBEDDING,
-    SD_POSITION_EMBEDDING,
-    SD_EMBEDDING_NORM,
-    SD_EMBEDDING_NORM_BIAS,
-    SD_RELATIVE_BIAS,
-    SD_HEAD,
-    SD_HEAD_BIAS,
-    SD_OUTPUT_NORM,
-    SD_OUTPUT_NORM_BIAS,
-    SD_FEATURE_INPUT_NORM, /* of the pieces of another model's feature, one behind the other */
-    SD_FEATURE_PROJECTION,
-    SD_FEATURE_PROJECTION_BIAS,
-    SD_TOKEN_NORM,   /* of the embedding */
-    SD_FEATURE_NORM, /* of the feature */
-    SD_ATTN_NORM,    /* from here on: one per layer */
-    SD_ATTN_NORM_BIAS,
-    SD_ATTN_Q,
-    SD_ATTN_K,
-    SD_ATTN_V,
-    SD_ATTN_Q_BIAS,
-    SD_ATTN_K_BIAS,
-    SD_ATTN_V_BIAS,
-    SD_ATTN_Q_NORM,
-    SD_ATTN_K_NORM,
-    SD_ATTN_SINKS,
-    SD_ATTN_OUT,
-    SD_ATTN_OUT_BIAS,
-    SD_ATTN_POST_NORM,
-    SD_ATTN_POST_NORM_BIAS,
-    SD_LAYER_RELATIVE_BIAS,
-    SD_CROSS_NORM,
-    SD_CROSS_NORM_BIAS,
-    SD_CROSS_Q,
-    SD_CROSS_K,
-    SD_CROSS_V,
-    SD_CROSS_Q_BIAS,
-    SD_CROSS_K_BIAS,
-    SD_CROSS_V_BIAS,
-    SD_CROSS_OUT,
-    SD_CROSS_OUT_BIAS,
-    SD_CROSS_POST_NORM,
-    SD_CROSS_POST_NORM_BIAS,
-    SD_MLP_NORM,
-    SD_MLP_NORM_BIAS,
-    SD_MLP_GATE,
-    SD_MLP_UP,
-    SD_MLP_DOWN,
-    SD_MLP_GATE_BIAS,
-    SD_MLP_UP_BIAS,
-    SD_MLP_DOWN_BIAS,
-    SD_MLP_POST_NORM,
-    SD_MLP_POST_NORM_BIAS,
-    SD_ROUTER,
-    SD_ROUTER_BIAS,
-    SD_SHARED_GATE, /* the shared expert's logit */
-    SD_SHARED_EXPERT_GATE,
-    SD_SHARED_EXPERT_UP,
-    SD_SHARED_EXPERT_DOWN,
-    SD_SHARED_EXPERT_GATE_BIAS,
-    SD_SHARED_EXPERT_UP_BIAS,
-    SD_SHARED_EXPERT_DOWN_BIAS,
-    SD_EXPERT_GATE, /* from here on: one per expert of a layer */
-    SD_EXPERT_UP,
-    SD_EXPERT_DOWN,
-    SD_EXPERT_GATE_BIAS,
-    SD_EXPERT_UP_BIAS,
-    SD_EXPERT_DOWN_BIAS,
-    SD_N_ROLES,
+#define SD_ROLE_OF(role, ...) SD_##role,
+    SD_TENSORS(SD_ROLE_OF) SD_N_ROLES,
 } sd_tensor_role;
 
 typedef struct sd_tensor_spec {

@@ -419,84 +419,24 @@ static sd_mlp* mlp_of(const sd_config* c, sd_layer* layer, const sd_tensor_spec*
 static sd_destination place_of(sd_model* model, const sd_tensor_spec* spec) {
     if (spec->of_encoder) model = model->encoder;
     const sd_config* c = &model->config;
-    sd_layer* layer = spec->layer < 0 ? NULL : &model->layers[spec->layer];
-    const sd_layer_config* own = layer ? &c->layers[spec->layer] : &c->layers[0];
-    sd_rows all = {0, 1}, keys = {sd_keys_column(own), 1}, values = {sd_values_column(own), 1};
-    sd_rows cross_values = {sd_cross_values_column(own), 1};
-    sd_rows shared_gate = {sd_shared_gate_output(c), 1};
-    sd_rows gate = {0, 2}, up = {c->gated ? SD_PANEL : 0, c->gated ? 2 : 1};
-    sd_mlp* mlp = layer ? mlp_of(c, layer, spec) : NULL;
+    sd_layer* to = spec->layer < 0 ? NULL : &model->layers[spec->layer];
+    const sd_layer_config* own = &c->layers[to ? spec->layer : 0];
+    sd_mlp* mlp = to ? mlp_of(c, to, spec) : NULL;
+    const sd_rows all = {0, 1}, keys = {sd_keys_column(own), 1}, values = {sd_values_column(own), 1};
+    const sd_rows cross_values = {sd_cross_values_column(own), 1},
+                  shared_gate = {sd_shared_gate_output(c), 1};
+    const sd_rows gate = {0, 2}, up = {c->gated ? SD_PANEL : 0, c->gated ? 2 : 1};
     switch (spec->role) {
-    case SD_TOKEN_EMBEDDING:
-        return (sd_destination){.table = &model->token_embedding,
-                                .matrix = c->tied && !c->bidirectional ? &model->head : NULL,
-                                .rows = all};
-    case SD_POSITION_EMBEDDING: return (sd_destination){.table = &model->position_embedding};
-    case SD_EMBEDDING_NORM: return (sd_destination){.vector = model->embedding_norm};
-    case SD_EMBEDDING_NORM_BIAS: return (sd_destination){.vector = model->embedding_norm_bias};
-    case SD_RELATIVE_BIAS: return (sd_destination){.table = &model->relative_bias};
-    case SD_HEAD: return (sd_destination){.matrix = &model->head, .rows = all};
-    case SD_HEAD_BIAS: return (sd_destination){.vector = model->head_bias};
-    case SD_OUTPUT_NORM: return (sd_destination){.vector = model->output_norm};
-    case SD_OUTPUT_NORM_BIAS: return (sd_destination){.vector = model->output_norm_bias};
-    case SD_FEATURE_INPUT_NORM: return (sd_destination){.vector = model->feature_input_norm};
-    case SD_FEATURE_PROJECTION: return (sd_destination){.matrix = &model->feature_projection, .rows = all};
-    case SD_FEATURE_PROJECTION_BIAS: return (sd_destination){.vector = model->feature_projection_bias};
-    case SD_TOKEN_NORM: return (sd_destination){.vector = model->token_norm};
-    case SD_FEATURE_NORM: return (sd_destination){.vector = model->feature_norm};
-    case SD_ATTN_NORM: return (sd_destination){.vector = layer->attn_norm};
-    case SD_ATTN_NORM_BIAS: return (sd_destination){.vector = layer->attn_norm_bias};
-    case SD_ATTN_Q: return (sd_destination){.matrix = &layer->qkv, .rows = all};
-    case SD_ATTN_K: return (sd_destination){.matrix = &layer->qkv, .rows = keys};
-    case SD_ATTN_V: return (sd_destination){.matrix = &layer->qkv, .rows = values};
-    case SD_ATTN_Q_BIAS: return (sd_destination){.vector = layer->qkv_bias, .rows = all};
-    case SD_ATTN_K_BIAS: return (sd_destination){.vector = layer->qkv_bias, .rows = keys};
-    case SD_ATTN_V_BIAS: return (sd_destination){.vector = layer->qkv_bias, .rows = values};
-    case SD_ATTN_Q_NORM: return (sd_destination){.vector = layer->q_norm};
-    case SD_ATTN_K_NORM: return (sd_destination){.vector = layer->k_norm};
-    case SD_ATTN_SINKS: return (sd_destination){.vector = layer->sinks};
-    case SD_ATTN_OUT: return (sd_destination){.matrix = &layer->attn_out, .rows = all};
-    case SD_ATTN_OUT_BIAS: return (sd_destination){.vector = layer->attn_out_bias};
-    case SD_ATTN_POST_NORM: return (sd_destination){.vector = layer->attn_post_norm};
-    case SD_ATTN_POST_NORM_BIAS: return (sd_destination){.vector = layer->attn_post_norm_bias};
-    case SD_LAYER_RELATIVE_BIAS: return (sd_destination){.table = &layer->relative_bias};
-    case SD_CROSS_NORM: return (sd_destination){.vector = layer->cross_norm};
-    case SD_CROSS_NORM_BIAS: return (sd_destination){.vector = layer->cross_norm_bias};
-    case SD_CROSS_POST_NORM: return (sd_destination){.vector = layer->cross_post_norm};
-    case SD_CROSS_POST_NORM_BIAS: return (sd_destination){.vector = layer->cross_post_norm_bias};
-    case SD_CROSS_Q: return (sd_destination){.matrix = &layer->cross_q, .rows = all};
-    case SD_CROSS_K: return (sd_destination){.matrix = &layer->cross_kv, .rows = all};
-    case SD_CROSS_V: return (sd_destination){.matrix = &layer->cross_kv, .rows = cross_values};
-    case SD_CROSS_Q_BIAS: return (sd_destination){.vector = layer->cross_q_bias};
-    case SD_CROSS_K_BIAS: return (sd_destination){.vector = layer->cross_kv_bias};
-    case SD_CROSS_V_BIAS: return (sd_destination){.vector = layer->cross_kv_bias, .rows = cross_values};
-    case SD_CROSS_OUT: return (sd_destination){.matrix = &layer->cross_out, .rows = all};
-    case SD_CROSS_OUT_BIAS: return (sd_destination){.vector = layer->cross_out_bias};
-    case SD_MLP_NORM: return (sd_destination){.vector = layer->mlp_norm};
-    case SD_MLP_NORM_BIAS: return (sd_destination){.vector = layer->mlp_norm_bias};
-    case SD_MLP_GATE:
-    case SD_SHARED_EXPERT_GATE:
-    case SD_EXPERT_GATE: return (sd_destination){.matrix = &mlp->in, .rows = gate};
-    case SD_MLP_UP:
-    case SD_SHARED_EXPERT_UP:
-    case SD_EXPERT_UP: return (sd_destination){.matrix = &mlp->in, .rows = up};
-    case SD_MLP_DOWN:
-    case SD_SHARED_EXPERT_DOWN:
-    case SD_EXPERT_DOWN: return (sd_destination){.matrix = &mlp->down, .rows = all};
-    case SD_MLP_GATE_BIAS:
-    case SD_SHARED_EXPERT_GATE_BIAS:
-    case SD_EXPERT_GATE_BIAS: return (sd_destination){.vector = mlp->in_bias, .rows = gate};
-    case SD_MLP_UP_BIAS:
-    case SD_SHARED_EXPERT_UP_BIAS:
-    case SD_EXPERT_UP_BIAS: return (sd_destination){.vector = mlp->in_bias, .rows = up};
-    case SD_MLP_DOWN_BIAS:
-    case SD_SHARED_EXPERT_DOWN_BIAS:
-    case SD_EXPERT_DOWN_BIAS: return (sd_destination){.vector = mlp->down_bias};
-    case SD_ROUTER: return (sd_destination){.matrix = &layer->router, .rows = all};
-    case SD_ROUTER_BIAS: return (sd_destination){.vector = layer->router_bias};
-    case SD_SHARED_GATE: return (sd_destination){.matrix = &layer->router, .rows = shared_gate};
-    case SD_MLP_POST_NORM: return (sd_destination){.vector = layer->mlp_post_norm};
-    case SD_MLP_POST_NORM_BIAS: return (sd_destination){.vector = layer->mlp_post_norm_bias};
+#define VECTOR(at) .vector = at
+#define VECTOR_ROWS(at, of) .vector = at, .rows = of
+#define TABLE(of) .table = &of
+#define MATRIX(of, of_rows) .matrix = &of, .rows = of_rows
+#define EMBEDDING                                                                                   \
+    .table = &model->token_embedding, .matrix = c->tied && !c->bidirectional ? &model->head : NULL, \
+    .rows = all
+#define PLACE_OF(role, name, rows, columns, there, place) \
+    case SD_##role: return (sd_destination){place};
+        SD_TENSORS(PLACE_OF)
     case SD_N_ROLES: break;
     }
     assert(!"unknown role");
@@ -558,8 +498,7 @@ sd_status sd_model_rows(const sd_model* model, const char* name, int first, int 
         int lane = r % SD_PANEL, row = at.rows.first + (r - lane) * at.rows.step + lane;
         n_here = SD_PANEL - lane < first + n - r ? SD_PANEL - lane : first + n - r;
         sd_matrix_rows(at.matrix, row, n_here, out);
-        sd_status status = sd_interrupted();
-        if (status != SD_OK) return status;
+        SD_TRY(sd_interrupted());
     }
     return SD_OK;
 }
