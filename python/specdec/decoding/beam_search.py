@@ -239,14 +239,7 @@ class BeamRound:
 
 @dataclass(frozen=True, repr=False)
 class BeamTrace(RoundTimes):
-    """Every round of a beam search.
-
-    Attributes
-    ----------
-    rounds : list of BeamRound
-    prefill_s : float
-        Seconds for reading the prompt, with target and draft.
-    """
+    """Every round of a beam search, `rounds`; `prefill_s`: seconds of reading the prompt, with both models."""
 
     rounds: list[BeamRound]
     prefill_s: float
@@ -301,21 +294,9 @@ class BeamTrace(RoundTimes):
 
 @dataclass(frozen=True, repr=False)
 class BeamResult:
-    """What a beam search found; iterating over it gives the beams.
+    """What a beam search found; iterating over it gives the `beams`, best first.
 
-    Attributes
-    ----------
-    beams : list of Beam
-        Best first.
-    trace : BeamTrace
-        What every round did.
-    prompt_ids : list of int
-        The prompt as the models saw it. In an encoder-decoder: the ids that each of its texts begins with,
-        then those of the `decoder_prompt`.
-    source_ids : list of int or None
-        What the encoder of an encoder-decoder read; None for other targets.
-    n_cached_tokens : int
-        Tokens of the prompt that were copied from the `prompt_cache`, not computed.
+    `trace` says what every round did; `prompt_ids`, `source_ids` and `n_cached_tokens` are as in `Result`.
     """
 
     beams: list[Beam]

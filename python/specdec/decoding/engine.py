@@ -400,12 +400,8 @@ class Engine:
     def close(self, drain: bool = True, timeout: float | None = None) -> None:
         """Take no more requests, and return when the texts have ended.
 
-        Parameters
-        ----------
-        drain : bool, default True
-            Let the texts that run, and those that wait, come to their ends. False: all are cancelled.
-        timeout : float, optional
-            Seconds after which those that are still there are cancelled.
+        `drain` lets the texts that run, and those that wait, come to their ends; else all are cancelled, as
+        are after `timeout` seconds those that are still there.
         """
         timeout = check_timeout(timeout)
         hurries = not check_flag("drain", drain)

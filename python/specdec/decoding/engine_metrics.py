@@ -24,14 +24,12 @@ class EngineMetrics:
         Texts by their `finish_reason`.
     n_prompt_tokens, n_cached_tokens, n_new_tokens : int
         Tokens of prompts that got a slot, those of them that a prompt cache had, and new tokens.
-    n_rounds : int
-        Rounds of the batch.
-    n_drafts, n_draft_tokens, n_accepted_tokens : int
-        Rounds of single texts that had draft tokens, these tokens, and those that were accepted.
+    n_rounds, n_drafts : int
+        Rounds of the batch, and rounds of single texts that had draft tokens.
+    n_draft_tokens, n_accepted_tokens, n_prediction_accepted, n_prediction_rejected : int
+        Draft tokens, those that were accepted, and what became of those copied from predictions.
     accepted_at : list of int
         Rounds of single texts in which draft token 1, 2, … in a row was accepted.
-    n_prediction_accepted, n_prediction_rejected : int
-        Draft tokens that were copied from predictions.
     prefill_s, draft_s, verify_s, other_s : float
         Seconds of the engine's thread.
     first_token_s, queue_s : tuple of (int, float)

@@ -25,14 +25,9 @@ from specdec.verification.rules import DecodingRule
 class Speculative:
     """How one request is drafted for; the distribution of its text never depends on it.
 
-    Attributes
-    ----------
-    draft : bool or str
-        False: plain decoding; a prediction is not used either. A name: this one of the engine's drafts.
-    gamma : int or None
-        Guesses a round at most; None: as many as the engine makes.
-    verify : str or None
-        The rule, in place of the request's `verify`.
+    `draft`: False is plain decoding, without a prediction too; a name chooses one of the engine's drafts.
+    `gamma`: draft tokens a round at most; None: as many as the engine makes. `verify`: the rule, in place of
+    the request's.
     """
 
     draft: bool | str = True
@@ -49,19 +44,15 @@ class Piece:
     index : int
         The sample.
     text : str
-        Empty where text is held back: a part of a character, or what may begin a stop string. It is never
-        taken back.
+        Never taken back; what may be a part of a character, or begin a stop string, is held back.
     tokens : list of int
-        Those of a stop string or stop id are among them, their text is not in `text`. Empty where a piece
-        says no more than that the sample has ended.
+        Those of a stop string or stop id are among them, their text is not in `text`.
     logprobs : list of float, or None
         ln p of the tokens, if asked for.
     top_logprobs : list of lists of (int, float), or None
         The most probable tokens in the place of each, the best first, if asked for.
-    finish_reason : str or None
-        Set in the last piece of a sample.
-    stop : str, int or None
-        The stop string or stop id that was met.
+    finish_reason, stop : str, int or None
+        As in `Result`, in the last piece of a sample, which may have no tokens.
     """
 
     index: int
@@ -179,10 +170,8 @@ class Generation:
     times : GenerationTimes
     prediction : PredictionUse or None
         What became of the prediction; None where the request has none.
-    request : Request
-        What was asked for, checked.
-    samples : list of Sample
-        The engine's thread writes them; readers take a `Piece` or a `Result`.
+    request, samples : Request, list of Sample
+        What was asked for, checked; the samples, which the engine's thread alone writes.
     """
 
     def __init__(
@@ -237,12 +226,8 @@ class Generation:
     def next(self, timeout: float | None = None) -> Piece | None:
         """The next piece; None when all have been given.
 
-        Raises
-        ------
-        TimeoutError
-            After `timeout` seconds without one.
-        Exception
-            What has ended the request alone: of its transform, or a `NotFiniteError`.
+        Raises TimeoutError after `timeout` seconds without one, or what has ended the request alone: an
+        exception of its transform, or a `NotFiniteError`.
         """
         with self._changed:
             self._wait(self._is_news, timeout)
@@ -344,10 +329,7 @@ class Generation:
             self._notify()
 
     def fail(self, error: BaseException, sample: Sample | None = None) -> bool:
-        """The request has failed, by one of its samples or as a whole; samples that are open are cancelled.
-
-        Returns False where it had failed before.
-        """
+        """The request has failed, by one of its samples or as a whole; returns False if it had before."""
         if sample is not None:
             sample.fail(error)
             sample.ended = True

@@ -79,9 +79,9 @@ class Request:
     ) -> Request:
         """Check the options against prompts and models; load models given by path, and encode the prompts.
 
-        The prompts are those of the `chat`, where there is one, else those in `prompt`: sources, if the
-        target is an encoder-decoder, whose texts go on with `decoder_prompt`. An engine says how many
-        slots it has, and how long a text may be. Raises as `specdec.generate`.
+        The prompts are those of the `chat`, where there is one, else those in `prompt`, or sources whose
+        texts continue `decoder_prompt`. An engine says how many slots it has, and how long a text may be.
+        Raises as `specdec.generate`.
         """
         # What is cheap is checked before models are loaded.
         if chat is None:
@@ -151,10 +151,7 @@ class Request:
         return room, "context"
 
     def settings(self, index: int, **drafting: Any) -> _core.Settings:
-        """How a sequence is decoded, as the core takes it; others of the same model may share the settings.
-
-        `drafting` is what drafts for it: `gamma`, `drafters` and `prediction` of `_core.Settings`.
-        """
+        """How a sequence is decoded, as the core takes it; `drafting`: `gamma`, `drafters`, `prediction`."""
         options = self.options
         if self.draft_sampling is not self.sampling:
             drafting["draft_sampling"] = self.draft_sampling.core()
@@ -230,11 +227,7 @@ def seeds_of(seed: Any, n_sequences: int) -> list[tuple[int, int]]:
 def adapted_models(
     target: Model, options: DecodingOptions, n_prompts: int, *, is_batch: bool
 ) -> list[Model] | None:
-    """The model of each prompt's text; None: all are of the target. The folder of an adapter is read once.
-
-    Raises InputError for another number of adapters than of prompts, or a model over other weights, and as
-    `specdec.Model.with_adapter`.
-    """
+    """The model of each prompt's text; None: all are of the target. The folder of an adapter is read once."""
     adapter = options.adapter
     if adapter is None:
         return None
@@ -281,11 +274,7 @@ def _prompt_ids(
 
 
 def constraint_of(options: DecodingOptions, target: Model, end_ids: Sequence[int]) -> Constraint | None:
-    """The constraint that options ask for, on the tokens of a target, `end_ids` of which end a text; or None.
-
-    Raises ConstraintError for one that cannot be read, is too large, or that no text satisfies, InputError
-    for a target whose tokens are not byte strings, MissingPackageError without ``llguidance``.
-    """
+    """The constraint that options ask for on the tokens of a target, whose `end_ids` end a text; or None."""
     for name in get_args(ConstraintKind):
         if (given := getattr(options, name)) is None:
             continue

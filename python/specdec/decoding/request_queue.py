@@ -17,9 +17,8 @@ class RequestQueue:
     """Texts that wait for a slot.
 
     A free slot goes to the request that holds the fewest slots, and among equals to the one that has waited
-    longest since it arrived or got its last slot. So requests get their first slot in the order of arrival,
-    and one with many samples gets exactly its share while others wait. A prompt whose log-probabilities are
-    wanted is scored, in a thread of its own, before its texts wait.
+    longest since it arrived or got its last slot. A prompt whose log-probabilities are wanted is scored, in a
+    thread of its own, before its texts wait.
 
     The `lock` guards the queue and the `counters` of requests; it is notified when the engine's thread may
     have work. `closing`: no more requests are taken; `hurries`: all texts that are there are to be cancelled.

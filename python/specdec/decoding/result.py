@@ -33,10 +33,9 @@ class Result(DecodedText):
     a line a round; a notebook shows it.
 
     Two results are equal if their `text`, `tokens`, `finish_reason`, `stop`, `prompt_ids` and `source_ids`
-    are; how they came about, by which random numbers, in which rounds and how fast, does not count. So a
-    greedy result with a draft equals the one without. Equal results have equal hashes, so the lists of a
-    result that is in a set or a key of a dict must not be changed. A pickle and `to_dict` leave the tokenizer
-    out; what the figure shows stays.
+    are: a greedy result with a draft equals the one without. Equal results have equal hashes, so the lists of
+    a result that is in a set or a key of a dict must not be changed. A pickle and `to_dict` leave the
+    tokenizer out; what the figure shows stays.
 
     Attributes
     ----------
@@ -44,13 +43,12 @@ class Result(DecodedText):
         The new text, without the prompt, up to the stop string or stop id that ended it. None if the target
         has no tokenizer.
     tokens : list of int
-        The new token ids. With a stop id that id is the last one; with a stop string the last one is the
-        token that completed it, so that `text` can be shorter than the text of `tokens`.
+        The new token ids. With a stop id that id is the last one; with a stop string the token that completed
+        it, so that `text` can be shorter than the text of `tokens`.
     finish_reason : str
         "stop" where a stop string or stop id (the end-of-text token is one) was met, "length" where
         `max_new_tokens` was reached, "context" where the model's context is full. "error" in the `result` of
-        a `NotFiniteError`, where a text had not come to its end; "cancelled" where an `Engine` was told to
-        end it.
+        a `NotFiniteError`, where a text had not come to its end; "cancelled" where a request was cancelled.
     stop : str, int or None
         The stop string or stop id that was met.
     trace : Trace
@@ -67,21 +65,17 @@ class Result(DecodedText):
         The target's, for the figure.
     n_cached_tokens : int
         Tokens of the prompt that were copied from the `prompt_cache`, not computed.
-    source_ids : list of int or None
-        What the encoder of an encoder-decoder read; None for other targets.
-    source_text : str or None
-        Its text, None without a tokenizer of sources.
+    source_ids, source_text : list of int, str, or None
+        What the encoder of an encoder-decoder read, and its text; None for other targets.
     figure_texts : FigureTexts or None
         What the figure shows, of a result that comes from a pickle or a dict, without tokenizer.
     logprobs : ndarray of float64, shape (len(tokens),), or None
-        ln p of each new token, by the law that was asked for; None unless asked for.
+        ln p of each new token, by the distribution that was asked for; None unless asked for.
     top_logprobs : list of lists of (int, float), or None
         For each new token the most probable tokens in its place: pairs (id, ln p), the best first, of equal
-        ones the lower id. By the law of "sampling" there are fewer where fewer have a probability.
-    prompt_logprobs : ndarray of float64, shape (len(prompt_ids) - 1,), or None
-        ln p of each token of the prompt but the first by the model, as `Model.score` gives it.
-    prompt_top_logprobs : list of lists of (int, float), or None
-        For each of these the most probable tokens in its place.
+        ones the lower id. By "sampling" there are fewer where fewer have a probability.
+    prompt_logprobs, prompt_top_logprobs
+        The same of each token of the prompt but the first by the model, as `Model.score` gives it.
     """
 
     logits: NDArray[np.float32] | None = None
@@ -98,19 +92,9 @@ class Result(DecodedText):
         """Figure 1 of the paper, a line a round, as text.
 
         Accepted drafts are green, the target's own tokens blue and underlined, rejected drafts red and struck
-        out. Without colours marks stand in for them: rejected drafts ~~struck~~, the target's own tokens
-        [bracketed], what a stop cut off {braced}. Plain decoding is shown as one paragraph.
-
-        Parameters
-        ----------
-        colour : bool, optional
-            Whether to use the colours of a terminal. None: if standard output is one and the environment
-            variable NO_COLOR is not set.
-
-        Raises
-        ------
-        InputError
-            `colour` is no truth value.
+        out; or, without colours, rejected drafts ~~struck~~, the target's own tokens [bracketed], what a stop
+        cut off {braced}. Plain decoding is shown as one paragraph. `colour` None: colours if standard output
+        is a terminal and the environment variable NO_COLOR is not set.
 
         Examples
         --------
@@ -174,11 +158,7 @@ class Result(DecodedText):
     def from_dict(cls, values: Mapping[str, Any]) -> Result:
         """The result that `to_dict` gave, also by way of JSON: equal to it, without logits and tokenizer.
 
-        Raises
-        ------
-        InputError
-            The dict is of another version, or damaged: a field is missing or wrong, or two do not fit
-            together.
+        InputError if the dict is of another version, a field is missing or wrong, or two do not fit together.
 
         Examples
         --------

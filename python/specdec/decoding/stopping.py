@@ -37,10 +37,7 @@ class StopRules:
         tokenizer: Tokenizer | None,
         eos_ids: Iterable[int] = (),
     ) -> StopRules:
-        """Check and sort what a caller passed as `stop`, and `eos_ids`, those that end a text.
-
-        Raises InputError for an entry that is neither a non-empty string nor an id below `n_vocab`.
-        """
+        """Check and sort what a caller passed as `stop`, and `eos_ids`, those that end a text."""
         stop = plain(stop)
         if isinstance(stop, str | Integral):
             stop = [stop]
@@ -151,10 +148,7 @@ class StopScanner:
 
 
 class NewText:
-    """The new text of a sequence so far, and where it ends.
-
-    That is decided token by token, in the order of the tokens, and never by the rounds they came in; so
-    speculative and plain decoding end alike.
+    """The new text of a sequence so far, and where it ends, which is decided token by token, never by rounds.
 
     It ends by `stop`, or with `limit` tokens by `limit_reason`; without a `decoder` it has no text. As long
     as it goes on its `finish_reason` is None; `stop` is the stop string or stop id that was met.
@@ -173,10 +167,7 @@ class NewText:
         self._whole = False  # and the end of the text has
 
     def extend(self, tokens: Iterable[int], *, complete: bool = False) -> int:
-        """Add tokens up to where the text ends; return how many.
-
-        With `complete` the text ends after the last of them, as its constraint is complete.
-        """
+        """Add tokens up to where the text ends, `complete` by its constraint or not; return how many."""
         if self.finish_reason is not None:
             raise ValueError("the text has already ended")
         n_before = len(self.tokens)

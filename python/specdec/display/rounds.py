@@ -1,9 +1,8 @@
 """Figure 1 of the paper, for terminals and notebooks: what every round drafted and what became of it.
 
-One line is one round: accepted drafts (green), rejected drafts (red, struck out), then the target's own
-token (blue, underlined). No two kinds differ by colour alone, and the tints of a page are told apart with
-every kind of colour vision. Where colours cannot be shown, marks stand in for them. Plain decoding, where
-each round is one token of the target, is shown as one paragraph.
+A line is a round: accepted drafts (green), rejected drafts (red, struck out), then the target's own token
+(blue, underlined). No two kinds differ by colour alone, and tints are told apart with every kind of colour
+vision. Plain decoding, where each round is one token of the target, is shown as one paragraph.
 """
 
 from __future__ import annotations
@@ -82,10 +81,9 @@ class DecodedText:
 class FigurePiece:
     """A token as the figure shows it: its text, with control characters made visible, and its id.
 
-    `kind` is "accepted", "rejected", "unseen" (a draft behind a rejected one, which was not judged), "target"
-    (a correction, a bonus token, or a token of plain decoding) or "cut" (after the end of the text). `origin`
-    is as in `Round.origin`, "draft" for all drafts; `beta` is the overlap of the two distributions where it
-    was judged.
+    `kind` is "accepted", "rejected", "unseen" (a draft after a rejected one), "target" (a token of the
+    target) or "cut" (after the end of the text); `origin` is as in `Round.origin`, "draft" for all drafts;
+    `beta` is that of the position, where it was judged.
     """
 
     text: str
@@ -97,11 +95,7 @@ class FigurePiece:
 
 @dataclass(frozen=True)
 class FigureTexts:
-    """What the figure shows, so that it can be drawn without the tokenizer.
-
-    `prompt` is the end of the prompt, after that of the source; `rounds` has of each round the texts of its
-    pieces.
-    """
+    """What the figure shows without a tokenizer: the end of the prompt, and texts of each round's pieces."""
 
     prompt: str
     rounds: tuple[tuple[str, ...], ...]
@@ -115,10 +109,9 @@ class FigureTexts:
 
 
 class Figure:
-    """Turns rounds into pieces, in order, as they come.
+    """Turns rounds into pieces, in order, as they come; without a tokenizer it shows `texts`, or ids.
 
-    Without a tokenizer it shows `texts`, or ids. `prompt_ids` are what the first round continues, `source` is
-    what the encoder of an encoder-decoder read.
+    `prompt_ids` are what the first round continues, `source` is what the encoder of an encoder-decoder read.
     """
 
     def __init__(

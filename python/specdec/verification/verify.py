@@ -206,7 +206,7 @@ def distribution(
     top_p: float | None = None,
     min_p: float | None = None,
 ) -> NDArray[np.float64]:
-    """Probabilities that sampling with these settings gives to each token.
+    """Probabilities that sampling with these settings gives to each token, of the shape of `logits`.
 
     Softmax, then top-k, then nucleus on what top-k left, then min-p, so that every way of sampling is plain
     sampling from the result (Leviathan et al., section 2.2). Ties go to the lowest id.
@@ -224,15 +224,7 @@ def distribution(
     min_p : float, optional
         Keep the tokens that are at least this times as probable as the most probable one.
 
-    Returns
-    -------
-    ndarray of float64, of the shape of `logits`
-        Every row sums to 1.
-
-    Raises
-    ------
-    InputError
-        If a setting is out of range, or a row has NaN, +inf or no finite entry.
+    Raises ------ InputError If a setting is out of range, or a row has NaN, +inf or no finite entry.
     """
     settings = Sampling(temperature, top_k, top_p, min_p).core()
     options = {name: settings[name] for name in ("temperature", *TRUNCATIONS)}
