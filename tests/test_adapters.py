@@ -744,7 +744,7 @@ def test_the_core_refuses_what_does_not_fit(adapted: Adapted) -> None:
     settings = _core.Settings(max_new_tokens=2, sampling=sampling, model=adapted.draft.core)
     with pytest.raises(ValueError, match="model has other weights than the target"):
         Session(core, None, [IDS], seeds=[(0, 0)], gamma=0, n_threads=1, settings=settings)
-    with pytest.raises(TypeError, match="model: expected a specdec._core.Model"):
+    with pytest.raises(TypeError, match="model: expected specdec._core.Model"):
         _core.Settings(max_new_tokens=2, sampling=sampling, model=3)
 
 

@@ -318,8 +318,6 @@ def difference(path: str, node: ast.FunctionDef) -> str | None:
     target: object = _core
     for part in path.split("."):
         target = getattr(target, part)
-    if not inspect.getdoc(target):
-        return f"{path} has no docstring"
     if any(ast.unparse(decorator) == "property" for decorator in node.decorator_list):
         return None
     if not getattr(target, "__text_signature__", None):

@@ -104,13 +104,7 @@ def test_what_is_no_automaton() -> None:
             _core.Automaton(ids)
     empty = automaton([])
     assert (empty.n_tokens, empty.n_states, empty.repeated(), empty.find([1])) == (0, 1, (0, -1), (0, -1))
-    with pytest.raises(RuntimeError, match="initialised twice"):
-        empty.__init__(np.zeros(1, np.int32))  # type: ignore[misc]
-    raw = _core.Automaton.__new__(_core.Automaton)
-    with pytest.raises(ValueError, match="not been initialised"):
-        raw.repeated()
     for draft, message in [
-        (by_method("context_copy", raw, 1, 1), "not been initialised"),
         (by_method("context_copy", automaton([N_VOCAB]), 1, 1), f"token {N_VOCAB}, expected 0 to"),
         (by_method("context_copy", None, 0, 1), "min_match is 0"),
         (by_method("context_copy", None, 1, 17), "n_candidates is 17"),
@@ -120,7 +114,7 @@ def test_what_is_no_automaton() -> None:
     ]:
         with pytest.raises(ValueError, match=message):
             run_session(TARGET, draft, [[1, 2]])
-    with pytest.raises(TypeError, match="expected an Automaton"):
+    with pytest.raises(TypeError, match="expected specdec._core.Automaton"):
         run_session(TARGET, by_method("context_copy", 3, 1, 1), [[1, 2]])
 
 

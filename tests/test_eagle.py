@@ -335,12 +335,7 @@ def test_the_type_of_the_core_checks_what_it_is_given(target: specdec.Model, tmp
     for layers, message in (([], "there are 0 layers"), ([1] * 17, "there are 17 layers")):
         with pytest.raises(ValueError, match=message):
             _core.Eagle(model, layers=layers)
-    eagle = _core.Eagle(model, layers=[1, 2, 4], tokens=[5, 1, 9])
-    with pytest.raises(RuntimeError, match="twice"):
-        eagle.__init__(model, layers=[1, 2, 4], tokens=[5, 1, 9])  # type: ignore[misc]
-    empty = _core.Eagle.__new__(_core.Eagle)
     for wrong, message in (
-        (empty, "has not been initialised"),
         (_core.Eagle(model, layers=[1, 2]), "features have 96 numbers, expected 2 hidden states of 32"),
         (_core.Eagle(model, layers=[1, 2, 6]), "reads hidden state 6 of the target, expected 0 to 5"),
     ):

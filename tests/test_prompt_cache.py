@@ -17,8 +17,12 @@ from chat_templates import make_chat
 from core_work import blocks_of_a_token, counted_work, prompts_in_slices_of
 from drafters import DRAFTS, Repeats, World, named
 from laws import embedded_llama2c, first_layers
+<<<<<<< HEAD
 from refusals import refuses
 from sessions import Session
+=======
+from sessions import Session, read_prompts
+>>>>>>> integ
 from specdec import PromptCache, _core, drafts
 from specdec.decoding.prompt_cache import PrefixCacheAdapter
 from worlds.canonical import VARIANTS, build, random_tensors
@@ -459,7 +463,7 @@ def test_cached_texts_of_the_core(
         open_session([4, 5], model=world.draft).begin_with(0, text)
     with pytest.raises(ValueError, match="neither the target nor a model that drafts"):
         session.cached_text(0, world.draft.core)
-    with pytest.raises(TypeError, match=r"expected a specdec\._core\.Model"):
+    with pytest.raises(TypeError, match=r"expected specdec\._core\.Model"):
         session.cached_text(0, 5)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="cannot create"):
         _core.CachedText()
@@ -495,7 +499,7 @@ def test_cached_texts_of_a_beam_search(target: specdec.Model, world: World) -> N
     assert first.drafts and not search(None).drafts
     assert not search(world.draft, gamma=0).drafts and not search(world.draft, max_new_tokens=1).drafts
     assert first.cached_size(target.core)[0] == []
-    first.prefill()
+    read_prompts(first)
     for model in (target.core, world.draft.core):
         tokens, n_bytes, n_low = first.cached_size(model)
         text = first.cached_text(model)
@@ -503,7 +507,7 @@ def test_cached_texts_of_a_beam_search(target: specdec.Model, world: World) -> N
         assert (text.n_bytes, text.n_low) == (n_bytes, n_low)
         again = search(world.draft)
         assert (again.begin_with(text), again.begin_with(text)) == (19, 19)
-        again.prefill()
+        read_prompts(again)
         with pytest.raises(RuntimeError, match="the prompt has begun to be read"):
             again.begin_with(text)
     with pytest.raises(ValueError, match="neither the target nor a model that drafts"):

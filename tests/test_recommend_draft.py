@@ -15,6 +15,7 @@ import specdec
 from sessions import Session
 from specdec import drafts, time_limit
 from specdec.analysis import recommend as recommend_module
+from specdec.analysis.arguments import short_names
 from specdec.analysis.known_models import known_models, known_vocabularies, vocabulary_of
 from specdec.analysis.recommend import memory_of
 from specdec.drafts.translation import translation_of
@@ -107,6 +108,15 @@ def test_without_drafts_what_needs_no_model_is_measured(target: Any) -> None:
     embedded, _ = specdec.embedded_pair()
     assert {"heads", "exit:3"} < recommend_module.without_model(embedded).keys()
     assert "mtp" not in recommend_module.without_model(embedded)
+
+
+def test_names_of_drafts_are_short() -> None:
+    for given, wanted in {
+        "/a/b/c/": "c", "heads:a/b": "heads:b", "ensemble:copy+path/to/small": "ensemble:copy+small",
+        "org/name:Q4_K_M": "name:Q4_K_M", "copy": "copy", "/": "/",
+    }.items():  # fmt: skip
+        assert short_names([given]) == [wanted]
+    assert short_names(["a/x", "b/x", "b/y"]) == ["a/x", "b/x", "y"]
 
 
 def test_gammas_are_those_asked_for_or_each_drafts_own(target: Any, other: Any) -> None:

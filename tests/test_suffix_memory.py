@@ -202,12 +202,6 @@ def test_what_is_no_suffix_tree() -> None:
             tree.add(np.array(tokens, np.int32), lengths, n_before)
     with pytest.raises(ValueError, match=r"tokens: expected .* int32"):
         tree.add(np.zeros(2), [2], [0])
-    with pytest.raises(RuntimeError, match="initialised twice"):
-        tree.__init__(3, 3)
-    raw = _core.SuffixTree.__new__(_core.SuffixTree)
-    for use in (lambda: raw.find([1]), lambda: raw.n_tokens, lambda: run_session(TARGET, how(raw), [[1]])):
-        with pytest.raises(ValueError, match="not been initialised"):
-            use()
     assert (tree.n_texts, tree.n_tokens, tree.find([1]), texts_of(tree)) == (0, 0, (0, 0), [])
 
 

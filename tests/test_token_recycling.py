@@ -135,12 +135,8 @@ def test_what_is_no_matrix() -> None:
         with pytest.raises(ValueError, match=message):
             _core.TokenMatrix(rows)
     matrix = _core.TokenMatrix(empty(2))
-    with pytest.raises(RuntimeError, match="initialised twice"):
-        matrix.__init__(empty(2))  # type: ignore[misc]
-    raw = _core.TokenMatrix.__new__(_core.TokenMatrix)
     small = _core.TokenMatrix(np.zeros((5, 2), np.int32))
     for draft, message in [
-        (recycling(raw, 2, [0]), "not been initialised"),
         (recycling(small, 2, [0]), "the draft has 5 tokens and the target"),
         (recycling(matrix, 2, [0, 0, 0]), "3 children, expected at most 2"),
         (recycling(matrix, 2, []), "expected at least one"),
@@ -150,7 +146,7 @@ def test_what_is_no_matrix() -> None:
     ]:
         with pytest.raises(ValueError, match=message):
             run_session(TARGET, draft, [[1, 2]])
-    with pytest.raises(TypeError, match="expected a TokenMatrix"):
+    with pytest.raises(TypeError, match="expected specdec._core.TokenMatrix"):
         run_session(TARGET, by_method("token_recycling", 3, [0], [0.5]), [[1, 2]])
 
 

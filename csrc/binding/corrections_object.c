@@ -1,42 +1,21 @@
 /* Corrections: where the target refused a draft's guesses, for whoever learns from that. */
 #include "module.h"
 
-static int init(PyObject* object, PyObject* args, PyObject* kwargs) {
+static sd_corrections* ring_of(PyObject* self) { return &((sd_corrections_object*)self)->ring; }
+
+static int make(PyObject* self, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"n", "n_before", "n_top", "n_hidden", "everywhere", NULL};
-    sd_corrections* ring = &((sd_corrections_object*)object)->ring;
     sd_correction_shape shape = {0};
     int n, everywhere = 0;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "iii|ip", names, &n, &shape.n_before, &shape.n_top,
                                      &shape.n_hidden, &everywhere))
         return -1;
-    sd_status status = ring->entries != NULL
-                           ? sd_fail(SD_ERR_STATE, "a Corrections cannot be initialised twice")
-                           : sd_corrections_create(ring, &shape, n);
-    if (status != SD_OK) {
-        sd_raise(status);
-        return -1;
-    }
-    ring->everywhere = everywhere;
+    if (sd_passed(sd_corrections_create(ring_of(self), &shape, n)) < 0) return -1;
+    ring_of(self)->everywhere = everywhere;
     return 0;
 }
 
-static void dealloc(PyObject* object) {
-    PyTypeObject* type = Py_TYPE(object);
-    sd_corrections_free(&((sd_corrections_object*)object)->ring);
-    type->tp_free(object);
-    Py_DECREF(type);
-}
-
-sd_corrections_object* sd_corrections_from(const sd_module_state* state, PyObject* object) {
-    sd_corrections_object* self = (sd_corrections_object*)object;
-    if (!PyObject_TypeCheck(object, state->corrections_type))
-        PyErr_Format(PyExc_TypeError, "corrections: expected Corrections, not %s", Py_TYPE(object)->tp_name);
-    else if (self->ring.entries == NULL)
-        PyErr_SetString(PyExc_ValueError, "corrections: the Corrections have not been initialised");
-    else
-        return self;
-    return NULL;
-}
+static void release(PyObject* self) { sd_corrections_free(ring_of(self)); }
 
 /* The arrays of n corrections. */
 enum { N_COLUMNS = 8 };
@@ -77,20 +56,19 @@ static void columns_fill(columns* c, sd_corrections* ring, int n) {
     }
 }
 
-static PyObject* take(PyObject* object, PyObject* ignored) {
-    sd_corrections_object* self = sd_corrections_from(PyType_GetModuleState(Py_TYPE(object)), object);
-    if (self == NULL) return NULL;
-    int n = sd_corrections_count(&self->ring);
+static PyObject* take(PyObject* self, PyObject* ignored) {
+    sd_corrections* ring = ring_of(self);
+    int n = sd_corrections_count(ring);
     columns c = {0};
     PyObject* result = NULL;
-    int made = columns_new(&c, &self->ring.shape, n);
+    int made = columns_new(&c, &ring->shape, n);
     /* NumPy may have let another thread take some. None does so from here on, with the lock held. */
-    if (made && sd_corrections_count(&self->ring) < n) {
+    if (made && sd_corrections_count(ring) < n) {
         columns_free(&c);
-        return take(object, ignored);
+        return take(self, ignored);
     }
     if (made) {
-        columns_fill(&c, &self->ring, n);
+        columns_fill(&c, ring, n);
         result = Py_BuildValue("{sOsOsOsOsOsOsOsO}", "before", c.arrays[0], "depth", c.arrays[1], "text",
                                c.arrays[2], "position", c.arrays[3], "top", c.arrays[4], "log_probs",
                                c.arrays[5], "rest", c.arrays[6], "hidden", c.arrays[7]);
@@ -99,16 +77,12 @@ static PyObject* take(PyObject* object, PyObject* ignored) {
     return result;
 }
 
-static PyObject* get_n(PyObject* object, void* closure) {
-    (void)closure;
-    sd_corrections_object* self = sd_corrections_from(PyType_GetModuleState(Py_TYPE(object)), object);
-    return self ? PyLong_FromLong(sd_corrections_count(&self->ring)) : NULL;
+static PyObject* get_n(PyObject* self, void* ignored) {
+    return PyLong_FromLong(sd_corrections_count(ring_of(self)));
 }
 
 static PyMethodDef methods[] = {
-    {"take", take, METH_NOARGS,
-     "take($self, /)\n--\n\nThe corrections since the last call, the oldest first, as arrays; none of them "
-     "stays."},
+    {"take", take, METH_NOARGS, "take($self, /)\n--\n\n"},
     {0},
 };
 
@@ -117,21 +91,11 @@ static PyGetSetDef properties[] = {
     {0},
 };
 
-static PyType_Slot slots[] = {
-    {Py_tp_doc,
-     "Corrections(n, n_before, n_top, n_hidden=0, everywhere=False)\n--\n\nWhere the target refused a "
-     "draft's guesses."},
-    {Py_tp_init, init},
-    {Py_tp_dealloc, dealloc},
-    {Py_tp_methods, methods},
-    {Py_tp_getset, properties},
-    {Py_tp_new, PyType_GenericNew},
-    {0, NULL},
-};
-
-PyType_Spec sd_corrections_spec = {
-    .name = "specdec._core.Corrections",
-    .basicsize = sizeof(sd_corrections_object),
-    .flags = Py_TPFLAGS_DEFAULT,
-    .slots = slots,
+const sd_kind sd_corrections_kind = {
+    .doc = "Corrections(n, n_before, n_top, n_hidden=0, everywhere=False)\n--\n\n",
+    .size = sizeof(sd_corrections_object),
+    .make = make,
+    .release = release,
+    .methods = methods,
+    .getters = properties,
 };

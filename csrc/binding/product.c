@@ -68,7 +68,6 @@ static sd_status multiply(sd_engine engine, sd_format format, int n_rows, int n_
 
 PyObject* sd_product(PyObject* module, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"x", "weights", "dtype", "engine", "n_threads", NULL};
-    (void)module;
     Py_buffer x = {0}, weights = {0};
     const char *dtype, *engine_name = "rows";
     sd_engine engine;
@@ -114,15 +113,10 @@ PyObject* sd_product(PyObject* module, PyObject* args, PyObject* kwargs) {
                               .col_stride = 4};
     float* y;
     if ((array = sd_new_array("float32", n_rows, n_out, (void**)&y)) == NULL) goto done;
-    PyThreadState* saved_thread;
-    sd_gil_release(&saved_thread);
-    status = by_openblas ? multiply_by_openblas(n_rows, n_in, n_out, x.buf, weights.buf, n_threads, y)
-                         : multiply(engine, format, n_rows, n_in, n_out, x.buf, &source, n_threads, y);
-    sd_gil_take(&saved_thread);
-    if (status != SD_OK) {
-        Py_CLEAR(array);
-        sd_raise(status);
-    }
+    SD_WITHOUT_GIL(
+        status = by_openblas ? multiply_by_openblas(n_rows, n_in, n_out, x.buf, weights.buf, n_threads, y)
+                             : multiply(engine, format, n_rows, n_in, n_out, x.buf, &source, n_threads, y));
+    array = sd_given(array, status);
 done:
     PyBuffer_Release(&x);
     if (weights.obj) PyBuffer_Release(&weights);

@@ -13,7 +13,8 @@ extern PyMethodDef sd_testing_functions[];
 
 /* The drafting method "fixed_acceptance"; arguments: {draft, alpha, texts}: the description of a drafter,
  * its acceptance rate, and a text for each sequence. Returns 0, or -1 with an exception. */
-int sd_make_fixed_acceptance(PyObject* arguments, const sd_drafter_context* context, sd_drafter** drafter);
+int sd_make_fixed_acceptance(const sd_draft_arguments* arguments, const sd_drafter_context* context,
+                             sd_drafter** drafter);
 
 /* A new dict: what the nodes of a record were drawn from (draft_probs, draft_points) and what the target said
  * after each (node_logits). NULL with an exception. */

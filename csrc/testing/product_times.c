@@ -3,33 +3,28 @@
 #include "library.h"
 #include "product_trial.h"
 
-/* [repeats][rows of a product] seconds, as a list of lists. */
-static PyObject* times(sd_product_trial* t, const int32_t* rows, int n, int repeats, PyObject* before) {
-    PyObject* all = PyList_New(repeats);
-    for (int r = 0; all != NULL && r < repeats; r++) {
-        PyObject* turn = PyList_New(n);
-        if (turn == NULL) {
-            Py_CLEAR(all);
-            break;
-        }
-        PyList_SET_ITEM(all, r, turn);
-        for (int i = 0; all != NULL && i < n; i++) {
-            PyObject* done = PyObject_CallNoArgs(before);
-            PyObject* seconds = done ? PyFloat_FromDouble(sd_product_trial_run(t, rows[i])) : NULL;
-            Py_XDECREF(done);
-            if (seconds == NULL)
-                Py_CLEAR(all);
-            else
-                PyList_SET_ITEM(turn, i, seconds);
-        }
-    }
-    return all;
+/* Products of these numbers of rows; `before` is called before each. */
+typedef struct turns {
+    sd_product_trial* trial;
+    const int32_t* rows; /* [n] */
+    int n;
+    PyObject* before;
+} turns;
+
+static PyObject* seconds_at(const void* context, int i) {
+    const turns* t = context;
+    PyObject* done = PyObject_CallNoArgs(t->before);
+    Py_XDECREF(done);
+    return done ? PyFloat_FromDouble(sd_product_trial_run(t->trial, t->rows[i])) : NULL;
+}
+
+static PyObject* turn_at(const void* context, int i) {
+    return sd_list_of(((const turns*)context)->n, seconds_at, context);
 }
 
 PyObject* sd_hook_product_times(PyObject* module, PyObject* args, PyObject* kwargs) {
     static char* names[] = {"weights", "dtype",     "engine", "rows", "n_matrices",
                             "repeats", "n_threads", "before", NULL};
-    (void)module;
     PyObject *weights_argument, *rows_argument, *before, *found = NULL;
     Py_buffer weights;
     const char *dtype, *engine;
@@ -48,7 +43,7 @@ PyObject* sd_hook_product_times(PyObject* module, PyObject* args, PyObject* kwar
     t.n_out = (int)weights.shape[0], t.n_in = (int)weights.shape[1];
     for (int i = 0; i < n; i++) t.max_rows = rows[i] > t.max_rows ? rows[i] : t.max_rows;
     status = sd_product_trial_create(&t, weights.buf);
-    found = status == SD_OK ? times(&t, rows, n, repeats, before) : sd_raise(status);
+    found = status == SD_OK ? sd_list_of(repeats, turn_at, &(turns){&t, rows, n, before}) : sd_raise(status);
 done:
     sd_product_trial_free(&t);
     PyMem_Free(rows);

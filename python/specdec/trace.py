@@ -325,9 +325,7 @@ class Trace(RoundTimes):
 
     @property
     def run_s(self) -> float:
-        """Mean seconds of a run of the target; the prefill began the first of plain decoding, which is left
-        out.
-        """
+        """Mean seconds of a run of the target, but for the first of plain decoding, which is a part."""
         return _mean_run_s(self.rounds)
 
     @property

@@ -15,6 +15,7 @@ ARGUMENTS = {
     "online_ngram": ("table",),
     "context_copy": ("documents", "min_match", "n_candidates"),
     "input_copy": ("source", "start", "min_match", "n_candidates"),
+    "prediction_copy": ("start", "min_match", "n_candidates"),
     "suffix_memory": ("memory", "min_match", "factor", "min_probability", "branches"),
     "token_recycling": ("matrix", "parents", "chances"),
     "lookahead": ("window", "ngram", "candidates"),

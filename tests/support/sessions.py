@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from specdec import _core
 
-__all__ = ["Session", "record_of"]
+__all__ = ["Session", "read_prompts", "record_of"]
 
 _SESSION = (
     "gamma", "n_slots", "n_text", "n_threads", "max_top", "keep_logits", "node_budget", "adaptive_gamma",
@@ -66,12 +67,24 @@ class Session:
         """Give a slot to another prompt, with its own settings or those of all."""
         self.core.admit(slot, prompt, seed, self.usual if settings is None else settings, source)
 
+    def prefill(self) -> float:
+        """Read the prompts; returns seconds. A text that fails says why in its next round."""
+        return read_prompts(self.core)
+
     def round(self, *args: Any, **options: Any) -> list[dict[str, Any]]:
         """The rounds of `_core.Session.round`, as `record_of` has them."""
         return [record_of(done) for done in self.core.round(*args, **options)]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.core, name)
+
+
+def read_prompts(of: _core.Session | _core.BeamSearch) -> float:
+    """Read the prompts of a session or a search; returns seconds."""
+    begun = time.perf_counter()
+    while of.prefill_slice():
+        pass
+    return time.perf_counter() - begun
 
 
 def record_of(done: _core.SlotRound) -> dict[str, Any]:

@@ -61,14 +61,8 @@ _OWNS: Final = {
 class Timing:
     """How much `measure` times.
 
-    Attributes
-    ----------
-    repeats : int, default 5
-        Timed runs for each gamma and temperature.
-    n_tokens : int, default 400
-        New tokens of a timed run at most; a run takes the prompts in order until it has as many.
-    leniences : bool, default False
-        Time the runs with lenience too, and not only those of the exact rule.
+    `repeats` are timed runs for each gamma and temperature, each of at most `n_tokens` new tokens: a run
+    takes the prompts in order until it has as many. `leniences`: time the runs with lenience too.
     """
 
     repeats: int = 5
@@ -85,20 +79,11 @@ class Timing:
 class Independence:
     """Whether betas are independent and alike, as equation (1) and all that follows from it assume.
 
-    Attributes
-    ----------
-    temperature : float
-    n_tokens : int
-        Positions that were looked at.
-    autocorrelation : tuple of float
-        Of beta with itself 1, 2, ... positions before, in the same text. NaN where all betas are the same.
-    band : float
-        Without any correlation 95 % of these are between -band and band: 1.96 / sqrt(n_tokens).
-    statistic, p_value : float
-        Ljung and Box's test on these lags: a small p value speaks against independence.
-    by_position : tuple of float
-        Chance that the first, second, ... draft of a round is accepted if those before it were. Each is
-        alpha if betas are independent and alike.
+    `n_tokens` positions were looked at. `autocorrelation` is that of beta with itself 1, 2, ... positions
+    before, in the same text, NaN where all betas are the same; without any, 95 % are between -`band` and
+    `band`, 1.96 / sqrt(n_tokens). A small `p_value` of Ljung and Box's `statistic` on these lags speaks
+    against independence. `by_position` has the chance that the first, second, ... draft of a round is
+    accepted if those before it were: each is alpha if betas are independent and alike.
     """
 
     temperature: float
@@ -128,7 +113,6 @@ class Measurement(Tabular):
     Attributes
     ----------
     target, draft : str
-        Names.
     rows : tuple of ExperimentRow
         By temperature, then lenience, then gamma, in the order asked for.
     verify_ratio : dict of int to float
@@ -150,9 +134,8 @@ class Measurement(Tabular):
         within a character has an empty piece. None if the target has no tokenizer.
     prompts : list of list of int
         Token ids of the prompts; of an encoder-decoder those of the sources.
-    seed : int
+    seed, n_threads : int
         Prompt i was continued with the key (seed, i).
-    n_threads : int
     stopped : str
         Why the measuring ended early, so that rows or times are missing; empty if it did not.
     """
@@ -241,10 +224,8 @@ def measure(
         What is continued: give what resembles your use; for an encoder-decoder sources. The same prompt
         several times is continued differently at temperatures above 0. None: some beginnings of English
         sentences, for a target with a tokenizer.
-    gammas : sequence of int
-        Drafted tokens a round, each 1 to 1024.
-    temperatures : sequence of float
-        Of target and draft.
+    gammas, temperatures : sequence of int, of float
+        Drafted tokens a round, each 1 to 1024; temperatures of target and draft.
     leniences : sequence of float
         In (0, 1]; 1 is the exact rule (appendix A.5). At temperature 0 a lenience below 1 accepts each token
         x with target(x) >= lenience * max(target) at temperature 1.
@@ -274,12 +255,10 @@ def measure(
 
     Raises
     ------
-    InputError
-        If an argument is out of range, or a prompt is empty or fills the context.
-    VocabularyMismatchError
-        If target and draft have different vocabularies.
+    InputError, VocabularyMismatchError
+        An argument is out of range, a prompt is empty or fills the context, or vocabularies differ.
     CheckpointError, TokenizerError
-        If a path cannot be loaded.
+        A path cannot be loaded.
 
     Examples
     --------

@@ -250,12 +250,10 @@ def search_skips(
 
     Raises
     ------
-    InputError
-        An argument is out of range, or the search in `path` had other settings.
+    InputError, CheckpointError, TokenizerError
+        As `specdec.measure`; or the search in `path` had other settings.
     MissingPackageError
         Optuna is not installed: ``pip install optuna``.
-    CheckpointError, TokenizerError
-        As `specdec.generate`.
 
     Examples
     --------

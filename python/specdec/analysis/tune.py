@@ -45,9 +45,7 @@ class Tuning(OneTable):
 
     Attributes
     ----------
-    target, draft : str
-        Names.
-    temperature : float
+    target, draft, temperature : str, str, float
     rows : dict of int to ExperimentRow
         By gamma: what acceptance and costs predict, plain decoding (0) included; or what runs gave
         (`ExperimentRow.by_running`).

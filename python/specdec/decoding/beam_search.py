@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -145,7 +146,10 @@ def beam_search(
             for model in readers:
                 known = prompt_cache.find(model.core, ids.ids, ids.source_of(model))
                 n_cached = 0 if known is None else search.begin_with(known)
-        prefill_s = search.prefill()
+        begun = time.perf_counter()
+        while search.prefill_slice():
+            pass
+        prefill_s = time.perf_counter() - begun
         while records := search.round(SLICE_S):  # Python handles signals between the slices
             rounds += [BeamRound(**record) for record in records]
             count(sum(record["n_levels"] for record in records))
@@ -239,7 +243,7 @@ class BeamRound:
 
 @dataclass(frozen=True, repr=False)
 class BeamTrace(RoundTimes):
-    """Every round of a beam search, `rounds`; `prefill_s`: seconds of reading the prompt, with both models."""
+    """Every round of a beam search, `rounds`, and `prefill_s`, seconds of reading the prompt."""
 
     rounds: list[BeamRound]
     prefill_s: float

@@ -186,4 +186,4 @@ class PredictionCopy(InputCopy):
         super().__init__(min_match=2, gamma=PREDICTION_GAMMA)
 
     def describe(self, target: Model) -> Description:
-        return "input_copy", {"source": None, "predictions": True, **self._settings}
+        return "prediction_copy", self._settings
