@@ -274,17 +274,8 @@ def test_only_what_a_session_has_learnt_is_taken() -> None:
     """There is no other way to the estimates, so none can be wrong."""
     target = build(LLAMA, random_tensors(LLAMA))
     for wrong in ([0.0], np.zeros(900), 1.0, specdec.AdaptiveGamma()):
-<<<<<<< HEAD
-        with pytest.raises(TypeError, match="adaptive_gamma: expected an AdaptiveGamma, not"):
-            new_session(target, by_method("random"), [[1]], gamma=3, adaptive_gamma=wrong)
-=======
         with pytest.raises(TypeError, match="adaptive_gamma: expected specdec._core.AdaptiveGamma, not"):
-            Session(
-                target, by_method("random"), [[1]], gamma=3, max_new_tokens=3, sampling=how,
-                draft_sampling=how, seeds=[(1, 0)], n_threads=1,
-                adaptive_gamma=wrong,  # type: ignore[arg-type]
-            )  # fmt: skip
->>>>>>> integ
+            new_session(target, by_method("random"), [[1]], gamma=3, adaptive_gamma=wrong)
     with pytest.raises(TypeError):
         _core.AdaptiveGamma(3)  # type: ignore[call-arg]
 

@@ -17,12 +17,8 @@ from chat_templates import make_chat
 from core_work import blocks_of_a_token, counted_work, prompts_in_slices_of
 from drafters import DRAFTS, Repeats, World, named
 from laws import embedded_llama2c, first_layers
-<<<<<<< HEAD
 from refusals import refuses
-from sessions import Session
-=======
 from sessions import Session, read_prompts
->>>>>>> integ
 from specdec import PromptCache, _core, drafts
 from specdec.decoding.prompt_cache import PrefixCacheAdapter
 from worlds.canonical import VARIANTS, build, random_tensors

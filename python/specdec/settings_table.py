@@ -109,9 +109,13 @@ def other(default: Any, check: Callable[[str, Any], Any] | None = None, **more: 
     return Setting(default, check or (lambda name, x: x), **more).row()
 
 
-@cache
 def table_of(table: Any, door: str | None = None) -> Mapping[str, Setting]:
     """The rows of a dataclass by name: all, or those that one of `DOORS` takes."""
+    return _rows(table, door)
+
+
+@cache
+def _rows(table: Any, door: str | None) -> Mapping[str, Setting]:
     rows: dict[str, Setting] = {row.name: row.metadata["setting"] for row in fields(table)}
     return {name: row for name, row in rows.items() if door is None or row.scope in DOORS[door]}
 

@@ -74,7 +74,8 @@ class _EngineOfCall:
     async def __aenter__(self) -> Engine:
         if self._engine is not None:
             return self._engine
-        self._key, made = await _in_thread(self._take, lambda taken: _give_back(taken[0]))
+        taken = await _in_thread(self._take, lambda taken: _give_back(taken[0]))
+        self._key, made = taken
         return made
 
     async def __aexit__(self, *exc_info: object) -> None:

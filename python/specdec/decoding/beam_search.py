@@ -15,7 +15,8 @@ from specdec.checks import check_flag, check_integer, check_number
 from specdec.decoding.prompt_cache import PromptCache, check_prompt_cache
 from specdec.decoding.prompts import PromptIds, decoder_prompts_of
 from specdec.decoding.scheduler import SLICE_S
-from specdec.decoding.stopping import FinishReason, StopRules
+from specdec.decoding.stopping import StopRules
+from specdec.display.rounds import FinishReason
 from specdec.drafts import Draft
 from specdec.drafts.draft import MAX_GAMMA, check_source
 from specdec.errors import InputError, VocabularyMismatchError, kind_of, number_of, shown

@@ -20,7 +20,8 @@ from specdec.decoding.guided.guidance import Guidance
 from specdec.decoding.options import AdapterLike, DecodingOptions, Policy
 from specdec.decoding.prompts import Chat, PromptIds, decoder_prompts_of
 from specdec.decoding.result import Result
-from specdec.decoding.stopping import FinishReason, StopRules
+from specdec.decoding.stopping import StopRules
+from specdec.display.rounds import FinishReason
 from specdec.drafts.draft import MAX_GAMMA, Description, Draft, check_source
 from specdec.drafts.model_draft import DraftLike, open_draft
 from specdec.errors import ConstraintError, InputError, number_of
