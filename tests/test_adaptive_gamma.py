@@ -200,17 +200,6 @@ def test_it_adapts_within_some_tens_of_tokens() -> None:
 
 
 @needs_hooks
-def test_a_slower_machine_changes_no_choice() -> None:
-    play = Play(World(KINK, 0.1, alike(0.8)), 4)
-    play.rate(600)
-    before = np.mean(play.gammas[-100:])
-    play.world = World(lambda m: 2.0 * KINK(m), 0.2, alike(0.8))
-    play.rate(100)
-    assert play.rate(600) > 0.95 * play.world.best_rate
-    assert abs(np.mean(play.gammas[-100:]) - before) < 1.5
-
-
-@needs_hooks
 def test_a_machine_shared_with_others_changes_no_choice() -> None:
     """For half of the time everything takes four times as long."""
     world = World(KINK, 0.1, alike(0.8))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import signal
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ import pytest
 import specdec
 from allocations import needs_hooks, nothing_leaks
 from core_work import blocks_of_a_token, counted_work, prompts_in_slices_of
-from laws import stories260k
 from refusals import refuses
 from sessions import Session
 from specdec.errors import InputError
@@ -87,31 +85,6 @@ def test_results_are_those_of_single_runs(pair: Pair, settings: str, drafting: b
             assert {out.trace.n_sequences for out in results} == {batch_size}
     results = specdec.generate(target, draft, PROMPTS, seed=4, batch_size=3, n_threads=2, **options)
     assert_same(results, expected)
-
-
-def stories(shared: Path) -> Pair:
-    return specdec.load(stories260k(shared)), specdec.load(stories260k(shared), "int4")
-
-
-@pytest.mark.parametrize("settings", SETTINGS)
-@pytest.mark.slow
-@pytest.mark.parametrize("models", ["embedded", "stories260K"])
-def test_trained_models(request: pytest.FixtureRequest, models: str, settings: str) -> None:
-    if models == "embedded":
-        target, draft = specdec.embedded_pair()
-    else:
-        target, draft = stories(request.getfixturevalue("shared"))
-    common = "Once upon a time there was a little girl who lived in a house by the sea. "
-    prompts = [common + end for end in ("She", "Her dog", "One day", "", "The sea", "She")] + ["Once", "Tom"]
-    options: dict[str, Any] = SETTINGS[settings] | {"max_new_tokens": 24, "logits": True, "stop": [".", "\n"]}
-    for drafting in (draft, None):
-        expected = alone(target, drafting, prompts, 6, **options)
-        assert len({len(out.tokens) for out in expected}) > 1
-        for batch_size, n_threads in ((3, 1), (2, 2), (len(prompts), 2)):
-            results = specdec.generate(
-                target, drafting, prompts, seed=6, batch_size=batch_size, n_threads=n_threads, **options
-            )
-            assert_same(results, expected)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "int8"])

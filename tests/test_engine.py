@@ -115,15 +115,6 @@ def test_clients_that_come_and_go(world: World, engine: Engine) -> None:
     assert metrics.n_accepted_tokens > 0 and metrics.n_new_tokens > metrics.n_rounds
 
 
-@pytest.mark.parametrize(
-    "how", [{"dtype": "int8"}, {"dtype": "int4"}, {"dtype": "f32"}, {"prefill": "tiles"}]
-)
-def test_clients_of_number_formats(world: World, how: dict[str, Any]) -> None:
-    given = World(specdec.load(world.target.path, **how), world.draft, world.ids)
-    with Engine(given.target, given.draft, n_slots=2, n_text=200, n_threads=1) as engine:
-        run_clients(engine, given, str(how), 3, 2)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", named(DRAFTS))
 def test_clients_with_every_draft(world: World, name: str) -> None:

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -447,21 +446,6 @@ def test_stream_takes_one_prompt(pair: Pair) -> None:
 
 
 # -------------------------------------------------------------------------------------- threads, interrupts
-
-
-def test_two_python_threads_share_the_models(pair: Pair) -> None:
-    wanted = [run(*pair, PROMPT, seed=seed, **SAMPLED).tokens for seed in range(6)]
-    got: dict[int, list[int]] = {}
-
-    def work(seed: int) -> None:
-        got[seed] = run(*pair, PROMPT, seed=seed, **SAMPLED).tokens
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [got[seed] for seed in range(6)] == wanted
 
 
 INTERRUPTED = """

@@ -374,18 +374,6 @@ def test_a_form_is_compiled_once(pair: Pair) -> None:
     assert made[0]._compiled is made[1]._compiled
 
 
-def test_states_are_functions_of_their_tokens(pair: Pair) -> None:
-    """A mask does not depend on the forks and masks before: walked along one state or not."""
-    guidance, rng = guidance_of("schema", PERSON, pair), np.random.default_rng(4)
-    for _ in range(3):
-        state, tokens = guidance.start(()), []
-        while (mask := state.mask()) is not None:
-            assert after(guidance.start(()), *tokens).mask() == mask
-            after(state, int(rng.choice(allowed_by(mask)))).mask()
-            tokens.append(int(rng.choice(allowed_by(mask))))
-            state = after(state, tokens[-1])
-
-
 def test_a_tokenizer_is_not_kept() -> None:
     """What was made of a tokenizer goes with it, when the forms on it are forgotten."""
     tokenizer = ToyTokenizer()
@@ -397,37 +385,6 @@ def test_a_tokenizer_is_not_kept() -> None:
     assert gone() is None
 
 
-class Recorder:
-    """A matcher of the library that notes what it is asked."""
-
-    def __init__(self, matcher: Any) -> None:
-        self.matcher = matcher
-        self.asked: list[tuple[str, Any]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*arguments: Any) -> Any:
-            self.asked.append((name, arguments[0] if arguments else None))
-            return getattr(self.matcher, name)(*arguments)
-
-        return call
-
-
-def test_forced_tokens_are_asked_for_once(pair: Pair) -> None:
-    """Along what the form leaves no choice about the library's matcher is neither copied nor asked."""
-    target, _ = pair
-    state = guidance_of("regex", "Once upon a time(!|,)", pair).start(())
-    readers, text = [], b""
-    while len(allowed := allowed_by(state.mask())) == 1:
-        if not readers:
-            asked = state._reader._matcher = Recorder(state._reader._matcher)
-        readers.append(state._reader)
-        text += target.tokenizer.text_bytes(allowed[0])
-        state = after(state, allowed[0])
-    assert text == b"Once upon a time"[: len(text)] and len(readers) > 1
-    assert len(set(map(id, readers))) == 1 and state._reader is not readers[0]
-    assert [name for name, _ in asked.asked] == ["deep_copy"]
-
-
 def test_a_mask_does_not_depend_on_other_guesses(pair: Pair) -> None:
     """Places of a tree that are asked in turns, in a grammar for which the library's way back gives masks of
     other places, and in some that it refuses to go back in."""
@@ -435,8 +392,8 @@ def test_a_mask_does_not_depend_on_other_guesses(pair: Pair) -> None:
     ends = ('stop="z"', "max_tokens=3")
     grammars = [letters, *(f"start: a b\na[{how}]: /[a-z ]*/\nb: /[0-9]+/\n" for how in ends)]
     rng = np.random.default_rng(8)
-    for grammar in grammars:
-        guidance = guidance_of("grammar", grammar, pair, ())
+    for kind, given in (*(("grammar", grammar) for grammar in grammars), ("schema", PERSON)):
+        guidance = guidance_of(kind, given, pair, ())
         states: dict[tuple[int, ...], GuidanceState] = {(): guidance.start(())}
         for _ in range(60):
             tokens = list(states)[int(rng.integers(len(states)))]

@@ -77,7 +77,7 @@ def test_output_is_plain_output_whatever_is_learnt(
     n_updates = 0
     for within in (online, drafts.Ensemble(drafts.Random(), online, adaptive=False)):
         for prompt, wanted in zip(PROMPTS, plain, strict=True):
-            request = specdec.decoding.request.Request.prepare(
+            request = specdec.decoding.request.Request(
                 target, within, prompt,
                 specdec.decoding.options.DecodingOptions(**options | {"seed": [wanted.seed]}),
             )  # fmt: skip
@@ -96,7 +96,7 @@ def test_a_run_that_goes_on_takes_what_has_been_learnt(models: list[specdec.Mode
     online = drafts.Online(models[3], learner=Takes(drafts.ModelDraft(target)), interval=None)
     before = specdec.generate(target, online, PROMPTS[0], max_new_tokens=30).trace
     assert before.n_accepted < before.n_drafted
-    request = specdec.decoding.request.Request.prepare(
+    request = specdec.decoding.request.Request(
         target, online, PROMPTS[0], specdec.decoding.options.DecodingOptions(max_new_tokens=60)
     )
     sequences = sequences_of(request)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,14 +36,8 @@ class RunKind(NamedTuple):
         return f"temperature {self.temperature:g}, {self.rule}, {self.n_threads} threads"
 
 
-@dataclass
-class _Learned:
-    """What was learned for one target and draft, in one way of sampling, on so many threads."""
-
-    target: weakref.ref[Any]
-    draft: weakref.ref[Any]
-    name: str
-    estimates: _core.AdaptiveGamma
+_Learned = tuple[weakref.ref[Any], weakref.ref[Any], str, _core.AdaptiveGamma]
+"""Target, draft, name and estimates of one target and draft, in one way of sampling, on so many threads."""
 
 
 class AdaptiveGamma:
@@ -102,7 +95,7 @@ class AdaptiveGamma:
     def begin(self, kind: RunKind) -> _core.AdaptiveGamma:
         """The estimates that a run begins with, its own copy: runs in other threads learn by themselves."""
         found = self._learned.get(kind.key)
-        return _core.AdaptiveGamma() if found is None else found.estimates.copy()
+        return _core.AdaptiveGamma() if found is None else found[-1].copy()
 
     def end(self, kind: RunKind, estimates: _core.AdaptiveGamma) -> None:
         """Keep what a run has learned; of two at the same time what the one that ends last has."""
@@ -113,7 +106,7 @@ class AdaptiveGamma:
 
         references = weakref.ref(kind.target, forget), weakref.ref(kind.draft.identity, forget)
         self._learned.pop(key, None)
-        self._learned[key] = _Learned(*references, str(kind), estimates)
+        self._learned[key] = (*references, str(kind), estimates)
 
     def to_dict(self) -> dict[str, Any]:
         """What the last run left, as plain lists and numbers; {} before the first.
@@ -128,13 +121,13 @@ class AdaptiveGamma:
         all_learned = self._learned.copy()
         if not all_learned:
             return {}
-        learned = next(reversed(all_learned.values()))
-        view = learned.estimates.view()
+        *_, name, estimates = next(reversed(all_learned.values()))
+        view = estimates.view()
         reach = np.cumprod(view["chance"])
         seconds = np.add(view["target_s"], view["draft_s"])
         rates = np.divide(np.cumsum(reach), seconds, out=np.zeros_like(reach), where=seconds > 0)
         return {
-            "name": learned.name,
+            "name": name,
             "gamma": int(rates.argmax()),
             "tokens_per_s": rates.tolist(),
             "target_s": view["target_s"],

@@ -346,7 +346,7 @@ class Engine:
             check_integer("logprobs", options.logprobs, 0, self.max_top_logprobs)
         self._check_open(options.n)  # before the prompt is encoded
         chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)
-        request = Request.prepare(
+        request = Request(
             self.target, None, prompt, options, chat, decoder_prompt, n_slots=self.n_slots, n_text=self.n_text
         )
         if request.is_batch:

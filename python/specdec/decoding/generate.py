@@ -265,7 +265,7 @@ def generate(
     """
     options = DecodingOptions.of_call(locals())
     chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)
-    request = Request.prepare(target, draft, prompt, options, chat, decoder_prompt)
+    request = Request(target, draft, prompt, options, chat, decoder_prompt)
     sequences = sequences_of(request)
     bar = progress_bar(request.n_new_tokens, "token") if progress else nullcontext()
     with bar as shown:
@@ -325,7 +325,7 @@ def stream(
     """
     options = DecodingOptions.of_call(locals())
     chat = Chat.of_call(prompt, messages, tools, documents, chat_template_kwargs)
-    request = Request.prepare(target, draft, prompt, options, chat, decoder_prompt)
+    request = Request(target, draft, prompt, options, chat, decoder_prompt)
     if request.is_batch:
         name, found = "prompt" if chat is None else "messages", f"a list of {len(request.prompts)}"
         raise InputError.of(name, None, "one for stream, several for generate", found)

@@ -75,7 +75,7 @@ class Scheduler(Generic[AnySequence]):
             n_threads=request.n_threads,
             settings=sequences[0].settings,
             keep_logits=request.options.logits,
-            node_budget=request.node_budget or 0,
+            node_budget=request.node_budget,
         )
 
     @property
@@ -221,7 +221,7 @@ def _asked(request: Request, running: list[Sequence]) -> list[int]:
     for sequence in running:
         assert sequence.slot is not None
         wanted = policy(tuple(sequence.rounds))
-        gammas[sequence.slot] = check_integer("gamma(rounds)", wanted, 0, request.gamma)
+        gammas[sequence.slot] = check_integer("gamma(rounds)", wanted, 0, request.drafting.gamma)
     return gammas
 
 
