@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 
 import specdec
+from allocations import needs_hooks
 from sessions import Session
-from specdec import NotFiniteError, _core, drafts
-from specdec.drafts.learned.folder import LearnedWeights
+from specdec import NotFiniteError, drafts
 from worlds.adapters import adapter_config, llama_adapter, llama_shapes, low_rank_tensors, write_adapter
+from worlds.canonical import decoder_of
 from worlds.encoder_decoders import EncoderDecoder, model_of
 from worlds.folders import llama_config, tensors_for, write_hf
-from worlds.learned import random_heads, recurrent_tensors
+from worlds.learned import random_heads, recurrent_weights, tensors_of
 
 SPIKE = 7
 """The token whose row overflows."""
@@ -163,7 +164,7 @@ def test_every_sequence_of_a_batch_keeps_its_text(spiked: specdec.Model) -> None
     assert (third.tokens, third.finish_reason) == ([22, 23, SPIKE], "error")
 
 
-@pytest.mark.skipif(not hasattr(_core, "_arena_guard"), reason="needs a build with SPECDEC_TESTING=ON")
+@needs_hooks
 def test_a_batch_whose_first_sequence_is_committed_already(tmp_path: Path) -> None:
     """The layer is looked for in the second sequence, when the first has no pending nodes any more.
 
@@ -272,8 +273,8 @@ def test_in_bf16(tmp_path: Path) -> None:
         model.logits([3, SPIKE, 5])
 
 
-def test_a_failed_prefill_leaves_nothing_behind(spiked: specdec.Model) -> None:
-    decoder = _core.Decoder(spiked.core, capacity=8, max_nodes=1)
+def test_a_failed_prefill_leaves_nothing(spiked: specdec.Model) -> None:
+    decoder = decoder_of(spiked.core, capacity=8, max_nodes=1)
     decoder.prefill([1, 2])
     with pytest.raises(NotFiniteError):
         decoder.prefill([3, SPIKE], finite=True)
@@ -392,23 +393,15 @@ def test_a_draft_that_overflows_in_a_round_fails_that_request(
             assert request.result(60).tokens == plain.tokens
 
 
-def test_a_learnt_draft_that_overflows_fails_its_request(sound: specdec.Model) -> None:
-    """Beside a request that another draft drafts for, in the same rounds."""
-    heads = random_heads(sound)
-    tensors = {name: tensor.array().copy() for name, tensor in heads._held.items()}
-    tensors["heads.1.output.weight"][:] = 3e38
-    fields = {"n_heads": 3, "n_blocks": 1}
-    broken: dict[str, Any] = {
-        "heads": drafts.Heads(LearnedWeights.of("heads", sound, fields, tensors, taps=heads.taps))
-    }
-    tensors = recurrent_tensors(61, 61, (5, 9, 1))
-    tensors |= {"output.weight": np.full_like(tensors["output.weight"], 3e38)}
-    tensors |= {"embedding.weight": np.full((61, 5), 9.0, np.float32)}
-    shape = {"d_embed": 5, "d_hidden": 9, "n_layers": 1}
-    broken["recurrent"] = drafts.Recurrent(LearnedWeights.of("recurrent", sound, shape, tensors))
-    for name, draft in broken.items():
-        engine = specdec.Engine(sound, {"copy": drafts.ContextCopy(min_match=1), name: draft}, n_threads=1)
-        with engine:
+def test_a_learned_draft_that_overflows_fails_its_request(sound: specdec.Model) -> None:
+    """Next to a request that another draft drafts for, in the same rounds."""
+    heads, recurrent = random_heads(sound), recurrent_weights(sound, PROMPT)
+    tensors_of(heads)["heads.1.output.weight"][:] = 3e38
+    tensors_of(recurrent)["output.weight"][:] = 3e38
+    tensors_of(recurrent)["embedding.weight"][:] = 9.0
+    for name, draft in {"heads": drafts.Heads(heads), "recurrent": drafts.Recurrent(recurrent)}.items():
+        drafted: Any = {"copy": drafts.ContextCopy(min_match=1), name: draft}
+        with specdec.Engine(sound, drafted, n_threads=1) as engine:
             good = engine.submit([5, 6, 5, 6], max_new_tokens=20)
             bad = engine.submit([5, 6, 8], max_new_tokens=20, speculative=specdec.Speculative(draft=name))
             with pytest.raises(NotFiniteError, match="the draft: .* not finite"):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from specdec.errors import InputError, shown
 
@@ -34,6 +35,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with suppress(OSError):
             beside.unlink()
         raise
+
+
+def write_json(path: Path, value: Any, indent: int | None = 1) -> None:
+    """Write a value as JSON, whole or not at all."""
+    with replacing(path) as file:
+        file.write((json.dumps(value, indent=indent) + "\n").encode())
 
 
 @contextmanager

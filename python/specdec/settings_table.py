@@ -116,7 +116,9 @@ def table_of(table: Any, door: str | None = None) -> Mapping[str, Setting]:
 
 @cache
 def _rows(table: Any, door: str | None) -> Mapping[str, Setting]:
-    rows: dict[str, Setting] = {row.name: row.metadata["setting"] for row in fields(table)}
+    rows: dict[str, Setting] = {
+        row.name: row.metadata["setting"] for row in fields(table) if "setting" in row.metadata
+    }
     return {name: row for name, row in rows.items() if door is None or row.scope in DOORS[door]}
 
 

@@ -13,18 +13,19 @@ from click.testing import CliRunner, Result
 import specdec
 from specdec.commands import given_models, side_by_side
 from specdec.commands.program import program
+from specdec.drafts import named
 
 VERBS = program.list_commands(click.Context(program))
 
 
 def run(
-    *arguments: str, sent: bytes | str | None = None, color: bool = False, terminal: bool = False
+    *arguments: object, sent: bytes | str | None = None, color: bool = False, terminal: bool = False
 ) -> Result:
     """What `specdec ARGUMENTS` prints and exits with; `sent` is its standard input, in a terminal or not."""
     with pytest.MonkeyPatch.context() as patch:
         if terminal:
             patch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
-        return CliRunner().invoke(program, arguments, input=sent, color=color)
+        return CliRunner().invoke(program, list(map(str, arguments)), input=sent, color=color)
 
 
 def parse(arguments: list[str]) -> None:
@@ -69,7 +70,6 @@ def use_models(
             given_models, "load", targets if callable(targets) else lambda name, dtype: targets[name]
         )
     if drafts is not None:
-        named = given_models.named
 
         def open_draft(text: str, target: Any, *, dtype: Any = None) -> Any:
             return drafts[text] if text in drafts else named(text, target, dtype=dtype)

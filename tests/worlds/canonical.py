@@ -175,6 +175,11 @@ HAS_HOOKS = hasattr(_core, "_alloc_live")
 NO_HOOKS = "needs the hooks of a build with -C cmake.define.SPECDEC_TESTING=ON (make test, .ci/run)"
 
 
+def decoder_of(model: _core.Model, **options: Any) -> _core.Decoder:
+    """The forward pass of one text over a model of the core; options: those of `_core.Decoder`."""
+    return _core.Decoder(model, **({"capacity": model.config["n_ctx"]} | options))
+
+
 def random_source(config: dict[str, Any], n: int = 75, seed: int = 0) -> list[int] | None:
     """What the encoder of such a model reads; None where it has none."""
     if config.get("encoder") is None:

@@ -274,7 +274,7 @@ def _split_experts(name: str, array: Array) -> dict[str, Array]:
     return {name: array}
 
 
-_NOT_OF_THE_MODEL = ("general.", "tokenizer.", "split.", "quantize.", "imatrix.", "another.")
+_NOT_OF_THE_MODEL = ("general.", "tokenizer.", "split.", "quantize.", "imatrix.", "another.", "mradermacher.")
 
 
 def write_gguf(

@@ -1,4 +1,19 @@
-"""Ways to draft: models, tables, copying, the target itself, several at once, objects of the caller's own."""
+"""Ways to draft: models, tables, copying, the target itself, several at once, objects of the caller's own.
+
+Arguments of a class are attributes of the same names, and one that is out of its range or of another type is
+an `InputError` that names it. Files that are damaged, missing or of something else are a `CheckpointError`.
+Many classes have these parameters:
+
+gamma : int, optional
+    Draft tokens a round when the caller of `specdec.generate` does not say, up to 1024. None: 4, or the nodes
+    of the tree, unless the class says otherwise.
+tree : ParallelChains, StaticTree or DynamicTree, optional
+    Several candidates for each token, as a tree that the target verifies in one pass. None: a chain.
+dtype : {None, "f32", "bf16", "int8", "int4"}
+    The number format of the draft's own matrices; None: that of its file.
+n_threads : int, optional
+    Threads that pack the weights. None: :func:`specdec.threads.default_threads`.
+"""
 
 from __future__ import annotations
 

@@ -46,15 +46,9 @@ class Ensemble(Draft):
     ----------
     drafts : tuple of Draft
         A model that was given is a `ModelDraft` of it.
-    adaptive : bool
     gamma : int
         The sum of the drafts' own, at most 1024: draft tokens of a round. With fewer, a draft that brings
         more gets more of them.
-
-    Raises
-    ------
-    InputError, CheckpointError, TokenizerError
-        If there is no draft, or one is none or cannot be loaded.
 
     Notes
     -----

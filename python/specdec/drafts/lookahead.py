@@ -33,13 +33,8 @@ class Lookahead(Draft):
     Attributes
     ----------
     gamma : int
-        (window + candidates) (ngram - 1): guesses of a round. With fewer, or near the end of the text,
-        columns are taken off the window's end, and then the last candidates are cut.
-
-    Raises
-    ------
-    InputError
-        If a number is out of its range, or gamma is above 1024.
+        (window + candidates) (ngram - 1), at most 1024: draft tokens of a round. With fewer, or near the end
+        of the text, columns are taken off the window's end, and then the last candidates are cut.
 
     Notes
     -----

@@ -16,15 +16,13 @@ from specdec.drafts.copies import ContextCopy, InputCopy
 from specdec.drafts.draft import MAX_GAMMA, Draft, Random, check_model
 from specdec.drafts.ensemble import Ensemble
 from specdec.drafts.learned.eagle.draft import MTP, Eagle, local_folder
-from specdec.drafts.learned.eagle.layouts import is_published
 from specdec.drafts.learned.early_exit.draft import EXIT_NAME, EarlyExit, open_exit
 from specdec.drafts.learned.heads.draft import Heads
 from specdec.drafts.learned.look_ahead.draft import LookAheadEmbeddings
-from specdec.drafts.learned.methods import open_learned
 from specdec.drafts.learned.online.online_draft import Online
 from specdec.drafts.learned.recurrent.draft import Recurrent
 from specdec.drafts.lookahead import Lookahead
-from specdec.drafts.model_draft import ModelDraft, open_draft_file
+from specdec.drafts.model_draft import ModelDraft, open_stored
 from specdec.drafts.ngram import Bigram, Ngram, OnlineNgram, Unigram
 from specdec.drafts.skip_layers import SkipLayers
 from specdec.drafts.suffix_memory import SuffixMemory
@@ -51,6 +49,8 @@ def load(
 ) -> Draft:
     """Open a draft for a target: the folder of a learned draft or of a model, or the file of a memory.
 
+    A draft that was trained for another target is refused, and both are named.
+
     Parameters
     ----------
     path : path-like
@@ -66,23 +66,13 @@ def load(
     target : Model
         The model that the draft is for. None, for ``"embedded-heads"`` only: the target of
         `specdec.embedded_pair`.
-    dtype : {None, "f32", "bf16", "int8", "int4"}
-        The number format of the draft's matrices; None: that of its file.
-    tree : ParallelChains, StaticTree or DynamicTree, optional
-        The shape of its proposals; None: a chain.
-    gamma : int, optional
-        Draft tokens a round when the caller of `specdec.generate` does not say; None: as many as the draft's
-        class has by default.
+    dtype, tree, gamma
+        See `specdec.drafts`.
 
     Raises
     ------
-    InputError
-        The draft was trained for another target, which is named, or an argument is none of the above, or
-        the file is one of `Online`, for which there is ``Online.load``.
     VocabularyMismatchError
         The tokens of a model are not the target's.
-    CheckpointError, TokenizerError
-        The files are damaged, missing or not supported.
 
     Examples
     --------
@@ -99,53 +89,28 @@ def load(
     gamma = None if gamma is None else check_integer("gamma", gamma, 1, MAX_GAMMA)
     draft: Draft
     if embedded:
-        with as_file(files("specdec") / "embedded" / "heads") as place:
-            draft = Heads(place, dtype=dtype, tree=tree, gamma=gamma)
+        with as_file(files("specdec") / "embedded" / "heads") as folder:
+            draft = Heads(folder, dtype=dtype, tree=tree, gamma=gamma)
     else:
         folder = check_path("path", path, CheckpointError)
         with reading(folder, CheckpointError):
-            draft = _open(path, folder, target, dtype, tree, gamma)
+            if (folder / EXIT_NAME).is_file():
+                draft = open_exit(folder, target, tree, gamma)
+            else:
+                draft = open_stored(
+                    local_folder(path), target, dtype=dtype, tree=tree, gamma=gamma
+                ) or ModelDraft(load_model(path, dtype), tree=tree, gamma=gamma)
     draft.describe(target)  # refuses what does not fit
     return draft
 
 
-def _open(
-    path: str | os.PathLike[str], folder: Path, target: Model, dtype: Dtype | None, tree: Tree | None,
-    gamma: int | None,
-) -> Draft:  # fmt: skip
-    if (folder / EXIT_NAME).is_file():
-        return open_exit(folder, target, tree, gamma)
-    if (stored := open_draft_file(folder)) is not None:
-        name = type(stored).__name__
-        for argument, value in {"dtype": dtype, "tree": tree, "gamma": gamma}.items():
-            if value is not None:
-                expected = f"None, as {folder} holds a {name}, or specdec.drafts.{name}.load(path, ...)"
-                raise InputError.of(argument, value, expected)
-        return stored
-    folder = local_folder(path)
-    if is_published(folder):
-        return Eagle(folder, target, dtype=dtype, tree=tree, gamma=gamma)
-    if (learned := open_learned(folder, dtype=dtype, tree=tree, gamma=gamma)) is not None:
-        return learned
-    return ModelDraft(load_model(path, dtype), tree=tree, gamma=gamma)
-
-
 @dataclass(frozen=True)
 class DraftName:
-    """A word that names a draft.
+    """A word that names a draft of a class, with its meaning in one line.
 
-    Attributes
-    ----------
-    draft : type
-        The class.
-    argument : str
-        What follows the word after a colon: "" nothing, "FILE" is required, "[FILE]" is optional.
-    meaning : str
-        What it is, in one line.
-    make : callable
-        The draft of (argument or "", target, number format or None).
-    takes_dtype : bool
-        Whether it has weights, which are in a number format, or drafts within it may have.
+    `argument` is what follows the word after a colon: "" nothing, "FILE" is required, "[FILE]" is optional.
+    `make` gives the draft of (argument or "", target, number format or None). `takes_dtype`: it has weights,
+    or drafts within it may have.
     """
 
     draft: type[Draft]
@@ -175,16 +140,8 @@ def named(text: str, target: Model, *, dtype: Dtype | None = None) -> Draft:
         - Anything else is a path or a hub name, as in `specdec.drafts.load`.
     target : Model
         The model that it drafts for.
-    dtype : {None, "f32", "bf16", "int8", "int4"}
-        The number format of the draft's matrices; None: that of its file.
-
-    Raises
-    ------
-    InputError
-        The name lacks its argument or has one too many, or is that of a draft and of a file; a number format
-        is given for a draft without weights; the draft is for another target.
-    VocabularyMismatchError, CheckpointError, TokenizerError
-        As `specdec.drafts.load`.
+    dtype
+        See `specdec.drafts`; None for a draft without weights.
 
     Examples
     --------

@@ -138,19 +138,7 @@ class Drafter(Protocol):
 
 
 class PythonDraft(Draft):
-    """Any object with the methods of `Drafter` as a draft; `specdec.generate` wraps by itself.
-
-    Parameters
-    ----------
-    drafter : Drafter
-
-    Raises
-    ------
-    InputError
-        If the object has no method ``propose``, or one with ``rng`` among its first three parameters, or
-        ``source`` is among the first two of ``begin``, its ``gamma`` is no integer from 0 to 1024, or its
-        ``trees`` neither True nor False.
-    """
+    """Any object with the methods of `Drafter` as a draft; `specdec.generate` wraps by itself."""
 
     def __init__(self, drafter: Drafter) -> None:
         for name in ("propose", "begin", "commit"):
@@ -195,10 +183,7 @@ class PythonDraft(Draft):
 
 
 def _takes(method: Any, name: str, of: str, others: tuple[str, ...]) -> bool:
-    """Whether a method has a parameter of that name, which must not replace one of the others.
-
-    ``of``: the method in messages.
-    """
+    """Whether a method has a parameter of that name, after the others; `of` is the method in messages."""
     try:
         parameters = inspect.signature(method).parameters
     except (TypeError, ValueError):  # some callables of C have no signature
@@ -214,9 +199,6 @@ def _takes(method: Any, name: str, of: str, others: tuple[str, ...]) -> bool:
 
 
 def _generator(seed: int, sequence: int, position: int) -> np.random.Generator:
-    """The random numbers of a round: `position` is the length of the text that it begins with.
-
-    Philox, of which each key is a stream of its own. `seed` differs for every draft within a draft.
-    """
+    """The random numbers of a round, by the length of its text; `seed` differs for drafts within a draft."""
     key = np.array([seed, sequence << 32 | position], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key))

@@ -24,17 +24,12 @@ class ParallelChains:
     target are run once for both. At temperature 0, where samples are all alike, and under the coupled rule,
     they begin with the k most promising tokens instead.
 
-    The guesses of a round are dealt out level by level: with gamma = 10, three chains get 4, 3 and 3.
+    The draft tokens of a round are dealt out level by level: with gamma = 10, three chains get 4, 3 and 3.
 
     Parameters
     ----------
     k : int
         Chains, 1 to 1024.
-
-    Raises
-    ------
-    InputError
-        If k is out of range.
     """
 
     k: int
@@ -49,7 +44,7 @@ class ParallelChains:
 
     def describe(self) -> Description:
         """The drafting method and the shape, as the core takes them; a model is to be added."""
-        return "parallel_chains", {"n_chains": int(self.k)}
+        return "parallel_chains", {"n_chains": self.k}
 
 
 @dataclass(frozen=True)
@@ -79,11 +74,7 @@ class StaticTree:
     Attributes
     ----------
     parents : tuple of int, [n_nodes]
-
-    Raises
-    ------
-    InputError
-        If a width is below 1, the tree has more than 1024 nodes, or parents are in no such order.
+        At most 1024.
     """
 
     parents: tuple[int, ...]
@@ -122,11 +113,6 @@ class StaticTree:
             is roughly that of the embedded pair at temperature 1.
         how : str
             See `StaticTree`.
-
-        Raises
-        ------
-        InputError
-            If `n_nodes` is out of range or `acceptance` is no such sequence.
         """
         n_nodes = check_integer("n_nodes", n_nodes, 1, MAX_GAMMA)
         expected = "descending numbers between 0 and 1, of sum 1 at most"
@@ -191,11 +177,6 @@ class DynamicTree:
         times this: a draft whose logits are near the target's is right far more often than its probability
         says, and a tree for it is deep. 3.5 is for a good draft; 1 takes the draft by its word, which makes
         bushes.
-
-    Raises
-    ------
-    InputError
-        If an argument is out of range.
     """
 
     n_nodes: int
@@ -217,11 +198,7 @@ class DynamicTree:
 
     def describe(self) -> Description:
         """As that of `ParallelChains`."""
-        return "dynamic_tree", {
-            "width": int(self.width),
-            "steps": int(self.steps),
-            "sharpness": float(self.sharpness),
-        }
+        return "dynamic_tree", {"width": self.width, "steps": self.steps, "sharpness": self.sharpness}
 
 
 Tree: TypeAlias = ParallelChains | StaticTree | DynamicTree
@@ -229,24 +206,14 @@ Tree: TypeAlias = ParallelChains | StaticTree | DynamicTree
 
 
 def check_tree(tree: object) -> Tree | None:
-    """The argument `tree`, which may be None.
-
-    Raises
-    ------
-    InputError
-    """
+    """The argument `tree`, which may be None."""
     if tree is None or isinstance(tree, Tree):
         return tree
     raise InputError(f"tree is {kind_of(tree)}; expected ParallelChains, StaticTree, DynamicTree or None")
 
 
 def gamma_of(gamma: int | None, tree: Tree | None, default: int) -> int:
-    """Guesses a round: the argument `gamma`; None: the nodes of the tree, or of a chain the default.
-
-    Raises
-    ------
-    InputError
-    """
+    """Draft tokens a round: the argument `gamma`; None: the nodes of the tree, or of a chain the default."""
     if gamma is not None:
         return check_integer("gamma", gamma, 1, MAX_GAMMA)
     return default if tree is None else tree.gamma

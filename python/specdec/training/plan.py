@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from specdec.atomic_file import replacing
-from specdec.errors import CheckpointError
+from specdec.fields import Fields, read_json_object
 from specdec.models.model import Model
 from specdec.time_limit import TimeLimit
 from specdec.training.training_texts import STEPS_OF_GROUP, Prompts, continued
 
-MOST_HELD_OUT: Final = 16
-"""Held-out texts at each temperature, if there is time."""
-LENGTHS: Final = (256, 128, 64, 32)
-"""Tokens of a text: the longest for which there is time is taken."""
+MOST_HELD_OUT: Final = 16  # texts at each temperature, if there is time
+LENGTHS: Final = (256, 128, 64, 32)  # tokens of a text: the longest for which there is time is taken
 _FEWEST_HELD_OUT: Final = 2
 _PROBED: Final = 8  # tokens of each text that measure the speed
 _STEPS: Final = 20  # for which there must be time when the length of texts is chosen
@@ -73,19 +69,10 @@ def affordable_length(speed: WritingSpeed, batch: int, seconds: float, n_ctx: in
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Numbers of texts of a training.
+    """Numbers of texts of a training."""
 
-    Attributes
-    ----------
-    n_held_out : int
-        Texts at each temperature that drafts are measured on.
-    n_texts : int
-        Texts that are written at once to train on: those of `STEPS_OF_GROUP` steps, or fewer, which are then
-        the only ones.
-    """
-
-    n_held_out: int
-    n_texts: int
+    n_held_out: int  # at each temperature, which drafts are measured on
+    n_texts: int  # written at once to train on: those of STEPS_OF_GROUP steps; if fewer, the only ones
 
     @classmethod
     def whole(cls, batch: int) -> TrainingPlan:
@@ -97,28 +84,12 @@ class TrainingPlan:
         """Return that which fits into the seconds: at least two held-out texts, and those of a step."""
         most = cls.whole(batch)
         seconds /= _CAUTION
-        n_held_out = int(_MEASURING * seconds / speed.held_out_s(1, length))
-        n_texts = int(_WRITING * seconds / (length * speed.batch_s))
-        return cls(
-            min(max(n_held_out, _FEWEST_HELD_OUT), most.n_held_out), min(max(n_texts, batch), most.n_texts)
-        )
-
-    def save(self, path: Path) -> None:
-        """Write it as JSON."""
-        with replacing(path) as file:
-            file.write(json.dumps(asdict(self)).encode())
+        n_held_out = max(int(_MEASURING * seconds / speed.held_out_s(1, length)), _FEWEST_HELD_OUT)
+        n_texts = max(int(_WRITING * seconds / (length * speed.batch_s)), batch)
+        return cls(min(n_held_out, most.n_held_out), min(n_texts, most.n_texts))
 
     @classmethod
     def load(cls, path: Path, batch: int) -> TrainingPlan:
-        """Read what `save` wrote."""
-        most = cls.whole(batch)
-        try:
-            found = cls(**json.loads(path.read_text(encoding="utf-8")))
-            for name, value in asdict(found).items():
-                if type(value) is not int or not 1 <= value <= getattr(most, name):
-                    raise ValueError(f"{name} is {value!r}")
-        except (OSError, ValueError, TypeError, RecursionError) as error:
-            raise CheckpointError(
-                f"{path}: expected the plan of a training ({error}); remove its folder to begin again"
-            ) from error
-        return found
+        """Read it from a file."""
+        fields, most = Fields(read_json_object(path), path), vars(cls.whole(batch))
+        return cls(**{name: fields.integer(name, maximum=largest) for name, largest in most.items()})

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from specdec.atomic_file import write_json
 from specdec.checks import check_path
 from specdec.drafts import Draft, Ensemble
-from specdec.errors import InputError, kind_of, number_of
+from specdec.errors import CheckpointError, InputError, kind_of, number_of
+from specdec.fields import read_json_object
 from specdec.models.loading import as_model, embedded_pair, load
 from specdec.models.model import Model, ModelLike, Prompt
 from specdec.models.number_formats import Dtype
@@ -26,7 +28,7 @@ from specdec.progress import progress_bar
 from specdec.threads import check_threads
 from specdec.time_limit import TimeLimit
 from specdec.training.batch import Batch, EarlierDrafts, TargetStates
-from specdec.training.held_out import TEMPERATURES_SHOWN, HeldOut, alpha_of, gain
+from specdec.training.held_out import TEMPERATURES_SHOWN, DraftFigures, HeldOut, TrainedDraft, alpha_of, gain
 from specdec.training.loop import (
     LossCurve,
     Optimizers,
@@ -38,7 +40,6 @@ from specdec.training.loop import (
 )
 from specdec.training.plan import LENGTHS, TrainingPlan, WritingSpeed, affordable_length
 from specdec.training.settings import TrainingOptions, TrainingSettings
-from specdec.training.trained_draft import DraftFigures, TrainedDraft
 from specdec.training.trainer import DraftTrainer, trainer_type
 from specdec.training.training_texts import STEPS_OF_GROUP, Prompts, TextGroups, TextWriter, continued
 
@@ -123,10 +124,8 @@ def train_draft(
         length = min(LENGTHS[0], n_ctx)
         if asked.steps is None:
             say("Measuring how fast the target writes.")
-            beginnings = Prompts.read(model, prompts, max(1, length // 2))
-            speed = WritingSpeed.measured(
-                model, beginnings, batch=asked.batch, n_threads=threads, limit=limit
-            )
+            begun = Prompts.read(model, prompts, max(1, length // 2))
+            speed = WritingSpeed.measured(model, begun, batch=asked.batch, n_threads=threads, limit=limit)
             length = affordable_length(speed, asked.batch, limit.left_s, n_ctx)
     if length > n_ctx:
         raise InputError.of("length", length, f"at most {n_ctx}, the target's context")
@@ -146,19 +145,14 @@ def train_draft(
 def _stored_length(work: Path) -> int | None:
     """Tokens of a text in a training that has begun; None if there is none, or it cannot be read."""
     try:
-        stored = json.loads((work / "settings.json").read_text(encoding="utf-8"))["length"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        stored = read_json_object(work / "settings.json").get("length")
+    except CheckpointError:
         return None  # `TrainingSettings.check_same` says what is wrong
     return stored if type(stored) is int else None
 
 
 def check_device(device: str | None) -> str:
-    """The name of a device of torch that computes here; None: "cuda" where there is one, else "cpu".
-
-    Raises
-    ------
-    InputError
-    """
+    """The name of a device of torch that computes here; None: "cuda" where there is one, else "cpu"."""
     if device is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -174,15 +168,9 @@ class _Training:
     """One training, from what is asked for to the summary."""
 
     def __init__(
-        self,
-        trainer: DraftTrainer,
-        prompts: Prompts,
-        folder: Path,
-        progress: bool,
-        say: Callable[[str], object],
-        limit: TimeLimit,
-        speed: WritingSpeed | None,
-    ) -> None:
+        self, trainer: DraftTrainer, prompts: Prompts, folder: Path, progress: bool,
+        say: Callable[[str], object], limit: TimeLimit, speed: WritingSpeed | None,
+    ) -> None:  # fmt: skip
         self._limit, self._speed, self._trainer, self._prompts = limit, speed, trainer, prompts
         self._folder, self._say, self._shown = folder, say, progress
         self._settings, self._target = trainer.settings, trainer.target
@@ -199,17 +187,15 @@ class _Training:
     def run(self) -> TrainedDraft:
         """Train, measure, write the draft; or give the summary of a training that is done."""
         asked = self._work / "settings.json"
+        expected = "a new folder, or a training's"
         if (self._folder / "config.json").exists() and not asked.exists():
-            raise InputError(
-                f"out {self._folder} holds a model and no training; expected a new folder, or a training's"
-            )
+            found = f"{self._folder}, which holds a model and no training"
+            raise InputError.of("out", str(self._folder), expected, found)
         try:
             (self._work / "texts").mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(
-                f"out {self._folder} cannot be made a folder: {error.strerror}; expected a new folder, or a "
-                "training's"
-            ) from error
+            found = f"{self._folder}, which cannot be made a folder: {error.strerror}"
+            raise InputError.of("out", str(self._folder), expected, found) from error
         summary = self._work / "summary.json"
         if asked.exists():
             self._settings.check_same(asked, self._prompts.name)
@@ -222,16 +208,16 @@ class _Training:
                 trained = self._trained()
         finally:
             torch.set_num_threads(before)
-        trained.save(summary)
+        write_json(summary, trained.to_dict())
         return trained
 
     def _trained(self) -> TrainedDraft:
         if self._speed is None and math.isfinite(self._limit.seconds):
             self._say("Measuring how fast the target writes.")
+            batch, threads = self._settings.batch, self._settings.threads
             self._speed = WritingSpeed.measured(
-                self._target, self._prompts, batch=self._settings.batch, n_threads=self._settings.threads,
-                limit=self._limit,
-            )  # fmt: skip
+                self._target, self._prompts, batch=batch, n_threads=threads, limit=self._limit
+            )
         self._plan = self._texts_planned()
         self._say("Making the network that is trained.")
         network = self._fresh()
@@ -260,7 +246,7 @@ class _Training:
         self._say(f"Writing the held-out texts that the draft is measured on: {n_held_out} twice.")
         held_out = HeldOut.written(self._target, self._prompts, self._settings, n_held_out)
         if not going_on:
-            self._plan.save(self._work / "plan.json")
+            write_json(self._work / "plan.json", asdict(self._plan))
             self._settings.save(self._work / "settings.json")  # not before what could be refused
             state.n_steps = self._planned(network)
             state.save()
@@ -283,11 +269,9 @@ class _Training:
 
     def _groups(self, network: Any, n_steps: int) -> TextGroups:
         def writers() -> Sequence[TextWriter]:
-            def by_target(prompts: Sequence[Sequence[int]], **options: Any) -> list[list[int]]:
-                return continued(self._target, self._settings.threads, prompts, **options)
-
-            data = self._settings.data
-            found: list[TextWriter] = [by_target] if data in ("target", "mixture") else []
+            data, found = self._settings.data, list[TextWriter]()
+            if data in ("target", "mixture"):
+                found.append(partial(continued, self._target, self._settings.threads))
             if data in ("draft", "mixture"):
                 found.append(self._trainer.writer(network, self._work))
             return found
@@ -305,9 +289,8 @@ class _Training:
         whole = TrainingPlan.whole(settings.batch)
         if self._speed is None:
             return whole
-        plan = TrainingPlan.within(
-            self._limit.left_s, self._speed, length=settings.length, batch=settings.batch
-        )
+        left_s, sizes = self._limit.left_s, {"length": settings.length, "batch": settings.batch}
+        plan = TrainingPlan.within(left_s, self._speed, **sizes)
         if settings.data == "text":  # nobody writes them
             plan = replace(plan, n_texts=whole.n_texts)
         self._say(
@@ -351,19 +334,16 @@ class _Training:
         is_whole = self._plan.n_texts == TrainingPlan.whole(settings.batch).n_texts
         mean_s = step_s + (texts_s / settings.passes if is_whole else 0.0)
         tokens = settings.batch * settings.length
-        rate = (
-            f"A step of {tokens:,} tokens takes {step_s:.2f} s here, to write its texts takes {texts_s:.2f} s"
-        )
+        rate = f"A step of {tokens:,} tokens takes {step_s:.2f} s here, its texts {texts_s:.2f} s"
         if settings.steps is not None:
             steps = number_of(settings.steps, "step")
-            takes = "takes" if settings.steps == 1 else "take"
-            self._say(f"{rate}: {steps} {takes} about {settings.steps * mean_s / 60:.1f} minutes.")
+            self._say(f"{rate}: {steps} in about {settings.steps * mean_s / 60:.1f} minutes.")
             return settings.steps
         room = (1.0 - _SHARE_OF_LOOKS) * (self._steps_s - self._look_s)
         n_steps = max(1, int(room / mean_s))
+        few = " A draft needs more to learn: give it more minutes." if n_steps < _FEW_STEPS else ""
         self._say(
-            f"{rate}: there is time for {number_of(n_steps, 'step')}, {n_steps * tokens:,} tokens."
-            + (" A draft needs more to learn: give it more minutes." if n_steps < _FEW_STEPS else "")
+            f"{rate}: there is time for {number_of(n_steps, 'step')}, {n_steps * tokens:,} tokens.{few}"
         )
         return n_steps
 
@@ -434,10 +414,7 @@ class _Training:
         betas = [held_out.betas(self._target, trainer, one, self._earlier) for one in (first, network)]
         with tempfile.TemporaryDirectory(dir=self._work) as written:
             trainer.export(first, Path(written))
-            pairs: list[tuple[Model, Model | Draft]] = [
-                trainer.open(Path(written)),
-                trainer.open(self._folder),
-            ]
+            pairs = [trainer.open(folder) for folder in (Path(written), self._folder)]
             figures = [
                 DraftFigures(
                     {temperature: alpha_of(found[temperature]) for temperature in TEMPERATURES_SHOWN},
@@ -446,19 +423,13 @@ class _Training:
                 for found, pair in zip(betas, pairs, strict=True)
             ]
         return TrainedDraft(
-            folder=str(self._folder),
-            kind=trainer.name,
-            target=self._target.path.name,
+            str(self._folder), trainer.name, self._target.path.name,
             n_parameters=sum(weight.numel() for weight in network.parameters() if weight.requires_grad),
-            n_steps=state.n_steps,
-            n_tokens=state.n_steps * settings.batch * settings.length,
-            minutes=state.seconds / 60.0,
-            losses=str(self._work / "losses.tsv"),
-            before=figures[0],
-            after=figures[1],
-            gains={t: gain(betas[0][t], betas[1][t]) for t in TEMPERATURES_SHOWN},
-            words=self._words(),
-        )
+            n_steps=state.n_steps, n_tokens=state.n_steps * settings.batch * settings.length,
+            minutes=state.seconds / 60.0, losses=str(self._work / "losses.tsv"),
+            before=figures[0], after=figures[1],
+            gains={t: gain(betas[0][t], betas[1][t]) for t in TEMPERATURES_SHOWN}, words=self._words(),
+        )  # fmt: skip
 
     def _words(self) -> tuple[str, ...]:
         found = list(self._trainer.words)

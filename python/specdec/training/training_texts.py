@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import lzma
 import os
-import struct
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
-from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.atomic_file import replacing
 from specdec.checks import check_path
 from specdec.decoding.generate import generate
+from specdec.drafts.memory_draft import IntegerFile
 from specdec.errors import CheckpointError, InputError, shown
+from specdec.models.checkpoints.safetensors_file import write_safetensors
 from specdec.models.model import Model, Prompt
+from specdec.text_files import read_text_file
 from specdec.training.settings import TrainingSettings
 
 _HELD_OUT = 10  # each tenth prompt is held out
@@ -29,25 +27,13 @@ _HELD_OUT = 10  # each tenth prompt is held out
 
 @dataclass(frozen=True)
 class Prompts:
-    """Token ids that texts begin with, some of them held out.
-
-    Attributes
-    ----------
-    train, held_out : tuple of tuple of int
-        Each prompt has at least one token.
-    text : tuple of int
-        All of the file as one text.
-    digest : str
-        What identifies them.
-    name : str
-        What they are called in a message: their file, or "prompts".
-    """
+    """Token ids that texts begin with, at least one each, some of them held out."""
 
     train: tuple[tuple[int, ...], ...]
     held_out: tuple[tuple[int, ...], ...]
-    text: tuple[int, ...] = ()
-    digest: str = ""
-    name: str = "prompts"
+    text: tuple[int, ...] = ()  # all of the file as one text
+    digest: str = ""  # what identifies them
+    name: str = "prompts"  # in messages; or their file
 
     @classmethod
     def read(
@@ -61,49 +47,27 @@ class Prompts:
         whole: list[int] = []
         name = "prompts"
         if given is None:
-            found = [_beginning(target)]
+            found = [[] if target.tokenizer is None else target.tokenizer.encode("")]
+            if not found[0]:
+                none = f"a file of prompts, as {target.path} has no token that begins a text"
+                raise InputError.of("prompts", None, none)
         elif isinstance(given, str | os.PathLike):
             path = check_path("prompts", given)
             name = f"prompts {path}"
-            lines = _lines(path)
-            found = [_ids_of_line(target, line, path, number) for number, line in lines]
+            lines = enumerate(read_text_file(path, "prompts", name="prompts").splitlines(), start=1)
+            found = [_ids_of_line(target, line, path, number) for number, line in lines if line.strip()]
             whole = [token for prompt in found for token in prompt]
         else:
             found = [target.check_ids(prompt, maximum=2**31 - 1).tolist() for prompt in given]
         if not found:
             raise InputError(f"{name}: has no prompt; expected at least one")
-        cut = [tuple(int(token) for token in prompt[:longest]) for prompt in found]
-        digest = hashlib.blake2b(repr((cut, whole)).encode(), digest_size=16).hexdigest()
-        if len(cut) < 2 * _HELD_OUT:  # the same prompts then, continued differently
-            return cls(tuple(cut), tuple(cut), tuple(whole), digest, name)
-        return cls(
-            tuple(prompt for i, prompt in enumerate(cut) if i % _HELD_OUT),
-            tuple(cut[::_HELD_OUT]),
-            tuple(whole),
-            digest,
-            name,
-        )
-
-
-def _beginning(target: Model) -> list[int]:
-    ids = [] if target.tokenizer is None else target.tokenizer.encode("")
-    if not ids:
-        raise InputError(
-            f"prompts is None, and {target.path} has no token that begins a text; expected a file of prompts"
-        )
-    return ids
-
-
-def _lines(path: Path) -> list[tuple[int, str]]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(
-            f"prompts {path} cannot be read: {error.strerror}; expected a text file of prompts"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: is not UTF-8 ({error}); expected a text file of prompts") from error
-    return [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+        cut = tuple(tuple(int(token) for token in prompt[:longest]) for prompt in found)
+        digest = hashlib.blake2b(repr((list(cut), whole)).encode(), digest_size=16).hexdigest()
+        train, held_out = cut, cut  # of few prompts the same ones, continued differently
+        if len(cut) >= 2 * _HELD_OUT:
+            train = tuple(prompt for i, prompt in enumerate(cut) if i % _HELD_OUT)
+            held_out = cut[::_HELD_OUT]
+        return cls(train, held_out, tuple(whole), digest, name)
 
 
 def _ids_of_line(target: Model, line: str, path: Path, number: int) -> list[int]:
@@ -118,41 +82,26 @@ def _ids_of_line(target: Model, line: str, path: Path, number: int) -> list[int]
         return target.chat_ids(value["messages"])
     text = value.get("prompt") if isinstance(value, dict) else value
     if not isinstance(text, str) or not text:
-        raise InputError(
-            f"{path}, line {number}: is {shown(value)}; expected a text, "
-            '{"prompt": text} or {"messages": [...]}'
-        )
+        expected = 'a text, {"prompt": text} or {"messages": [...]}'
+        raise InputError(f"{path}, line {number}: is {shown(value)}; expected {expected}")
     ids = target.check_ids(text, maximum=2**31 - 1).tolist()
     return ids
 
 
-STEPS_OF_GROUP = 16
-"""Steps whose texts are written at once: a draft that writes is the one at the first of them."""
-TEMPERATURES = (1.0, 0.6, 1.0, 0.0)
-"""Of the texts of a group, in turn: a draft is used at any, and a greedy text teaches least."""
-HELD_OUT_KEY = 1 << 31
-"""The first seed of texts that are held out."""
-OPENING = 16
-"""Tokens drawn at temperature 1 before a text continues at a lower one, so that texts differ."""
+STEPS_OF_GROUP = 16  # steps whose texts are written at once, by the draft at the first of them
+TEMPERATURES = (1.0, 0.6, 1.0, 0.0)  # of a group's texts, in turn: a greedy text teaches least
+HELD_OUT_KEY = 1 << 31  # the first seed of texts that are held out
+OPENING = 16  # tokens drawn at temperature 1 before a text continues at a lower one, so that texts differ
+_FORMAT = {"format": "specdec training texts"}
 
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """Token ids of some texts.
+    """Token ids of some texts."""
 
-    Attributes
-    ----------
-    ids : ndarray of int32, [n, length]
-        0 after the end of a text.
-    begins : ndarray of int32, [n]
-        Tokens that are given and not learned.
-    ends : ndarray of int32, [n]
-        Tokens of the text.
-    """
-
-    ids: NDArray[np.int32]
-    begins: NDArray[np.int32]
-    ends: NDArray[np.int32]
+    ids: NDArray[np.int32]  # [n, length], 0 after the end of a text
+    begins: NDArray[np.int32]  # [n] tokens that are given and not learned
+    ends: NDArray[np.int32]  # [n] tokens of the text
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -175,13 +124,9 @@ class TextWriter(Protocol):
     """Continues prompts: up to `length` tokens in all, with keys of random numbers."""
 
     def __call__(
-        self,
-        prompts: Sequence[Sequence[int]],
-        *,
-        length: int,
-        temperature: float,
+        self, prompts: Sequence[Sequence[int]], *, length: int, temperature: float,
         seed: Sequence[tuple[int, int]],
-    ) -> list[list[int]]:
+    ) -> list[list[int]]:  # fmt: skip
         """Return the texts, prompts included."""
         ...
 
@@ -204,9 +149,8 @@ def continued(
     for i in going:
         room.setdefault(length - len(texts[i]), []).append(i)
     for n_new, members in room.items():
-        results = _generate(
-            model, [texts[i] for i in members], n_new, temperature, [seeds[i] for i in members], n_threads
-        )
+        begun, own = [texts[i] for i in members], [seeds[i] for i in members]
+        results = _generate(model, begun, n_new, temperature, own, n_threads)
         for i, result in zip(members, results, strict=True):
             texts[i] += result.tokens
     return texts
@@ -231,15 +175,9 @@ class TextGroups:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        prompts: Prompts,
-        settings: TrainingSettings,
-        n_steps: int,
-        n_texts: int,
-        n_vocab: int,
-        writers: Callable[[], Sequence[TextWriter]],
-    ) -> None:
+        self, folder: Path, prompts: Prompts, settings: TrainingSettings, n_steps: int, n_texts: int,
+        n_vocab: int, writers: Callable[[], Sequence[TextWriter]],
+    ) -> None:  # fmt: skip
         self._n_vocab = n_vocab
         self._folder, self._prompts, self._settings, self._writers = folder, prompts, settings, writers
         self._n_texts = n_texts
@@ -265,15 +203,13 @@ class TextGroups:
         return self._path(step % (self.n_groups * STEPS_OF_GROUP) // STEPS_OF_GROUP).exists()
 
     def _path(self, group: int) -> Path:
-        return self._folder / f"{group:05}.npz"
+        return self._folder / f"{group:05}.safetensors"
 
     def _group(self, group: int) -> Texts:
         if self._read is None or self._read[0] != group:
             path = self._path(group)
             if not path.exists():
-                texts = self._write(group)
-                with replacing(path) as file:
-                    np.savez(file, ids=texts.ids, begins=texts.begins, ends=texts.ends)
+                write_safetensors(path, vars(self._write(group)), _FORMAT)
             self._read = group, _read_texts(path, self._n_texts, self._settings.length, self._n_vocab)
         return self._read[1]
 
@@ -315,16 +251,15 @@ class TextGroups:
 
 
 def _read_texts(path: Path, n: int, length: int, n_vocab: int) -> Texts:
-    try:
-        with ZipFile(path) as stored:
-            texts = Texts(
-                _read_member(stored, "ids", (n, length)),
-                _read_member(stored, "begins", (n,)),
-                _read_member(stored, "ends", (n,)),
-            )
-    except _DAMAGED as error:
-        raise CheckpointError(f"{path}: expected the texts of a training ({error}); remove it") from error
-    begins, ends, ids = texts.begins, texts.ends, texts.ids
+    """Read the texts of a group; what this training cannot have written is refused."""
+    file = IntegerFile(path, _FORMAT)
+    texts = Texts(*(file.take(name) for name in ("ids", "begins", "ends")))
+    file.check_end("the texts of a training")
+    ids, begins, ends = texts.ids, texts.begins, texts.ends
+    for name, array, shape in (("ids", ids, (n, length)), ("begins", begins, (n,)), ("ends", ends, (n,))):
+        if array.shape != shape or array.dtype != np.int32:
+            found = f"shape {array.shape} and dtype {array.dtype}"
+            raise CheckpointError(f"{path}: {name} has {found}; expected {shape} and int32; remove the file")
     for name, array, sound, expected in (
         ("ids", ids, (ids >= 0) & (ids < n_vocab), f"0 to {n_vocab - 1}"),
         ("ends", ends, (ends >= 1) & (ends <= length), f"1 to {length}"),
@@ -336,26 +271,3 @@ def _read_texts(path: Path, n: int, length: int, n_vocab: int) -> Texts:
                 f"{path}: {name}{list(at)} is {array[at]}; expected {expected}; remove the file"
             )
     return texts
-
-
-def _read_member(stored: ZipFile, name: str, shape: tuple[int, ...]) -> NDArray[np.int32]:
-    """Read an array of int32; nothing is allocated for another shape that a damaged file claims."""
-    with stored.open(f"{name}.npy") as file:
-        version = np.lib.format.read_magic(file)
-        if version != (1, 0):
-            raise ValueError(f"{name} has version {version} of the format, expected (1, 0)")
-        found, by_columns, dtype = np.lib.format.read_array_header_1_0(file)
-        if found != shape or by_columns or dtype != np.int32:
-            raise ValueError(f"{name} has shape {found} and dtype {dtype}, expected {shape} and int32")
-        n_bytes = 4 * int(np.prod(shape))
-        data = file.read(n_bytes + 1)
-        if len(data) != n_bytes:
-            raise ValueError(f"{name} has {len(data)} bytes, expected {n_bytes}")
-    return np.frombuffer(data, np.int32).reshape(shape)
-
-
-_DAMAGED = (
-    OSError, ValueError, KeyError, TypeError, SyntaxError, EOFError, RuntimeError, OverflowError, BadZipFile,
-    zlib.error, struct.error, lzma.LZMAError,
-)  # fmt: skip
-"""What a file that is no archive of arrays raises; an encrypted member is a RuntimeError."""

@@ -50,73 +50,47 @@ CONFIG_NAME: Final = "config.json"
 WEIGHTS_NAME: Final = "model.safetensors"
 VERSION: Final = 1
 MAX_TAPS: Final = _core.MAX_TAPS
-_WRITTEN: Final = ("bf16", "f16", "f32")
-
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+"""The tensors of a draft, all of them, by name."""
 Core = TypeVar("Core")
 
 
 @dataclass(frozen=True)
 class HeldTensor:
-    """A tensor in memory, with the interface of one in a file.
-
-    Attributes
-    ----------
-    values : ndarray
-        float32, float16, uint16 with the bits of bf16, or integers.
-    format : str
-        "f32", "f16" or "bf16"; of integers "".
-    """
+    """A tensor in memory, with the interface of a `StoredTensor`; the format of integers is ""."""
 
     values: NDArray[Any]
-    format: str
+    format: str = "f32"
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Its extents."""
         return self.values.shape
 
-    def array(self) -> NDArray[np.generic]:
+    def array(self) -> NDArray[Any]:
         """Return the numbers."""
         return self.values
 
-    def integers(self) -> NDArray[np.integer[Any]]:
-        """Return the numbers of a tensor of integers."""
-        return self.values
+    integers = array
 
 
 Held: TypeAlias = HeldTensor | StoredTensor
 
 
 def _held(tensors: Mapping[str, NDArray[Any]]) -> dict[str, Held]:
-    return {
-        name: HeldTensor(np.ascontiguousarray(array, np.float32), "f32") for name, array in tensors.items()
-    }
+    return {name: HeldTensor(np.ascontiguousarray(array, np.float32)) for name, array in tensors.items()}
 
 
 @dataclass(frozen=True)
 class LearnedWeights:
-    """A learned draft as its folder has it, checked as far as all methods are alike.
+    """A learned draft as its folder has it, checked as far as all methods are alike."""
 
-    Attributes
-    ----------
-    where : str
-        The folder, or "the draft" for one in memory: for messages.
-    method : str
-    target : TargetIdentity
-    fields : Fields
-        Those of ``config.json``.
-    taps : tuple of int
-        The target's hidden states that it reads, ascending.
-    tokens : ndarray of int32, shape (n_draft_vocab,), or None
-        The target's token of each of the draft's; None: they are the same.
-    """
-
-    where: str
+    where: str  # the folder, or "the draft" for one in memory: for messages
     method: str
     target: TargetIdentity
-    fields: Fields
-    taps: tuple[int, ...]
-    tokens: NDArray[np.int32] | None
+    fields: Fields  # of config.json
+    taps: tuple[int, ...]  # the target's hidden states that it reads, ascending
+    tokens: NDArray[np.int32] | None  # [n_draft_vocab] the target's token of each; None: they are the same
     _held: Mapping[str, Held]
     _files: ReadFiles | None = None
 
@@ -138,35 +112,17 @@ class LearnedWeights:
         taps: Sequence[int] = (),
         tokens: NDArray[Any] | Sequence[int] | None = None,
     ) -> LearnedWeights:
-        """Make weights in memory, as training leaves them.
+        """Make weights in memory, as training for a target leaves them; raises as `read`.
 
-        Parameters
-        ----------
-        method : str
-        target : Model
-            What they were trained for.
-        fields : Mapping
-            The method's own fields of ``config.json``.
-        tensors : Mapping of str to ndarray
-            The method's tensors, of real numbers, which are held as float32.
-        taps : sequence of int
-        tokens : sequence of int, optional
-            The tokens that may be drafted; None: all.
-
-        Raises
-        ------
-        CheckpointError
-            As `read`.
+        `fields` are the method's own of ``config.json``, `tensors` are held as float32, `tokens` are those
+        that may be drafted; None: all.
         """
         identity, held = TargetIdentity.of(target), _held(tensors)
-        n_draft = identity.n_vocab
         if tokens is not None:
-            listed = np.asarray(tokens, np.int64)
-            n_draft = len(listed)
-            held["d2t"] = HeldTensor(listed - np.arange(n_draft), "")
+            held["d2t"] = HeldTensor(np.asarray(tokens, np.int64) - np.arange(len(tokens)), "")
         config = {
-            "specdec_draft": VERSION, "method": method, "target": identity.as_dict(),
-            "taps": [int(tap) for tap in taps], "n_draft_vocab": n_draft, **fields,
+            "specdec_draft": VERSION, "method": method, "target": identity.as_dict(), "taps": list(taps),
+            "n_draft_vocab": identity.n_vocab if tokens is None else len(tokens), **fields,
         }  # fmt: skip
         return cls._checked("the draft", Fields(config, Path("the draft")), held)
 
@@ -189,17 +145,7 @@ class LearnedWeights:
 
     @classmethod
     def read(cls, path: Path) -> LearnedWeights:
-        """Open a folder; the tensors stay in their file.
-
-        Raises
-        ------
-        CheckpointNotFoundError
-            One of the two files is not there.
-        UnsupportedModelError
-            It is of a later version of the format.
-        CheckpointError
-            A file is damaged, or its parts do not fit together.
-        """
+        """Open a folder; the tensors stay in their file."""
         config, file = path / CONFIG_NAME, path / WEIGHTS_NAME
         files = ReadFiles(path, [config, file])
         values = read_json_object(config)
@@ -218,14 +164,11 @@ class LearnedWeights:
     def _checked(
         cls, where: str, fields: Fields, held: Mapping[str, Held], files: ReadFiles | None = None
     ) -> LearnedWeights:
-        version = fields.integer("specdec_draft")
-        if version != VERSION:
-            raise fields.unsupported("specdec_draft", f"{VERSION}, the version that this specdec reads")
-        method = fields.raw("method")
-        if not isinstance(method, str):
-            raise fields.error("method", "a text")
-        target = TargetIdentity.read(fields)
-        taps = _taps(fields, target.n_layer)
+        fields.check_version("specdec_draft", VERSION)
+        method, target = fields.text("method"), TargetIdentity.read(fields)
+        taps = fields.integers("taps", 0, target.n_layer + 1)
+        if len(taps) > MAX_TAPS or taps != sorted(set(taps)):
+            raise fields.error("taps", f"at most {MAX_TAPS} different numbers, ascending")
         n_draft = fields.integer("n_draft_vocab", maximum=target.n_vocab)
         d2t = held.get("d2t")
         if d2t is not None and n_draft == target.n_vocab:
@@ -234,7 +177,7 @@ class LearnedWeights:
             )
         tokens = target_tokens(where, d2t, n_draft, target.n_vocab)
         rest = {name: tensor for name, tensor in held.items() if name != "d2t"}
-        return cls(where, method, target, fields, taps, tokens, rest, files)
+        return cls(where, method, target, fields, tuple(taps), tokens, rest, files)
 
     @property
     def n_draft_vocab(self) -> int:
@@ -261,16 +204,8 @@ class LearnedWeights:
         """Refuse another target than that which they were trained for."""
         self.target.check(target, self.where)
 
-    def tensors(self, shapes: Mapping[str, tuple[int, ...]]) -> Iterator[CanonicalTensor]:
-        """Return each tensor once, as the core takes them: of these names and shapes, read in turn.
-
-        Raises
-        ------
-        UnsupportedModelError
-            One has another number format.
-        CheckpointError
-            One is missing, has another shape, or is none of these.
-        """
+    def tensors(self, shapes: Shapes) -> Iterator[CanonicalTensor]:
+        """Return each tensor once, as the core takes them: of these names and shapes and no others."""
         for name, shape in shapes.items():
             expected = f"expected it with shape {list(shape)}"
             if name not in self._held:
@@ -279,41 +214,20 @@ class LearnedWeights:
             if found != shape:
                 raise CheckpointError(f"{self.where}: tensor '{name}' has shape {list(found)}; {expected}")
         if unknown := sorted(self._held.keys() - shapes.keys()):
-            raise CheckpointError(
-                f"{self.where}: tensor '{unknown[0]}' is not part of this draft; expected none such"
-            )
-        held = {name: self._held[name] for name in shapes}
-        return ((name, tensor.array(), tensor.format) for name, tensor in held.items())
+            raise CheckpointError(f"{self.where}: tensor '{unknown[0]}' is not part of this draft")
+        return ((name, self._held[name].array(), self._held[name].format) for name in shapes)
 
     def packed(
-        self,
-        core: Callable[..., Core],
-        config: Mapping[str, int],
-        shapes: Mapping[str, tuple[int, ...]],
-        *,
-        dtype: Dtype | None,
+        self, core: Callable[..., Core], config: Mapping[str, int], shapes: Shapes, dtype: Dtype | None,
         n_threads: int | None,
-    ) -> Core:
-        """Pack the weights for the core, in their own number format by default.
-
-        `core` is a type of the core, such as `specdec._core.Heads`, `config` what it is made with, `shapes`
-        those of all tensors, by name. Raises as `tensors`, and where the core refuses the numbers.
-        """
+    ) -> Core:  # fmt: skip
+        """Pack the weights for a type of the core, made with `config`, in their own format by default."""
         tensors = self.tensors(shapes)
         with self.naming():
             return core(
-                config,
-                tensors,
-                tokens=self.tokens,
-                dtype=dtype or self.dtype,
+                config, tensors, tokens=self.tokens, dtype=dtype or self.dtype,
                 n_threads=check_threads(n_threads),
-            )
-
-    def numbers(self) -> dict[str, NDArray[np.float32]]:
-        """Return each tensor in f32, by name."""
-        return {
-            name: _rounded(name, tensor.array(), tensor.format, "f32") for name, tensor in self._held.items()
-        }
+            )  # fmt: skip
 
     def with_numbers(self, tensors: Mapping[str, NDArray[Any]]) -> LearnedWeights:
         """Return the same draft with other numbers, in memory: of the same names and shapes, held as f32."""
@@ -330,26 +244,13 @@ class LearnedWeights:
             raise CheckpointError(f"{self.where}: {error}") from error
 
     def save(self, path: Any, dtype: str = "bf16") -> Path:
-        """Write them to a folder, which is made if needed.
+        """Write them to a folder, which is made if needed, as "bf16", "f16" or "f32".
 
         Each file is replaced as a whole, and the two files of a folder share a word: a crash between them
-        leaves a folder that `read` refuses.
-
-        Parameters
-        ----------
-        path : path-like
-        dtype : {"bf16", "f16", "f32"}
-            The number format of the tensors; those that are in memory in f32 are rounded to it.
-
-        Raises
-        ------
-        InputError
-            `path` is no path, or a file, or a number is too large for the format.
-        OSError
-            It cannot be written.
+        leaves a folder that `read` refuses. A number that is too large for the format is refused.
         """
         folder = check_path("path", path)
-        check_choice("dtype", dtype, _WRITTEN)
+        check_choice("dtype", dtype, ("bf16", "f16", "f32"))
         if folder.exists() and not folder.is_dir():
             raise InputError.of("path", str(folder), "a folder, not a file")
         folder.mkdir(parents=True, exist_ok=True)
@@ -369,18 +270,6 @@ class LearnedWeights:
 
 def _read_again(reference: FilesReference) -> LearnedWeights:
     return LearnedWeights.read(reference.found())
-
-
-def _taps(fields: Fields, n_layer: int) -> tuple[int, ...]:
-    taps = fields.raw("taps")
-    expectation = f"at most {MAX_TAPS} different whole numbers from 0 to {n_layer + 1}, ascending"
-    if not isinstance(taps, list) or len(taps) > MAX_TAPS:
-        raise fields.error("taps", expectation)
-    for i, tap in enumerate(taps):
-        whole = isinstance(tap, int) and not isinstance(tap, bool)
-        if not whole or not (taps[i - 1] + 1 if i else 0) <= tap <= n_layer + 1:
-            raise fields.error("taps", expectation)
-    return tuple(taps)
 
 
 def _rounded(name: str, array: NDArray[Any], form: str, dtype: str) -> NDArray[Any]:
@@ -407,8 +296,7 @@ def _rounded(name: str, array: NDArray[Any], form: str, dtype: str) -> NDArray[A
 def target_tokens(where: str, d2t: Held | None, n_draft: int, n_vocab: int) -> NDArray[np.int32] | None:
     """Return the target's token of each of the draft's: i + d2t[i] for token i, all different.
 
-    None without `d2t`, int64 [n_draft], where the draft has all of the target's tokens. `where` is the folder
-    or file in messages.
+    None without `d2t`, int64 [n_draft], where the draft has all of the target's tokens.
     """
     name = f"{where}: tensor 'd2t'"
     if d2t is None:

@@ -16,12 +16,15 @@ from specdec.models.number_formats import DTYPES, Dtype
 
 
 class LearnedDraft(Draft):
-    """What learned drafts have in common; parameters and attributes are those of `Heads`."""
+    """A draft by learned weights: a folder that training wrote and `specdec.drafts.load` opens.
 
-    holds: ClassVar[str]
-    """What the folder holds, in messages."""
-    has_matrices: ClassVar[bool] = True
-    """Whether a number format can be chosen."""
+    `weights` is that folder, whose ``config.json`` also names the target, or a ``LearnedWeights`` in memory;
+    the other parameters are those of `specdec.drafts`. `core` has the packed weights.
+    """
+
+    method: ClassVar[str]  # the field of config.json
+    holds: ClassVar[str]  # the folder, in messages
+    has_matrices: ClassVar[bool] = True  # whether a number format can be chosen
     core: Any
 
     def __init__(
@@ -36,23 +39,15 @@ class LearnedDraft(Draft):
         dtype = check_choice("dtype", dtype, DTYPES, optional=True)
         self.tree = check_tree(tree)
         self.weights = LearnedWeights.given(weights, self.holds)
-        self._pack(dtype, n_threads)
+        if dtype is not None and not self.has_matrices:
+            raise InputError.of("dtype", dtype, f"None: {self.holds} have no matrices")
+        self.weights.check_method(self.method)
+        self.core = self._packed(dtype, n_threads)
         self.gamma = gamma_of(gamma, self.tree, self.gamma)
 
-    @classmethod
-    def open(
-        cls, weights: LearnedWeights, dtype: Dtype | None, tree: Tree | None, gamma: int | None
-    ) -> LearnedDraft:
-        """Make the draft of a folder that was read."""
-        if dtype is not None and not cls.has_matrices:
-            raise InputError.of("dtype", dtype, f"None: {cls.holds} have no matrices")
-        if dtype is None:  # not every constructor has it
-            return cls(weights, tree=tree, gamma=gamma)
-        return cls(weights, tree=tree, gamma=gamma, dtype=dtype)
-
     @abstractmethod
-    def _pack(self, dtype: Dtype | None, n_threads: int | None) -> None:
-        """Set `core`, and what else follows from the weights, such as the usual gamma."""
+    def _packed(self, dtype: Dtype | None, n_threads: int | None) -> Any:
+        """Pack the weights for the core, and set what else follows from them, such as the usual gamma."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         options = {"tree": self.tree, "gamma": self.gamma}

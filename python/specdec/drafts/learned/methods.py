@@ -21,27 +21,13 @@ from specdec.models.number_formats import Dtype
 
 @dataclass(frozen=True)
 class Method:
-    """A method of learned drafts.
+    """A method of learned drafts; without `draft` and `stored_as` its folders are no `LearnedWeights`."""
 
-    Attributes
-    ----------
-    folder : str
-        Its folder in `specdec.drafts.learned`.
-    trainer : str
-        The class in ``trainer.py``.
-    meaning : str
-        What is trained, in one line.
-    draft : str
-        The class in ``draft.py`` that opens a `LearnedWeights`; empty where its drafts have other files.
-    stored_as : str
-        The field ``method`` of the ``config.json`` of its drafts; empty where these are no `LearnedWeights`.
-    """
-
-    folder: str
-    trainer: str
-    meaning: str
-    draft: str = ""
-    stored_as: str = ""
+    folder: str  # in specdec.drafts.learned
+    trainer: str  # the class in trainer.py
+    meaning: str  # what is trained, in one line
+    draft: str = ""  # the class in draft.py
+    stored_as: str = ""  # the field ``method`` of the draft's config.json
 
     def load(self, module: str, name: str) -> Any:
         """Return an attribute of one of the method's modules."""
@@ -73,15 +59,7 @@ METHODS: Final[dict[str, Method]] = {
 def open_learned(
     path: Path, *, dtype: Dtype | None = None, tree: Tree | None = None, gamma: int | None = None
 ) -> Draft | None:
-    """Open the learned draft of a folder; None where it holds an ordinary model or nothing.
-
-    Raises
-    ------
-    UnsupportedModelError
-        The draft is of a method that this specdec does not have.
-    CheckpointError
-        The folder is damaged.
-    """
+    """Open the learned draft of a folder; None where it holds an ordinary model or nothing."""
     config = path / CONFIG_NAME
     if not config.is_file() or "specdec_draft" not in read_json_object(config):
         return None
@@ -92,4 +70,4 @@ def open_learned(
         raise weights.fields.unsupported("method", f"one of {known}")
     method = methods[weights.method]
     kind: type[LearnedDraft] = method.load("draft", method.draft)
-    return kind.open(weights, dtype, tree, gamma)
+    return kind(weights, dtype=dtype, tree=tree, gamma=gamma)

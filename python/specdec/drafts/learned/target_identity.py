@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import MISSING, dataclass
-from typing import Any, Final
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from specdec.errors import InputError, shown
@@ -13,9 +13,6 @@ from specdec.fields import Fields
 from specdec.models.model import Model
 from specdec.models.model_config import ModelConfig
 from specdec.models.tokenizer import ByteTokenizer
-
-_OF_LENGTH: Final = {"n_ctx"}
-"""Fields of a configuration that change with the caller's wishes, and not with the weights."""
 
 
 def configuration_digest(config: ModelConfig) -> str:
@@ -36,7 +33,7 @@ def configuration_digest(config: ModelConfig) -> str:
         return {
             name: plain(one[name])
             for name, field in one.__dataclass_fields__.items()
-            if name not in _OF_LENGTH and (field.default is MISSING or one[name] != field.default)
+            if name != "n_ctx" and (field.default is MISSING or one[name] != field.default)
         }
 
     text = json.dumps(canonical(config), sort_keys=True)
@@ -58,26 +55,14 @@ def _vocabulary_digest(model: Model) -> str | None:
 
 @dataclass(frozen=True)
 class TargetIdentity:
-    """The target that a draft was trained for: what it computes and what its tokens are, not its weights.
+    """The target that a draft was trained for: what it computes and what its tokens are, not its weights."""
 
-    Attributes
-    ----------
-    name : str
-        For messages: its name on the hub, or the end of the path where it was when the draft was trained. The
-        whole path would tell others where that was.
-    d_model, n_layer, n_vocab : int
-    fingerprint : str
-        A digest of its configuration.
-    vocabulary : str or None
-        A digest of its tokens; None where they cannot be seen.
-    """
-
-    name: str
+    name: str  # on the hub, or the end of its path: the whole would tell others where that was
     d_model: int
     n_layer: int
     n_vocab: int
-    fingerprint: str
-    vocabulary: str | None = None
+    fingerprint: str  # a digest of its configuration
+    vocabulary: str | None = None  # a digest of its tokens; None where they cannot be seen
 
     @classmethod
     def of(cls, target: Model) -> TargetIdentity:
@@ -87,26 +72,18 @@ class TargetIdentity:
             config, hub = target.config, None if target.origin is None else target.origin.files.hub
             found = _IDENTITIES[target] = cls(
                 "/".join(target.path.parts[-2:]) if hub is None else hub.name,
-                config.d_model,
-                config.n_layer,
-                config.n_vocab,
-                configuration_digest(config),
-                _vocabulary_digest(target),
-            )
+                config.d_model, config.n_layer, config.n_vocab,
+                configuration_digest(config), _vocabulary_digest(target),
+            )  # fmt: skip
         return found
 
     @classmethod
     def read(cls, holder: Fields) -> TargetIdentity:
         """Read it from the object ``target`` in an object of a file."""
-        fields = holder.object("target")
-        if fields is None:
-            raise holder.error("target", "an object")
-        d_model, n_layer, n_vocab = (fields.integer(name) for name in ("d_model", "n_layer", "n_vocab"))
-        texts = {name: fields.raw(name) for name in ("name", "fingerprint", "vocabulary")}
-        for name, value in texts.items():
-            if not isinstance(value, str) and (name != "vocabulary" or value is not None):
-                raise fields.error(name, "a text")
-        return cls(texts["name"], d_model, n_layer, n_vocab, texts["fingerprint"], texts["vocabulary"])
+        fields = holder.inner("target")
+        sizes = [fields.integer(name) for name in ("d_model", "n_layer", "n_vocab")]
+        vocabulary = fields.text("vocabulary", default=None)
+        return cls(fields.text("name"), *sizes, fields.text("fingerprint"), vocabulary)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the object ``target`` of a file."""
@@ -139,5 +116,4 @@ class TargetIdentity:
         return f"{draft} was trained for the target {shown(self.name)}; given is {target.path},"
 
 
-_IDENTITIES: WeakKeyDictionary[Model, TargetIdentity] = WeakKeyDictionary()
-"""Of models that live: their vocabularies may be long, and every run asks whether a draft fits."""
+_IDENTITIES: WeakKeyDictionary[Model, TargetIdentity] = WeakKeyDictionary()  # their vocabularies may be long

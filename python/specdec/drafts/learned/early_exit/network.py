@@ -96,9 +96,9 @@ class ExitNetwork(nn.Module):
             raise InputError.of("target", name, "a model whose logits are its head after its norm", name)
 
     def states(self, ids: Tensor, skips: Tensor | None = None) -> list[Tensor]:
-        """Return the residual stream [n, time, d_model] after each layer.
+        """Return the residual stream [n, time, d_model] of `ids` [n, time] after each layer.
 
-        `ids` is [n, time]; `skips`, of bool [n_layer, n], the layers that a text skips.
+        `skips`, of bool [n_layer, n], are the layers that a text skips.
         """
         kept: list[Tensor] = []
 

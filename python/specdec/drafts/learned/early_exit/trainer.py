@@ -4,55 +4,43 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from specdec.analysis.tune import tune
-from specdec.checks import check_choice, check_integer, check_number
+from specdec.atomic_file import write_json
+from specdec.checks import check_integer
 from specdec.drafts.draft import Draft
 from specdec.drafts.learned.early_exit.draft import EXIT_NAME, EarlyExit
-from specdec.drafts.learned.early_exit.network import ExitNetwork, exit_weights, layer_dropout
-from specdec.drafts.learned.networks import hf_folder, open_decoder, write_decoder, write_json
+from specdec.drafts.learned.early_exit.network import Curriculum, ExitNetwork, exit_weights, layer_dropout
+from specdec.drafts.learned.networks import hf_folder, open_decoder, write_decoder
 from specdec.drafts.learned.objective import Objective
 from specdec.errors import InputError, number_of
 from specdec.models.loading import load
 from specdec.models.model import Model
+from specdec.settings_table import check_settings, choice, flag, integer, number
 from specdec.training.batch import Batch, softmax
 from specdec.training.trainer import DraftTrainer
 from specdec.training.training_texts import Texts
 
 _MAX_GAMMA = 6  # of those that are timed
+_SHARE: Any = ("a number from 0 to 1", lambda x: 0.0 <= x <= 1.0)
 
 
 @dataclass(frozen=True)
 class ExitShape:
-    """Settings of the tuning.
+    """Settings of the tuning."""
 
-    Attributes
-    ----------
-    layer : int
-        Layers of the exit; 0: the one that decodes fastest in the end is chosen.
-    dropout : float
-        p_max, the chance that the last layer is skipped for a text.
-    rising : bool
-        Whether dropout rises from 0, as in the paper for models that are trained from scratch.
-    curriculum : str
-        "rotational", "gradual" or "all": which exits have a loss in a step.
-    scale : float
-        e_scale, how much the exits before the last weigh.
-    period : int
-        Of "rotational".
-    """
-
-    layer: int = 0
-    dropout: float = 0.1
-    rising: bool = False
-    curriculum: str = "rotational"
-    scale: float = 0.2
-    period: int = 2
+    layer: int = integer(0, 0)  # layers of the exit; 0: the one that decodes fastest in the end is chosen
+    dropout: float = number(0.1, *_SHARE)  # p_max, the chance that the last layer is skipped for a text
+    rising: bool = flag()  # dropout rises from 0, as in the paper for models that are trained from scratch
+    curriculum: str = choice("rotational", get_args(Curriculum))  # which exits have a loss in a step
+    scale: float = number(0.2, *_SHARE)  # e_scale, how much the exits before the last weigh
+    period: int = integer(2, 1)  # of "rotational"
+    __post_init__ = check_settings
 
 
 class ExitTrainer(DraftTrainer):
@@ -70,16 +58,11 @@ class ExitTrainer(DraftTrainer):
     def __init__(self, target: Model, settings: Any) -> None:
         super().__init__(target, settings)
         n_layer = target.config.n_layer
-        shape = self.shape
-        check_choice("curriculum", shape.curriculum, ("rotational", "gradual", "all"))
-        check_integer("layer", shape.layer, 0, n_layer - 1)
-        check_integer("period", shape.period, 1)
-        for name in ("dropout", "scale"):
-            check_number(name, getattr(shape, name), "a number from 0 to 1", lambda x: 0.0 <= x <= 1.0)
+        check_integer("layer", self.shape.layer, 0, n_layer - 1)
         if settings.data not in ("target", "text") or settings.after:
             raise InputError.of("data", settings.data, "'target' or 'text', and no drafts in after")
         self._folder = hf_folder(target)
-        self._layer = shape.layer or max(1, n_layer // 2)
+        self._layer = self.shape.layer or max(1, n_layer // 2)
 
     def network(self) -> ExitNetwork:
         begin = self._folder if self.settings.begin is None else Path(self.settings.begin)

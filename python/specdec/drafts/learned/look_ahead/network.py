@@ -15,16 +15,14 @@ from torch import Tensor, nn
 class LookAheadNetwork(nn.Module):
     """L embeddings after texts of a target, a decoder of transformers with rotary or learned positions.
 
-    The target is frozen and not part of the state dict. `begin` [d_model] is where all of them begin, by
-    default the mean of the token table.
+    The target is frozen and not part of the state dict. They begin near the mean of the token table.
     """
 
-    def __init__(self, target: Any, n_tokens: int, begin: Tensor | None = None):
+    def __init__(self, target: Any, n_tokens: int):
         super().__init__()
         table = target.get_input_embeddings().weight.detach().float()
-        mean = table.mean(0) if begin is None else begin
         noise = torch.randn(n_tokens, table.shape[1]) * table.std() * 0.1
-        self.embeddings = nn.Parameter(mean + noise)
+        self.embeddings = nn.Parameter(table.mean(0) + noise)
         self._target = (target.eval().requires_grad_(False),)  # in a tuple it is no part of this module
 
     @property
@@ -48,22 +46,11 @@ class LookAheadNetwork(nn.Module):
         return super()._apply(fn, recurse)
 
     def forward(self, ids: Tensor, points: Tensor, n_tokens: int = 0) -> tuple[Tensor, Tensor]:
-        """Logits after the embeddings at some points of texts.
+        """Logits after the embeddings, or `n_tokens` of them, at some points of texts [batch, time].
 
-        Parameters
-        ----------
-        ids : Tensor
-            [batch, time].
-        points : Tensor
-            [n_points] indices of tokens after which the embeddings are put, the same in each text.
-        n_tokens : int
-            So many of the embeddings; 0: all.
-
-        Returns
-        -------
-        (Tensor, Tensor)
-            [batch, n_points, L, n_vocab]: entry (i, k - 1) is for the token k + 1 after point i.
-            [batch, time, n_vocab] logits of the target itself, without a gradient.
+        `points` [n_points] are the tokens after which they are put, in each text. The logits are [batch,
+        n_points, L, n_vocab], of which entry (i, k - 1) is for the token k + 1 after point i; and those of
+        the target itself, [batch, time, n_vocab], without a gradient.
         """
         used = self.embeddings[:n_tokens] if n_tokens else self.embeddings
         (batch, time), (n_tokens, d_model), n_points = ids.shape, used.shape, len(points)
@@ -82,10 +69,7 @@ class LookAheadNetwork(nn.Module):
 
 
 def _mask(points: Tensor, time: int, n_tokens: int, dtype: torch.dtype) -> Tensor:
-    """Mask [1, 1, n_points · L, time + n_points · L] of the embeddings: 0, or the least number.
-
-    Those at a point see the text up to it, and the embeddings there up to their own.
-    """
+    """Mask [1, 1, n_points · L, time + n_points · L], 0 or the least number: of the text up to each point."""
     n_rows = len(points) * n_tokens
     text = torch.arange(time, device=points.device) <= points.repeat_interleave(n_tokens)[:, None]
     row = torch.arange(n_rows, device=points.device)

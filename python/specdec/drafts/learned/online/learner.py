@@ -19,8 +19,10 @@ from specdec.errors import shown
 if TYPE_CHECKING:
     from torch import Tensor
 
-GoesOn = Callable[[], bool]
-"""Whether to continue; False: the learner shall return soon."""
+    from specdec.drafts.learned.heads.draft import Heads
+    from specdec.drafts.learned.recurrent.draft import Recurrent
+
+GoesOn = Callable[[], bool]  # whether to continue; False: the learner shall return soon
 
 
 class Learner(ABC):
@@ -66,13 +68,7 @@ class Learner(ABC):
         return {}
 
     def restore(self, state: Mapping[str, NDArray[Any]], corrections: Corrections) -> Draft:
-        """Continue from a state that `state` gave, and the corrections of that time; returns the draft.
-
-        Raises
-        ------
-        ValueError
-            The state is another draft's.
-        """
+        """Continue from what `state` gave, or raise a ValueError, and from the corrections of that time."""
         for name in state:
             raise ValueError(f"tensor '{name}' is none of a draft of this kind")
         return self.learn(corrections, 0, lambda: True)
@@ -89,14 +85,9 @@ class Learner(ABC):
 
 
 class GradientLearner(Learner):
-    """What learners by gradient steps have in common: AdamW, the loss, and what is saved.
+    """A learner by AdamW; `network` is a ``torch.nn.Module`` in f32 with logits for `n_vocab` ids."""
 
-    `network` is a ``torch.nn.Module`` in f32 with logits for `n_vocab` ids; the other parameters are those of
-    `NetworkLearner`.
-    """
-
-    usual_rate: float = 2e-4
-    """The default learning rate for networks of up to ten million parameters."""
+    usual_rate: float = 2e-4  # the default learning rate for networks of up to ten million parameters
 
     def __init__(
         self,
@@ -187,30 +178,36 @@ class GradientLearner(Learner):
                 raise ValueError(f"tensor '{name}' has a number that is not finite")
             if name.startswith("second.") and state[name].min(initial=0.0) < 0.0:
                 raise ValueError(f"tensor '{name}' has a number below 0; expected means of squares")
-        arrays = {
-            name: self.expect(state, f"parameter.{name}", tuple(parameter.shape))
-            for name, parameter in parameters.items()
-        }
-        moments: dict[str, dict[str, Tensor]] = {}
-        for name, parameter in parameters.items():
+
+        def expected(part: str, name: str) -> Tensor:
+            array = self.expect(state, f"{part}.{name}", tuple(parameters[name].shape))
+            return torch.from_numpy(array.copy())
+
+        weights = {name: expected("parameter", name) for name in parameters}
+        optimizer = self._new_optimizer()
+        for name in parameters:
             if not any(f"{part}.{name}" in state for part in parts):
                 continue
             steps = state.get(f"steps.{name}", np.zeros(0))
             if steps.shape != (1,) or not 0 < steps[0] < 1 << 24:
                 raise ValueError(f"tensor 'steps.{name}' is {shown(steps)}; expected one number above 0")
-            both = [self.expect(state, f"{part}.{name}", tuple(parameter.shape)) for part in parts[:2]]
-            moments[name] = {
-                "step": torch.tensor(float(steps[0])),
-                "exp_avg": torch.from_numpy(both[0].copy()),
-                "exp_avg_sq": torch.from_numpy(both[1].copy()),
-            }
+            optimizer.state[parameters[name]] = {
+                "step": torch.tensor(float(steps[0])), "exp_avg": expected("first", name),
+                "exp_avg_sq": expected("second", name),
+            }  # fmt: skip
         with torch.no_grad():
-            for name, array in arrays.items():
-                parameters[name].copy_(torch.from_numpy(array))
-        self._optimizer = self._new_optimizer()
-        for name, found in moments.items():
-            self._optimizer.state[parameters[name]] = found
+            for name, weight in weights.items():
+                parameters[name].copy_(weight)
+        self._optimizer = optimizer
         return self._exported()
+
+
+def relearned(first: Recurrent | Heads, network: Any) -> Recurrent | Heads:
+    """Return a draft like the first one with the weights of a network."""
+    from specdec.drafts.learned.networks import numbers_of
+
+    weights = first.weights.with_numbers(numbers_of(network))
+    return type(first)(weights, dtype=first.core.dtype, tree=first.tree, gamma=first.gamma, n_threads=1)
 
 
 def target_of(corrections: Corrections, rows: NDArray[np.int64], n_vocab: int) -> Any:

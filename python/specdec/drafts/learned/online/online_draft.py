@@ -33,8 +33,7 @@ from specdec.models.origin import FilesReference, ReadFiles
 class LearningThread:
     """Calls a method every so often, until it is stopped, its object is gone, or it returns False.
 
-    The object is not kept alive; `interval_s` is between the end of a call and the next. The thread ends
-    before the interpreter does. A forked child has no such thread.
+    The object is not kept alive. The thread ends before the interpreter does; a forked child has none.
     """
 
     def __init__(self, step: Callable[[], bool], interval_s: float, name: str) -> None:
@@ -58,7 +57,8 @@ class LearningThread:
 
 
 def _run(step: weakref.WeakMethod[Callable[[], bool]], interval_s: float, stopping: threading.Event) -> None:
-    _lower_priority()
+    if sys.platform == "linux":  # where a thread has a priority of its own, it gives way to all others
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
     while not stopping.wait(interval_s):
         method = step()
         if method is None or not method():
@@ -72,27 +72,8 @@ def _end(stopping: threading.Event, thread: threading.Thread) -> None:
         thread.join()
 
 
-def _lower_priority() -> None:
-    """Give way to all others, where a thread has a priority of its own."""
-    if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
-
-
-def read_arrays(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """Return the arrays of a file, of float32 and integers, and its metadata."""
-    tensors, metadata = read_safetensors_with_metadata(path)
-    arrays = {
-        name: tensor.integers() if tensor.kind.startswith("I") else tensor.array()
-        for name, tensor in tensors.items()
-    }
-    return arrays, metadata
-
-
 METADATA = {"format": ONLINE_FORMAT, "version": "1"}
-
-_COUNTS = {"n_seen": "n_seen", "n_updates": "n_updates", "n_begun": "_n_begun"}
-"""Numbers that a file has as text, and their attributes."""
-
+_COUNTS = {"n_seen": "n_seen", "n_updates": "n_updates", "n_begun": "_n_begun"}  # of a file, and attributes
 _ALIVE: weakref.WeakSet[Online] = weakref.WeakSet()
 
 
@@ -130,20 +111,10 @@ class Online(Draft):
 
     Attributes
     ----------
-    learner : Learner
-    interval : float or None
-    n_positions : int
     n_seen : int
         Corrections that the learner has been given.
     n_updates : int
         Times that it has learned.
-
-    Raises
-    ------
-    InputError
-        If the draft is of a kind that does not learn, or an argument is out of its range.
-    CheckpointError, MissingPackageError
-        If the draft cannot be loaded, or learning needs a package that is not installed.
 
     Notes
     -----
@@ -209,12 +180,9 @@ class Online(Draft):
         self._changing = threading.Lock()  # of the attributes that are read together
         learner = self.learner
         self._ring = _core.Corrections(
-            self.n_positions,
-            learner.n_before,
-            learner.n_top,
-            learner.n_hidden,
+            self.n_positions, learner.n_before, learner.n_top, learner.n_hidden,
             everywhere=learner.everywhere,
-        )
+        )  # fmt: skip
         self._first_text = self._corrections.n_texts  # of those that are stored from now on
 
     def _after_fork(self) -> None:
@@ -268,10 +236,7 @@ class Online(Draft):
     def learn(self) -> bool:
         """Learn now, in this thread, from the corrections so far; running texts use it from their next round.
 
-        Returns
-        -------
-        bool
-            Whether anything had come since the last time.
+        Return whether anything had come since the last time.
         """
         with self._learning:
             new = Corrections(**self._ring.take()).numbered_from(self._first_text)
@@ -279,10 +244,8 @@ class Online(Draft):
                 return False
             self.n_seen += len(new)
             self._corrections = self._corrections.followed_by(new, self.n_positions)
-            learned = self.learner.learn(
-                self._corrections, min(len(new), len(self._corrections)), lambda: self._goes_on
-            )
-            self._offer(learned)
+            n_new = min(len(new), len(self._corrections))
+            self._offer(self.learner.learn(self._corrections, n_new, lambda: self._goes_on))
             self.n_updates += 1
             return True
 
@@ -330,13 +293,6 @@ class Online(Draft):
         """Write what has been learned to a file (safetensors): weights, optimizer, corrections.
 
         A file that is there is replaced. Waits until the learner is between two times of learning.
-
-        Raises
-        ------
-        InputError
-            `path` is none, or cannot be that of a file.
-        OSError
-            The file cannot be written.
         """
         file = check_path("path", path)
         with self._learning:
@@ -356,36 +312,21 @@ class Online(Draft):
         interval: float | None = 10.0,
         n_positions: int = 4096,
     ) -> Online:
-        """Continue where an object that was saved has been.
-
-        Parameters
-        ----------
-        path : path
-            The file that `save` wrote.
-        draft : as of the class
-            The first draft of that object.
-        learner, interval, n_positions
-            As of the class.
-
-        Raises
-        ------
-        CheckpointError
-            The file is damaged, or another draft's.
-        InputError
-            As of the class.
-        """
+        """Continue from the file that `save` wrote; `draft` is the first one of that object."""
         online = cls(draft, learner=learner, interval=interval, n_positions=n_positions)
         online._restore(check_path("path", path, CheckpointError))
         return online
 
     def _restore(self, file: Path) -> None:
         self._file = ReadFiles(file, [file])
-        arrays, metadata = read_arrays(file)
+        tensors, metadata = read_safetensors_with_metadata(file)
         for name, expected in (METADATA | {"learner": self.learner.name}).items():
             if metadata.get(name) != expected:
-                raise CheckpointError(
-                    f"{file}: metadata field '{name}' is {metadata.get(name)!r}; expected {expected!r}"
-                )
+                raise CheckpointError.of(file, name, metadata.get(name), repr(expected))
+        arrays: dict[str, NDArray[Any]] = {
+            name: tensor.integers() if tensor.kind.startswith("I") else tensor.array()
+            for name, tensor in tensors.items()
+        }
         try:
             names = list(self._corrections.arrays)
             kept = Corrections(**{name: arrays.pop(f"corrections.{name}") for name in names})
@@ -396,7 +337,9 @@ class Online(Draft):
             if len(self._corrections) or state:
                 self._offer(self.learner.restore(state, self._corrections))
             for name, attribute in _COUNTS.items():
-                setattr(self, attribute, _count(name, metadata[name]))
+                if not (text := metadata[name]).isdecimal() or not 0 <= int(text) < 1 << 62:
+                    raise ValueError(f"metadata field '{name}' is {shown(text)}; expected a whole number")
+                setattr(self, attribute, int(text))
         except KeyError as error:
             raise CheckpointError(f"{file}: {error} is missing; expected it, as `save` writes it") from error
         except ValueError as error:
@@ -418,17 +361,10 @@ def _learner_of(draft: Draft) -> Learner:
         from specdec.drafts.learned.online.network_learner import NetworkLearner
 
         return NetworkLearner(draft)
-    expected = (
-        "one that can learn: a model without a draft of its own, a Recurrent, a table of n-grams, or an "
-        "OnlineNgram with a table; Heads with learner=HeadsLearner(...)"
-    )
-    raise InputError.of("draft", draft, expected)
-
-
-def _count(name: str, text: str) -> int:
-    if not text.isdecimal() or not 0 <= int(text) < 1 << 62:
-        raise ValueError(f"metadata field '{name}' is {shown(text)}; expected a whole number")
-    return int(text)
+    raise InputError.of(
+        "draft", draft, "one that can learn: a model without a draft of its own, a Recurrent, a table of "
+        "n-grams, or an OnlineNgram with a table; Heads with learner=HeadsLearner(...)",
+    )  # fmt: skip
 
 
 def _check_alike(kept: Corrections, ours: Corrections) -> None:
@@ -442,9 +378,8 @@ def _check_alike(kept: Corrections, ours: Corrections) -> None:
                 f"tensor 'corrections.{name}' is of {found}; expected {expected.dtype}, {wanted}"
             )
     for name, least in {"before": -1, "top": -1, "depth": 0, "position": 1, "text": 0}.items():
-        if kept.arrays[name].min(initial=least) < least:
-            found = kept.arrays[name].min()
-            raise ValueError(f"tensor 'corrections.{name}' has {found}; expected {least} or more")
+        if (lowest := kept.arrays[name].min(initial=least)) < least:
+            raise ValueError(f"tensor 'corrections.{name}' has {lowest}; expected {least} or more")
     n_before = kept.before.shape[1]
     in_text = np.arange(n_before) >= n_before - kept.position[:, None].astype(np.int64)
     if not np.array_equal(kept.before >= 0, in_text):
