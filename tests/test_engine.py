@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from waiting import wait_for
 
 import specdec
+from distributions import embedded_llama2c, first_layers
 from drafters import DRAFTS, World, named
-from laws import embedded_llama2c, first_layers
 from refusals import refuses
 from specdec import BusyError, Engine, EngineClosedError, InputError, PromptCache, Speculative
 from specdec.errors import ContextLengthError
-from waiting import wait_for
 
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom. " * 4
 WAIT_S = 120.0

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+from waiting import wait_for
 
 import specdec
 from specdec.decoding import constraint_turns
@@ -15,7 +16,6 @@ from specdec.decoding.guided import mask_time
 from specdec.decoding.guided.guidance import Guidance
 from specdec.decoding.guided.mask_time import MaskJob, MaskMeter
 from specdec.errors import ConstraintError
-from waiting import wait_for
 
 Pair = tuple[specdec.Model, specdec.Model]
 AMBIGUOUS = "start: e\ne: e e | e e e | N\nN: /[a-z ,.]/"

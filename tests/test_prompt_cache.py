@@ -15,8 +15,8 @@ import specdec
 from allocations import needs_hooks, nothing_leaks
 from chat_templates import make_chat
 from core_work import blocks_of_a_token, counted_work, prompts_in_slices_of
+from distributions import embedded_llama2c, first_layers
 from drafters import DRAFTS, Repeats, World, named
-from laws import embedded_llama2c, first_layers
 from refusals import refuses
 from sessions import Session, read_prompts
 from specdec import PromptCache, _core, drafts
