@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from waiting import wait_for
 
 import specdec
 from distributions import embedded_llama2c, first_layers
 from drafters import DRAFTS, World, named
+from processes import wait_for
 from refusals import refuses
 from specdec import BusyError, Engine, EngineClosedError, InputError, PromptCache, Speculative
 from specdec.errors import ContextLengthError

@@ -8,9 +8,9 @@ import time
 from typing import Any
 
 import pytest
-from waiting import wait_for
 
 import specdec
+from processes import wait_for
 from specdec.decoding import constraint_turns
 from specdec.decoding.guided import mask_time
 from specdec.decoding.guided.guidance import Guidance
