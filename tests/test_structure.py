@@ -144,7 +144,9 @@ def test_there_are_few_public_names() -> None:
 # --------------------------------------------------------------------- tests through public interfaces
 
 
-PUBLIC = {"specdec", *(f"specdec.{entry}" for entry in specdec._MODULES)}
+EXTRAS = {"specdec.serve", "specdec.integrations.inspect", "specdec.integrations.lm_eval"}
+"""Public packages of extras, which docs/SERVER.md and docs/EVALUATION.md describe."""
+PUBLIC = {"specdec", *(f"specdec.{entry}" for entry in specdec._MODULES), *EXTRAS}
 INTERNAL = {f"specdec.{module}" for module in modules()} - PUBLIC | {"specdec._core"}
 
 

@@ -160,13 +160,9 @@ def perturbed(tensors: Tensors, scale: float = 0.02, seed: int = 1) -> Tensors:
 
 
 def build(
-    config: dict[str, Any],
-    tensors: Tensors,
-    *,
-    dtype: str = "f32",
-    cache_dtype: str = "f32",
+    config: dict[str, Any], tensors: Tensors, *, dtype: str = "f32", cache_dtype: str = "f32",
     prefill: str = "rows",
-) -> _core.Model:
+) -> _core.Model:  # fmt: skip
     given = ((name, tensor, "f32") for name, tensor in tensors.items())
     return _core.Model(config, given, dtype=dtype, cache_dtype=cache_dtype, prefill=prefill)
 
@@ -227,22 +223,13 @@ def beams(
 
 
 def run_session(
-    target: _core.Model,
-    draft: _core.Model | _core.Ngram | tuple[Any, ...] | None,
-    prompts: list[list[int]],
-    *,
-    gamma: int = 4,
-    max_new_tokens: int = 40,
-    seeds: list[tuple[int, int]] | None = None,
-    n_threads: int = 1,
-    rule: str = "rejection",
-    lenience: float = 1.0,
-    transform: Callable[..., Any] | None = None,
-    draft_sampling: dict[str, Any] | None = None,
-    sources: Sequence[Sequence[int] | None] | None = None,
-    laws: dict[str, Any] | None = None,
+    target: _core.Model, draft: _core.Model | _core.Ngram | tuple[Any, ...] | None, prompts: list[list[int]],
+    *, gamma: int = 4, max_new_tokens: int = 40, seeds: list[tuple[int, int]] | None = None,
+    n_threads: int = 1, rule: str = "rejection", lenience: float = 1.0,
+    transform: Callable[..., Any] | None = None, draft_sampling: dict[str, Any] | None = None,
+    sources: Sequence[Sequence[int] | None] | None = None, laws: dict[str, Any] | None = None,
     **sampling: Any,
-) -> tuple[list[list[int]], list[NDArray[np.float32]], list[dict[str, Any]]]:
+) -> tuple[list[list[int]], list[NDArray[np.float32]], list[dict[str, Any]]]:  # fmt: skip
     """New tokens and their logits for each prompt, and all records. `sampling` is of both models.
 
     `laws`: the session's arguments "law" and "n_top".
