@@ -29,24 +29,22 @@ from specdec.models.families import FAMILIES, ConfigReader, Family, architecture
 from specdec.models.tokenizer import resolve_tokenizer
 
 # Fields that no architecture computes with: names, versions, training, labels, the library's own switches.
-_HARMLESS: Final = GENERATION_FIELDS | {
-    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_flash_attn_2_enabled",
-    "_name_or_path", "_num_labels", "activation_dropout", "architectures", "attention_dropout",
-    "attention_probs_dropout_prob", "attn_implementation", "attn_pdrop", "auto_map",
-    "chunk_size_feed_forward", "classif_dropout", "classifier_dropout", "cls_token_id",
-    "cross_attention_hidden_size",
-    "decoder_layerdrop", "dropout", "dropout_rate", "dtype", "emb_pdrop", "embd_pdrop", "embed_dropout",
-    "embedding_dropout", "encoder_layerdrop", "finetuning_task", "gradient_checkpointing", "hidden_dropout",
-    "hidden_dropout_prob", "id2label", "init_std", "initializer_factor", "initializer_range",
-    "is_decoder", "is_llama_config", "keys_to_ignore_at_inference", "label2id", "layerdrop", "mask_token_id",
-    "model_max_length", "model_type", "num_labels", "output_past", "output_router_logits",
-    "predict_special_tokens", "prefix", "pretraining_tp", "problem_type", "resid_dropout", "resid_pdrop",
-    "residual_dropout", "return_dict", "router_aux_loss_coef", "router_jitter_noise", "save_step",
-    "sep_token_id", "summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type",
-    "summary_use_proj", "task_specific_params", "tf_legacy_loss", "tokenizer_class", "torch_dtype",
-    "torchscript", "transformers.js_config", "unk_token_id", "unsloth_fixed", "unsloth_version",
-    "use_bfloat16", "use_return_dict",
-}  # fmt: skip
+_HARMLESS: Final = GENERATION_FIELDS.union(
+    """
+    _attn_implementation _attn_implementation_autoset _commit_hash _flash_attn_2_enabled _name_or_path
+    _num_labels activation_dropout architectures attention_dropout attention_probs_dropout_prob
+    attn_implementation attn_pdrop auto_map chunk_size_feed_forward classif_dropout classifier_dropout
+    cls_token_id cross_attention_hidden_size decoder_layerdrop dropout dropout_rate dtype emb_pdrop
+    embd_pdrop embed_dropout embedding_dropout encoder_layerdrop finetuning_task gradient_checkpointing
+    hidden_dropout hidden_dropout_prob id2label init_std initializer_factor initializer_range is_decoder
+    is_llama_config keys_to_ignore_at_inference label2id layerdrop mask_token_id model_max_length model_type
+    num_labels output_past output_router_logits predict_special_tokens prefix pretraining_tp problem_type
+    resid_dropout resid_pdrop residual_dropout return_dict router_aux_loss_coef router_jitter_noise
+    save_step sep_token_id summary_activation summary_first_dropout summary_proj_to_labels summary_type
+    summary_use_proj task_specific_params tf_legacy_loss tokenizer_class torch_dtype torchscript
+    transformers.js_config unk_token_id unsloth_fixed unsloth_version use_bfloat16 use_return_dict
+    """.split()
+)
 
 # Switches of other classes, which change nothing where they are off.
 _SWITCHES: Final = (

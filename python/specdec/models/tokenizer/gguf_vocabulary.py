@@ -426,10 +426,8 @@ def _check(tokenizer: Any, values: Mapping[str, Any], n_vocab: int, path: Path) 
             raise _refused(path, f"another encoding of {mark!r}")
     after = f"{marks[0]}a" if marks else ""
     if read.encode(after) != tokenizer.encode(after):
-        warn(
-            f"{path}: a text after a special token, such as {after!r}, is encoded with a space before it, as "
-            "GGUF files have no field for it; expected a vocabulary with the space at the beginning alone"
-        )
+        why = "as GGUF files have no field for a space at the beginning alone"
+        warn(f"{path}: a text after a special token, such as {after!r}, gets a space before it, {why}")
 
 
 def _of_library(tokenizer: HFTokenizer, path: Path) -> tuple[dict[str, Any], _Lists]:
