@@ -1,14 +1,12 @@
 """Hugging Face folders: ``config.json``, ``*.safetensors`` and a tokenizer.
 
 ``config.json`` means what ``transformers`` takes it to mean: a field that is absent or null has the default
-of the architecture's configuration class there. Fields that do not touch inference (dropout,
-initialization, caches) are ignored; a field that would change the computation in a way specdec does not
-have is refused by name, and an unknown one is warned of.
+of its configuration class. Fields that do not touch inference are ignored; one that would change the
+computation in a way specdec does not have is refused by name, and an unknown one is warned of.
 
-Unused tensors are refused too: adapters, quantisation scales, extra norms and layers beyond the configured
-number all mean another computation than the one configured. The exceptions are buffers that older versions
-of ``transformers`` saved (causal masks, rotary frequencies) and a tied head that equals the embedding. One
-that differs is the model's head, as in transformers 5.
+Unused tensors are refused too: adapters, scales, extra norms and layers mean another computation. The
+exceptions are buffers that older versions of ``transformers`` saved and a tied head that equals the
+embedding. One that differs is the model's head, as in transformers 5.
 """
 
 from __future__ import annotations

@@ -355,10 +355,9 @@ def vocabulary_values(
 ) -> dict[str, Any]:
     """The metadata of a vocabulary, keys in full.
 
-    `tokenizer`: One that was read from a tokenizer.json, a SentencePiece model or a llama2.c file. `n_vocab`:
-    Rows of the model's table of tokens; ids without token get one that is not used. `tokens`: Texts of
-    special tokens by the names that chat templates have for them. `path`: The file that is written, for
-    messages. `with_encoder`: Sources end with EOS.
+    `n_vocab`: Rows of the model's table of tokens; ids without token get one that is not used. `tokens`:
+    Texts of special tokens by the names that chat templates have for them. `path`: The file that is written,
+    for messages. `with_encoder`: Sources end with EOS.
     """
     if isinstance(tokenizer, HFTokenizer):
         found, lists = _of_library(tokenizer, path)
